@@ -1,0 +1,64 @@
+"""Typed reinforcement learning agents on JAX and Equinox."""
+
+import os as _os
+
+from jaxtyping import install_import_hook as _install_import_hook
+
+
+if _os.environ.get("EQRL_TYPECHECK") == "1":
+    # Before anything else of the package is imported; it costs time at every call.
+    _install_import_hook("eqrl", "beartype.beartype")
+
+from . import envs as envs, losses as losses, nn as nn
+from ._agents import (
+    SAC as SAC,
+    TD3 as TD3,
+    AbstractAgent as AbstractAgent,
+    AbstractMarkovAgent as AbstractMarkovAgent,
+    Normalized as Normalized,
+    NormalizedState as NormalizedState,
+    RunningStatistics as RunningStatistics,
+    SACState as SACState,
+    TD3State as TD3State,
+)
+from ._checkpoint import restore as restore, save as save
+from ._custom_types import (
+    FloatLike as FloatLike,
+    MakeOptimizer as MakeOptimizer,
+    Metrics as Metrics,
+    Mode as Mode,
+)
+from ._data import EnvSpec as EnvSpec, Transition as Transition
+from ._evaluate import (
+    Evaluation as Evaluation,
+    evaluate as evaluate,
+    rollout as rollout,
+)
+from ._interact import Actors as Actors, interact as interact, start as start
+from ._progress import ProgressBar as ProgressBar
+from ._render import render as render
+from ._replay import (
+    Counts as Counts,
+    ReplayBuffer as ReplayBuffer,
+    ReplayState as ReplayState,
+)
+from ._run import load_run as load_run
+from ._train import (
+    NonFiniteError as NonFiniteError,
+    Solution as Solution,
+    TrainingInterrupted as TrainingInterrupted,
+    train as train,
+    train_seeds as train_seeds,
+)
+from ._trainer import (
+    Trainer as Trainer,
+    TrainerState as TrainerState,
+    jit_init as jit_init,
+    jit_run as jit_run,
+)
+from ._tree import (
+    gradient_step as gradient_step,
+    hyperparameter as hyperparameter,
+    incremental_update as incremental_update,
+    tree_copy as tree_copy,
+)

@@ -1,0 +1,116 @@
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax.lax as lax
+import jax.tree_util as jtu
+from jaxtyping import Array, Bool, Int, PyTree
+
+
+Carry = TypeVar("Carry")
+Result = TypeVar("Result")
+
+
+def _check_static(before: PyTree, after: PyTree) -> None:
+    if eqx.tree_equal(before, after) is True:
+        return
+    old, old_structure = jtu.tree_flatten_with_path(before)
+    new, new_structure = jtu.tree_flatten_with_path(after)
+    if old_structure != new_structure:
+        raise ValueError(
+            "The structure of a loop's carry changed from "
+            f"{old_structure} to {new_structure}; it must stay the same."
+        )
+    for (path, old_leaf), (_, new_leaf) in zip(old, new, strict=True):
+        if old_leaf != new_leaf:
+            raise ValueError(
+                f"The leaf `{jtu.keystr(path)}` of a loop's carry is not an array and "
+                f"changed from {old_leaf!r} to {new_leaf!r}; only arrays may change."
+            )
+
+
+def filter_fori_loop(
+    lower: int | Int[Array, ""],
+    upper: int | Int[Array, ""],
+    body: Callable[[Int[Array, ""], Carry], Carry],
+    init: Carry,
+) -> Carry:
+    """`jax.lax.fori_loop` whose carry may hold functions and other static leaves."""
+    init_arrays, static = eqx.partition(init, eqx.is_array)
+
+    def array_body(index: Int[Array, ""], arrays: PyTree) -> PyTree:
+        carry = body(index, eqx.combine(arrays, static))
+        new_arrays, new_static = eqx.partition(carry, eqx.is_array)
+        _check_static(static, new_static)
+        return new_arrays
+
+    arrays = lax.fori_loop(lower, upper, array_body, init_arrays)
+    return eqx.combine(arrays, static)
+
+
+def filter_while_loop(
+    condition: Callable[[Carry], Bool[Array, ""]],
+    body: Callable[[Carry], Carry],
+    init: Carry,
+) -> Carry:
+    """`jax.lax.while_loop` whose carry may hold functions and other static leaves."""
+    init_arrays, static = eqx.partition(init, eqx.is_array)
+
+    def array_condition(arrays: PyTree) -> Bool[Array, ""]:
+        return condition(eqx.combine(arrays, static))
+
+    def array_body(arrays: PyTree) -> PyTree:
+        new_arrays, new_static = eqx.partition(
+            body(eqx.combine(arrays, static)), eqx.is_array
+        )
+        _check_static(static, new_static)
+        return new_arrays
+
+    arrays = lax.while_loop(array_condition, array_body, init_arrays)
+    return eqx.combine(arrays, static)
+
+
+def filter_scan(
+    body: Callable[[Carry, Any], tuple[Carry, Any]],
+    init: Carry,
+    xs: PyTree,
+    length: int | None = None,
+) -> tuple[Carry, Any]:
+    """`jax.lax.scan` whose carry may hold functions and other static leaves."""
+    init_arrays, static = eqx.partition(init, eqx.is_array)
+
+    def array_body(arrays: PyTree, x: PyTree) -> tuple[PyTree, PyTree]:
+        carry, y = body(eqx.combine(arrays, static), x)
+        new_arrays, new_static = eqx.partition(carry, eqx.is_array)
+        _check_static(static, new_static)
+        return new_arrays, y
+
+    arrays, ys = lax.scan(array_body, init_arrays, xs, length)
+    return eqx.combine(arrays, static), ys
+
+
+def filter_cond(
+    condition: Bool[Array, ""],
+    if_true: Callable[..., Result],
+    if_false: Callable[..., Result],
+    *operands: PyTree,
+) -> Result:
+    """`jax.lax.cond` whose operands and results may hold functions.
+
+    What is not an array must be the same in the results of both branches.
+    """
+    arrays, static = eqx.partition(operands, eqx.is_array)
+    statics: list[PyTree] = []
+
+    def array_branch(branch: Callable[..., Result]) -> Callable[[PyTree], PyTree]:
+        def call(arrays: PyTree) -> PyTree:
+            result = branch(*eqx.combine(arrays, static))
+            result_arrays, result_static = eqx.partition(result, eqx.is_array)
+            statics.append(result_static)
+            return result_arrays
+
+        return call
+
+    result = lax.cond(condition, array_branch(if_true), array_branch(if_false), arrays)
+    _check_static(statics[0], statics[-1])
+    return eqx.combine(result, statics[0])

@@ -1,0 +1,142 @@
+import dataclasses
+import math
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import jax.core
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, PyTree
+
+from ._custom_types import FloatLike
+
+
+Tree = TypeVar("Tree")
+
+
+def _strong_scalar(value: FloatLike | None) -> FloatLike | None:
+    # An explicit dtype drops weak typing: a weakly typed leaf retraces once anything
+    # strongly typed, such as a perturbed value, is written over it.
+    if value is None:
+        return None
+    return jnp.asarray(value, dtype=jnp.result_type(float))
+
+
+def hyperparameter(default: float | None = dataclasses.MISSING) -> Any:  # pyright: ignore[reportArgumentType]
+    """A field of an `equinox.Module` for a float that enters arithmetic.
+
+    It is stored as a strongly typed scalar array, a leaf. So it can be mapped over with
+    `equinox.filter_vmap`, tuned by population based training and changed with
+    `equinox.tree_at`, none of which compiles anything anew.
+
+    **Arguments:**
+
+    - `default`: the value when none is given, in the units of the field. `None` makes
+        the field optional. Without a default the field is required.
+
+    **Returns:**
+
+    A dataclass field, to stand behind `name: FloatLike =`.
+    """
+    if default is dataclasses.MISSING:
+        return eqx.field(converter=_strong_scalar)
+    return eqx.field(default=default, converter=_strong_scalar)
+
+
+def check_range(
+    name: str,
+    value: FloatLike | None,
+    *,
+    low: float | int = -math.inf,
+    high: float | int = math.inf,
+    low_open: bool = False,
+) -> None:
+    """Raises a `ValueError` where a concrete `value` is not in `[low, high]`.
+
+    A traced value, as within `vmap`, passes: its range cannot be known there.
+    """
+    if value is None or isinstance(value, jax.core.Tracer):
+        return
+    number = float(value)
+    above = number > low if low_open else number >= low
+    if not (above and number <= high and math.isfinite(number)):
+        left = "(" if low_open or low == -math.inf else "["
+        right = ")" if high == math.inf else "]"
+        raise ValueError(
+            f"`{name}={number:g}` is out of range; it must be a finite number in "
+            f"{left}{low:g}, {high:g}{right}."
+        )
+
+
+def tree_where(condition: Bool[Array, ""], if_true: Tree, if_false: Tree) -> Tree:
+    """Leaf by leaf, `if_true` where the scalar `condition` holds, else `if_false`.
+
+    Leaves that are not arrays must be the same in both and are taken from `if_true`.
+    """
+    true_arrays, static = eqx.partition(if_true, eqx.is_array)
+    false_arrays = eqx.filter(if_false, eqx.is_array)
+    arrays = jax.tree.map(
+        lambda x, y: jnp.where(condition, x, y), true_arrays, false_arrays
+    )
+    return eqx.combine(arrays, static)
+
+
+def tree_copy(tree: Tree) -> Tree:
+    """A copy of `tree` which shares no buffer with it.
+
+    Use it in `init` for what starts out equal, such as a target network: a state that
+    holds one buffer twice cannot be donated.
+    """
+    return jax.tree.map(lambda x: jnp.array(x) if eqx.is_array(x) else x, tree)
+
+
+def incremental_update(new: Tree, old: Tree, step_size: FloatLike) -> Tree:
+    """Moves the inexact arrays of `old` towards those of `new`.
+
+    **Arguments:**
+
+    - `new`: where to move, such as a critic.
+    - `old`: what is moved, such as the critic's target; the same structure.
+    - `step_size`: in [0, 1]; 1 copies `new`.
+
+    **Returns:**
+
+    `step_size * new + (1 - step_size) * old`; other leaves are those of `old`.
+    """
+    return jax.tree.map(
+        lambda x, y: (
+            step_size * x + (1 - step_size) * y if eqx.is_inexact_array(y) else y
+        ),
+        new,
+        old,
+    )
+
+
+def gradient_step(
+    model: Tree,
+    gradient: PyTree,
+    optimizer: optax.GradientTransformation,
+    optimizer_state: optax.OptState,
+) -> tuple[Tree, optax.OptState]:
+    """One step of an optimizer on the inexact arrays of a model.
+
+    **Arguments:**
+
+    - `model`: any pytree; its inexact arrays are what is optimized.
+    - `gradient`: as `equinox.filter_grad` gives it.
+    - `optimizer`: as `make_optimizer(learning_rate)` builds it.
+    - `optimizer_state`: from `optimizer.init(equinox.filter(model,
+        equinox.is_inexact_array))`, or from the last step.
+
+    **Returns:**
+
+    The model after the step and the optimizer's state after it.
+    """
+    # Optax multiplies by Python and weakly typed numbers of other types, which strict
+    # promotion refuses.
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        updates, optimizer_state = optimizer.update(
+            gradient, optimizer_state, eqx.filter(model, eqx.is_inexact_array)
+        )
+        return eqx.apply_updates(model, updates), optimizer_state

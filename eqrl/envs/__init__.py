@@ -1,0 +1,24 @@
+from typing import TYPE_CHECKING
+
+from ._base import AbstractEnv as AbstractEnv, Outcome as Outcome
+from ._make import make as make
+from ._point import Point as Point
+from ._pooled_reset import PooledReset as PooledReset
+from ._time_limit import TimeLimit as TimeLimit
+
+
+if TYPE_CHECKING:
+    from ._brax import BraxEnv as BraxEnv
+    from ._gymnax import GymnaxEnv as GymnaxEnv
+else:
+    # Brax and gymnax take seconds to import, so they are imported on first use.
+    def __getattr__(name: str) -> type[AbstractEnv]:
+        if name == "BraxEnv":
+            from ._brax import BraxEnv
+
+            return BraxEnv
+        if name == "GymnaxEnv":
+            from ._gymnax import GymnaxEnv
+
+            return GymnaxEnv
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,70 @@
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float, PyTree
+
+
+Tree = TypeVar("Tree")
+
+
+@contextmanager
+def lenient_promotion() -> Iterator[None]:
+    """Allows the promotion of dtypes and ranks that other libraries rely on."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def _strong(leaf: ArrayLike) -> Array:
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.extended):
+        return leaf
+    return jnp.array(leaf, dtype=jnp.result_type(leaf))
+
+
+def strongly_typed(tree: Tree) -> Tree:
+    """Makes every leaf an array with a dtype of its own and a buffer of its own.
+
+    Libraries begin with Python numbers and go on with arrays, which a scan refuses, and
+    put one array into two places, which refuses donation.
+    """
+    return jax.tree.map(_strong, tree)
+
+
+def flat_observation(observation: ArrayLike) -> Float[Array, " obs"]:
+    return jnp.atleast_1d(jnp.array(observation, dtype=jnp.result_type(float)))
+
+
+def observation_size(observation: PyTree[Any], *, name: str) -> int:
+    """Length of an observation of which the shape is known."""
+    if not isinstance(observation, jax.ShapeDtypeStruct):
+        raise ValueError(
+            f"`{name}` observes a {type(observation).__name__}, but an observation "
+            "must be one flat vector of numbers. Concatenate its parts in an "
+            "environment of your own."
+        )
+    if len(observation.shape) > 1:
+        raise ValueError(
+            f"`{name}` observes an array of shape {observation.shape}, such as an "
+            "image, but an observation must be one flat vector of numbers. Flatten or "
+            "encode it in an environment of your own."
+        )
+    return observation.shape[0] if observation.shape else 1
+
+
+def state_descriptor_size(descriptor: PyTree[Any], *, name: str) -> int | None:
+    """Length of a descriptor whose shape is known, `None` for none."""
+    if descriptor is None:
+        return None
+    if not isinstance(descriptor, jax.ShapeDtypeStruct) or len(descriptor.shape) != 1:
+        given = (
+            f"an array of shape {descriptor.shape}"
+            if isinstance(descriptor, jax.ShapeDtypeStruct)
+            else f"a {type(descriptor).__name__}"
+        )
+        raise ValueError(
+            f"`state_descriptor` of `{name}` gives {given}; it must give one flat "
+            "vector, such as `jnp.stack([x, y])`."
+        )
+    return descriptor.shape[0]

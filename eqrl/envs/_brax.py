@@ -1,0 +1,151 @@
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import brax.envs
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from brax.envs.ant import Ant
+from brax.envs.half_cheetah import Halfcheetah
+from brax.envs.hopper import Hopper
+from brax.envs.humanoid import Humanoid
+from brax.envs.humanoidstandup import HumanoidStandup
+from brax.envs.swimmer import Swimmer
+from brax.envs.walker2d import Walker2d
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
+
+from .._data import EnvSpec
+from ._adapter import (
+    flat_observation,
+    lenient_promotion,
+    observation_size,
+    state_descriptor_size,
+    strongly_typed,
+)
+from ._base import AbstractEnv, Outcome
+
+
+StateDescriptor = Callable[[brax.envs.State], Shaped[Array, " descriptor"]]
+
+
+def _torso_x(state: brax.envs.State) -> Float[Array, "1"]:
+    assert state.pipeline_state is not None
+    return state.pipeline_state.x.pos[0, :1]
+
+
+def _torso_xy(state: brax.envs.State) -> Float[Array, "2"]:
+    assert state.pipeline_state is not None
+    return state.pipeline_state.x.pos[0, :2]
+
+
+def _default_state_descriptor(environment: brax.envs.Env) -> StateDescriptor | None:
+    if isinstance(environment.unwrapped, (Ant, Humanoid, HumanoidStandup, Swimmer)):
+        return _torso_xy
+    # These walk in the plane of x and z.
+    if isinstance(environment.unwrapped, (Halfcheetah, Hopper, Walker2d)):
+        return _torso_x
+    return None
+
+
+class BraxEnv(AbstractEnv[brax.envs.State]):
+    """A brax environment, without brax's wrappers.
+
+    Its state is brax's `State`, every leaf a strongly typed array. Where brax says
+    `done`, the episode is terminated, also for `inverted_pendulum`, which calls that a
+    time-out. There is no time limit: add one by [`eqrl.envs.TimeLimit`][].
+
+    Behavior is described by the torso's position, unless told otherwise: x and y for
+    `ant`, `humanoid`, `humanoidstandup` and `swimmer`, x for `halfcheetah`, `hopper`
+    and `walker2d`. Others describe none.
+    """
+
+    environment: brax.envs.Env = eqx.field(static=True)
+    _state_descriptor: StateDescriptor | None = eqx.field(static=True)
+    _spec: EnvSpec
+
+    def __init__(
+        self,
+        environment: brax.envs.Env,
+        *,
+        state_descriptor: StateDescriptor | None = None,
+    ) -> None:
+        """**Arguments:**
+
+        - `environment`: as `brax.envs.get_environment` gives it. Two of them share
+            compilations only if they are one object.
+        - `state_descriptor`: from brax's `State` to a vector that describes it as
+            behavior. Pass a function with a name: each new lambda compiles anew.
+        """
+        self.environment = environment
+        if state_descriptor is None:
+            state_descriptor = _default_state_descriptor(environment)
+        self._state_descriptor = state_descriptor
+        name = type(environment.unwrapped).__name__
+
+        def begin() -> tuple[brax.envs.State, PyTree[Any]]:
+            with lenient_promotion():
+                state = strongly_typed(environment.reset(jr.key(0)))
+                if state_descriptor is None:
+                    return state, None
+                return state, state_descriptor(state)
+
+        state, descriptor = eqx.filter_eval_shape(begin)
+        self._spec = EnvSpec(
+            observation_size=observation_size(state.obs, name=name),
+            action_size=environment.action_size,
+            state_descriptor_size=state_descriptor_size(descriptor, name=name),
+        )
+
+    @property
+    def spec(self) -> EnvSpec:
+        return self._spec
+
+    def reset(
+        self, *, key: PRNGKeyArray
+    ) -> tuple[brax.envs.State, Float[Array, " obs"]]:
+        with lenient_promotion():
+            state = strongly_typed(self.environment.reset(key))
+        return state, self._observation(state)
+
+    def step(
+        self, state: brax.envs.State, action: Float[Array, " act"], *, key: PRNGKeyArray
+    ) -> tuple[brax.envs.State, Outcome]:
+        del key
+        # Brax writes into the dictionary of metrics of the state it is given.
+        state = jax.tree.map(lambda leaf: leaf, state)
+        with lenient_promotion():
+            state = strongly_typed(self.environment.step(state, action))
+        outcome = Outcome(
+            observation=self._observation(state),
+            reward=jnp.array(state.reward, dtype=jnp.result_type(float)),
+            terminated=state.done.astype(bool),
+            truncated=jnp.array(False),
+        )
+        return state, outcome
+
+    def state_descriptor(
+        self, state: brax.envs.State
+    ) -> Float[Array, " descriptor"] | None:
+        if self._state_descriptor is None:
+            return None
+        with lenient_promotion():
+            descriptor = self._state_descriptor(state)
+        return jnp.array(descriptor, dtype=jnp.result_type(float))
+
+    def _observation(self, state: brax.envs.State) -> Float[Array, " obs"]:
+        assert isinstance(state.obs, jax.Array)
+        return flat_observation(state.obs)
+
+
+@functools.cache
+def brax_environment(name: str, backend: str) -> brax.envs.Env:
+    """Brax's environment of this name, the same object each time."""
+    with lenient_promotion():
+        return brax.envs.get_environment(name, backend=backend)
+
+
+def brax_names() -> list[str]:
+    # Brax has no public list of its names.
+    return sorted(brax.envs._envs)

@@ -1,0 +1,168 @@
+import functools
+import importlib.metadata
+import math
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import gymnax
+import jax.core
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from gymnax.environments import spaces
+from gymnax.environments.environment import Environment, EnvParams, EnvState
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
+
+from .._data import EnvSpec
+from ._adapter import (
+    flat_observation,
+    lenient_promotion,
+    observation_size,
+    state_descriptor_size,
+    strongly_typed,
+)
+from ._base import AbstractEnv, Outcome
+
+
+# The state is a class of the environment's own, with fields of its own.
+StateDescriptor = Callable[[Any], Shaped[Array, " descriptor"]]
+
+
+def _check_version() -> None:
+    version = importlib.metadata.version("gymnax")
+    if int(version.split(".")[0]) < 1:
+        raise ValueError(
+            f"gymnax {version} is installed, which does not tell termination from a "
+            'time limit; run `pip install "gymnax>=1.0"`.'
+        )
+
+
+def _check_action_space(space: spaces.Space, *, name: str) -> None:
+    if not isinstance(space, spaces.Box):
+        raise ValueError(
+            f"`{name}` has the action space `{space!r}`, but actions must be "
+            "continuous. Choose an environment with a `Box` of actions, such as "
+            "`Pendulum-v1`, or write one of your own which maps vectors in [-1, 1] to "
+            "its actions."
+        )
+    bounds = (space.low, space.high)
+    if any(isinstance(bound, jax.core.Tracer) for bound in bounds):
+        return
+    if not all(np.all(np.isfinite(bound)) for bound in bounds):
+        raise ValueError(
+            f"`{name}` has the action space `{space!r}`, but its bounds must be "
+            "finite: actions in [-1, 1] are rescaled to them. Give finite bounds "
+            "through its `params`, or in an environment of your own."
+        )
+
+
+class GymnaxEnv(AbstractEnv[EnvState]):
+    """A gymnax environment with continuous actions.
+
+    Its state is the environment's own, every leaf a strongly typed array. Actions in
+    [-1, 1] are rescaled to the environment's bounds. Observations that are numbers or
+    vectors, of whatever type, become vectors of floats; images are refused. The time
+    limit is the environment's, `params.max_steps_in_episode`.
+    """
+
+    environment: Environment = eqx.field(static=True)
+    params: EnvParams
+    _state_descriptor: StateDescriptor | None = eqx.field(static=True)
+    _spec: EnvSpec
+
+    def __init__(
+        self,
+        environment: Environment,
+        params: EnvParams | None = None,
+        *,
+        state_descriptor: StateDescriptor | None = None,
+    ) -> None:
+        """**Arguments:**
+
+        - `environment`: the first that `gymnax.make` gives. Two of them share
+            compilations only if they are one object.
+        - `params`: the second, perhaps with values replaced; the environment's own by
+            default.
+        - `state_descriptor`: from the environment's state to a vector that describes it
+            as behavior; `None` where there is none. Pass a function with a name: each
+            new lambda compiles anew.
+        """
+        _check_version()
+        if params is None:
+            params = environment.default_params
+        self.environment = environment
+        self.params = params
+        self._state_descriptor = state_descriptor
+        name = environment.name
+
+        def begin() -> tuple[PyTree[Any], PyTree[Any]]:
+            with lenient_promotion():
+                initial = environment.reset_env(jr.key(0), params)
+                observation, state = strongly_typed(initial)
+                if state_descriptor is None:
+                    return observation, None
+                return observation, state_descriptor(state)
+
+        observation, descriptor = eqx.filter_eval_shape(begin)
+        space = environment.action_space(params)
+        _check_action_space(space, name=name)
+        self._spec = EnvSpec(
+            observation_size=observation_size(observation, name=name),
+            action_size=math.prod(space.shape),
+            state_descriptor_size=state_descriptor_size(descriptor, name=name),
+            max_steps=int(params.max_steps_in_episode),
+        )
+
+    @property
+    def spec(self) -> EnvSpec:
+        return self._spec
+
+    def reset(self, *, key: PRNGKeyArray) -> tuple[EnvState, Float[Array, " obs"]]:
+        with lenient_promotion():
+            observation, state = self.environment.reset_env(key, self.params)
+        return strongly_typed(state), flat_observation(observation)
+
+    def step(
+        self, state: EnvState, action: Float[Array, " act"], *, key: PRNGKeyArray
+    ) -> tuple[EnvState, Outcome]:
+        with lenient_promotion():
+            observation, state, reward, terminated, _ = self.environment.step_env(
+                key, state, self._rescale(action), self.params
+            )
+            state = strongly_typed(state)
+            terminated = jnp.array(terminated, dtype=bool)
+            time_out = jnp.asarray(self.environment.is_truncated(state, self.params))
+        outcome = Outcome(
+            observation=flat_observation(observation),
+            reward=jnp.array(reward, dtype=jnp.result_type(float)),
+            terminated=terminated,
+            truncated=time_out & ~terminated,
+        )
+        return state, outcome
+
+    def state_descriptor(self, state: EnvState) -> Float[Array, " descriptor"] | None:
+        if self._state_descriptor is None:
+            return None
+        with lenient_promotion():
+            descriptor = self._state_descriptor(state)
+        return jnp.array(descriptor, dtype=jnp.result_type(float))
+
+    def _rescale(self, action: Float[Array, " act"]) -> Float[Array, "*shape"]:
+        space = self.environment.action_space(self.params)
+        low = jnp.asarray(space.low, dtype=action.dtype)
+        high = jnp.asarray(space.high, dtype=action.dtype)
+        # By center and half width: exact where the bounds are -1 and 1.
+        center = jnp.broadcast_to((high + low) / 2, space.shape)
+        half_width = jnp.broadcast_to((high - low) / 2, space.shape)
+        return center + half_width * action.reshape(space.shape)
+
+
+@functools.cache
+def gymnax_environment(name: str) -> Environment:
+    """Gymnax's environment of this name, the same object each time."""
+    return gymnax.make(name)[0]
+
+
+def gymnax_names() -> list[str]:
+    return sorted(gymnax.registered_envs)

@@ -1,0 +1,157 @@
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from .._custom_types import FloatLike
+from .._data import EnvSpec
+from .._tree import check_range, hyperparameter
+from ._base import AbstractEnv, Outcome
+
+
+PlanePoint = tuple[float, float]
+Wall = tuple[PlanePoint, PlanePoint]
+
+
+def _point(value: Sequence[float | int]) -> PlanePoint:
+    x, y = value
+    return float(x), float(y)
+
+
+def _goal(value: Sequence[float | int] | None) -> PlanePoint | None:
+    return None if value is None else _point(value)
+
+
+def _walls(value: Sequence[Sequence[Sequence[float | int]]]) -> tuple[Wall, ...]:
+    return tuple((_point(start), _point(end)) for start, end in value)
+
+
+class PointState(eqx.Module):
+    """Where the point is, how it came there, and when."""
+
+    position: Float[Array, "2"]
+    last_action: Float[Array, "2"]
+    num_steps: Int[Array, ""]
+
+
+class Point(AbstractEnv[PointState]):
+    """A point that moves in a plane, for trying out skills.
+
+    It starts at the origin. An action moves it by `step_size` times the action, clipped
+    to [-1, 1]; a move that would touch a wall does not happen. It observes x, y and the
+    last action, zero at first. Behavior is the position. An episode never terminates;
+    its time limit is `max_steps`.
+
+    The reward is 0, or, if there is a `goal`, minus the distance left to it.
+    """
+
+    step_size: FloatLike = hyperparameter(0.1)
+    max_steps: int = eqx.field(default=50, static=True)
+    walls: tuple[Wall, ...] = eqx.field(default=(), static=True, converter=_walls)
+    goal: PlanePoint | None = eqx.field(default=None, static=True, converter=_goal)
+
+    def __check_init__(self) -> None:
+        check_range("step_size", self.step_size, low=0.0, low_open=True)
+        if self.max_steps < 1:
+            raise ValueError(
+                f"`max_steps={self.max_steps}` must be at least 1, the length of an "
+                "episode."
+            )
+        for (x0, y0), (x1, y1) in self.walls:
+            if x0 * y1 == x1 * y0 and x0 * x1 + y0 * y1 <= 0:
+                raise ValueError(
+                    f"The wall `(({x0}, {y0}), ({x1}, {y1}))` of `walls` touches the "
+                    "origin, where the point starts and from where it could not move."
+                )
+
+    @property
+    def spec(self) -> EnvSpec:
+        return EnvSpec(
+            observation_size=4,
+            action_size=2,
+            state_descriptor_size=2,
+            max_steps=self.max_steps,
+        )
+
+    def reset(self, *, key: PRNGKeyArray) -> tuple[PointState, Float[Array, "4"]]:
+        del key
+        state = PointState(
+            position=jnp.zeros(2),
+            last_action=jnp.zeros(2),
+            num_steps=jnp.array(0, dtype=jnp.result_type(int)),
+        )
+        return state, _observe(state)
+
+    def step(
+        self, state: PointState, action: Float[Array, "2"], *, key: PRNGKeyArray
+    ) -> tuple[PointState, Outcome]:
+        del key
+        action = jnp.clip(action, -1, 1)
+        position = state.position + self.step_size * action
+        if len(self.walls) > 0:
+            walls = jnp.array(self.walls)
+            blocked = jax.vmap(_touch, in_axes=(None, None, 0, 0))(
+                state.position, position, walls[:, 0], walls[:, 1]
+            )
+            position = jnp.where(jnp.any(blocked), state.position, position)
+        state = PointState(
+            position=position, last_action=action, num_steps=state.num_steps + 1
+        )
+        outcome = Outcome(
+            observation=_observe(state),
+            reward=self._reward(position),
+            terminated=jnp.array(False),
+            truncated=state.num_steps >= self.max_steps,
+        )
+        return state, outcome
+
+    def state_descriptor(self, state: PointState) -> Float[Array, "2"]:
+        return state.position
+
+    def _reward(self, position: Float[Array, "2"]) -> Float[Array, ""]:
+        if self.goal is None:
+            return jnp.zeros(())
+        return -jnp.linalg.norm(position - jnp.array(self.goal))
+
+
+Point.__init__.__doc__ = """**Arguments:**
+
+- `step_size`: how far a step goes along each axis at most; positive.
+- `max_steps`: length of an episode, at least 1.
+- `walls`: segments `((x0, y0), (x1, y1))`, none through the origin.
+- `goal`: `(x, y)`, or `None` for no reward.
+"""
+
+
+def _observe(state: PointState) -> Float[Array, "4"]:
+    return jnp.concatenate([state.position, state.last_action])
+
+
+def _side(
+    start: Float[Array, "2"], end: Float[Array, "2"], point: Float[Array, "2"]
+) -> Float[Array, ""]:
+    """1 or -1 for the sides of the line, 0 on it."""
+    along, across = end - start, point - start
+    return jnp.sign(along[0] * across[1] - along[1] * across[0])
+
+
+def _touch(
+    start: Float[Array, "2"],
+    end: Float[Array, "2"],
+    wall_start: Float[Array, "2"],
+    wall_end: Float[Array, "2"],
+) -> Bool[Array, ""]:
+    """Whether two segments have a point in common.
+
+    They have if each reaches to both sides of the other's line, and, which matters only
+    for segments on one line, if their bounding boxes meet.
+    """
+    walls_line = _side(wall_start, wall_end, start) * _side(wall_start, wall_end, end)
+    moves_line = _side(start, end, wall_start) * _side(start, end, wall_end)
+    boxes_meet = jnp.all(
+        (jnp.minimum(start, end) <= jnp.maximum(wall_start, wall_end))
+        & (jnp.minimum(wall_start, wall_end) <= jnp.maximum(start, end))
+    )
+    return (walls_line <= 0) & (moves_line <= 0) & boxes_meet

@@ -1,0 +1,58 @@
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+Critic = Callable[..., Any]
+
+
+def critic_values(
+    critics: Critic,
+    observation: Float[Array, "batch obs"],
+    action: Float[Array, "batch act"],
+) -> Float[Array, "critics batch"]:
+    """What each of a stack of critics says of a batch.
+
+    **Arguments:**
+
+    - `critics`: a critic, from one observation and one action to a scalar, whose arrays
+        have one more leading axis, as `equinox.filter_vmap` makes it.
+    - `observation`: where to value.
+    - `action`: what to value, in [-1, 1].
+
+    **Returns:**
+
+    The values, one row a critic.
+    """
+
+    def values(critic: Critic) -> Float[Array, " batch"]:
+        return jax.vmap(critic)(observation, action)
+
+    return eqx.filter_vmap(values)(critics)
+
+
+def critic_loss(
+    critics: Critic,
+    observation: Float[Array, "batch obs"],
+    action: Float[Array, "batch act"],
+    target: Float[Array, " batch"],
+) -> Float[Array, ""]:
+    """Half the squared error of a stack of critics against one target.
+
+    **Arguments:**
+
+    - `critics`: a stack, as in `critic_values`.
+    - `observation`: of the states left.
+    - `action`: what was done there, in [-1, 1].
+    - `target`: as `bootstrapped_target` gives it; the same for all critics.
+
+    **Returns:**
+
+    `(value - target)**2 / 2`, averaged over the batch and the critics.
+    """
+    errors = critic_values(critics, observation, action) - target[None]
+    return 0.5 * jnp.mean(errors**2)

@@ -1,0 +1,100 @@
+import jax
+import jax.lax as lax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from .._custom_types import FloatLike, Metrics
+from ..nn import StochasticPolicy
+from ._critic import Critic, critic_values
+
+
+def _sample(
+    actor: StochasticPolicy,
+    observation: Float[Array, "batch obs"],
+    *,
+    key: PRNGKeyArray,
+) -> tuple[Float[Array, "batch act"], Float[Array, " batch"]]:
+    keys = jr.split(key, observation.shape[0])
+    return jax.vmap(lambda x, key: actor(x).sample_and_log_prob(key=key))(
+        observation, keys
+    )
+
+
+def sac_next_value(
+    actor: StochasticPolicy,
+    critics: Critic,
+    observation: Float[Array, "batch obs"],
+    temperature: FloatLike,
+    *,
+    key: PRNGKeyArray,
+) -> Float[Array, " batch"]:
+    """Soft value of states, from one sampled action each; no gradient flows through it.
+
+    **Arguments:**
+
+    - `actor`: from one observation to a distribution with a density.
+    - `critics`: the stack of target critics, as in `critic_values`.
+    - `observation`: of the states reached.
+    - `temperature`: weight of the entropy, at least 0.
+    - `key`: for the actions.
+
+    **Returns:**
+
+    The least value that a critic gives, minus `temperature` times the log-probability.
+    """
+    action, log_prob = _sample(actor, observation, key=key)
+    value = jnp.min(critic_values(critics, observation, action), axis=0)
+    return lax.stop_gradient(value - temperature * log_prob)
+
+
+def sac_actor_loss(
+    actor: StochasticPolicy,
+    critics: Critic,
+    observation: Float[Array, "batch obs"],
+    temperature: FloatLike,
+    *,
+    key: PRNGKeyArray,
+) -> tuple[Float[Array, ""], Metrics]:
+    """What soft actor-critic lowers to improve its actor.
+
+    **Arguments:**
+
+    - `actor`: from one observation to a distribution with a density.
+    - `critics`: a stack, as in `critic_values`.
+    - `observation`: of the states left.
+    - `temperature`: weight of the entropy, at least 0.
+    - `key`: for the actions.
+
+    **Returns:**
+
+    The mean of `temperature * log_prob - value`, `value` the least that a critic
+    gives; and the metric `entropy`, the mean of `-log_prob` of the same actions, which
+    is what `sac_temperature_loss` takes.
+    """
+    action, log_prob = _sample(actor, observation, key=key)
+    value = jnp.min(critic_values(critics, observation, action), axis=0)
+    loss = jnp.mean(temperature * log_prob - value)
+    return loss, {"entropy": -jnp.mean(log_prob)}
+
+
+def sac_temperature_loss(
+    log_temperature: Float[Array, ""],
+    entropy: Float[Array, ""] | Float[Array, " batch"],
+    target_entropy: FloatLike,
+) -> Float[Array, ""]:
+    """What soft actor-critic lowers to hold its entropy at a target.
+
+    **Arguments:**
+
+    - `log_temperature`: logarithm of the temperature.
+    - `entropy`: of the policy, an estimate or one each for a batch, in nats; no
+        gradient flows through it.
+    - `target_entropy`: in nats, summed over the dimensions of the action.
+
+    **Returns:**
+
+    The mean of `temperature * (entropy - target_entropy)`.
+    """
+    excess = lax.stop_gradient(entropy - target_entropy)
+    return jnp.mean(jnp.exp(log_temperature) * excess)

@@ -1,0 +1,19 @@
+from ._critic import Critic as Critic, StateActionValue as StateActionValue
+from ._distribution import (
+    AbstractDensity as AbstractDensity,
+    AbstractDistribution as AbstractDistribution,
+    ClippedNormal as ClippedNormal,
+    TanhNormal as TanhNormal,
+)
+from ._mlp import MLP as MLP, Linear as Linear
+from ._policy import (
+    AbstractPolicy as AbstractPolicy,
+    Actor as Actor,
+    Deterministic as Deterministic,
+    DeterministicPolicy as DeterministicPolicy,
+    ExploringPolicy as ExploringPolicy,
+    Gaussian as Gaussian,
+    GaussianPolicy as GaussianPolicy,
+    Policy as Policy,
+    StochasticPolicy as StochasticPolicy,
+)

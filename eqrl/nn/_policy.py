@@ -1,0 +1,150 @@
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ._distribution import (
+    AbstractDensity,
+    AbstractDistribution,
+    ClippedNormal,
+    TanhNormal,
+)
+from ._mlp import MLP, Activation, check_hidden_sizes
+
+
+Distribution = TypeVar("Distribution", bound=AbstractDistribution, covariant=True)
+
+
+Policy = Callable[[Float[Array, " obs"]], AbstractDistribution]
+"""From one observation to a distribution over actions: any such callable."""
+
+StochasticPolicy = Callable[[Float[Array, " obs"]], AbstractDensity]
+"""The same, where the distribution has a density and its samples carry gradients."""
+
+Actor = Callable[[Float[Array, " obs"]], Float[Array, " act"]]
+"""From one observation to one action in [-1, 1]."""
+
+
+class AbstractPolicy(eqx.Module, Generic[Distribution]):
+    """From one observation to a distribution over actions."""
+
+    @abstractmethod
+    def __call__(self, observation: Float[Array, " obs"]) -> Distribution:
+        """The distribution of actions at `observation`."""
+
+
+class GaussianPolicy(AbstractPolicy[TanhNormal]):
+    """A network whose output is the mean and log-scale of a tanh-normal."""
+
+    network: Callable[[Float[Array, " obs"]], Float[Array, " outputs"]]
+
+    def __call__(self, observation: Float[Array, " obs"]) -> TanhNormal:
+        mean, log_scale = jnp.split(self.network(observation), 2)
+        return TanhNormal(mean=mean, log_scale=jnp.clip(log_scale, -20, 2))
+
+
+GaussianPolicy.__init__.__doc__ = """**Arguments:**
+
+- `network`: its output holds the means, then as many log-scales, which are clipped to
+    [-20, 2].
+"""
+
+
+class DeterministicPolicy(eqx.Module):
+    """A network, then `tanh`: from one observation to one action."""
+
+    network: Callable[[Float[Array, " obs"]], Float[Array, " act"]]
+
+    def __call__(self, observation: Float[Array, " obs"]) -> Float[Array, " act"]:
+        """The action at `observation`, in [-1, 1]."""
+        return jnp.tanh(self.network(observation))
+
+
+DeterministicPolicy.__init__.__doc__ = """**Arguments:**
+
+- `network`: its output has the length of an action.
+"""
+
+
+class ExploringPolicy(AbstractPolicy[ClippedNormal]):
+    """A deterministic actor with normal noise around what it does."""
+
+    actor: Actor
+    noise: Float[Array, ""]
+
+    def __call__(self, observation: Float[Array, " obs"]) -> ClippedNormal:
+        return ClippedNormal(mean=self.actor(observation), scale=self.noise)
+
+
+ExploringPolicy.__init__.__doc__ = """**Arguments:**
+
+- `actor`: from an observation to an action in [-1, 1].
+- `noise`: standard deviation of the noise.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Gaussian:
+    """Makes a `GaussianPolicy` on an `MLP`. Equal factories share a compilation.
+
+    **Arguments:**
+
+    - `hidden_sizes`: width of each hidden layer.
+    - `activation`: elementwise; a function defined once.
+    """
+
+    hidden_sizes: tuple[int, ...] = (256, 256)
+    activation: Activation = jax.nn.relu
+
+    def __post_init__(self) -> None:
+        check_hidden_sizes(self.hidden_sizes)
+
+    def __call__(
+        self, observation_size: int, action_size: int, *, key: PRNGKeyArray
+    ) -> GaussianPolicy:
+        """One policy with fresh weights."""
+        return GaussianPolicy(
+            MLP(
+                observation_size,
+                2 * action_size,
+                self.hidden_sizes,
+                self.activation,
+                key=key,
+            )
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Deterministic:
+    """Makes a `DeterministicPolicy` on an `MLP`. Equal factories share a compilation.
+
+    **Arguments:**
+
+    - `hidden_sizes`: width of each hidden layer.
+    - `activation`: elementwise; a function defined once.
+    """
+
+    hidden_sizes: tuple[int, ...] = (256, 256)
+    activation: Activation = jax.nn.relu
+
+    def __post_init__(self) -> None:
+        check_hidden_sizes(self.hidden_sizes)
+
+    def __call__(
+        self, observation_size: int, action_size: int, *, key: PRNGKeyArray
+    ) -> DeterministicPolicy:
+        """One policy with fresh weights."""
+        return DeterministicPolicy(
+            MLP(
+                observation_size,
+                action_size,
+                self.hidden_sizes,
+                self.activation,
+                key=key,
+            )
+        )

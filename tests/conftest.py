@@ -1,0 +1,35 @@
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.random as jr
+import pytest
+from jaxtyping import PRNGKeyArray
+
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_debug_key_reuse", True)
+jax.config.update(
+    "jax_compilation_cache_dir", str(Path(__file__).parents[1] / ".jax_cache")
+)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+# Runs that share the cache may write an entry at once; jax warns, and compiles.
+jax.config.update("jax_raise_persistent_cache_errors", False)
+
+
+@pytest.fixture
+def getkey(request: pytest.FixtureRequest) -> Callable[[], PRNGKeyArray]:
+    """A fresh key at each call, the same ones whenever this test runs."""
+    seed = zlib.crc32(request.node.nodeid.encode())
+    num_keys = 0
+
+    def getkey() -> PRNGKeyArray:
+        nonlocal num_keys
+        num_keys += 1
+        return jr.fold_in(jr.key(seed), num_keys)
+
+    return getkey

@@ -1,0 +1,214 @@
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import brax.envs
+import equinox as eqx
+import jax
+import jax.lax as lax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from brax.envs.fast import Fast
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
+
+from eqrl.envs import BraxEnv, Outcome
+from eqrl.envs._brax import brax_environment
+
+
+GetKey = Callable[[], PRNGKeyArray]
+NUM_STEPS = 40
+
+
+def _env(name: str) -> BraxEnv:
+    return BraxEnv(brax_environment(name, "spring"))
+
+
+def _actions(env: BraxEnv) -> Float[Array, "time act"]:
+    noise = jr.uniform(jr.key(1), (NUM_STEPS, env.spec.action_size), minval=-1)
+    return noise.at[NUM_STEPS // 2 :].set(1)
+
+
+@functools.cache
+def _by_adapter(name: str) -> tuple[Float[Array, " obs"], Outcome]:
+    """The first observation, and the outcomes stacked over time, by a scan."""
+    env = _env(name)
+
+    @jax.jit
+    def run() -> tuple[Float[Array, " obs"], Outcome]:
+        state, observation = env.reset(key=jr.key(0))
+        _, outcomes = lax.scan(
+            lambda state, action: env.step(state, action, key=jr.key(2)),
+            state,
+            _actions(env),
+        )
+        return observation, outcomes
+
+    return run()
+
+
+@functools.cache
+def _by_hand(name: str) -> list[Any]:
+    """Brax's own states, from the first to the last."""
+    environment = brax.envs.get_environment(name, backend="spring")
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        states = [jax.jit(environment.reset)(jr.key(0))]
+        step = jax.jit(environment.step)
+        for action in _actions(_env(name)):
+            states.append(step(states[-1], action))
+    return states
+
+
+both = pytest.mark.parametrize("name", ["fast", "inverted_pendulum"])
+
+
+@both
+def test_the_first_observation_is_that_of_brax(name: str) -> None:
+    first, _ = _by_adapter(name)
+    np.testing.assert_allclose(first, _by_hand(name)[0].obs, rtol=1e-6)
+
+
+@both
+def test_observations_are_those_of_brax(name: str) -> None:
+    expected = np.stack([state.obs for state in _by_hand(name)[1:]])
+    assert np.ptp(expected) > 0.01
+    _, outcomes = _by_adapter(name)
+    np.testing.assert_allclose(outcomes.observation, expected, rtol=1e-4, atol=1e-6)
+
+
+@both
+def test_rewards_are_those_of_brax(name: str) -> None:
+    expected = np.stack([state.reward for state in _by_hand(name)[1:]])
+    _, outcomes = _by_adapter(name)
+    np.testing.assert_allclose(outcomes.reward, expected, rtol=1e-4, atol=1e-6)
+
+
+@both
+def test_terminated_is_what_brax_calls_done(name: str) -> None:
+    expected = np.stack([state.done for state in _by_hand(name)[1:]])
+    # The pole falls on the way; `fast` never ends.
+    assert len(np.unique(expected)) == (2 if name == "inverted_pendulum" else 1)
+    _, outcomes = _by_adapter(name)
+    np.testing.assert_array_equal(outcomes.terminated, expected.astype(bool))
+
+
+def test_what_brax_calls_a_time_out_is_not_truncated() -> None:
+    assert any(state.info["time_out"] for state in _by_hand("inverted_pendulum")[1:])
+    _, outcomes = _by_adapter("inverted_pendulum")
+    assert not np.any(outcomes.truncated)
+
+
+@both
+def test_reset_and_step_give_states_of_the_same_strong_types(name: str) -> None:
+    env = _env(name)
+    state, _ = eqx.filter_eval_shape(env.reset, key=jr.key(0))
+    action = jnp.zeros(env.spec.action_size)
+    after, _ = eqx.filter_eval_shape(env.step, state, action, key=jr.key(0))
+    assert _types(state) == _types(after)
+    assert not any(leaf.weak_type for leaf in jax.tree.leaves(state))
+
+
+def _types(tree: PyTree[Any]) -> PyTree[Any]:
+    return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype, leaf.weak_type), tree)
+
+
+def test_reset_holds_no_buffer_twice(getkey: GetKey) -> None:
+    # `inverted_pendulum` puts one array into `done` and `info["time_out"]`.
+    env = _env("inverted_pendulum")
+    leaves = jax.tree.leaves(env.reset(key=getkey()))
+    buffers = {leaf.unsafe_buffer_pointer() for leaf in leaves}
+    assert len(buffers) == len(leaves)
+
+
+class CountingFast(Fast):
+    """Writes into the metrics of the state it is given, as brax's walkers do."""
+
+    def reset(self, rng: PRNGKeyArray) -> brax.envs.State:
+        state = super().reset(rng)
+        return dataclasses.replace(state, metrics={"count": jnp.zeros(())})
+
+    def step(self, state: brax.envs.State, action: Array) -> brax.envs.State:
+        state.metrics.update(count=state.metrics["count"] + 1)
+        return super().step(state, action)
+
+
+def test_step_leaves_the_metrics_of_the_state_it_is_given(getkey: GetKey) -> None:
+    env = BraxEnv(CountingFast())
+    state, _ = env.reset(key=getkey())
+    env.step(state, jnp.zeros(1), key=getkey())
+    assert state.metrics["count"] == 0
+
+
+def test_spec_of_the_inverted_pendulum() -> None:
+    spec = _env("inverted_pendulum").spec
+    assert (spec.observation_size, spec.action_size) == (4, 1)
+    assert spec.reward_size is None
+    assert spec.max_steps is None
+
+
+@pytest.mark.parametrize(
+    "name, size",
+    [
+        ("ant", 2),
+        ("humanoid", 2),
+        ("humanoidstandup", 2),
+        ("halfcheetah", 1),
+        ("hopper", 1),
+        ("walker2d", 1),
+        ("inverted_pendulum", None),
+        ("fast", None),
+    ],
+)
+def test_only_walkers_have_a_state_descriptor_by_default(
+    name: str, size: int | None
+) -> None:
+    assert _env(name).spec.state_descriptor_size == size
+
+
+@pytest.mark.parametrize("name, size", [("halfcheetah", 1), ("ant", 2)])
+def test_a_walkers_state_descriptor_is_where_its_torso_is(name: str, size: int) -> None:
+    env = _env(name)
+    shapes, _ = eqx.filter_eval_shape(env.reset, key=jr.key(0))
+    state = jax.tree.map(
+        lambda leaf: jnp.arange(leaf.size, dtype=leaf.dtype).reshape(leaf.shape), shapes
+    )
+    # The torso is the first of the links.
+    np.testing.assert_array_equal(env.state_descriptor(state), np.arange(size))
+
+
+def test_without_a_state_descriptor_there_is_none(getkey: GetKey) -> None:
+    env = _env("fast")
+    state, _ = env.reset(key=getkey())
+    assert env.state_descriptor(state) is None
+
+
+def _cart_position(state: brax.envs.State) -> Shaped[Array, " descriptor"]:
+    assert state.pipeline_state is not None
+    return state.pipeline_state.q[:1]
+
+
+def test_a_state_descriptor_may_be_given(getkey: GetKey) -> None:
+    environment = brax_environment("inverted_pendulum", "spring")
+    env = BraxEnv(environment, state_descriptor=_cart_position)
+    state, observation = env.reset(key=getkey())
+    np.testing.assert_array_equal(env.state_descriptor(state), observation[:1])
+    assert env.spec.state_descriptor_size == 1
+
+
+def test_a_state_descriptor_of_integers_becomes_floats(getkey: GetKey) -> None:
+    env = BraxEnv(Fast(), state_descriptor=lambda state: jnp.arange(3))
+    state, _ = env.reset(key=getkey())
+    np.testing.assert_array_equal(env.state_descriptor(state), [0.0, 1.0, 2.0])
+
+
+def test_a_state_descriptor_that_is_no_vector_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"`state_descriptor` of `Fast` gives .*\(\)"):
+        BraxEnv(Fast(), state_descriptor=lambda state: jnp.zeros(()))
+
+
+def test_observations_in_a_dictionary_are_refused() -> None:
+    environment: Any = Fast
+    with pytest.raises(ValueError, match="`Fast` observes a dict"):
+        BraxEnv(environment(obs_mode="dict_state"))

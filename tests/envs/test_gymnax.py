@@ -1,0 +1,350 @@
+import functools
+import importlib.metadata
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import gymnax
+import jax
+import jax.lax as lax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from gymnax.environments import spaces
+from gymnax.environments.environment import Environment, EnvParams, EnvState
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree, Shaped
+
+from eqrl.envs import GymnaxEnv, Outcome
+from eqrl.envs._gymnax import gymnax_environment
+
+
+GetKey = Callable[[], PRNGKeyArray]
+NUM_STEPS = 12
+# By name, what an action of 1 is in the environment.
+SCALES = {
+    "Pendulum-v1": 2.0,
+    "MountainCarContinuous-v0": 1.0,
+    "PointRobot-misc": 0.1,
+    "Reacher-misc": 1.0,
+}
+
+
+def _env(name: str, max_steps: int = 10) -> GymnaxEnv:
+    environment = gymnax_environment(name)
+    params: Any = environment.default_params
+    return GymnaxEnv(environment, params.replace(max_steps_in_episode=max_steps))
+
+
+def _actions(env: GymnaxEnv) -> Float[Array, "time act"]:
+    return jr.uniform(jr.key(1), (NUM_STEPS, env.spec.action_size), minval=-1)
+
+
+@functools.cache
+def _by_adapter(name: str) -> tuple[Float[Array, " obs"], Outcome]:
+    """The first observation, and the outcomes stacked over time, by a scan."""
+    env = _env(name)
+
+    @jax.jit
+    def run() -> tuple[Float[Array, " obs"], Outcome]:
+        def step(
+            state: EnvState, xs: tuple[Float[Array, " act"], PRNGKeyArray]
+        ) -> tuple[EnvState, Outcome]:
+            action, key = xs
+            return env.step(state, action, key=key)
+
+        state, observation = env.reset(key=jr.key(0))
+        keys = jr.split(jr.key(2), NUM_STEPS)
+        return observation, lax.scan(step, state, (_actions(env), keys))[1]
+
+    return run()
+
+
+@functools.cache
+def _by_hand(name: str) -> tuple[Any, list[tuple[Any, Any, Any]]]:
+    """The environment's own first observation; observation, reward and end of steps."""
+    environment, params = gymnax.make(name)
+    steps = []
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        first, state = jax.jit(environment.reset_env)(jr.key(0), params)
+        step = jax.jit(environment.step_env)
+        keys = jr.split(jr.key(2), NUM_STEPS)
+        for action, key in zip(_actions(_env(name)), keys, strict=True):
+            action = SCALES[name] * action
+            observation, state, reward, end, _ = step(key, state, action, params)
+            steps.append((observation, reward, end))
+    return first, steps
+
+
+each = pytest.mark.parametrize("name", list(SCALES))
+
+
+@each
+def test_the_first_observation_is_that_of_gymnax(name: str) -> None:
+    np.testing.assert_allclose(_by_adapter(name)[0], _by_hand(name)[0], rtol=1e-6)
+
+
+@each
+def test_observations_are_those_of_gymnax_for_rescaled_actions(name: str) -> None:
+    expected = np.stack([observation for observation, _, _ in _by_hand(name)[1]])
+    given = _by_adapter(name)[1].observation
+    np.testing.assert_allclose(given, expected, rtol=1e-5, atol=1e-6)
+
+
+@each
+def test_rewards_are_those_of_gymnax_for_rescaled_actions(name: str) -> None:
+    expected = np.stack([reward for _, reward, _ in _by_hand(name)[1]])
+    given = _by_adapter(name)[1].reward
+    np.testing.assert_allclose(given, expected, rtol=1e-5, atol=1e-6)
+
+
+@each
+def test_truncates_at_the_time_limit_and_not_before(name: str) -> None:
+    truncated = _by_adapter(name)[1].truncated
+    np.testing.assert_array_equal(truncated, np.arange(1, NUM_STEPS + 1) >= 10)
+
+
+@each
+def test_the_time_limit_does_not_terminate(name: str) -> None:
+    assert not np.any(_by_adapter(name)[1].terminated)
+
+
+@each
+def test_reset_and_step_give_states_of_the_same_strong_types(name: str) -> None:
+    env = _env(name)
+    state, _ = eqx.filter_eval_shape(env.reset, key=jr.key(0))
+    action = jnp.zeros(env.spec.action_size)
+    after, _ = eqx.filter_eval_shape(env.step, state, action, key=jr.key(0))
+    assert _types(state) == _types(after)
+    assert not any(leaf.weak_type for leaf in jax.tree.leaves(state))
+
+
+def _types(tree: PyTree[Any]) -> PyTree[Any]:
+    return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype, leaf.weak_type), tree)
+
+
+@functools.cache
+def _drive_to_the_goal(max_steps: int) -> Outcome:
+    """Outcomes of pushing a car the way it goes, which takes it up the mountain."""
+    env = _env("MountainCarContinuous-v0", max_steps)
+
+    @jax.jit
+    def run() -> Outcome:
+        def step(state: Any, _: None) -> tuple[EnvState, Outcome]:
+            action = jnp.where(state.velocity >= 0, 1.0, -1.0)[None]
+            return env.step(state, action, key=jr.key(0))
+
+        state, _ = env.reset(key=jr.key(0))
+        return lax.scan(step, state, length=300)[1]
+
+    return run()
+
+
+def _steps_to_the_goal() -> int:
+    terminated = np.asarray(_drive_to_the_goal(999).terminated)
+    assert np.any(terminated)
+    return int(np.argmax(terminated)) + 1
+
+
+def test_reaching_the_goal_terminates() -> None:
+    num_steps = _steps_to_the_goal()
+    outcomes = _drive_to_the_goal(999)
+    # The environment's reward for being there.
+    assert outcomes.reward[num_steps - 1] > 99
+    assert not np.any(outcomes.terminated[: num_steps - 1])
+
+
+def test_reaching_the_goal_at_the_time_limit_is_not_truncated() -> None:
+    num_steps = _steps_to_the_goal()
+    outcomes = _drive_to_the_goal(num_steps)
+    assert outcomes.terminated[num_steps - 1]
+    assert not outcomes.truncated[num_steps - 1]
+
+
+def test_not_yet_reaching_the_goal_at_the_time_limit_is_truncated() -> None:
+    num_steps = _steps_to_the_goal()
+    outcomes = _drive_to_the_goal(num_steps - 1)
+    assert outcomes.truncated[num_steps - 2]
+
+
+def test_spec_of_the_pendulum() -> None:
+    environment, params = gymnax.make("Pendulum-v1")
+    spec = GymnaxEnv(environment, params).spec
+    assert (spec.observation_size, spec.action_size, spec.max_steps) == (3, 1, 200)
+    assert (spec.reward_size, spec.state_descriptor_size) == (None, None)
+
+
+def test_without_params_the_environments_own_are_taken() -> None:
+    environment, params = gymnax.make("Pendulum-v1")
+    assert GymnaxEnv(environment).params == params
+
+
+def test_without_a_state_descriptor_there_is_none(getkey: GetKey) -> None:
+    env = _env("Pendulum-v1")
+    state, _ = env.reset(key=getkey())
+    assert env.state_descriptor(state) is None
+
+
+def _goal(state: Any) -> Shaped[Array, " descriptor"]:
+    return state.goal_xy
+
+
+def test_a_state_descriptor_may_be_given(getkey: GetKey) -> None:
+    env = GymnaxEnv(gymnax_environment("Reacher-misc"), state_descriptor=_goal)
+    state, observation = env.reset(key=getkey())
+    np.testing.assert_array_equal(env.state_descriptor(state), observation[-2:])
+    assert env.spec.state_descriptor_size == 2
+
+
+def test_a_state_descriptor_that_is_no_vector_is_refused() -> None:
+    environment = gymnax_environment("Reacher-misc")
+    with pytest.raises(ValueError, match="`state_descriptor` of `Reacher-misc` gives"):
+        GymnaxEnv(environment, state_descriptor=lambda state: state.time)
+
+
+class Toy(Environment[EnvState, EnvParams]):
+    """Observes what it is told to, and rewards with the first action it gets."""
+
+    def __init__(self, observation: PyTree[ArrayLike], space: spaces.Space) -> None:
+        self.observation = observation
+        self.space = space
+
+    def reset_env(self, key: PRNGKeyArray, params: EnvParams) -> tuple[Any, EnvState]:
+        del key, params
+        return self.observation, EnvState(time=0)
+
+    def step_env(
+        self, key: PRNGKeyArray, state: EnvState, action: Any, params: EnvParams
+    ) -> tuple[Any, EnvState, Array, Array, dict[Any, Any]]:
+        del key, params
+        reward = action.reshape(-1)[0]
+        state = EnvState(time=state.time + 1)
+        return self.observation, state, reward, jnp.array(False), {}
+
+    def action_space(self, params: EnvParams | None = None) -> spaces.Space:
+        del params
+        return self.space
+
+
+UNIT_BOX = spaces.Box(-1.0, 1.0, (1,))
+
+
+@pytest.mark.parametrize(
+    "observation, expected",
+    [
+        (3, [3.0]),
+        (jnp.array(3), [3.0]),
+        (jnp.array([1, 2]), [1.0, 2.0]),
+        (jnp.array([True, False]), [1.0, 0.0]),
+    ],
+    ids=["int", "scalar", "ints", "bools"],
+)
+def test_numbers_are_observed_as_vectors_of_floats(
+    observation: ArrayLike, expected: list[float], getkey: GetKey
+) -> None:
+    env = GymnaxEnv(Toy(observation, UNIT_BOX))
+    _, given = env.reset(key=getkey())
+    assert (given.dtype, env.spec.observation_size) == (jnp.float32, len(expected))
+    np.testing.assert_array_equal(given, expected)
+
+
+def _first_reward(
+    space: spaces.Space, action: list[float], key: PRNGKeyArray
+) -> Float[Array, ""]:
+    env = GymnaxEnv(Toy(jnp.zeros(1), space))
+    state, _ = env.reset(key=jr.clone(key))
+    return env.step(state, jnp.array(action, dtype=float), key=key)[1].reward
+
+
+@pytest.mark.parametrize("action, expected", [(-1, 2.0), (0, 4.0), (1, 6.0)])
+def test_actions_are_rescaled_to_scalar_bounds(
+    action: int, expected: float, getkey: GetKey
+) -> None:
+    space = spaces.Box(2, 6, (1,))
+    np.testing.assert_allclose(_first_reward(space, [action], getkey()), expected)
+
+
+@pytest.mark.parametrize("action, expected", [(-1, 2.0), (0, 4.0), (1, 6.0)])
+def test_actions_are_rescaled_to_bounds_of_their_own(
+    action: int, expected: float, getkey: GetKey
+) -> None:
+    space = spaces.Box(jnp.array([2.0, -1.0]), jnp.array([6.0, 1.0]), (2,))
+    np.testing.assert_allclose(_first_reward(space, [action, 0], getkey()), expected)
+
+
+def test_a_reward_of_integers_becomes_a_float(getkey: GetKey) -> None:
+    class IntegerReward(Toy):
+        def step_env(
+            self, key: PRNGKeyArray, state: EnvState, action: Any, params: EnvParams
+        ) -> tuple[Any, EnvState, Any, Array, dict[Any, Any]]:
+            del key, action, params
+            return self.observation, state, 7, jnp.array(False), {}
+
+    env = GymnaxEnv(IntegerReward(jnp.zeros(1), UNIT_BOX))
+    state, _ = env.reset(key=getkey())
+    reward = env.step(state, jnp.zeros(1), key=getkey())[1].reward
+    assert (reward, reward.dtype, reward.weak_type) == (7.0, jnp.float32, False)
+
+
+def test_a_step_to_a_state_of_python_numbers_gives_arrays(getkey: GetKey) -> None:
+    class PythonState(Toy):
+        def step_env(
+            self, key: PRNGKeyArray, state: EnvState, action: Any, params: EnvParams
+        ) -> tuple[Any, EnvState, Any, Array, dict[Any, Any]]:
+            del key, state, action, params
+            return self.observation, EnvState(time=5), 0.0, jnp.array(False), {}
+
+    env = GymnaxEnv(PythonState(jnp.zeros(1), UNIT_BOX))
+    state, _ = env.reset(key=getkey())
+    state, _ = env.step(state, jnp.zeros(1), key=getkey())
+    assert eqx.tree_equal(state, EnvState(time=jnp.array(5)))  # pyright: ignore[reportArgumentType]
+
+
+def test_an_image_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"\(4, 4, 3\), such as an image"):
+        GymnaxEnv(Toy(jnp.zeros((4, 4, 3)), UNIT_BOX))
+
+
+def test_observations_in_a_dictionary_are_refused() -> None:
+    with pytest.raises(ValueError, match="`Toy` observes a dict"):
+        GymnaxEnv(Toy({"a": jnp.zeros(1)}, UNIT_BOX))
+
+
+def test_discrete_actions_are_refused_with_what_to_do() -> None:
+    with pytest.raises(ValueError, match=r"`Discrete\(2.*must be continuous.*Choose"):
+        GymnaxEnv(gymnax_environment("CartPole-v1"))
+
+
+@pytest.mark.parametrize(
+    "low, high",
+    [(-np.inf, np.inf), (-1.0, np.inf), (np.array([-1.0, -np.inf]), np.ones(2))],
+    ids=["both", "high", "one of two"],
+)
+def test_infinite_bounds_of_actions_are_refused(low: Any, high: Any) -> None:
+    with pytest.raises(ValueError, match="must be finite"):
+        GymnaxEnv(Toy(jnp.zeros(1), spaces.Box(low, high, (2,))))
+
+
+def test_gymnax_before_1_is_refused_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    environment = gymnax_environment("Pendulum-v1")
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.0.9")
+    with pytest.raises(ValueError, match=r'gymnax 0\.0\.9.*pip install "gymnax>=1\.0"'):
+        GymnaxEnv(environment)
+
+
+def test_bounds_may_be_traced(getkey: GetKey) -> None:
+    environment = gymnax_environment("Pendulum-v1")
+    params: Any = environment.default_params
+    key = getkey()
+
+    def reward(torque: Float[Array, ""]) -> Float[Array, ""]:
+        env = GymnaxEnv(environment, params.replace(max_torque=torque))
+        state, _ = env.reset(key=key)
+        return env.step(state, jnp.ones(1), key=key)[1].reward
+
+    torques = jnp.array([0.0, 10.0])
+    rewards = eqx.filter_vmap(reward)(torques)
+    # The pendulum pays 0.001 for the square of the torque.
+    np.testing.assert_allclose(rewards[1] - rewards[0], -0.1, rtol=1e-4)

@@ -1,0 +1,182 @@
+import subprocess
+import sys
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from jaxtyping import Array, Float, Shaped
+
+from eqrl.envs import AbstractEnv, BraxEnv, GymnaxEnv, Point, TimeLimit, make
+
+
+def _speed(state: Any) -> Shaped[Array, " descriptor"]:
+    return state.theta_dot[None]
+
+
+def _height(state: Any) -> Shaped[Array, " descriptor"]:
+    return state.pipeline_state.x.pos[2:]
+
+
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("brax/fast", {}),
+        ("brax/fast", {"backend": "spring", "max_steps": 7}),
+        ("brax/fast", {"state_descriptor": _height}),
+        ("gymnax/Pendulum-v1", {}),
+        ("gymnax/PointRobot-misc", {"max_steps": 7}),
+        ("gymnax/Pendulum-v1", {"state_descriptor": _speed}),
+        ("eqrl/Point", {"max_steps": 7}),
+    ],
+)
+def test_two_makes_share_one_trace(name: str, options: dict[str, Any]) -> None:
+    traces = []
+
+    @eqx.filter_jit
+    def observe(env: AbstractEnv[Any]) -> Float[Array, " obs"]:
+        traces.append(None)
+        state, _ = env.reset(key=jr.key(0))
+        action = jnp.zeros(env.spec.action_size)
+        return env.step(state, action, key=jr.key(1))[1].observation
+
+    observe(make(name, **options))
+    observe(make(name, **options))
+    assert len(traces) == 1
+
+
+def test_brax_has_a_time_limit_of_1000_by_default() -> None:
+    assert make("brax/fast").spec.max_steps == 1000
+
+
+def test_brax_takes_max_steps() -> None:
+    assert make("brax/fast", max_steps=7).spec.max_steps == 7
+
+
+def test_brax_is_truncated_at_max_steps() -> None:
+    env = make("brax/fast", max_steps=1)
+    state, _ = env.reset(key=jr.key(0))
+    _, outcome = env.step(state, jnp.zeros(1), key=jr.key(1))
+    assert outcome.truncated
+
+
+@pytest.mark.parametrize("backend", ["positional", "spring"])
+def test_brax_takes_a_backend(backend: str) -> None:
+    env = make("brax/inverted_pendulum", backend=backend)
+    assert isinstance(env, TimeLimit)
+    assert isinstance(env.env, BraxEnv)
+    assert env.env.environment.backend == backend
+
+
+def test_brax_has_the_backend_spring_by_default() -> None:
+    env = make("brax/inverted_pendulum")
+    assert isinstance(env, TimeLimit)
+    assert isinstance(env.env, BraxEnv)
+    assert env.env.environment.backend == "spring"
+
+
+def test_brax_takes_a_state_descriptor() -> None:
+    env = make("brax/fast", state_descriptor=_height)
+    assert env.spec.state_descriptor_size == 1
+
+
+def test_gymnax_has_its_own_time_limit_by_default() -> None:
+    assert make("gymnax/Pendulum-v1").spec.max_steps == 200
+
+
+def test_max_steps_replaces_that_of_gymnax() -> None:
+    env = make("gymnax/Pendulum-v1", max_steps=7)
+    assert isinstance(env, GymnaxEnv)
+    assert env.params.max_steps_in_episode == env.spec.max_steps == 7
+
+
+def test_gymnax_takes_a_state_descriptor() -> None:
+    env = make("gymnax/Pendulum-v1", state_descriptor=_speed)
+    state, observation = env.reset(key=jr.key(0))
+    np.testing.assert_array_equal(env.state_descriptor(state), observation[2:])
+
+
+def test_point_has_its_own_time_limit_by_default() -> None:
+    assert eqx.tree_equal(make("eqrl/Point"), Point())
+
+
+def test_point_takes_max_steps() -> None:
+    assert eqx.tree_equal(make("eqrl/Point", max_steps=7), Point(max_steps=7))
+
+
+@pytest.mark.parametrize(
+    "name, near",
+    [
+        ("brax/ants", "brax/ant"),
+        ("brax/half_cheetah", "brax/halfcheetah"),
+        ("brax/ANT", "brax/ant"),
+        ("gymnax/pendulum", "gymnax/Pendulum-v1"),
+        ("eqrl/point", "eqrl/Point"),
+        ("braxx/ant", "brax/ant"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_a_near_one(name: str, near: str) -> None:
+    with pytest.raises(ValueError, match=f"[Dd]id you mean .*`{near}`"):
+        make(name)
+
+
+@pytest.mark.parametrize("prefix, known", [("brax", "ant"), ("gymnax", "Pendulum-v1")])
+def test_a_name_like_no_other_is_refused_with_all_there_are(
+    prefix: str, known: str
+) -> None:
+    with pytest.raises(ValueError, match=f"there are .*`{prefix}/{known}`"):
+        make(f"{prefix}/###")
+
+
+@pytest.mark.parametrize("name", ["ant", "Pendulum-v1", "", "/", "gym/Pendulum-v1"])
+def test_a_name_without_a_known_library_is_refused_with_those_there_are(
+    name: str,
+) -> None:
+    with pytest.raises(ValueError, match="`brax/`, `gymnax/` or `eqrl/`"):
+        make(name)
+
+
+def test_an_unknown_backend_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ValueError, match=r"backend='sprong'.*`spring`"):
+        make("brax/fast", backend="sprong")
+
+
+@pytest.mark.parametrize("name", ["gymnax/Pendulum-v1", "eqrl/Point"])
+def test_a_backend_is_refused_where_there_is_none(name: str) -> None:
+    with pytest.raises(ValueError, match=f"`backend` is not an option of `{name}`"):
+        make(name, backend="spring")
+
+
+def test_a_state_descriptor_is_refused_for_point() -> None:
+    with pytest.raises(ValueError, match="`state_descriptor` is not an option"):
+        make("eqrl/Point", state_descriptor=_speed)
+
+
+@pytest.mark.parametrize("name", ["brax/fast", "gymnax/Pendulum-v1", "eqrl/Point"])
+def test_max_steps_of_zero_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="max_steps=0"):
+        make(name, max_steps=0)
+
+
+def test_an_unknown_option_is_refused() -> None:
+    misspelled: dict[str, Any] = {"max_step": 7}
+    with pytest.raises(TypeError, match="max_step"):
+        make("eqrl/Point", **misspelled)
+
+
+def test_importing_the_environments_imports_neither_brax_nor_gymnax() -> None:
+    code = (
+        "import sys, eqrl.envs; eqrl.envs.make('eqrl/Point'); "
+        "sys.exit(bool({'brax', 'gymnax'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_an_unknown_attribute_of_the_module_is_an_attribute_error() -> None:
+    import eqrl.envs
+
+    missing = "MujocoEnv"
+    with pytest.raises(AttributeError, match=missing):
+        getattr(eqrl.envs, missing)
