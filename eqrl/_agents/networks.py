@@ -1,0 +1,124 @@
+"""What the agents with an actor and a stack of critics share in `init`."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from .._custom_types import FloatLike, MakeOptimizer
+from .._data import EnvSpec
+from .._tree import gradient_step
+from ..losses import Critic, critic_loss
+
+
+MakeNetwork = Callable[..., Any]
+"""A factory `(observation_size, action_size, *, key)`."""
+
+Model = TypeVar("Model")
+Critics = TypeVar("Critics", bound=Critic)
+
+
+def check_scalar_reward(agent_name: str, spec: EnvSpec) -> None:
+    """Raises a `ValueError` where the environment's reward is a vector."""
+    if spec.reward_size is not None:
+        raise ValueError(
+            f"`{agent_name}` learns from a scalar reward, but `spec.reward_size="
+            f"{spec.reward_size}`: the environment gives a vector. Make it a scalar in "
+            "the environment, or use an agent that takes vectors."
+        )
+
+
+def check_action(
+    get_action: Callable[[Float[Array, " obs"]], Float[Array, " act"]], spec: EnvSpec
+) -> None:
+    """Raises a `ValueError` where an actor's output does not fit the action."""
+    observation = jax.ShapeDtypeStruct((spec.observation_size,), jnp.result_type(float))
+    action = eqx.filter_eval_shape(get_action, observation)
+    shape = getattr(action, "shape", None)
+    if shape != (spec.action_size,):
+        raise ValueError(
+            f"The actor of `make_actor` gives actions of shape {shape} for one "
+            f"observation of shape {(spec.observation_size,)}, but the environment "
+            f"takes {(spec.action_size,)}. Write it for a single observation, and let "
+            "its output follow the `action_size` it is made with."
+        )
+
+
+def make_critics(
+    make_critic: MakeNetwork, num_critics: int, spec: EnvSpec, *, key: PRNGKeyArray
+) -> Any:
+    """A stack of critics, each with weights of its own."""
+
+    def make(key: PRNGKeyArray) -> Any:
+        return make_critic(spec.observation_size, spec.action_size, key=key)
+
+    critics = eqx.filter_vmap(make)(jr.split(key, num_critics))
+
+    def values(observation: PyTree, action: PyTree) -> PyTree:
+        return eqx.filter_vmap(lambda critic: critic(observation, action))(critics)
+
+    dtype = jnp.result_type(float)
+    value = eqx.filter_eval_shape(
+        values,
+        jax.ShapeDtypeStruct((spec.observation_size,), dtype),
+        jax.ShapeDtypeStruct((spec.action_size,), dtype),
+    )
+    shape = getattr(value, "shape", (None,))[1:]
+    if shape != ():
+        raise ValueError(
+            f"A critic of `make_critic` gives a value of shape {shape} for one "
+            "observation and one action; it must be a scalar, of shape ()."
+        )
+    return critics
+
+
+def learning_rule(
+    make_optimizer: MakeOptimizer | tuple[MakeOptimizer, ...],
+    index: int,
+    learning_rate: FloatLike,
+) -> optax.GradientTransformation:
+    """The optimizer of the part `index`: actor, critic, temperature."""
+    if isinstance(make_optimizer, tuple):
+        return make_optimizer[index](learning_rate)
+    return make_optimizer(learning_rate)
+
+
+def check_make_optimizer(
+    make_optimizer: MakeOptimizer | tuple[MakeOptimizer, ...], parts: tuple[str, ...]
+) -> None:
+    """Raises a `ValueError` where there is neither one factory nor one for each part."""
+    if isinstance(make_optimizer, tuple) and len(make_optimizer) != len(parts):
+        raise ValueError(
+            f"`make_optimizer` is a tuple of {len(make_optimizer)}; give one factory, "
+            f"or {len(parts)} of them, for {', '.join(parts)}."
+        )
+
+
+def init_optimizer(
+    optimizer: optax.GradientTransformation, model: PyTree
+) -> optax.OptState:
+    """An optimizer's first state for the inexact arrays of `model`."""
+    return optimizer.init(eqx.filter(model, eqx.is_inexact_array))
+
+
+def critic_step(
+    critics: Critics,
+    optimizer_state: optax.OptState,
+    optimizer: optax.GradientTransformation,
+    observation: Float[Array, "batch obs"],
+    action: Float[Array, "batch act"],
+    target: Float[Array, " batch"],
+) -> tuple[Critics, optax.OptState, Float[Array, ""]]:
+    """One step of a stack of critics towards a target, and the loss before it."""
+    loss, gradient = eqx.filter_value_and_grad(critic_loss)(
+        critics, observation, action, target
+    )
+    critics, optimizer_state = gradient_step(
+        critics, gradient, optimizer, optimizer_state
+    )
+    return critics, optimizer_state, loss

@@ -1,0 +1,251 @@
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.random as jr
+import optax
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from .._custom_types import FloatLike, MakeOptimizer, Metrics
+from .._data import EnvSpec, Transition
+from .._tree import (
+    check_range,
+    gradient_step,
+    hyperparameter,
+    incremental_update,
+    tree_copy,
+)
+from ..losses import (
+    bootstrapped_target,
+    sac_actor_loss,
+    sac_next_value,
+    sac_temperature_loss,
+)
+from ..nn import Critic, Gaussian, StochasticPolicy
+from .base import AbstractMarkovAgent
+from .networks import (
+    MakeNetwork,
+    check_action,
+    check_make_optimizer,
+    check_scalar_reward,
+    critic_step,
+    init_optimizer,
+    learning_rule,
+    make_critics,
+)
+
+
+_PARTS = ("actor", "critic", "temperature")
+
+
+class SACState(eqx.Module):
+    """What `SAC` learns."""
+
+    actor: StochasticPolicy
+    critics: Any
+    target_critics: Any
+    log_temperature: Float[Array, ""]
+    actor_optimizer: optax.OptState
+    critic_optimizer: optax.OptState
+    temperature_optimizer: optax.OptState
+
+
+SACState.__init__.__doc__ = """**Arguments:**
+
+- `actor`: from one observation to a distribution with a density.
+- `critics`: a stack, one more leading axis on every array.
+- `target_critics`: what the critics' targets are computed with, likewise.
+- `log_temperature`: logarithm of the weight of the entropy.
+- `actor_optimizer`, `critic_optimizer`, `temperature_optimizer`: the optimizers'
+    states.
+"""
+
+
+class SAC(AbstractMarkovAgent[SACState]):
+    """Soft actor-critic: learns a stochastic policy that is rewarded for its entropy.
+
+    The critics learn first, the actor then learns from the updated critics, and the
+    temperature from the entropy of the same sampled actions. Where the published code
+    of the second paper counts the target entropy per dimension, here it is a total.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{haarnoja2018soft,
+            title={Soft Actor-Critic Algorithms and Applications},
+            author={Haarnoja, Tuomas and Zhou, Aurick and Hartikainen, Kristian and
+                Tucker, George and Ha, Sehoon and Tan, Jie and Kumar, Vikash and
+                Zhu, Henry and Gupta, Abhishek and Abbeel, Pieter and Levine, Sergey},
+            journal={arXiv:1812.05905},
+            year={2018},
+        }
+        ```
+    """
+
+    actor_lr: FloatLike = hyperparameter(3e-4)
+    critic_lr: FloatLike = hyperparameter(3e-4)
+    temperature_lr: FloatLike = hyperparameter(3e-4)
+    discount: FloatLike = hyperparameter(0.99)
+    target_step_size: FloatLike = hyperparameter(0.005)
+    reward_scale: FloatLike = hyperparameter(1.0)
+    target_entropy: FloatLike | None = hyperparameter(None)
+    initial_temperature: FloatLike = hyperparameter(1.0)
+    learn_temperature: bool = eqx.field(default=True, static=True)
+    num_critics: int = eqx.field(default=2, static=True)
+    make_actor: MakeNetwork = eqx.field(default=Gaussian(), static=True)
+    make_critic: MakeNetwork = eqx.field(default=Critic(), static=True)
+    make_optimizer: MakeOptimizer | tuple[MakeOptimizer, ...] = eqx.field(
+        default=optax.adam, static=True
+    )
+
+    def __check_init__(self) -> None:
+        check_range("actor_lr", self.actor_lr, low=0)
+        check_range("critic_lr", self.critic_lr, low=0)
+        check_range("temperature_lr", self.temperature_lr, low=0)
+        check_range("discount", self.discount, low=0, high=1)
+        check_range("target_step_size", self.target_step_size, low=0, high=1)
+        check_range("reward_scale", self.reward_scale)
+        check_range("target_entropy", self.target_entropy)
+        check_range(
+            "initial_temperature", self.initial_temperature, low=0, low_open=True
+        )
+        if self.num_critics < 1:
+            raise ValueError(f"`num_critics={self.num_critics}` must be at least 1.")
+        check_make_optimizer(self.make_optimizer, _PARTS)
+
+    def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> SACState:
+        check_scalar_reward("SAC", spec)
+        actor_key, critic_key = jr.split(key)
+        actor = self.make_actor(spec.observation_size, spec.action_size, key=actor_key)
+        check_action(lambda observation: actor(observation).mode(), spec)
+        critics = make_critics(self.make_critic, self.num_critics, spec, key=critic_key)
+        log_temperature = jnp.log(self.initial_temperature)
+        actor_rule, critic_rule, temperature_rule = self._learning_rules()
+        return SACState(
+            actor=actor,
+            critics=critics,
+            target_critics=tree_copy(critics),
+            log_temperature=log_temperature,
+            actor_optimizer=init_optimizer(actor_rule, actor),
+            critic_optimizer=init_optimizer(critic_rule, critics),
+            temperature_optimizer=init_optimizer(temperature_rule, log_temperature),
+        )
+
+    def policy(self, state: SACState) -> StochasticPolicy:
+        return state.actor
+
+    def update(
+        self,
+        state: SACState,
+        batch: Transition[None],
+        *,
+        step: Int[Array, ""],
+        key: PRNGKeyArray,
+    ) -> tuple[SACState, Metrics]:
+        del step
+        next_key, actor_key = jr.split(key)
+        actor_rule, critic_rule, temperature_rule = self._learning_rules()
+        temperature = jnp.exp(state.log_temperature)
+
+        next_value = sac_next_value(
+            state.actor,
+            state.target_critics,
+            batch.next_observation,
+            temperature,
+            key=next_key,
+        )
+        target = bootstrapped_target(
+            self.reward_scale * batch.reward,
+            batch.terminated,
+            next_value,
+            self.discount,
+        )
+        critics, critic_optimizer, critic_loss = critic_step(
+            state.critics,
+            state.critic_optimizer,
+            critic_rule,
+            batch.observation,
+            batch.action,
+            target,
+        )
+
+        (actor_loss, metrics), actor_gradient = eqx.filter_value_and_grad(
+            sac_actor_loss, has_aux=True
+        )(state.actor, critics, batch.observation, temperature, key=actor_key)
+        actor, actor_optimizer = gradient_step(
+            state.actor, actor_gradient, actor_rule, state.actor_optimizer
+        )
+
+        temperature_loss, temperature_gradient = eqx.filter_value_and_grad(
+            sac_temperature_loss
+        )(
+            state.log_temperature,
+            metrics["entropy"],
+            self._target_entropy(batch.action.shape[-1]),
+        )
+        if self.learn_temperature:
+            log_temperature, temperature_optimizer = gradient_step(
+                state.log_temperature,
+                temperature_gradient,
+                temperature_rule,
+                state.temperature_optimizer,
+            )
+        else:
+            log_temperature = state.log_temperature
+            temperature_optimizer = state.temperature_optimizer
+
+        state = SACState(
+            actor=actor,
+            critics=critics,
+            target_critics=incremental_update(
+                critics, state.target_critics, self.target_step_size
+            ),
+            log_temperature=log_temperature,
+            actor_optimizer=actor_optimizer,
+            critic_optimizer=critic_optimizer,
+            temperature_optimizer=temperature_optimizer,
+        )
+        return state, {
+            "actor_loss": actor_loss,
+            "critic_loss": critic_loss,
+            "temperature_loss": temperature_loss,
+            "temperature": temperature,
+            "entropy": metrics["entropy"],
+        }
+
+    def _target_entropy(self, action_size: int) -> FloatLike:
+        return (
+            -float(action_size)
+            if self.target_entropy is None
+            else (self.target_entropy)
+        )
+
+    def _learning_rules(self) -> tuple[optax.GradientTransformation, ...]:
+        rates = (self.actor_lr, self.critic_lr, self.temperature_lr)
+        return tuple(
+            learning_rule(self.make_optimizer, index, rate)
+            for index, rate in enumerate(rates)
+        )
+
+
+SAC.__init__.__doc__ = """**Arguments:**
+
+- `actor_lr`, `critic_lr`, `temperature_lr`: learning rates, at least 0.
+- `discount`: in [0, 1].
+- `target_step_size`: how far the target critics move at each update, in [0, 1].
+- `reward_scale`: what rewards are multiplied by.
+- `target_entropy`: in nats, summed over the dimensions of the action; `None` is minus
+    the number of dimensions, as in the paper.
+- `initial_temperature`: weight of the entropy at first, more than 0.
+- `learn_temperature`: `False` keeps the initial temperature.
+- `num_critics`: at least 1; targets take the least of their values.
+- `make_actor`: a factory `(observation_size, action_size, *, key)` of a policy: from
+    one observation to an `eqrl.nn.AbstractDensity`, such as `eqrl.nn.TanhNormal`.
+- `make_critic`: a factory `(observation_size, action_size, *, key)` of one critic: from
+    one observation and one action to a scalar.
+- `make_optimizer`: from a learning rate to an Optax optimizer; or three such
+    factories, for actor, critic and temperature.
+
+Factories are compared by value where they define equality, as the library's own do,
+else by identity: a fresh lambda compiles everything again.
+"""

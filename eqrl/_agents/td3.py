@@ -1,0 +1,241 @@
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import optax
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from .._control_flow import filter_cond
+from .._custom_types import FloatLike, MakeOptimizer, Metrics
+from .._data import EnvSpec, Transition
+from .._tree import (
+    check_range,
+    gradient_step,
+    hyperparameter,
+    incremental_update,
+    tree_copy,
+)
+from ..losses import bootstrapped_target, td3_actor_loss, td3_next_value
+from ..nn import Actor, Critic, Deterministic, ExploringPolicy
+from .base import AbstractMarkovAgent
+from .networks import (
+    MakeNetwork,
+    check_action,
+    check_make_optimizer,
+    check_scalar_reward,
+    critic_step,
+    init_optimizer,
+    learning_rule,
+    make_critics,
+)
+
+
+_PARTS = ("actor", "critic")
+
+
+class TD3State(eqx.Module):
+    """What `TD3` learns."""
+
+    actor: Actor
+    target_actor: Actor
+    critics: Any
+    target_critics: Any
+    actor_optimizer: optax.OptState
+    critic_optimizer: optax.OptState
+
+
+TD3State.__init__.__doc__ = """**Arguments:**
+
+- `actor`: from one observation to one action.
+- `target_actor`: the actor that the critics' targets are computed with.
+- `critics`: a stack, one more leading axis on every array.
+- `target_critics`: what the critics' targets are computed with, likewise.
+- `actor_optimizer`, `critic_optimizer`: the optimizers' states.
+"""
+
+
+class TD3(AbstractMarkovAgent[TD3State]):
+    """Twin delayed deterministic policy gradient.
+
+    The critics learn at every update. The actor and its target move, and the actor's
+    gradient is computed, only at every `policy_delay`-th; the target critics move at
+    every update. In the paper they, too, wait for the actor.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{fujimoto2018addressing,
+            title={Addressing Function Approximation Error in Actor-Critic Methods},
+            author={Fujimoto, Scott and van Hoof, Herke and Meger, David},
+            booktitle={International Conference on Machine Learning},
+            year={2018},
+        }
+        ```
+    """
+
+    actor_lr: FloatLike = hyperparameter(3e-4)
+    critic_lr: FloatLike = hyperparameter(3e-4)
+    discount: FloatLike = hyperparameter(0.99)
+    target_step_size: FloatLike = hyperparameter(0.005)
+    reward_scale: FloatLike = hyperparameter(1.0)
+    exploration_noise: FloatLike = hyperparameter(0.1)
+    policy_noise: FloatLike = hyperparameter(0.2)
+    noise_clip: FloatLike = hyperparameter(0.5)
+    policy_delay: int = eqx.field(default=2, static=True)
+    num_critics: int = eqx.field(default=2, static=True)
+    make_actor: MakeNetwork = eqx.field(default=Deterministic(), static=True)
+    make_critic: MakeNetwork = eqx.field(default=Critic(), static=True)
+    make_optimizer: MakeOptimizer | tuple[MakeOptimizer, ...] = eqx.field(
+        default=optax.adam, static=True
+    )
+
+    def __check_init__(self) -> None:
+        check_range("actor_lr", self.actor_lr, low=0)
+        check_range("critic_lr", self.critic_lr, low=0)
+        check_range("discount", self.discount, low=0, high=1)
+        check_range("target_step_size", self.target_step_size, low=0, high=1)
+        check_range("reward_scale", self.reward_scale)
+        check_range("exploration_noise", self.exploration_noise, low=0)
+        check_range("policy_noise", self.policy_noise, low=0)
+        check_range("noise_clip", self.noise_clip, low=0)
+        for name in ("policy_delay", "num_critics"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}={getattr(self, name)}` must be at least 1.")
+        check_make_optimizer(self.make_optimizer, _PARTS)
+
+    def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> TD3State:
+        check_scalar_reward("TD3", spec)
+        actor_key, critic_key = jr.split(key)
+        actor = self.make_actor(spec.observation_size, spec.action_size, key=actor_key)
+        check_action(actor, spec)
+        critics = make_critics(self.make_critic, self.num_critics, spec, key=critic_key)
+        actor_rule, critic_rule = self._learning_rules()
+        return TD3State(
+            actor=actor,
+            target_actor=tree_copy(actor),
+            critics=critics,
+            target_critics=tree_copy(critics),
+            actor_optimizer=init_optimizer(actor_rule, actor),
+            critic_optimizer=init_optimizer(critic_rule, critics),
+        )
+
+    def policy(self, state: TD3State) -> ExploringPolicy:
+        return ExploringPolicy(
+            actor=state.actor, noise=jnp.asarray(self.exploration_noise)
+        )
+
+    def update(
+        self,
+        state: TD3State,
+        batch: Transition[None],
+        *,
+        step: Int[Array, ""],
+        key: PRNGKeyArray,
+    ) -> tuple[TD3State, Metrics]:
+        actor_rule, critic_rule = self._learning_rules()
+        next_value = td3_next_value(
+            state.target_actor,
+            state.target_critics,
+            batch.next_observation,
+            self.policy_noise,
+            self.noise_clip,
+            key=key,
+        )
+        target = bootstrapped_target(
+            self.reward_scale * batch.reward,
+            batch.terminated,
+            next_value,
+            self.discount,
+        )
+        critics, critic_optimizer, critic_loss = critic_step(
+            state.critics,
+            state.critic_optimizer,
+            critic_rule,
+            batch.observation,
+            batch.action,
+            target,
+        )
+        actor, target_actor, actor_optimizer, actor_loss = filter_cond(
+            step % self.policy_delay == 0,
+            lambda *args: self._actor_step(actor_rule, *args),
+            _no_actor_step,
+            state.actor,
+            state.target_actor,
+            state.actor_optimizer,
+            jax.tree.map(lambda x: x[0] if eqx.is_array(x) else x, critics),
+            batch.observation,
+        )
+        state = TD3State(
+            actor=actor,
+            target_actor=target_actor,
+            critics=critics,
+            target_critics=incremental_update(
+                critics, state.target_critics, self.target_step_size
+            ),
+            actor_optimizer=actor_optimizer,
+            critic_optimizer=critic_optimizer,
+        )
+        return state, {"actor_loss": actor_loss, "critic_loss": critic_loss}
+
+    def _actor_step(
+        self,
+        actor_rule: optax.GradientTransformation,
+        actor: Any,
+        target_actor: Any,
+        optimizer_state: optax.OptState,
+        critic: Any,
+        observation: Float[Array, "batch obs"],
+    ) -> tuple[Any, Any, optax.OptState, Float[Array, ""]]:
+        loss, gradient = eqx.filter_value_and_grad(td3_actor_loss)(
+            actor, critic, observation
+        )
+        actor, optimizer_state = gradient_step(
+            actor, gradient, actor_rule, optimizer_state
+        )
+        target_actor = incremental_update(actor, target_actor, self.target_step_size)
+        return actor, target_actor, optimizer_state, loss
+
+    def _learning_rules(self) -> tuple[optax.GradientTransformation, ...]:
+        return (
+            learning_rule(self.make_optimizer, 0, self.actor_lr),
+            learning_rule(self.make_optimizer, 1, self.critic_lr),
+        )
+
+
+def _no_actor_step(
+    actor: Any,
+    target_actor: Any,
+    optimizer_state: optax.OptState,
+    critic: Any,
+    observation: Float[Array, "batch obs"],
+) -> tuple[Any, Any, optax.OptState, Float[Array, ""]]:
+    del critic, observation
+    return actor, target_actor, optimizer_state, jnp.asarray(jnp.nan)
+
+
+TD3.__init__.__doc__ = """**Arguments:**
+
+- `actor_lr`, `critic_lr`: learning rates, at least 0.
+- `discount`: in [0, 1].
+- `target_step_size`: how far targets move, in [0, 1].
+- `reward_scale`: what rewards are multiplied by.
+- `exploration_noise`: standard deviation of the noise on actions while learning, at
+    least 0; actions are in [-1, 1].
+- `policy_noise`: standard deviation of the noise on the target actor's actions, at
+    least 0.
+- `noise_clip`: that noise is clipped to this far either side of zero, at least 0.
+- `policy_delay`: the actor moves at updates 0, `policy_delay`, `2 * policy_delay`...
+- `num_critics`: at least 1; targets take the least of their values, the actor learns
+    from the first.
+- `make_actor`: a factory `(observation_size, action_size, *, key)` of an actor: from
+    one observation to one action in [-1, 1].
+- `make_critic`: a factory `(observation_size, action_size, *, key)` of one critic: from
+    one observation and one action to a scalar.
+- `make_optimizer`: from a learning rate to an Optax optimizer; or two such factories,
+    for actor and critic.
+
+Factories are compared by value where they define equality, as the library's own do,
+else by identity: a fresh lambda compiles everything again.
+"""

@@ -1,0 +1,305 @@
+from collections.abc import Callable
+from typing import Any, Generic
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Int, Key, PRNGKeyArray, Shaped
+
+from ._agents import AbstractAgent
+from ._agents.base import Memory, State
+from ._data import Extras
+from ._interrupt import deferred_interrupt
+from ._replay import Counts
+from ._trainer import Trainer, TrainerState, jit_init, jit_run
+from ._tree import tree_copy
+from .envs import AbstractEnv
+from .envs._base import EnvState
+
+
+History = dict[str, Shaped[np.ndarray, "_ ..."]]
+"""By name, with a leading axis `logs` that grows as training goes on."""
+
+Callback = Callable[[int, dict[str, Any], TrainerState[Any, Any, Any, Any]], None]
+_Run = Callable[[Any, Counts, int], tuple[Any, Counts, dict[str, Array]]]
+
+
+class Solution(eqx.Module, Generic[State, EnvState, Memory, Extras]):
+    """What a training reached, and all that is needed to go on with it."""
+
+    trainer_state: TrainerState[State, EnvState, Memory, Extras]
+    counts: Counts
+    metrics: History
+
+    @property
+    def state(self) -> State:
+        """What the agent has learnt."""
+        return self.trainer_state.agent
+
+
+Solution.__init__.__doc__ = """**Arguments:**
+
+- `trainer_state`: agent, environments and replay.
+- `counts`: how far the training is.
+- `metrics`: of the whole training, earlier calls included, a row every `log_every`
+    steps. `step` is the number of environment steps at the row's end; the others are
+    averages over the row, `nan` where there was nothing to average.
+"""
+
+
+class NonFiniteError(ValueError):
+    """An observation, an action or a reward became `nan` or infinite.
+
+    **Attributes:**
+
+    - `step`: environment steps before the one at which it happened.
+    - `solution`: what was reached before it, from which `train` can go on.
+    """
+
+    def __init__(self, step: int, solution: Solution[Any, Any, Any, Any]):
+        super().__init__(
+            f"At environment step {step} an observation, an action or a reward was nan "
+            "or infinite. Training stopped before it; what was reached is the "
+            "`solution` of this error. If it is the environment's doing, bound what it "
+            "gives; if the agent diverged, lower its learning rates or `reward_scale`."
+        )
+        self.step = step
+        self.solution = solution
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """Ctrl-C was pressed while training.
+
+    **Attributes:**
+
+    - `solution`: what was reached, from which `train` can go on.
+    """
+
+    def __init__(self, solution: Solution[Any, Any, Any, Any]):
+        super().__init__(
+            "Training was interrupted; what was reached is the `solution` of this error."
+        )
+        self.solution = solution
+
+
+def train(
+    agent: AbstractAgent[State, Memory, Extras],
+    env: AbstractEnv[EnvState],
+    trainer: Trainer,
+    *,
+    num_steps: int,
+    key: PRNGKeyArray,
+    initial: Solution[State, EnvState, Memory, Extras] | None = None,
+    log_every: int = 1_000,
+    callback: Callback | None = None,
+) -> Solution[State, EnvState, Memory, Extras]:
+    """Trains one agent.
+
+    All counts are of environment steps, summed over the environments.
+
+    **Arguments:**
+
+    - `agent`, `env`, `trainer`: who learns, where and how.
+    - `num_steps`: how many steps to take in this call, warm-up included; a whole number
+        of iterations.
+    - `key`: of the whole training. To go on exactly as if there had been one call, pass
+        the same key again.
+    - `initial`: the solution of an earlier call, with which to go on. It stays usable.
+    - `log_every`: steps in a row of the metrics, rounded up to whole iterations. It is
+        also how often `callback` is called and Ctrl-C is looked for, and makes no
+        difference to what is learnt.
+    - `callback`: called as `callback(step, metrics, trainer_state)` after each row.
+        Copy what you keep of the state (`eqrl.tree_copy`): it is donated to the next
+        row.
+
+    **Returns:**
+
+    A `Solution`.
+
+    Raises a `ValueError` where the arguments do not fit each other, a `NonFiniteError`
+    where what the environment gives is not finite, and `TrainingInterrupted` after
+    Ctrl-C. The last two hold what was reached.
+    """
+    trainer.check_num_steps(num_steps)
+    if initial is None:
+        state, counts = jit_init(trainer, agent, env, key=_init_key(key))
+        history: History = {}
+    else:
+        state, counts = tree_copy((initial.trainer_state, initial.counts))
+        history = initial.metrics
+    run_key = _run_key(key)
+
+    def run(
+        state: Any, counts: Counts, num_steps: int
+    ) -> tuple[Any, Counts, dict[str, Array]]:
+        return jit_run(
+            trainer, agent, env, state, counts, num_steps=num_steps, key=run_key
+        )
+
+    return _train(
+        run,
+        trainer,
+        Solution(trainer_state=state, counts=counts, metrics=history),
+        num_steps=num_steps,
+        log_every=log_every,
+        callback=callback,
+    )
+
+
+def train_seeds(
+    agent: AbstractAgent[State, Memory, Extras],
+    env: AbstractEnv[EnvState],
+    trainer: Trainer,
+    *,
+    num_seeds: int,
+    num_steps: int,
+    key: PRNGKeyArray,
+    log_every: int = 1_000,
+    callback: Callback | None = None,
+) -> Solution[State, EnvState, Memory, Extras]:
+    """Trains the same agent from several seeds at once.
+
+    **Arguments:**
+
+    - `num_seeds`: at least 1.
+    - The others are those of `train`; `num_steps` is per seed.
+
+    **Returns:**
+
+    A stack of solutions, of which member i is what `train` gives for
+    `jax.random.split(key, num_seeds)[i]`, up to rounding. Arrays have one more leading
+    axis, `num_seeds`, except `counts`, which all seeds share; the metrics have the axes
+    `(logs, seeds)`. A seed of which something became `nan` or infinite stays as it was
+    before, and its `nonfinite` says so; the error is raised where that has happened to
+    all seeds.
+    """
+    if num_seeds < 1:
+        raise ValueError(f"`num_seeds={num_seeds}` must be at least 1.")
+    trainer.check_num_steps(num_steps)
+    keys = jr.split(key, num_seeds)
+    state, counts = _init_seeds(trainer, agent, env, jax.vmap(_init_key)(keys))
+    run_keys = jax.vmap(_run_key)(keys)
+
+    def run(
+        state: Any, counts: Counts, num_steps: int
+    ) -> tuple[Any, Counts, dict[str, Array]]:
+        kept = (trainer, agent, env, jnp.asarray(num_steps, int), run_keys)
+        return _run_seeds(kept, state, counts)
+
+    return _train(
+        run,
+        trainer,
+        Solution(trainer_state=state, counts=counts, metrics={}),
+        num_steps=num_steps,
+        log_every=log_every,
+        callback=callback,
+    )
+
+
+def _init_key(key: PRNGKeyArray) -> PRNGKeyArray:
+    return jr.fold_in(key, 0)
+
+
+def _run_key(key: PRNGKeyArray) -> PRNGKeyArray:
+    return jr.fold_in(key, 1)
+
+
+@eqx.filter_jit
+def _init_seeds(
+    trainer: Trainer,
+    agent: AbstractAgent[Any, Any, Any],
+    env: AbstractEnv[Any],
+    keys: Key[Array, " seeds"],
+) -> tuple[TrainerState[Any, Any, Any, Any], Counts]:
+    return eqx.filter_vmap(
+        lambda key: trainer.init(agent, env, key=key),
+        out_axes=(eqx.if_array(0), None),
+    )(keys)
+
+
+@eqx.filter_jit(donate="all-except-first")
+def _run_seeds(
+    kept: tuple[Trainer, Any, Any, Int[Array, ""], Key[Array, " seeds"]],
+    state: TrainerState[Any, Any, Any, Any],
+    counts: Counts,
+) -> tuple[TrainerState[Any, Any, Any, Any], Counts, dict[str, Array]]:
+    trainer, agent, env, num_steps, keys = kept
+    return eqx.filter_vmap(
+        lambda state, key: trainer.run(
+            agent, env, state, counts, num_steps=num_steps, key=key
+        ),
+        out_axes=(eqx.if_array(0), None, eqx.if_array(0)),
+    )(state, keys)
+
+
+def _train(
+    run: _Run,
+    trainer: Trainer,
+    solution: Solution[Any, Any, Any, Any],
+    *,
+    num_steps: int,
+    log_every: int,
+    callback: Callback | None,
+) -> Solution[Any, Any, Any, Any]:
+    if log_every < 1:
+        raise ValueError(f"`log_every={log_every}` must be at least 1.")
+    size = trainer.steps_of_iteration
+    row_steps = -(-log_every // size) * size
+    end = _step(trainer, solution.counts) + num_steps
+    with deferred_interrupt() as interrupted:
+        while (step := _step(trainer, solution.counts)) < end:
+            # Rows end at multiples of their length, so that a training in two calls
+            # has the rows of one.
+            num_row_steps = min(row_steps - step % row_steps, end - step)
+            before = jax.device_get(solution.counts)
+            state, counts, averages = run(
+                solution.trainer_state, solution.counts, num_row_steps
+            )
+            row = {name: np.asarray(value) for name, value in averages.items()}
+            lost = row["nonfinite"]
+            if np.all(lost > 0):
+                counts = _counts_before_failure(
+                    trainer, before, counts, int(lost.max())
+                )
+            reached = _step(trainer, counts)
+            solution = Solution(
+                trainer_state=state,
+                counts=counts,
+                metrics=_with_row(solution.metrics, reached, row),
+            )
+            if np.all(lost > 0):
+                raise NonFiniteError(reached, solution)
+            if callback is not None:
+                callback(reached, row, state)
+            if interrupted() and reached < end:
+                raise TrainingInterrupted(solution)
+    return solution
+
+
+def _step(trainer: Trainer, counts: Counts) -> int:
+    return int(counts.rows_written) * trainer.num_envs
+
+
+def _counts_before_failure(
+    trainer: Trainer, before: Counts, after: Counts, lost_steps: int
+) -> Counts:
+    rows_written = int(after.rows_written) - lost_steps // trainer.num_envs
+    rows = rows_written - int(before.rows_written)
+    counts = trainer.counts_after(
+        jax.tree.map(jnp.asarray, before), rows // trainer.steps_per_iteration
+    )
+    return eqx.tree_at(
+        lambda counts: counts.rows_written, counts, jnp.asarray(rows_written, int)
+    )
+
+
+def _with_row(history: History, step: int, row: dict[str, np.ndarray]) -> History:
+    row = {"step": np.asarray(step), **row}
+    if not history:
+        return {name: value[None] for name, value in row.items()}
+    return {
+        name: np.concatenate([history[name], value[None]])
+        for name, value in row.items()
+    }

@@ -1,0 +1,458 @@
+import math
+from typing import Any, Generic
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Bool, Int, PRNGKeyArray
+
+from ._agents import AbstractAgent
+from ._agents.base import Memory, State
+from ._averages import Averages, no_averages
+from ._check import check_env
+from ._control_flow import filter_fori_loop
+from ._custom_types import Metrics, Mode
+from ._data import Extras, Transition
+from ._interact import Actors, interact, start
+from ._replay import Counts, ReplayBuffer, ReplayState
+from ._tree import tree_where
+from .envs import AbstractEnv
+from .envs._base import EnvState
+
+
+class TrainerState(eqx.Module, Generic[State, EnvState, Memory, Extras]):
+    """All that changes while an agent trains, `Counts` excepted."""
+
+    agent: State
+    actors: Actors[EnvState, Memory]
+    replay: ReplayState[Transition[Extras]]
+
+
+TrainerState.__init__.__doc__ = """**Arguments:**
+
+- `agent`: what the agent has learnt.
+- `actors`: the agent in its environments, in mid-episode; a stack of `num_envs`.
+- `replay`: past transitions.
+"""
+
+
+class _Progress(eqx.Module):
+    """The carry of the loop over iterations."""
+
+    state: TrainerState[Any, Any, Any, Any]
+    averages: Averages
+    # The number of rows that were written before an observation, action or reward was
+    # not finite, after which nothing changes any more; -1 while all are.
+    failed_row: Int[Array, ""]
+
+
+class Trainer(eqx.Module):
+    """Alternates between steps in environments and updates of an agent.
+
+    An iteration is `steps_per_iteration` steps of every environment, then
+    `updates_per_iteration` updates. The first iterations, until `warmup_steps`
+    environment steps are taken, act at random and make no update. All methods are pure
+    and go under `equinox.filter_vmap` with `counts` unbatched; `eqrl.train` is the
+    entry point with progress and errors.
+
+    Should an observation, an action or a reward become `nan` or infinite, nothing of
+    that step is kept, and nothing changes for the rest of the call. The metric
+    `nonfinite` says how many environment steps of the call were lost in this way.
+    """
+
+    num_envs: int = eqx.field(default=1, static=True)
+    batch_size: int = eqx.field(default=256, static=True)
+    capacity: int = eqx.field(default=100_000, static=True)
+    warmup_steps: int = eqx.field(default=1_000, static=True)
+    steps_per_iteration: int = eqx.field(default=1, static=True)
+    updates_per_iteration: int = eqx.field(default=1, static=True)
+
+    def __check_init__(self) -> None:
+        for name, least in (
+            ("num_envs", 1),
+            ("batch_size", 1),
+            ("capacity", 1),
+            ("warmup_steps", 1),
+            ("steps_per_iteration", 1),
+            ("updates_per_iteration", 0),
+        ):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ValueError(f"`{name}={value!r}` must be an integer >= {least}.")
+        if self.capacity < self.num_envs:
+            raise ValueError(
+                f"`capacity={self.capacity}` is shared by `num_envs={self.num_envs}` "
+                "environments and must hold at least one transition of each."
+            )
+
+    @property
+    def steps_of_iteration(self) -> int:
+        """Environment steps in an iteration, summed over the environments."""
+        return self.num_envs * self.steps_per_iteration
+
+    def init(
+        self,
+        agent: AbstractAgent[State, Memory, Extras],
+        env: AbstractEnv[EnvState],
+        *,
+        key: PRNGKeyArray,
+    ) -> tuple[TrainerState[State, EnvState, Memory, Extras], Counts]:
+        """An agent which has learnt nothing, at the beginning of its first episodes.
+
+        Raises a `ValueError` where agent, environment and trainer do not fit.
+        """
+        self._check(agent, env)
+        agent_key, start_key = jr.split(key)
+        state = agent.init(env.spec, key=agent_key)
+        actors = start(agent, state, env, num_envs=self.num_envs, key=start_key)
+        _, transitions = eqx.filter_eval_shape(
+            interact, agent, state, env, actors, mode="sample", key=start_key
+        )
+        item = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), transitions
+        )
+        replay = self._buffer(agent).init(item, self.num_envs)
+        zero = jnp.zeros((), int)
+        counts = Counts(updates=zero, rows_written=zero + 0, rows_kept=zero + 0)
+        return TrainerState(agent=state, actors=actors, replay=replay), counts
+
+    def step(
+        self,
+        agent: AbstractAgent[State, Memory, Extras],
+        env: AbstractEnv[EnvState],
+        state: TrainerState[State, EnvState, Memory, Extras],
+        counts: Counts,
+        *,
+        key: PRNGKeyArray,
+    ) -> tuple[TrainerState[State, EnvState, Memory, Extras], Counts, Metrics]:
+        """One iteration: `run` with the least `num_steps` there is."""
+        return self.run(
+            agent, env, state, counts, num_steps=self.steps_of_iteration, key=key
+        )
+
+    def run(
+        self,
+        agent: AbstractAgent[State, Memory, Extras],
+        env: AbstractEnv[EnvState],
+        state: TrainerState[State, EnvState, Memory, Extras],
+        counts: Counts,
+        *,
+        num_steps: int | Int[Array, ""],
+        key: PRNGKeyArray,
+    ) -> tuple[TrainerState[State, EnvState, Memory, Extras], Counts, Metrics]:
+        """A number of iterations.
+
+        **Arguments:**
+
+        - `agent`, `env`: as in `init`.
+        - `state`, `counts`: from `init` or from an earlier call.
+        - `num_steps`: environment steps summed over the environments, a whole number of
+            iterations. As an array it may differ between calls of one compilation.
+        - `key`: the same at each call of one training. What is drawn at a step depends
+            on `key` and `counts` only, so how a training is cut into calls makes no
+            difference.
+
+        **Returns:**
+
+        The state and the counts after it, and the metrics averaged over it.
+        """
+        if isinstance(num_steps, int):
+            self.check_num_steps(num_steps)
+        num_iterations = jnp.asarray(num_steps // self.steps_of_iteration, int)
+        warmup_left = jnp.minimum(self._warmup_left(counts), num_iterations)
+        interact_key, update_key = jr.fold_in(key, 0), jr.fold_in(key, 1)
+
+        def warm_up(index: Int[Array, ""], progress: _Progress) -> _Progress:
+            return self._collect(
+                agent,
+                env,
+                progress,
+                self.counts_after(counts, index),
+                mode="random",
+                key=interact_key,
+            )
+
+        def learn(index: Int[Array, ""], progress: _Progress) -> _Progress:
+            before = self.counts_after(counts, index)
+            progress = self._collect(
+                agent, env, progress, before, mode="sample", key=interact_key
+            )
+            return self._learn(agent, progress, before, key=update_key)
+
+        names = self._metric_names(agent, state, counts, key=update_key)
+        progress = _Progress(
+            state=state, averages=no_averages(names), failed_row=jnp.asarray(-1, int)
+        )
+        progress = filter_fori_loop(0, warmup_left, warm_up, progress)
+        progress = filter_fori_loop(warmup_left, num_iterations, learn, progress)
+        counts = self.counts_after(counts, num_iterations)
+        lost = jnp.where(
+            progress.failed_row < 0, 0, counts.rows_written - progress.failed_row
+        )
+        metrics = progress.averages.result()
+        metrics["nonfinite"] = (lost * self.num_envs).astype(float)
+        return progress.state, counts, metrics
+
+    def counts_after(
+        self, counts: Counts, num_iterations: int | Int[Array, ""]
+    ) -> Counts:
+        """What `counts` become in a number of iterations."""
+        updating = jnp.maximum(num_iterations - self._warmup_left(counts), 0)
+        return Counts(
+            updates=counts.updates + updating * self.updates_per_iteration,
+            rows_written=counts.rows_written
+            + num_iterations * self.steps_per_iteration,
+            rows_kept=counts.rows_kept,
+        )
+
+    def _warmup_left(self, counts: Counts) -> Int[Array, ""]:
+        warmup_iterations = math.ceil(self.warmup_steps / self.steps_of_iteration)
+        done = counts.rows_written // self.steps_per_iteration
+        return jnp.maximum(warmup_iterations - done, 0)
+
+    def check_num_steps(self, num_steps: int) -> None:
+        """Raises a `ValueError` unless this is a whole number of iterations."""
+        size = self.steps_of_iteration
+        if num_steps < 0 or num_steps % size != 0:
+            raise ValueError(
+                f"`num_steps={num_steps}` must be a whole number of iterations, each of "
+                f"num_envs * steps_per_iteration = {self.num_envs} * "
+                f"{self.steps_per_iteration} = {size} environment steps; the nearest "
+                f"are {num_steps // size * size} and {(num_steps // size + 1) * size}."
+            )
+
+    def _collect(
+        self,
+        agent: AbstractAgent[Any, Any, Any],
+        env: AbstractEnv[Any],
+        progress: _Progress,
+        counts: Counts,
+        *,
+        mode: Mode,
+        key: PRNGKeyArray,
+    ) -> _Progress:
+        buffer = self._buffer(agent)
+
+        def step(index: Int[Array, ""], progress: _Progress) -> _Progress:
+            state = progress.state
+            now = eqx.tree_at(
+                lambda c: c.rows_written, counts, counts.rows_written + index
+            )
+            actors, transitions = interact(
+                agent,
+                state.agent,
+                env,
+                state.actors,
+                mode=mode,
+                key=jr.fold_in(key, now.rows_written),
+            )
+            going_on = (progress.failed_row < 0) & _all_finite(transitions)
+            failed_row = jnp.where(
+                going_on | (progress.failed_row >= 0),
+                progress.failed_row,
+                now.rows_written,
+            )
+            metrics = _episode_metrics(state.actors, transitions, going_on)
+            observed = agent.observe(state.agent, transitions)
+            state = TrainerState(
+                agent=tree_where(going_on, observed, state.agent),
+                actors=tree_where(going_on, actors, state.actors),
+                replay=buffer.add(state.replay, transitions, now, keep=going_on),
+            )
+            return _Progress(
+                state=state,
+                averages=progress.averages.add(metrics),
+                failed_row=failed_row,
+            )
+
+        return filter_fori_loop(0, self.steps_per_iteration, step, progress)
+
+    def _learn(
+        self,
+        agent: AbstractAgent[Any, Any, Any],
+        progress: _Progress,
+        counts: Counts,
+        *,
+        key: PRNGKeyArray,
+    ) -> _Progress:
+        buffer = self._buffer(agent)
+        filled = eqx.tree_at(
+            lambda c: c.rows_written,
+            counts,
+            counts.rows_written + self.steps_per_iteration,
+        )
+        replay = progress.state.replay
+
+        going_on = progress.failed_row < 0
+
+        def update(
+            index: Int[Array, ""], carry: tuple[Any, Averages]
+        ) -> tuple[Any, Averages]:
+            state, averages = carry
+            step = counts.updates + index
+            sample_key, update_key = jr.split(jr.fold_in(key, step))
+            batch = buffer.sample(replay, filled, key=sample_key)
+            new_state, metrics = agent.update(state, batch, step=step, key=update_key)
+            # What is learnt behind a failure is thrown away: mapped over a population, a
+            # `cond` would become a `select` of all it reads, replay included.
+            return tree_where(going_on, (new_state, averages.add(metrics)), carry)
+
+        # XLA unrolls a loop that it knows to be short, and then fuses the write of a row
+        # into the reads of a batch, for which it keeps, so copies, the replay from
+        # before the write. It does not know that this condition always holds.
+        num_updates = jnp.where(counts.updates >= 0, self.updates_per_iteration, 0)
+        agent_state, averages = filter_fori_loop(
+            0, num_updates, update, (progress.state.agent, progress.averages)
+        )
+        return _Progress(
+            state=eqx.tree_at(lambda s: s.agent, progress.state, agent_state),
+            averages=averages,
+            failed_row=progress.failed_row,
+        )
+
+    def _metric_names(
+        self,
+        agent: AbstractAgent[Any, Any, Any],
+        state: TrainerState[Any, Any, Any, Any],
+        counts: Counts,
+        *,
+        key: PRNGKeyArray,
+    ) -> list[str]:
+        def metrics(
+            state: TrainerState[Any, Any, Any, Any], counts: Counts, key: PRNGKeyArray
+        ) -> Metrics:
+            batch = self._buffer(agent).sample(state.replay, counts, key=key)
+            _, metrics = agent.update(
+                state.agent, batch, step=counts.updates, key=jr.fold_in(key, 0)
+            )
+            transitions = jax.tree.map(lambda x: x[:, 0], state.replay.data)
+            return metrics | _episode_metrics(
+                state.actors, transitions, jnp.array(True)
+            )
+
+        return list(eqx.filter_eval_shape(metrics, state, counts, key))
+
+    def _buffer(self, agent: AbstractAgent[Any, Any, Any]) -> ReplayBuffer:
+        return ReplayBuffer(
+            capacity=self.capacity,
+            batch_size=self.batch_size,
+            sequence_length=agent.sequence_length,
+        )
+
+    def _check(
+        self, agent: AbstractAgent[Any, Any, Any], env: AbstractEnv[Any]
+    ) -> None:
+        check_env(env)
+        length = agent.sequence_length
+        rows = self.capacity // self.num_envs
+        if rows < length:
+            raise ValueError(
+                f"`capacity={self.capacity}` gives each of `num_envs={self.num_envs}` "
+                f"environments {rows} transitions, but the agent learns from "
+                f"`sequence_length={length}` in a row; make it at least "
+                f"{length * self.num_envs}."
+            )
+        if self.capacity < self.batch_size * length:
+            raise ValueError(
+                f"`capacity={self.capacity}` is less than one batch, of "
+                f"batch_size * sequence_length = {self.batch_size} * {length} "
+                "transitions; raise `capacity` or lower `batch_size`."
+            )
+        if self.warmup_steps < length * self.num_envs:
+            raise ValueError(
+                f"`warmup_steps={self.warmup_steps}` must be at least "
+                f"sequence_length * num_envs = {length} * {self.num_envs}, so that there "
+                "is something to sample at the first update."
+            )
+        if self.warmup_steps > self.capacity:
+            raise ValueError(
+                f"`warmup_steps={self.warmup_steps}` is more than `capacity="
+                f"{self.capacity}`: the first of them would be overwritten before "
+                "anything is learnt. Raise `capacity` or lower `warmup_steps`."
+            )
+
+
+Trainer.__init__.__doc__ = """**Arguments:**
+
+- `num_envs`: environments stepped side by side, at least 1.
+- `batch_size`: elements of a batch, each of the agent's `sequence_length` transitions.
+- `capacity`: transitions that the replay holds in total; each environment has an equal
+    share.
+- `warmup_steps`: environment steps, summed over the environments, which are taken at
+    random before the first update; rounded up to a whole number of iterations.
+- `steps_per_iteration`: steps of every environment in an iteration, at least 1.
+- `updates_per_iteration`: updates in an iteration; 0 only collects.
+"""
+
+
+def _all_finite(transitions: Transition[Any]) -> Bool[Array, ""]:
+    arrays = (
+        transitions.observation,
+        transitions.action,
+        transitions.reward,
+        transitions.next_observation,
+    )
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(array)) for array in arrays]))
+
+
+def _episode_metrics(
+    actors: Actors[Any, Any], transitions: Transition[Any], going_on: Bool[Array, ""]
+) -> Metrics:
+    """Of the episodes which end at this step; `actors` are from before it."""
+    over = (transitions.terminated | transitions.truncated) & going_on
+    returns = actors.episode_return + transitions.reward
+    metrics = {"episode_length": _mean_where(over, transitions.timestep + 1)}
+    if returns.ndim == 1:
+        return metrics | {"episode_return": _mean_where(over, returns)}
+    return metrics | {
+        f"episode_return_{index}": _mean_where(over, returns[:, index])
+        for index in range(returns.shape[1])
+    }
+
+
+def _mean_where(condition: Bool[Array, " envs"], values: Array) -> Array:
+    # 0 / 0, so `nan`, where the condition holds nowhere.
+    total = jnp.sum(jnp.where(condition, values, 0)).astype(float)
+    return total / jnp.sum(condition).astype(float)
+
+
+@eqx.filter_jit
+def jit_init(
+    trainer: Trainer,
+    agent: AbstractAgent[State, Memory, Extras],
+    env: AbstractEnv[EnvState],
+    *,
+    key: PRNGKeyArray,
+) -> tuple[TrainerState[State, EnvState, Memory, Extras], Counts]:
+    """`Trainer.init`, compiled once for all calls of the same shapes."""
+    return trainer.init(agent, env, key=key)
+
+
+@eqx.filter_jit(donate="all-except-first")
+def _donated_run(
+    kept: tuple[Trainer, Any, Any, Int[Array, ""], PRNGKeyArray],
+    state: TrainerState[Any, Any, Any, Any],
+    counts: Counts,
+) -> tuple[TrainerState[Any, Any, Any, Any], Counts, Metrics]:
+    trainer, agent, env, num_steps, key = kept
+    return trainer.run(agent, env, state, counts, num_steps=num_steps, key=key)
+
+
+def jit_run(
+    trainer: Trainer,
+    agent: AbstractAgent[State, Memory, Extras],
+    env: AbstractEnv[EnvState],
+    state: TrainerState[State, EnvState, Memory, Extras],
+    counts: Counts,
+    *,
+    num_steps: int,
+    key: PRNGKeyArray,
+) -> tuple[TrainerState[State, EnvState, Memory, Extras], Counts, Metrics]:
+    """`Trainer.run`, compiled once for all `num_steps` and all hyperparameters.
+
+    `state` and `counts` are donated: do not use them again.
+    """
+    trainer.check_num_steps(num_steps)
+    kept = (trainer, agent, env, jnp.asarray(num_steps, int), key)
+    return _donated_run(kept, state, counts)

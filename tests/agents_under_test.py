@@ -1,0 +1,40 @@
+"""All agents, small; each new one is added here and so meets every general test."""
+
+from typing import Any
+
+import optax
+
+import eqrl
+from docs.examples.redq import REDQ
+
+
+HIDDEN = (16,)
+
+
+def sac(hidden_sizes: tuple[int, ...] = HIDDEN, **options: Any) -> eqrl.SAC:
+    """A small `SAC`."""
+    return eqrl.SAC(
+        make_actor=eqrl.nn.Gaussian(hidden_sizes),
+        make_critic=eqrl.nn.Critic(hidden_sizes),
+        **options,
+    )
+
+
+def td3(hidden_sizes: tuple[int, ...] = HIDDEN, **options: Any) -> eqrl.TD3:
+    """A small `TD3`."""
+    return eqrl.TD3(
+        make_actor=eqrl.nn.Deterministic(hidden_sizes),
+        make_critic=eqrl.nn.Critic(hidden_sizes),
+        **options,
+    )
+
+
+ALL_AGENTS: dict[str, eqrl.AbstractAgent[Any, Any, Any]] = {
+    "SAC": sac(),
+    "SAC-fixed-temperature": sac(learn_temperature=False, num_critics=3),
+    "TD3": td3(),
+    "TD3-AdamW": td3(make_optimizer=(optax.adam, optax.adamw)),
+    "Normalized(SAC)": eqrl.Normalized(sac()),
+    "Normalized(TD3)": eqrl.Normalized(td3()),
+    "REDQ": REDQ(hidden_sizes=HIDDEN, num_critics=4),
+}

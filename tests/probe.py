@@ -1,0 +1,69 @@
+"""An environment whose values can be worked out by hand, whatever it is set to."""
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from eqrl import EnvSpec, FloatLike, hyperparameter
+from eqrl.envs import AbstractEnv, Outcome
+
+
+class ProbeState(eqx.Module):
+    """The sign that was drawn for the episode, and how many steps are behind it."""
+
+    sign: Float[Array, ""]
+    time: Int[Array, ""]
+
+
+class Probe(AbstractEnv[ProbeState]):
+    """Observes `sign` and the time, where `time_weight` is not zero; what it pays is a sum of four simple terms.
+
+    All settings are leaves, so that every probe shares one compilation.
+    """
+
+    length: FloatLike = hyperparameter(1.0)
+    time_weight: FloatLike = hyperparameter(1.0)
+    terminates: FloatLike = hyperparameter(1.0)
+    constant: FloatLike = hyperparameter(0.0)
+    sign_weight: FloatLike = hyperparameter(0.0)
+    last_weight: FloatLike = hyperparameter(0.0)
+    action_weight: FloatLike = hyperparameter(0.0)
+    best_action: FloatLike = hyperparameter(0.0)
+    best_action_by_sign: FloatLike = hyperparameter(0.0)
+
+    @property
+    def spec(self) -> EnvSpec:
+        return EnvSpec(observation_size=2, action_size=1)
+
+    def reset(self, *, key: PRNGKeyArray) -> tuple[ProbeState, Float[Array, " obs"]]:
+        state = ProbeState(sign=jr.rademacher(key, (), float), time=jnp.zeros((), int))
+        return state, self._observe(state)
+
+    def step(
+        self, state: ProbeState, action: Float[Array, " act"], *, key: PRNGKeyArray
+    ) -> tuple[ProbeState, Outcome]:
+        del key
+        best = self.best_action + self.best_action_by_sign * state.sign
+        next_state = ProbeState(sign=state.sign, time=state.time + 1)
+        over: Bool[Array, ""] = next_state.time.astype(float) >= self.length
+        reward = (
+            self.constant
+            + self.sign_weight * state.sign
+            + self.last_weight * over.astype(float)
+            - self.action_weight * (action[0] - best) ** 2
+        )
+        terminates = self.terminates > 0.5
+        return next_state, Outcome(
+            observation=self._observe(next_state),
+            reward=reward,
+            terminated=over & terminates,
+            truncated=over & ~terminates,
+        )
+
+    def state_descriptor(self, state: ProbeState) -> None:
+        del state
+        return None
+
+    def _observe(self, state: ProbeState) -> Float[Array, " obs"]:
+        return jnp.stack([state.sign, self.time_weight * state.time.astype(float)])

@@ -1,0 +1,303 @@
+"""The entry point: going on, cutting short, failing, and compiling once."""
+
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.monitoring
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+import eqrl
+from eqrl.envs import AbstractEnv, Outcome, Point
+
+from .agents_under_test import ALL_AGENTS, sac
+
+
+GetKey = Callable[[], PRNGKeyArray]
+TRAINER = eqrl.Trainer(num_envs=2, batch_size=4, warmup_steps=20, capacity=60)
+ENV = Point(max_steps=7)
+AGENT = eqrl.Normalized(sac())
+
+
+def train(num_steps: int, **options: Any) -> eqrl.Solution[Any, Any, Any, Any]:
+    options = {"key": jr.key(0), "log_every": 20} | options
+    return eqrl.train(AGENT, ENV, TRAINER, num_steps=num_steps, **options)
+
+
+def same(one: PyTree, other: PyTree) -> bool:
+    """Whether two trees are equal to the last bit, `nan` being equal to `nan`."""
+    leaves, structure = jax.tree.flatten(one)
+    other_leaves, other_structure = jax.tree.flatten(other)
+    return structure == other_structure and all(
+        np.array_equal(x, y, equal_nan=jnp.issubdtype(x.dtype, jnp.floating))
+        for x, y in zip(leaves, other_leaves, strict=True)
+    )
+
+
+@pytest.fixture(scope="module")
+def whole() -> eqrl.Solution[Any, Any, Any, Any]:
+    return train(120)
+
+
+@pytest.mark.parametrize("name", list(ALL_AGENTS))
+def test_every_agent_trains(name: str, getkey: GetKey) -> None:
+    agent = ALL_AGENTS[name]
+    solution = eqrl.train(agent, ENV, TRAINER, num_steps=60, key=getkey())
+    assert int(solution.counts.updates) == 20
+    assert np.isfinite(solution.metrics["critic_loss"][-1])
+
+
+def test_two_halves_equal_the_whole_bit_for_bit(
+    whole: eqrl.Solution[Any, Any, Any, Any],
+) -> None:
+    half = train(60)
+    assert same(train(60, initial=half), whole)
+
+
+def test_halves_may_be_cut_within_the_warm_up(
+    whole: eqrl.Solution[Any, Any, Any, Any],
+) -> None:
+    first = train(10)
+    second = train(110, initial=first)
+    assert same(second.trainer_state, whole.trainer_state)
+
+
+def test_how_often_is_logged_makes_no_difference(
+    whole: eqrl.Solution[Any, Any, Any, Any],
+) -> None:
+    assert same(train(120, log_every=34).trainer_state, whole.trainer_state)
+
+
+def test_an_initial_solution_stays_usable() -> None:
+    half = train(60)
+    train(60, initial=half)
+    assert all(
+        not array.is_deleted()
+        for array in jax.tree.leaves(eqx.filter(half, eqx.is_array))
+        if isinstance(array, jax.Array)
+    )
+
+
+def test_the_metrics_have_a_row_every_log_every_steps(
+    whole: eqrl.Solution[Any, Any, Any, Any],
+) -> None:
+    assert whole.metrics["step"].tolist() == [20, 40, 60, 80, 100, 120]
+    assert {value.shape for value in whole.metrics.values()} == {(6,)}
+
+
+def test_no_loss_is_reported_for_the_warm_up(
+    whole: eqrl.Solution[Any, Any, Any, Any],
+) -> None:
+    assert np.isnan(whole.metrics["critic_loss"]).tolist() == [True] + [False] * 5
+
+
+def test_episode_lengths_are_reported(
+    whole: eqrl.Solution[Any, Any, Any, Any],
+) -> None:
+    assert np.all(whole.metrics["episode_length"] == 7)
+
+
+def test_the_callback_gets_steps_metrics_and_state() -> None:
+    steps, losses, rows = [], [], []
+
+    def callback(step: int, metrics: dict[str, Any], state: Any) -> None:
+        steps.append(step)
+        losses.append(float(metrics["critic_loss"]))
+        rows.append(jax.tree.leaves(state.replay.data)[0].shape)
+
+    solution = train(60, callback=callback)
+    assert steps == [20, 40, 60]
+    assert np.array_equal(losses, solution.metrics["critic_loss"], equal_nan=True)
+    assert rows == [(2, 30, 4)] * 3
+
+
+def test_steps_that_are_no_whole_number_of_iterations_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"`num_steps=61`.*60 and 62"):
+        train(61)
+
+
+def test_a_log_every_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="`log_every=0`"):
+        train(60, log_every=0)
+
+
+# Ctrl-C.
+
+
+def interrupt_at(step: int) -> Callable[..., None]:
+    def callback(now: int, metrics: dict[str, Any], state: Any) -> None:
+        del metrics, state
+        if now == step:
+            signal.raise_signal(signal.SIGINT)
+
+    return callback
+
+
+def test_ctrl_c_hands_over_what_was_reached() -> None:
+    with pytest.raises(eqrl.TrainingInterrupted) as error:
+        train(120, callback=interrupt_at(60))
+    assert same(error.value.solution, train(60))
+
+
+def test_training_goes_on_after_ctrl_c_as_if_nothing_had_been(
+    whole: eqrl.Solution[Any, Any, Any, Any],
+) -> None:
+    with pytest.raises(eqrl.TrainingInterrupted) as error:
+        train(120, callback=interrupt_at(40))
+    assert same(train(80, initial=error.value.solution), whole)
+
+
+def test_ctrl_c_at_the_last_row_loses_nothing(
+    whole: eqrl.Solution[Any, Any, Any, Any],
+) -> None:
+    assert same(train(120, callback=interrupt_at(120)), whole)
+
+
+# What is not finite.
+
+
+class Breaking(AbstractEnv[Array]):
+    """Its state is the time; from `broken_at` on something is not finite."""
+
+    broken_at: int = eqx.field(static=True)
+    reward: float = eqx.field(default=0.0, static=True)
+    observation: float = eqx.field(default=0.0, static=True)
+
+    @property
+    def spec(self) -> eqrl.EnvSpec:
+        return eqrl.EnvSpec(observation_size=1, action_size=1)
+
+    def reset(self, *, key: PRNGKeyArray) -> tuple[Array, Float[Array, "1"]]:
+        del key
+        return jnp.zeros((), int), jnp.zeros(1)
+
+    def step(
+        self, state: Array, action: Float[Array, "1"], *, key: PRNGKeyArray
+    ) -> tuple[Array, Outcome]:
+        del action, key
+        broken = state == self.broken_at
+        return state + 1, Outcome(
+            observation=jnp.where(broken, self.observation, jnp.zeros(1)),
+            reward=jnp.where(broken, self.reward, 0.0),
+            terminated=jnp.array(False),
+            truncated=jnp.array(False),
+        )
+
+    def state_descriptor(self, state: Array) -> None:
+        del state
+
+
+def train_breaking(num_steps: int, **options: Any) -> Any:
+    return eqrl.train(
+        sac(),
+        Breaking(**options),
+        TRAINER,
+        num_steps=num_steps,
+        key=jr.key(0),
+        log_every=20,
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"reward": np.nan}, {"reward": np.inf}, {"observation": -np.inf}],
+    ids=["nan reward", "infinite reward", "infinite observation"],
+)
+def test_the_step_at_which_something_is_not_finite_is_reported(
+    options: dict[str, float],
+) -> None:
+    # Two environments: row 33 begins behind 66 environment steps.
+    with pytest.raises(eqrl.NonFiniteError, match="environment step 66") as error:
+        train_breaking(120, broken_at=33, **options)
+    assert error.value.step == 66
+
+
+def test_nothing_reached_before_something_was_not_finite_is_lost() -> None:
+    with pytest.raises(eqrl.NonFiniteError) as error:
+        train_breaking(120, broken_at=33, reward=np.nan)
+    reached, expected = error.value.solution, train_breaking(66, broken_at=1000)
+    assert same(reached.trainer_state.agent, expected.trainer_state.agent)
+    assert same(reached.trainer_state.replay, expected.trainer_state.replay)
+    assert same(reached.counts, expected.counts)
+
+
+# Seeds.
+
+
+def test_a_seed_equals_its_training_alone(getkey: GetKey) -> None:
+    key = getkey()
+    together = eqrl.train_seeds(
+        AGENT, ENV, TRAINER, num_seeds=3, num_steps=60, key=jr.clone(key)
+    )
+    alone = eqrl.train(AGENT, ENV, TRAINER, num_steps=60, key=jr.split(key, 3)[1])
+    member = jax.tree.map(lambda x: x[1], together.trainer_state)
+    assert eqx.tree_equal(member, alone.trainer_state, rtol=1e-4, atol=1e-5)
+
+
+def test_the_metrics_of_seeds_have_an_axis_for_them(getkey: GetKey) -> None:
+    solution = eqrl.train_seeds(
+        AGENT, ENV, TRAINER, num_seeds=3, num_steps=60, key=getkey(), log_every=20
+    )
+    assert solution.metrics["step"].shape == (3,)
+    assert solution.metrics["episode_return"].shape == (3, 3)
+
+
+def test_no_seeds_are_refused(getkey: GetKey) -> None:
+    with pytest.raises(ValueError, match="`num_seeds=0`"):
+        eqrl.train_seeds(AGENT, ENV, TRAINER, num_seeds=0, num_steps=60, key=getkey())
+
+
+# Compilation.
+
+
+@pytest.fixture
+def compilations() -> Iterator[list[str]]:
+    """The names of what JAX traces, lowers and compiles while the test runs."""
+    events: list[str] = []
+
+    def listen(event: str, duration: float, **kwargs: Any) -> None:
+        del duration
+        if event.startswith("/jax/core/compile"):
+            events.append(f"{event} {kwargs.get('fun_name')}")
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield events
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def test_a_first_training_is_seen_to_compile(compilations: list[str]) -> None:
+    eqrl.train(sac(hidden_sizes=(5,)), ENV, TRAINER, num_steps=60, key=jr.key(0))
+    assert compilations
+
+
+def test_a_second_training_of_the_same_shapes_compiles_nothing(
+    compilations: list[str],
+) -> None:
+    def run(seed: int) -> None:
+        agent = eqrl.Normalized(sac(actor_lr=1e-3 * (seed + 1)))
+        env = Point(max_steps=7)
+        trainer = eqrl.Trainer(num_envs=2, batch_size=4, warmup_steps=20, capacity=60)
+        eqrl.train(agent, env, trainer, num_steps=60 + 20 * seed, key=jr.key(seed))
+
+    run(0)
+    compilations.clear()
+    run(1)
+    assert compilations == []
+
+
+def test_a_second_evaluation_of_the_same_shapes_compiles_nothing(
+    compilations: list[str], getkey: GetKey
+) -> None:
+    agent = sac()
+    states = [agent.init(ENV.spec, key=getkey()) for _ in range(2)]
+    keys = [getkey() for _ in range(2)]
+    eqrl.evaluate(agent, states[0], ENV, num_episodes=2, key=keys[0])
+    compilations.clear()
+    eqrl.evaluate(agent, states[1], ENV, num_episodes=2, key=keys[1])
+    assert compilations == []
