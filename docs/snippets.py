@@ -1,0 +1,34 @@
+"""Writes the Python snippets of the documentation as modules, to be type-checked."""
+
+import json
+import pathlib
+import re
+import sys
+
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+def snippets(page: str) -> list[str]:
+    """What stands in a page's Python blocks, included files excepted."""
+    blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
+    return [block for block in blocks if not block.startswith("--8<--")]
+
+
+def main() -> None:
+    folder = pathlib.Path(sys.argv[1])
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        code = "\n".join(snippets(page.read_text()))
+        if code:
+            name = "_".join(page.relative_to(ROOT).with_suffix("").parts)
+            (folder / f"{name.replace('-', '_').lower()}.py").write_text(code)
+    settings = {
+        "typeCheckingMode": "standard",
+        "pythonVersion": "3.11",
+        "extraPaths": [str(ROOT)],
+    }
+    (folder / "pyrightconfig.json").write_text(json.dumps(settings))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Everything there is to run, each in an environment of its own."""
+
+import nox
+
+
+nox.options.sessions = ["tests", "lint", "typecheck"]
+nox.options.reuse_existing_virtualenvs = True
+
+PROJECT = nox.project.load_toml("pyproject.toml")
+
+
+def install(session: nox.Session, *groups: str) -> None:
+    session.install("-e", ".", *nox.project.dependency_groups(PROJECT, *groups))
+
+
+@nox.session
+def train(session: nox.Session) -> None:
+    """Trains an agent: `nox -s train -- td3 --env brax/inverted_pendulum`."""
+    session.install("-e", ".")
+    session.run("python", "-m", "eqrl", "train", *(session.posargs or ["sac"]))
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Runs the tests, those marked `slow` excepted."""
+    install(session, "tests")
+    session.run("pytest", "-m", "not slow", *session.posargs)
+
+
+@nox.session
+def slow_tests(session: nox.Session) -> None:
+    """Runs the tests which are marked `slow`."""
+    install(session, "tests")
+    session.run("pytest", "-m", "slow", *session.posargs)
+
+
+@nox.session
+def typecheck(session: nox.Session) -> None:
+    """Checks types of the library, the tests and the snippets of the documentation."""
+    install(session, "typecheck")
+    snippets = session.create_tmp()
+    session.run("python", "docs/snippets.py", snippets)
+    session.run("pyright", *session.posargs)
+    session.run("pyright", "--project", snippets)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Checks the style; `nox -s lint -- --fix` mends what can be mended."""
+    install(session, "lint")
+    session.run("ruff", "check", *session.posargs)
+    fix = "--fix" in session.posargs
+    session.run("ruff", "format", *([] if fix else ["--check"]))
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Builds the documentation into `site`; `nox -s docs -- serve` shows it."""
+    install(session, "docs")
+    session.run("mkdocs", *(session.posargs or ["build", "--strict"]))
+
+
+@nox.session
+def benchmarks(session: nox.Session) -> None:
+    """Measures: `nox -s benchmarks -- speed --repeats 9`; without a name, all."""
+    install(session, "benchmarks")
+    name, *arguments = session.posargs or ["all"]
+    names = ["learning", "speed"] if name == "all" else [name]
+    for name in names:
+        session.run("python", "-m", f"benchmarks.{name}", *arguments)
