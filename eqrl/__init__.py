@@ -35,6 +35,7 @@ from ._evaluate import (
     rollout as rollout,
 )
 from ._interact import Actors as Actors, interact as interact, start as start
+from ._jit import jit_init as jit_init, jit_run as jit_run
 from ._progress import ProgressBar as ProgressBar
 from ._render import render as render
 from ._replay import (
@@ -53,8 +54,6 @@ from ._train import (
 from ._trainer import (
     Trainer as Trainer,
     TrainerState as TrainerState,
-    jit_init as jit_init,
-    jit_run as jit_run,
 )
 from ._tree import (
     gradient_step as gradient_step,

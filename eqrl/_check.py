@@ -76,7 +76,44 @@ def _check_state(before: Any, after: Any) -> None:
             continue
         if (old.shape, old.dtype) != (new.shape, new.dtype):
             raise ValueError(
-                f"The leaf `{jax.tree_util.keystr(path)}` of the environment's state is "
-                f"{old.dtype}{list(old.shape)} after `reset` but {new.dtype}"
+                f"The leaf `{jax.tree_util.keystr(path)}` of the environment's state "
+                f"is {old.dtype}{list(old.shape)} after `reset` but {new.dtype}"
                 f"{list(new.shape)} after `step`; `reset` must give what `step` gives."
             )
+
+
+def check_sizes(
+    *,
+    num_envs: int,
+    batch_size: int,
+    capacity: int,
+    warmup_steps: int,
+    sequence_length: int,
+) -> None:
+    """Raises a `ValueError` where the sizes of a trainer cannot work together."""
+    rows = capacity // num_envs
+    if rows < sequence_length:
+        raise ValueError(
+            f"`capacity={capacity}` gives each of `num_envs={num_envs}` "
+            f"environments {rows} transitions, but the agent learns from "
+            f"`sequence_length={sequence_length}` in a row; make it at least "
+            f"{sequence_length * num_envs}."
+        )
+    if capacity < batch_size * sequence_length:
+        raise ValueError(
+            f"`capacity={capacity}` is less than one batch, of "
+            f"batch_size * sequence_length = {batch_size} * {sequence_length} "
+            "transitions; raise `capacity` or lower `batch_size`."
+        )
+    if warmup_steps < sequence_length * num_envs:
+        raise ValueError(
+            f"`warmup_steps={warmup_steps}` must be at least "
+            f"sequence_length * num_envs = {sequence_length} * {num_envs}, so that "
+            "there is something to sample at the first update."
+        )
+    if warmup_steps > capacity:
+        raise ValueError(
+            f"`warmup_steps={warmup_steps}` is more than `capacity="
+            f"{capacity}`: the first of them would be overwritten before "
+            "anything is learnt. Raise `capacity` or lower `warmup_steps`."
+        )

@@ -15,7 +15,7 @@ from .envs._base import EnvState
 
 
 class Actors(eqx.Module, Generic[EnvState, Memory]):
-    """An agent in an environment, in the middle of an episode; mostly a stack of them."""
+    """An agent in an environment, in mid-episode; mostly a stack of them."""
 
     env_state: EnvState
     observation: Float[Array, " obs"]

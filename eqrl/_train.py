@@ -12,8 +12,9 @@ from ._agents import AbstractAgent
 from ._agents.base import Memory, State
 from ._data import Extras
 from ._interrupt import deferred_interrupt
+from ._jit import jit_init, jit_run
 from ._replay import Counts
-from ._trainer import Trainer, TrainerState, jit_init, jit_run
+from ._trainer import Trainer, TrainerState
 from ._tree import tree_copy
 from .envs import AbstractEnv
 from .envs._base import EnvState
@@ -79,7 +80,7 @@ class TrainingInterrupted(KeyboardInterrupt):
 
     def __init__(self, solution: Solution[Any, Any, Any, Any]):
         super().__init__(
-            "Training was interrupted; what was reached is the `solution` of this error."
+            "Training was interrupted; the `solution` of this error is what it reached."
         )
         self.solution = solution
 

@@ -5,16 +5,17 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Bool, Int, PRNGKeyArray
+from jaxtyping import Array, Int, PRNGKeyArray
 
 from ._agents import AbstractAgent
 from ._agents.base import Memory, State
 from ._averages import Averages, no_averages
-from ._check import check_env
+from ._check import check_env, check_sizes
 from ._control_flow import filter_fori_loop
 from ._custom_types import Metrics, Mode
 from ._data import Extras, Transition
 from ._interact import Actors, interact, start
+from ._monitor import all_finite, episode_metrics
 from ._replay import Counts, ReplayBuffer, ReplayState
 from ._tree import tree_where
 from .envs import AbstractEnv
@@ -102,7 +103,14 @@ class Trainer(eqx.Module):
 
         Raises a `ValueError` where agent, environment and trainer do not fit.
         """
-        self._check(agent, env)
+        check_env(env)
+        check_sizes(
+            num_envs=self.num_envs,
+            batch_size=self.batch_size,
+            capacity=self.capacity,
+            warmup_steps=self.warmup_steps,
+            sequence_length=agent.sequence_length,
+        )
         agent_key, start_key = jr.split(key)
         state = agent.init(env.spec, key=agent_key)
         actors = start(agent, state, env, num_envs=self.num_envs, key=start_key)
@@ -216,8 +224,8 @@ class Trainer(eqx.Module):
         size = self.steps_of_iteration
         if num_steps < 0 or num_steps % size != 0:
             raise ValueError(
-                f"`num_steps={num_steps}` must be a whole number of iterations, each of "
-                f"num_envs * steps_per_iteration = {self.num_envs} * "
+                f"`num_steps={num_steps}` must be a whole number of iterations, each "
+                f"of num_envs * steps_per_iteration = {self.num_envs} * "
                 f"{self.steps_per_iteration} = {size} environment steps; the nearest "
                 f"are {num_steps // size * size} and {(num_steps // size + 1) * size}."
             )
@@ -247,13 +255,13 @@ class Trainer(eqx.Module):
                 mode=mode,
                 key=jr.fold_in(key, now.rows_written),
             )
-            going_on = (progress.failed_row < 0) & _all_finite(transitions)
+            going_on = (progress.failed_row < 0) & all_finite(transitions)
             failed_row = jnp.where(
                 going_on | (progress.failed_row >= 0),
                 progress.failed_row,
                 now.rows_written,
             )
-            metrics = _episode_metrics(state.actors, transitions, going_on)
+            metrics = episode_metrics(state.actors, transitions, going_on)
             observed = agent.observe(state.agent, transitions)
             state = TrainerState(
                 agent=tree_where(going_on, observed, state.agent),
@@ -294,12 +302,12 @@ class Trainer(eqx.Module):
             sample_key, update_key = jr.split(jr.fold_in(key, step))
             batch = buffer.sample(replay, filled, key=sample_key)
             new_state, metrics = agent.update(state, batch, step=step, key=update_key)
-            # What is learnt behind a failure is thrown away: mapped over a population, a
-            # `cond` would become a `select` of all it reads, replay included.
+            # What is learnt behind a failure is thrown away: mapped over a population,
+            # a `cond` would become a `select` of all it reads, replay included.
             return tree_where(going_on, (new_state, averages.add(metrics)), carry)
 
-        # XLA unrolls a loop that it knows to be short, and then fuses the write of a row
-        # into the reads of a batch, for which it keeps, so copies, the replay from
+        # XLA unrolls a loop that it knows to be short, and then fuses the write of a
+        # row into the reads of a batch, for which it keeps, so copies, the replay from
         # before the write. It does not know that this condition always holds.
         num_updates = jnp.where(counts.updates >= 0, self.updates_per_iteration, 0)
         agent_state, averages = filter_fori_loop(
@@ -327,9 +335,7 @@ class Trainer(eqx.Module):
                 state.agent, batch, step=counts.updates, key=jr.fold_in(key, 0)
             )
             transitions = jax.tree.map(lambda x: x[:, 0], state.replay.data)
-            return metrics | _episode_metrics(
-                state.actors, transitions, jnp.array(True)
-            )
+            return metrics | episode_metrics(state.actors, transitions, jnp.array(True))
 
         return list(eqx.filter_eval_shape(metrics, state, counts, key))
 
@@ -339,38 +345,6 @@ class Trainer(eqx.Module):
             batch_size=self.batch_size,
             sequence_length=agent.sequence_length,
         )
-
-    def _check(
-        self, agent: AbstractAgent[Any, Any, Any], env: AbstractEnv[Any]
-    ) -> None:
-        check_env(env)
-        length = agent.sequence_length
-        rows = self.capacity // self.num_envs
-        if rows < length:
-            raise ValueError(
-                f"`capacity={self.capacity}` gives each of `num_envs={self.num_envs}` "
-                f"environments {rows} transitions, but the agent learns from "
-                f"`sequence_length={length}` in a row; make it at least "
-                f"{length * self.num_envs}."
-            )
-        if self.capacity < self.batch_size * length:
-            raise ValueError(
-                f"`capacity={self.capacity}` is less than one batch, of "
-                f"batch_size * sequence_length = {self.batch_size} * {length} "
-                "transitions; raise `capacity` or lower `batch_size`."
-            )
-        if self.warmup_steps < length * self.num_envs:
-            raise ValueError(
-                f"`warmup_steps={self.warmup_steps}` must be at least "
-                f"sequence_length * num_envs = {length} * {self.num_envs}, so that there "
-                "is something to sample at the first update."
-            )
-        if self.warmup_steps > self.capacity:
-            raise ValueError(
-                f"`warmup_steps={self.warmup_steps}` is more than `capacity="
-                f"{self.capacity}`: the first of them would be overwritten before "
-                "anything is learnt. Raise `capacity` or lower `warmup_steps`."
-            )
 
 
 Trainer.__init__.__doc__ = """**Arguments:**
@@ -384,75 +358,3 @@ Trainer.__init__.__doc__ = """**Arguments:**
 - `steps_per_iteration`: steps of every environment in an iteration, at least 1.
 - `updates_per_iteration`: updates in an iteration; 0 only collects.
 """
-
-
-def _all_finite(transitions: Transition[Any]) -> Bool[Array, ""]:
-    arrays = (
-        transitions.observation,
-        transitions.action,
-        transitions.reward,
-        transitions.next_observation,
-    )
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(array)) for array in arrays]))
-
-
-def _episode_metrics(
-    actors: Actors[Any, Any], transitions: Transition[Any], going_on: Bool[Array, ""]
-) -> Metrics:
-    """Of the episodes which end at this step; `actors` are from before it."""
-    over = (transitions.terminated | transitions.truncated) & going_on
-    returns = actors.episode_return + transitions.reward
-    metrics = {"episode_length": _mean_where(over, transitions.timestep + 1)}
-    if returns.ndim == 1:
-        return metrics | {"episode_return": _mean_where(over, returns)}
-    return metrics | {
-        f"episode_return_{index}": _mean_where(over, returns[:, index])
-        for index in range(returns.shape[1])
-    }
-
-
-def _mean_where(condition: Bool[Array, " envs"], values: Array) -> Array:
-    # 0 / 0, so `nan`, where the condition holds nowhere.
-    total = jnp.sum(jnp.where(condition, values, 0)).astype(float)
-    return total / jnp.sum(condition).astype(float)
-
-
-@eqx.filter_jit
-def jit_init(
-    trainer: Trainer,
-    agent: AbstractAgent[State, Memory, Extras],
-    env: AbstractEnv[EnvState],
-    *,
-    key: PRNGKeyArray,
-) -> tuple[TrainerState[State, EnvState, Memory, Extras], Counts]:
-    """`Trainer.init`, compiled once for all calls of the same shapes."""
-    return trainer.init(agent, env, key=key)
-
-
-@eqx.filter_jit(donate="all-except-first")
-def _donated_run(
-    kept: tuple[Trainer, Any, Any, Int[Array, ""], PRNGKeyArray],
-    state: TrainerState[Any, Any, Any, Any],
-    counts: Counts,
-) -> tuple[TrainerState[Any, Any, Any, Any], Counts, Metrics]:
-    trainer, agent, env, num_steps, key = kept
-    return trainer.run(agent, env, state, counts, num_steps=num_steps, key=key)
-
-
-def jit_run(
-    trainer: Trainer,
-    agent: AbstractAgent[State, Memory, Extras],
-    env: AbstractEnv[EnvState],
-    state: TrainerState[State, EnvState, Memory, Extras],
-    counts: Counts,
-    *,
-    num_steps: int,
-    key: PRNGKeyArray,
-) -> tuple[TrainerState[State, EnvState, Memory, Extras], Counts, Metrics]:
-    """`Trainer.run`, compiled once for all `num_steps` and all hyperparameters.
-
-    `state` and `counts` are donated: do not use them again.
-    """
-    trainer.check_num_steps(num_steps)
-    kept = (trainer, agent, env, jnp.asarray(num_steps, int), key)
-    return _donated_run(kept, state, counts)

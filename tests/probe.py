@@ -17,7 +17,7 @@ class ProbeState(eqx.Module):
 
 
 class Probe(AbstractEnv[ProbeState]):
-    """Observes `sign` and the time, where `time_weight` is not zero; what it pays is a sum of four simple terms.
+    """Observes the sign and the time; what it pays is a sum of simple terms.
 
     All settings are leaves, so that every probe shares one compilation.
     """

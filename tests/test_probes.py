@@ -18,7 +18,7 @@ from .probe import Probe
 GetKey = Callable[[], PRNGKeyArray]
 DISCOUNT = 0.9
 
-# Quick, and equal in everything static, so that each agent compiles once for all probes.
+# Quick, and equal in everything static, so that each agent compiles once.
 FAST: dict[str, Any] = {
     "hidden_sizes": (32, 32),
     "actor_lr": 3e-3,

@@ -261,8 +261,8 @@ def compilations() -> Iterator[list[str]]:
     """The names of what JAX traces, lowers and compiles while the test runs."""
     events: list[str] = []
 
-    def listen(event: str, duration: float, **kwargs: Any) -> None:
-        del duration
+    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
+        del duration_secs
         if event.startswith("/jax/core/compile"):
             events.append(f"{event} {kwargs.get('fun_name')}")
 

@@ -91,7 +91,7 @@ def learning_rule(
 def check_make_optimizer(
     make_optimizer: MakeOptimizer | tuple[MakeOptimizer, ...], parts: tuple[str, ...]
 ) -> None:
-    """Raises a `ValueError` where there is neither one factory nor one for each part."""
+    """Raises a `ValueError` unless there is one factory, or one for each part."""
     if isinstance(make_optimizer, tuple) and len(make_optimizer) != len(parts):
         raise ValueError(
             f"`make_optimizer` is a tuple of {len(make_optimizer)}; give one factory, "

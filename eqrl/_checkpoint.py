@@ -1,0 +1,312 @@
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, PyTree
+
+
+Tree = TypeVar("Tree")
+Directory = str | os.PathLike[str]
+_Array = Array | np.ndarray
+_Path = tuple[str, ...]
+
+# More of them than this say no more.
+_MAX_LISTED = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kind:
+    """What an array is, besides its values."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Saved:
+    """What is written down of a saved array beside its values."""
+
+    path: _Path
+    kind: _Kind
+    key_impl: str | None
+
+    @property
+    def is_stored(self) -> bool:
+        # Orbax refuses arrays without elements; nothing of them is lost.
+        return 0 not in self.kind.shape
+
+
+@dataclasses.dataclass(frozen=True)
+class _Leaf:
+    """Stands for one leaf of `like` while `where` selects."""
+
+    path: tuple[Any, ...]
+
+
+def save(directory: Directory, step: int, tree: PyTree) -> None:
+    """Saves the arrays of a tree, bit for bit.
+
+    The tree may hold anything: modules, states of optimizers, typed keys. Arrays are
+    stored by their path in the tree; what is not an array, such as a function, is not
+    stored. What was saved before stays whole if this is killed midway.
+
+    **Arguments:**
+
+    - `directory`: made where it does not exist. Each step has a folder in it.
+    - `step`: at least 0, not yet in the directory; by it `restore` finds the tree.
+    - `tree`: what to save, with at least one array.
+    """
+    import orbax.checkpoint as ocp
+
+    if step < 0:
+        raise ValueError(f"`step={step}` must be at least 0.")
+    if step in _steps(directory):
+        raise ValueError(
+            f"`step={step}` is in `{directory}` already. Save another step, or delete "
+            "it first."
+        )
+    saved = {}
+    arrays = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        if isinstance(leaf, _Array):
+            name = jax.tree_util.keystr(path)
+            saved[name] = _describe(path, leaf)
+            if saved[name].is_stored:
+                arrays[name] = jr.key_data(leaf) if _is_key(leaf) else leaf
+    if not arrays:
+        raise ValueError("`tree` holds no array with elements: nothing can be saved.")
+    record = {name: dataclasses.asdict(entry) for name, entry in saved.items()}
+    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
+        checkpointer.save(
+            Path(directory).absolute() / str(step),
+            args=ocp.args.Composite(
+                arrays=ocp.args.PyTreeSave(arrays), record=ocp.args.JsonSave(record)
+            ),
+        )
+
+
+def restore(
+    directory: Directory,
+    like: Tree,
+    step: int | None = None,
+    where: Callable[[Tree], PyTree] | None = None,
+) -> Tree:
+    """Loads what `save` saved into a tree of the same structure.
+
+    ```python
+    eqrl.save("checkpoints", 1000, solution.state)
+    like = eqx.filter_eval_shape(agent.init, env.spec, key=jr.key(0))
+    state = eqrl.restore("checkpoints", like)
+    state = eqrl.restore("checkpoints", other_state, where=lambda state: state.actor)
+    ```
+
+    **Arguments:**
+
+    - `directory`: as given to `save`.
+    - `like`: a tree with the shapes and types that were saved, as arrays or as
+        `jax.ShapeDtypeStruct`s. What is not an array is taken from it, and so is the
+        sharding of arrays that were put onto devices.
+    - `step`: which step; `None` is the latest.
+    - `where`: from `like` to the part of it which is loaded, from the same place in
+        what was saved. The rest stays as it is in `like`, whatever was saved there.
+
+    **Returns:**
+
+    `like` with its arrays, or those of the part, replaced by the saved ones.
+
+    Raises a `ValueError` where there is no such step, and where paths, shapes or types
+    differ, saying which.
+    """
+    folder = Path(directory).absolute() / str(_find_step(directory, step))
+    leaves, structure = jax.tree_util.tree_flatten_with_path(like)
+    markers = jax.tree.unflatten(structure, [_Leaf(path) for path, _ in leaves])
+    part = _select(markers, where)
+    selected = {marker.path for marker in jax.tree.leaves(part)}
+    wanted = {
+        jax.tree_util.keystr(path): leaf
+        for path, leaf in leaves
+        if path in selected and isinstance(leaf, (_Array, jax.ShapeDtypeStruct))
+    }
+    kept = {_strings(path) for path, _ in leaves if path not in selected}
+    saved = _read_record(folder)
+    _check(saved, wanted, kept, _roots(part))
+    loaded = _read_arrays(folder, saved, wanted)
+    return jax.tree.unflatten(
+        structure,
+        [loaded.get(jax.tree_util.keystr(path), leaf) for path, leaf in leaves],
+    )
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _strings(path: tuple[Any, ...]) -> _Path:
+    return tuple(str(entry) for entry in path)
+
+
+def _describe(path: tuple[Any, ...], leaf: _Array) -> _Saved:
+    return _Saved(
+        path=_strings(path),
+        kind=_Kind(shape=tuple(leaf.shape), dtype=str(leaf.dtype)),
+        key_impl=str(jr.key_impl(leaf)) if _is_key(leaf) else None,
+    )
+
+
+def _steps(directory: Directory) -> list[int]:
+    """The steps whose saving was finished, in order."""
+    import orbax.checkpoint as ocp
+
+    path = Path(directory).absolute()
+    return sorted(ocp.utils.checkpoint_steps(path)) if path.is_dir() else []
+
+
+def _find_step(directory: Directory, step: int | None) -> int:
+    steps = _steps(directory)
+    if not steps:
+        raise ValueError(f"There are no saved steps in `{directory}`.")
+    if step is None:
+        return steps[-1]
+    if step not in steps:
+        listed = ", ".join(str(step) for step in steps)
+        raise ValueError(f"`step={step}` is not in `{directory}`; there are {listed}.")
+    return step
+
+
+def _select(markers: PyTree, where: Callable[[Any], PyTree] | None) -> PyTree:
+    """The part of `like` to load, with markers for leaves."""
+    if where is None:
+        return markers
+    part = where(markers)
+    found = jax.tree.leaves(part)
+    if not found or not all(isinstance(leaf, _Leaf) for leaf in found):
+        raise ValueError(
+            "`where` must give a part of `like` which has leaves, such as "
+            f"`lambda state: state.actor`; it gave {part!r}."
+        )
+    return part
+
+
+def _roots(part: PyTree) -> set[_Path]:
+    """Where in `like` the subtrees of which `part` consists have their roots."""
+    roots = set()
+    for path, leaf in jax.tree_util.tree_flatten_with_path(part)[0]:
+        above = _strings(leaf.path)
+        for mine, theirs in zip(
+            reversed(_strings(path)), reversed(above), strict=False
+        ):
+            if mine != theirs:
+                break
+            above = above[:-1]
+        roots.add(above)
+    return roots
+
+
+def _read_record(folder: Path) -> dict[str, _Saved]:
+    import orbax.checkpoint as ocp
+
+    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
+        restored = checkpointer.restore(
+            folder, args=ocp.args.Composite(record=ocp.args.JsonRestore())
+        )
+    return {
+        name: _Saved(
+            path=tuple(entry["path"]),
+            kind=_Kind(tuple(entry["kind"]["shape"]), entry["kind"]["dtype"]),
+            key_impl=entry["key_impl"],
+        )
+        for name, entry in restored["record"].items()
+    }
+
+
+def _check(
+    saved: dict[str, _Saved],
+    wanted: dict[str, Any],
+    kept: set[_Path],
+    roots: set[_Path],
+) -> None:
+    problems = []
+    for name, leaf in wanted.items():
+        kind = _Kind(shape=tuple(leaf.shape), dtype=str(leaf.dtype))
+        if name not in saved:
+            problems.append(f"`{name}` is wanted as {kind} and was not saved")
+        elif saved[name].kind != kind:
+            problems.append(
+                f"`{name}` was saved as {saved[name].kind} and is wanted as {kind}"
+            )
+    for name, entry in saved.items():
+        in_part = any(entry.path[: len(root)] == root for root in roots)
+        if name not in wanted and in_part and entry.path not in kept:
+            problems.append(
+                f"`{name}` was saved as {entry.kind} and has no place there"
+            )
+    if problems:
+        listed = "; ".join(problems[:_MAX_LISTED])
+        more = len(problems) - _MAX_LISTED
+        raise ValueError(
+            f"What was saved does not fit `like`: {listed}"
+            + (f"; and {more} more." if more > 0 else ".")
+        )
+
+
+def _read_arrays(
+    folder: Path, saved: dict[str, _Saved], wanted: dict[str, Any]
+) -> dict[str, _Array]:
+    import orbax.checkpoint as ocp
+
+    stored = {name: leaf for name, leaf in wanted.items() if saved[name].is_stored}
+    values: dict[str, Any] = {}
+    if stored:
+        arrays = ocp.args.PyTreeRestore(
+            dict.fromkeys(stored, 0),
+            restore_args={name: _restore_args(leaf) for name, leaf in stored.items()},
+            partial_restore=True,
+        )
+        with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
+            restored = checkpointer.restore(
+                folder, args=ocp.args.Composite(arrays=arrays)
+            )
+        values = restored["arrays"]
+    return {
+        name: _like(leaf, values.get(name), saved[name].key_impl)
+        for name, leaf in wanted.items()
+    }
+
+
+def _sharding(leaf: Any) -> jax.sharding.Sharding | None:
+    """Where an array must be put; `None` where that is left to JAX."""
+    if isinstance(leaf, jax.Array):
+        return leaf.sharding if leaf.committed else None
+    return getattr(leaf, "sharding", None)
+
+
+def _restore_args(leaf: Any) -> Any:
+    import orbax.checkpoint as ocp
+
+    sharding = _sharding(leaf)
+    if sharding is None:
+        return ocp.RestoreArgs(restore_type=np.ndarray)
+    return ocp.ArrayRestoreArgs(sharding=sharding)
+
+
+def _like(leaf: Any, value: Any, key_impl: str | None) -> _Array:
+    """`value` as the kind of array that `leaf` is; `None` has no elements."""
+    if value is None:
+        data = jax.eval_shape(jr.key_data, leaf) if _is_key(leaf) else leaf
+        value = np.zeros(data.shape, data.dtype)
+    if isinstance(leaf, np.ndarray):
+        return np.asarray(value)
+    if not isinstance(value, jax.Array):
+        # A copy: on a CPU JAX would go on using the memory of the NumPy array, which
+        # must not be donated.
+        value = jnp.array(value)
+    return value if key_impl is None else jr.wrap_key_data(value, impl=key_impl)

@@ -1,0 +1,50 @@
+import sys
+from collections.abc import Sequence
+
+import jax.random as jr
+
+from .._render import render, render_suffix
+from .._run import load_run
+from ._commands import Evaluate, Render, Train, parse
+from ._evaluate import run_evaluate
+from ._train import run_train
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """The command line.
+
+    **Arguments:**
+
+    - `args`: what stands behind `eqrl`; `None` takes it from the command line.
+
+    **Returns:**
+
+    The exit code: 0, or 1 where training met `nan`, 2 where the arguments are wrong,
+    130 after Ctrl-C.
+    """
+    try:
+        return _run(parse(sys.argv[1:] if args is None else args))
+    except KeyboardInterrupt:
+        print("eqrl: Interrupted.", file=sys.stderr)
+        return 130
+    except (ValueError, OSError) as error:
+        print(f"eqrl: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+
+
+def _run(command: Train | Evaluate | Render) -> int:
+    if isinstance(command, Train):
+        return run_train(command)
+    if isinstance(command, Evaluate):
+        return run_evaluate(command)
+    return _run_render(command)
+
+
+def _run_render(command: Render) -> int:
+    agent, state, env = load_run(command.folder, command.seed)
+    path = command.output
+    if path is None:
+        path = command.folder / f"episode_of_seed_{command.seed}{render_suffix(env)}"
+    render(agent, state, env, path, key=jr.key(0))
+    print(path)
+    return 0

@@ -1,0 +1,43 @@
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Array
+
+
+class TensorBoard:
+    """Writes metrics for TensorBoard; a callback of `train` and of `train_seeds`."""
+
+    def __init__(self, folder: str | os.PathLike[str], num_seeds: int) -> None:
+        """**Arguments:**
+
+        - `folder`: where to; each seed has a folder in it.
+        - `num_seeds`: as given to `train_seeds`; 1 for `train`.
+        """
+        self._folders = [Path(folder) / f"seed_{seed}" for seed in range(num_seeds)]
+        self._writers: list[Any] = []
+
+    def __enter__(self) -> "TensorBoard":
+        from tensorboardX import SummaryWriter
+
+        self._writers = [SummaryWriter(str(folder)) for folder in self._folders]
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        del exception
+        for writer in self._writers:
+            writer.close()
+
+    def __call__(
+        self, step: int, metrics: Mapping[str, np.ndarray | Array], state: object
+    ) -> None:
+        """Writes one row of metrics; `train` calls this."""
+        del state
+        for name, values in metrics.items():
+            for writer, value in zip(
+                self._writers, np.asarray(values).reshape(-1), strict=True
+            ):
+                if np.isfinite(value):
+                    writer.add_scalar(name, float(value), step)

@@ -1,0 +1,147 @@
+import contextlib
+import io
+import math
+
+import numpy as np
+import pytest
+
+import eqrl
+from eqrl import _progress
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class _Clock:
+    """Stands for `time`; the test says what time it is."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
+    clock = _Clock()
+    monkeypatch.setattr(_progress, "time", clock)
+    return clock
+
+
+def _row(*returns: float) -> dict[str, np.ndarray]:
+    return {"episode_return": np.squeeze(np.array(returns))}
+
+
+def _lines(*rows: tuple[int, dict[str, np.ndarray]], total: int = 1000) -> list[str]:
+    """What is printed, with no time between the rows."""
+    file = io.StringIO()
+    with (
+        contextlib.redirect_stdout(file),
+        eqrl.ProgressBar(total, seconds_between_lines=0.0) as progress,
+    ):
+        for step, metrics in rows:
+            progress(step, metrics, None)
+    return file.getvalue().splitlines()
+
+
+def test_says_that_it_compiles_until_the_first_row() -> None:
+    assert _lines() == ["compiling"]
+
+
+def test_shows_the_steps_and_the_total() -> None:
+    assert "200/1,000 steps" in _lines((200, {}))[-1]
+
+
+def test_shows_the_mean_over_seeds_of_the_return() -> None:
+    assert "return 2.0" in _lines((200, _row(1.0, 3.0)))[-1]
+
+
+def test_seeds_without_an_episode_do_not_count() -> None:
+    assert "return 1.0" in _lines((200, _row(1.0, math.nan)))[-1]
+
+
+def test_shows_the_latest_return_there_was() -> None:
+    assert (
+        "return 4.0" in _lines((1, _row(3.0)), (2, _row(4.0)), (3, _row(math.nan)))[-1]
+    )
+
+
+def test_shows_no_return_before_an_episode_has_ended() -> None:
+    assert "return" not in _lines((200, _row(math.nan)))[-1]
+
+
+def _last_line(clock: _Clock, *, until: float) -> str:
+    """After 200 steps at 110 s and 600 at `until`, of 1000."""
+    file = io.StringIO()
+    with (
+        contextlib.redirect_stdout(file),
+        eqrl.ProgressBar(1000, seconds_between_lines=0.0) as progress,
+    ):
+        clock.now = 110.0
+        progress(200, {}, None)
+        clock.now = until
+        progress(600, {}, None)
+    return file.getvalue().splitlines()[-1]
+
+
+def test_rate_leaves_out_the_time_before_the_first_row(clock: _Clock) -> None:
+    assert "100 steps/s" in _last_line(clock, until=114.0)
+
+
+def test_time_left_follows_from_the_rate(clock: _Clock) -> None:
+    assert "1:06:40 left" in _last_line(clock, until=4110.0)
+
+
+def test_without_a_terminal_lines_are_apart(clock: _Clock) -> None:
+    file = io.StringIO()
+    with (
+        contextlib.redirect_stdout(file),
+        eqrl.ProgressBar(1000, seconds_between_lines=10.0) as progress,
+    ):
+        for step in range(1, 31):
+            clock.now += 1
+            progress(step, {}, None)
+    # At 0, 10 and 20 seconds after the first.
+    assert [line.split("/")[0] for line in file.getvalue().splitlines()] == [
+        "compiling",
+        "1",
+        "11",
+        "21",
+    ]
+
+
+def test_without_a_terminal_the_last_row_is_printed_at_once(clock: _Clock) -> None:
+    file = io.StringIO()
+    with (
+        contextlib.redirect_stdout(file),
+        eqrl.ProgressBar(2, seconds_between_lines=10.0) as progress,
+    ):
+        progress(1, {}, None)
+        progress(2, {}, None)
+    assert file.getvalue().splitlines()[-1].startswith("2/2 steps")
+
+
+def test_a_terminal_shows_a_bar_that_compiles() -> None:
+    file = _Terminal()
+    with contextlib.redirect_stdout(file), eqrl.ProgressBar(1000):
+        pass
+    assert "compiling" in file.getvalue()
+
+
+def test_a_terminal_shows_a_bar_with_the_status() -> None:
+    file = _Terminal()
+    with contextlib.redirect_stdout(file), eqrl.ProgressBar(1000) as progress:
+        progress(200, _row(1.0), None)
+    assert "200/1,000 steps  return 1.0" in file.getvalue()
+
+
+def test_the_bar_is_stopped_where_training_fails() -> None:
+    progress = eqrl.ProgressBar(1000)
+    with contextlib.redirect_stdout(_Terminal()):
+        progress.__enter__()
+        bar = progress._bar
+        progress.__exit__(ValueError, ValueError(), None)
+    assert not bar.live.is_started

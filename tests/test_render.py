@@ -1,0 +1,147 @@
+import base64
+import json
+import os
+import re
+import zlib
+from pathlib import Path
+from typing import Any
+
+import jax.random as jr
+import numpy as np
+import pytest
+from jaxtyping import PRNGKeyArray
+from PIL import Image
+
+import eqrl
+from eqrl._render import _play
+from eqrl.envs import AbstractEnv, Point, PooledReset, TimeLimit
+from eqrl.nn import Critic, Deterministic
+from tests.toy import Clock, GetKey, Scribe
+
+
+def _render(env: AbstractEnv[Any], path: Path, key: PRNGKeyArray) -> None:
+    agent = eqrl.TD3(make_actor=Deterministic((8,)), make_critic=Critic((8,)))
+    init_key, render_key = jr.split(key)
+    state = agent.init(env.spec, key=init_key)
+    eqrl.render(agent, state, env, path, key=render_key)
+
+
+def _states_in(page: str) -> list[Any]:
+    data = max(re.findall(r"[A-Za-z0-9+/=]{200,}", page), key=len)
+    return json.loads(zlib.decompress(base64.b64decode(data)))["states"]["x"]
+
+
+def test_point_is_a_png(tmp_path: Path, getkey: GetKey) -> None:
+    walls = (((0.25, -1.0), (0.25, 1.0)),)
+    env = Point(max_steps=5, goal=(1.0, 1.0), walls=walls)
+    _render(env, tmp_path / "x.png", getkey())
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_folders_above_the_file_are_made(tmp_path: Path, getkey: GetKey) -> None:
+    _render(Point(max_steps=2), tmp_path / "a" / "b" / "x.png", getkey())
+    assert (tmp_path / "a" / "b" / "x.png").is_file()
+
+
+def test_wrapped_environments_can_be_drawn(tmp_path: Path, getkey: GetKey) -> None:
+    env = PooledReset(TimeLimit(Point(), 3), 2, key=getkey())
+    _render(env, tmp_path / "x.png", getkey())
+    assert (tmp_path / "x.png").is_file()
+
+
+@pytest.fixture(scope="module")
+def gif(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three steps of the pendulum."""
+    path = tmp_path_factory.mktemp("gif") / "x.gif"
+    env = eqrl.envs.make("gymnax/Pendulum-v1", max_steps=3)
+    _render(env, path, jr.key(0))
+    return path
+
+
+def test_gymnax_is_a_gif_with_a_frame_for_each_state(gif: Path) -> None:
+    with Image.open(gif) as image:
+        assert getattr(image, "n_frames", 1) == 4
+
+
+def test_frames_of_a_gif_show_that_something_moves(gif: Path) -> None:
+    with Image.open(gif) as image:
+        first = np.asarray(image.convert("RGB"))
+        image.seek(3)
+        last = np.asarray(image.convert("RGB"))
+    # Below the title, which counts the steps.
+    assert np.any(first[60:] != last[60:])
+
+
+@pytest.mark.parametrize("before", [None, "x11"])
+def test_the_video_driver_is_left_as_it_was(
+    before: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    getkey: GetKey,
+) -> None:
+    monkeypatch.delenv("SDL_VIDEODRIVER", raising=False)
+    if before is not None:
+        monkeypatch.setenv("SDL_VIDEODRIVER", before)
+    env = eqrl.envs.make("gymnax/Pendulum-v1", max_steps=1)
+    _render(env, tmp_path / "x.gif", getkey())
+    assert os.environ.get("SDL_VIDEODRIVER") == before
+
+
+def test_what_gymnax_does_not_draw_is_refused(tmp_path: Path, getkey: GetKey) -> None:
+    env = eqrl.envs.make("gymnax/Reacher-misc")
+    with pytest.raises(ValueError, match="gymnax does not draw `Reacher-misc`"):
+        _render(env, tmp_path / "x.gif", getkey())
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Three steps of brax."""
+    path = tmp_path_factory.mktemp("page") / "x.html"
+    env = eqrl.envs.make("brax/inverted_pendulum", max_steps=3)
+    _render(env, path, jr.key(0))
+    return path.read_text()
+
+
+def test_brax_is_a_page_with_each_state(page: str) -> None:
+    assert len(_states_in(page)) == 4
+
+
+def test_what_has_no_bodies_is_refused(tmp_path: Path, getkey: GetKey) -> None:
+    with pytest.raises(ValueError, match="brax's `Fast` has no bodies"):
+        _render(eqrl.envs.make("brax/fast"), tmp_path / "x.html", getkey())
+
+
+def test_a_path_that_does_not_fit_is_refused(tmp_path: Path, getkey: GetKey) -> None:
+    with pytest.raises(ValueError, match=r"must end in `\.png`"):
+        _render(Point(), tmp_path / "x.gif", getkey())
+
+
+def test_an_environment_of_ones_own_is_refused(tmp_path: Path, getkey: GetKey) -> None:
+    with pytest.raises(ValueError, match="no way to draw a `Clock`"):
+        _render(Clock(), tmp_path / "x.png", getkey())
+
+
+def test_an_environment_without_a_limit_is_refused(
+    tmp_path: Path, getkey: GetKey
+) -> None:
+    env = eqrl.envs.make("brax/inverted_pendulum")
+    assert isinstance(env, TimeLimit)
+    with pytest.raises(ValueError, match=r"no time limit.*`eqrl\.envs\.TimeLimit`"):
+        _render(env.env, tmp_path / "x.html", getkey())
+
+
+def test_nothing_is_shown_after_the_end_of_the_episode(getkey: GetKey) -> None:
+    env, agent = Clock(longest=9), Scribe()
+    state = agent.init(env.spec, key=getkey())
+    states, rewards, length = _play(agent, state, env, 9, key=getkey())
+    assert length == states.length[0]
+    np.testing.assert_array_equal(states.time, np.arange(10))
+    np.testing.assert_array_equal(rewards[:length], np.arange(1, int(length) + 1))
+
+
+def test_the_episode_is_greedy(getkey: GetKey) -> None:
+    env, agent = Point(max_steps=3), eqrl.TD3(make_actor=Deterministic((8,)))
+    state = agent.init(env.spec, key=getkey())
+    # Nothing else is random here.
+    first, second = (_play(agent, state, env, 3, key=getkey())[0] for _ in range(2))
+    np.testing.assert_array_equal(first.position, second.position)
