@@ -22,16 +22,9 @@ def train(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Runs the tests, those marked `slow` excepted."""
+    """Runs the tests."""
     install(session, "tests")
-    session.run("pytest", "-m", "not slow", *session.posargs)
-
-
-@nox.session
-def slow_tests(session: nox.Session) -> None:
-    """Runs the tests which are marked `slow`."""
-    install(session, "tests")
-    session.run("pytest", "-m", "slow", *session.posargs)
+    session.run("pytest", *session.posargs)
 
 
 @nox.session

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 
+from ._data import EnvSpec
 from .envs import AbstractEnv
 
 
@@ -29,6 +30,8 @@ def check_env(env: AbstractEnv[Any]) -> None:
         "`step` gives an observation", outcome.observation, spec.observation_size
     )
     _check_reward(outcome.reward, spec.reward_size)
+    _check_flag("terminated", outcome.terminated)
+    _check_flag("truncated", outcome.truncated)
     _check_state(state, next_state)
     descriptor = eqx.filter_eval_shape(env.state_descriptor, state)
     if (descriptor is None) != (spec.state_descriptor_size is None):
@@ -43,23 +46,28 @@ def check_env(env: AbstractEnv[Any]) -> None:
 
 
 def _check_vector(what: str, value: Any, size: int | None) -> None:
-    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    is_float = dtype is not None and jnp.issubdtype(dtype, jnp.floating)
-    if shape != (size,) or not is_float:
+    if not _is_float(value) or value.shape != (size,):
         raise ValueError(
-            f"{what} of shape {shape} and type {dtype}, but `spec` asks for a flat "
-            f"vector of floats of shape {(size,)}; flatten and cast it in the "
-            "environment."
+            f"{what} of {_described(value)}, but `spec` asks for a flat vector of "
+            f"floats of shape {(size,)}; flatten and cast it in the environment."
         )
 
 
 def _check_reward(reward: Any, reward_size: int | None) -> None:
     expected = () if reward_size is None else (reward_size,)
-    if reward.shape != expected or not jnp.issubdtype(reward.dtype, jnp.floating):
+    if not _is_float(reward) or reward.shape != expected:
         raise ValueError(
-            f"The reward has shape {reward.shape} and type {reward.dtype}, but "
-            f"`spec.reward_size={reward_size}` asks for floats of shape {expected}; a "
-            "vector of length 1 is no scalar."
+            f"The reward is of {_described(reward)}, but `spec.reward_size="
+            f"{reward_size}` asks for an array of floats of shape {expected}; a vector "
+            "of length 1 is no scalar."
+        )
+
+
+def _check_flag(name: str, flag: Any) -> None:
+    if not _is_array(flag) or flag.shape != () or flag.dtype != jnp.bool_:
+        raise ValueError(
+            f"`step` gives a `{name}` of {_described(flag)}; it must be an array of "
+            "type bool and of shape ()."
         )
 
 
@@ -72,13 +80,54 @@ def _check_state(before: Any, after: Any) -> None:
         )
     paths = jax.tree_util.tree_flatten_with_path(before)[0]
     for (path, old), new in zip(paths, jax.tree.leaves(after), strict=True):
-        if not eqx.is_array_like(old) and not hasattr(old, "shape"):
-            continue
-        if (old.shape, old.dtype) != (new.shape, new.dtype):
+        if _is_array(old) and _is_array(new):
+            same = (old.shape, old.dtype) == (new.shape, new.dtype)
+        else:
+            # A function may be part of a state, a Python number may not: it would be
+            # an array after the first step.
+            same = callable(old) and old == new
+        if not same:
             raise ValueError(
                 f"The leaf `{jax.tree_util.keystr(path)}` of the environment's state "
-                f"is {old.dtype}{list(old.shape)} after `reset` but {new.dtype}"
-                f"{list(new.shape)} after `step`; `reset` must give what `step` gives."
+                f"is of {_described(old)} after `reset` but of {_described(new)} after "
+                "`step`; both must be arrays of the same type."
+            )
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, jax.ShapeDtypeStruct)
+
+
+def _is_float(value: Any) -> bool:
+    return _is_array(value) and jnp.issubdtype(value.dtype, jnp.floating)
+
+
+def _described(value: Any) -> str:
+    if _is_array(value):
+        return f"shape {value.shape} and type {value.dtype}"
+    return f"the Python type {type(value).__name__}"
+
+
+def check_action(action: Any, spec: EnvSpec) -> None:
+    """Raises a `ValueError` where an agent's actions do not fit the environment."""
+    if action.shape[1:] != (spec.action_size,):
+        raise ValueError(
+            f"`act` gives actions of shape {action.shape[1:]}, but `spec.action_size="
+            f"{spec.action_size}` asks for {(spec.action_size,)}."
+        )
+
+
+def check_metrics(metrics: dict[str, Any]) -> None:
+    """Raises a `ValueError` where an agent's metrics are not scalars of free names."""
+    for name, value in metrics.items():
+        if name in ("step", "nonfinite"):
+            raise ValueError(
+                f"The metric `{name}` is the trainer's; name it otherwise."
+            )
+        if not _is_float(value) or value.shape != ():
+            raise ValueError(
+                f"The metric `{name}` is of {_described(value)}; it must be a scalar "
+                "array of floats."
             )
 
 
@@ -92,18 +141,19 @@ def check_sizes(
 ) -> None:
     """Raises a `ValueError` where the sizes of a trainer cannot work together."""
     rows = capacity // num_envs
+    held = rows * num_envs
     if rows < sequence_length:
         raise ValueError(
-            f"`capacity={capacity}` gives each of `num_envs={num_envs}` "
-            f"environments {rows} transitions, but the agent learns from "
-            f"`sequence_length={sequence_length}` in a row; make it at least "
+            f"`capacity={capacity}` gives each of `num_envs={num_envs}` environments "
+            f"{rows} transitions, but the agent learns from `sequence_length="
+            f"{sequence_length}` in a row; make it at least "
             f"{sequence_length * num_envs}."
         )
-    if capacity < batch_size * sequence_length:
+    if held < batch_size * sequence_length:
         raise ValueError(
-            f"`capacity={capacity}` is less than one batch, of "
-            f"batch_size * sequence_length = {batch_size} * {sequence_length} "
-            "transitions; raise `capacity` or lower `batch_size`."
+            f"`capacity={capacity}` holds {held} transitions, less than one batch of "
+            f"batch_size * sequence_length = {batch_size} * {sequence_length}; raise "
+            "`capacity` or lower `batch_size`."
         )
     if warmup_steps < sequence_length * num_envs:
         raise ValueError(
@@ -111,9 +161,9 @@ def check_sizes(
             f"sequence_length * num_envs = {sequence_length} * {num_envs}, so that "
             "there is something to sample at the first update."
         )
-    if warmup_steps > capacity:
+    if warmup_steps > held:
         raise ValueError(
-            f"`warmup_steps={warmup_steps}` is more than `capacity="
-            f"{capacity}`: the first of them would be overwritten before "
-            "anything is learnt. Raise `capacity` or lower `warmup_steps`."
+            f"`warmup_steps={warmup_steps}` is more than the {held} transitions that "
+            f"`capacity={capacity}` holds: the first of them would be overwritten "
+            "before anything is learnt. Raise `capacity` or lower `warmup_steps`."
         )

@@ -13,28 +13,25 @@ from ._control_flow import filter_scan, filter_while_loop
 from ._custom_types import Mode
 from ._data import Extras, Transition
 from ._interact import advance_all, start
+from ._ranges import check_integer
 from .envs import AbstractEnv
 from .envs._base import EnvState
 
 
-def _check_max_steps(env: AbstractEnv[EnvState], max_steps: int | None) -> int:
+def _check_lengths(
+    env: AbstractEnv[EnvState], num_episodes: int, max_steps: int | None
+) -> tuple[int, int]:
     max_steps = env.spec.max_steps if max_steps is None else max_steps
     if max_steps is None:
         raise ValueError(
             "This environment has no time limit (`spec.max_steps` is None), so an "
             "episode might never end; give `max_steps`, the most steps to count."
         )
-    if max_steps < 1:
-        raise ValueError(f"`max_steps={max_steps}` must be at least 1.")
-    return max_steps
+    check_integer("max_steps", max_steps, least=1)
+    check_integer("num_episodes", num_episodes, least=1)
+    return int(num_episodes), int(max_steps)
 
 
-def _check_num_episodes(num_episodes: int) -> None:
-    if num_episodes < 1:
-        raise ValueError(f"`num_episodes={num_episodes}` must be at least 1.")
-
-
-@eqx.filter_jit
 def rollout(
     agent: AbstractAgent[State, Memory, Extras],
     state: State,
@@ -63,8 +60,21 @@ def rollout(
 
     Raises a `ValueError` where neither `max_steps` nor the environment sets a limit.
     """
-    max_steps = _check_max_steps(env, max_steps)
-    _check_num_episodes(num_episodes)
+    num_episodes, limit = _check_lengths(env, num_episodes, max_steps)
+    return _rollout(agent, state, env, num_episodes, limit, mode=mode, key=key)
+
+
+@eqx.filter_jit
+def _rollout(
+    agent: AbstractAgent[State, Memory, Extras],
+    state: State,
+    env: AbstractEnv[EnvState],
+    num_episodes: int,
+    max_steps: int,
+    *,
+    mode: Mode,
+    key: PRNGKeyArray,
+) -> tuple[Transition[Extras], Bool[Array, "episodes time"]]:
     start_key, step_key = jr.split(key)
     actors = start(agent, state, env, num_envs=num_episodes, key=start_key)
 
@@ -103,7 +113,6 @@ Evaluation.__init__.__doc__ = """**Arguments:**
 Descriptor = Callable[[Transition[Any], Bool[Array, " time"]], PyTree]
 
 
-@eqx.filter_jit
 def evaluate(
     agent: AbstractAgent[State, Memory, Extras],
     state: State,
@@ -138,28 +147,33 @@ def evaluate(
 
     Raises a `ValueError` where neither `max_steps` nor the environment sets a limit.
     """
-    limit = _check_max_steps(env, max_steps)
-    _check_num_episodes(num_episodes)
-    if descriptor is not None:
-        transitions, mask = rollout(
-            agent,
-            state,
-            env,
-            num_episodes=num_episodes,
-            key=key,
-            mode=mode,
-            max_steps=limit,
+    num_episodes, limit = _check_lengths(env, num_episodes, max_steps)
+    if descriptor is None:
+        returns, lengths = _play(
+            agent, state, env, num_episodes, limit, mode=mode, key=key
         )
-        counted = mask.reshape(mask.shape + (1,) * (transitions.reward.ndim - 2))
-        return Evaluation(
-            returns=jnp.sum(jnp.where(counted, transitions.reward, 0), axis=1),
-            lengths=jnp.sum(mask, axis=1),
-            descriptors=jax.vmap(descriptor)(transitions, mask),
-        )
-    returns, lengths = _play(agent, state, env, num_episodes, limit, mode=mode, key=key)
-    return Evaluation(returns=returns, lengths=lengths, descriptors=None)
+        return Evaluation(returns=returns, lengths=lengths, descriptors=None)
+    transitions, mask = _rollout(
+        agent, state, env, num_episodes, limit, mode=mode, key=key
+    )
+    return _describe(transitions, mask, descriptor)
 
 
+@eqx.filter_jit
+def _describe(
+    transitions: Transition[Extras],
+    mask: Bool[Array, "episodes time"],
+    descriptor: Descriptor,
+) -> Evaluation:
+    counted = mask.reshape(mask.shape + (1,) * (transitions.reward.ndim - 2))
+    return Evaluation(
+        returns=jnp.sum(jnp.where(counted, transitions.reward, 0), axis=1),
+        lengths=jnp.sum(mask, axis=1),
+        descriptors=jax.vmap(descriptor)(transitions, mask),
+    )
+
+
+@eqx.filter_jit
 def _play(
     agent: AbstractAgent[State, Memory, Extras],
     state: State,

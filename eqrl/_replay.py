@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
+from ._ranges import check_integer
+
 
 Item = TypeVar("Item")
 
@@ -49,6 +51,10 @@ class ReplayBuffer(eqx.Module):
     batch_size: int = eqx.field(static=True)
     sequence_length: int = eqx.field(default=1, static=True)
 
+    def __check_init__(self) -> None:
+        for name in ("capacity", "batch_size", "sequence_length"):
+            check_integer(name, getattr(self, name), least=1)
+
     def init(self, item: Item, num_envs: int) -> ReplayState[Item]:
         """An empty replay.
 
@@ -58,6 +64,12 @@ class ReplayBuffer(eqx.Module):
         - `num_envs`: environments; each gets `capacity // num_envs` transitions.
         """
         rows = self.capacity // num_envs
+        if rows < self.sequence_length:
+            raise ValueError(
+                f"`capacity={self.capacity}` gives each of `num_envs={num_envs}` "
+                f"environments {rows} rows, fewer than `sequence_length="
+                f"{self.sequence_length}`."
+            )
         data = jax.tree.map(
             lambda x: jnp.zeros((num_envs, rows, *x.shape), x.dtype), item
         )
@@ -126,3 +138,12 @@ class ReplayBuffer(eqx.Module):
             row = (oldest + start[:, None] + time[None]) % rows
             env = env[:, None]
         return jax.tree.map(lambda x: x[env, row], state.data)
+
+
+ReplayBuffer.__init__.__doc__ = """**Arguments:**
+
+- `capacity`: transitions held in total, at least 1, an equal share of them for each
+    environment.
+- `batch_size`: runs of consecutive transitions in a batch, at least 1.
+- `sequence_length`: transitions in a run, at least 1.
+"""

@@ -46,7 +46,9 @@ Solution.__init__.__doc__ = """**Arguments:**
 - `counts`: how far the training is.
 - `metrics`: of the whole training, earlier calls included, a row every `log_every`
     steps. `step` is the number of environment steps at the row's end; the others are
-    averages over the row, `nan` where there was nothing to average.
+    averages over the row, `nan` where there was nothing to average. `episode_return`
+    and `episode_length` are of the episodes that ended in the row, averaged first over
+    those that ended at the same step.
 """
 
 
@@ -59,7 +61,7 @@ class NonFiniteError(ValueError):
     - `solution`: what was reached before it, from which `train` can go on.
     """
 
-    def __init__(self, step: int, solution: Solution[Any, Any, Any, Any]):
+    def __init__(self, step: int, solution: Solution[Any, Any, Any, Any]) -> None:
         super().__init__(
             f"At environment step {step} an observation, an action or a reward was nan "
             "or infinite. Training stopped before it; what was reached is the "
@@ -78,7 +80,7 @@ class TrainingInterrupted(KeyboardInterrupt):
     - `solution`: what was reached, from which `train` can go on.
     """
 
-    def __init__(self, solution: Solution[Any, Any, Any, Any]):
+    def __init__(self, solution: Solution[Any, Any, Any, Any]) -> None:
         super().__init__(
             "Training was interrupted; the `solution` of this error is what it reached."
         )
@@ -113,7 +115,7 @@ def train(
         difference to what is learnt.
     - `callback`: called as `callback(step, metrics, trainer_state)` after each row.
         Copy what you keep of the state (`eqrl.tree_copy`): it is donated to the next
-        row.
+        row. What it raises ends the training, and what was reached with it.
 
     **Returns:**
 
@@ -128,6 +130,7 @@ def train(
         state, counts = jit_init(trainer, agent, env, key=_init_key(key))
         history: History = {}
     else:
+        _check_initial(initial, trainer, agent, env, key=key)
         state, counts = tree_copy((initial.trainer_state, initial.counts))
         history = initial.metrics
     run_key = _run_key(key)
@@ -253,14 +256,17 @@ def _train(
         while (step := _step(trainer, solution.counts)) < end:
             # Rows end at multiples of their length, so that a training in two calls
             # has the rows of one.
-            num_row_steps = min(row_steps - step % row_steps, end - step)
+            to_end_of_row = row_steps - step % row_steps
+            num_row_steps = min(-(-to_end_of_row // size) * size, end - step)
             before = jax.device_get(solution.counts)
             state, counts, averages = run(
                 solution.trainer_state, solution.counts, num_row_steps
             )
             row = {name: np.asarray(value) for name, value in averages.items()}
             lost = row["nonfinite"]
-            if np.all(lost > 0):
+            if lost.ndim == 0 and lost > 0:
+                # Nothing is lost, so another call may go on from here.
+                state = eqx.tree_at(lambda state: state.failed, state, jnp.array(False))
                 counts = _counts_before_failure(
                     trainer, before, counts, int(lost.max())
                 )
@@ -274,9 +280,36 @@ def _train(
                 raise NonFiniteError(reached, solution)
             if callback is not None:
                 callback(reached, row, state)
-            if interrupted() and reached < end:
+            if interrupted():
                 raise TrainingInterrupted(solution)
     return solution
+
+
+def _check_initial(
+    initial: Solution[Any, Any, Any, Any],
+    trainer: Trainer,
+    agent: AbstractAgent[Any, Any, Any],
+    env: AbstractEnv[Any],
+    *,
+    key: PRNGKeyArray,
+) -> None:
+    expected, _ = eqx.filter_eval_shape(trainer.init, agent, env, key=key)
+    given = eqx.filter_eval_shape(lambda state: state, initial.trainer_state)
+    if jax.tree.structure(expected) != jax.tree.structure(given):
+        raise ValueError(
+            "`initial` is the solution of another kind of agent or environment: its "
+            f"state is a {type(initial.state).__name__} of another structure than the "
+            "one of this agent here. Go on with what it was trained with."
+        )
+    paths = jax.tree_util.tree_flatten_with_path(expected)[0]
+    for (path, wanted), found in zip(paths, jax.tree.leaves(given), strict=True):
+        if isinstance(wanted, jax.ShapeDtypeStruct) and wanted != found:
+            raise ValueError(
+                f"`initial` does not fit this agent, environment and trainer: its leaf "
+                f"`{jax.tree_util.keystr(path)}` is {found.dtype}{list(found.shape)}, "
+                f"but {wanted.dtype}{list(wanted.shape)} is needed. Go on with the "
+                "sizes it was trained with."
+            )
 
 
 def _step(trainer: Trainer, counts: Counts) -> int:

@@ -5,17 +5,18 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from ._agents import AbstractAgent
 from ._agents.base import Memory, State
 from ._averages import Averages, no_averages
-from ._check import check_env, check_sizes
+from ._check import check_action, check_env, check_metrics, check_sizes
 from ._control_flow import filter_fori_loop
 from ._custom_types import Metrics, Mode
 from ._data import Extras, Transition
 from ._interact import Actors, interact, start
 from ._monitor import all_finite, episode_metrics
+from ._ranges import check_integer, plain_integer
 from ._replay import Counts, ReplayBuffer, ReplayState
 from ._tree import tree_where
 from .envs import AbstractEnv
@@ -28,6 +29,7 @@ class TrainerState(eqx.Module, Generic[State, EnvState, Memory, Extras]):
     agent: State
     actors: Actors[EnvState, Memory]
     replay: ReplayState[Transition[Extras]]
+    failed: Bool[Array, ""]
 
 
 TrainerState.__init__.__doc__ = """**Arguments:**
@@ -35,6 +37,8 @@ TrainerState.__init__.__doc__ = """**Arguments:**
 - `agent`: what the agent has learnt.
 - `actors`: the agent in its environments, in mid-episode; a stack of `num_envs`.
 - `replay`: past transitions.
+- `failed`: whether an observation, an action or a reward became `nan` or infinite,
+    since when nothing here has changed.
 """
 
 
@@ -48,6 +52,10 @@ class _Progress(eqx.Module):
     failed_row: Int[Array, ""]
 
 
+def _count(default: int) -> Any:
+    return eqx.field(default=default, static=True, converter=plain_integer)
+
+
 class Trainer(eqx.Module):
     """Alternates between steps in environments and updates of an agent.
 
@@ -58,29 +66,27 @@ class Trainer(eqx.Module):
     entry point with progress and errors.
 
     Should an observation, an action or a reward become `nan` or infinite, nothing of
-    that step is kept, and nothing changes for the rest of the call. The metric
-    `nonfinite` says how many environment steps of the call were lost in this way.
+    that step is kept, and nothing changes from then on. The metric `nonfinite` says how
+    many environment steps of a call were lost in this way.
     """
 
-    num_envs: int = eqx.field(default=1, static=True)
-    batch_size: int = eqx.field(default=256, static=True)
-    capacity: int = eqx.field(default=100_000, static=True)
-    warmup_steps: int = eqx.field(default=1_000, static=True)
-    steps_per_iteration: int = eqx.field(default=1, static=True)
-    updates_per_iteration: int = eqx.field(default=1, static=True)
+    num_envs: int = _count(1)
+    batch_size: int = _count(256)
+    capacity: int = _count(100_000)
+    warmup_steps: int = _count(1_000)
+    steps_per_iteration: int = _count(1)
+    updates_per_iteration: int = _count(1)
 
     def __check_init__(self) -> None:
-        for name, least in (
-            ("num_envs", 1),
-            ("batch_size", 1),
-            ("capacity", 1),
-            ("warmup_steps", 1),
-            ("steps_per_iteration", 1),
-            ("updates_per_iteration", 0),
+        for name in (
+            "num_envs",
+            "batch_size",
+            "capacity",
+            "warmup_steps",
+            "steps_per_iteration",
         ):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"`{name}={value!r}` must be an integer >= {least}.")
+            check_integer(name, getattr(self, name), least=1)
+        check_integer("updates_per_iteration", self.updates_per_iteration, least=0)
         if self.capacity < self.num_envs:
             raise ValueError(
                 f"`capacity={self.capacity}` is shared by `num_envs={self.num_envs}` "
@@ -114,6 +120,7 @@ class Trainer(eqx.Module):
         agent_key, start_key = jr.split(key)
         state = agent.init(env.spec, key=agent_key)
         actors = start(agent, state, env, num_envs=self.num_envs, key=start_key)
+        check_action(self._action(agent, state, actors, key=start_key), env.spec)
         _, transitions = eqx.filter_eval_shape(
             interact, agent, state, env, actors, mode="sample", key=start_key
         )
@@ -123,7 +130,10 @@ class Trainer(eqx.Module):
         replay = self._buffer(agent).init(item, self.num_envs)
         zero = jnp.zeros((), int)
         counts = Counts(updates=zero, rows_written=zero + 0, rows_kept=zero + 0)
-        return TrainerState(agent=state, actors=actors, replay=replay), counts
+        trainer_state = TrainerState(
+            agent=state, actors=actors, replay=replay, failed=jnp.array(False)
+        )
+        return trainer_state, counts
 
     def step(
         self,
@@ -165,7 +175,7 @@ class Trainer(eqx.Module):
 
         The state and the counts after it, and the metrics averaged over it.
         """
-        if isinstance(num_steps, int):
+        if not isinstance(num_steps, jax.Array):
             self.check_num_steps(num_steps)
         num_iterations = jnp.asarray(num_steps // self.steps_of_iteration, int)
         warmup_left = jnp.minimum(self._warmup_left(counts), num_iterations)
@@ -190,7 +200,9 @@ class Trainer(eqx.Module):
 
         names = self._metric_names(agent, state, counts, key=update_key)
         progress = _Progress(
-            state=state, averages=no_averages(names), failed_row=jnp.asarray(-1, int)
+            state=state,
+            averages=no_averages(names),
+            failed_row=jnp.where(state.failed, counts.rows_written, -1),
         )
         progress = filter_fori_loop(0, warmup_left, warm_up, progress)
         progress = filter_fori_loop(warmup_left, num_iterations, learn, progress)
@@ -198,9 +210,12 @@ class Trainer(eqx.Module):
         lost = jnp.where(
             progress.failed_row < 0, 0, counts.rows_written - progress.failed_row
         )
+        state = eqx.tree_at(
+            lambda state: state.failed, progress.state, progress.failed_row >= 0
+        )
         metrics = progress.averages.result()
         metrics["nonfinite"] = (lost * self.num_envs).astype(float)
-        return progress.state, counts, metrics
+        return state, counts, metrics
 
     def counts_after(
         self, counts: Counts, num_iterations: int | Int[Array, ""]
@@ -222,7 +237,8 @@ class Trainer(eqx.Module):
     def check_num_steps(self, num_steps: int) -> None:
         """Raises a `ValueError` unless this is a whole number of iterations."""
         size = self.steps_of_iteration
-        if num_steps < 0 or num_steps % size != 0:
+        check_integer("num_steps", num_steps, least=0)
+        if num_steps % size != 0:
             raise ValueError(
                 f"`num_steps={num_steps}` must be a whole number of iterations, each "
                 f"of num_envs * steps_per_iteration = {self.num_envs} * "
@@ -267,6 +283,7 @@ class Trainer(eqx.Module):
                 agent=tree_where(going_on, observed, state.agent),
                 actors=tree_where(going_on, actors, state.actors),
                 replay=buffer.add(state.replay, transitions, now, keep=going_on),
+                failed=state.failed,
             )
             return _Progress(
                 state=state,
@@ -337,7 +354,25 @@ class Trainer(eqx.Module):
             transitions = jax.tree.map(lambda x: x[:, 0], state.replay.data)
             return metrics | episode_metrics(state.actors, transitions, jnp.array(True))
 
-        return list(eqx.filter_eval_shape(metrics, state, counts, key))
+        shapes = eqx.filter_eval_shape(metrics, state, counts, key)
+        check_metrics(shapes)
+        return list(shapes)
+
+    def _action(
+        self,
+        agent: AbstractAgent[Any, Any, Any],
+        state: Any,
+        actors: Actors[Any, Any],
+        *,
+        key: PRNGKeyArray,
+    ) -> jax.ShapeDtypeStruct:
+        def act(actor: Actors[Any, Any]) -> Array:
+            action, _, _ = agent.act(
+                state, actor.memory, actor.observation, mode="sample", key=key
+            )
+            return action
+
+        return eqx.filter_eval_shape(eqx.filter_vmap(act), actors)
 
     def _buffer(self, agent: AbstractAgent[Any, Any, Any]) -> ReplayBuffer:
         return ReplayBuffer(

@@ -1,10 +1,8 @@
 import dataclasses
-import math
 from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
-import jax.core
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, PyTree
@@ -15,11 +13,13 @@ from ._custom_types import FloatLike
 Tree = TypeVar("Tree")
 
 
-def _strong_scalar(value: FloatLike | None) -> FloatLike | None:
+def _strong_scalar(value: Any) -> Any:
     # An explicit dtype drops weak typing: a weakly typed leaf retraces once anything
     # strongly typed, such as a perturbed value, is written over it.
     if value is None:
         return None
+    if isinstance(value, (str, bytes)):
+        raise ValueError(f"A hyperparameter must be a number, but {value!r} was given.")
     return jnp.asarray(value, dtype=jnp.result_type(float))
 
 
@@ -42,31 +42,6 @@ def hyperparameter(default: float | None = dataclasses.MISSING) -> Any:  # pyrig
     if default is dataclasses.MISSING:
         return eqx.field(converter=_strong_scalar)
     return eqx.field(default=default, converter=_strong_scalar)
-
-
-def check_range(
-    name: str,
-    value: FloatLike | None,
-    *,
-    low: float | int = -math.inf,
-    high: float | int = math.inf,
-    low_open: bool = False,
-) -> None:
-    """Raises a `ValueError` where a concrete `value` is not in `[low, high]`.
-
-    A traced value, as within `vmap`, passes: its range cannot be known there.
-    """
-    if value is None or isinstance(value, jax.core.Tracer):
-        return
-    number = float(value)
-    above = number > low if low_open else number >= low
-    if not (above and number <= high and math.isfinite(number)):
-        left = "(" if low_open or low == -math.inf else "["
-        right = ")" if high == math.inf else "]"
-        raise ValueError(
-            f"`{name}={number:g}` is out of range; it must be a finite number in "
-            f"{left}{low:g}, {high:g}{right}."
-        )
 
 
 def tree_where(condition: Bool[Array, ""], if_true: Tree, if_false: Tree) -> Tree:

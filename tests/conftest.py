@@ -1,5 +1,5 @@
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
@@ -33,3 +33,10 @@ def getkey(request: pytest.FixtureRequest) -> Callable[[], PRNGKeyArray]:
         return jr.fold_in(jr.key(seed), num_keys)
 
     return getkey
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_compilations() -> Iterator[None]:
+    """Compiled programs take memory maps, of which a process may have only so many."""
+    yield
+    jax.clear_caches()

@@ -153,10 +153,12 @@ def test_training_goes_on_after_ctrl_c_as_if_nothing_had_been(
     assert same(train(80, initial=error.value.solution), whole)
 
 
-def test_ctrl_c_at_the_last_row_loses_nothing(
+def test_ctrl_c_at_the_last_row_hands_over_the_whole(
     whole: eqrl.Solution[Any, Any, Any, Any],
 ) -> None:
-    assert same(train(120, callback=interrupt_at(120)), whole)
+    with pytest.raises(eqrl.TrainingInterrupted) as error:
+        train(120, callback=interrupt_at(120))
+    assert same(error.value.solution, whole)
 
 
 # What is not finite.
@@ -225,6 +227,92 @@ def test_nothing_reached_before_something_was_not_finite_is_lost() -> None:
     assert same(reached.trainer_state.agent, expected.trainer_state.agent)
     assert same(reached.trainer_state.replay, expected.trainer_state.replay)
     assert same(reached.counts, expected.counts)
+
+
+def test_training_goes_on_from_where_something_was_not_finite() -> None:
+    trainer = eqrl.Trainer(
+        num_envs=2, batch_size=4, warmup_steps=20, capacity=60, steps_per_iteration=4
+    )
+    options: dict[str, Any] = {"key": jr.key(0), "log_every": 24}
+    with pytest.raises(eqrl.NonFiniteError) as error:
+        # Row 33 is in the middle of an iteration.
+        eqrl.train(
+            sac(),
+            Breaking(broken_at=33, reward=np.nan),
+            trainer,
+            num_steps=120,
+            **options,
+        )
+    solution = eqrl.train(
+        sac(),
+        Breaking(broken_at=1000),
+        trainer,
+        num_steps=40,
+        initial=error.value.solution,
+        **options,
+    )
+    assert int(solution.counts.rows_written) == 33 + 20
+
+
+class BreakingForSome(AbstractEnv[Array]):
+    """Its reward is not finite at the fifth step, in the half of all episodes."""
+
+    @property
+    def spec(self) -> eqrl.EnvSpec:
+        return eqrl.EnvSpec(observation_size=1, action_size=1)
+
+    def reset(self, *, key: PRNGKeyArray) -> tuple[Array, Float[Array, "1"]]:
+        return 10 * jr.randint(key, (), 0, 2), jnp.zeros(1)
+
+    def step(
+        self, state: Array, action: Float[Array, "1"], *, key: PRNGKeyArray
+    ) -> tuple[Array, Outcome]:
+        del action, key
+        return state + 1, Outcome(
+            observation=jnp.ones(1),
+            reward=jnp.where(state == 5, jnp.nan, 1.0),
+            terminated=jnp.array(False),
+            truncated=jnp.array(False),
+        )
+
+    def state_descriptor(self, state: Array) -> None:
+        del state
+
+
+def test_a_failed_seed_stays_as_it_was_while_others_go_on(getkey: GetKey) -> None:
+    solution = eqrl.train_seeds(
+        sac(),
+        BreakingForSome(),
+        eqrl.Trainer(num_envs=1, batch_size=4, warmup_steps=4, capacity=100),
+        num_seeds=6,
+        num_steps=60,
+        key=getkey(),
+        log_every=10,
+    )
+    rewards = np.asarray(solution.trainer_state.replay.data.reward)[:, 0, :60]
+    failed = np.asarray(solution.trainer_state.failed)
+    assert 0 < failed.sum() < 6
+    assert np.all(rewards[~failed] == 1)
+    assert np.all(rewards[failed, :5] == 1) and np.all(rewards[failed, 5:] == 0)
+    lost = solution.metrics["nonfinite"].sum(axis=0)
+    assert np.array_equal(lost, np.where(failed, 55, 0))
+
+
+# What does not fit.
+
+
+def test_a_solution_of_another_agent_is_refused() -> None:
+    solution = eqrl.train(sac(), ENV, TRAINER, num_steps=60, key=jr.key(0))
+    with pytest.raises(ValueError, match="`initial` is the solution of another kind"):
+        train(60, initial=solution)
+
+
+def test_a_solution_of_another_number_of_environments_is_refused(
+    whole: eqrl.Solution[Any, Any, Any, Any],
+) -> None:
+    trainer = eqrl.Trainer(num_envs=4, batch_size=4, warmup_steps=20, capacity=120)
+    with pytest.raises(ValueError, match=r"`initial` does not fit.*is needed"):
+        eqrl.train(AGENT, ENV, trainer, num_steps=60, key=jr.key(0), initial=whole)
 
 
 # Seeds.

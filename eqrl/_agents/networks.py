@@ -14,6 +14,7 @@ from .._custom_types import FloatLike, MakeOptimizer
 from .._data import EnvSpec
 from .._tree import gradient_step
 from ..losses import Critic, critic_loss
+from ..nn import AbstractDensity, Actor, StochasticPolicy
 
 
 MakeNetwork = Callable[..., Any]
@@ -33,13 +34,37 @@ def check_scalar_reward(agent_name: str, spec: EnvSpec) -> None:
         )
 
 
-def check_action(
-    get_action: Callable[[Float[Array, " obs"]], Float[Array, " act"]], spec: EnvSpec
-) -> None:
+def check_action(actor: Actor, spec: EnvSpec) -> None:
     """Raises a `ValueError` where an actor's output does not fit the action."""
-    observation = jax.ShapeDtypeStruct((spec.observation_size,), jnp.result_type(float))
-    action = eqx.filter_eval_shape(get_action, observation)
-    shape = getattr(action, "shape", None)
+    action = eqx.filter_eval_shape(actor, _observation(spec))
+    if not isinstance(action, jax.ShapeDtypeStruct):
+        raise ValueError(
+            f"The actor of `make_actor` gives a {type(action).__name__}; it must give "
+            "an action, from one observation, as `eqrl.nn.Deterministic` makes it."
+        )
+    _check_action_shape(action.shape, spec)
+
+
+def check_density(policy: StochasticPolicy, spec: EnvSpec) -> None:
+    """Raises a `ValueError` where a policy gives no density over actions that fit."""
+    density = eqx.filter_eval_shape(policy, _observation(spec))
+    if not isinstance(density, AbstractDensity):
+        raise ValueError(
+            f"The actor of `make_actor` gives a {type(density).__name__}; it must give "
+            "an `eqrl.nn.AbstractDensity`, such as `eqrl.nn.TanhNormal`, from one "
+            "observation, as `eqrl.nn.Gaussian` makes it."
+        )
+    action = eqx.filter_eval_shape(
+        lambda observation: policy(observation).mode(), _observation(spec)
+    )
+    _check_action_shape(action.shape, spec)
+
+
+def _observation(spec: EnvSpec) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((spec.observation_size,), jnp.result_type(float))
+
+
+def _check_action_shape(shape: tuple[int, ...], spec: EnvSpec) -> None:
     if shape != (spec.action_size,):
         raise ValueError(
             f"The actor of `make_actor` gives actions of shape {shape} for one "
@@ -92,10 +117,12 @@ def check_make_optimizer(
     make_optimizer: MakeOptimizer | tuple[MakeOptimizer, ...], parts: tuple[str, ...]
 ) -> None:
     """Raises a `ValueError` unless there is one factory, or one for each part."""
-    if isinstance(make_optimizer, tuple) and len(make_optimizer) != len(parts):
+    is_tuple = isinstance(make_optimizer, tuple)
+    factories = make_optimizer if is_tuple else (make_optimizer,) * len(parts)
+    if len(factories) != len(parts) or not all(map(callable, factories)):
         raise ValueError(
-            f"`make_optimizer` is a tuple of {len(make_optimizer)}; give one factory, "
-            f"or {len(parts)} of them, for {', '.join(parts)}."
+            f"`make_optimizer={make_optimizer!r}` must be one factory, from a learning "
+            f"rate to an optimizer, or a tuple of {len(parts)}, for {', '.join(parts)}."
         )
 
 

@@ -8,8 +8,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._custom_types import FloatLike, MakeOptimizer, Metrics
 from .._data import EnvSpec, Transition
+from .._ranges import check_integer, check_range
 from .._tree import (
-    check_range,
     gradient_step,
     hyperparameter,
     incremental_update,
@@ -25,7 +25,7 @@ from ..nn import Critic, Gaussian, StochasticPolicy
 from .base import AbstractMarkovAgent
 from .networks import (
     MakeNetwork,
-    check_action,
+    check_density,
     check_make_optimizer,
     check_scalar_reward,
     critic_step,
@@ -105,19 +105,18 @@ class SAC(AbstractMarkovAgent[SACState]):
         check_range("discount", self.discount, low=0, high=1)
         check_range("target_step_size", self.target_step_size, low=0, high=1)
         check_range("reward_scale", self.reward_scale)
-        check_range("target_entropy", self.target_entropy)
+        check_range("target_entropy", self.target_entropy, optional=True)
         check_range(
             "initial_temperature", self.initial_temperature, low=0, low_open=True
         )
-        if self.num_critics < 1:
-            raise ValueError(f"`num_critics={self.num_critics}` must be at least 1.")
+        check_integer("num_critics", self.num_critics, least=1)
         check_make_optimizer(self.make_optimizer, _PARTS)
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> SACState:
         check_scalar_reward("SAC", spec)
         actor_key, critic_key = jr.split(key)
         actor = self.make_actor(spec.observation_size, spec.action_size, key=actor_key)
-        check_action(lambda observation: actor(observation).mode(), spec)
+        check_density(actor, spec)
         critics = make_critics(self.make_critic, self.num_critics, spec, key=critic_key)
         log_temperature = jnp.log(self.initial_temperature)
         actor_rule, critic_rule, temperature_rule = self._learning_rules()
@@ -214,11 +213,9 @@ class SAC(AbstractMarkovAgent[SACState]):
         }
 
     def _target_entropy(self, action_size: int) -> FloatLike:
-        return (
-            -float(action_size)
-            if self.target_entropy is None
-            else (self.target_entropy)
-        )
+        if self.target_entropy is None:
+            return -float(action_size)
+        return self.target_entropy
 
     def _learning_rules(self) -> tuple[optax.GradientTransformation, ...]:
         rates = (self.actor_lr, self.critic_lr, self.temperature_lr)

@@ -10,8 +10,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from .._control_flow import filter_cond
 from .._custom_types import FloatLike, MakeOptimizer, Metrics
 from .._data import EnvSpec, Transition
+from .._ranges import check_integer, check_range
 from .._tree import (
-    check_range,
     gradient_step,
     hyperparameter,
     incremental_update,
@@ -100,9 +100,8 @@ class TD3(AbstractMarkovAgent[TD3State]):
         check_range("exploration_noise", self.exploration_noise, low=0)
         check_range("policy_noise", self.policy_noise, low=0)
         check_range("noise_clip", self.noise_clip, low=0)
-        for name in ("policy_delay", "num_critics"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}={getattr(self, name)}` must be at least 1.")
+        check_integer("policy_delay", self.policy_delay, least=1)
+        check_integer("num_critics", self.num_critics, least=1)
         check_make_optimizer(self.make_optimizer, _PARTS)
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> TD3State:

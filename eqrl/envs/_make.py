@@ -11,7 +11,6 @@ from ._time_limit import TimeLimit
 
 
 _BACKENDS = ["generalized", "mjx", "positional", "spring"]
-_LIBRARIES = ["brax", "eqrl", "gymnax"]
 _OWN_NAMES = ["Point"]
 _LIBRARIES_WITH = {"backend": "brax", "state_descriptor": "brax and gymnax"}
 
@@ -57,12 +56,29 @@ def make(
         _check_inapplicable(name, backend=backend, state_descriptor=state_descriptor)
         _check_name("eqrl/", rest, _OWN_NAMES)
         return Point() if max_steps is None else Point(max_steps=max_steps)
-    near = difflib.get_close_matches(library, _LIBRARIES, n=1)
-    suggestion = f" Did you mean `{near[0]}/{rest}`?" if near else ""
+    near = _near_names(name)
+    suggestion = f" Did you mean {', '.join(near)}?" if near else ""
     raise ValueError(
         f"`name={name!r}` must begin with `brax/`, `gymnax/` or `eqrl/`, as in "
         f"`brax/ant`.{suggestion}"
     )
+
+
+def _near_names(name: str) -> list[str]:
+    from ._brax import brax_names
+    from ._gymnax import gymnax_names
+
+    known = [f"brax/{each}" for each in brax_names()]
+    known += [f"gymnax/{each}" for each in gymnax_names()]
+    known += [f"eqrl/{each}" for each in _OWN_NAMES]
+    # Of a bare name the library is missing; of a full one, it may be misspelled.
+    by_key = {
+        key.lower(): f"`{each}`"
+        for each in known
+        for key in (each, each.partition("/")[2])
+    }
+    near = difflib.get_close_matches(name.lower(), by_key, n=3)
+    return list(dict.fromkeys(by_key[key] for key in near))
 
 
 def _make_brax(

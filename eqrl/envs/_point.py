@@ -7,7 +7,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .._custom_types import FloatLike
 from .._data import EnvSpec
-from .._tree import check_range, hyperparameter
+from .._ranges import check_integer, check_range
+from .._tree import hyperparameter
 from ._base import AbstractEnv, Outcome
 
 
@@ -54,11 +55,7 @@ class Point(AbstractEnv[PointState]):
 
     def __check_init__(self) -> None:
         check_range("step_size", self.step_size, low=0.0, low_open=True)
-        if self.max_steps < 1:
-            raise ValueError(
-                f"`max_steps={self.max_steps}` must be at least 1, the length of an "
-                "episode."
-            )
+        check_integer("max_steps", self.max_steps, least=1)
         for (x0, y0), (x1, y1) in self.walls:
             if x0 * y1 == x1 * y0 and x0 * x1 + y0 * y1 <= 0:
                 raise ValueError(

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._data import EnvSpec
+from .._ranges import check_integer
 from ._base import AbstractEnv, EnvState, Outcome
 
 
@@ -26,11 +27,7 @@ class TimeLimit(AbstractEnv[TimeLimitState[EnvState]], Generic[EnvState]):
     max_steps: int = eqx.field(static=True)
 
     def __check_init__(self) -> None:
-        if self.max_steps < 1:
-            raise ValueError(
-                f"`max_steps={self.max_steps}` must be at least 1, the length of the "
-                "longest episode."
-            )
+        check_integer("max_steps", self.max_steps, least=1)
 
     @property
     def spec(self) -> EnvSpec:

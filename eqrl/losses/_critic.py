@@ -29,10 +29,20 @@ def critic_values(
     The values, one row a critic.
     """
 
-    def values(critic: Critic) -> Float[Array, " batch"]:
+    def values(
+        critic: Critic,
+        observation: Float[Array, "batch obs"],
+        action: Float[Array, "batch act"],
+    ) -> Float[Array, " batch"]:
         return jax.vmap(critic)(observation, action)
 
-    return eqx.filter_vmap(values)(critics)
+    # One copy of the batch for each critic: the first layers are then multiplied like
+    # the others. Sharing the batch made an update of two critics 4 % slower on a CPU.
+    num_critics = jax.tree.leaves(eqx.filter(critics, eqx.is_array))[0].shape[0]
+    observations, actions = (
+        jnp.broadcast_to(x, (num_critics, *x.shape)) for x in (observation, action)
+    )
+    return eqx.filter_vmap(values)(critics, observations, actions)
 
 
 def critic_loss(

@@ -82,11 +82,11 @@ class ClippedNormal(AbstractDistribution):
         return jnp.clip(self.mean + noise, -1, 1)
 
     def mode(self) -> Float[Array, " act"]:
-        return self.mean
+        return jnp.clip(self.mean, -1, 1)
 
 
 ClippedNormal.__init__.__doc__ = """**Arguments:**
 
-- `mean`: in [-1, 1].
+- `mean`: before clipping.
 - `scale`: standard deviation before clipping.
 """

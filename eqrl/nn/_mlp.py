@@ -4,6 +4,7 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import jax.random as jr
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 
@@ -21,7 +22,7 @@ class Linear(eqx.Module):
     weight: Float[Array, "inputs outputs"]
     bias: Float[Array, " outputs"]
 
-    def __init__(self, input_size: int, output_size: int, *, key: PRNGKeyArray):
+    def __init__(self, input_size: int, output_size: int, *, key: PRNGKeyArray) -> None:
         """**Arguments:**
 
         - `input_size`: length of the input.
@@ -55,7 +56,7 @@ class MLP(eqx.Module):
         activation: Activation = jax.nn.relu,
         *,
         key: PRNGKeyArray,
-    ):
+    ) -> None:
         """**Arguments:**
 
         - `input_size`: length of the input.
@@ -84,7 +85,9 @@ class MLP(eqx.Module):
 
 def check_hidden_sizes(hidden_sizes: tuple[int, ...]) -> None:
     """Raises a `ValueError` unless these are widths of layers, as a hashable tuple."""
-    if not isinstance(hidden_sizes, tuple) or any(size < 1 for size in hidden_sizes):
+    if not isinstance(hidden_sizes, tuple) or not all(
+        isinstance(size, (int, np.integer)) and size >= 1 for size in hidden_sizes
+    ):
         raise ValueError(
             f"`hidden_sizes={hidden_sizes!r}` must be a tuple of positive integers, "
             "such as (256, 256)."

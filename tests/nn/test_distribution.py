@@ -1,0 +1,168 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from jaxtyping import Array, Float
+
+from eqrl.nn import ClippedNormal, TanhNormal
+from tests.toy import GetKey
+
+
+def _samples(
+    distribution: TanhNormal, getkey: GetKey, size: int
+) -> tuple[Float[Array, "size act"], Float[Array, " size"]]:
+    keys = jr.split(getkey(), size)
+    return jax.vmap(lambda key: distribution.sample_and_log_prob(key=key))(keys)
+
+
+def _density(mean: float, scale: float, action: np.ndarray) -> np.ndarray:
+    """Of the action, by change of variables in double precision."""
+    before = np.arctanh(action)
+    normal = np.exp(-0.5 * ((before - mean) / scale) ** 2)
+    normal = normal / (scale * math.sqrt(2 * math.pi))
+    return normal / (1 - action**2)
+
+
+def test_reference_density_integrates_to_one() -> None:
+    # Otherwise the next test would compare with something that is no density.
+    edges = np.tanh(np.linspace(-9, 9, 200_001))
+    middle = (edges[1:] + edges[:-1]) / 2
+    total = np.sum(_density(0.4, 0.7, middle) * np.diff(edges))
+    np.testing.assert_allclose(total, 1, rtol=1e-5)
+
+
+def test_log_prob_is_that_of_the_change_of_variables(getkey: GetKey) -> None:
+    distribution = TanhNormal(
+        mean=jnp.array([0.4]), log_scale=jnp.log(jnp.array([0.7]))
+    )
+    actions, log_probs = _samples(distribution, getkey, 500)
+    expected = np.log(_density(0.4, 0.7, np.asarray(actions[:, 0], np.float64)))
+    # In single precision the action itself limits what arctanh can give back.
+    moderate = np.abs(actions[:, 0]) < 0.99
+    assert np.sum(moderate) > 400
+    np.testing.assert_allclose(log_probs[moderate], expected[moderate], atol=2e-3)
+
+
+def test_density_integrates_to_one_over_the_actions(getkey: GetKey) -> None:
+    # The mean of 1 / density over samples is the length of the support, 2. Its variance
+    # is finite where the density does not vanish at the ends, as with a wide scale.
+    distribution = TanhNormal(mean=jnp.array([0.2]), log_scale=jnp.array([0.3]))
+    _, log_probs = _samples(distribution, getkey, 40_000)
+    inverse = np.exp(-np.asarray(log_probs, np.float64))
+    error = float(np.std(inverse)) / math.sqrt(inverse.size)
+    assert error < 0.02
+    np.testing.assert_allclose(np.mean(inverse), 2, atol=4 * error)
+
+
+def test_log_prob_is_summed_over_the_dimensions(getkey: GetKey) -> None:
+    mean, scale = [0.4, -0.3], [0.7, 0.2]
+    distribution = TanhNormal(mean=jnp.array(mean), log_scale=jnp.log(jnp.array(scale)))
+    action, log_prob = distribution.sample_and_log_prob(key=getkey())
+    expected = sum(
+        np.log(_density(*of_dimension))
+        for of_dimension in zip(
+            mean, scale, np.asarray(action, np.float64), strict=True
+        )
+    )
+    np.testing.assert_allclose(log_prob, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("mean", [-1e4, -30.0, 30.0, 1e4])
+@pytest.mark.parametrize("log_scale", [-20.0, 0.0, 2.0])
+def test_log_prob_and_its_gradient_are_finite_where_actions_saturate(
+    mean: float, log_scale: float, getkey: GetKey
+) -> None:
+    key = getkey()
+
+    def log_prob(mean: Array, log_scale: Array) -> Array:
+        distribution = TanhNormal(mean=mean, log_scale=log_scale)
+        return distribution.sample_and_log_prob(key=key)[1]
+
+    value, gradients = jax.value_and_grad(log_prob, argnums=(0, 1))(
+        jnp.array([mean]), jnp.array([log_scale])
+    )
+    assert np.isfinite(value)
+    assert np.all(np.isfinite(gradients))
+
+
+def test_log_prob_of_a_saturated_action_keeps_growing_with_the_mean(
+    getkey: GetKey,
+) -> None:
+    # Where tanh is 1 in single precision, log|d tanh(u)| is 2 (log 2 - u), so shifting
+    # the mean by 10 with the same noise adds 20.
+    key = getkey()
+    log_probs = [
+        TanhNormal(mean=jnp.array([mean]), log_scale=jnp.zeros(1)).sample_and_log_prob(
+            key=jr.clone(key)
+        )[1]
+        for mean in (30.0, 40.0)
+    ]
+    np.testing.assert_allclose(log_probs[1] - log_probs[0], 20, rtol=1e-5)
+
+
+def test_sample_is_that_of_sample_and_log_prob(getkey: GetKey) -> None:
+    distribution = TanhNormal(mean=jnp.array([0.4, -1.0]), log_scale=jnp.zeros(2))
+    key = getkey()
+    action, _ = distribution.sample_and_log_prob(key=jr.clone(key))
+    np.testing.assert_array_equal(distribution.sample(key=key), action)
+
+
+def test_samples_before_tanh_have_the_mean_and_the_scale(getkey: GetKey) -> None:
+    distribution = TanhNormal(
+        mean=jnp.array([0.4, -0.5]), log_scale=jnp.log(jnp.array([0.5, 0.1]))
+    )
+    actions, _ = _samples(distribution, getkey, 10_000)
+    before = np.arctanh(np.asarray(actions, np.float64))
+    np.testing.assert_allclose(np.mean(before, axis=0), [0.4, -0.5], atol=0.03)
+    np.testing.assert_allclose(np.std(before, axis=0), [0.5, 0.1], rtol=0.05)
+
+
+def test_gradient_of_a_sample_follows_the_noise(getkey: GetKey) -> None:
+    # d tanh(m + s e) / dm = 1 - a^2, and / d log s = (1 - a^2) s e.
+    key = getkey()
+
+    def sample(mean: Array, log_scale: Array) -> Array:
+        distribution = TanhNormal(mean=mean[None], log_scale=log_scale[None])
+        return distribution.sample_and_log_prob(key=jr.clone(key))[0][0]
+
+    mean, log_scale = jnp.array(0.3), jnp.array(-0.4)
+    gradients = jax.grad(sample, argnums=(0, 1))(mean, log_scale)
+    action = float(sample(mean, log_scale))
+    slope = 1 - action**2
+    np.testing.assert_allclose(gradients[0], slope, rtol=1e-4)
+    np.testing.assert_allclose(
+        gradients[1], slope * (np.arctanh(action) - 0.3), rtol=1e-3
+    )
+
+
+def test_mode_of_tanh_normal_is_tanh_of_the_mean() -> None:
+    distribution = TanhNormal(mean=jnp.array([0.4, -9.0]), log_scale=jnp.zeros(2))
+    np.testing.assert_allclose(distribution.mode(), np.tanh([0.4, -9.0]), rtol=1e-6)
+
+
+def test_clipped_normal_stays_within_bounds(getkey: GetKey) -> None:
+    distribution = ClippedNormal(mean=jnp.array([0.9, -0.9]), scale=jnp.array(2.0))
+    samples = jax.vmap(lambda key: distribution.sample(key=key))(
+        jr.split(getkey(), 200)
+    )
+    np.testing.assert_array_equal(np.max(samples, axis=0), [1, 1])
+    np.testing.assert_array_equal(np.min(samples, axis=0), [-1, -1])
+
+
+def test_clipped_normal_has_its_mean_and_scale_where_nothing_is_clipped(
+    getkey: GetKey,
+) -> None:
+    distribution = ClippedNormal(mean=jnp.array([0.4, -0.2]), scale=jnp.array(0.1))
+    samples = jax.vmap(lambda key: distribution.sample(key=key))(
+        jr.split(getkey(), 10_000)
+    )
+    np.testing.assert_allclose(np.mean(samples, axis=0), [0.4, -0.2], atol=0.005)
+    np.testing.assert_allclose(np.std(samples, axis=0), [0.1, 0.1], rtol=0.05)
+
+
+def test_mode_of_clipped_normal_is_the_mean() -> None:
+    distribution = ClippedNormal(mean=jnp.array([0.4, -0.2]), scale=jnp.array(0.1))
+    np.testing.assert_array_equal(distribution.mode(), distribution.mean)

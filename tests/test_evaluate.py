@@ -1,0 +1,220 @@
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from jaxtyping import Array, Bool, Float
+
+from eqrl import Evaluation, Mode, Transition, evaluate, rollout
+from eqrl.envs import AbstractEnv
+from tests.toy import Clock, Drift, GetKey, Scribe
+
+
+_NUM_EPISODES = 16
+_LONGEST = 4
+
+
+def _evaluate(env: AbstractEnv, getkey: GetKey, **options: object) -> Evaluation:
+    agent = Scribe()
+    state = agent.init(env.spec, key=getkey())
+    return evaluate(
+        agent,
+        state,
+        env,
+        num_episodes=_NUM_EPISODES,
+        key=getkey(),
+        **options,  # pyright: ignore[reportArgumentType]
+    )
+
+
+def _first_length(
+    transitions: Transition, mask: Bool[Array, " time"]
+) -> Float[Array, ""]:
+    """What the first observation of an episode says of its length."""
+    del mask
+    return transitions.observation[0, 1]
+
+
+def _num_steps_in_mask(
+    transitions: Transition, mask: Bool[Array, " time"]
+) -> dict[str, Array]:
+    return {
+        "steps": jnp.sum(mask),
+        "of_this_episode": jnp.all(
+            mask == (transitions.observation[:, 0] < transitions.observation[0, 1])
+        ),
+    }
+
+
+class TestEvaluate:
+    @pytest.mark.parametrize("terminates", [True, False])
+    def test_an_episode_counts_once_and_to_its_end(
+        self, terminates: bool, getkey: GetKey
+    ) -> None:
+        # An episode of n steps is worth 1 + 2 + ... + n, what comes after it 1000 each.
+        evaluation = _evaluate(Clock(terminates=terminates), getkey)
+        worth = {1: 1.0, 2: 3.0, 3: 6.0, 4: 10.0}
+        lengths = np.asarray(evaluation.lengths).tolist()
+        assert set(lengths) == {1, 2, 3, 4}
+        expected = [worth[length] for length in lengths]
+        np.testing.assert_array_equal(evaluation.returns, expected)
+
+    def test_lengths_are_those_of_the_environment(self, getkey: GetKey) -> None:
+        evaluation = _evaluate(Clock(), getkey, descriptor=_first_length)
+        np.testing.assert_array_equal(evaluation.lengths, evaluation.descriptors)
+
+    def test_max_steps_cuts_the_episodes(self, getkey: GetKey) -> None:
+        evaluation = _evaluate(Clock(), getkey, max_steps=2)
+        lengths = np.asarray(evaluation.lengths)
+        assert set(lengths.tolist()) == {1, 2}
+        np.testing.assert_array_equal(evaluation.returns, np.where(lengths == 1, 1, 3))
+
+    def test_max_steps_may_exceed_the_episodes(self, getkey: GetKey) -> None:
+        evaluation = _evaluate(Clock(), getkey, max_steps=50)
+        assert np.max(evaluation.lengths) == _LONGEST
+
+    def test_without_any_limit_it_says_to_give_max_steps(self, getkey: GetKey) -> None:
+        with pytest.raises(ValueError, match=r"no time limit.*give `max_steps`"):
+            _evaluate(Clock(has_limit=False), getkey)
+
+    def test_max_steps_stands_in_for_a_limit_of_the_environment(
+        self, getkey: GetKey
+    ) -> None:
+        evaluation = _evaluate(Clock(has_limit=False), getkey, max_steps=_LONGEST)
+        assert set(np.asarray(evaluation.lengths).tolist()) == {1, 2, 3, 4}
+
+    @pytest.mark.parametrize("descriptor", [None, _first_length])
+    def test_vector_rewards_give_a_row_of_returns_an_episode(
+        self, descriptor: object, getkey: GetKey
+    ) -> None:
+        evaluation = _evaluate(Clock(reward_size=2), getkey, descriptor=descriptor)
+        lengths = np.asarray(evaluation.lengths)
+        expected = np.stack([lengths * (lengths + 1) / 2, -2.0 * lengths], axis=1)
+        np.testing.assert_array_equal(evaluation.returns, expected)
+
+    def test_descriptor_gets_the_mask_of_its_own_episode(self, getkey: GetKey) -> None:
+        evaluation = _evaluate(Clock(), getkey, descriptor=_num_steps_in_mask)
+        np.testing.assert_array_equal(
+            evaluation.descriptors["steps"], evaluation.lengths
+        )
+        assert np.all(evaluation.descriptors["of_this_episode"])
+
+    def test_a_descriptor_makes_no_difference_to_the_returns(
+        self, getkey: GetKey
+    ) -> None:
+        agent, env, key = Scribe(), Drift(), getkey()
+        state = agent.init(env.spec, key=getkey())
+        without, given = (
+            evaluate(
+                agent,
+                state,
+                env,
+                num_episodes=_NUM_EPISODES,
+                key=jr.clone(key),
+                descriptor=descriptor,
+            )
+            for descriptor in (None, _first_length)
+        )
+        np.testing.assert_array_equal(without.lengths, given.lengths)
+        np.testing.assert_allclose(without.returns, given.returns, rtol=1e-5)
+
+    def test_without_a_descriptor_there_are_no_descriptors(
+        self, getkey: GetKey
+    ) -> None:
+        assert _evaluate(Clock(), getkey).descriptors is None
+
+    def test_state_is_not_changed(self, getkey: GetKey) -> None:
+        # `Scribe` counts what it observes and how often it is updated.
+        agent, env = Scribe(), Clock()
+        state = agent.init(env.spec, key=getkey())
+        evaluate(agent, state, env, num_episodes=2, key=getkey())
+        assert (state.num_observed, state.num_updates) == (0, 0)
+
+    def test_no_episodes_are_refused(self, getkey: GetKey) -> None:
+        agent, env = Scribe(), Clock()
+        state = agent.init(env.spec, key=getkey())
+        with pytest.raises(ValueError, match="`num_episodes=0` must be .*at least 1"):
+            evaluate(agent, state, env, num_episodes=0, key=getkey())
+
+    def test_max_steps_below_one_is_refused(self, getkey: GetKey) -> None:
+        with pytest.raises(ValueError, match="`max_steps=0` must be .*at least 1"):
+            _evaluate(Clock(), getkey, max_steps=0)
+
+    def test_a_population_is_evaluated_under_vmap(self, getkey: GetKey) -> None:
+        agent, env = Scribe(), Clock()
+        states = eqx.filter_vmap(lambda key: agent.init(env.spec, key=key))(
+            jr.split(getkey(), 3)
+        )
+
+        def of_member(state: object, key: Array) -> Evaluation:
+            return evaluate(agent, state, env, num_episodes=5, key=key)  # pyright: ignore[reportArgumentType]
+
+        evaluation = eqx.filter_vmap(of_member)(states, jr.split(getkey(), 3))
+        lengths = np.asarray(evaluation.lengths)
+        assert lengths.shape == (3, 5)
+        np.testing.assert_array_equal(evaluation.returns, lengths * (lengths + 1) / 2)
+
+
+class TestRollout:
+    @staticmethod
+    def _rollout(
+        env: AbstractEnv, getkey: GetKey, mode: Mode = "greedy"
+    ) -> tuple[Transition, np.ndarray]:
+        agent = Scribe()
+        state = agent.init(env.spec, key=getkey())
+        transitions, mask = rollout(
+            agent, state, env, num_episodes=_NUM_EPISODES, key=getkey(), mode=mode
+        )
+        return transitions, np.asarray(mask)
+
+    def test_mask_is_true_from_the_beginning_to_the_end(self, getkey: GetKey) -> None:
+        transitions, mask = self._rollout(Clock(), getkey)
+        lengths = np.asarray(transitions.observation)[:, 0, 1]
+        assert len(set(lengths)) > 1
+        np.testing.assert_array_equal(mask, np.arange(_LONGEST) < lengths[:, None])
+
+    def test_transitions_have_the_axes_episodes_and_time(self, getkey: GetKey) -> None:
+        transitions, mask = self._rollout(Clock(), getkey)
+        assert mask.shape == (_NUM_EPISODES, _LONGEST)
+        for leaf in jax.tree.leaves(transitions):
+            assert leaf.shape[:2] == mask.shape
+
+    def test_an_episode_is_not_begun_again(self, getkey: GetKey) -> None:
+        transitions, _ = self._rollout(Clock(), getkey)
+        expected = np.broadcast_to(np.arange(_LONGEST), (_NUM_EPISODES, _LONGEST))
+        np.testing.assert_array_equal(transitions.timestep, expected)
+
+    def test_the_end_is_the_last_step_within_the_mask(self, getkey: GetKey) -> None:
+        transitions, mask = self._rollout(Clock(), getkey)
+        last = mask.sum(axis=1) - 1
+        within = np.asarray(transitions.terminated) & mask
+        np.testing.assert_array_equal(within.argmax(axis=1), last)
+        np.testing.assert_array_equal(within.sum(axis=1), 1)
+
+    def test_agents_with_memory_play_with_it(self, getkey: GetKey) -> None:
+        # `Scribe` acts greedily with what it drew when the episode began.
+        transitions, _ = self._rollout(Clock(), getkey)
+        np.testing.assert_array_equal(
+            transitions.action[..., 0], transitions.extras.skill
+        )
+        np.testing.assert_array_equal(transitions.extras.age, transitions.timestep)
+        skills = np.asarray(transitions.extras.skill)
+        np.testing.assert_array_equal(
+            skills, np.broadcast_to(skills[:, :1], skills.shape)
+        )
+        assert len(np.unique(skills)) == _NUM_EPISODES
+
+    def test_each_episode_has_an_index_of_its_own(self, getkey: GetKey) -> None:
+        transitions, _ = self._rollout(Clock(), getkey)
+        np.testing.assert_array_equal(
+            transitions.extras.index[:, 0], np.arange(_NUM_EPISODES)
+        )
+
+    def test_actions_are_picked_in_the_mode_asked_for(self, getkey: GetKey) -> None:
+        transitions, _ = self._rollout(Clock(), getkey, mode="sample")
+        assert np.all(transitions.action == 0.5)
+
+    def test_without_any_limit_it_says_to_give_max_steps(self, getkey: GetKey) -> None:
+        with pytest.raises(ValueError, match=r"no time limit.*give `max_steps`"):
+            self._rollout(Clock(has_limit=False), getkey)

@@ -1,0 +1,184 @@
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from jaxtyping import Array, Int, PRNGKeyArray
+
+from eqrl import Actors, Mode, Transition, interact, start
+from eqrl._control_flow import filter_scan
+from eqrl.envs import AbstractEnv
+from tests.toy import Clock, Drift, GetKey, Scribe
+
+
+_NUM_ENVS = 3
+_NUM_STEPS = 12
+
+
+@eqx.filter_jit
+def _play(
+    env: AbstractEnv, key: PRNGKeyArray, mode: Mode = "sample"
+) -> tuple[Actors, Transition]:
+    """The actors before each step and the transitions, `(time, envs)`."""
+    agent = Scribe()
+    init_key, start_key, step_key = jr.split(key, 3)
+    state = agent.init(env.spec, key=init_key)
+    actors = start(agent, state, env, num_envs=_NUM_ENVS, key=start_key)
+
+    def step(
+        actors: Actors, index: Int[Array, ""]
+    ) -> tuple[Actors, tuple[Actors, Transition]]:
+        after, transitions = interact(
+            agent, state, env, actors, mode=mode, key=jr.fold_in(step_key, index)
+        )
+        return after, (actors, transitions)
+
+    return filter_scan(step, actors, jnp.arange(_NUM_STEPS))[1]
+
+
+def _over(transitions: Transition) -> np.ndarray:
+    return np.asarray(transitions.terminated | transitions.truncated)
+
+
+def test_start_begins_every_environment_with_its_own_index(getkey: GetKey) -> None:
+    agent, env = Scribe(), Clock()
+    state = agent.init(env.spec, key=getkey())
+    actors = start(agent, state, env, num_envs=4, key=getkey())
+    np.testing.assert_array_equal(actors.memory.index, [0, 1, 2, 3])
+    np.testing.assert_array_equal(actors.timestep, [0, 0, 0, 0])
+    np.testing.assert_array_equal(actors.episode_return, [0, 0, 0, 0])
+
+
+def test_start_begins_every_environment_differently(getkey: GetKey) -> None:
+    agent, env = Scribe(), Drift()
+    state = agent.init(env.spec, key=getkey())
+    actors = start(agent, state, env, num_envs=4, key=getkey())
+    assert len(np.unique(actors.observation[:, 0])) == 4
+    assert len(np.unique(actors.memory.skill)) == 4
+
+
+def test_next_observation_is_the_successor_at_every_step(getkey: GetKey) -> None:
+    _, transitions = _play(Clock(), getkey())
+    expected = np.asarray(transitions.observation) + np.array([1, 0])
+    np.testing.assert_array_equal(transitions.next_observation, expected)
+
+
+def test_the_observation_after_an_end_is_that_of_a_reset(getkey: GetKey) -> None:
+    _, transitions = _play(Clock(), getkey())
+    over = _over(transitions)[:-1]
+    assert over.any()
+    following = np.asarray(transitions.observation)[1:]
+    np.testing.assert_array_equal(following[over][:, 0], 0)
+    reached = np.asarray(transitions.next_observation)[:-1]
+    assert np.all(following[over][:, 0] != reached[over][:, 0])
+
+
+def test_within_an_episode_the_next_observation_is_observed_next(
+    getkey: GetKey,
+) -> None:
+    _, transitions = _play(Clock(), getkey())
+    going_on = ~_over(transitions)[:-1]
+    np.testing.assert_array_equal(
+        np.asarray(transitions.observation)[1:][going_on],
+        np.asarray(transitions.next_observation)[:-1][going_on],
+    )
+
+
+def test_episodes_begin_at_random_each_time(getkey: GetKey) -> None:
+    _, transitions = _play(Drift(), getkey())
+    begins = np.asarray(transitions.timestep) == 0
+    positions = np.asarray(transitions.observation)[begins][:, 0]
+    assert begins.sum() > _NUM_ENVS
+    assert len(np.unique(positions)) == len(positions)
+
+
+@pytest.mark.parametrize("terminates", [True, False])
+def test_ends_are_recorded_as_the_environment_says(
+    terminates: bool, getkey: GetKey
+) -> None:
+    _, transitions = _play(Clock(terminates=terminates), getkey())
+    time, length = np.moveaxis(np.asarray(transitions.next_observation), -1, 0)
+    np.testing.assert_array_equal(_over(transitions), time == length)
+    other = transitions.truncated if terminates else transitions.terminated
+    assert not np.any(other)
+
+
+def test_timestep_counts_from_the_beginning_of_the_episode(getkey: GetKey) -> None:
+    _, transitions = _play(Clock(), getkey())
+    np.testing.assert_array_equal(
+        transitions.timestep, transitions.observation[..., 0].astype(int)
+    )
+
+
+def test_memory_is_handed_on_within_an_episode_and_begins_anew_with_it(
+    getkey: GetKey,
+) -> None:
+    _, transitions = _play(Clock(), getkey())
+    np.testing.assert_array_equal(transitions.extras.age, transitions.timestep)
+
+
+def test_memory_begins_with_the_index_of_its_environment(getkey: GetKey) -> None:
+    _, transitions = _play(Clock(), getkey())
+    expected = np.broadcast_to(np.arange(_NUM_ENVS), (_NUM_STEPS, _NUM_ENVS))
+    np.testing.assert_array_equal(transitions.extras.index, expected)
+
+
+def test_what_is_drawn_for_an_episode_stays_for_it_and_no_longer(
+    getkey: GetKey,
+) -> None:
+    _, transitions = _play(Clock(), getkey())
+    changed = np.diff(np.asarray(transitions.extras.skill), axis=0) != 0
+    np.testing.assert_array_equal(changed, _over(transitions)[:-1])
+
+
+def test_descriptors_are_of_the_state_left_and_of_the_state_reached(
+    getkey: GetKey,
+) -> None:
+    # Also at an end, where the environment has been reset since.
+    _, transitions = _play(Clock(), getkey())
+    np.testing.assert_array_equal(
+        transitions.state_descriptor, 10 * transitions.observation[..., :1]
+    )
+    np.testing.assert_array_equal(
+        transitions.next_state_descriptor, 10 * transitions.next_observation[..., :1]
+    )
+
+
+def test_there_are_no_descriptors_where_the_environment_gives_none(
+    getkey: GetKey,
+) -> None:
+    _, transitions = _play(Drift(), getkey())
+    assert transitions.state_descriptor is None
+    assert transitions.next_state_descriptor is None
+
+
+@pytest.mark.parametrize("reward_size", [None, 2])
+def test_episode_return_sums_the_rewards_of_the_episode_so_far(
+    reward_size: int | None, getkey: GetKey
+) -> None:
+    actors, transitions = _play(Clock(reward_size=reward_size), getkey())
+    time = np.asarray(transitions.timestep)
+    first = time * (time + 1) / 2
+    expected = first if reward_size is None else np.stack([first, -2.0 * time], axis=-1)
+    np.testing.assert_array_equal(actors.episode_return, expected)
+
+
+@pytest.mark.parametrize(("mode", "action"), [("random", 0.25), ("sample", 0.5)])
+def test_the_mode_reaches_the_agent(mode: Mode, action: float, getkey: GetKey) -> None:
+    _, transitions = _play(Clock(), getkey(), mode)
+    np.testing.assert_array_equal(
+        transitions.action, np.full((_NUM_STEPS, _NUM_ENVS, 1), action)
+    )
+
+
+def test_environments_are_stepped_with_noise_of_their_own(getkey: GetKey) -> None:
+    _, transitions = _play(Drift(max_steps=100), getkey())
+    moves = transitions.next_observation[..., 0] - transitions.observation[..., 0]
+    assert len(np.unique(np.round(np.asarray(moves), 4))) > 30
+
+
+def test_the_same_key_gives_the_same_transitions(getkey: GetKey) -> None:
+    key = getkey()
+    first, second = (_play(Drift(), jr.clone(key))[1] for _ in range(2))
+    jax.tree.map(np.testing.assert_array_equal, first, second)

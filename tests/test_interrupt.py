@@ -1,0 +1,89 @@
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+import pytest
+
+from eqrl._interrupt import deferred_interrupt
+
+
+@pytest.fixture(autouse=True)
+def default_handler() -> Iterator[None]:
+    """Python's own handler, whatever the test's runner has set."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_nothing_is_pressed_at_first() -> None:
+    with deferred_interrupt() as interrupted:
+        assert not interrupted()
+
+
+def test_one_interrupt_raises_the_flag_and_nothing_else() -> None:
+    with deferred_interrupt() as interrupted:
+        signal.raise_signal(signal.SIGINT)
+        assert interrupted()
+
+
+def test_a_second_interrupt_raises_at_once() -> None:
+    with deferred_interrupt():
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_the_handler_is_put_back() -> None:
+    with deferred_interrupt():
+        assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_the_handler_is_put_back_after_an_exception() -> None:
+    with pytest.raises(RuntimeError), deferred_interrupt():
+        raise RuntimeError
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interrupt_after_it_raises_as_ever() -> None:
+    with deferred_interrupt():
+        pass
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_a_second_use_starts_with_the_flag_down() -> None:
+    with deferred_interrupt():
+        signal.raise_signal(signal.SIGINT)
+    with deferred_interrupt() as interrupted:
+        assert not interrupted()
+
+
+def test_somebody_elses_handler_is_left_alone() -> None:
+    received: list[int] = []
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        del frame
+        received.append(number)
+
+    signal.signal(signal.SIGINT, handler)
+    with deferred_interrupt() as interrupted:
+        signal.raise_signal(signal.SIGINT)
+        assert received == [signal.SIGINT]
+        assert not interrupted()
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_it_does_nothing_outside_the_main_thread() -> None:
+    flags: list[bool] = []
+
+    def use() -> None:
+        with deferred_interrupt() as interrupted:
+            flags.append(interrupted())
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    thread.join()
+    assert flags == [False]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

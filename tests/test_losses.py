@@ -1,0 +1,294 @@
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import Array, Float
+
+from eqrl.losses import (
+    bootstrapped_target,
+    critic_loss,
+    critic_values,
+    sac_actor_loss,
+    sac_next_value,
+    sac_temperature_loss,
+    td3_actor_loss,
+    td3_next_value,
+)
+from tests.toy import (
+    FixedDensity,
+    GetKey,
+    LinearActor,
+    LinearCritic,
+    LinearGaussian,
+    make_linear_actor,
+    make_linear_critic,
+    make_linear_gaussian,
+)
+
+
+def _critics(*weights: tuple[float, float, float]) -> LinearCritic:
+    """Critics of one observation and one action: its weight, the action's, the bias."""
+    observation_weight, action_weight, bias = np.array(weights, np.float32).T
+
+    def make(x: Array, y: Array, z: Array) -> LinearCritic:
+        return LinearCritic(observation_weight=x[None], action_weight=y[None], bias=z)
+
+    return eqx.filter_vmap(make)(observation_weight, action_weight, bias)
+
+
+# On observations 1 and 2 with actions 0.5 and -1 the first critic says
+# 2 * 1 + 4 * 0.5 + 1 = 5 and 2 * 2 - 4 * 1 + 1 = 1,
+# the second -1 + 0 + 3 = 2 and -2 + 0 + 3 = 1.
+_CRITICS = ((2.0, 4.0, 1.0), (-1.0, 0.0, 3.0))
+_OBSERVATION = jnp.array([[1.0], [2.0]])
+_ACTION = jnp.array([[0.5], [-1.0]])
+
+
+def _fixed_policy(observation: Float[Array, " obs"]) -> FixedDensity:
+    # Action 0.5 at observation 1, -1 at observation 2, log-probabilities 0.5 and -3.
+    first = observation[0] == 1
+    return FixedDensity(
+        action=jnp.where(first, 0.5, -1.0)[None], log_prob=jnp.where(first, 0.5, -3.0)
+    )
+
+
+class TestBootstrappedTarget:
+    def test_is_reward_plus_discounted_next_value(self) -> None:
+        target = bootstrapped_target(
+            jnp.array([1.0, -2.0]),
+            jnp.array([False, False]),
+            jnp.array([10.0, 4.0]),
+            0.9,
+        )
+        np.testing.assert_allclose(target, [10.0, 1.6], rtol=1e-6)
+
+    def test_is_the_reward_alone_where_terminated(self) -> None:
+        target = bootstrapped_target(
+            jnp.array([1.0, -2.0]),
+            jnp.array([True, False]),
+            jnp.array([10.0, 4.0]),
+            0.9,
+        )
+        np.testing.assert_allclose(target, [1.0, 1.6], rtol=1e-6)
+
+    @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+    def test_ignores_a_next_value_that_is_not_finite_where_terminated(
+        self, value: float
+    ) -> None:
+        target = bootstrapped_target(
+            jnp.array([1.0]), jnp.array([True]), jnp.array([value]), 0.9
+        )
+        np.testing.assert_array_equal(target, [1.0])
+
+    @pytest.mark.parametrize("argument", [0, 2, 3])
+    def test_passes_no_gradient(self, argument: int) -> None:
+        terminated = jnp.array([False, True])
+
+        def total(value: Array) -> Array:
+            arguments: list[Any] = [jnp.ones(2), terminated, jnp.ones(2), 0.9]
+            arguments[argument] = value
+            return jnp.sum(bootstrapped_target(*arguments))
+
+        at = jnp.full((), 0.9) if argument == 3 else jnp.ones(2)
+        np.testing.assert_array_equal(jax.grad(total)(at), np.zeros(at.shape))
+
+    def test_maps_over_the_discount(self) -> None:
+        targets = jax.vmap(bootstrapped_target, in_axes=(None, None, None, 0))(
+            jnp.ones(1),
+            jnp.array([False]),
+            jnp.full(1, 10.0),
+            jnp.array([0.0, 0.5, 1.0]),
+        )
+        np.testing.assert_allclose(targets, [[1.0], [6.0], [11.0]])
+
+
+class TestCriticLoss:
+    def test_values_have_a_row_for_each_critic(self) -> None:
+        values = critic_values(_critics(*_CRITICS), _OBSERVATION, _ACTION)
+        np.testing.assert_allclose(values, [[5, 1], [2, 1]])
+
+    def test_is_half_the_mean_square_over_batch_and_critics(self) -> None:
+        # Errors to the target (3, 1): 2, 0 and -1, 0; (4 + 0 + 1 + 0) / 4 / 2.
+        loss = critic_loss(
+            _critics(*_CRITICS), _OBSERVATION, _ACTION, jnp.array([3.0, 1.0])
+        )
+        np.testing.assert_allclose(loss, 0.625)
+
+    def test_gradient_is_the_mean_error_times_the_input(self) -> None:
+        gradient = eqx.filter_grad(critic_loss)(
+            _critics(*_CRITICS), _OBSERVATION, _ACTION, jnp.array([3.0, 0.0])
+        )
+        # Errors 2, 1 and -1, 1; the mean is over 4 values.
+        np.testing.assert_allclose(gradient.bias, [0.75, 0.0])
+        np.testing.assert_allclose(gradient.observation_weight, [[1.0], [0.25]])
+        np.testing.assert_allclose(gradient.action_weight, [[0.0], [-0.375]])
+
+    def test_takes_a_single_critic(self) -> None:
+        loss = critic_loss(
+            _critics(_CRITICS[0]), _OBSERVATION, _ACTION, jnp.array([3.0, 1.0])
+        )
+        np.testing.assert_allclose(loss, 1.0)
+
+
+class TestSAC:
+    def test_next_value_is_the_least_value_minus_temperature_times_log_prob(
+        self, getkey: GetKey
+    ) -> None:
+        # min(5, 2) - 0.1 * 0.5 and min(1, 1) + 0.1 * 3
+        value = sac_next_value(
+            _fixed_policy, _critics(*_CRITICS), _OBSERVATION, 0.1, key=getkey()
+        )
+        np.testing.assert_allclose(value, [1.95, 1.3], rtol=1e-6)
+
+    def test_actor_loss_is_temperature_times_log_prob_minus_the_least_value(
+        self, getkey: GetKey
+    ) -> None:
+        # ((0.05 - 2) + (-0.3 - 1)) / 2
+        loss, _ = sac_actor_loss(
+            _fixed_policy, _critics(*_CRITICS), _OBSERVATION, 0.1, key=getkey()
+        )
+        np.testing.assert_allclose(loss, -1.625, rtol=1e-6)
+
+    def test_entropy_is_minus_the_mean_log_prob_of_the_same_actions(
+        self, getkey: GetKey
+    ) -> None:
+        _, metrics = sac_actor_loss(
+            _fixed_policy, _critics(*_CRITICS), _OBSERVATION, 0.1, key=getkey()
+        )
+        assert set(metrics) == {"entropy"}
+        np.testing.assert_allclose(metrics["entropy"], 1.25)
+
+    def test_each_element_of_a_batch_draws_noise_of_its_own(
+        self, getkey: GetKey
+    ) -> None:
+        actor = LinearGaussian(weight=jnp.zeros((1, 1)), log_scale=jnp.zeros(1))
+        value = sac_next_value(
+            actor, _critics((0.0, 1.0, 0.0)), jnp.zeros((5, 1)), 0.0, key=getkey()
+        )
+        assert len(np.unique(value)) == 5
+
+    @pytest.mark.parametrize("argument", [0, 1, 3])
+    def test_next_value_passes_no_gradient(self, argument: int, getkey: GetKey) -> None:
+        actor = make_linear_gaussian(1, 1, key=getkey())
+        arguments = [actor, _critics(*_CRITICS), _OBSERVATION, jnp.full((), 0.1)]
+        key = getkey()
+
+        def total(argument_value: Any) -> Array:
+            arguments[argument] = argument_value
+            return jnp.sum(sac_next_value(*arguments, key=key))
+
+        for leaf in jax.tree.leaves(eqx.filter_grad(total)(arguments[argument])):
+            np.testing.assert_array_equal(leaf, np.zeros_like(leaf))
+
+    def test_actor_loss_differentiates_the_actor_alone(self, getkey: GetKey) -> None:
+        actor = make_linear_gaussian(1, 1, key=getkey())
+        gradient, _ = eqx.filter_grad(sac_actor_loss, has_aux=True)(
+            actor, _critics(*_CRITICS), _OBSERVATION, 0.1, key=getkey()
+        )
+        assert jax.tree.structure(gradient) == jax.tree.structure(actor)
+        assert all(np.all(leaf != 0) for leaf in jax.tree.leaves(gradient))
+
+    def test_temperature_loss_is_temperature_times_excess_entropy(self) -> None:
+        loss = sac_temperature_loss(
+            jnp.log(jnp.array(0.5)), jnp.array([1.0, -2.0]), -1.0
+        )
+        np.testing.assert_allclose(loss, 0.25, rtol=1e-6)  # 0.5 * (2 - 1) / 2
+
+    def test_temperature_gradient_is_temperature_times_excess_entropy(self) -> None:
+        gradient = jax.grad(sac_temperature_loss)(
+            jnp.log(jnp.array(0.5)), jnp.array(2.0), -1.0
+        )
+        np.testing.assert_allclose(gradient, 1.5, rtol=1e-6)
+
+    def test_temperature_loss_passes_no_gradient_to_the_entropy(self) -> None:
+        gradient = jax.grad(sac_temperature_loss, argnums=1)(
+            jnp.zeros(()), jnp.array(2.0), -1.0
+        )
+        np.testing.assert_array_equal(gradient, 0.0)
+
+
+class TestTD3:
+    def test_next_value_without_noise_is_the_least_value_of_the_actors_action(
+        self, getkey: GetKey
+    ) -> None:
+        actor = lambda observation: jnp.where(observation == 1, 0.5, -1.0)
+        value = td3_next_value(
+            actor, _critics(*_CRITICS), _OBSERVATION, 0.0, 0.5, key=getkey()
+        )
+        np.testing.assert_allclose(value, [2, 1])
+
+    def test_noise_has_the_deviation_asked_for(self, getkey: GetKey) -> None:
+        value = td3_next_value(
+            jnp.zeros_like,
+            _critics((0.0, 1.0, 0.0)),
+            jnp.zeros((10_000, 1)),
+            0.1,
+            1.0,
+            key=getkey(),
+        )
+        np.testing.assert_allclose(np.std(value), 0.1, rtol=0.05)
+        np.testing.assert_allclose(np.mean(value), 0.0, atol=0.005)
+
+    def test_noise_is_clipped_either_side_of_zero(self, getkey: GetKey) -> None:
+        value = td3_next_value(
+            jnp.zeros_like,
+            _critics((0.0, 1.0, 0.0)),
+            jnp.zeros((1_000, 1)),
+            5.0,
+            0.25,
+            key=getkey(),
+        )
+        assert np.min(value) == -0.25
+        assert np.max(value) == 0.25
+
+    def test_noisy_action_is_clipped_to_the_box(self, getkey: GetKey) -> None:
+        value = td3_next_value(
+            jnp.ones_like,
+            _critics((0.0, 1.0, 0.0)),
+            jnp.zeros((1_000, 1)),
+            5.0,
+            0.25,
+            key=getkey(),
+        )
+        assert np.max(value) == 1.0
+        assert np.min(value) == 0.75
+
+    @pytest.mark.parametrize("argument", [0, 1, 3])
+    def test_next_value_passes_no_gradient(self, argument: int, getkey: GetKey) -> None:
+        actor = LinearActor(weight=jnp.full((1, 1), 0.1))
+        arguments = [actor, _critics(*_CRITICS), _OBSERVATION, jnp.full((), 0.1), 0.5]
+        key = getkey()
+
+        def total(argument_value: Any) -> Array:
+            arguments[argument] = argument_value
+            return jnp.sum(td3_next_value(*arguments, key=key))
+
+        for leaf in jax.tree.leaves(eqx.filter_grad(total)(arguments[argument])):
+            np.testing.assert_array_equal(leaf, np.zeros_like(leaf))
+
+    def test_actor_loss_is_minus_the_mean_value_of_its_actions(self) -> None:
+        critic = LinearCritic(
+            observation_weight=jnp.array([2.0]),
+            action_weight=jnp.array([4.0]),
+            bias=jnp.array(1.0),
+        )
+        actor = lambda observation: jnp.where(observation == 1, 0.5, -1.0)
+        np.testing.assert_allclose(td3_actor_loss(actor, critic, _OBSERVATION), -3.0)
+
+    def test_actor_gradient_is_the_critics_slope_times_the_actors(
+        self, getkey: GetKey
+    ) -> None:
+        critic = make_linear_critic(1, 1, key=getkey())
+        actor = make_linear_actor(1, 1, key=getkey())
+        gradient = eqx.filter_grad(td3_actor_loss)(actor, critic, _OBSERVATION)
+        weight, slope = float(actor.weight[0, 0]), float(critic.action_weight[0])
+        # d/dw of -mean(slope * tanh(w x)) at x = 1 and 2.
+        expected = -slope * (
+            (1 - math.tanh(weight) ** 2) / 2 + (1 - math.tanh(2 * weight) ** 2)
+        )
+        assert jax.tree.structure(gradient) == jax.tree.structure(actor)
+        np.testing.assert_allclose(gradient.weight, [[expected]], rtol=1e-5)

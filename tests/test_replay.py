@@ -1,0 +1,241 @@
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.lax as lax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from eqrl import Counts, ReplayBuffer, ReplayState
+from tests.toy import GetKey, primitives_with_axis
+
+
+class _Item(eqx.Module):
+    """Says when it was written and of which environment it is."""
+
+    time: Int[Array, "*batch"]
+    vector: Float[Array, "*batch 2"]
+
+
+_ITEM = _Item(
+    time=jax.ShapeDtypeStruct((), jnp.int32),  # pyright: ignore[reportArgumentType]
+    vector=jax.ShapeDtypeStruct((2,), jnp.float32),  # pyright: ignore[reportArgumentType]
+)
+
+
+def _counts(rows_written: int | Array, rows_kept: int = 0) -> Counts:
+    return Counts(
+        updates=jnp.zeros((), int),
+        rows_written=jnp.asarray(rows_written, int),
+        rows_kept=jnp.asarray(rows_kept, int),
+    )
+
+
+def _row(time: Int[Array, ""], num_envs: int) -> _Item:
+    env = jnp.arange(num_envs)
+    vector = jnp.stack([jnp.full(num_envs, time), env], axis=1).astype(float)
+    return _Item(time=jnp.full(num_envs, time), vector=vector)
+
+
+@eqx.filter_jit
+def _write(
+    buffer: ReplayBuffer,
+    state: ReplayState[_Item],
+    start: int | Int[Array, ""],
+    stop: int | Int[Array, ""],
+    rows_kept: int = 0,
+) -> ReplayState[_Item]:
+    """Writes the rows that say `start` to `stop - 1`, `rows_kept` earlier ones kept."""
+
+    def write(time: Int[Array, ""], state: ReplayState[_Item]) -> ReplayState[_Item]:
+        num_envs = state.data.time.shape[0]
+        counts = _counts(time - rows_kept, rows_kept)
+        return buffer.add(state, _row(time, num_envs), counts)
+
+    return lax.fori_loop(start, stop, write, state)
+
+
+@eqx.filter_jit
+def _sample(
+    buffer: ReplayBuffer,
+    state: ReplayState[_Item],
+    rows_written: int | Int[Array, ""],
+    key: PRNGKeyArray,
+    rows_kept: int = 0,
+) -> _Item:
+    return buffer.sample(state, _counts(rows_written, rows_kept), key=key)
+
+
+def _times_of_model(num_written: int, rows: int) -> list[int]:
+    """What a list which drops its oldest element holds in the end."""
+    model: list[int] = []
+    for time in range(num_written):
+        model.append(time)
+        if len(model) > rows:
+            model.pop(0)
+    return model
+
+
+_SHAPES = [
+    # (environments, rows, sequence length)
+    (1, 5, 1),
+    (3, 4, 1),
+    (1, 7, 3),
+    (2, 5, 5),
+    (3, 6, 2),
+]
+
+
+@pytest.mark.parametrize(("num_envs", "rows", "length"), _SHAPES)
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_samples_are_the_runs_of_a_list_that_drops_its_oldest(
+    num_envs: int, rows: int, length: int, data: st.DataObject
+) -> None:
+    num_written = data.draw(st.integers(length, 3 * rows + 1))
+    buffer = ReplayBuffer(
+        capacity=num_envs * rows, batch_size=64, sequence_length=length
+    )
+    state = _write(
+        buffer, buffer.init(_ITEM, num_envs), jnp.array(0), jnp.array(num_written)
+    )
+    sample = _sample(buffer, state, jnp.array(num_written), jr.key(num_written))
+
+    times = np.asarray(sample.time).reshape(64, length)
+    envs = np.asarray(sample.vector)[..., 1].reshape(64, length)
+    model = _times_of_model(num_written, rows)
+    allowed = {
+        tuple(model[start : start + length]) for start in range(len(model) - length + 1)
+    }
+    assert {tuple(run) for run in times.tolist()} <= allowed
+    np.testing.assert_array_equal(envs, np.broadcast_to(envs[:, :1], envs.shape))
+    np.testing.assert_array_equal(
+        np.asarray(sample.vector)[..., 0].reshape(64, length), times
+    )
+
+
+@pytest.mark.parametrize("num_written", [3, 6, 8, 20])
+@pytest.mark.parametrize(("num_envs", "rows", "length"), [(3, 6, 1), (2, 6, 3)])
+def test_all_runs_of_all_environments_are_equally_likely(
+    num_envs: int, rows: int, length: int, num_written: int, getkey: GetKey
+) -> None:
+    size = 8192
+    buffer = ReplayBuffer(
+        capacity=num_envs * rows, batch_size=size, sequence_length=length
+    )
+    state = _write(
+        buffer, buffer.init(_ITEM, num_envs), jnp.array(0), jnp.array(num_written)
+    )
+    sample = _sample(buffer, state, jnp.array(num_written), getkey())
+
+    first = np.asarray(sample.vector).reshape(size, length, 2)[:, 0]
+    num_starts = min(num_written, rows) - length + 1
+    oldest = max(num_written - rows, 0)
+    hits = np.zeros((num_envs, num_starts))
+    np.add.at(hits, (first[:, 1].astype(int), first[:, 0].astype(int) - oldest), 1)
+    expected = size / hits.size
+    chi_square = np.sum((hits - expected) ** 2) / expected
+    freedom = hits.size - 1
+    assert chi_square < freedom + 4 * np.sqrt(2 * freedom)
+
+
+def test_elements_of_a_batch_are_drawn_independently(getkey: GetKey) -> None:
+    # Environment and time must not go together: with 4 environments and 4 rows all 16
+    # pairs occur among 500.
+    buffer = ReplayBuffer(capacity=16, batch_size=500)
+    state = _write(buffer, buffer.init(_ITEM, 4), jnp.array(0), jnp.array(4))
+    sample = _sample(buffer, state, jnp.array(4), getkey())
+    assert len(np.unique(sample.vector, axis=0)) == 16
+
+
+def test_a_batch_of_single_steps_has_no_axis_for_time(getkey: GetKey) -> None:
+    buffer = ReplayBuffer(capacity=10, batch_size=3)
+    state = _write(buffer, buffer.init(_ITEM, 2), jnp.array(0), jnp.array(2))
+    sample = _sample(buffer, state, jnp.array(2), getkey())
+    assert (sample.time.shape, sample.vector.shape) == ((3,), (3, 2))
+
+
+def test_a_batch_of_sequences_has_the_axes_batch_and_time(getkey: GetKey) -> None:
+    buffer = ReplayBuffer(capacity=10, batch_size=3, sequence_length=2)
+    state = _write(buffer, buffer.init(_ITEM, 2), jnp.array(0), jnp.array(2))
+    sample = _sample(buffer, state, jnp.array(2), getkey())
+    assert (sample.time.shape, sample.vector.shape) == ((3, 2), (3, 2, 2))
+
+
+def test_capacity_is_shared_by_the_environments() -> None:
+    state = ReplayBuffer(capacity=11, batch_size=1).init(_ITEM, 2)
+    assert (state.data.time.shape, state.data.vector.shape) == ((2, 5), (2, 5, 2))
+
+
+def test_an_empty_replay_has_the_types_of_its_item() -> None:
+    state = ReplayBuffer(capacity=4, batch_size=1).init(_ITEM, 2)
+    assert state.data.time.dtype == jnp.int32
+    assert state.data.vector.dtype == jnp.float32
+
+
+@pytest.mark.parametrize("rows_before", [2, 4, 7])
+def test_rows_that_were_kept_are_older_than_those_written_since(
+    rows_before: int, getkey: GetKey
+) -> None:
+    buffer = ReplayBuffer(capacity=4, batch_size=100)
+    state = _write(buffer, buffer.init(_ITEM, 1), jnp.array(0), jnp.array(rows_before))
+    state = _write(
+        buffer,
+        state,
+        jnp.array(rows_before),
+        jnp.array(rows_before + 2),
+        rows_kept=rows_before,
+    )
+    sample = _sample(buffer, state, jnp.array(2), getkey(), rows_kept=rows_before)
+    expected = _times_of_model(rows_before + 2, 4)
+    np.testing.assert_array_equal(np.unique(sample.time), expected)
+
+
+def test_add_changes_nothing_where_it_is_not_to_keep() -> None:
+    buffer = ReplayBuffer(capacity=6, batch_size=1)
+    state = _write(buffer, buffer.init(_ITEM, 2), 0, 5)
+    after = buffer.add(state, _row(jnp.array(99), 2), _counts(5), keep=jnp.array(False))
+    assert bool(eqx.tree_equal(state, after))
+
+
+def test_add_writes_where_it_is_to_keep() -> None:
+    buffer = ReplayBuffer(capacity=6, batch_size=1)
+    state = buffer.add(
+        buffer.init(_ITEM, 2), _row(jnp.array(7), 2), _counts(4), keep=jnp.array(True)
+    )
+    np.testing.assert_array_equal(state.data.time, [[0, 7, 0], [0, 7, 0]])
+
+
+def test_members_of_a_population_write_what_each_writes_alone() -> None:
+    buffer = ReplayBuffer(capacity=6, batch_size=1)
+
+    def write(offset: Int[Array, ""], counts: Counts) -> ReplayState[_Item]:
+        item = _row(jnp.array(5), 2)
+        item = dataclasses.replace(item, time=item.time + offset)
+        return buffer.add(buffer.init(_ITEM, 2), item, counts)
+
+    offsets = jnp.array([10, 20, 30])
+    stacked = eqx.filter_vmap(write, in_axes=(0, None))(offsets, _counts(4))
+    for index, offset in enumerate(offsets):
+        alone = write(offset, _counts(4))
+        member = jax.tree.map(lambda x, index=index: x[index], stacked)
+        assert bool(eqx.tree_equal(member, alone))
+
+
+def test_a_population_writes_in_place() -> None:
+    # `vmap` makes a scatter of the update of a slice, which writes in place too; a
+    # choice between two replays would be a `select_n` over all of it.
+    buffer = ReplayBuffer(capacity=2002, batch_size=1)
+
+    def write(state: ReplayState[_Item], keep: Array, counts: Counts) -> ReplayState:
+        return buffer.add(state, _row(jnp.array(5), 2), counts, keep=keep)
+
+    state = eqx.filter_vmap(lambda _: buffer.init(_ITEM, 2))(jnp.arange(3))
+    jaxpr = jax.make_jaxpr(jax.vmap(write, in_axes=(0, 0, None)))(
+        state, jnp.ones(3, bool), _counts(4)
+    )
+    assert primitives_with_axis(jaxpr, 1001) <= {"dynamic_update_slice", "scatter"}

@@ -1,0 +1,819 @@
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.lax as lax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from eqrl import SAC, TD3, Counts, EnvSpec, Trainer, TrainerState, jit_init, jit_run
+from eqrl._check import check_env
+from eqrl.envs import AbstractEnv, Outcome
+from eqrl.nn import Critic, Deterministic, Gaussian
+from tests.toy import (
+    Clock,
+    Drift,
+    DriftState,
+    GetKey,
+    Scribe,
+    equations,
+    primitives_with_axis,
+)
+
+
+_SAC = SAC(
+    actor_lr=1e-2,
+    critic_lr=1e-2,
+    temperature_lr=1e-2,
+    make_actor=Gaussian(hidden_sizes=(8,)),
+    make_critic=Critic(hidden_sizes=(8,)),
+)
+_TD3 = TD3(
+    make_actor=Deterministic(hidden_sizes=(8,)), make_critic=Critic(hidden_sizes=(8,))
+)
+_DRIFT = Drift()
+
+# Two steps of warm-up on each of two environments, then one update an iteration.
+_TRAINER = Trainer(num_envs=2, batch_size=8, capacity=20, warmup_steps=4)
+_TEN_UPDATES = 4 + 2 * 10
+
+_Trained = tuple[TrainerState[Any, Any, Any, Any], Counts, dict[str, Array]]
+
+
+def _train(
+    trainer: Trainer,
+    agent: Any,
+    env: AbstractEnv[Any],
+    chunks: list[int],
+    getkey: GetKey,
+) -> _Trained:
+    """`chunks`: the `num_steps` of each call."""
+    state, counts = jit_init(trainer, agent, env, key=getkey())
+    metrics: dict[str, Array] = {}
+    key = getkey()
+    for num_steps in chunks:
+        state, counts, metrics = jit_run(
+            trainer,
+            agent,
+            env,
+            state,
+            counts,
+            num_steps=num_steps,
+            key=jr.clone(key),
+        )
+    return state, counts, metrics
+
+
+def _numbers(tree: Any) -> list[np.ndarray]:
+    return [
+        np.asarray(
+            jr.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+        )
+        for x in jax.tree.leaves(eqx.filter(tree, eqx.is_array))
+    ]
+
+
+def _assert_same_bits(first: Any, second: Any) -> None:
+    for x, y in zip(_numbers(first), _numbers(second), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+class TestRun:
+    def test_counts_after_it_are_those_of_its_steps(self, getkey: GetKey) -> None:
+        _, counts, _ = _train(_TRAINER, Scribe(), Clock(), [_TEN_UPDATES], getkey)
+        assert (counts.updates, counts.rows_written, counts.rows_kept) == (10, 12, 0)
+
+    def test_agent_observes_every_transition_once(self, getkey: GetKey) -> None:
+        state, _, _ = _train(_TRAINER, Scribe(), Clock(), [_TEN_UPDATES], getkey)
+        assert state.agent.num_observed == _TEN_UPDATES
+
+    def test_warm_up_makes_no_update(self, getkey: GetKey) -> None:
+        state, counts, _ = _train(_TRAINER, Scribe(), Clock(), [4], getkey)
+        assert state.agent.num_updates == 0
+        assert counts.updates == 0
+
+    def test_each_iteration_after_warm_up_makes_an_update(self, getkey: GetKey) -> None:
+        state, _, _ = _train(_TRAINER, Scribe(), Clock(), [_TEN_UPDATES], getkey)
+        assert state.agent.num_updates == 10
+
+    def test_updates_are_numbered_from_zero(self, getkey: GetKey) -> None:
+        state, _, metrics = _train(_TRAINER, Scribe(), Clock(), [_TEN_UPDATES], getkey)
+        assert state.agent.last_step == 9
+        np.testing.assert_allclose(metrics["update"], 4.5)  # The mean of 0, ..., 9.
+
+    def test_updates_go_on_being_numbered_in_the_next_call(
+        self, getkey: GetKey
+    ) -> None:
+        chunks = [_TEN_UPDATES, 4]
+        state, _, metrics = _train(_TRAINER, Scribe(), Clock(), chunks, getkey)
+        assert state.agent.last_step == 11
+        np.testing.assert_allclose(metrics["update"], 10.5)
+
+    def test_warm_up_acts_at_random_and_learning_samples(self, getkey: GetKey) -> None:
+        # `Scribe` acts with 0.25 at random and with 0.5 when it samples.
+        state, _, _ = _train(_TRAINER, Scribe(), Clock(), [10], getkey)
+        actions = np.asarray(state.replay.data.action)[:, :5, 0]
+        np.testing.assert_array_equal(actions, [[0.25, 0.25, 0.5, 0.5, 0.5]] * 2)
+
+    @pytest.mark.parametrize(("warmup_steps", "rows"), [(4, 2), (5, 3), (6, 3)])
+    def test_warm_up_is_rounded_up_to_whole_iterations(
+        self, warmup_steps: int, rows: int, getkey: GetKey
+    ) -> None:
+        trainer = dataclasses.replace(_TRAINER, warmup_steps=warmup_steps)
+        _, counts, _ = _train(trainer, Scribe(), Clock(), [20], getkey)
+        assert counts.updates == 10 - rows
+
+    @pytest.mark.parametrize("updates_per_iteration", [0, 3])
+    def test_an_iteration_has_the_updates_asked_for(
+        self, updates_per_iteration: int, getkey: GetKey
+    ) -> None:
+        trainer = dataclasses.replace(
+            _TRAINER, updates_per_iteration=updates_per_iteration
+        )
+        state, counts, _ = _train(trainer, Scribe(), Clock(), [_TEN_UPDATES], getkey)
+        assert state.agent.num_updates == 10 * updates_per_iteration
+        assert counts.updates == 10 * updates_per_iteration
+
+    def test_an_iteration_has_the_steps_asked_for(self, getkey: GetKey) -> None:
+        # 12 steps of each of 2 environments are 4 iterations of 3, one of them warm-up.
+        trainer = dataclasses.replace(_TRAINER, steps_per_iteration=3)
+        state, counts, _ = _train(trainer, Scribe(), Clock(), [24], getkey)
+        assert state.agent.num_observed == 24
+        assert (counts.rows_written, counts.updates) == (12, 3)
+
+    def test_steps_before_the_first_update_are_all_at_random(
+        self, getkey: GetKey
+    ) -> None:
+        trainer = dataclasses.replace(_TRAINER, steps_per_iteration=3)
+        state, _, _ = _train(trainer, Scribe(), Clock(), [12], getkey)
+        actions = np.asarray(state.replay.data.action)[0, :6, 0]
+        np.testing.assert_array_equal(actions, [0.25] * 3 + [0.5] * 3)
+
+    def test_an_update_samples_up_to_the_newest_transition(
+        self, getkey: GetKey
+    ) -> None:
+        # A replay of three rows has one run of three, of which the last is of time 5.
+        trainer = Trainer(num_envs=1, batch_size=1, capacity=3, warmup_steps=3)
+        env = Clock(longest=1_000_000)
+        state, _, _ = _train(trainer, Scribe(length=3), env, [6], getkey)
+        assert state.agent.last_timestep == 5
+
+    @pytest.mark.parametrize("updates_per_iteration", [1, 5])
+    def test_each_update_has_a_batch_and_a_key_of_its_own(
+        self, updates_per_iteration: int, getkey: GetKey
+    ) -> None:
+        # 15 updates, on 500 transitions and more.
+        trainer = Trainer(
+            batch_size=1,
+            capacity=1000,
+            warmup_steps=500,
+            updates_per_iteration=updates_per_iteration,
+        )
+        num_steps = 500 + 15 // updates_per_iteration
+        env = Clock(longest=1_000_000)
+        state, _, _ = _train(trainer, Scribe(), env, [num_steps], getkey)
+        assert len(np.unique(state.agent.timesteps[:15])) > 12
+        assert len(np.unique(state.agent.draws[:15])) == 15
+
+    @pytest.mark.parametrize("steps_per_iteration", [1, 3])
+    def test_each_step_of_each_environment_has_noise_of_its_own(
+        self, steps_per_iteration: int, getkey: GetKey
+    ) -> None:
+        trainer = dataclasses.replace(
+            _TRAINER, capacity=60, steps_per_iteration=steps_per_iteration
+        )
+        env = Drift(max_steps=1_000)
+        state, _, _ = _train(trainer, Scribe(), env, [60], getkey)
+        data = state.replay.data
+        push = 0.3 * data.action[..., 0]
+        noise = data.next_observation[..., 0] - data.observation[..., 0] - push
+        assert len(np.unique(np.round(np.asarray(noise), 4))) > 55
+
+    def test_a_batch_holds_as_many_sequences_as_asked_for(self, getkey: GetKey) -> None:
+        trainer = Trainer(num_envs=2, batch_size=3, capacity=20, warmup_steps=8)
+        _, _, metrics = _train(trainer, Scribe(length=4), Clock(), [12], getkey)
+        assert metrics["batch_size"] == 3 * 4
+
+    def test_the_ring_holds_the_newest_transitions(self, getkey: GetKey) -> None:
+        env = Clock(longest=1_000_000)
+        state, _, _ = _train(_TRAINER, Scribe(), env, [2 * 23], getkey)
+        times = np.asarray(state.replay.data.timestep)
+        # 23 rows into 10: the last 10 are times 13 to 22, and time 20 is in place 0.
+        np.testing.assert_array_equal(times[0], [20, 21, 22, *range(13, 20)])
+
+    def test_no_steps_change_nothing(self, getkey: GetKey) -> None:
+        first, first_counts, _ = _train(_TRAINER, _SAC, _DRIFT, [10], getkey)
+        kept = _numbers(first)
+        second, second_counts, _ = jit_run(
+            _TRAINER, _SAC, _DRIFT, first, first_counts, num_steps=0, key=getkey()
+        )
+        for before, after in zip(kept, _numbers(second), strict=True):
+            np.testing.assert_array_equal(before, after)
+        assert second_counts.rows_written == 5
+
+    def test_step_is_one_iteration(self, getkey: GetKey) -> None:
+        trainer = dataclasses.replace(_TRAINER, steps_per_iteration=2)
+        state, counts = trainer.init(Scribe(), Clock(), key=getkey())
+        state, counts, _ = trainer.step(Scribe(), Clock(), state, counts, key=getkey())
+        assert counts.rows_written == 2
+        assert state.agent.num_observed == 4
+
+    @pytest.mark.parametrize(
+        "chunks", [[2] * 12, [6, 2, 16], [2, 22]], ids=["ones", "uneven", "in warm-up"]
+    )
+    def test_how_it_is_cut_into_calls_changes_no_bit(
+        self, chunks: list[int], request: pytest.FixtureRequest
+    ) -> None:
+        once = _train(_TRAINER, _SAC, _DRIFT, [_TEN_UPDATES], _same_keys())
+        cut = _train(_TRAINER, _SAC, _DRIFT, chunks, _same_keys())
+        _assert_same_bits(once[:2], cut[:2])
+
+    def test_another_key_gives_another_training(self, getkey: GetKey) -> None:
+        first, _, _ = _train(_TRAINER, _SAC, _DRIFT, [_TEN_UPDATES], _same_keys())
+        second, _, _ = _train(_TRAINER, _SAC, _DRIFT, [_TEN_UPDATES], getkey)
+        assert np.any(
+            first.agent.actor.network.layers[0].weight
+            != second.agent.actor.network.layers[0].weight
+        )
+
+
+class TestMetrics:
+    @pytest.mark.parametrize("reward_size", [None, 2])
+    def test_episodes_that_end_are_averaged(
+        self, reward_size: int | None, getkey: GetKey
+    ) -> None:
+        # All episodes have one step: reward 1, and -2 where there is a second.
+        env = Clock(longest=1, reward_size=reward_size)
+        _, _, metrics = _train(_TRAINER, Scribe(), env, [_TEN_UPDATES], getkey)
+        assert metrics["episode_length"] == 1
+        if reward_size is None:
+            assert metrics["episode_return"] == 1
+        else:
+            assert metrics["episode_return_0"] == 1
+            assert metrics["episode_return_1"] == -2
+
+    def test_length_and_return_are_of_whole_episodes(self, getkey: GetKey) -> None:
+        # Episodes of 5 steps, side by side, four in 20 steps.
+        env = Drift(max_steps=5)
+        trainer = Trainer(num_envs=1, batch_size=1, capacity=40, warmup_steps=40)
+        state, _, metrics = _train(trainer, Scribe(), env, [40], getkey)
+        data = jax.tree.map(lambda x: np.asarray(x[0]), state.replay.data)
+        ends = np.flatnonzero(data.terminated | data.truncated)
+        episodes = np.split(data.reward, ends + 1)[:-1]
+        assert len(episodes) > 4
+        np.testing.assert_allclose(
+            metrics["episode_return"], np.mean([e.sum() for e in episodes]), rtol=1e-5
+        )
+        np.testing.assert_allclose(
+            metrics["episode_length"], np.mean([len(e) for e in episodes]), rtol=1e-6
+        )
+
+    def test_they_are_nan_where_no_episode_ends(self, getkey: GetKey) -> None:
+        env = Clock(longest=1_000_000)
+        _, _, metrics = _train(_TRAINER, Scribe(), env, [_TEN_UPDATES], getkey)
+        assert np.isnan(metrics["episode_return"])
+        assert np.isnan(metrics["episode_length"])
+
+    def test_those_of_updates_are_nan_in_warm_up(self, getkey: GetKey) -> None:
+        _, _, metrics = _train(_TRAINER, Scribe(), Clock(), [4], getkey)
+        assert np.isnan(metrics["update"])
+
+    def test_names_are_those_of_the_agent_and_of_episodes(self, getkey: GetKey) -> None:
+        _, _, metrics = _train(_TRAINER, _SAC, _DRIFT, [_TEN_UPDATES], getkey)
+        assert set(metrics) == {
+            "actor_loss",
+            "critic_loss",
+            "temperature_loss",
+            "temperature",
+            "entropy",
+            "episode_return",
+            "episode_length",
+            "nonfinite",
+        }
+
+
+def _same_keys() -> GetKey:
+    """A `getkey` that gives the same keys whenever it is made."""
+    num_keys = 0
+
+    def getkey() -> PRNGKeyArray:
+        nonlocal num_keys
+        num_keys += 1
+        return jr.fold_in(jr.key(0), num_keys)
+
+    return getkey
+
+
+class TestPopulation:
+    _SIZE = 3
+
+    def _keys(self) -> tuple[PRNGKeyArray, PRNGKeyArray]:
+        return jr.split(jr.key(1), self._SIZE), jr.split(jr.key(2), self._SIZE)
+
+    def _agents(self) -> SAC:
+        rates = jnp.array([1e-3, 1e-2, 3e-2])
+        return eqx.filter_vmap(lambda x: eqx.tree_at(lambda a: a.actor_lr, _SAC, x))(
+            rates
+        )
+
+    def _alone(self, index: int) -> TrainerState[Any, Any, Any, Any]:
+        init_keys, run_keys = self._keys()
+        agent = _member(self._agents(), index)
+        state, counts = jit_init(_TRAINER, agent, _DRIFT, key=init_keys[index])
+        state, _, _ = jit_run(
+            _TRAINER,
+            agent,
+            _DRIFT,
+            state,
+            counts,
+            num_steps=_TEN_UPDATES,
+            key=run_keys[index],
+        )
+        return state
+
+    def _init(self) -> tuple[TrainerState[Any, Any, Any, Any], Counts]:
+        init_keys, _ = self._keys()
+        return eqx.filter_jit(_init_all)(self._agents(), init_keys)
+
+    def test_members_at_once_equal_each_alone(self) -> None:
+        state, counts = self._init()
+        state, counts, metrics = eqx.filter_jit(_run_all)(
+            self._agents(), state, self._keys()[1], counts, _TEN_UPDATES
+        )
+        assert counts.updates.shape == ()
+        assert metrics["critic_loss"].shape == (self._SIZE,)
+        for index in range(self._SIZE):
+            pairs = zip(
+                _numbers(_member(state, index)),
+                _numbers(self._alone(index)),
+                strict=True,
+            )
+            for member, alone in pairs:
+                np.testing.assert_allclose(member, alone, rtol=1e-5, atol=1e-5)
+
+    def test_members_one_after_another_equal_each_alone_bit_for_bit(self) -> None:
+        state, counts = self._init()
+        agents, agent_static = eqx.partition(self._agents(), eqx.is_array)
+
+        def run(arguments: Any) -> Any:
+            agent_arrays, state, key = arguments
+            agent = eqx.combine(agent_arrays, agent_static)
+            return _TRAINER.run(
+                agent, _DRIFT, state, counts, num_steps=_TEN_UPDATES, key=key
+            )[0]
+
+        members = (agents, state, self._keys()[1])
+        state = jax.jit(lambda members: lax.map(run, members))(members)
+        run_alone = jax.jit(run)
+        for index in range(self._SIZE):
+            keys = self._keys()[1]
+            alone = run_alone((*_member(members[:2], index), keys[index]))
+            _assert_same_bits(_member(state, index), alone)
+
+    def test_step_holds_no_second_replay(self) -> None:
+        # With a batched count, or a choice between replays, it would hold several.
+        state, counts, trainer = self._large()
+        run: Any = eqx.filter_jit(_run_all, donate="all-except-first")
+        lowered = run.lower(self._agents(), state, self._keys()[1], counts, 4, trainer)
+        assert _temporary_share(lowered, state) < 0.02
+
+    def test_step_chooses_between_no_two_replays(self) -> None:
+        state, counts, trainer = self._large()
+        jaxpr = jax.make_jaxpr(
+            lambda state, keys, counts: _run_all(
+                self._agents(), state, keys, counts, 4, trainer
+            )
+        )(state, self._keys()[1], counts)
+        rows = trainer.capacity // trainer.num_envs
+        assert primitives_with_axis(jaxpr, rows) <= {"dynamic_update_slice", "scatter"}
+
+    def _large(self) -> tuple[TrainerState[Any, Any, Any, Any], Counts, Trainer]:
+        trainer = dataclasses.replace(_TRAINER, capacity=50_021 * 2)
+        state, counts = eqx.filter_jit(_init_all)(
+            self._agents(), self._keys()[0], trainer
+        )
+        return state, counts, trainer
+
+    def test_delayed_actor_is_not_computed_where_it_is_not_its_turn(
+        self, getkey: GetKey
+    ) -> None:
+        # `policy_delay` must stay a branch where members are mapped over.
+        keys = jr.split(getkey(), 3)
+        agents = eqx.filter_vmap(lambda x: eqx.tree_at(lambda a: a.actor_lr, _TD3, x))(
+            jnp.array([1e-3, 1e-2, 3e-2])
+        )
+        state, counts = eqx.filter_jit(_init_all)(agents, keys)
+        jaxpr = jax.make_jaxpr(
+            lambda state, keys, counts: _run_all(agents, state, keys, counts, 4)
+        )(state, jr.split(getkey(), 3), counts)
+        branches = [
+            len(list(equations(branch)))
+            for equation in equations(jaxpr)
+            if equation.primitive.name == "cond"
+            for branch in equation.params["branches"]
+        ]
+        assert len(branches) == 2
+        assert max(branches) > 10 * max(min(branches), 1)
+
+
+def _temporary_share(lowered: Any, state: TrainerState[Any, Any, Any, Any]) -> float:
+    """What a program holds beside arguments and results, by the size of the replay."""
+    replay_bytes = sum(x.nbytes for x in jax.tree.leaves(state.replay))
+    assert replay_bytes > 1_000_000
+    memory = lowered.compile().compiled.memory_analysis()
+    return memory.temp_size_in_bytes / replay_bytes
+
+
+def _member(stack: Any, index: int) -> Any:
+    return jax.tree.map(lambda x: x[index] if eqx.is_array(x) else x, stack)
+
+
+def _init_all(
+    agents: Any, keys: PRNGKeyArray, trainer: Trainer = _TRAINER
+) -> tuple[TrainerState[Any, Any, Any, Any], Counts]:
+    return eqx.filter_vmap(
+        lambda agent, key: trainer.init(agent, _DRIFT, key=key),
+        out_axes=(eqx.if_array(0), None),
+    )(agents, keys)
+
+
+def _run_all(
+    agents: Any,
+    state: TrainerState[Any, Any, Any, Any],
+    keys: PRNGKeyArray,
+    counts: Counts,
+    num_steps: int,
+    trainer: Trainer = _TRAINER,
+) -> _Trained:
+    return eqx.filter_vmap(
+        lambda agent, state, key: trainer.run(
+            agent, _DRIFT, state, counts, num_steps=num_steps, key=key
+        ),
+        out_axes=(eqx.if_array(0), None, eqx.if_array(0)),
+    )(agents, state, keys)
+
+
+class TestJit:
+    def test_run_deletes_what_it_was_given(self, getkey: GetKey) -> None:
+        # A state that holds a buffer twice could not be donated, and JAX would warn.
+        before, counts = jit_init(_TRAINER, _SAC, _DRIFT, key=getkey())
+        jit_run(_TRAINER, _SAC, _DRIFT, before, counts, num_steps=2, key=getkey())
+        leaves = jax.tree.leaves(eqx.filter(before, eqx.is_array))
+        assert all(leaf.is_deleted() for leaf in leaves)
+
+    @pytest.mark.parametrize("updates_per_iteration", [1, 3])
+    def test_run_holds_no_second_replay(
+        self, updates_per_iteration: int, getkey: GetKey
+    ) -> None:
+        trainer = dataclasses.replace(
+            _TRAINER,
+            capacity=50_021 * 2,
+            updates_per_iteration=updates_per_iteration,
+        )
+        state, counts = jit_init(trainer, _SAC, _DRIFT, key=getkey())
+        run: Any = eqx.filter_jit(
+            lambda key, state, counts: trainer.run(
+                _SAC, _DRIFT, state, counts, num_steps=8, key=key
+            ),
+            donate="all-except-first",
+        )
+        assert _temporary_share(run.lower(getkey(), state, counts), state) < 0.02
+
+    def test_run_leaves_the_agent_alone(self, getkey: GetKey) -> None:
+        state, counts = jit_init(_TRAINER, _SAC, _DRIFT, key=getkey())
+        jit_run(_TRAINER, _SAC, _DRIFT, state, counts, num_steps=2, key=getkey())
+        assert not jnp.asarray(_SAC.discount).is_deleted()
+
+    def test_another_number_of_steps_compiles_nothing_anew(
+        self, getkey: GetKey
+    ) -> None:
+        state, counts = jit_init(_TRAINER, _SAC, _Traced(), key=getkey())
+        num_traces = []
+        for num_steps in (2, 4, 10):
+            state, counts, _ = jit_run(
+                _TRAINER,
+                _SAC,
+                _Traced(),
+                state,
+                counts,
+                num_steps=num_steps,
+                key=getkey(),
+            )
+            num_traces.append(len(_traces))
+        assert num_traces[0] > 0
+        assert num_traces[0] == num_traces[1] == num_traces[2]
+
+    def test_a_number_of_steps_that_is_no_whole_number_of_iterations_is_refused(
+        self, getkey: GetKey
+    ) -> None:
+        state, counts = jit_init(_TRAINER, Scribe(), Clock(), key=getkey())
+        with pytest.raises(ValueError, match=r"`num_steps=3`.*the nearest are 2 and 4"):
+            jit_run(
+                _TRAINER, Scribe(), Clock(), state, counts, num_steps=3, key=getkey()
+            )
+
+
+_traces: list[None] = []
+
+
+class _Traced(AbstractEnv[DriftState]):
+    """`Drift`, which takes note whenever a step is traced."""
+
+    @property
+    def spec(self) -> EnvSpec:
+        return _DRIFT.spec
+
+    def reset(self, *, key: PRNGKeyArray) -> tuple[DriftState, Float[Array, "2"]]:
+        return _DRIFT.reset(key=key)
+
+    def step(
+        self, state: DriftState, action: Float[Array, "1"], *, key: PRNGKeyArray
+    ) -> tuple[DriftState, Outcome]:
+        _traces.append(None)
+        return _DRIFT.step(state, action, key=key)
+
+    def state_descriptor(self, state: DriftState) -> None:
+        return _DRIFT.state_descriptor(state)
+
+
+class _BreaksState(eqx.Module):
+    drift: DriftState
+    num_steps: Any
+
+
+class _Breaks(AbstractEnv[_BreaksState]):
+    """`Drift` without ends, to whose outputs something is added at the step `at`.
+
+    All settings are arrays, so that every test shares one compilation.
+    """
+
+    at: Array = eqx.field(converter=jnp.asarray)
+    reward: Array = eqx.field(default=0.0, converter=jnp.asarray)
+    observation: Array = eqx.field(default=0.0, converter=jnp.asarray)
+
+    @property
+    def spec(self) -> EnvSpec:
+        return EnvSpec(observation_size=2, action_size=1)
+
+    def reset(self, *, key: PRNGKeyArray) -> tuple[_BreaksState, Float[Array, "2"]]:
+        drift, observation = _DRIFT.reset(key=key)
+        return _BreaksState(drift=drift, num_steps=jnp.zeros((), int)), observation
+
+    def step(
+        self, state: _BreaksState, action: Float[Array, "1"], *, key: PRNGKeyArray
+    ) -> tuple[_BreaksState, Outcome]:
+        drift, outcome = _DRIFT.step(state.drift, action, key=key)
+        breaks = state.num_steps == self.at
+        observation = jnp.where(
+            breaks & jnp.array([False, True]),
+            outcome.observation + self.observation,
+            outcome.observation,
+        )
+        reward = jnp.where(breaks, outcome.reward + self.reward, outcome.reward)
+        no = jnp.array(False)
+        return _BreaksState(drift=drift, num_steps=state.num_steps + 1), Outcome(
+            observation=observation, reward=reward, terminated=no, truncated=no
+        )
+
+    def state_descriptor(self, state: _BreaksState) -> None:
+        del state
+        return None
+
+
+class TestNonFinite:
+    @pytest.mark.parametrize("what", ["observation", "reward"])
+    @pytest.mark.parametrize("value", [np.nan, np.inf])
+    def test_everything_stays_as_it_was_before(self, what: str, value: float) -> None:
+        # Row 7 is the first to fail: after 2 rows of warm-up, so in the 6th iteration.
+        env = _Breaks(at=7, **{what: value})
+        broken, _, _ = _train(_TRAINER, _SAC, env, [24], _same_keys())
+        before, _, _ = _train(_TRAINER, _SAC, env, [2 * 7], _same_keys())
+        _assert_same_bits(broken, before)
+
+    def test_the_metric_says_how_many_steps_were_lost(self, getkey: GetKey) -> None:
+        env = _Breaks(at=7, reward=np.nan)
+        _, _, metrics = _train(_TRAINER, _SAC, env, [24], getkey)
+        assert metrics["nonfinite"] == 24 - 2 * 7
+
+    def test_the_metric_is_zero_where_all_is_finite(self, getkey: GetKey) -> None:
+        _, _, metrics = _train(_TRAINER, _SAC, _DRIFT, [24], getkey)
+        assert metrics["nonfinite"] == 0
+
+    def test_metrics_are_of_the_steps_before(self) -> None:
+        env = _Breaks(at=7, reward=np.nan)
+        _, _, broken = _train(_TRAINER, _SAC, env, [24], _same_keys())
+        _, _, before = _train(_TRAINER, _SAC, env, [2 * 7], _same_keys())
+        del broken["nonfinite"], before["nonfinite"]
+        jax.tree.map(np.testing.assert_array_equal, broken, before)
+
+    def test_it_stops_in_warm_up_too(self, getkey: GetKey) -> None:
+        env = _Breaks(at=1, reward=np.nan)
+        state, _, metrics = _train(_TRAINER, Scribe(), env, [24], getkey)
+        assert metrics["nonfinite"] == 22
+        assert (state.agent.num_observed, state.agent.num_updates) == (2, 0)
+
+    def test_steps_before_it_in_its_iteration_are_kept_without_an_update(
+        self, getkey: GetKey
+    ) -> None:
+        # Iterations of 3 rows: warm-up, one with an update, and the third fails in its
+        # second row.
+        trainer = dataclasses.replace(_TRAINER, steps_per_iteration=3)
+        env = _Breaks(at=7, reward=np.nan)
+        state, _, metrics = _train(trainer, Scribe(), env, [24], getkey)
+        assert (state.agent.num_observed, state.agent.num_updates) == (14, 1)
+        assert metrics["nonfinite"] == 24 - 14
+
+    def test_an_agent_that_gives_nan_is_stopped_too(self, getkey: GetKey) -> None:
+        agent = eqx.tree_at(lambda a: a.actor_lr, _SAC, jnp.array(jnp.nan))
+        state, _, metrics = _train(_TRAINER, agent, _DRIFT, [24], getkey)
+        # After 2 rows of warm-up and one more the first update spoils the actor.
+        assert metrics["nonfinite"] == 24 - 6
+        assert np.all(np.isfinite(state.replay.data.action))
+
+    def test_in_a_population_the_other_members_go_on(self) -> None:
+        rates = jnp.array([1e-2, jnp.nan])
+        agents = eqx.filter_vmap(lambda x: eqx.tree_at(lambda a: a.actor_lr, _SAC, x))(
+            rates
+        )
+        keys = jr.split(jr.key(3), 2)
+        state, counts = eqx.filter_jit(_init_all)(agents, keys)
+        state, _, metrics = eqx.filter_jit(_run_all)(
+            agents, state, jr.split(jr.key(4), 2), counts, 24
+        )
+        np.testing.assert_array_equal(metrics["nonfinite"], [0, 18])
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("num_envs", 0),
+            ("batch_size", 0),
+            ("capacity", 0),
+            ("warmup_steps", 0),
+            ("steps_per_iteration", 0),
+            ("updates_per_iteration", -1),
+            ("batch_size", True),
+        ],
+    )
+    def test_counts_out_of_range_are_named(self, name: str, value: Any) -> None:
+        with pytest.raises(ValueError, match=f"`{name}={value}` must be an integer"):
+            Trainer(**{name: value})
+
+    def test_capacity_below_one_transition_an_environment(self) -> None:
+        with pytest.raises(ValueError, match="`capacity=2` is shared by `num_envs=3`"):
+            Trainer(num_envs=3, capacity=2)
+
+    def test_capacity_below_one_sequence_an_environment(self, getkey: GetKey) -> None:
+        trainer = Trainer(num_envs=2, batch_size=1, capacity=6, warmup_steps=6)
+        with pytest.raises(
+            ValueError, match=r"`capacity=6`.*`sequence_length=4`.*at least 8"
+        ):
+            trainer.init(Scribe(length=4), Clock(), key=getkey())
+
+    def test_capacity_below_one_batch(self, getkey: GetKey) -> None:
+        trainer = Trainer(batch_size=11, capacity=10, warmup_steps=4)
+        with pytest.raises(
+            ValueError,
+            match=r"`capacity=10` is less than one batch.*raise `capacity` or lower",
+        ):
+            trainer.init(Scribe(), Clock(), key=getkey())
+
+    def test_warm_up_that_leaves_nothing_to_sample(self, getkey: GetKey) -> None:
+        trainer = Trainer(num_envs=2, batch_size=1, capacity=20, warmup_steps=7)
+        with pytest.raises(
+            ValueError, match=r"`warmup_steps=7` must be at least.*4 \* 2"
+        ):
+            trainer.init(Scribe(length=4), Clock(), key=getkey())
+
+    def test_warm_up_longer_than_the_replay(self, getkey: GetKey) -> None:
+        trainer = Trainer(batch_size=1, capacity=10, warmup_steps=11)
+        with pytest.raises(
+            ValueError, match=r"`warmup_steps=11` is more than `capacity=10`.*Raise"
+        ):
+            trainer.init(Scribe(), Clock(), key=getkey())
+
+    @pytest.mark.parametrize("num_steps", [-2, 3])
+    def test_steps_that_are_no_whole_number_of_iterations(self, num_steps: int) -> None:
+        with pytest.raises(ValueError, match=f"`num_steps={num_steps}`.*2 \\* 1 = 2"):
+            _TRAINER.check_num_steps(num_steps)
+
+    def test_init_checks_the_environment(self, getkey: GetKey) -> None:
+        with pytest.raises(ValueError, match=r"reward.*`spec.reward_size=None`"):
+            _TRAINER.init(Scribe(), _Odd(fault="reward of length one"), key=getkey())
+
+    def test_sequences_that_just_fit_are_accepted(self, getkey: GetKey) -> None:
+        trainer = Trainer(num_envs=2, batch_size=2, capacity=8, warmup_steps=8)
+        trainer.init(Scribe(length=4), Clock(), key=getkey())
+
+
+class _Odd(AbstractEnv[dict[str, Array]]):
+    """An environment with one fault."""
+
+    fault: str = eqx.field(default="", static=True)
+
+    @property
+    def spec(self) -> EnvSpec:
+        return EnvSpec(
+            observation_size=0 if self.fault == "no observation" else 2,
+            action_size=0 if self.fault == "no action" else 1,
+            reward_size=2 if self.fault == "scalar for a vector" else None,
+            state_descriptor_size={
+                "no descriptor": 1,
+                "wrong descriptor": 2,
+                "int descriptor": 1,
+                "right descriptor": 1,
+            }.get(self.fault),
+        )
+
+    def reset(self, *, key: PRNGKeyArray) -> tuple[dict[str, Array], Array]:
+        del key
+        state = {"x": jnp.zeros(2), "time": jnp.zeros((), int)}
+        if self.fault == "more state at reset":
+            state["extra"] = jnp.zeros(())
+        return state, self._observe("reset")
+
+    def step(
+        self, state: dict[str, Array], action: Array, *, key: PRNGKeyArray
+    ) -> tuple[dict[str, Array], Outcome]:
+        del action, key
+        state = {"x": state["x"], "time": state["time"] + 1}
+        if self.fault == "other type of state":
+            state["time"] = state["time"].astype(float)
+        if self.fault == "other shape of state":
+            state["x"] = jnp.zeros(3)
+        reward = (
+            jnp.zeros((1,)) if self.fault == "reward of length one" else jnp.zeros(())
+        )
+        if self.fault == "int reward":
+            reward = reward.astype(int)
+        no = jnp.array(False)
+        # Built past the checks of `Outcome`, which users do not have.
+        outcome = object.__new__(Outcome)
+        for name, value in {
+            "observation": self._observe("step"),
+            "reward": reward,
+            "terminated": no,
+            "truncated": no,
+        }.items():
+            object.__setattr__(outcome, name, value)
+        return state, outcome
+
+    def state_descriptor(self, state: dict[str, Array]) -> Array | None:
+        if self.fault in (
+            "undeclared descriptor",
+            "wrong descriptor",
+            "right descriptor",
+        ):
+            return state["x"][:1]
+        if self.fault == "int descriptor":
+            return state["time"][None]
+        return None
+
+    def _observe(self, where: str) -> Array:
+        if self.fault == f"int observation of {where}":
+            return jnp.zeros(2, int)
+        if self.fault == f"long observation of {where}":
+            return jnp.zeros(3)
+        if self.fault == f"flat observation of {where}":
+            return jnp.zeros(())
+        return jnp.zeros(2)
+
+
+class TestCheckEnv:
+    @pytest.mark.parametrize("fault", ["", "right descriptor"])
+    def test_a_sound_environment_passes(self, fault: str) -> None:
+        check_env(_Odd(fault=fault))
+
+    @pytest.mark.parametrize(
+        ("fault", "message"),
+        [
+            ("no observation", r"`spec.observation_size=0` must be at least 1"),
+            ("no action", r"`spec.action_size=0` must be at least 1"),
+            (
+                "int observation of reset",
+                r"`reset` gives an observation.*int32.*floats",
+            ),
+            ("int observation of step", r"`step` gives an observation.*int32.*floats"),
+            ("long observation of reset", r"`reset`.*shape \(3,\).*shape \(2,\)"),
+            ("long observation of step", r"`step`.*shape \(3,\).*shape \(2,\)"),
+            ("flat observation of reset", r"`reset`.*shape \(\).*flatten"),
+            ("reward of length one", r"shape \(1,\).*length 1 is no scalar"),
+            ("scalar for a vector", r"shape \(\).*`spec.reward_size=2`"),
+            ("int reward", r"reward has.*int32.*floats"),
+            ("more state at reset", r"state changes its structure"),
+            ("other type of state", r"\['time'\].*int32.*after `reset`.*float32"),
+            ("other shape of state", r"\['x'\].*\[2\] after `reset`.*\[3\]"),
+            ("no descriptor", r"`spec.state_descriptor_size=1`.*None"),
+            ("undeclared descriptor", r"`spec.state_descriptor_size=None`"),
+            ("wrong descriptor", r"`state_descriptor`.*shape \(1,\).*shape \(2,\)"),
+            ("int descriptor", r"`state_descriptor`.*int32.*floats"),
+        ],
+    )
+    def test_each_fault_is_named(self, fault: str, message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            check_env(_Odd(fault=fault))

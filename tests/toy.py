@@ -1,0 +1,359 @@
+"""Small environments, agents and networks whose behavior can be worked out by hand."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from eqrl import AbstractAgent, EnvSpec, Metrics, Mode, Transition
+from eqrl.envs import AbstractEnv, Outcome
+from eqrl.nn import AbstractDensity, AbstractPolicy, TanhNormal
+
+
+GetKey = Callable[[], PRNGKeyArray]
+
+
+class ClockState(eqx.Module):
+    """When it is, and when the episode ends."""
+
+    time: Int[Array, ""]
+    length: Int[Array, ""]
+
+
+class Clock(AbstractEnv[ClockState]):
+    """Counts its steps, whatever is done.
+
+    It observes the time and the episode's length, which is drawn at the reset. The step
+    that leaves time t is worth t + 1 (and, where there are two rewards, -2), so an
+    episode of length n is worth n (n + 1) / 2; steps after its end are worth 1000.
+    """
+
+    longest: int = eqx.field(default=4, static=True)
+    terminates: bool = eqx.field(default=True, static=True)
+    reward_size: int | None = eqx.field(default=None, static=True)
+    has_limit: bool = eqx.field(default=True, static=True)
+
+    @property
+    def spec(self) -> EnvSpec:
+        return EnvSpec(
+            observation_size=2,
+            action_size=1,
+            reward_size=self.reward_size,
+            state_descriptor_size=1,
+            max_steps=self.longest if self.has_limit else None,
+        )
+
+    def reset(self, *, key: PRNGKeyArray) -> tuple[ClockState, Float[Array, "2"]]:
+        length = jr.randint(key, (), 1, self.longest + 1)
+        state = ClockState(time=jnp.zeros((), int), length=length)
+        return state, _observe_clock(state)
+
+    def step(
+        self, state: ClockState, action: Float[Array, "1"], *, key: PRNGKeyArray
+    ) -> tuple[ClockState, Outcome]:
+        del action, key
+        reward = (state.time + 1).astype(float)
+        reward = jnp.where(state.time < state.length, reward, 1000.0)
+        if self.reward_size is not None:
+            reward = jnp.stack([reward, jnp.full((), -2.0)])
+        state = ClockState(time=state.time + 1, length=state.length)
+        over = state.time >= state.length
+        outcome = Outcome(
+            observation=_observe_clock(state),
+            reward=reward,
+            terminated=over & self.terminates,
+            truncated=over & (not self.terminates),
+        )
+        return state, outcome
+
+    def state_descriptor(self, state: ClockState) -> Float[Array, "1"]:
+        return 10.0 * state.time.astype(float)[None]
+
+
+def _observe_clock(state: ClockState) -> Float[Array, "2"]:
+    return jnp.stack([state.time, state.length]).astype(float)
+
+
+class DriftState(eqx.Module):
+    """Where a point on a line is, and since when."""
+
+    position: Float[Array, ""]
+    time: Int[Array, ""]
+
+
+class Drift(AbstractEnv[DriftState]):
+    """A point on a line which drifts at random and which actions push.
+
+    It observes its position and the time. The reward is minus the squared distance from
+    zero. Beyond 2 the episode terminates; after `max_steps` it is truncated.
+    """
+
+    max_steps: int = eqx.field(default=5, static=True)
+
+    @property
+    def spec(self) -> EnvSpec:
+        return EnvSpec(observation_size=2, action_size=1, max_steps=self.max_steps)
+
+    def reset(self, *, key: PRNGKeyArray) -> tuple[DriftState, Float[Array, "2"]]:
+        state = DriftState(position=jr.normal(key), time=jnp.zeros((), int))
+        return state, _observe_drift(state)
+
+    def step(
+        self, state: DriftState, action: Float[Array, "1"], *, key: PRNGKeyArray
+    ) -> tuple[DriftState, Outcome]:
+        position = state.position + 0.3 * action[0] + 0.3 * jr.normal(key)
+        state = DriftState(position=position, time=state.time + 1)
+        terminated = jnp.abs(position) > 2
+        outcome = Outcome(
+            observation=_observe_drift(state),
+            reward=-(position**2),
+            terminated=terminated,
+            truncated=(state.time >= self.max_steps) & ~terminated,
+        )
+        return state, outcome
+
+    def state_descriptor(self, state: DriftState) -> None:
+        del state
+        return None
+
+
+def _observe_drift(state: DriftState) -> Float[Array, "2"]:
+    return jnp.stack([state.position, state.time.astype(float)])
+
+
+class ScribeState(eqx.Module):
+    """How often a scribe was called, and with what.
+
+    Of each update it has the step, the timesteps of the first element of the batch and
+    a draw from the key.
+    """
+
+    num_observed: Int[Array, ""]
+    num_updates: Int[Array, ""]
+    last_step: Int[Array, ""]
+    last_timestep: Int[Array, ""]
+    timesteps: Int[Array, "16"]
+    draws: Float[Array, "16"]
+
+
+class ScribeMemory(eqx.Module):
+    """Which environment it is, a number drawn for the episode, and steps since then."""
+
+    index: Int[Array, ""]
+    skill: Float[Array, ""]
+    age: Int[Array, ""]
+
+
+class Scribe(AbstractAgent[ScribeState, ScribeMemory, ScribeMemory]):
+    """Learns nothing and writes down everything.
+
+    It acts with 0.25 at random, 0.5 when it samples, and with its skill when greedy.
+    Its extras are its memory before the step.
+    """
+
+    length: int = eqx.field(default=1, static=True)
+
+    @property
+    def sequence_length(self) -> int:
+        return self.length
+
+    def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> ScribeState:
+        del spec, key
+        return ScribeState(
+            num_observed=jnp.zeros((), int),
+            num_updates=jnp.zeros((), int),
+            last_step=jnp.full((), -1),
+            last_timestep=jnp.full((), -1),
+            timesteps=jnp.full(16, -1),
+            draws=jnp.zeros(16),
+        )
+
+    def begin(
+        self,
+        state: ScribeState,
+        spec: EnvSpec,
+        *,
+        index: Int[Array, ""],
+        key: PRNGKeyArray,
+    ) -> ScribeMemory:
+        del state, spec
+        skill = jr.uniform(key, minval=-1, maxval=1)
+        return ScribeMemory(index=index, skill=skill, age=jnp.zeros((), int))
+
+    def act(
+        self,
+        state: ScribeState,
+        memory: ScribeMemory,
+        observation: Float[Array, " obs"],
+        *,
+        mode: Mode,
+        key: PRNGKeyArray,
+    ) -> tuple[Float[Array, " act"], ScribeMemory, ScribeMemory]:
+        del state, observation, key
+        actions = {
+            "random": jnp.full((), 0.25),
+            "sample": jnp.full((), 0.5),
+            "greedy": memory.skill,
+        }
+        after = ScribeMemory(index=memory.index, skill=memory.skill, age=memory.age + 1)
+        return actions[mode][None], after, memory
+
+    def observe(
+        self, state: ScribeState, transitions: Transition[ScribeMemory]
+    ) -> ScribeState:
+        return dataclasses.replace(
+            state, num_observed=state.num_observed + transitions.reward.shape[0]
+        )
+
+    def update(
+        self,
+        state: ScribeState,
+        batch: Transition[ScribeMemory],
+        *,
+        step: Int[Array, ""],
+        key: PRNGKeyArray,
+    ) -> tuple[ScribeState, Metrics]:
+        timesteps = batch.timestep.reshape(batch.reward.shape[0], -1)
+        state = ScribeState(
+            num_observed=state.num_observed,
+            num_updates=state.num_updates + 1,
+            last_step=step,
+            last_timestep=timesteps[0, -1],
+            timesteps=state.timesteps.at[step % 16].set(timesteps[0, 0]),
+            draws=state.draws.at[step % 16].set(jr.uniform(key)),
+        )
+        return state, {
+            "update": step.astype(float),
+            "batch_size": jnp.full((), float(batch.reward.size)),
+        }
+
+
+class LinearCritic(eqx.Module):
+    """`observation_weight . observation + action_weight . action + bias`."""
+
+    observation_weight: Float[Array, " obs"]
+    action_weight: Float[Array, " act"]
+    bias: Float[Array, ""]
+
+    def __call__(
+        self, observation: Float[Array, " obs"], action: Float[Array, " act"]
+    ) -> Float[Array, ""]:
+        return (
+            jnp.dot(self.observation_weight, observation)
+            + jnp.dot(self.action_weight, action)
+            + self.bias
+        )
+
+
+def make_linear_critic(
+    observation_size: int, action_size: int, *, key: PRNGKeyArray
+) -> LinearCritic:
+    observation_key, action_key, bias_key = jr.split(key, 3)
+    return LinearCritic(
+        observation_weight=jr.normal(observation_key, (observation_size,)),
+        action_weight=jr.normal(action_key, (action_size,)),
+        bias=jr.normal(bias_key),
+    )
+
+
+class LinearActor(eqx.Module):
+    """`tanh(weight observation)`."""
+
+    weight: Float[Array, "act obs"]
+
+    def __call__(self, observation: Float[Array, " obs"]) -> Float[Array, " act"]:
+        return jnp.tanh(self.weight @ observation)
+
+
+def make_linear_actor(
+    observation_size: int, action_size: int, *, key: PRNGKeyArray
+) -> LinearActor:
+    return LinearActor(weight=jr.normal(key, (action_size, observation_size)))
+
+
+class LinearGaussian(AbstractPolicy[TanhNormal]):
+    """A tanh-normal with mean `weight observation` and a scale of its own."""
+
+    weight: Float[Array, "act obs"]
+    log_scale: Float[Array, " act"]
+
+    def __call__(self, observation: Float[Array, " obs"]) -> TanhNormal:
+        return TanhNormal(mean=self.weight @ observation, log_scale=self.log_scale)
+
+
+def make_linear_gaussian(
+    observation_size: int, action_size: int, *, key: PRNGKeyArray
+) -> LinearGaussian:
+    weight_key, scale_key = jr.split(key)
+    return LinearGaussian(
+        weight=jr.normal(weight_key, (action_size, observation_size)),
+        log_scale=0.3 * jr.normal(scale_key, (action_size,)),
+    )
+
+
+class FixedDensity(AbstractDensity):
+    """Always the same action, of which it states a log-probability."""
+
+    action: Float[Array, " act"]
+    log_prob: Float[Array, ""]
+
+    def sample(self, *, key: PRNGKeyArray) -> Float[Array, " act"]:
+        del key
+        return self.action
+
+    def sample_and_log_prob(
+        self, *, key: PRNGKeyArray
+    ) -> tuple[Float[Array, " act"], Float[Array, ""]]:
+        del key
+        return self.action, self.log_prob
+
+    def mode(self) -> Float[Array, " act"]:
+        return self.action
+
+
+def random_transitions(
+    key: PRNGKeyArray, size: int, *, observation_size: int, action_size: int
+) -> Transition[None]:
+    """A batch with the leading axis `(size,)`, of which about half terminate."""
+    keys = jr.split(key, 5)
+    return Transition(
+        observation=jr.normal(keys[0], (size, observation_size)),
+        action=jr.uniform(keys[1], (size, action_size), minval=-1, maxval=1),
+        reward=jr.normal(keys[2], (size,)),
+        next_observation=jr.normal(keys[3], (size, observation_size)),
+        terminated=jr.bernoulli(keys[4], 0.5, (size,)),
+        truncated=jnp.zeros((size,), bool),
+        timestep=jnp.zeros((size,), int),
+        state_descriptor=None,
+        next_state_descriptor=None,
+        extras=None,
+    )
+
+
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """All equations of a jaxpr, those of the jaxprs within it too."""
+    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        yield equation
+        for parameter in jax.tree.leaves(
+            equation.params, is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")
+        ):
+            if hasattr(parameter, "eqns") or hasattr(parameter, "jaxpr"):
+                yield from equations(parameter)
+
+
+def primitives_with_axis(jaxpr: Any, size: int) -> set[str]:
+    """Names of the primitives that give an array with an axis of this size.
+
+    Loops, branches and calls are looked into, and not themselves named.
+    """
+    return {
+        equation.primitive.name
+        for equation in equations(jaxpr)
+        if any(size in getattr(out.aval, "shape", ()) for out in equation.outvars)
+        and equation.primitive.name not in ("jit", "while", "scan", "cond")
+    }
