@@ -134,11 +134,11 @@ class TestEvaluate:
     def test_no_episodes_are_refused(self, getkey: GetKey) -> None:
         agent, env = Scribe(), Clock()
         state = agent.init(env.spec, key=getkey())
-        with pytest.raises(ValueError, match="`num_episodes=0` must be .*at least 1"):
+        with pytest.raises(ValueError, match=r"`num_episodes=0` must be .*at least 1"):
             evaluate(agent, state, env, num_episodes=0, key=getkey())
 
     def test_max_steps_below_one_is_refused(self, getkey: GetKey) -> None:
-        with pytest.raises(ValueError, match="`max_steps=0` must be .*at least 1"):
+        with pytest.raises(ValueError, match=r"`max_steps=0` must be .*at least 1"):
             _evaluate(Clock(), getkey, max_steps=0)
 
     def test_a_population_is_evaluated_under_vmap(self, getkey: GetKey) -> None:

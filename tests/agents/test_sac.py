@@ -345,7 +345,7 @@ class TestInit:
             SAC(initial_temperature=0.0)
 
     def test_no_critics_are_refused(self) -> None:
-        with pytest.raises(ValueError, match="`num_critics=0` must be .*at least 1"):
+        with pytest.raises(ValueError, match=r"`num_critics=0` must be .*at least 1"):
             SAC(num_critics=0)
 
     def test_optimizers_for_some_of_the_parts_are_refused(self) -> None:
