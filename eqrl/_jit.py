@@ -33,7 +33,9 @@ def _donated_run(
     counts: Counts,
 ) -> tuple[TrainerState[Any, Any, Any, Any], Counts, Metrics]:
     trainer, agent, env, num_steps, key = kept
-    return trainer.run(agent, env, state, counts, num_steps=num_steps, key=key)
+    return trainer.run(
+        agent, env, state, counts, num_steps=num_steps, key=key, alone=True
+    )
 
 
 def jit_run(

@@ -158,6 +158,7 @@ class Trainer(eqx.Module):
         *,
         num_steps: int | Int[Array, ""],
         key: PRNGKeyArray,
+        alone: bool = False,
     ) -> tuple[TrainerState[State, EnvState, Memory, Extras], Counts, Metrics]:
         """A number of iterations.
 
@@ -170,6 +171,8 @@ class Trainer(eqx.Module):
         - `key`: the same at each call of one training. What is drawn at a step depends
             on `key` and `counts` only, so how a training is cut into calls makes no
             difference.
+        - `alone`: promises that this is not mapped over by `vmap`, which is faster and
+            makes no other difference.
 
         **Returns:**
 
@@ -196,7 +199,7 @@ class Trainer(eqx.Module):
             progress = self._collect(
                 agent, env, progress, before, mode="sample", key=interact_key
             )
-            return self._learn(agent, progress, before, key=update_key)
+            return self._learn(agent, progress, before, key=update_key, alone=alone)
 
         names = self._metric_names(agent, state, counts, key=update_key)
         progress = _Progress(
@@ -300,7 +303,12 @@ class Trainer(eqx.Module):
         counts: Counts,
         *,
         key: PRNGKeyArray,
+        alone: bool,
     ) -> _Progress:
+        # Nothing is learnt behind a failure. Alone, no update is made. Mapped over a
+        # population, a number of updates of each member's own would make the number of
+        # the update a member's own as well, so what is learnt is thrown away, which
+        # costs some percent.
         buffer = self._buffer(agent)
         filled = eqx.tree_at(
             lambda c: c.rows_written,
@@ -319,14 +327,14 @@ class Trainer(eqx.Module):
             sample_key, update_key = jr.split(jr.fold_in(key, step))
             batch = buffer.sample(replay, filled, key=sample_key)
             new_state, metrics = agent.update(state, batch, step=step, key=update_key)
-            # What is learnt behind a failure is thrown away: mapped over a population,
-            # a `cond` would become a `select` of all it reads, replay included.
-            return tree_where(going_on, (new_state, averages.add(metrics)), carry)
+            after = (new_state, averages.add(metrics))
+            return after if alone else tree_where(going_on, after, carry)
 
         # XLA unrolls a loop that it knows to be short, and then fuses the write of a
         # row into the reads of a batch, for which it keeps, so copies, the replay from
         # before the write. It does not know that this condition always holds.
-        num_updates = jnp.where(counts.updates >= 0, self.updates_per_iteration, 0)
+        possible = going_on if alone else counts.updates >= 0
+        num_updates = jnp.where(possible, self.updates_per_iteration, 0)
         agent_state, averages = filter_fori_loop(
             0, num_updates, update, (progress.state.agent, progress.averages)
         )
