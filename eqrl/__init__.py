@@ -36,6 +36,17 @@ from ._evaluate import (
 )
 from ._interact import Actors as Actors, interact as interact, start as start
 from ._jit import jit_init as jit_init, jit_run as jit_run
+from ._population import (
+    PBT as PBT,
+    AbstractPrior as AbstractPrior,
+    LogUniform as LogUniform,
+    OneMinus as OneMinus,
+    PopulationSolution as PopulationSolution,
+    Uniform as Uniform,
+    best as best,
+    member as member,
+    train_population as train_population,
+)
 from ._progress import ProgressBar as ProgressBar
 from ._render import render as render
 from ._replay import (
@@ -44,6 +55,7 @@ from ._replay import (
     ReplayState as ReplayState,
 )
 from ._run import load_run as load_run
+from ._stacked import Stacked as Stacked
 from ._train import (
     NonFiniteError as NonFiniteError,
     Solution as Solution,

@@ -4,8 +4,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+from jaxtyping import Array, PRNGKeyArray
 
+from ._agents import AbstractAgent
 from ._data import EnvSpec
+from ._interact import Actors
 from .envs import AbstractEnv
 
 
@@ -108,11 +111,26 @@ def _described(value: Any) -> str:
     return f"the Python type {type(value).__name__}"
 
 
-def check_action(action: Any, spec: EnvSpec) -> None:
+def check_action(
+    agent: AbstractAgent[Any, Any, Any],
+    state: Any,
+    actors: Actors[Any, Any],
+    spec: EnvSpec,
+    *,
+    key: PRNGKeyArray,
+) -> None:
     """Raises a `ValueError` where an agent's actions do not fit the environment."""
-    if action.shape[1:] != (spec.action_size,):
+
+    def act(actor: Actors[Any, Any]) -> Array:
+        action, _, _ = agent.act(
+            state, actor.memory, actor.observation, mode="sample", key=key
+        )
+        return action
+
+    shape = eqx.filter_eval_shape(eqx.filter_vmap(act), actors).shape[1:]
+    if shape != (spec.action_size,):
         raise ValueError(
-            f"`act` gives actions of shape {action.shape[1:]}, but `spec.action_size="
+            f"`act` gives actions of shape {shape}, but `spec.action_size="
             f"{spec.action_size}` asks for {(spec.action_size,)}."
         )
 

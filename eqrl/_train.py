@@ -77,10 +77,10 @@ class TrainingInterrupted(KeyboardInterrupt):
 
     **Attributes:**
 
-    - `solution`: what was reached, from which `train` can go on.
+    - `solution`: what was reached; from a `Solution`, `train` can go on.
     """
 
-    def __init__(self, solution: Solution[Any, Any, Any, Any]) -> None:
+    def __init__(self, solution: Any) -> None:
         super().__init__(
             "Training was interrupted; the `solution` of this error is what it reached."
         )

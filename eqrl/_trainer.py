@@ -120,7 +120,7 @@ class Trainer(eqx.Module):
         agent_key, start_key = jr.split(key)
         state = agent.init(env.spec, key=agent_key)
         actors = start(agent, state, env, num_envs=self.num_envs, key=start_key)
-        check_action(self._action(agent, state, actors, key=start_key), env.spec)
+        check_action(agent, state, actors, env.spec, key=start_key)
         _, transitions = eqx.filter_eval_shape(
             interact, agent, state, env, actors, mode="sample", key=start_key
         )
@@ -365,22 +365,6 @@ class Trainer(eqx.Module):
         shapes = eqx.filter_eval_shape(metrics, state, counts, key)
         check_metrics(shapes)
         return list(shapes)
-
-    def _action(
-        self,
-        agent: AbstractAgent[Any, Any, Any],
-        state: Any,
-        actors: Actors[Any, Any],
-        *,
-        key: PRNGKeyArray,
-    ) -> jax.ShapeDtypeStruct:
-        def act(actor: Actors[Any, Any]) -> Array:
-            action, _, _ = agent.act(
-                state, actor.memory, actor.observation, mode="sample", key=key
-            )
-            return action
-
-        return eqx.filter_eval_shape(eqx.filter_vmap(act), actors)
 
     def _buffer(self, agent: AbstractAgent[Any, Any, Any]) -> ReplayBuffer:
         return ReplayBuffer(

@@ -24,15 +24,15 @@ _FILES = sorted(_SOURCE.rglob("*.py"))
 # A module imports from lines above its own only; modules side by side do not import
 # each other. A package stands here for all that is in it.
 _ORDER = (
-    ("_custom_types", "_interrupt"),
+    ("_custom_types", "_interrupt", "_stacked"),
     ("_data", "_tree", "_ranges", "_control_flow", "_averages"),
     ("nn",),
     ("losses",),
     ("_agents", "envs"),
     ("_rewards",),
     ("_replay",),
-    ("_interact", "_check"),
-    ("_evaluate", "_monitor"),
+    ("_interact",),
+    ("_check", "_evaluate", "_monitor"),
     ("_trainer",),
     ("_jit",),
     ("_train", "_checkpoint"),

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 import eqrl
 from eqrl import nn
-from eqrl._check import check_action, check_metrics
+from eqrl._check import check_metrics
 from eqrl._ranges import check_integer
 from eqrl.envs import Point
 
@@ -117,9 +117,10 @@ def test_a_vector_reward_is_refused_by_an_agent_that_takes_scalars(
 
 
 class Askew(eqrl.AbstractMarkovAgent[None]):
-    """Learns nothing, and reports what it is given."""
+    """Acts in as many dimensions as it is told, and reports what it is told."""
 
     metrics: Any = eqx.field(default=None, static=True)
+    action_size: int = eqx.field(default=2, static=True)
 
     def init(self, spec: eqrl.EnvSpec, *, key: PRNGKeyArray) -> None:
         del spec, key
@@ -129,7 +130,9 @@ class Askew(eqrl.AbstractMarkovAgent[None]):
 
         def policy(observation: Float[Array, " obs"]) -> nn.ClippedNormal:
             del observation
-            return nn.ClippedNormal(mean=jnp.zeros(2), scale=jnp.ones(()))
+            return nn.ClippedNormal(
+                mean=jnp.zeros(self.action_size), scale=jnp.ones(())
+            )
 
         return policy
 
@@ -146,9 +149,10 @@ def run_askew(agent: Askew, *, key: PRNGKeyArray) -> None:
     eqrl.train(agent, Point(), trainer, num_steps=8, key=key)
 
 
-def test_actions_that_do_not_fit_the_environment_are_refused() -> None:
+def test_actions_that_do_not_fit_the_environment_are_refused(getkey: GetKey) -> None:
+    agent = Askew(metrics=("loss", ()), action_size=3)
     with pytest.raises(ValueError, match=r"`act` gives actions of shape \(3,\)"):
-        check_action(jax.ShapeDtypeStruct((4, 3), jnp.float32), SPEC)
+        run_askew(agent, key=getkey())
 
 
 @pytest.mark.parametrize("name", ["step", "nonfinite"])

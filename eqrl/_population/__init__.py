@@ -1,0 +1,12 @@
+from .pbt import PBT as PBT
+from .prior import (
+    AbstractPrior as AbstractPrior,
+    LogUniform as LogUniform,
+    OneMinus as OneMinus,
+    Uniform as Uniform,
+)
+from .stack import best as best, member as member
+from .train import (
+    PopulationSolution as PopulationSolution,
+    train_population as train_population,
+)

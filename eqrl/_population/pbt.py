@@ -1,0 +1,278 @@
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
+
+import equinox as eqx
+import jax
+import jax.lax as lax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
+
+from .._custom_types import FloatLike
+from .._ranges import check_integer, check_range
+from .._stacked import Stacked
+from .._trainer import TrainerState
+from .._tree import hyperparameter
+from .prior import AbstractPrior
+from .stack import size_of
+
+
+Agent = TypeVar("Agent")
+State = TypeVar("State")
+Selection = Literal["truncation", "tournament"]
+
+
+class PBT(eqx.Module):
+    """Population based training: members copy better ones and vary what they copied.
+
+    It works on stacks, so for every agent, nested ones too. Differences from the paper:
+    the numbers that are replaced and that are copied from are given, not 20 % each; a
+    perturbation is made in the coordinates of the prior and stays in its range.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{jaderberg2017population,
+            title={Population Based Training of Neural Networks},
+            author={Jaderberg, Max and Dalibard, Valentin and Osindero, Simon and
+                Czarnecki, Wojciech M. and Donahue, Jeff and Razavi, Ali and
+                Vinyals, Oriol and Green, Tim and Dunning, Iain and Simonyan, Karen and
+                Fernando, Chrisantha and Kavukcuoglu, Koray},
+            journal={arXiv:1711.09846},
+            year={2017},
+        }
+        ```
+    """
+
+    where: Callable[[Any], Any] = eqx.field(static=True)
+    priors: tuple[AbstractPrior, ...]
+    num_replaced: int = eqx.field(default=2, static=True)
+    num_elite: int = eqx.field(default=2, static=True)
+    resample_probability: FloatLike = hyperparameter(0.25)
+    selection: Selection = eqx.field(default="truncation", static=True)
+    copy_replay: bool = eqx.field(default=True, static=True)
+
+    def __check_init__(self) -> None:
+        check_integer("num_replaced", self.num_replaced, least=0)
+        check_integer("num_elite", self.num_elite, least=1)
+        check_range("resample_probability", self.resample_probability, low=0, high=1)
+        if self.selection not in ("truncation", "tournament"):
+            raise ValueError(
+                f"`selection={self.selection!r}` must be 'truncation' or 'tournament'."
+            )
+
+    def init(
+        self, agent: Agent, size: int, *, key: PRNGKeyArray
+    ) -> Stacked[Agent, "population"]:
+        """A stack of agents, alike but for the hyperparameters drawn from the priors.
+
+        **Arguments:**
+
+        - `agent`: a single one; what `where` does not select is taken from it.
+        - `size`: members, at least `num_elite + num_replaced`.
+        - `key`: for the draws.
+
+        Raises a `ValueError` where `where`, `priors` and the sizes do not fit.
+        """
+        self._check_size(size)
+        self._check_where(agent)
+        agents = jax.tree.map(
+            lambda x: jnp.broadcast_to(x, (size, *x.shape)) if eqx.is_array(x) else x,
+            agent,
+        )
+        values = jax.vmap(self._sample)(jr.split(key, size))
+        return eqx.tree_at(self.where, agents, values)
+
+    def exploit(
+        self,
+        agents: Stacked[Agent, "population"],
+        states: Stacked[State, "population"],
+        scores: Float[Array, " population"],
+        *,
+        key: PRNGKeyArray,
+    ) -> tuple[
+        Stacked[Agent, "population"],
+        Stacked[State, "population"],
+        Int[Array, " population"],
+    ]:
+        """Replaces the worst members by children of better ones.
+
+        A member whose score is not finite is the worst, and nobody's parent. Under
+        `"truncation"` the `num_replaced` worst get a parent each, drawn from the
+        `num_elite` best; under `"tournament"` every member meets another, drawn from
+        all, and is replaced if that one is better, but at most the `num_replaced` worst
+        of those who lose.
+
+        **Arguments:**
+
+        - `agents`, `states`: of the population; `states` may be any stack, such as of
+            `TrainerState`.
+        - `scores`: what to rank by, higher is better.
+        - `key`: for parents and for what is varied; each child has draws of its own.
+
+        **Returns:**
+
+        The agents and the states after it, and the index of each member's parent, its
+        own where it was kept.
+        """
+        size = size_of(states)
+        self._check_size(size)
+        if self.num_replaced == 0:
+            return agents, states, jnp.arange(size)
+        parent_key, vary_key = jr.split(key)
+        finite = jnp.isfinite(scores)
+        ranked = jnp.where(finite, scores, -jnp.inf)
+        # From the worst to the best, so that nobody is overwritten before it is copied.
+        order = jnp.argsort(ranked)
+        if self.selection == "truncation":
+            parents = self._elite_parents(ranked, order, key=parent_key)
+        else:
+            parents = self._opponents(ranked, order, key=parent_key)
+        replaced = parents != jnp.arange(size)
+        # Those who are replaced, still from the worst to the best.
+        children = order[jnp.argsort(~replaced[order])][: self.num_replaced]
+        agents = _copy_members(agents, children, parents)
+        agents = self._vary(agents, replaced, jr.split(vary_key, size))
+        copied = _copy_members(states, children, parents)
+        if isinstance(states, TrainerState) and not self.copy_replay:
+            # A member that failed has nothing worth keeping.
+            others = jnp.where(finite, jnp.arange(size), parents)
+            copied = eqx.tree_at(
+                lambda state: (state.actors, state.replay, state.failed),
+                copied,
+                _copy_members(
+                    (states.actors, states.replay, states.failed), children, others
+                ),
+            )
+        return agents, copied, parents
+
+    def _check_size(self, size: int) -> None:
+        check_integer("size", size, least=1)
+        if self.num_elite + self.num_replaced > size:
+            raise ValueError(
+                f"`num_elite={self.num_elite}` and `num_replaced={self.num_replaced}` "
+                f"are more than the {size} members of the population together; lower "
+                "one of them, or enlarge the population."
+            )
+
+    def _check_where(self, agent: Any) -> None:
+        values = self.where(agent)
+        if not isinstance(values, tuple) or len(values) != len(self.priors):
+            raise ValueError(
+                f"`where` must select a tuple of {len(self.priors)} hyperparameters, "
+                f"one for each of `priors`, but it selects {values!r}."
+            )
+        for value in values:
+            if not eqx.is_inexact_array(value) or value.shape != ():
+                raise ValueError(
+                    f"`where` selects {value!r}, which is no hyperparameter: select "
+                    "float fields of a single agent, as in `lambda a: (a.actor_lr,)`."
+                )
+
+    def _sample(self, key: PRNGKeyArray) -> tuple[Float[Array, ""], ...]:
+        keys = jr.split(key, len(self.priors))
+        return tuple(
+            prior.sample(key=keys[index]) for index, prior in enumerate(self.priors)
+        )
+
+    def _elite_parents(
+        self,
+        ranked: Float[Array, " population"],
+        order: Int[Array, " population"],
+        *,
+        key: PRNGKeyArray,
+    ) -> Int[Array, " population"]:
+        size = order.shape[0]
+        elite = order[size - self.num_elite :]
+        worst = order[: self.num_replaced]
+        # Only the finite ones of the elite; they are its last.
+        num_finite = jnp.sum(jnp.isfinite(ranked[elite]))
+        drawn = jr.randint(key, (self.num_replaced,), 0, jnp.maximum(num_finite, 1))
+        parents = elite[self.num_elite - 1 - drawn]
+        parents = jnp.where(num_finite > 0, parents, worst)
+        return jnp.arange(size).at[worst].set(parents)
+
+    def _opponents(
+        self,
+        ranked: Float[Array, " population"],
+        order: Int[Array, " population"],
+        *,
+        key: PRNGKeyArray,
+    ) -> Int[Array, " population"]:
+        size = order.shape[0]
+        members = jnp.arange(size)
+        opponents = (members + jr.randint(key, (size,), 1, max(size, 2))) % size
+        loses = ranked[opponents] > ranked
+        num_losses = jnp.cumsum(loses[order])
+        allowed = jnp.zeros(size, bool).at[order].set(num_losses <= self.num_replaced)
+        return jnp.where(loses & allowed, opponents, members)
+
+    def _vary(
+        self,
+        agents: Stacked[Agent, "population"],
+        replaced: Bool[Array, " population"],
+        keys: Key[Array, " population"],
+    ) -> Stacked[Agent, "population"]:
+        def vary(
+            values: tuple[Float[Array, ""], ...],
+            replaced: Bool[Array, ""],
+            key: PRNGKeyArray,
+        ) -> tuple[Float[Array, ""], ...]:
+            sample_key, perturb_key, choice_key = jr.split(key, 3)
+            sampled = self._sample(sample_key)
+            perturb_keys = jr.split(perturb_key, len(self.priors))
+            fresh = jr.bernoulli(
+                choice_key, self.resample_probability, (len(self.priors),)
+            )
+            return tuple(
+                jnp.where(
+                    replaced,
+                    jnp.where(
+                        fresh[index],
+                        sampled[index],
+                        prior.perturb(values[index], key=perturb_keys[index]),
+                    ),
+                    values[index],
+                )
+                for index, prior in enumerate(self.priors)
+            )
+
+        values = jax.vmap(vary)(self.where(agents), replaced, keys)
+        return eqx.tree_at(self.where, agents, values)
+
+
+PBT.__init__.__doc__ = """**Arguments:**
+
+- `where`: from an agent to a tuple of its hyperparameters that are tuned. Pass one
+    function for one experiment: it is compared by identity.
+- `priors`: one for each of them.
+- `num_replaced`: members to replace at a time, at least 0.
+- `num_elite`: members to copy from, at least 1, under `"truncation"`.
+- `resample_probability`: of drawing a child's value afresh rather than perturbing its
+    parent's, for each hyperparameter, in [0, 1].
+- `selection`: `"truncation"` or `"tournament"`.
+- `copy_replay`: whether a child gets its parent's replay, environments and memories as
+    well. Otherwise it keeps its own, unless its score was not finite.
+"""
+
+
+def _copy_members(
+    stack: PyTree, children: Int[Array, " children"], parents: Int[Array, " population"]
+) -> PyTree:
+    """Writes over each of `children`, in order, its parent.
+
+    One member at a time, in place: a gather would hold a second copy of everything.
+    """
+    arrays, static = eqx.partition(stack, eqx.is_array)
+
+    def copy(index: Int[Array, ""], arrays: PyTree) -> PyTree:
+        child = children[index]
+        parent = parents[child]
+        return jax.tree.map(
+            lambda x: lax.dynamic_update_index_in_dim(
+                x, lax.dynamic_index_in_dim(x, parent, keepdims=False), child, axis=0
+            ),
+            arrays,
+        )
+
+    return eqx.combine(lax.fori_loop(0, children.shape[0], copy, arrays), static)

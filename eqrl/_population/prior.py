@@ -1,0 +1,124 @@
+from abc import abstractmethod
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from .._custom_types import FloatLike
+from .._ranges import check_range
+from .._tree import hyperparameter
+
+
+_DOWN = 0.8
+_UP = 1.25
+
+
+class AbstractPrior(eqx.Module):
+    """Where the values of one hyperparameter come from, and how they are varied."""
+
+    @abstractmethod
+    def sample(self, *, key: PRNGKeyArray) -> Float[Array, ""]:
+        """Draws a value."""
+
+    @abstractmethod
+    def perturb(
+        self, value: Float[Array, ""], *, key: PRNGKeyArray
+    ) -> Float[Array, ""]:
+        """Moves `value` up or down, either with probability one half.
+
+        By 1.25 or 0.8, as in population based training, in the coordinates of the
+        prior, and never out of its range.
+        """
+
+
+def _multiply(
+    value: Float[Array, ""],
+    low: FloatLike,
+    high: FloatLike,
+    *,
+    key: PRNGKeyArray,
+) -> Float[Array, ""]:
+    factor = jnp.where(jr.bernoulli(key), _UP, _DOWN)
+    return jnp.clip(value * factor, low, high)
+
+
+def _check_order(low: FloatLike, high: FloatLike) -> None:
+    check_range("high", high, low=float(low), low_open=True)
+
+
+class Uniform(AbstractPrior):
+    """Uniform between two bounds."""
+
+    low: FloatLike = hyperparameter()
+    high: FloatLike = hyperparameter()
+
+    def __check_init__(self) -> None:
+        check_range("low", self.low)
+        _check_order(self.low, self.high)
+
+    def sample(self, *, key: PRNGKeyArray) -> Float[Array, ""]:
+        return jr.uniform(key, (), minval=self.low, maxval=self.high)
+
+    def perturb(
+        self, value: Float[Array, ""], *, key: PRNGKeyArray
+    ) -> Float[Array, ""]:
+        return _multiply(value, self.low, self.high, key=key)
+
+
+Uniform.__init__.__doc__ = """**Arguments:**
+
+- `low`, `high`: the bounds, `low` less than `high`.
+"""
+
+
+class LogUniform(AbstractPrior):
+    """Uniform between the logarithms of two positive bounds."""
+
+    low: FloatLike = hyperparameter()
+    high: FloatLike = hyperparameter()
+
+    def __check_init__(self) -> None:
+        check_range("low", self.low, low=0, low_open=True)
+        _check_order(self.low, self.high)
+
+    def sample(self, *, key: PRNGKeyArray) -> Float[Array, ""]:
+        low, high = jnp.log(self.low), jnp.log(self.high)
+        # Rounding may leave the range by a last bit.
+        value = jnp.exp(jr.uniform(key, (), minval=low, maxval=high))
+        return jnp.clip(value, self.low, self.high)
+
+    def perturb(
+        self, value: Float[Array, ""], *, key: PRNGKeyArray
+    ) -> Float[Array, ""]:
+        return _multiply(value, self.low, self.high, key=key)
+
+
+LogUniform.__init__.__doc__ = """**Arguments:**
+
+- `low`, `high`: the bounds, more than 0, `low` less than `high`.
+"""
+
+
+class OneMinus(AbstractPrior):
+    """One minus what another prior gives, such as a discount near one.
+
+    A discount of 0.985 times 1.25 is no discount. As one minus 0.015 it is perturbed to
+    0.988 or 0.981.
+    """
+
+    prior: AbstractPrior
+
+    def sample(self, *, key: PRNGKeyArray) -> Float[Array, ""]:
+        return 1 - self.prior.sample(key=key)
+
+    def perturb(
+        self, value: Float[Array, ""], *, key: PRNGKeyArray
+    ) -> Float[Array, ""]:
+        return 1 - self.prior.perturb(1 - value, key=key)
+
+
+OneMinus.__init__.__doc__ = """**Arguments:**
+
+- `prior`: of one minus the hyperparameter.
+"""
