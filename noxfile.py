@@ -17,7 +17,15 @@ def install(session: nox.Session, *groups: str) -> None:
 def train(session: nox.Session) -> None:
     """Trains an agent: `nox -s train -- td3 --env brax/inverted_pendulum`."""
     session.install("-e", ".")
-    session.run("python", "-m", "eqrl", "train", *(session.posargs or ["sac"]))
+    # Ctrl-C reaches the training too, which needs time to write what it reached.
+    session.run(
+        "python",
+        "-m",
+        "eqrl",
+        "train",
+        *(session.posargs or ["sac"]),
+        interrupt_timeout=120,
+    )
 
 
 @nox.session
@@ -50,7 +58,11 @@ def lint(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """Builds the documentation into `site`; `nox -s docs -- serve` shows it."""
     install(session, "docs")
-    session.run("mkdocs", *(session.posargs or ["build", "--strict"]))
+    session.run(
+        "mkdocs",
+        *(session.posargs or ["build", "--strict"]),
+        env={"NO_MKDOCS_2_WARNING": "1"},
+    )
 
 
 @nox.session
@@ -58,6 +70,6 @@ def benchmarks(session: nox.Session) -> None:
     """Measures: `nox -s benchmarks -- speed --repeats 9`; without a name, all."""
     install(session, "benchmarks")
     name, *arguments = session.posargs or ["all"]
-    names = ["learning", "speed"] if name == "all" else [name]
+    names = ["learning", "pbt", "speed"] if name == "all" else [name]
     for name in names:
         session.run("python", "-m", f"benchmarks.{name}", *arguments)

@@ -128,9 +128,15 @@ def load_run(
 
 
 def claim_folder(folder: Directory) -> None:
-    """Makes a folder for a run; a `ValueError` where there is something in it."""
+    """Makes a folder for a run; a `ValueError` where there is something in it.
+
+    A `config.json` alone is left by a run that was stopped before it reached anything,
+    and may be written over.
+    """
     path = Path(folder)
-    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+    if path.exists() and not (
+        path.is_dir() and {item.name for item in path.iterdir()} <= {"config.json"}
+    ):
         raise ValueError(
             f"`folder={str(folder)!r}` is there already and not empty; give another."
         )

@@ -1,4 +1,5 @@
 import sys
+import warnings
 from collections.abc import Sequence
 
 import jax.random as jr
@@ -22,6 +23,8 @@ def main(args: Sequence[str] | None = None) -> int:
     The exit code: 0, or 1 where training met `nan`, 2 where the arguments are wrong,
     130 after Ctrl-C.
     """
+    # Brax says at every use that it is not being developed; nothing can be done here.
+    warnings.filterwarnings("ignore", "Brax System", UserWarning)
     try:
         return _run(parse(sys.argv[1:] if args is None else args))
     except KeyboardInterrupt:

@@ -72,6 +72,12 @@ def run_train(command: Train) -> int:
             message = _failed_seeds(solution)
     if message:
         print(f"eqrl: {message}", file=sys.stderr)
+    if int(solution.counts.updates) == 0:
+        print(
+            f"eqrl: No update was made: the first {trainer.warmup_steps} steps act at "
+            "random (--warmup-steps).",
+            file=sys.stderr,
+        )
     write_solution(folder, run, solution)
     states = states_of_seeds(solution, run.settings.seeds)
     returns = returns_of_seeds(

@@ -1,6 +1,9 @@
+import contextlib
 import dataclasses
 import difflib
+import io
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from jaxtyping import Array, Shaped
@@ -65,10 +68,9 @@ def make(
 
 
 def _near_names(name: str) -> list[str]:
-    from ._brax import brax_names
     from ._gymnax import gymnax_names
 
-    known = [f"brax/{each}" for each in brax_names()]
+    known = [f"brax/{each}" for each in _import_brax().brax_names()]
     known += [f"gymnax/{each}" for each in gymnax_names()]
     known += [f"eqrl/{each}" for each in _OWN_NAMES]
     # Of a bare name the library is missing; of a full one, it may be misspelled.
@@ -81,20 +83,27 @@ def _near_names(name: str) -> list[str]:
     return list(dict.fromkeys(by_key[key] for key in near))
 
 
+def _import_brax() -> ModuleType:
+    # MuJoCo, which brax imports, prints that it does without Warp.
+    with contextlib.redirect_stdout(io.StringIO()):
+        from . import _brax
+
+    return _brax
+
+
 def _make_brax(
     name: str,
     backend: str | None,
     max_steps: int | None,
     state_descriptor: Callable[[Any], Shaped[Array, " descriptor"]] | None,
 ) -> AbstractEnv[Any]:
-    from ._brax import BraxEnv, brax_environment, brax_names
-
-    _check_name("brax/", name, brax_names())
+    brax = _import_brax()
+    _check_name("brax/", name, brax.brax_names())
     backend = "spring" if backend is None else backend
     if backend not in _BACKENDS:
         raise ValueError(f"`{backend=}` must be one of {_quoted('', _BACKENDS)}.")
-    environment = brax_environment(name, backend)
-    env = BraxEnv(environment, state_descriptor=state_descriptor)
+    environment = brax.brax_environment(name, backend)
+    env = brax.BraxEnv(environment, state_descriptor=state_descriptor)
     return TimeLimit(env, 1000 if max_steps is None else max_steps)
 
 
