@@ -11,9 +11,9 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from .._custom_types import FloatLike, MakeOptimizer
-from .._data import EnvSpec
+from .._data import EnvSpec, Transition
 from .._tree import gradient_step
-from ..losses import Critic, critic_loss
+from ..losses import Critic, bootstrapped_target, critic_loss
 from ..nn import AbstractDensity, Actor, StochasticPolicy
 
 
@@ -137,13 +137,18 @@ def critic_step(
     critics: Critics,
     optimizer_state: optax.OptState,
     optimizer: optax.GradientTransformation,
-    observation: Float[Array, "batch obs"],
-    action: Float[Array, "batch act"],
-    target: Float[Array, " batch"],
+    batch: Transition[Any],
+    next_value: Float[Array, " batch"],
+    *,
+    reward_scale: FloatLike,
+    discount: FloatLike,
 ) -> tuple[Critics, optax.OptState, Float[Array, ""]]:
-    """One step of a stack of critics towards a target, and the loss before it."""
+    """One step of a stack of critics towards one target, and the loss before it."""
+    target = bootstrapped_target(
+        reward_scale * batch.reward, batch.terminated, next_value, discount
+    )
     loss, gradient = eqx.filter_value_and_grad(critic_loss)(
-        critics, observation, action, target
+        critics, batch.observation, batch.action, target
     )
     critics, optimizer_state = gradient_step(
         critics, gradient, optimizer, optimizer_state

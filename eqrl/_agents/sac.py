@@ -16,7 +16,6 @@ from .._tree import (
     tree_copy,
 )
 from ..losses import (
-    bootstrapped_target,
     sac_actor_loss,
     sac_next_value,
     sac_temperature_loss,
@@ -153,19 +152,14 @@ class SAC(AbstractMarkovAgent[SACState]):
             temperature,
             key=next_key,
         )
-        target = bootstrapped_target(
-            self.reward_scale * batch.reward,
-            batch.terminated,
-            next_value,
-            self.discount,
-        )
         critics, critic_optimizer, critic_loss = critic_step(
             state.critics,
             state.critic_optimizer,
             critic_rule,
-            batch.observation,
-            batch.action,
-            target,
+            batch,
+            next_value,
+            reward_scale=self.reward_scale,
+            discount=self.discount,
         )
 
         (actor_loss, metrics), actor_gradient = eqx.filter_value_and_grad(

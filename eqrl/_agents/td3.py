@@ -17,7 +17,7 @@ from .._tree import (
     incremental_update,
     tree_copy,
 )
-from ..losses import bootstrapped_target, td3_actor_loss, td3_next_value
+from ..losses import td3_actor_loss, td3_next_value
 from ..nn import Actor, Critic, Deterministic, ExploringPolicy
 from .base import AbstractMarkovAgent
 from .networks import (
@@ -142,19 +142,14 @@ class TD3(AbstractMarkovAgent[TD3State]):
             self.noise_clip,
             key=key,
         )
-        target = bootstrapped_target(
-            self.reward_scale * batch.reward,
-            batch.terminated,
-            next_value,
-            self.discount,
-        )
         critics, critic_optimizer, critic_loss = critic_step(
             state.critics,
             state.critic_optimizer,
             critic_rule,
-            batch.observation,
-            batch.action,
-            target,
+            batch,
+            next_value,
+            reward_scale=self.reward_scale,
+            discount=self.discount,
         )
         actor, target_actor, actor_optimizer, actor_loss = filter_cond(
             step % self.policy_delay == 0,

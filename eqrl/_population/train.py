@@ -17,6 +17,7 @@ from .._ranges import check_integer
 from .._replay import Counts
 from .._train import TrainingInterrupted
 from .._trainer import Trainer, TrainerState
+from .._tree import tree_copy
 from ..envs import AbstractEnv
 from .pbt import PBT
 from .stack import size_of
@@ -115,11 +116,7 @@ def train_population(
     trainer.check_num_steps(steps_per_generation)
     evaluation_env = env if evaluation_env is None else evaluation_env
     if score is None:
-        if evaluation_env.spec.reward_size is not None:
-            raise ValueError(
-                "The reward is a vector, so `score` is needed: from an agent, its "
-                "state and its `Evaluation` to one number to rank by."
-            )
+        _check_scalar(evaluation_env)
         score = mean_return
     agents = _make_agents(agent, pbt, size, key=jr.fold_in(key, 0))
     states, counts = _init(trainer, agents, env, jr.split(jr.fold_in(key, 1), size))
@@ -160,17 +157,7 @@ def train_population(
             )
             # To the host, and copied: agents are donated to the next generation.
             rows.append(jax.tree.map(np.array, row))
-            history = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
-            solution = PopulationSolution(
-                agents=agents,
-                trainer_states=states,
-                counts=counts,
-                returns=history.returns,
-                descriptors=history.descriptors,
-                hyperparameters=history.hyperparameters,
-                parents=history.parents,
-                metrics=history.metrics,
-            )
+            solution = _solution(rows, agents, states, counts)
             if callback is not None:
                 callback(generation, solution)
             if interrupted():
@@ -189,6 +176,30 @@ class _Row(eqx.Module):
     metrics: dict[str, Any]
 
 
+def _solution(
+    rows: list[_Row], agents: Any, states: Any, counts: Counts
+) -> PopulationSolution:
+    history = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
+    return PopulationSolution(
+        agents=agents,
+        trainer_states=states,
+        counts=counts,
+        returns=history.returns,
+        descriptors=history.descriptors,
+        hyperparameters=history.hyperparameters,
+        parents=history.parents,
+        metrics=history.metrics,
+    )
+
+
+def _check_scalar(env: AbstractEnv[Any]) -> None:
+    if env.spec.reward_size is not None:
+        raise ValueError(
+            "The reward is a vector, so `score` is needed: from an agent, its state "
+            "and its `Evaluation` to one number to rank by."
+        )
+
+
 def mean_return(agent: Any, state: Any, evaluation: Evaluation) -> Float[Array, ""]:
     """What members are ranked by unless something else is given."""
     del agent, state
@@ -204,7 +215,8 @@ def _make_agents(
 ) -> Any:
     shapes = {jnp.shape(leaf) for leaf in jax.tree.leaves(eqx.filter(agent, _is_float))}
     if shapes == {(size,)}:
-        return agent
+        # Copied, for exploiting donates it.
+        return tree_copy(agent)
     if any(shape != () for shape in shapes):
         raise ValueError(
             f"The hyperparameters of `agent` have the shapes {sorted(shapes)}; give a "

@@ -96,6 +96,12 @@ def test_a_stack_of_agents_is_taken_as_it_is(getkey: GetKey) -> None:
     assert eqx.tree_equal(train(None, agent=agents).agents, agents)
 
 
+def test_a_stack_of_agents_stays_usable(getkey: GetKey) -> None:
+    agents = PBT.init(AGENT, 3, key=getkey())
+    train(agent=agents)
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(agents))
+
+
 def test_members_in_turn_and_together_agree(getkey: GetKey) -> None:
     key = getkey()
     together, in_turn = (
