@@ -7,6 +7,7 @@ import jax.lax as lax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, PyTree, Shaped
 
 from .._agents import AbstractAgent
@@ -19,6 +20,7 @@ from .._train import TrainingInterrupted
 from .._trainer import Trainer, TrainerState
 from .._tree import tree_copy
 from ..envs import AbstractEnv
+from .mesh import automatic, check_mesh, on_each_device, replicate, shard
 from .pbt import PBT
 from .stack import size_of
 
@@ -74,6 +76,7 @@ def train_population(
     score: Score | None = None,
     evaluation_env: AbstractEnv[Any] | None = None,
     descriptor: Descriptor | None = None,
+    mesh: Mesh | None = None,
     members: Members = "together",
     callback: Callback | None = None,
 ) -> PopulationSolution:
@@ -98,8 +101,11 @@ def train_population(
         by; the mean return by default. Needed where the reward is a vector.
     - `evaluation_env`: where to evaluate; `env` by default.
     - `descriptor`: as in `evaluate`.
-    - `members`: `"together"` maps over members, `"in_turn"` runs one after another,
-        which gives to the last bit what each gives alone.
+    - `mesh`: devices to lay the population over, with the one axis `population`; `size`
+        must be a multiple of their number. `num_replaced` and `num_elite` count the
+        whole population all the same.
+    - `members`: on each device, `"together"` maps over members, `"in_turn"` runs one
+        after another.
     - `callback`: called as `callback(generation, solution)` after each evaluation. Copy
         what you keep of the states: they are donated to the next generation.
 
@@ -112,7 +118,8 @@ def train_population(
     for between generations.
     """
     check_integer("num_generations", num_generations, least=1)
-    check_integer("size", size, least=1)
+    check_mesh(mesh, size)
+    mesh = automatic(mesh)
     trainer.check_num_steps(steps_per_generation)
     evaluation_env = env if evaluation_env is None else evaluation_env
     if score is None:
@@ -120,6 +127,8 @@ def train_population(
         score = mean_return
     agents = _make_agents(agent, pbt, size, key=jr.fold_in(key, 0))
     states, counts = _init(trainer, agents, env, jr.split(jr.fold_in(key, 1), size))
+    agents, states = shard((agents, states), mesh)
+    counts = replicate(counts, mesh)
     run_key, evaluation_key, exploit_key = (jr.fold_in(key, i) for i in (2, 3, 4))
     names = _names(agent, pbt)
     parents = jnp.arange(size)
@@ -137,6 +146,7 @@ def train_population(
                 states,
                 counts,
                 members,
+                mesh,
             )
             evaluation, scores = _evaluate(
                 agents,
@@ -146,6 +156,7 @@ def train_population(
                 num_episodes,
                 descriptor,
                 score,
+                mesh,
             )
             values = () if pbt is None else pbt.where(agents)
             row = _Row(
@@ -262,35 +273,50 @@ def _run(
     states: Any,
     counts: Counts,
     members: Members,
+    mesh: Mesh | None,
 ) -> tuple[Any, Counts, dict[str, Array]]:
     trainer, agents, env, num_steps, key = kept
-    size = size_of(states)
     # Folded rather than split: the same key is used at every generation.
-    keys = jax.vmap(lambda index: jr.fold_in(key, index))(jnp.arange(size))
+    keys = jax.vmap(lambda index: jr.fold_in(key, index))(jnp.arange(size_of(states)))
 
-    def run(agent: Any, state: Any, key: PRNGKeyArray) -> tuple[Any, Counts, Metrics]:
-        return trainer.run(
-            agent,
-            env,
-            state,
-            counts,
-            num_steps=num_steps,
-            key=key,
-            alone=members == "in_turn",
-        )
+    def run_share(stacked: Any, shared: Any) -> tuple[Any, Counts]:
+        env, counts, num_steps = shared
 
-    if members == "together":
-        return eqx.filter_vmap(run, out_axes=(eqx.if_array(0), None, eqx.if_array(0)))(
-            agents, states, keys
-        )
-    return _run_in_turn(run, agents, states, keys)
+        def run(
+            agent: Any, state: Any, key: PRNGKeyArray
+        ) -> tuple[Any, Counts, Metrics]:
+            return trainer.run(
+                agent,
+                env,
+                state,
+                counts,
+                num_steps=num_steps,
+                key=key,
+                alone=members == "in_turn",
+            )
+
+        run_all = _run_together if members == "together" else _run_in_turn
+        states, counts, metrics = run_all(run, *stacked)
+        return (states, metrics), counts
+
+    (states, metrics), counts = on_each_device(
+        run_share, mesh, (agents, states, keys), (env, counts, num_steps)
+    )
+    return states, counts, metrics
+
+
+_RunOne = Callable[[Any, Any, PRNGKeyArray], tuple[Any, Counts, Metrics]]
+
+
+def _run_together(
+    run: _RunOne, agents: Any, states: Any, keys: Key[Array, " population"]
+) -> tuple[Any, Counts, dict[str, Array]]:
+    out_axes = (eqx.if_array(0), None, eqx.if_array(0))
+    return eqx.filter_vmap(run, out_axes=out_axes)(agents, states, keys)
 
 
 def _run_in_turn(
-    run: Callable[[Any, Any, PRNGKeyArray], tuple[Any, Counts, Metrics]],
-    agents: Any,
-    states: Any,
-    keys: Key[Array, " population"],
+    run: _RunOne, agents: Any, states: Any, keys: Key[Array, " population"]
 ) -> tuple[Any, Counts, dict[str, Array]]:
     """One member after another, each written back to where it was taken from."""
     arrays, static = eqx.partition(states, eqx.is_array)
@@ -330,23 +356,28 @@ def _evaluate(
     num_episodes: int,
     descriptor: Descriptor | None,
     score: Score,
+    mesh: Mesh | None,
 ) -> tuple[Evaluation, Float[Array, " population"]]:
-    def evaluate_one(
-        agent: Any, state: TrainerState[Any, Any, Any, Any], key: PRNGKeyArray
-    ) -> tuple[Evaluation, Float[Array, ""]]:
-        evaluation = evaluate(
-            agent,
-            state.agent,
-            env,
-            num_episodes=num_episodes,
-            key=key,
-            descriptor=descriptor,
-        )
-        value = score(agent, state.agent, evaluation)
-        return evaluation, jnp.where(state.failed, jnp.nan, value)
+    def evaluate_share(stacked: Any, env: AbstractEnv[Any]) -> tuple[Any, None]:
+        def evaluate_one(
+            agent: Any, state: TrainerState[Any, Any, Any, Any], key: PRNGKeyArray
+        ) -> tuple[Evaluation, Float[Array, ""]]:
+            evaluation = evaluate(
+                agent,
+                state.agent,
+                env,
+                num_episodes=num_episodes,
+                key=key,
+                descriptor=descriptor,
+            )
+            value = score(agent, state.agent, evaluation)
+            return evaluation, jnp.where(state.failed, jnp.nan, value)
+
+        return eqx.filter_vmap(evaluate_one)(*stacked), None
 
     keys = jr.split(key, size_of(states))
-    return eqx.filter_vmap(evaluate_one)(agents, states, keys)
+    result, _ = on_each_device(evaluate_share, mesh, (agents, states, keys), env)
+    return result
 
 
 @eqx.filter_jit(donate="all-except-first")
