@@ -112,6 +112,21 @@ def test_members_in_turn_and_together_agree(getkey: GetKey) -> None:
     assert eqx.tree_equal(together.counts, in_turn.counts)
 
 
+@pytest.mark.parametrize("name", list(ALL_AGENTS))
+def test_a_member_in_turn_equals_the_agent_alone_bit_for_bit(name: str) -> None:
+    agent = ALL_AGENTS[name]
+    solution = train(None, agent=agent, members="in_turn")
+    # As `train_population` derives them from its key, for member 1.
+    init_key = jr.split(jr.fold_in(jr.key(0), 1), 3)[1]
+    run_key = jr.fold_in(jr.fold_in(jr.key(0), 2), 1)
+    state, counts = eqrl.jit_init(TRAINER, agent, ENV, key=init_key)
+    for _ in range(3):
+        state, counts, _ = eqrl.jit_run(
+            TRAINER, agent, ENV, state, counts, num_steps=40, key=run_key
+        )
+    assert eqx.tree_equal(eqrl.member(solution.trainer_states, 1), state)
+
+
 def test_the_score_decides_who_is_replaced() -> None:
     def discount_of(agent: Any, state: Any, evaluation: Any) -> Float[Array, ""]:
         del state, evaluation
