@@ -1,4 +1,4 @@
-"""QDax's SAC and TD3, set up as `speed.py` sets up ours."""
+"""QDax's agents, set up as `speed.py` and `population_speed.py` set up ours."""
 
 import functools
 from collections.abc import Callable
@@ -9,7 +9,9 @@ import jax.numpy as jnp
 from brax import envs
 from jaxtyping import PyTree
 from qdax.baselines.sac import SAC, SacConfig
+from qdax.baselines.sac_pbt import PBTSAC, PBTSacConfig
 from qdax.baselines.td3 import TD3, TD3Config
+from qdax.baselines.td3_pbt import PBTTD3, PBTTD3Config
 from qdax.core.neuroevolution.buffers.buffer import ReplayBuffer, Transition
 from qdax.core.neuroevolution.sac_td3_utils import do_iteration_fn, warmstart_buffer
 
@@ -68,6 +70,45 @@ def make_run(
     def run() -> PyTree:
         nonlocal carry
         carry, metrics = scan(carry)
+        return metrics
+
+    return run
+
+
+def make_population_run(
+    algorithm: str, env_name: str, *, size: int, capacity: int, num_updates: int
+) -> Callable[[], PyTree]:
+    """As `make_run`, for each of `size` members at once."""
+    env = envs.create(env_name, batch_size=1, episode_length=1000)
+    agent: Any
+    if algorithm == "sac":
+        config = PBTSacConfig(batch_size=256, episode_length=1000)
+        agent = PBTSAC(config, action_size=env.action_size)
+    else:
+        agent = PBTTD3(PBTTD3Config(), action_size=env.action_size)
+    init = agent.get_init_fn(
+        population_size=size,
+        action_size=env.action_size,
+        observation_size=env.observation_size,
+        buffer_size=capacity,
+    )
+    states, buffers = init(jax.random.key(0))
+    keys = jax.random.split(jax.random.PRNGKey(1), size)
+    env_states = jax.jit(jax.vmap(env.reset))(keys)
+    train = jax.jit(
+        agent.get_train_fn(
+            env=env,
+            num_iterations=num_updates,
+            env_batch_size=1,
+            grad_updates_per_step=1.0,
+        ),
+        donate_argnums=(0, 1, 2),
+    )
+    carry = jax.tree.map(jnp.array, (states, env_states, buffers))
+
+    def run() -> PyTree:
+        nonlocal carry
+        carry, metrics = train(*carry)
         return metrics
 
     return run
