@@ -65,10 +65,8 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--capacity", type=int, default=100_000)
+    parser.add_argument("--alone", action="store_true", help="leave QDax out")
     arguments = parser.parse_args()
-
-    from . import qdax_peers
-
     agents = {"sac": eqrl.SAC(), "td3": eqrl.TD3()}
     print("| agent | members | ours, updates/s in total | QDax | QDax's time / ours |")
     print("|---|---|---|---|---|")
@@ -79,13 +77,19 @@ def main() -> None:
                 "capacity": arguments.capacity,
                 "num_updates": arguments.updates,
             }
-            runs = {
-                "ours": make_run(agent, arguments.env, **sizes),
-                "qdax": qdax_peers.make_population_run(name, arguments.env, **sizes),
-            }
+            runs = {"ours": make_run(agent, arguments.env, **sizes)}
+            if not arguments.alone:
+                from . import qdax_peers
+
+                make_peer = qdax_peers.make_population_run
+                runs["qdax"] = make_peer(name, arguments.env, **sizes)
             times = side_by_side(runs, repeats=arguments.repeats)
             total = size * arguments.updates
-            ours, theirs = (total / statistics.median(times[run]) for run in runs)
+            ours = total / statistics.median(times["ours"])
+            if arguments.alone:
+                print(f"| {name} | {size} | {ours:.0f} | | |", flush=True)
+                continue
+            theirs = total / statistics.median(times["qdax"])
             ratio = median_ratio(times["qdax"], times["ours"])
             print(
                 f"| {name} | {size} | {ours:.0f} | {theirs:.0f} | {ratio:.2f} |",

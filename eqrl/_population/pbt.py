@@ -261,18 +261,16 @@ def _copy_members(
 ) -> PyTree:
     """Writes over each of `children`, in order, its parent.
 
-    One member at a time, in place: a gather would hold a second copy of everything.
+    One member of one array at a time, in place: a gather would hold a second copy of
+    everything.
     """
-    arrays, static = eqx.partition(stack, eqx.is_array)
 
-    def copy(index: Int[Array, ""], arrays: PyTree) -> PyTree:
-        child = children[index]
-        parent = parents[child]
-        return jax.tree.map(
-            lambda x: lax.dynamic_update_index_in_dim(
-                x, lax.dynamic_index_in_dim(x, parent, keepdims=False), child, axis=0
-            ),
-            arrays,
-        )
+    def copy_all(array: Array) -> Array:
+        def copy(index: Int[Array, ""], array: Array) -> Array:
+            child = children[index]
+            row = lax.dynamic_index_in_dim(array, parents[child], keepdims=False)
+            return lax.dynamic_update_index_in_dim(array, row, child, axis=0)
 
-    return eqx.combine(lax.fori_loop(0, children.shape[0], copy, arrays), static)
+        return lax.fori_loop(0, children.shape[0], copy, array)
+
+    return jax.tree.map(lambda x: copy_all(x) if eqx.is_array(x) else x, stack)
