@@ -1,3 +1,4 @@
+import signal
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -40,3 +41,11 @@ def forget_compilations() -> Iterator[None]:
     """Compiled programs take memory maps, of which a process may have only so many."""
     yield
     jax.clear_caches()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def handle_ctrl_c() -> Iterator[None]:
+    """Where the tests run in the background, a shell may have Ctrl-C ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
