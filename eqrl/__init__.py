@@ -15,11 +15,18 @@ from ._agents import (
     TD3 as TD3,
     AbstractAgent as AbstractAgent,
     AbstractMarkovAgent as AbstractMarkovAgent,
+    FixedSkill as FixedSkill,
+    Intrinsic as Intrinsic,
+    IntrinsicState as IntrinsicState,
     Normalized as Normalized,
     NormalizedState as NormalizedState,
     RunningStatistics as RunningStatistics,
     SACState as SACState,
+    SkillConditioned as SkillConditioned,
+    SkillMemory as SkillMemory,
     TD3State as TD3State,
+    diayn as diayn,
+    fix_skill as fix_skill,
 )
 from ._checkpoint import restore as restore, save as save
 from ._custom_types import (
@@ -33,6 +40,11 @@ from ._evaluate import (
     Evaluation as Evaluation,
     evaluate as evaluate,
     rollout as rollout,
+)
+from ._evaluate_skills import (
+    SkillEvaluation as SkillEvaluation,
+    diversity_return as diversity_return,
+    evaluate_skills as evaluate_skills,
 )
 from ._interact import Actors as Actors, interact as interact, start as start
 from ._jit import jit_init as jit_init, jit_run as jit_run
@@ -54,7 +66,21 @@ from ._replay import (
     ReplayBuffer as ReplayBuffer,
     ReplayState as ReplayState,
 )
+from ._rewards import (
+    AbstractReward as AbstractReward,
+    Discriminator as Discriminator,
+    DiscriminatorState as DiscriminatorState,
+)
 from ._run import load_run as load_run
+from ._skill_priors import (
+    AbstractSkillPrior as AbstractSkillPrior,
+    EvenOneHotSkills as EvenOneHotSkills,
+    NormalSkills as NormalSkills,
+    OneHotSkills as OneHotSkills,
+    OneSkill as OneSkill,
+    SkillExtras as SkillExtras,
+    SphereSkills as SphereSkills,
+)
 from ._stacked import Stacked as Stacked
 from ._train import (
     NonFiniteError as NonFiniteError,

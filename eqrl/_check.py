@@ -9,6 +9,7 @@ from jaxtyping import Array, PRNGKeyArray
 from ._agents import AbstractAgent
 from ._data import EnvSpec
 from ._interact import Actors
+from ._skill_priors import AbstractSkillPrior
 from .envs import AbstractEnv
 
 
@@ -185,3 +186,36 @@ def check_sizes(
             f"`capacity={capacity}` holds: the first of them would be overwritten "
             "before anything is learnt. Raise `capacity` or lower `warmup_steps`."
         )
+
+
+def check_skills(agent: AbstractAgent[Any, Any, Any], num_envs: int) -> None:
+    """Raises a `ValueError` where skills cannot be laid over the environments."""
+
+    def is_prior(node: Any) -> bool:
+        return isinstance(node, AbstractSkillPrior)
+
+    for node in jax.tree.leaves(agent, is_leaf=is_prior):
+        if is_prior(node):
+            node.check_num_envs(num_envs)
+
+
+def check_same_shapes(name: str, expected: Any, given: Any) -> None:
+    """Raises a `ValueError` unless two trees have the same structure and shapes."""
+    expected, given = (
+        eqx.filter_eval_shape(lambda tree: tree, x) for x in (expected, given)
+    )
+    if jax.tree.structure(expected) != jax.tree.structure(given):
+        raise ValueError(
+            f"`{name}` is of another kind of agent or environment: it is a "
+            f"{type(given).__name__} of another structure than the one of this agent "
+            "here. Go on with what it was trained with."
+        )
+    paths = jax.tree_util.tree_flatten_with_path(expected)[0]
+    for (path, wanted), found in zip(paths, jax.tree.leaves(given), strict=True):
+        if isinstance(wanted, jax.ShapeDtypeStruct) and wanted != found:
+            raise ValueError(
+                f"`{name}` does not fit this agent, environment and trainer: its leaf "
+                f"`{jax.tree_util.keystr(path)}` is {found.dtype}{list(found.shape)}, "
+                f"but {wanted.dtype}{list(wanted.shape)} is needed. Go on with the "
+                "sizes it was trained with."
+            )

@@ -21,9 +21,10 @@ def jit_init(
     env: AbstractEnv[EnvState],
     *,
     key: PRNGKeyArray,
+    agent_state: State | None = None,
 ) -> tuple[TrainerState[State, EnvState, Memory, Extras], Counts]:
     """`Trainer.init`, compiled once for all calls of the same shapes."""
-    return trainer.init(agent, env, key=key)
+    return trainer.init(agent, env, key=key, agent_state=agent_state)
 
 
 @eqx.filter_jit(donate="all-except-first")

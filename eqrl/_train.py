@@ -10,6 +10,7 @@ from jaxtyping import Array, Int, Key, PRNGKeyArray, Shaped
 
 from ._agents import AbstractAgent
 from ._agents.base import Memory, State
+from ._check import check_same_shapes
 from ._data import Extras
 from ._interrupt import deferred_interrupt
 from ._jit import jit_init, jit_run
@@ -95,6 +96,7 @@ def train(
     num_steps: int,
     key: PRNGKeyArray,
     initial: Solution[State, EnvState, Memory, Extras] | None = None,
+    agent_state: State | None = None,
     log_every: int = 1_000,
     callback: Callback | None = None,
 ) -> Solution[State, EnvState, Memory, Extras]:
@@ -110,6 +112,9 @@ def train(
     - `key`: of the whole training. To go on exactly as if there had been one call, pass
         the same key again.
     - `initial`: the solution of an earlier call, with which to go on. It stays usable.
+    - `agent_state`: what the agent has learnt elsewhere, such as a skill that
+        `eqrl.fix_skill` took out of an agent, with which to begin; environments and
+        replay begin afresh. It stays usable. Not together with `initial`.
     - `log_every`: steps in a row of the metrics, rounded up to whole iterations. It is
         also how often `callback` is called and Ctrl-C is looked for, and makes no
         difference to what is learnt.
@@ -126,8 +131,15 @@ def train(
     Ctrl-C. The last two hold what was reached.
     """
     trainer.check_num_steps(num_steps)
+    if initial is not None and agent_state is not None:
+        raise ValueError(
+            "`initial` and `agent_state` both say what the agent has learnt; give one. "
+            "`initial` goes on with environments and replay as well."
+        )
     if initial is None:
-        state, counts = jit_init(trainer, agent, env, key=_init_key(key))
+        state, counts = jit_init(
+            trainer, agent, env, key=_init_key(key), agent_state=agent_state
+        )
         history: History = {}
     else:
         _check_initial(initial, trainer, agent, env, key=key)
@@ -294,22 +306,7 @@ def _check_initial(
     key: PRNGKeyArray,
 ) -> None:
     expected, _ = eqx.filter_eval_shape(trainer.init, agent, env, key=key)
-    given = eqx.filter_eval_shape(lambda state: state, initial.trainer_state)
-    if jax.tree.structure(expected) != jax.tree.structure(given):
-        raise ValueError(
-            "`initial` is the solution of another kind of agent or environment: its "
-            f"state is a {type(initial.state).__name__} of another structure than the "
-            "one of this agent here. Go on with what it was trained with."
-        )
-    paths = jax.tree_util.tree_flatten_with_path(expected)[0]
-    for (path, wanted), found in zip(paths, jax.tree.leaves(given), strict=True):
-        if isinstance(wanted, jax.ShapeDtypeStruct) and wanted != found:
-            raise ValueError(
-                f"`initial` does not fit this agent, environment and trainer: its leaf "
-                f"`{jax.tree_util.keystr(path)}` is {found.dtype}{list(found.shape)}, "
-                f"but {wanted.dtype}{list(wanted.shape)} is needed. Go on with the "
-                "sizes it was trained with."
-            )
+    check_same_shapes("initial", expected, initial.trainer_state)
 
 
 def _step(trainer: Trainer, counts: Counts) -> int:

@@ -10,7 +10,14 @@ from jaxtyping import Array, Bool, Int, PRNGKeyArray
 from ._agents import AbstractAgent
 from ._agents.base import Memory, State
 from ._averages import Averages, no_averages
-from ._check import check_action, check_env, check_metrics, check_sizes
+from ._check import (
+    check_action,
+    check_env,
+    check_metrics,
+    check_same_shapes,
+    check_sizes,
+    check_skills,
+)
 from ._control_flow import filter_fori_loop
 from ._custom_types import Metrics, Mode
 from ._data import Extras, Transition
@@ -18,7 +25,7 @@ from ._interact import Actors, interact, start
 from ._monitor import all_finite, episode_metrics
 from ._ranges import check_integer, plain_integer
 from ._replay import Counts, ReplayBuffer, ReplayState
-from ._tree import tree_where
+from ._tree import tree_copy, tree_where
 from .envs import AbstractEnv
 from .envs._base import EnvState
 
@@ -104,12 +111,15 @@ class Trainer(eqx.Module):
         env: AbstractEnv[EnvState],
         *,
         key: PRNGKeyArray,
+        agent_state: State | None = None,
     ) -> tuple[TrainerState[State, EnvState, Memory, Extras], Counts]:
-        """An agent which has learnt nothing, at the beginning of its first episodes.
+        """An agent at the beginning of its first episodes.
 
-        Raises a `ValueError` where agent, environment and trainer do not fit.
+        It has learnt nothing, or what is in `agent_state`, which is copied. Raises a
+        `ValueError` where agent, environment and trainer do not fit.
         """
         check_env(env)
+        check_skills(agent, self.num_envs)
         check_sizes(
             num_envs=self.num_envs,
             batch_size=self.batch_size,
@@ -119,6 +129,9 @@ class Trainer(eqx.Module):
         )
         agent_key, start_key = jr.split(key)
         state = agent.init(env.spec, key=agent_key)
+        if agent_state is not None:
+            check_same_shapes("agent_state", state, agent_state)
+            state = tree_copy(agent_state)
         actors = start(agent, state, env, num_envs=self.num_envs, key=start_key)
         check_action(agent, state, actors, env.spec, key=start_key)
         _, transitions = eqx.filter_eval_shape(

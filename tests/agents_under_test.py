@@ -29,6 +29,17 @@ def td3(hidden_sizes: tuple[int, ...] = HIDDEN, **options: Any) -> eqrl.TD3:
     )
 
 
+def diayn(
+    agent: eqrl.AbstractAgent[Any, Any, Any],
+    skills: int | eqrl.AbstractSkillPrior = 3,
+    hidden_sizes: tuple[int, ...] = HIDDEN,
+    **options: Any,
+) -> eqrl.Intrinsic[Any, Any, Any, Any]:
+    """`eqrl.diayn` with a small discriminator of one-hot skills."""
+    options.setdefault("make_network", eqrl.nn.CategoricalDiscriminator(hidden_sizes))
+    return eqrl.diayn(agent, skills, **options)
+
+
 ALL_AGENTS: dict[str, eqrl.AbstractAgent[Any, Any, Any]] = {
     "SAC": sac(),
     "SAC-fixed-temperature": sac(learn_temperature=False, num_critics=3),
@@ -36,5 +47,17 @@ ALL_AGENTS: dict[str, eqrl.AbstractAgent[Any, Any, Any]] = {
     "TD3-AdamW": td3(make_optimizer=(optax.adam, optax.adamw)),
     "Normalized(SAC)": eqrl.Normalized(sac()),
     "Normalized(TD3)": eqrl.Normalized(td3()),
+    "DIAYN(SAC)": diayn(sac(), descriptor="observation"),
+    "DIAYN(TD3)-environment": diayn(
+        td3(), descriptor="observation", environment_weight=0.5
+    ),
+    "Normalized(DIAYN(SAC))-sphere": eqrl.Normalized(
+        diayn(
+            sac(),
+            eqrl.SphereSkills(),
+            descriptor="observation",
+            make_network=eqrl.nn.VonMisesFisherDiscriminator(HIDDEN),
+        )
+    ),
     "REDQ": REDQ(hidden_sizes=HIDDEN, num_critics=4),
 }

@@ -70,11 +70,8 @@ def updates(
 
 @eqx.filter_jit
 def act(agent: Agent, state: Any, *, mode: eqrl.Mode, key: PRNGKeyArray) -> Array:
-    begin_key, act_key = jr.split(key)
-    memory = agent.begin(state, SPEC, index=jnp.asarray(0), key=begin_key)
-    action, after, _ = agent.act(
-        state, memory, jnp.full(3, 0.5), mode=mode, key=act_key
-    )
+    memory = agent.begin(state, SPEC, index=jnp.asarray(0), key=jr.key(0))
+    action, after, _ = agent.act(state, memory, jnp.full(3, 0.5), mode=mode, key=key)
     assert jax.tree.structure(memory) == jax.tree.structure(after)
     return action
 
@@ -236,9 +233,15 @@ def test_a_member_of_a_population_equals_the_agent_alone(
         assert eqx.tree_equal(alone, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_vector_reward_is_refused(agent: Agent, getkey: GetKey) -> None:
-    if isinstance(agent, ALL_AGENTS["REDQ"].__class__):
-        return
+_OF_SCALAR_REWARDS = [
+    name
+    for name in ALL_AGENTS
+    if name.startswith(("SAC", "TD3", "Normalized(SAC)", "Normalized(TD3)"))
+]
+
+
+@pytest.mark.parametrize("name", _OF_SCALAR_REWARDS)
+def test_a_vector_reward_is_refused(name: str, getkey: GetKey) -> None:
     spec = eqrl.EnvSpec(observation_size=3, action_size=2, reward_size=2)
     with pytest.raises(ValueError, match="reward_size=2"):
-        agent.init(spec, key=getkey())
+        ALL_AGENTS[name].init(spec, key=getkey())

@@ -303,7 +303,7 @@ def test_a_failed_seed_stays_as_it_was_while_others_go_on(getkey: GetKey) -> Non
 
 def test_a_solution_of_another_agent_is_refused() -> None:
     solution = eqrl.train(sac(), ENV, TRAINER, num_steps=60, key=jr.key(0))
-    with pytest.raises(ValueError, match="`initial` is the solution of another kind"):
+    with pytest.raises(ValueError, match="`initial` is of another kind"):
         train(60, initial=solution)
 
 

@@ -357,3 +357,62 @@ def primitives_with_axis(jaxpr: Any, size: int) -> set[str]:
         if any(size in getattr(out.aval, "shape", ()) for out in equation.outvars)
         and equation.primitive.name not in ("jit", "while", "scan", "cond")
     }
+
+
+class Compass(AbstractAgent[Float[Array, ""], None, None]):
+    """Acts with the last elements of what it observes, whatever it has learnt.
+
+    Its state adds up all rewards that it was shown. Of a batch it tells the sums.
+    """
+
+    @property
+    def sequence_length(self) -> int:
+        return 1
+
+    def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> Float[Array, ""]:
+        del spec, key
+        return jnp.zeros(())
+
+    def begin(
+        self,
+        state: Float[Array, ""],
+        spec: EnvSpec,
+        *,
+        index: Int[Array, ""],
+        key: PRNGKeyArray,
+    ) -> None:
+        del state, spec, index, key
+        return None
+
+    def act(
+        self,
+        state: Float[Array, ""],
+        memory: None,
+        observation: Float[Array, " obs"],
+        *,
+        mode: Mode,
+        key: PRNGKeyArray,
+    ) -> tuple[Float[Array, "2"], None, None]:
+        del state, memory, mode, key
+        return observation[-2:], None, None
+
+    def observe(
+        self, state: Float[Array, ""], transitions: Transition[None]
+    ) -> Float[Array, ""]:
+        return state + jnp.sum(transitions.reward)
+
+    def update(
+        self,
+        state: Float[Array, ""],
+        batch: Transition[None],
+        *,
+        step: Int[Array, ""],
+        key: PRNGKeyArray,
+    ) -> tuple[Float[Array, ""], Metrics]:
+        del step, key
+        return state, {
+            "observation": jnp.sum(batch.observation),
+            "next_observation": jnp.sum(batch.next_observation),
+            "observation_size": jnp.full((), float(batch.observation.shape[-1])),
+            "reward": jnp.sum(batch.reward),
+        }

@@ -112,7 +112,7 @@ class Normalized(AbstractAgent[NormalizedState[State], Memory, Extras]):
         statistics = state.statistics.update(transitions.observation)
         return NormalizedState(
             agent=self.agent.observe(
-                state.agent, _normalize_transitions(statistics, transitions)
+                state.agent, normalize_transitions(statistics, transitions)
             ),
             statistics=statistics,
         )
@@ -127,7 +127,7 @@ class Normalized(AbstractAgent[NormalizedState[State], Memory, Extras]):
     ) -> tuple[NormalizedState[State], Metrics]:
         agent_state, metrics = self.agent.update(
             state.agent,
-            _normalize_transitions(state.statistics, batch),
+            normalize_transitions(state.statistics, batch),
             step=step,
             key=key,
         )
@@ -144,9 +144,10 @@ Normalized.__init__.__doc__ = """**Arguments:**
 """
 
 
-def _normalize_transitions(
+def normalize_transitions(
     statistics: RunningStatistics, transitions: Transition[Extras]
 ) -> Transition[Extras]:
+    """Transitions as an agent inside a `Normalized` is given them."""
     return dataclasses.replace(
         transitions,
         observation=statistics.normalize(transitions.observation),

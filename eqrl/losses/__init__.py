@@ -9,6 +9,10 @@ from ._sac import (
     sac_next_value as sac_next_value,
     sac_temperature_loss as sac_temperature_loss,
 )
+from ._skill import (
+    discriminator_loss as discriminator_loss,
+    skill_log_ratio as skill_log_ratio,
+)
 from ._td3 import (
     td3_actor_loss as td3_actor_loss,
     td3_next_value as td3_next_value,

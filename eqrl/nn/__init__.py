@@ -1,4 +1,13 @@
 from ._critic import Critic as Critic, StateActionValue as StateActionValue
+from ._discriminator import (
+    CategoricalDiscriminator as CategoricalDiscriminator,
+    CategoricalNetwork as CategoricalNetwork,
+    NormalDiscriminator as NormalDiscriminator,
+    NormalNetwork as NormalNetwork,
+    SkillDiscriminator as SkillDiscriminator,
+    VonMisesFisherDiscriminator as VonMisesFisherDiscriminator,
+    VonMisesFisherNetwork as VonMisesFisherNetwork,
+)
 from ._distribution import (
     AbstractDensity as AbstractDensity,
     AbstractDistribution as AbstractDistribution,
@@ -16,4 +25,10 @@ from ._policy import (
     GaussianPolicy as GaussianPolicy,
     Policy as Policy,
     StochasticPolicy as StochasticPolicy,
+)
+from ._skill_distribution import (
+    AbstractSkillDistribution as AbstractSkillDistribution,
+    Categorical as Categorical,
+    DiagonalNormal as DiagonalNormal,
+    VonMisesFisher as VonMisesFisher,
 )

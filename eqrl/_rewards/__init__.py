@@ -1,0 +1,5 @@
+from .base import AbstractReward as AbstractReward
+from .discriminator import (
+    Discriminator as Discriminator,
+    DiscriminatorState as DiscriminatorState,
+)

@@ -1,0 +1,228 @@
+from collections.abc import Callable
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from .._custom_types import FloatLike, MakeOptimizer, Metrics
+from .._data import EnvSpec, Transition
+from .._ranges import check_range
+from .._skill_priors import (
+    AbstractSkillPrior,
+    MakeDiscriminator,
+    SkillExtras,
+    as_skill_prior,
+)
+from .._tree import gradient_step, hyperparameter
+from ..losses import discriminator_loss, skill_log_ratio
+from ..nn import AbstractSkillDistribution, SkillDiscriminator
+from .base import AbstractReward
+
+
+SkillDescriptor = (
+    Literal["state_descriptor", "observation"]
+    | Callable[[Float[Array, " obs"]], Float[Array, " descriptor"]]
+)
+
+
+class DiscriminatorState(eqx.Module):
+    """What `Discriminator` learns."""
+
+    network: SkillDiscriminator
+    optimizer: optax.OptState
+
+
+DiscriminatorState.__init__.__doc__ = """**Arguments:**
+
+- `network`: from one descriptor to a distribution over skills.
+- `optimizer`: the optimizer's state.
+"""
+
+
+class Discriminator(AbstractReward[DiscriminatorState]):
+    """The reward of DIAYN: how much a state gives away of the skill that led to it.
+
+    It is `log q(skill | descriptor) - log p(skill)`, in nats, where the discriminator q
+    learns by cross-entropy to tell the skill from the state reached, and p is the prior
+    that skills are drawn from. A batch is scored before it is learnt from.
+
+    Differences from the paper: skills may be continuous, with a normal or a von
+    Mises-Fisher distribution for q; q may see less than the full observation.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{eysenbach2019diversity,
+            title={Diversity is All You Need: Learning Skills without a Reward
+                Function},
+            author={Eysenbach, Benjamin and Gupta, Abhishek and Ibarz, Julian and
+                Levine, Sergey},
+            booktitle={International Conference on Learning Representations},
+            year={2019},
+        }
+        ```
+    """
+
+    skills: AbstractSkillPrior = eqx.field(converter=as_skill_prior)
+    lr: FloatLike = hyperparameter(3e-4)
+    descriptor: SkillDescriptor = eqx.field(default="state_descriptor", static=True)
+    include_prior: bool = eqx.field(default=True, static=True)
+    make_network: MakeDiscriminator | None = eqx.field(default=None, static=True)
+    make_optimizer: MakeOptimizer = eqx.field(default=optax.adam, static=True)
+
+    def __check_init__(self) -> None:
+        check_range("lr", self.lr, low=0)
+        if not callable(self.descriptor) and self.descriptor not in (
+            "state_descriptor",
+            "observation",
+        ):
+            raise ValueError(
+                f"`descriptor={self.descriptor!r}` must be 'state_descriptor', "
+                "'observation', or a function of one observation."
+            )
+
+    def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> DiscriminatorState:
+        size = self._descriptor_size(spec)
+        make_network = self.make_network or self.skills.make_discriminator
+        network = make_network(size, self.skills.size, key=key)
+        self._check_network(network, size)
+        optimizer = self.make_optimizer(self.lr)
+        return DiscriminatorState(
+            network=network,
+            optimizer=optimizer.init(eqx.filter(network, eqx.is_inexact_array)),
+        )
+
+    def observe(
+        self, state: DiscriminatorState, transitions: Transition[Any]
+    ) -> DiscriminatorState:
+        del transitions
+        return state
+
+    def reward(
+        self,
+        state: DiscriminatorState,
+        batch: Transition[Any],
+        *,
+        step: Int[Array, ""],
+        key: PRNGKeyArray,
+    ) -> Float[Array, "*batch"]:
+        del step, key
+        descriptor, skill = self._rows(batch)
+        log_prior = None
+        if self.include_prior:
+            log_prior = jax.vmap(self.skills.log_prob)(skill)
+        reward = skill_log_ratio(state.network, descriptor, skill, log_prior)
+        return reward.reshape(batch.timestep.shape)
+
+    def update(
+        self, state: DiscriminatorState, batch: Transition[Any], *, key: PRNGKeyArray
+    ) -> tuple[DiscriminatorState, Metrics]:
+        del key
+        loss, gradient = eqx.filter_value_and_grad(discriminator_loss)(
+            state.network, *self._rows(batch)
+        )
+        network, optimizer = gradient_step(
+            state.network, gradient, self.make_optimizer(self.lr), state.optimizer
+        )
+        state = DiscriminatorState(network=network, optimizer=optimizer)
+        return state, {"discriminator_loss": loss}
+
+    def descriptors(
+        self, transitions: Transition[Any]
+    ) -> Float[Array, "*batch descriptor"]:
+        """What is seen of the states that transitions, with any axes, reached."""
+        if self.descriptor == "state_descriptor":
+            assert transitions.next_state_descriptor is not None
+            return transitions.next_state_descriptor
+        observation = transitions.next_observation
+        if self.descriptor == "observation":
+            return observation
+        rows = observation.reshape(-1, observation.shape[-1])
+        described = jax.vmap(self.descriptor)(rows)
+        return described.reshape(*observation.shape[:-1], described.shape[-1])
+
+    def _rows(
+        self, batch: Transition[Any]
+    ) -> tuple[Float[Array, "rows descriptor"], Float[Array, "rows skill"]]:
+        """Descriptors and skills with one leading axis, whatever the batch has."""
+        if not isinstance(batch.extras, SkillExtras):
+            raise ValueError(
+                "`Discriminator` is given transitions without a skill; put it outside, "
+                "as in `Intrinsic(SkillConditioned(agent, skills), "
+                "Discriminator(skills))`."
+            )
+        skill = batch.extras.skill
+        if skill.shape[-1] != self.skills.size:
+            raise ValueError(
+                f"The skills of the agent have size {skill.shape[-1]}, those of its "
+                f"`Discriminator` size {self.skills.size}; give both the same prior."
+            )
+        descriptor = self.descriptors(batch)
+        return (
+            descriptor.reshape(-1, descriptor.shape[-1]),
+            skill.reshape(-1, skill.shape[-1]),
+        )
+
+    def _descriptor_size(self, spec: EnvSpec) -> int:
+        if self.descriptor == "state_descriptor":
+            if spec.state_descriptor_size is None:
+                raise ValueError(
+                    "`descriptor='state_descriptor'`, but the environment describes no "
+                    "behavior (`spec.state_descriptor_size` is None). It gives "
+                    f"observations of size {spec.observation_size}: pass `descriptor="
+                    "'observation'` or a function of one, such as `lambda observation: "
+                    "observation[:2]`, or an environment with a descriptor, as "
+                    "`eqrl.envs.make(..., state_descriptor=)` makes it."
+                )
+            return spec.state_descriptor_size
+        if self.descriptor == "observation":
+            return spec.observation_size
+        observation = jax.ShapeDtypeStruct(
+            (spec.observation_size,), jnp.result_type(float)
+        )
+        described = eqx.filter_eval_shape(self.descriptor, observation)
+        shape = getattr(described, "shape", None)
+        if shape is None or len(shape) != 1 or shape[0] < 1:
+            raise ValueError(
+                f"The function `descriptor` gives {described} for one observation of "
+                f"size {spec.observation_size}; it must give a vector of floats."
+            )
+        return shape[0]
+
+    def _check_network(self, network: SkillDiscriminator, size: int) -> None:
+        descriptor = jax.ShapeDtypeStruct((size,), jnp.result_type(float))
+        distribution = eqx.filter_eval_shape(network, descriptor)
+        if not isinstance(distribution, AbstractSkillDistribution):
+            raise ValueError(
+                f"The network of `make_network` gives a {type(distribution).__name__}; "
+                "it must give an `eqrl.nn.AbstractSkillDistribution`, such as "
+                "`eqrl.nn.Categorical`, from one descriptor."
+            )
+        shape = eqx.filter_eval_shape(lambda x: network(x).mode(), descriptor).shape
+        if shape != (self.skills.size,):
+            raise ValueError(
+                f"The network of `make_network` tells skills of shape {shape}, but "
+                f"`skills` has {(self.skills.size,)}; let its output follow the "
+                "`skill_size` it is made with."
+            )
+
+
+Discriminator.__init__.__doc__ = """**Arguments:**
+
+- `skills`: the prior that skills are drawn from, the same as the `SkillConditioned`
+    agent's; or the number of one-hot skills.
+- `lr`: learning rate, at least 0.
+- `descriptor`: what is seen of a state: `"state_descriptor"`, as the environment
+    describes behavior; `"observation"`, in full; or a function of one observation.
+- `include_prior`: `False` leaves `- log p(skill)` out of the reward. With one-hot
+    skills of equal weight it is a constant, which makes the reward positive where the
+    discriminator is better than chance: it matters where episodes can terminate.
+- `make_network`: a factory `(descriptor_size, skill_size, *, key)` of a network from
+    one descriptor to an `eqrl.nn.AbstractSkillDistribution`; `None` takes what fits the
+    prior, with hidden layers of 256 and 256, such as
+    `eqrl.nn.CategoricalDiscriminator()`.
+- `make_optimizer`: from a learning rate to an Optax optimizer.
+"""

@@ -1,0 +1,59 @@
+import jax
+import jax.lax as lax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ..nn import SkillDiscriminator
+
+
+def _log_probs(
+    discriminator: SkillDiscriminator,
+    descriptor: Float[Array, "batch descriptor"],
+    skill: Float[Array, "batch skill"],
+) -> Float[Array, " batch"]:
+    return jax.vmap(lambda x, z: discriminator(x).log_prob(z))(descriptor, skill)
+
+
+def discriminator_loss(
+    discriminator: SkillDiscriminator,
+    descriptor: Float[Array, "batch descriptor"],
+    skill: Float[Array, "batch skill"],
+) -> Float[Array, ""]:
+    """Cross-entropy of a discriminator, which says what skill led to a state.
+
+    **Arguments:**
+
+    - `discriminator`: from one descriptor to a distribution over skills.
+    - `descriptor`: of the states reached.
+    - `skill`: what was at work there.
+
+    **Returns:**
+
+    The mean of `-log q(skill | descriptor)`, in nats.
+    """
+    return -jnp.mean(_log_probs(discriminator, descriptor, skill))
+
+
+def skill_log_ratio(
+    discriminator: SkillDiscriminator,
+    descriptor: Float[Array, "batch descriptor"],
+    skill: Float[Array, "batch skill"],
+    log_prior: Float[Array, " batch"] | None = None,
+) -> Float[Array, " batch"]:
+    """What a state gives away of its skill; no gradient flows through it.
+
+    **Arguments:**
+
+    - `discriminator`: from one descriptor to a distribution over skills.
+    - `descriptor`: of the states reached.
+    - `skill`: what was at work there.
+    - `log_prior`: `log p(skill)`; `None` leaves it out.
+
+    **Returns:**
+
+    `log q(skill | descriptor) - log p(skill)`, in nats.
+    """
+    log_ratio = _log_probs(discriminator, descriptor, skill)
+    if log_prior is not None:
+        log_ratio = log_ratio - log_prior
+    return lax.stop_gradient(log_ratio)

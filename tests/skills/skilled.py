@@ -1,0 +1,32 @@
+"""Transitions with skills."""
+
+import dataclasses
+from typing import Any
+
+import jax.random as jr
+from jaxtyping import Array, Float, PRNGKeyArray
+
+import eqrl
+
+from ..toy import random_transitions
+
+
+def skill_transitions(
+    key: PRNGKeyArray,
+    *,
+    skill: Float[Array, "batch skill"],
+    observation_size: int = 4,
+) -> eqrl.Transition[eqrl.SkillExtras[None]]:
+    """A batch in which these skills were at work; descriptors have two elements."""
+    size = skill.shape[0]
+    batch_key, descriptor_key = jr.split(key)
+    batch: eqrl.Transition[Any] = random_transitions(
+        batch_key, size, observation_size=observation_size, action_size=2
+    )
+    descriptors = jr.normal(descriptor_key, (2, size, 2))
+    return dataclasses.replace(
+        batch,
+        state_descriptor=descriptors[0],
+        next_state_descriptor=descriptors[1],
+        extras=eqrl.SkillExtras(skill=skill, agent=None),
+    )

@@ -1,0 +1,247 @@
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jaxtyping import Array, Float, PRNGKeyArray
+
+import eqrl
+
+from ..agents_under_test import sac
+from ..toy import random_transitions
+from .skilled import skill_transitions
+
+
+GetKey = Callable[[], PRNGKeyArray]
+SPEC = eqrl.EnvSpec(observation_size=4, action_size=2, state_descriptor_size=2)
+ZERO = jnp.zeros((), int)
+
+
+def linear(
+    descriptor_size: int, skill_size: int, *, key: PRNGKeyArray
+) -> eqrl.nn.CategoricalNetwork:
+    """Logits that are linear in the descriptor."""
+    network = eqrl.nn.Linear(descriptor_size, skill_size, key=key)
+    return eqrl.nn.CategoricalNetwork(network)
+
+
+def discriminator(skills: Any = 3, **options: Any) -> eqrl.Discriminator:
+    options.setdefault("make_network", linear)
+    return eqrl.Discriminator(skills, **options)
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+
+
+def layer_of(state: eqrl.DiscriminatorState) -> eqrl.nn.Linear:
+    assert isinstance(state.network, eqrl.nn.CategoricalNetwork)
+    assert isinstance(state.network.network, eqrl.nn.Linear)
+    return state.network.network
+
+
+def logits_of(state: eqrl.DiscriminatorState, descriptor: Array) -> np.ndarray:
+    layer = layer_of(state)
+    return np.asarray(descriptor) @ np.asarray(layer.weight) + np.asarray(layer.bias)
+
+
+@pytest.mark.parametrize("include_prior", [True, False])
+def test_the_reward_is_the_log_ratio_at_the_state_reached(
+    include_prior: bool, getkey: GetKey
+) -> None:
+    prior = eqrl.OneHotSkills(3, [1.0, 1.0, 2.0])
+    reward = discriminator(prior, include_prior=include_prior)
+    state = reward.init(SPEC, key=getkey())
+    chosen = np.array([0, 2, 1, 2])
+    batch = skill_transitions(getkey(), skill=jnp.eye(3)[chosen])
+    assert batch.next_state_descriptor is not None
+    log_probs = log_softmax(logits_of(state, batch.next_state_descriptor))
+    expected = log_probs[np.arange(4), chosen]
+    if include_prior:
+        expected = expected - np.log(np.array([1, 1, 2]) / 4)[chosen]
+    found = reward.reward(state, batch, step=ZERO, key=getkey())
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_network_that_knows_nothing_gives_no_reward(getkey: GetKey) -> None:
+    reward = discriminator(4)
+    state = reward.init(SPEC, key=getkey())
+    state = jax.tree.map(lambda x: jnp.zeros_like(x), state)
+    batch = skill_transitions(getkey(), skill=jnp.eye(4))
+    np.testing.assert_allclose(
+        reward.reward(state, batch, step=ZERO, key=getkey()), 0, atol=1e-6
+    )
+
+
+def test_an_update_is_a_step_down_the_cross_entropy(getkey: GetKey) -> None:
+    reward = discriminator(3, lr=0.1, make_optimizer=optax.sgd)
+    state = reward.init(SPEC, key=getkey())
+    skill = jnp.eye(3)[jnp.array([0, 2, 1, 2])]
+    batch = skill_transitions(getkey(), skill=skill)
+    assert batch.next_state_descriptor is not None
+    descriptor = np.asarray(batch.next_state_descriptor)
+    logits = logits_of(state, batch.next_state_descriptor)
+    probabilities = np.exp(log_softmax(logits))
+    # Of the mean cross-entropy, by hand.
+    gradient = descriptor.T @ (probabilities - np.asarray(skill)) / 4
+    after, metrics = reward.update(state, batch, key=getkey())
+    loss = -(log_softmax(logits) * np.asarray(skill)).sum(axis=1).mean()
+    np.testing.assert_allclose(metrics["discriminator_loss"], loss, rtol=1e-5)
+    np.testing.assert_allclose(
+        layer_of(after).weight,
+        layer_of(state).weight - 0.1 * gradient,
+        rtol=1e-4,
+        atol=1e-6,
+    )
+
+
+def test_a_sequence_is_worth_what_its_steps_are(getkey: GetKey) -> None:
+    reward = discriminator(3)
+    state = reward.init(SPEC, key=getkey())
+    flat = skill_transitions(getkey(), skill=jnp.eye(3)[jnp.arange(6) % 3])
+    sequences = jax.tree.map(lambda x: x.reshape(2, 3, *x.shape[1:]), flat)
+    np.testing.assert_array_equal(
+        reward.reward(state, sequences, step=ZERO, key=getkey()),
+        reward.reward(state, flat, step=ZERO, key=getkey()).reshape(2, 3),
+    )
+    key = getkey()
+    np.testing.assert_allclose(
+        reward.update(state, sequences, key=key)[1]["discriminator_loss"],
+        reward.update(state, flat, key=key)[1]["discriminator_loss"],
+        rtol=1e-6,
+    )
+
+
+def first_two(observation: Float[Array, " obs"]) -> Float[Array, "2"]:
+    return observation[:2]
+
+
+@pytest.mark.parametrize(
+    ("descriptor", "size"),
+    [("state_descriptor", 2), ("observation", 4), (first_two, 2)],
+)
+def test_the_descriptor_is_of_the_state_reached(
+    descriptor: Any, size: int, getkey: GetKey
+) -> None:
+    reward = discriminator(3, descriptor=descriptor)
+    state = reward.init(SPEC, key=getkey())
+    assert layer_of(state).weight.shape == (size, 3)
+    batch = skill_transitions(getkey(), skill=jnp.eye(3))
+    expected = {
+        "state_descriptor": batch.next_state_descriptor,
+        "observation": batch.next_observation,
+        first_two: batch.next_observation[:, :2],
+    }[descriptor]
+    np.testing.assert_array_equal(reward.descriptors(batch), expected)
+
+
+def test_the_prior_decides_the_kind_of_network(getkey: GetKey) -> None:
+    kinds = [
+        (eqrl.OneHotSkills(3), eqrl.nn.CategoricalNetwork),
+        (eqrl.EvenOneHotSkills(3), eqrl.nn.CategoricalNetwork),
+        (eqrl.SphereSkills(), eqrl.nn.VonMisesFisherNetwork),
+        (eqrl.NormalSkills(), eqrl.nn.NormalNetwork),
+    ]
+    for prior, kind in kinds:
+        state = eqrl.Discriminator(prior).init(SPEC, key=getkey())
+        assert isinstance(state.network, kind)
+
+
+def test_a_descriptor_the_environment_does_not_give_is_refused(
+    getkey: GetKey,
+) -> None:
+    spec = dataclasses.replace(SPEC, state_descriptor_size=None)
+    with pytest.raises(ValueError, match=r"observations of size 4.*'observation'"):
+        discriminator(3).init(spec, key=getkey())
+
+
+def test_a_descriptor_that_is_none_is_refused() -> None:
+    with pytest.raises(Exception, match="descriptor"):
+        discriminator(3, descriptor="torso")
+
+
+def test_a_function_must_give_a_vector(getkey: GetKey) -> None:
+    with pytest.raises(ValueError, match="must give a vector"):
+        discriminator(3, descriptor=jnp.sum).init(SPEC, key=getkey())
+
+
+def test_a_network_for_other_skills_is_refused(getkey: GetKey) -> None:
+    def make_network(
+        descriptor_size: int, skill_size: int, *, key: PRNGKeyArray
+    ) -> eqrl.nn.CategoricalNetwork:
+        return linear(descriptor_size, skill_size + 1, key=key)
+
+    with pytest.raises(ValueError, match=r"shape \(4,\).*\(3,\)"):
+        discriminator(3, make_network=make_network).init(SPEC, key=getkey())
+
+
+def test_a_network_that_gives_no_distribution_is_refused(getkey: GetKey) -> None:
+    def make_network(
+        descriptor_size: int, skill_size: int, *, key: PRNGKeyArray
+    ) -> eqrl.nn.Linear:
+        return eqrl.nn.Linear(descriptor_size, skill_size, key=key)
+
+    with pytest.raises(ValueError, match="AbstractSkillDistribution"):
+        discriminator(3, make_network=make_network).init(SPEC, key=getkey())
+
+
+def test_transitions_without_a_skill_are_refused(getkey: GetKey) -> None:
+    reward = discriminator(3)
+    state = reward.init(SPEC, key=getkey())
+    batch = random_transitions(getkey(), 2, observation_size=4, action_size=2)
+    with pytest.raises(ValueError, match=r"without a skill.*SkillConditioned"):
+        reward.reward(state, batch, step=ZERO, key=getkey())
+
+
+def test_skills_of_another_size_are_refused(getkey: GetKey) -> None:
+    reward = discriminator(3)
+    state = reward.init(SPEC, key=getkey())
+    batch = skill_transitions(getkey(), skill=jnp.eye(4))
+    with pytest.raises(ValueError, match=r"size 4.*size 3"):
+        reward.reward(state, batch, step=ZERO, key=getkey())
+
+
+def test_a_learning_rate_is_no_less_than_0() -> None:
+    with pytest.raises(ValueError, match="`lr=-1`"):
+        discriminator(3, lr=-1.0)
+
+
+def test_diayn_is_its_parts_around_any_agent() -> None:
+    agent = eqrl.diayn(sac(), 5, lr=0.25, include_prior=False, environment_weight=2)
+    assert isinstance(agent.agent, eqrl.SkillConditioned)
+    assert isinstance(agent.reward, eqrl.Discriminator)
+    assert agent.agent.skills is agent.reward.skills
+    assert agent.agent.skills.size == 5
+    assert float(agent.reward.lr) == 0.25
+    assert not agent.reward.include_prior
+    assert agent.environment_weight == 2
+
+
+def test_the_losses_of_a_uniform_guess_are_known() -> None:
+    def guess(descriptor: Float[Array, "1"]) -> eqrl.nn.Categorical:
+        del descriptor
+        return eqrl.nn.Categorical(jnp.zeros(4))
+
+    descriptor, skill = jnp.zeros((2, 1)), jnp.eye(4)[:2]
+    loss = eqrl.losses.discriminator_loss(guess, descriptor, skill)
+    np.testing.assert_allclose(loss, math.log(4), rtol=1e-6)
+    ratio = eqrl.losses.skill_log_ratio(
+        guess, descriptor, skill, jnp.log(jnp.array([0.25, 0.5]))
+    )
+    np.testing.assert_allclose(ratio, [0, -math.log(2)], atol=1e-6)
+
+
+def test_no_gradient_flows_through_the_log_ratio() -> None:
+    def total(scale: Array) -> Array:
+        return jnp.sum(
+            eqrl.losses.skill_log_ratio(
+                lambda x: eqrl.nn.Categorical(scale * x), jnp.eye(2), jnp.eye(2)
+            )
+        )
+
+    assert jax.grad(total)(jnp.asarray(1.5)) == 0

@@ -1,0 +1,212 @@
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from jaxtyping import Array, Float, PRNGKeyArray
+
+import eqrl
+from eqrl.envs import Point
+
+from ..agents_under_test import diayn, sac
+from ..toy import Clock, Compass
+
+
+GetKey = Callable[[], PRNGKeyArray]
+ENV = Point(max_steps=3, goal=(0.0, 0.0))
+# A clip of the action leaves only some directions as they are.
+DIRECTIONS = jnp.array([[1.0, 0.0], [-0.6, 0.8], [0.0, -1.0]])
+
+
+class Direction(eqrl.nn.AbstractSkillDistribution):
+    """The skill is where one is: a density that falls off by the distance."""
+
+    place: Float[Array, "2"]
+
+    def log_prob(self, skill: Float[Array, "2"]) -> Float[Array, ""]:
+        return -jnp.sum((10 * self.place - skill) ** 2)
+
+    def mode(self) -> Float[Array, "2"]:
+        return 10 * self.place
+
+
+def make_direction(
+    descriptor_size: int, skill_size: int, *, key: PRNGKeyArray
+) -> Callable[[Float[Array, "2"]], Direction]:
+    del descriptor_size, skill_size, key
+    return Direction
+
+
+def make(**options: Any) -> eqrl.Intrinsic[Any, Any, Any, Any]:
+    return eqrl.diayn(
+        Compass(), eqrl.SphereSkills(), make_network=make_direction, **options
+    )
+
+
+def evaluate(agent: Any = None, **options: Any) -> eqrl.SkillEvaluation:
+    agent = make() if agent is None else agent
+    env = options.pop("env", ENV)
+    state = agent.init(env.spec, key=jr.key(0))
+    options = {"num_episodes": 2, "key": jr.key(1), "skills": DIRECTIONS} | options
+    return eqrl.evaluate_skills(agent, state, env, **options)
+
+
+def test_each_skill_is_shown_from_beginning_to_end() -> None:
+    evaluation = evaluate()
+    steps = 0.1 * np.arange(1, 4)[:, None]
+    expected = np.asarray(DIRECTIONS)[:, None, None] * steps
+    np.testing.assert_allclose(
+        evaluation.descriptors, np.broadcast_to(expected, (3, 2, 3, 2)), atol=1e-6
+    )
+    np.testing.assert_array_equal(evaluation.skills, DIRECTIONS)
+    np.testing.assert_array_equal(evaluation.lengths, np.full((3, 2), 3))
+    assert evaluation.mask.all()
+
+
+def test_returns_are_those_of_the_environment_and_of_the_discriminator() -> None:
+    evaluation = evaluate()
+    # 0.1, 0.2 and 0.3 away from the goal.
+    np.testing.assert_allclose(evaluation.returns, np.full((3, 2), -0.6), rtol=1e-5)
+    # After k steps the distance of the direction is k - 1; and - log p each time.
+    expected = -(0 + 1 + 4) + 3 * math.log(2 * math.pi)
+    np.testing.assert_allclose(
+        evaluation.diversity_returns, np.full((3, 2), expected), rtol=1e-5
+    )
+
+
+def test_the_skills_that_are_recovered_are_the_discriminators() -> None:
+    evaluation = evaluate()
+    np.testing.assert_allclose(
+        evaluation.recovered_skills[:, 0, 0], DIRECTIONS, atol=1e-5
+    )
+    assert evaluation.accuracy == 1
+
+
+def test_accuracy_counts_steps_that_give_away_another_skill() -> None:
+    # The second is behind the first, at which it looks after two steps of three.
+    skills = jnp.array([[1.0, 0.0], [2.5, 0.0], [0.0, -1.0]])
+    evaluation = evaluate(skills=skills)
+    recovered = np.asarray(evaluation.recovered_skills[:, :, :, None])
+    distances = ((recovered - np.asarray(skills)) ** 2).sum(-1)
+    right = distances.argmin(-1) == np.arange(3)[:, None, None]
+    np.testing.assert_allclose(evaluation.accuracy, right.mean(), rtol=1e-6)
+    assert 0 < evaluation.accuracy < 1
+
+
+def test_steps_behind_the_end_of_an_episode_do_not_count() -> None:
+    env = Clock(longest=4)
+    agent = eqrl.diayn(sac(), 2, make_network=eqrl.nn.CategoricalDiscriminator((4,)))
+    evaluation = evaluate(agent, env=env, skills=None, num_episodes=5)
+    lengths = np.asarray(evaluation.lengths)
+    assert len(np.unique(lengths)) > 1
+    np.testing.assert_allclose(evaluation.returns, lengths * (lengths + 1) / 2)
+    # No step can be worth more than log 2 above nothing.
+    assert (np.asarray(evaluation.diversity_returns) <= lengths * math.log(2)).all()
+    np.testing.assert_array_equal(evaluation.mask.sum(axis=2), lengths)
+
+
+def test_all_one_hot_skills_are_shown() -> None:
+    evaluation = evaluate(diayn(sac(), 4), skills=None)
+    np.testing.assert_array_equal(evaluation.skills, np.eye(4))
+    assert evaluation.descriptors.shape == (4, 2, 3, 2)
+
+
+def test_skills_are_drawn_where_there_is_no_end_of_them() -> None:
+    assert evaluate(skills=None).skills.shape == (16, 2)
+    drawn = evaluate(skills=5).skills
+    np.testing.assert_allclose(jnp.linalg.norm(drawn, axis=1), 1, rtol=1e-5)
+    assert len(np.unique(drawn, axis=0)) == 5
+
+
+def test_a_normalization_around_the_discriminator_is_applied(getkey: GetKey) -> None:
+    agent = eqrl.Normalized(make(descriptor=lambda observation: observation[:2]))
+    state = agent.init(ENV.spec, key=getkey())
+    statistics = eqrl.RunningStatistics(
+        count=jnp.asarray(4.0),
+        mean=jnp.array([1.0, 2.0, 0.0, 0.0]),
+        summed_squares=4 * jnp.array([0.25, 1.0, 1.0, 1.0]),
+    )
+    state = eqrl.NormalizedState(agent=state.agent, statistics=statistics)
+    evaluation = eqrl.evaluate_skills(
+        agent, state, ENV, num_episodes=1, key=getkey(), skills=DIRECTIONS[:1]
+    )
+    # Where it is, less the mean, by the deviation; one step to the right at a time.
+    expected = (np.array([[0.1, 0], [0.2, 0], [0.3, 0]]) - [1, 2]) / [0.5, 1]
+    np.testing.assert_allclose(evaluation.descriptors[0, 0], expected, rtol=1e-4)
+
+
+def test_the_diversity_return_is_a_score(getkey: GetKey) -> None:
+    agent = diayn(sac(), 3)
+    trainer = eqrl.Trainer(batch_size=4, capacity=40, warmup_steps=4)
+    key = getkey()
+
+    def score(agent: Any, state: Any, evaluation: Any) -> Float[Array, ""]:
+        del evaluation
+        return eqrl.diversity_return(
+            agent, state, ENV, num_episodes=1, key=jr.clone(key)
+        )
+
+    population = eqrl.train_population(
+        agent,
+        ENV,
+        trainer,
+        eqrl.PBT(
+            where=lambda a: (a.agent.agent.discount, a.reward.lr),
+            priors=(eqrl.Uniform(0.9, 1.0), eqrl.LogUniform(1e-4, 1e-2)),
+            num_replaced=1,
+            num_elite=1,
+        ),
+        size=3,
+        num_generations=2,
+        steps_per_generation=12,
+        num_episodes=1,
+        key=getkey(),
+        score=score,
+    )
+    assert set(population.hyperparameters) == {"agent.agent.discount", "reward.lr"}
+    assert (population.parents[1] != np.arange(3)).sum() == 1
+
+
+@pytest.mark.parametrize("skills", [jnp.ones((3, 5)), jnp.ones((0, 2))])
+def test_skills_that_do_not_fit_are_refused(skills: Array) -> None:
+    with pytest.raises(ValueError, match=r"shape \(skills, 2\)"):
+        evaluate(skills=skills)
+
+
+def test_an_agent_without_skills_is_refused() -> None:
+    with pytest.raises(ValueError, match="SAC has no skills"):
+        evaluate(sac(), skills=None)
+
+
+def test_an_agent_without_a_discriminator_is_refused() -> None:
+    with pytest.raises(ValueError, match="no `Discriminator`"):
+        evaluate(eqrl.SkillConditioned(sac(), 2), skills=None)
+
+
+def test_two_skills_are_told_apart_in_a_little_while() -> None:
+    agent = diayn(
+        sac(
+            initial_temperature=0.1, actor_lr=3e-3, critic_lr=3e-3, temperature_lr=3e-3
+        ),
+        2,
+        lr=3e-3,
+    )
+    env = Point(max_steps=10)
+    trainer = eqrl.Trainer(batch_size=32, capacity=2000, warmup_steps=200)
+    solution = eqrl.train(agent, env, trainer, num_steps=2000, key=jr.key(0))
+    before = agent.init(env.spec, key=jr.key(1))
+    accuracies = [
+        float(
+            eqrl.evaluate_skills(
+                agent, state, env, num_episodes=1, key=jr.key(2)
+            ).accuracy
+        )
+        for state in (before, solution.state)
+    ]
+    assert accuracies[0] < 0.8
+    assert accuracies[1] > 0.95
+    assert jax.tree.all(jax.tree.map(lambda x: jnp.isfinite(x).all(), solution.state))

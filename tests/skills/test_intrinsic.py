@@ -1,0 +1,99 @@
+from collections.abc import Callable
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+import eqrl
+
+from ..agents_under_test import sac
+from ..toy import Compass, random_transitions
+
+
+GetKey = Callable[[], PRNGKeyArray]
+SPEC = eqrl.EnvSpec(observation_size=4, action_size=2)
+
+
+class Countdown(eqrl.AbstractReward[Float[Array, ""]]):
+    """Worth what it has learnt, of which an update takes one away."""
+
+    def init(self, spec: eqrl.EnvSpec, *, key: PRNGKeyArray) -> Float[Array, ""]:
+        del spec, key
+        return jnp.full((), 5.0)
+
+    def observe(
+        self, state: Float[Array, ""], transitions: eqrl.Transition
+    ) -> Float[Array, ""]:
+        return state + 100 * transitions.timestep.shape[0]
+
+    def reward(
+        self,
+        state: Float[Array, ""],
+        batch: eqrl.Transition,
+        *,
+        step: Int[Array, ""],
+        key: PRNGKeyArray,
+    ) -> Float[Array, "*batch"]:
+        del key
+        return jnp.full(batch.timestep.shape, state + step)
+
+    def update(
+        self, state: Float[Array, ""], batch: eqrl.Transition, *, key: PRNGKeyArray
+    ) -> tuple[Float[Array, ""], eqrl.Metrics]:
+        del batch, key
+        return state - 1, {"countdown": state}
+
+
+def test_a_batch_is_scored_by_the_reward_from_before_the_update(
+    getkey: GetKey,
+) -> None:
+    agent = eqrl.Intrinsic(Compass(), Countdown())
+    state = agent.init(SPEC, key=getkey())
+    batch = random_transitions(getkey(), 3, observation_size=4, action_size=2)
+    state, metrics = agent.update(state, batch, step=jnp.asarray(2), key=getkey())
+    # Each of three transitions is worth 5 + 2.
+    assert metrics["reward"] == 3 * 7
+    assert metrics["intrinsic_reward"] == 7
+    assert metrics["countdown"] == 5
+    assert state.reward == 4
+
+
+def test_the_environments_reward_is_added_with_its_weight(getkey: GetKey) -> None:
+    agent = eqrl.Intrinsic(Compass(), Countdown(), environment_weight=0.5)
+    state = agent.init(SPEC, key=getkey())
+    batch = random_transitions(getkey(), 3, observation_size=4, action_size=2)
+    _, metrics = agent.update(state, batch, step=jnp.asarray(0), key=getkey())
+    expected = 15 + 0.5 * jnp.sum(batch.reward)
+    np.testing.assert_allclose(metrics["reward"], expected, rtol=1e-6)
+    assert metrics["intrinsic_reward"] == 5
+
+
+@pytest.mark.parametrize("weight", [None, 0.5])
+def test_fresh_transitions_reach_both(weight: float | None, getkey: GetKey) -> None:
+    agent = eqrl.Intrinsic(Compass(), Countdown(), environment_weight=weight)
+    state = agent.init(SPEC, key=getkey())
+    fresh = random_transitions(getkey(), 3, observation_size=4, action_size=2)
+    state = agent.observe(state, fresh)
+    assert state.reward == 305
+    expected = 0.0 if weight is None else weight * jnp.sum(fresh.reward)
+    np.testing.assert_allclose(state.agent, expected, rtol=1e-6)
+
+
+def test_an_agent_of_scalar_rewards_can_learn_where_they_are_vectors(
+    getkey: GetKey,
+) -> None:
+    spec = eqrl.EnvSpec(observation_size=4, action_size=2, reward_size=3)
+    eqrl.Intrinsic(sac(), Countdown()).init(spec, key=getkey())
+
+
+def test_a_vector_of_rewards_cannot_be_added(getkey: GetKey) -> None:
+    spec = eqrl.EnvSpec(observation_size=4, action_size=2, reward_size=3)
+    agent = eqrl.Intrinsic(sac(), Countdown(), environment_weight=1.0)
+    with pytest.raises(ValueError, match=r"`environment_weight`.*vector"):
+        agent.init(spec, key=getkey())
+
+
+def test_the_weight_is_a_finite_number() -> None:
+    with pytest.raises(ValueError, match="`environment_weight=inf`"):
+        eqrl.Intrinsic(sac(), Countdown(), environment_weight=jnp.inf)

@@ -1,0 +1,192 @@
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import PRNGKeyArray
+
+import eqrl
+
+from ..agents_under_test import sac
+from ..toy import Clock, Compass, Scribe
+from .skilled import skill_transitions
+
+
+GetKey = Callable[[], PRNGKeyArray]
+SPEC = eqrl.EnvSpec(observation_size=4, action_size=2)
+
+
+def test_the_agent_is_made_for_longer_observations(getkey: GetKey) -> None:
+    state: Any = eqrl.SkillConditioned(sac(), 3).init(SPEC, key=getkey())
+    assert state.actor.network.layers[0].weight.shape[0] == 4 + 3
+
+
+def test_the_agent_acts_on_the_observation_and_the_skill(getkey: GetKey) -> None:
+    agent = eqrl.SkillConditioned(Compass(), eqrl.SphereSkills())
+    memory = agent.begin(jnp.zeros(()), SPEC, index=jnp.asarray(0), key=getkey())
+    action, after, extras = agent.act(
+        jnp.zeros(()), memory, jnp.arange(4.0), mode="greedy", key=getkey()
+    )
+    np.testing.assert_array_equal(action, memory.skill)
+    np.testing.assert_array_equal(after.skill, memory.skill)
+    np.testing.assert_array_equal(extras.skill, memory.skill)
+
+
+def test_the_agent_learns_from_both_observations_with_the_skill(
+    getkey: GetKey,
+) -> None:
+    skill = jnp.array([[10.0, 0.0], [0.0, 100.0]])
+    batch = skill_transitions(getkey(), skill=skill)
+    agent = eqrl.SkillConditioned(Compass(), eqrl.SphereSkills())
+    _, metrics = agent.update(jnp.zeros(()), batch, step=jnp.asarray(0), key=getkey())
+    assert metrics["observation_size"] == 6
+    for name in ("observation", "next_observation"):
+        expected = jnp.sum(getattr(batch, name)) + 110
+        np.testing.assert_allclose(metrics[name], expected, rtol=1e-6)
+
+
+def test_the_agents_own_memory_and_extras_go_through(getkey: GetKey) -> None:
+    agent = eqrl.SkillConditioned(Scribe(), 2)
+    state = agent.init(SPEC, key=getkey())
+    memory = agent.begin(state, SPEC, index=jnp.asarray(5), key=getkey())
+    _, after, extras = agent.act(
+        state, memory, jnp.zeros(4), mode="sample", key=getkey()
+    )
+    assert extras.agent.index == 5
+    assert extras.agent.age == 0
+    assert after.agent.age == 1
+
+
+def test_a_skill_is_kept_through_an_episode_and_drawn_anew_for_the_next(
+    getkey: GetKey,
+) -> None:
+    agent = eqrl.SkillConditioned(Scribe(), eqrl.SphereSkills())
+    env = Clock(longest=3)
+    state = agent.init(env.spec, key=getkey())
+    step = eqx.filter_jit(eqrl.interact)
+    actors = eqrl.start(agent, state, env, num_envs=8, key=getkey())
+    before = None
+    num_kept = num_drawn = 0
+    for _ in range(8):
+        actors, transitions = step(
+            agent, state, env, actors, mode="sample", key=getkey()
+        )
+        if before is not None:
+            same = jnp.all(transitions.extras.skill == before.extras.skill, axis=1)
+            np.testing.assert_array_equal(same, transitions.timestep > 0)
+            num_kept += int(same.sum())
+            num_drawn += int((~same).sum())
+        before = transitions
+    assert num_kept > 0
+    assert num_drawn > 0
+
+
+def test_the_replay_holds_observations_without_the_skill(getkey: GetKey) -> None:
+    trainer = eqrl.Trainer(batch_size=4, capacity=20, warmup_steps=4)
+    state, _ = eqx.filter_eval_shape(
+        trainer.init,
+        eqrl.SkillConditioned(sac(), 3),
+        eqrl.envs.Point(),
+        key=getkey(),
+    )
+    data = state.replay.data
+    assert data.observation.shape == (1, 20, 4)
+    assert data.extras.skill.shape == (1, 20, 3)
+
+
+class TestFixSkill:
+    @pytest.fixture
+    def skilled(self, getkey: GetKey) -> tuple[eqrl.AbstractAgent, object]:
+        agent = eqrl.diayn(sac(), 3)
+        spec = eqrl.envs.Point().spec
+        return agent, agent.init(spec, key=getkey())
+
+    def test_it_acts_as_with_that_skill(
+        self, skilled: tuple[eqrl.Intrinsic, eqrl.IntrinsicState], getkey: GetKey
+    ) -> None:
+        agent, state = skilled
+        skill = jax.nn.one_hot(1, 3)
+        memory = eqrl.SkillMemory(skill=skill, agent=None)
+        observation, key = jnp.arange(4.0), getkey()
+        expected, _, _ = agent.act(state, memory, observation, mode="greedy", key=key)
+        fixed, fixed_state = eqrl.fix_skill(agent, state, skill)
+        found, memory, extras = fixed.act(
+            fixed_state, None, observation, mode="greedy", key=key
+        )
+        np.testing.assert_array_equal(found, expected)
+        assert memory is None
+        assert extras is None
+
+    def test_another_skill_acts_otherwise(
+        self, skilled: tuple[eqrl.Intrinsic, eqrl.IntrinsicState], getkey: GetKey
+    ) -> None:
+        agent, state = skilled
+        key = getkey()
+        actions = [
+            fixed.act(fixed_state, None, jnp.ones(4), mode="greedy", key=key)[0]
+            for fixed, fixed_state in (
+                eqrl.fix_skill(agent, state, jax.nn.one_hot(index, 3))
+                for index in range(2)
+            )
+        ]
+        assert not np.allclose(actions[0], actions[1])
+
+    def test_a_normalization_around_it_is_kept(self, getkey: GetKey) -> None:
+        agent = eqrl.Normalized(eqrl.diayn(sac(), 3))
+        state = agent.init(eqrl.envs.Point().spec, key=getkey())
+        fixed, fixed_state = eqrl.fix_skill(agent, state, jnp.eye(3)[0])
+        assert isinstance(fixed, eqrl.Normalized)
+        assert isinstance(fixed.agent, eqrl.FixedSkill)
+        assert fixed_state.statistics is state.statistics
+        assert fixed_state.agent is state.agent.agent
+
+    def test_it_learns_from_the_environments_reward_from_where_the_skill_is(
+        self, skilled: tuple[eqrl.Intrinsic, eqrl.IntrinsicState], getkey: GetKey
+    ) -> None:
+        fixed, fixed_state = eqrl.fix_skill(*skilled, jnp.eye(3)[2])
+        trainer = eqrl.Trainer(batch_size=4, capacity=20, warmup_steps=4)
+        env = eqrl.envs.Point(goal=(1.0, 1.0))
+        state, _ = trainer.init(fixed, env, key=getkey(), agent_state=fixed_state)
+        assert eqx.tree_equal(state.agent, fixed_state)
+        solution = eqrl.train(
+            fixed, env, trainer, num_steps=8, key=getkey(), agent_state=fixed_state
+        )
+        assert int(solution.counts.updates) == 4
+        assert not eqx.tree_equal(solution.state, fixed_state)
+
+    def test_a_skill_of_another_size_is_refused(
+        self, skilled: tuple[eqrl.Intrinsic, eqrl.IntrinsicState]
+    ) -> None:
+        with pytest.raises(ValueError, match=r"shape \(4,\).*\(3,\)"):
+            eqrl.fix_skill(*skilled, jnp.ones(4))
+
+    def test_an_agent_without_skills_is_refused(self, getkey: GetKey) -> None:
+        with pytest.raises(ValueError, match="SAC has no skill"):
+            eqrl.fix_skill(sac(), sac().init(SPEC, key=getkey()), jnp.ones(2))
+
+
+def test_a_state_of_another_agent_is_refused(getkey: GetKey) -> None:
+    trainer = eqrl.Trainer(batch_size=4, capacity=20, warmup_steps=4)
+    env = eqrl.envs.Point()
+    other = sac((8,)).init(env.spec, key=getkey())
+    with pytest.raises(ValueError, match="`agent_state` does not fit"):
+        eqrl.train(sac(), env, trainer, num_steps=8, key=getkey(), agent_state=other)
+
+
+def test_what_is_learnt_is_said_once(getkey: GetKey) -> None:
+    trainer = eqrl.Trainer(batch_size=4, capacity=20, warmup_steps=4)
+    env = eqrl.envs.Point()
+    solution = eqrl.train(sac(), env, trainer, num_steps=4, key=getkey())
+    with pytest.raises(ValueError, match="give one"):
+        eqrl.train(
+            sac(),
+            env,
+            trainer,
+            num_steps=8,
+            key=getkey(),
+            initial=solution,
+            agent_state=solution.state,
+        )
