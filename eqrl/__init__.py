@@ -36,6 +36,7 @@ from ._custom_types import (
     Mode as Mode,
 )
 from ._data import EnvSpec as EnvSpec, Transition as Transition
+from ._draw_skills import draw_skills as draw_skills
 from ._evaluate import (
     Evaluation as Evaluation,
     evaluate as evaluate,

@@ -38,7 +38,7 @@ _ORDER = (
     ("_train", "_checkpoint"),
     ("_population",),
     ("_skills",),
-    ("_learning_curve", "_progress", "_render", "_tensorboard"),
+    ("_draw_skills", "_learning_curve", "_progress", "_render", "_tensorboard"),
     ("_run",),
     ("_cli",),
     ("__main__",),

@@ -1,0 +1,106 @@
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+
+import eqrl
+
+
+def evaluation(
+    num_skills: int = 3, descriptor_size: int = 2, skills: Any = None
+) -> eqrl.SkillEvaluation:
+    """Skill i goes i along each element a step; its second episode has two steps."""
+    shape = (num_skills, 2, 4)
+    steps = jnp.arange(1.0, 5.0)
+    places = jnp.arange(float(num_skills))[:, None, None] * steps[None, None]
+    descriptors = jnp.stack(
+        [(index + 1) * places for index in range(descriptor_size)], axis=-1
+    )
+    mask = jnp.ones(shape, bool).at[:, 1, 2:].set(False)
+    shown = jnp.eye(num_skills) if skills is None else skills
+    return eqrl.SkillEvaluation(
+        skills=shown,
+        returns=jnp.zeros(shape[:2]),
+        diversity_returns=jnp.zeros(shape[:2]),
+        lengths=jnp.sum(mask, axis=2),
+        descriptors=jnp.broadcast_to(descriptors, (num_skills, 2, 4, descriptor_size)),
+        recovered_skills=jnp.zeros((*shape, shown.shape[1])),
+        mask=mask,
+        accuracy=jnp.ones(()),
+    )
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any, Any]]:
+    """What is plotted as lines: x, y and color."""
+    lines: list[tuple[Any, Any, Any]] = []
+    plot = Axes.plot
+
+    def record(self: Axes, *args: Any, **options: Any) -> Any:
+        if len(args) == 2:
+            lines.append((np.asarray(args[0]), np.asarray(args[1]), options["color"]))
+        return plot(self, *args, **options)
+
+    monkeypatch.setattr(Axes, "plot", record)
+    return lines
+
+
+def is_png(path: Path) -> bool:
+    return path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_each_episode_is_a_line_up_to_its_end(
+    drawn: list[tuple[Any, Any, Any]], tmp_path: Path
+) -> None:
+    eqrl.draw_skills(tmp_path / "skills.png", evaluation())
+    assert is_png(tmp_path / "skills.png")
+    assert len(drawn) == 6
+    np.testing.assert_array_equal(drawn[2][0], [1, 2, 3, 4])
+    np.testing.assert_array_equal(drawn[2][1], [2, 4, 6, 8])
+    np.testing.assert_array_equal(drawn[5][0], [2, 4])
+
+
+def test_each_skill_has_a_color(
+    drawn: list[tuple[Any, Any, Any]], tmp_path: Path
+) -> None:
+    eqrl.draw_skills(tmp_path / "skills.png", evaluation(num_skills=12))
+    colors = [color for _, _, color in drawn]
+    assert colors[::2] == colors[1::2]
+    assert len(set(colors)) == 12
+
+
+def test_directions_are_colored_by_their_angle(
+    drawn: list[tuple[Any, Any, Any]], tmp_path: Path
+) -> None:
+    skills = jnp.array([[1.0, 0.0], [2.0, 0.0], [0.0, -1.0]])
+    eqrl.draw_skills(tmp_path / "skills.png", evaluation(skills=skills))
+    colors = [color for _, _, color in drawn[::2]]
+    assert colors[0] == colors[1] != colors[2]
+
+
+@pytest.mark.parametrize(("size", "dimensions"), [(1, (0, 1)), (3, (2,)), (1, (0,))])
+def test_one_element_is_drawn_over_the_steps(
+    size: int,
+    dimensions: tuple[int, ...],
+    drawn: list[tuple[Any, Any, Any]],
+    tmp_path: Path,
+) -> None:
+    eqrl.draw_skills(
+        tmp_path / "skills.png",
+        evaluation(descriptor_size=size),
+        dimensions=dimensions,
+    )
+    np.testing.assert_array_equal(drawn[2][0], [1, 2, 3, 4])
+    factor = dimensions[0] + 1
+    np.testing.assert_array_equal(drawn[2][1], factor * np.arange(1, 5))
+
+
+@pytest.mark.parametrize("dimensions", [(0, 2), (0, 1, 1), ()])
+def test_elements_that_are_not_there_are_refused(
+    dimensions: tuple[int, ...], tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="elements of a descriptor, 0 to 1"):
+        eqrl.draw_skills(tmp_path / "skills.png", evaluation(), dimensions=dimensions)
