@@ -54,7 +54,7 @@ def _copy(
         child = children[index // num_pieces]
         # The last piece begins earlier where it would reach beyond the end, both when
         # it is read and when it is written.
-        start = [0] * array.ndim
+        start: list[int | Array] = [0] * array.ndim
         start[axis] = index % num_pieces * sizes[axis]
         start[0], owned = place_in_share(parents[child], share, mesh)
         piece = from_owner(lax.dynamic_slice(array, start, sizes), owned, mesh)

@@ -3,6 +3,7 @@ from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
+import jax.core
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.random as jr
@@ -54,7 +55,19 @@ def _put(tree: Stack, mesh: Mesh | None, spec: PartitionSpec) -> Stack:
     if mesh is None:
         return tree
     arrays, static = eqx.partition(tree, eqx.is_array)
-    return eqx.combine(jax.device_put(arrays, NamedSharding(mesh, spec)), static)
+    # The data of typed keys, for they cannot be put on devices of another process.
+    data = jax.tree.map(lambda x: jr.key_data(x) if _is_key(x) else x, arrays)
+    data = jax.device_put(data, NamedSharding(mesh, spec))
+    arrays = jax.tree.map(
+        lambda x, y: jr.wrap_key_data(y, impl=jr.key_impl(x)) if _is_key(x) else y,
+        arrays,
+        data,
+    )
+    return eqx.combine(arrays, static)
+
+
+def _is_key(array: Array | np.ndarray) -> bool:
+    return jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
 
 
 def on_each_device(
@@ -120,7 +133,7 @@ def from_owner(array: Array, owned: Bool[Array, ""], mesh: Mesh | None) -> Array
     """
     if mesh is None:
         return array
-    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+    if _is_key(array):
         data = from_owner(jr.key_data(array), owned, mesh)
         return jr.wrap_key_data(data, impl=jr.key_impl(array))
     # Added up as integers: a sum of floats may lose the sign of a zero, or a denormal.

@@ -1,0 +1,77 @@
+"""A tiny population, for tests that train it in processes of their own."""
+
+import signal
+from typing import Any, get_args
+
+import jax
+import jax.random as jr
+import numpy as np
+from jax.sharding import Mesh
+
+import eqrl
+from eqrl._population.members import Members
+from eqrl.envs import Point
+
+from ..agents_under_test import sac
+
+
+AGENT = sac()
+ENV = Point(max_steps=5, goal=(0.3, 0.1))
+TRAINER = eqrl.Trainer(num_envs=2, batch_size=4, warmup_steps=20, capacity=100)
+PBT = eqrl.PBT(
+    where=lambda a: (a.actor_lr, a.discount),
+    priors=(eqrl.LogUniform(1e-4, 1e-2), eqrl.OneMinus(eqrl.LogUniform(1e-3, 1e-1))),
+    num_replaced=2,
+    num_elite=2,
+)
+Results = dict[str, np.ndarray]
+
+
+def train(mesh: Mesh | None, **options: Any) -> eqrl.PopulationSolution:
+    return eqrl.train_population(
+        AGENT,
+        ENV,
+        TRAINER,
+        PBT,
+        size=4,
+        num_generations=3,
+        steps_per_generation=40,
+        num_episodes=2,
+        key=jr.key(0),
+        mesh=mesh,
+        **options,
+    )
+
+
+def results(mesh: Mesh | None) -> Results:
+    """History and best member of a population, however its members run, by name."""
+    found: Results = {}
+    for members in get_args(Members):
+        solution = train(mesh, members=members)
+        history = {
+            "returns": solution.returns,
+            "parents": solution.parents,
+            "metrics": solution.metrics,
+            "hyperparameters": solution.hyperparameters,
+            "best": eqrl.best(solution.states, solution.returns[-1]),
+        }
+        for path, leaf in jax.tree_util.tree_flatten_with_path(history)[0]:
+            if isinstance(leaf, np.ndarray | jax.Array):
+                found[members + jax.tree_util.keystr(path)] = np.asarray(leaf)
+    return found
+
+
+def generations_if_interrupted(mesh: Mesh, *, here: bool) -> int:
+    """Generations that are trained where Ctrl-C is pressed in the first of them."""
+
+    def press(generation: int, solution: Any) -> None:
+        del generation, solution
+        if here:
+            signal.raise_signal(signal.SIGINT)
+
+    # Python leaves it out where its parent ignores the signal.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return len(train(mesh, members="in_turn", callback=press).returns)
+    except eqrl.TrainingInterrupted as error:
+        return len(error.solution.returns)
