@@ -1,12 +1,16 @@
 """Trains the tiny population as one of several processes and writes what it found.
 
-Run as `python -m tests.population.process PROCESS_ID NUM_PROCESSES PORT FILE`.
+Run as `python -m tests.population.process PROCESS_ID NUM_PROCESSES PORT FOLDER`.
 """
 
 import sys
+from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
+
+import eqrl
 
 from .. import conftest as conftest  # For the settings of JAX that tests run with.
 
@@ -25,9 +29,18 @@ def main() -> None:
 
     mesh = jax.make_mesh((jax.device_count(),), ("population",))
     assert mesh.size == num_processes
-    found = tiny.results(mesh)
+    folder = Path(sys.argv[4])
+    solutions = tiny.solutions(mesh)
+    for members, solution in solutions.items():
+        found: dict[str, Any] = dict(tiny.found(solution))
+        np.savez(folder / f"{members}_{process_id}.npz", **found)
+    # What is spread over processes is saved by all, what each has by the first.
+    eqrl.save(folder / "states", 0, solutions["in_turn"].trainer_states)
+    winner = tiny.winner(solutions["in_turn"])
+    if process_id == 0:
+        eqrl.save(folder / "winner", 0, winner)
     generations = tiny.generations_if_interrupted(mesh, here=process_id == 1)
-    np.savez(sys.argv[4], **found, interrupted=np.asarray(generations))
+    (folder / f"generations_{process_id}").write_text(str(generations))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ PBT = eqrl.PBT(
     num_replaced=2,
     num_elite=2,
 )
-Results = dict[str, np.ndarray]
+Found = dict[str, np.ndarray]
 
 
 def train(mesh: Mesh | None, **options: Any) -> eqrl.PopulationSolution:
@@ -43,22 +43,29 @@ def train(mesh: Mesh | None, **options: Any) -> eqrl.PopulationSolution:
     )
 
 
-def results(mesh: Mesh | None) -> Results:
-    """History and best member of a population, however its members run, by name."""
-    found: Results = {}
-    for members in get_args(Members):
-        solution = train(mesh, members=members)
-        history = {
-            "returns": solution.returns,
-            "parents": solution.parents,
-            "metrics": solution.metrics,
-            "hyperparameters": solution.hyperparameters,
-            "best": eqrl.best(solution.states, solution.returns[-1]),
-        }
-        for path, leaf in jax.tree_util.tree_flatten_with_path(history)[0]:
-            if isinstance(leaf, np.ndarray | jax.Array):
-                found[members + jax.tree_util.keystr(path)] = np.asarray(leaf)
-    return found
+def solutions(mesh: Mesh | None) -> dict[str, eqrl.PopulationSolution]:
+    """By how members run, which is all that is different between them."""
+    return {members: train(mesh, members=members) for members in get_args(Members)}
+
+
+def winner(solution: eqrl.PopulationSolution) -> eqrl.SACState:
+    return eqrl.best(solution.states, solution.returns[-1])
+
+
+def found(solution: eqrl.PopulationSolution) -> Found:
+    """The history of a population and its best member, by name."""
+    tree = {
+        "returns": solution.returns,
+        "parents": solution.parents,
+        "metrics": solution.metrics,
+        "hyperparameters": solution.hyperparameters,
+        "winner": winner(solution),
+    }
+    return {
+        jax.tree_util.keystr(path): np.asarray(leaf)
+        for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
+        if isinstance(leaf, np.ndarray | jax.Array)
+    }
 
 
 def generations_if_interrupted(mesh: Mesh, *, here: bool) -> int:
