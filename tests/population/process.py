@@ -39,7 +39,9 @@ def main() -> None:
     winner = tiny.winner(solutions["in_turn"])
     if process_id == 0:
         eqrl.save(folder / "winner", 0, winner)
-    generations = tiny.generations_if_interrupted(mesh, here=process_id == 1)
+    generations = tiny.generations_if_interrupted(
+        mesh, solutions["in_turn"].agents, here=process_id == 1
+    )
     (folder / f"generations_{process_id}").write_text(str(generations))
 
 

@@ -27,9 +27,11 @@ PBT = eqrl.PBT(
 Found = dict[str, np.ndarray]
 
 
-def train(mesh: Mesh | None, **options: Any) -> eqrl.PopulationSolution:
+def train(
+    mesh: Mesh | None, agent: eqrl.SAC = AGENT, **options: Any
+) -> eqrl.PopulationSolution:
     return eqrl.train_population(
-        AGENT,
+        agent,
         ENV,
         TRAINER,
         PBT,
@@ -68,7 +70,7 @@ def found(solution: eqrl.PopulationSolution) -> Found:
     }
 
 
-def generations_if_interrupted(mesh: Mesh, *, here: bool) -> int:
+def generations_if_interrupted(mesh: Mesh, agents: eqrl.SAC, *, here: bool) -> int:
     """Generations that are trained where Ctrl-C is pressed in the first of them."""
 
     def press(generation: int, solution: Any) -> None:
@@ -79,6 +81,6 @@ def generations_if_interrupted(mesh: Mesh, *, here: bool) -> int:
     # Python leaves it out where its parent ignores the signal.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        return len(train(mesh, members="in_turn", callback=press).returns)
+        return len(train(mesh, agents, callback=press).returns)
     except eqrl.TrainingInterrupted as error:
         return len(error.solution.returns)
