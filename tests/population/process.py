@@ -39,6 +39,11 @@ def main() -> None:
     winner = tiny.winner(solutions["in_turn"])
     if process_id == 0:
         eqrl.save(folder / "winner", 0, winner)
+    else:
+        try:
+            eqrl.save(folder / "refused", 0, winner)
+        except ValueError as error:
+            (folder / "refusal").write_text(str(error))
     generations = tiny.generations_if_interrupted(
         mesh, solutions["in_turn"].agents, here=process_id == 1
     )

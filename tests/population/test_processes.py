@@ -120,6 +120,11 @@ def test_one_process_saves_a_member_without_the_other(
     assert eqx.tree_equal(winner, tiny.winner(on_one["in_turn"]))
 
 
+def test_another_process_is_told_not_to_save_what_is_its_own(on_two: Path) -> None:
+    assert "only process 0 can" in (on_two / "refusal").read_text()
+    assert not (on_two / "refused").exists()
+
+
 @on_each_process
 def test_ctrl_c_on_one_process_stops_both(on_two: Path, index: int) -> None:
     assert (on_two / f"generations_{index}").read_text() == "1"
