@@ -70,8 +70,6 @@ def benchmarks(session: nox.Session) -> None:
     """Measures: `nox -s benchmarks -- speed --repeats 9`; without a name, all."""
     install(session, "benchmarks")
     name, *arguments = session.posargs or ["all"]
-    names = (
-        ["learning", "pbt", "speed", "population_speed"] if name == "all" else [name]
-    )
-    for name in names:
-        session.run("python", "-m", f"benchmarks.{name}", *arguments)
+    every = ["learning", "pbt", "speed", "population_speed", "matmul_limit"]
+    for module in every if name == "all" else [name]:
+        session.run("python", "-m", f"benchmarks.{module}", *arguments)

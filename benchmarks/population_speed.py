@@ -21,8 +21,8 @@ import jax.random as jr
 from jaxtyping import PyTree
 
 import eqrl
-from eqrl._population import train
 from eqrl._population.mesh import automatic, replicate, shard
+from eqrl._population.run import init_members, run_members
 
 from .measure import median_ratio, side_by_side
 
@@ -43,15 +43,14 @@ def make_run(
     trainer = eqrl.Trainer(batch_size=256, capacity=capacity, warmup_steps=WARMUP_STEPS)
     mesh = automatic(jax.make_mesh((jax.device_count(),), ("population",)))
     agents = jax.tree.map(lambda x: jnp.broadcast_to(x, (size, *x.shape)), agent)
-    keys = jr.split(jr.key(0), size)
-    states, counts = train._init(trainer, agents, env, keys)
-    agents, states = shard((agents, states), mesh)
-    counts = replicate(counts, mesh)
+    agents, keys = shard((agents, jr.split(jr.key(0), size)), mesh)
+    states, counts = init_members(trainer, agents, env, keys, mesh)
+    key = replicate(jr.key(1), mesh)
 
     def run(num_steps: int = num_updates) -> PyTree:
         nonlocal states, counts
-        kept = (trainer, agents, env, jnp.asarray(num_steps, int), jr.key(1))
-        states, counts, metrics = train._run(kept, states, counts, "in_turn", mesh)
+        kept = (trainer, agents, env, jnp.asarray(num_steps, int), key)
+        states, counts, metrics = run_members(kept, states, counts, "in_turn", mesh)
         return metrics
 
     run(WARMUP_STEPS)

@@ -63,7 +63,9 @@ def save(directory: Directory, step: int, tree: PyTree) -> None:
 
     - `directory`: made where it does not exist. Each step has a folder in it.
     - `step`: at least 0, not yet in the directory; by it `restore` finds the tree.
-    - `tree`: what to save, with at least one array.
+    - `tree`: what to save, with at least one array. Where its arrays are spread over
+        several processes, each of these must make this call, with a directory that all
+        can reach; any other tree is saved by process 0 alone.
     """
     import orbax.checkpoint as ocp
 
@@ -85,7 +87,18 @@ def save(directory: Directory, step: int, tree: PyTree) -> None:
     if not arrays:
         raise ValueError("`tree` holds no array with elements: nothing can be saved.")
     record = {name: dataclasses.asdict(entry) for name, entry in saved.items()}
-    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
+    if jax.process_count() > 1:
+        if jax.process_index() != 0 and not any(map(_is_spread, arrays.values())):
+            raise ValueError(
+                f"Process {jax.process_index()} cannot save a tree that is its own; "
+                "only process 0 can. Write `if jax.process_index() == 0:` before it."
+            )
+        # Orbax takes an array of one process alone only as a NumPy array.
+        arrays = {
+            name: array if _is_spread(array) else np.asarray(array)
+            for name, array in arrays.items()
+        }
+    with _checkpointer(tree) as checkpointer:
         checkpointer.save(
             Path(directory).absolute() / str(step),
             args=ocp.args.Composite(
@@ -137,7 +150,7 @@ def restore(
         if path in selected and isinstance(leaf, (_Array, jax.ShapeDtypeStruct))
     }
     kept = {_strings(path) for path, _ in leaves if path not in selected}
-    saved = _read_record(folder)
+    saved = _read_record(folder, like)
     _check(saved, wanted, kept, _roots(part))
     loaded = _read_arrays(folder, saved, wanted)
     return jax.tree.unflatten(
@@ -148,6 +161,31 @@ def restore(
 
 def _is_key(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _is_spread(leaf: Any) -> bool:
+    sharding = getattr(leaf, "sharding", None)
+    return sharding is not None and not sharding.is_fully_addressable
+
+
+def _checkpointer(tree: PyTree) -> Any:
+    """Waits for other processes only if arrays of the tree are spread over them."""
+    import orbax.checkpoint as ocp
+
+    options = ocp.options.MultiprocessingOptions()
+    if jax.process_count() > 1 and not any(map(_is_spread, jax.tree.leaves(tree))):
+        index = jax.process_index()
+        options = ocp.options.MultiprocessingOptions(
+            primary_host=index,
+            active_processes={index},
+            barrier_sync_key_prefix=f"process_{index}",
+        )
+    handler = ocp.CompositeCheckpointHandler(
+        composite_options=ocp.CompositeOptions(multiprocessing_options=options),
+        arrays=ocp.PyTreeCheckpointHandler(multiprocessing_options=options),
+        record=ocp.JsonCheckpointHandler(multiprocessing_options=options),
+    )
+    return ocp.Checkpointer(handler, multiprocessing_options=options)
 
 
 def _strings(path: tuple[Any, ...]) -> _Path:
@@ -211,10 +249,10 @@ def _roots(part: PyTree) -> set[_Path]:
     return roots
 
 
-def _read_record(folder: Path) -> dict[str, _Saved]:
+def _read_record(folder: Path, like: PyTree) -> dict[str, _Saved]:
     import orbax.checkpoint as ocp
 
-    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
+    with _checkpointer(like) as checkpointer:
         restored = checkpointer.restore(
             folder, args=ocp.args.Composite(record=ocp.args.JsonRestore())
         )
@@ -271,7 +309,7 @@ def _read_arrays(
             restore_args={name: _restore_args(leaf) for name, leaf in stored.items()},
             partial_restore=True,
         )
-        with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
+        with _checkpointer(stored) as checkpointer:
             restored = checkpointer.restore(
                 folder, args=ocp.args.Composite(arrays=arrays)
             )

@@ -1,3 +1,4 @@
+from .history import PopulationSolution as PopulationSolution
 from .pbt import PBT as PBT
 from .prior import (
     AbstractPrior as AbstractPrior,
@@ -6,7 +7,4 @@ from .prior import (
     Uniform as Uniform,
 )
 from .stack import best as best, member as member
-from .train import (
-    PopulationSolution as PopulationSolution,
-    train_population as train_population,
-)
+from .train import train_population as train_population

@@ -3,7 +3,13 @@ from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
+import jax.core
+import jax.lax as lax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Bool, Int, PyTree
 
 from .._ranges import check_integer
 
@@ -49,7 +55,19 @@ def _put(tree: Stack, mesh: Mesh | None, spec: PartitionSpec) -> Stack:
     if mesh is None:
         return tree
     arrays, static = eqx.partition(tree, eqx.is_array)
-    return eqx.combine(jax.device_put(arrays, NamedSharding(mesh, spec)), static)
+    # The data of typed keys, for they cannot be put on devices of another process.
+    data = jax.tree.map(lambda x: jr.key_data(x) if _is_key(x) else x, arrays)
+    data = jax.device_put(data, NamedSharding(mesh, spec))
+    arrays = jax.tree.map(
+        lambda x, y: jr.wrap_key_data(y, impl=jr.key_impl(x)) if _is_key(x) else y,
+        arrays,
+        data,
+    )
+    return eqx.combine(arrays, static)
+
+
+def _is_key(array: Array | np.ndarray) -> bool:
+    return jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
 
 
 def on_each_device(
@@ -86,3 +104,67 @@ def on_each_device(
         check_vma=False,
     )(stacks, commons)
     return eqx.combine(arrays, statics[0])
+
+
+def place_in_share(
+    index: Int[Array, ""], share: int, mesh: Mesh | None
+) -> tuple[Int[Array, ""], Bool[Array, ""]]:
+    """Where a member stands on this device, within `on_each_device`.
+
+    **Arguments:**
+
+    - `index`: of the member in the population.
+    - `share`: members on each device.
+    - `mesh`: as given to `on_each_device`.
+
+    **Returns:**
+
+    An index less than `share`, and whether the member is there at all.
+    """
+    if mesh is not None:
+        index = index - lax.axis_index(_AXIS) * share
+    return jnp.clip(index, 0, share - 1), (index >= 0) & (index < share)
+
+
+def from_owner(array: Array, owned: Bool[Array, ""], mesh: Mesh | None) -> Array:
+    """Gives every device the array of the one where `owned`, bit for bit.
+
+    Only within `on_each_device`. No device holds more than this one array.
+    """
+    if mesh is None:
+        return array
+    if _is_key(array):
+        data = from_owner(jr.key_data(array), owned, mesh)
+        return jr.wrap_key_data(data, impl=jr.key_impl(array))
+    # Added up as integers: a sum of floats may lose the sign of a zero, or a denormal.
+    bits = array.view(f"uint{8 * array.dtype.itemsize}")
+    bits = lax.psum(jnp.where(owned, bits, jnp.zeros_like(bits)), _AXIS)
+    return bits.view(array.dtype)
+
+
+def to_host(tree: PyTree, mesh: Mesh | None) -> PyTree:
+    """Copies arrays to NumPy ones, whole, on every process."""
+    return jax.tree.map(np.array, replicate(tree, mesh))
+
+
+def on_any_process(flag: bool, mesh: Mesh | None) -> bool:
+    """Whether the flag is up on any process of the mesh; each must ask at once."""
+    if mesh is None or not mesh.is_multi_process:
+        return flag
+    flags = jax.make_array_from_callback(
+        (mesh.size,),
+        NamedSharding(mesh, PartitionSpec(_AXIS)),
+        lambda index: np.array([flag]),
+    )
+    return bool(to_host(flags, mesh).any())
+
+
+def mesh_of_processes(stack: Any) -> Mesh | None:
+    """The mesh a stack is laid over, where that is over several processes."""
+    for leaf in jax.tree.leaves(stack):
+        if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
+            continue
+        if not leaf.is_fully_addressable and isinstance(leaf.sharding, NamedSharding):
+            mesh = leaf.sharding.mesh
+            return mesh if isinstance(mesh, Mesh) else None
+    return None

@@ -3,16 +3,18 @@ from typing import Any, Literal, TypeVar
 
 import equinox as eqx
 import jax
-import jax.lax as lax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
+from jax.sharding import Mesh
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from .._custom_types import FloatLike
 from .._ranges import check_integer, check_range
 from .._stacked import Stacked
 from .._trainer import TrainerState
 from .._tree import hyperparameter
+from .copying import copy_members
+from .mesh import replicate, shard
 from .prior import AbstractPrior
 from .stack import size_of
 
@@ -115,10 +117,33 @@ class PBT(eqx.Module):
         The agents and the states after it, and the index of each member's parent, its
         own where it was kept.
         """
+        return self.exploit_over(None, agents, states, scores, key=key)
+
+    def exploit_over(
+        self,
+        mesh: Mesh | None,
+        agents: Stacked[Agent, "population"],
+        states: Stacked[State, "population"],
+        scores: Float[Array, " population"],
+        *,
+        key: PRNGKeyArray,
+    ) -> tuple[
+        Stacked[Agent, "population"],
+        Stacked[State, "population"],
+        Int[Array, " population"],
+    ]:
+        """`exploit`, with the states laid over a mesh.
+
+        Only what is copied from one device to another travels. The mesh must have the
+        one axis `population`, with an equal share of the members on each device; `None`
+        is no mesh.
+        """
         size = size_of(states)
         self._check_size(size)
         if self.num_replaced == 0:
             return agents, states, jnp.arange(size)
+        # Agents are small, so every device has all of them and chooses for all.
+        agents, scores = replicate((agents, scores), mesh)
         parent_key, vary_key = jr.split(key)
         finite = jnp.isfinite(scores)
         ranked = jnp.where(finite, scores, -jnp.inf)
@@ -131,20 +156,19 @@ class PBT(eqx.Module):
         replaced = parents != jnp.arange(size)
         # Those who are replaced, still from the worst to the best.
         children = order[jnp.argsort(~replaced[order])][: self.num_replaced]
-        agents = _copy_members(agents, children, parents)
+        agents = copy_members(agents, children, parents, None)
         agents = self._vary(agents, replaced, jr.split(vary_key, size))
-        copied = _copy_members(states, children, parents)
+        copied = copy_members(states, children, parents, mesh)
         if isinstance(states, TrainerState) and not self.copy_replay:
             # A member that failed has nothing worth keeping.
             others = jnp.where(finite, jnp.arange(size), parents)
+            kept = (states.actors, states.replay, states.failed)
             copied = eqx.tree_at(
                 lambda state: (state.actors, state.replay, state.failed),
                 copied,
-                _copy_members(
-                    (states.actors, states.replay, states.failed), children, others
-                ),
+                copy_members(kept, children, others, mesh),
             )
-        return agents, copied, parents
+        return shard(agents, mesh), copied, parents
 
     def _check_size(self, size: int) -> None:
         check_integer("size", size, least=1)
@@ -254,23 +278,3 @@ PBT.__init__.__doc__ = """**Arguments:**
 - `copy_replay`: whether a child gets its parent's replay, environments and memories as
     well. Otherwise it keeps its own, unless its score was not finite.
 """
-
-
-def _copy_members(
-    stack: PyTree, children: Int[Array, " children"], parents: Int[Array, " population"]
-) -> PyTree:
-    """Writes over each of `children`, in order, its parent.
-
-    One member of one array at a time, in place: a gather would hold a second copy of
-    everything.
-    """
-
-    def copy_all(array: Array) -> Array:
-        def copy(index: Int[Array, ""], array: Array) -> Array:
-            child = children[index]
-            row = lax.dynamic_index_in_dim(array, parents[child], keepdims=False)
-            return lax.dynamic_update_index_in_dim(array, row, child, axis=0)
-
-        return lax.fori_loop(0, children.shape[0], copy, array)
-
-    return jax.tree.map(lambda x: copy_all(x) if eqx.is_array(x) else x, stack)

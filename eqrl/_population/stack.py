@@ -3,9 +3,18 @@ from typing import Any, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from .._stacked import Stacked
+from .mesh import (
+    from_owner,
+    mesh_of_processes,
+    on_each_device,
+    place_in_share,
+    replicate,
+)
 
 
 Tree = TypeVar("Tree")
@@ -21,13 +30,18 @@ def member(stack: Stacked[Tree, "population"], index: int | Int[Array, ""]) -> T
 
     **Returns:**
 
-    That member, without the axis.
+    That member, without the axis. Of a stack that is laid over several processes, each
+    of which must ask for the same member, every process gets a copy of its own.
     """
+    mesh = mesh_of_processes(stack)
+    if mesh is not None:
+        return _local_member(stack, index, mesh)
     return jax.tree.map(lambda x: x[index] if eqx.is_array(x) else x, stack)
 
 
 def best(
-    stack: Stacked[Tree, "population"], returns: Float[Array, "population ..."]
+    stack: Stacked[Tree, "population"],
+    returns: Float[Array | np.ndarray, "population ..."],
 ) -> Tree:
     """Takes the member with the highest mean return out of a stack.
 
@@ -43,6 +57,35 @@ def best(
     """
     means = jnp.mean(jnp.asarray(returns).reshape(returns.shape[0], -1), axis=1)
     return member(stack, jnp.argmax(jnp.where(jnp.isfinite(means), means, -jnp.inf)))
+
+
+def _local_member(
+    stack: Stacked[Tree, "population"], index: int | Int[Array, ""], mesh: Mesh
+) -> Tree:
+    size = size_of(stack)
+    number = int(index)
+    if not -size <= number < size:
+        raise ValueError(f"`index={number}` must be less than the {size} members.")
+    replicated = _replicated_member(
+        stack, replicate(jnp.asarray(number % size, int), mesh), mesh
+    )
+    return jax.tree.map(
+        lambda x: x.addressable_data(0) if eqx.is_array(x) else x, replicated
+    )
+
+
+@eqx.filter_jit
+def _replicated_member(
+    stack: Stacked[Tree, "population"], index: Int[Array, ""], mesh: Mesh
+) -> Tree:
+    def take_share(share: Any, index: Int[Array, ""]) -> tuple[None, Any]:
+        place, owned = place_in_share(index, size_of(share), mesh)
+        return None, jax.tree.map(
+            lambda x: from_owner(x[place], owned, mesh) if eqx.is_array(x) else x, share
+        )
+
+    _, taken = on_each_device(take_share, mesh, stack, index)
+    return taken
 
 
 def size_of(stack: Any) -> int:

@@ -5,11 +5,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import jaxtyping
 import numpy as np
 import pytest
 from jaxtyping import Array, Float, PRNGKeyArray
 
 import eqrl
+from eqrl._population.members import choose_members
 from eqrl.envs import Point
 
 from ..agents_under_test import ALL_AGENTS, sac
@@ -110,6 +112,26 @@ def test_members_in_turn_and_together_agree(getkey: GetKey) -> None:
     )
     assert eqx.tree_equal(together.states, in_turn.states, rtol=1e-3, atol=1e-4)
     assert eqx.tree_equal(together.counts, in_turn.counts)
+
+
+def test_members_run_in_turn_on_a_processor_unless_told_otherwise(
+    getkey: GetKey,
+) -> None:
+    key = getkey()
+    default, in_turn = (
+        train(members=members, key=jr.clone(key)) for members in (None, "in_turn")
+    )
+    assert eqx.tree_equal(default.trainer_states, in_turn.trainer_states)
+    assert choose_members(None, None) == "in_turn"
+
+
+def test_an_unknown_way_to_run_members_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Where types are checked at run time, that refuses it first.
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(ValueError, match=r"'parallel'.*'together', 'in_turn' or None"):
+        train(members="parallel")
 
 
 @pytest.mark.parametrize("name", list(ALL_AGENTS))

@@ -1,0 +1,70 @@
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.random as jr
+from jax.sharding import Mesh
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from .._evaluate import Descriptor, Evaluation, evaluate
+from ..envs import AbstractEnv
+from .members import Members, map_members
+from .mesh import on_each_device
+from .stack import size_of
+
+
+Score = Callable[[Any, Any, Evaluation], Float[Array, ""]]
+
+
+def check_scalar(env: AbstractEnv[Any]) -> None:
+    """Raises a `ValueError` where returns are no numbers to rank by."""
+    if env.spec.reward_size is not None:
+        raise ValueError(
+            "The reward is a vector, so `score` is needed: from an agent, its state "
+            "and its `Evaluation` to one number to rank by."
+        )
+
+
+def mean_return(agent: Any, state: Any, evaluation: Evaluation) -> Float[Array, ""]:
+    """What members are ranked by unless something else is given."""
+    del agent, state
+    return jnp.mean(evaluation.returns)
+
+
+@eqx.filter_jit
+def evaluate_members(
+    agents: Any,
+    states: Any,
+    failed: Bool[Array, " population"],
+    env: AbstractEnv[Any],
+    key: PRNGKeyArray,
+    num_episodes: int,
+    descriptor: Descriptor | None,
+    score: Score,
+    members: Members,
+    mesh: Mesh | None,
+) -> tuple[Evaluation, Float[Array, " population"]]:
+    """The evaluation of each member, and what it is ranked by: `nan` if it failed."""
+
+    def evaluate_share(stacked: Any, env: AbstractEnv[Any]) -> tuple[Any, None]:
+        def evaluate_one(
+            agent: Any, state: Any, failed: Bool[Array, ""], key: PRNGKeyArray
+        ) -> tuple[Evaluation, Float[Array, ""]]:
+            evaluation = evaluate(
+                agent,
+                state,
+                env,
+                num_episodes=num_episodes,
+                key=key,
+                descriptor=descriptor,
+            )
+            value = score(agent, state, evaluation)
+            return evaluation, jnp.where(failed, jnp.nan, value)
+
+        return map_members(evaluate_one, members, stacked), None
+
+    keys = jr.split(key, size_of(states))
+    stacked = (agents, states, failed, keys)
+    result, _ = on_each_device(evaluate_share, mesh, stacked, env)
+    return result
