@@ -160,10 +160,11 @@ def _make_agents(
     key: PRNGKeyArray,
 ) -> Any:
     shapes = {jnp.shape(leaf) for leaf in jax.tree.leaves(eqx.filter(agent, _is_float))}
-    if shapes == {(size,)}:
+    if () not in shapes and {shape[0] for shape in shapes} == {size}:
         # Copied, for exploiting donates it.
         return tree_copy(agent)
-    if any(shape != () for shape in shapes):
+    # A single agent has some hyperparameter that is a scalar.
+    if len(shapes) > 0 and () not in shapes:
         raise ValueError(
             f"The hyperparameters of `agent` have the shapes {sorted(shapes)}; give a "
             f"single agent, or a stack of `size={size}`."

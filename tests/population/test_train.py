@@ -98,6 +98,16 @@ def test_a_stack_of_agents_is_taken_as_it_is(getkey: GetKey) -> None:
     assert eqx.tree_equal(train(None, agent=agents).agents, agents)
 
 
+def test_a_single_agent_may_hold_as_many_weights_as_there_are_members(
+    getkey: GetKey,
+) -> None:
+    skills = eqrl.OneHotSkills(3, [1.0, 2.0, 3.0])
+    solution = train(None, agent=eqrl.SkillConditioned(AGENT, skills), key=getkey())
+    assert solution.agents.skills.weights.shape == (3, 3)
+    stack = solution.agents
+    assert eqx.tree_equal(train(None, agent=stack, key=getkey()).agents, stack)
+
+
 def test_a_stack_of_agents_stays_usable(getkey: GetKey) -> None:
     agents = PBT.init(AGENT, 3, key=getkey())
     train(agent=agents)
