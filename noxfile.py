@@ -70,6 +70,15 @@ def benchmarks(session: nox.Session) -> None:
     """Measures: `nox -s benchmarks -- speed --repeats 9`; without a name, all."""
     install(session, "benchmarks")
     name, *arguments = session.posargs or ["all"]
-    every = ["learning", "pbt", "speed", "population_speed", "matmul_limit"]
+    every = [
+        "learning",
+        "pbt",
+        "skills",
+        "speed",
+        "skill_speed",
+        "population_speed",
+        "matmul_limit",
+        "insert",
+    ]
     for module in every if name == "all" else [name]:
         session.run("python", "-m", f"benchmarks.{module}", *arguments)

@@ -1,0 +1,82 @@
+"""What a step costs a population by the capacity of its replays.
+
+Members of SAC on brax `fast`, which costs next to nothing, that collect and make no
+update: each step acts, steps and writes one row of the replay of each member. Timed
+side by side for each capacity. Run it as `nox -s benchmarks -- insert`.
+"""
+
+import argparse
+import statistics
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import PyTree
+
+import eqrl
+from eqrl._population.members import Members
+from eqrl._population.run import init_members, run_members
+
+from .measure import median_ratio, side_by_side
+
+
+def make_run(
+    *, size: int, capacity: int, num_steps: int, members: Members
+) -> Callable[[], PyTree]:
+    """A function that makes `num_steps` of each member, going on each time."""
+    agent = eqrl.SAC(
+        make_actor=eqrl.nn.Gaussian((8,)), make_critic=eqrl.nn.Critic((8,))
+    )
+    env = eqrl.envs.make("brax/fast", max_steps=1000)
+    trainer = eqrl.Trainer(
+        batch_size=1, capacity=capacity, warmup_steps=1, updates_per_iteration=0
+    )
+    agents = jax.tree.map(lambda x: jnp.broadcast_to(x, (size, *x.shape)), agent)
+    keys = jr.split(jr.key(0), size)
+    states, counts = init_members(trainer, agents, env, keys, None)
+
+    def run() -> PyTree:
+        nonlocal states, counts
+        kept = (trainer, agents, env, jnp.asarray(num_steps, int), jr.key(1))
+        states, counts, metrics = run_members(kept, states, counts, members, None)
+        return metrics
+
+    return run
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", type=int, default=8)
+    parser.add_argument(
+        "--capacities", nargs="+", type=int, default=[10_000, 100_000, 1_000_000]
+    )
+    parser.add_argument("--steps", type=int, default=5_000)
+    parser.add_argument("--repeats", type=int, default=5)
+    arguments = parser.parse_args()
+    print("| members run | capacity | µs a step of one member | of that of the least |")
+    print("|---|---|---|---|")
+    for members in ("together", "in_turn"):
+        runs = {
+            str(capacity): make_run(
+                size=arguments.size,
+                capacity=capacity,
+                num_steps=arguments.steps,
+                members=members,
+            )
+            for capacity in arguments.capacities
+        }
+        times = side_by_side(runs, repeats=arguments.repeats)
+        least = times[str(arguments.capacities[0])]
+        for capacity in arguments.capacities:
+            measured = times[str(capacity)]
+            seconds = statistics.median(measured) / arguments.steps / arguments.size
+            ratio = median_ratio(measured, least)
+            print(
+                f"| {members} | {capacity:,} | {seconds * 1e6:.2f} | {ratio:.2f} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
