@@ -12,14 +12,23 @@ if _os.environ.get("EQRL_TYPECHECK") == "1":
 from . import envs as envs, losses as losses, nn as nn
 from ._agents import (
     SAC as SAC,
+    TAAC as TAAC,
     TD3 as TD3,
     AbstractAgent as AbstractAgent,
     AbstractMarkovAgent as AbstractMarkovAgent,
+    AbstractTrajectory as AbstractTrajectory,
+    ConstantTrajectory as ConstantTrajectory,
+    LinearTrajectory as LinearTrajectory,
     Normalized as Normalized,
     NormalizedState as NormalizedState,
+    QuadraticTrajectory as QuadraticTrajectory,
     RunningStatistics as RunningStatistics,
     SACState as SACState,
+    TAACExtras as TAACExtras,
+    TAACMemory as TAACMemory,
+    TAACState as TAACState,
     TD3State as TD3State,
+    Trajectory as Trajectory,
 )
 from ._checkpoint import restore as restore, save as save
 from ._custom_types import (

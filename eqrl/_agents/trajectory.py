@@ -104,7 +104,9 @@ class LinearTrajectory(AbstractTrajectory):
         return 2
 
     def begin(self, action_size: int) -> Trajectory:
-        return Trajectory(action=jnp.zeros(action_size), velocity=jnp.zeros(action_size))
+        return Trajectory(
+            action=jnp.zeros(action_size), velocity=jnp.zeros(action_size)
+        )
 
     def keep(self, trajectory: Trajectory) -> Trajectory:
         velocity = _given(trajectory.velocity, "velocity")

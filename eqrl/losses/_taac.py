@@ -1,5 +1,5 @@
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.lax as lax
@@ -25,6 +25,7 @@ TDLoss = Callable[
 """Elementwise, of values and targets, such as `optax.huber_loss`."""
 
 
+@runtime_checkable
 class TrajectoryFamily(Protocol):
     """Anything that can go on along a trajectory and begin another."""
 

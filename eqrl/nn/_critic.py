@@ -86,15 +86,11 @@ class Critic:
         - `key`: for the weights.
         """
         valued_size = action_size if trajectory_size is None else trajectory_size
-        make = functools.partial(
-            _make_network, self, observation_size + valued_size
-        )
+        make = functools.partial(_make_network, self, observation_size + valued_size)
         if reward_size is None:
             return StateActionValue(make(key))
         return StateActionValues(eqx.filter_vmap(make)(jr.split(key, reward_size)))
 
 
 def _make_network(factory: Critic, input_size: int, key: PRNGKeyArray) -> MLP:
-    return MLP(
-        input_size, 1, factory.hidden_sizes, factory.activation, key=key
-    )
+    return MLP(input_size, 1, factory.hidden_sizes, factory.activation, key=key)
