@@ -139,7 +139,7 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
         for name in ("actor_lr", "critic_lr", "temperature_lr"):
             check_range(name, getattr(self, name), low=0)
         check_each("discount", self.discount, low=0, high=1)
-        check_each("reward_weights", self.reward_weights)
+        check_each("reward_weights", self.reward_weights, optional=True)
         check_range("target_step_size", self.target_step_size, low=0, high=1)
         check_range(
             "initial_temperature", self.initial_temperature, low=0, low_open=True

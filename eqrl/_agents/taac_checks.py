@@ -26,12 +26,13 @@ def check_each(
     name: str,
     value: FloatLike | tuple[FloatLike, ...] | None,
     *,
-    low: float = -math.inf,
-    high: float = math.inf,
+    low: float | int = -math.inf,
+    high: float | int = math.inf,
+    optional: bool = False,
 ) -> None:
-    """As `check_range`, of one number or of several; `None` passes."""
+    """As `check_range`, of one number or of each of several."""
     for number in value if isinstance(value, tuple) else (value,):
-        check_range(name, number, low=low, high=high, optional=value is None)
+        check_range(name, number, low=low, high=high, optional=optional)
 
 
 def check_faithful(faithful: bool, bootstrap: str) -> None:

@@ -146,11 +146,11 @@ def decide(
     output = jnp.where(explore[0], density.sample(key=output_key), density.mode())
     family = preferences.family
     both = (family.keep(trajectory), family.new(trajectory, output))
-    values = trajectory_values(
+    keep_values, new_values = trajectory_values(
         critics, observation[None], jax.tree.map(lambda x: x[None], both)
     )
     probabilities, _ = switch_policy(
-        *values, switch_temperature, **preferences.options()
+        keep_values, new_values, switch_temperature, **preferences.options()
     )
     keep, new = probabilities[0]
     switch = jnp.where(explore[1], jr.bernoulli(switch_key, new), new > keep)

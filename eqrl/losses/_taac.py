@@ -184,8 +184,10 @@ def taac_next_value(
     output_key, switch_key = jr.split(key)
     output, _ = _sample(actor, observation, trajectory, key=output_key)
     both = (family.keep(trajectory), family.new(trajectory, output))
+    keep_values, new_values = trajectory_values(critics, observation, both)
     probabilities, _ = switch_policy(
-        *trajectory_values(critics, observation, both),
+        keep_values,
+        new_values,
         switch_temperature,
         reward_weights=reward_weights,
         advantage_clip=advantage_clip,

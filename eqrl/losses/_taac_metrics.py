@@ -19,7 +19,7 @@ def critic_metrics(
     The share explained is `nan` where targets do not differ.
     """
     errors = target[None] - values
-    spread = jnp.var(target, axis=0)
+    spread = jnp.var(target[None], axis=1)
     explained = 1 - jnp.var(errors, axis=1) / jnp.where(spread > 0, spread, jnp.nan)
     by_critic = {
         "value": jnp.mean(values, axis=1),
