@@ -214,9 +214,11 @@ def test_an_update_is_as_restated_in_numpy(
     name: str, seed: int, ends: float, switches: float
 ) -> None:
     agent, _ = AGENTS[name]
-    state, batch, drawn, after, metrics = compiled(name)(
-        jnp.asarray(seed), jnp.asarray(ends), jnp.asarray(switches)
-    )
+    # Checked at each call it takes a tenth of a second; other tests check it.
+    with jax.debug_key_reuse(False):
+        state, batch, drawn, after, metrics = compiled(name)(
+            jnp.asarray(seed), jnp.asarray(ends), jnp.asarray(switches)
+        )
     expected = restated.update(agent, state, batch, drawn)
     gradient = expected["gradient"]
 
