@@ -67,14 +67,3 @@ def test_truncation_does_not_end_the_value(getkey: GetKey) -> None:
     state = learn(probe, key=getkey())
     worth = value(state, [1.0, 0.0], greedy(state, [1.0, 0.0]))
     assert worth == pytest.approx(1 / (1 - DISCOUNT), rel=0.05)
-
-
-def test_actions_are_repeated_where_nothing_is_better(getkey: GetKey) -> None:
-    # The best action is 0, on which an episode begins: it is kept, where the switch
-    # may have little entropy.
-    probe = Probe(length=6.0, action_weight=5.0)
-    state = learn(probe, key=getkey())
-    transitions, mask = eqrl.rollout(
-        AGENT, state, probe, num_episodes=4, max_steps=6, key=getkey()
-    )
-    assert jnp.mean(transitions.extras.switch[mask].astype(float)) < 0.2
