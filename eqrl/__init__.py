@@ -38,6 +38,7 @@ from ._custom_types import (
     Mode as Mode,
 )
 from ._data import EnvSpec as EnvSpec, Transition as Transition
+from ._draw_repeats import draw_repeats as draw_repeats
 from ._evaluate import (
     Evaluation as Evaluation,
     evaluate as evaluate,
