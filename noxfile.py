@@ -71,7 +71,16 @@ def benchmarks(session: nox.Session) -> None:
     install(session, "benchmarks")
     name, *arguments = session.posargs or ["all"]
     names = (
-        ["learning", "pbt", "speed", "population_speed"] if name == "all" else [name]
+        [
+            "learning",
+            "exploration",
+            "pbt",
+            "speed",
+            "taac_speed",
+            "population_speed",
+        ]
+        if name == "all"
+        else [name]
     )
     for name in names:
         session.run("python", "-m", f"benchmarks.{name}", *arguments)
