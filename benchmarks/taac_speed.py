@@ -60,7 +60,8 @@ def make_run(
         batch_size=trainer.batch_size,
         sequence_length=agent.sequence_length,
     )
-    batch = buffer.sample(state.replay, counts, key=jr.fold_in(key, 2))
+    sample = eqx.filter_jit(buffer.sample)
+    batch = sample(state.replay, counts, key=jr.fold_in(key, 2))
     update_key = jr.fold_in(key, 3)
     return lambda: _updates(agent, state.agent, batch, jnp.asarray(updates), update_key)
 
