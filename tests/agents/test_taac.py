@@ -407,7 +407,8 @@ class TestRefusals:
         self, name: str, reward_size: int | None, getkey: GetKey
     ) -> None:
         spec = eqrl.EnvSpec(2, 1, reward_size=reward_size)
-        agent = taac(**{name: (0.5, 0.5)})
+        options: dict[str, Any] = {name: (0.5, 0.5)}
+        agent = taac(**options)
         with pytest.raises(ValueError, match=rf"`{name}` has 2.*size={reward_size}"):
             agent.init(spec, key=getkey())
 
