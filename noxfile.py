@@ -72,9 +72,11 @@ def benchmarks(session: nox.Session) -> None:
     name, *arguments = session.posargs or ["all"]
     every = [
         "learning",
+        "exploration",
         "pbt",
         "skills",
         "speed",
+        "taac_speed",
         "skill_speed",
         "population_speed",
         "matmul_limit",

@@ -1,4 +1,4 @@
-"""What SAC and TD3 reach, five seeds each, trained side by side.
+"""What the agents reach, five seeds each, trained side by side.
 
 Hidden layers of 64 and 64, batches of 64, learning rates of 1e-3. Returns are means of
 64 greedy episodes for each seed. Run it as `nox -s benchmarks -- learning`.
@@ -33,7 +33,13 @@ TASKS = {
     "pendulum": Task(
         env="gymnax/Pendulum-v1",
         num_envs=1,
-        num_steps={"SAC": 20_000, "TD3": 20_000},
+        num_steps={
+            "SAC": 20_000,
+            "TD3": 20_000,
+            "TAAC": 20_000,
+            "TAAC-L": 20_000,
+            "TAAC-Q": 20_000,
+        },
         options={},
     ),
     "inverted_pendulum": Task(
@@ -45,11 +51,26 @@ TASKS = {
 }
 
 
+TRAJECTORIES = {
+    "TAAC": eqrl.ConstantTrajectory(),
+    "TAAC-L": eqrl.LinearTrajectory(),
+    "TAAC-Q": eqrl.QuadraticTrajectory(),
+}
+
+
 def make_agent(name: str) -> eqrl.AbstractAgent[Any, Any, Any]:
     rates: dict[str, Any] = {"actor_lr": 1e-3, "critic_lr": 1e-3}
     critic = eqrl.nn.Critic(hidden_sizes=(64, 64))
     if name == "SAC":
         return eqrl.SAC(
+            temperature_lr=1e-3,
+            make_actor=eqrl.nn.Gaussian(hidden_sizes=(64, 64)),
+            make_critic=critic,
+            **rates,
+        )
+    if name in TRAJECTORIES:
+        return eqrl.TAAC(
+            trajectory=TRAJECTORIES[name],
             temperature_lr=1e-3,
             make_actor=eqrl.nn.Gaussian(hidden_sizes=(64, 64)),
             make_critic=critic,
@@ -67,7 +88,9 @@ def returns(task: Task, name: str, *, seed: int) -> Float[Array, " seeds"]:
     agent = make_agent(name)
     env = eqrl.envs.make(task.env, **task.options)
     trainer = eqrl.Trainer(
-        num_envs=task.num_envs, batch_size=64, updates_per_iteration=task.num_envs
+        num_envs=task.num_envs,
+        batch_size=64 // agent.sequence_length,
+        updates_per_iteration=task.num_envs,
     )
     solution = eqrl.train_seeds(
         agent,
@@ -89,7 +112,7 @@ def returns(task: Task, name: str, *, seed: int) -> Float[Array, " seeds"]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
-    parser.add_argument("--agents", nargs="+", default=["SAC", "TD3"])
+    parser.add_argument("--agents", nargs="+", default=[*TASKS["pendulum"].num_steps])
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     print("| task | agent | steps | mean | each seed | minutes |")
@@ -97,6 +120,8 @@ def main() -> None:
     for task_name in arguments.tasks:
         task = TASKS[task_name]
         for name in arguments.agents:
+            if name not in task.num_steps:
+                continue
             begin = time.perf_counter()
             result = returns(task, name, seed=arguments.seed)
             minutes = (time.perf_counter() - begin) / 60

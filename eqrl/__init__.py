@@ -12,19 +12,28 @@ if _os.environ.get("EQRL_TYPECHECK") == "1":
 from . import envs as envs, losses as losses, nn as nn
 from ._agents import (
     SAC as SAC,
+    TAAC as TAAC,
     TD3 as TD3,
     AbstractAgent as AbstractAgent,
     AbstractMarkovAgent as AbstractMarkovAgent,
+    AbstractTrajectory as AbstractTrajectory,
+    ConstantTrajectory as ConstantTrajectory,
     FixedSkill as FixedSkill,
     Intrinsic as Intrinsic,
     IntrinsicState as IntrinsicState,
+    LinearTrajectory as LinearTrajectory,
     Normalized as Normalized,
     NormalizedState as NormalizedState,
+    QuadraticTrajectory as QuadraticTrajectory,
     RunningStatistics as RunningStatistics,
     SACState as SACState,
     SkillConditioned as SkillConditioned,
     SkillMemory as SkillMemory,
+    TAACExtras as TAACExtras,
+    TAACMemory as TAACMemory,
+    TAACState as TAACState,
     TD3State as TD3State,
+    Trajectory as Trajectory,
     diayn as diayn,
     fix_skill as fix_skill,
 )
@@ -36,6 +45,7 @@ from ._custom_types import (
     Mode as Mode,
 )
 from ._data import EnvSpec as EnvSpec, Transition as Transition
+from ._draw_repeats import draw_repeats as draw_repeats
 from ._draw_skills import draw_skills as draw_skills
 from ._evaluate import (
     Evaluation as Evaluation,

@@ -44,6 +44,26 @@ def hyperparameter(default: float | None = dataclasses.MISSING) -> Any:  # pyrig
     return eqx.field(default=default, converter=_strong_scalar)
 
 
+def _strong_scalars(value: Any) -> Any:
+    if isinstance(value, (tuple, list)) or getattr(value, "ndim", 0) == 1:
+        return tuple(_strong_scalar(element) for element in value)
+    return _strong_scalar(value)
+
+
+def hyperparameters(default: float | None) -> Any:
+    """As `hyperparameter`, for one float or several, each a leaf of its own.
+
+    **Arguments:**
+
+    - `default`: the value when none is given. `None` makes the field optional.
+
+    **Returns:**
+
+    A dataclass field, which takes a number, or a tuple or vector of numbers.
+    """
+    return eqx.field(default=default, converter=_strong_scalars)
+
+
 def tree_where(condition: Bool[Array, ""], if_true: Tree, if_false: Tree) -> Tree:
     """Leaf by leaf, `if_true` where the scalar `condition` holds, else `if_false`.
 

@@ -29,6 +29,15 @@ def td3(hidden_sizes: tuple[int, ...] = HIDDEN, **options: Any) -> eqrl.TD3:
     )
 
 
+def taac(hidden_sizes: tuple[int, ...] = HIDDEN, **options: Any) -> eqrl.TAAC:
+    """A small `TAAC`."""
+    return eqrl.TAAC(
+        make_actor=eqrl.nn.Gaussian(hidden_sizes),
+        make_critic=eqrl.nn.Critic(hidden_sizes),
+        **options,
+    )
+
+
 def diayn(
     agent: eqrl.AbstractAgent[Any, Any, Any],
     skills: int | eqrl.AbstractSkillPrior = 3,
@@ -45,6 +54,20 @@ ALL_AGENTS: dict[str, eqrl.AbstractAgent[Any, Any, Any]] = {
     "SAC-fixed-temperature": sac(learn_temperature=False, num_critics=3),
     "TD3": td3(),
     "TD3-AdamW": td3(make_optimizer=(optax.adam, optax.adamw)),
+    "TAAC": taac(window_length=3),
+    "TAAC-L": taac(trajectory=eqrl.LinearTrajectory(), window_length=2),
+    "TAAC-Q": taac(trajectory=eqrl.QuadraticTrajectory(inverse=False), debug=True),
+    "TAAC-options": taac(
+        window_length=1,
+        num_critics=3,
+        target_period=2,
+        advantage_clip=(-1.0, 2.0),
+        max_repeat_steps=3,
+        randomize_first_trajectory=True,
+        bootstrap="sampled",
+        td_loss=optax.huber_loss,
+    ),
+    "Normalized(TAAC)": eqrl.Normalized(taac(window_length=2, faithful=True)),
     "Normalized(SAC)": eqrl.Normalized(sac()),
     "Normalized(TD3)": eqrl.Normalized(td3()),
     "DIAYN(SAC)": diayn(sac(), descriptor="observation"),
@@ -59,5 +82,6 @@ ALL_AGENTS: dict[str, eqrl.AbstractAgent[Any, Any, Any]] = {
             make_network=eqrl.nn.VonMisesFisherDiscriminator(HIDDEN),
         )
     ),
+    "DIAYN(TAAC)": diayn(taac(window_length=2), descriptor="observation"),
     "REDQ": REDQ(hidden_sizes=HIDDEN, num_critics=4),
 }

@@ -38,7 +38,14 @@ _ORDER = (
     ("_train", "_checkpoint"),
     ("_population",),
     ("_skills",),
-    ("_draw_skills", "_learning_curve", "_progress", "_render", "_tensorboard"),
+    (
+        "_draw_repeats",
+        "_draw_skills",
+        "_learning_curve",
+        "_progress",
+        "_render",
+        "_tensorboard",
+    ),
     ("_run",),
     ("_cli",),
     ("__main__",),
@@ -153,7 +160,7 @@ def modules() -> list[type[eqx.Module]]:
 
 
 def test_there_are_modules_to_look_at(modules: list[type[eqx.Module]]) -> None:
-    assert {eqrl.SAC, eqrl.AbstractAgent, eqrl.envs.BraxEnv} <= set(modules)
+    assert {eqrl.SAC, eqrl.TAAC, eqrl.AbstractAgent, eqrl.envs.BraxEnv} <= set(modules)
 
 
 def test_modules_are_abstract_if_and_only_if_named_so(
@@ -235,9 +242,9 @@ def test_importing_runs_no_jax_and_imports_neither_brax_nor_gymnax() -> None:
     assert result.stdout == "set() False\n", result.stderr
 
 
-@pytest.mark.parametrize("agent", ["SAC", "TD3"])
+@pytest.mark.parametrize("agent", ["SAC", "TAAC", "TD3"])
 def test_agents_train_where_brax_and_gymnax_cannot_be_imported(agent: str) -> None:
-    make_actor = {"SAC": "Gaussian", "TD3": "Deterministic"}[agent]
+    make_actor = {"TD3": "Deterministic"}.get(agent, "Gaussian")
     result = _python(
         "import sys\n"
         "sys.modules['brax'] = sys.modules['gymnax'] = None\n"

@@ -75,12 +75,28 @@ def _check_action_shape(shape: tuple[int, ...], spec: EnvSpec) -> None:
 
 
 def make_critics(
-    make_critic: MakeNetwork, num_critics: int, spec: EnvSpec, *, key: PRNGKeyArray
+    make_critic: MakeNetwork,
+    num_critics: int,
+    spec: EnvSpec,
+    *,
+    trajectory_size: int | None = None,
+    key: PRNGKeyArray,
 ) -> Any:
-    """A stack of critics, each with weights of its own."""
+    """A stack of critics, each with weights of its own.
+
+    With a `trajectory_size` they value vectors of that length in place of actions, and
+    give a value for each dimension of the reward.
+    """
+    sizes = (spec.observation_size, spec.action_size)
+    if trajectory_size is None:
+        options, valued_size, expected = {}, spec.action_size, ()
+    else:
+        options = {"trajectory_size": trajectory_size, "reward_size": spec.reward_size}
+        valued_size = trajectory_size
+        expected = () if spec.reward_size is None else (spec.reward_size,)
 
     def make(key: PRNGKeyArray) -> Any:
-        return make_critic(spec.observation_size, spec.action_size, key=key)
+        return make_critic(*sizes, **options, key=key)
 
     critics = eqx.filter_vmap(make)(jr.split(key, num_critics))
 
@@ -91,13 +107,14 @@ def make_critics(
     value = eqx.filter_eval_shape(
         values,
         jax.ShapeDtypeStruct((spec.observation_size,), dtype),
-        jax.ShapeDtypeStruct((spec.action_size,), dtype),
+        jax.ShapeDtypeStruct((valued_size,), dtype),
     )
     shape = getattr(value, "shape", (None,))[1:]
-    if shape != ():
+    if shape != expected:
+        what = "a scalar, of shape ()" if expected == () else f"of shape {expected}"
         raise ValueError(
             f"A critic of `make_critic` gives a value of shape {shape} for one "
-            "observation and one action; it must be a scalar, of shape ()."
+            f"observation and one action; it must be {what}."
         )
     return critics
 

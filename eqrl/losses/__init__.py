@@ -13,6 +13,20 @@ from ._skill import (
     discriminator_loss as discriminator_loss,
     skill_log_ratio as skill_log_ratio,
 )
+from ._switch import (
+    compare_through_target as compare_through_target,
+    switch_probabilities as switch_probabilities,
+)
+from ._taac import (
+    flat_trajectory as flat_trajectory,
+    least_value as least_value,
+    switch_policy as switch_policy,
+    taac_actor_loss as taac_actor_loss,
+    taac_critic_loss as taac_critic_loss,
+    taac_next_value as taac_next_value,
+    taac_temperature_loss as taac_temperature_loss,
+    trajectory_values as trajectory_values,
+)
 from ._td3 import (
     td3_actor_loss as td3_actor_loss,
     td3_next_value as td3_next_value,

@@ -14,13 +14,14 @@ def critic_values(
     critics: Critic,
     observation: Float[Array, "batch obs"],
     action: Float[Array, "batch act"],
-) -> Float[Array, "critics batch"]:
+) -> Float[Array, "critics batch *reward"]:
     """What each of a stack of critics says of a batch.
 
     **Arguments:**
 
-    - `critics`: a critic, from one observation and one action to a scalar, whose arrays
-        have one more leading axis, as `equinox.filter_vmap` makes it.
+    - `critics`: a critic, from one observation and one action to a scalar, or a vector
+        where rewards are, whose arrays have one more leading axis, as
+        `equinox.filter_vmap` makes it.
     - `observation`: where to value.
     - `action`: what to value, in [-1, 1].
 
@@ -33,7 +34,7 @@ def critic_values(
         critic: Critic,
         observation: Float[Array, "batch obs"],
         action: Float[Array, "batch act"],
-    ) -> Float[Array, " batch"]:
+    ) -> Float[Array, "batch *reward"]:
         return jax.vmap(critic)(observation, action)
 
     # One copy of the batch for each critic: the first layers are then multiplied like

@@ -1,4 +1,8 @@
-from ._critic import Critic as Critic, StateActionValue as StateActionValue
+from ._critic import (
+    Critic as Critic,
+    StateActionValue as StateActionValue,
+    StateActionValues as StateActionValues,
+)
 from ._discriminator import (
     CategoricalDiscriminator as CategoricalDiscriminator,
     CategoricalNetwork as CategoricalNetwork,

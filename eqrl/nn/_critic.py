@@ -1,9 +1,11 @@
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ._mlp import MLP, Activation, check_hidden_sizes
@@ -27,9 +29,30 @@ StateActionValue.__init__.__doc__ = """**Arguments:**
 """
 
 
+class StateActionValues(eqx.Module):
+    """Networks that value one action at one observation, one for each reward."""
+
+    networks: Callable[[Float[Array, " inputs"]], Float[Array, " 1"]]
+
+    def __call__(
+        self, observation: Float[Array, " obs"], action: Float[Array, " act"]
+    ) -> Float[Array, " reward"]:
+        """The values of taking `action` at `observation`."""
+        inputs = jnp.concatenate([observation, action])
+        return eqx.filter_vmap(lambda network: network(inputs)[0])(self.networks)
+
+
+StateActionValues.__init__.__doc__ = """**Arguments:**
+
+- `networks`: as in `StateActionValue`, a stack: each array has one more leading axis.
+"""
+
+
 @dataclasses.dataclass(frozen=True)
 class Critic:
     """Makes a `StateActionValue` on an `MLP`. Equal factories share a compilation.
+
+    Where rewards are vectors it makes a `StateActionValues`: dimensions share nothing.
 
     **Arguments:**
 
@@ -44,15 +67,30 @@ class Critic:
         check_hidden_sizes(self.hidden_sizes)
 
     def __call__(
-        self, observation_size: int, action_size: int, *, key: PRNGKeyArray
-    ) -> StateActionValue:
-        """One critic with fresh weights."""
-        return StateActionValue(
-            MLP(
-                observation_size + action_size,
-                1,
-                self.hidden_sizes,
-                self.activation,
-                key=key,
-            )
-        )
+        self,
+        observation_size: int,
+        action_size: int,
+        *,
+        trajectory_size: int | None = None,
+        reward_size: int | None = None,
+        key: PRNGKeyArray,
+    ) -> StateActionValue | StateActionValues:
+        """One critic with fresh weights.
+
+        **Arguments:**
+
+        - `observation_size`, `action_size`: of the environment.
+        - `trajectory_size`: length of what is valued, where it is more than an action,
+            such as an action with its velocity.
+        - `reward_size`: length of the reward; `None` for a scalar.
+        - `key`: for the weights.
+        """
+        valued_size = action_size if trajectory_size is None else trajectory_size
+        make = functools.partial(_make_network, self, observation_size + valued_size)
+        if reward_size is None:
+            return StateActionValue(make(key))
+        return StateActionValues(eqx.filter_vmap(make)(jr.split(key, reward_size)))
+
+
+def _make_network(factory: Critic, input_size: int, key: PRNGKeyArray) -> MLP:
+    return MLP(input_size, 1, factory.hidden_sizes, factory.activation, key=key)

@@ -1,0 +1,100 @@
+"""What `TAAC` refuses."""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.core
+import jax.numpy as jnp
+
+from .._custom_types import FloatLike
+from .._data import EnvSpec
+from .._ranges import check_range
+from ..losses._taac import TDLoss
+from .trajectory import AbstractTrajectory
+
+
+def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    """Raises a `ValueError` unless `value` is one of some words."""
+    if value not in choices:
+        names = ", ".join(repr(choice) for choice in choices)
+        raise ValueError(f"`{name}={value!r}` must be one of {names}.")
+
+
+def check_each(
+    name: str,
+    value: FloatLike | tuple[FloatLike, ...] | None,
+    *,
+    low: float | int = -math.inf,
+    high: float | int = math.inf,
+    optional: bool = False,
+) -> None:
+    """As `check_range`, of one number or of each of several."""
+    for number in value if isinstance(value, tuple) else (value,):
+        check_range(name, number, low=low, high=high, optional=optional)
+
+
+def check_faithful(faithful: bool, bootstrap: str) -> None:
+    """Raises a `ValueError` where the reference has no such bootstrap."""
+    if faithful and bootstrap != "mixed":
+        raise ValueError(
+            f"`faithful=True` bootstraps as the reference does, but `bootstrap="
+            f"{bootstrap!r}` was given; make it 'mixed', or not faithful."
+        )
+
+
+def check_trajectory(trajectory: Any) -> None:
+    """Raises a `ValueError` unless this is a family of trajectories."""
+    if not isinstance(trajectory, AbstractTrajectory):
+        raise ValueError(
+            f"`trajectory={trajectory!r}` must be a family of trajectories, such as "
+            "`eqrl.ConstantTrajectory()`."
+        )
+
+
+def check_advantage_clip(advantage_clip: tuple[FloatLike, ...] | None) -> None:
+    """Raises a `ValueError` unless there are two bounds in order, or none."""
+    if advantage_clip is None:
+        return
+    if not isinstance(advantage_clip, tuple) or len(advantage_clip) != 2:
+        raise ValueError(
+            "`advantage_clip` must be two numbers, the least and the greatest "
+            "advantage of switching, or None."
+        )
+    check_each("advantage_clip", advantage_clip)
+    if any(isinstance(bound, jax.core.Tracer) for bound in advantage_clip):
+        return
+    low, high = (float(bound) for bound in advantage_clip)
+    if low > high:
+        raise ValueError(
+            f"`advantage_clip=({low:g}, {high:g})` is empty; the first must not be "
+            "more than the second."
+        )
+
+
+def check_td_loss(td_loss: TDLoss) -> None:
+    """Raises a `ValueError` unless this is elementwise, of values and targets."""
+    values = jax.ShapeDtypeStruct((2, 3), jnp.result_type(float))
+    loss = eqx.filter_eval_shape(td_loss, values, values) if callable(td_loss) else None
+    if getattr(loss, "shape", None) != values.shape:
+        raise ValueError(
+            f"`td_loss={td_loss!r}` must be an elementwise function of values and "
+            "targets, such as `optax.huber_loss`."
+        )
+
+
+def check_rewards(
+    discount: FloatLike | tuple[FloatLike, ...],
+    reward_weights: tuple[FloatLike, ...] | None,
+    spec: EnvSpec,
+) -> None:
+    """Raises a `ValueError` where these do not fit the environment's reward."""
+    for name, value in (("discount", discount), ("reward_weights", reward_weights)):
+        if isinstance(value, tuple) and len(value) != spec.reward_size:
+            rewards = "a scalar" if spec.reward_size is None else "another vector"
+            raise ValueError(
+                f"`{name}` has {len(value)} numbers, but `spec.reward_size="
+                f"{spec.reward_size}`: the reward is {rewards}. Give one number for "
+                "each dimension of the reward, or none."
+            )

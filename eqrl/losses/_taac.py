@@ -1,0 +1,329 @@
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+import jax
+import jax.lax as lax
+import jax.numpy as jnp
+import jax.random as jr
+import optax
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
+
+from .._custom_types import FloatLike, Metrics
+from ..nn import AbstractDensity
+from ._critic import Critic, critic_values
+from ._switch import AdvantageClip, switch_probabilities
+from ._taac_metrics import critic_metrics, switch_metrics
+
+
+TrajectoryActor = Callable[..., AbstractDensity]
+"""From one observation and one trajectory to a distribution with a density."""
+
+TDLoss = Callable[
+    [Float[Array, "critics batch *reward"], Float[Array, "critics batch *reward"]],
+    Float[Array, "critics batch *reward"],
+]
+"""Elementwise, of values and targets, such as `optax.huber_loss`."""
+
+
+@runtime_checkable
+class TrajectoryFamily(Protocol):
+    """Anything that can go on along a trajectory and begin another."""
+
+    def keep(self, trajectory: PyTree) -> PyTree: ...
+
+    def new(self, trajectory: PyTree, output: Float[Array, "*batch act"]) -> PyTree: ...
+
+
+def flat_trajectory(trajectory: PyTree) -> Float[Array, "*batch trajectory"]:
+    """The parts of a trajectory one behind the other, as critics take it."""
+    return jnp.concatenate(jax.tree.leaves(trajectory), axis=-1)
+
+
+def least_value(
+    values: Float[Array, "critics *batch_and_reward"],
+    reward_weights: Float[Array, " reward"] | None = None,
+    *,
+    faithful: bool = False,
+) -> Float[Array, "*batch_and_reward"]:
+    """The most careful value of several critics, for each reward by itself.
+
+    **Arguments:**
+
+    - `values`: of each critic, as `critic_values` gives them.
+    - `reward_weights`: of a vector of rewards, of either sign; `None` where rewards are
+        scalars, or to weigh all alike.
+    - `faithful`: makes the value zero where the weight is, as the reference does.
+
+    **Returns:**
+
+    The least value, or the greatest where the weight is negative.
+    """
+    if reward_weights is None:
+        return jnp.min(values, axis=0)
+    signs = jnp.where(reward_weights < 0, -1.0, 1.0)
+    if faithful:
+        signs = jnp.where(reward_weights == 0, 0.0, signs)
+    signs = signs.reshape((1,) * (values.ndim - 1) + signs.shape)
+    return signs[0] * jnp.min(signs * values, axis=0)
+
+
+def _total_value(
+    values: Float[Array, "critics batch *reward"],
+    reward_weights: Float[Array, " reward"] | None,
+) -> Float[Array, " batch"]:
+    """One number for each element of a batch: what the policy prefers more of."""
+    least = least_value(values, reward_weights)
+    if least.ndim == 1:
+        return least
+    if reward_weights is not None:
+        least = least * reward_weights[None]
+    return jnp.sum(least, axis=1)
+
+
+def trajectory_values(
+    critics: Critic,
+    observation: Float[Array, "batch obs"],
+    trajectories: tuple[PyTree, ...],
+) -> tuple[Float[Array, "critics batch *reward"], ...]:
+    """What each critic says of several trajectories at each observation."""
+    num_trajectories = len(trajectories)
+    values = critic_values(
+        critics,
+        jnp.concatenate([observation] * num_trajectories),
+        jnp.concatenate([flat_trajectory(x) for x in trajectories]),
+    )
+    return tuple(jnp.split(values, num_trajectories, axis=1))
+
+
+def switch_policy(
+    keep_values: Float[Array, "critics batch *reward"],
+    new_values: Float[Array, "critics batch *reward"],
+    temperature: FloatLike,
+    *,
+    reward_weights: Float[Array, " reward"] | None = None,
+    advantage_clip: AdvantageClip | None = None,
+) -> tuple[Float[Array, "batch 2"], Float[Array, " batch"]]:
+    """The second stage of the policy of TAAC: whether to keep a trajectory.
+
+    No gradient flows through it.
+
+    **Arguments:**
+
+    - `keep_values`, `new_values`: of each critic, of both trajectories.
+    - `temperature`: of the switch, at least 0.
+    - `reward_weights`: as in `least_value`.
+    - `advantage_clip`: as in `switch_probabilities`.
+
+    **Returns:**
+
+    The probabilities to keep and to switch, and the advantage of switching: how much
+    more it is worth, unclipped.
+    """
+    keep_value = _total_value(keep_values, reward_weights)
+    new_value = _total_value(new_values, reward_weights)
+    probabilities = jax.vmap(
+        lambda keep, new: switch_probabilities(
+            keep, new, temperature, advantage_clip=advantage_clip
+        )
+    )(keep_value, new_value)
+    return probabilities, lax.stop_gradient(new_value - keep_value)
+
+
+def _sample(
+    actor: TrajectoryActor,
+    observation: Float[Array, "batch obs"],
+    trajectory: PyTree,
+    *,
+    key: PRNGKeyArray,
+) -> tuple[Float[Array, "batch act"], Float[Array, " batch"]]:
+    keys = jr.split(key, observation.shape[0])
+    return jax.vmap(lambda x, y, key: actor(x, y).sample_and_log_prob(key=key))(
+        observation, trajectory, keys
+    )
+
+
+def taac_next_value(
+    actor: TrajectoryActor,
+    critics: Critic,
+    target_critics: Critic,
+    observation: Float[Array, "batch obs"],
+    trajectory: PyTree,
+    switch_temperature: FloatLike,
+    family: TrajectoryFamily,
+    *,
+    reward_weights: Float[Array, " reward"] | None = None,
+    advantage_clip: AdvantageClip | None = None,
+    sampled: bool = False,
+    faithful: bool = False,
+    key: PRNGKeyArray,
+) -> tuple[Float[Array, "batch *reward"], Bool[Array, " batch"]]:
+    """Value of states, from one decision each; no gradient flows through it.
+
+    **Arguments:**
+
+    - `actor`: from one observation and one trajectory to a distribution.
+    - `critics`: the stack which decides whether to switch, as in `critic_values`.
+    - `target_critics`: the stack from which the values are.
+    - `observation`: of the states reached.
+    - `trajectory`: on which they were reached.
+    - `switch_temperature`: at least 0.
+    - `family`: of trajectories, such as `eqrl.ConstantTrajectory`.
+    - `reward_weights`: as in `least_value`.
+    - `advantage_clip`: as in `switch_probabilities`.
+    - `sampled`: gives the value of what was decided, rather than the mean over both
+        decisions.
+    - `faithful`: as in `least_value`.
+    - `key`: for the actor's output and the switch.
+
+    **Returns:**
+
+    The values and whether the current policy switches there. With the mean as value a
+    target that stops where the policy switches is biased, towards what keeps more often
+    than the policy; with the value of what was decided it is not.
+    """
+    output_key, switch_key = jr.split(key)
+    output, _ = _sample(actor, observation, trajectory, key=output_key)
+    both = (family.keep(trajectory), family.new(trajectory, output))
+    keep_values, new_values = trajectory_values(critics, observation, both)
+    probabilities, _ = switch_policy(
+        keep_values,
+        new_values,
+        switch_temperature,
+        reward_weights=reward_weights,
+        advantage_clip=advantage_clip,
+    )
+    switch = jr.bernoulli(switch_key, probabilities[:, 1])
+    keep_value, new_value = (
+        least_value(values, reward_weights, faithful=faithful)
+        for values in trajectory_values(target_critics, observation, both)
+    )
+    weight = switch.astype(keep_value.dtype) if sampled else probabilities[:, 1]
+    weight = weight.reshape(weight.shape + (1,) * (keep_value.ndim - 1))
+    value = (1 - weight) * keep_value + weight * new_value
+    return lax.stop_gradient(value), switch
+
+
+def taac_critic_loss(
+    critics: Critic,
+    observation: Float[Array, "batch obs"],
+    trajectory: PyTree,
+    target: Float[Array, "batch *reward"],
+    td_loss: TDLoss = optax.squared_error,
+) -> tuple[Float[Array, ""], Metrics]:
+    """What TAAC lowers to improve its critics.
+
+    **Arguments:**
+
+    - `critics`: a stack, as in `critic_values`, from one observation and one flat
+        trajectory to a scalar, or to a vector where rewards are.
+    - `observation`: of the states left.
+    - `trajectory`: on which they were left.
+    - `target`: as `compare_through_target` gives it; the same for all critics.
+    - `td_loss`: elementwise, of values and targets.
+
+    **Returns:**
+
+    `td_loss`, averaged over batch and rewards and summed over the critics; and for each
+    critic and reward the metrics `value`, `td_error`, the mean of target minus value,
+    and `explained_variance`, and for each reward `target`. Their names end in the
+    critic's number and, where rewards are vectors, in the reward's.
+    """
+    values = critic_values(critics, observation, flat_trajectory(trajectory))
+    targets = jnp.broadcast_to(target[None], values.shape)
+    loss = jnp.mean(td_loss(values, targets)) * values.shape[0]
+    return loss, critic_metrics(lax.stop_gradient(values), target)
+
+
+def taac_actor_loss(
+    actor: TrajectoryActor,
+    critics: Critic,
+    observation: Float[Array, "batch obs"],
+    trajectory: PyTree,
+    temperature: FloatLike,
+    switch_temperature: FloatLike,
+    family: TrajectoryFamily,
+    *,
+    reward_weights: Float[Array, " reward"] | None = None,
+    advantage_clip: AdvantageClip | None = None,
+    histograms: bool = False,
+    key: PRNGKeyArray,
+) -> tuple[Float[Array, ""], Metrics]:
+    """What TAAC lowers to improve its actor.
+
+    Its gradient is that of the mean of `temperature * log_prob` minus the value of
+    switching, weighted by the probability of it, which is held fixed.
+
+    **Arguments:**
+
+    - `actor`: from one observation and one trajectory to a distribution.
+    - `critics`: a stack, as in `critic_values`.
+    - `observation`: of the states left.
+    - `trajectory`: on which they were reached.
+    - `temperature`: weight of the actor's entropy, at least 0.
+    - `switch_temperature`: weight of the entropy of the switch, at least 0.
+    - `family`: of trajectories, such as `eqrl.ConstantTrajectory`.
+    - `reward_weights`: as in `least_value`.
+    - `advantage_clip`: as in `switch_probabilities`.
+    - `histograms`: adds the share of states in each tenth of the probability to keep.
+    - `key`: for the actor's output.
+
+    **Returns:**
+
+    The mean of half the squared slope of that weighted value over the output, plus
+    `temperature * log_prob`; and the metrics `entropy`, the mean of `-log_prob`,
+    `switch_entropy`, that of the switch in nats, `switch_advantage`, how much more it
+    is worth to switch than to keep, and `keep_probability` with its standard deviation
+    `keep_probability_std`.
+    """
+    output, log_prob = _sample(actor, observation, trajectory, key=key)
+    keep = flat_trajectory(family.keep(trajectory))
+    keep_values = critic_values(critics, observation, keep)
+
+    def weighted_value(
+        output: Float[Array, "batch act"],
+    ) -> tuple[Float[Array, ""], tuple[Array, Array]]:
+        new = flat_trajectory(family.new(trajectory, output))
+        new_values = critic_values(critics, observation, new)
+        probabilities, advantage = switch_policy(
+            keep_values,
+            new_values,
+            switch_temperature,
+            reward_weights=reward_weights,
+            advantage_clip=advantage_clip,
+        )
+        value = probabilities[:, 1] * _total_value(new_values, reward_weights)
+        return jnp.sum(value), (probabilities, advantage)
+
+    # The slope is found here rather than by whoever differentiates this, so that the
+    # critics get no gradient whatever is asked for.
+    slope, (probabilities, advantage) = jax.grad(weighted_value, has_aux=True)(
+        lax.stop_gradient(output)
+    )
+    goal = lax.stop_gradient(slope + output)
+    squares = jnp.sum((goal - output) ** 2, axis=1)
+    loss = jnp.mean(0.5 * squares + temperature * log_prob)
+    metrics = switch_metrics(probabilities, advantage, histograms=histograms)
+    return loss, metrics | {"entropy": -jnp.mean(lax.stop_gradient(log_prob))}
+
+
+def taac_temperature_loss(
+    log_temperature: Float[Array, ""],
+    entropy: Float[Array, ""] | Float[Array, " batch"],
+    target_entropy: FloatLike,
+) -> Float[Array, ""]:
+    """What TAAC lowers to hold an entropy at a target.
+
+    **Arguments:**
+
+    - `log_temperature`: logarithm of the temperature.
+    - `entropy`: of the actor or of the switch, an estimate or one each for a batch, in
+        nats; no gradient flows through it.
+    - `target_entropy`: in nats, of an actor summed over the dimensions of the action.
+
+    **Returns:**
+
+    The mean of `log_temperature * (entropy - target_entropy)`, whose gradient does not
+    shrink with the temperature.
+    """
+    excess = lax.stop_gradient(entropy - target_entropy)
+    return jnp.mean(log_temperature * excess)

@@ -1,0 +1,436 @@
+"""How TAAC acts, what it carries along and stores, and what it refuses."""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+import pytest
+from jaxtyping import Array, Float, PRNGKeyArray
+
+import eqrl
+from eqrl._agents.taac_repeats import RepeatStatistics, repeat_metrics
+from eqrl._agents.taac_update import (
+    default_switch_target_entropy,
+    default_target_entropy,
+)
+from eqrl.losses._taac_metrics import switch_metrics
+from eqrl.nn import AbstractDensity
+from tests.agents_under_test import taac
+from tests.toy import Clock, Drift, FixedDensity, GetKey
+
+
+SPEC = eqrl.EnvSpec(observation_size=2, action_size=1)
+NUM = 400
+
+
+class FixedPolicy(eqx.Module):
+    """Always the same action."""
+
+    action: Float[Array, " act"]
+
+    def __call__(self, observation: Float[Array, " obs"]) -> AbstractDensity:
+        del observation
+        return FixedDensity(action=self.action, log_prob=jnp.zeros(()))
+
+
+class Taste(eqx.Module):
+    """Values what is near an action: minus the distance, several times."""
+
+    strength: Float[Array, ""]
+    action: Float[Array, ""]
+
+    def __call__(
+        self, observation: Float[Array, " obs"], trajectory: Float[Array, " trajectory"]
+    ) -> Float[Array, ""]:
+        del observation
+        return -self.strength * jnp.abs(trajectory[0] - self.action)
+
+
+def taste(*, likes: float, strength: float) -> Taste:
+    """A stack of one critic which likes an action."""
+    return Taste(strength=jnp.array([strength]), action=jnp.array([likes]))
+
+
+def make_state(
+    agent: eqrl.TAAC, *, output: float, likes: float, strength: float = 1e3
+) -> eqrl.TAACState:
+    """A state whose actor proposes `output` and whose critic likes `likes`."""
+    state = agent.init(SPEC, key=jr.key(0))
+    return eqx.tree_at(
+        lambda state: (state.actor.policy, state.critics),
+        state,
+        (FixedPolicy(jnp.array([output])), taste(likes=likes, strength=strength)),
+    )
+
+
+def make_agent(**options: Any) -> eqrl.TAAC:
+    return taac(num_critics=1, **options)
+
+
+def on(agent: eqrl.TAAC, action: float, repeats: int) -> eqrl.TAACMemory:
+    """The memory of an agent which has repeated an action."""
+    del agent
+    trajectory = eqrl.Trajectory(action=jnp.array([action]))
+    return eqrl.TAACMemory(trajectory=trajectory, repeats=jnp.array(repeats))
+
+
+@eqx.filter_jit
+def act(
+    agent: eqrl.TAAC,
+    state: eqrl.TAACState,
+    memory: eqrl.TAACMemory,
+    *,
+    mode: eqrl.Mode,
+    key: PRNGKeyArray,
+) -> tuple[Array, eqrl.TAACMemory, eqrl.TAACExtras]:
+    """Many times from the same memory."""
+    return jax.vmap(
+        lambda key: agent.act(state, memory, jnp.zeros(2), mode=mode, key=key)
+    )(jr.split(key, NUM))
+
+
+class TestAct:
+    def test_what_is_better_is_kept(self, getkey: GetKey) -> None:
+        agent = make_agent()
+        state = make_state(agent, output=0.5, likes=-0.2)
+        action, memory, extras = act(
+            agent, state, on(agent, -0.2, 3), mode="sample", key=getkey()
+        )
+        np.testing.assert_allclose(action, -0.2)
+        assert np.all(memory.repeats == 4) and np.all(extras.repeats == 4)
+        assert not np.any(extras.switch)
+
+    def test_it_switches_to_what_is_better(self, getkey: GetKey) -> None:
+        agent = make_agent()
+        state = make_state(agent, output=0.5, likes=0.5)
+        action, memory, extras = act(
+            agent, state, on(agent, -0.2, 3), mode="sample", key=getkey()
+        )
+        np.testing.assert_allclose(action, 0.5)
+        assert np.all(memory.repeats == 1) and np.all(extras.repeats == 1)
+        assert np.all(extras.switch)
+        np.testing.assert_allclose(extras.previous.action, -0.2)
+        np.testing.assert_allclose(extras.trajectory.action, 0.5)
+
+    def test_switches_are_drawn_as_likely_as_they_are(self, getkey: GetKey) -> None:
+        # The advantage is 0.7 at a temperature of 1: e^0.7 / (1 + e^0.7) = 0.668.
+        agent = make_agent()
+        state = make_state(agent, output=0.5, likes=0.5, strength=1.0)
+        _, _, extras = act(
+            agent, state, on(agent, -0.2, 1), mode="sample", key=getkey()
+        )
+        assert abs(float(extras.switch.mean()) - 0.668) < 0.08
+
+    def test_an_advantage_is_clipped(self, getkey: GetKey) -> None:
+        agent = make_agent(advantage_clip=(-1.0, 0.0))
+        state = make_state(agent, output=0.5, likes=0.5)
+        _, _, extras = act(
+            agent, state, on(agent, -0.2, 1), mode="sample", key=getkey()
+        )
+        assert abs(float(extras.switch.mean()) - 0.5) < 0.08
+
+    def test_greedily_a_draw_is_kept(self, getkey: GetKey) -> None:
+        agent = make_agent()
+        state = make_state(agent, output=0.2, likes=0.0)
+        _, _, extras = act(
+            agent, state, on(agent, -0.2, 1), mode="greedy", key=getkey()
+        )
+        assert not np.any(extras.switch)
+
+    def test_the_switch_is_random_before_anything_is_learnt(
+        self, getkey: GetKey
+    ) -> None:
+        agent = make_agent()
+        state = make_state(agent, output=0.5, likes=0.5)
+        action, _, extras = act(
+            agent, state, on(agent, -0.2, 1), mode="random", key=getkey()
+        )
+        assert abs(float(extras.switch.mean()) - 0.5) < 0.08
+        np.testing.assert_allclose(action[~extras.switch], -0.2)
+        fresh = np.asarray(action[extras.switch])
+        assert fresh.min() < -0.9 and fresh.max() > 0.9 and abs(fresh.mean()) < 0.15
+
+    def test_output_and_switch_explore_independently(self, getkey: GetKey) -> None:
+        # The mode of the output is 0; samples are not. To switch is never better, so
+        # greedily never done; where it is sampled it is a toss.
+        agent = make_agent(epsilon=0.5)
+        state = make_state(agent, output=0.0, likes=0.0, strength=0.0)
+        state = eqx.tree_at(
+            lambda state: state.actor.policy, state, _StandardPolicy(jnp.zeros(1))
+        )
+        action, _, extras = act(
+            agent, state, on(agent, 0.9, 1), mode="greedy", key=getkey()
+        )
+        switch = np.asarray(extras.switch)
+        explored = np.asarray(action[:, 0])[switch] != 0
+        assert abs(switch.mean() - 0.25) < 0.07
+        assert abs(explored.mean() - 0.5) < 0.15
+
+    def test_with_epsilon_zero_nothing_is_left_to_chance(self, getkey: GetKey) -> None:
+        agent = taac()
+        state = agent.init(SPEC, key=getkey())
+        memory = agent.begin(state, SPEC, index=jnp.asarray(0), key=getkey())
+        action, _, _ = act(agent, state, memory, mode="greedy", key=getkey())
+        assert len(np.unique(action)) == 1
+
+
+class _StandardPolicy(eqx.Module):
+    """`tanh` of a standard normal."""
+
+    mean: Float[Array, " act"]
+
+    def __call__(self, observation: Float[Array, " obs"]) -> AbstractDensity:
+        del observation
+        return eqrl.nn.TanhNormal(mean=self.mean, log_scale=jnp.zeros_like(self.mean))
+
+
+class TestMaxRepeatSteps:
+    @pytest.mark.parametrize("mode", ["sample", "greedy"])
+    def test_a_trajectory_is_done_at_most_that_often(
+        self, mode: eqrl.Mode, getkey: GetKey
+    ) -> None:
+        agent = make_agent(max_repeat_steps=3)
+        state = make_state(agent, output=0.5, likes=-0.2)
+        before, at = (
+            act(agent, state, on(agent, -0.2, repeats), mode=mode, key=getkey())
+            for repeats in (2, 3)
+        )
+        np.testing.assert_allclose(before[0], -0.2)
+        np.testing.assert_allclose(at[0], 0.5)
+        assert np.all(before[1].repeats == 3) and np.all(at[1].repeats == 1)
+
+    @pytest.mark.parametrize("faithful", [False, True])
+    def test_a_forced_switch_is_stored_as_one_but_in_the_reference(
+        self, faithful: bool, getkey: GetKey
+    ) -> None:
+        agent = make_agent(max_repeat_steps=3, faithful=faithful)
+        state = make_state(agent, output=0.5, likes=-0.2)
+        action, memory, extras = act(
+            agent, state, on(agent, -0.2, 3), mode="sample", key=getkey()
+        )
+        np.testing.assert_allclose(action, 0.5)
+        assert np.all(extras.switch == (not faithful))
+        assert np.all(memory.repeats == 1)
+
+
+class TestFirstStep:
+    @pytest.mark.parametrize("mode", ["random", "sample", "greedy"])
+    def test_it_is_on_zeros_which_may_be_kept(
+        self, mode: eqrl.Mode, getkey: GetKey
+    ) -> None:
+        agent = make_agent()
+        state = make_state(agent, output=0.5, likes=0.0)
+        memory = agent.begin(state, SPEC, index=jnp.asarray(0), key=getkey())
+        action, after, extras = act(agent, state, memory, mode=mode, key=getkey())
+        np.testing.assert_array_equal(extras.previous.action, np.zeros((NUM, 1)))
+        np.testing.assert_array_equal(action[~extras.switch], 0.0)
+        assert np.any(~extras.switch)
+        assert np.all(after.repeats == 1)
+
+    @pytest.mark.parametrize("mode", ["random", "sample"])
+    def test_it_may_be_on_what_is_drawn(self, mode: eqrl.Mode, getkey: GetKey) -> None:
+        agent = make_agent(
+            randomize_first_trajectory=True, trajectory=eqrl.LinearTrajectory()
+        )
+        state = agent.init(SPEC, key=getkey())
+        memory = agent.begin(state, SPEC, index=jnp.asarray(0), key=getkey())
+        _, _, extras = act(agent, state, memory, mode=mode, key=getkey())
+        for part in jax.tree.leaves(extras.previous):
+            assert part.min() < -0.9 and part.max() > 0.9
+        assert extras.previous.velocity is not None
+        assert np.all(extras.previous.action != extras.previous.velocity)
+
+    def test_nothing_is_drawn_later_nor_at_evaluation(self, getkey: GetKey) -> None:
+        agent = make_agent(randomize_first_trajectory=True)
+        state = make_state(agent, output=0.5, likes=0.0)
+        memory = agent.begin(state, SPEC, index=jnp.asarray(0), key=getkey())
+        _, _, greedy = act(agent, state, memory, mode="greedy", key=getkey())
+        np.testing.assert_array_equal(greedy.previous.action, 0.0)
+        _, _, later = act(agent, state, on(agent, 0.25, 1), mode="sample", key=getkey())
+        np.testing.assert_array_equal(later.previous.action, 0.25)
+
+
+@pytest.mark.parametrize("mode", ["random", "sample"])
+def test_what_is_stored_fits_together_along_episodes(
+    mode: eqrl.Mode, getkey: GetKey
+) -> None:
+    agent = taac(trajectory=eqrl.LinearTrajectory(), max_repeat_steps=3)
+    env = Drift()
+    state = agent.init(env.spec, key=getkey())
+    actors = eqrl.start(agent, state, env, num_envs=5, key=getkey())
+
+    @eqx.filter_jit
+    def collect(actors: Any, key: PRNGKeyArray) -> Any:
+        def step(actors: Any, key: PRNGKeyArray) -> Any:
+            return eqrl.interact(agent, state, env, actors, mode=mode, key=key)
+
+        return jax.lax.scan(step, actors, jr.split(key, 40))[1]
+
+    rows = collect(actors, getkey())
+    extras = rows.extras
+    done = np.asarray(rows.terminated | rows.truncated)[:-1]
+    assert done.any()
+    np.testing.assert_array_equal(rows.action, extras.trajectory.action)
+    for after, before in zip(
+        jax.tree.leaves(extras.trajectory),
+        jax.tree.leaves(extras.previous),
+        strict=True,
+    ):
+        expected = np.where(done[:, :, None], 0.0, after[:-1])
+        np.testing.assert_array_equal(before[1:], expected)
+    repeats = np.asarray(extras.repeats)
+    expected = np.where(np.asarray(extras.switch)[1:] | done, 1, repeats[:-1] + 1)
+    np.testing.assert_array_equal(repeats[1:], expected)
+    assert repeats.max() == 3
+
+
+def test_target_critics_move_at_every_so_manieth_update(getkey: GetKey) -> None:
+    agent = taac(window_length=1, target_period=3, target_step_size=1.0)
+    trainer = eqrl.Trainer(batch_size=4, warmup_steps=4, capacity=100)
+    copies = []
+
+    def callback(step: int, metrics: Any, trainer_state: Any) -> None:
+        del step, metrics
+        state = trainer_state.agent
+        copies.append(bool(eqx.tree_equal(state.target_critics, state.critics)))
+
+    eqrl.train(
+        agent,
+        Drift(),
+        trainer,
+        num_steps=10,
+        key=getkey(),
+        log_every=1,
+        callback=callback,
+    )
+    assert copies[4:] == [False, False, True, False, False, True]
+
+
+def test_vectors_of_rewards_are_learnt_and_returned(getkey: GetKey) -> None:
+    agent = taac(reward_weights=(1.0, 0.0), discount=(0.9, 0.5), window_length=2)
+    env = Clock(reward_size=2)
+    trainer = eqrl.Trainer(num_envs=2, batch_size=4, warmup_steps=8, capacity=100)
+    solution = eqrl.train(agent, env, trainer, num_steps=24, key=getkey())
+    evaluation = eqrl.evaluate(agent, solution.state, env, num_episodes=3, key=getkey())
+    assert evaluation.returns.shape == (3, 2)
+    assert {"value_0_0", "td_error_1_1", "target_1"} <= set(solution.metrics)
+
+
+def test_the_mean_length_of_repeats_is_that_of_what_was_collected(
+    getkey: GetKey,
+) -> None:
+    agent = make_agent()
+    state = make_state(agent, output=0.5, likes=0.0)
+    row = eqrl.Transition(
+        observation=jnp.zeros((4, 2)),
+        action=jnp.zeros((4, 1)),
+        reward=jnp.zeros(4),
+        next_observation=jnp.zeros((4, 2)),
+        terminated=jnp.zeros(4, bool),
+        truncated=jnp.zeros(4, bool),
+        timestep=jnp.zeros(4, int),
+        state_descriptor=None,
+        next_state_descriptor=None,
+        extras=eqrl.TAACExtras(
+            previous=eqrl.Trajectory(action=jnp.zeros((4, 1))),
+            trajectory=eqrl.Trajectory(action=jnp.zeros((4, 1))),
+            switch=jnp.ones(4, bool),
+            repeats=jnp.array([1, 2, 3, 1]),
+        ),
+    )
+    for _ in range(10):
+        state = agent.observe(state, row)
+    np.testing.assert_allclose(state.repeats.length(), 2.0, rtol=1e-5)
+
+
+def test_histograms_are_shares() -> None:
+    keep = jnp.array([0.0, 0.05, 0.55, 1.0])
+    probabilities = jnp.stack([keep, 1 - keep], axis=1)
+    metrics = switch_metrics(probabilities, jnp.zeros(4), histograms=True)
+    shares = [float(metrics[f"keep_probability_histogram_{i:02d}"]) for i in range(10)]
+    assert shares == [0.5, 0, 0, 0, 0, 0.25, 0, 0, 0, 0.25]
+    metrics = repeat_metrics(
+        jnp.array([[1, 1], [2, 30]]),
+        RepeatStatistics(steps=jnp.ones(()), beginnings=jnp.ones(())),
+        histograms=True,
+    )
+    shares = [float(metrics[f"repeat_histogram_{i:02d}"]) for i in range(10)]
+    assert shares == [0.5, 0.25, 0, 0, 0, 0, 0, 0, 0, 0.25]
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"window_length": 0},
+            {"actor_lr": -1.0},
+            {"critic_lr": math.nan},
+            {"temperature_lr": -0.1},
+            {"discount": 1.1},
+            {"discount": None},
+            {"discount": (0.9, 1.1)},
+            {"target_step_size": 2.0},
+            {"target_period": 0},
+            {"reward_weights": (1.0, math.inf)},
+            {"num_critics": 0},
+            {"initial_temperature": 0.0},
+            {"target_entropy": math.nan},
+            {"switch_target_entropy": math.inf},
+            {"advantage_clip": (1.0, 0.0)},
+            {"advantage_clip": (1.0,)},
+            {"max_repeat_steps": 0},
+            {"epsilon": 1.5},
+            {"bootstrap": "both"},
+            {"target": "two_step"},
+            {"td_loss": lambda values, targets: jnp.sum(values - targets)},
+            {"make_optimizer": (optax.sgd, optax.sgd)},
+        ],
+        ids=str,
+    )
+    def test_a_value_out_of_range_is_named(self, options: dict[str, Any]) -> None:
+        (name,) = options
+        with pytest.raises(ValueError, match=f"`{name}"):
+            eqrl.TAAC(**options)
+
+    def test_the_reference_has_one_bootstrap(self) -> None:
+        with pytest.raises(ValueError, match="`faithful=True`"):
+            eqrl.TAAC(faithful=True, bootstrap="sampled")
+
+    @pytest.mark.parametrize("name", ["discount", "reward_weights"])
+    @pytest.mark.parametrize("reward_size", [None, 3])
+    def test_there_is_one_number_for_each_reward(
+        self, name: str, reward_size: int | None, getkey: GetKey
+    ) -> None:
+        spec = eqrl.EnvSpec(2, 1, reward_size=reward_size)
+        options: dict[str, Any] = {name: (0.5, 0.5)}
+        agent = taac(**options)
+        with pytest.raises(ValueError, match=rf"`{name}` has 2.*size={reward_size}"):
+            agent.init(spec, key=getkey())
+
+    def test_a_critic_of_another_size_is_refused(self, getkey: GetKey) -> None:
+        agent = eqrl.TAAC(make_critic=_make_scalar_critic)
+        spec = eqrl.EnvSpec(2, 1, reward_size=2)
+        with pytest.raises(ValueError, match=r"`make_critic`.*must be of shape \(2,\)"):
+            agent.init(spec, key=getkey())
+
+
+def _make_scalar_critic(
+    observation_size: int,
+    action_size: int,
+    *,
+    trajectory_size: int,
+    reward_size: int | None,
+    key: PRNGKeyArray,
+) -> Any:
+    del action_size, reward_size
+    return eqrl.nn.Critic((4,))(observation_size, trajectory_size, key=key)
+
+
+def test_default_target_entropies_are_totals() -> None:
+    assert default_target_entropy(2) == pytest.approx(2 * math.log(0.2))
+    assert default_switch_target_entropy() == pytest.approx(0.32508, abs=1e-5)
