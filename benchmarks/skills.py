@@ -37,6 +37,7 @@ TASKS = {
     "sac-5": Task("sac", 5, 24_000, 5),
     "sac-8": Task("sac", 8, 40_000, 5),
     "td3-5": Task("td3", 5, 24_000, 3),
+    "taac-5": Task("taac", 5, 24_000, 3),
     "sac-circle": Task("sac", eqrl.SphereSkills(), 40_000, 3),
     "sac-normal": Task("sac", eqrl.NormalSkills(), 40_000, 3),
 }
@@ -47,6 +48,14 @@ def make_agent(name: str) -> eqrl.AbstractAgent[Any, Any, Any]:
     rates: dict[str, Any] = {"actor_lr": 1e-3, "critic_lr": 1e-3}
     if name == "sac":
         return eqrl.SAC(
+            temperature_lr=1e-3,
+            initial_temperature=0.1,
+            make_actor=eqrl.nn.Gaussian(HIDDEN_SIZES),
+            make_critic=critic,
+            **rates,
+        )
+    if name == "taac":
+        return eqrl.TAAC(
             temperature_lr=1e-3,
             initial_temperature=0.1,
             make_actor=eqrl.nn.Gaussian(HIDDEN_SIZES),

@@ -1,4 +1,5 @@
 import os
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -80,14 +81,19 @@ def _check_dimensions(dimensions: tuple[int, ...], size: int) -> None:
         )
 
 
-def _colors(skills: np.ndarray) -> list[tuple[float, ...]]:
+def _colors(skills: np.ndarray) -> list[tuple[float, float, float]]:
     from matplotlib import colormaps
     from matplotlib.colors import hsv_to_rgb
 
     if skills.shape[1] == 2 and not set(np.unique(skills)) <= {0.0, 1.0}:
         angles = np.arctan2(skills[:, 1], skills[:, 0])
         hues = (angles / (2 * np.pi)) % 1
-        return [tuple(hsv_to_rgb((hue, 0.9, 0.8))) for hue in hues]
+        return [_rgb(hsv_to_rgb((hue, 0.9, 0.8))) for hue in hues]
     if len(skills) <= 10:
-        return [colormaps["tab10"](index) for index in range(len(skills))]
-    return [colormaps["turbo"](x) for x in np.linspace(0.03, 0.97, len(skills))]
+        return [_rgb(colormaps["tab10"](index)) for index in range(len(skills))]
+    return [_rgb(colormaps["turbo"](x)) for x in np.linspace(0.03, 0.97, len(skills))]
+
+
+def _rgb(color: Sequence[float] | np.ndarray) -> tuple[float, float, float]:
+    red, green, blue = color[:3]
+    return float(red), float(green), float(blue)
