@@ -60,7 +60,10 @@ from ._population import (
     member as member,
     train_population as train_population,
 )
-from ._progress import ProgressBar as ProgressBar
+from ._progress import (
+    PopulationProgressBar as PopulationProgressBar,
+    ProgressBar as ProgressBar,
+)
 from ._render import render as render
 from ._replay import (
     Counts as Counts,
