@@ -57,6 +57,8 @@ from ._population import (
     PopulationSolution as PopulationSolution,
     Uniform as Uniform,
     best as best,
+    draw_family_tree as draw_family_tree,
+    draw_schedules as draw_schedules,
     member as member,
     train_population as train_population,
 )
