@@ -1,5 +1,4 @@
 import csv
-import dataclasses
 import json
 import math
 from pathlib import Path
@@ -97,7 +96,7 @@ def test_an_unknown_agent_is_refused() -> None:
 @pytest.mark.parametrize("name", ["num_steps", "seeds"])
 def test_a_number_below_one_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"`{name}=0` must be at least 1"):
-        dataclasses.replace(Training(), **{name: 0})
+        Run("sac", {}, {}, Settings(), Training(**{name: 0}))
 
 
 def test_metrics_have_a_row_for_each_seed_and_log_row(folder: Path) -> None:

@@ -127,11 +127,9 @@ def _report(
     means: np.ndarray,
     best: int,
 ) -> None:
+    histories = run.by_given_names(solution.hyperparameters)
     values = ", ".join(
-        f"{name} {history[-1, best]:.3g}"
-        for (name, *_), history in zip(
-            run.priors, solution.hyperparameters.values(), strict=True
-        )
+        f"{name} {history[-1, best]:.3g}" for name, history in histories.items()
     )
     print(f"mean return of {NUM_EPISODES} greedy episodes:")
     print(f"all members: {means.mean():.1f}")

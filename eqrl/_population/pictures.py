@@ -234,11 +234,11 @@ def _piece(
 def _color_range(
     scores: Float[np.ndarray, "generations population"],
 ) -> tuple[float, float]:
-    """Without the worst tenth, beside which all others would look the same."""
+    """Without the worst quarter, beside which all others would look the same."""
     known = scores[~np.isnan(scores)]
     if known.size == 0:
         return 0.0, 1.0
-    return float(np.percentile(known, 10)), float(known.max())
+    return float(np.percentile(known, 25)), float(known.max())
 
 
 def _finish(

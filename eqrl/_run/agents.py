@@ -51,13 +51,6 @@ class Skills:
     include_prior: bool = True
     """Subtract the logarithm of the skill's probability from the reward."""
 
-    def __post_init__(self) -> None:
-        _check_name(self.agent)
-        if self.skills not in _PRIORS:
-            raise ValueError(
-                f"`skills={self.skills!r}` must be one of {list(_PRIORS)}."
-            )
-
     def make_prior(self) -> AbstractSkillPrior:
         make, default = _PRIORS[self.skills]
         return make(default if self.num_skills is None else self.num_skills)
@@ -91,10 +84,8 @@ def check_agent(name: str, skills: Skills | None) -> None:
     """Raises a `ValueError` where there is no such agent."""
     if (name == "diayn") != (skills is not None):
         raise ValueError(f"`agent={name!r}` and `skills={skills!r}` do not fit.")
-    if skills is None:
-        _check_name(name)
-
-
-def _check_name(name: str) -> None:
-    if name not in AGENTS:
-        raise ValueError(f"`agent={name!r}` must be one of {list(AGENTS)}.")
+    inner = name if skills is None else skills.agent
+    if inner not in AGENTS:
+        raise ValueError(f"`agent={inner!r}` must be one of {list(AGENTS)}.")
+    if skills is not None and skills.skills not in _PRIORS:
+        raise ValueError(f"`skills={skills.skills!r}` must be one of {list(_PRIORS)}.")

@@ -1,6 +1,7 @@
 import dataclasses
 import importlib.metadata
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
@@ -11,7 +12,7 @@ from .._trainer import Trainer
 from ..envs import AbstractEnv, make
 from .agents import Skills, check_agent, make_agent
 from .files import write_json
-from .priors import Prior, make_pbt
+from .priors import Prior, make_pbt, path_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +51,8 @@ class Training:
     log_every: int = 1_000
     """Environment steps in a row of the metrics."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raises a `ValueError` where a number is too small."""
         for name in ("num_steps", "seeds"):
             _check_positive(name, getattr(self, name))
 
@@ -102,7 +104,8 @@ class Population:
     devices: int | None = None
     """Lay the population over so many devices; by default all is on one."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raises a `ValueError` where a number is too small."""
         for name in ("size", "num_generations", "steps_per_generation", "num_episodes"):
             _check_positive(name, getattr(self, name))
 
@@ -131,6 +134,7 @@ class Population:
 
 
 Schedule = TypeVar("Schedule", bound=Training | Population)
+Value = TypeVar("Value")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,6 +151,7 @@ class Run(Generic[Schedule]):
 
     def __post_init__(self) -> None:
         check_agent(self.agent, self.skills)
+        self.schedule.check()
 
     @property
     def title(self) -> str:
@@ -159,6 +164,11 @@ class Run(Generic[Schedule]):
             self.agent, self.agent_options, self.skills, self.settings.hidden_sizes
         )
         return Normalized(agent) if self.settings.normalize else agent
+
+    def by_given_names(self, hyperparameters: Mapping[str, Value]) -> dict[str, Value]:
+        """Hyperparameters of a `PopulationSolution`, by the names of the priors."""
+        agent = self.make_agent()
+        return {name: hyperparameters[path_of(agent, name)] for name, *_ in self.priors}
 
     def make_env(self) -> AbstractEnv[Any]:
         settings = self.settings

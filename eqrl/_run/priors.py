@@ -6,7 +6,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import numpy as np
+import jax.numpy as jnp
 from jax.tree_util import GetAttrKey
 
 from .._agents import AbstractAgent
@@ -37,7 +37,7 @@ def make_pbt(
     copy_replay: bool,
 ) -> PBT:
     """A `PBT` of the hyperparameters that are named, wherever in the agent they are."""
-    paths = [_path(agent, name) for name, *_ in priors]
+    paths = [path_of(agent, name) for name, *_ in priors]
     for index, path in enumerate(paths):
         if path in paths[:index]:
             raise ValueError(f"There are two priors of `{priors[index][0]}`; give one.")
@@ -72,7 +72,7 @@ def _paths(agent: AbstractAgent[Any, Any, Any]) -> list[str]:
     ]
 
 
-def _path(agent: AbstractAgent[Any, Any, Any], name: str) -> str:
+def path_of(agent: AbstractAgent[Any, Any, Any], name: str) -> str:
     """Of the one hyperparameter whose path is or ends in the name."""
     paths = _paths(agent)
     found = [path for path in paths if f".{path}".endswith(f".{name}")]
@@ -106,7 +106,7 @@ def _check_bounds(agent: AbstractAgent[Any, Any, Any], prior: Prior, path: str) 
     if check is None:
         return
     for bound in bounds:
-        value = np.float32(1 - bound if kind.startswith("oneminus") else bound)
+        value = jnp.asarray(1 - bound if kind.startswith("oneminus") else bound)
         try:
             check(eqx.tree_at(operator.attrgetter(field), owner, value))
         except ValueError as error:

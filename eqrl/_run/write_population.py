@@ -21,11 +21,8 @@ def write_population(
     folder: Directory, run: Run[Population], solution: PopulationSolution
 ) -> None:
     """Writes `metrics.csv`, the pictures and the policy of each member."""
-    # By the names that were given, without the path within the agent.
-    names = [name for name, *_ in run.priors]
-    values = solution.hyperparameters.values()
     solution = dataclasses.replace(
-        solution, hyperparameters=dict(zip(names, values, strict=True))
+        solution, hyperparameters=run.by_given_names(solution.hyperparameters)
     )
     steps = run.schedule.steps_per_generation * np.arange(1, 1 + len(solution.returns))
     _write_metrics(folder, solution, steps)

@@ -31,7 +31,9 @@ def _summary(evaluation: SkillEvaluation) -> dict[str, Any]:
     (accuracy,) = finite(np.asarray(evaluation.accuracy)[None])
     return {
         "accuracy": accuracy,
-        "diversity_returns": finite(np.mean(evaluation.diversity_returns, axis=1)),
-        "environment_returns": finite(np.mean(evaluation.returns, axis=1)),
+        "diversity_returns": finite(
+            np.asarray(evaluation.diversity_returns).mean(axis=1)
+        ),
+        "environment_returns": finite(np.asarray(evaluation.returns).mean(axis=1)),
         "skills": np.asarray(evaluation.skills).tolist(),
     }
