@@ -266,6 +266,16 @@ def test_interrupted_populations_leave_what_was_reached(tmp_path: Path) -> None:
     assert eqrl.load_run(folder, seed=2)[1] is not None
 
 
+def test_members_that_diverged_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rates = ["--actor-lr", "1e30", "--critic-lr", "1e30"]
+    args = [*_TINY, *_PRIORS[:5], *rates, "--folder", str(tmp_path / "x")]
+    assert main(["pbt", "td3", *args]) == 0
+    assert "nan or infinite in the members 0, 1, 2." in capsys.readouterr().err
+    assert (tmp_path / "x" / "family_tree.png").is_file()
+
+
 def test_a_population_without_a_folder_is_named_pbt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

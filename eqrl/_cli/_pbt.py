@@ -65,6 +65,14 @@ def run_pbt(command: Pbt) -> int:
         print(
             "eqrl: Training was interrupted; what was reached is kept.", file=sys.stderr
         )
+    scores = scores_of(solution, None)
+    if np.any(np.isnan(scores[-1])):
+        failed = ", ".join(str(index) for index in np.flatnonzero(np.isnan(scores[-1])))
+        print(
+            "eqrl: An observation, an action or a reward became nan or infinite in the "
+            f"members {failed}.",
+            file=sys.stderr,
+        )
     num_generations = len(solution.returns)
     if num_generations * schedule.steps_per_generation <= trainer.warmup_steps:
         print(
@@ -84,7 +92,7 @@ def run_pbt(command: Pbt) -> int:
         key=evaluation_key,
     )
     # Chosen by other episodes than those by which it is judged here.
-    best = winner_of(scores_of(solution, None))
+    best = winner_of(scores)
     step = num_generations * schedule.steps_per_generation
     write_evaluation(folder, returns, step=step, mode="greedy", best=best)
     _report(run, solution, returns.mean(axis=1), best)

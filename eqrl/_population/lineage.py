@@ -9,7 +9,8 @@ def scores_of(
 ) -> Float[np.ndarray, "generations population"]:
     """What to tell better members by: the given scores, or the mean returns.
 
-    `nan` where a member of a generation has none that is finite.
+    `nan` where a member of a generation has none that is finite, and, of mean returns,
+    where it has met an observation, an action or a reward that was not finite.
     """
     shape = population.parents.shape
     if scores is None and population.returns.ndim != 3:
@@ -17,7 +18,12 @@ def scores_of(
             "The returns of `population` are vectors, so `scores` is needed: one "
             f"number for each generation and member, of shape {shape}."
         )
-    given = population.returns.mean(axis=2) if scores is None else scores
+    if scores is None:
+        means = population.returns.mean(axis=2)
+        failed = population.metrics.get("nonfinite", np.zeros(shape)) > 0
+        given = np.where(failed, np.nan, means)
+    else:
+        given = scores
     if given.shape != shape:
         raise ValueError(
             f"`scores` has shape {given.shape}, but `population` has {shape[0]} "

@@ -1,3 +1,4 @@
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,14 @@ def test_scores_are_mean_returns_unless_given() -> None:
     given = np.array(_MEANS)
     given[0, 0] = -np.inf
     assert np.isnan(scores_of(_population(), given)[0, 0])
+
+
+def test_members_that_met_nan_have_no_score() -> None:
+    nonfinite = np.zeros((3, 3))
+    nonfinite[1, 0] = 0.5
+    population = dataclasses.replace(_population(), metrics={"nonfinite": nonfinite})
+    np.testing.assert_array_equal(np.isnan(scores_of(population, None)), nonfinite > 0)
+    assert not np.any(np.isnan(scores_of(population, _MEANS)))
 
 
 def test_vector_returns_need_scores(tmp_path: Path) -> None:
