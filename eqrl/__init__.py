@@ -67,10 +67,15 @@ from ._population import (
     PopulationSolution as PopulationSolution,
     Uniform as Uniform,
     best as best,
+    draw_family_tree as draw_family_tree,
+    draw_schedules as draw_schedules,
     member as member,
     train_population as train_population,
 )
-from ._progress import ProgressBar as ProgressBar
+from ._progress import (
+    PopulationProgressBar as PopulationProgressBar,
+    ProgressBar as ProgressBar,
+)
 from ._render import render as render
 from ._replay import (
     Counts as Counts,

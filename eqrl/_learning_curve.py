@@ -7,7 +7,12 @@ from ._train import History
 
 
 def draw_learning_curve(
-    path: str | os.PathLike[str], metrics: History, *, title: str
+    path: str | os.PathLike[str],
+    metrics: History,
+    *,
+    title: str,
+    kind: str = "seed",
+    best: bool = False,
 ) -> None:
     """Draws the episodes' return over the steps, as a PNG.
 
@@ -17,6 +22,8 @@ def draw_learning_curve(
     - `metrics`: of a `Solution`. Of several seeds it draws the mean and, shaded, the
         range from the least to the greatest.
     - `title`: above the axes.
+    - `kind`: what to call those over which the range is.
+    - `best`: whether to draw the greatest as a line of its own.
     """
     # Figures are made without pyplot, which keeps a list of them and may open windows.
     from matplotlib.figure import Figure
@@ -37,8 +44,12 @@ def draw_learning_curve(
             color=line.get_color(),
             alpha=0.25,
             linewidth=0,
-            label=f"range over {num_seeds} seeds",
+            label=f"range over {num_seeds} {kind}s",
         )
+        if best:
+            (line,) = axes.plot(steps, np.nanmax(returns, axis=1), label="best")
+            if len(steps) == 1:
+                line.set_marker("o")
         axes.legend(loc="best", frameon=False)
     if len(steps) == 0:
         axes.text(
@@ -49,7 +60,7 @@ def draw_learning_curve(
         )
     axes.set_title(title)
     axes.set_xlabel(
-        "environment steps" if num_seeds == 1 else "environment steps of each seed"
+        "environment steps" if num_seeds == 1 else f"environment steps of each {kind}"
     )
     axes.set_ylabel("episode return")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))

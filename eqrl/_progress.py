@@ -1,11 +1,11 @@
 import math
-import sys
-import time
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from jaxtyping import Array
+
+from ._display import Display
+from ._population import PopulationSolution
 
 
 class ProgressBar:
@@ -36,90 +36,96 @@ class ProgressBar:
             is no terminal.
         """
         self._num_steps = num_steps
-        self._seconds_between_lines = seconds_between_lines
-        self._first: tuple[int, float] | None = None
-        self._last_return = math.nan
-        self._last_line_time = -math.inf
-        self._bar: Any = None
-        self._task: Any = None
+        self._display = Display(num_steps, seconds_between_lines=seconds_between_lines)
+        self._result: str | None = None
 
     def __enter__(self) -> "ProgressBar":
-        if sys.stdout.isatty():
-            self._bar = _make_bar()
-            self._task = self._bar.add_task("compiling", total=None, status="")
-            self._bar.start()
-        else:
-            print("compiling", flush=True)
+        self._display.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
         del exception
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        self._display.stop()
 
     def __call__(
         self, step: int, metrics: Mapping[str, np.ndarray | Array], state: object
     ) -> None:
         """Takes note of one row of metrics; `train` calls this."""
         del state
-        now = time.monotonic()
-        if self._first is None:
-            self._first = (step, now)
-        self._take_return(metrics)
-        status = self._status(step, now)
-        if self._bar is not None:
-            self._bar.update(
-                self._task,
-                description="training",
-                completed=step,
-                total=self._num_steps,
-                status=status,
-            )
-        elif (
-            now - self._last_line_time >= self._seconds_between_lines
-            or step >= self._num_steps
-        ):
-            self._last_line_time = now
-            print(status, flush=True)
-
-    def _take_return(self, metrics: Mapping[str, np.ndarray | Array]) -> None:
         # With vector rewards there is one for each element, and no single number.
         returns = np.asarray(metrics.get("episode_return", math.nan))
         known = returns[np.isfinite(returns)]
         if known.size > 0:
-            self._last_return = float(known.mean())
-
-    def _status(self, step: int, now: float) -> str:
-        assert self._first is not None
-        first_step, first_time = self._first
-        parts = [f"{step:,}/{self._num_steps:,} steps"]
-        left = None
-        if step > first_step and now > first_time:
-            rate = (step - first_step) / (now - first_time)
-            parts.append(f"{rate:,.0f} steps/s")
-            left = max(self._num_steps - step, 0) / rate
-        if not math.isnan(self._last_return):
-            parts.append(f"return {self._last_return:,.1f}")
-        if left is not None:
-            parts.append(f"{_clock(left)} left")
-        return "  ".join(parts)
+            self._result = f"return {known.mean():,.1f}"
+        text = f"{step:,}/{self._num_steps:,} steps"
+        self._display.show(text, done=step, steps=step, result=self._result)
 
 
-def _make_bar() -> Any:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+class PopulationProgressBar:
+    """Shows how far a population is; a callback of `train_population`.
 
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[status]}"),
-        console=Console(),
-    )
+    ```python
+    with eqrl.PopulationProgressBar(10, steps_per_generation=2_000) as progress:
+        eqrl.train_population(
+            ...,
+            num_generations=10,
+            steps_per_generation=2_000,
+            callback=progress,
+        )
+    ```
+
+    It says that JAX compiles until the first generation is there; then the generations,
+    the rate of the steps of all members together, their mean return and that of the
+    best, and the time left. Rate and time are those since the first generation. Where
+    the standard output is no terminal, it prints a line now and then.
+    """
+
+    def __init__(
+        self,
+        num_generations: int,
+        steps_per_generation: int,
+        *,
+        seconds_between_lines: float = 10.0,
+    ) -> None:
+        """**Arguments:**
+
+        - `num_generations`, `steps_per_generation`: as `train_population` gets them.
+        - `seconds_between_lines`: at least this long between two lines where the output
+            is no terminal.
+        """
+        self._num_generations = num_generations
+        self._steps_per_generation = steps_per_generation
+        self._display = Display(
+            num_generations, seconds_between_lines=seconds_between_lines
+        )
+
+    def __enter__(self) -> "PopulationProgressBar":
+        self._display.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        del exception
+        self._display.stop()
+
+    def __call__(self, generation: int, solution: PopulationSolution) -> None:
+        """Takes note of one generation; `train_population` calls this."""
+        done = generation + 1
+        returns = solution.returns[-1]
+        self._display.show(
+            f"generation {done:,}/{self._num_generations:,}",
+            done=done,
+            steps=done * self._steps_per_generation * len(returns),
+            result=_mean_and_best(returns),
+        )
 
 
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(math.ceil(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}"
+def _mean_and_best(returns: np.ndarray) -> str | None:
+    """Of one generation, without the members some of whose returns are not finite."""
+    if returns.ndim > 2:
+        # With vector rewards there is no single number, and no best.
+        return None
+    means = returns.mean(axis=1)
+    known = means[np.isfinite(means)]
+    if known.size == 0:
+        return None
+    return f"return {known.mean():,.1f} mean, {known.max():,.1f} best"

@@ -1,12 +1,14 @@
 import contextlib
 import io
 import math
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import eqrl
-from eqrl import _progress
+from eqrl import _display
 
 
 class _Terminal(io.StringIO):
@@ -27,7 +29,7 @@ class _Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
     clock = _Clock()
-    monkeypatch.setattr(_progress, "time", clock)
+    monkeypatch.setattr(_display, "time", clock)
     return clock
 
 
@@ -142,6 +144,79 @@ def test_the_bar_is_stopped_where_training_fails() -> None:
     progress = eqrl.ProgressBar(1000)
     with contextlib.redirect_stdout(_Terminal()):
         progress.__enter__()
-        bar = progress._bar
+        bar = progress._display._bar
         progress.__exit__(ValueError, ValueError(), None)
     assert not bar.live.is_started
+
+
+def _population(returns: list[Any]) -> eqrl.PopulationSolution:
+    """What a callback gets, as far as it is looked at."""
+    zero = jnp.zeros((), int)
+    return eqrl.PopulationSolution(
+        agents=None,
+        trainer_states=None,
+        counts=eqrl.Counts(zero, zero, zero),
+        returns=np.array([returns]),
+        descriptors=None,
+        hyperparameters={},
+        parents=np.zeros((1, len(returns)), int),
+        metrics={},
+    )
+
+
+def _population_line(*returns: Any) -> str:
+    file = io.StringIO()
+    with (
+        contextlib.redirect_stdout(file),
+        eqrl.PopulationProgressBar(10, 100) as progress,
+    ):
+        progress(3, _population(list(returns)))
+    compiling, line = file.getvalue().splitlines()
+    assert compiling == "compiling"
+    return line
+
+
+def test_a_population_shows_generations_mean_and_best() -> None:
+    line = _population_line([1.0, 3.0], [4.0, 6.0])
+    assert line == "generation 4/10  return 3.5 mean, 5.0 best"
+
+
+def test_a_population_leaves_out_members_that_failed() -> None:
+    line = _population_line([1.0, 3.0], [4.0, math.nan])
+    assert line.endswith("return 2.0 mean, 2.0 best")
+
+
+@pytest.mark.parametrize(
+    "returns",
+    [([math.nan], [math.nan]), ([[1.0, 2.0]], [[3.0, 4.0]])],
+    ids=["all failed", "vectors"],
+)
+def test_a_population_shows_no_return_where_there_is_no_number(returns: Any) -> None:
+    assert _population_line(*returns) == "generation 4/10"
+
+
+def test_a_population_shows_the_steps_of_all_members_and_the_time_left(
+    clock: _Clock,
+) -> None:
+    file = io.StringIO()
+    with (
+        contextlib.redirect_stdout(file),
+        eqrl.PopulationProgressBar(10, 100, seconds_between_lines=0.0) as progress,
+    ):
+        clock.now = 150.0
+        progress(0, _population([[1.0], [2.0]]))
+        clock.now = 152.0
+        progress(1, _population([[1.0], [2.0]]))
+    line = file.getvalue().splitlines()[-1]
+    assert line.startswith("generation 2/10  100 steps/s")
+    assert line.endswith("0:00:16 left")
+
+
+def test_a_population_has_a_bar_on_a_terminal() -> None:
+    file = _Terminal()
+    with (
+        contextlib.redirect_stdout(file),
+        eqrl.PopulationProgressBar(2, 100) as progress,
+    ):
+        progress(1, _population([[1.0]]))
+    assert "generation 2/2" in file.getvalue()

@@ -1,5 +1,4 @@
 import csv
-import dataclasses
 import json
 import math
 from pathlib import Path
@@ -16,7 +15,7 @@ from eqrl._learning_curve import _known_returns, draw_learning_curve
 from eqrl._run import (
     Run,
     Settings,
-    _replacing,
+    Training,
     claim_folder,
     read_config,
     states_of_seeds,
@@ -24,6 +23,7 @@ from eqrl._run import (
     write_evaluation,
     write_solution,
 )
+from eqrl._run.files import replacing
 from eqrl._tensorboard import TensorBoard
 from tests.toy import GetKey
 
@@ -42,10 +42,8 @@ _RUN = Run(
         max_steps=5,
         hidden_sizes=(8,),
         normalize=True,
-        num_steps=60,
-        seeds=2,
-        log_every=20,
     ),
+    schedule=Training(num_steps=60, seeds=2, log_every=20),
 )
 
 
@@ -92,13 +90,13 @@ def test_options_reach_the_agent() -> None:
 
 def test_an_unknown_agent_is_refused() -> None:
     with pytest.raises(ValueError, match="`agent='ppo'` must be one of"):
-        Run("ppo", {}, {}, Settings())
+        Run("ppo", {}, {}, Settings(), Training())
 
 
 @pytest.mark.parametrize("name", ["num_steps", "seeds"])
 def test_a_number_below_one_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"`{name}=0` must be at least 1"):
-        Run("sac", {}, {}, dataclasses.replace(Settings(), **{name: 0}))
+        Run("sac", {}, {}, Settings(), Training(**{name: 0}))
 
 
 def test_metrics_have_a_row_for_each_seed_and_log_row(folder: Path) -> None:
@@ -188,7 +186,7 @@ def test_a_folder_and_those_above_it_are_made(tmp_path: Path) -> None:
 
 
 def _write_half(path: Path) -> None:
-    with _replacing(path) as partial:
+    with replacing(path) as partial:
         partial.write_text("half")
         raise KeyboardInterrupt
 

@@ -3,44 +3,38 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import equinox as eqx
 import tyro
 
-from .._agents import SAC, TD3
 from .._custom_types import Mode
-from .._run import Run, Settings
-from .._trainer import Trainer
-from ._options import options_of
+from .._run import AGENTS, Population, Prior, Run, Skills, Training
+from ._types import command_type
 
 
-# The library's defaults are those of the papers, for larger networks and problems.
-_DEFAULTS = {
-    "actor_lr": 1e-3,
-    "critic_lr": 1e-3,
-    "temperature_lr": 1e-3,
-    "batch_size": 64,
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class Output:
-    """What a run writes."""
-
-    folder: Path | None = None
-    """Where to write; by default runs/<agent>-<env>-<time>."""
-
-    tensorboard: bool = False
-    """Write files for TensorBoard too."""
+# In a range in which the default networks learn something on small problems.
+_PRIORS: tuple[Prior, ...] = (
+    ("actor_lr", "loguniform", 3e-5, 3e-2),
+    ("critic_lr", "loguniform", 3e-5, 3e-2),
+    ("discount", "oneminus-loguniform", 1e-3, 1e-1),
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Train:
     """A run to be made."""
 
-    run: Run
-    output: Output
+    run: Run[Training]
+    folder: Path | None
+    tensorboard: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Pbt:
+    """A population to be trained."""
+
+    run: Run[Population]
+    folder: Path | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,20 +61,26 @@ class Render:
     folder: tyro.conf.Positional[Path]
     """Of the run."""
 
-    seed: int = 0
-    """Which policy of a run with several seeds, from 0."""
+    seed: int | None = None
+    """Which seed or member, from 0; by default the first or the best, respectively."""
+
+    skill: int | None = None
+    """Which skill to show, from 0, where there is a number of them."""
 
     output: Path | None = None
     """File to write: .html of brax, .gif of gymnax, else .png."""
 
 
-def parse(args: Sequence[str]) -> Train | Evaluate | Render:
+Command = Train | Pbt | Evaluate | Render
+
+
+def parse(args: Sequence[str]) -> Command:
     """The command in `args`. Exits with 2 where there is none, with 0 after help."""
     args = list(args)
-    if args[:1] == ["train"] and not _names_agent(args[1:]):
+    if args[:1] in (["train"], ["pbt"]) and not _names_agent(args[1:]):
         args.insert(1, "sac")
     command = tyro.cli(
-        _command_type(),
+        command_type(_inner_agent(args), Evaluate, Render),
         prog="eqrl",
         description="Train, evaluate and render reinforcement learning agents.",
         args=args,
@@ -89,13 +89,25 @@ def parse(args: Sequence[str]) -> Train | Evaluate | Render:
     if isinstance(command, (Evaluate, Render)):
         return command
     options = command.options
-    run = Run(
+    if isinstance(options.schedule, Training):
+        run = _make_run(options, options.schedule)
+        return Train(run, options.output.folder, options.output.tensorboard)
+    priors = options.priors.prior or _PRIORS
+    return Pbt(_make_run(options, options.schedule, priors), options.output.folder)
+
+
+def _make_run(
+    options: Any, schedule: Training | Population, priors: tuple[Prior, ...] = ()
+) -> Run[Any]:
+    return Run(
         agent=options.name,
         agent_options=dataclasses.asdict(options.agent),
         trainer_options=dataclasses.asdict(options.trainer),
         settings=options.settings,
+        schedule=schedule,
+        skills=getattr(options, "skills", None),
+        priors=priors,
     )
-    return Train(run=run, output=options.output)
 
 
 def _names_agent(args: Sequence[str]) -> bool:
@@ -104,30 +116,12 @@ def _names_agent(args: Sequence[str]) -> bool:
     )
 
 
-def _command_type() -> Any:
-    """Of what `tyro` parses, which has a field for every option."""
-    agents = _train_type("sac", SAC) | _train_type("td3", TD3)
-    train = dataclasses.make_dataclass("TrainCommand", [("options", agents)])
-    train.__doc__ = "Train an agent; without a name, that is sac."
-    return (
-        _named("train", train) | _named("evaluate", Evaluate) | _named("render", Render)
-    )
-
-
-def _named(name: str, command: type) -> Any:
-    return Annotated[command, tyro.conf.subcommand(name)]
-
-
-def _train_type(name: str, agent: type[eqx.Module]) -> Any:
-    options = dataclasses.make_dataclass(
-        f"Train{agent.__name__}",
-        [
-            ("settings", Settings),
-            ("output", Output),
-            ("agent", options_of(agent, _DEFAULTS)),
-            ("trainer", options_of(Trainer, _DEFAULTS)),
-        ],
-        namespace={"name": name},
-    )
-    options.__doc__ = (agent.__doc__ or "").partition("\n")[0]
-    return _named(name, options)
+def _inner_agent(args: Sequence[str]) -> str:
+    """The agent within diayn, whose options are among those of the command."""
+    name = Skills.agent
+    for index, arg in enumerate(args):
+        option, equals, value = arg.partition("=")
+        if option == "--agent":
+            name = value if equals else "".join(args[index + 1 : index + 2])
+    # `Skills` refuses any other.
+    return name if name in AGENTS else Skills.agent

@@ -13,16 +13,19 @@ from ..envs import AbstractEnv
 from ._commands import Evaluate
 
 
-def returns_of_seeds(
-    agent: AbstractAgent[Any, Any, Any],
-    states: Sequence[Any],
+NUM_EPISODES = 64
+"""By which each policy is judged in the end."""
+
+
+def returns_of_policies(
+    policies: Sequence[tuple[AbstractAgent[Any, Any, Any], Any]],
     env: AbstractEnv[Any],
     *,
     num_episodes: int,
     mode: Mode,
     key: PRNGKeyArray,
-) -> Float[np.ndarray, "seeds episodes"]:
-    """Returns of episodes with each of a number of states of one agent."""
+) -> Float[np.ndarray, "policies episodes"]:
+    """Returns of episodes with each of a number of agents and their states."""
     return np.stack(
         [
             np.asarray(
@@ -32,30 +35,31 @@ def returns_of_seeds(
                     env,
                     num_episodes=num_episodes,
                     mode=mode,
-                    key=jr.fold_in(key, seed),
+                    key=jr.fold_in(key, index),
                 ).returns
             )
-            for seed, state in enumerate(states)
+            for index, (agent, state) in enumerate(policies)
         ]
     )
 
 
 def run_evaluate(command: Evaluate) -> int:
     """Prints how the policies of a run do."""
-    num_seeds = read_config(command.folder).settings.seeds
-    loaded = [load_run(command.folder, seed) for seed in range(num_seeds)]
-    agent, _, env = loaded[0]
-    returns = returns_of_seeds(
-        agent,
-        [state for _, state, _ in loaded],
+    schedule = read_config(command.folder).schedule
+    loaded = [load_run(command.folder, index) for index in range(schedule.count)]
+    _, _, env = loaded[0]
+    returns = returns_of_policies(
+        [(agent, state) for agent, state, _ in loaded],
         env,
         num_episodes=command.num_episodes,
         mode=command.mode,
         key=jr.key(command.seed),
     )
     print(f"returns of {command.num_episodes} episodes, {command.mode}:")
-    print("seed       mean        std        min        max")
-    for seed, row in enumerate(returns):
+    width = len(schedule.kind)
+    print(f"{schedule.kind}       mean        std        min        max")
+    for index, row in enumerate(returns):
         numbers = (row.mean(), row.std(), row.min(), row.max())
-        print(f"{seed:4d} " + " ".join(f"{number:10.2f}" for number in numbers))
+        columns = " ".join(f"{number:10.2f}" for number in numbers)
+        print(f"{index:{width}d} {columns}")
     return 0

@@ -2,12 +2,10 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-import jax.random as jr
-
-from .._render import render, render_suffix
-from .._run import load_run
-from ._commands import Evaluate, Render, Train, parse
+from ._commands import Command, Evaluate, Pbt, Train, parse
 from ._evaluate import run_evaluate
+from ._pbt import run_pbt
+from ._render import run_render
 from ._train import run_train
 
 
@@ -35,19 +33,11 @@ def main(args: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _run(command: Train | Evaluate | Render) -> int:
+def _run(command: Command) -> int:
     if isinstance(command, Train):
         return run_train(command)
+    if isinstance(command, Pbt):
+        return run_pbt(command)
     if isinstance(command, Evaluate):
         return run_evaluate(command)
-    return _run_render(command)
-
-
-def _run_render(command: Render) -> int:
-    agent, state, env = load_run(command.folder, command.seed)
-    path = command.output
-    if path is None:
-        path = command.folder / f"episode_of_seed_{command.seed}{render_suffix(env)}"
-    render(agent, state, env, path, key=jr.key(0))
-    print(path)
-    return 0
+    return run_render(command)

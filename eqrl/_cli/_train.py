@@ -1,8 +1,6 @@
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -14,6 +12,7 @@ from .._agents import AbstractAgent
 from .._progress import ProgressBar
 from .._run import (
     Run,
+    Training,
     claim_folder,
     states_of_seeds,
     write_config,
@@ -32,10 +31,9 @@ from .._train import (
 from .._trainer import Trainer
 from ..envs import AbstractEnv
 from ._commands import Train
-from ._evaluate import returns_of_seeds
-
-
-_NUM_EPISODES = 64
+from ._evaluate import NUM_EPISODES, returns_of_policies
+from ._folder import new_folder
+from ._skills import report_skills
 
 
 def run_train(command: Train) -> int:
@@ -43,17 +41,18 @@ def run_train(command: Train) -> int:
     run = command.run
     agent, env, trainer = run.make_agent(), run.make_env(), run.make_trainer()
     train_key, evaluation_key = jr.split(jr.key(run.settings.seed))
+    skill_key = jr.fold_in(evaluation_key, run.schedule.seeds)
     _check(run, agent, env, trainer)
-    folder = command.output.folder or _new_folder(run)
+    folder = command.folder or new_folder(run)
     claim_folder(folder)
     write_config(folder, run)
     exit_code = 0
     with ExitStack() as stack:
         callbacks: list[Callback] = [
-            stack.enter_context(ProgressBar(run.settings.num_steps))
+            stack.enter_context(ProgressBar(run.schedule.num_steps))
         ]
-        if command.output.tensorboard:
-            writer = TensorBoard(folder / "tensorboard", run.settings.seeds)
+        if command.tensorboard:
+            writer = TensorBoard(folder / "tensorboard", run.schedule.seeds)
             callbacks.append(stack.enter_context(writer))
         try:
             solution = _solve(run, agent, env, trainer, callbacks, key=train_key)
@@ -79,53 +78,39 @@ def run_train(command: Train) -> int:
             file=sys.stderr,
         )
     write_solution(folder, run, solution)
-    states = states_of_seeds(solution, run.settings.seeds)
-    returns = returns_of_seeds(
-        agent,
-        states,
+    states = states_of_seeds(solution, run.schedule.seeds)
+    returns = returns_of_policies(
+        [(agent, state) for state in states],
         env,
-        num_episodes=_NUM_EPISODES,
+        num_episodes=NUM_EPISODES,
         mode="greedy",
         key=evaluation_key,
     )
     step = int(solution.metrics["step"][-1])
     write_evaluation(folder, returns, step=step, mode="greedy")
     means = ", ".join(f"{mean:.1f}" for mean in returns.mean(axis=1))
-    print(f"mean return of {_NUM_EPISODES} greedy episodes: {means}")
+    print(f"mean return of {NUM_EPISODES} greedy episodes: {means}")
+    if run.skills is not None:
+        report_skills(folder, run, agent, states, env, key=skill_key)
     print(f"folder: {folder}")
     return exit_code
 
 
 def _check(
-    run: Run,
+    run: Run[Training],
     agent: AbstractAgent[Any, Any, Any],
     env: AbstractEnv[Any],
     trainer: Trainer,
 ) -> None:
     """Raises what `train` would raise, before anything is written."""
-    trainer.check_num_steps(run.settings.num_steps)
-    if run.settings.log_every < 1:
-        raise ValueError(f"`log_every={run.settings.log_every}` must be at least 1.")
+    trainer.check_num_steps(run.schedule.num_steps)
+    if run.schedule.log_every < 1:
+        raise ValueError(f"`log_every={run.schedule.log_every}` must be at least 1.")
     eqx.filter_eval_shape(trainer.init, agent, env, key=jr.key(0))
 
 
-def _new_folder(run: Run) -> Path:
-    env = run.settings.env.replace("/", "-")
-    name = f"{run.agent}-{env}-{time.strftime('%Y%m%d-%H%M%S')}"
-    number = 1
-    while True:
-        folder = Path("runs") / (name if number == 1 else f"{name}-{number}")
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            # Another run began in this second.
-            number += 1
-        else:
-            return folder
-
-
 def _solve(
-    run: Run,
+    run: Run[Training],
     agent: AbstractAgent[Any, Any, Any],
     env: AbstractEnv[Any],
     trainer: Trainer,
@@ -139,25 +124,25 @@ def _solve(
         for each in callbacks:
             each(step, dict(metrics), state)
 
-    settings = run.settings
-    if settings.seeds == 1:
+    schedule = run.schedule
+    if schedule.seeds == 1:
         return train(
             agent,
             env,
             trainer,
-            num_steps=settings.num_steps,
+            num_steps=schedule.num_steps,
             key=key,
-            log_every=settings.log_every,
+            log_every=schedule.log_every,
             callback=callback,
         )
     return train_seeds(
         agent,
         env,
         trainer,
-        num_seeds=settings.seeds,
-        num_steps=settings.num_steps,
+        num_seeds=schedule.seeds,
+        num_steps=schedule.num_steps,
         key=key,
-        log_every=settings.log_every,
+        log_every=schedule.log_every,
         callback=callback,
     )
 

@@ -1,0 +1,100 @@
+import math
+import sys
+import time
+from typing import Any
+
+
+class Display:
+    """A bar on a terminal; elsewhere a line now and then."""
+
+    def __init__(self, total: int, *, seconds_between_lines: float) -> None:
+        """**Arguments:**
+
+        - `total`: how much there is to do.
+        - `seconds_between_lines`: at least this long between two lines where the output
+            is no terminal.
+        """
+        self._total = total
+        self._seconds_between_lines = seconds_between_lines
+        self._first: tuple[int, int, float] | None = None
+        self._last_line_time = -math.inf
+        self._bar: Any = None
+        self._task: Any = None
+
+    def start(self) -> None:
+        """Says that JAX compiles."""
+        if sys.stdout.isatty():
+            self._bar = _make_bar()
+            self._task = self._bar.add_task("compiling", total=None, status="")
+            self._bar.start()
+        else:
+            print("compiling", flush=True)
+
+    def stop(self) -> None:
+        """Leaves the terminal as it was."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def show(self, text: str, *, done: int, steps: int, result: str | None) -> None:
+        """Shows how far it is.
+
+        The rate of steps and the time left follow from what was done since the first
+        call, before which JAX compiled.
+
+        **Arguments:**
+
+        - `text`: says how much is done.
+        - `done`: out of the total.
+        - `steps`: of all environments together.
+        - `result`: what was reached, where it is known.
+        """
+        now = time.monotonic()
+        if self._first is None:
+            self._first = (done, steps, now)
+        first_done, first_steps, first_time = self._first
+        parts, left = [text], None
+        if done > first_done and now > first_time:
+            rate = (steps - first_steps) / (now - first_time)
+            parts.append(f"{rate:,.0f} steps/s")
+            left = (self._total - done) * (now - first_time) / (done - first_done)
+        if result is not None:
+            parts.append(result)
+        if left is not None:
+            parts.append(f"{_clock(max(left, 0.0))} left")
+        self._write("  ".join(parts), done, now)
+
+    def _write(self, status: str, done: int, now: float) -> None:
+        if self._bar is not None:
+            self._bar.update(
+                self._task,
+                description="training",
+                completed=done,
+                total=self._total,
+                status=status,
+            )
+        elif (
+            now - self._last_line_time >= self._seconds_between_lines
+            or done >= self._total
+        ):
+            self._last_line_time = now
+            print(status, flush=True)
+
+
+def _make_bar() -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[status]}"),
+        console=Console(),
+    )
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(math.ceil(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}"

@@ -1,0 +1,19 @@
+from .agents import AGENTS as AGENTS, Skills as Skills
+from .config import (
+    Population as Population,
+    Run as Run,
+    Settings as Settings,
+    Training as Training,
+    read_config as read_config,
+    write_config as write_config,
+)
+from .files import claim_folder as claim_folder
+from .load import best_policy as best_policy, load_run as load_run
+from .priors import Prior as Prior, make_pbt as make_pbt
+from .write import (
+    states_of_seeds as states_of_seeds,
+    write_evaluation as write_evaluation,
+    write_solution as write_solution,
+)
+from .write_population import write_population as write_population
+from .write_skills import write_skills as write_skills

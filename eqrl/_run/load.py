@@ -1,0 +1,58 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax.random as jr
+
+from .._agents import AbstractAgent
+from .._checkpoint import Directory, restore
+from ..envs import AbstractEnv
+from .config import Population, read_config
+from .files import policy_folder
+
+
+def load_run(
+    folder: Directory, seed: int = 0
+) -> tuple[AbstractAgent[Any, Any, Any], Any, AbstractEnv[Any]]:
+    """Loads what `eqrl train` or `eqrl pbt` trained.
+
+    ```python
+    agent, state, env = eqrl.load_run("runs/x")
+    eqrl.evaluate(agent, state, env, num_episodes=64, key=jr.key(0))
+    ```
+
+    **Arguments:**
+
+    - `folder`: of the run.
+    - `seed`: which of the agents of a run with several seeds, or which member of a
+        population, from 0.
+
+    **Returns:**
+
+    The agent, what it had learnt at the end, and the environment. The agent has the
+    hyperparameters with which it trained last.
+    """
+    run = read_config(folder)
+    kind, count = run.schedule.kind, run.schedule.count
+    if not 0 <= seed < count:
+        raise ValueError(
+            f"`seed={seed}` is not in `{folder}`, which has the {kind}s 0 to "
+            f"{count - 1}."
+        )
+    agent, env = run.make_agent(), run.make_env()
+    like = eqx.filter_eval_shape(agent.init, env.spec, key=jr.key(0))
+    path = policy_folder(folder, kind, seed)
+    if isinstance(run.schedule, Population):
+        agent, state = restore(path, (agent, like))
+    else:
+        state = restore(path, like)
+    return agent, state, env
+
+
+def best_policy(folder: Directory) -> int:
+    """The best member of a population; of seeds the first."""
+    path = Path(folder) / "evaluation.json"
+    if not path.is_file():
+        return 0
+    return int(json.loads(path.read_text()).get("best", 0))

@@ -1,0 +1,78 @@
+"""What `eqrl train` writes."""
+
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Float, PyTree
+
+from .._checkpoint import Directory, save
+from .._custom_types import Mode
+from .._learning_curve import draw_learning_curve
+from .._train import History, Solution
+from .config import Run, Training
+from .files import finite, policy_folder, replacing, write_csv, write_json
+
+
+def states_of_seeds(
+    solution: Solution[Any, Any, Any, Any], num_seeds: int
+) -> list[Any]:
+    """What the agent of each seed has learnt."""
+    if num_seeds == 1:
+        return [solution.state]
+    return [_member(solution.state, seed) for seed in range(num_seeds)]
+
+
+def write_solution(
+    folder: Directory, run: Run[Training], solution: Solution[Any, Any, Any, Any]
+) -> None:
+    """Writes `metrics.csv`, `learning_curve.png` and the policy of each seed."""
+    _write_metrics(folder, solution.metrics)
+    with replacing(Path(folder) / "learning_curve.png") as path:
+        draw_learning_curve(path, solution.metrics, title=run.title)
+    step = int(solution.metrics["step"][-1])
+    for seed, state in enumerate(states_of_seeds(solution, run.schedule.seeds)):
+        save(policy_folder(folder, run.schedule.kind, seed), step, state)
+
+
+def write_evaluation(
+    folder: Directory,
+    returns: Float[np.ndarray, "policies episodes"],
+    *,
+    step: int,
+    mode: Mode,
+    best: int | None = None,
+) -> None:
+    """Writes `evaluation.json`, with the best member where there is a population."""
+    evaluation = {
+        "step": step,
+        "mode": mode,
+        "num_episodes": returns.shape[1],
+        "mean_returns": finite(returns.mean(axis=1)),
+        "returns": [finite(row) for row in returns],
+    }
+    if best is not None:
+        evaluation["best"] = best
+    write_json(folder, "evaluation.json", evaluation)
+
+
+def _member(stack: PyTree, index: int) -> PyTree:
+    return jax.tree.map(lambda x: x[index] if eqx.is_array(x) else x, stack)
+
+
+def _write_metrics(folder: Directory, metrics: History) -> None:
+    steps = metrics["step"]
+    columns = {
+        name: values.reshape(len(steps), -1)
+        for name, values in metrics.items()
+        if name != "step"
+    }
+    num_seeds = next(iter(columns.values())).shape[1]
+    rows = [
+        [seed, int(step), *(float(column[row, seed]) for column in columns.values())]
+        for seed in range(num_seeds)
+        for row, step in enumerate(steps)
+    ]
+    write_csv(folder, "metrics.csv", ["seed", "step", *columns], rows)

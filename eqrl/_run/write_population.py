@@ -1,0 +1,72 @@
+"""What `eqrl pbt` writes."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+
+from .._checkpoint import Directory, save
+from .._learning_curve import draw_learning_curve
+from .._population import (
+    PopulationSolution,
+    draw_family_tree,
+    draw_schedules,
+    member,
+)
+from .config import Population, Run
+from .files import policy_folder, replacing, write_csv
+
+
+def write_population(
+    folder: Directory, run: Run[Population], solution: PopulationSolution
+) -> None:
+    """Writes `metrics.csv`, the pictures and the policy of each member."""
+    solution = dataclasses.replace(
+        solution, hyperparameters=run.by_given_names(solution.hyperparameters)
+    )
+    steps = run.schedule.steps_per_generation * np.arange(1, 1 + len(solution.returns))
+    _write_metrics(folder, solution, steps)
+    _draw(folder, run, solution, steps)
+    for index in range(run.schedule.size):
+        policy = (member(solution.agents, index), member(solution.states, index))
+        save(policy_folder(folder, run.schedule.kind, index), int(steps[-1]), policy)
+
+
+def _write_metrics(
+    folder: Directory, solution: PopulationSolution, steps: np.ndarray
+) -> None:
+    columns = {
+        "mean_return": solution.returns.mean(axis=2),
+        **solution.hyperparameters,
+        **solution.metrics,
+    }
+    num_generations, size = solution.parents.shape
+    rows = [
+        [
+            generation,
+            member,
+            int(steps[generation]),
+            int(solution.parents[generation, member]),
+            *(float(column[generation, member]) for column in columns.values()),
+        ]
+        for generation in range(num_generations)
+        for member in range(size)
+    ]
+    header = ["generation", "member", "step", "parent", *columns]
+    write_csv(folder, "metrics.csv", header, rows)
+
+
+def _draw(
+    folder: Directory,
+    run: Run[Population],
+    solution: PopulationSolution,
+    steps: np.ndarray,
+) -> None:
+    with replacing(Path(folder) / "learning_curve.png") as path:
+        metrics = {"step": steps, "episode_return": solution.returns.mean(axis=2)}
+        draw_learning_curve(path, metrics, title=run.title, kind="member", best=True)
+    with replacing(Path(folder) / "hyperparameters.png") as path:
+        logarithmic = [name for name, kind, *_ in run.priors if kind == "loguniform"]
+        draw_schedules(path, solution, logarithmic=logarithmic, title=run.title)
+    with replacing(Path(folder) / "family_tree.png") as path:
+        draw_family_tree(path, solution, title=run.title)

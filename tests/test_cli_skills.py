@@ -1,0 +1,192 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import eqrl
+from eqrl._cli import main
+from eqrl._cli._commands import Train, parse
+from eqrl._run import Skills, read_config
+
+
+_TINY = [
+    *("--env", "eqrl/Point", "--max-steps", "5", "--hidden-sizes", "8"),
+    *("--num-steps", "60", "--log-every", "20"),
+    *("--warmup-steps", "20", "--batch-size", "4", "--capacity", "64"),
+]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that learnt three skills."""
+    folder = tmp_path_factory.mktemp("runs") / "x"
+    options = ["--num-skills", "3", "--normalize", "--folder", str(folder)]
+    assert main(["train", "diayn", *_TINY, *options]) == 0
+    return folder
+
+
+def _parsed_run(*args: str) -> Any:
+    command = parse(["train", "diayn", *args])
+    assert isinstance(command, Train)
+    return command.run
+
+
+def _agent(*args: str) -> Any:
+    return _parsed_run(*args).make_agent()
+
+
+def test_diayn_alone_learns_skills_of_the_point_with_sac() -> None:
+    run = _parsed_run()
+    assert (run.agent, run.settings.env) == ("diayn", "eqrl/Point")
+    assert run.schedule.num_steps == 40_000
+    assert run.trainer_options["batch_size"] == 128
+    agent = run.make_agent()
+    assert isinstance(agent.agent.agent, eqrl.SAC)
+    np.testing.assert_allclose(agent.agent.agent.initial_temperature, 0.1)
+    np.testing.assert_allclose(agent.reward.lr, 1e-3)
+    assert agent.agent.skills.size == 8
+
+
+@pytest.mark.parametrize("given", [("--agent", "td3"), ("--agent=td3",)])
+def test_options_are_those_of_the_agent_within(given: tuple[str, ...]) -> None:
+    agent = _agent(*given, "--policy-delay", "3")
+    assert isinstance(agent.agent.agent, eqrl.TD3)
+    assert agent.agent.agent.policy_delay == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "prior", "size"),
+    [
+        ("one-hot", eqrl.OneHotSkills, 8),
+        ("even", eqrl.EvenOneHotSkills, 8),
+        ("sphere", eqrl.SphereSkills, 2),
+        ("normal", eqrl.NormalSkills, 2),
+    ],
+)
+def test_skills_are_of_each_kind(kind: str, prior: type, size: int) -> None:
+    for args, expected in (([], size), (["--num-skills", "5"], 5)):
+        skills = _agent("--skills", kind, *args).agent.skills
+        assert isinstance(skills, prior)
+        assert skills.size == expected
+
+
+def test_options_reach_the_discriminator() -> None:
+    agent = _agent(
+        *("--descriptor", "observation", "--discriminator-lr", "0.5"),
+        *("--environment-weight", "0.25", "--no-include-prior"),
+    )
+    assert agent.reward.descriptor == "observation"
+    assert agent.reward.lr == 0.5
+    assert agent.environment_weight == 0.25
+    assert not agent.reward.include_prior
+
+
+def test_a_run_writes_pictures_and_numbers_of_its_skills(trained: Path) -> None:
+    assert {path.name for path in trained.iterdir()} == {
+        "config.json",
+        "evaluation.json",
+        "learning_curve.png",
+        "metrics.csv",
+        "policy",
+        "skills.json",
+        "skills.png",
+    }
+    assert (trained / "skills.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_skills_are_evaluated_one_by_one(trained: Path) -> None:
+    written = json.loads((trained / "skills.json").read_text())
+    assert written["num_episodes"] == 8
+    (seed,) = written["seeds"]
+    assert 0 <= seed["accuracy"] <= 1
+    assert np.shape(seed["diversity_returns"]) == (3,)
+    # Without a goal the point has no reward of its own.
+    assert seed["environment_returns"] == [0, 0, 0]
+    np.testing.assert_array_equal(seed["skills"], np.eye(3))
+
+
+def test_config_holds_the_skills(trained: Path) -> None:
+    assert read_config(trained).skills == Skills(num_skills=3)
+
+
+def test_a_loaded_run_has_the_skills_that_were_evaluated(trained: Path) -> None:
+    agent, state, env = eqrl.load_run(trained)
+    _, evaluation_key = jr.split(jr.key(0))
+    key = jr.fold_in(jr.fold_in(evaluation_key, 1), 0)
+    evaluation = eqrl.evaluate_skills(agent, state, env, num_episodes=8, key=key)
+    written = json.loads((trained / "skills.json").read_text())["seeds"][0]
+    means = jnp.mean(evaluation.diversity_returns, axis=1)
+    np.testing.assert_allclose(means, written["diversity_returns"], rtol=1e-5)
+
+
+def test_evaluate_plays_such_a_run(trained: Path) -> None:
+    assert main(["evaluate", str(trained), "--num-episodes", "2"]) == 0
+
+
+def test_render_shows_one_skill(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = []
+    monkeypatch.setattr(
+        "eqrl._cli._render.render",
+        lambda agent, state, env, path, *, key: shown.append((agent, path)),
+    )
+    assert main(["render", str(trained), "--skill", "2"]) == 0
+    ((agent, path),) = shown
+    np.testing.assert_array_equal(agent.agent.skill, jax.nn.one_hot(2, 3))
+    assert path == trained / "episode_of_seed_0_skill_2.png"
+
+
+def test_render_writes_one_skill(trained: Path, tmp_path: Path) -> None:
+    path = tmp_path / "x.png"
+    args = ["render", str(trained), "--skill", "1", "--output", str(path)]
+    assert main(args) == 0
+    assert path.is_file()
+
+
+def test_a_skill_that_was_not_learnt_is_refused(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["render", str(trained), "--skill", "3"]) == 2
+    assert "which are 0 to 2" in capsys.readouterr().err
+
+
+def test_seeds_have_a_picture_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "x"
+    args = ["--agent", "td3", "--skills", "sphere", "--seeds", "2"]
+    assert main(["train", "diayn", *_TINY, *args, "--folder", str(folder)]) == 0
+    assert (folder / "skills_of_seed_0.png").is_file()
+    assert (folder / "skills_of_seed_1.png").is_file()
+    out = capsys.readouterr().out
+    assert "accuracy of the discriminator: " in out
+    assert "mean diversity return" in out
+    # Skills on a sphere have no numbers.
+    assert main(["render", str(folder), "--skill", "0"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--agent", "ppo"], "`agent='ppo'` must be one of ['sac', 'td3']"),
+        (["--num-skills", "1"], "`num_skills=1` must be"),
+        (["--env", "gymnax/Pendulum-v1"], "`descriptor='state_descriptor'`, but"),
+        (
+            ["--num-skills", "4", "--skills", "even"],
+            "cannot share `num_skills=4` skills",
+        ),
+    ],
+)
+def test_an_error_is_one_line_and_writes_nothing(
+    args: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "x"
+    assert main(["train", "diayn", *_TINY, *args, "--folder", str(folder)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert message in lines[0]
+    assert not folder.exists()
