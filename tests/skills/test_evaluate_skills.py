@@ -112,7 +112,7 @@ def test_steps_behind_the_end_of_an_episode_do_not_count() -> None:
     np.testing.assert_allclose(evaluation.returns, lengths * (lengths + 1) / 2)
     mask = np.asarray(evaluation.mask)
     np.testing.assert_array_equal(mask.sum(axis=2), lengths)
-    network = agent.init(env.spec, key=jr.key(0)).reward.network
+    network: Any = agent.init(env.spec, key=jr.key(0)).reward.network
     logits = jax.vmap(lambda x: network(x).logits)(
         evaluation.descriptors.reshape(-1, 1)
     )

@@ -90,7 +90,7 @@ def test_each_draws_from_a_key_of_its_own(
         (Scribe, "update"),
     ):
         monkeypatch.setattr(kind, name, recording(getattr(kind, name)))
-    agent = eqrl.Intrinsic(Scribe(), Countdown())
+    agent: eqrl.AbstractAgent[Any, Any, Any] = eqrl.Intrinsic(Scribe(), Countdown())
     state = agent.init(SPEC, key=getkey())
     batch = random_transitions(getkey(), 3, observation_size=4, action_size=2)
     agent.update(state, batch, step=jnp.asarray(0), key=getkey())
@@ -98,7 +98,7 @@ def test_each_draws_from_a_key_of_its_own(
 
 
 def test_the_agent_is_told_the_step(getkey: GetKey) -> None:
-    agent = eqrl.Intrinsic(Scribe(), Countdown())
+    agent: eqrl.AbstractAgent[Any, Any, Any] = eqrl.Intrinsic(Scribe(), Countdown())
     state = agent.init(SPEC, key=getkey())
     batch = random_transitions(getkey(), 3, observation_size=4, action_size=2)
     state, _ = agent.update(state, batch, step=jnp.asarray(7), key=getkey())

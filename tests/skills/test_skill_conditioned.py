@@ -70,7 +70,7 @@ def test_the_agent_takes_note_of_observations_with_the_skill(getkey: GetKey) -> 
 
 def test_the_agent_is_told_the_step(getkey: GetKey) -> None:
     agent = eqrl.SkillConditioned(Scribe(), 2)
-    batch = skill_transitions(getkey(), skill=jnp.eye(2))
+    batch: Any = skill_transitions(getkey(), skill=jnp.eye(2))
     state = agent.init(SPEC, key=getkey())
     state, _ = agent.update(state, batch, step=jnp.asarray(7), key=getkey())
     assert state.last_step == 7
