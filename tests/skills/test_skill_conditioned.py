@@ -191,6 +191,12 @@ class TestFixSkill:
         env = eqrl.envs.Point(goal=(1.0, 1.0))
         state, _ = trainer.init(fixed, env, key=getkey(), agent_state=fixed_state)
         assert eqx.tree_equal(state.agent, fixed_state)
+        # Training donates its state.
+        mine, given = (
+            [id(x) for x in jax.tree.leaves(tree) if eqx.is_array(x)]
+            for tree in (state.agent, fixed_state)
+        )
+        assert not set(mine) & set(given)
         solution = eqrl.train(
             fixed, env, trainer, num_steps=8, key=getkey(), agent_state=fixed_state
         )
