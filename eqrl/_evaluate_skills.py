@@ -5,6 +5,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from ._agents import AbstractAgent, Intrinsic, Normalized, SkillConditioned
@@ -158,7 +159,9 @@ def _evaluate(
         return distribution.mode(), jnp.argmax(jax.vmap(distribution.log_prob)(skills))
 
     recovered, likeliest = jax.vmap(jax.vmap(jax.vmap(judge)))(descriptors)
-    right = likeliest == jnp.arange(skills.shape[0])[:, None, None]
+    # Skills that are drawn may be equal; that is not to name another.
+    equal = jnp.all(skills[:, None] == skills[None, :], axis=-1)
+    right = jax.vmap(lambda equal, likeliest: equal[likeliest])(equal, likeliest)
     environment = transitions.reward
     counted = mask.reshape(mask.shape + (1,) * (environment.ndim - mask.ndim))
     return SkillEvaluation(
@@ -212,7 +215,7 @@ def _shown(
         return jnp.eye(prior.size)
     if skills is None:
         skills = _NUM_DRAWN
-    if isinstance(skills, int):
+    if isinstance(skills, (int, np.integer)):
         check_integer("skills", skills, least=1)
         return jax.vmap(lambda index, key: prior.sample(index=index, key=key))(
             jnp.arange(skills), jr.split(key, skills)

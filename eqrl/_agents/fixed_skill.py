@@ -89,13 +89,14 @@ def fix_skill(
 
     The agent that always shows the skill, without its intrinsic reward, and its state.
 
-    Raises a `ValueError` where the agent has no skills, or skills of another size.
+    Raises a `ValueError` where the agent has no skills, or skills of another size, and
+    where the state is not the agent's.
     """
     if isinstance(agent, Intrinsic):
-        assert isinstance(state, IntrinsicState)
+        _check_state(agent, state, IntrinsicState)
         return fix_skill(agent.agent, state.agent, z)
     if isinstance(agent, Normalized):
-        assert isinstance(state, NormalizedState)
+        _check_state(agent, state, NormalizedState)
         inner, inner_state = fix_skill(agent.agent, state.agent, z)
         return Normalized(inner), NormalizedState(
             agent=inner_state, statistics=state.statistics
@@ -108,6 +109,17 @@ def fix_skill(
         f"{type(agent).__name__} has no skill to fix; it must be a `SkillConditioned`, "
         "or an `Intrinsic` or `Normalized` around one, as `eqrl.diayn` makes it."
     )
+
+
+def _check_state(
+    agent: AbstractAgent[Any, Any, Any], state: Any, expected: type
+) -> None:
+    if not isinstance(state, expected):
+        raise ValueError(
+            f"`state` is a {type(state).__name__}, but what {type(agent).__name__} "
+            f"learns is a {expected.__name__}; give what this agent has learnt, such "
+            "as `solution.state`."
+        )
 
 
 def check_skill(

@@ -114,6 +114,9 @@ class Discriminator(AbstractReward[DiscriminatorState]):
         log_prior = None
         if self.include_prior:
             log_prior = jax.vmap(self.skills.log_prob)(skill)
+            # Old transitions may show a skill that is not drawn any more, whose worth
+            # would be infinite.
+            log_prior = jnp.where(jnp.isneginf(log_prior), 0, log_prior)
         reward = skill_log_ratio(state.network, descriptor, skill, log_prior)
         return reward.reshape(batch.timestep.shape)
 
@@ -135,7 +138,11 @@ class Discriminator(AbstractReward[DiscriminatorState]):
     ) -> Float[Array, "*batch descriptor"]:
         """What is seen of the states that transitions, with any axes, reached."""
         if self.descriptor == "state_descriptor":
-            assert transitions.next_state_descriptor is not None
+            if transitions.next_state_descriptor is None:
+                raise ValueError(
+                    "`descriptor='state_descriptor'`, but these transitions have none: "
+                    "their environment describes no behavior."
+                )
             return transitions.next_state_descriptor
         observation = transitions.next_observation
         if self.descriptor == "observation":
@@ -185,7 +192,12 @@ class Discriminator(AbstractReward[DiscriminatorState]):
         )
         described = eqx.filter_eval_shape(self.descriptor, observation)
         shape = getattr(described, "shape", None)
-        if shape is None or len(shape) != 1 or shape[0] < 1:
+        if (
+            shape is None
+            or len(shape) != 1
+            or shape[0] < 1
+            or not jnp.issubdtype(described.dtype, jnp.floating)
+        ):
             raise ValueError(
                 f"The function `descriptor` gives {described} for one observation of "
                 f"size {spec.observation_size}; it must give a vector of floats."
@@ -219,7 +231,8 @@ Discriminator.__init__.__doc__ = """**Arguments:**
     describes behavior; `"observation"`, in full; or a function of one observation.
 - `include_prior`: `False` leaves `- log p(skill)` out of the reward. With one-hot
     skills of equal weight it is a constant, which makes the reward positive where the
-    discriminator is better than chance: it matters where episodes can terminate.
+    discriminator is better than chance: it matters where episodes can terminate. It is
+    left out of a skill of weight 0, for which it is infinite.
 - `make_network`: a factory `(descriptor_size, skill_size, *, key)` of a network from
     one descriptor to an `eqrl.nn.AbstractSkillDistribution`; `None` takes what fits the
     prior, with hidden layers of 256 and 256, such as

@@ -4,11 +4,12 @@ import dataclasses
 from typing import Any
 
 import jax.random as jr
+import pytest
 from jaxtyping import Array, Float, PRNGKeyArray
 
 import eqrl
 
-from ..toy import random_transitions
+from ..toy import Compass, random_transitions
 
 
 def skill_transitions(
@@ -30,3 +31,15 @@ def skill_transitions(
         next_state_descriptor=descriptors[1],
         extras=eqrl.SkillExtras(skill=skill, agent=None),
     )
+
+
+def specs_of_begin(monkeypatch: pytest.MonkeyPatch) -> list[eqrl.EnvSpec]:
+    """What `Compass` is told of the environments in which it begins, as it goes on."""
+    specs: list[eqrl.EnvSpec] = []
+
+    def begin(self: Compass, state: Any, spec: eqrl.EnvSpec, **options: Any) -> None:
+        del self, state, options
+        specs.append(spec)
+
+    monkeypatch.setattr(Compass, "begin", begin)
+    return specs

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 import eqrl
 
@@ -64,6 +64,17 @@ def test_the_reward_is_the_log_ratio_at_the_state_reached(
     expected = log_probs[np.arange(4), chosen]
     if include_prior:
         expected = expected - np.log(np.array([1, 1, 2]) / 4)[chosen]
+    found = reward.reward(state, batch, step=ZERO, key=getkey())
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_skill_of_weight_0_is_scored_without_its_prior(getkey: GetKey) -> None:
+    reward = discriminator(eqrl.OneHotSkills(3, [1.0, 1.0, 0.0]))
+    state = reward.init(SPEC, key=getkey())
+    batch = skill_transitions(getkey(), skill=jnp.eye(3))
+    assert batch.next_state_descriptor is not None
+    expected = np.diag(log_softmax(logits_of(state, batch.next_state_descriptor)))
+    expected = expected + np.array([math.log(2), math.log(2), 0])
     found = reward.reward(state, batch, step=ZERO, key=getkey())
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
@@ -165,9 +176,16 @@ def test_a_descriptor_that_is_none_is_refused() -> None:
         discriminator(3, descriptor="torso")
 
 
-def test_a_function_must_give_a_vector(getkey: GetKey) -> None:
-    with pytest.raises(ValueError, match="must give a vector"):
-        discriminator(3, descriptor=jnp.sum).init(SPEC, key=getkey())
+def cell(observation: Float[Array, " obs"]) -> Int[Array, "2"]:
+    return observation[:2].astype(int)
+
+
+@pytest.mark.parametrize("descriptor", [jnp.sum, cell])
+def test_a_function_must_give_a_vector_of_floats(
+    descriptor: Any, getkey: GetKey
+) -> None:
+    with pytest.raises(ValueError, match="must give a vector of floats"):
+        discriminator(3, descriptor=descriptor).init(SPEC, key=getkey())
 
 
 def test_a_network_for_other_skills_is_refused(getkey: GetKey) -> None:
@@ -195,6 +213,15 @@ def test_transitions_without_a_skill_are_refused(getkey: GetKey) -> None:
     state = reward.init(SPEC, key=getkey())
     batch = random_transitions(getkey(), 2, observation_size=4, action_size=2)
     with pytest.raises(ValueError, match=r"without a skill.*SkillConditioned"):
+        reward.reward(state, batch, step=ZERO, key=getkey())
+
+
+def test_transitions_without_a_descriptor_are_refused(getkey: GetKey) -> None:
+    reward = discriminator(3)
+    state = reward.init(SPEC, key=getkey())
+    batch = skill_transitions(getkey(), skill=jnp.eye(3))
+    batch = dataclasses.replace(batch, next_state_descriptor=None)
+    with pytest.raises(ValueError, match="describes no behavior"):
         reward.reward(state, batch, step=ZERO, key=getkey())
 
 

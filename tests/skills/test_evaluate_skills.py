@@ -97,6 +97,12 @@ def test_accuracy_counts_steps_that_give_away_another_skill() -> None:
     assert 0 < evaluation.accuracy < 1
 
 
+def test_accuracy_counts_equal_skills_as_one() -> None:
+    skills = DIRECTIONS[jnp.array([2, 0, 2])]
+    evaluation = evaluate(skills=skills)
+    assert evaluation.accuracy == 1
+
+
 def test_steps_behind_the_end_of_an_episode_do_not_count() -> None:
     env = Clock(longest=4)
     agent = eqrl.diayn(sac(), 2, make_network=eqrl.nn.CategoricalDiscriminator((4,)))
@@ -104,9 +110,42 @@ def test_steps_behind_the_end_of_an_episode_do_not_count() -> None:
     lengths = np.asarray(evaluation.lengths)
     assert len(np.unique(lengths)) > 1
     np.testing.assert_allclose(evaluation.returns, lengths * (lengths + 1) / 2)
-    # No step can be worth more than log 2 above nothing.
-    assert (np.asarray(evaluation.diversity_returns) <= lengths * math.log(2)).all()
-    np.testing.assert_array_equal(evaluation.mask.sum(axis=2), lengths)
+    mask = np.asarray(evaluation.mask)
+    np.testing.assert_array_equal(mask.sum(axis=2), lengths)
+    network: Any = agent.init(env.spec, key=jr.key(0)).reward.network
+    logits = jax.vmap(lambda x: network(x).logits)(
+        evaluation.descriptors.reshape(-1, 1)
+    )
+    log_probs = jax.nn.log_softmax(logits).reshape(*mask.shape, 2)
+    worth = np.stack([log_probs[0, ..., 0], log_probs[1, ..., 1]]) + math.log(2)
+    np.testing.assert_allclose(
+        evaluation.diversity_returns, (worth * mask).sum(axis=2), rtol=1e-4, atol=1e-4
+    )
+    # Of two skills the likelier one is worth more than nothing.
+    np.testing.assert_allclose(evaluation.accuracy, (worth > 0)[mask].mean(), rtol=1e-6)
+
+
+def test_an_episode_is_no_longer_than_asked_for() -> None:
+    assert evaluate(max_steps=2).mask.shape == (3, 2, 2)
+
+
+def test_actions_are_picked_as_asked_for() -> None:
+    agent = diayn(sac(), 2)
+    greedy, sampled = (
+        evaluate(agent, skills=None, mode=mode).descriptors
+        for mode in ("greedy", "sample")
+    )
+    # `Point` itself draws nothing.
+    np.testing.assert_array_equal(greedy[:, 0], greedy[:, 1])
+    assert not np.allclose(sampled[:, 0], sampled[:, 1])
+
+
+def test_the_diversity_return_is_the_mean_of_all() -> None:
+    agent = diayn(sac(), 3)
+    state, key = agent.init(ENV.spec, key=jr.key(0)), jr.key(1)
+    evaluation = eqrl.evaluate_skills(agent, state, ENV, num_episodes=1, key=key)
+    found = eqrl.diversity_return(agent, state, ENV, num_episodes=1, key=jr.clone(key))
+    np.testing.assert_allclose(found, np.mean(evaluation.diversity_returns), rtol=1e-6)
 
 
 def test_all_one_hot_skills_are_shown() -> None:

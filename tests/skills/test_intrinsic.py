@@ -1,6 +1,8 @@
 from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 import pytest
 from jaxtyping import Array, Float, Int, PRNGKeyArray
@@ -8,7 +10,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 import eqrl
 
 from ..agents_under_test import sac
-from ..toy import Compass, random_transitions
+from ..toy import Compass, Scribe, random_transitions
+from .skilled import specs_of_begin
 
 
 GetKey = Callable[[], PRNGKeyArray]
@@ -67,6 +70,50 @@ def test_the_environments_reward_is_added_with_its_weight(getkey: GetKey) -> Non
     expected = 15 + 0.5 * jnp.sum(batch.reward)
     np.testing.assert_allclose(metrics["reward"], expected, rtol=1e-6)
     assert metrics["intrinsic_reward"] == 5
+
+
+def test_each_draws_from_a_key_of_its_own(
+    getkey: GetKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys: list[tuple[int, ...]] = []
+
+    def recording(method: Callable[..., Any]) -> Callable[..., Any]:
+        def record(*args: Any, key: PRNGKeyArray, **options: Any) -> Any:
+            keys.append(tuple(jr.key_data(key).tolist()))
+            return method(*args, key=key, **options)
+
+        return record
+
+    for kind, name in (
+        (Countdown, "reward"),
+        (Countdown, "update"),
+        (Scribe, "update"),
+    ):
+        monkeypatch.setattr(kind, name, recording(getattr(kind, name)))
+    agent: eqrl.AbstractAgent[Any, Any, Any] = eqrl.Intrinsic(Scribe(), Countdown())
+    state = agent.init(SPEC, key=getkey())
+    batch = random_transitions(getkey(), 3, observation_size=4, action_size=2)
+    agent.update(state, batch, step=jnp.asarray(0), key=getkey())
+    assert len(set(keys)) == 3
+
+
+def test_the_agent_is_told_the_step(getkey: GetKey) -> None:
+    agent: eqrl.AbstractAgent[Any, Any, Any] = eqrl.Intrinsic(Scribe(), Countdown())
+    state = agent.init(SPEC, key=getkey())
+    batch = random_transitions(getkey(), 3, observation_size=4, action_size=2)
+    state, _ = agent.update(state, batch, step=jnp.asarray(7), key=getkey())
+    assert state.agent.last_step == 7
+
+
+def test_the_agent_begins_with_a_scalar_reward(
+    getkey: GetKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = eqrl.EnvSpec(observation_size=4, action_size=2, reward_size=3)
+    specs = specs_of_begin(monkeypatch)
+    agent = eqrl.Intrinsic(Compass(), Countdown())
+    state = agent.init(spec, key=getkey())
+    agent.begin(state, spec, index=jnp.asarray(0), key=getkey())
+    assert [spec.reward_size for spec in specs] == [None]
 
 
 @pytest.mark.parametrize("weight", [None, 0.5])

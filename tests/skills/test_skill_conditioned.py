@@ -11,8 +11,8 @@ from jaxtyping import PRNGKeyArray
 import eqrl
 
 from ..agents_under_test import sac
-from ..toy import Clock, Compass, Scribe
-from .skilled import skill_transitions
+from ..toy import Clock, Compass, Scribe, random_transitions
+from .skilled import skill_transitions, specs_of_begin
 
 
 GetKey = Callable[[], PRNGKeyArray]
@@ -46,6 +46,34 @@ def test_the_agent_learns_from_both_observations_with_the_skill(
     for name in ("observation", "next_observation"):
         expected = jnp.sum(getattr(batch, name)) + 110
         np.testing.assert_allclose(metrics[name], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_the_agent_is_told_of_longer_observations_as_it_begins(
+    fixed: bool, getkey: GetKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    specs = specs_of_begin(monkeypatch)
+    agent: eqrl.AbstractAgent = eqrl.SkillConditioned(Compass(), 3)
+    if fixed:
+        agent = eqrl.FixedSkill(Compass(), jnp.ones(3))
+    agent.begin(jnp.zeros(()), SPEC, index=jnp.asarray(0), key=getkey())
+    assert [spec.observation_size for spec in specs] == [4 + 3]
+
+
+def test_the_agent_takes_note_of_observations_with_the_skill(getkey: GetKey) -> None:
+    agent = eqrl.SkillConditioned(eqrl.Normalized(Compass()), eqrl.SphereSkills())
+    state = agent.init(SPEC, key=getkey())
+    skill = jnp.array([[1.0, 0.0], [0.0, 3.0]])
+    state = agent.observe(state, skill_transitions(getkey(), skill=skill))
+    np.testing.assert_allclose(state.statistics.mean[4:], [0.5, 1.5], rtol=1e-6)
+
+
+def test_the_agent_is_told_the_step(getkey: GetKey) -> None:
+    agent = eqrl.SkillConditioned(Scribe(), 2)
+    batch: Any = skill_transitions(getkey(), skill=jnp.eye(2))
+    state = agent.init(SPEC, key=getkey())
+    state, _ = agent.update(state, batch, step=jnp.asarray(7), key=getkey())
+    assert state.last_step == 7
 
 
 def test_the_agents_own_memory_and_extras_go_through(getkey: GetKey) -> None:
@@ -134,6 +162,18 @@ class TestFixSkill:
         ]
         assert not np.allclose(actions[0], actions[1])
 
+    def test_it_learns_from_observations_with_that_skill(self, getkey: GetKey) -> None:
+        fixed = eqrl.FixedSkill(eqrl.Normalized(Compass()), jnp.array([10.0, -3.0]))
+        state = fixed.init(SPEC, key=getkey())
+        batch = random_transitions(getkey(), 2, observation_size=4, action_size=2)
+        observed = fixed.observe(state, batch)
+        np.testing.assert_allclose(observed.statistics.mean[4:], [10, -3], rtol=1e-6)
+        # Nothing has been seen, so nothing is shifted.
+        _, metrics = fixed.update(state, batch, step=jnp.asarray(0), key=getkey())
+        for name in ("observation", "next_observation"):
+            expected = jnp.sum(getattr(batch, name)) + 2 * 7
+            np.testing.assert_allclose(metrics[name], expected, rtol=1e-5)
+
     def test_a_normalization_around_it_is_kept(self, getkey: GetKey) -> None:
         agent = eqrl.Normalized(eqrl.diayn(sac(), 3))
         state = agent.init(eqrl.envs.Point().spec, key=getkey())
@@ -151,6 +191,12 @@ class TestFixSkill:
         env = eqrl.envs.Point(goal=(1.0, 1.0))
         state, _ = trainer.init(fixed, env, key=getkey(), agent_state=fixed_state)
         assert eqx.tree_equal(state.agent, fixed_state)
+        # Training donates its state.
+        mine, given = (
+            [id(x) for x in jax.tree.leaves(tree) if eqx.is_array(x)]
+            for tree in (state.agent, fixed_state)
+        )
+        assert not set(mine) & set(given)
         solution = eqrl.train(
             fixed, env, trainer, num_steps=8, key=getkey(), agent_state=fixed_state
         )
@@ -162,6 +208,23 @@ class TestFixSkill:
     ) -> None:
         with pytest.raises(ValueError, match=r"shape \(4,\).*\(3,\)"):
             eqrl.fix_skill(*skilled, jnp.ones(4))
+
+    @pytest.mark.parametrize(
+        ("wrap", "expected"),
+        [
+            (lambda agent: agent, "IntrinsicState"),
+            (eqrl.Normalized, "NormalizedState"),
+        ],
+    )
+    def test_a_state_of_another_agent_is_refused(
+        self,
+        skilled: tuple[eqrl.Intrinsic, eqrl.IntrinsicState],
+        wrap: Callable[[eqrl.AbstractAgent], eqrl.AbstractAgent],
+        expected: str,
+    ) -> None:
+        agent, state = skilled
+        with pytest.raises(ValueError, match=rf"is a SACState.*{expected}"):
+            eqrl.fix_skill(wrap(agent), state.agent, jnp.eye(3)[0])
 
     def test_an_agent_without_skills_is_refused(self, getkey: GetKey) -> None:
         with pytest.raises(ValueError, match="SAC has no skill"):
