@@ -351,7 +351,7 @@ TAAC.__init__.__doc__ = """**Arguments:**
 - `actor_lr`, `critic_lr`, `temperature_lr`: learning rates, at least 0.
 - `discount`: in [0, 1]; or one for each dimension of a vector of rewards.
 - `target_step_size`: how far the target critics move, in [0, 1].
-- `target_period`: they move at every so-manieth update, at least 1.
+- `target_period`: updates from one such move to the next, at least 1.
 - `reward_weights`: what each dimension of a vector of rewards counts for the policy, of
     either sign; `None` counts all alike. Each dimension has a target of its own.
 - `num_critics`: at least 1; values are the least of theirs.

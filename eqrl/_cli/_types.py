@@ -1,6 +1,7 @@
 """The types of which `tyro` makes the command line; they have a field an option."""
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -92,8 +93,8 @@ def _train_fields(name: str) -> list[Any]:
         ("settings", Settings),
         ("schedule", Training),
         ("output", Output),
-        ("agent", options_of(AGENTS[name][0], _DEFAULTS)),
-        ("trainer", options_of(Trainer, _DEFAULTS)),
+        ("agent", options_of(AGENTS[name].agent_type, _DEFAULTS)),
+        ("trainer", options_of(Trainer, _trainer_defaults(name, _DEFAULTS))),
     ]
 
 
@@ -103,8 +104,11 @@ def _diayn_fields(inner_agent: str) -> list[Any]:
         ("schedule", Training, _default(Training(num_steps=40_000))),
         ("skills", Skills),
         ("output", Output),
-        ("agent", options_of(AGENTS[inner_agent][0], _DIAYN_DEFAULTS)),
-        ("trainer", options_of(Trainer, _DIAYN_DEFAULTS)),
+        ("agent", options_of(AGENTS[inner_agent].agent_type, _DIAYN_DEFAULTS)),
+        (
+            "trainer",
+            options_of(Trainer, _trainer_defaults(inner_agent, _DIAYN_DEFAULTS)),
+        ),
     ]
 
 
@@ -114,9 +118,14 @@ def _population_fields(name: str) -> list[Any]:
         ("schedule", Population),
         ("priors", tyro.conf.UseAppendAction[Priors]),
         ("output", PopulationOutput),
-        ("agent", options_of(AGENTS[name][0], _DEFAULTS)),
-        ("trainer", options_of(Trainer, _DEFAULTS)),
+        ("agent", options_of(AGENTS[name].agent_type, _DEFAULTS)),
+        ("trainer", options_of(Trainer, _trainer_defaults(name, _DEFAULTS))),
     ]
+
+
+def _trainer_defaults(name: str, defaults: Mapping[str, Any]) -> Mapping[str, Any]:
+    num_windows = AGENTS[name].num_windows
+    return defaults if num_windows is None else {**defaults, "batch_size": num_windows}
 
 
 def _default(value: Any) -> Any:
@@ -126,9 +135,9 @@ def _default(value: Any) -> Any:
 def _agent_type(
     command: str, name: str, fields: list[Any], *, made_by: Any = None
 ) -> Any:
-    documented = AGENTS[name][0] if made_by is None else made_by
+    documented = AGENTS[name].agent_type if made_by is None else made_by
     options = dataclasses.make_dataclass(
-        f"{command}{name.capitalize()}",
+        f"{command}{name.replace('-', '').capitalize()}",
         sorted(fields, key=len),
         namespace={"name": name},
     )

@@ -1,10 +1,20 @@
 """What the agents that have a name are made of."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from .._agents import SAC, TD3, AbstractAgent, diayn
+import equinox as eqx
+
+from .._agents import (
+    SAC,
+    TAAC,
+    TD3,
+    AbstractAgent,
+    LinearTrajectory,
+    QuadraticTrajectory,
+    diayn,
+)
 from .._skill_priors import (
     AbstractSkillPrior,
     EvenOneHotSkills,
@@ -15,8 +25,28 @@ from .._skill_priors import (
 from ..nn import Critic, Deterministic, Gaussian
 
 
-# By name, an agent and what makes its actor.
-AGENTS = {"sac": (SAC, Gaussian), "td3": (TD3, Deterministic)}
+@dataclasses.dataclass(frozen=True)
+class NamedAgent:
+    """What is behind the name of an agent."""
+
+    agent_type: type[eqx.Module]
+    make_actor: Callable[[tuple[int, ...]], Any] = Gaussian
+    fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    num_windows: int | None = None
+    """Elements of a batch by default, where each is a window of several steps."""
+
+
+AGENTS = {
+    "sac": NamedAgent(SAC),
+    "td3": NamedAgent(TD3, Deterministic),
+    "taac": NamedAgent(TAAC, num_windows=16),
+    "taac-l": NamedAgent(
+        TAAC, fixed={"trajectory": LinearTrajectory()}, num_windows=16
+    ),
+    "taac-q": NamedAgent(
+        TAAC, fixed={"trajectory": QuadraticTrajectory()}, num_windows=16
+    ),
+}
 
 _PRIORS = {
     "one-hot": (OneHotSkills, 8),
@@ -31,7 +61,7 @@ class Skills:
     """Which skills are learnt, and how."""
 
     agent: str = "sac"
-    """Agent that learns them: sac or td3."""
+    """Agent that learns them: sac, td3, taac, taac-l or taac-q."""
 
     skills: Literal["one-hot", "even", "sphere", "normal"] = "one-hot"
     """One of a number, drawn or laid evenly over environments; or real vectors."""
@@ -64,18 +94,23 @@ def make_agent(
 ) -> AbstractAgent[Any, Any, Any]:
     """An agent by its name; `diayn` is around the one that `skills` names."""
     if skills is not None:
+        prior = skills.make_prior()
+        factory: Any = prior.make_discriminator
         return diayn(
             make_agent(skills.agent, options, None, hidden_sizes),
-            skills.make_prior(),
+            prior,
             lr=skills.discriminator_lr,
             descriptor=skills.descriptor,
             include_prior=skills.include_prior,
             environment_weight=skills.environment_weight,
+            make_network=dataclasses.replace(factory, hidden_sizes=hidden_sizes),
         )
-    make, make_actor = AGENTS[name]
+    named = AGENTS[name]
+    make: Any = named.agent_type
     return make(
         **options,
-        make_actor=make_actor(hidden_sizes),
+        **named.fixed,
+        make_actor=named.make_actor(hidden_sizes),
         make_critic=Critic(hidden_sizes),
     )
 
