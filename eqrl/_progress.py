@@ -124,8 +124,7 @@ def _mean_and_best(returns: np.ndarray) -> str | None:
     if returns.ndim > 2:
         # With vector rewards there is no single number, and no best.
         return None
-    means = returns.mean(axis=1)
-    known = means[np.isfinite(means)]
+    known = returns[np.all(np.isfinite(returns), axis=1)].mean(axis=1)
     if known.size == 0:
         return None
     return f"return {known.mean():,.1f} mean, {known.max():,.1f} best"

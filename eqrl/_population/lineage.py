@@ -19,7 +19,9 @@ def scores_of(
             f"number for each generation and member, of shape {shape}."
         )
     if scores is None:
-        means = population.returns.mean(axis=2)
+        # Returns of which some are infinite have no mean.
+        finite = np.all(np.isfinite(population.returns), axis=2)
+        means = np.where(finite[..., None], population.returns, np.nan).mean(axis=2)
         failed = population.metrics.get("nonfinite", np.zeros(shape)) > 0
         given = np.where(failed, np.nan, means)
     else:

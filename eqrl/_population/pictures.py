@@ -24,6 +24,7 @@ def draw_schedules(
     population: PopulationSolution,
     *,
     logarithmic: Collection[str] = (),
+    one_minus: Collection[str] = (),
     scores: Float[np.ndarray, "generations population"] | None = None,
     title: str = "",
 ) -> None:
@@ -40,6 +41,8 @@ def draw_schedules(
     - `population`: from `train_population`, with a `PBT`.
     - `logarithmic`: names of the hyperparameters to be drawn over a logarithmic axis;
         what is not positive is left out there.
+    - `one_minus`: names of those of which one minus the value is drawn, such as of a
+        discount near one; `logarithmic` may name them too.
     - `scores`: what to color by and to choose the best by, higher is better; by default
         the mean return. Needed where the returns are vectors.
     - `title`: above the panels.
@@ -52,7 +55,8 @@ def draw_schedules(
 
     label = "mean return" if scores is None else "score"
     scores = scores_of(population, scores)
-    _check_names(population, logarithmic)
+    _check_names(population, "logarithmic", logarithmic)
+    _check_names(population, "one_minus", one_minus)
     line = ancestors_of(winner_of(scores), population.parents)
     count = len(population.hyperparameters)
     rows = math.ceil(count / _MOST_COLUMNS)
@@ -65,11 +69,13 @@ def draw_schedules(
     for axes, (name, values) in zip(
         panels, population.hyperparameters.items(), strict=False
     ):
+        if name in one_minus:
+            values = 1 - values
         if name in logarithmic:
             values = np.where(values > 0, values, np.nan)
             axes.set_yscale("log")
         dots = _draw_lines(axes, values, population.parents, scores, line)
-        axes.set_title(name)
+        axes.set_title(f"1 - {name}" if name in one_minus else name)
         axes.set_xlabel("generation")
         axes.set_xlim(-0.5, len(scores) - 0.5)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
@@ -127,17 +133,19 @@ def draw_family_tree(
     _finish(figure, dots, path, title=title, label=label)
 
 
-def _check_names(population: PopulationSolution, logarithmic: Collection[str]) -> None:
+def _check_names(
+    population: PopulationSolution, argument: str, given: Collection[str]
+) -> None:
     names = list(population.hyperparameters)
     if not names:
         raise ValueError(
             "`population` has no hyperparameters to draw: it was trained without a "
             "`PBT`."
         )
-    unknown = [name for name in logarithmic if name not in names]
+    unknown = [name for name in given if name not in names]
     if unknown:
         raise ValueError(
-            f"`logarithmic` names {unknown}, but the hyperparameters are {names}."
+            f"`{argument}` names {unknown}, but the hyperparameters are {names}."
         )
 
 
@@ -244,7 +252,10 @@ def _color_range(
 def _finish(
     figure: Any, dots: Any, path: str | os.PathLike[str], *, title: str, label: str
 ) -> None:
-    figure.colorbar(dots, ax=figure.axes, extend="min", label=label, aspect=30)
+    known = np.ma.compressed(dots.get_array())
+    if known.size > 0:
+        extend = "min" if known.min() < dots.norm.vmin else "neither"
+        figure.colorbar(dots, ax=figure.axes, extend=extend, label=label, aspect=30)
     handles, labels = figure.axes[0].get_legend_handles_labels()
     # Over two columns where the figure is too narrow for one row.
     figure.legend(

@@ -13,6 +13,7 @@ from .._population import (
     draw_schedules,
     member,
 )
+from .._population.lineage import scores_of
 from .config import Population, Run
 from .files import policy_folder, replacing, write_csv
 
@@ -63,10 +64,16 @@ def _draw(
     steps: np.ndarray,
 ) -> None:
     with replacing(Path(folder) / "learning_curve.png") as path:
-        metrics = {"step": steps, "episode_return": solution.returns.mean(axis=2)}
+        metrics = {"step": steps, "episode_return": scores_of(solution, None)}
         draw_learning_curve(path, metrics, title=run.title, kind="member", best=True)
     with replacing(Path(folder) / "hyperparameters.png") as path:
-        logarithmic = [name for name, kind, *_ in run.priors if kind == "loguniform"]
-        draw_schedules(path, solution, logarithmic=logarithmic, title=run.title)
+        kinds = {name: kind for name, kind, *_ in run.priors}
+        draw_schedules(
+            path,
+            solution,
+            logarithmic=[name for name in kinds if "loguniform" in kinds[name]],
+            one_minus=[name for name in kinds if "oneminus" in kinds[name]],
+            title=run.title,
+        )
     with replacing(Path(folder) / "family_tree.png") as path:
         draw_family_tree(path, solution, title=run.title)

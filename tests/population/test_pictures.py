@@ -125,6 +125,24 @@ def test_an_unknown_name_is_refused(tmp_path: Path) -> None:
         eqrl.draw_schedules(tmp_path / "x", _population(a=_RATES), logarithmic=["b"])
 
 
+def test_what_is_near_one_is_drawn_as_its_distance(
+    tmp_path: Path, figures: list[Any]
+) -> None:
+    population = _population(a=1 - _RATES)
+    eqrl.draw_schedules(tmp_path / "x", population, logarithmic=["a"], one_minus=["a"])
+    panel = figures[0].axes[0]
+    assert panel.get_title() == "1 - a"
+    assert panel.get_yscale() == "log"
+    drawn = panel.collections[2].get_offsets()[:, 1]
+    np.testing.assert_allclose(sorted(drawn), sorted(_RATES.ravel()))
+
+
+def test_a_member_with_an_infinite_return_has_no_score() -> None:
+    returns = np.array([[[1.0, 2.0], [np.inf, -np.inf], [np.nan, 1.0]]])
+    population = _population(returns, parents=_PARENTS[:1])
+    np.testing.assert_array_equal(scores_of(population, None), [[1.5, np.nan, np.nan]])
+
+
 def test_schedules_have_a_panel_for_each_hyperparameter(
     tmp_path: Path, figures: list[Any]
 ) -> None:
