@@ -73,6 +73,7 @@ def benchmarks(session: nox.Session) -> None:
     every = [
         "learning",
         "exploration",
+        "recall",
         "pbt",
         "skills",
         "speed",

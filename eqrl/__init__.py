@@ -71,6 +71,7 @@ from ._population import (
     draw_schedules as draw_schedules,
     member as member,
     train_population as train_population,
+    weighted_return as weighted_return,
 )
 from ._progress import (
     PopulationProgressBar as PopulationProgressBar,

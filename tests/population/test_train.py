@@ -14,7 +14,7 @@ import eqrl
 from eqrl._population.members import choose_members
 from eqrl.envs import Point
 
-from ..agents_under_test import ALL_AGENTS, sac
+from ..agents_under_test import ALL_AGENTS, sac, taac
 from ..toy import Clock
 
 
@@ -169,6 +169,46 @@ def test_the_score_decides_who_is_replaced() -> None:
     assert (
         solution.parents[1][worst] == solution.hyperparameters["discount"][0].argmax()
     )
+
+
+def _vector_evaluation() -> eqrl.Evaluation:
+    return eqrl.Evaluation(
+        returns=jnp.array([[1.0, 10.0], [3.0, 30.0]]),
+        lengths=jnp.ones(2, int),
+        descriptors=None,
+    )
+
+
+def test_vectors_of_returns_are_weighed_as_the_agent_weighs_rewards() -> None:
+    evaluation = _vector_evaluation()
+    agent = eqrl.Normalized(eqrl.TAAC(reward_weights=(2.0, -0.5)))
+    assert eqrl.weighted_return(agent, None, evaluation) == 2 * 2 - 0.5 * 20
+    assert eqrl.weighted_return(eqrl.TAAC(), None, evaluation) == 22
+
+
+def test_returns_cannot_be_weighed_without_a_taac_or_vectors() -> None:
+    with pytest.raises(ValueError, match="there is none in SAC"):
+        eqrl.weighted_return(AGENT, None, _vector_evaluation())
+    scalar = eqrl.Evaluation(
+        returns=jnp.ones(2), lengths=jnp.ones(2, int), descriptors=None
+    )
+    with pytest.raises(ValueError, match="leave `score` out"):
+        eqrl.weighted_return(eqrl.TAAC(), None, scalar)
+
+
+def test_a_population_learns_from_vectors_of_rewards(getkey: GetKey) -> None:
+    solution = train(
+        agent=taac(window_length=2, reward_weights=(1.0, -1.0)),
+        env=Clock(longest=3, reward_size=2),
+        score=eqrl.weighted_return,
+        key=getkey(),
+    )
+    assert solution.returns.shape == (3, 3, 2, 2)
+    weighed = (solution.returns * np.array([1.0, -1.0])).sum(axis=-1).mean(axis=-1)
+    for generation in (1, 2):
+        replaced = solution.parents[generation] != np.arange(3)
+        assert replaced.sum() == 1
+        assert replaced[weighed[generation - 1].argmin()]
 
 
 def test_descriptors_are_kept_for_each_member_and_episode() -> None:
