@@ -69,8 +69,6 @@ ALL_AGENTS: dict[str, eqrl.AbstractAgent[Any, Any, Any]] = {
     ),
     "Normalized(TAAC)": eqrl.Normalized(taac(window_length=2, faithful=True)),
     "Normalized(SAC)": eqrl.Normalized(sac()),
-    "Normalized(TD3)": eqrl.Normalized(td3()),
-    "DIAYN(SAC)": diayn(sac(), descriptor="observation"),
     "DIAYN(TD3)-environment": diayn(
         td3(), descriptor="observation", environment_weight=0.5
     ),

@@ -172,7 +172,7 @@ def test_seeds_have_a_picture_each(
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--agent", "ppo"], "`agent='ppo'` must be one of ['sac', 'td3']"),
+        (["--agent", "ppo"], "`agent='ppo'` must be one of ['sac', 'td3', 'taac'"),
         (["--num-skills", "1"], "`num_skills=1` must be"),
         (["--env", "gymnax/Pendulum-v1"], "`descriptor='state_descriptor'`, but"),
         (

@@ -21,7 +21,8 @@ from .agents_under_test import ALL_AGENTS, sac
 
 GetKey = Callable[[], PRNGKeyArray]
 TRAINER = eqrl.Trainer(num_envs=2, batch_size=4, warmup_steps=20, capacity=60)
-ENV = Point(max_steps=7)
+# As those of the populations' tests, so that one compilation serves both.
+ENV = Point(max_steps=7, goal=(0.3, 0.1))
 AGENT = eqrl.Normalized(sac())
 
 

@@ -289,7 +289,7 @@ def test_what_is_stored_fits_together_along_episodes(
     assert repeats.max() == 3
 
 
-def test_target_critics_move_at_every_so_manieth_update(getkey: GetKey) -> None:
+def test_target_critics_move_once_a_period(getkey: GetKey) -> None:
     agent = taac(window_length=1, target_period=3, target_step_size=1.0)
     trainer = eqrl.Trainer(batch_size=4, warmup_steps=4, capacity=100)
     copies = []

@@ -183,7 +183,7 @@ class TestDelay:
         [(1, [0, 1, 2, 3, 4, 5, 6]), (2, [0, 2, 4, 6]), (3, [0, 3, 6])],
     )
     @pytest.mark.parametrize("part", ["actor", "target_actor", "actor_optimizer"])
-    def test_the_actor_moves_at_every_so_manieth_update_alone(
+    def test_the_actor_moves_once_a_period_alone(
         self, policy_delay: int, moving: list[int], part: str, getkey: GetKey
     ) -> None:
         agent = _linear(policy_delay=policy_delay, make_optimizer=optax.adam)

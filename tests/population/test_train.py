@@ -20,8 +20,8 @@ from ..toy import Clock
 
 GetKey = Callable[[], PRNGKeyArray]
 AGENT = sac()
-ENV = Point(max_steps=5, goal=(0.3, 0.1))
-TRAINER = eqrl.Trainer(num_envs=2, batch_size=4, warmup_steps=20, capacity=100)
+ENV = Point(max_steps=7, goal=(0.3, 0.1))
+TRAINER = eqrl.Trainer(num_envs=2, batch_size=4, warmup_steps=20, capacity=60)
 PBT = eqrl.PBT(
     where=lambda a: (a.actor_lr, a.discount),
     priors=(
