@@ -3,7 +3,7 @@ import optax
 from .._custom_types import FloatLike, MakeOptimizer
 from .._data import Extras
 from .._rewards import Discriminator, DiscriminatorState
-from .._rewards.discriminator import SkillDescriptor
+from .._rewards.descriptor import StateDescriptor
 from .._skill_priors import (
     AbstractSkillPrior,
     MakeDiscriminator,
@@ -20,7 +20,7 @@ def diayn(
     num_skills: int | AbstractSkillPrior = 8,
     *,
     lr: FloatLike = 3e-4,
-    descriptor: SkillDescriptor = "state_descriptor",
+    descriptor: StateDescriptor = "state_descriptor",
     include_prior: bool = True,
     environment_weight: FloatLike | None = None,
     make_network: MakeDiscriminator | None = None,

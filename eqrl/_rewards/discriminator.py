@@ -1,5 +1,4 @@
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -20,11 +19,11 @@ from .._tree import gradient_step, hyperparameter
 from ..losses import discriminator_loss, skill_log_ratio
 from ..nn import AbstractSkillDistribution, SkillDiscriminator
 from .base import AbstractReward
-
-
-SkillDescriptor = (
-    Literal["state_descriptor", "observation"]
-    | Callable[[Float[Array, " obs"]], Float[Array, " descriptor"]]
+from .descriptor import (
+    StateDescriptor,
+    check_descriptor,
+    describe,
+    descriptor_size,
 )
 
 
@@ -68,24 +67,17 @@ class Discriminator(AbstractReward[DiscriminatorState]):
 
     skills: AbstractSkillPrior = eqx.field(converter=as_skill_prior)
     lr: FloatLike = hyperparameter(3e-4)
-    descriptor: SkillDescriptor = eqx.field(default="state_descriptor", static=True)
+    descriptor: StateDescriptor = eqx.field(default="state_descriptor", static=True)
     include_prior: bool = eqx.field(default=True, static=True)
     make_network: MakeDiscriminator | None = eqx.field(default=None, static=True)
     make_optimizer: MakeOptimizer = eqx.field(default=optax.adam, static=True)
 
     def __check_init__(self) -> None:
         check_range("lr", self.lr, low=0)
-        if not callable(self.descriptor) and self.descriptor not in (
-            "state_descriptor",
-            "observation",
-        ):
-            raise ValueError(
-                f"`descriptor={self.descriptor!r}` must be 'state_descriptor', "
-                "'observation', or a function of one observation."
-            )
+        check_descriptor(self.descriptor)
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> DiscriminatorState:
-        size = self._descriptor_size(spec)
+        size = descriptor_size(self.descriptor, spec)
         make_network = self.make_network or self.skills.make_discriminator
         network = make_network(size, self.skills.size, key=key)
         self._check_network(network, size)
@@ -137,19 +129,11 @@ class Discriminator(AbstractReward[DiscriminatorState]):
         self, transitions: Transition[Any]
     ) -> Float[Array, "*batch descriptor"]:
         """What is seen of the states that transitions, with any axes, reached."""
-        if self.descriptor == "state_descriptor":
-            if transitions.next_state_descriptor is None:
-                raise ValueError(
-                    "`descriptor='state_descriptor'`, but these transitions have none: "
-                    "their environment describes no behavior."
-                )
-            return transitions.next_state_descriptor
-        observation = transitions.next_observation
-        if self.descriptor == "observation":
-            return observation
-        rows = observation.reshape(-1, observation.shape[-1])
-        described = jax.vmap(self.descriptor)(rows)
-        return described.reshape(*observation.shape[:-1], described.shape[-1])
+        return describe(
+            self.descriptor,
+            transitions.next_observation,
+            transitions.next_state_descriptor,
+        )
 
     def _rows(
         self, batch: Transition[Any]
@@ -172,37 +156,6 @@ class Discriminator(AbstractReward[DiscriminatorState]):
             descriptor.reshape(-1, descriptor.shape[-1]),
             skill.reshape(-1, skill.shape[-1]),
         )
-
-    def _descriptor_size(self, spec: EnvSpec) -> int:
-        if self.descriptor == "state_descriptor":
-            if spec.state_descriptor_size is None:
-                raise ValueError(
-                    "`descriptor='state_descriptor'`, but the environment describes no "
-                    "behavior (`spec.state_descriptor_size` is None). It gives "
-                    f"observations of size {spec.observation_size}: pass `descriptor="
-                    "'observation'` or a function of one, such as `lambda observation: "
-                    "observation[:2]`, or an environment with a descriptor, as "
-                    "`eqrl.envs.make(..., state_descriptor=)` makes it."
-                )
-            return spec.state_descriptor_size
-        if self.descriptor == "observation":
-            return spec.observation_size
-        observation = jax.ShapeDtypeStruct(
-            (spec.observation_size,), jnp.result_type(float)
-        )
-        described = eqx.filter_eval_shape(self.descriptor, observation)
-        shape = getattr(described, "shape", None)
-        if (
-            shape is None
-            or len(shape) != 1
-            or shape[0] < 1
-            or not jnp.issubdtype(described.dtype, jnp.floating)
-        ):
-            raise ValueError(
-                f"The function `descriptor` gives {described} for one observation of "
-                f"size {spec.observation_size}; it must give a vector of floats."
-            )
-        return shape[0]
 
     def _check_network(self, network: SkillDiscriminator, size: int) -> None:
         descriptor = jax.ShapeDtypeStruct((size,), jnp.result_type(float))

@@ -1,0 +1,87 @@
+"""What a reward sees of a state."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._data import EnvSpec
+
+
+StateDescriptor = (
+    Literal["state_descriptor", "observation"]
+    | Callable[[Float[Array, " obs"]], Float[Array, " descriptor"]]
+)
+
+
+def check_descriptor(descriptor: StateDescriptor) -> None:
+    """Raises a `ValueError` where it is none."""
+    if not callable(descriptor) and descriptor not in (
+        "state_descriptor",
+        "observation",
+    ):
+        raise ValueError(
+            f"`descriptor={descriptor!r}` must be 'state_descriptor', 'observation', "
+            "or a function of one observation."
+        )
+
+
+def descriptor_size(descriptor: StateDescriptor, spec: EnvSpec) -> int:
+    """How many elements it has; a `ValueError` where the environment has none."""
+    if descriptor == "state_descriptor":
+        if spec.state_descriptor_size is None:
+            raise ValueError(
+                "`descriptor='state_descriptor'`, but the environment describes no "
+                "behavior (`spec.state_descriptor_size` is None). It gives "
+                f"observations of size {spec.observation_size}: pass `descriptor="
+                "'observation'` or a function of one, such as `lambda observation: "
+                "observation[:2]`, or an environment with a descriptor, as "
+                "`eqrl.envs.make(..., state_descriptor=)` makes it."
+            )
+        return spec.state_descriptor_size
+    if descriptor == "observation":
+        return spec.observation_size
+    observation = jax.ShapeDtypeStruct((spec.observation_size,), jnp.result_type(float))
+    described = eqx.filter_eval_shape(descriptor, observation)
+    shape = getattr(described, "shape", None)
+    if (
+        shape is None
+        or len(shape) != 1
+        or shape[0] < 1
+        or not jnp.issubdtype(described.dtype, jnp.floating)
+    ):
+        raise ValueError(
+            f"The function `descriptor` gives {described} for one observation of "
+            f"size {spec.observation_size}; it must give a vector of floats."
+        )
+    return shape[0]
+
+
+def describe(
+    descriptor: StateDescriptor,
+    observation: Float[Array, "*batch obs"],
+    state_descriptor: Float[Array, "*batch given"] | None,
+) -> Float[Array, "*batch descriptor"]:
+    """What is seen of states.
+
+    **Arguments:**
+
+    - `descriptor`: what of them to see.
+    - `observation`: of the states, with any leading axes.
+    - `state_descriptor`: as the environment describes them, if it does.
+    """
+    if descriptor == "state_descriptor":
+        if state_descriptor is None:
+            raise ValueError(
+                "`descriptor='state_descriptor'`, but these transitions have none: "
+                "their environment describes no behavior."
+            )
+        return state_descriptor
+    if descriptor == "observation":
+        return observation
+    rows = observation.reshape(-1, observation.shape[-1])
+    described = jax.vmap(descriptor)(rows)
+    return described.reshape(*observation.shape[:-1], described.shape[-1])
