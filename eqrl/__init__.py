@@ -87,6 +87,8 @@ from ._rewards import (
     AbstractReward as AbstractReward,
     Discriminator as Discriminator,
     DiscriminatorState as DiscriminatorState,
+    Incremental as Incremental,
+    IncrementalState as IncrementalState,
 )
 from ._run import load_run as load_run
 from ._skill_priors import (

@@ -4,6 +4,7 @@ from ._critic import (
     critic_loss as critic_loss,
     critic_values as critic_values,
 )
+from ._knn import knn_distance as knn_distance
 from ._sac import (
     sac_actor_loss as sac_actor_loss,
     sac_next_value as sac_next_value,

@@ -1,0 +1,53 @@
+import jax.lax as lax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from .._ranges import check_integer
+
+
+def knn_distance(
+    queries: Float[Array, "batch descriptor"],
+    points: Float[Array, "points descriptor"],
+    *,
+    k: int,
+    mask: Bool[Array, " points"] | None = None,
+) -> Float[Array, " batch"]:
+    """Euclidean distance from each query to the k-th nearest of some points.
+
+    No gradient flows through it. A query that is itself among the points counts, at a
+    distance of 0.
+
+    **Arguments:**
+
+    - `queries`, `points`: where they are.
+    - `k`: at least 1.
+    - `mask`: points at which it is false are infinitely far.
+
+    **Returns:**
+
+    The k-th smallest distance, infinite where there are fewer than `k` points.
+    """
+    check_integer("k", k, least=1)
+    if mask is None:
+        mask = jnp.ones(points.shape[0], bool)
+
+    # The k smallest so far are kept in order while the points go by: a hundred times
+    # faster on a CPU than `lax.top_k`. Squares of differences, rather than
+    # |a|^2 - 2ab + |b|^2, lose nothing where all is far from the origin.
+    def insert(
+        nearest: tuple[Float[Array, " batch"], ...],
+        point: tuple[Float[Array, " descriptor"], Bool[Array, ""]],
+    ) -> tuple[tuple[Float[Array, " batch"], ...], None]:
+        position, exists = point
+        squared = jnp.sum((columns - position[:, None]) ** 2, axis=0)
+        squared = jnp.where(exists, squared, jnp.inf)
+        inserted = []
+        for smaller in nearest:
+            inserted.append(jnp.minimum(smaller, squared))
+            squared = jnp.maximum(smaller, squared)
+        return tuple(inserted), None
+
+    columns = queries.T
+    nearest = (jnp.full(queries.shape[0], jnp.inf, queries.dtype),) * k
+    nearest, _ = lax.scan(insert, nearest, (points, mask))
+    return lax.stop_gradient(jnp.sqrt(nearest[-1]))
