@@ -100,14 +100,13 @@ from ._skill_priors import (
     SkillExtras as SkillExtras,
     SphereSkills as SphereSkills,
 )
-from ._stacked import Stacked as Stacked
-from ._train import (
+from ._solution import (
     NonFiniteError as NonFiniteError,
     Solution as Solution,
     TrainingInterrupted as TrainingInterrupted,
-    train as train,
-    train_seeds as train_seeds,
 )
+from ._stacked import Stacked as Stacked
+from ._train import train as train, train_seeds as train_seeds
 from ._trainer import (
     Trainer as Trainer,
     TrainerState as TrainerState,

@@ -3,7 +3,7 @@ import os
 import numpy as np
 from jaxtyping import Float, Int
 
-from ._train import History
+from ._solution import History
 
 
 def draw_learning_curve(

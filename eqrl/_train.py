@@ -1,12 +1,11 @@
 from collections.abc import Callable
-from typing import Any, Generic
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import numpy as np
-from jaxtyping import Array, Int, Key, PRNGKeyArray, Shaped
+from jaxtyping import Array, Int, Key, PRNGKeyArray
 
 from ._agents import AbstractAgent
 from ._agents.base import Memory, State
@@ -15,77 +14,15 @@ from ._data import Extras
 from ._interrupt import deferred_interrupt
 from ._jit import jit_init, jit_run
 from ._replay import Counts
+from ._rows import Report, train_rows
+from ._solution import History, Solution
 from ._trainer import Trainer, TrainerState
 from ._tree import tree_copy
 from .envs import AbstractEnv
 from .envs._base import EnvState
 
 
-History = dict[str, Shaped[np.ndarray, "_ ..."]]
-"""By name, with a leading axis `logs` that grows as training goes on."""
-
 Callback = Callable[[int, dict[str, Any], TrainerState[Any, Any, Any, Any]], None]
-_Run = Callable[[Any, Counts, int], tuple[Any, Counts, dict[str, Array]]]
-
-
-class Solution(eqx.Module, Generic[State, EnvState, Memory, Extras]):
-    """What a training reached, and all that is needed to go on with it."""
-
-    trainer_state: TrainerState[State, EnvState, Memory, Extras]
-    counts: Counts
-    metrics: History
-
-    @property
-    def state(self) -> State:
-        """What the agent has learnt."""
-        return self.trainer_state.agent
-
-
-Solution.__init__.__doc__ = """**Arguments:**
-
-- `trainer_state`: agent, environments and replay.
-- `counts`: how far the training is.
-- `metrics`: of the whole training, earlier calls included, a row every `log_every`
-    steps. `step` is the number of environment steps at the row's end; the others are
-    averages over the row, `nan` where there was nothing to average. `episode_return`
-    and `episode_length` are of the episodes that ended in the row, averaged first over
-    those that ended at the same step.
-"""
-
-
-class NonFiniteError(ValueError):
-    """An observation, an action or a reward became `nan` or infinite.
-
-    **Attributes:**
-
-    - `step`: environment steps before the one at which it happened.
-    - `solution`: what was reached before it, from which `train` can go on.
-    """
-
-    def __init__(self, step: int, solution: Solution[Any, Any, Any, Any]) -> None:
-        super().__init__(
-            f"At environment step {step} an observation, an action or a reward was nan "
-            "or infinite. Training stopped before it; what was reached is the "
-            "`solution` of this error. If it is the environment's doing, bound what it "
-            "gives; if the agent diverged, lower its learning rates or `reward_scale`."
-        )
-        self.step = step
-        self.solution = solution
-
-
-class TrainingInterrupted(KeyboardInterrupt):
-    """Ctrl-C was pressed while training.
-
-    **Attributes:**
-
-    - `solution`: what was reached; from a `Solution`, `train` can go on.
-    """
-
-    def __init__(self, solution: Any) -> None:
-        super().__init__(
-            "Training was interrupted; the `solution` of this error is what it reached."
-        )
-        self.solution = solution
 
 
 def train(
@@ -154,14 +91,16 @@ def train(
             trainer, agent, env, state, counts, num_steps=num_steps, key=run_key
         )
 
-    return _train(
-        run,
-        trainer,
-        Solution(trainer_state=state, counts=counts, metrics=history),
-        num_steps=num_steps,
-        log_every=log_every,
-        callback=callback,
-    )
+    with deferred_interrupt() as interrupted:
+        return train_rows(
+            run,
+            trainer,
+            Solution(trainer_state=state, counts=counts, metrics=history),
+            num_steps=num_steps,
+            log_every=log_every,
+            interrupted=interrupted,
+            report=_reporting_to(callback),
+        )
 
 
 def train_seeds(
@@ -204,14 +143,22 @@ def train_seeds(
         kept = (trainer, agent, env, jnp.asarray(num_steps, int), run_keys)
         return _run_seeds(kept, state, counts)
 
-    return _train(
-        run,
-        trainer,
-        Solution(trainer_state=state, counts=counts, metrics={}),
-        num_steps=num_steps,
-        log_every=log_every,
-        callback=callback,
-    )
+    with deferred_interrupt() as interrupted:
+        return train_rows(
+            run,
+            trainer,
+            Solution(trainer_state=state, counts=counts, metrics={}),
+            num_steps=num_steps,
+            log_every=log_every,
+            interrupted=interrupted,
+            report=_reporting_to(callback),
+        )
+
+
+def _reporting_to(callback: Callback | None) -> Report | None:
+    if callback is None:
+        return None
+    return lambda step, row, solution: callback(step, row, solution.trainer_state)
 
 
 def _init_key(key: PRNGKeyArray) -> PRNGKeyArray:
@@ -250,53 +197,6 @@ def _run_seeds(
     )(state, keys)
 
 
-def _train(
-    run: _Run,
-    trainer: Trainer,
-    solution: Solution[Any, Any, Any, Any],
-    *,
-    num_steps: int,
-    log_every: int,
-    callback: Callback | None,
-) -> Solution[Any, Any, Any, Any]:
-    if log_every < 1:
-        raise ValueError(f"`log_every={log_every}` must be at least 1.")
-    size = trainer.steps_of_iteration
-    row_steps = -(-log_every // size) * size
-    end = _step(trainer, solution.counts) + num_steps
-    with deferred_interrupt() as interrupted:
-        while (step := _step(trainer, solution.counts)) < end:
-            # Rows end at multiples of their length, so that a training in two calls
-            # has the rows of one.
-            to_end_of_row = row_steps - step % row_steps
-            num_row_steps = min(-(-to_end_of_row // size) * size, end - step)
-            before = jax.device_get(solution.counts)
-            state, counts, averages = run(
-                solution.trainer_state, solution.counts, num_row_steps
-            )
-            row = {name: np.asarray(value) for name, value in averages.items()}
-            lost = row["nonfinite"]
-            if lost.ndim == 0 and lost > 0:
-                # Nothing is lost, so another call may go on from here.
-                state = eqx.tree_at(lambda state: state.failed, state, jnp.array(False))
-                counts = _counts_before_failure(
-                    trainer, before, counts, int(lost.max())
-                )
-            reached = _step(trainer, counts)
-            solution = Solution(
-                trainer_state=state,
-                counts=counts,
-                metrics=_with_row(solution.metrics, reached, row),
-            )
-            if np.all(lost > 0):
-                raise NonFiniteError(reached, solution)
-            if callback is not None:
-                callback(reached, row, state)
-            if interrupted():
-                raise TrainingInterrupted(solution)
-    return solution
-
-
 def _check_initial(
     initial: Solution[Any, Any, Any, Any],
     trainer: Trainer,
@@ -307,30 +207,3 @@ def _check_initial(
 ) -> None:
     expected, _ = eqx.filter_eval_shape(trainer.init, agent, env, key=key)
     check_same_shapes("initial", expected, initial.trainer_state)
-
-
-def _step(trainer: Trainer, counts: Counts) -> int:
-    return int(counts.rows_written) * trainer.num_envs
-
-
-def _counts_before_failure(
-    trainer: Trainer, before: Counts, after: Counts, lost_steps: int
-) -> Counts:
-    rows_written = int(after.rows_written) - lost_steps // trainer.num_envs
-    rows = rows_written - int(before.rows_written)
-    counts = trainer.counts_after(
-        jax.tree.map(jnp.asarray, before), rows // trainer.steps_per_iteration
-    )
-    return eqx.tree_at(
-        lambda counts: counts.rows_written, counts, jnp.asarray(rows_written, int)
-    )
-
-
-def _with_row(history: History, step: int, row: dict[str, np.ndarray]) -> History:
-    row = {"step": np.asarray(step), **row}
-    if not history:
-        return {name: value[None] for name, value in row.items()}
-    return {
-        name: np.concatenate([history[name], value[None]])
-        for name, value in row.items()
-    }

@@ -35,6 +35,8 @@ _ORDER = (
     ("_check", "_evaluate", "_monitor"),
     ("_trainer", "_evaluate_skills"),
     ("_jit",),
+    ("_solution",),
+    ("_rows",),
     ("_train", "_checkpoint"),
     ("_population",),
     ("_skills",),

@@ -21,7 +21,7 @@ from .._run import (
     write_evaluation,
     write_population,
 )
-from .._train import TrainingInterrupted
+from .._solution import TrainingInterrupted
 from .._trainer import Trainer
 from ..envs import AbstractEnv
 from ._commands import Pbt

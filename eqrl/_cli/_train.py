@@ -19,15 +19,9 @@ from .._run import (
     write_evaluation,
     write_solution,
 )
+from .._solution import NonFiniteError, Solution, TrainingInterrupted
 from .._tensorboard import TensorBoard
-from .._train import (
-    Callback,
-    NonFiniteError,
-    Solution,
-    TrainingInterrupted,
-    train,
-    train_seeds,
-)
+from .._train import Callback, train, train_seeds
 from .._trainer import Trainer
 from ..envs import AbstractEnv
 from ._commands import Train

@@ -12,7 +12,7 @@ from .._agents import AbstractAgent
 from .._evaluate import Descriptor
 from .._interrupt import deferred_interrupt
 from .._ranges import check_integer
-from .._train import TrainingInterrupted
+from .._solution import TrainingInterrupted
 from .._trainer import Trainer
 from .._tree import tree_copy
 from ..envs import AbstractEnv

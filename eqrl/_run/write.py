@@ -11,7 +11,7 @@ from jaxtyping import Float, PyTree
 from .._checkpoint import Directory, save
 from .._custom_types import Mode
 from .._learning_curve import draw_learning_curve
-from .._train import History, Solution
+from .._solution import History, Solution
 from .config import Run, Training
 from .files import finite, policy_folder, replacing, write_csv, write_json
 

@@ -1,0 +1,129 @@
+"""Training in rows of metrics, between which the host has a say."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from ._replay import Counts
+from ._solution import History, NonFiniteError, Solution, TrainingInterrupted
+from ._trainer import Trainer
+
+
+Run = Callable[[Any, Counts, int], tuple[Any, Counts, dict[str, Array]]]
+Report = Callable[[int, dict[str, Any], Solution[Any, Any, Any, Any]], None]
+
+
+def train_rows(
+    run: Run,
+    trainer: Trainer,
+    solution: Solution[Any, Any, Any, Any],
+    *,
+    num_steps: int,
+    log_every: int,
+    interrupted: Callable[[], bool],
+    report: Report | None = None,
+    first_step: int = 0,
+    columns: Mapping[str, int] | None = None,
+    to_end_of_episode: bool = False,
+) -> Solution[Any, Any, Any, Any]:
+    """Goes on from a solution, which is donated.
+
+    **Arguments:**
+
+    - `run`: `Trainer.run`, of so many steps.
+    - `trainer`, `solution`, `num_steps`, `log_every`: as in `eqrl.train`.
+    - `interrupted`: whether to stop at the end of a row.
+    - `report`: called with the step, the row and the solution after each row.
+    - `first_step`: environment steps before those that `solution.counts` counts.
+    - `columns`: what else to put into each row.
+    - `to_end_of_episode`: whether to go on, in one more row, until an episode of the
+        first environment ends, unless one just has.
+    """
+    if log_every < 1:
+        raise ValueError(f"`log_every={log_every}` must be at least 1.")
+    size = trainer.steps_of_iteration
+    row_steps = -(-log_every // size) * size
+    end = steps_taken(trainer, solution.counts) + num_steps
+    on_time = solution.metrics
+    late_rows: list[dict[str, np.ndarray]] = []
+    while True:
+        step = steps_taken(trainer, solution.counts)
+        if step >= end and not (to_end_of_episode and _in_episode(solution)):
+            return solution
+        # Rows end at multiples of their length, so that a training in two calls has the
+        # rows of one.
+        to_end_of_row = row_steps - step % row_steps
+        num_row_steps = min(-(-to_end_of_row // size) * size, max(end - step, size))
+        before = jax.device_get(solution.counts)
+        state, counts, averages = run(
+            solution.trainer_state, solution.counts, num_row_steps
+        )
+        row = {name: np.asarray(value) for name, value in averages.items()}
+        row |= {name: np.asarray(value) for name, value in (columns or {}).items()}
+        lost = row["nonfinite"]
+        if lost.ndim == 0 and lost > 0:
+            # Nothing is lost, so another call may go on from here.
+            state = eqx.tree_at(lambda state: state.failed, state, jnp.array(False))
+            counts = _counts_before_failure(trainer, before, counts, int(lost.max()))
+        reached = first_step + steps_taken(trainer, counts)
+        if step < end:
+            on_time = metrics = _with_row(on_time, reached, row)
+        else:
+            late_rows.append(row)
+            metrics = _with_row(on_time, reached, _mean_row(late_rows))
+        solution = Solution(trainer_state=state, counts=counts, metrics=metrics)
+        if np.all(lost > 0):
+            raise NonFiniteError(reached, solution)
+        if report is not None and step < end:
+            report(reached, row, solution)
+        if interrupted():
+            raise TrainingInterrupted(solution)
+
+
+def steps_taken(trainer: Trainer, counts: Counts) -> int:
+    """Environment steps that are counted."""
+    return int(counts.rows_written) * trainer.num_envs
+
+
+def _in_episode(solution: Solution[Any, Any, Any, Any]) -> bool:
+    return int(solution.trainer_state.actors.timestep[0]) != 0
+
+
+def _mean_row(rows: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Without what is nan in some of them."""
+
+    def mean(values: np.ndarray) -> np.ndarray:
+        known = ~np.isnan(values)
+        total = np.where(known, values, 0).sum(axis=0)
+        number = known.sum(axis=0)
+        return np.where(number > 0, total / np.maximum(number, 1), np.nan)
+
+    return {name: mean(np.stack([row[name] for row in rows])) for name in rows[0]}
+
+
+def _counts_before_failure(
+    trainer: Trainer, before: Counts, after: Counts, lost_steps: int
+) -> Counts:
+    rows_written = int(after.rows_written) - lost_steps // trainer.num_envs
+    rows = rows_written - int(before.rows_written)
+    counts = trainer.counts_after(
+        jax.tree.map(jnp.asarray, before), rows // trainer.steps_per_iteration
+    )
+    return eqx.tree_at(
+        lambda counts: counts.rows_written, counts, jnp.asarray(rows_written, int)
+    )
+
+
+def _with_row(history: History, step: int, row: dict[str, np.ndarray]) -> History:
+    row = {"step": np.asarray(step), **row}
+    if not history:
+        return {name: value[None] for name, value in row.items()}
+    return {
+        name: np.concatenate([history[name], value[None]])
+        for name, value in row.items()
+    }
