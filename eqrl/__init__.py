@@ -100,6 +100,12 @@ from ._skill_priors import (
     SkillExtras as SkillExtras,
     SphereSkills as SphereSkills,
 )
+from ._skills import (
+    Skills as Skills,
+    SkillTraining as SkillTraining,
+    learn_skills as learn_skills,
+    pick_skill as pick_skill,
+)
 from ._solution import (
     NonFiniteError as NonFiniteError,
     Solution as Solution,

@@ -103,6 +103,30 @@ class ReplayBuffer(eqx.Module):
 
         return ReplayState(data=jax.tree.map(write, state.data, items))
 
+    def keep_newest(
+        self, state: ReplayState[Item], counts: Counts, *, num_rows: Int[Array, ""]
+    ) -> tuple[ReplayState[Item], Counts]:
+        """Forgets all but the newest rows, which stay in their order.
+
+        **Arguments:**
+
+        - `state`: the replay.
+        - `counts`: how much has been written.
+        - `num_rows`: at most as many as there are.
+
+        **Returns:**
+
+        The replay, and counts that begin anew.
+        """
+        rows = jax.tree.leaves(state.data)[0].shape[1]
+        written = counts.rows_kept + counts.rows_written
+        row = (written - num_rows + jnp.arange(rows)) % rows
+        zero = jnp.zeros((), int)
+        return (
+            ReplayState(data=jax.tree.map(lambda x: x[:, row], state.data)),
+            Counts(updates=zero, rows_written=zero + 0, rows_kept=num_rows),
+        )
+
     def sample(
         self, state: ReplayState[Item], counts: Counts, *, key: PRNGKeyArray
     ) -> Item:

@@ -49,7 +49,7 @@ class NonFiniteError(ValueError):
     - `solution`: what was reached before it, from which `train` can go on.
     """
 
-    def __init__(self, step: int, solution: Solution[Any, Any, Any, Any]) -> None:
+    def __init__(self, step: int, solution: Any) -> None:
         super().__init__(
             f"At environment step {step} an observation, an action or a reward was nan "
             "or infinite. Training stopped before it; what was reached is the "
