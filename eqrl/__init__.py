@@ -104,7 +104,10 @@ from ._skills import (
     Skills as Skills,
     SkillTraining as SkillTraining,
     learn_skills as learn_skills,
+    load_skill as load_skill,
+    load_skills as load_skills,
     pick_skill as pick_skill,
+    save_skills as save_skills,
 )
 from ._solution import (
     NonFiniteError as NonFiniteError,

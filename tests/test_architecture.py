@@ -24,7 +24,7 @@ _FILES = sorted(_SOURCE.rglob("*.py"))
 # A module imports from lines above its own only; modules side by side do not import
 # each other. A package stands here for all that is in it.
 _ORDER = (
-    ("_custom_types", "_display", "_interrupt", "_stacked"),
+    ("_custom_types", "_display", "_interrupt", "_replacing", "_stacked"),
     ("_data", "_tree", "_ranges", "_control_flow", "_averages"),
     ("nn",),
     ("losses", "_skill_priors"),

@@ -45,6 +45,8 @@ def emptied(points: FeatureSet) -> FeatureSet:
 def enlarged(points: FeatureSet, rows: int) -> FeatureSet:
     """The same points, in a set with room for more; none may have been overwritten."""
     missing = rows - points.features.shape[1]
+    if missing == 0:
+        return points
     padding = ((0, 0), (0, missing), (0, 0))
     return FeatureSet(features=jnp.pad(points.features, padding), counts=points.counts)
 

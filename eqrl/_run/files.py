@@ -3,9 +3,7 @@
 import csv
 import json
 import math
-import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .._checkpoint import Directory
+from .._replacing import replacing
 
 
 def claim_folder(folder: Directory) -> None:
@@ -58,14 +57,3 @@ def write_csv(
         writer = csv.writer(file)
         writer.writerow(header)
         writer.writerows(rows)
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Where to write what takes the place of `path` once it is complete."""
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        yield partial
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)

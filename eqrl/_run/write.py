@@ -11,9 +11,10 @@ from jaxtyping import Float, PyTree
 from .._checkpoint import Directory, save
 from .._custom_types import Mode
 from .._learning_curve import draw_learning_curve
+from .._replacing import replacing
 from .._solution import History, Solution
 from .config import Run, Training
-from .files import finite, policy_folder, replacing, write_csv, write_json
+from .files import finite, policy_folder, write_csv, write_json
 
 
 def states_of_seeds(

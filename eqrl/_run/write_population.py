@@ -14,8 +14,9 @@ from .._population import (
     member,
 )
 from .._population.lineage import scores_of
+from .._replacing import replacing
 from .config import Population, Run
-from .files import policy_folder, replacing, write_csv
+from .files import policy_folder, write_csv
 
 
 def write_population(

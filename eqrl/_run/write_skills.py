@@ -9,8 +9,9 @@ import numpy as np
 from .._checkpoint import Directory
 from .._draw_skills import draw_skills
 from .._evaluate_skills import SkillEvaluation
+from .._replacing import replacing
 from .config import Run, Training
-from .files import finite, replacing, write_json
+from .files import finite, write_json
 
 
 def write_skills(

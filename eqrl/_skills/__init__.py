@@ -4,3 +4,8 @@ from .library import (
     SkillTraining as SkillTraining,
     pick_skill as pick_skill,
 )
+from .store import (
+    load_skill as load_skill,
+    load_skills as load_skills,
+    save_skills as save_skills,
+)

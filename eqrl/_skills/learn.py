@@ -105,12 +105,17 @@ def learn_skills(
     max_skills = num_skills if max_skills is None else max_skills
     check_max_skills(max_skills, num_skills)
     if initial is None:
-        agent, skills = _first(
+        agent = _sized(
+            agent,
+            env_after(env, 0),
+            max_skills=max_skills,
+            num_collected_episodes=num_collected_episodes,
+        )
+        skills = first_skills(
             agent,
             env_after(env, 0),
             trainer,
-            max_skills=max_skills,
-            num_collected_episodes=num_collected_episodes,
+            capacity=max_skills,
             key=jr.fold_in(key_of_skill(key, 0), 0),
         )
     else:
@@ -137,7 +142,7 @@ def learn_skills(
     return skills
 
 
-def sized_agent(
+def _sized(
     agent: Intrinsic[Any, Any, Any, Any],
     env: AbstractEnv[Any],
     *,
@@ -161,21 +166,15 @@ def sized_agent(
     )
 
 
-def _first(
+def first_skills(
     agent: Intrinsic[Any, Any, Any, Any],
     env: AbstractEnv[Any],
     trainer: Trainer,
     *,
-    max_skills: int,
-    num_collected_episodes: int,
+    capacity: int,
     key: PRNGKeyArray,
-) -> tuple[Intrinsic[Any, Any, Any, Any], Skills[Any]]:
-    agent = sized_agent(
-        agent,
-        env,
-        max_skills=max_skills,
-        num_collected_episodes=num_collected_episodes,
-    )
+) -> Skills[Any]:
+    """No skills, and the beginning of the first."""
     state, counts = jit_init(trainer, agent, env, key=key)
     training = SkillTraining(
         trainer_state=state,
@@ -185,12 +184,11 @@ def _first(
         collected_steps=jnp.zeros((), int),
         world=jnp.zeros((), int),
     )
-    skills = Skills(
-        states=empty_stack(state.agent.agent, max_skills),
+    return Skills(
+        states=empty_stack(state.agent.agent, capacity),
         count=jnp.zeros((), int),
         training=training,
     )
-    return agent, skills
 
 
 def _going_on(
@@ -214,7 +212,7 @@ def _going_on(
     reward = dataclasses.replace(
         incremental_of(agent), past_capacity=past.features.shape[1]
     )
-    agent = sized_agent(
+    agent = _sized(
         dataclasses.replace(agent, reward=reward),
         env,
         max_skills=max_skills,

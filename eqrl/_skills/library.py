@@ -129,7 +129,7 @@ def enlarged_stack(states: State, capacity: int) -> State:
     """The same elements, with room for more."""
 
     def enlarge(x: Any) -> Any:
-        if not eqx.is_array(x):
+        if not eqx.is_array(x) or x.shape[0] == capacity:
             return x
         missing = jnp.zeros((capacity - x.shape[0], *x.shape[1:]), x.dtype)
         return jnp.concatenate([x, missing])
