@@ -189,7 +189,7 @@ def _draw_point(
 
     figure = Figure(figsize=(5, 5), layout="constrained")
     axes = figure.add_subplot()
-    for start_, end in env.walls:
+    for start_, end in env.walls[int(env.num_open) :]:
         axes.plot(*zip(start_, end, strict=True), color="black", linewidth=3)
     axes.plot(*positions.T, marker=".", markersize=4, label="trajectory")
     axes.plot(*positions[0], marker="o", linestyle="none", label="start")

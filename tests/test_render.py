@@ -10,6 +10,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 from jaxtyping import PRNGKeyArray
+from matplotlib.axes import Axes
 from PIL import Image
 
 import eqrl
@@ -36,6 +37,24 @@ def test_point_is_a_png(tmp_path: Path, getkey: GetKey) -> None:
     env = Point(max_steps=5, goal=(1.0, 1.0), walls=walls)
     _render(env, tmp_path / "x.png", getkey())
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_open_walls_are_not_drawn(
+    tmp_path: Path, getkey: GetKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    black: list[Any] = []
+    plot = Axes.plot
+
+    def record(self: Axes, *args: Any, **options: Any) -> Any:
+        if options.get("color") == "black":
+            black.append(args)
+        return plot(self, *args, **options)
+
+    monkeypatch.setattr(Axes, "plot", record)
+    walls = (((0.25, -1.0), (0.25, 1.0)), ((-0.25, -1.0), (-0.25, 1.0)))
+    env = Point(max_steps=2, walls=walls, num_open=1)
+    _render(env, tmp_path / "x.png", getkey())
+    assert black == [((-0.25, -0.25), (-1.0, 1.0))]
 
 
 def test_folders_above_the_file_are_made(tmp_path: Path, getkey: GetKey) -> None:

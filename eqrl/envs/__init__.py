@@ -4,6 +4,7 @@ from ._base import AbstractEnv as AbstractEnv, Outcome as Outcome
 from ._make import make as make
 from ._point import Point as Point
 from ._pooled_reset import PooledReset as PooledReset
+from ._sectors import sector_of as sector_of, sectors as sectors
 from ._time_limit import TimeLimit as TimeLimit
 
 
