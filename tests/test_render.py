@@ -15,7 +15,7 @@ from PIL import Image
 
 import eqrl
 from eqrl._render import _play
-from eqrl.envs import AbstractEnv, Point, PooledReset, TimeLimit
+from eqrl.envs import AbstractEnv, DisabledActions, Point, PooledReset, TimeLimit
 from eqrl.nn import Critic, Deterministic
 from tests.toy import Clock, GetKey, Scribe
 
@@ -64,6 +64,7 @@ def test_folders_above_the_file_are_made(tmp_path: Path, getkey: GetKey) -> None
 
 def test_wrapped_environments_can_be_drawn(tmp_path: Path, getkey: GetKey) -> None:
     env = PooledReset(TimeLimit(Point(), 3), 2, key=getkey())
+    env = DisabledActions(env, [0])
     _render(env, tmp_path / "x.png", getkey())
     assert (tmp_path / "x.png").is_file()
 

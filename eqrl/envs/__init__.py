@@ -1,6 +1,7 @@
 from typing import TYPE_CHECKING
 
 from ._base import AbstractEnv as AbstractEnv, Outcome as Outcome
+from ._disabled_actions import DisabledActions as DisabledActions
 from ._make import make as make
 from ._point import Point as Point
 from ._pooled_reset import PooledReset as PooledReset
