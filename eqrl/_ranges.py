@@ -4,14 +4,14 @@ from typing import Any
 import jax
 import jax.core
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Shaped
 
 from ._custom_types import FloatLike
 
 
 def check_range(
     name: str,
-    value: FloatLike | Float[Array, "..."] | None,
+    value: FloatLike | Shaped[Array, "..."] | None,
     *,
     low: float | int = -math.inf,
     high: float | int = math.inf,

@@ -16,7 +16,7 @@ from ._agents.base import Memory, State
 from ._control_flow import filter_scan
 from ._data import Extras
 from ._interact import advance_all, start
-from .envs import AbstractEnv, Point, PooledReset, TimeLimit
+from .envs import AbstractEnv, DisabledActions, Point, PooledReset, TimeLimit
 from .envs._base import EnvState
 
 
@@ -38,7 +38,8 @@ def render(
 
     - `agent`, `state`: who acts.
     - `env`: where: an environment of brax, one of gymnax that gymnax can draw, such
-        as `Pendulum-v1`, or `eqrl/Point`, also within a `TimeLimit` or `PooledReset`.
+        as `Pendulum-v1`, or `eqrl/Point`, also within a `TimeLimit`, a `PooledReset` or
+        a `DisabledActions`.
     - `path`: where to: `.html` for brax, an interactive page which loads its player
         from the web; `.gif` for gymnax; `.png` for `eqrl/Point`.
     - `key`: for the environment and, where it draws, for the agent.
@@ -99,7 +100,7 @@ def render_suffix(env: AbstractEnv[Any]) -> str:
 
 def _unwrap(env: AbstractEnv[Any], states: Any) -> tuple[AbstractEnv[Any], Any]:
     """The environment within wrappers, and its own states."""
-    while isinstance(env, (TimeLimit, PooledReset)):
+    while isinstance(env, (TimeLimit, PooledReset, DisabledActions)):
         if isinstance(env, TimeLimit) and states is not None:
             states = states.inner
         env = env.env
@@ -189,7 +190,7 @@ def _draw_point(
 
     figure = Figure(figsize=(5, 5), layout="constrained")
     axes = figure.add_subplot()
-    for start_, end in env.walls:
+    for start_, end in env.walls[int(env.num_open) :]:
         axes.plot(*zip(start_, end, strict=True), color="black", linewidth=3)
     axes.plot(*positions.T, marker=".", markersize=4, label="trajectory")
     axes.plot(*positions[0], marker="o", linestyle="none", label="start")

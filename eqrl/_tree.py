@@ -64,6 +64,23 @@ def hyperparameters(default: float | None) -> Any:
     return eqx.field(default=default, converter=_strong_scalars)
 
 
+def _strong_integer(value: Any) -> Any:
+    if not jnp.issubdtype(jnp.result_type(value), jnp.integer):
+        raise ValueError(f"A whole number is needed, but {value!r} was given.")
+    return jnp.asarray(value, dtype=jnp.result_type(int))
+
+
+def whole_number(default: int = dataclasses.MISSING) -> Any:  # pyright: ignore[reportArgumentType]
+    """As `hyperparameter`, for an integer that decides no shape.
+
+    It is stored as a strongly typed scalar array, a leaf, so that another one compiles
+    nothing. Anything but an integer is a `ValueError`.
+    """
+    if default is dataclasses.MISSING:
+        return eqx.field(converter=_strong_integer)
+    return eqx.field(default=default, converter=_strong_integer)
+
+
 def tree_where(condition: Bool[Array, ""], if_true: Tree, if_false: Tree) -> Tree:
     """Leaf by leaf, `if_true` where the scalar `condition` holds, else `if_false`.
 

@@ -10,11 +10,12 @@ import jax.random as jr
 import numpy as np
 import pytest
 from jaxtyping import PRNGKeyArray
+from matplotlib.axes import Axes
 from PIL import Image
 
 import eqrl
 from eqrl._render import _play
-from eqrl.envs import AbstractEnv, Point, PooledReset, TimeLimit
+from eqrl.envs import AbstractEnv, DisabledActions, Point, PooledReset, TimeLimit
 from eqrl.nn import Critic, Deterministic
 from tests.toy import Clock, GetKey, Scribe
 
@@ -38,6 +39,24 @@ def test_point_is_a_png(tmp_path: Path, getkey: GetKey) -> None:
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_open_walls_are_not_drawn(
+    tmp_path: Path, getkey: GetKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    black: list[Any] = []
+    plot = Axes.plot
+
+    def record(self: Axes, *args: Any, **options: Any) -> Any:
+        if options.get("color") == "black":
+            black.append(args)
+        return plot(self, *args, **options)
+
+    monkeypatch.setattr(Axes, "plot", record)
+    walls = (((0.25, -1.0), (0.25, 1.0)), ((-0.25, -1.0), (-0.25, 1.0)))
+    env = Point(max_steps=2, walls=walls, num_open=1)
+    _render(env, tmp_path / "x.png", getkey())
+    assert black == [((-0.25, -0.25), (-1.0, 1.0))]
+
+
 def test_folders_above_the_file_are_made(tmp_path: Path, getkey: GetKey) -> None:
     _render(Point(max_steps=2), tmp_path / "a" / "b" / "x.png", getkey())
     assert (tmp_path / "a" / "b" / "x.png").is_file()
@@ -45,6 +64,7 @@ def test_folders_above_the_file_are_made(tmp_path: Path, getkey: GetKey) -> None
 
 def test_wrapped_environments_can_be_drawn(tmp_path: Path, getkey: GetKey) -> None:
     env = PooledReset(TimeLimit(Point(), 3), 2, key=getkey())
+    env = DisabledActions(env, [0])
     _render(env, tmp_path / "x.png", getkey())
     assert (tmp_path / "x.png").is_file()
 

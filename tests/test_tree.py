@@ -15,7 +15,7 @@ from eqrl import (
     incremental_update,
     tree_copy,
 )
-from eqrl._tree import tree_where
+from eqrl._tree import tree_where, whole_number
 from tests.toy import GetKey
 
 
@@ -92,6 +92,33 @@ class TestHyperparameter:
     def test_it_can_be_built_under_vmap(self) -> None:
         rates = eqx.filter_vmap(lambda x: _Rates(required=x))(jnp.arange(3.0))
         np.testing.assert_array_equal(rates.required, [0, 1, 2])
+
+
+class _Counts(eqx.Module):
+    required: int | Int[Array, ""] = whole_number()
+    count: int | Int[Array, ""] = whole_number(2)
+
+
+class TestWholeNumber:
+    @pytest.mark.parametrize(
+        "value", [3, np.int64(3), np.uint8(3), jnp.asarray(3), jnp.int8(3)]
+    )
+    def test_is_a_strongly_typed_scalar_leaf_whatever_was_given(
+        self, value: Any
+    ) -> None:
+        required = _Counts(required=value).required
+        assert isinstance(required, jax.Array)
+        assert (required.shape, required.dtype) == ((), jnp.int32)
+        assert not required.aval.weak_type
+        assert required == 3
+
+    def test_has_a_default(self) -> None:
+        assert _Counts(required=0).count == 2
+
+    @pytest.mark.parametrize("value", [1.0, True, np.float32(1)])
+    def test_what_is_not_an_integer_is_refused(self, value: Any) -> None:
+        with pytest.raises(ValueError, match="whole number is needed"):
+            _Counts(required=value)
 
 
 class TestTreeWhere:

@@ -1,9 +1,12 @@
 from typing import TYPE_CHECKING
 
 from ._base import AbstractEnv as AbstractEnv, Outcome as Outcome
+from ._broken_legs import ant_with_broken_legs as ant_with_broken_legs
+from ._disabled_actions import DisabledActions as DisabledActions
 from ._make import make as make
 from ._point import Point as Point
 from ._pooled_reset import PooledReset as PooledReset
+from ._sectors import sector_of as sector_of, sectors as sectors
 from ._time_limit import TimeLimit as TimeLimit
 
 

@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from .._custom_types import FloatLike
 from .._data import EnvSpec
 from .._ranges import check_integer, check_range
-from .._tree import hyperparameter
+from .._tree import hyperparameter, whole_number
 from ._base import AbstractEnv, Outcome
 
 
@@ -45,6 +45,10 @@ class Point(AbstractEnv[PointState]):
     last action, zero at first. Behavior is the position. An episode never terminates;
     its time limit is `max_steps`.
 
+    The first `num_open` walls are not there. `num_open` is a leaf, so a world whose
+    walls open one after another, such as that of [`eqrl.envs.sectors`][], compiles
+    once.
+
     The reward is 0, or, if there is a `goal`, minus the distance left to it.
     """
 
@@ -52,10 +56,12 @@ class Point(AbstractEnv[PointState]):
     max_steps: int = eqx.field(default=50, static=True)
     walls: tuple[Wall, ...] = eqx.field(default=(), static=True, converter=_walls)
     goal: PlanePoint | None = eqx.field(default=None, static=True, converter=_goal)
+    num_open: int | Int[Array, ""] = whole_number(0)
 
     def __check_init__(self) -> None:
         check_range("step_size", self.step_size, low=0.0, low_open=True)
         check_integer("max_steps", self.max_steps, least=1)
+        check_range("num_open", self.num_open, low=0, high=len(self.walls))
         for (x0, y0), (x1, y1) in self.walls:
             if x0 * y1 == x1 * y0 and x0 * x1 + y0 * y1 <= 0:
                 raise ValueError(
@@ -92,7 +98,8 @@ class Point(AbstractEnv[PointState]):
             blocked = jax.vmap(_touch, in_axes=(None, None, 0, 0))(
                 state.position, position, walls[:, 0], walls[:, 1]
             )
-            position = jnp.where(jnp.any(blocked), state.position, position)
+            closed = jnp.arange(len(self.walls)) >= self.num_open
+            position = jnp.where(jnp.any(blocked & closed), state.position, position)
         state = PointState(
             position=position, last_action=action, num_steps=state.num_steps + 1
         )
@@ -119,6 +126,7 @@ Point.__init__.__doc__ = """**Arguments:**
 - `max_steps`: length of an episode, at least 1.
 - `walls`: segments `((x0, y0), (x1, y1))`, none through the origin.
 - `goal`: `(x, y)`, or `None` for no reward.
+- `num_open`: how many of the walls, from the first, are open: 0 to all of them.
 """
 
 
@@ -127,11 +135,17 @@ def _observe(state: PointState) -> Float[Array, "4"]:
 
 
 def _side(
-    start: Float[Array, "2"], end: Float[Array, "2"], point: Float[Array, "2"]
+    start: Float[Array, "2"],
+    end: Float[Array, "2"],
+    point: Float[Array, "2"],
+    margin: Float[Array, ""],
 ) -> Float[Array, ""]:
-    """1 or -1 for the sides of the line, 0 on it."""
+    """1 or -1 for the sides of a line, 0 where it is `margin` away or less."""
     along, across = end - start, point - start
-    return jnp.sign(along[0] * across[1] - along[1] * across[0])
+    # The distance from the line times the length of `along`.
+    area = along[0] * across[1] - along[1] * across[0]
+    near = jnp.abs(area) <= margin * jnp.hypot(along[0], along[1])
+    return jnp.where(near, 0.0, jnp.sign(area))
 
 
 def _touch(
@@ -145,10 +159,18 @@ def _touch(
     They have if each reaches to both sides of the other's line, and, which matters only
     for segments on one line, if their bounding boxes meet.
     """
-    walls_line = _side(wall_start, wall_end, start) * _side(wall_start, wall_end, end)
-    moves_line = _side(start, end, wall_start) * _side(start, end, wall_end)
+    # By more than rounding can make of a distance: a move that ends where two walls
+    # meet must not be taken to pass by both.
+    largest = jnp.max(jnp.abs(jnp.stack([wall_start, wall_end])))
+    margin = 16 * jnp.finfo(largest.dtype).eps * largest
+    walls_line = _side(wall_start, wall_end, start, margin) * _side(
+        wall_start, wall_end, end, margin
+    )
+    moves_line = _side(start, end, wall_start, margin) * _side(
+        start, end, wall_end, margin
+    )
     boxes_meet = jnp.all(
-        (jnp.minimum(start, end) <= jnp.maximum(wall_start, wall_end))
-        & (jnp.minimum(wall_start, wall_end) <= jnp.maximum(start, end))
+        (jnp.minimum(start, end) <= jnp.maximum(wall_start, wall_end) + margin)
+        & (jnp.minimum(wall_start, wall_end) - margin <= jnp.maximum(start, end))
     )
     return (walls_line <= 0) & (moves_line <= 0) & boxes_meet

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -191,3 +192,60 @@ def test_a_wall_through_the_origin_is_refused() -> None:
 
 def test_a_wall_on_a_line_through_the_origin_but_away_from_it_is_allowed() -> None:
     Point(walls=(((1.0, 1.0), (2.0, 2.0)),))
+
+
+TWO_WALLS = (*WALL, ((-0.25, -1.0), (-0.25, 1.0)))
+
+
+@pytest.mark.parametrize(
+    "num_open, right, left", [(0, 0.0, 0.0), (1, 0.5, 0.0), (2, 0.5, -0.5)]
+)
+def test_the_first_walls_are_open(
+    num_open: int, right: float, left: float, getkey: GetKey
+) -> None:
+    env = Point(step_size=0.5, walls=TWO_WALLS, num_open=num_open)
+    _, to_the_right = _walk(env, [[1, 0]], getkey())
+    _, to_the_left = _walk(env, [[-1, 0]], getkey())
+    np.testing.assert_array_equal(to_the_right, [[right, 0]])
+    np.testing.assert_array_equal(to_the_left, [[left, 0]])
+
+
+def test_walls_that_open_do_not_trace_again() -> None:
+    traces = []
+
+    @eqx.filter_jit
+    def x(env: Point) -> Float[Array, ""]:
+        traces.append(None)
+        key = jax.random.key(0)
+        state, _ = env.reset(key=key)
+        return env.step(state, jnp.array([1.0, 0.0]), key=key)[0].position[0]
+
+    assert x(Point(step_size=0.5, walls=TWO_WALLS)) == 0
+    assert x(Point(step_size=0.5, walls=TWO_WALLS, num_open=1)) == 0.5
+    assert x(Point(step_size=0.5, walls=TWO_WALLS, num_open=jnp.array(2))) == 0.5
+    assert len(traces) == 1
+
+
+def test_the_number_of_open_walls_can_be_mapped_over(getkey: GetKey) -> None:
+    envs = eqx.filter_vmap(lambda n: Point(walls=WALL, num_open=n))(jnp.arange(2))
+    state, _ = Point().reset(key=getkey())
+    key = getkey()
+
+    def position(env: Point) -> Float[Array, "2"]:
+        env = eqx.tree_at(lambda env: env.step_size, env, jnp.array(0.5))
+        return env.step(state, jnp.array([1.0, 0.0]), key=key)[0].position
+
+    positions = eqx.filter_vmap(position)(envs)
+    np.testing.assert_array_equal(positions, [[0, 0], [0.5, 0]])
+
+
+@pytest.mark.parametrize("num_open", [-1, 3])
+def test_more_or_fewer_open_walls_than_there_are_are_refused(num_open: int) -> None:
+    with pytest.raises(ValueError, match=rf"`num_open={num_open}`.*\[0, 2\]"):
+        Point(walls=TWO_WALLS, num_open=num_open)
+
+
+def test_a_number_of_open_walls_that_is_not_whole_is_refused() -> None:
+    half: Any = 0.5
+    with pytest.raises(ValueError, match=r"whole number.*0\.5"):
+        Point(walls=TWO_WALLS, num_open=half)

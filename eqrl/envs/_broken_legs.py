@@ -1,0 +1,60 @@
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ._disabled_actions import DisabledActions
+from ._make import make
+from ._time_limit import TimeLimit
+
+
+_LEGS = (1, 2, 3, 4)
+
+
+def ant_with_broken_legs(
+    legs: Sequence[int], *, backend: str | None = None, max_steps: int | None = None
+) -> DisabledActions[Any]:
+    """Brax's ant, of which some legs move with the rest but not by themselves.
+
+    Hip and ankle of a broken leg get no torque, whatever an agent chooses. Which legs
+    are broken is a leaf: ants with other broken legs share their compilations.
+
+    Legs are numbered as in brax's model, in which `hip_1` and `ankle_1` are the joints
+    of leg 1. Seen from above, with x to the right, the direction that brax rewards, and
+    y upwards, they lie counter-clockwise: leg 1 to the upper right, leg 2 to the upper
+    left, leg 3 to the lower left, leg 4 to the lower right. The elements of the action
+    are in another order: the first two are those of leg 4.
+
+    **Arguments:**
+
+    - `legs`: which are broken, of 1 to 4, maybe none.
+    - `backend`, `max_steps`: as in [`eqrl.envs.make`][].
+
+    **Returns:**
+
+    `make("brax/ant", ...)` within a [`eqrl.envs.DisabledActions`][].
+    """
+    wrong = [leg for leg in legs if leg not in _LEGS]
+    if wrong:
+        raise ValueError(f"`legs` names {wrong}, but an ant has the legs {_LEGS}.")
+    env = make("brax/ant", backend=backend, max_steps=max_steps)
+    elements = _elements_of_legs(env)
+    return DisabledActions(env, [index for leg in legs for index in elements[leg]])
+
+
+def _elements_of_legs(env: Any) -> dict[int, list[int]]:
+    """By leg, which elements of the action turn its joints."""
+    from ._brax import BraxEnv
+
+    assert isinstance(env, TimeLimit) and isinstance(env.env, BraxEnv)
+    environment: Any = env.env.environment
+    system = environment.sys
+    # A leg is the link `aux_1` and the nameless one that hangs on it.
+    thighs = {system.link_names.index(f"aux_{leg}"): leg for leg in _LEGS}
+    link_of_joint = np.asarray(system.dof_link())
+    legs: dict[int, list[int]] = {leg: [] for leg in thighs.values()}
+    for element, joint in enumerate(np.asarray(system.actuator.qd_id)):
+        link = int(link_of_joint[joint])
+        thigh = link if link in thighs else int(system.link_parents[link])
+        legs[thighs[thigh]].append(element)
+    return legs

@@ -1,0 +1,83 @@
+from collections.abc import Sequence
+from typing import Generic
+
+import jax.core
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from .._data import EnvSpec
+from ._base import AbstractEnv, EnvState, Outcome
+
+
+class DisabledActions(AbstractEnv[EnvState], Generic[EnvState]):
+    """An environment in which some elements of the action do nothing, like broken legs.
+
+    They reach the environment as 0, whatever an agent chooses; its transitions hold
+    what it chose. Which ones is a leaf, so others compile nothing.
+    """
+
+    env: AbstractEnv[EnvState]
+    disabled: Bool[Array, " act"]
+
+    def __init__(
+        self,
+        env: AbstractEnv[EnvState],
+        disabled: Bool[Array | np.ndarray, " act"]
+        | Int[Array | np.ndarray, " disabled"]
+        | Sequence[int],
+    ) -> None:
+        """**Arguments:**
+
+        - `env`: any environment.
+        - `disabled`: whether each element of the action does nothing, as an array of
+            bools; or the indices of those that do nothing, from 0, maybe none.
+        """
+        self.env = env
+        self.disabled = _mask(disabled, env.spec.action_size)
+
+    @property
+    def spec(self) -> EnvSpec:
+        return self.env.spec
+
+    def reset(self, *, key: PRNGKeyArray) -> tuple[EnvState, Float[Array, " obs"]]:
+        return self.env.reset(key=key)
+
+    def step(
+        self, state: EnvState, action: Float[Array, " act"], *, key: PRNGKeyArray
+    ) -> tuple[EnvState, Outcome]:
+        return self.env.step(state, jnp.where(self.disabled, 0.0, action), key=key)
+
+    def state_descriptor(self, state: EnvState) -> Float[Array, " descriptor"] | None:
+        return self.env.state_descriptor(state)
+
+
+def _mask(
+    disabled: Bool[Array | np.ndarray, "..."]
+    | Int[Array | np.ndarray, "..."]
+    | Sequence[int],
+    size: int,
+) -> Bool[Array, " act"]:
+    if len(disabled) == 0:
+        return jnp.zeros(size, bool)
+    given = jnp.asarray(disabled)
+    if given.dtype == bool:
+        if given.shape != (size,):
+            raise ValueError(
+                f"`disabled` has shape {given.shape}, but the environment's actions "
+                f"have {size} elements; give {size} bools, or indices of elements."
+            )
+        return given
+    if given.ndim != 1 or not jnp.issubdtype(given.dtype, jnp.integer):
+        raise ValueError(
+            f"`disabled` is of shape {given.shape} and type {given.dtype}; give the "
+            f"indices of elements of the action, or {size} bools."
+        )
+    if not isinstance(given, jax.core.Tracer):
+        wrong = [int(index) for index in given if not 0 <= index < size]
+        if wrong:
+            raise ValueError(
+                f"`disabled` names {wrong}, but the environment's actions have {size} "
+                f"elements, 0 to {size - 1}."
+            )
+    return jnp.zeros(size, bool).at[given].set(True)
