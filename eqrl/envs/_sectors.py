@@ -19,8 +19,9 @@ def sectors(
 
     The room is a regular polygon around the origin. Outside of each of its sides lies a
     sector, kept apart from its neighbors by walls that go outwards from the corners.
-    Sector j is centered on the angle `2 * pi * j / num_sectors`, counter-clockwise from
-    the x axis. The sides come first, in the order of the sectors, so that
+    Sector j lies between the angles `2 * pi * j / num_sectors` and `2 * pi * (j + 1) /
+    num_sectors`, counter-clockwise from the x axis: four of them are the quadrants. The
+    sides come first, in the order of the sectors, so that
     `Point(walls=eqrl.envs.sectors(4), num_open=2)` can enter sectors 0 and 1, and no
     other.
 
@@ -41,7 +42,7 @@ def sectors(
     """
     _check(num_sectors, radius)
     check_range("length", length, low=0, low_open=True)
-    angles = [(2 * j - 1) * math.pi / num_sectors for j in range(num_sectors)]
+    angles = [2 * math.pi * j / num_sectors for j in range(num_sectors)]
     corners = [_at(radius, angle) for angle in angles]
     ends = [_at(radius + length, angle) for angle in angles]
     # Walls that meet have a corner in common to the last bit, which leaves no gap.
@@ -70,7 +71,7 @@ def sector_of(
     ends of their walls.
     """
     _check(num_sectors, radius)
-    angles = [2 * math.pi * j / num_sectors for j in range(num_sectors)]
+    angles = [(2 * j + 1) * math.pi / num_sectors for j in range(num_sectors)]
     x, y = position[..., 0], position[..., 1]
     # How far each sector's direction leads to it: to the sector's side of the room,
     # `radius * cos(pi / num_sectors)`; and equally far on the line between two sectors.

@@ -16,20 +16,19 @@ from eqrl.envs._point import PointState
 GetKey = Callable[[], PRNGKeyArray]
 
 
-def test_four_sectors_are_a_square_and_its_diagonals() -> None:
-    # Corners at a radius of sqrt(2) are at 1 along both axes.
-    walls = sectors(4, radius=2**0.5, length=2**0.5)
+def test_four_sectors_are_the_quadrants() -> None:
+    walls = sectors(4, radius=1.0, length=2.0)
     sides = [
-        ((1, -1), (1, 1)),
-        ((1, 1), (-1, 1)),
-        ((-1, 1), (-1, -1)),
-        ((-1, -1), (1, -1)),
+        ((1, 0), (0, 1)),
+        ((0, 1), (-1, 0)),
+        ((-1, 0), (0, -1)),
+        ((0, -1), (1, 0)),
     ]
     outwards = [
-        ((1, -1), (2, -2)),
-        ((1, 1), (2, 2)),
-        ((-1, 1), (-2, 2)),
-        ((-1, -1), (-2, -2)),
+        ((1, 0), (3, 0)),
+        ((0, 1), (0, 3)),
+        ((-1, 0), (-3, 0)),
+        ((0, -1), (0, -3)),
     ]
     np.testing.assert_allclose(walls, [*sides, *outwards], atol=1e-12)
 
@@ -40,7 +39,7 @@ def test_the_middle_of_a_side_is_in_its_sectors_direction(num_sectors: int) -> N
     assert len(walls) == 2 * num_sectors
     middles = walls[:num_sectors].mean(axis=1)
     angles = np.arctan2(middles[:, 1], middles[:, 0]) % (2 * np.pi)
-    expected = 2 * np.pi * np.arange(num_sectors) / num_sectors
+    expected = 2 * np.pi * (np.arange(num_sectors) + 0.5) / num_sectors
     np.testing.assert_allclose(np.cos(angles - expected), 1)
 
 
@@ -81,30 +80,30 @@ def test_a_room_without_extent_is_refused() -> None:
     "position, expected",
     [
         ((0, 0), -1),
-        ((0.99, 0.99), -1),
-        ((1.01, 0), 0),
-        ((0, 1.01), 1),
-        ((-1.01, 0), 2),
-        ((0, -1.01), 3),
-        ((5, 4.9), 0),
-        ((4.9, 5), 1),
-        ((5, -4.9), 0),
-        ((4.9, -5), 3),
-        ((100, 0), 0),
+        ((0.49, 0.49), -1),
+        ((0.51, 0.51), 0),
+        ((-0.51, 0.51), 1),
+        ((-0.51, -0.51), 2),
+        ((0.51, -0.51), 3),
+        ((5, 0.1), 0),
+        ((0.1, 5), 0),
+        ((-0.1, 5), 1),
+        ((5, -0.1), 3),
+        ((100, 100), 0),
     ],
 )
 def test_the_sector_of_a_position(position: tuple[float, float], expected: int) -> None:
-    # The room is the square from -1 to 1.
-    assert sector_of(jnp.array(position, float), radius=2**0.5) == expected
+    # The room is the square with corners at 1 on both axes.
+    assert sector_of(jnp.array(position, float), radius=1.0) == expected
 
 
 def test_the_sides_of_the_room_belong_to_it() -> None:
-    sides = jnp.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [1.0, 1.0]])
-    np.testing.assert_array_equal(sector_of(sides, radius=2**0.5), [-1] * 4)
+    sides = jnp.array([[0.5, 0.5], [-0.5, 0.5], [-0.25, -0.75]])
+    np.testing.assert_array_equal(sector_of(sides, radius=1.0), [-1] * 3)
 
 
 def test_the_line_between_two_sectors_belongs_to_the_lower() -> None:
-    assert sector_of(jnp.array([2.0, 2.0])) == 0
+    assert sector_of(jnp.array([0.0, 2.0])) == 0
 
 
 @pytest.mark.parametrize("num_sectors", [3, 4, 7])
@@ -114,8 +113,8 @@ def test_sectors_are_told_by_the_angle(num_sectors: int, getkey: GetKey) -> None
     distances = np.asarray(jr.uniform(radius_key, (6, 50), maxval=2.0))
     positions = distances[..., None] * np.stack([np.cos(angles), np.sin(angles)], -1)
     width = 2 * np.pi / num_sectors
-    expected = np.round(angles / width) % num_sectors
-    from_center = angles - np.round(angles / width) * width
+    expected = np.floor(angles / width)
+    from_center = angles - (expected + 0.5) * width
     inside = distances * np.cos(from_center) <= 0.5 * np.cos(width / 2)
     given = sector_of(jnp.asarray(positions), num_sectors)
     np.testing.assert_array_equal(given, np.where(inside, -1, expected))
@@ -172,7 +171,7 @@ def test_a_random_walk_enters_open_sectors_only(
 
 def test_a_walk_within_a_closed_sector_stays_there(getkey: GetKey) -> None:
     env = Point(walls=sectors(4, radius=0.2), num_open=2)
-    start = jnp.array([-0.15, 0.0])
+    start = jnp.array([-0.15, -0.15])
     assert sector_of(start, radius=0.2) == 2
     positions = _walks(env, start, _random_actions(getkey()))
     np.testing.assert_array_equal(sector_of(positions, radius=0.2), 2)
