@@ -117,13 +117,16 @@ class TestAct:
         np.testing.assert_allclose(extras.trajectory.action, 0.5)
 
     def test_switches_are_drawn_as_likely_as_they_are(self, getkey: GetKey) -> None:
-        # The advantage is 0.7 at a temperature of 1: e^0.7 / (1 + e^0.7) = 0.668.
+        # The advantage is 0.7 at a temperature of 0.5: e^1.4 / (1 + e^1.4) = 0.802.
         agent = make_agent()
         state = make_state(agent, output=0.5, likes=0.5, strength=1.0)
+        state = eqx.tree_at(
+            lambda state: state.log_temperatures.switch, state, jnp.log(0.5)
+        )
         _, _, extras = act(
             agent, state, on(agent, -0.2, 1), mode="sample", key=getkey()
         )
-        assert abs(float(extras.switch.mean()) - 0.668) < 0.08
+        assert abs(float(extras.switch.mean()) - 0.802) < 0.07
 
     def test_an_advantage_is_clipped(self, getkey: GetKey) -> None:
         agent = make_agent(advantage_clip=(-1.0, 0.0))
@@ -345,6 +348,25 @@ def test_the_mean_length_of_repeats_is_that_of_what_was_collected(
     for _ in range(10):
         state = agent.observe(state, row)
     np.testing.assert_allclose(state.repeats.length(), 2.0, rtol=1e-5)
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_histograms_are_among_the_metrics_where_asked_for(
+    debug: bool, getkey: GetKey
+) -> None:
+    agent, env = taac(window_length=1, debug=debug), Drift()
+
+    def first_metrics(key: PRNGKeyArray) -> eqrl.Metrics:
+        keys = jr.split(key, 4)
+        state = agent.init(env.spec, key=keys[0])
+        actors = eqrl.start(agent, state, env, num_envs=2, key=keys[1])
+        _, row = eqrl.interact(agent, state, env, actors, mode="sample", key=keys[2])
+        return agent.update(state, row, step=jnp.asarray(0), key=keys[3])[1]
+
+    names = [
+        name for name in jax.eval_shape(first_metrics, getkey()) if "_histo" in name
+    ]
+    assert len(names) == (20 if debug else 0)
 
 
 def test_histograms_are_shares() -> None:
