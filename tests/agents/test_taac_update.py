@@ -15,6 +15,7 @@ import pytest
 from jaxtyping import Array, Float, PRNGKeyArray
 
 import eqrl
+from eqrl.losses import taac_actor_loss, taac_next_value
 from tests.toy import make_linear_gaussian
 
 from . import taac_restated as restated
@@ -254,3 +255,60 @@ def test_an_update_is_as_restated_in_numpy(
             close(metrics[metric], value)
         else:
             np.testing.assert_allclose(metrics[metric], value, rtol=1e-4, atol=1e-4)
+
+
+def gradients(agent: eqrl.TAAC, of: str) -> dict[str, list[Array]]:
+    """Of one loss, in everything it is given that is learnt."""
+    state_key, batch_key, key = jr.split(jr.key(0), 3)
+    spec = eqrl.EnvSpec(OBSERVATION_SIZE, ACTION_SIZE)
+    state = agent.init(spec, key=state_key)
+    ends = switches = jnp.zeros(())
+    windows = random_windows(agent, None, ends, switches, key=batch_key)
+    batch = jax.tree.map(lambda x: x[:, 0], windows)
+    learnt = {
+        "actor": state.actor,
+        "critics": state.critics,
+        "targets": state.target_critics,
+        "switch": state.log_temperatures.switch,
+    }
+
+    def actor_loss(learnt: dict[str, Any]) -> Array:
+        return taac_actor_loss(
+            learnt["actor"],
+            learnt["critics"],
+            batch.observation,
+            batch.extras.previous,
+            0.5,
+            jnp.exp(learnt["switch"]),
+            agent.trajectory,
+            key=key,
+        )[0]
+
+    def next_value(learnt: dict[str, Any]) -> Array:
+        value, _ = taac_next_value(
+            learnt["actor"],
+            learnt["critics"],
+            learnt["targets"],
+            batch.next_observation,
+            batch.extras.trajectory,
+            jnp.exp(learnt["switch"]),
+            agent.trajectory,
+            key=key,
+        )
+        return jnp.sum(value)
+
+    loss = {"actor": actor_loss, "value": next_value}[of]
+    found = eqx.filter_jit(eqx.filter_grad(loss))(learnt)
+    return {name: jax.tree.leaves(part) for name, part in found.items()}
+
+
+def test_the_actors_loss_differentiates_the_actor_alone() -> None:
+    found = gradients(AGENTS["constant"][0], "actor")
+    assert all(np.any(leaf != 0) for leaf in found.pop("actor"))
+    for leaf in jax.tree.leaves(found):
+        np.testing.assert_array_equal(leaf, np.zeros_like(leaf))
+
+
+def test_the_value_of_a_state_passes_no_gradient() -> None:
+    for leaf in jax.tree.leaves(gradients(AGENTS["constant"][0], "value")):
+        np.testing.assert_array_equal(leaf, np.zeros_like(leaf))
