@@ -26,6 +26,7 @@ from .taac_checks import (
     check_choice,
     check_each,
     check_faithful,
+    check_reward_weights,
     check_rewards,
     check_td_loss,
     check_trajectory,
@@ -139,7 +140,7 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
         for name in ("actor_lr", "critic_lr", "temperature_lr"):
             check_range(name, getattr(self, name), low=0)
         check_each("discount", self.discount, low=0, high=1)
-        check_each("reward_weights", self.reward_weights, optional=True)
+        check_reward_weights(self.reward_weights)
         check_range("target_step_size", self.target_step_size, low=0, high=1)
         check_range(
             "initial_temperature", self.initial_temperature, low=0, low_open=True

@@ -28,11 +28,23 @@ def check_each(
     *,
     low: float | int = -math.inf,
     high: float | int = math.inf,
-    optional: bool = False,
 ) -> None:
     """As `check_range`, of one number or of each of several."""
     for number in value if isinstance(value, tuple) else (value,):
-        check_range(name, number, low=low, high=high, optional=optional)
+        check_range(name, number, low=low, high=high)
+
+
+def check_reward_weights(reward_weights: Any) -> None:
+    """Raises a `ValueError` unless there are several numbers, or none."""
+    if reward_weights is None:
+        return
+    if not isinstance(reward_weights, tuple):
+        raise ValueError(
+            f"`reward_weights={reward_weights}` must be a tuple, with one number for "
+            "each dimension of a vector of rewards. Leave it None where the reward is "
+            "a scalar."
+        )
+    check_each("reward_weights", reward_weights)
 
 
 def check_faithful(faithful: bool, bootstrap: str) -> None:
@@ -53,14 +65,18 @@ def check_trajectory(trajectory: Any) -> None:
         )
 
 
-def check_advantage_clip(advantage_clip: tuple[FloatLike, ...] | None) -> None:
+def check_advantage_clip(advantage_clip: Any) -> None:
     """Raises a `ValueError` unless there are two bounds in order, or none."""
     if advantage_clip is None:
         return
     if not isinstance(advantage_clip, tuple) or len(advantage_clip) != 2:
+        is_tuple = isinstance(advantage_clip, tuple)
+        given = (
+            f"has {len(advantage_clip)} numbers" if is_tuple else f"is {advantage_clip}"
+        )
         raise ValueError(
-            "`advantage_clip` must be two numbers, the least and the greatest "
-            "advantage of switching, or None."
+            f"`advantage_clip` {given}, but must be a tuple of two numbers, the least "
+            "and the greatest advantage of switching, or None."
         )
     check_each("advantage_clip", advantage_clip)
     if any(isinstance(bound, jax.core.Tracer) for bound in advantage_clip):
@@ -90,11 +106,15 @@ def check_rewards(
     spec: EnvSpec,
 ) -> None:
     """Raises a `ValueError` where these do not fit the environment's reward."""
-    for name, value in (("discount", discount), ("reward_weights", reward_weights)):
+    for name, value, otherwise in (
+        ("discount", discount, "a single number"),
+        ("reward_weights", reward_weights, "None"),
+    ):
         if isinstance(value, tuple) and len(value) != spec.reward_size:
-            rewards = "a scalar" if spec.reward_size is None else "another vector"
+            size = spec.reward_size
+            reward = "is a scalar" if size is None else f"has {size} dimensions"
             raise ValueError(
-                f"`{name}` has {len(value)} numbers, but `spec.reward_size="
-                f"{spec.reward_size}`: the reward is {rewards}. Give one number for "
-                "each dimension of the reward, or none."
+                f"`{name}` has {len(value)} numbers, but `spec.reward_size={size}`: "
+                f"the reward {reward}. Give one for each dimension of a vector of "
+                f"rewards, or {otherwise}."
             )

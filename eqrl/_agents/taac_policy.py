@@ -46,7 +46,8 @@ TAACExtras.__init__.__doc__ = """**Arguments:**
 
 - `previous`: the trajectory on which the step began.
 - `trajectory`: the one it left behind, whose action was done.
-- `switch`: whether it was decided to begin a new one.
+- `switch`: whether it began a new one, also where `max_repeat_steps` forced it to; of a
+    faithful `TAAC`, whether that was decided.
 - `repeats`: steps taken on it, this one included; 1 where it is the first.
 """
 

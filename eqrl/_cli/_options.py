@@ -11,7 +11,7 @@ import tyro
 
 
 def options_of(module: type[eqx.Module], defaults: Mapping[str, Any]) -> type:
-    """A dataclass of the numbers and switches among a module's fields.
+    """A dataclass of the numbers, words and switches among a module's fields.
 
     **Arguments:**
 
@@ -34,7 +34,7 @@ def options_of(module: type[eqx.Module], defaults: Mapping[str, Any]) -> type:
 
 def _option_type(annotation: Any) -> Any:
     """What is given for a field on the command line; `None` where nothing can be."""
-    if annotation in (bool, int, float):
+    if annotation in (bool, int, float, str, int | None):
         return annotation
     alternatives = get_args(annotation)
     # `FloatLike`, of which the array is for those who write Python.

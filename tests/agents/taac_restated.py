@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.random as jr
 import numpy as np
+import optax
 from jaxtyping import Array, PRNGKeyArray
 
 from eqrl import (
@@ -132,6 +133,16 @@ def least(values: np.ndarray, weights: np.ndarray, faithful: bool) -> np.ndarray
     return np.array(result)
 
 
+def critic_loss(td_loss: Any, error: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of each error, and its derivative."""
+    if td_loss is optax.squared_error:
+        return error**2, 2 * error
+    assert td_loss is optax.huber_loss
+    size = np.abs(error)
+    loss = np.where(size <= 1, error**2 / 2, size - 1 / 2)
+    return loss, np.clip(error, -1, 1)
+
+
 def total(values: np.ndarray, weights: np.ndarray) -> float:
     return float(weights @ least(values, weights, False))
 
@@ -255,7 +266,7 @@ def update(
             for weight, bias in actor.embeddings
         ],
     }
-    critic_loss = actor_loss = 0.0
+    critics_loss = actor_loss = 0.0
     entropies, switch_entropies, keeps, advantages = [], [], [], []
     scale = time / (time + 1) if agent.faithful else 1.0
     for window in range(num_windows):
@@ -263,9 +274,11 @@ def update(
             seen = observation[window, row]
             parts = tuple(part[window, row] for part in reached)
             value = critics.values(seen, parts)
-            error = value - result["target"][window, row]
-            critic_loss += scale * np.sum(error**2) / num_rewards / size
-            slope = scale * 2 * error / num_rewards / size * 2 * (1 - (value / 2) ** 2)
+            loss, slope = critic_loss(
+                agent.td_loss, value - result["target"][window, row]
+            )
+            critics_loss += scale * np.sum(loss) / num_rewards / size
+            slope = scale * slope / num_rewards / size * 2 * (1 - (value / 2) ** 2)
             gradient["observation_weight"] += slope[:, :, None] * seen
             gradient["trajectory_weight"] += slope[:, :, None] * np.concatenate(parts)
             gradient["bias"] += slope
@@ -327,7 +340,7 @@ def update(
     result["gradient"] = gradient
     result["excess"], result["switch_excess"] = excess, switch_excess
     result["metrics"] = {
-        "critic_loss": critic_loss,
+        "critic_loss": critics_loss,
         "actor_loss": actor_loss,
         "temperature_loss": math.log(temperature) * excess
         + math.log(switch_temperature) * switch_excess,

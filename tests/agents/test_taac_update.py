@@ -15,6 +15,7 @@ import pytest
 from jaxtyping import Array, Float, PRNGKeyArray
 
 import eqrl
+from eqrl.losses import taac_actor_loss, taac_next_value
 from tests.toy import make_linear_gaussian
 
 from . import taac_restated as restated
@@ -59,12 +60,12 @@ def make_tanh_critic(
 
 
 def small(**options: Any) -> eqrl.TAAC:
-    """Moves by its gradients, as they are."""
+    """Moves by its gradients, times rates that differ."""
     options = {
         "window_length": 4,
         "actor_lr": 1.0,
-        "critic_lr": 1.0,
-        "temperature_lr": 1.0,
+        "critic_lr": 0.5,
+        "temperature_lr": 2.0,
         "discount": 0.9,
         "target_step_size": 0.25,
         "initial_temperature": 0.5,
@@ -105,7 +106,10 @@ AGENTS = {
         2,
     ),
     "one step, vector": (small(target="one_step"), 2),
-    "multi step": (small(target="multi_step"), None),
+    "multi step, Huber": (
+        small(target="multi_step", td_loss=optax.huber_loss),
+        None,
+    ),
 }
 
 
@@ -224,7 +228,7 @@ def test_an_update_is_as_restated_in_numpy(
 
     for field in ("observation_weight", "trajectory_weight", "bias"):
         before = getattr(state.critics, field)
-        moved = before - gradient[field].reshape(before.shape)
+        moved = before - 0.5 * gradient[field].reshape(before.shape)
         close(getattr(after.critics, field), moved)
         target = getattr(state.target_critics, field)
         close(getattr(after.target_critics, field), 0.25 * moved + 0.75 * target)
@@ -242,13 +246,69 @@ def test_an_update_is_as_restated_in_numpy(
         close(new.weight, old.weight - weight)
         close(new.bias, old.bias - bias)
     temperatures = state.log_temperatures
-    close(after.log_temperatures.action, temperatures.action - expected["excess"])
-    close(
-        after.log_temperatures.switch, temperatures.switch - expected["switch_excess"]
-    )
+    for part, excess in (("action", "excess"), ("switch", "switch_excess")):
+        before = getattr(temperatures, part)
+        close(getattr(after.log_temperatures, part), before - 2 * expected[excess])
     assert set(metrics) == set(expected["metrics"])
     for metric, value in expected["metrics"].items():
         if not metric.startswith("explained"):
             close(metrics[metric], value)
         else:
             np.testing.assert_allclose(metrics[metric], value, rtol=1e-4, atol=1e-4)
+
+
+def gradients(agent: eqrl.TAAC, of: str) -> dict[str, list[Array]]:
+    """Of one loss, in everything it is given that is learnt."""
+    state_key, batch_key, key = jr.split(jr.key(0), 3)
+    spec = eqrl.EnvSpec(OBSERVATION_SIZE, ACTION_SIZE)
+    state = agent.init(spec, key=state_key)
+    ends = switches = jnp.zeros(())
+    windows = random_windows(agent, None, ends, switches, key=batch_key)
+    batch = jax.tree.map(lambda x: x[:, 0], windows)
+    learnt = {
+        "actor": state.actor,
+        "critics": state.critics,
+        "targets": state.target_critics,
+        "switch": state.log_temperatures.switch,
+    }
+
+    def actor_loss(learnt: dict[str, Any]) -> Array:
+        return taac_actor_loss(
+            learnt["actor"],
+            learnt["critics"],
+            batch.observation,
+            batch.extras.previous,
+            0.5,
+            jnp.exp(learnt["switch"]),
+            agent.trajectory,
+            key=key,
+        )[0]
+
+    def next_value(learnt: dict[str, Any]) -> Array:
+        value, _ = taac_next_value(
+            learnt["actor"],
+            learnt["critics"],
+            learnt["targets"],
+            batch.next_observation,
+            batch.extras.trajectory,
+            jnp.exp(learnt["switch"]),
+            agent.trajectory,
+            key=key,
+        )
+        return jnp.sum(value)
+
+    loss = {"actor": actor_loss, "value": next_value}[of]
+    found = eqx.filter_jit(eqx.filter_grad(loss))(learnt)
+    return {name: jax.tree.leaves(part) for name, part in found.items()}
+
+
+def test_the_actors_loss_differentiates_the_actor_alone() -> None:
+    found = gradients(AGENTS["constant"][0], "actor")
+    assert all(np.any(leaf != 0) for leaf in found.pop("actor"))
+    for leaf in jax.tree.leaves(found):
+        np.testing.assert_array_equal(leaf, np.zeros_like(leaf))
+
+
+def test_the_value_of_a_state_passes_no_gradient() -> None:
+    for leaf in jax.tree.leaves(gradients(AGENTS["constant"][0], "value")):
+        np.testing.assert_array_equal(leaf, np.zeros_like(leaf))
