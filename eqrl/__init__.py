@@ -89,6 +89,14 @@ from ._rewards import (
     DiscriminatorState as DiscriminatorState,
 )
 from ._run import load_run as load_run
+from ._skill_distances import (
+    coverage as coverage,
+    hausdorff_distance as hausdorff_distance,
+    nearest_distance as nearest_distance,
+    pairwise_hausdorff as pairwise_hausdorff,
+    terminal_descriptors as terminal_descriptors,
+    union_hausdorff as union_hausdorff,
+)
 from ._skill_priors import (
     AbstractSkillPrior as AbstractSkillPrior,
     EvenOneHotSkills as EvenOneHotSkills,
