@@ -106,6 +106,7 @@ from ._skill_priors import (
     SkillExtras as SkillExtras,
     SphereSkills as SphereSkills,
 )
+from ._skill_trajectories import SkillTrajectories as SkillTrajectories
 from ._stacked import Stacked as Stacked
 from ._train import (
     NonFiniteError as NonFiniteError,
