@@ -91,6 +91,14 @@ from ._rewards import (
     IncrementalState as IncrementalState,
 )
 from ._run import load_run as load_run
+from ._skill_distances import (
+    coverage as coverage,
+    hausdorff_distance as hausdorff_distance,
+    nearest_distance as nearest_distance,
+    pairwise_hausdorff as pairwise_hausdorff,
+    terminal_descriptors as terminal_descriptors,
+    union_hausdorff as union_hausdorff,
+)
 from ._skill_priors import (
     AbstractSkillPrior as AbstractSkillPrior,
     EvenOneHotSkills as EvenOneHotSkills,
@@ -100,6 +108,9 @@ from ._skill_priors import (
     SkillExtras as SkillExtras,
     SphereSkills as SphereSkills,
 )
+from ._skill_trajectories import SkillTrajectories as SkillTrajectories
+from ._stacked import Stacked as Stacked
+from ._train import (
 from ._skills import (
     Skills as Skills,
     SkillTraining as SkillTraining,

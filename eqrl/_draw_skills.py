@@ -4,11 +4,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from ._evaluate_skills import SkillEvaluation
+from ._skill_trajectories import SkillTrajectories
 
 
 def draw_skills(
     path: str | os.PathLike[str],
-    evaluation: SkillEvaluation,
+    evaluation: SkillEvaluation | SkillTrajectories,
     *,
     dimensions: tuple[int, ...] = (0, 1),
     title: str = "",
@@ -16,12 +17,14 @@ def draw_skills(
     """Draws where each skill went, in the space of descriptors, as a PNG.
 
     Every episode is a line from its first state to its last, which has a dot; every
-    skill has a color. Skills in the plane are colored by their direction.
+    skill has a color. Skills in the plane are colored by their direction, all others
+    by their number.
 
     **Arguments:**
 
     - `path`: where to.
-    - `evaluation`: from `evaluate_skills`.
+    - `evaluation`: from `evaluate_skills`; or trajectories alone, which are colored by
+        number.
     - `dimensions`: which two elements of the descriptor to draw, or the one to draw
         over the steps. Descriptors of one element are drawn over the steps.
     - `title`: above the axes.
@@ -38,7 +41,7 @@ def draw_skills(
     if size == 1:
         dimensions = (0,)
     _check_dimensions(dimensions, size)
-    colors = _colors(np.asarray(evaluation.skills))
+    colors = _colors(evaluation)
     figure = Figure(figsize=(6.4, 5.4), layout="constrained")
     axes = figure.add_subplot()
     for skill, color in enumerate(colors):
@@ -81,17 +84,26 @@ def _check_dimensions(dimensions: tuple[int, ...], size: int) -> None:
         )
 
 
-def _colors(skills: np.ndarray) -> list[tuple[float, float, float]]:
-    from matplotlib import colormaps
+def _colors(
+    evaluation: SkillEvaluation | SkillTrajectories,
+) -> list[tuple[float, float, float]]:
     from matplotlib.colors import hsv_to_rgb
 
-    if skills.shape[1] == 2 and not set(np.unique(skills)) <= {0.0, 1.0}:
-        angles = np.arctan2(skills[:, 1], skills[:, 0])
-        hues = (angles / (2 * np.pi)) % 1
-        return [_rgb(hsv_to_rgb((hue, 0.9, 0.8))) for hue in hues]
-    if len(skills) <= 10:
-        return [_rgb(colormaps["tab10"](index)) for index in range(len(skills))]
-    return [_rgb(colormaps["turbo"](x)) for x in np.linspace(0.03, 0.97, len(skills))]
+    if isinstance(evaluation, SkillEvaluation):
+        skills = np.asarray(evaluation.skills)
+        if skills.shape[1] == 2 and not set(np.unique(skills)) <= {0.0, 1.0}:
+            angles = np.arctan2(skills[:, 1], skills[:, 0])
+            hues = (angles / (2 * np.pi)) % 1
+            return [_rgb(hsv_to_rgb((hue, 0.9, 0.8))) for hue in hues]
+    return _numbered_colors(evaluation.mask.shape[0])
+
+
+def _numbered_colors(num_skills: int) -> list[tuple[float, float, float]]:
+    from matplotlib import colormaps
+
+    if num_skills <= 10:
+        return [_rgb(colormaps["tab10"](index)) for index in range(num_skills)]
+    return [_rgb(colormaps["turbo"](x)) for x in np.linspace(0.03, 0.97, num_skills)]
 
 
 def _rgb(color: Sequence[float] | np.ndarray) -> tuple[float, float, float]:

@@ -27,7 +27,7 @@ _ORDER = (
     ("_custom_types", "_display", "_interrupt", "_replacing", "_stacked"),
     ("_data", "_tree", "_ranges", "_control_flow", "_averages"),
     ("nn",),
-    ("losses", "_skill_priors"),
+    ("losses", "_skill_distances", "_skill_priors", "_skill_trajectories"),
     ("_rewards",),
     ("_agents", "envs"),
     ("_replay",),

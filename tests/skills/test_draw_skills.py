@@ -104,3 +104,22 @@ def test_elements_that_are_not_there_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match="elements of a descriptor, 0 to 1"):
         eqrl.draw_skills(tmp_path / "skills.png", evaluation(), dimensions=dimensions)
+
+
+@pytest.mark.parametrize("num_skills", [2, 12])
+def test_trajectories_alone_are_drawn_like_one_hot_skills(
+    num_skills: int, drawn: list[tuple[Any, Any, Any]], tmp_path: Path
+) -> None:
+    whole = evaluation(num_skills=num_skills)
+    eqrl.draw_skills(tmp_path / "whole.png", whole)
+    trajectories = eqrl.SkillTrajectories(
+        descriptors=whole.descriptors, mask=whole.mask
+    )
+    eqrl.draw_skills(tmp_path / "trajectories.png", trajectories)
+    assert len(drawn) == 4 * num_skills
+    for first, second in zip(drawn, drawn[2 * num_skills :], strict=False):
+        np.testing.assert_array_equal(first[0], second[0])
+        np.testing.assert_array_equal(first[1], second[1])
+        assert first[2] == second[2]
+    pictures = [tmp_path / "whole.png", tmp_path / "trajectories.png"]
+    assert pictures[0].read_bytes() == pictures[1].read_bytes()

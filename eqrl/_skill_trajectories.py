@@ -1,0 +1,17 @@
+import equinox as eqx
+from jaxtyping import Array, Bool, Float
+
+
+class SkillTrajectories(eqx.Module):
+    """Where episodes with each of a number of skills went, whatever a skill is."""
+
+    descriptors: Float[Array, "skills episodes time descriptor"]
+    mask: Bool[Array, "skills episodes time"]
+
+
+SkillTrajectories.__init__.__doc__ = """**Arguments:**
+
+- `descriptors`: of the state that each step reached, such as the transitions'
+    `next_state_descriptor`.
+- `mask`: which steps are within the episode; elsewhere nothing means anything.
+"""
