@@ -109,8 +109,6 @@ from ._skill_priors import (
     SphereSkills as SphereSkills,
 )
 from ._skill_trajectories import SkillTrajectories as SkillTrajectories
-from ._stacked import Stacked as Stacked
-from ._train import (
 from ._skills import (
     Skills as Skills,
     SkillTraining as SkillTraining,
@@ -118,6 +116,7 @@ from ._skills import (
     load_skill as load_skill,
     load_skills as load_skills,
     pick_skill as pick_skill,
+    play_skills as play_skills,
     save_skills as save_skills,
 )
 from ._solution import (

@@ -243,17 +243,23 @@ class Incremental(AbstractReward[IncrementalState]):
         self, transitions: Transition[Any]
     ) -> Float[Array, "*batch descriptor"]:
         """What the sets hold of transitions, with any leading axes."""
-        reached = describe(
-            self.descriptor,
-            transitions.next_observation,
-            transitions.next_state_descriptor,
-        )
+        reached = self.descriptors(transitions)
         if self.feature == "next_state":
             return reached
         left = describe(
             self.descriptor, transitions.observation, transitions.state_descriptor
         )
         return reached - left
+
+    def descriptors(
+        self, transitions: Transition[Any]
+    ) -> Float[Array, "*batch descriptor"]:
+        """What is seen of the states that transitions, with any axes, reached."""
+        return describe(
+            self.descriptor,
+            transitions.next_observation,
+            transitions.next_state_descriptor,
+        )
 
     def without_past(self, state: IncrementalState) -> IncrementalState:
         """The set of past features emptied."""

@@ -4,6 +4,7 @@ from .library import (
     SkillTraining as SkillTraining,
     pick_skill as pick_skill,
 )
+from .play import play_skills as play_skills
 from .store import (
     load_skill as load_skill,
     load_skills as load_skills,
