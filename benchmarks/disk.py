@@ -1,0 +1,184 @@
+"""How different skills are that are learnt one after another on a point in the plane.
+
+Hidden layers of 64 and 64, batches of 128, learning rates of 1e-3, initial temperatures
+of 0.1, one environment, 60 random steps and 5 collected episodes a skill. Skills are
+shown greedily. Run it as `nox -s benchmarks -- disk`; `--pictures FOLDER` draws where
+they go.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax.random as jr
+
+import eqrl
+from eqrl.envs import Point, sector_of, sectors
+
+
+HIDDEN_SIZES = (64, 64)
+NUM_SKILLS = 5
+ENV = Point(max_steps=20)
+# A small room: a walk to and fro in it would be as new and as consistent as one
+# straight away.
+RADIUS = 0.2
+WALLS = sectors(4, radius=RADIUS)
+
+
+def make_sac() -> eqrl.SAC:
+    return eqrl.SAC(
+        actor_lr=1e-3,
+        critic_lr=1e-3,
+        temperature_lr=1e-3,
+        initial_temperature=0.1,
+        make_actor=eqrl.nn.Gaussian(HIDDEN_SIZES),
+        make_critic=eqrl.nn.Critic(HIDDEN_SIZES),
+    )
+
+
+def learn(
+    world: Any, *, steps: int, num_skills: int, seed: int, **options: Any
+) -> tuple[eqrl.Intrinsic[Any, Any, Any, Any], eqrl.Skills[Any]]:
+    """Skills one after another; options are those of the reward, and `replay`."""
+    replay = options.pop("replay", None)
+    agent = eqrl.Intrinsic(make_sac(), eqrl.Incremental(**options))
+    skills = eqrl.learn_skills(
+        agent,
+        world,
+        eqrl.Trainer(batch_size=128, warmup_steps=60),
+        num_skills=num_skills,
+        num_steps=steps,
+        num_collected_episodes=5,
+        replay=replay,
+        key=jr.key(seed),
+    )
+    return agent, skills
+
+
+def ends_of(trajectories: Any) -> Any:
+    return eqrl.terminal_descriptors(trajectories.descriptors, trajectories.mask)
+
+
+def disk(seed: int, steps: int = 600, **options: Any) -> Any:
+    """Where the skills of a still world go."""
+    agent, skills = learn(
+        ENV, steps=steps, num_skills=NUM_SKILLS, seed=seed, **options
+    )
+    return eqrl.play_skills(agent, skills, ENV, num_episodes=1, key=jr.key(0))
+
+
+def diayn(seed: int, steps: int) -> Any:
+    """Where the same number of skills goes that are learnt all at once."""
+    agent = eqrl.diayn(
+        make_sac(),
+        NUM_SKILLS,
+        lr=1e-3,
+        make_network=eqrl.nn.CategoricalDiscriminator(HIDDEN_SIZES),
+    )
+    solution = eqrl.train(
+        agent,
+        ENV,
+        eqrl.Trainer(batch_size=128, warmup_steps=60),
+        num_steps=steps,
+        key=jr.key(seed),
+    )
+    return eqrl.evaluate_skills(
+        agent, solution.state, ENV, num_episodes=1, key=jr.key(0)
+    )
+
+
+def corners(seeds: list[int], pictures: Path | None) -> None:
+    """Distances between the ends of five skills, of the defaults and otherwise."""
+    variants: dict[str, dict[str, Any]] = {
+        "defaults": {},
+        "batch_mean, replay cleared": {
+            "normalization": "batch_mean",
+            "replay": "clear",
+        },
+        "replay kept": {"replay": "keep"},
+        "replay cleared": {"replay": "clear"},
+        "next_state": {"feature": "next_state"},
+        "no normalization": {"normalization": "none"},
+        "released": {"mode": "released"},
+        "pseudocode": {"mode": "pseudocode"},
+    }
+    print("| variant | mean distance of pairs | to the nearest | minutes |")
+    print("|---|---|---|---|")
+    for name, options in variants.items():
+        begin = time.perf_counter()
+        results = [disk(seed, **options) for seed in seeds]
+        pairs = [float(eqrl.pairwise_hausdorff(ends_of(each))) for each in results]
+        nearest = [float(eqrl.nearest_distance(ends_of(each))) for each in results]
+        minutes = (time.perf_counter() - begin) / 60
+        print(
+            f"| {name} | {listed(pairs)} | {listed(nearest)} | {minutes:.1f} |",
+            flush=True,
+        )
+        if pictures is not None and name == "defaults":
+            eqrl.draw_skills(pictures / "disk.png", results[0])
+
+
+def against_diayn(seeds: list[int], pictures: Path | None) -> None:
+    """How far each skill is from the union of the others, for equal steps."""
+    del pictures
+    print("| steps | DISk | mean | DIAYN | mean |")
+    print("|---|---|---|---|---|")
+    for steps in (3_000, 40_000):
+        rows = []
+        for results in (
+            [disk(seed, steps // NUM_SKILLS) for seed in seeds],
+            [diayn(seed, steps) for seed in seeds],
+        ):
+            apart = [float(eqrl.union_hausdorff(ends_of(each))) for each in results]
+            rows.append(f"{listed(apart)} | {statistics.mean(apart):.2f}")
+        print(f"| {steps:,} | {rows[0]} | {rows[1]} |", flush=True)
+
+
+def opening_world(skill: int) -> Point:
+    return Point(max_steps=20, walls=WALLS, num_open=skill)
+
+
+def opening(seeds: list[int], pictures: Path | None) -> None:
+    """In which sector each skill ends, where one more opens before each."""
+    print("| seed | sectors in which skills 0 to 4 end (-1: the room) |")
+    print("|---|---|")
+    for seed in seeds:
+        agent, skills = learn(opening_world, steps=1_200, num_skills=5, seed=seed)
+        played = eqrl.play_skills(
+            agent, skills, opening_world(4), num_episodes=1, key=jr.key(0)
+        )
+        where = sector_of(ends_of(played)[:, 0], radius=RADIUS)
+        print(f"| {seed} | {', '.join(str(int(each)) for each in where)} |", flush=True)
+        if pictures is not None and seed == seeds[0]:
+            eqrl.draw_skills(pictures / "opening.png", played)
+
+
+TASKS: dict[str, Callable[[list[int], Path | None], None]] = {
+    "corners": corners,
+    "against-diayn": against_diayn,
+    "opening": opening,
+}
+
+
+def listed(values: list[float]) -> str:
+    return ", ".join(f"{value:.2f}" for value in values)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
+    parser.add_argument("--num-seeds", type=int, default=5)
+    parser.add_argument("--pictures", type=Path)
+    arguments = parser.parse_args()
+    if arguments.pictures is not None:
+        arguments.pictures.mkdir(parents=True, exist_ok=True)
+    for name in arguments.tasks:
+        print(f"\n{name}")
+        TASKS[name](list(range(arguments.num_seeds)), arguments.pictures)
+
+
+if __name__ == "__main__":
+    main()
