@@ -91,6 +91,10 @@ from ._rewards import (
     IncrementalState as IncrementalState,
 )
 from ._run import load_run as load_run
+from ._skill_choice import (
+    SkillChoice as SkillChoice,
+    SkillChoiceState as SkillChoiceState,
+)
 from ._skill_distances import (
     coverage as coverage,
     hausdorff_distance as hausdorff_distance,

@@ -55,7 +55,7 @@ def _begin(
     )
 
 
-def _advance(
+def advance(
     agent: AbstractAgent[State, Memory, Extras],
     state: State,
     env: AbstractEnv[EnvState],
@@ -64,6 +64,7 @@ def _advance(
     mode: Mode,
     key: PRNGKeyArray,
 ) -> tuple[Actors[EnvState, Memory], Transition[Extras]]:
+    """One step of one environment; where the episode ends, it is left at its end."""
     act_key, step_key = jr.split(key)
     action, memory, extras = agent.act(
         state, actor.memory, actor.observation, mode=mode, key=act_key
@@ -140,7 +141,7 @@ def interact(
         actor: Actors[EnvState, Memory], index: Int[Array, ""], key: PRNGKeyArray
     ) -> tuple[Actors[EnvState, Memory], Transition[Extras]]:
         advance_key, begin_key = jr.split(key)
-        actor, transition = _advance(
+        actor, transition = advance(
             agent, state, env, actor, mode=mode, key=advance_key
         )
         fresh = _begin(agent, state, env, index=index, key=begin_key)
@@ -165,6 +166,6 @@ def advance_all(
     def step(
         actor: Actors[EnvState, Memory], key: PRNGKeyArray
     ) -> tuple[Actors[EnvState, Memory], Transition[Extras]]:
-        return _advance(agent, state, env, actor, mode=mode, key=key)
+        return advance(agent, state, env, actor, mode=mode, key=key)
 
     return eqx.filter_vmap(step)(actors, jr.split(key, actors.timestep.shape[0]))

@@ -64,21 +64,20 @@ def hyperparameters(default: float | None) -> Any:
     return eqx.field(default=default, converter=_strong_scalars)
 
 
-def _strong_integer(value: Any) -> Any:
+def strong_integer(value: Any) -> Any:
+    """An integer as a strongly typed scalar array; of anything else a `ValueError`."""
     if not jnp.issubdtype(jnp.result_type(value), jnp.integer):
         raise ValueError(f"A whole number is needed, but {value!r} was given.")
     return jnp.asarray(value, dtype=jnp.result_type(int))
 
 
-def whole_number(default: int = dataclasses.MISSING) -> Any:  # pyright: ignore[reportArgumentType]
+def whole_number(default: int) -> Any:
     """As `hyperparameter`, for an integer that decides no shape.
 
     It is stored as a strongly typed scalar array, a leaf, so that another one compiles
     nothing. Anything but an integer is a `ValueError`.
     """
-    if default is dataclasses.MISSING:
-        return eqx.field(converter=_strong_integer)
-    return eqx.field(default=default, converter=_strong_integer)
+    return eqx.field(default=default, converter=strong_integer)
 
 
 def tree_where(condition: Bool[Array, ""], if_true: Tree, if_false: Tree) -> Tree:

@@ -32,7 +32,7 @@ _ORDER = (
     ("_agents", "envs"),
     ("_replay",),
     ("_interact",),
-    ("_check", "_evaluate", "_monitor"),
+    ("_check", "_evaluate", "_monitor", "_skill_choice"),
     ("_trainer", "_evaluate_skills"),
     ("_jit",),
     ("_solution",),

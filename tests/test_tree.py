@@ -15,7 +15,7 @@ from eqrl import (
     incremental_update,
     tree_copy,
 )
-from eqrl._tree import tree_where, whole_number
+from eqrl._tree import strong_integer, tree_where, whole_number
 from tests.toy import GetKey
 
 
@@ -95,7 +95,7 @@ class TestHyperparameter:
 
 
 class _Counts(eqx.Module):
-    required: int | Int[Array, ""] = whole_number()
+    required: int | Int[Array, ""] = eqx.field(converter=strong_integer)
     count: int | Int[Array, ""] = whole_number(2)
 
 

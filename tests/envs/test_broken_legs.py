@@ -1,3 +1,4 @@
+import functools
 import subprocess
 import sys
 from typing import Any
@@ -8,6 +9,11 @@ import numpy as np
 import pytest
 
 from eqrl.envs import BraxEnv, DisabledActions, TimeLimit, ant_with_broken_legs
+
+
+@functools.cache
+def _ant(*legs: int) -> DisabledActions[Any]:
+    return ant_with_broken_legs(legs)
 
 
 def _system(env: DisabledActions[Any]) -> Any:
@@ -25,22 +31,22 @@ def _joints_without_torque(env: DisabledActions[Any]) -> set[str]:
 
 @pytest.mark.parametrize("leg", [1, 2, 3, 4])
 def test_hip_and_ankle_of_a_broken_leg_are_disabled(leg: int) -> None:
-    env = ant_with_broken_legs([leg])
+    env = _ant(leg)
     assert _joints_without_torque(env) == {f"hip_{leg}", f"ankle_{leg}"}
 
 
 def test_several_legs_may_be_broken_and_none() -> None:
-    assert _joints_without_torque(ant_with_broken_legs((4, 2))) == {
+    assert _joints_without_torque(_ant(4, 2)) == {
         "hip_4",
         "ankle_4",
         "hip_2",
         "ankle_2",
     }
-    assert not _joints_without_torque(ant_with_broken_legs([]))
+    assert not _joints_without_torque(_ant())
 
 
 def test_the_first_two_elements_of_the_action_are_those_of_leg_4() -> None:
-    env = ant_with_broken_legs([4])
+    env = _ant(4)
     np.testing.assert_array_equal(np.flatnonzero(env.disabled), [0, 1])
 
 
@@ -48,7 +54,7 @@ def test_the_first_two_elements_of_the_action_are_those_of_leg_4() -> None:
     "leg, signs", [(1, (1, 1)), (2, (-1, 1)), (3, (-1, -1)), (4, (1, -1))]
 )
 def test_legs_lie_where_they_are_said_to(leg: int, signs: tuple[int, int]) -> None:
-    system = _system(ant_with_broken_legs([leg]))
+    system = _system(_ant(leg))
     thigh = system.link_names.index(f"aux_{leg}")
     place = np.asarray(system.link.transform.pos[thigh, :2])
     np.testing.assert_array_equal(np.sign(place), signs)
@@ -58,7 +64,7 @@ def test_only_the_torque_on_the_broken_leg_is_gone() -> None:
     # The forces on the joints, without a step of physics.
     from brax import actuator
 
-    env = ant_with_broken_legs([2])
+    env = _ant(2)
     system = _system(env)
     action = jnp.where(env.disabled, 0.0, jnp.ones(8))
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
@@ -72,7 +78,7 @@ def test_only_the_torque_on_the_broken_leg_is_gone() -> None:
 
 
 def test_ants_with_other_broken_legs_differ_in_a_leaf_only() -> None:
-    first, second = ant_with_broken_legs([1]), ant_with_broken_legs([2, 3])
+    first, second = _ant(1), ant_with_broken_legs([4, 2])
     assert jax.tree.structure(first) == jax.tree.structure(second)
     types = [
         [(x.shape, x.dtype, x.weak_type) for x in jax.tree.leaves(env)]

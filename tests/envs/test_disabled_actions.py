@@ -8,7 +8,7 @@ import pytest
 from jaxtyping import Array, Float, PRNGKeyArray
 
 import eqrl
-from eqrl.envs import AbstractEnv, DisabledActions, Outcome, Point
+from eqrl.envs import AbstractEnv, DisabledActions, Outcome
 from tests.toy import GetKey
 
 
@@ -112,19 +112,6 @@ def test_indices_can_be_mapped_over() -> None:
         jnp.arange(3)
     )
     np.testing.assert_array_equal(envs.disabled, np.eye(3, dtype=bool))
-
-
-def test_an_agent_trains_where_actions_are_disabled(getkey: GetKey) -> None:
-    env = DisabledActions(Point(max_steps=3), (1,))
-    agent = eqrl.SAC(
-        make_actor=eqrl.nn.Gaussian((4,)), make_critic=eqrl.nn.Critic((4,))
-    )
-    trainer = eqrl.Trainer(batch_size=4, capacity=20, warmup_steps=4)
-    solution = eqrl.train(agent, env, trainer, num_steps=6, key=getkey())
-    stored = solution.trainer_state.replay.data
-    # x, y and the last action, and the action that was chosen.
-    assert np.all(stored.next_observation[:, :6, [1, 3]] == 0)
-    assert np.all(stored.action[:, :6, 1] != 0)
 
 
 @pytest.mark.parametrize(
