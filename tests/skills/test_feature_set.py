@@ -173,13 +173,13 @@ def test_all_points_are_taken_where_there_is_room_for_no_more(
 
 def test_the_distance_is_to_points_of_the_same_bucket(getkey: GetKey) -> None:
     points = set_of(4, [1, 2, 4], [10], [20, 26])
-    features = jnp.array([[0.0], [5.0], [0.0], [21.0], [21.0]])
+    features = jnp.array([[0.0], [5.0], [0.0], [0.0], [21.0]])
     bucket = jnp.array([0, 0, 1, 2, 0])
     distance, is_known = distances(
         points, features, bucket, k=2, num_samples=4, key=getkey()
     )
     assert is_known.tolist() == [True, True, False, True, True]
-    np.testing.assert_allclose(distance[is_known], [2, 3, 5, 19])
+    np.testing.assert_allclose(distance[is_known], [2, 3, 26, 19])
 
 
 @pytest.mark.parametrize("num_buckets", [1, 2])

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray
 
 import eqrl
 
@@ -253,6 +253,18 @@ def test_a_logged_penalty_turns_consistency_round_in_the_released_normalization(
     assert farther > nearer
 
 
+def test_an_empty_pasts_1_is_divided_too_in_the_released_normalization(
+    getkey: GetKey,
+) -> None:
+    reward = plain(mode="released", k=2, alpha=0.0, beta=10.0)
+    state = as_after_calls(state_of(reward, past=(), recent=()), 9_999)
+    # The bonus of a first skill is 10 * 1, by which the 1 of the second is divided.
+    state, _ = updated(reward, state, on_a_line(5), key=getkey())
+    state = reward.begin_skill(state, num_updates=100)
+    found = score(reward, state, on_a_line(5), key=getkey())
+    np.testing.assert_allclose(found, [10 * 1 / (10 * 10)], rtol=1e-6)
+
+
 def test_the_divisor_is_at_least_a_hundredth_of_the_batchs_mean(
     getkey: GetKey,
 ) -> None:
@@ -374,27 +386,3 @@ def test_no_gradient_flows_through_the_reward(getkey: GetKey) -> None:
     with jax.debug_key_reuse(False):
         gradients = jax.jit(jax.grad(total, argnums=(0, 1)))(reward, jnp.asarray(1.0))
     assert all(gradient == 0 for gradient in jax.tree.leaves(gradients))
-
-
-def first_two(observation: Float[Array, " obs"]) -> Float[Array, "2"]:
-    return observation[:2]
-
-
-@pytest.mark.parametrize("feature", ["delta", "next_state"])
-@pytest.mark.parametrize("descriptor", ["state_descriptor", "observation", first_two])
-def test_features_are_of_the_descriptor(
-    descriptor: Any, feature: Any, getkey: GetKey
-) -> None:
-    reward = eqrl.Incremental(descriptor=descriptor, feature=feature)
-    batch = transitions(np.random.default_rng(0), 2, 3)
-    assert batch.next_state_descriptor is not None
-    left, reached = {
-        "state_descriptor": (batch.state_descriptor, batch.next_state_descriptor),
-        "observation": (batch.observation, batch.next_observation),
-        first_two: (batch.observation[..., :2], batch.next_observation[..., :2]),
-    }[descriptor]
-    expected = reached - left if feature == "delta" else reached
-    np.testing.assert_array_equal(reward.features(batch), expected)
-    state = reward.init(SPEC, key=getkey())
-    assert state.recent.features.shape[-1] == expected.shape[-1]
-    assert state.past.features.shape[-1] == expected.shape[-1]

@@ -1,15 +1,21 @@
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jaxtyping
+import numpy as np
 import pytest
+from jaxtyping import Array, Float, PRNGKeyArray
 
 import eqrl
 
+from .skilled import skill_transitions
 
+
+GetKey = Callable[[], PRNGKeyArray]
 SPEC = eqrl.EnvSpec(
     observation_size=4, action_size=2, state_descriptor_size=2, max_steps=7
 )
@@ -77,6 +83,38 @@ def test_the_past_has_the_room_it_is_given() -> None:
     assert init(eqrl.Incremental(past_capacity=9)).past.features.shape == (1, 9, 2)
     per_timestep = eqrl.Incremental(past_capacity=9, per_timestep=True)
     assert init(per_timestep).past.features.shape == (7, 9, 2)
+
+
+def first_two(observation: Float[Array, " obs"]) -> Float[Array, "2"]:
+    return observation[:2]
+
+
+@pytest.mark.parametrize("feature", ["delta", "next_state"])
+@pytest.mark.parametrize("descriptor", ["state_descriptor", "observation", first_two])
+def test_features_are_of_the_descriptor(
+    descriptor: Any, feature: Any, getkey: GetKey
+) -> None:
+    reward = eqrl.Incremental(descriptor=descriptor, feature=feature)
+    batch = skill_transitions(getkey(), skill=jnp.eye(6))
+    batch = jax.tree.map(lambda x: x.reshape(2, 3, *x.shape[1:]), batch)
+    assert batch.next_state_descriptor is not None
+    left, reached = {
+        "state_descriptor": (batch.state_descriptor, batch.next_state_descriptor),
+        "observation": (batch.observation, batch.next_observation),
+        first_two: (batch.observation[..., :2], batch.next_observation[..., :2]),
+    }[descriptor]
+    expected = reached - left if feature == "delta" else reached
+    np.testing.assert_array_equal(reward.features(batch), expected)
+    state = init(reward)
+    assert state.recent.features.shape[-1] == expected.shape[-1]
+    assert state.past.features.shape[-1] == expected.shape[-1]
+
+
+def test_transitions_without_a_descriptor_are_refused(getkey: GetKey) -> None:
+    batch = skill_transitions(getkey(), skill=jnp.eye(3))
+    batch = dataclasses.replace(batch, state_descriptor=None)
+    with pytest.raises(ValueError, match="describes no behavior"):
+        eqrl.Incremental().features(batch)
 
 
 @pytest.mark.parametrize(
