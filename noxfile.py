@@ -79,6 +79,7 @@ def benchmarks(session: nox.Session) -> None:
         "speed",
         "taac_speed",
         "skill_speed",
+        "incremental_speed",
         "population_speed",
         "matmul_limit",
         "insert",

@@ -81,5 +81,8 @@ ALL_AGENTS: dict[str, eqrl.AbstractAgent[Any, Any, Any]] = {
         )
     ),
     "DIAYN(TAAC)": diayn(taac(window_length=2), descriptor="observation"),
+    "DISk(SAC)": eqrl.Intrinsic(
+        sac(), eqrl.Incremental(descriptor="observation", recent_capacity=8)
+    ),
     "REDQ": REDQ(hidden_sizes=HIDDEN, num_critics=4),
 }

@@ -51,8 +51,8 @@ class _Distances(eqx.Module):
     def means(self) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Over the transitions with enough points; 1 and 0 where there are none."""
         return (
-            _mean(self.diversity, self.has_past, 1),
-            _mean(self.consistency, self.has_recent, 0),
+            _mean(self.diversity, self.has_past, 1.0),
+            _mean(self.consistency, self.has_recent, 0.0),
         )
 
 
@@ -74,7 +74,8 @@ class Incremental(AbstractReward[IncrementalState]):
     themselves and of the previous skill only; no temperature turns consistency into
     dispersion within a skill. `mode="released"` does as the code does in the last
     three, up to this: `"released"` normalization takes its means from 32 transitions of
-    a batch, and is guarded against dividing by zero.
+    a batch, at every 10,000th update rather than environment step, and is guarded
+    against dividing by zero.
 
     ??? cite "Reference"
 
@@ -163,9 +164,9 @@ class Incremental(AbstractReward[IncrementalState]):
         check_range("alpha", self.alpha)
         check_range("beta", self.beta)
         check_integer("k", self.k, least=1)
-        check_integer("num_samples", self.num_samples, least=self.k)
+        _check_room("num_samples", self.num_samples, self.k)
         if self.recent_capacity is not None:
-            check_integer("recent_capacity", self.recent_capacity, least=self.k)
+            _check_room("recent_capacity", self.recent_capacity, self.k)
         check_integer("past_capacity", self.past_capacity, least=0)
         check_descriptor(self.descriptor)
         _check_choice("feature", self.feature, Feature)
@@ -363,6 +364,15 @@ class Incremental(AbstractReward[IncrementalState]):
         return self.beta * diversity, -self.alpha * consistency
 
 
+def _check_room(name: str, value: Any, k: int) -> None:
+    check_integer(name, value, least=1)
+    if value < k:
+        raise ValueError(
+            f"`{name}={value}` must be at least `k={k}`: there is no k-th nearest of "
+            f"fewer points. Raise `{name}`, or lower `k`."
+        )
+
+
 def _check_choice(name: str, value: str, choices: Any) -> None:
     if value not in choices.__args__:
         raise ValueError(f"`{name}={value!r}` must be one of {list(choices.__args__)}.")
@@ -392,5 +402,5 @@ def _mean(
     values: Float[Array, " batch"], counted: Bool[Array, " batch"], default: float
 ) -> Float[Array, ""]:
     total = jnp.sum(jnp.where(counted, values, 0))
-    number = jnp.sum(counted)
+    number = jnp.sum(counted.astype(values.dtype))
     return jnp.where(number > 0, total / jnp.maximum(number, 1), default)
