@@ -30,9 +30,12 @@ def train(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Runs the tests."""
+    """Runs the tests, on all cores; `nox -s tests -- -n 0 -k NAME` in one process."""
     install(session, "tests")
-    session.run("pytest", *session.posargs)
+    # The tests of a file share what they compile, so they stay together.
+    session.run(
+        "pytest", "-n", "auto", "--maxprocesses=8", "--dist=loadfile", *session.posargs
+    )
 
 
 @nox.session
@@ -76,6 +79,7 @@ def benchmarks(session: nox.Session) -> None:
         "recall",
         "pbt",
         "skills",
+        "disk",
         "speed",
         "taac_speed",
         "skill_speed",
