@@ -4,6 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.lax as lax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from jaxtyping import Array, PRNGKeyArray
 
 import eqrl
+from eqrl._rewards.incremental_scale import Tally
 
 from .incremental_restated import Restated
 
@@ -349,27 +351,33 @@ def test_a_skill_begins_with_the_past_and_without_the_recent_if_the_mode_says_so
     mode: Any,
 ) -> None:
     reward = plain(mode=mode, per_timestep=False)
-    state = state_of(reward, (0, 1), (9, 10))
+    state = as_after_calls(state_of(reward, (0, 1), (9, 10)), 7)
     begun = reward.begin_skill(state, num_updates=10)
     assert eqx.tree_equal(begun.past, state.past)
     assert begun.recent.counts.tolist() == ([2] if mode == "released" else [0])
     assert (begun.scale.calls, begun.scale.expected_calls) == (0, 10)
+    assert begun.scale.all_calls == 7
     before, after = jax.tree.map(lambda x: (x.shape, x.dtype), (state, begun))
     assert before == after
 
 
-def test_a_mean_over_very_many_updates_is_not_lost_to_rounding(
-    getkey: GetKey,
-) -> None:
+def test_updates_without_points_are_no_part_of_the_means(getkey: GetKey) -> None:
     reward = plain()
-    state = state_of(reward, past=(), recent=(0, 0))
-    state, _ = updated(reward, state, on_a_line(0.01), key=getkey())
-    many = jnp.asarray(20_000_000)
-    tally = dataclasses.replace(state.scale.consistency, count=many)
-    state = eqx.tree_at(lambda state: state.scale.consistency, state, tally)
-    state, _ = updated(reward, state, on_a_line(0.01), key=getkey())
+    state = state_of(reward, past=(), recent=())
+    state, _ = updated(reward, state, on_a_line(5), key=getkey())
+    state = observed(reward, state, on_a_line(9, 10, 20))
+    state, _ = updated(reward, state, on_a_line(5), key=getkey())
     scale = reward.begin_skill(state, num_updates=1).scale
-    np.testing.assert_allclose(scale.previous_consistency, 0.01, rtol=1e-5)
+    # From 5 to the second nearest of 9, 10 and 20; of diversity nothing is known.
+    assert (scale.previous_consistency, scale.previous_diversity) == (5, 0)
+
+
+def test_a_mean_over_very_many_updates_is_not_lost_to_rounding() -> None:
+    nothing = Tally(mean=jnp.zeros(()), count=jnp.zeros((), int))
+    value, counts = jnp.asarray(0.01), jnp.asarray(True)
+    add = lambda _, tally: tally.add(value, counts)
+    after = jax.jit(lambda tally: lax.fori_loop(0, 1_000_000, add, tally))(nothing)
+    np.testing.assert_allclose(after.mean, 0.01, rtol=1e-4)
 
 
 def test_no_gradient_flows_through_the_reward(getkey: GetKey) -> None:
