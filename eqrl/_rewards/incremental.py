@@ -386,5 +386,5 @@ def _mean(
     values: Float[Array, " batch"], counted: Bool[Array, " batch"], default: float
 ) -> Float[Array, ""]:
     total = jnp.sum(jnp.where(counted, values, 0))
-    number = jnp.sum(counted)
+    number = jnp.sum(counted.astype(values.dtype))
     return jnp.where(number > 0, total / jnp.maximum(number, 1), default)

@@ -22,7 +22,7 @@ class Tally(eqx.Module):
 
     def mean(self, default: float) -> Float[Array, ""]:
         """`default` where nothing was counted."""
-        mean = self.total / jnp.maximum(self.count, 1)
+        mean = self.total / jnp.maximum(self.count, 1).astype(self.total.dtype)
         return jnp.where(self.count > 0, mean, default)
 
     def add(self, value: Float[Array, ""], counts: Bool[Array, ""]) -> "Tally":
@@ -112,7 +112,8 @@ def factors(
     if normalization == "none":
         return jnp.ones(()), jnp.ones(())
     if normalization == "released":
-        progress = scale.calls / jnp.maximum(scale.expected_calls, 1)
+        calls = scale.calls.astype(scale.expected_calls.dtype)
+        progress = calls / jnp.maximum(scale.expected_calls, 1)
         temperature = jnp.where(
             scale.expected_calls == 0, 1, jnp.tanh(4 * (2 * progress - 1))
         )
