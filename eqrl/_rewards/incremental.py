@@ -51,8 +51,8 @@ class _Distances(eqx.Module):
     def means(self) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Over the transitions with enough points; 1 and 0 where there are none."""
         return (
-            _mean(self.diversity, self.has_past, 1),
-            _mean(self.consistency, self.has_recent, 0),
+            _mean(self.diversity, self.has_past, 1.0),
+            _mean(self.consistency, self.has_recent, 0.0),
         )
 
 

@@ -83,8 +83,8 @@ def next_scale(
 ) -> Scale:
     """Of the skill after this one."""
     return Scale(
-        previous_diversity=scale.diversity.mean(0),
-        previous_consistency=scale.consistency.mean(0),
+        previous_diversity=scale.diversity.mean(0.0),
+        previous_consistency=scale.consistency.mean(0.0),
         diversity=_no_tally(),
         consistency=_no_tally(),
         calls=jnp.zeros((), int),
@@ -92,8 +92,8 @@ def next_scale(
         all_calls=scale.all_calls,
         logged_diversity=scale.logged_diversity,
         logged_consistency=scale.logged_consistency,
-        diversity_factor=_inverse(beta * scale.logged_diversity.mean(1)),
-        consistency_factor=_inverse(alpha * scale.logged_consistency.mean(1)),
+        diversity_factor=_inverse(beta * scale.logged_diversity.mean(1.0)),
+        consistency_factor=_inverse(alpha * scale.logged_consistency.mean(1.0)),
     )
 
 
