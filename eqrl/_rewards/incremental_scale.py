@@ -15,21 +15,16 @@ _LOG_PERIOD = 10_000
 
 
 class Tally(eqx.Module):
-    """A sum, and of how many."""
+    """A mean, 0 where nothing was counted, and of how many."""
 
-    total: Float[Array, ""]
+    mean: Float[Array, ""]
     count: Int[Array, ""]
 
-    def mean(self, default: float) -> Float[Array, ""]:
-        """`default` where nothing was counted."""
-        mean = self.total / jnp.maximum(self.count, 1).astype(self.total.dtype)
-        return jnp.where(self.count > 0, mean, default)
-
     def add(self, value: Float[Array, ""], counts: Bool[Array, ""]) -> "Tally":
-        return Tally(
-            total=self.total + jnp.where(counts, value, 0),
-            count=self.count + counts.astype(int),
-        )
+        count = self.count + counts.astype(int)
+        # A sum of millions of values would lose each further one to rounding.
+        change = (value - self.mean) / jnp.maximum(count, 1).astype(value.dtype)
+        return Tally(mean=self.mean + jnp.where(counts, change, 0), count=count)
 
 
 class Scale(eqx.Module):
@@ -56,7 +51,8 @@ Scale.__init__.__doc__ = """**Arguments:**
 - `calls`: updates in this skill so far.
 - `expected_calls`: updates it will have; 0 for the first skill.
 - `all_calls`: updates in all skills.
-- `logged_diversity`, `logged_consistency`: of weighted, signed terms, over all skills.
+- `logged_diversity`, `logged_consistency`: of weighted, signed terms, of some updates
+    of all skills.
 - `diversity_factor`, `consistency_factor`: what `"released"` multiplies by.
 """
 
@@ -82,18 +78,20 @@ def next_scale(
     scale: Scale, *, alpha: FloatLike, beta: FloatLike, expected_calls: FloatLike
 ) -> Scale:
     """Of the skill after this one."""
+    logged_diversity = _or_one(scale.logged_diversity)
+    logged_consistency = _or_one(scale.logged_consistency)
     return Scale(
-        previous_diversity=scale.diversity.mean(0.0),
-        previous_consistency=scale.consistency.mean(0.0),
+        previous_diversity=scale.diversity.mean,
+        previous_consistency=scale.consistency.mean,
         diversity=_no_tally(),
         consistency=_no_tally(),
         calls=jnp.zeros((), int),
         expected_calls=jnp.asarray(expected_calls, dtype=jnp.result_type(float)),
         all_calls=scale.all_calls,
-        logged_diversity=scale.logged_diversity,
-        logged_consistency=scale.logged_consistency,
-        diversity_factor=_inverse(beta * scale.logged_diversity.mean(1.0)),
-        consistency_factor=_inverse(alpha * scale.logged_consistency.mean(1.0)),
+        logged_diversity=logged_diversity,
+        logged_consistency=logged_consistency,
+        diversity_factor=_inverse(beta * logged_diversity.mean),
+        consistency_factor=_inverse(alpha * logged_consistency.mean),
     )
 
 
@@ -161,7 +159,16 @@ def tallied(
 
 
 def _no_tally() -> Tally:
-    return Tally(total=jnp.zeros(()), count=jnp.zeros((), int))
+    return Tally(mean=jnp.zeros(()), count=jnp.zeros((), int))
+
+
+def _or_one(tally: Tally) -> Tally:
+    """With a 1 where there is nothing, which stays in it, as in the released code."""
+    is_empty = tally.count == 0
+    return Tally(
+        mean=jnp.where(is_empty, 1, tally.mean),
+        count=jnp.where(is_empty, 1, tally.count),
+    )
 
 
 def _inverse(value: Float[Array, ""]) -> Float[Array, ""]:
