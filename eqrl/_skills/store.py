@@ -56,7 +56,7 @@ def save_skills(directory: Directory, skills: Skills[Any]) -> None:
         )
     path = Path(directory)
     earlier = _numbers(path / "training")
-    held = _read_sizes(path, earlier[-1]).digests if earlier else []
+    held = _read_sizes(path).digests if earlier else []
     states = [state_of_skill(skills.states, i) for i in range(int(skills.count))]
     digests = [_digest(state) for state in states]
     if digests[: len(held)] != held:
@@ -112,10 +112,7 @@ def load_skills(
     reward = incremental_of(agent)
     assert isinstance(agent, Intrinsic)
     path = Path(directory)
-    numbers = _numbers(path / "training")
-    if not numbers:
-        raise ValueError(f"There are no skills in `{directory}`.")
-    sizes = _read_sizes(path, numbers[-1])
+    sizes = _read_sizes(path)
     states = empty_stack(_like(agent, env), sizes.capacity)
     for index in range(len(sizes.digests)):
         _, state = load_skill(directory, agent, env, index)
@@ -156,8 +153,14 @@ def load_skill(
     """
     incremental_of(agent)
     assert isinstance(agent, Intrinsic)
-    path = Path(directory) / "skills"
-    return agent.agent, restore(path, _like(agent, env), step=index)
+    path = Path(directory)
+    count = len(_read_sizes(path).digests)
+    if not 0 <= index < count:
+        raise ValueError(
+            f"`index={index}` is not a skill; `{directory}` holds {count} skills"
+            + (f", 0 to {count - 1}." if count > 0 else ".")
+        )
+    return agent.agent, restore(path / "skills", _like(agent, env), step=index)
 
 
 def _like(agent: Intrinsic[Any, Any, Any, Any], env: World) -> Any:
@@ -171,8 +174,11 @@ def _numbers(folder: Path) -> list[int]:
     return sorted(int(item.name) for item in folder.iterdir() if item.name.isdigit())
 
 
-def _read_sizes(path: Path, number: int) -> _Sizes:
-    return _Sizes(**json.loads((path / f"sizes_{number}.json").read_text()))
+def _read_sizes(path: Path) -> _Sizes:
+    numbers = _numbers(path / "training")
+    if not numbers:
+        raise ValueError(f"There are no skills in `{path}`.")
+    return _Sizes(**json.loads((path / f"sizes_{numbers[-1]}.json").read_text()))
 
 
 def _digest(state: Any) -> str:
