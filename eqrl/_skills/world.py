@@ -83,11 +83,6 @@ def _check_steps(steps: Any) -> None:
 
 
 def _check_alike(envs: tuple[AbstractEnv[Any], ...]) -> None:
-    for env in envs:
-        if not isinstance(env, AbstractEnv):
-            raise ValueError(
-                f"`env` gives a {type(env).__name__}; it must give environments."
-            )
     first = envs[0]
     state = _state(first)
     for env in envs[1:]:

@@ -196,9 +196,9 @@ def test_another_library_is_refused(
     library: Path, recorded: tuple[Recorder, eqrl.Skills[Any]]
 ) -> None:
     other = learn(key=jr.key(1))
-    with pytest.raises(ValueError, match="holds 3 skills.*another library"):
+    with pytest.raises(ValueError, match=r"holds 3 skills.*another library"):
         eqrl.save_skills(library, other)
-    with pytest.raises(ValueError, match="first of the 1 in.*another library"):
+    with pytest.raises(ValueError, match=r"first of the 1 in.*another library"):
         eqrl.save_skills(library, recorded[0].skills[5])
     assert same(eqrl.load_skills(library, AGENT, ENV, TRAINER), recorded[1])
 
@@ -207,7 +207,7 @@ def test_skills_that_are_only_to_be_used_are_not_saved(
     library: Path, tmp_path: Path
 ) -> None:
     skills = eqrl.load_skills(library, AGENT, ENV)
-    with pytest.raises(ValueError, match="`skills.training` is None"):
+    with pytest.raises(ValueError, match=r"`skills\.training` is None"):
         eqrl.save_skills(tmp_path, skills)
 
 
