@@ -29,7 +29,6 @@ def train_rows(
     report: Report | None = None,
     first_step: int = 0,
     columns: Mapping[str, int] | None = None,
-    to_end_of_episode: bool = False,
 ) -> Solution[Any, Any, Any, Any]:
     """Goes on from a solution, which is donated.
 
@@ -41,57 +40,102 @@ def train_rows(
     - `report`: called with the step, the row and the solution after each row.
     - `first_step`: environment steps before those that `solution.counts` counts.
     - `columns`: what else to put into each row.
-    - `to_end_of_episode`: whether to go on, in one more row, until an episode of the
-        first environment ends, unless one just has.
     """
     if log_every < 1:
         raise ValueError(f"`log_every={log_every}` must be at least 1.")
     size = trainer.steps_of_iteration
     row_steps = -(-log_every // size) * size
     end = steps_taken(trainer, solution.counts) + num_steps
-    on_time = solution.metrics
-    late_rows: list[dict[str, np.ndarray]] = []
-    while True:
-        step = steps_taken(trainer, solution.counts)
-        if step >= end and not (to_end_of_episode and _in_episode(solution)):
-            return solution
+    while (step := steps_taken(trainer, solution.counts)) < end:
         # Rows end at multiples of their length, so that a training in two calls has the
         # rows of one.
         to_end_of_row = row_steps - step % row_steps
-        num_row_steps = min(-(-to_end_of_row // size) * size, max(end - step, size))
-        before = jax.device_get(solution.counts)
-        state, counts, averages = run(
-            solution.trainer_state, solution.counts, num_row_steps
-        )
-        row = {name: np.asarray(value) for name, value in averages.items()}
-        row |= {name: np.asarray(value) for name, value in (columns or {}).items()}
-        lost = row["nonfinite"]
-        if lost.ndim == 0 and lost > 0:
-            # Nothing is lost, so another call may go on from here.
-            state = eqx.tree_at(lambda state: state.failed, state, jnp.array(False))
-            counts = _counts_before_failure(trainer, before, counts, int(lost.max()))
-        reached = first_step + steps_taken(trainer, counts)
-        if step < end:
-            on_time = metrics = _with_row(on_time, reached, row)
-        else:
-            late_rows.append(row)
-            metrics = _with_row(on_time, reached, _mean_row(late_rows))
-        solution = Solution(trainer_state=state, counts=counts, metrics=metrics)
-        if np.all(lost > 0):
-            raise NonFiniteError(reached, solution)
-        if report is not None and step < end:
+        num_row_steps = min(-(-to_end_of_row // size) * size, end - step)
+        metrics = solution.metrics
+        solution, row = _after(run, trainer, solution, num_row_steps, columns)
+        reached = first_step + steps_taken(trainer, solution.counts)
+        solution = _with_row(solution, metrics, reached, row)
+        _raise_where_lost(reached, row, solution)
+        if report is not None:
             report(reached, row, solution)
         if interrupted():
             raise TrainingInterrupted(solution)
+    return solution
+
+
+def finish_episode(
+    run: Run,
+    trainer: Trainer,
+    solution: Solution[Any, Any, Any, Any],
+    *,
+    since: int,
+    report: Report | None = None,
+    first_step: int = 0,
+    columns: Mapping[str, int] | None = None,
+) -> Solution[Any, Any, Any, Any]:
+    """Goes on, in one more row, until an episode of the first environment has ended.
+
+    Ctrl-C has to wait for it, so that the row is whole. The arguments are those of
+    `train_rows` except for `since`: at which step, of those that `solution.counts`
+    counts, or after which the end of an episode counts.
+    """
+    metrics = solution.metrics
+    rows: list[dict[str, np.ndarray]] = []
+    while not _has_ended(trainer, solution, since=since):
+        solution, row = _after(
+            run, trainer, solution, trainer.steps_of_iteration, columns
+        )
+        rows.append(row)
+        reached = first_step + steps_taken(trainer, solution.counts)
+        solution = _with_row(solution, metrics, reached, _mean_row(rows))
+        _raise_where_lost(reached, row, solution)
+    if report is not None and rows:
+        reached = first_step + steps_taken(trainer, solution.counts)
+        report(reached, _mean_row(rows), solution)
+    return solution
+
+
+def _has_ended(
+    trainer: Trainer, solution: Solution[Any, Any, Any, Any], *, since: int
+) -> bool:
+    # An episode that is under way began where the one before it ended.
+    steps = int(solution.trainer_state.actors.timestep[0]) * trainer.num_envs
+    return steps_taken(trainer, solution.counts) - steps >= since
+
+
+def _after(
+    run: Run,
+    trainer: Trainer,
+    solution: Solution[Any, Any, Any, Any],
+    num_steps: int,
+    columns: Mapping[str, int] | None,
+) -> tuple[Solution[Any, Any, Any, Any], dict[str, np.ndarray]]:
+    """What is reached after so many steps, or before what is not finite; and a row."""
+    before = jax.device_get(solution.counts)
+    state, counts, averages = run(solution.trainer_state, solution.counts, num_steps)
+    row = {name: np.asarray(value) for name, value in averages.items()}
+    row |= {name: np.asarray(value) for name, value in (columns or {}).items()}
+    lost = row["nonfinite"]
+    if lost.ndim == 0 and lost > 0:
+        # Nothing is lost, so another call may go on from here.
+        state = eqx.tree_at(lambda state: state.failed, state, jnp.array(False))
+        counts = _counts_before_failure(trainer, before, counts, int(lost.max()))
+    reached = Solution(trainer_state=state, counts=counts, metrics=solution.metrics)
+    return reached, row
+
+
+def _raise_where_lost(
+    reached: int,
+    row: dict[str, np.ndarray],
+    solution: Solution[Any, Any, Any, Any],
+) -> None:
+    if np.all(row["nonfinite"] > 0):
+        raise NonFiniteError(reached, solution)
 
 
 def steps_taken(trainer: Trainer, counts: Counts) -> int:
     """Environment steps that are counted."""
     return int(counts.rows_written) * trainer.num_envs
-
-
-def _in_episode(solution: Solution[Any, Any, Any, Any]) -> bool:
-    return int(solution.trainer_state.actors.timestep[0]) != 0
 
 
 def _mean_row(rows: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -101,7 +145,8 @@ def _mean_row(rows: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
         known = ~np.isnan(values)
         total = np.where(known, values, 0).sum(axis=0)
         number = known.sum(axis=0)
-        return np.where(number > 0, total / np.maximum(number, 1), np.nan)
+        average = np.where(number > 0, total / np.maximum(number, 1), np.nan)
+        return average.astype(values.dtype)
 
     return {name: mean(np.stack([row[name] for row in rows])) for name in rows[0]}
 
@@ -119,11 +164,17 @@ def _counts_before_failure(
     )
 
 
-def _with_row(history: History, step: int, row: dict[str, np.ndarray]) -> History:
+def _with_row(
+    solution: Solution[Any, Any, Any, Any],
+    history: History,
+    step: int,
+    row: dict[str, np.ndarray],
+) -> Solution[Any, Any, Any, Any]:
+    """With the metrics `history` and one more row."""
     row = {"step": np.asarray(step), **row}
-    if not history:
-        return {name: value[None] for name, value in row.items()}
-    return {
-        name: np.concatenate([history[name], value[None]])
-        for name, value in row.items()
-    }
+    rows = {name: value[None] for name, value in row.items()}
+    if history:
+        rows = {name: np.concatenate([history[name], rows[name]]) for name in row}
+    return Solution(
+        trainer_state=solution.trainer_state, counts=solution.counts, metrics=rows
+    )

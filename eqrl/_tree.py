@@ -4,6 +4,7 @@ from typing import Any, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Bool, PyTree
 
@@ -94,12 +95,18 @@ def tree_where(condition: Bool[Array, ""], if_true: Tree, if_false: Tree) -> Tre
 
 
 def tree_copy(tree: Tree) -> Tree:
-    """A copy of `tree` which shares no buffer with it.
+    """A copy of `tree` which shares no buffer with it. NumPy arrays stay such.
 
     Use it in `init` for what starts out equal, such as a target network: a state that
     holds one buffer twice cannot be donated.
     """
-    return jax.tree.map(lambda x: jnp.array(x) if eqx.is_array(x) else x, tree)
+
+    def copy(x: Any) -> Any:
+        if isinstance(x, np.ndarray):
+            return x.copy()
+        return jnp.array(x) if eqx.is_array(x) else x
+
+    return jax.tree.map(copy, tree)
 
 
 def incremental_update(new: Tree, old: Tree, step_size: FloatLike) -> Tree:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
+import jax.monitoring
 import jax.random as jr
 import pytest
 from jaxtyping import PRNGKeyArray
@@ -34,6 +35,21 @@ def getkey(request: pytest.FixtureRequest) -> Callable[[], PRNGKeyArray]:
         return jr.fold_in(jr.key(seed), num_keys)
 
     return getkey
+
+
+@pytest.fixture
+def compilations() -> Iterator[list[str]]:
+    """The names of what JAX traces, lowers and compiles while the test runs."""
+    events: list[str] = []
+
+    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
+        del duration_secs
+        if event.startswith("/jax/core/compile"):
+            events.append(f"{event} {kwargs.get('fun_name')}")
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield events
+    jax.monitoring.unregister_event_duration_listener(listen)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -27,7 +27,7 @@ _ITEM = _Item(
 )
 
 
-def _counts(rows_written: int | Array, rows_kept: int = 0) -> Counts:
+def _counts(rows_written: int | Array, rows_kept: int | Array = 0) -> Counts:
     return Counts(
         updates=jnp.zeros((), int),
         rows_written=jnp.asarray(rows_written, int),
@@ -65,7 +65,7 @@ def _sample(
     state: ReplayState[_Item],
     rows_written: int | Int[Array, ""],
     key: PRNGKeyArray,
-    rows_kept: int = 0,
+    rows_kept: int | Int[Array, ""] = 0,
 ) -> _Item:
     return buffer.sample(state, _counts(rows_written, rows_kept), key=key)
 
@@ -239,3 +239,65 @@ def test_a_population_writes_in_place() -> None:
         state, jnp.ones(3, bool), _counts(4)
     )
     assert primitives_with_axis(jaxpr, 1001) <= {"dynamic_update_slice", "scatter"}
+
+
+@eqx.filter_jit
+def _keep(
+    buffer: ReplayBuffer,
+    state: ReplayState[_Item],
+    counts: Counts,
+    num_rows: int | Int[Array, ""],
+) -> tuple[ReplayState[_Item], Counts]:
+    return buffer.keep_newest(state, counts, num_rows=jnp.asarray(num_rows, int))
+
+
+@pytest.mark.parametrize(("num_envs", "rows", "length"), _SHAPES)
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_the_newest_rows_are_kept_and_more_are_written_behind_them(
+    num_envs: int, rows: int, length: int, data: st.DataObject
+) -> None:
+    kept_before = data.draw(st.integers(0, rows))
+    num_written = data.draw(st.integers(kept_before, 3 * rows + 1))
+    model = _times_of_model(num_written, rows)
+    num_kept = data.draw(st.integers(0, len(model)))
+    num_more = data.draw(st.integers(max(length - num_kept, 0), 2 * rows))
+    buffer = ReplayBuffer(
+        capacity=num_envs * rows, batch_size=64, sequence_length=length
+    )
+    state = _write(
+        buffer, buffer.init(_ITEM, num_envs), jnp.array(0), jnp.array(num_written)
+    )
+    # Some of the rows are taken to be kept from before.
+    counts = _counts(jnp.array(num_written - kept_before), kept_before)
+    counts = dataclasses.replace(counts, updates=jnp.asarray(7, int))
+    state, counts = _keep(buffer, state, counts, jnp.array(num_kept))
+    assert [int(x) for x in (counts.rows_kept, counts.rows_written)] == [num_kept, 0]
+    assert int(counts.updates) == 0
+
+    for time in range(num_written, num_written + num_more):
+        state = buffer.add(state, _row(jnp.asarray(time), num_envs), counts)
+        counts = dataclasses.replace(counts, rows_written=counts.rows_written + 1)
+    model = model[len(model) - num_kept :]
+    model = (model + list(range(num_written, num_written + num_more)))[-rows:]
+    sample = _sample(
+        buffer, state, counts.rows_written, jr.key(num_written), counts.rows_kept
+    )
+    times = np.asarray(sample.time).reshape(64, length)
+    envs = np.asarray(sample.vector)[..., 1].reshape(64, length)
+    allowed = {
+        tuple(model[start : start + length]) for start in range(len(model) - length + 1)
+    }
+    assert {tuple(run) for run in times.tolist()} <= allowed
+    np.testing.assert_array_equal(envs, np.broadcast_to(envs[:, :1], envs.shape))
+
+
+@pytest.mark.parametrize("num_written", [3, 5, 13])
+@pytest.mark.parametrize("num_kept", [0, 1, 3])
+def test_what_is_kept_stays_in_its_order(num_written: int, num_kept: int) -> None:
+    buffer = ReplayBuffer(capacity=10, batch_size=1)
+    state = _write(buffer, buffer.init(_ITEM, 2), 0, jnp.array(num_written))
+    state, _ = _keep(buffer, state, _counts(num_written), num_kept)
+    expected = [list(range(num_written - num_kept, num_written))] * 2
+    np.testing.assert_array_equal(state.data.time[:, :num_kept], expected)
+    np.testing.assert_array_equal(state.data.vector[:, :num_kept, 0], expected)

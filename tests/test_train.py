@@ -1,12 +1,11 @@
 """The entry point: going on, cutting short, failing, and compiling once."""
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
-import jax.monitoring
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -343,21 +342,6 @@ def test_no_seeds_are_refused(getkey: GetKey) -> None:
 
 
 # Compilation.
-
-
-@pytest.fixture
-def compilations() -> Iterator[list[str]]:
-    """The names of what JAX traces, lowers and compiles while the test runs."""
-    events: list[str] = []
-
-    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
-        del duration_secs
-        if event.startswith("/jax/core/compile"):
-            events.append(f"{event} {kwargs.get('fun_name')}")
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    yield events
-    jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def test_a_first_training_is_seen_to_compile(compilations: list[str]) -> None:

@@ -12,14 +12,14 @@ from .._jit import jit_run
 from .._replay import Counts
 from .._rewards import Incremental
 from .._rewards.incremental_mode import Replay
-from .._rows import steps_taken, train_rows
+from .._rows import finish_episode, steps_taken, train_rows
 from .._solution import NonFiniteError, Solution, TrainingInterrupted
 from .._trainer import Trainer
 from ..envs import AbstractEnv
 from .checks import incremental_of
 from .library import Skills, SkillTraining, with_skill
 from .switch import begin_skill, collect
-from .world import World, change_at, env_after, next_change
+from .world import Changes
 
 
 SkillCallback = Callable[[int, dict[str, Any], Skills[Any]], None]
@@ -34,7 +34,7 @@ class Course:
     """What stays the same from skill to skill."""
 
     agent: Intrinsic[Any, Any, Any, Any]
-    world: World
+    changes: Changes
     trainer: Trainer
     num_collected_episodes: int
     replay: Replay
@@ -64,24 +64,28 @@ class Course:
             training = skills.training
             assert training is not None
             done = steps_taken(self.trainer, training.counts)
-            change = next_change(self.world, step=int(training.earlier_steps) + done)
+            earlier_steps = int(training.earlier_steps)
+            change = self.changes.next_step(earlier_steps + done)
             end = steps[skill]
             if change is not None:
-                size = self.trainer.steps_of_iteration
-                until_change = -(-(change - int(training.earlier_steps)) // size) * size
-                end = min(end, until_change)
+                end = min(end, self._whole_iterations(change - earlier_steps))
             skills = self._trained(
                 skills,
                 skill,
-                num_steps=max(end - done, 0),
-                is_last=end == steps[skill],
+                # What was not finite may have ended training within an iteration.
+                num_steps=self._whole_iterations(max(end - done, 0)),
+                since=steps[skill] if end == steps[skill] else None,
                 interrupted=interrupted,
             )
             if end == steps[skill]:
                 return _with_finished(skills)
 
+    def _whole_iterations(self, num_steps: int) -> int:
+        size = self.trainer.steps_of_iteration
+        return -(-num_steps // size) * size
+
     def _env(self, num_changes: int) -> AbstractEnv[Any]:
-        return env_after(self.world, num_changes)
+        return self.changes.envs[num_changes]
 
     def _begun(self, skills: Skills[Any], skill: int, num_steps: int) -> Skills[Any]:
         training = skills.training
@@ -89,7 +93,7 @@ class Course:
         steps_before = int(training.earlier_steps) + steps_taken(
             self.trainer, training.counts
         )
-        change = change_at(self.world, skill=skill, step=steps_before)
+        change = self.changes.count(skill=skill, step=steps_before)
         preset = self.reward.preset
         shown = range(skill if preset.include_newest else skill - 1)
         skills = self._collected(
@@ -132,7 +136,7 @@ class Course:
         assert training is not None
         done = steps_taken(self.trainer, training.counts)
         step = int(training.earlier_steps) + done
-        change = change_at(self.world, skill=skill, step=step)
+        change = self.changes.count(skill=skill, step=step)
         # The rest of a last episode is played in the world in which it began.
         if change == int(training.world) or done >= num_steps:
             return skills
@@ -189,7 +193,7 @@ class Course:
         skill: int,
         *,
         num_steps: int,
-        is_last: bool,
+        since: int | None,
         interrupted: Callable[[], bool],
     ) -> Skills[Any]:
         training = skills.training
@@ -228,6 +232,11 @@ class Course:
             if self.callback is not None:
                 self.callback(step, row, reached(solution))
 
+        first_step = int(training.earlier_steps)
+        columns = {
+            "skill": skill,
+            "collected_steps": int(training.collected_steps),
+        }
         try:
             solution = train_rows(
                 run,
@@ -241,13 +250,21 @@ class Course:
                 log_every=self.log_every,
                 interrupted=interrupted,
                 report=report,
-                first_step=int(training.earlier_steps),
-                columns={
-                    "skill": skill,
-                    "collected_steps": int(training.collected_steps),
-                },
-                to_end_of_episode=is_last,
+                first_step=first_step,
+                columns=columns,
             )
+            if since is not None:
+                solution = finish_episode(
+                    run,
+                    self.trainer,
+                    solution,
+                    since=since,
+                    report=report,
+                    first_step=first_step,
+                    columns=columns,
+                )
+                if interrupted():
+                    raise TrainingInterrupted(solution)
         except NonFiniteError as error:
             raise NonFiniteError(error.step, reached(error.solution)) from None
         except TrainingInterrupted as error:

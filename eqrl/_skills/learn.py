@@ -3,18 +3,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import PRNGKeyArray
 
 from .._agents import AbstractAgent, Intrinsic
+from .._check import check_same_shapes
 from .._interrupt import deferred_interrupt
 from .._jit import jit_init
 from .._ranges import check_integer
 from .._rewards.feature_set import FeatureSet, enlarged
 from .._rewards.incremental_mode import Replay
 from .._trainer import Trainer
-from .._tree import tree_copy
 from ..envs import AbstractEnv
 from .checks import check_max_skills, check_replay, incremental_of, steps_of_skills
 from .course import Course, SkillCallback, key_of_skill
@@ -25,7 +26,7 @@ from .library import (
     empty_stack,
     enlarged_stack,
 )
-from .world import World, check_world, env_after
+from .world import World, changes_of
 
 
 def learn_skills(
@@ -51,9 +52,10 @@ def learn_skills(
     there are act greedily for some episodes, in the world as it is by then, to show
     what they do. Once it is learnt a skill never changes again.
 
-    A skill ends with the first episode of the first environment that ends after
-    `num_steps`. The others are cut short then, and the last transition of each is
-    marked as truncated. The next one begins with `trainer.warmup_steps` random steps.
+    A skill ends with the first iteration in which an episode of the first environment
+    ends after `num_steps`. What goes on in any environment is cut short then, and the
+    last transition is marked as truncated. The next skill begins with
+    `trainer.warmup_steps` random steps.
 
     All counts are of environment steps, summed over the environments.
 
@@ -65,8 +67,9 @@ def learn_skills(
         step, 0 among them, from which each is in force. Steps are those of training of
         all skills; a change comes into force at the first iteration not before it, in
         mid-episode, and all earlier skills show at once what they do in the world
-        after it. The environments must have the same `spec` and states of the same
-        shapes; where they differ in arrays only, nothing is compiled anew.
+        after it. Only what is left of an episode after `num_steps` is played in the
+        world as it was. The environments must have the same `spec` and states of the
+        same shapes; where they differ in arrays only, nothing is compiled anew.
     - `trainer`: how each skill is trained.
     - `num_skills`: how many there are in the end, those of `initial` included.
     - `num_steps`: of each skill, random steps included; one number or one for each, a
@@ -81,7 +84,8 @@ def learn_skills(
         as the mode of `Incremental` says.
     - `initial`: skills to which to add, or which were interrupted, also within a skill.
         They stay usable.
-    - `log_every`: steps in a row of the metrics, rounded up to whole iterations.
+    - `log_every`: steps in a row of the metrics, rounded up to whole iterations. What
+        is left of an episode after `num_steps` is a row of its own.
     - `callback`: called as `callback(step, metrics, skills)` after each row, with which
         training could go on from there. Copy what you keep (`eqrl.tree_copy`) or save
         it (`eqrl.save_skills`): it is donated to the next row.
@@ -97,23 +101,23 @@ def learn_skills(
     """
     reward = incremental_of(agent)
     assert isinstance(agent, Intrinsic)
-    check_world(env)
     check_integer("num_collected_episodes", num_collected_episodes, least=1)
     steps = steps_of_skills(num_steps, num_skills, trainer)
     replay = reward.preset.replay if replay is None else replay
     check_replay(replay)
     max_skills = num_skills if max_skills is None else max_skills
     check_max_skills(max_skills, num_skills)
+    changes = changes_of(env, num_skills)
     if initial is None:
         agent = _sized(
             agent,
-            env_after(env, 0),
+            changes.envs[0],
             max_skills=max_skills,
             num_collected_episodes=num_collected_episodes,
         )
         skills = first_skills(
             agent,
-            env_after(env, 0),
+            changes.envs[0],
             trainer,
             capacity=max_skills,
             key=jr.fold_in(key_of_skill(key, 0), 0),
@@ -121,14 +125,15 @@ def learn_skills(
     else:
         agent, skills = _going_on(
             agent,
-            env_after(env, 0),
+            changes.envs[0],
+            trainer,
             initial,
             max_skills=max_skills,
             num_collected_episodes=num_collected_episodes,
         )
     course = Course(
         agent=agent,
-        world=env,
+        changes=changes,
         trainer=trainer,
         num_collected_episodes=num_collected_episodes,
         replay=replay,
@@ -194,6 +199,7 @@ def first_skills(
 def _going_on(
     agent: Intrinsic[Any, Any, Any, Any],
     env: AbstractEnv[Any],
+    trainer: Trainer,
     initial: Skills[Any],
     *,
     max_skills: int,
@@ -206,14 +212,34 @@ def _going_on(
             "nothing can go on; load them with the trainer, as "
             "`eqrl.load_skills(directory, agent, env, trainer)`."
         )
-    skills = tree_copy(initial)
+    # Arrays may have been fetched from the device.
+    training, states = jax.tree.map(
+        lambda x: jnp.array(x) if eqx.is_array(x) else x,
+        (initial.training, initial.states),
+    )
+    skills = Skills(
+        states=states,
+        count=jnp.array(initial.count),
+        training=training,
+        metrics=initial.metrics,
+    )
     max_skills = max(max_skills, capacity_of(skills.states))
     past = _past(skills)
     reward = dataclasses.replace(
         incremental_of(agent), past_capacity=past.features.shape[1]
     )
+    agent = dataclasses.replace(agent, reward=reward)
+    like = eqx.filter_eval_shape(
+        first_skills,
+        agent,
+        env,
+        trainer,
+        capacity=capacity_of(skills.states),
+        key=jr.key(0),
+    )
+    check_same_shapes("initial", like, dataclasses.replace(skills, metrics={}))
     agent = _sized(
-        dataclasses.replace(agent, reward=reward),
+        agent,
         env,
         max_skills=max_skills,
         num_collected_episodes=num_collected_episodes,

@@ -3,7 +3,6 @@ from typing import Any, Generic
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Int
 
 from .._agents import AbstractAgent, Intrinsic
@@ -102,8 +101,8 @@ def state_of_skill(states: State, index: int | Int[Array, ""]) -> State:
 
 def capacity_of(states: Any) -> int:
     """How many skills there is room for."""
-    arrays = jax.tree.leaves(eqx.filter(states, eqx.is_array_like))
-    return int(np.shape(arrays[0])[0])
+    arrays = jax.tree.leaves(eqx.filter(states, eqx.is_array))
+    return arrays[0].shape[0]
 
 
 def with_skill(states: State, state: State, index: Int[Array, ""]) -> State:

@@ -1,10 +1,12 @@
 import dataclasses
+import hashlib
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -18,14 +20,17 @@ from .._trainer import Trainer
 from .checks import incremental_of
 from .learn import first_skills
 from .library import Skills, capacity_of, empty_stack, state_of_skill, with_skill
-from .world import World, env_after
+from .world import World, first_env
 
 
 @dataclasses.dataclass(frozen=True)
 class _Sizes:
-    """Without which the shapes of what was saved are not known."""
+    """Without which the shapes of what was saved are not known.
 
-    count: int
+    `digests` tell the skills of one library from those of another.
+    """
+
+    digests: list[str]
     capacity: int
     past_capacity: int
 
@@ -50,24 +55,29 @@ def save_skills(directory: Directory, skills: Skills[Any]) -> None:
             "and are in a directory already."
         )
     path = Path(directory)
-    count = int(skills.count)
-    saved = _numbers(path / "skills")
-    if saved and saved[-1] >= count:
+    earlier = _numbers(path / "training")
+    held = _read_sizes(path).digests if earlier else []
+    states = [state_of_skill(skills.states, i) for i in range(int(skills.count))]
+    digests = [_digest(state) for state in states]
+    if digests[: len(held)] != held:
         raise ValueError(
-            f"`{directory}` holds {saved[-1] + 1} skills, but `skills` has {count}; it "
-            "is another library. Give another directory."
+            f"`{directory}` holds {len(held)} skills, which are not the first of the "
+            f"{len(digests)} in `skills`; it is another library. Give another "
+            "directory."
         )
-    for index in range(count):
-        if index not in saved:
-            save(path / "skills", index, state_of_skill(skills.states, index))
+    for index in _numbers(path / "skills"):
+        if index >= len(held):
+            # Saving it was the last that was done, and `training` does not know of it.
+            shutil.rmtree(path / "skills" / str(index))
+    for index in range(len(held), len(states)):
+        save(path / "skills", index, states[index])
     _write_metrics(path, skills.metrics)
     past = skills.training.trainer_state.agent.reward.past
     sizes = _Sizes(
-        count=count,
+        digests=digests,
         capacity=capacity_of(skills.states),
         past_capacity=past.features.shape[1],
     )
-    earlier = _numbers(path / "training")
     number = earlier[-1] + 1 if earlier else 0
     with replacing(path / f"sizes_{number}.json") as file:
         file.write_text(json.dumps(dataclasses.asdict(sizes)) + "\n")
@@ -102,15 +112,12 @@ def load_skills(
     reward = incremental_of(agent)
     assert isinstance(agent, Intrinsic)
     path = Path(directory)
-    numbers = _numbers(path / "training")
-    if not numbers:
-        raise ValueError(f"There are no skills in `{directory}`.")
-    sizes = _Sizes(**json.loads((path / f"sizes_{numbers[-1]}.json").read_text()))
+    sizes = _read_sizes(path)
     states = empty_stack(_like(agent, env), sizes.capacity)
-    for index in range(sizes.count):
+    for index in range(len(sizes.digests)):
         _, state = load_skill(directory, agent, env, index)
         states = with_skill(states, state, jnp.asarray(index, int))
-    count = jnp.asarray(sizes.count, int)
+    count = jnp.asarray(len(sizes.digests), int)
     if trainer is None:
         return Skills(states=states, count=count)
     agent = dataclasses.replace(
@@ -118,7 +125,7 @@ def load_skills(
         reward=dataclasses.replace(reward, past_capacity=sizes.past_capacity),
     )
     like = eqx.filter_eval_shape(
-        first_skills, agent, env_after(env, 0), trainer, capacity=1, key=jr.key(0)
+        first_skills, agent, first_env(env), trainer, capacity=1, key=jr.key(0)
     )
     training = restore(path / "training", like.training)
     assert training is not None
@@ -146,12 +153,18 @@ def load_skill(
     """
     incremental_of(agent)
     assert isinstance(agent, Intrinsic)
-    path = Path(directory) / "skills"
-    return agent.agent, restore(path, _like(agent, env), step=index)
+    path = Path(directory)
+    count = len(_read_sizes(path).digests)
+    if not 0 <= index < count:
+        raise ValueError(
+            f"`index={index}` is not a skill; `{directory}` holds {count} skills"
+            + (f", 0 to {count - 1}." if count > 0 else ".")
+        )
+    return agent.agent, restore(path / "skills", _like(agent, env), step=index)
 
 
 def _like(agent: Intrinsic[Any, Any, Any, Any], env: World) -> Any:
-    spec = env_after(env, 0).spec
+    spec = first_env(env).spec
     return eqx.filter_eval_shape(lambda: agent.init(spec, key=jr.key(0)).agent)
 
 
@@ -159,6 +172,22 @@ def _numbers(folder: Path) -> list[int]:
     if not folder.is_dir():
         return []
     return sorted(int(item.name) for item in folder.iterdir() if item.name.isdigit())
+
+
+def _read_sizes(path: Path) -> _Sizes:
+    numbers = _numbers(path / "training")
+    if not numbers:
+        raise ValueError(f"There are no skills in `{path}`.")
+    return _Sizes(**json.loads((path / f"sizes_{numbers[-1]}.json").read_text()))
+
+
+def _digest(state: Any) -> str:
+    """The same for states that are equal to the last bit only."""
+    sha = hashlib.sha256()
+    for leaf in jax.tree.leaves(eqx.filter(state, eqx.is_array)):
+        array = np.asarray(leaf)
+        sha.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
+    return sha.hexdigest()
 
 
 def _write_metrics(path: Path, metrics: History) -> None:

@@ -1,0 +1,320 @@
+"""Skills one after another: going on, cutting short, compiling once, learning."""
+
+import itertools
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.random as jr
+import numpy as np
+import pytest
+
+import eqrl
+import eqrl._rows
+import eqrl._skills.course
+from eqrl.envs import Point
+
+from ..agents_under_test import sac, taac, td3
+from .heading import AGENT, NUM_STEPS, Recorder, learn, same, training_of
+
+
+# Rows end every 8 steps of a skill, at its 26 steps, and with the episode, at 30.
+ENDS = [8, 16, 24, 26, 30, 38, 46, 54, 56, 60, 68, 76, 84, 86, 90]
+
+
+@pytest.fixture(scope="module")
+def recorded() -> tuple[Recorder, eqrl.Skills[Any]]:
+    """What the callback of one call was given, and what it gave."""
+    recorder = Recorder()
+    whole = learn(callback=recorder)
+    return recorder, whole
+
+
+@pytest.fixture(scope="module")
+def whole(recorded: tuple[Recorder, eqrl.Skills[Any]]) -> eqrl.Skills[Any]:
+    """The three skills of one call."""
+    return recorded[1]
+
+
+@pytest.mark.parametrize("row", range(len(ENDS)), ids=map(str, ENDS))
+def test_killed_after_any_row_it_goes_on_as_if_never_stopped(
+    recorded: tuple[Recorder, eqrl.Skills[Any]], row: int
+) -> None:
+    recorder, whole = recorded
+    assert same(learn(initial=recorder.skills[row]), whole)
+
+
+def test_how_often_is_logged_makes_no_difference(whole: eqrl.Skills[Any]) -> None:
+    other = learn(log_every=1_000)
+    assert same((other.states, other.training), (whole.states, whole.training))
+
+
+def test_the_callback_may_be_left_out(whole: eqrl.Skills[Any]) -> None:
+    assert same(learn(), whole)
+
+
+def test_skills_may_be_learnt_one_call_each(whole: eqrl.Skills[Any]) -> None:
+    skills = None
+    for number in (1, 2, 3):
+        skills = learn(num_skills=number, max_skills=3, initial=skills)
+        assert int(skills.count) == number
+    assert same(skills, whole)
+
+
+def test_skills_beyond_those_there_was_room_for_are_the_same(
+    whole: eqrl.Skills[Any],
+) -> None:
+    first = learn(num_skills=1)
+    assert first.states.direction.shape[0] == 1
+    assert same(learn(initial=first), whole)
+
+
+def test_skills_that_are_there_already_are_given_back(
+    whole: eqrl.Skills[Any],
+) -> None:
+    assert same(learn(num_skills=2, initial=whole), whole)
+
+
+def test_initial_skills_stay_usable(recorded: tuple[Recorder, Any]) -> None:
+    initial = recorded[0].skills[6]
+    learn(num_skills=2, initial=initial)
+    arrays = [x for x in jax.tree.leaves(initial) if isinstance(x, jax.Array)]
+    assert not any(array.is_deleted() for array in arrays)
+
+
+def test_a_skill_never_changes_once_it_is_learnt(
+    recorded: tuple[Recorder, eqrl.Skills[Any]],
+) -> None:
+    recorder, whole = recorded
+    for skills in recorder.skills:
+        count = int(skills.count)
+        one, other = (
+            jax.tree.map(lambda x, n=count: x[:n], tree.states)
+            for tree in (skills, whole)
+        )
+        assert same(one, other)
+
+
+def test_a_skill_is_what_the_agent_had_learnt_at_its_end(
+    recorded: tuple[Recorder, eqrl.Skills[Any]],
+) -> None:
+    recorder, whole = recorded
+    for skill, step in enumerate((30, 60, 90)):
+        at_end = training_of(recorder.skills[ENDS.index(step)])
+        agent, state = eqrl.pick_skill(AGENT, whole, skill)
+        assert same(state, at_end.trainer_state.agent.agent)
+        assert agent is AGENT.agent
+
+
+def test_each_skill_begins_with_nothing_learnt(
+    recorded: tuple[Recorder, eqrl.Skills[Any]],
+) -> None:
+    # The first row of a skill is 4 steps of each of 2 environments, 3 of them random.
+    for skill in range(3):
+        state = training_of(recorded[0].skills[5 * skill]).trainer_state.agent.agent
+        assert int(state.num_observed) == 8
+        assert int(state.num_updates) == 1
+
+
+def test_each_skill_begins_otherwise(whole: eqrl.Skills[Any]) -> None:
+    one, two, three = np.asarray(whole.states.direction)
+    assert min(np.abs(one - two).max(), np.abs(two - three).max()) > 0.05
+
+
+def test_num_steps_may_be_one_for_each() -> None:
+    skills = learn(num_steps=(10, 6, 20), log_every=100)
+    assert skills.metrics["step"].tolist() == [10, 16, 20, 40]
+    assert skills.metrics["skill"].tolist() == [0, 1, 1, 2]
+
+
+# The metrics.
+
+
+def test_the_metrics_have_a_row_every_log_every_steps_of_a_skill(
+    whole: eqrl.Skills[Any],
+) -> None:
+    assert whole.metrics["step"].tolist() == ENDS
+    assert {value.shape for value in whole.metrics.values()} == {(len(ENDS),)}
+
+
+def test_the_metrics_name_the_skill_and_what_collecting_cost(
+    whole: eqrl.Skills[Any],
+) -> None:
+    # Skills show 2 episodes of 5 steps: one skill at first, then two.
+    assert whole.metrics["skill"].tolist() == [0] * 5 + [1] * 5 + [2] * 5
+    assert whole.metrics["collected_steps"].tolist() == [0] * 5 + [10] * 5 + [30] * 5
+    assert np.issubdtype(whole.metrics["skill"].dtype, np.integer)
+    assert int(training_of(whole).collected_steps) == 30
+
+
+def test_no_loss_is_reported_before_there_is_an_update(
+    whole: eqrl.Skills[Any],
+) -> None:
+    small = learn(num_steps=2, log_every=2, num_skills=2, max_skills=3)
+    # The tail of an episode is one row: the mean of what is known in its steps.
+    assert small.metrics["step"].tolist() == [2, 10, 12, 20]
+    assert np.isnan(small.metrics["loss"]).tolist() == [True, False, True, False]
+    # Steps 3 to 5 of each environment; an update after the fourth and the fifth.
+    assert small.metrics["update"][1] == 0.5
+    assert np.all(whole.metrics["nonfinite"] == 0)
+
+
+def test_the_callback_is_given_every_row(
+    recorded: tuple[Recorder, eqrl.Skills[Any]],
+) -> None:
+    recorder, whole = recorded
+    assert recorder.steps == whole.metrics["step"].tolist()
+    for name in set(whole.metrics) - {"step"}:
+        given = np.stack([row[name] for row in recorder.rows])
+        assert same(given, whole.metrics[name]), name
+
+
+# Ctrl-C.
+
+
+def interrupt() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def interrupt_at(step: int) -> Callable[..., None]:
+    return lambda now, row, skills: interrupt() if now == step else None
+
+
+def interrupted(**options: Any) -> eqrl.Skills[Any]:
+    with pytest.raises(eqrl.TrainingInterrupted) as error:
+        learn(**options)
+    return error.value.solution
+
+
+@pytest.mark.parametrize("step", [16, 26, 30, 38, 56, 60, 90])
+def test_after_ctrl_c_it_goes_on_as_if_never_stopped(
+    recorded: tuple[Recorder, eqrl.Skills[Any]], step: int
+) -> None:
+    recorder, whole = recorded
+    solution = interrupted(callback=interrupt_at(step))
+    assert same(solution, recorder.skills[ENDS.index(step)])
+    assert same(learn(initial=solution), whole)
+
+
+def test_ctrl_c_waits_for_the_end_of_a_last_episode(
+    whole: eqrl.Skills[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_ended = eqrl._rows._has_ended
+    calls = itertools.count()
+
+    def interrupting(*args: Any, **options: Any) -> bool:
+        if next(calls) == 1:
+            interrupt()
+        return has_ended(*args, **options)
+
+    monkeypatch.setattr(eqrl._rows, "_has_ended", interrupting)
+    solution = interrupted()
+    monkeypatch.undo()
+    assert solution.metrics["step"].tolist() == ENDS[:5]
+    assert same(learn(initial=solution), whole)
+
+
+def test_ctrl_c_while_skills_show_what_they_do_loses_nothing(
+    whole: eqrl.Skills[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collect = eqrl._skills.course.collect
+
+    def interrupting(*args: Any, **options: Any) -> Any:
+        interrupt()
+        return collect(*args, **options)
+
+    monkeypatch.setattr(eqrl._skills.course, "collect", interrupting)
+    solution = interrupted()
+    monkeypatch.undo()
+    assert int(training_of(solution).skill) == 1
+    assert same(learn(initial=solution), whole)
+
+
+# Compilation.
+
+
+def test_skills_after_the_second_compile_nothing(compilations: list[str]) -> None:
+    trainer = eqrl.Trainer(num_envs=2, batch_size=5, capacity=24, warmup_steps=6)
+    at_row: dict[int, int] = {}
+
+    def count(step: int, row: dict[str, Any], skills: Any) -> None:
+        del step, skills
+        at_row[int(row["skill"])] = len(compilations)
+
+    learn(trainer=trainer, num_skills=4, max_skills=6, callback=count)
+    assert 0 < at_row[0] < at_row[1]
+    # The tests' search for keys that are used twice traces every use.
+    later = compilations[at_row[1] :]
+    assert [event for event in later if not event.endswith(" bind")] == []
+
+
+def test_more_skills_of_which_there_is_room_compile_copies_at_most(
+    compilations: list[str],
+) -> None:
+    trainer = eqrl.Trainer(num_envs=2, batch_size=5, capacity=24, warmup_steps=6)
+    first = learn(trainer=trainer, num_skills=2, max_skills=6)
+    compilations.clear()
+    learn(trainer=trainer, num_skills=4, max_skills=6, initial=first)
+    compiled = {event for event in compilations if "backend_compile" in event}
+    assert {event.split()[-1] for event in compiled} <= {"jit(copy)"}
+
+
+# Around any agent.
+
+
+@pytest.mark.parametrize(
+    "agent",
+    [
+        eqrl.Normalized(sac((8,))),
+        td3((8,)),
+        taac((8,), window_length=2),
+    ],
+    ids=["Normalized(SAC)", "TD3", "TAAC"],
+)
+def test_any_agent_can_be_within(agent: eqrl.AbstractAgent[Any, Any, Any]) -> None:
+    agent = eqrl.Intrinsic(agent, eqrl.Incremental())
+    skills = learn(agent, num_skills=2, log_every=NUM_STEPS)
+    assert int(skills.count) == 2
+    for name, values in skills.metrics.items():
+        if not name.startswith("episode"):
+            assert np.all(np.isfinite(values)), name
+    learnt = (skills.states, training_of(skills).trainer_state)
+    assert all(
+        np.all(np.isfinite(array))
+        for array in jax.tree.leaves(learnt)
+        if isinstance(array, jax.Array)
+    )
+
+
+def test_three_skills_end_in_three_places() -> None:
+    env = Point(max_steps=20)
+    agent = eqrl.Intrinsic(
+        sac(
+            (64, 64),
+            actor_lr=1e-3,
+            critic_lr=1e-3,
+            temperature_lr=1e-3,
+            initial_temperature=0.1,
+        ),
+        eqrl.Incremental(),
+    )
+    skills = learn(
+        agent,
+        env,
+        eqrl.Trainer(batch_size=128, capacity=2_000, warmup_steps=60),
+        num_steps=600,
+        num_collected_episodes=5,
+        log_every=600,
+    )
+    ends = []
+    for index in range(3):
+        transitions, _ = eqrl.rollout(
+            *eqrl.pick_skill(agent, skills, index),
+            env,
+            num_episodes=1,
+            key=jr.key(index),
+        )
+        ends.append(np.asarray(transitions.next_state_descriptor)[0, -1])
+    distances = [np.linalg.norm(a - b) for a, b in itertools.combinations(ends, 2)]
+    assert np.mean(distances) >= 2.5
