@@ -25,6 +25,7 @@ from .feature_set import (
     empty_set,
     with_points,
 )
+from .incremental_distances import Distances
 from .incremental_mode import (
     MODES,
     Feature,
@@ -38,22 +39,6 @@ from .incremental_state import IncrementalState
 
 # Transitions of a batch from which the mean distances are taken.
 _NUM_TALLIED = 32
-
-
-class _Distances(eqx.Module):
-    """Of each transition of a batch, and whether there were enough points for it."""
-
-    diversity: Float[Array, " batch"]
-    has_past: Bool[Array, " batch"]
-    consistency: Float[Array, " batch"]
-    has_recent: Bool[Array, " batch"]
-
-    def means(self) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """Over the transitions with enough points; 1 and 0 where there are none."""
-        return (
-            _mean(self.diversity, self.has_past, 1.0),
-            _mean(self.consistency, self.has_recent, 0.0),
-        )
 
 
 class Incremental(AbstractReward[IncrementalState]):
@@ -320,7 +305,7 @@ class Incremental(AbstractReward[IncrementalState]):
 
     def _distances(
         self, state: IncrementalState, batch: Transition[Any], *, key: PRNGKeyArray
-    ) -> _Distances:
+    ) -> Distances:
         past_key, recent_key = jr.split(key)
         features = self.features(batch)
         bucket = self._bucket(batch.timestep, state.past.features.shape[0])
@@ -340,7 +325,7 @@ class Incremental(AbstractReward[IncrementalState]):
             num_samples=self.num_samples,
             key=recent_key,
         )
-        return _Distances(
+        return Distances(
             diversity=jnp.where(has_past, diversity, 1),
             has_past=has_past,
             consistency=jnp.where(has_recent, consistency, 0),
@@ -348,7 +333,7 @@ class Incremental(AbstractReward[IncrementalState]):
         )
 
     def _terms(
-        self, state: IncrementalState, distances: _Distances
+        self, state: IncrementalState, distances: Distances
     ) -> tuple[Float[Array, " batch"], Float[Array, " batch"]]:
         """What diversity and consistency add to the reward."""
         diversity_factor, consistency_factor = factors(
@@ -396,11 +381,3 @@ def _flat(batch: Transition[Any]) -> Transition[Any]:
     return jax.tree.map(
         lambda x: x.reshape(math.prod(x.shape[:num_axes]), *x.shape[num_axes:]), batch
     )
-
-
-def _mean(
-    values: Float[Array, " batch"], counted: Bool[Array, " batch"], default: float
-) -> Float[Array, ""]:
-    total = jnp.sum(jnp.where(counted, values, 0))
-    number = jnp.sum(counted.astype(values.dtype))
-    return jnp.where(number > 0, total / jnp.maximum(number, 1), default)
