@@ -63,7 +63,8 @@ def learn_skills(
 
     - `agent`: an `eqrl.Intrinsic(agent, eqrl.Incremental())`, around any agent.
     - `env`: the environment; or, in a world that changes, a function from the number of
-        a skill, from 0, to its environment, or a dictionary of environments by the
+        a skill, from 0, to its environment, which is called once for each of them
+        before anything is learnt, or a dictionary of environments by the
         step, 0 among them, from which each is in force. Steps are those of training of
         all skills; a change comes into force at the first iteration not before it, in
         mid-episode, and all earlier skills show at once what they do in the world
@@ -88,7 +89,8 @@ def learn_skills(
         is left of an episode after `num_steps` is a row of its own.
     - `callback`: called as `callback(step, metrics, skills)` after each row, with which
         training could go on from there. Copy what you keep (`eqrl.tree_copy`) or save
-        it (`eqrl.save_skills`): it is donated to the next row.
+        it (`eqrl.save_skills`): it is donated to the next row. A skill that has just
+        ended is not yet among them; save what is returned as well.
 
     **Returns:**
 

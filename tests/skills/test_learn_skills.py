@@ -70,6 +70,15 @@ def test_skills_beyond_those_there_was_room_for_are_the_same(
     assert same(learn(initial=first), whole)
 
 
+def test_skills_added_later_may_show_what_they_do_in_fewer_episodes() -> None:
+    first = learn(num_skills=1, max_skills=3, num_collected_episodes=3)
+    skills = learn(initial=first)
+    assert skills.metrics["collected_steps"].tolist() == [0] * 5 + [10] * 5 + [30] * 5
+    # The room for more stays: what is there might need it.
+    past = training_of(skills).trainer_state.agent.reward.past
+    assert past.features.shape[1] == 3 * 3 * 5
+
+
 def test_skills_that_are_there_already_are_given_back(
     whole: eqrl.Skills[Any],
 ) -> None:
@@ -117,9 +126,16 @@ def test_each_skill_begins_with_nothing_learnt(
         assert int(state.num_updates) == 1
 
 
-def test_each_skill_begins_otherwise(whole: eqrl.Skills[Any]) -> None:
-    one, two, three = np.asarray(whole.states.direction)
-    assert min(np.abs(one - two).max(), np.abs(two - three).max()) > 0.05
+def test_each_skill_begins_otherwise(
+    recorded: tuple[Recorder, eqrl.Skills[Any]],
+) -> None:
+    # After one update, which turns them by little.
+    one, two, three = (
+        np.asarray(training_of(skills).trainer_state.agent.agent.direction)
+        for skills in recorded[0].skills[::5]
+    )
+    pairs = ((one, two), (one, three), (two, three))
+    assert min(np.abs(a - b).max() for a, b in pairs) > 0.1
 
 
 def test_num_steps_may_be_one_for_each() -> None:
@@ -228,6 +244,7 @@ def test_ctrl_c_while_skills_show_what_they_do_loses_nothing(
     solution = interrupted()
     monkeypatch.undo()
     assert int(training_of(solution).skill) == 1
+    assert int(training_of(solution).counts.rows_written) == 0
     assert same(learn(initial=solution), whole)
 
 

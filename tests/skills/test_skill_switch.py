@@ -48,9 +48,11 @@ def rows_of(skills: eqrl.Skills[Any]) -> Any:
     return jax.tree.map(lambda x: np.asarray(x)[:, order], data)
 
 
-def at_switch(recorder: Recorder) -> tuple[eqrl.Skills[Any], eqrl.Skills[Any]]:
-    """At the end of the first skill, and after the first row of the second."""
-    first = [int(row["skill"]) for row in recorder.rows].index(1)
+def at_switch(
+    recorder: Recorder, skill: int = 1
+) -> tuple[eqrl.Skills[Any], eqrl.Skills[Any]]:
+    """At the end of the skill before, and after the first row of this one."""
+    first = [int(row["skill"]) for row in recorder.rows].index(skill)
     return recorder.skills[first - 1], recorder.skills[first]
 
 
@@ -180,19 +182,23 @@ def restated(before: Any, num_kept: int) -> Any:
     return jax.tree.map(lambda x: x[:, num_rows - num_kept :], rows)
 
 
-@pytest.mark.parametrize("num_steps", [12, 60], ids=["not full", "gone round"])
+@pytest.mark.parametrize("num_steps", [6, 60], ids=["not full", "gone round"])
 @pytest.mark.parametrize("replay", ["keep", "half", "clear"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("skill", [1, 2])
+@pytest.mark.parametrize("seed", range(2))
 def test_a_switch_keeps_what_it_should_of_the_replay(
-    replay: str, num_steps: int, seed: int
+    replay: str, num_steps: int, skill: int, seed: int
 ) -> None:
-    recorder = learn_clock(num_steps, replay=replay, key=jr.key(seed))
-    before, after = at_switch(recorder)
+    recorder = learn_clock(
+        num_steps, replay=replay, key=jr.key(seed), num_skills=skill + 1
+    )
+    before, after = at_switch(recorder, skill)
     old, rows = rows_of(before), rows_of(after)
     filled = old.timestep.shape[1]
     assert (filled == 10) == (num_steps == 60)
     num_kept = {"keep": filled, "half": filled // 2, "clear": 0}[replay]
     counts = training_of(after).counts
+    assert int(counts.updates) == 0
     assert int(counts.rows_kept) == num_kept
     assert int(counts.rows_written) == 2
     expected = restated(old, num_kept)
