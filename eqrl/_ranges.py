@@ -1,4 +1,5 @@
 import math
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -53,3 +54,10 @@ def check_integer(name: str, value: Any, *, least: int) -> None:
     is_integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not is_integer or value < least:
         raise ValueError(f"`{name}={value!r}` must be an integer, at least {least}.")
+
+
+def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
+    """Raises a `ValueError` unless `value` is one of some words."""
+    if value not in choices:
+        names = ", ".join(repr(choice) for choice in choices)
+        raise ValueError(f"`{name}={value!r}` must be one of {names}.")

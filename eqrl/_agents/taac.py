@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from .._control_flow import filter_cond
 from .._custom_types import FloatLike, MakeOptimizer, Metrics, Mode
 from .._data import EnvSpec, Transition
-from .._ranges import check_integer, check_range
+from .._ranges import check_choice, check_integer, check_range
 from .._tree import hyperparameter, hyperparameters, incremental_update, tree_copy
 from ..losses._taac import TDLoss
 from ..nn import Critic, Gaussian
@@ -23,7 +23,6 @@ from .networks import (
 )
 from .taac_checks import (
     check_advantage_clip,
-    check_choice,
     check_each,
     check_faithful,
     check_reward_weights,

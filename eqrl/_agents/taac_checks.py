@@ -15,16 +15,9 @@ from ..losses._taac import TDLoss
 from .trajectory import AbstractTrajectory
 
 
-def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    """Raises a `ValueError` unless `value` is one of some words."""
-    if value not in choices:
-        names = ", ".join(repr(choice) for choice in choices)
-        raise ValueError(f"`{name}={value!r}` must be one of {names}.")
-
-
 def check_each(
     name: str,
-    value: FloatLike | tuple[FloatLike, ...] | None,
+    value: FloatLike | tuple[FloatLike | None, ...] | None,
     *,
     low: float | int = -math.inf,
     high: float | int = math.inf,

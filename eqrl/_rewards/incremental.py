@@ -1,5 +1,5 @@
 import math
-from typing import Any
+from typing import Any, get_args
 
 import equinox as eqx
 import jax
@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .._custom_types import FloatLike, Metrics
 from .._data import EnvSpec, Transition
-from .._ranges import check_integer, check_range
+from .._ranges import check_choice, check_integer, check_range
 from .._tree import hyperparameter
 from .base import AbstractReward
 from .descriptor import (
@@ -126,8 +126,7 @@ class Incremental(AbstractReward[IncrementalState]):
         - `past_capacity`: past features that there is room for, likewise;
             `eqrl.learn_skills` sees to it.
         """
-        if mode not in MODES:
-            raise ValueError(f"`mode={mode!r}` must be one of {list(MODES)}.")
+        check_choice("mode", mode, MODES)
         preset = MODES[mode]
         self.alpha = alpha
         self.beta = beta
@@ -154,8 +153,8 @@ class Incremental(AbstractReward[IncrementalState]):
             _check_room("recent_capacity", self.recent_capacity, self.k)
         check_integer("past_capacity", self.past_capacity, least=0)
         check_descriptor(self.descriptor)
-        _check_choice("feature", self.feature, Feature)
-        _check_choice("normalization", self.normalization, Normalization)
+        check_choice("feature", self.feature, get_args(Feature))
+        check_choice("normalization", self.normalization, get_args(Normalization))
 
     @property
     def preset(self) -> IncrementalMode:
@@ -356,11 +355,6 @@ def _check_room(name: str, value: Any, k: int) -> None:
             f"`{name}={value}` must be at least `k={k}`: there is no k-th nearest of "
             f"fewer points. Raise `{name}`, or lower `k`."
         )
-
-
-def _check_choice(name: str, value: str, choices: Any) -> None:
-    if value not in choices.__args__:
-        raise ValueError(f"`{name}={value!r}` must be one of {list(choices.__args__)}.")
 
 
 def _max_steps(spec: EnvSpec, what: str) -> int:

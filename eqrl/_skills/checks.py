@@ -4,7 +4,6 @@ from typing import Any
 from .._agents import AbstractAgent, Intrinsic
 from .._ranges import check_integer
 from .._rewards import Incremental
-from .._rewards.incremental_mode import Replay
 from .._trainer import Trainer
 
 
@@ -39,12 +38,6 @@ def steps_of_skills(
         trainer.check_num_steps(each)
         check_integer("num_steps", each, least=1)
     return steps
-
-
-def check_replay(replay: str) -> None:
-    """Raises a `ValueError` where there is no such way."""
-    if replay not in Replay.__args__:
-        raise ValueError(f"`replay={replay!r}` must be one of {list(Replay.__args__)}.")
 
 
 def check_max_skills(max_skills: int, num_skills: int) -> None:

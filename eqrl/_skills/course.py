@@ -87,6 +87,10 @@ class Course:
     def _env(self, num_changes: int) -> AbstractEnv[Any]:
         return self.changes.envs[num_changes]
 
+    def _shown_before(self, skill: int) -> range:
+        """Which skills show what they do, of those that are learnt before this one."""
+        return range(skill if self.reward.preset.include_newest else skill - 1)
+
     def _begun(self, skills: Skills[Any], skill: int, num_steps: int) -> Skills[Any]:
         training = skills.training
         assert training is not None
@@ -94,11 +98,10 @@ class Course:
             self.trainer, training.counts
         )
         change = self.changes.count(skill=skill, step=steps_before)
-        preset = self.reward.preset
-        shown = range(skill if preset.include_newest else skill - 1)
+        shown = self._shown_before(skill)
         skills = self._collected(
             skills,
-            shown if preset.recollect else shown[-1:],
+            shown if self.reward.preset.recollect else shown[-1:],
             change=change,
             key=jr.fold_in(key_of_skill(self.key, skill), 1),
         )
@@ -140,12 +143,11 @@ class Course:
         # The rest of a last episode is played in the world in which it began.
         if change == int(training.world) or done >= num_steps:
             return skills
-        preset = self.reward.preset
-        shown = range(skill if preset.include_newest else skill - 1)
+        shown = self._shown_before(skill)
         key = jr.fold_in(key_of_skill(self.key, skill), 1)
         return self._collected(
             skills,
-            shown if preset.recollect else shown[:0],
+            shown if self.reward.preset.recollect else shown[:0],
             change=change,
             key=jr.fold_in(key, change),
         )

@@ -1,6 +1,6 @@
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import equinox as eqx
 import jax
@@ -12,12 +12,12 @@ from .._agents import AbstractAgent, Intrinsic
 from .._check import check_same_shapes
 from .._interrupt import deferred_interrupt
 from .._jit import jit_init
-from .._ranges import check_integer
+from .._ranges import check_choice, check_integer
 from .._rewards.feature_set import FeatureSet, enlarged
 from .._rewards.incremental_mode import Replay
 from .._trainer import Trainer
 from ..envs import AbstractEnv
-from .checks import check_max_skills, check_replay, incremental_of, steps_of_skills
+from .checks import check_max_skills, incremental_of, steps_of_skills
 from .course import Course, SkillCallback, key_of_skill
 from .library import (
     Skills,
@@ -106,7 +106,7 @@ def learn_skills(
     check_integer("num_collected_episodes", num_collected_episodes, least=1)
     steps = steps_of_skills(num_steps, num_skills, trainer)
     replay = reward.preset.replay if replay is None else replay
-    check_replay(replay)
+    check_choice("replay", replay, get_args(Replay))
     max_skills = num_skills if max_skills is None else max_skills
     check_max_skills(max_skills, num_skills)
     changes = changes_of(env, num_skills)

@@ -1,5 +1,6 @@
 """What `learn_skills` and its companions refuse, and say about it."""
 
+import inspect
 from typing import Any
 
 import jax
@@ -8,7 +9,6 @@ import jax.random as jr
 import pytest
 
 import eqrl
-from eqrl._skills.checks import check_replay
 from eqrl._skills.learn import first_skills
 
 from ..agents_under_test import sac
@@ -69,9 +69,18 @@ def test_arguments_out_of_range_are_refused(
 
 
 def test_an_unknown_replay_is_refused() -> None:
-    replay: Any = "all"
+    # Where types are checked, as in all tests, the annotation refuses it before.
+    learn_skills = inspect.unwrap(eqrl.learn_skills)
     with pytest.raises(ValueError, match=r"`replay='all'`.*'keep', 'half', 'clear'"):
-        check_replay(replay)
+        learn_skills(
+            AGENT,
+            ENV,
+            TRAINER,
+            num_skills=1,
+            num_steps=TRAINER.steps_of_iteration,
+            replay="all",
+            key=jr.key(0),
+        )
 
 
 @pytest.mark.parametrize(
