@@ -35,9 +35,9 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 import eqrl
-from eqrl._control_flow import filter_fori_loop
 from eqrl._population.members import map_members
 from eqrl._population.mesh import automatic, on_each_device, replicate, shard
+from eqrl._pytree.control_flow import filter_fori_loop
 
 from .measure import median_ratio, side_by_side
 

@@ -15,7 +15,7 @@ import jax.random as jr
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 import eqrl
-from eqrl._control_flow import filter_fori_loop
+from eqrl._pytree.control_flow import filter_fori_loop
 
 from .measure import median_ratio, side_by_side
 

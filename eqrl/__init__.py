@@ -37,83 +37,7 @@ from ._agents import (
     diayn as diayn,
     fix_skill as fix_skill,
 )
-from ._checkpoint import restore as restore, save as save
-from ._custom_types import (
-    FloatLike as FloatLike,
-    MakeOptimizer as MakeOptimizer,
-    Metrics as Metrics,
-    Mode as Mode,
-)
-from ._data import EnvSpec as EnvSpec, Transition as Transition
-from ._draw_repeats import draw_repeats as draw_repeats
-from ._draw_skills import draw_skills as draw_skills
-from ._evaluate import (
-    Evaluation as Evaluation,
-    evaluate as evaluate,
-    rollout as rollout,
-)
-from ._evaluate_skills import (
-    SkillEvaluation as SkillEvaluation,
-    diversity_return as diversity_return,
-    evaluate_skills as evaluate_skills,
-)
-from ._interact import Actors as Actors, interact as interact, start as start
-from ._jit import jit_init as jit_init, jit_run as jit_run
-from ._population import (
-    PBT as PBT,
-    AbstractPrior as AbstractPrior,
-    LogUniform as LogUniform,
-    OneMinus as OneMinus,
-    PopulationSolution as PopulationSolution,
-    Uniform as Uniform,
-    best as best,
-    draw_family_tree as draw_family_tree,
-    draw_schedules as draw_schedules,
-    member as member,
-    train_population as train_population,
-    weighted_return as weighted_return,
-)
-from ._progress import (
-    PopulationProgressBar as PopulationProgressBar,
-    ProgressBar as ProgressBar,
-)
-from ._render import render as render
-from ._replay import (
-    Counts as Counts,
-    ReplayBuffer as ReplayBuffer,
-    ReplayState as ReplayState,
-)
-from ._rewards import (
-    AbstractReward as AbstractReward,
-    Discriminator as Discriminator,
-    DiscriminatorState as DiscriminatorState,
-    Incremental as Incremental,
-    IncrementalState as IncrementalState,
-)
-from ._run import load_run as load_run
-from ._skill_choice import (
-    SkillChoice as SkillChoice,
-    SkillChoiceState as SkillChoiceState,
-)
-from ._skill_distances import (
-    coverage as coverage,
-    hausdorff_distance as hausdorff_distance,
-    nearest_distance as nearest_distance,
-    pairwise_hausdorff as pairwise_hausdorff,
-    terminal_descriptors as terminal_descriptors,
-    union_hausdorff as union_hausdorff,
-)
-from ._skill_priors import (
-    AbstractSkillPrior as AbstractSkillPrior,
-    EvenOneHotSkills as EvenOneHotSkills,
-    NormalSkills as NormalSkills,
-    OneHotSkills as OneHotSkills,
-    OneSkill as OneSkill,
-    SkillExtras as SkillExtras,
-    SphereSkills as SphereSkills,
-)
-from ._skill_trajectories import SkillTrajectories as SkillTrajectories
-from ._skills import (
+from ._disk import (
     Skills as Skills,
     SkillTraining as SkillTraining,
     learn_skills as learn_skills,
@@ -123,20 +47,98 @@ from ._skills import (
     play_skills as play_skills,
     save_skills as save_skills,
 )
-from ._solution import (
-    NonFiniteError as NonFiniteError,
-    Solution as Solution,
-    TrainingInterrupted as TrainingInterrupted,
+from ._interaction.actors import Actors as Actors, interact as interact, start as start
+from ._interaction.evaluate import (
+    Evaluation as Evaluation,
+    evaluate as evaluate,
+    rollout as rollout,
 )
-from ._stacked import Stacked as Stacked
-from ._train import train as train, train_seeds as train_seeds
-from ._trainer import (
-    Trainer as Trainer,
-    TrainerState as TrainerState,
+from ._interaction.evaluate_skills import (
+    SkillEvaluation as SkillEvaluation,
+    diversity_return as diversity_return,
+    evaluate_skills as evaluate_skills,
 )
-from ._tree import (
+from ._interaction.skill_choice import (
+    SkillChoice as SkillChoice,
+    SkillChoiceState as SkillChoiceState,
+)
+from ._population import (
+    PBT as PBT,
+    AbstractPrior as AbstractPrior,
+    LogUniform as LogUniform,
+    OneMinus as OneMinus,
+    PopulationSolution as PopulationSolution,
+    Uniform as Uniform,
+    best as best,
+    member as member,
+    train_population as train_population,
+    weighted_return as weighted_return,
+)
+from ._pytree.tree import (
     gradient_step as gradient_step,
     hyperparameter as hyperparameter,
     incremental_update as incremental_update,
     tree_copy as tree_copy,
 )
+from ._reporting.population import (
+    draw_family_tree as draw_family_tree,
+    draw_schedules as draw_schedules,
+)
+from ._reporting.progress import (
+    PopulationProgressBar as PopulationProgressBar,
+    ProgressBar as ProgressBar,
+)
+from ._reporting.render import render as render
+from ._reporting.repeats import draw_repeats as draw_repeats
+from ._reporting.skills import draw_skills as draw_skills
+from ._rewards import (
+    AbstractReward as AbstractReward,
+    Discriminator as Discriminator,
+    DiscriminatorState as DiscriminatorState,
+    Incremental as Incremental,
+    IncrementalState as IncrementalState,
+)
+from ._run import load_run as load_run
+from ._skills.distances import (
+    coverage as coverage,
+    hausdorff_distance as hausdorff_distance,
+    nearest_distance as nearest_distance,
+    pairwise_hausdorff as pairwise_hausdorff,
+    terminal_descriptors as terminal_descriptors,
+    union_hausdorff as union_hausdorff,
+)
+from ._skills.prior import (
+    AbstractSkillPrior as AbstractSkillPrior,
+    EvenOneHotSkills as EvenOneHotSkills,
+    NormalSkills as NormalSkills,
+    OneHotSkills as OneHotSkills,
+    OneSkill as OneSkill,
+    SkillExtras as SkillExtras,
+    SphereSkills as SphereSkills,
+)
+from ._skills.trajectories import SkillTrajectories as SkillTrajectories
+from ._storage.checkpoint import restore as restore, save as save
+from ._training.jit import jit_init as jit_init, jit_run as jit_run
+from ._training.replay import (
+    Counts as Counts,
+    ReplayBuffer as ReplayBuffer,
+    ReplayState as ReplayState,
+)
+from ._training.solution import (
+    NonFiniteError as NonFiniteError,
+    Solution as Solution,
+    TrainingInterrupted as TrainingInterrupted,
+)
+from ._training.train import train as train, train_seeds as train_seeds
+from ._training.trainer import (
+    Trainer as Trainer,
+    TrainerState as TrainerState,
+)
+from ._types.custom_types import (
+    FloatLike as FloatLike,
+    MakeOptimizer as MakeOptimizer,
+    Metrics as Metrics,
+    Mode as Mode,
+)
+from ._types.data import EnvSpec as EnvSpec, Transition as Transition
+from ._types.stacked import Stacked as Stacked

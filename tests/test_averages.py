@@ -2,7 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eqrl._averages import no_averages
+from eqrl._training.averages import no_averages
 
 
 def test_result_is_the_mean_of_each_metric() -> None:

@@ -14,8 +14,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 import eqrl
 from eqrl import nn
-from eqrl._check import check_metrics
-from eqrl._ranges import check_integer
+from eqrl._pytree.fields import check_integer
+from eqrl._training.checks import check_metrics
 from eqrl.envs import Point
 
 from .agents_under_test import sac, td3

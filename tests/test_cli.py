@@ -11,9 +11,9 @@ import pytest
 
 import eqrl
 from eqrl._cli import main
-from eqrl._cli._commands import Evaluate, Render, Train, parse
-from eqrl._cli._options import argument_texts, options_of
-from eqrl._progress import ProgressBar
+from eqrl._cli.commands import Evaluate, Render, Train, parse
+from eqrl._cli.options import argument_texts, options_of
+from eqrl._reporting.progress import ProgressBar
 
 
 # Few steps of an environment that compiles fast.
@@ -257,7 +257,7 @@ def test_ctrl_c_while_nothing_is_reached_exits_with_130(
     def interrupt(*args: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("eqrl._cli._train.train", interrupt)
+    monkeypatch.setattr("eqrl._cli.train.train", interrupt)
     assert main(["train", *_TINY, "--folder", str(tmp_path / "x")]) == 130
 
 
@@ -286,7 +286,7 @@ def test_nan_leaves_a_complete_folder(diverged: tuple[int, Path]) -> None:
 def test_nan_in_some_seeds_is_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from eqrl._cli import _train
+    from eqrl._cli import train as _train
 
     solve = _train.train_seeds
 

@@ -12,9 +12,9 @@ import pytest
 
 import eqrl
 from eqrl._cli import main
-from eqrl._cli._commands import Pbt, parse
+from eqrl._cli.commands import Pbt, parse
 from eqrl._population.lineage import ancestors_of
-from eqrl._progress import PopulationProgressBar
+from eqrl._reporting.progress import PopulationProgressBar
 from eqrl._run import read_config
 from eqrl._run.priors import make_pbt
 

@@ -10,7 +10,7 @@ import pytest
 
 import eqrl
 from eqrl._cli import main
-from eqrl._cli._commands import Train, parse
+from eqrl._cli.commands import Train, parse
 from eqrl._run import Skills, read_config
 
 
@@ -131,7 +131,7 @@ def test_evaluate_plays_such_a_run(trained: Path) -> None:
 def test_render_shows_one_skill(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = []
     monkeypatch.setattr(
-        "eqrl._cli._render.render",
+        "eqrl._cli.render.render",
         lambda agent, state, env, path, *, key: shown.append((agent, path)),
     )
     assert main(["render", str(trained), "--skill", "2"]) == 0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jaxtyping import Array, Bool, Float, Int
 
-from eqrl._control_flow import (
+from eqrl._pytree.control_flow import (
     filter_cond,
     filter_fori_loop,
     filter_scan,

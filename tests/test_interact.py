@@ -7,7 +7,7 @@ import pytest
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from eqrl import Actors, Mode, Transition, interact, start
-from eqrl._control_flow import filter_scan
+from eqrl._pytree.control_flow import filter_scan
 from eqrl.envs import AbstractEnv
 from tests.toy import Clock, Drift, GetKey, Scribe
 

@@ -11,7 +11,7 @@ import pytest
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 import eqrl
-from eqrl._control_flow import filter_fori_loop
+from eqrl._pytree.control_flow import filter_fori_loop
 
 from .agents_under_test import ALL_AGENTS
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eqrl._ranges import check_integer, check_range, plain_integer
+from eqrl._pytree.fields import check_integer, check_range, plain_integer
 
 
 class TestCheckRange:

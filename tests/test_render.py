@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from PIL import Image
 
 import eqrl
-from eqrl._render import _play
+from eqrl._reporting.render import _play
 from eqrl.envs import AbstractEnv, DisabledActions, Point, PooledReset, TimeLimit
 from eqrl.nn import Critic, Deterministic
 from tests.toy import Clock, GetKey, Scribe

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import eqrl
-from eqrl._learning_curve import _known_returns, draw_learning_curve
+from eqrl._reporting.learning_curve import _known_returns, draw_learning_curve
+from eqrl._reporting.tensorboard import TensorBoard
 from eqrl._run import (
     Run,
     Settings,
@@ -24,7 +25,6 @@ from eqrl._run import (
     write_solution,
 )
 from eqrl._run.files import replacing
-from eqrl._tensorboard import TensorBoard
 from tests.toy import GetKey
 
 

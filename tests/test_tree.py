@@ -15,7 +15,7 @@ from eqrl import (
     incremental_update,
     tree_copy,
 )
-from eqrl._tree import strong_integer, tree_where, whole_number
+from eqrl._pytree.tree import strong_integer, tree_where, whole_number
 from tests.toy import GetKey
 
 

@@ -5,8 +5,8 @@ import equinox as eqx
 import jax.random as jr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._custom_types import Metrics, Mode
-from .._data import EnvSpec, Extras, Transition
+from .._types.custom_types import Metrics, Mode
+from .._types.data import EnvSpec, Extras, Transition
 from ..nn import Policy
 
 

@@ -6,23 +6,22 @@ import jax.random as jr
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._custom_types import FloatLike, MakeOptimizer, Metrics
-from .._data import EnvSpec, Transition
-from .._ranges import check_integer, check_range
-from .._tree import (
+from .._pytree.fields import check_integer, check_range
+from .._pytree.tree import (
     gradient_step,
     hyperparameter,
     incremental_update,
     tree_copy,
 )
+from .._types.custom_types import FloatLike, MakeOptimizer, Metrics
+from .._types.data import EnvSpec, Transition
 from ..losses import (
     sac_actor_loss,
     sac_next_value,
     sac_temperature_loss,
 )
 from ..nn import Critic, Gaussian, StochasticPolicy
-from .base import AbstractMarkovAgent
-from .networks import (
+from .actor_critic import (
     MakeNetwork,
     check_density,
     check_make_optimizer,
@@ -32,6 +31,7 @@ from .networks import (
     learning_rule,
     make_critics,
 )
+from .base import AbstractMarkovAgent
 
 
 _PARTS = ("actor", "critic", "temperature")

@@ -7,20 +7,19 @@ import jax.random as jr
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._control_flow import filter_cond
-from .._custom_types import FloatLike, MakeOptimizer, Metrics
-from .._data import EnvSpec, Transition
-from .._ranges import check_integer, check_range
-from .._tree import (
+from .._pytree.control_flow import filter_cond
+from .._pytree.fields import check_integer, check_range
+from .._pytree.tree import (
     gradient_step,
     hyperparameter,
     incremental_update,
     tree_copy,
 )
+from .._types.custom_types import FloatLike, MakeOptimizer, Metrics
+from .._types.data import EnvSpec, Transition
 from ..losses import td3_actor_loss, td3_next_value
 from ..nn import Actor, Critic, Deterministic, ExploringPolicy
-from .base import AbstractMarkovAgent
-from .networks import (
+from .actor_critic import (
     MakeNetwork,
     check_action,
     check_make_optimizer,
@@ -30,6 +29,7 @@ from .networks import (
     learning_rule,
     make_critics,
 )
+from .base import AbstractMarkovAgent
 
 
 _PARTS = ("actor", "critic")

@@ -1,1 +1,1 @@
-from ._main import main as main
+from .main import main as main

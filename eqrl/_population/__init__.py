@@ -1,10 +1,6 @@
 from .evaluation import weighted_return as weighted_return
 from .history import PopulationSolution as PopulationSolution
 from .pbt import PBT as PBT
-from .pictures import (
-    draw_family_tree as draw_family_tree,
-    draw_schedules as draw_schedules,
-)
 from .prior import (
     AbstractPrior as AbstractPrior,
     LogUniform as LogUniform,

@@ -9,8 +9,8 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from .._agents import TAAC, AbstractAgent
-from .._custom_types import FloatLike
-from .._evaluate import Descriptor, Evaluation, evaluate
+from .._interaction.evaluate import Descriptor, Evaluation, evaluate
+from .._types.custom_types import FloatLike
 from ..envs import AbstractEnv
 from .members import Members, map_members
 from .mesh import on_each_device

@@ -5,7 +5,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree, Shaped
 
-from .._replay import Counts
+from .._training.replay import Counts
 
 
 class PopulationSolution(eqx.Module):

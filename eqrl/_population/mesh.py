@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int, PyTree
 
-from .._ranges import check_integer
+from .._pytree.fields import check_integer
 
 
 Stack = TypeVar("Stack")

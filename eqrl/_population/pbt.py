@@ -8,11 +8,11 @@ import jax.random as jr
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
-from .._custom_types import FloatLike
-from .._ranges import check_integer, check_range
-from .._stacked import Stacked
-from .._trainer import TrainerState
-from .._tree import hyperparameter
+from .._pytree.fields import check_integer, check_range
+from .._pytree.tree import hyperparameter
+from .._training.trainer import TrainerState
+from .._types.custom_types import FloatLike
+from .._types.stacked import Stacked
 from .copying import copy_members
 from .mesh import replicate, shard
 from .prior import AbstractPrior

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._custom_types import FloatLike
-from .._ranges import check_range
-from .._tree import hyperparameter
+from .._pytree.fields import check_range
+from .._pytree.tree import hyperparameter
+from .._types.custom_types import FloatLike
 
 
 _DOWN = 0.8

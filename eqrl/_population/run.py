@@ -9,9 +9,9 @@ import jax.random as jr
 from jax.sharding import Mesh
 from jaxtyping import Array, Int, Key, PRNGKeyArray, PyTree
 
-from .._custom_types import Metrics
-from .._replay import Counts
-from .._trainer import Trainer
+from .._training.replay import Counts
+from .._training.trainer import Trainer
+from .._types.custom_types import Metrics
 from ..envs import AbstractEnv
 from .members import Members
 from .mesh import on_each_device

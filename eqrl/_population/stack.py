@@ -7,7 +7,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from .._stacked import Stacked
+from .._types.stacked import Stacked
 from .mesh import (
     from_owner,
     mesh_of_processes,

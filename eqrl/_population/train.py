@@ -9,12 +9,12 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._agents import AbstractAgent
-from .._evaluate import Descriptor
-from .._interrupt import deferred_interrupt
-from .._ranges import check_integer
-from .._solution import TrainingInterrupted
-from .._trainer import Trainer
-from .._tree import tree_copy
+from .._interaction.evaluate import Descriptor
+from .._pytree.fields import check_integer
+from .._pytree.tree import tree_copy
+from .._training.interrupt import deferred_interrupt
+from .._training.solution import TrainingInterrupted
+from .._training.trainer import Trainer
 from ..envs import AbstractEnv
 from .evaluation import Score, check_scalar, evaluate_members, mean_return
 from .history import PopulationSolution, Row, make_solution

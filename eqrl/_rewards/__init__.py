@@ -3,5 +3,5 @@ from .discriminator import (
     Discriminator as Discriminator,
     DiscriminatorState as DiscriminatorState,
 )
-from .incremental import Incremental as Incremental
-from .incremental_state import IncrementalState as IncrementalState
+from .incremental.reward import Incremental as Incremental
+from .incremental.state import IncrementalState as IncrementalState

@@ -4,8 +4,8 @@ from typing import Any, Generic, TypeVar
 import equinox as eqx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._custom_types import Metrics
-from .._data import EnvSpec, Transition
+from .._types.custom_types import Metrics
+from .._types.data import EnvSpec, Transition
 
 
 RewardState = TypeVar("RewardState")

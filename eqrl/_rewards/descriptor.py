@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._data import EnvSpec
+from .._types.data import EnvSpec
 
 
 StateDescriptor = (

@@ -6,16 +6,16 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._custom_types import FloatLike, MakeOptimizer, Metrics
-from .._data import EnvSpec, Transition
-from .._ranges import check_range
-from .._skill_priors import (
+from .._pytree.fields import check_range
+from .._pytree.tree import gradient_step, hyperparameter
+from .._skills.prior import (
     AbstractSkillPrior,
     MakeDiscriminator,
     SkillExtras,
     as_skill_prior,
 )
-from .._tree import gradient_step, hyperparameter
+from .._types.custom_types import FloatLike, MakeOptimizer, Metrics
+from .._types.data import EnvSpec, Transition
 from ..losses import discriminator_loss, skill_log_ratio
 from ..nn import AbstractSkillDistribution, SkillDiscriminator
 from .base import AbstractReward

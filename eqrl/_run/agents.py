@@ -15,7 +15,7 @@ from .._agents import (
     QuadraticTrajectory,
     diayn,
 )
-from .._skill_priors import (
+from .._skills.prior import (
     AbstractSkillPrior,
     EvenOneHotSkills,
     NormalSkills,

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from .._agents import AbstractAgent, Normalized
-from .._checkpoint import Directory
 from .._population import PBT
-from .._trainer import Trainer
+from .._storage.checkpoint import Directory
+from .._training.trainer import Trainer
 from ..envs import AbstractEnv, make
 from .agents import Skills, check_agent, make_agent
 from .files import write_json

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from .._checkpoint import Directory
-from .._replacing import replacing
+from .._storage.checkpoint import Directory
+from .._storage.replace import replacing
 
 
 def claim_folder(folder: Directory) -> None:

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.random as jr
 
 from .._agents import AbstractAgent
-from .._checkpoint import Directory, restore
+from .._storage.checkpoint import Directory, restore
 from ..envs import AbstractEnv
 from .config import Population, read_config
 from .files import policy_folder

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jax.tree_util import GetAttrKey
 
 from .._agents import AbstractAgent
-from .._custom_types import FloatLike
 from .._population import PBT, AbstractPrior, LogUniform, OneMinus, Uniform
 from .._population.pbt import Selection
+from .._types.custom_types import FloatLike
 
 
 Prior = tuple[str, str, float, float]

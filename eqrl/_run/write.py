@@ -8,11 +8,11 @@ import jax
 import numpy as np
 from jaxtyping import Float, PyTree
 
-from .._checkpoint import Directory, save
-from .._custom_types import Mode
-from .._learning_curve import draw_learning_curve
-from .._replacing import replacing
-from .._solution import History, Solution
+from .._reporting.learning_curve import draw_learning_curve
+from .._storage.checkpoint import Directory, save
+from .._storage.replace import replacing
+from .._training.solution import History, Solution
+from .._types.custom_types import Mode
 from .config import Run, Training
 from .files import finite, policy_folder, write_csv, write_json
 

@@ -5,16 +5,15 @@ from pathlib import Path
 
 import numpy as np
 
-from .._checkpoint import Directory, save
-from .._learning_curve import draw_learning_curve
 from .._population import (
     PopulationSolution,
-    draw_family_tree,
-    draw_schedules,
     member,
 )
 from .._population.lineage import scores_of
-from .._replacing import replacing
+from .._reporting.learning_curve import draw_learning_curve
+from .._reporting.population import draw_family_tree, draw_schedules
+from .._storage.checkpoint import Directory, save
+from .._storage.replace import replacing
 from .config import Population, Run
 from .files import policy_folder, write_csv
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from .._checkpoint import Directory
-from .._draw_skills import draw_skills
-from .._evaluate_skills import SkillEvaluation
-from .._replacing import replacing
+from .._interaction.evaluate_skills import SkillEvaluation
+from .._reporting.skills import draw_skills
+from .._storage.checkpoint import Directory
+from .._storage.replace import replacing
 from .config import Run, Training
 from .files import finite, write_json
 

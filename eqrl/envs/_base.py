@@ -4,7 +4,7 @@ from typing import Generic, TypeVar
 import equinox as eqx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from .._data import EnvSpec
+from .._types.data import EnvSpec
 
 
 EnvState = TypeVar("EnvState")

@@ -16,7 +16,7 @@ from brax.envs.swimmer import Swimmer
 from brax.envs.walker2d import Walker2d
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 
-from .._data import EnvSpec
+from .._types.data import EnvSpec
 from ._adapter import (
     flat_observation,
     lenient_promotion,

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .._data import EnvSpec
+from .._types.data import EnvSpec
 from ._base import AbstractEnv, EnvState, Outcome
 
 

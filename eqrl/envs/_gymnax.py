@@ -14,7 +14,7 @@ from gymnax.environments import spaces
 from gymnax.environments.environment import Environment, EnvParams, EnvState
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 
-from .._data import EnvSpec
+from .._types.data import EnvSpec
 from ._adapter import (
     flat_observation,
     lenient_promotion,

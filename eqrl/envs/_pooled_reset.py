@@ -5,7 +5,7 @@ import jax
 import jax.random as jr
 from jaxtyping import Array, Float, Key, PRNGKeyArray
 
-from .._data import EnvSpec
+from .._types.data import EnvSpec
 from ._base import AbstractEnv, EnvState, Outcome
 
 

@@ -3,7 +3,7 @@ import math
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._ranges import check_integer, check_range
+from .._pytree.fields import check_integer, check_range
 from ._point import PlanePoint, Wall
 
 

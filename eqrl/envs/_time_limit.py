@@ -5,8 +5,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._data import EnvSpec
-from .._ranges import check_integer
+from .._pytree.fields import check_integer
+from .._types.data import EnvSpec
 from ._base import AbstractEnv, EnvState, Outcome
 
 

@@ -2,7 +2,7 @@ import jax.lax as lax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._custom_types import FloatLike
+from .._types.custom_types import FloatLike
 
 
 def bootstrapped_target(

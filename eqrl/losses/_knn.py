@@ -2,7 +2,7 @@ import jax.lax as lax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._ranges import check_integer
+from .._pytree.fields import check_integer
 
 
 def knn_distance(

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._custom_types import FloatLike, Metrics
+from .._types.custom_types import FloatLike, Metrics
 from ..nn import StochasticPolicy
 from ._critic import Critic, critic_values
 

@@ -8,7 +8,7 @@ import jax.random as jr
 import optax
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
-from .._custom_types import FloatLike, Metrics
+from .._types.custom_types import FloatLike, Metrics
 from ..nn import AbstractDensity
 from ._critic import Critic, critic_values
 from ._switch import AdvantageClip, switch_probabilities

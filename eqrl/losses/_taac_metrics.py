@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax.scipy.special import entr
 from jaxtyping import Array, Float
 
-from .._custom_types import Metrics
+from .._types.custom_types import Metrics
 
 
 _NUM_BINS = 10

@@ -12,8 +12,8 @@ import pytest
 from jaxtyping import Array, Float, PRNGKeyArray
 
 import eqrl
-from eqrl._agents.taac_repeats import RepeatStatistics, repeat_metrics
-from eqrl._agents.taac_update import (
+from eqrl._agents.taac.repeats import RepeatStatistics, repeat_metrics
+from eqrl._agents.taac.update import (
     default_switch_target_entropy,
     default_target_entropy,
 )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from eqrl._data import EnvSpec
+from eqrl._types.data import EnvSpec
 from eqrl.envs import AbstractEnv, Outcome, TimeLimit
 
 

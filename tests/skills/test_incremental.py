@@ -12,7 +12,7 @@ import pytest
 from jaxtyping import Array, PRNGKeyArray
 
 import eqrl
-from eqrl._rewards.incremental_scale import Tally
+from eqrl._rewards.incremental.scale import Tally
 
 from .incremental_restated import Restated
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import eqrl
-import eqrl._rows
-import eqrl._skills.course
+import eqrl._disk.loop
+import eqrl._training.rows
 from eqrl.envs import Point
 
 from ..agents_under_test import sac, taac, td3
@@ -216,7 +216,7 @@ def test_after_ctrl_c_it_goes_on_as_if_never_stopped(
 def test_ctrl_c_waits_for_the_end_of_a_last_episode(
     whole: eqrl.Skills[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    has_ended = eqrl._rows._has_ended
+    has_ended = eqrl._training.rows._has_ended
     calls = itertools.count()
 
     def interrupting(*args: Any, **options: Any) -> bool:
@@ -224,7 +224,7 @@ def test_ctrl_c_waits_for_the_end_of_a_last_episode(
             interrupt()
         return has_ended(*args, **options)
 
-    monkeypatch.setattr(eqrl._rows, "_has_ended", interrupting)
+    monkeypatch.setattr(eqrl._training.rows, "_has_ended", interrupting)
     solution = interrupted()
     monkeypatch.undo()
     assert solution.metrics["step"].tolist() == ENDS[:5]
@@ -234,13 +234,13 @@ def test_ctrl_c_waits_for_the_end_of_a_last_episode(
 def test_ctrl_c_while_skills_show_what_they_do_loses_nothing(
     whole: eqrl.Skills[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    collect = eqrl._skills.course.collect
+    collect = eqrl._disk.loop.collect
 
     def interrupting(*args: Any, **options: Any) -> Any:
         interrupt()
         return collect(*args, **options)
 
-    monkeypatch.setattr(eqrl._skills.course, "collect", interrupting)
+    monkeypatch.setattr(eqrl._disk.loop, "collect", interrupting)
     solution = interrupted()
     monkeypatch.undo()
     assert int(training_of(solution).skill) == 1

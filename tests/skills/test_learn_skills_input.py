@@ -9,7 +9,7 @@ import jax.random as jr
 import pytest
 
 import eqrl
-from eqrl._skills.learn import first_skills
+from eqrl._disk.learn import first_skills
 
 from ..agents_under_test import sac
 from ..toy import Clock

@@ -8,7 +8,7 @@ import jax.random as jr
 import pytest
 
 import eqrl
-import eqrl._skills.store
+import eqrl._disk.store
 from eqrl.envs import Point
 
 from ..agents_under_test import sac
@@ -79,7 +79,7 @@ def test_a_library_may_be_saved_before_there_is_a_row(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         # What the callback raises ends it all: nothing of this call is left.
         learn(callback=lambda *args: 1 / 0)
-    skills = eqrl._skills.learn.first_skills(
+    skills = eqrl._disk.learn.first_skills(
         AGENT, ENV, TRAINER, capacity=3, key=jr.key(0)
     )
     loaded = reload(tmp_path, skills)
@@ -120,7 +120,7 @@ def test_a_skill_is_written_once(
         written.append((directory.name, step))
         eqrl.save(directory, step, tree)
 
-    monkeypatch.setattr(eqrl._skills.store, "save", save)
+    monkeypatch.setattr(eqrl._disk.store, "save", save)
     eqrl.save_skills(tmp_path, recorded[1])
     assert written == [("skills", 1), ("skills", 2), ("training", 1)]
 
@@ -173,7 +173,7 @@ def test_a_library_stays_whole_where_saving_it_again_is_killed(
             raise RuntimeError("killed")
         eqrl.save(directory, step, tree)
 
-    monkeypatch.setattr(eqrl._skills.store, "save", killed)
+    monkeypatch.setattr(eqrl._disk.store, "save", killed)
     with pytest.raises(RuntimeError, match="killed"):
         eqrl.save_skills(tmp_path, recorder.skills[11])
     monkeypatch.undo()

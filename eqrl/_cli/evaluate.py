@@ -1,0 +1,65 @@
+from collections.abc import Sequence
+from typing import Any
+
+import jax.random as jr
+import numpy as np
+from jaxtyping import Float, PRNGKeyArray
+
+from .._agents import AbstractAgent
+from .._interaction.evaluate import evaluate
+from .._run import load_run, read_config
+from .._types.custom_types import Mode
+from ..envs import AbstractEnv
+from .commands import Evaluate
+
+
+NUM_EPISODES = 64
+"""By which each policy is judged in the end."""
+
+
+def returns_of_policies(
+    policies: Sequence[tuple[AbstractAgent[Any, Any, Any], Any]],
+    env: AbstractEnv[Any],
+    *,
+    num_episodes: int,
+    mode: Mode,
+    key: PRNGKeyArray,
+) -> Float[np.ndarray, "policies episodes"]:
+    """Returns of episodes with each of a number of agents and their states."""
+    return np.stack(
+        [
+            np.asarray(
+                evaluate(
+                    agent,
+                    state,
+                    env,
+                    num_episodes=num_episodes,
+                    mode=mode,
+                    key=jr.fold_in(key, index),
+                ).returns
+            )
+            for index, (agent, state) in enumerate(policies)
+        ]
+    )
+
+
+def run_evaluate(command: Evaluate) -> int:
+    """Prints how the policies of a run do."""
+    schedule = read_config(command.folder).schedule
+    loaded = [load_run(command.folder, index) for index in range(schedule.count)]
+    _, _, env = loaded[0]
+    returns = returns_of_policies(
+        [(agent, state) for agent, state, _ in loaded],
+        env,
+        num_episodes=command.num_episodes,
+        mode=command.mode,
+        key=jr.key(command.seed),
+    )
+    print(f"returns of {command.num_episodes} episodes, {command.mode}:")
+    width = len(schedule.kind)
+    print(f"{schedule.kind}       mean        std        min        max")
+    for index, row in enumerate(returns):
+        numbers = (row.mean(), row.std(), row.min(), row.max())
+        columns = " ".join(f"{number:10.2f}" for number in numbers)
+        print(f"{index:{width}d} {columns}")
+    return 0

@@ -1,0 +1,43 @@
+from typing import Any
+
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Float
+
+from .._agents import fix_skill
+from .._reporting.render import render, render_suffix
+from .._run import Run, best_policy, load_run, read_config
+from .._skills.prior import EvenOneHotSkills, OneHotSkills
+from .commands import Render
+
+
+def run_render(command: Render) -> int:
+    """Writes what an episode of a run looks like."""
+    run = read_config(command.folder)
+    index = best_policy(command.folder) if command.seed is None else command.seed
+    agent, state, env = load_run(command.folder, index)
+    name = f"episode_of_{run.schedule.kind}_{index}"
+    if command.skill is not None:
+        agent, state = fix_skill(agent, state, _one_hot(run, command.skill))
+        name = f"{name}_skill_{command.skill}"
+    path = command.output
+    if path is None:
+        path = command.folder / f"{name}{render_suffix(env)}"
+    render(agent, state, env, path, key=jr.key(0))
+    print(path)
+    return 0
+
+
+def _one_hot(run: Run[Any], skill: int) -> Float[Array, " skill"]:
+    prior = None if run.skills is None else run.skills.make_prior()
+    if not isinstance(prior, (OneHotSkills, EvenOneHotSkills)):
+        raise ValueError(
+            f"`skill={skill}` is for runs that learnt a number of skills, as "
+            "`eqrl train diayn --skills one-hot` does."
+        )
+    if not 0 <= skill < prior.size:
+        raise ValueError(
+            f"`skill={skill}` is not among the skills of the run, which are 0 to "
+            f"{prior.size - 1}."
+        )
+    return jnp.eye(prior.size)[skill]

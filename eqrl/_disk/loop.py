@@ -1,0 +1,284 @@
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, PRNGKeyArray
+
+from .._agents import Intrinsic
+from .._rewards import Incremental
+from .._rewards.incremental.mode import Replay
+from .._training.jit import jit_run
+from .._training.replay import Counts
+from .._training.rows import finish_episode, steps_taken, train_rows
+from .._training.solution import NonFiniteError, Solution, TrainingInterrupted
+from .._training.trainer import Trainer
+from ..envs import AbstractEnv
+from .checks import incremental_of
+from .handover import begin_skill, collect
+from .library import Skills, SkillTraining, with_skill
+from .world import Changes
+
+
+SkillCallback = Callable[[int, dict[str, Any], Skills[Any]], None]
+
+
+def key_of_skill(key: PRNGKeyArray, skill: int) -> PRNGKeyArray:
+    return jr.fold_in(key, skill)
+
+
+@dataclasses.dataclass(frozen=True)
+class Course:
+    """What stays the same from skill to skill."""
+
+    agent: Intrinsic[Any, Any, Any, Any]
+    changes: Changes
+    trainer: Trainer
+    num_collected_episodes: int
+    replay: Replay
+    log_every: int
+    callback: SkillCallback | None
+    key: PRNGKeyArray
+
+    @property
+    def reward(self) -> Incremental:
+        return incremental_of(self.agent)
+
+    def next_skill(
+        self,
+        skills: Skills[Any],
+        steps: Sequence[int],
+        interrupted: Callable[[], bool],
+    ) -> Skills[Any]:
+        """Learns one more skill, or the rest of one."""
+        skill = int(skills.count)
+        assert skills.training is not None
+        if int(skills.training.skill) < skill:
+            skills = self._begun(skills, skill, steps[skill])
+            if interrupted():
+                raise TrainingInterrupted(skills)
+        while True:
+            skills = self._refreshed(skills, skill, steps[skill])
+            training = skills.training
+            assert training is not None
+            done = steps_taken(self.trainer, training.counts)
+            earlier_steps = int(training.earlier_steps)
+            change = self.changes.next_step(earlier_steps + done)
+            end = steps[skill]
+            if change is not None:
+                end = min(end, self._whole_iterations(change - earlier_steps))
+            skills = self._trained(
+                skills,
+                skill,
+                # What was not finite may have ended training within an iteration.
+                num_steps=self._whole_iterations(max(end - done, 0)),
+                since=steps[skill] if end == steps[skill] else None,
+                interrupted=interrupted,
+            )
+            if end == steps[skill]:
+                return _with_finished(skills)
+
+    def _whole_iterations(self, num_steps: int) -> int:
+        size = self.trainer.steps_of_iteration
+        return -(-num_steps // size) * size
+
+    def _env(self, num_changes: int) -> AbstractEnv[Any]:
+        return self.changes.envs[num_changes]
+
+    def _shown_before(self, skill: int) -> range:
+        """Which skills show what they do, of those that are learnt before this one."""
+        return range(skill if self.reward.preset.include_newest else skill - 1)
+
+    def _begun(self, skills: Skills[Any], skill: int, num_steps: int) -> Skills[Any]:
+        training = skills.training
+        assert training is not None
+        steps_before = int(training.earlier_steps) + steps_taken(
+            self.trainer, training.counts
+        )
+        change = self.changes.count(skill=skill, step=steps_before)
+        shown = self._shown_before(skill)
+        skills = self._collected(
+            skills,
+            shown if self.reward.preset.recollect else shown[-1:],
+            change=change,
+            key=jr.fold_in(key_of_skill(self.key, skill), 1),
+        )
+        training = skills.training
+        assert training is not None
+        num_updates = (
+            num_steps
+            // self.trainer.steps_of_iteration
+            * self.trainer.updates_per_iteration
+        )
+        kept = (
+            self.trainer,
+            self.agent,
+            self._env(change),
+            self.replay,
+            jnp.asarray(num_updates, float),
+            jr.fold_in(key_of_skill(self.key, skill), 0),
+        )
+        state, counts = begin_skill(kept, training.trainer_state, training.counts)
+        training = SkillTraining(
+            trainer_state=state,
+            counts=counts,
+            skill=jnp.asarray(skill, int),
+            earlier_steps=jnp.asarray(steps_before, int),
+            collected_steps=training.collected_steps,
+            world=jnp.asarray(change, int),
+        )
+        return dataclasses.replace(skills, training=training)
+
+    def _refreshed(
+        self, skills: Skills[Any], skill: int, num_steps: int
+    ) -> Skills[Any]:
+        """With the past as it would be in the world of the moment."""
+        training = skills.training
+        assert training is not None
+        done = steps_taken(self.trainer, training.counts)
+        step = int(training.earlier_steps) + done
+        change = self.changes.count(skill=skill, step=step)
+        # The rest of a last episode is played in the world in which it began.
+        if change == int(training.world) or done >= num_steps:
+            return skills
+        shown = self._shown_before(skill)
+        key = jr.fold_in(key_of_skill(self.key, skill), 1)
+        return self._collected(
+            skills,
+            shown if self.reward.preset.recollect else shown[:0],
+            change=change,
+            key=jr.fold_in(key, change),
+        )
+
+    def _collected(
+        self,
+        skills: Skills[Any],
+        shown: range,
+        *,
+        change: int,
+        key: PRNGKeyArray,
+    ) -> Skills[Any]:
+        training = skills.training
+        assert training is not None
+        reward_of = lambda training: training.trainer_state.agent.reward
+        reward_state = reward_of(training)
+        collected_steps = training.collected_steps
+        if self.reward.preset.recollect:
+            reward_state = self.reward.without_past(reward_state)
+        for index in shown:
+            reward_state, num_steps = collect(
+                self.agent,
+                self._env(change),
+                skills.states,
+                reward_state,
+                index=jnp.asarray(index, int),
+                num_episodes=self.num_collected_episodes,
+                key=jr.fold_in(key, index),
+            )
+            collected_steps = collected_steps + num_steps
+        training = eqx.tree_at(
+            lambda training: (
+                reward_of(training),
+                training.collected_steps,
+                training.world,
+            ),
+            training,
+            (reward_state, collected_steps, jnp.asarray(change, int)),
+        )
+        return dataclasses.replace(skills, training=training)
+
+    def _trained(
+        self,
+        skills: Skills[Any],
+        skill: int,
+        *,
+        num_steps: int,
+        since: int | None,
+        interrupted: Callable[[], bool],
+    ) -> Skills[Any]:
+        training = skills.training
+        assert training is not None
+        env = self._env(int(training.world))
+        run_key = jr.fold_in(key_of_skill(self.key, skill), 2)
+
+        def run(
+            state: Any, counts: Counts, num_steps: int
+        ) -> tuple[Any, Counts, dict[str, Array]]:
+            return jit_run(
+                self.trainer,
+                self.agent,
+                env,
+                state,
+                counts,
+                num_steps=num_steps,
+                key=run_key,
+            )
+
+        def reached(solution: Solution[Any, Any, Any, Any]) -> Skills[Any]:
+            return Skills(
+                states=skills.states,
+                count=skills.count,
+                training=eqx.tree_at(
+                    lambda training: (training.trainer_state, training.counts),
+                    training,
+                    (solution.trainer_state, solution.counts),
+                ),
+                metrics=solution.metrics,
+            )
+
+        def report(
+            step: int, row: dict[str, Any], solution: Solution[Any, Any, Any, Any]
+        ) -> None:
+            if self.callback is not None:
+                self.callback(step, row, reached(solution))
+
+        first_step = int(training.earlier_steps)
+        columns = {
+            "skill": skill,
+            "collected_steps": int(training.collected_steps),
+        }
+        try:
+            solution = train_rows(
+                run,
+                self.trainer,
+                Solution(
+                    trainer_state=training.trainer_state,
+                    counts=training.counts,
+                    metrics=skills.metrics,
+                ),
+                num_steps=num_steps,
+                log_every=self.log_every,
+                interrupted=interrupted,
+                report=report,
+                first_step=first_step,
+                columns=columns,
+            )
+            if since is not None:
+                solution = finish_episode(
+                    run,
+                    self.trainer,
+                    solution,
+                    since=since,
+                    report=report,
+                    first_step=first_step,
+                    columns=columns,
+                )
+                if interrupted():
+                    raise TrainingInterrupted(solution)
+        except NonFiniteError as error:
+            raise NonFiniteError(error.step, reached(error.solution)) from None
+        except TrainingInterrupted as error:
+            raise TrainingInterrupted(reached(error.solution)) from None
+        return reached(solution)
+
+
+def _with_finished(skills: Skills[Any]) -> Skills[Any]:
+    assert skills.training is not None
+    state = skills.training.trainer_state.agent.agent
+    return dataclasses.replace(
+        skills,
+        states=with_skill(skills.states, state, skills.count),
+        count=skills.count + 1,
+    )

@@ -1,0 +1,86 @@
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from .._agents import AbstractAgent
+from .._interaction.evaluate import rollout
+from .._rewards import Incremental
+from .._skills.trajectories import SkillTrajectories
+from .._types.custom_types import Mode
+from ..envs import AbstractEnv
+from .checks import incremental_of
+from .library import Skills, pick_skill
+
+
+def play_skills(
+    agent: AbstractAgent[Any, Any, Any],
+    skills: Skills[Any],
+    env: AbstractEnv[Any],
+    *,
+    num_episodes: int,
+    key: PRNGKeyArray,
+    mode: Mode = "greedy",
+    max_steps: int | None = None,
+) -> SkillTrajectories:
+    """Plays episodes with each skill of a library; nothing is learnt from them.
+
+    **Arguments:**
+
+    - `agent`: that learnt the skills.
+    - `skills`: at least one.
+    - `env`: where.
+    - `num_episodes`: of each skill, at least 1.
+    - `key`: for actions and environments.
+    - `mode`: how actions are picked.
+    - `max_steps`: the most steps of an episode; `None` takes `env.spec.max_steps`.
+
+    **Returns:**
+
+    Where each skill went, in terms of the descriptor that `eqrl.Incremental` sees, with
+    as many skills in front as there are. `eqrl.draw_skills` draws it.
+
+    Raises a `ValueError` where there are no skills, and where nothing sets a limit to
+    an episode.
+    """
+    reward = incremental_of(agent)
+    count = int(skills.count)
+    if count == 0:
+        raise ValueError("`skills` holds none yet; learn one first.")
+    trajectories = []
+    for index, skill_key in enumerate(jr.split(key, count)):
+        inner, state = pick_skill(agent, skills, index)
+        trajectories.append(
+            _play(
+                inner, state, env, reward, num_episodes, mode, max_steps, key=skill_key
+            )
+        )
+    descriptors, mask = jax.tree.map(lambda *x: jnp.stack(x), *trajectories)
+    return SkillTrajectories(descriptors=descriptors, mask=mask)
+
+
+@eqx.filter_jit
+def _play(
+    agent: AbstractAgent[Any, Any, Any],
+    state: Any,
+    env: AbstractEnv[Any],
+    reward: Incremental,
+    num_episodes: int,
+    mode: Mode,
+    max_steps: int | None,
+    *,
+    key: PRNGKeyArray,
+) -> tuple[Float[Array, "episodes time descriptor"], Bool[Array, "episodes time"]]:
+    transitions, mask = rollout(
+        agent,
+        state,
+        env,
+        num_episodes=num_episodes,
+        key=key,
+        mode=mode,
+        max_steps=max_steps,
+    )
+    return reward.descriptors(transitions), mask

@@ -1,0 +1,247 @@
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
+
+from .._agents import AbstractAgent, Intrinsic, Normalized, SkillConditioned
+from .._agents.wrappers.normalized import normalize_transitions
+from .._pytree.fields import check_integer
+from .._rewards import Discriminator, DiscriminatorState
+from .._skills.prior import (
+    AbstractSkillPrior,
+    EvenOneHotSkills,
+    OneHotSkills,
+    OneSkill,
+)
+from .._types.custom_types import Mode
+from .._types.data import Transition
+from ..envs import AbstractEnv
+from .evaluate import rollout
+
+
+# Of skills that there is no end of.
+_NUM_DRAWN = 16
+
+
+class SkillEvaluation(eqx.Module):
+    """How episodes with each of a number of skills went.
+
+    All but `skills` and `accuracy` have the leading axes `(skills, episodes)`.
+    """
+
+    skills: Float[Array, "skills skill"]
+    returns: Float[Array, "skills episodes"] | Float[Array, "skills episodes reward"]
+    diversity_returns: Float[Array, "skills episodes"]
+    lengths: Int[Array, "skills episodes"]
+    descriptors: Float[Array, "skills episodes time descriptor"]
+    recovered_skills: Float[Array, "skills episodes time skill"]
+    mask: Bool[Array, "skills episodes time"]
+    accuracy: Float[Array, ""]
+
+
+SkillEvaluation.__init__.__doc__ = """**Arguments:**
+
+- `skills`: that were shown.
+- `returns`: the environment's rewards, summed without a discount.
+- `diversity_returns`: what the discriminator gives for each step, likewise; one-hot
+    skills that can be told apart at each step give `max_steps * log(num_skills)`.
+- `lengths`: steps.
+- `descriptors`: what the discriminator sees of the state that each step reached.
+- `recovered_skills`: which skill it holds most probable there, of all there are.
+- `mask`: which steps are within the episode; elsewhere nothing means anything.
+- `accuracy`: share of the steps at which the skill that was shown is, of those in
+    `skills`, the one that the discriminator holds most probable.
+"""
+
+
+def evaluate_skills(
+    agent: AbstractAgent[Any, Any, Any],
+    state: Any,
+    env: AbstractEnv[Any],
+    *,
+    num_episodes: int,
+    key: PRNGKeyArray,
+    skills: int | Float[Array, "skills skill"] | None = None,
+    mode: Mode = "greedy",
+    max_steps: int | None = None,
+) -> SkillEvaluation:
+    """Plays episodes with each skill, side by side; nothing is learnt from them.
+
+    **Arguments:**
+
+    - `agent`, `state`: who acts: an agent with skills and a `Discriminator`, as
+        `eqrl.diayn` makes it, in any nesting of `Intrinsic` and `Normalized`.
+    - `env`: where.
+    - `num_episodes`: of each skill, at least 1.
+    - `key`: for actions and environments, and for drawing skills.
+    - `skills`: which skills, one a row; or how many to draw from the prior. `None` is
+        all one-hot skills, or 16 that are drawn where there is no end of them.
+    - `mode`: how actions are picked.
+    - `max_steps`: the most steps of an episode; `None` takes `env.spec.max_steps`.
+
+    **Returns:**
+
+    A `SkillEvaluation`. It holds all descriptors that were visited.
+
+    Raises a `ValueError` where the agent has no skills or no discriminator, where
+    `skills` do not fit, and where nothing sets a limit to an episode.
+    """
+    check_integer("num_episodes", num_episodes, least=1)
+    skills_key, play_key, score_key = jr.split(key, 3)
+    prior = _find_prior(agent)
+    shown = _shown(prior, skills, key=skills_key)
+    keys = jr.split(play_key, shown.shape[0])
+    return _evaluate(
+        agent, state, env, shown, num_episodes, mode, max_steps, keys, key=score_key
+    )
+
+
+def diversity_return(
+    agent: AbstractAgent[Any, Any, Any],
+    state: Any,
+    env: AbstractEnv[Any],
+    *,
+    num_episodes: int,
+    key: PRNGKeyArray,
+) -> Float[Array, ""]:
+    """The mean over skills and episodes of `evaluate_skills`' diversity returns.
+
+    With its other arguments bound it is a `score` by which `train_population` ranks:
+    `lambda agent, state, evaluation: eqrl.diversity_return(agent, state, env,
+    num_episodes=4, key=key)`. The key is then the same for all members and generations,
+    which are compared on equal terms.
+    """
+    evaluation = evaluate_skills(agent, state, env, num_episodes=num_episodes, key=key)
+    return jnp.mean(evaluation.diversity_returns)
+
+
+@eqx.filter_jit
+def _evaluate(
+    agent: AbstractAgent[Any, Any, Any],
+    state: Any,
+    env: AbstractEnv[Any],
+    skills: Float[Array, "skills skill"],
+    num_episodes: int,
+    mode: Mode,
+    max_steps: int | None,
+    keys: Key[Array, " skills"],
+    *,
+    key: PRNGKeyArray,
+) -> SkillEvaluation:
+    def play(
+        skill: Float[Array, " skill"], key: PRNGKeyArray
+    ) -> tuple[Transition[Any], Bool[Array, "episodes time"]]:
+        return rollout(
+            _showing(agent, skill),
+            state,
+            env,
+            num_episodes=num_episodes,
+            key=key,
+            mode=mode,
+            max_steps=max_steps,
+        )
+
+    transitions, mask = jax.vmap(play)(skills, keys)
+    discriminator, reward_state, seen = _discriminator(agent, state, transitions)
+    zero = jnp.zeros((), int)
+    rewards = discriminator.reward(reward_state, seen, step=zero, key=key)
+    descriptors = discriminator.descriptors(seen)
+
+    def judge(
+        descriptor: Float[Array, " descriptor"],
+    ) -> tuple[Float[Array, " skill"], Int[Array, ""]]:
+        distribution = reward_state.network(descriptor)
+        return distribution.mode(), jnp.argmax(jax.vmap(distribution.log_prob)(skills))
+
+    recovered, likeliest = jax.vmap(jax.vmap(jax.vmap(judge)))(descriptors)
+    # Skills that are drawn may be equal; that is not to name another.
+    equal = jnp.all(skills[:, None] == skills[None, :], axis=-1)
+    right = jax.vmap(lambda equal, likeliest: equal[likeliest])(equal, likeliest)
+    environment = transitions.reward
+    counted = mask.reshape(mask.shape + (1,) * (environment.ndim - mask.ndim))
+    return SkillEvaluation(
+        skills=skills,
+        returns=jnp.sum(jnp.where(counted, environment, 0), axis=2),
+        diversity_returns=jnp.sum(jnp.where(mask, rewards, 0), axis=2),
+        lengths=jnp.sum(mask, axis=2),
+        descriptors=descriptors,
+        recovered_skills=recovered,
+        mask=mask,
+        accuracy=jnp.mean(right.astype(float), where=mask),
+    )
+
+
+def _find_prior(agent: AbstractAgent[Any, Any, Any]) -> AbstractSkillPrior:
+    leaves = jax.tree.leaves(agent, is_leaf=_has_skills)
+    for leaf in leaves:
+        if _has_skills(leaf):
+            return leaf.skills
+    raise ValueError(
+        f"{type(agent).__name__} has no skills to evaluate; put the agent inside a "
+        "`SkillConditioned`, as `eqrl.diayn` does."
+    )
+
+
+def _has_skills(node: Any) -> bool:
+    return isinstance(node, SkillConditioned)
+
+
+def _showing(
+    agent: AbstractAgent[Any, Any, Any], skill: Float[Array, " skill"]
+) -> AbstractAgent[Any, Any, Any]:
+    """The same agent with all its weight on one skill."""
+
+    def replace(node: Any) -> Any:
+        if _has_skills(node):
+            return dataclasses.replace(node, skills=OneSkill(skill))
+        return node
+
+    return jax.tree.map(replace, agent, is_leaf=_has_skills)
+
+
+def _shown(
+    prior: AbstractSkillPrior,
+    skills: int | Float[Array, "..."] | None,
+    *,
+    key: PRNGKeyArray,
+) -> Float[Array, "skills skill"]:
+    one_hot = isinstance(prior, (OneHotSkills, EvenOneHotSkills))
+    if skills is None and one_hot:
+        return jnp.eye(prior.size)
+    if skills is None:
+        skills = _NUM_DRAWN
+    if isinstance(skills, (int, np.integer)):
+        check_integer("skills", skills, least=1)
+        return jax.vmap(lambda index, key: prior.sample(index=index, key=key))(
+            jnp.arange(skills), jr.split(key, skills)
+        )
+    shown = jnp.asarray(skills, dtype=jnp.result_type(float))
+    if shown.ndim != 2 or shown.shape[1] != prior.size or shown.shape[0] == 0:
+        raise ValueError(
+            f"`skills` has shape {shown.shape}, but the agent's skills have size "
+            f"{prior.size}; give one skill a row, of shape (skills, {prior.size})."
+        )
+    return shown
+
+
+def _discriminator(
+    agent: AbstractAgent[Any, Any, Any], state: Any, transitions: Transition[Any]
+) -> tuple[Discriminator, DiscriminatorState, Transition[Any]]:
+    """The discriminator in an agent, its state, and the transitions as it sees them."""
+    if isinstance(agent, Normalized):
+        normalized = normalize_transitions(state.statistics, transitions)
+        return _discriminator(agent.agent, state.agent, normalized)
+    if isinstance(agent, Intrinsic):
+        if isinstance(agent.reward, Discriminator):
+            return agent.reward, state.reward, transitions
+        return _discriminator(agent.agent, state.agent, transitions)
+    raise ValueError(
+        f"{type(agent).__name__} has no `Discriminator` to evaluate skills by; it must "
+        "be an `Intrinsic` with one, or a `Normalized` around that, as `eqrl.diayn` "
+        "makes it."
+    )

@@ -1,0 +1,270 @@
+"""Pictures of how a population got where it is."""
+
+import math
+import os
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from .._population.history import PopulationSolution
+from .._population.lineage import ancestors_of, scores_of, winner_of
+
+
+_LINE = "0.75"
+_COPIED = "0.45"
+_ANCESTORS = "crimson"
+_COLORS = "viridis"
+_MOST_COLUMNS = 3
+
+
+def draw_schedules(
+    path: str | os.PathLike[str],
+    population: PopulationSolution,
+    *,
+    logarithmic: Collection[str] = (),
+    one_minus: Collection[str] = (),
+    scores: Float[np.ndarray, "generations population"] | None = None,
+    title: str = "",
+) -> None:
+    """Draws what each member trained with in each generation, as a PNG.
+
+    Each hyperparameter has a panel. Every member of every generation is a dot, colored
+    by its score and joined to its parent in the generation before; the best member of
+    the last generation is joined to its ancestors by a thick line, which is the
+    schedule that led to it.
+
+    **Arguments:**
+
+    - `path`: where to.
+    - `population`: from `train_population`, with a `PBT`.
+    - `logarithmic`: names of the hyperparameters to be drawn over a logarithmic axis;
+        what is not positive is left out there.
+    - `one_minus`: names of those of which one minus the value is drawn, such as of a
+        discount near one; `logarithmic` may name them too.
+    - `scores`: what to color by and to choose the best by, higher is better; by default
+        the mean return. Needed where the returns are vectors.
+    - `title`: above the panels.
+
+    Raises a `ValueError` where there are no hyperparameters, or none of such a name.
+    """
+    # Figures are made without pyplot, which keeps a list of them and may open windows.
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    label = "mean return" if scores is None else "score"
+    scores = scores_of(population, scores)
+    _check_names(population, "logarithmic", logarithmic)
+    _check_names(population, "one_minus", one_minus)
+    line = ancestors_of(winner_of(scores), population.parents)
+    count = len(population.hyperparameters)
+    rows = math.ceil(count / _MOST_COLUMNS)
+    columns = math.ceil(count / rows)
+    figure = Figure(
+        figsize=(1.4 + 4.2 * columns, 0.9 + 3.1 * rows), layout="constrained"
+    )
+    panels = figure.subplots(rows, columns, squeeze=False).flatten()
+    dots = None
+    for axes, (name, values) in zip(
+        panels, population.hyperparameters.items(), strict=False
+    ):
+        if name in one_minus:
+            values = 1 - values
+        if name in logarithmic:
+            values = np.where(values > 0, values, np.nan)
+            axes.set_yscale("log")
+        dots = _draw_lines(axes, values, population.parents, scores, line)
+        axes.set_title(f"1 - {name}" if name in one_minus else name)
+        axes.set_xlabel("generation")
+        axes.set_xlim(-0.5, len(scores) - 0.5)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axes.grid(alpha=0.2)
+    for axes in panels[count:]:
+        axes.set_visible(False)
+    _finish(figure, dots, path, title=title, label=label)
+
+
+def draw_family_tree(
+    path: str | os.PathLike[str],
+    population: PopulationSolution,
+    *,
+    scores: Float[np.ndarray, "generations population"] | None = None,
+    title: str = "",
+) -> None:
+    """Draws who was copied from whom, as a PNG.
+
+    Generations go from left to right and every member has a row; a line leads from each
+    parent to what became of it, level where a member was kept. The ancestors of the
+    best member of the last generation are joined by a thick line.
+
+    **Arguments:**
+
+    - `path`: where to.
+    - `population`: from `train_population`.
+    - `scores`: what to color by and to choose the best by, higher is better; by default
+        the mean return. Needed where the returns are vectors.
+    - `title`: above the axes.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    label = "mean return" if scores is None else "score"
+    scores = scores_of(population, scores)
+    num_generations, size = population.parents.shape
+    line = ancestors_of(winner_of(scores), population.parents)
+    width = min(max(4.5, 1.8 + 0.55 * num_generations), 16.0)
+    height = min(max(3.0, 1.2 + 0.36 * size), 12.0)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.add_subplot()
+    places = np.broadcast_to(np.arange(size), (num_generations, size))
+    dots = _draw_lines(
+        axes, places, population.parents, scores, line, size=70.0, curved=True
+    )
+    axes.set_xlabel("generation")
+    axes.set_ylabel("member")
+    axes.set_xlim(-0.5, num_generations - 0.5)
+    axes.set_ylim(size - 0.5, -0.5)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    for side in ("top", "right", "left", "bottom"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(length=0)
+    _finish(figure, dots, path, title=title, label=label)
+
+
+def _check_names(
+    population: PopulationSolution, argument: str, given: Collection[str]
+) -> None:
+    names = list(population.hyperparameters)
+    if not names:
+        raise ValueError(
+            "`population` has no hyperparameters to draw: it was trained without a "
+            "`PBT`."
+        )
+    unknown = [name for name in given if name not in names]
+    if unknown:
+        raise ValueError(
+            f"`{argument}` names {unknown}, but the hyperparameters are {names}."
+        )
+
+
+def _draw_lines(
+    axes: Any,
+    values: Float[np.ndarray, "generations population"]
+    | Int[np.ndarray, "generations population"],
+    parents: Int[np.ndarray, "generations population"],
+    scores: Float[np.ndarray, "generations population"],
+    line: Int[np.ndarray, " generations"],
+    *,
+    size: float = 22.0,
+    curved: bool = False,
+) -> Any:
+    """Dots, lines from parents and the line of ancestors; gives the colored dots."""
+    from matplotlib.collections import LineCollection
+
+    num_generations = len(values)
+    generations = np.arange(num_generations)
+    kept, copied, pieces = [], [], []
+    for generation in range(1, num_generations):
+        for member, parent in enumerate(parents[generation]):
+            piece = _piece(
+                generation,
+                float(values[generation - 1, parent]),
+                float(values[generation, member]),
+                curved=curved,
+            )
+            (kept if parent == member else copied).append(piece)
+            if member == line[generation]:
+                pieces.append(piece)
+    axes.add_collection(
+        LineCollection(kept, colors=_LINE, linewidths=1.0, zorder=1, label="kept")
+    )
+    axes.add_collection(
+        LineCollection(copied, colors=_COPIED, linewidths=1.0, zorder=2, label="copied")
+    )
+    ancestors = values[generations, line]
+    axes.plot(
+        *np.concatenate([*pieces, [(generations[-1], ancestors[-1])]]).T,
+        color=_ANCESTORS,
+        linewidth=2.5,
+        zorder=3,
+        label="the best and its ancestors",
+    )
+    x = np.broadcast_to(generations[:, None], values.shape)
+    failed = np.isnan(scores)
+    low, high = _color_range(scores)
+    dots = axes.scatter(
+        x[~failed],
+        values[~failed],
+        c=scores[~failed],
+        s=size,
+        cmap=_COLORS,
+        vmin=low,
+        vmax=high,
+        zorder=4,
+        edgecolors="white",
+        linewidths=0.6,
+    )
+    if np.any(failed):
+        axes.scatter(
+            x[failed],
+            values[failed],
+            s=size,
+            color="black",
+            marker="x",
+            zorder=4,
+            label="not finite",
+        )
+    # The winner itself.
+    axes.scatter(
+        generations[-1:],
+        ancestors[-1:],
+        s=2.6 * size,
+        facecolors="none",
+        edgecolors=_ANCESTORS,
+        linewidths=1.8,
+        zorder=5,
+    )
+    return dots
+
+
+def _piece(
+    generation: int, before: float, after: float, *, curved: bool
+) -> Float[np.ndarray, "points 2"]:
+    """From a value in the generation before to one in this."""
+    x = np.linspace(0.0, 1.0, 25 if curved else 2)
+    # A curve which is level at both ends.
+    rise = x**2 * (3 - 2 * x)
+    return np.stack([generation - 1 + x, before + (after - before) * rise], axis=1)
+
+
+def _color_range(
+    scores: Float[np.ndarray, "generations population"],
+) -> tuple[float, float]:
+    """Without the worst quarter, beside which all others would look the same."""
+    known = scores[~np.isnan(scores)]
+    if known.size == 0:
+        return 0.0, 1.0
+    return float(np.percentile(known, 25)), float(known.max())
+
+
+def _finish(
+    figure: Any, dots: Any, path: str | os.PathLike[str], *, title: str, label: str
+) -> None:
+    known = np.ma.compressed(dots.get_array())
+    if known.size > 0:
+        extend = "min" if known.min() < dots.norm.vmin else "neither"
+        figure.colorbar(dots, ax=figure.axes, extend=extend, label=label, aspect=30)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    # Over two columns where the figure is too narrow for one row.
+    figure.legend(
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=len(labels) if figure.get_figwidth() > 6 else 2,
+        frameon=False,
+    )
+    if title:
+        figure.suptitle(title)
+    figure.savefig(path, format="png", dpi=150)

@@ -1,0 +1,130 @@
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from jaxtyping import Array
+
+from .._population import PopulationSolution
+from .terminal import Display
+
+
+class ProgressBar:
+    """Shows how far a training is; a callback of `train` and of `train_seeds`.
+
+    ```python
+    with eqrl.ProgressBar(num_steps=20_000) as progress:
+        eqrl.train(agent, env, trainer, num_steps=20_000, key=key, callback=progress)
+    ```
+
+    It says that JAX compiles until the first row of metrics is there; then the steps,
+    their rate without the time of compiling, the latest episodes' return, as a mean
+    over seeds, and the time left. Where the standard output is no terminal, it prints a
+    line now and then.
+    """
+
+    def __init__(
+        self,
+        num_steps: int,
+        *,
+        seconds_between_lines: float = 10.0,
+    ) -> None:
+        """**Arguments:**
+
+        - `num_steps`: the step at which training ends. Where it goes on from an earlier
+            solution, add the steps of that one.
+        - `seconds_between_lines`: at least this long between two lines where the output
+            is no terminal.
+        """
+        self._num_steps = num_steps
+        self._display = Display(num_steps, seconds_between_lines=seconds_between_lines)
+        self._result: str | None = None
+
+    def __enter__(self) -> "ProgressBar":
+        self._display.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        del exception
+        self._display.stop()
+
+    def __call__(
+        self, step: int, metrics: Mapping[str, np.ndarray | Array], state: object
+    ) -> None:
+        """Takes note of one row of metrics; `train` calls this."""
+        del state
+        # With vector rewards there is one for each element, and no single number.
+        returns = np.asarray(metrics.get("episode_return", math.nan))
+        known = returns[np.isfinite(returns)]
+        if known.size > 0:
+            self._result = f"return {known.mean():,.1f}"
+        text = f"{step:,}/{self._num_steps:,} steps"
+        self._display.show(text, done=step, steps=step, result=self._result)
+
+
+class PopulationProgressBar:
+    """Shows how far a population is; a callback of `train_population`.
+
+    ```python
+    with eqrl.PopulationProgressBar(10, steps_per_generation=2_000) as progress:
+        eqrl.train_population(
+            ...,
+            num_generations=10,
+            steps_per_generation=2_000,
+            callback=progress,
+        )
+    ```
+
+    It says that JAX compiles until the first generation is there; then the generations,
+    the rate of the steps of all members together, their mean return and that of the
+    best, and the time left. Rate and time are those since the first generation. Where
+    the standard output is no terminal, it prints a line now and then.
+    """
+
+    def __init__(
+        self,
+        num_generations: int,
+        steps_per_generation: int,
+        *,
+        seconds_between_lines: float = 10.0,
+    ) -> None:
+        """**Arguments:**
+
+        - `num_generations`, `steps_per_generation`: as `train_population` gets them.
+        - `seconds_between_lines`: at least this long between two lines where the output
+            is no terminal.
+        """
+        self._num_generations = num_generations
+        self._steps_per_generation = steps_per_generation
+        self._display = Display(
+            num_generations, seconds_between_lines=seconds_between_lines
+        )
+
+    def __enter__(self) -> "PopulationProgressBar":
+        self._display.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        del exception
+        self._display.stop()
+
+    def __call__(self, generation: int, solution: PopulationSolution) -> None:
+        """Takes note of one generation; `train_population` calls this."""
+        done = generation + 1
+        returns = solution.returns[-1]
+        self._display.show(
+            f"generation {done:,}/{self._num_generations:,}",
+            done=done,
+            steps=done * self._steps_per_generation * len(returns),
+            result=_mean_and_best(returns),
+        )
+
+
+def _mean_and_best(returns: np.ndarray) -> str | None:
+    """Of one generation, without the members some of whose returns are not finite."""
+    if returns.ndim > 2:
+        # With vector rewards there is no single number, and no best.
+        return None
+    known = returns[np.all(np.isfinite(returns), axis=1)].mean(axis=1)
+    if known.size == 0:
+        return None
+    return f"return {known.mean():,.1f} mean, {known.max():,.1f} best"

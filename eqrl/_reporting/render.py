@@ -1,0 +1,206 @@
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+
+from .._agents import AbstractAgent
+from .._agents.base import Memory, State
+from .._interaction.actors import advance_all, start
+from .._pytree.control_flow import filter_scan
+from .._types.data import Extras
+from ..envs import AbstractEnv, DisabledActions, Point, PooledReset, TimeLimit
+from ..envs._base import EnvState
+
+
+# Of the environments with continuous actions.
+_DRAWN_BY_GYMNAX = ["MountainCarContinuous-v0", "Pendulum-v1", "PointRobot-misc"]
+
+
+def render(
+    agent: AbstractAgent[State, Memory, Extras],
+    state: State,
+    env: AbstractEnv[EnvState],
+    path: str | os.PathLike[str],
+    *,
+    key: PRNGKeyArray,
+) -> None:
+    """Plays one greedy episode and writes what it looks like.
+
+    **Arguments:**
+
+    - `agent`, `state`: who acts.
+    - `env`: where: an environment of brax, one of gymnax that gymnax can draw, such
+        as `Pendulum-v1`, or `eqrl/Point`, also within a `TimeLimit`, a `PooledReset` or
+        a `DisabledActions`.
+    - `path`: where to: `.html` for brax, an interactive page which loads its player
+        from the web; `.gif` for gymnax; `.png` for `eqrl/Point`.
+    - `key`: for the environment and, where it draws, for the agent.
+    """
+    path = Path(path)
+    suffix = render_suffix(env)
+    if path.suffix != suffix:
+        raise ValueError(
+            f"`path={str(path)!r}` must end in `{suffix}` for this environment."
+        )
+    max_steps = env.spec.max_steps
+    if max_steps is None:
+        raise ValueError(
+            "This environment has no time limit (`spec.max_steps` is None), so an "
+            "episode might never end; put it into an `eqrl.envs.TimeLimit`."
+        )
+    states, rewards, length = _play(agent, state, env, max_steps, key=key)
+    length = int(length)
+    returns = np.concatenate([[0.0], np.cumsum(np.asarray(rewards)[:length])])
+    inner, states = _unwrap(env, states)
+    states = jax.tree.map(lambda leaf: leaf[: length + 1], states)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(inner, Point):
+        _draw_point(inner, np.asarray(states.position), float(returns[-1]), path)
+    elif suffix == ".html":
+        _write_brax(inner, states.pipeline_state, path)
+    else:
+        _write_gymnax(inner, states, returns, path)
+
+
+def render_suffix(env: AbstractEnv[Any]) -> str:
+    """How a file that `render` writes of this environment ends."""
+    inner, _ = _unwrap(env, None)
+    if isinstance(inner, Point):
+        return ".png"
+    from ..envs import GymnaxEnv
+
+    if isinstance(inner, GymnaxEnv):
+        if inner.environment.name in _DRAWN_BY_GYMNAX:
+            return ".gif"
+        raise ValueError(
+            f"gymnax does not draw `{inner.environment.name}`; it does "
+            f"{', '.join(_DRAWN_BY_GYMNAX)}."
+        )
+    from ..envs import BraxEnv
+
+    if isinstance(inner, BraxEnv):
+        # Of brax's own, all but `fast`, which is for tests, have one.
+        if getattr(inner.environment, "sys", None) is not None:
+            return ".html"
+        name = type(inner.environment.unwrapped).__name__
+        raise ValueError(f"brax's `{name}` has no bodies that could be drawn.")
+    raise ValueError(
+        f"There is no way to draw a `{type(inner).__name__}`: environments of brax and "
+        "gymnax and `eqrl.envs.Point` can be drawn."
+    )
+
+
+def _unwrap(env: AbstractEnv[Any], states: Any) -> tuple[AbstractEnv[Any], Any]:
+    """The environment within wrappers, and its own states."""
+    while isinstance(env, (TimeLimit, PooledReset, DisabledActions)):
+        if isinstance(env, TimeLimit) and states is not None:
+            states = states.inner
+        env = env.env
+    return env, states
+
+
+@eqx.filter_jit
+def _play(
+    agent: AbstractAgent[State, Memory, Extras],
+    state: State,
+    env: AbstractEnv[EnvState],
+    max_steps: int,
+    *,
+    key: PRNGKeyArray,
+) -> tuple[PyTree, Float[Array, " steps"], Int[Array, ""]]:
+    """The environment's states, the first included, the rewards and the length."""
+    start_key, step_key = jr.split(key)
+    actors = start(agent, state, env, num_envs=1, key=start_key)
+
+    def step(
+        carry: tuple[PyTree, Bool[Array, " 1"]], index: Int[Array, ""]
+    ) -> tuple[PyTree, PyTree]:
+        actors, alive = carry
+        actors, transitions = advance_all(
+            agent, state, env, actors, mode="greedy", key=jr.fold_in(step_key, index)
+        )
+        over = transitions.terminated | transitions.truncated
+        outputs = (actors.env_state, transitions.reward, alive)
+        return (actors, alive & ~over), outputs
+
+    _, (states, rewards, alive) = filter_scan(
+        step, (actors, jnp.ones(1, bool)), jnp.arange(max_steps)
+    )
+    states = jax.tree.map(
+        lambda first, later: jnp.concatenate([first, later[:, 0]]),
+        actors.env_state,
+        states,
+    )
+    return states, rewards[:, 0], jnp.sum(alive)
+
+
+def _per_step(states: PyTree) -> list[PyTree]:
+    leaves, structure = jax.tree.flatten(jax.device_get(states))
+    return [
+        jax.tree.unflatten(structure, leaves_of_step)
+        for leaves_of_step in zip(*leaves, strict=True)
+    ]
+
+
+def _write_brax(env: Any, pipeline_states: PyTree, path: Path) -> None:
+    import brax.io.html
+
+    environment = env.environment
+    # The player takes the time between two states from here.
+    system = environment.sys.tree_replace({"opt.timestep": environment.dt})
+    path.write_text(brax.io.html.render(system, _per_step(pipeline_states)))
+
+
+def _write_gymnax(
+    env: Any, states: PyTree, returns: Float[np.ndarray, " states"], path: Path
+) -> None:
+    from gymnax.visualize import Visualizer
+
+    with _no_devices():
+        visualizer = Visualizer(env.environment, env.params, _per_step(states), returns)
+        visualizer.animate(str(path))
+
+
+@contextmanager
+def _no_devices() -> Iterator[None]:
+    """Lets pygame, with which gymnax draws, do without a screen and loudspeakers."""
+    names = ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER")
+    before = {name: os.environ[name] for name in names if name in os.environ}
+    os.environ.update(dict.fromkeys(names, "dummy"))
+    try:
+        yield
+    finally:
+        for name in names:
+            del os.environ[name]
+        os.environ.update(before)
+
+
+def _draw_point(
+    env: Point, positions: Float[np.ndarray, "states 2"], total: float, path: Path
+) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 5), layout="constrained")
+    axes = figure.add_subplot()
+    for start_, end in env.walls[int(env.num_open) :]:
+        axes.plot(*zip(start_, end, strict=True), color="black", linewidth=3)
+    axes.plot(*positions.T, marker=".", markersize=4, label="trajectory")
+    axes.plot(*positions[0], marker="o", linestyle="none", label="start")
+    axes.plot(*positions[-1], marker="s", linestyle="none", label="end")
+    if env.goal is not None:
+        axes.plot(*env.goal, marker="*", markersize=12, linestyle="none", label="goal")
+    axes.set_title(f"Point: {len(positions) - 1} steps, return {total:.2f}")
+    axes.set_xlabel("x")
+    axes.set_ylabel("y")
+    axes.set_aspect("equal", adjustable="datalim")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="best", frameon=False)
+    figure.savefig(path, format="png", dpi=150)

@@ -1,0 +1,64 @@
+import os
+from typing import Any
+
+import numpy as np
+from jaxtyping import Array, Bool
+
+from .._agents import TAACExtras
+from .._types.data import Transition
+
+
+def draw_repeats(
+    path: str | os.PathLike[str],
+    transitions: Transition[Any],
+    mask: Bool[Array, "episodes time"],
+    *,
+    title: str = "When the policy repeats",
+) -> None:
+    """Draws at which steps of its episodes a policy of TAAC repeats, as a PNG.
+
+    Above there is a row for each episode, dark where it repeats and light where it
+    switches; below, the share of episodes that repeat at each step, of those which
+    last as long.
+
+    **Arguments:**
+
+    - `path`: where to.
+    - `transitions`, `mask`: as `eqrl.rollout` gives them, of `TAAC`. Within a wrapper
+        that stores extras of its own, put those of `TAAC` in their place first, by
+        `dataclasses.replace`.
+    - `title`: above the axes.
+    """
+    # Figures are made without pyplot, which keeps a list of them and may open windows.
+    from matplotlib.figure import Figure
+
+    extras = transitions.extras
+    if not isinstance(extras, TAACExtras):
+        raise ValueError(
+            f"`transitions.extras` is a {type(extras).__name__}; it must be the "
+            "`eqrl.TAACExtras` that `TAAC` stores."
+        )
+    within = np.asarray(mask)
+    repeats = np.where(within, np.asarray(extras.repeats) > 1, np.nan)
+    figure = Figure(figsize=(6.4, 4.8), layout="constrained")
+    rows, share = figure.subplots(2, sharex=True, height_ratios=(2, 1))
+    num_episodes, time = repeats.shape
+    rows.imshow(
+        repeats,
+        aspect="auto",
+        interpolation="nearest",
+        cmap="Blues",
+        vmin=-0.25,
+        vmax=1,
+        extent=(0, time, num_episodes, 0),
+    )
+    rows.set_title(title)
+    rows.set_ylabel("episode")
+    playing = np.any(within, axis=0)
+    steps = np.flatnonzero(playing)
+    share.step(steps + 0.5, np.nanmean(repeats[:, playing], axis=0), where="mid")
+    share.set_ylim(0, 1)
+    share.set_ylabel("share repeating")
+    share.set_xlabel("step of the episode")
+    share.grid(alpha=0.3)
+    figure.savefig(path, format="png", dpi=150)

@@ -1,0 +1,241 @@
+import jax.core
+import jax.lax as lax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from .._pytree.fields import check_integer
+from .._types.custom_types import FloatLike
+
+
+def terminal_descriptors(
+    descriptors: Float[Array, "*episodes time descriptor"],
+    mask: Bool[Array, "*episodes time"],
+) -> Float[Array, "*episodes descriptor"]:
+    """Where episodes ended: the last descriptor within each.
+
+    **Arguments:**
+
+    - `descriptors`: of the states reached, as in `SkillEvaluation`, with any axes in
+        front, such as skills and episodes.
+    - `mask`: which steps are within the episode.
+
+    **Returns:**
+
+    One descriptor for each episode, `nan` for one of no steps.
+    """
+    last = mask.shape[-1] - 1 - jnp.argmax(jnp.flip(mask, axis=-1), axis=-1)
+    ends = jnp.take_along_axis(descriptors, last[..., None, None], axis=-2)[..., 0, :]
+    return jnp.where(jnp.any(mask, axis=-1, keepdims=True), ends, jnp.nan)
+
+
+def hausdorff_distance(
+    first: Float[Array, "first descriptor"], second: Float[Array, "second descriptor"]
+) -> Float[Array, ""]:
+    """How far two sets of points are apart: the Hausdorff distance.
+
+    It is the largest of the Euclidean distances from a point of one of the sets to the
+    nearest of the other: 0 if and only if the sets are equal.
+
+    **Arguments:**
+
+    - `first`, `second`: sets of at least one point each, one a row.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{belogay1997calculating,
+            title={Calculating the Hausdorff Distance Between Curves},
+            author={Belogay, E. and Cabrelli, C. and Molter, U. and Shonkwiler, R.},
+            journal={Information Processing Letters},
+            volume={64},
+            number={1},
+            pages={17--22},
+            year={1997},
+        }
+        ```
+    """
+    if first.shape[0] == 0 or second.shape[0] == 0:
+        raise ValueError(
+            f"There are {first.shape[0]} and {second.shape[0]} points; a Hausdorff "
+            "distance is between sets of at least one point each."
+        )
+    distances = _distances(first, second)
+    return jnp.maximum(
+        jnp.max(jnp.min(distances, axis=1)), jnp.max(jnp.min(distances, axis=0))
+    )
+
+
+def pairwise_hausdorff(
+    points: Float[Array, "skills episodes descriptor"],
+) -> Float[Array, ""]:
+    """How far skills are apart: the mean Hausdorff distance of two of them.
+
+    Two skills that do the same bring the mean down, however many others differ; see
+    `union_hausdorff` for another mean.
+
+    **Arguments:**
+
+    - `points`: of each of at least 2 skills at least one, such as
+        `terminal_descriptors`.
+
+    **Returns:**
+
+    The mean over all pairs, in units of the descriptor.
+    """
+    _check_points(points)
+    directed = jnp.max(_nearest(points), axis=1)
+    distances = jnp.maximum(directed, directed.T)
+    return jnp.mean(distances[np.triu_indices(points.shape[0], k=1)])
+
+
+def union_hausdorff(
+    points: Float[Array, "skills episodes descriptor"],
+) -> Float[Array, ""]:
+    """How far each skill and all others together are apart.
+
+    The mean over skills of the Hausdorff distance between a skill's points and the
+    union of those of all other skills. Most of it comes from the point of another
+    skill that is furthest from this one's.
+
+    **Arguments:**
+
+    - `points`: of each of at least 2 skills at least one, such as
+        `terminal_descriptors`.
+
+    **Returns:**
+
+    The mean, in units of the descriptor.
+    """
+    _check_points(points)
+    nearest = _nearest(points)
+    own = jnp.eye(points.shape[0], dtype=bool)
+    # From each point of a skill to the nearest of all others, and the furthest such.
+    to_others = jnp.min(jnp.where(own[:, None, :], jnp.inf, nearest), axis=2)
+    outwards = jnp.max(to_others, axis=1)
+    # From each point of the others to the nearest of this skill: the skill is the last
+    # axis.
+    inwards = jnp.max(jnp.where(own, -jnp.inf, jnp.max(nearest, axis=1)), axis=0)
+    return jnp.mean(jnp.maximum(outwards, inwards))
+
+
+def nearest_distance(
+    points: Float[Array, "skills episodes descriptor"],
+) -> Float[Array, ""]:
+    """How far a skill is from the one most like it, in the mean over skills.
+
+    The distance is that of the means of their points. It is small as soon as skills
+    come in groups, which `pairwise_hausdorff` and `union_hausdorff` do not tell.
+
+    **Arguments:**
+
+    - `points`: of each of at least 2 skills at least one, such as
+        `terminal_descriptors`.
+
+    **Returns:**
+
+    The mean, in units of the descriptor.
+    """
+    _check_points(points)
+    centers = jnp.mean(points, axis=1)
+    own = jnp.eye(points.shape[0], dtype=bool)
+    distances = jnp.where(own, jnp.inf, _distances(centers, centers))
+    return jnp.mean(jnp.min(distances, axis=1))
+
+
+def coverage(
+    descriptors: Float[Array, "*steps descriptor"],
+    mask: Bool[Array, "*steps"],
+    *,
+    low: FloatLike | Float[Array, " descriptor"],
+    high: FloatLike | Float[Array, " descriptor"],
+    num_bins: int,
+) -> Float[Array, ""]:
+    """Which share of a region was visited: of the cells of a grid that is laid over it.
+
+    **Arguments:**
+
+    - `descriptors`: of the states reached, with any axes in front.
+    - `mask`: which of them count, such as those within an episode.
+    - `low`, `high`: the region's ends, for all elements of the descriptor or for each.
+        What lies outside of the region counts nowhere; its ends belong to it.
+    - `num_bins`: into how many parts, all alike, each of the region's sides is cut.
+
+    **Returns:**
+
+    The number of cells visited over the number there are, `num_bins` to the power of
+    the length of a descriptor: in [0, 1].
+    """
+    check_integer("num_bins", num_bins, least=1)
+    size = descriptors.shape[-1]
+    num_cells = num_bins**size
+    if num_cells >= 2**31:
+        raise ValueError(
+            f"`num_bins={num_bins}` makes a grid of {num_cells} cells in the {size} "
+            "dimensions of a descriptor, too many to count; take fewer."
+        )
+    _check_region(low, high, size)
+    low, high = (
+        jnp.broadcast_to(jnp.asarray(x, dtype=descriptors.dtype), (1, size))
+        for x in (low, high)
+    )
+    rows = descriptors.reshape(-1, size)
+    within = jnp.all((rows >= low) & (rows <= high), axis=1) & mask.reshape(-1)
+    share = jnp.where(within[:, None], (rows - low) / (high - low), 0.0)
+    # The upper end belongs to the last part.
+    parts = jnp.minimum((share * num_bins).astype(jnp.int32), num_bins - 1)
+    weights = np.array([[num_bins**power for power in range(size)]], dtype=np.int32)
+    cells = jnp.where(within, jnp.sum(parts * weights, axis=1), num_cells)
+    visited = jnp.zeros(num_cells, bool).at[cells].set(True, mode="drop")
+    return jnp.sum(visited).astype(descriptors.dtype) / num_cells
+
+
+def _check_region(
+    low: FloatLike | Float[Array, "..."],
+    high: FloatLike | Float[Array, "..."],
+    size: int,
+) -> None:
+    for name, value in (("low", low), ("high", high)):
+        if np.shape(value) not in ((), (size,)):
+            raise ValueError(
+                f"`{name}` has shape {np.shape(value)}; give one number, or one for "
+                f"each of the {size} elements of a descriptor."
+            )
+    if isinstance(low, jax.core.Tracer) or isinstance(high, jax.core.Tracer):
+        return
+    ends = np.asarray(low, float), np.asarray(high, float)
+    if not (np.all(np.isfinite(ends[1] - ends[0])) and np.all(ends[0] < ends[1])):
+        raise ValueError(
+            f"`low={ends[0].tolist()}` must be below `high={ends[1].tolist()}` in "
+            "every element, and both finite."
+        )
+
+
+def _check_points(points: Float[Array, "skills episodes descriptor"]) -> None:
+    if points.shape[0] < 2 or points.shape[1] < 1:
+        raise ValueError(
+            f"`points` has shape {points.shape}; it must be of shape (skills, episodes,"
+            " descriptor), with at least 2 skills to compare and 1 episode of each."
+        )
+
+
+def _distances(
+    first: Float[Array, "first descriptor"], second: Float[Array, "second descriptor"]
+) -> Float[Array, "first second"]:
+    # By differences: |a|^2 + |b|^2 - 2ab is mostly rounding far from the origin.
+    return jnp.linalg.norm(first[:, None] - second[None], axis=-1)
+
+
+def _nearest(
+    points: Float[Array, "skills episodes descriptor"],
+) -> Float[Array, "skills episodes skills"]:
+    """From each point to the nearest of each skill's."""
+    num_skills, num_episodes, size = points.shape
+    everything = points.reshape(-1, size)
+
+    def of_skill(own: Float[Array, "episodes descriptor"]) -> Float[Array, "..."]:
+        distances = _distances(own, everything)
+        return jnp.min(distances.reshape(-1, num_skills, num_episodes), axis=2)
+
+    # One skill after the other: all at once would take the square of the memory.
+    return lax.map(of_skill, points)

@@ -1,0 +1,58 @@
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Int, PRNGKeyArray
+
+from .._agents import AbstractAgent
+from .._agents.base import Memory, State
+from .._types.custom_types import Metrics
+from .._types.data import Extras
+from ..envs import AbstractEnv
+from ..envs._base import EnvState
+from .replay import Counts
+from .trainer import Trainer, TrainerState
+
+
+@eqx.filter_jit
+def jit_init(
+    trainer: Trainer,
+    agent: AbstractAgent[State, Memory, Extras],
+    env: AbstractEnv[EnvState],
+    *,
+    key: PRNGKeyArray,
+    agent_state: State | None = None,
+) -> tuple[TrainerState[State, EnvState, Memory, Extras], Counts]:
+    """`Trainer.init`, compiled once for all calls of the same shapes."""
+    return trainer.init(agent, env, key=key, agent_state=agent_state)
+
+
+@eqx.filter_jit(donate="all-except-first")
+def _donated_run(
+    kept: tuple[Trainer, Any, Any, Int[Array, ""], PRNGKeyArray],
+    state: TrainerState[Any, Any, Any, Any],
+    counts: Counts,
+) -> tuple[TrainerState[Any, Any, Any, Any], Counts, Metrics]:
+    trainer, agent, env, num_steps, key = kept
+    return trainer.run(
+        agent, env, state, counts, num_steps=num_steps, key=key, alone=True
+    )
+
+
+def jit_run(
+    trainer: Trainer,
+    agent: AbstractAgent[State, Memory, Extras],
+    env: AbstractEnv[EnvState],
+    state: TrainerState[State, EnvState, Memory, Extras],
+    counts: Counts,
+    *,
+    num_steps: int,
+    key: PRNGKeyArray,
+) -> tuple[TrainerState[State, EnvState, Memory, Extras], Counts, Metrics]:
+    """`Trainer.run`, compiled once for all `num_steps` and all hyperparameters.
+
+    `state` and `counts` are donated: do not use them again.
+    """
+    trainer.check_num_steps(num_steps)
+    kept = (trainer, agent, env, jnp.asarray(num_steps, int), key)
+    return _donated_run(kept, state, counts)

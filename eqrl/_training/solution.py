@@ -1,0 +1,75 @@
+from typing import Any, Generic
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Shaped
+
+from .._agents.base import Memory, State
+from .._types.data import Extras
+from ..envs._base import EnvState
+from .replay import Counts
+from .trainer import TrainerState
+
+
+History = dict[str, Shaped[np.ndarray, "_ ..."]]
+"""By name, with a leading axis `logs` that grows as training goes on."""
+
+
+class Solution(eqx.Module, Generic[State, EnvState, Memory, Extras]):
+    """What a training reached, and all that is needed to go on with it."""
+
+    trainer_state: TrainerState[State, EnvState, Memory, Extras]
+    counts: Counts
+    metrics: History
+
+    @property
+    def state(self) -> State:
+        """What the agent has learnt."""
+        return self.trainer_state.agent
+
+
+Solution.__init__.__doc__ = """**Arguments:**
+
+- `trainer_state`: agent, environments and replay.
+- `counts`: how far the training is.
+- `metrics`: of the whole training, earlier calls included, a row every `log_every`
+    steps. `step` is the number of environment steps at the row's end; the others are
+    averages over the row, `nan` where there was nothing to average. `episode_return`
+    and `episode_length` are of the episodes that ended in the row, averaged first over
+    those that ended at the same step.
+"""
+
+
+class NonFiniteError(ValueError):
+    """An observation, an action or a reward became `nan` or infinite.
+
+    **Attributes:**
+
+    - `step`: environment steps before the one at which it happened.
+    - `solution`: what was reached before it, from which `train` can go on.
+    """
+
+    def __init__(self, step: int, solution: Any) -> None:
+        super().__init__(
+            f"At environment step {step} an observation, an action or a reward was nan "
+            "or infinite. Training stopped before it; what was reached is the "
+            "`solution` of this error. If it is the environment's doing, bound what it "
+            "gives; if the agent diverged, lower its learning rates or `reward_scale`."
+        )
+        self.step = step
+        self.solution = solution
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """Ctrl-C was pressed while training.
+
+    **Attributes:**
+
+    - `solution`: what was reached; from a `Solution`, `train` can go on.
+    """
+
+    def __init__(self, solution: Any) -> None:
+        super().__init__(
+            "Training was interrupted; the `solution` of this error is what it reached."
+        )
+        self.solution = solution

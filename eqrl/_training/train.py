@@ -1,0 +1,209 @@
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Int, Key, PRNGKeyArray
+
+from .._agents import AbstractAgent
+from .._agents.base import Memory, State
+from .._pytree.tree import tree_copy
+from .._types.data import Extras
+from ..envs import AbstractEnv
+from ..envs._base import EnvState
+from .checks import check_same_shapes
+from .interrupt import deferred_interrupt
+from .jit import jit_init, jit_run
+from .replay import Counts
+from .rows import Report, train_rows
+from .solution import History, Solution
+from .trainer import Trainer, TrainerState
+
+
+Callback = Callable[[int, dict[str, Any], TrainerState[Any, Any, Any, Any]], None]
+
+
+def train(
+    agent: AbstractAgent[State, Memory, Extras],
+    env: AbstractEnv[EnvState],
+    trainer: Trainer,
+    *,
+    num_steps: int,
+    key: PRNGKeyArray,
+    initial: Solution[State, EnvState, Memory, Extras] | None = None,
+    agent_state: State | None = None,
+    log_every: int = 1_000,
+    callback: Callback | None = None,
+) -> Solution[State, EnvState, Memory, Extras]:
+    """Trains one agent.
+
+    All counts are of environment steps, summed over the environments.
+
+    **Arguments:**
+
+    - `agent`, `env`, `trainer`: who learns, where and how.
+    - `num_steps`: how many steps to take in this call, warm-up included; a whole number
+        of iterations.
+    - `key`: of the whole training. To go on exactly as if there had been one call, pass
+        the same key again.
+    - `initial`: the solution of an earlier call, with which to go on. It stays usable.
+    - `agent_state`: what the agent has learnt elsewhere, such as a skill that
+        `eqrl.fix_skill` took out of an agent, with which to begin; environments and
+        replay begin afresh. It stays usable. Not together with `initial`.
+    - `log_every`: steps in a row of the metrics, rounded up to whole iterations. It is
+        also how often `callback` is called and Ctrl-C is looked for, and makes no
+        difference to what is learnt.
+    - `callback`: called as `callback(step, metrics, trainer_state)` after each row.
+        Copy what you keep of the state (`eqrl.tree_copy`): it is donated to the next
+        row. What it raises ends the training, and what was reached with it.
+
+    **Returns:**
+
+    A `Solution`.
+
+    Raises a `ValueError` where the arguments do not fit each other, a `NonFiniteError`
+    where what the environment gives is not finite, and `TrainingInterrupted` after
+    Ctrl-C. The last two hold what was reached.
+    """
+    trainer.check_num_steps(num_steps)
+    if initial is not None and agent_state is not None:
+        raise ValueError(
+            "`initial` and `agent_state` both say what the agent has learnt; give one. "
+            "`initial` goes on with environments and replay as well."
+        )
+    if initial is None:
+        state, counts = jit_init(
+            trainer, agent, env, key=_init_key(key), agent_state=agent_state
+        )
+        history: History = {}
+    else:
+        _check_initial(initial, trainer, agent, env, key=key)
+        state, counts = tree_copy((initial.trainer_state, initial.counts))
+        history = initial.metrics
+    run_key = _run_key(key)
+
+    def run(
+        state: Any, counts: Counts, num_steps: int
+    ) -> tuple[Any, Counts, dict[str, Array]]:
+        return jit_run(
+            trainer, agent, env, state, counts, num_steps=num_steps, key=run_key
+        )
+
+    with deferred_interrupt() as interrupted:
+        return train_rows(
+            run,
+            trainer,
+            Solution(trainer_state=state, counts=counts, metrics=history),
+            num_steps=num_steps,
+            log_every=log_every,
+            interrupted=interrupted,
+            report=_reporting_to(callback),
+        )
+
+
+def train_seeds(
+    agent: AbstractAgent[State, Memory, Extras],
+    env: AbstractEnv[EnvState],
+    trainer: Trainer,
+    *,
+    num_seeds: int,
+    num_steps: int,
+    key: PRNGKeyArray,
+    log_every: int = 1_000,
+    callback: Callback | None = None,
+) -> Solution[State, EnvState, Memory, Extras]:
+    """Trains the same agent from several seeds at once.
+
+    **Arguments:**
+
+    - `num_seeds`: at least 1.
+    - The others are those of `train`; `num_steps` is per seed.
+
+    **Returns:**
+
+    A stack of solutions, of which member i is what `train` gives for
+    `jax.random.split(key, num_seeds)[i]`, up to rounding. Arrays have one more leading
+    axis, `num_seeds`, except `counts`, which all seeds share; the metrics have the axes
+    `(logs, seeds)`. A seed of which something became `nan` or infinite stays as it was
+    before, and its `nonfinite` says so; the error is raised where that has happened to
+    all seeds.
+    """
+    if num_seeds < 1:
+        raise ValueError(f"`num_seeds={num_seeds}` must be at least 1.")
+    trainer.check_num_steps(num_steps)
+    keys = jr.split(key, num_seeds)
+    state, counts = _init_seeds(trainer, agent, env, jax.vmap(_init_key)(keys))
+    run_keys = jax.vmap(_run_key)(keys)
+
+    def run(
+        state: Any, counts: Counts, num_steps: int
+    ) -> tuple[Any, Counts, dict[str, Array]]:
+        kept = (trainer, agent, env, jnp.asarray(num_steps, int), run_keys)
+        return _run_seeds(kept, state, counts)
+
+    with deferred_interrupt() as interrupted:
+        return train_rows(
+            run,
+            trainer,
+            Solution(trainer_state=state, counts=counts, metrics={}),
+            num_steps=num_steps,
+            log_every=log_every,
+            interrupted=interrupted,
+            report=_reporting_to(callback),
+        )
+
+
+def _reporting_to(callback: Callback | None) -> Report | None:
+    if callback is None:
+        return None
+    return lambda step, row, solution: callback(step, row, solution.trainer_state)
+
+
+def _init_key(key: PRNGKeyArray) -> PRNGKeyArray:
+    return jr.fold_in(key, 0)
+
+
+def _run_key(key: PRNGKeyArray) -> PRNGKeyArray:
+    return jr.fold_in(key, 1)
+
+
+@eqx.filter_jit
+def _init_seeds(
+    trainer: Trainer,
+    agent: AbstractAgent[Any, Any, Any],
+    env: AbstractEnv[Any],
+    keys: Key[Array, " seeds"],
+) -> tuple[TrainerState[Any, Any, Any, Any], Counts]:
+    return eqx.filter_vmap(
+        lambda key: trainer.init(agent, env, key=key),
+        out_axes=(eqx.if_array(0), None),
+    )(keys)
+
+
+@eqx.filter_jit(donate="all-except-first")
+def _run_seeds(
+    kept: tuple[Trainer, Any, Any, Int[Array, ""], Key[Array, " seeds"]],
+    state: TrainerState[Any, Any, Any, Any],
+    counts: Counts,
+) -> tuple[TrainerState[Any, Any, Any, Any], Counts, dict[str, Array]]:
+    trainer, agent, env, num_steps, keys = kept
+    return eqx.filter_vmap(
+        lambda state, key: trainer.run(
+            agent, env, state, counts, num_steps=num_steps, key=key
+        ),
+        out_axes=(eqx.if_array(0), None, eqx.if_array(0)),
+    )(state, keys)
+
+
+def _check_initial(
+    initial: Solution[Any, Any, Any, Any],
+    trainer: Trainer,
+    agent: AbstractAgent[Any, Any, Any],
+    env: AbstractEnv[Any],
+    *,
+    key: PRNGKeyArray,
+) -> None:
+    expected, _ = eqx.filter_eval_shape(trainer.init, agent, env, key=key)
+    check_same_shapes("initial", expected, initial.trainer_state)
