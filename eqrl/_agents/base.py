@@ -1,17 +1,13 @@
 from abc import abstractmethod
-from typing import Generic, TypeVar
+from typing import Generic
 
 import equinox as eqx
 import jax.random as jr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._types.custom_types import Metrics, Mode
-from .._types.data import EnvSpec, Extras, Transition
+from .._types.custom_types import Extras, Memory, Metrics, Mode, State
+from .._types.data import EnvSpec, Transition
 from ..nn import Policy
-
-
-State = TypeVar("State")
-Memory = TypeVar("Memory")
 
 
 class AbstractAgent(eqx.Module, Generic[State, Memory, Extras]):

@@ -6,10 +6,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from .._agents import AbstractAgent, Intrinsic
-from .._agents.base import State
 from .._training.replay import Counts
 from .._training.solution import History
 from .._training.trainer import TrainerState
+from .._types.custom_types import State
 
 
 class SkillTraining(eqx.Module):

@@ -6,12 +6,10 @@ import jax.random as jr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._agents import AbstractAgent
-from .._agents.base import Memory, State
 from .._pytree.tree import tree_where
-from .._types.custom_types import Mode
-from .._types.data import Extras, Transition
+from .._types.custom_types import EnvState, Extras, Memory, Mode, State
+from .._types.data import Transition
 from ..envs import AbstractEnv
-from ..envs._base import EnvState
 
 
 class Actors(eqx.Module, Generic[EnvState, Memory]):

@@ -8,13 +8,11 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .._agents import AbstractAgent
-from .._agents.base import Memory, State
 from .._pytree.control_flow import filter_scan, filter_while_loop
 from .._pytree.fields import check_integer
-from .._types.custom_types import Mode
-from .._types.data import Extras, Transition
+from .._types.custom_types import EnvState, Extras, Memory, Mode, State
+from .._types.data import Transition
 from ..envs import AbstractEnv
-from ..envs._base import EnvState
 from .actors import advance_all, start
 
 

@@ -8,13 +8,12 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .._agents import AbstractAgent
-from .._agents.base import Memory, State
 from .._pytree.control_flow import filter_while_loop
 from .._pytree.fields import check_integer, check_range
 from .._pytree.tree import strong_integer
-from .._types.data import EnvSpec, Extras
+from .._types.custom_types import EnvState, Extras, Memory, State
+from .._types.data import EnvSpec
 from ..envs import AbstractEnv, Outcome
-from ..envs._base import EnvState
 from .actors import Actors, advance
 
 

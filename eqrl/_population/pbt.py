@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 from .._pytree.fields import check_integer, check_range
 from .._pytree.tree import hyperparameter
 from .._training.trainer import TrainerState
-from .._types.custom_types import FloatLike
+from .._types.custom_types import FloatLike, State
 from .._types.stacked import Stacked
 from .copying import copy_members
 from .mesh import replicate, shard
@@ -20,7 +20,6 @@ from .stack import size_of
 
 
 Agent = TypeVar("Agent")
-State = TypeVar("State")
 Selection = Literal["truncation", "tournament"]
 
 

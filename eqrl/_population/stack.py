@@ -1,4 +1,4 @@
-from typing import Any, TypeVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -7,6 +7,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
+from .._types.custom_types import Tree
 from .._types.stacked import Stacked
 from .mesh import (
     from_owner,
@@ -15,9 +16,6 @@ from .mesh import (
     place_in_share,
     replicate,
 )
-
-
-Tree = TypeVar("Tree")
 
 
 def member(stack: Stacked[Tree, "population"], index: int | Int[Array, ""]) -> Tree:

@@ -1,5 +1,5 @@
 import dataclasses
-from typing import Any, TypeVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -8,10 +8,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, PyTree
 
-from .._types.custom_types import FloatLike
-
-
-Tree = TypeVar("Tree")
+from .._types.custom_types import FloatLike, Tree
 
 
 def _strong_scalar(value: Any) -> Any:

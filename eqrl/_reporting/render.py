@@ -12,12 +12,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from .._agents import AbstractAgent
-from .._agents.base import Memory, State
 from .._interaction.actors import advance_all, start
 from .._pytree.control_flow import filter_scan
-from .._types.data import Extras
+from .._types.custom_types import EnvState, Extras, Memory, State
 from ..envs import AbstractEnv, DisabledActions, Point, PooledReset, TimeLimit
-from ..envs._base import EnvState
 
 
 # Of the environments with continuous actions.

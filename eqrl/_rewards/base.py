@@ -1,14 +1,11 @@
 from abc import abstractmethod
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 import equinox as eqx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._types.custom_types import Metrics
+from .._types.custom_types import Metrics, RewardState
 from .._types.data import EnvSpec, Transition
-
-
-RewardState = TypeVar("RewardState")
 
 
 class AbstractReward(eqx.Module, Generic[RewardState]):

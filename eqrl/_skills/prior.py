@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.fields import check_integer
-from .._types.data import Extras
+from .._types.custom_types import Extras
 from ..nn import (
     CategoricalDiscriminator,
     NormalDiscriminator,

@@ -2,7 +2,7 @@ import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +10,9 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from .._types.custom_types import Tree
 
-Tree = TypeVar("Tree")
+
 Directory = str | os.PathLike[str]
 _Array = Array | np.ndarray
 _Path = tuple[str, ...]

@@ -5,11 +5,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from .._agents import AbstractAgent
-from .._agents.base import Memory, State
-from .._types.custom_types import Metrics
-from .._types.data import Extras
+from .._types.custom_types import EnvState, Extras, Memory, Metrics, State
 from ..envs import AbstractEnv
-from ..envs._base import EnvState
 from .replay import Counts
 from .trainer import Trainer, TrainerState
 

@@ -4,9 +4,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Shaped
 
-from .._agents.base import Memory, State
-from .._types.data import Extras
-from ..envs._base import EnvState
+from .._types.custom_types import EnvState, Extras, Memory, State
 from .replay import Counts
 from .trainer import TrainerState
 

@@ -8,11 +8,9 @@ import jax.random as jr
 from jaxtyping import Array, Int, Key, PRNGKeyArray
 
 from .._agents import AbstractAgent
-from .._agents.base import Memory, State
 from .._pytree.tree import tree_copy
-from .._types.data import Extras
+from .._types.custom_types import EnvState, Extras, Memory, State
 from ..envs import AbstractEnv
-from ..envs._base import EnvState
 from .checks import check_same_shapes
 from .interrupt import deferred_interrupt
 from .jit import jit_init, jit_run

@@ -8,15 +8,13 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from .._agents import AbstractAgent
-from .._agents.base import Memory, State
 from .._interaction.actors import Actors, interact, start
 from .._pytree.control_flow import filter_fori_loop
 from .._pytree.fields import check_integer, plain_integer
 from .._pytree.tree import tree_copy, tree_where
-from .._types.custom_types import Metrics, Mode
-from .._types.data import Extras, Transition
+from .._types.custom_types import EnvState, Extras, Memory, Metrics, Mode, State
+from .._types.data import Transition
 from ..envs import AbstractEnv
-from ..envs._base import EnvState
 from .averages import Averages, no_averages
 from .checks import (
     check_action,

@@ -1,5 +1,5 @@
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, TypeVar
 
 import optax
 from jaxtyping import Array, Float
@@ -16,3 +16,21 @@ Mode = Literal["random", "sample", "greedy"]
 
 MakeOptimizer = Callable[[FloatLike], optax.GradientTransformation]
 """From a learning rate to an optimizer, whose state must not hold the rate."""
+
+State = TypeVar("State")
+"""What an agent learns."""
+
+Memory = TypeVar("Memory")
+"""What an agent carries from step to step within an episode."""
+
+Extras = TypeVar("Extras")
+"""What an agent asks to have stored with each transition."""
+
+EnvState = TypeVar("EnvState")
+"""The state of an environment."""
+
+RewardState = TypeVar("RewardState")
+"""What an intrinsic reward learns."""
+
+Tree = TypeVar("Tree")
+"""Any pytree."""

@@ -1,10 +1,9 @@
-from typing import Generic, TypeVar
+from typing import Generic
 
 import equinox as eqx
 from jaxtyping import Array, Bool, Float, Int
 
-
-Extras = TypeVar("Extras")
+from .._types.custom_types import Extras
 
 
 class EnvSpec(eqx.Module):

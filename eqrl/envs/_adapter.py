@@ -1,13 +1,12 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-
-Tree = TypeVar("Tree")
+from .._types.custom_types import Tree
 
 
 @contextmanager

@@ -1,13 +1,11 @@
 from abc import abstractmethod
-from typing import Generic, TypeVar
+from typing import Generic
 
 import equinox as eqx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from .._types.custom_types import EnvState
 from .._types.data import EnvSpec
-
-
-EnvState = TypeVar("EnvState")
 
 
 class Outcome(eqx.Module):

@@ -6,8 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from .._types.custom_types import EnvState
 from .._types.data import EnvSpec
-from ._base import AbstractEnv, EnvState, Outcome
+from ._base import AbstractEnv, Outcome
 
 
 class DisabledActions(AbstractEnv[EnvState], Generic[EnvState]):

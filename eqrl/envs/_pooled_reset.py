@@ -5,8 +5,9 @@ import jax
 import jax.random as jr
 from jaxtyping import Array, Float, Key, PRNGKeyArray
 
+from .._types.custom_types import EnvState
 from .._types.data import EnvSpec
-from ._base import AbstractEnv, EnvState, Outcome
+from ._base import AbstractEnv, Outcome
 
 
 class PooledReset(AbstractEnv[EnvState], Generic[EnvState]):

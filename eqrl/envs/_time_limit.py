@@ -6,8 +6,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.fields import check_integer
+from .._types.custom_types import EnvState
 from .._types.data import EnvSpec
-from ._base import AbstractEnv, EnvState, Outcome
+from ._base import AbstractEnv, Outcome
 
 
 class TimeLimitState(eqx.Module, Generic[EnvState]):

@@ -8,9 +8,8 @@ from ..._skills.prior import (
     SkillExtras,
     as_skill_prior,
 )
-from ..._types.custom_types import FloatLike, MakeOptimizer
-from ..._types.data import Extras
-from ..base import AbstractAgent, Memory, State
+from ..._types.custom_types import Extras, FloatLike, MakeOptimizer, Memory, State
+from ..base import AbstractAgent
 from .intrinsic import Intrinsic
 from .skill_conditioned import SkillConditioned, SkillMemory
 

@@ -3,9 +3,9 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ..._types.custom_types import Metrics, Mode
-from ..._types.data import EnvSpec, Extras, Transition
-from ..base import AbstractAgent, Memory, State
+from ..._types.custom_types import Extras, Memory, Metrics, Mode, State
+from ..._types.data import EnvSpec, Transition
+from ..base import AbstractAgent
 from .intrinsic import Intrinsic, IntrinsicState
 from .normalized import Normalized, NormalizedState
 from .skill_conditioned import SkillConditioned, join_skill, with_skill_size

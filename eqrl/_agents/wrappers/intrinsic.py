@@ -9,10 +9,17 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from ..._pytree.fields import check_range
 from ..._pytree.tree import hyperparameter
 from ..._rewards import AbstractReward
-from ..._rewards.base import RewardState
-from ..._types.custom_types import FloatLike, Metrics, Mode
-from ..._types.data import EnvSpec, Extras, Transition
-from ..base import AbstractAgent, Memory, State
+from ..._types.custom_types import (
+    Extras,
+    FloatLike,
+    Memory,
+    Metrics,
+    Mode,
+    RewardState,
+    State,
+)
+from ..._types.data import EnvSpec, Transition
+from ..base import AbstractAgent
 
 
 class IntrinsicState(eqx.Module, Generic[State, RewardState]):

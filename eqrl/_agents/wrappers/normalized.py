@@ -5,9 +5,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ..._types.custom_types import Metrics, Mode
-from ..._types.data import EnvSpec, Extras, Transition
-from ..base import AbstractAgent, Memory, State
+from ..._types.custom_types import Extras, Memory, Metrics, Mode, State
+from ..._types.data import EnvSpec, Transition
+from ..base import AbstractAgent
 
 
 # Of the variance: an observation that never changes is divided by its square root.

@@ -7,9 +7,9 @@ import jax.random as jr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..._skills.prior import AbstractSkillPrior, SkillExtras, as_skill_prior
-from ..._types.custom_types import Metrics, Mode
-from ..._types.data import EnvSpec, Extras, Transition
-from ..base import AbstractAgent, Memory, State
+from ..._types.custom_types import Extras, Memory, Metrics, Mode, State
+from ..._types.data import EnvSpec, Transition
+from ..base import AbstractAgent
 
 
 class SkillMemory(eqx.Module, Generic[Memory]):
