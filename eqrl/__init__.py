@@ -74,9 +74,12 @@ from ._population import (
     train_population as train_population,
     weighted_return as weighted_return,
 )
+from ._pytree.fields import (
+    check_fields as check_fields,
+    hyperparameter as hyperparameter,
+)
 from ._pytree.tree import (
     gradient_step as gradient_step,
-    hyperparameter as hyperparameter,
     incremental_update as incremental_update,
     tree_copy as tree_copy,
 )

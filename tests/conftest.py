@@ -19,8 +19,25 @@ jax.config.update(
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
+# Nearly all of the tests' time is compiling; a test that is about bits, memory or the
+# compiled program itself is marked `optimized`.
+jax.config.update("jax_disable_most_optimizations", True)
+
 # Runs that share the cache may write an entry at once; jax warns, and compiles.
 jax.config.update("jax_raise_persistent_cache_errors", False)
+
+
+@pytest.fixture(autouse=True)
+def optimizations(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Compiles as users do in tests marked `optimized`."""
+    if request.node.get_closest_marker("optimized") is None:
+        yield
+        return
+    jax.clear_caches()
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)
+    jax.clear_caches()
 
 
 @pytest.fixture

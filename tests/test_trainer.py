@@ -11,8 +11,8 @@ import pytest
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from eqrl import SAC, TD3, Counts, EnvSpec, Trainer, TrainerState, jit_init, jit_run
-from eqrl._training.checks import check_env
 from eqrl.envs import AbstractEnv, Outcome
+from eqrl.envs._check import check_env
 from eqrl.nn import Critic, Deterministic, Gaussian
 from tests.toy import (
     Clock,

@@ -15,7 +15,8 @@ from eqrl import (
     incremental_update,
     tree_copy,
 )
-from eqrl._pytree.tree import strong_integer, tree_where, whole_number
+from eqrl._pytree.fields import strong_integer, whole_number
+from eqrl._pytree.tree import tree_where
 from tests.toy import GetKey
 
 

@@ -6,13 +6,8 @@ import jax.random as jr
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._pytree.fields import check_integer, check_range
-from .._pytree.tree import (
-    gradient_step,
-    hyperparameter,
-    incremental_update,
-    tree_copy,
-)
+from .._pytree.fields import check_integer, check_range, hyperparameter
+from .._pytree.tree import gradient_step, incremental_update, tree_copy
 from .._types.custom_types import FloatLike, MakeOptimizer, Metrics
 from .._types.data import EnvSpec, Transition
 from ..losses import (

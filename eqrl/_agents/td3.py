@@ -1,20 +1,15 @@
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import jax.random as jr
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.control_flow import filter_cond
-from .._pytree.fields import check_integer, check_range
-from .._pytree.tree import (
-    gradient_step,
-    hyperparameter,
-    incremental_update,
-    tree_copy,
-)
+from .._pytree.fields import check_integer, check_range, hyperparameter
+from .._pytree.stack import take_element
+from .._pytree.tree import gradient_step, incremental_update, tree_copy
 from .._types.custom_types import FloatLike, MakeOptimizer, Metrics
 from .._types.data import EnvSpec, Transition
 from ..losses import td3_actor_loss, td3_next_value
@@ -158,7 +153,7 @@ class TD3(AbstractMarkovAgent[TD3State]):
             state.actor,
             state.target_actor,
             state.actor_optimizer,
-            jax.tree.map(lambda x: x[0] if eqx.is_array(x) else x, critics),
+            take_element(critics, 0),
             batch.observation,
         )
         state = TD3State(

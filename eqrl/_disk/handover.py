@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from .._agents import Intrinsic, IntrinsicState
 from .._interaction.actors import start
 from .._interaction.evaluate import rollout
+from .._pytree.stack import take_element
 from .._pytree.tree import tree_where
 from .._rewards import IncrementalState
 from .._rewards.incremental.mode import Replay
@@ -18,7 +19,6 @@ from .._training.replay import Counts, ReplayBuffer, ReplayState
 from .._training.trainer import Trainer, TrainerState
 from ..envs import AbstractEnv
 from .checks import incremental_of
-from .library import state_of_skill
 
 
 @eqx.filter_jit
@@ -40,7 +40,7 @@ def collect(
     """
     transitions, mask = rollout(
         agent.agent,
-        state_of_skill(states, index),
+        take_element(states, index),
         env,
         num_episodes=num_episodes,
         key=key,

@@ -10,21 +10,16 @@ from jaxtyping import PRNGKeyArray
 
 from .._agents import AbstractAgent, Intrinsic
 from .._pytree.fields import check_choice, check_integer
+from .._pytree.stack import empty_stack, enlarge_stack, stack_size
+from .._pytree.tree import check_same_shapes
 from .._rewards.incremental.feature_set import FeatureSet, enlarged
 from .._rewards.incremental.mode import Replay
-from .._training.checks import check_same_shapes
 from .._training.interrupt import deferred_interrupt
 from .._training.jit import jit_init
 from .._training.trainer import Trainer
 from ..envs import AbstractEnv
 from .checks import check_max_skills, incremental_of, steps_of_skills
-from .library import (
-    Skills,
-    SkillTraining,
-    capacity_of,
-    empty_stack,
-    enlarged_stack,
-)
+from .library import Skills, SkillTraining
 from .loop import Course, SkillCallback, key_of_skill
 from .world import World, changes_of
 
@@ -225,7 +220,7 @@ def _going_on(
         training=training,
         metrics=initial.metrics,
     )
-    max_skills = max(max_skills, capacity_of(skills.states))
+    max_skills = max(max_skills, stack_size(skills.states))
     past = _past(skills)
     reward = dataclasses.replace(
         incremental_of(agent), past_capacity=past.features.shape[1]
@@ -236,7 +231,7 @@ def _going_on(
         agent,
         env,
         trainer,
-        capacity=capacity_of(skills.states),
+        capacity=stack_size(skills.states),
         key=jr.key(0),
     )
     check_same_shapes("initial", like, dataclasses.replace(skills, metrics={}))
@@ -250,7 +245,7 @@ def _going_on(
         lambda skills: (skills.states, _past(skills)),
         skills,
         (
-            enlarged_stack(skills.states, max_skills),
+            enlarge_stack(skills.states, max_skills),
             enlarged(past, incremental_of(agent).past_capacity),
         ),
     )

@@ -1,11 +1,10 @@
 from typing import Any, Generic
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from .._agents import AbstractAgent, Intrinsic
+from .._pytree.stack import take_element
 from .._training.replay import Counts
 from .._training.solution import History
 from .._training.trainer import TrainerState
@@ -91,46 +90,4 @@ def pick_skill(
             f"`index={index}` is not a skill; there are {count}"
             + (f", 0 to {count - 1}." if count > 0 else " yet.")
         )
-    return agent.agent, state_of_skill(skills.states, index)
-
-
-def state_of_skill(states: State, index: int | Int[Array, ""]) -> State:
-    """One element of a stack."""
-    return jax.tree.map(lambda x: x[index] if eqx.is_array(x) else x, states)
-
-
-def capacity_of(states: Any) -> int:
-    """How many skills there is room for."""
-    arrays = jax.tree.leaves(eqx.filter(states, eqx.is_array))
-    return arrays[0].shape[0]
-
-
-def with_skill(states: State, state: State, index: Int[Array, ""]) -> State:
-    """A stack with one element replaced."""
-    return jax.tree.map(
-        lambda x, y: x.at[index].set(y) if eqx.is_array(x) else x, states, state
-    )
-
-
-def empty_stack(state: State, capacity: int) -> State:
-    """Room for so many of what is like `state`."""
-    return jax.tree.map(
-        lambda x: (
-            jnp.zeros((capacity, *x.shape), x.dtype)
-            if isinstance(x, (jax.Array, jax.ShapeDtypeStruct))
-            else x
-        ),
-        state,
-    )
-
-
-def enlarged_stack(states: State, capacity: int) -> State:
-    """The same elements, with room for more."""
-
-    def enlarge(x: Any) -> Any:
-        if not eqx.is_array(x) or x.shape[0] == capacity:
-            return x
-        missing = jnp.zeros((capacity - x.shape[0], *x.shape[1:]), x.dtype)
-        return jnp.concatenate([x, missing])
-
-    return jax.tree.map(enlarge, states)
+    return agent.agent, take_element(skills.states, index)

@@ -8,6 +8,7 @@ import jax.random as jr
 from jaxtyping import Array, PRNGKeyArray
 
 from .._agents import Intrinsic
+from .._pytree.stack import put_element
 from .._rewards import Incremental
 from .._rewards.incremental.mode import Replay
 from .._training.jit import jit_run
@@ -18,7 +19,7 @@ from .._training.trainer import Trainer
 from ..envs import AbstractEnv
 from .checks import incremental_of
 from .handover import begin_skill, collect
-from .library import Skills, SkillTraining, with_skill
+from .library import Skills, SkillTraining
 from .world import Changes
 
 
@@ -279,6 +280,6 @@ def _with_finished(skills: Skills[Any]) -> Skills[Any]:
     state = skills.training.trainer_state.agent.agent
     return dataclasses.replace(
         skills,
-        states=with_skill(skills.states, state, skills.count),
+        states=put_element(skills.states, state, skills.count),
         count=skills.count + 1,
     )

@@ -12,6 +12,7 @@ import jax.random as jr
 import numpy as np
 
 from .._agents import AbstractAgent, Intrinsic
+from .._pytree.stack import empty_stack, put_element, stack_size, take_element
 from .._storage.checkpoint import Directory, restore, save
 from .._storage.replace import replacing
 from .._training.rows import steps_taken
@@ -19,7 +20,7 @@ from .._training.solution import History
 from .._training.trainer import Trainer
 from .checks import incremental_of
 from .learn import first_skills
-from .library import Skills, capacity_of, empty_stack, state_of_skill, with_skill
+from .library import Skills
 from .world import World, first_env
 
 
@@ -57,7 +58,7 @@ def save_skills(directory: Directory, skills: Skills[Any]) -> None:
     path = Path(directory)
     earlier = _numbers(path / "training")
     held = _read_sizes(path).digests if earlier else []
-    states = [state_of_skill(skills.states, i) for i in range(int(skills.count))]
+    states = [take_element(skills.states, i) for i in range(int(skills.count))]
     digests = [_digest(state) for state in states]
     if digests[: len(held)] != held:
         raise ValueError(
@@ -75,7 +76,7 @@ def save_skills(directory: Directory, skills: Skills[Any]) -> None:
     past = skills.training.trainer_state.agent.reward.past
     sizes = _Sizes(
         digests=digests,
-        capacity=capacity_of(skills.states),
+        capacity=stack_size(skills.states),
         past_capacity=past.features.shape[1],
     )
     number = earlier[-1] + 1 if earlier else 0
@@ -116,7 +117,7 @@ def load_skills(
     states = empty_stack(_like(agent, env), sizes.capacity)
     for index in range(len(sizes.digests)):
         _, state = load_skill(directory, agent, env, index)
-        states = with_skill(states, state, jnp.asarray(index, int))
+        states = put_element(states, state, jnp.asarray(index, int))
     count = jnp.asarray(len(sizes.digests), int)
     if trainer is None:
         return Skills(states=states, count=count)

@@ -9,8 +9,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .._agents import AbstractAgent
 from .._pytree.control_flow import filter_while_loop
-from .._pytree.fields import check_integer, check_range
-from .._pytree.tree import strong_integer
+from .._pytree.fields import check_integer, check_range, strong_integer
+from .._pytree.stack import take_element
 from .._types.custom_types import EnvState, Extras, Memory, State
 from .._types.data import EnvSpec
 from ..envs import AbstractEnv, Outcome
@@ -86,7 +86,9 @@ class SkillChoice(
     ) -> tuple[SkillChoiceState[EnvState], Outcome]:
         begin_key, step_key = jr.split(key)
         learnt = jnp.arange(action.shape[0]) < self.num_skills
-        skill = _at(self.states, jnp.argmax(jnp.where(learnt, action, -jnp.inf)))
+        skill = take_element(
+            self.states, jnp.argmax(jnp.where(learnt, action, -jnp.inf))
+        )
         zero = jnp.zeros((), int)
         reward_size = self.env.spec.reward_size
         actor = Actors(
@@ -137,7 +139,7 @@ class SkillChoice(
         def act(
             states: State, observation: Float[Array, " obs"]
         ) -> Float[Array, "..."]:
-            state, key = _at(states, 0), jr.key(0)
+            state, key = take_element(states, 0), jr.key(0)
             begin_key, act_key = jr.split(key)
             zero = jnp.zeros((), int)
             memory = self.agent.begin(state, spec, index=zero, key=begin_key)
@@ -168,11 +170,6 @@ SkillChoice.__init__.__doc__ = """**Arguments:**
 """
 
 _Carry = tuple[Actors[Any, Any], Bool[Array, ""], Bool[Array, ""]]
-
-
-def _at(states: State, index: int | Int[Array, ""]) -> State:
-    """One of a stack."""
-    return jax.tree.map(lambda x: x[index] if eqx.is_array(x) else x, states)
 
 
 def _stack_size(states: Any) -> int:

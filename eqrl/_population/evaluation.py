@@ -10,11 +10,11 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from .._agents import TAAC, AbstractAgent
 from .._interaction.evaluate import Descriptor, Evaluation, evaluate
+from .._pytree.stack import stack_size
 from .._types.custom_types import FloatLike
 from ..envs import AbstractEnv
 from .members import Members, map_members
 from .mesh import on_each_device
-from .stack import size_of
 
 
 Score = Callable[[Any, Any, Evaluation], Float[Array, ""]]
@@ -107,7 +107,7 @@ def evaluate_members(
 
         return map_members(evaluate_one, members, stacked), None
 
-    keys = jr.split(key, size_of(states))
+    keys = jr.split(key, stack_size(states))
     stacked = (agents, states, failed, keys)
     result, _ = on_each_device(evaluate_share, mesh, stacked, env)
     return result

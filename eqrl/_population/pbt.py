@@ -8,15 +8,14 @@ import jax.random as jr
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
-from .._pytree.fields import check_integer, check_range
-from .._pytree.tree import hyperparameter
+from .._pytree.fields import check_integer, check_range, hyperparameter
+from .._pytree.stack import stack_size
 from .._training.trainer import TrainerState
 from .._types.custom_types import FloatLike, State
 from .._types.stacked import Stacked
 from .copying import copy_members
 from .mesh import replicate, shard
 from .prior import AbstractPrior
-from .stack import size_of
 
 
 Agent = TypeVar("Agent")
@@ -137,7 +136,7 @@ class PBT(eqx.Module):
         one axis `population`, with an equal share of the members on each device; `None`
         is no mesh.
         """
-        size = size_of(states)
+        size = stack_size(states)
         self._check_size(size)
         if self.num_replaced == 0:
             return agents, states, jnp.arange(size)

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._pytree.fields import check_range
-from .._pytree.tree import hyperparameter
+from .._pytree.fields import check_range, hyperparameter
 from .._types.custom_types import FloatLike
 
 

@@ -9,13 +9,13 @@ import jax.random as jr
 from jax.sharding import Mesh
 from jaxtyping import Array, Int, Key, PRNGKeyArray, PyTree
 
+from .._pytree.stack import stack_size
 from .._training.replay import Counts
 from .._training.trainer import Trainer
 from .._types.custom_types import Metrics
 from ..envs import AbstractEnv
 from .members import Members
 from .mesh import on_each_device
-from .stack import size_of
 
 
 @eqx.filter_jit
@@ -48,7 +48,9 @@ def run_members(
     """Trains each member for a number of environment steps."""
     trainer, agents, env, num_steps, key = kept
     # Folded rather than split: the same key is used at every generation.
-    keys = jax.vmap(lambda index: jr.fold_in(key, index))(jnp.arange(size_of(states)))
+    keys = jax.vmap(lambda index: jr.fold_in(key, index))(
+        jnp.arange(stack_size(states))
+    )
 
     def run_share(stacked: Any, shared: Any) -> tuple[Any, Counts]:
         env, counts, num_steps = shared
@@ -113,6 +115,6 @@ def _run_in_turn(
         )
         return arrays, (counts, metrics)
 
-    arrays, (counts, metrics) = lax.scan(body, arrays, jnp.arange(size_of(states)))
+    arrays, (counts, metrics) = lax.scan(body, arrays, jnp.arange(stack_size(states)))
     counts = jax.tree.map(lambda x: x[0], counts)
     return eqx.combine(arrays, static), counts, metrics

@@ -7,6 +7,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
+from .._pytree.stack import stack_size, take_element
 from .._types.custom_types import Tree
 from .._types.stacked import Stacked
 from .mesh import (
@@ -34,7 +35,7 @@ def member(stack: Stacked[Tree, "population"], index: int | Int[Array, ""]) -> T
     mesh = mesh_of_processes(stack)
     if mesh is not None:
         return _local_member(stack, index, mesh)
-    return jax.tree.map(lambda x: x[index] if eqx.is_array(x) else x, stack)
+    return take_element(stack, index)
 
 
 def best(
@@ -60,7 +61,7 @@ def best(
 def _local_member(
     stack: Stacked[Tree, "population"], index: int | Int[Array, ""], mesh: Mesh
 ) -> Tree:
-    size = size_of(stack)
+    size = stack_size(stack)
     number = int(index)
     if not -size <= number < size:
         raise ValueError(f"`index={number}` must be less than the {size} members.")
@@ -77,15 +78,10 @@ def _replicated_member(
     stack: Stacked[Tree, "population"], index: Int[Array, ""], mesh: Mesh
 ) -> Tree:
     def take_share(share: Any, index: Int[Array, ""]) -> tuple[None, Any]:
-        place, owned = place_in_share(index, size_of(share), mesh)
+        place, owned = place_in_share(index, stack_size(share), mesh)
         return None, jax.tree.map(
             lambda x: from_owner(x[place], owned, mesh) if eqx.is_array(x) else x, share
         )
 
     _, taken = on_each_device(take_share, mesh, stack, index)
     return taken
-
-
-def size_of(stack: Any) -> int:
-    """Members of a stack."""
-    return jax.tree.leaves(eqx.filter(stack, eqx.is_array))[0].shape[0]

@@ -1,13 +1,208 @@
+"""Fields of modules that say what they may hold, and the checks that read it."""
+
+import dataclasses
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.core
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Shaped
 
 from .._types.custom_types import FloatLike
+
+
+_RANGE = "eqrl_range"
+_LEAST = "eqrl_least"
+_CHOICES = "eqrl_choices"
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The interval that a hyperparameter must lie in.
+
+    - `low`, `high`: the bounds; `high` itself is allowed where it is finite.
+    - `low_open`: whether `low` itself is excluded.
+    - `optional`: whether `None` is allowed too.
+    """
+
+    low: float | int = -math.inf
+    high: float | int = math.inf
+    low_open: bool = False
+    optional: bool = False
+
+    def __str__(self) -> str:
+        left = "(" if self.low_open or self.low == -math.inf else "["
+        right = ")" if self.high == math.inf else "]"
+        return f"{left}{self.low:g}, {self.high:g}{right}"
+
+    def check(self, name: str, value: FloatLike | Shaped[Array, "..."] | None) -> None:
+        """Raises a `ValueError` unless `value` is one finite number in the interval.
+
+        Under `jit` or `vmap` only the shape is checked.
+        """
+        allowed = f"it must be a finite number in {self}"
+        if value is None:
+            if not self.optional:
+                raise ValueError(f"`{name}=None` is not a number; {allowed}.")
+            return
+        if np.shape(value) != ():
+            raise ValueError(
+                f"`{name}` has shape {np.shape(value)}; {allowed}. Make a stack, one "
+                "for each of many values, by `equinox.filter_vmap` over the "
+                "constructor."
+            )
+        if isinstance(value, jax.core.Tracer):
+            return
+        number = float(value)
+        above = number > self.low if self.low_open else number >= self.low
+        if not (above and number <= self.high and math.isfinite(number)):
+            raise ValueError(f"`{name}={number:g}` is out of range; {allowed}.")
+
+
+def hyperparameter(
+    default: float | None = dataclasses.MISSING,  # pyright: ignore[reportArgumentType]
+    *,
+    low: float | int = -math.inf,
+    high: float | int = math.inf,
+    low_open: bool = False,
+) -> Any:
+    """A field of an `equinox.Module` for a float that enters arithmetic.
+
+    It is stored as a strongly typed scalar array, a leaf. So it can be mapped over with
+    `equinox.filter_vmap`, tuned by population based training and changed with
+    `equinox.tree_at`, none of which compiles anything anew.
+
+    **Arguments:**
+
+    - `default`: the value when none is given, in the units of the field. `None` makes
+        the field optional. Without a default the field is required.
+    - `low`, `high`: the interval it must lie in, bounds included. `eqrl.check_fields`
+        in the module's `__check_init__` checks it, population based training keeps to
+        it, and the help of the command line shows it.
+    - `low_open`: whether `low` itself is excluded.
+
+    **Returns:**
+
+    A dataclass field, to stand behind `name: FloatLike =`.
+    """
+    allowed = Range(low=low, high=high, low_open=low_open, optional=default is None)
+    return _field(default, converter=_strong_scalar, metadata={_RANGE: allowed})
+
+
+def hyperparameters(
+    default: float | None,
+    *,
+    low: float | int = -math.inf,
+    high: float | int = math.inf,
+    low_open: bool = False,
+) -> Any:
+    """As `hyperparameter`, for one float or several, each a leaf of its own.
+
+    **Arguments:**
+
+    - `default`: the value when none is given. `None` makes the field optional.
+    - `low`, `high`, `low_open`: the interval that each of them must lie in.
+
+    **Returns:**
+
+    A dataclass field, which takes a number, or a tuple or vector of numbers.
+    """
+    allowed = Range(low=low, high=high, low_open=low_open, optional=default is None)
+    return _field(default, converter=_strong_scalars, metadata={_RANGE: allowed})
+
+
+def whole_number(default: int) -> Any:
+    """As `hyperparameter`, for an integer that decides no shape.
+
+    It is stored as a strongly typed scalar array, a leaf, so that another one compiles
+    nothing. Anything but an integer is a `ValueError`.
+    """
+    return _field(default, converter=strong_integer)
+
+
+def static_integer(
+    default: int = dataclasses.MISSING,  # pyright: ignore[reportArgumentType]
+    *,
+    least: int,
+) -> Any:
+    """A static field for an integer of at least `least`, such as a size."""
+    return _field(
+        default, converter=plain_integer, metadata={_LEAST: least}, static=True
+    )
+
+
+def static_choice(default: str, choices: Collection[str]) -> Any:
+    """A static field for one of some words."""
+    return _field(default, metadata={_CHOICES: tuple(choices)}, static=True)
+
+
+def _field(
+    default: Any, *, metadata: Mapping[str, Any] | None = None, **options: Any
+) -> Any:
+    if default is not dataclasses.MISSING:
+        options["default"] = default
+    return eqx.field(metadata=dict(metadata or {}), **options)
+
+
+def check_fields(module: eqx.Module) -> None:
+    """Raises a `ValueError` unless each field holds what it was declared to hold.
+
+    To be called in `__check_init__`. It reads the ranges of `hyperparameter`; under
+    `jit` or `vmap` only shapes are checked.
+    """
+    for field in dataclasses.fields(module):
+        value = getattr(module, field.name)
+        if _RANGE in field.metadata:
+            allowed = field.metadata[_RANGE]
+            if isinstance(value, tuple):
+                for index, element in enumerate(value):
+                    allowed.check(f"{field.name}[{index}]", element)
+            else:
+                allowed.check(field.name, value)
+        if _LEAST in field.metadata:
+            check_integer(field.name, value, least=field.metadata[_LEAST])
+        if _CHOICES in field.metadata:
+            check_choice(field.name, value, field.metadata[_CHOICES])
+
+
+def range_of(module: eqx.Module | type[eqx.Module], name: str) -> Range | None:
+    """The range that a field was declared with; `None` if it was declared with none."""
+    for field in dataclasses.fields(module):
+        if field.name == name:
+            return field.metadata.get(_RANGE)
+    return None
+
+
+def _strong_scalar(value: Any) -> Any:
+    # An explicit dtype drops weak typing: a weakly typed leaf retraces once anything
+    # strongly typed, such as a perturbed value, is written over it.
+    if value is None:
+        return None
+    if isinstance(value, (str, bytes)):
+        raise ValueError(f"A hyperparameter must be a number, but {value!r} was given.")
+    return jnp.asarray(value, dtype=jnp.result_type(float))
+
+
+def _strong_scalars(value: Any) -> Any:
+    if isinstance(value, (tuple, list)) or getattr(value, "ndim", 0) == 1:
+        return tuple(_strong_scalar(element) for element in value)
+    return _strong_scalar(value)
+
+
+def strong_integer(value: Any) -> Any:
+    """An integer as a strongly typed scalar array; of anything else a `ValueError`."""
+    if not jnp.issubdtype(jnp.result_type(value), jnp.integer):
+        raise ValueError(f"A whole number is needed, but {value!r} was given.")
+    return jnp.asarray(value, dtype=jnp.result_type(int))
+
+
+def plain_integer(value: Any) -> Any:
+    """A NumPy integer as Python's; anything else as it is."""
+    return int(value) if isinstance(value, np.integer) else value
 
 
 def check_range(
@@ -19,34 +214,12 @@ def check_range(
     low_open: bool = False,
     optional: bool = False,
 ) -> None:
-    """Raises a `ValueError` unless `value` is one number in `[low, high]`.
+    """Raises a `ValueError` unless `value` is one finite number in `[low, high]`.
 
-    Of a traced value, as within `vmap`, only the shape is known and looked at. `None`
-    passes where it is `optional`.
+    For what is not a field; `check_fields` checks those. Under `jit` or `vmap` only the
+    shape is checked. `None` passes if it is `optional`.
     """
-    left = "(" if low_open or low == -math.inf else "["
-    right = ")" if high == math.inf else "]"
-    allowed = f"it must be a finite number in {left}{low:g}, {high:g}{right}"
-    if value is None:
-        if not optional:
-            raise ValueError(f"`{name}=None` is not a number; {allowed}.")
-        return
-    if np.shape(value) != ():
-        raise ValueError(
-            f"`{name}` has shape {np.shape(value)}; {allowed}. Make a stack, one for "
-            "each of many values, by `equinox.filter_vmap` over the constructor."
-        )
-    if isinstance(value, jax.core.Tracer):
-        return
-    number = float(value)
-    above = number > low if low_open else number >= low
-    if not (above and number <= high and math.isfinite(number)):
-        raise ValueError(f"`{name}={number:g}` is out of range; {allowed}.")
-
-
-def plain_integer(value: Any) -> Any:
-    """A NumPy integer as Python's; anything else as it is."""
-    return int(value) if isinstance(value, np.integer) else value
+    Range(low=low, high=high, low_open=low_open, optional=optional).check(name, value)
 
 
 def check_integer(name: str, value: Any, *, least: int) -> None:
@@ -57,7 +230,7 @@ def check_integer(name: str, value: Any, *, least: int) -> None:
 
 
 def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
-    """Raises a `ValueError` unless `value` is one of some words."""
+    """Raises a `ValueError` unless `value` is one of `choices`."""
     if value not in choices:
         names = ", ".join(repr(choice) for choice in choices)
         raise ValueError(f"`{name}={value!r}` must be one of {names}.")

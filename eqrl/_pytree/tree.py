@@ -1,4 +1,3 @@
-import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -9,73 +8,6 @@ import optax
 from jaxtyping import Array, Bool, PyTree
 
 from .._types.custom_types import FloatLike, Tree
-
-
-def _strong_scalar(value: Any) -> Any:
-    # An explicit dtype drops weak typing: a weakly typed leaf retraces once anything
-    # strongly typed, such as a perturbed value, is written over it.
-    if value is None:
-        return None
-    if isinstance(value, (str, bytes)):
-        raise ValueError(f"A hyperparameter must be a number, but {value!r} was given.")
-    return jnp.asarray(value, dtype=jnp.result_type(float))
-
-
-def hyperparameter(default: float | None = dataclasses.MISSING) -> Any:  # pyright: ignore[reportArgumentType]
-    """A field of an `equinox.Module` for a float that enters arithmetic.
-
-    It is stored as a strongly typed scalar array, a leaf. So it can be mapped over with
-    `equinox.filter_vmap`, tuned by population based training and changed with
-    `equinox.tree_at`, none of which compiles anything anew.
-
-    **Arguments:**
-
-    - `default`: the value when none is given, in the units of the field. `None` makes
-        the field optional. Without a default the field is required.
-
-    **Returns:**
-
-    A dataclass field, to stand behind `name: FloatLike =`.
-    """
-    if default is dataclasses.MISSING:
-        return eqx.field(converter=_strong_scalar)
-    return eqx.field(default=default, converter=_strong_scalar)
-
-
-def _strong_scalars(value: Any) -> Any:
-    if isinstance(value, (tuple, list)) or getattr(value, "ndim", 0) == 1:
-        return tuple(_strong_scalar(element) for element in value)
-    return _strong_scalar(value)
-
-
-def hyperparameters(default: float | None) -> Any:
-    """As `hyperparameter`, for one float or several, each a leaf of its own.
-
-    **Arguments:**
-
-    - `default`: the value when none is given. `None` makes the field optional.
-
-    **Returns:**
-
-    A dataclass field, which takes a number, or a tuple or vector of numbers.
-    """
-    return eqx.field(default=default, converter=_strong_scalars)
-
-
-def strong_integer(value: Any) -> Any:
-    """An integer as a strongly typed scalar array; of anything else a `ValueError`."""
-    if not jnp.issubdtype(jnp.result_type(value), jnp.integer):
-        raise ValueError(f"A whole number is needed, but {value!r} was given.")
-    return jnp.asarray(value, dtype=jnp.result_type(int))
-
-
-def whole_number(default: int) -> Any:
-    """As `hyperparameter`, for an integer that decides no shape.
-
-    It is stored as a strongly typed scalar array, a leaf, so that another one compiles
-    nothing. Anything but an integer is a `ValueError`.
-    """
-    return eqx.field(default=default, converter=strong_integer)
 
 
 def tree_where(condition: Bool[Array, ""], if_true: Tree, if_false: Tree) -> Tree:
@@ -155,3 +87,42 @@ def gradient_step(
             gradient, optimizer_state, eqx.filter(model, eqx.is_inexact_array)
         )
         return eqx.apply_updates(model, updates), optimizer_state
+
+
+def check_same_shapes(name: str, expected: Any, given: Any) -> None:
+    """Raises a `ValueError` unless two trees have the same structure and shapes."""
+    expected, given = (
+        eqx.filter_eval_shape(lambda tree: tree, x) for x in (expected, given)
+    )
+    if jax.tree.structure(expected) != jax.tree.structure(given):
+        raise ValueError(
+            f"`{name}` is of another kind of agent or environment: it is a "
+            f"{type(given).__name__} of another structure than the one of this agent "
+            "here. Go on with what it was trained with."
+        )
+    paths = jax.tree_util.tree_flatten_with_path(expected)[0]
+    for (path, wanted), found in zip(paths, jax.tree.leaves(given), strict=True):
+        if isinstance(wanted, jax.ShapeDtypeStruct) and wanted != found:
+            raise ValueError(
+                f"`{name}` does not fit this agent, environment and trainer: its leaf "
+                f"`{jax.tree_util.keystr(path)}` is {found.dtype}{list(found.shape)}, "
+                f"but {wanted.dtype}{list(wanted.shape)} is needed. Go on with the "
+                "sizes it was trained with."
+            )
+
+
+def is_array_shape(value: Any) -> bool:
+    """Whether this is the shape and type of an array, as `jax.eval_shape` gives it."""
+    return isinstance(value, jax.ShapeDtypeStruct)
+
+
+def is_float_shape(value: Any) -> bool:
+    """Whether this is the shape and type of an array of floats."""
+    return is_array_shape(value) and jnp.issubdtype(value.dtype, jnp.floating)
+
+
+def described(value: Any) -> str:
+    """Shape and type, in words."""
+    if is_array_shape(value):
+        return f"shape {value.shape} and type {value.dtype}"
+    return f"the Python type {type(value).__name__}"

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._pytree.fields import check_range
-from .._pytree.tree import gradient_step, hyperparameter
+from .._pytree.fields import check_range, hyperparameter
+from .._pytree.tree import gradient_step
 from .._skills.prior import (
     AbstractSkillPrior,
     MakeDiscriminator,

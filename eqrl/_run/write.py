@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
-import jax
 import numpy as np
-from jaxtyping import Float, PyTree
+from jaxtyping import Float
 
+from .._pytree.stack import take_element
 from .._reporting.learning_curve import draw_learning_curve
 from .._storage.checkpoint import Directory, save
 from .._storage.replace import replacing
@@ -23,7 +22,7 @@ def states_of_seeds(
     """What the agent of each seed has learnt."""
     if num_seeds == 1:
         return [solution.state]
-    return [_member(solution.state, seed) for seed in range(num_seeds)]
+    return [take_element(solution.state, seed) for seed in range(num_seeds)]
 
 
 def write_solution(
@@ -57,10 +56,6 @@ def write_evaluation(
     if best is not None:
         evaluation["best"] = best
     write_json(folder, "evaluation.json", evaluation)
-
-
-def _member(stack: PyTree, index: int) -> PyTree:
-    return jax.tree.map(lambda x: x[index] if eqx.is_array(x) else x, stack)
 
 
 def _write_metrics(folder: Directory, metrics: History) -> None:

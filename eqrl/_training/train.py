@@ -8,10 +8,9 @@ import jax.random as jr
 from jaxtyping import Array, Int, Key, PRNGKeyArray
 
 from .._agents import AbstractAgent
-from .._pytree.tree import tree_copy
+from .._pytree.tree import check_same_shapes, tree_copy
 from .._types.custom_types import EnvState, Extras, Memory, State
 from ..envs import AbstractEnv
-from .checks import check_same_shapes
 from .interrupt import deferred_interrupt
 from .jit import jit_init, jit_run
 from .replay import Counts

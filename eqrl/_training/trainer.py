@@ -11,18 +11,16 @@ from .._agents import AbstractAgent
 from .._interaction.actors import Actors, interact, start
 from .._pytree.control_flow import filter_fori_loop
 from .._pytree.fields import check_integer, plain_integer
-from .._pytree.tree import tree_copy, tree_where
+from .._pytree.tree import check_same_shapes, tree_copy, tree_where
 from .._types.custom_types import EnvState, Extras, Memory, Metrics, Mode, State
 from .._types.data import Transition
 from ..envs import AbstractEnv
+from ..envs._check import check_env
 from .averages import Averages, no_averages
 from .checks import (
     check_action,
-    check_env,
     check_metrics,
-    check_same_shapes,
     check_sizes,
-    check_skills,
 )
 from .metrics import all_finite, episode_metrics
 from .replay import Counts, ReplayBuffer, ReplayState
@@ -117,7 +115,6 @@ class Trainer(eqx.Module):
         `ValueError` where agent, environment and trainer do not fit.
         """
         check_env(env)
-        check_skills(agent, self.num_envs)
         check_sizes(
             num_envs=self.num_envs,
             batch_size=self.batch_size,

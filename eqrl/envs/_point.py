@@ -5,8 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .._pytree.fields import check_integer, check_range
-from .._pytree.tree import hyperparameter, whole_number
+from .._pytree.fields import check_integer, check_range, hyperparameter, whole_number
 from .._types.custom_types import FloatLike
 from .._types.data import EnvSpec
 from ._base import AbstractEnv, Outcome

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._pytree.stack import stack_size
+
 
 Critic = Callable[..., Any]
 
@@ -39,7 +41,7 @@ def critic_values(
 
     # One copy of the batch for each critic: the first layers are then multiplied like
     # the others. Sharing the batch made an update of two critics 4 % slower on a CPU.
-    num_critics = jax.tree.leaves(eqx.filter(critics, eqx.is_array))[0].shape[0]
+    num_critics = stack_size(critics)
     observations, actions = (
         jnp.broadcast_to(x, (num_critics, *x.shape)) for x in (observation, action)
     )

@@ -7,13 +7,14 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..._pytree.control_flow import filter_cond
-from ..._pytree.fields import check_choice, check_integer, check_range
-from ..._pytree.tree import (
+from ..._pytree.fields import (
+    check_choice,
+    check_integer,
+    check_range,
     hyperparameter,
     hyperparameters,
-    incremental_update,
-    tree_copy,
 )
+from ..._pytree.tree import incremental_update, tree_copy
 from ..._types.custom_types import FloatLike, MakeOptimizer, Metrics, Mode
 from ..._types.data import EnvSpec, Transition
 from ...losses._taac import TDLoss

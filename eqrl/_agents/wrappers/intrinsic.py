@@ -6,8 +6,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ..._pytree.fields import check_range
-from ..._pytree.tree import hyperparameter
+from ..._pytree.fields import check_range, hyperparameter
 from ..._rewards import AbstractReward
 from ..._types.custom_types import (
     Extras,

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from ..._pytree.fields import check_choice, check_integer, check_range
-from ..._pytree.tree import hyperparameter
+from ..._pytree.fields import check_choice, check_integer, check_range, hyperparameter
 from ..._types.custom_types import FloatLike, Metrics
 from ..._types.data import EnvSpec, Transition
 from ..base import AbstractReward

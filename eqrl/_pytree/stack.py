@@ -1,0 +1,54 @@
+"""Stacks: pytrees whose arrays all have one more leading axis.
+
+Leaves that are not arrays are shared by all elements.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from .._types.custom_types import Tree
+
+
+def take_element(stack: Tree, index: int | Int[Array, ""]) -> Tree:
+    """One element of a stack, without the axis."""
+    return jax.tree.map(lambda x: x[index] if eqx.is_array(x) else x, stack)
+
+
+def put_element(stack: Tree, element: Tree, index: int | Int[Array, ""]) -> Tree:
+    """A stack with one element replaced."""
+    return jax.tree.map(
+        lambda x, y: x.at[index].set(y) if eqx.is_array(x) else x, stack, element
+    )
+
+
+def stack_size(stack: Any) -> int:
+    """The number of elements of a stack."""
+    return jax.tree.leaves(eqx.filter(stack, eqx.is_array))[0].shape[0]
+
+
+def empty_stack(element: Tree, capacity: int) -> Tree:
+    """A zero-filled stack of `capacity` elements of the shapes of `element`."""
+    return jax.tree.map(
+        lambda x: (
+            jnp.zeros((capacity, *x.shape), x.dtype)
+            if isinstance(x, (jax.Array, jax.ShapeDtypeStruct))
+            else x
+        ),
+        element,
+    )
+
+
+def enlarge_stack(stack: Tree, capacity: int) -> Tree:
+    """A stack with the same first elements and zeros behind them, up to `capacity`."""
+
+    def enlarged(x: Any) -> Any:
+        if not eqx.is_array(x) or x.shape[0] == capacity:
+            return x
+        missing = jnp.zeros((capacity - x.shape[0], *x.shape[1:]), x.dtype)
+        return jnp.concatenate([x, missing])
+
+    return jax.tree.map(enlarged, stack)

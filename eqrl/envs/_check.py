@@ -1,0 +1,96 @@
+"""Whether an environment does what its `spec` says."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+
+from .._pytree.tree import described, is_array_shape, is_float_shape
+from ._base import AbstractEnv
+
+
+def check_env(env: AbstractEnv[Any]) -> None:
+    """Raises a `ValueError` where an environment does not do what its `spec` says.
+
+    Nothing is run: only shapes and types are looked at.
+    """
+    spec = env.spec
+    for name, size in (
+        ("observation_size", spec.observation_size),
+        ("action_size", spec.action_size),
+    ):
+        if size < 1:
+            raise ValueError(f"`spec.{name}={size}` must be at least 1.")
+    key = jax.eval_shape(lambda: jr.key(0))
+    state, observation = eqx.filter_eval_shape(env.reset, key=key)
+    _check_vector("`reset` gives an observation", observation, spec.observation_size)
+    action = jax.ShapeDtypeStruct((spec.action_size,), jnp.result_type(float))
+    next_state, outcome = eqx.filter_eval_shape(env.step, state, action, key=key)
+    _check_vector(
+        "`step` gives an observation", outcome.observation, spec.observation_size
+    )
+    _check_reward(outcome.reward, spec.reward_size)
+    _check_flag("terminated", outcome.terminated)
+    _check_flag("truncated", outcome.truncated)
+    _check_state(state, next_state)
+    descriptor = eqx.filter_eval_shape(env.state_descriptor, state)
+    if (descriptor is None) != (spec.state_descriptor_size is None):
+        raise ValueError(
+            f"`spec.state_descriptor_size={spec.state_descriptor_size}`, but "
+            f"`state_descriptor` gives {descriptor}."
+        )
+    if descriptor is not None:
+        _check_vector(
+            "`state_descriptor` gives one", descriptor, spec.state_descriptor_size
+        )
+
+
+def _check_vector(what: str, value: Any, size: int | None) -> None:
+    if not is_float_shape(value) or value.shape != (size,):
+        raise ValueError(
+            f"{what} of {described(value)}, but `spec` asks for a flat vector of "
+            f"floats of shape {(size,)}; flatten and cast it in the environment."
+        )
+
+
+def _check_reward(reward: Any, reward_size: int | None) -> None:
+    expected = () if reward_size is None else (reward_size,)
+    if not is_float_shape(reward) or reward.shape != expected:
+        raise ValueError(
+            f"The reward is of {described(reward)}, but `spec.reward_size="
+            f"{reward_size}` asks for an array of floats of shape {expected}; a vector "
+            "of length 1 is no scalar."
+        )
+
+
+def _check_flag(name: str, flag: Any) -> None:
+    if not is_array_shape(flag) or flag.shape != () or flag.dtype != jnp.bool_:
+        raise ValueError(
+            f"`step` gives a `{name}` of {described(flag)}; it must be an array of "
+            "type bool and of shape ()."
+        )
+
+
+def _check_state(before: Any, after: Any) -> None:
+    structure = jax.tree.structure(before)
+    if structure != jax.tree.structure(after):
+        raise ValueError(
+            "The environment's state changes its structure in `step`: from "
+            f"{structure} to {jax.tree.structure(after)}."
+        )
+    paths = jax.tree_util.tree_flatten_with_path(before)[0]
+    for (path, old), new in zip(paths, jax.tree.leaves(after), strict=True):
+        if is_array_shape(old) and is_array_shape(new):
+            same = (old.shape, old.dtype) == (new.shape, new.dtype)
+        else:
+            # A function may be part of a state, a Python number may not: it would be
+            # an array after the first step.
+            same = callable(old) and old == new
+        if not same:
+            raise ValueError(
+                f"The leaf `{jax.tree_util.keystr(path)}` of the environment's state "
+                f"is of {described(old)} after `reset` but of {described(new)} after "
+                "`step`; both must be arrays of the same type."
+            )
