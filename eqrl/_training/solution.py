@@ -37,6 +37,8 @@ Solution.__init__.__doc__ = """**Arguments:**
     those that ended at the same step.
 """
 
+AnySolution = Solution[Any, Any, Any, Any]
+
 
 class NonFiniteError(ValueError):
     """An observation, an action or a reward became `nan` or infinite.

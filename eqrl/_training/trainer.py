@@ -44,6 +44,8 @@ TrainerState.__init__.__doc__ = """**Arguments:**
     since when nothing here has changed.
 """
 
+AnyTrainerState = TrainerState[Any, Any, Any, Any]
+
 
 class _Progress(eqx.Module):
     """The carry of the loop over iterations."""
