@@ -1,5 +1,5 @@
 from abc import abstractmethod
-from typing import Generic
+from typing import Any, Generic, TypeAlias
 
 import equinox as eqx
 import jax.random as jr
@@ -100,6 +100,10 @@ class AbstractAgent(eqx.Module, Generic[State, Memory, Extras]):
 
         The state after the update, and metrics with the same names at each call.
         """
+
+
+AnyAgent: TypeAlias = AbstractAgent[Any, Any, Any]
+"""An agent of which nothing is known but the protocol."""
 
 
 class AbstractMarkovAgent(AbstractAgent[State, None, None]):

@@ -1,5 +1,5 @@
 from abc import abstractmethod
-from typing import Any, Generic
+from typing import Any, Generic, TypeAlias
 
 import equinox as eqx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
@@ -55,3 +55,7 @@ class AbstractReward(eqx.Module, Generic[RewardState]):
 
         The state after the update, and metrics with the same names at each call.
         """
+
+
+AnyReward: TypeAlias = AbstractReward[Any]
+"""A reward of which nothing is known but the protocol."""
