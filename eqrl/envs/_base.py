@@ -1,5 +1,5 @@
 from abc import abstractmethod
-from typing import Generic
+from typing import Any, Generic
 
 import equinox as eqx
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
@@ -62,3 +62,7 @@ class AbstractEnv(eqx.Module, Generic[EnvState]):
     @abstractmethod
     def state_descriptor(self, state: EnvState) -> Float[Array, " descriptor"] | None:
         """Describes `state` as behavior, such as a position; `None` if it cannot."""
+
+
+AnyEnv = AbstractEnv[Any]
+"""An environment whose state may be anything."""

@@ -1,5 +1,5 @@
 import dataclasses
-from typing import Generic
+from typing import Any, Generic
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -139,6 +139,9 @@ Intrinsic.__init__.__doc__ = """**Arguments:**
 - `environment_weight`: what the environment's reward is multiplied by before it is
     added; `None` replaces it.
 """
+
+AnyIntrinsic = Intrinsic[Any, Any, Any, Any]
+"""An `Intrinsic` around any agent, with any reward."""
 
 
 def _with_scalar_reward(spec: EnvSpec) -> EnvSpec:
