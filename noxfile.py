@@ -7,6 +7,7 @@ nox.options.sessions = ["tests", "lint", "typecheck"]
 nox.options.reuse_existing_virtualenvs = True
 
 PROJECT = nox.project.load_toml("pyproject.toml")
+ON_ALL_CORES = ("-n", "auto", "--maxprocesses=8", "--dist=loadfile")
 
 
 def install(session: nox.Session, *groups: str) -> None:
@@ -33,9 +34,24 @@ def tests(session: nox.Session) -> None:
     """Runs the tests, on all cores; `nox -s tests -- -n 0 -k NAME` in one process."""
     install(session, "tests")
     # The tests of a file share what they compile, so they stay together.
-    session.run(
-        "pytest", "-n", "auto", "--maxprocesses=8", "--dist=loadfile", *session.posargs
-    )
+    session.run("pytest", *ON_ALL_CORES, *session.posargs)
+
+
+@nox.session
+def tests_long(session: nox.Session) -> None:
+    """Runs the long tests: several processes, kill loops, soak tests, whole learning.
+
+    They take an hour rather than minutes, and are left out of the session `tests`.
+    """
+    install(session, "tests")
+    session.run("pytest", "-m", "long", *ON_ALL_CORES, *session.posargs)
+
+
+@nox.session
+def mutants(session: nox.Session) -> None:
+    """Breaks the library on purpose and checks that a test fails for each fault."""
+    install(session, "tests")
+    session.run("python", "-m", "tests.mutants", *session.posargs)
 
 
 @nox.session
