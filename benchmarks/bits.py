@@ -1,0 +1,239 @@
+"""Digests of short trainings, to show that a change of the code changes no result.
+
+Every kind of agent is trained for a few hundred steps, and so are seeds, populations
+and skills learned one after another. Each line is a name and a digest of every number
+of the result: states, replay and metrics. The order of the fields and their names do
+not enter, so code may move. The same code gives the same bits on the same machine only.
+
+Run it as `nox -s benchmarks -- bits --output before.json` before a change, and as
+`nox -s benchmarks -- bits --check before.json` after it.
+"""
+
+import argparse
+import hashlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+
+import eqrl
+
+
+HIDDEN = (16,)
+ENV = eqrl.envs.Point(max_steps=10, goal=(0.3, 0.1))
+TRAINER = eqrl.Trainer(
+    num_envs=2, batch_size=16, capacity=200, warmup_steps=40, steps_per_iteration=1
+)
+
+
+def make_sac(**options: Any) -> eqrl.SAC:
+    return eqrl.SAC(
+        make_actor=eqrl.nn.Gaussian(HIDDEN),
+        make_critic=eqrl.nn.Critic(HIDDEN),
+        **options,
+    )
+
+
+def make_td3(**options: Any) -> eqrl.TD3:
+    return eqrl.TD3(
+        make_actor=eqrl.nn.Deterministic(HIDDEN),
+        make_critic=eqrl.nn.Critic(HIDDEN),
+        **options,
+    )
+
+
+def make_taac(**options: Any) -> eqrl.TAAC:
+    return eqrl.TAAC(
+        make_actor=eqrl.nn.Gaussian(HIDDEN),
+        make_critic=eqrl.nn.Critic(HIDDEN),
+        **options,
+    )
+
+
+def make_diayn(agent: Any, skills: Any = 3, **options: Any) -> Any:
+    options.setdefault("make_network", eqrl.nn.CategoricalDiscriminator(HIDDEN))
+    return eqrl.diayn(agent, skills, descriptor="observation", **options)
+
+
+def make_agents() -> dict[str, Any]:
+    """Every kind of agent, by name."""
+    return {
+        "SAC": make_sac(),
+        "SAC-fixed-temperature": make_sac(learn_temperature=False, num_critics=3),
+        "TD3": make_td3(),
+        "TD3-AdamW": make_td3(make_optimizer=(optax.adam, optax.adamw)),
+        "TAAC": make_taac(window_length=3),
+        "TAAC-L": make_taac(trajectory=eqrl.LinearTrajectory(), window_length=2),
+        "TAAC-Q": make_taac(
+            trajectory=eqrl.QuadraticTrajectory(inverse=False), debug=True
+        ),
+        "TAAC-options": make_taac(
+            window_length=1,
+            num_critics=3,
+            target_period=2,
+            advantage_clip=(-1.0, 2.0),
+            max_repeat_steps=3,
+            randomize_first_trajectory=True,
+            bootstrap="sampled",
+            td_loss=optax.huber_loss,
+        ),
+        "Normalized(SAC)": eqrl.Normalized(make_sac()),
+        "Normalized(TAAC)-faithful": eqrl.Normalized(
+            make_taac(window_length=2, faithful=True)
+        ),
+        "DIAYN(SAC)": make_diayn(make_sac()),
+        "DIAYN(TD3)-environment": make_diayn(make_td3(), environment_weight=0.5),
+        "Normalized(DIAYN(SAC))-sphere": eqrl.Normalized(
+            make_diayn(
+                make_sac(),
+                eqrl.SphereSkills(),
+                make_network=eqrl.nn.VonMisesFisherDiscriminator(HIDDEN),
+            )
+        ),
+        "DIAYN(TAAC)": make_diayn(make_taac(window_length=2)),
+        "DISk(SAC)": eqrl.Intrinsic(
+            make_sac(), eqrl.Incremental(descriptor="observation", recent_capacity=8)
+        ),
+    }
+
+
+def train(agent: Any) -> Any:
+    """One agent, with rows of metrics that are averages."""
+    return eqrl.train(agent, ENV, TRAINER, num_steps=300, key=jr.key(0), log_every=100)
+
+
+def train_seeds() -> Any:
+    """Three seeds of SAC at once."""
+    return eqrl.train_seeds(
+        make_sac(),
+        ENV,
+        TRAINER,
+        num_seeds=3,
+        num_steps=200,
+        key=jr.key(1),
+        log_every=100,
+    )
+
+
+def train_population(agent: Any, members: Any) -> Any:
+    """Four members that replace each other over three generations."""
+    solution = eqrl.train_population(
+        agent,
+        ENV,
+        TRAINER,
+        eqrl.PBT(
+            where=lambda agent: (agent.actor_lr, agent.discount),
+            priors=(
+                eqrl.LogUniform(1e-4, 1e-2),
+                eqrl.OneMinus(eqrl.LogUniform(1e-3, 1e-1)),
+            ),
+            num_replaced=2,
+            num_elite=2,
+        ),
+        size=4,
+        num_generations=3,
+        steps_per_generation=100,
+        num_episodes=2,
+        key=jr.key(2),
+        members=members,
+    )
+    winner = eqrl.best(solution.states, solution.returns[-1])
+    evaluation = eqrl.evaluate(agent, winner, ENV, num_episodes=3, key=jr.key(3))
+    return solution, evaluation
+
+
+def learn_skills() -> Any:
+    """Two skills of DISk and what they do."""
+    agent = eqrl.Intrinsic(
+        make_sac(), eqrl.Incremental(descriptor="observation", recent_capacity=8)
+    )
+    skills = eqrl.learn_skills(
+        agent,
+        ENV,
+        TRAINER,
+        num_skills=2,
+        num_steps=120,
+        num_collected_episodes=2,
+        key=jr.key(4),
+        log_every=40,
+    )
+    played = eqrl.play_skills(agent, skills, ENV, num_episodes=2, key=jr.key(5))
+    return skills, played
+
+
+def evaluate_skills() -> Any:
+    """What the skills of DIAYN do, trained once more and chosen among."""
+    agent = make_diayn(make_sac())
+    solution = train(agent)
+    return eqrl.evaluate_skills(
+        agent, solution.state, ENV, num_episodes=2, key=jr.key(6)
+    )
+
+
+def make_runs() -> dict[str, Callable[[], Any]]:
+    """All trainings, by name."""
+    runs: dict[str, Callable[[], Any]] = {
+        name: lambda agent=agent: train(agent) for name, agent in make_agents().items()
+    }
+    runs["seeds(SAC)"] = train_seeds
+    for members in ("in_turn", "together"):
+        runs[f"population(SAC)-{members}"] = lambda members=members: train_population(
+            make_sac(), members
+        )
+    runs["population(TD3)-in_turn"] = lambda: train_population(make_td3(), "in_turn")
+    runs["learn_skills"] = learn_skills
+    runs["evaluate_skills"] = evaluate_skills
+    return runs
+
+
+def digest(tree: Any) -> str:
+    """Of all arrays and numbers of a tree, in whatever order they stand."""
+    leaves = [
+        hashlib.sha256(_content(leaf)).hexdigest()
+        for leaf in jax.tree.leaves(tree)
+        if isinstance(leaf, jax.Array | np.ndarray | np.generic | bool | int | float)
+    ]
+    return hashlib.sha256("".join(sorted(leaves)).encode()).hexdigest()
+
+
+def _content(leaf: Any) -> bytes:
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jr.key_data(leaf)
+    array = np.ascontiguousarray(leaf)
+    return f"{array.dtype}{array.shape}".encode() + array.tobytes()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="+", default=[], help="names to run")
+    parser.add_argument("--output", type=Path, help="where to write the digests")
+    parser.add_argument("--check", type=Path, help="digests of an earlier run")
+    arguments = parser.parse_args()
+
+    expected = json.loads(arguments.check.read_text()) if arguments.check else {}
+    digests: dict[str, str] = {}
+    differing: list[str] = []
+    for name, run in make_runs().items():
+        if arguments.only and name not in arguments.only:
+            continue
+        digests[name] = digest(run())
+        note = ""
+        if arguments.check and digests[name] != expected.get(name):
+            differing.append(name)
+            note = f"  differs from {expected.get(name, 'nothing')[:16]}"
+        print(f"{name:<32}{digests[name][:16]}{note}", flush=True)
+    if arguments.output:
+        arguments.output.write_text(json.dumps(digests, indent=2) + "\n")
+    if differing:
+        sys.exit(f"{len(differing)} of {len(digests)} differ: {', '.join(differing)}.")
+
+
+if __name__ == "__main__":
+    main()
