@@ -1,4 +1,4 @@
-"""What the agents with an actor and a stack of critics share in `init`."""
+"""Parts shared by the agents with an actor and a stack of critics."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -11,21 +11,20 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from .._pytree.tree import gradient_step
-from .._types.custom_types import FloatLike, MakeOptimizer
-from .._types.data import EnvSpec, Transition
-from ..losses import Critic, bootstrapped_target, critic_loss
+from .._types.custom_types import CriticFunction, FloatLike, MakeOptimizer
+from .._types.data import AnyTransition, EnvSpec
+from ..losses import bootstrapped_target, critic_loss
 from ..nn import AbstractDensity, Actor, StochasticPolicy
 
 
 MakeNetwork = Callable[..., Any]
 """A factory `(observation_size, action_size, *, key)`."""
 
-Model = TypeVar("Model")
-Critics = TypeVar("Critics", bound=Critic)
+Critics = TypeVar("Critics", bound=CriticFunction)
 
 
 def check_scalar_reward(agent_name: str, spec: EnvSpec) -> None:
-    """Raises a `ValueError` where the environment's reward is a vector."""
+    """Raises a `ValueError` unless the environment's reward is a scalar."""
     if spec.reward_size is not None:
         raise ValueError(
             f"`{agent_name}` learns from a scalar reward, but `spec.reward_size="
@@ -35,7 +34,7 @@ def check_scalar_reward(agent_name: str, spec: EnvSpec) -> None:
 
 
 def check_action(actor: Actor, spec: EnvSpec) -> None:
-    """Raises a `ValueError` where an actor's output does not fit the action."""
+    """Raises a `ValueError` unless an actor gives actions of the environment's size."""
     action = eqx.filter_eval_shape(actor, _observation(spec))
     if not isinstance(action, jax.ShapeDtypeStruct):
         raise ValueError(
@@ -46,7 +45,7 @@ def check_action(actor: Actor, spec: EnvSpec) -> None:
 
 
 def check_density(policy: StochasticPolicy, spec: EnvSpec) -> None:
-    """Raises a `ValueError` where a policy gives no density over actions that fit."""
+    """Raises a `ValueError` unless a policy gives a density over actions that fit."""
     density = eqx.filter_eval_shape(policy, _observation(spec))
     if not isinstance(density, AbstractDensity):
         raise ValueError(
@@ -81,11 +80,13 @@ def make_critics(
     *,
     trajectory_size: int | None = None,
     key: PRNGKeyArray,
-) -> Any:
-    """A stack of critics, each with weights of its own.
+) -> CriticFunction:
+    """A stack of critics with independent weights.
 
-    With a `trajectory_size` they value vectors of that length in place of actions, and
-    give a value for each dimension of the reward.
+    With a `trajectory_size` they take vectors of that length in place of actions, and
+    give one value for each dimension of the reward.
+
+    Raises a `ValueError` unless their values have the shape of the reward.
     """
     sizes = (spec.observation_size, spec.action_size)
     if trajectory_size is None:
@@ -95,7 +96,7 @@ def make_critics(
         valued_size = trajectory_size
         expected = () if spec.reward_size is None else (spec.reward_size,)
 
-    def make(key: PRNGKeyArray) -> Any:
+    def make(key: PRNGKeyArray) -> CriticFunction:
         return make_critic(*sizes, **options, key=key)
 
     critics = eqx.filter_vmap(make)(jr.split(key, num_critics))
@@ -124,7 +125,7 @@ def learning_rule(
     index: int,
     learning_rate: FloatLike,
 ) -> optax.GradientTransformation:
-    """The optimizer of the part `index`: actor, critic, temperature."""
+    """The optimizer of one part, counted in the order actor, critic, temperature."""
     if isinstance(make_optimizer, tuple):
         return make_optimizer[index](learning_rate)
     return make_optimizer(learning_rate)
@@ -133,7 +134,7 @@ def learning_rule(
 def check_make_optimizer(
     make_optimizer: MakeOptimizer | tuple[MakeOptimizer, ...], parts: tuple[str, ...]
 ) -> None:
-    """Raises a `ValueError` unless there is one factory, or one for each part."""
+    """Raises a `ValueError` unless it is one factory, or a tuple of one per part."""
     is_tuple = isinstance(make_optimizer, tuple)
     factories = make_optimizer if is_tuple else (make_optimizer,) * len(parts)
     if len(factories) != len(parts) or not all(map(callable, factories)):
@@ -146,7 +147,7 @@ def check_make_optimizer(
 def init_optimizer(
     optimizer: optax.GradientTransformation, model: PyTree
 ) -> optax.OptState:
-    """An optimizer's first state for the inexact arrays of `model`."""
+    """The initial state of an optimizer of the inexact arrays of `model`."""
     return optimizer.init(eqx.filter(model, eqx.is_inexact_array))
 
 
@@ -154,13 +155,18 @@ def critic_step(
     critics: Critics,
     optimizer_state: optax.OptState,
     optimizer: optax.GradientTransformation,
-    batch: Transition[Any],
+    batch: AnyTransition,
     next_value: Float[Array, " batch"],
     *,
     reward_scale: FloatLike,
     discount: FloatLike,
 ) -> tuple[Critics, optax.OptState, Float[Array, ""]]:
-    """One step of a stack of critics towards one target, and the loss before it."""
+    """One gradient step of a stack of critics towards one target.
+
+    **Returns:**
+
+    The critics and the state of their optimizer after the step; the loss before it.
+    """
     target = bootstrapped_target(
         reward_scale * batch.reward, batch.terminated, next_value, discount
     )

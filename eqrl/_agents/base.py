@@ -1,50 +1,51 @@
 from abc import abstractmethod
-from typing import Any, Generic, TypeAlias
+from typing import Any, Generic, TypeAlias, get_args
 
 import equinox as eqx
 import jax.random as jr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from .._pytree.fields import check_choice
 from .._types.custom_types import Extras, Memory, Metrics, Mode, State
 from .._types.data import EnvSpec, Transition
 from ..nn import Policy
 
 
 class AbstractAgent(eqx.Module, Generic[State, Memory, Extras]):
-    """How to act and how to learn, as pure functions of what has been learnt.
+    """An algorithm: how to act and how to learn, as pure functions of a state.
 
-    The agent holds hyperparameters only. What it learns is in its state. What it
-    carries along an episode is in its memory, and what it wants stored beside each
-    transition are its extras; most agents have neither and use `None`.
+    The agent holds hyperparameters only, and its state holds all that it learns. Its
+    memory is carried from step to step within an episode, and its extras are stored
+    with each transition; most agents have neither and use `None`.
     """
 
     @property
     @abstractmethod
     def sequence_length(self) -> int:
-        """Consecutive steps in each element of a batch.
+        """Number of consecutive steps in each element of a batch.
 
-        With 1 the leading axes of a batch are `(batch,)`, else `(batch, time)`.
+        If it is 1, the leading axes of a batch are `(batch,)`, else `(batch, time)`.
         """
 
     @abstractmethod
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> State:
-        """A state which has learnt nothing.
+        """The initial state.
 
-        Raises a `ValueError` where the agent does not fit the environment.
+        Raises a `ValueError` unless the agent fits the environment.
         """
 
     @abstractmethod
     def begin(
         self, state: State, spec: EnvSpec, *, index: Int[Array, ""], key: PRNGKeyArray
     ) -> Memory:
-        """The memory with which an episode begins.
+        """The memory at the beginning of an episode.
 
         **Arguments:**
 
-        - `state`: what has been learnt.
+        - `state`: from `init`, `observe` or `update`.
         - `spec`: of the environment.
-        - `index`: which of the environments it is.
-        - `key`: for whatever is drawn once an episode.
+        - `index`: the index of the environment among those stepped together.
+        - `key`: for random draws that are made once an episode.
         """
 
     @abstractmethod
@@ -61,21 +62,21 @@ class AbstractAgent(eqx.Module, Generic[State, Memory, Extras]):
 
         **Arguments:**
 
-        - `state`: what has been learnt.
-        - `memory`: from `begin`, or from the last step of this episode.
-        - `observation`: of the state to act in.
-        - `mode`: `"random"` to explore before anything is learnt, `"sample"` while
-            learning, `"greedy"` to be judged.
+        - `state`: from `init`, `observe` or `update`.
+        - `memory`: from `begin`, or from the previous step of this episode.
+        - `observation`: of the current state of the environment.
+        - `mode`: `"random"` for exploration before the first update, `"sample"` in
+            training, `"greedy"` in evaluation.
         - `key`: for the action.
 
         **Returns:**
 
-        The action, in [-1, 1]; the memory for the next step; and what to store.
+        The action, in [-1, 1]; the memory for the next step; and the extras to store.
         """
 
     @abstractmethod
     def observe(self, state: State, transitions: Transition[Extras]) -> State:
-        """Takes note of fresh transitions, with one leading axis, each seen once."""
+        """The state after new transitions, with one leading axis, each seen once."""
 
     @abstractmethod
     def update(
@@ -86,15 +87,15 @@ class AbstractAgent(eqx.Module, Generic[State, Memory, Extras]):
         step: Int[Array, ""],
         key: PRNGKeyArray,
     ) -> tuple[State, Metrics]:
-        """Learns from one batch.
+        """One update on a batch.
 
         **Arguments:**
 
-        - `state`: what has been learnt.
+        - `state`: from `init`, `observe` or `update`.
         - `batch`: from the replay; see `sequence_length` for its leading axes.
         - `step`: the number of updates made before this one. It is never batched, so
-            it may decide a `jax.lax.cond`.
-        - `key`: for whatever is drawn in the update.
+            it may be the condition of a `jax.lax.cond`.
+        - `key`: for random draws.
 
         **Returns:**
 
@@ -103,14 +104,14 @@ class AbstractAgent(eqx.Module, Generic[State, Memory, Extras]):
 
 
 AnyAgent: TypeAlias = AbstractAgent[Any, Any, Any]
-"""An agent of which nothing is known but the protocol."""
+"""Any agent; what its state, memory and extras hold is not known."""
 
 
 class AbstractMarkovAgent(AbstractAgent[State, None, None]):
-    """An agent whose actions depend on the observation alone.
+    """An agent whose actions depend on the current observation only.
 
-    It has no memory and stores nothing, takes single transitions and learns from
-    batches only. A new one implements `init`, `policy` and `update`.
+    It has no memory and no extras, and learns from batches of single transitions. A
+    subclass implements `init`, `policy` and `update`.
     """
 
     @property
@@ -119,7 +120,7 @@ class AbstractMarkovAgent(AbstractAgent[State, None, None]):
 
     @abstractmethod
     def policy(self, state: State) -> Policy:
-        """The policy which has been learnt, such as an `eqrl.nn.AbstractPolicy`."""
+        """The policy to act with, such as an `eqrl.nn.AbstractPolicy`."""
 
     def begin(
         self, state: State, spec: EnvSpec, *, index: Int[Array, ""], key: PRNGKeyArray
@@ -137,18 +138,15 @@ class AbstractMarkovAgent(AbstractAgent[State, None, None]):
         key: PRNGKeyArray,
     ) -> tuple[Float[Array, " act"], None, None]:
         del memory
+        check_choice("mode", mode, get_args(Mode))
         distribution = self.policy(state)(observation)
         greedy = distribution.mode()
         if mode == "greedy":
             action = greedy
         elif mode == "sample":
             action = distribution.sample(key=key)
-        elif mode == "random":
-            action = jr.uniform(key, greedy.shape, minval=-1, maxval=1)
         else:
-            raise ValueError(
-                f"`mode={mode!r}` must be one of 'random', 'sample', 'greedy'."
-            )
+            action = jr.uniform(key, greedy.shape, minval=-1, maxval=1)
         return action, None, None
 
     def observe(self, state: State, transitions: Transition[None]) -> State:

@@ -6,15 +6,11 @@ import jax.random as jr
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._pytree.fields import check_integer, check_range, hyperparameter
+from .._pytree.fields import check_fields, hyperparameter, static_integer
 from .._pytree.tree import gradient_step, incremental_update, tree_copy
 from .._types.custom_types import FloatLike, MakeOptimizer, Metrics
 from .._types.data import EnvSpec, Transition
-from ..losses import (
-    sac_actor_loss,
-    sac_next_value,
-    sac_temperature_loss,
-)
+from ..losses import sac_actor_loss, sac_next_value, sac_temperature_loss
 from ..nn import Critic, Gaussian, StochasticPolicy
 from .actor_critic import (
     MakeNetwork,
@@ -48,7 +44,8 @@ SACState.__init__.__doc__ = """**Arguments:**
 
 - `actor`: from one observation to a distribution with a density.
 - `critics`: a stack, one more leading axis on every array.
-- `target_critics`: what the critics' targets are computed with, likewise.
+- `target_critics`: a stack of slowly moving copies of the critics, from which the
+    critics' targets are computed.
 - `log_temperature`: logarithm of the weight of the entropy.
 - `actor_optimizer`, `critic_optimizer`, `temperature_optimizer`: the optimizers'
     states.
@@ -56,11 +53,12 @@ SACState.__init__.__doc__ = """**Arguments:**
 
 
 class SAC(AbstractMarkovAgent[SACState]):
-    """Soft actor-critic: learns a stochastic policy that is rewarded for its entropy.
+    """Soft actor-critic: maximizes the return and the entropy of its policy.
 
-    The critics learn first, the actor then learns from the updated critics, and the
-    temperature from the entropy of the same sampled actions. Where the published code
-    of the second paper counts the target entropy per dimension, here it is a total.
+    An update moves the critics first, then the actor along the gradient of the updated
+    critics, and then the temperature by the entropy of the same sampled actions. The
+    target entropy is a sum over the dimensions of the action; the authors' code takes
+    it per dimension.
 
     ??? cite "Reference"
 
@@ -76,16 +74,16 @@ class SAC(AbstractMarkovAgent[SACState]):
         ```
     """
 
-    actor_lr: FloatLike = hyperparameter(3e-4)
-    critic_lr: FloatLike = hyperparameter(3e-4)
-    temperature_lr: FloatLike = hyperparameter(3e-4)
-    discount: FloatLike = hyperparameter(0.99)
-    target_step_size: FloatLike = hyperparameter(0.005)
+    actor_lr: FloatLike = hyperparameter(3e-4, low=0)
+    critic_lr: FloatLike = hyperparameter(3e-4, low=0)
+    temperature_lr: FloatLike = hyperparameter(3e-4, low=0)
+    discount: FloatLike = hyperparameter(0.99, low=0, high=1)
+    target_step_size: FloatLike = hyperparameter(0.005, low=0, high=1)
     reward_scale: FloatLike = hyperparameter(1.0)
     target_entropy: FloatLike | None = hyperparameter(None)
-    initial_temperature: FloatLike = hyperparameter(1.0)
+    initial_temperature: FloatLike = hyperparameter(1.0, low=0, low_open=True)
     learn_temperature: bool = eqx.field(default=True, static=True)
-    num_critics: int = eqx.field(default=2, static=True)
+    num_critics: int = static_integer(2, least=1)
     make_actor: MakeNetwork = eqx.field(default=Gaussian(), static=True)
     make_critic: MakeNetwork = eqx.field(default=Critic(), static=True)
     make_optimizer: MakeOptimizer | tuple[MakeOptimizer, ...] = eqx.field(
@@ -93,17 +91,7 @@ class SAC(AbstractMarkovAgent[SACState]):
     )
 
     def __check_init__(self) -> None:
-        check_range("actor_lr", self.actor_lr, low=0)
-        check_range("critic_lr", self.critic_lr, low=0)
-        check_range("temperature_lr", self.temperature_lr, low=0)
-        check_range("discount", self.discount, low=0, high=1)
-        check_range("target_step_size", self.target_step_size, low=0, high=1)
-        check_range("reward_scale", self.reward_scale)
-        check_range("target_entropy", self.target_entropy, optional=True)
-        check_range(
-            "initial_temperature", self.initial_temperature, low=0, low_open=True
-        )
-        check_integer("num_critics", self.num_critics, least=1)
+        check_fields(self)
         check_make_optimizer(self.make_optimizer, _PARTS)
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> SACState:
@@ -171,6 +159,7 @@ class SAC(AbstractMarkovAgent[SACState]):
             metrics["entropy"],
             self._target_entropy(batch.action.shape[-1]),
         )
+        # The loss is a metric even where the temperature is fixed.
         if self.learn_temperature:
             log_temperature, temperature_optimizer = gradient_step(
                 state.log_temperature,
@@ -219,12 +208,12 @@ SAC.__init__.__doc__ = """**Arguments:**
 - `actor_lr`, `critic_lr`, `temperature_lr`: learning rates, at least 0.
 - `discount`: in [0, 1].
 - `target_step_size`: how far the target critics move at each update, in [0, 1].
-- `reward_scale`: what rewards are multiplied by.
+- `reward_scale`: factor by which rewards are multiplied.
 - `target_entropy`: in nats, summed over the dimensions of the action; `None` is minus
     the number of dimensions, as in the paper.
-- `initial_temperature`: weight of the entropy at first, more than 0.
+- `initial_temperature`: initial weight of the entropy, more than 0.
 - `learn_temperature`: `False` keeps the initial temperature.
-- `num_critics`: at least 1; targets take the least of their values.
+- `num_critics`: at least 1; targets take the minimum of their values.
 - `make_actor`: a factory `(observation_size, action_size, *, key)` of a policy: from
     one observation to an `eqrl.nn.AbstractDensity`, such as `eqrl.nn.TanhNormal`.
 - `make_critic`: a factory `(observation_size, action_size, *, key)` of one critic: from
@@ -232,6 +221,6 @@ SAC.__init__.__doc__ = """**Arguments:**
 - `make_optimizer`: from a learning rate to an Optax optimizer; or three such
     factories, for actor, critic and temperature.
 
-Factories are compared by value where they define equality, as the library's own do,
-else by identity: a fresh lambda compiles everything again.
+Factories that define equality, as the library's own do, are compared by value, all
+others by identity: a fresh lambda compiles everything again.
 """

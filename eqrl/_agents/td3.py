@@ -7,10 +7,15 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.control_flow import filter_cond
-from .._pytree.fields import check_integer, check_range, hyperparameter
+from .._pytree.fields import check_fields, hyperparameter, static_integer
 from .._pytree.stack import take_element
 from .._pytree.tree import gradient_step, incremental_update, tree_copy
-from .._types.custom_types import FloatLike, MakeOptimizer, Metrics
+from .._types.custom_types import (
+    CriticFunction,
+    FloatLike,
+    MakeOptimizer,
+    Metrics,
+)
 from .._types.data import EnvSpec, Transition
 from ..losses import td3_actor_loss, td3_next_value
 from ..nn import Actor, Critic, Deterministic, ExploringPolicy
@@ -29,6 +34,9 @@ from .base import AbstractMarkovAgent
 
 _PARTS = ("actor", "critic")
 
+# The actor, its target, its optimizer's state, and the loss before the step.
+_ActorStep = tuple[Actor, Actor, optax.OptState, Float[Array, ""]]
+
 
 class TD3State(eqx.Module):
     """What `TD3` learns."""
@@ -44,19 +52,20 @@ class TD3State(eqx.Module):
 TD3State.__init__.__doc__ = """**Arguments:**
 
 - `actor`: from one observation to one action.
-- `target_actor`: the actor that the critics' targets are computed with.
+- `target_actor`: a slowly moving copy of the actor.
 - `critics`: a stack, one more leading axis on every array.
-- `target_critics`: what the critics' targets are computed with, likewise.
+- `target_critics`: a stack of slowly moving copies of the critics. The critics' targets
+    are computed from these and the target actor.
 - `actor_optimizer`, `critic_optimizer`: the optimizers' states.
 """
 
 
 class TD3(AbstractMarkovAgent[TD3State]):
-    """Twin delayed deterministic policy gradient.
+    """Twin delayed deep deterministic policy gradient.
 
-    The critics learn at every update. The actor and its target move, and the actor's
-    gradient is computed, only at every `policy_delay`-th; the target critics move at
-    every update. In the paper they, too, wait for the actor.
+    The critics and their targets move at every update. The actor and its target move,
+    and the actor's gradient is computed, at every `policy_delay`-th update only. In the
+    paper the target critics are delayed too.
 
     ??? cite "Reference"
 
@@ -70,16 +79,16 @@ class TD3(AbstractMarkovAgent[TD3State]):
         ```
     """
 
-    actor_lr: FloatLike = hyperparameter(3e-4)
-    critic_lr: FloatLike = hyperparameter(3e-4)
-    discount: FloatLike = hyperparameter(0.99)
-    target_step_size: FloatLike = hyperparameter(0.005)
+    actor_lr: FloatLike = hyperparameter(3e-4, low=0)
+    critic_lr: FloatLike = hyperparameter(3e-4, low=0)
+    discount: FloatLike = hyperparameter(0.99, low=0, high=1)
+    target_step_size: FloatLike = hyperparameter(0.005, low=0, high=1)
     reward_scale: FloatLike = hyperparameter(1.0)
-    exploration_noise: FloatLike = hyperparameter(0.1)
-    policy_noise: FloatLike = hyperparameter(0.2)
-    noise_clip: FloatLike = hyperparameter(0.5)
-    policy_delay: int = eqx.field(default=2, static=True)
-    num_critics: int = eqx.field(default=2, static=True)
+    exploration_noise: FloatLike = hyperparameter(0.1, low=0)
+    policy_noise: FloatLike = hyperparameter(0.2, low=0)
+    noise_clip: FloatLike = hyperparameter(0.5, low=0)
+    policy_delay: int = static_integer(2, least=1)
+    num_critics: int = static_integer(2, least=1)
     make_actor: MakeNetwork = eqx.field(default=Deterministic(), static=True)
     make_critic: MakeNetwork = eqx.field(default=Critic(), static=True)
     make_optimizer: MakeOptimizer | tuple[MakeOptimizer, ...] = eqx.field(
@@ -87,16 +96,7 @@ class TD3(AbstractMarkovAgent[TD3State]):
     )
 
     def __check_init__(self) -> None:
-        check_range("actor_lr", self.actor_lr, low=0)
-        check_range("critic_lr", self.critic_lr, low=0)
-        check_range("discount", self.discount, low=0, high=1)
-        check_range("target_step_size", self.target_step_size, low=0, high=1)
-        check_range("reward_scale", self.reward_scale)
-        check_range("exploration_noise", self.exploration_noise, low=0)
-        check_range("policy_noise", self.policy_noise, low=0)
-        check_range("noise_clip", self.noise_clip, low=0)
-        check_integer("policy_delay", self.policy_delay, least=1)
-        check_integer("num_critics", self.num_critics, least=1)
+        check_fields(self)
         check_make_optimizer(self.make_optimizer, _PARTS)
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> TD3State:
@@ -146,6 +146,7 @@ class TD3(AbstractMarkovAgent[TD3State]):
             reward_scale=self.reward_scale,
             discount=self.discount,
         )
+        # `step` is never batched, so this stays a branch under `vmap` too.
         actor, target_actor, actor_optimizer, actor_loss = filter_cond(
             step % self.policy_delay == 0,
             lambda *args: self._actor_step(actor_rule, *args),
@@ -171,12 +172,12 @@ class TD3(AbstractMarkovAgent[TD3State]):
     def _actor_step(
         self,
         actor_rule: optax.GradientTransformation,
-        actor: Any,
-        target_actor: Any,
+        actor: Actor,
+        target_actor: Actor,
         optimizer_state: optax.OptState,
-        critic: Any,
+        critic: CriticFunction,
         observation: Float[Array, "batch obs"],
-    ) -> tuple[Any, Any, optax.OptState, Float[Array, ""]]:
+    ) -> _ActorStep:
         loss, gradient = eqx.filter_value_and_grad(td3_actor_loss)(
             actor, critic, observation
         )
@@ -194,12 +195,12 @@ class TD3(AbstractMarkovAgent[TD3State]):
 
 
 def _no_actor_step(
-    actor: Any,
-    target_actor: Any,
+    actor: Actor,
+    target_actor: Actor,
     optimizer_state: optax.OptState,
-    critic: Any,
+    critic: CriticFunction,
     observation: Float[Array, "batch obs"],
-) -> tuple[Any, Any, optax.OptState, Float[Array, ""]]:
+) -> _ActorStep:
     del critic, observation
     return actor, target_actor, optimizer_state, jnp.asarray(jnp.nan)
 
@@ -208,15 +209,16 @@ TD3.__init__.__doc__ = """**Arguments:**
 
 - `actor_lr`, `critic_lr`: learning rates, at least 0.
 - `discount`: in [0, 1].
-- `target_step_size`: how far targets move, in [0, 1].
-- `reward_scale`: what rewards are multiplied by.
-- `exploration_noise`: standard deviation of the noise on actions while learning, at
-    least 0; actions are in [-1, 1].
+- `target_step_size`: how far the targets move at each of their updates, in [0, 1].
+- `reward_scale`: factor by which rewards are multiplied.
+- `exploration_noise`: standard deviation of the noise on actions in training, at least
+    0; actions are in [-1, 1].
 - `policy_noise`: standard deviation of the noise on the target actor's actions, at
     least 0.
-- `noise_clip`: that noise is clipped to this far either side of zero, at least 0.
-- `policy_delay`: the actor moves at updates 0, `policy_delay`, `2 * policy_delay`...
-- `num_critics`: at least 1; targets take the least of their values, the actor learns
+- `noise_clip`: that noise is clipped to `[-noise_clip, noise_clip]`, at least 0.
+- `policy_delay`: at least 1; the actor moves at updates 0, `policy_delay`,
+    `2 * policy_delay`...
+- `num_critics`: at least 1; targets take the minimum of their values, the actor learns
     from the first.
 - `make_actor`: a factory `(observation_size, action_size, *, key)` of an actor: from
     one observation to one action in [-1, 1].
@@ -225,6 +227,6 @@ TD3.__init__.__doc__ = """**Arguments:**
 - `make_optimizer`: from a learning rate to an Optax optimizer; or two such factories,
     for actor and critic.
 
-Factories are compared by value where they define equality, as the library's own do,
-else by identity: a fresh lambda compiles everything again.
+Factories that define equality, as the library's own do, are compared by value, all
+others by identity: a fresh lambda compiles everything again.
 """

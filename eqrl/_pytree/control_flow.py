@@ -1,3 +1,9 @@
+"""JAX's loops and branches over carries with static leaves.
+
+JAX requires arrays, but a network may have its activation among its leaves. Here the
+static leaves are kept out of the loop, and must not change in it.
+"""
+
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -35,7 +41,7 @@ def filter_fori_loop(
     body: Callable[[Int[Array, ""], Carry], Carry],
     init: Carry,
 ) -> Carry:
-    """`jax.lax.fori_loop` whose carry may hold functions and other static leaves."""
+    """`jax.lax.fori_loop`; the carry may hold functions and other static leaves."""
     init_arrays, static = eqx.partition(init, eqx.is_array)
 
     def array_body(index: Int[Array, ""], arrays: PyTree) -> PyTree:
@@ -53,7 +59,7 @@ def filter_while_loop(
     body: Callable[[Carry], Carry],
     init: Carry,
 ) -> Carry:
-    """`jax.lax.while_loop` whose carry may hold functions and other static leaves."""
+    """`jax.lax.while_loop`; the carry may hold functions and other static leaves."""
     init_arrays, static = eqx.partition(init, eqx.is_array)
 
     def array_condition(arrays: PyTree) -> Bool[Array, ""]:
@@ -71,12 +77,12 @@ def filter_while_loop(
 
 
 def filter_scan(
-    body: Callable[[Carry, Any], tuple[Carry, Any]],
+    body: Callable[[Carry, Any], tuple[Carry, Result]],
     init: Carry,
     xs: PyTree,
     length: int | None = None,
-) -> tuple[Carry, Any]:
-    """`jax.lax.scan` whose carry may hold functions and other static leaves."""
+) -> tuple[Carry, Result]:
+    """`jax.lax.scan`; the carry may hold functions and other static leaves."""
     init_arrays, static = eqx.partition(init, eqx.is_array)
 
     def array_body(arrays: PyTree, x: PyTree) -> tuple[PyTree, PyTree]:
@@ -95,9 +101,9 @@ def filter_cond(
     if_false: Callable[..., Result],
     *operands: PyTree,
 ) -> Result:
-    """`jax.lax.cond` whose operands and results may hold functions.
+    """`jax.lax.cond`; operands and results may hold functions.
 
-    What is not an array must be the same in the results of both branches.
+    Leaves that are not arrays must be equal in the results of both branches.
     """
     arrays, static = eqx.partition(operands, eqx.is_array)
     statics: list[PyTree] = []

@@ -1,4 +1,4 @@
-"""Fields of modules that say what they may hold, and the checks that read it."""
+"""Fields of modules that declare the values they allow, and their checks."""
 
 import dataclasses
 import math
@@ -87,7 +87,7 @@ def hyperparameter(
 
     **Returns:**
 
-    A dataclass field, to stand behind `name: FloatLike =`.
+    A dataclass field, to be assigned as in `name: FloatLike = hyperparameter(0.99)`.
     """
     allowed = Range(low=low, high=high, low_open=low_open, optional=default is None)
     return _field(default, converter=_strong_scalar, metadata={_RANGE: allowed})
@@ -100,7 +100,7 @@ def hyperparameters(
     high: float | int = math.inf,
     low_open: bool = False,
 ) -> Any:
-    """As `hyperparameter`, for one float or several, each a leaf of its own.
+    """As `hyperparameter`, for one float or several, each of which is a leaf.
 
     **Arguments:**
 
@@ -109,17 +109,17 @@ def hyperparameters(
 
     **Returns:**
 
-    A dataclass field, which takes a number, or a tuple or vector of numbers.
+    A dataclass field for a number, or for a tuple or vector of numbers.
     """
     allowed = Range(low=low, high=high, low_open=low_open, optional=default is None)
     return _field(default, converter=_strong_scalars, metadata={_RANGE: allowed})
 
 
 def whole_number(default: int) -> Any:
-    """As `hyperparameter`, for an integer that decides no shape.
+    """As `hyperparameter`, for an integer that does not decide a shape.
 
-    It is stored as a strongly typed scalar array, a leaf, so that another one compiles
-    nothing. Anything but an integer is a `ValueError`.
+    It is stored as a strongly typed scalar array, a leaf, so that a change of its value
+    compiles nothing. Raises a `ValueError` unless it is an integer.
     """
     return _field(default, converter=strong_integer)
 
@@ -136,12 +136,12 @@ def static_integer(
 
 
 def static_choice(default: str, choices: Collection[str]) -> Any:
-    """A static field for one of some words."""
+    """A static field for a string that must be one of `choices`."""
     return _field(default, metadata={_CHOICES: tuple(choices)}, static=True)
 
 
 def _field(
-    default: Any, *, metadata: Mapping[str, Any] | None = None, **options: Any
+    default: object, *, metadata: Mapping[str, object] | None = None, **options: Any
 ) -> Any:
     if default is not dataclasses.MISSING:
         options["default"] = default
@@ -149,7 +149,7 @@ def _field(
 
 
 def check_fields(module: eqx.Module) -> None:
-    """Raises a `ValueError` unless each field holds what it was declared to hold.
+    """Raises a `ValueError` unless the values of all fields are as declared.
 
     To be called in `__check_init__`. It reads the ranges of `hyperparameter`; under
     `jit` or `vmap` only shapes are checked.
@@ -178,8 +178,8 @@ def range_of(module: eqx.Module | type[eqx.Module], name: str) -> Range | None:
 
 
 def _strong_scalar(value: Any) -> Any:
-    # An explicit dtype drops weak typing: a weakly typed leaf retraces once anything
-    # strongly typed, such as a perturbed value, is written over it.
+    # An explicit dtype removes weak typing. A weakly typed leaf would cause a retrace
+    # once it is replaced by a strongly typed one, such as a perturbed value.
     if value is None:
         return None
     if isinstance(value, (str, bytes)):
@@ -194,14 +194,17 @@ def _strong_scalars(value: Any) -> Any:
 
 
 def strong_integer(value: Any) -> Any:
-    """An integer as a strongly typed scalar array; of anything else a `ValueError`."""
+    """An integer as a strongly typed scalar array.
+
+    Raises a `ValueError` unless `value` is an integer.
+    """
     if not jnp.issubdtype(jnp.result_type(value), jnp.integer):
         raise ValueError(f"A whole number is needed, but {value!r} was given.")
     return jnp.asarray(value, dtype=jnp.result_type(int))
 
 
 def plain_integer(value: Any) -> Any:
-    """A NumPy integer as Python's; anything else as it is."""
+    """Converts a NumPy integer to Python's; returns anything else as it is."""
     return int(value) if isinstance(value, np.integer) else value
 
 
@@ -216,8 +219,8 @@ def check_range(
 ) -> None:
     """Raises a `ValueError` unless `value` is one finite number in `[low, high]`.
 
-    For what is not a field; `check_fields` checks those. Under `jit` or `vmap` only the
-    shape is checked. `None` passes if it is `optional`.
+    For values that are not fields; `check_fields` is for those. Under `jit` or `vmap`
+    only the shape is checked. `None` passes if it is `optional`.
     """
     Range(low=low, high=high, low_open=low_open, optional=optional).check(name, value)
 

@@ -1,4 +1,4 @@
-"""Stacks: pytrees whose arrays all have one more leading axis.
+"""Stacks: pytrees whose arrays all have a leading axis for the elements.
 
 Leaves that are not arrays are shared by all elements.
 """
@@ -8,7 +8,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, PyTree
 
 from .._types.custom_types import Tree
 
@@ -25,7 +25,7 @@ def put_element(stack: Tree, element: Tree, index: int | Int[Array, ""]) -> Tree
     )
 
 
-def stack_size(stack: Any) -> int:
+def stack_size(stack: PyTree) -> int:
     """The number of elements of a stack."""
     return jax.tree.leaves(eqx.filter(stack, eqx.is_array))[0].shape[0]
 
@@ -43,7 +43,7 @@ def empty_stack(element: Tree, capacity: int) -> Tree:
 
 
 def enlarge_stack(stack: Tree, capacity: int) -> Tree:
-    """A stack with the same first elements and zeros behind them, up to `capacity`."""
+    """A stack of `capacity` elements: those of `stack`, followed by zeros."""
 
     def enlarged(x: Any) -> Any:
         if not eqx.is_array(x) or x.shape[0] == capacity:

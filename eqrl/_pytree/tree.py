@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, TypeGuard
 
 import equinox as eqx
 import jax
@@ -11,9 +11,9 @@ from .._types.custom_types import FloatLike, Tree
 
 
 def tree_where(condition: Bool[Array, ""], if_true: Tree, if_false: Tree) -> Tree:
-    """Leaf by leaf, `if_true` where the scalar `condition` holds, else `if_false`.
+    """Selects all arrays of one of two trees by a scalar condition.
 
-    Leaves that are not arrays must be the same in both and are taken from `if_true`.
+    Leaves that are not arrays must be equal in both, and are taken from `if_true`.
     """
     true_arrays, static = eqx.partition(if_true, eqx.is_array)
     false_arrays = eqx.filter(if_false, eqx.is_array)
@@ -24,10 +24,10 @@ def tree_where(condition: Bool[Array, ""], if_true: Tree, if_false: Tree) -> Tre
 
 
 def tree_copy(tree: Tree) -> Tree:
-    """A copy of `tree` which shares no buffer with it. NumPy arrays stay such.
+    """A copy of `tree` that shares no buffer with it. NumPy arrays stay NumPy arrays.
 
-    Use it in `init` for what starts out equal, such as a target network: a state that
-    holds one buffer twice cannot be donated.
+    Use it in `init` for parts that begin as equal, such as a target network: a state
+    that holds one buffer twice cannot be donated.
     """
 
     def copy(x: Any) -> Any:
@@ -43,8 +43,8 @@ def incremental_update(new: Tree, old: Tree, step_size: FloatLike) -> Tree:
 
     **Arguments:**
 
-    - `new`: where to move, such as a critic.
-    - `old`: what is moved, such as the critic's target; the same structure.
+    - `new`: the tree to move towards, such as a critic.
+    - `old`: the tree that is moved, such as the critic's target; of the same structure.
     - `step_size`: in [0, 1]; 1 copies `new`.
 
     **Returns:**
@@ -70,18 +70,18 @@ def gradient_step(
 
     **Arguments:**
 
-    - `model`: any pytree; its inexact arrays are what is optimized.
-    - `gradient`: as `equinox.filter_grad` gives it.
-    - `optimizer`: as `make_optimizer(learning_rate)` builds it.
+    - `model`: any pytree, of which the inexact arrays are optimized.
+    - `gradient`: as `equinox.filter_grad` returns it.
+    - `optimizer`: as `make_optimizer(learning_rate)` returns it.
     - `optimizer_state`: from `optimizer.init(equinox.filter(model,
-        equinox.is_inexact_array))`, or from the last step.
+        equinox.is_inexact_array))`, or from the previous step.
 
     **Returns:**
 
-    The model after the step and the optimizer's state after it.
+    The model and the optimizer's state after the step.
     """
-    # Optax multiplies by Python and weakly typed numbers of other types, which strict
-    # promotion refuses.
+    # Optax multiplies arrays by Python numbers and by weakly typed numbers of other
+    # types, which is an error under strict promotion.
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         updates, optimizer_state = optimizer.update(
             gradient, optimizer_state, eqx.filter(model, eqx.is_inexact_array)
@@ -89,7 +89,7 @@ def gradient_step(
         return eqx.apply_updates(model, updates), optimizer_state
 
 
-def check_same_shapes(name: str, expected: Any, given: Any) -> None:
+def check_same_shapes(name: str, expected: PyTree, given: PyTree) -> None:
     """Raises a `ValueError` unless two trees have the same structure and shapes."""
     expected, given = (
         eqx.filter_eval_shape(lambda tree: tree, x) for x in (expected, given)
@@ -111,18 +111,18 @@ def check_same_shapes(name: str, expected: Any, given: Any) -> None:
             )
 
 
-def is_array_shape(value: Any) -> bool:
-    """Whether this is the shape and type of an array, as `jax.eval_shape` gives it."""
+def is_array_shape(value: object) -> TypeGuard[jax.ShapeDtypeStruct]:
+    """Whether `value` stands for an array in a result of `jax.eval_shape`."""
     return isinstance(value, jax.ShapeDtypeStruct)
 
 
-def is_float_shape(value: Any) -> bool:
-    """Whether this is the shape and type of an array of floats."""
+def is_float_shape(value: object) -> TypeGuard[jax.ShapeDtypeStruct]:
+    """Whether `value` stands for an array of floats in a result of `jax.eval_shape`."""
     return is_array_shape(value) and jnp.issubdtype(value.dtype, jnp.floating)
 
 
-def described(value: Any) -> str:
-    """Shape and type, in words."""
+def described(value: object) -> str:
+    """The shape and type of a leaf of a result of `jax.eval_shape`, in words."""
     if is_array_shape(value):
         return f"shape {value.shape} and type {value.dtype}"
     return f"the Python type {type(value).__name__}"

@@ -5,51 +5,51 @@ import equinox as eqx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._types.custom_types import Metrics, RewardState
-from .._types.data import EnvSpec, Transition
+from .._types.data import AnyTransition, EnvSpec
 
 
 class AbstractReward(eqx.Module, Generic[RewardState]):
-    """A reward that is learnt rather than given by the environment.
+    """A reward that is computed by the agent rather than given by the environment.
 
-    It holds hyperparameters only; what it learns is in its state. `Intrinsic` gives it
-    to an agent.
+    The reward holds hyperparameters only; all that it learns is in its state.
+    `Intrinsic` trains an agent on it.
     """
 
     @abstractmethod
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> RewardState:
-        """A state which has learnt nothing.
+        """The initial state.
 
-        Raises a `ValueError` where the reward does not fit the environment.
+        Raises a `ValueError` unless the reward fits the environment.
         """
 
     @abstractmethod
-    def observe(self, state: RewardState, transitions: Transition[Any]) -> RewardState:
-        """Takes note of fresh transitions, with one leading axis, each seen once."""
+    def observe(self, state: RewardState, transitions: AnyTransition) -> RewardState:
+        """The state after new transitions, with one leading axis, each seen once."""
 
     @abstractmethod
     def reward(
         self,
         state: RewardState,
-        batch: Transition[Any],
+        batch: AnyTransition,
         *,
         step: Int[Array, ""],
         key: PRNGKeyArray,
     ) -> Float[Array, "*batch"]:
-        """What each transition of a batch is worth.
+        """The reward of each transition of a batch.
 
         **Arguments:**
 
-        - `state`: what has been learnt.
+        - `state`: from `init`, `observe` or `update`.
         - `batch`: with any leading axes.
         - `step`: the number of updates made before this one, never batched.
-        - `key`: for whatever is drawn.
+        - `key`: for random draws.
         """
 
     @abstractmethod
     def update(
-        self, state: RewardState, batch: Transition[Any], *, key: PRNGKeyArray
+        self, state: RewardState, batch: AnyTransition, *, key: PRNGKeyArray
     ) -> tuple[RewardState, Metrics]:
-        """Learns from one batch, with any leading axes.
+        """One update on a batch, with any leading axes.
 
         **Returns:**
 
@@ -58,4 +58,4 @@ class AbstractReward(eqx.Module, Generic[RewardState]):
 
 
 AnyReward: TypeAlias = AbstractReward[Any]
-"""A reward of which nothing is known but the protocol."""
+"""Any reward; what its state holds is not known."""

@@ -1,4 +1,4 @@
-"""What a reward sees of a state."""
+"""Descriptors: the part of a state that an intrinsic reward sees."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -18,7 +18,7 @@ StateDescriptor = (
 
 
 def check_descriptor(descriptor: StateDescriptor) -> None:
-    """Raises a `ValueError` where it is none."""
+    """Raises a `ValueError` unless `descriptor` is a word or a function."""
     if not callable(descriptor) and descriptor not in (
         "state_descriptor",
         "observation",
@@ -30,7 +30,11 @@ def check_descriptor(descriptor: StateDescriptor) -> None:
 
 
 def descriptor_size(descriptor: StateDescriptor, spec: EnvSpec) -> int:
-    """How many elements it has; a `ValueError` where the environment has none."""
+    """The number of elements of a descriptor.
+
+    Raises a `ValueError` unless the environment gives it, or the function is one from
+    an observation to a vector of floats.
+    """
     if descriptor == "state_descriptor":
         if spec.state_descriptor_size is None:
             raise ValueError(
@@ -65,13 +69,13 @@ def describe(
     observation: Float[Array, "*batch obs"],
     state_descriptor: Float[Array, "*batch given"] | None,
 ) -> Float[Array, "*batch descriptor"]:
-    """What is seen of states.
+    """The descriptors of states.
 
     **Arguments:**
 
-    - `descriptor`: what of them to see.
+    - `descriptor`: which descriptor to take.
     - `observation`: of the states, with any leading axes.
-    - `state_descriptor`: as the environment describes them, if it does.
+    - `state_descriptor`: of the states, if the environment gives one.
     """
     if descriptor == "state_descriptor":
         if state_descriptor is None:

@@ -1,12 +1,10 @@
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._pytree.fields import check_range, hyperparameter
+from .._pytree.fields import check_fields, hyperparameter
 from .._pytree.tree import gradient_step
 from .._skills.prior import (
     AbstractSkillPrior,
@@ -15,7 +13,7 @@ from .._skills.prior import (
     as_skill_prior,
 )
 from .._types.custom_types import FloatLike, MakeOptimizer, Metrics
-from .._types.data import EnvSpec, Transition
+from .._types.data import AnyTransition, EnvSpec
 from ..losses import discriminator_loss, skill_log_ratio
 from ..nn import AbstractSkillDistribution, SkillDiscriminator
 from .base import AbstractReward
@@ -42,11 +40,11 @@ DiscriminatorState.__init__.__doc__ = """**Arguments:**
 
 
 class Discriminator(AbstractReward[DiscriminatorState]):
-    """The reward of DIAYN: how much a state gives away of the skill that led to it.
+    """The reward of DIAYN: how well a state identifies the skill that led to it.
 
-    It is `log q(skill | descriptor) - log p(skill)`, in nats, where the discriminator q
-    learns by cross-entropy to tell the skill from the state reached, and p is the prior
-    that skills are drawn from. A batch is scored before it is learnt from.
+    It is `log q(skill | descriptor) - log p(skill)`, in nats. The discriminator q is
+    trained by cross-entropy to predict the skill from the state reached, and p is the
+    prior of the skills. The reward of a batch is computed before the update on it.
 
     Differences from the paper: skills may be continuous, with a normal or a von
     Mises-Fisher distribution for q; q may see less than the full observation.
@@ -66,14 +64,14 @@ class Discriminator(AbstractReward[DiscriminatorState]):
     """
 
     skills: AbstractSkillPrior = eqx.field(converter=as_skill_prior)
-    lr: FloatLike = hyperparameter(3e-4)
+    lr: FloatLike = hyperparameter(3e-4, low=0)
     descriptor: StateDescriptor = eqx.field(default="state_descriptor", static=True)
     include_prior: bool = eqx.field(default=True, static=True)
     make_network: MakeDiscriminator | None = eqx.field(default=None, static=True)
     make_optimizer: MakeOptimizer = eqx.field(default=optax.adam, static=True)
 
     def __check_init__(self) -> None:
-        check_range("lr", self.lr, low=0)
+        check_fields(self)
         check_descriptor(self.descriptor)
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> DiscriminatorState:
@@ -88,7 +86,7 @@ class Discriminator(AbstractReward[DiscriminatorState]):
         )
 
     def observe(
-        self, state: DiscriminatorState, transitions: Transition[Any]
+        self, state: DiscriminatorState, transitions: AnyTransition
     ) -> DiscriminatorState:
         del transitions
         return state
@@ -96,7 +94,7 @@ class Discriminator(AbstractReward[DiscriminatorState]):
     def reward(
         self,
         state: DiscriminatorState,
-        batch: Transition[Any],
+        batch: AnyTransition,
         *,
         step: Int[Array, ""],
         key: PRNGKeyArray,
@@ -106,14 +104,14 @@ class Discriminator(AbstractReward[DiscriminatorState]):
         log_prior = None
         if self.include_prior:
             log_prior = jax.vmap(self.skills.log_prob)(skill)
-            # Old transitions may show a skill that is not drawn any more, whose worth
+            # The replay may hold skills whose weight has become 0 since; their reward
             # would be infinite.
             log_prior = jnp.where(jnp.isneginf(log_prior), 0, log_prior)
         reward = skill_log_ratio(state.network, descriptor, skill, log_prior)
         return reward.reshape(batch.timestep.shape)
 
     def update(
-        self, state: DiscriminatorState, batch: Transition[Any], *, key: PRNGKeyArray
+        self, state: DiscriminatorState, batch: AnyTransition, *, key: PRNGKeyArray
     ) -> tuple[DiscriminatorState, Metrics]:
         del key
         loss, gradient = eqx.filter_value_and_grad(discriminator_loss)(
@@ -126,9 +124,9 @@ class Discriminator(AbstractReward[DiscriminatorState]):
         return state, {"discriminator_loss": loss}
 
     def descriptors(
-        self, transitions: Transition[Any]
+        self, transitions: AnyTransition
     ) -> Float[Array, "*batch descriptor"]:
-        """What is seen of the states that transitions, with any axes, reached."""
+        """Descriptors of the states that transitions, with any axes, have reached."""
         return describe(
             self.descriptor,
             transitions.next_observation,
@@ -136,9 +134,9 @@ class Discriminator(AbstractReward[DiscriminatorState]):
         )
 
     def _rows(
-        self, batch: Transition[Any]
+        self, batch: AnyTransition
     ) -> tuple[Float[Array, "rows descriptor"], Float[Array, "rows skill"]]:
-        """Descriptors and skills with one leading axis, whatever the batch has."""
+        """Descriptors and skills, with the leading axes of the batch flattened."""
         if not isinstance(batch.extras, SkillExtras):
             raise ValueError(
                 "`Discriminator` is given transitions without a skill; put it outside, "
@@ -177,18 +175,19 @@ class Discriminator(AbstractReward[DiscriminatorState]):
 
 Discriminator.__init__.__doc__ = """**Arguments:**
 
-- `skills`: the prior that skills are drawn from, the same as the `SkillConditioned`
-    agent's; or the number of one-hot skills.
+- `skills`: the prior of the skills, the same as that of the `SkillConditioned` agent;
+    or the number of one-hot skills.
 - `lr`: learning rate, at least 0.
-- `descriptor`: what is seen of a state: `"state_descriptor"`, as the environment
-    describes behavior; `"observation"`, in full; or a function of one observation.
+- `descriptor`: the part of a state that the discriminator sees: `"state_descriptor"`,
+    as the environment describes behavior; `"observation"`, in full; or a function of
+    one observation.
 - `include_prior`: `False` leaves `- log p(skill)` out of the reward. With one-hot
-    skills of equal weight it is a constant, which makes the reward positive where the
-    discriminator is better than chance: it matters where episodes can terminate. It is
-    left out of a skill of weight 0, for which it is infinite.
+    skills of equal weight it is a constant, which makes the reward positive if the
+    discriminator is better than chance. This matters if episodes can terminate. For a
+    skill of weight 0 the term is infinite, and left out.
 - `make_network`: a factory `(descriptor_size, skill_size, *, key)` of a network from
-    one descriptor to an `eqrl.nn.AbstractSkillDistribution`; `None` takes what fits the
-    prior, with hidden layers of 256 and 256, such as
+    one descriptor to an `eqrl.nn.AbstractSkillDistribution`; `None` takes the kind that
+    fits the prior, with hidden layers of 256 and 256, such as
     `eqrl.nn.CategoricalDiscriminator()`.
 - `make_optimizer`: from a learning rate to an Optax optimizer.
 """

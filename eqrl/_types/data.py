@@ -1,4 +1,4 @@
-from typing import Generic
+from typing import Any, Generic, TypeAlias
 
 import equinox as eqx
 from jaxtyping import Array, Bool, Float, Int
@@ -7,7 +7,7 @@ from .._types.custom_types import Extras
 
 
 class EnvSpec(eqx.Module):
-    """What an agent must know of an environment: sizes only, hashable.
+    """The sizes of an environment, from which an agent is initialized. Hashable.
 
     Observations and actions are flat vectors of floats, actions in [-1, 1].
     """
@@ -24,9 +24,9 @@ EnvSpec.__init__.__doc__ = """**Arguments:**
 - `observation_size`: length of an observation.
 - `action_size`: length of an action.
 - `reward_size`: length of a vector of rewards; `None` for a scalar reward.
-- `state_descriptor_size`: length of the vector that describes what the agent's state
-    means as behavior, such as a position; `None` where the environment gives none.
-- `max_steps`: the environment's time limit in steps; `None` where it has none.
+- `state_descriptor_size`: length of the vector that describes behavior, such as the
+    agent's position; `None` if the environment gives none.
+- `max_steps`: the environment's time limit in steps; `None` if it has none.
 """
 
 
@@ -52,14 +52,19 @@ class Transition(eqx.Module, Generic[Extras]):
 
 Transition.__init__.__doc__ = """**Arguments:**
 
-- `observation`: of the state left.
+- `observation`: of the state before the step.
 - `action`: in [-1, 1].
 - `reward`: a scalar, or a vector of `EnvSpec.reward_size`.
-- `next_observation`: of the state reached.
-- `terminated`: whether the state reached ends the episode and has no value.
-- `truncated`: whether a time limit was reached, and the episode not terminated.
-- `timestep`: steps between the episode's beginning and the state left.
-- `state_descriptor`: of the state left, where the environment describes behavior.
-- `next_state_descriptor`: of the state reached, likewise.
-- `extras`: what the agent asked to have stored; `None` for most.
+- `next_observation`: of the state after the step.
+- `terminated`: whether the step ended the episode in a state without value.
+- `truncated`: whether a time limit ended the episode, which did not terminate.
+- `timestep`: number of steps taken in the episode before this one.
+- `state_descriptor`: of the state before the step, if the environment describes
+    behavior.
+- `next_state_descriptor`: of the state after the step, likewise.
+- `extras`: data that the agent stores with each transition; `None` for most agents.
 """
+
+
+AnyTransition: TypeAlias = Transition[Any]
+"""A transition, or a stack of them, whatever its extras are."""

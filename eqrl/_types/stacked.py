@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 else:
 
     class _StackedMeta(type):
-        # A lambda, for a function would be checked itself where this package is, with
-        # axes of its own, so that what is bound here would not bind the caller's.
+        # A lambda: type checking would wrap a function and give it axis names of its
+        # own, apart from those of the function whose arguments are checked.
         __instancecheck__ = lambda cls, value: (
             (cls.kind is None or isinstance(value, cls.kind))
             and all(
@@ -22,10 +22,10 @@ else:
         )
 
     class Stacked:
-        """Says of a value that it is a stack: `Stacked[SACState, "population"]`.
+        """Annotation of a stack: `Stacked[SACState, "population"]`.
 
-        A static type checker sees `SACState`. Where shapes are checked at run time,
-        every array in the value must have the named axis in front, and axes of one name
+        A static type checker sees `SACState`. If types are checked at run time, each
+        array in the value must have the named axis as its first, and axes of one name
         must agree within a call.
         """
 

@@ -1,6 +1,6 @@
-from ._bootstrap import bootstrapped_target as bootstrapped_target
 from ._critic import (
     Critic as Critic,
+    bootstrapped_target as bootstrapped_target,
     critic_loss as critic_loss,
     critic_values as critic_values,
 )

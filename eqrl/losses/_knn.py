@@ -12,35 +12,35 @@ def knn_distance(
     k: int,
     mask: Bool[Array, " points"] | None = None,
 ) -> Float[Array, " batch"]:
-    """Euclidean distance from each query to the k-th nearest of some points.
+    """Euclidean distance from each query to its k-th nearest point.
 
-    No gradient flows through it. A query that is itself among the points counts, at a
-    distance of 0.
+    No gradient flows through it. A query that is itself among the points is its own
+    nearest, at a distance of 0.
 
     **Arguments:**
 
-    - `queries`, `points`: where they are.
+    - `queries`, `points`: vectors of one length.
     - `k`: at least 1.
-    - `mask`: points at which it is false are infinitely far.
+    - `mask`: points at which it is false are ignored.
 
     **Returns:**
 
-    The k-th smallest distance, infinite where there are fewer than `k` points.
+    The k-th smallest distance, infinite if there are fewer than `k` points.
     """
     check_integer("k", k, least=1)
     if mask is None:
         mask = jnp.ones(points.shape[0], bool)
 
-    # The k smallest so far are kept in order while the points go by: a hundred times
-    # faster on a CPU than `lax.top_k`. Squares of differences, rather than
-    # |a|^2 - 2ab + |b|^2, lose nothing where all is far from the origin.
+    # A scan over the points that keeps the k smallest distances sorted: on a CPU about
+    # 70 times faster than `lax.top_k`. Squared differences, unlike
+    # |a|^2 - 2ab + |b|^2, do not cancel far from the origin.
     def insert(
         nearest: tuple[Float[Array, " batch"], ...],
         point: tuple[Float[Array, " descriptor"], Bool[Array, ""]],
     ) -> tuple[tuple[Float[Array, " batch"], ...], None]:
-        position, exists = point
+        position, is_present = point
         squared = jnp.sum((columns - position[:, None]) ** 2, axis=0)
-        squared = jnp.where(exists, squared, jnp.inf)
+        squared = jnp.where(is_present, squared, jnp.inf)
         inserted = []
         for smaller in nearest:
             inserted.append(jnp.minimum(smaller, squared))

@@ -4,9 +4,9 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._types.custom_types import FloatLike, Metrics
+from .._types.custom_types import CriticFunction, FloatLike, Metrics
 from ..nn import StochasticPolicy
-from ._critic import Critic, critic_values
+from ._critic import critic_values
 
 
 def _sample(
@@ -23,25 +23,25 @@ def _sample(
 
 def sac_next_value(
     actor: StochasticPolicy,
-    critics: Critic,
+    critics: CriticFunction,
     observation: Float[Array, "batch obs"],
     temperature: FloatLike,
     *,
     key: PRNGKeyArray,
 ) -> Float[Array, " batch"]:
-    """Soft value of states, from one sampled action each; no gradient flows through it.
+    """Soft value of states, from one sampled action each. No gradient flows through it.
 
     **Arguments:**
 
     - `actor`: from one observation to a distribution with a density.
     - `critics`: the stack of target critics, as in `critic_values`.
-    - `observation`: of the states reached.
+    - `observation`: of the next states.
     - `temperature`: weight of the entropy, at least 0.
     - `key`: for the actions.
 
     **Returns:**
 
-    The least value that a critic gives, minus `temperature` times the log-probability.
+    The minimum over the critics minus `temperature` times the log-probability.
     """
     action, log_prob = _sample(actor, observation, key=key)
     value = jnp.min(critic_values(critics, observation, action), axis=0)
@@ -50,27 +50,27 @@ def sac_next_value(
 
 def sac_actor_loss(
     actor: StochasticPolicy,
-    critics: Critic,
+    critics: CriticFunction,
     observation: Float[Array, "batch obs"],
     temperature: FloatLike,
     *,
     key: PRNGKeyArray,
 ) -> tuple[Float[Array, ""], Metrics]:
-    """What soft actor-critic lowers to improve its actor.
+    """Actor loss of SAC.
 
     **Arguments:**
 
     - `actor`: from one observation to a distribution with a density.
     - `critics`: a stack, as in `critic_values`.
-    - `observation`: of the states left.
+    - `observation`: of the states before the step.
     - `temperature`: weight of the entropy, at least 0.
     - `key`: for the actions.
 
     **Returns:**
 
-    The mean of `temperature * log_prob - value`, `value` the least that a critic
-    gives; and the metric `entropy`, the mean of `-log_prob` of the same actions, which
-    is what `sac_temperature_loss` takes.
+    The mean of `temperature * log_prob - value`, where `value` is the minimum over the
+    critics; and the metric `entropy`, the mean of `-log_prob` of the same actions, to
+    be passed to `sac_temperature_loss`.
     """
     action, log_prob = _sample(actor, observation, key=key)
     value = jnp.min(critic_values(critics, observation, action), axis=0)
@@ -83,13 +83,13 @@ def sac_temperature_loss(
     entropy: Float[Array, ""] | Float[Array, " batch"],
     target_entropy: FloatLike,
 ) -> Float[Array, ""]:
-    """What soft actor-critic lowers to hold its entropy at a target.
+    """Temperature loss of SAC, which keeps the entropy of the policy at a target.
 
     **Arguments:**
 
     - `log_temperature`: logarithm of the temperature.
-    - `entropy`: of the policy, an estimate or one each for a batch, in nats; no
-        gradient flows through it.
+    - `entropy`: of the policy, in nats: one estimate, or one for each element of a
+        batch. No gradient flows through it.
     - `target_entropy`: in nats, summed over the dimensions of the action.
 
     **Returns:**

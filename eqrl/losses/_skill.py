@@ -19,13 +19,13 @@ def discriminator_loss(
     descriptor: Float[Array, "batch descriptor"],
     skill: Float[Array, "batch skill"],
 ) -> Float[Array, ""]:
-    """Cross-entropy of a discriminator, which says what skill led to a state.
+    """Cross-entropy of a discriminator, which predicts the skill that led to a state.
 
     **Arguments:**
 
     - `discriminator`: from one descriptor to a distribution over skills.
     - `descriptor`: of the states reached.
-    - `skill`: what was at work there.
+    - `skill`: the skill that led to each of them.
 
     **Returns:**
 
@@ -40,13 +40,13 @@ def skill_log_ratio(
     skill: Float[Array, "batch skill"],
     log_prior: Float[Array, " batch"] | None = None,
 ) -> Float[Array, " batch"]:
-    """What a state gives away of its skill; no gradient flows through it.
+    """How well states identify their skills. No gradient flows through it.
 
     **Arguments:**
 
     - `discriminator`: from one descriptor to a distribution over skills.
     - `descriptor`: of the states reached.
-    - `skill`: what was at work there.
+    - `skill`: the skill that led to each of them.
     - `log_prior`: `log p(skill)`; `None` leaves it out.
 
     **Returns:**

@@ -1,18 +1,16 @@
 import dataclasses
-import functools
 from collections.abc import Callable
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ._mlp import MLP, Activation, check_hidden_sizes
+from ._mlp import MLPFactory
 
 
 class StateActionValue(eqx.Module):
-    """A network that values one action at one observation."""
+    """A critic: the value of one action at one observation."""
 
     network: Callable[[Float[Array, " inputs"]], Float[Array, " 1"]]
 
@@ -25,12 +23,12 @@ class StateActionValue(eqx.Module):
 
 StateActionValue.__init__.__doc__ = """**Arguments:**
 
-- `network`: from an observation followed by an action to a vector of length one.
+- `network`: from an observation, concatenated with an action, to a vector of length 1.
 """
 
 
 class StateActionValues(eqx.Module):
-    """Networks that value one action at one observation, one for each reward."""
+    """A critic with one network for each dimension of a vector of rewards."""
 
     networks: Callable[[Float[Array, " inputs"]], Float[Array, " 1"]]
 
@@ -49,22 +47,17 @@ StateActionValues.__init__.__doc__ = """**Arguments:**
 
 
 @dataclasses.dataclass(frozen=True)
-class Critic:
+class Critic(MLPFactory):
     """Makes a `StateActionValue` on an `MLP`. Equal factories share a compilation.
 
-    Where rewards are vectors it makes a `StateActionValues`: dimensions share nothing.
+    If rewards are vectors, it makes a `StateActionValues`, whose networks share no
+    weights.
 
     **Arguments:**
 
     - `hidden_sizes`: width of each hidden layer.
     - `activation`: elementwise; a function defined once.
     """
-
-    hidden_sizes: tuple[int, ...] = (256, 256)
-    activation: Activation = jax.nn.relu
-
-    def __post_init__(self) -> None:
-        check_hidden_sizes(self.hidden_sizes)
 
     def __call__(
         self,
@@ -80,17 +73,14 @@ class Critic:
         **Arguments:**
 
         - `observation_size`, `action_size`: of the environment.
-        - `trajectory_size`: length of what is valued, where it is more than an action,
-            such as an action with its velocity.
+        - `trajectory_size`: length of the vector that the critic takes in place of an
+            action, such as an action with its velocity.
         - `reward_size`: length of the reward; `None` for a scalar.
         - `key`: for the weights.
         """
         valued_size = action_size if trajectory_size is None else trajectory_size
-        make = functools.partial(_make_network, self, observation_size + valued_size)
+        input_size = observation_size + valued_size
         if reward_size is None:
-            return StateActionValue(make(key))
-        return StateActionValues(eqx.filter_vmap(make)(jr.split(key, reward_size)))
-
-
-def _make_network(factory: Critic, input_size: int, key: PRNGKeyArray) -> MLP:
-    return MLP(input_size, 1, factory.hidden_sizes, factory.activation, key=key)
+            return StateActionValue(self._mlp(input_size, 1, key=key))
+        networks = eqx.filter_vmap(lambda key: self._mlp(input_size, 1, key=key))
+        return StateActionValues(networks(jr.split(key, reward_size)))

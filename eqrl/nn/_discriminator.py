@@ -2,11 +2,10 @@ import dataclasses
 from collections.abc import Callable
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ._mlp import MLP, Activation, check_hidden_sizes
+from ._mlp import MLPFactory
 from ._skill_distribution import (
     AbstractSkillDistribution,
     Categorical,
@@ -20,7 +19,7 @@ Network = Callable[[Float[Array, " descriptor"]], Float[Array, " outputs"]]
 SkillDiscriminator = Callable[[Float[Array, " descriptor"]], AbstractSkillDistribution]
 """From one descriptor to a distribution over skills: any such callable."""
 
-# A discriminator that is certain would give rewards without a bound.
+# Without bounds on the scale, a certain discriminator would give unbounded rewards.
 _LOG_SCALE_RANGE = (-3.0, 2.0)
 _LOG_CONCENTRATION_RANGE = (-3.0, 5.0)
 
@@ -69,7 +68,7 @@ class VonMisesFisherNetwork(eqx.Module):
         """The distribution over skills at `descriptor`."""
         outputs = self.network(descriptor)
         direction, log_concentration = outputs[:-1], outputs[-1]
-        # The added number keeps the gradient finite at the origin.
+        # The constant keeps the gradient finite at the origin.
         length = jnp.sqrt(jnp.sum(direction**2) + 1e-12)
         log_concentration = jnp.clip(log_concentration, *_LOG_CONCENTRATION_RANGE)
         return VonMisesFisher(
@@ -79,13 +78,13 @@ class VonMisesFisherNetwork(eqx.Module):
 
 VonMisesFisherNetwork.__init__.__doc__ = """**Arguments:**
 
-- `network`: its output holds the direction, which is scaled to length one, then the
+- `network`: its output holds the direction, which is scaled to length 1, then the
     logarithm of the concentration, which is clipped to [-3, 5].
 """
 
 
 @dataclasses.dataclass(frozen=True)
-class CategoricalDiscriminator:
+class CategoricalDiscriminator(MLPFactory):
     """Makes a `CategoricalNetwork` on an `MLP`. Equal factories share a compilation.
 
     **Arguments:**
@@ -94,25 +93,15 @@ class CategoricalDiscriminator:
     - `activation`: elementwise; a function defined once.
     """
 
-    hidden_sizes: tuple[int, ...] = (256, 256)
-    activation: Activation = jax.nn.relu
-
-    def __post_init__(self) -> None:
-        check_hidden_sizes(self.hidden_sizes)
-
     def __call__(
         self, descriptor_size: int, skill_size: int, *, key: PRNGKeyArray
     ) -> CategoricalNetwork:
         """One discriminator with fresh weights."""
-        return CategoricalNetwork(
-            MLP(
-                descriptor_size, skill_size, self.hidden_sizes, self.activation, key=key
-            )
-        )
+        return CategoricalNetwork(self._mlp(descriptor_size, skill_size, key=key))
 
 
 @dataclasses.dataclass(frozen=True)
-class NormalDiscriminator:
+class NormalDiscriminator(MLPFactory):
     """Makes a `NormalNetwork` on an `MLP`. Equal factories share a compilation.
 
     **Arguments:**
@@ -121,30 +110,18 @@ class NormalDiscriminator:
     - `activation`: elementwise; a function defined once.
     """
 
-    hidden_sizes: tuple[int, ...] = (256, 256)
-    activation: Activation = jax.nn.relu
-
-    def __post_init__(self) -> None:
-        check_hidden_sizes(self.hidden_sizes)
-
     def __call__(
         self, descriptor_size: int, skill_size: int, *, key: PRNGKeyArray
     ) -> NormalNetwork:
         """One discriminator with fresh weights."""
-        return NormalNetwork(
-            MLP(
-                descriptor_size,
-                2 * skill_size,
-                self.hidden_sizes,
-                self.activation,
-                key=key,
-            )
-        )
+        return NormalNetwork(self._mlp(descriptor_size, 2 * skill_size, key=key))
 
 
 @dataclasses.dataclass(frozen=True)
-class VonMisesFisherDiscriminator:
-    """Makes a `VonMisesFisherNetwork` on an `MLP`. Equal ones share a compilation.
+class VonMisesFisherDiscriminator(MLPFactory):
+    """Makes a `VonMisesFisherNetwork` on an `MLP`.
+
+    Equal factories share a compilation.
 
     **Arguments:**
 
@@ -152,22 +129,10 @@ class VonMisesFisherDiscriminator:
     - `activation`: elementwise; a function defined once.
     """
 
-    hidden_sizes: tuple[int, ...] = (256, 256)
-    activation: Activation = jax.nn.relu
-
-    def __post_init__(self) -> None:
-        check_hidden_sizes(self.hidden_sizes)
-
     def __call__(
         self, descriptor_size: int, skill_size: int, *, key: PRNGKeyArray
     ) -> VonMisesFisherNetwork:
         """One discriminator with fresh weights."""
         return VonMisesFisherNetwork(
-            MLP(
-                descriptor_size,
-                skill_size + 1,
-                self.hidden_sizes,
-                self.activation,
-                key=key,
-            )
+            self._mlp(descriptor_size, skill_size + 1, key=key)
         )

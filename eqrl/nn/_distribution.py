@@ -17,11 +17,11 @@ class AbstractDistribution(eqx.Module):
 
     @abstractmethod
     def mode(self) -> Float[Array, " act"]:
-        """The action to take where nothing is left to chance."""
+        """The greedy action."""
 
 
 class AbstractDensity(AbstractDistribution):
-    """A distribution with a density, whose samples carry gradients."""
+    """A distribution with a density and with samples that carry gradients."""
 
     @abstractmethod
     def sample_and_log_prob(
@@ -31,15 +31,15 @@ class AbstractDensity(AbstractDistribution):
 
 
 def _log_tanh_derivative(x: Float[Array, " act"]) -> Float[Array, " act"]:
-    # log|d tanh(x)/dx|, in the form stable for large |x|.
+    # log|d tanh(x)/dx|, in the form that is stable for large |x|.
     return 2 * (math.log(2) - x - jax.nn.softplus(-2 * x))
 
 
 class TanhNormal(AbstractDensity):
     """`tanh` of a diagonal normal distribution.
 
-    Log-probabilities are computed from the value before `tanh`, so they stay finite
-    where an action saturates.
+    Log-probabilities are computed from the value before `tanh`, so they stay finite for
+    saturated actions.
     """
 
     mean: Float[Array, " act"]
@@ -54,8 +54,8 @@ class TanhNormal(AbstractDensity):
     ) -> tuple[Float[Array, " act"], Float[Array, ""]]:
         noise = jr.normal(key, self.mean.shape)
         before = self.mean + jnp.exp(self.log_scale) * noise
-        # From the noise, not from (before - mean) / scale, which loses digits where
-        # the scale is small.
+        # From the noise, not from (before - mean) / scale, which loses digits if the
+        # scale is small.
         log_normal = -0.5 * (noise**2 + math.log(2 * math.pi)) - self.log_scale
         log_prob = jnp.sum(log_normal - _log_tanh_derivative(before))
         return jnp.tanh(before), log_prob
@@ -72,7 +72,7 @@ TanhNormal.__init__.__doc__ = """**Arguments:**
 
 
 class ClippedNormal(AbstractDistribution):
-    """A normal distribution of one width in all directions, clipped to [-1, 1]."""
+    """An isotropic normal distribution, clipped to [-1, 1]."""
 
     mean: Float[Array, " act"]
     scale: Float[Array, ""]

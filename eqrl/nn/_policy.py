@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -14,7 +13,7 @@ from ._distribution import (
     ClippedNormal,
     TanhNormal,
 )
-from ._mlp import MLP, Activation, check_hidden_sizes
+from ._mlp import MLPFactory
 
 
 Distribution = TypeVar("Distribution", bound=AbstractDistribution, covariant=True)
@@ -24,7 +23,7 @@ Policy = Callable[[Float[Array, " obs"]], AbstractDistribution]
 """From one observation to a distribution over actions: any such callable."""
 
 StochasticPolicy = Callable[[Float[Array, " obs"]], AbstractDensity]
-"""The same, where the distribution has a density and its samples carry gradients."""
+"""The same, if the distribution has a density and samples that carry gradients."""
 
 Actor = Callable[[Float[Array, " obs"]], Float[Array, " act"]]
 """From one observation to one action in [-1, 1]."""
@@ -39,7 +38,7 @@ class AbstractPolicy(eqx.Module, Generic[Distribution]):
 
 
 class GaussianPolicy(AbstractPolicy[TanhNormal]):
-    """A network whose output is the mean and log-scale of a tanh-normal."""
+    """A network whose output is the mean and log-scale of a `TanhNormal`."""
 
     network: Callable[[Float[Array, " obs"]], Float[Array, " outputs"]]
 
@@ -72,7 +71,7 @@ DeterministicPolicy.__init__.__doc__ = """**Arguments:**
 
 
 class ExploringPolicy(AbstractPolicy[ClippedNormal]):
-    """A deterministic actor with normal noise around what it does."""
+    """A deterministic actor with normal noise added to its actions."""
 
     actor: Actor
     noise: Float[Array, ""]
@@ -89,7 +88,7 @@ ExploringPolicy.__init__.__doc__ = """**Arguments:**
 
 
 @dataclasses.dataclass(frozen=True)
-class Gaussian:
+class Gaussian(MLPFactory):
     """Makes a `GaussianPolicy` on an `MLP`. Equal factories share a compilation.
 
     **Arguments:**
@@ -98,29 +97,15 @@ class Gaussian:
     - `activation`: elementwise; a function defined once.
     """
 
-    hidden_sizes: tuple[int, ...] = (256, 256)
-    activation: Activation = jax.nn.relu
-
-    def __post_init__(self) -> None:
-        check_hidden_sizes(self.hidden_sizes)
-
     def __call__(
         self, observation_size: int, action_size: int, *, key: PRNGKeyArray
     ) -> GaussianPolicy:
         """One policy with fresh weights."""
-        return GaussianPolicy(
-            MLP(
-                observation_size,
-                2 * action_size,
-                self.hidden_sizes,
-                self.activation,
-                key=key,
-            )
-        )
+        return GaussianPolicy(self._mlp(observation_size, 2 * action_size, key=key))
 
 
 @dataclasses.dataclass(frozen=True)
-class Deterministic:
+class Deterministic(MLPFactory):
     """Makes a `DeterministicPolicy` on an `MLP`. Equal factories share a compilation.
 
     **Arguments:**
@@ -129,22 +114,8 @@ class Deterministic:
     - `activation`: elementwise; a function defined once.
     """
 
-    hidden_sizes: tuple[int, ...] = (256, 256)
-    activation: Activation = jax.nn.relu
-
-    def __post_init__(self) -> None:
-        check_hidden_sizes(self.hidden_sizes)
-
     def __call__(
         self, observation_size: int, action_size: int, *, key: PRNGKeyArray
     ) -> DeterministicPolicy:
         """One policy with fresh weights."""
-        return DeterministicPolicy(
-            MLP(
-                observation_size,
-                action_size,
-                self.hidden_sizes,
-                self.activation,
-                key=key,
-            )
-        )
+        return DeterministicPolicy(self._mlp(observation_size, action_size, key=key))

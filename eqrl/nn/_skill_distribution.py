@@ -10,11 +10,11 @@ from jaxtyping import Array, Float
 
 
 class AbstractSkillDistribution(eqx.Module):
-    """What a discriminator believes about the skill that was at work."""
+    """A discriminator's distribution over skills."""
 
     @abstractmethod
     def log_prob(self, skill: Float[Array, " skill"]) -> Float[Array, ""]:
-        """Logarithm of the probability, or of its density, of one skill."""
+        """Logarithm of the probability, or of the density, of one skill."""
 
     @abstractmethod
     def mode(self) -> Float[Array, " skill"]:
@@ -22,7 +22,7 @@ class AbstractSkillDistribution(eqx.Module):
 
 
 class Categorical(AbstractSkillDistribution):
-    """Over one-hot skills."""
+    """A distribution over one-hot skills."""
 
     logits: Float[Array, " skill"]
 
@@ -40,7 +40,7 @@ Categorical.__init__.__doc__ = """**Arguments:**
 
 
 class DiagonalNormal(AbstractSkillDistribution):
-    """Over skills anywhere in space."""
+    """A normal distribution with a diagonal covariance."""
 
     mean: Float[Array, " skill"]
     log_scale: Float[Array, " skill"]
@@ -62,7 +62,7 @@ DiagonalNormal.__init__.__doc__ = """**Arguments:**
 
 
 class VonMisesFisher(AbstractSkillDistribution):
-    """Over skills on the unit sphere: the normal distribution's likeness there."""
+    """The analogue of the normal distribution on the unit sphere."""
 
     direction: Float[Array, " skill"]
     concentration: Float[Array, ""]
@@ -78,9 +78,9 @@ class VonMisesFisher(AbstractSkillDistribution):
 
 VonMisesFisher.__init__.__doc__ = """**Arguments:**
 
-- `direction`: a unit vector of at least two elements, around which skills lie.
-- `concentration`: how close around it; 0 is uniform, and a large one is the inverse
-    variance of the angle. Densities are exact to five digits up to 1000.
+- `direction`: the mean direction, a unit vector of at least two elements.
+- `concentration`: at least 0, for which the distribution is uniform; if it is large, it
+    is the inverse variance of the angle. Densities are exact to five digits up to 1000.
 """
 
 
@@ -91,7 +91,7 @@ def log_sphere_area(size: int) -> float:
 
 @functools.cache
 def _cosine_quadrature(size: int) -> tuple[np.ndarray, np.ndarray]:
-    # Importing scipy takes a while.
+    # Imported here because importing scipy is slow.
     from scipy.special import roots_jacobi
 
     exponent = (size - 3) / 2
@@ -101,12 +101,12 @@ def _cosine_quadrature(size: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _log_normalizer(concentration: Float[Array, ""], size: int) -> Float[Array, ""]:
     # The integral of exp(concentration * cosine) over the sphere. The directions at one
-    # cosine have the area |S^(size - 2)| (1 - cosine^2)^((size - 3) / 2), for which
-    # weight Gauss' and Jacobi's quadrature is made.
+    # cosine have the area |S^(size - 2)| (1 - cosine^2)^((size - 3) / 2), which is the
+    # weight function of Gauss-Jacobi quadrature.
     nodes, log_weights = (
         jnp.asarray(x, dtype=concentration.dtype) for x in _cosine_quadrature(size)
     )
-    # Relative to the greatest cosine, 1, so that nothing overflows.
+    # Relative to the maximum, at cosine 1, so that nothing overflows.
     terms = concentration * (nodes - 1) + log_weights
     log_integral = concentration + jax.scipy.special.logsumexp(terms)
     return log_integral + log_sphere_area(size - 1)
