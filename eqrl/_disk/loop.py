@@ -5,7 +5,8 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, PRNGKeyArray
+import numpy as np
+from jaxtyping import PRNGKeyArray
 
 from .._agents import Intrinsic
 from .._pytree.stack import put_element
@@ -13,9 +14,17 @@ from .._rewards import Incremental
 from .._rewards.incremental.mode import Replay
 from .._training.jit import jit_run
 from .._training.replay import Counts
-from .._training.rows import finish_episode, steps_taken, train_rows
-from .._training.solution import NonFiniteError, Solution, TrainingInterrupted
-from .._training.trainer import Trainer
+from .._training.rows import (
+    Chunk,
+    append_row,
+    finish_episode,
+    has_failed,
+    run_chunks,
+    steps_taken,
+)
+from .._training.solution import NonFiniteError, TrainingInterrupted
+from .._training.trainer import AnyTrainerState, Trainer
+from .._types.custom_types import Metrics
 from ..envs import AbstractEnv
 from .checks import incremental_of
 from .handover import begin_skill, collect
@@ -205,8 +214,8 @@ class Course:
         run_key = jr.fold_in(key_of_skill(self.key, skill), 2)
 
         def run(
-            state: Any, counts: Counts, num_steps: int
-        ) -> tuple[Any, Counts, dict[str, Array]]:
+            state: AnyTrainerState, counts: Counts, num_steps: int
+        ) -> tuple[AnyTrainerState, Counts, Metrics]:
             return jit_run(
                 self.trainer,
                 self.agent,
@@ -217,62 +226,56 @@ class Course:
                 key=run_key,
             )
 
-        def reached(solution: Solution[Any, Any, Any, Any]) -> Skills[Any]:
-            return Skills(
-                states=skills.states,
-                count=skills.count,
-                training=eqx.tree_at(
-                    lambda training: (training.trainer_state, training.counts),
-                    training,
-                    (solution.trainer_state, solution.counts),
-                ),
-                metrics=solution.metrics,
-            )
+        chunks = run_chunks(
+            run,
+            self.trainer,
+            training.trainer_state,
+            training.counts,
+            num_steps=num_steps,
+            log_every=self.log_every,
+        )
+        for chunk in chunks:
+            skills = self._logged(skills, skill, chunk)
+            if interrupted():
+                raise TrainingInterrupted(skills)
+        if since is None:
+            return skills
+        training = skills.training
+        assert training is not None
+        last = finish_episode(
+            run, self.trainer, training.trainer_state, training.counts, since=since
+        )
+        for chunk in last:
+            skills = self._logged(skills, skill, chunk)
+        if interrupted():
+            raise TrainingInterrupted(skills)
+        return skills
 
-        def report(
-            step: int, row: dict[str, Any], solution: Solution[Any, Any, Any, Any]
-        ) -> None:
-            if self.callback is not None:
-                self.callback(step, row, reached(solution))
-
-        first_step = int(training.earlier_steps)
-        columns = {
-            "skill": skill,
-            "collected_steps": int(training.collected_steps),
+    def _logged(self, skills: Skills[Any], skill: int, chunk: Chunk) -> Skills[Any]:
+        """The skills after one more row of metrics."""
+        state, counts, row = chunk
+        training = skills.training
+        assert training is not None
+        row = row | {
+            "skill": np.asarray(skill),
+            "collected_steps": np.asarray(training.collected_steps),
         }
-        try:
-            solution = train_rows(
-                run,
-                self.trainer,
-                Solution(
-                    trainer_state=training.trainer_state,
-                    counts=training.counts,
-                    metrics=skills.metrics,
-                ),
-                num_steps=num_steps,
-                log_every=self.log_every,
-                interrupted=interrupted,
-                report=report,
-                first_step=first_step,
-                columns=columns,
-            )
-            if since is not None:
-                solution = finish_episode(
-                    run,
-                    self.trainer,
-                    solution,
-                    since=since,
-                    report=report,
-                    first_step=first_step,
-                    columns=columns,
-                )
-                if interrupted():
-                    raise TrainingInterrupted(solution)
-        except NonFiniteError as error:
-            raise NonFiniteError(error.step, reached(error.solution)) from None
-        except TrainingInterrupted as error:
-            raise TrainingInterrupted(reached(error.solution)) from None
-        return reached(solution)
+        step = int(training.earlier_steps) + steps_taken(self.trainer, counts)
+        skills = Skills(
+            states=skills.states,
+            count=skills.count,
+            training=eqx.tree_at(
+                lambda training: (training.trainer_state, training.counts),
+                training,
+                (state, counts),
+            ),
+            metrics=append_row(skills.metrics, step, row),
+        )
+        if has_failed(row):
+            raise NonFiniteError(step, skills)
+        if self.callback is not None:
+            self.callback(step, row, skills)
+        return skills
 
 
 def _with_finished(skills: Skills[Any]) -> Skills[Any]:

@@ -14,12 +14,18 @@ from ..envs import AbstractEnv
 from .interrupt import deferred_interrupt
 from .jit import jit_init, jit_run
 from .replay import Counts
-from .rows import Report, train_rows
-from .solution import History, Solution
-from .trainer import Trainer, TrainerState
+from .rows import RunChunk, append_row, has_failed, run_chunks, steps_taken
+from .solution import (
+    AnySolution,
+    History,
+    NonFiniteError,
+    Solution,
+    TrainingInterrupted,
+)
+from .trainer import AnyTrainerState, Trainer
 
 
-Callback = Callable[[int, dict[str, Any], TrainerState[Any, Any, Any, Any]], None]
+Callback = Callable[[int, dict[str, Any], AnyTrainerState], None]
 
 
 def train(
@@ -82,22 +88,20 @@ def train(
     run_key = _run_key(key)
 
     def run(
-        state: Any, counts: Counts, num_steps: int
-    ) -> tuple[Any, Counts, dict[str, Array]]:
+        state: AnyTrainerState, counts: Counts, num_steps: int
+    ) -> tuple[AnyTrainerState, Counts, dict[str, Array]]:
         return jit_run(
             trainer, agent, env, state, counts, num_steps=num_steps, key=run_key
         )
 
-    with deferred_interrupt() as interrupted:
-        return train_rows(
-            run,
-            trainer,
-            Solution(trainer_state=state, counts=counts, metrics=history),
-            num_steps=num_steps,
-            log_every=log_every,
-            interrupted=interrupted,
-            report=_reporting_to(callback),
-        )
+    return _train_and_log(
+        run,
+        trainer,
+        Solution(trainer_state=state, counts=counts, metrics=history),
+        num_steps=num_steps,
+        log_every=log_every,
+        callback=callback,
+    )
 
 
 def train_seeds(
@@ -135,27 +139,53 @@ def train_seeds(
     run_keys = jax.vmap(_run_key)(keys)
 
     def run(
-        state: Any, counts: Counts, num_steps: int
-    ) -> tuple[Any, Counts, dict[str, Array]]:
+        state: AnyTrainerState, counts: Counts, num_steps: int
+    ) -> tuple[AnyTrainerState, Counts, dict[str, Array]]:
         kept = (trainer, agent, env, jnp.asarray(num_steps, int), run_keys)
         return _run_seeds(kept, state, counts)
 
+    return _train_and_log(
+        run,
+        trainer,
+        Solution(trainer_state=state, counts=counts, metrics={}),
+        num_steps=num_steps,
+        log_every=log_every,
+        callback=callback,
+    )
+
+
+def _train_and_log(
+    run: RunChunk,
+    trainer: Trainer,
+    solution: AnySolution,
+    *,
+    num_steps: int,
+    log_every: int,
+    callback: Callback | None,
+) -> AnySolution:
+    """Goes on from `solution`, which is donated."""
     with deferred_interrupt() as interrupted:
-        return train_rows(
+        for state, counts, row in run_chunks(
             run,
             trainer,
-            Solution(trainer_state=state, counts=counts, metrics={}),
+            solution.trainer_state,
+            solution.counts,
             num_steps=num_steps,
             log_every=log_every,
-            interrupted=interrupted,
-            report=_reporting_to(callback),
-        )
-
-
-def _reporting_to(callback: Callback | None) -> Report | None:
-    if callback is None:
-        return None
-    return lambda step, row, solution: callback(step, row, solution.trainer_state)
+        ):
+            step = steps_taken(trainer, counts)
+            solution = Solution(
+                trainer_state=state,
+                counts=counts,
+                metrics=append_row(solution.metrics, step, row),
+            )
+            if has_failed(row):
+                raise NonFiniteError(step, solution)
+            if callback is not None:
+                callback(step, row, state)
+            if interrupted():
+                raise TrainingInterrupted(solution)
+    return solution
 
 
 def _init_key(key: PRNGKeyArray) -> PRNGKeyArray:
@@ -172,7 +202,7 @@ def _init_seeds(
     agent: AbstractAgent[Any, Any, Any],
     env: AbstractEnv[Any],
     keys: Key[Array, " seeds"],
-) -> tuple[TrainerState[Any, Any, Any, Any], Counts]:
+) -> tuple[AnyTrainerState, Counts]:
     return eqx.filter_vmap(
         lambda key: trainer.init(agent, env, key=key),
         out_axes=(eqx.if_array(0), None),
@@ -182,9 +212,9 @@ def _init_seeds(
 @eqx.filter_jit(donate="all-except-first")
 def _run_seeds(
     kept: tuple[Trainer, Any, Any, Int[Array, ""], Key[Array, " seeds"]],
-    state: TrainerState[Any, Any, Any, Any],
+    state: AnyTrainerState,
     counts: Counts,
-) -> tuple[TrainerState[Any, Any, Any, Any], Counts, dict[str, Array]]:
+) -> tuple[AnyTrainerState, Counts, dict[str, Array]]:
     trainer, agent, env, num_steps, keys = kept
     return eqx.filter_vmap(
         lambda state, key: trainer.run(
@@ -195,7 +225,7 @@ def _run_seeds(
 
 
 def _check_initial(
-    initial: Solution[Any, Any, Any, Any],
+    initial: AnySolution,
     trainer: Trainer,
     agent: AbstractAgent[Any, Any, Any],
     env: AbstractEnv[Any],
