@@ -17,6 +17,7 @@ from ._agents import (
     AbstractAgent as AbstractAgent,
     AbstractMarkovAgent as AbstractMarkovAgent,
     AbstractTrajectory as AbstractTrajectory,
+    AbstractWrapper as AbstractWrapper,
     ConstantTrajectory as ConstantTrajectory,
     FixedSkill as FixedSkill,
     Intrinsic as Intrinsic,

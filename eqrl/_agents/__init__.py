@@ -13,6 +13,7 @@ from .taac.trajectory import (
     Trajectory as Trajectory,
 )
 from .td3 import TD3 as TD3, TD3State as TD3State
+from .wrappers.base import AbstractWrapper as AbstractWrapper
 from .wrappers.diayn import diayn as diayn
 from .wrappers.fixed_skill import FixedSkill as FixedSkill, fix_skill as fix_skill
 from .wrappers.intrinsic import Intrinsic as Intrinsic, IntrinsicState as IntrinsicState

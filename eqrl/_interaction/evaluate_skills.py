@@ -1,4 +1,3 @@
-import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -8,10 +7,11 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
-from .._agents import AbstractAgent, Intrinsic, Normalized, SkillConditioned
-from .._agents.wrappers.normalized import normalize_transitions
+from .._agents import AbstractAgent, SkillConditioned
+from .._agents.base import AnyAgent
+from .._agents.wrappers.unwrap import find, parts
 from .._pytree.fields import check_integer
-from .._rewards import Discriminator, DiscriminatorState
+from .._rewards import Discriminator
 from .._skills.prior import (
     AbstractSkillPrior,
     EvenOneHotSkills,
@@ -74,8 +74,8 @@ def evaluate_skills(
 
     **Arguments:**
 
-    - `agent`, `state`: who acts: an agent with skills and a `Discriminator`, as
-        `eqrl.diayn` makes it, in any nesting of `Intrinsic` and `Normalized`.
+    - `agent`, `state`: an agent with skills and a `Discriminator`, as `eqrl.diayn`
+        makes it, in any nesting of wrappers, and its state.
     - `env`: where.
     - `num_episodes`: of each skill, at least 1.
     - `key`: for actions and environments, and for drawing skills.
@@ -93,7 +93,7 @@ def evaluate_skills(
     """
     check_integer("num_episodes", num_episodes, least=1)
     skills_key, play_key, score_key = jr.split(key, 3)
-    prior = _find_prior(agent)
+    prior = _prior(agent)
     shown = _shown(prior, skills, key=skills_key)
     keys = jr.split(play_key, shown.shape[0])
     return _evaluate(
@@ -137,7 +137,7 @@ def _evaluate(
         skill: Float[Array, " skill"], key: PRNGKeyArray
     ) -> tuple[Transition[Any], Bool[Array, "episodes time"]]:
         return rollout(
-            _showing(agent, skill),
+            _with_skill(agent, skill),
             state,
             env,
             num_episodes=num_episodes,
@@ -147,7 +147,13 @@ def _evaluate(
         )
 
     transitions, mask = jax.vmap(play)(skills, keys)
-    discriminator, reward_state, seen = _discriminator(agent, state, transitions)
+    discriminator, reward_state, seen = find(
+        agent,
+        state,
+        transitions,
+        Discriminator,
+        hint="Skills are evaluated by one, as `eqrl.diayn` adds it to an agent.",
+    )
     zero = jnp.zeros((), int)
     rewards = discriminator.reward(reward_state, seen, step=zero, key=key)
     descriptors = discriminator.descriptors(seen)
@@ -176,32 +182,23 @@ def _evaluate(
     )
 
 
-def _find_prior(agent: AbstractAgent[Any, Any, Any]) -> AbstractSkillPrior:
-    leaves = jax.tree.leaves(agent, is_leaf=_has_skills)
-    for leaf in leaves:
-        if _has_skills(leaf):
-            return leaf.skills
-    raise ValueError(
-        f"{type(agent).__name__} has no skills to evaluate; put the agent inside a "
-        "`SkillConditioned`, as `eqrl.diayn` does."
+def _prior(agent: AnyAgent) -> AbstractSkillPrior:
+    skilled = parts(agent, SkillConditioned)
+    if not skilled:
+        raise ValueError(
+            f"{type(agent).__name__} has no skills to evaluate; put the agent inside a "
+            "`SkillConditioned`, as `eqrl.diayn` does."
+        )
+    return skilled[0].skills
+
+
+def _with_skill(agent: AnyAgent, skill: Float[Array, " skill"]) -> AnyAgent:
+    """The same agent, always with one skill."""
+    return eqx.tree_at(
+        lambda agent: [part.skills for part in parts(agent, SkillConditioned)],
+        agent,
+        replace_fn=lambda _: OneSkill(skill),
     )
-
-
-def _has_skills(node: Any) -> bool:
-    return isinstance(node, SkillConditioned)
-
-
-def _showing(
-    agent: AbstractAgent[Any, Any, Any], skill: Float[Array, " skill"]
-) -> AbstractAgent[Any, Any, Any]:
-    """The same agent with all its weight on one skill."""
-
-    def replace(node: Any) -> Any:
-        if _has_skills(node):
-            return dataclasses.replace(node, skills=OneSkill(skill))
-        return node
-
-    return jax.tree.map(replace, agent, is_leaf=_has_skills)
 
 
 def _shown(
@@ -227,21 +224,3 @@ def _shown(
             f"{prior.size}; give one skill a row, of shape (skills, {prior.size})."
         )
     return shown
-
-
-def _discriminator(
-    agent: AbstractAgent[Any, Any, Any], state: Any, transitions: Transition[Any]
-) -> tuple[Discriminator, DiscriminatorState, Transition[Any]]:
-    """The discriminator in an agent, its state, and the transitions as it sees them."""
-    if isinstance(agent, Normalized):
-        normalized = normalize_transitions(state.statistics, transitions)
-        return _discriminator(agent.agent, state.agent, normalized)
-    if isinstance(agent, Intrinsic):
-        if isinstance(agent.reward, Discriminator):
-            return agent.reward, state.reward, transitions
-        return _discriminator(agent.agent, state.agent, transitions)
-    raise ValueError(
-        f"{type(agent).__name__} has no `Discriminator` to evaluate skills by; it must "
-        "be an `Intrinsic` with one, or a `Normalized` around that, as `eqrl.diayn` "
-        "makes it."
-    )

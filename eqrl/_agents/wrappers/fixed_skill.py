@@ -1,21 +1,36 @@
 from typing import Any
 
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..._types.custom_types import Extras, Memory, Metrics, Mode, State
 from ..._types.data import EnvSpec, Transition
-from ..base import AbstractAgent
-from .intrinsic import Intrinsic, IntrinsicState
-from .normalized import Normalized, NormalizedState
-from .skill_conditioned import SkillConditioned, join_skill, with_skill_size
+from ..base import AbstractAgent, AnyAgent
+from .base import AbstractWrapper
+from .intrinsic import Intrinsic
+from .skill_conditioned import SkillConditioned, append_skill, with_skill_size
 
 
-class FixedSkill(AbstractAgent[State, Memory, Extras]):
-    """An agent that is always told the same skill, and learns with it."""
+class FixedSkill(AbstractWrapper[State, Memory, Extras]):
+    """A skill-conditioned agent with one skill, kept while it acts and learns."""
 
     agent: AbstractAgent[State, Memory, Extras]
     skill: Float[Array, " skill"]
+
+    @property
+    def inner(self) -> AnyAgent:
+        return self.agent
+
+    def inner_state(self, state: State) -> State:
+        return state
+
+    def inner_transitions(
+        self, state: State, transitions: Transition[Extras]
+    ) -> Transition[Extras]:
+        del state
+        shape = (*transitions.timestep.shape, self.skill.shape[0])
+        return append_skill(transitions, jnp.broadcast_to(self.skill, shape))
 
     @property
     def sequence_length(self) -> int:
@@ -42,7 +57,7 @@ class FixedSkill(AbstractAgent[State, Memory, Extras]):
         return self.agent.act(state, memory, joined, mode=mode, key=key)
 
     def observe(self, state: State, transitions: Transition[Extras]) -> State:
-        return self.agent.observe(state, self._join(transitions))
+        return self.agent.observe(state, self.inner_transitions(state, transitions))
 
     def update(
         self,
@@ -52,80 +67,65 @@ class FixedSkill(AbstractAgent[State, Memory, Extras]):
         step: Int[Array, ""],
         key: PRNGKeyArray,
     ) -> tuple[State, Metrics]:
-        return self.agent.update(state, self._join(batch), step=step, key=key)
+        inner_batch = self.inner_transitions(state, batch)
+        return self.agent.update(state, inner_batch, step=step, key=key)
 
     def _spec(self, spec: EnvSpec) -> EnvSpec:
         return with_skill_size(spec, self.skill.shape[0])
 
-    def _join(self, transitions: Transition[Extras]) -> Transition[Extras]:
-        shape = (*transitions.timestep.shape, self.skill.shape[0])
-        return join_skill(transitions, jnp.broadcast_to(self.skill, shape))
-
 
 FixedSkill.__init__.__doc__ = """**Arguments:**
 
-- `agent`: what a `SkillConditioned` is around.
-- `skill`: what it is told.
+- `agent`: the agent inside a `SkillConditioned`.
+- `skill`: a vector of the size of its skills.
 """
 
 
 def fix_skill(
     agent: AbstractAgent[Any, Any, Any], state: Any, z: Float[Array, " skill"]
 ) -> tuple[AbstractAgent[Any, Any, Any], Any]:
-    """Takes one skill out of an agent that has learnt several.
+    """Takes one skill out of an agent that has learned several.
 
-    The agent it gives is an ordinary one. It can be evaluated and rendered, and trained
-    on the environment's own reward from where the skill is:
+    The result is an ordinary agent. It can be evaluated, rendered, and trained further
+    on the environment's own reward:
     `eqrl.train(agent, env, trainer, agent_state=state, ...)`.
 
     **Arguments:**
 
-    - `agent`: a `SkillConditioned`, in any nesting of `Intrinsic` and `Normalized`, as
-        `eqrl.diayn` makes it.
-    - `state`: what it has learnt.
+    - `agent`: a `SkillConditioned`, in any nesting of wrappers, as `eqrl.diayn` makes
+        it.
+    - `state`: its state.
     - `z`: the skill, such as `jax.nn.one_hot(3, 8)`.
 
     **Returns:**
 
-    The agent that always shows the skill, without its intrinsic reward, and its state.
+    The agent with that skill only and without intrinsic reward, and its state. Other
+    wrappers stay around it.
 
-    Raises a `ValueError` where the agent has no skills, or skills of another size, and
-    where the state is not the agent's.
+    Raises a `ValueError` if the agent has no skills or `z` is not of their size, or if
+    `state` is not a state of this agent.
     """
-    if isinstance(agent, Intrinsic):
-        _check_state(agent, state, IntrinsicState)
-        return fix_skill(agent.agent, state.agent, z)
-    if isinstance(agent, Normalized):
-        _check_state(agent, state, NormalizedState)
-        inner, inner_state = fix_skill(agent.agent, state.agent, z)
-        return Normalized(inner), NormalizedState(
-            agent=inner_state, statistics=state.statistics
-        )
     if isinstance(agent, SkillConditioned):
         skill = jnp.asarray(z, dtype=jnp.result_type(float))
         check_skill(agent, skill)
-        return FixedSkill(agent=agent.agent, skill=skill), state
-    raise ValueError(
-        f"{type(agent).__name__} has no skill to fix; it must be a `SkillConditioned`, "
-        "or an `Intrinsic` or `Normalized` around one, as `eqrl.diayn` makes it."
-    )
-
-
-def _check_state(
-    agent: AbstractAgent[Any, Any, Any], state: Any, expected: type
-) -> None:
-    if not isinstance(state, expected):
+        return FixedSkill(agent=agent.agent, skill=skill), agent.inner_state(state)
+    if not isinstance(agent, AbstractWrapper):
         raise ValueError(
-            f"`state` is a {type(state).__name__}, but what {type(agent).__name__} "
-            f"learns is a {expected.__name__}; give what this agent has learnt, such "
-            "as `solution.state`."
+            f"{type(agent).__name__} has no skill to fix; it must be a "
+            "`SkillConditioned`, or an `eqrl.AbstractWrapper` such as `Intrinsic` or "
+            "`Normalized` around one, as `eqrl.diayn` makes it."
         )
+    inner, inner_state = fix_skill(agent.inner, agent.inner_state(state), z)
+    if isinstance(agent, Intrinsic):
+        return inner, inner_state
+    fixed = eqx.tree_at(lambda wrapper: wrapper.inner, agent, inner)
+    return fixed, eqx.tree_at(agent.inner_state, state, inner_state)
 
 
 def check_skill(
     agent: SkillConditioned[Any, Any, Any], skill: Float[Array, "..."]
 ) -> None:
-    """Raises a `ValueError` where a skill has not the size of the agent's."""
+    """Raises a `ValueError` unless a skill has the size of the agent's."""
     if skill.shape != (agent.skills.size,):
         raise ValueError(
             f"The skill has shape {skill.shape}, but the agent's skills have "

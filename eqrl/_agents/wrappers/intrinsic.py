@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ..._pytree.fields import check_range, hyperparameter
+from ..._pytree.fields import check_fields, hyperparameter
 from ..._rewards import AbstractReward
 from ..._types.custom_types import (
     Extras,
@@ -18,23 +18,24 @@ from ..._types.custom_types import (
     State,
 )
 from ..._types.data import EnvSpec, Transition
-from ..base import AbstractAgent
+from ..base import AbstractAgent, AnyAgent
+from .base import AbstractWrapper, check_state
 
 
 class IntrinsicState(eqx.Module, Generic[State, RewardState]):
-    """What `Intrinsic` learns: its agent's state and its reward's."""
+    """State of `Intrinsic`: those of its agent and of its reward."""
 
     agent: State
     reward: RewardState
 
 
-class Intrinsic(AbstractAgent[IntrinsicState[State, RewardState], Memory, Extras]):
-    """Any agent, learning from a reward that is itself learnt.
+class Intrinsic(AbstractWrapper[IntrinsicState[State, RewardState], Memory, Extras]):
+    """An agent that learns from an intrinsic reward, which is itself learned.
 
     Each batch is scored by the reward as it was before the update; then reward and
-    agent learn from it. The replay holds the environment's rewards, so that a batch is
-    always scored by the reward of the moment. The agent is promised a scalar reward,
-    whatever the environment gives.
+    agent both learn from it. The replay holds the environment's rewards, so a batch is
+    always scored by the current reward. The agent sees a scalar reward, also if the
+    environment's is a vector.
     """
 
     agent: AbstractAgent[State, Memory, Extras]
@@ -42,7 +43,26 @@ class Intrinsic(AbstractAgent[IntrinsicState[State, RewardState], Memory, Extras
     environment_weight: FloatLike | None = hyperparameter(None)
 
     def __check_init__(self) -> None:
-        check_range("environment_weight", self.environment_weight, optional=True)
+        check_fields(self)
+
+    @property
+    def inner(self) -> AnyAgent:
+        return self.agent
+
+    def inner_state(self, state: IntrinsicState[State, RewardState]) -> State:
+        check_state(self, state, IntrinsicState)
+        return state.agent
+
+    def inner_transitions(
+        self,
+        state: IntrinsicState[State, RewardState],
+        transitions: Transition[Extras],
+    ) -> Transition[Extras]:
+        del state
+        # The intrinsic reward is computed when a batch is learned from, since it
+        # changes until then; fresh transitions have none.
+        reward = self._total(jnp.zeros(transitions.timestep.shape), transitions)
+        return dataclasses.replace(transitions, reward=reward)
 
     @property
     def sequence_length(self) -> int:
@@ -91,12 +111,9 @@ class Intrinsic(AbstractAgent[IntrinsicState[State, RewardState], Memory, Extras
         state: IntrinsicState[State, RewardState],
         transitions: Transition[Extras],
     ) -> IntrinsicState[State, RewardState]:
-        # Fresh transitions have no intrinsic reward: it changes until they are learnt
-        # from.
-        known = self._total(jnp.zeros(transitions.timestep.shape), transitions)
         return IntrinsicState(
             agent=self.agent.observe(
-                state.agent, dataclasses.replace(transitions, reward=known)
+                state.agent, self.inner_transitions(state, transitions)
             ),
             reward=self.reward.observe(state.reward, transitions),
         )
@@ -136,8 +153,8 @@ Intrinsic.__init__.__doc__ = """**Arguments:**
 
 - `agent`: any agent that learns from a scalar reward.
 - `reward`: such as `eqrl.Discriminator`.
-- `environment_weight`: what the environment's reward is multiplied by before it is
-    added; `None` replaces it.
+- `environment_weight`: factor of the environment's reward, which is added to the
+    intrinsic one; any finite number. With `None` only the intrinsic reward counts.
 """
 
 AnyIntrinsic = Intrinsic[Any, Any, Any, Any]

@@ -7,15 +7,16 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..._types.custom_types import Extras, Memory, Metrics, Mode, State
 from ..._types.data import EnvSpec, Transition
-from ..base import AbstractAgent
+from ..base import AbstractAgent, AnyAgent
+from .base import AbstractWrapper, check_state
 
 
-# Of the variance: an observation that never changes is divided by its square root.
+# Added to the variance, which is 0 for an observation that never changes.
 _EPSILON = 1e-8
 
 
 class RunningStatistics(eqx.Module):
-    """Mean and spread of all observations so far."""
+    """Running mean and variance of all observations so far."""
 
     count: Float[Array, ""]
     mean: Float[Array, " obs"]
@@ -24,21 +25,21 @@ class RunningStatistics(eqx.Module):
     def normalize(
         self, observation: Float[Array, "*batch obs"]
     ) -> Float[Array, "*batch obs"]:
-        """Shifts and scales `observation` to mean zero and deviation one."""
+        """Shifts and scales `observation` to mean zero and standard deviation one."""
         shape = (1,) * (observation.ndim - 1) + self.mean.shape
         scale = jnp.sqrt(self.variance() + _EPSILON)
         return (observation - self.mean.reshape(shape)) / scale.reshape(shape)
 
     def variance(self) -> Float[Array, " obs"]:
-        """Of each element; one before anything has been seen."""
+        """Variance of each element; one before the first observation."""
         return jnp.where(
             self.count > 0, self.summed_squares / jnp.maximum(self.count, 1), 1
         )
 
     def update(self, observation: Float[Array, "batch obs"]) -> "RunningStatistics":
-        """With a batch of fresh observations added."""
-        # Chan et al.'s combination of two samples, which does not cancel where the
-        # mean is large beside the spread.
+        """The statistics with a batch of fresh observations added."""
+        # Chan et al.'s combination of two samples, which does not cancel if the mean
+        # is large compared with the standard deviation.
         size = float(observation.shape[0])
         batch_mean = jnp.mean(observation, axis=0)
         batch_squares = jnp.sum((observation - batch_mean[None]) ** 2, axis=0)
@@ -54,21 +55,39 @@ class RunningStatistics(eqx.Module):
 
 
 class NormalizedState(eqx.Module, Generic[State]):
-    """What `Normalized` learns: its agent's state and statistics."""
+    """State of `Normalized`: its agent's state and the statistics."""
 
     agent: State
     statistics: RunningStatistics
 
 
-class Normalized(AbstractAgent[NormalizedState[State], Memory, Extras]):
-    """Any agent, on observations shifted and scaled to mean zero and deviation one.
+class Normalized(AbstractWrapper[NormalizedState[State], Memory, Extras]):
+    """An agent that sees observations normalized by their running mean and variance.
 
-    The statistics are those of every state acted in during training, the random phase
-    included. The replay holds observations as the environment gave them, so a batch is
-    always normalized by the statistics of the moment. Evaluation does not move them.
+    The statistics are those of every state acted in during training, including the
+    random warm-up. The replay holds the environment's own observations, so a batch is
+    always normalized by the current statistics. Evaluation does not change them.
     """
 
     agent: AbstractAgent[State, Memory, Extras]
+
+    @property
+    def inner(self) -> AnyAgent:
+        return self.agent
+
+    def inner_state(self, state: NormalizedState[State]) -> State:
+        check_state(self, state, NormalizedState)
+        return state.agent
+
+    def inner_transitions(
+        self, state: NormalizedState[State], transitions: Transition[Extras]
+    ) -> Transition[Extras]:
+        statistics = state.statistics
+        return dataclasses.replace(
+            transitions,
+            observation=statistics.normalize(transitions.observation),
+            next_observation=statistics.normalize(transitions.next_observation),
+        )
 
     @property
     def sequence_length(self) -> int:
@@ -109,13 +128,13 @@ class Normalized(AbstractAgent[NormalizedState[State], Memory, Extras]):
     def observe(
         self, state: NormalizedState[State], transitions: Transition[Extras]
     ) -> NormalizedState[State]:
+        # The agent sees these transitions normalized with themselves counted.
         statistics = state.statistics.update(transitions.observation)
-        return NormalizedState(
-            agent=self.agent.observe(
-                state.agent, normalize_transitions(statistics, transitions)
-            ),
-            statistics=statistics,
+        state = NormalizedState(agent=state.agent, statistics=statistics)
+        agent_state = self.agent.observe(
+            state.agent, self.inner_transitions(state, transitions)
         )
+        return NormalizedState(agent=agent_state, statistics=statistics)
 
     def update(
         self,
@@ -127,7 +146,7 @@ class Normalized(AbstractAgent[NormalizedState[State], Memory, Extras]):
     ) -> tuple[NormalizedState[State], Metrics]:
         agent_state, metrics = self.agent.update(
             state.agent,
-            normalize_transitions(state.statistics, batch),
+            self.inner_transitions(state, batch),
             step=step,
             key=key,
         )
@@ -142,14 +161,3 @@ Normalized.__init__.__doc__ = """**Arguments:**
 
 - `agent`: any agent.
 """
-
-
-def normalize_transitions(
-    statistics: RunningStatistics, transitions: Transition[Extras]
-) -> Transition[Extras]:
-    """Transitions as an agent inside a `Normalized` is given them."""
-    return dataclasses.replace(
-        transitions,
-        observation=statistics.normalize(transitions.observation),
-        next_observation=statistics.normalize(transitions.next_observation),
-    )

@@ -9,27 +9,44 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from ..._skills.prior import AbstractSkillPrior, SkillExtras, as_skill_prior
 from ..._types.custom_types import Extras, Memory, Metrics, Mode, State
 from ..._types.data import EnvSpec, Transition
-from ..base import AbstractAgent
+from ..base import AbstractAgent, AnyAgent
+from .base import AbstractWrapper
 
 
 class SkillMemory(eqx.Module, Generic[Memory]):
-    """An episode's skill, and the agent's own memory."""
+    """Memory of `SkillConditioned`: the episode's skill and the agent's memory."""
 
     skill: Float[Array, " skill"]
     agent: Memory
 
 
-class SkillConditioned(AbstractAgent[State, SkillMemory[Memory], SkillExtras[Extras]]):
-    """Any agent that is told, beside the observation, which skill it is to show.
+class SkillConditioned(
+    AbstractWrapper[State, SkillMemory[Memory], SkillExtras[Extras]]
+):
+    """An agent whose policy is conditioned on a skill.
 
-    A skill is drawn from a prior as an episode begins and kept to its end. The replay
-    holds it once for each transition; it is joined to the observations where they are
-    used. What is learnt is the agent's own state, for observations that are longer by
-    the skill.
+    A skill is drawn from a prior when an episode begins and kept until its end. The
+    replay holds it once for each transition; it is appended to the observations when
+    the agent sees them. The state is the agent's own, for observations that are longer
+    by the size of a skill.
     """
 
     agent: AbstractAgent[State, Memory, Extras]
     skills: AbstractSkillPrior = eqx.field(converter=as_skill_prior)
+
+    @property
+    def inner(self) -> AnyAgent:
+        return self.agent
+
+    def inner_state(self, state: State) -> State:
+        return state
+
+    def inner_transitions(
+        self, state: State, transitions: Transition[SkillExtras[Extras]]
+    ) -> Transition[Extras]:
+        del state
+        joined: Any = append_skill(transitions, transitions.extras.skill)
+        return dataclasses.replace(joined, extras=transitions.extras.agent)
 
     @property
     def sequence_length(self) -> int:
@@ -73,7 +90,7 @@ class SkillConditioned(AbstractAgent[State, SkillMemory[Memory], SkillExtras[Ext
     def observe(
         self, state: State, transitions: Transition[SkillExtras[Extras]]
     ) -> State:
-        return self.agent.observe(state, _join_own(transitions))
+        return self.agent.observe(state, self.inner_transitions(state, transitions))
 
     def update(
         self,
@@ -83,7 +100,8 @@ class SkillConditioned(AbstractAgent[State, SkillMemory[Memory], SkillExtras[Ext
         step: Int[Array, ""],
         key: PRNGKeyArray,
     ) -> tuple[State, Metrics]:
-        return self.agent.update(state, _join_own(batch), step=step, key=key)
+        inner_batch = self.inner_transitions(state, batch)
+        return self.agent.update(state, inner_batch, step=step, key=key)
 
 
 SkillConditioned.__init__.__doc__ = """**Arguments:**
@@ -95,14 +113,14 @@ SkillConditioned.__init__.__doc__ = """**Arguments:**
 
 
 def with_skill_size(spec: EnvSpec, size: int) -> EnvSpec:
-    """What an agent is told of an environment whose observations hold a skill."""
+    """The `spec` of an environment whose observations end with a skill."""
     return dataclasses.replace(spec, observation_size=spec.observation_size + size)
 
 
-def join_skill(
-    transitions: Transition[Any], skill: Float[Array, "*batch skill"]
-) -> Transition[Any]:
-    """Transitions whose observations hold the skill behind their own elements."""
+def append_skill(
+    transitions: Transition[Extras], skill: Float[Array, "*batch skill"]
+) -> Transition[Extras]:
+    """Transitions with the skill appended to both observations."""
     observations = (transitions.observation, transitions.next_observation)
     observation, next_observation = (
         jnp.concatenate([x, skill], axis=-1) for x in observations
@@ -110,8 +128,3 @@ def join_skill(
     return dataclasses.replace(
         transitions, observation=observation, next_observation=next_observation
     )
-
-
-def _join_own(transitions: Transition[SkillExtras[Extras]]) -> Transition[Extras]:
-    joined = join_skill(transitions, transitions.extras.skill)
-    return dataclasses.replace(joined, extras=transitions.extras.agent)

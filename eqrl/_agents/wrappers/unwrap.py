@@ -1,0 +1,68 @@
+"""Looking for something inside an agent."""
+
+from typing import Any, TypeVar
+
+import jax
+
+from ..base import AnyAgent
+from .base import AbstractWrapper, check_state
+from .intrinsic import Intrinsic, IntrinsicState
+
+
+Part = TypeVar("Part")
+
+
+def find(
+    agent: AnyAgent, state: Any, transitions: Any, kind: type[Part], *, hint: str = ""
+) -> tuple[Part, Any, Any]:
+    """The outermost agent or intrinsic reward of one kind inside nested wrappers.
+
+    **Arguments:**
+
+    - `agent`: any agent, perhaps a wrapper.
+    - `state`: its state; `None` if no state is needed.
+    - `transitions`: of its episodes, with any leading axes; `None` if they are not
+        needed.
+    - `kind`: a class of agents or of rewards.
+    - `hint`: what to do if there is none, the end of the error's message.
+
+    **Returns:**
+
+    What was found, its state, and the transitions as it sees them.
+
+    Raises a `ValueError` if there is none.
+    """
+    names = []
+    while True:
+        names.append(type(agent).__name__)
+        if isinstance(agent, kind):
+            return agent, state, transitions
+        if isinstance(agent, Intrinsic):
+            names[-1] += f" of {type(agent.reward).__name__}"
+            if isinstance(agent.reward, kind):
+                reward_state = None
+                if state is not None:
+                    check_state(agent, state, IntrinsicState)
+                    reward_state = state.reward
+                return agent.reward, reward_state, transitions
+        if not isinstance(agent, AbstractWrapper):
+            raise ValueError(
+                f"There is no `{kind.__name__}` in this agent, a "
+                f"{' around a '.join(names)}. Only an `eqrl.AbstractWrapper` is looked "
+                f"into. {hint}".strip()
+            )
+        if state is not None and transitions is not None:
+            transitions = agent.inner_transitions(state, transitions)
+        if state is not None:
+            state = agent.inner_state(state)
+        agent = agent.inner
+
+
+def parts(agent: AnyAgent, kind: type[Part]) -> list[Part]:
+    """All parts of an agent that are of one kind, in wrappers or anywhere else."""
+
+    def is_part(node: Any) -> bool:
+        return isinstance(node, kind)
+
+    leaves = jax.tree.leaves(agent, is_leaf=is_part)
+    return [leaf for leaf in leaves if isinstance(leaf, kind)]
