@@ -12,7 +12,7 @@ from .._agents import AbstractAgent, Intrinsic
 from .._pytree.fields import check_choice, check_integer
 from .._pytree.stack import empty_stack, enlarge_stack, stack_size
 from .._pytree.tree import check_same_shapes
-from .._rewards.incremental.feature_set import FeatureSet, enlarged
+from .._rewards.incremental.feature_set import FeatureSet, enlarge
 from .._rewards.incremental.mode import Replay
 from .._training.interrupt import deferred_interrupt
 from .._training.jit import jit_init
@@ -246,7 +246,7 @@ def _going_on(
         skills,
         (
             enlarge_stack(skills.states, max_skills),
-            enlarged(past, incremental_of(agent).past_capacity),
+            enlarge(past, incremental_of(agent).past_capacity),
         ),
     )
 

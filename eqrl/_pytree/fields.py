@@ -135,7 +135,10 @@ def static_integer(
     )
 
 
-def static_choice(default: str, choices: Collection[str]) -> Any:
+def static_choice(
+    default: str = dataclasses.MISSING,  # pyright: ignore[reportArgumentType]
+    choices: Collection[str] = (),
+) -> Any:
     """A static field for a string that must be one of `choices`."""
     return _field(default, metadata={_CHOICES: tuple(choices)}, static=True)
 

@@ -3,5 +3,7 @@ from .discriminator import (
     Discriminator as Discriminator,
     DiscriminatorState as DiscriminatorState,
 )
-from .incremental.reward import Incremental as Incremental
-from .incremental.state import IncrementalState as IncrementalState
+from .incremental.reward import (
+    Incremental as Incremental,
+    IncrementalState as IncrementalState,
+)

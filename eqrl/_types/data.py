@@ -1,6 +1,8 @@
+import math
 from typing import Any, Generic, TypeAlias
 
 import equinox as eqx
+import jax
 from jaxtyping import Array, Bool, Float, Int
 
 from .._types.custom_types import Extras
@@ -68,3 +70,11 @@ Transition.__init__.__doc__ = """**Arguments:**
 
 AnyTransition: TypeAlias = Transition[Any]
 """A transition, or a stack of them, whatever its extras are."""
+
+
+def flatten_batch(batch: AnyTransition) -> AnyTransition:
+    """The same transitions with one leading axis, whatever leading axes they have."""
+    num_axes = batch.timestep.ndim
+    return jax.tree.map(
+        lambda x: x.reshape(math.prod(x.shape[:num_axes]), *x.shape[num_axes:]), batch
+    )

@@ -13,14 +13,14 @@ from jaxtyping import PRNGKeyArray
 
 from eqrl._rewards.incremental.feature_set import (
     FeatureSet,
+    add_points,
+    clear,
     distance_to,
     draw_distinct,
     draw_points,
-    emptied,
     empty_set,
-    enlarged,
-    num_held,
-    with_points,
+    enlarge,
+    num_points,
 )
 
 
@@ -28,7 +28,7 @@ GetKey = Callable[[], PRNGKeyArray]
 SETTINGS = hypothesis.settings(
     max_examples=60, deadline=None, derandomize=True, database=None
 )
-put = jax.jit(with_points)
+put = jax.jit(add_points)
 draw = jax.jit(draw_points, static_argnames="num_samples")
 distances = jax.jit(distance_to, static_argnames=("k", "num_samples"))
 draw_many = jax.jit(
@@ -53,7 +53,7 @@ def set_of(rows: int, *buckets: Sequence[float]) -> FeatureSet:
 
 
 def held_by(points: FeatureSet, bucket: int) -> list[float]:
-    held = int(num_held(points)[bucket])
+    held = int(num_points(points)[bucket])
     return points.features[bucket, :held, 0].tolist()
 
 
@@ -81,11 +81,11 @@ def test_each_bucket_holds_the_last_of_what_it_was_given(
         for index in range(first, len(given[bucket])):
             found = points.features[bucket, index % rows]
             np.testing.assert_array_equal(found, given[bucket][index])
-        assert num_held(points)[bucket] == min(len(given[bucket]), rows)
+        assert num_points(points)[bucket] == min(len(given[bucket]), rows)
 
 
 def test_a_larger_set_goes_on_where_the_smaller_ended() -> None:
-    points = enlarged(set_of(3, [1, 2, 3], [4]), 5)
+    points = enlarge(set_of(3, [1, 2, 3], [4]), 5)
     assert points.features.shape == (2, 5, 1)
     assert held_by(points, 0) == [1, 2, 3] and held_by(points, 1) == [4]
     points = put(points, jnp.full((2, 1, 1), 9.0), jnp.ones((2, 1), bool))
@@ -93,7 +93,7 @@ def test_a_larger_set_goes_on_where_the_smaller_ended() -> None:
 
 
 def test_an_emptied_set_is_as_a_fresh_one() -> None:
-    points = emptied(set_of(3, [1, 2, 3, 4], [5]))
+    points = clear(set_of(3, [1, 2, 3, 4], [5]))
     assert eqx.tree_equal(points, empty_set(2, 3, 1))
 
 

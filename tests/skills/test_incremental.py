@@ -12,7 +12,7 @@ import pytest
 from jaxtyping import Array, PRNGKeyArray
 
 import eqrl
-from eqrl._rewards.incremental.scale import Tally
+from eqrl._rewards.incremental.scale import RunningMean
 
 from .incremental_restated import Restated
 
@@ -373,10 +373,10 @@ def test_updates_without_points_are_no_part_of_the_means(getkey: GetKey) -> None
 
 
 def test_a_mean_over_very_many_updates_is_not_lost_to_rounding() -> None:
-    nothing = Tally(mean=jnp.zeros(()), count=jnp.zeros((), int))
+    nothing = RunningMean(mean=jnp.zeros(()), count=jnp.zeros((), int))
     value, counts = jnp.asarray(0.01), jnp.asarray(True)
-    add = lambda _, tally: tally.add(value, counts)
-    after = jax.jit(lambda tally: lax.fori_loop(0, 1_000_000, add, tally))(nothing)
+    add = lambda _, mean: mean.add(value, counts)
+    after = jax.jit(lambda mean: lax.fori_loop(0, 1_000_000, add, mean))(nothing)
     np.testing.assert_allclose(after.mean, 0.01, rtol=1e-4)
 
 

@@ -1,3 +1,5 @@
+"""Sets of feature vectors, and the distances to their points."""
+
 import equinox as eqx
 import jax
 import jax.lax as lax
@@ -9,9 +11,9 @@ from ...losses import knn_distance
 
 
 class FeatureSet(eqx.Module):
-    """Points in several buckets, of each of which the last so many are held.
+    """A ring buffer of feature vectors for each bucket.
 
-    What the arrays hold beyond `counts` means nothing.
+    Rows that were never written hold no points.
     """
 
     features: Float[Array, "buckets rows descriptor"]
@@ -20,30 +22,63 @@ class FeatureSet(eqx.Module):
 
 FeatureSet.__init__.__doc__ = """**Arguments:**
 
-- `features`: a ring in each bucket.
-- `counts`: how many were ever put into each bucket; the next goes to this row, modulo
-    the number of rows.
+- `features`: one ring per bucket.
+- `counts`: the number of points ever added to each bucket. The next one is written to
+    this row, modulo the number of rows.
 """
 
 
+class Distances(eqx.Module):
+    """Distances of a batch to the past and to the recent features.
+
+    `has_past` and `has_recent` say where there were enough points to measure one.
+    """
+
+    diversity: Float[Array, " batch"]
+    has_past: Bool[Array, " batch"]
+    consistency: Float[Array, " batch"]
+    has_recent: Bool[Array, " batch"]
+
+    def means(self) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """Mean diversity and mean consistency of the measured transitions.
+
+        Without any they are 1 and 0.
+        """
+        return (
+            _masked_mean(self.diversity, self.has_past, 1.0),
+            _masked_mean(self.consistency, self.has_recent, 0.0),
+        )
+
+
+def _masked_mean(
+    values: Float[Array, " batch"], mask: Bool[Array, " batch"], default: float
+) -> Float[Array, ""]:
+    total = jnp.sum(jnp.where(mask, values, 0))
+    count = jnp.sum(mask.astype(values.dtype))
+    return jnp.where(count > 0, total / jnp.maximum(count, 1), default)
+
+
 def empty_set(num_buckets: int, rows: int, size: int) -> FeatureSet:
-    """A set without points, with room for `rows` of them in each bucket."""
+    """An empty set with room for `rows` points of this size in each bucket."""
     return FeatureSet(
         features=jnp.zeros((num_buckets, rows, size)),
         counts=jnp.zeros(num_buckets, int),
     )
 
 
-def emptied(points: FeatureSet) -> FeatureSet:
-    """A set of the same size without points."""
+def clear(points: FeatureSet) -> FeatureSet:
+    """An empty set of the same capacity."""
     return FeatureSet(
         features=jnp.zeros_like(points.features),
         counts=jnp.zeros_like(points.counts),
     )
 
 
-def enlarged(points: FeatureSet, rows: int) -> FeatureSet:
-    """The same points, in a set with room for more; none may have been overwritten."""
+def enlarge(points: FeatureSet, rows: int) -> FeatureSet:
+    """The same points in a set of larger capacity.
+
+    The rings must not have wrapped: their next row would be a wrong one.
+    """
     missing = rows - points.features.shape[1]
     if missing == 0:
         return points
@@ -51,24 +86,25 @@ def enlarged(points: FeatureSet, rows: int) -> FeatureSet:
     return FeatureSet(features=jnp.pad(points.features, padding), counts=points.counts)
 
 
-def num_held(points: FeatureSet) -> Int[Array, " buckets"]:
+def num_points(points: FeatureSet) -> Int[Array, " buckets"]:
+    """The number of points that each bucket holds."""
     return jnp.minimum(points.counts, points.features.shape[1])
 
 
-def with_points(
+def add_points(
     points: FeatureSet,
     features: Float[Array, "buckets new descriptor"],
     keep: Bool[Array, "buckets new"],
 ) -> FeatureSet:
-    """Puts in those features for which `keep` is true, over the oldest."""
+    """Adds the features for which `keep` is true, overwriting the oldest points."""
     rows = points.features.shape[1]
-    # One that later ones of this call would overwrite is not written at all: the order
-    # of writes to one place is not defined.
+    # A scatter to the same row twice has no defined order, so points that later ones of
+    # this call would overwrite are not written at all.
     counts = points.counts + jnp.sum(keep, axis=1)
     position = points.counts[:, None] + jnp.cumsum(keep, axis=1) - 1
     written = keep & (position >= counts[:, None] - rows)
-    nowhere = rows
-    row = jnp.where(written, position % rows, nowhere)
+    out_of_bounds = rows
+    row = jnp.where(written, position % rows, out_of_bounds)
 
     def write(
         old: Float[Array, "rows descriptor"],
@@ -91,12 +127,12 @@ def distance_to(
     num_samples: int,
     key: PRNGKeyArray,
 ) -> tuple[Float[Array, " batch"], Bool[Array, " batch"]]:
-    """From features to the k-th nearest of points drawn from their buckets.
+    """Distances to the k-th nearest of a sample of points from the same bucket.
 
     **Returns:**
 
-    The distances, and whether there are k points at all, without which they mean
-    nothing.
+    The distances, and a mask that is false where the bucket has fewer than k points;
+    the distance is meaningless there.
     """
     num_buckets, rows, _ = points.features.shape
     if rows < k:
@@ -110,20 +146,20 @@ def distance_to(
                 feature[None], drawn[bucket], k=k, mask=mask[bucket]
             )[0]
         )(features, bucket)
-    return distance, num_held(points)[bucket] >= k
+    return distance, num_points(points)[bucket] >= k
 
 
 def draw_points(
     points: FeatureSet, num_samples: int, *, key: PRNGKeyArray
 ) -> tuple[Float[Array, "buckets samples descriptor"], Bool[Array, "buckets samples"]]:
-    """Draws points of each bucket, without replacement.
+    """Draws points of each bucket without replacement.
 
     **Returns:**
 
-    The points, and a mask that is false where a bucket holds fewer.
+    The points, and a mask that is false beyond the number of points of a bucket.
     """
     num_buckets, rows, _ = points.features.shape
-    held = num_held(points)
+    held = num_points(points)
     if rows <= num_samples:
         return points.features, jnp.arange(rows)[None] < held[:, None]
 
@@ -141,19 +177,20 @@ def draw_points(
 def draw_distinct(
     count: Int[Array, ""], most: int, num_samples: int, *, key: PRNGKeyArray
 ) -> Int[Array, " samples"]:
-    """Draws distinct numbers below `count`, all sets of them equally likely.
+    """Draws distinct integers below `count`; all sets of them are equally likely.
 
-    Where `count` is less than `num_samples`, the first `count` are all there are.
+    If `count <= num_samples`, the first `count` elements are all of them.
 
     **Arguments:**
 
     - `count`: at most `most`.
+    - `most`: static upper bound of `count`.
     - `num_samples`: less than `most`.
     - `key`: for the draw.
     """
-    # Numbers are drawn with replacement until enough of them are distinct. No number is
-    # treated otherwise than another, so neither is any set of them. It costs far less
-    # than to sort a key for each of `most` numbers.
+    # Rejection sampling: draw with replacement until enough integers are distinct. It
+    # treats all integers alike, so all sets are equally likely, and it is much cheaper
+    # than a random permutation, which sorts `most` keys.
     order = jnp.arange(2 * num_samples)
 
     def is_missing(carry: tuple[Array, Array, Array]) -> Bool[Array, ""]:
@@ -172,11 +209,9 @@ def draw_distinct(
         chosen = chosen.at[place].set(candidates, mode="drop")
         return chosen, jnp.minimum(jnp.sum(distinct), num_samples), turn + 1
 
-    all_there_are = jnp.arange(num_samples)
-    is_all = count <= num_samples
+    # With too few integers to choose from, the loop must not run: it would never end.
+    num_chosen = jnp.where(count <= num_samples, num_samples, 0)
     chosen, _, _ = lax.while_loop(
-        is_missing,
-        draw,
-        (all_there_are, jnp.where(is_all, num_samples, 0), jnp.zeros((), int)),
+        is_missing, draw, (jnp.arange(num_samples), num_chosen, jnp.zeros((), int))
     )
     return chosen

@@ -10,18 +10,18 @@ Replay = Literal["keep", "half", "clear"]
 
 @dataclasses.dataclass(frozen=True)
 class IncrementalMode:
-    """One reading of how skills are learnt one after another.
+    """Settings of one variant of DISk.
 
-    - `k`: which of the nearest neighbors counts.
-    - `feature`: what the sets hold of a transition.
-    - `per_timestep`: whether a transition is compared with others of its timestep only.
-    - `normalization`: how the two distances are made commensurable.
-    - `num_recent_episodes`: what the set of recent features holds, in episodes.
-    - `clear_recent`: whether it begins empty with each skill.
-    - `recollect`: whether all skills are rolled out again before the next begins, or
-        the newest is added to what was collected before.
-    - `include_newest`: whether the skill that was learnt last is among them.
-    - `replay`: what of the replay the next skill is given.
+    - `k`: the distance is to the k-th nearest neighbor.
+    - `feature`: the feature of a transition.
+    - `per_timestep`: whether a transition is compared with those of its timestep only.
+    - `normalization`: of the two distances.
+    - `num_recent_episodes`: capacity of the set of recent features, in episodes.
+    - `clear_recent`: whether each skill begins with an empty set of recent features.
+    - `recollect`: whether all skills are rolled out again before the next one begins;
+        otherwise only the newest is, and is added to the past features.
+    - `include_newest`: whether the skill learned last is among them.
+    - `replay`: the part of the replay that the next skill inherits.
     """
 
     k: int

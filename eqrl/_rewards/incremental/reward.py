@@ -1,4 +1,3 @@
-import math
 from typing import Any, get_args
 
 import equinox as eqx
@@ -8,9 +7,16 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from ..._pytree.fields import check_choice, check_integer, check_range, hyperparameter
+from ..._pytree.fields import (
+    check_choice,
+    check_fields,
+    check_integer,
+    hyperparameter,
+    static_choice,
+    static_integer,
+)
 from ..._types.custom_types import FloatLike, Metrics
-from ..._types.data import EnvSpec, Transition
+from ..._types.data import EnvSpec, Transition, flatten_batch
 from ..base import AbstractReward
 from ..descriptor import (
     StateDescriptor,
@@ -18,12 +24,13 @@ from ..descriptor import (
     describe,
     descriptor_size,
 )
-from .distances import Distances
 from .feature_set import (
+    Distances,
+    FeatureSet,
+    add_points,
+    clear,
     distance_to,
-    emptied,
     empty_set,
-    with_points,
 )
 from .mode import (
     MODES,
@@ -32,34 +39,49 @@ from .mode import (
     ModeName,
     Normalization,
 )
-from .scale import factors, first_scale, next_scale, tallied
-from .state import IncrementalState
+from .scale import Scale, factors, first_scale, next_scale, update_scale
 
 
-# Transitions of a batch from which the mean distances are taken.
-_NUM_TALLIED = 32
+# The first transitions of a batch, from which the mean distances are computed.
+_NUM_MEASURED = 32
+
+
+class IncrementalState(eqx.Module):
+    """What `Incremental` knows of the earlier skills and of the current one."""
+
+    past: FeatureSet
+    recent: FeatureSet
+    scale: Scale
+
+
+IncrementalState.__init__.__doc__ = """**Arguments:**
+
+- `past`: features of earlier skills.
+- `recent`: features of the newest transitions.
+- `scale`: means of the distances, by which they are normalized.
+"""
 
 
 class Incremental(AbstractReward[IncrementalState]):
-    """The reward of DISk: to do what no earlier skill did, again and again.
+    """The reward of DISk: behave consistently, and unlike any earlier skill.
 
-    It is `beta * diversity - alpha * consistency`: the distance of a transition's
-    feature to the k-th nearest of those that earlier skills left, which
-    `eqrl.learn_skills` collects, less the distance to the k-th nearest of those of the
-    last transitions. While there are fewer than k of the former, as for a first skill,
-    diversity is 1: where episodes can terminate, that is a reward for living on. While
-    there are fewer than k of the latter, consistency is 0.
+    The reward of a transition is `beta * diversity - alpha * consistency`. Diversity is
+    the distance of its feature to the k-th nearest past feature: those of earlier
+    skills, which `eqrl.learn_skills` collects. Consistency is the distance to the k-th
+    nearest recent feature: those of the newest transitions. With fewer than k past
+    features, as for the first skill, diversity is 1; if episodes can terminate, that
+    rewards survival. With fewer than k recent features, consistency is 0.
 
-    Each distance is divided by its mean over the previous skill, or, where that is not
+    Each distance is divided by its mean over the previous skill or, if that is not
     known, over the batch. The divisor is at least a hundredth of the batch's mean.
 
-    Differences from the paper's released code: time limits are not ends; the set of
-    past features includes the newest skill; the divisors are means of the distances
+    Differences from the paper's released code: time limits do not terminate; the past
+    features include those of the newest skill; the divisors are means of the distances
     themselves and of the previous skill only; no temperature turns consistency into
-    dispersion within a skill. `mode="released"` does as the code does in the last
-    three, up to this: `"released"` normalization takes its means from 32 transitions of
-    a batch, at every 10,000th update rather than environment step, and is guarded
-    against dividing by zero.
+    dispersion within a skill. `mode="released"` follows the code in the last three,
+    with these exceptions: `"released"` normalization computes its means from 32
+    transitions of a batch, at every 10,000th update rather than environment step, and
+    never divides by zero.
 
     ??? cite "Reference"
 
@@ -73,15 +95,15 @@ class Incremental(AbstractReward[IncrementalState]):
         ```
     """
 
-    mode: ModeName = eqx.field(static=True)
-    k: int = eqx.field(static=True)
-    num_samples: int = eqx.field(static=True)
-    feature: Feature = eqx.field(static=True)
-    normalization: Normalization = eqx.field(static=True)
+    mode: ModeName = static_choice(choices=MODES)
+    k: int = static_integer(least=1)
+    num_samples: int = static_integer(least=1)
+    feature: Feature = static_choice(choices=get_args(Feature))
+    normalization: Normalization = static_choice(choices=get_args(Normalization))
     per_timestep: bool = eqx.field(static=True)
     descriptor: StateDescriptor = eqx.field(static=True)
     recent_capacity: int | None = eqx.field(static=True)
-    past_capacity: int = eqx.field(static=True)
+    past_capacity: int = static_integer(least=0)
     alpha: FloatLike = hyperparameter()
     beta: FloatLike = hyperparameter()
 
@@ -104,27 +126,28 @@ class Incremental(AbstractReward[IncrementalState]):
 
         - `alpha`: weight of consistency.
         - `beta`: weight of diversity.
-        - `mode`: decides what is left out of `k`, `feature`, `normalization` and
-            `per_timestep`, and how `eqrl.learn_skills` goes on from skill to skill:
-            `"paper"`, `"pseudocode"` or `"released"`.
-        - `k`: which of the nearest neighbors counts, at least 1.
-        - `num_samples`: points of each set that a batch is compared with, drawn afresh
-            for each, without replacement; all of them where there are fewer.
+        - `mode`: `"paper"`, `"pseudocode"` or `"released"`: the defaults of `k`,
+            `feature`, `normalization` and `per_timestep`, and what `eqrl.learn_skills`
+            does between two skills.
+        - `k`: the distance is to the k-th nearest neighbor; at least 1.
+        - `num_samples`: number of points of each set that a batch is compared with,
+            drawn anew for each batch without replacement; all of them if the set has
+            fewer.
         - `feature`: `"delta"`, the change of the descriptor; or `"next_state"`, the
             descriptor of the state reached.
-        - `normalization`: `"previous_skill_mean"`; `"batch_mean"`, by which both terms
-            always have the mean of their weights; `"none"`; or `"released"`.
-        - `per_timestep`: whether a transition is compared only with those that were as
-            far into their episodes.
-        - `descriptor`: what is seen of a state: `"state_descriptor"`, as the
-            environment describes behavior; `"observation"`, in full; or a function of
-            one observation.
-        - `recent_capacity`: recent features that are held, with `per_timestep` for each
-            timestep; `None` takes as many as the mode says, in `"paper"` those of an
-            episode at the time limit.
-        - `past_capacity`: past features that there is room for, likewise;
-            `eqrl.learn_skills` sees to it.
+        - `normalization`: `"previous_skill_mean"`; `"batch_mean"`, with which the mean
+            of each term over a batch is its weight; `"none"`; or `"released"`.
+        - `per_timestep`: whether a transition is compared only with those of the same
+            timestep of their episodes.
+        - `descriptor`: what describes a state: `"state_descriptor"`, that of the
+            environment; `"observation"`; or a function of one observation.
+        - `recent_capacity`: capacity of the set of recent features, with `per_timestep`
+            for each timestep. `None` takes that of the mode, in `"paper"` the length of
+            an episode at the time limit.
+        - `past_capacity`: capacity of the set of past features, likewise.
+            `eqrl.learn_skills` sets it.
         """
+        # `check_fields` would come after the defaults of the mode are looked up.
         check_choice("mode", mode, MODES)
         preset = MODES[mode]
         self.alpha = alpha
@@ -144,20 +167,15 @@ class Incremental(AbstractReward[IncrementalState]):
         self.past_capacity = past_capacity
 
     def __check_init__(self) -> None:
-        check_range("alpha", self.alpha)
-        check_range("beta", self.beta)
-        check_integer("k", self.k, least=1)
-        _check_room("num_samples", self.num_samples, self.k)
-        if self.recent_capacity is not None:
-            _check_room("recent_capacity", self.recent_capacity, self.k)
-        check_integer("past_capacity", self.past_capacity, least=0)
+        check_fields(self)
         check_descriptor(self.descriptor)
-        check_choice("feature", self.feature, get_args(Feature))
-        check_choice("normalization", self.normalization, get_args(Normalization))
+        _check_capacity("num_samples", self.num_samples, self.k)
+        if self.recent_capacity is not None:
+            _check_capacity("recent_capacity", self.recent_capacity, self.k)
 
     @property
     def preset(self) -> IncrementalMode:
-        """What the mode says."""
+        """The settings of the mode."""
         return MODES[self.mode]
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> IncrementalState:
@@ -183,7 +201,7 @@ class Incremental(AbstractReward[IncrementalState]):
         return eqx.tree_at(
             lambda state: state.recent,
             state,
-            with_points(state.recent, features, keep),
+            add_points(state.recent, features, keep),
         )
 
     def reward(
@@ -196,18 +214,18 @@ class Incremental(AbstractReward[IncrementalState]):
     ) -> Float[Array, "*batch"]:
         del step
         diversity, consistency = self._terms(
-            state, self._distances(state, _flat(batch), key=key)
+            state, self._distances(state, flatten_batch(batch), key=key)
         )
         return lax.stop_gradient(diversity + consistency).reshape(batch.timestep.shape)
 
     def update(
         self, state: IncrementalState, batch: Transition[Any], *, key: PRNGKeyArray
     ) -> tuple[IncrementalState, Metrics]:
-        rows = jax.tree.map(lambda x: x[:_NUM_TALLIED], _flat(batch))
+        rows = jax.tree.map(lambda x: x[:_NUM_MEASURED], flatten_batch(batch))
         distances = self._distances(state, rows, key=key)
         diversity, consistency = distances.means()
         terms = self._terms(state, distances)
-        scale = tallied(
+        scale = update_scale(
             state.scale,
             diversity=diversity,
             consistency=consistency,
@@ -220,13 +238,13 @@ class Incremental(AbstractReward[IncrementalState]):
         return state, {"diversity": diversity, "consistency": consistency}
 
     def num_buckets(self, spec: EnvSpec) -> int:
-        """How many parts the sets have of which each is compared with itself only."""
+        """The number of buckets of each set: one, or one for each timestep."""
         return _max_steps(spec, "`per_timestep`") if self.per_timestep else 1
 
     def features(
         self, transitions: Transition[Any]
     ) -> Float[Array, "*batch descriptor"]:
-        """What the sets hold of transitions, with any leading axes."""
+        """Features of transitions with any leading axes."""
         reached = self.descriptors(transitions)
         if self.feature == "next_state":
             return reached
@@ -238,7 +256,7 @@ class Incremental(AbstractReward[IncrementalState]):
     def descriptors(
         self, transitions: Transition[Any]
     ) -> Float[Array, "*batch descriptor"]:
-        """What is seen of the states that transitions, with any axes, reached."""
+        """Descriptors of the states reached, with any leading axes."""
         return describe(
             self.descriptor,
             transitions.next_observation,
@@ -246,8 +264,8 @@ class Incremental(AbstractReward[IncrementalState]):
         )
 
     def without_past(self, state: IncrementalState) -> IncrementalState:
-        """The set of past features emptied."""
-        return eqx.tree_at(lambda state: state.past, state, emptied(state.past))
+        """Removes all past features."""
+        return eqx.tree_at(lambda state: state.past, state, clear(state.past))
 
     def with_past(
         self,
@@ -255,25 +273,28 @@ class Incremental(AbstractReward[IncrementalState]):
         transitions: Transition[Any],
         mask: Bool[Array, "episodes time"],
     ) -> IncrementalState:
-        """Adds what a skill did, as `eqrl.rollout` gives it, to the past features."""
+        """Adds the features of a skill's episodes to the past.
+
+        `transitions` and `mask` are as `eqrl.rollout` returns them.
+        """
         features = self.features(transitions)
         if self.per_timestep:
             features, mask = jnp.swapaxes(features, 0, 1), jnp.swapaxes(mask, 0, 1)
         else:
             features = features.reshape(1, -1, features.shape[-1])
             mask = mask.reshape(1, -1)
-        past = with_points(state.past, features, mask)
+        past = add_points(state.past, features, mask)
         return eqx.tree_at(lambda state: state.past, state, past)
 
     def begin_skill(
         self, state: IncrementalState, *, num_updates: FloatLike
     ) -> IncrementalState:
-        """What is known as a further skill begins.
+        """The state at the beginning of the next skill.
 
         **Arguments:**
 
-        - `state`: as the skill before ended.
-        - `num_updates`: how many the skill will have, as if there were no warm-up.
+        - `state`: at the end of the previous skill.
+        - `num_updates`: of the next skill, as if there were no warm-up.
         """
         scale = next_scale(
             state.scale,
@@ -281,7 +302,7 @@ class Incremental(AbstractReward[IncrementalState]):
             beta=self.beta,
             expected_calls=num_updates,
         )
-        recent = emptied(state.recent) if self.preset.clear_recent else state.recent
+        recent = clear(state.recent) if self.preset.clear_recent else state.recent
         return IncrementalState(past=state.past, recent=recent, scale=scale)
 
     def _recent_rows(self, spec: EnvSpec) -> int:
@@ -291,7 +312,7 @@ class Incremental(AbstractReward[IncrementalState]):
         rows = episodes
         if not self.per_timestep:
             rows = episodes * _max_steps(spec, "`recent_capacity=None`")
-        # Fewer could never give a distance.
+        # With fewer than k rows no distance could ever be measured.
         return max(rows, self.k)
 
     def _bucket(
@@ -333,11 +354,11 @@ class Incremental(AbstractReward[IncrementalState]):
     def _terms(
         self, state: IncrementalState, distances: Distances
     ) -> tuple[Float[Array, " batch"], Float[Array, " batch"]]:
-        """What diversity and consistency add to the reward."""
+        """The two terms of the reward, with their signs."""
         diversity_factor, consistency_factor = factors(
             state.scale, self.normalization, *distances.means()
         )
-        # An empty past is worth the same whatever it is measured in.
+        # Without a past diversity is 1 in any normalization.
         diversity = jnp.where(
             distances.has_past | (self.normalization == "released"),
             diversity_factor * distances.diversity,
@@ -347,7 +368,7 @@ class Incremental(AbstractReward[IncrementalState]):
         return self.beta * diversity, -self.alpha * consistency
 
 
-def _check_room(name: str, value: Any, k: int) -> None:
+def _check_capacity(name: str, value: Any, k: int) -> None:
     check_integer(name, value, least=1)
     if value < k:
         raise ValueError(
@@ -363,14 +384,3 @@ def _max_steps(spec: EnvSpec, what: str) -> int:
             "limit (`spec.max_steps` is None); put an `eqrl.envs.TimeLimit` around it."
         )
     return spec.max_steps
-
-
-def _flat(batch: Transition[Any]) -> Transition[Any]:
-    """With one leading axis, whatever the batch has; extras are left out."""
-    num_axes = batch.timestep.ndim
-    batch = eqx.tree_at(
-        lambda batch: batch.extras, batch, None, is_leaf=lambda x: x is None
-    )
-    return jax.tree.map(
-        lambda x: x.reshape(math.prod(x.shape[:num_axes]), *x.shape[num_axes:]), batch
-    )

@@ -1,4 +1,4 @@
-"""How the distances to past and to recent features are made commensurable."""
+"""Normalization of the two distances."""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -8,67 +8,68 @@ from ..._types.custom_types import FloatLike
 from .mode import Normalization
 
 
-# Of the mean of a batch; what a distance is divided by is no less, so that a skill
-# that was all but perfectly consistent does not make all of the next one's reward.
-_LEAST_SHARE = 0.01
+# A divisor is at least this fraction of the batch's mean. Otherwise the consistency of
+# a skill that follows a nearly deterministic one would outweigh everything else.
+_LEAST_FRACTION = 0.01
+# Updates between two values of the released code's running means.
 _LOG_PERIOD = 10_000
 
 
-class Tally(eqx.Module):
-    """A mean, 0 where nothing was counted, and of how many."""
+class RunningMean(eqx.Module):
+    """A mean and its count; 0 when empty."""
 
     mean: Float[Array, ""]
     count: Int[Array, ""]
 
-    def add(self, value: Float[Array, ""], counts: Bool[Array, ""]) -> "Tally":
-        count = self.count + counts.astype(int)
-        # A sum of millions of values would lose each further one to rounding.
+    def add(self, value: Float[Array, ""], where: Bool[Array, ""]) -> "RunningMean":
+        count = self.count + where.astype(int)
+        # In float32 a sum over millions of values would absorb further ones.
         change = (value - self.mean) / jnp.maximum(count, 1).astype(value.dtype)
-        return Tally(mean=self.mean + jnp.where(counts, change, 0), count=count)
+        return RunningMean(mean=self.mean + jnp.where(where, change, 0), count=count)
 
 
 class Scale(eqx.Module):
-    """What is known of the sizes of both distances."""
+    """Running means of both distances, from which their divisors are computed."""
 
     previous_diversity: Float[Array, ""]
     previous_consistency: Float[Array, ""]
-    diversity: Tally
-    consistency: Tally
+    diversity: RunningMean
+    consistency: RunningMean
     calls: Int[Array, ""]
     expected_calls: Float[Array, ""]
     all_calls: Int[Array, ""]
-    logged_diversity: Tally
-    logged_consistency: Tally
+    logged_diversity: RunningMean
+    logged_consistency: RunningMean
     diversity_factor: Float[Array, ""]
     consistency_factor: Float[Array, ""]
 
 
 Scale.__init__.__doc__ = """**Arguments:**
 
-- `previous_diversity`, `previous_consistency`: means over the previous skill; 0 where
-    there was nothing to average.
-- `diversity`, `consistency`: the same of this skill so far.
-- `calls`: updates in this skill so far.
-- `expected_calls`: updates it will have; 0 for the first skill.
-- `all_calls`: updates in all skills.
-- `logged_diversity`, `logged_consistency`: of weighted, signed terms, of some updates
-    of all skills.
-- `diversity_factor`, `consistency_factor`: what `"released"` multiplies by.
+- `previous_diversity`, `previous_consistency`: mean distances over the previous skill;
+    0 if none was measured.
+- `diversity`, `consistency`: mean distances over the current skill so far.
+- `calls`: updates of the current skill so far.
+- `expected_calls`: updates the current skill will have; 0 for the first skill.
+- `all_calls`: updates of all skills.
+- `logged_diversity`, `logged_consistency`: means of the weighted, signed terms of the
+    reward, over every 10,000th update of all skills.
+- `diversity_factor`, `consistency_factor`: the factors of `"released"`.
 """
 
 
 def first_scale() -> Scale:
-    """Of a first skill."""
+    """The scale at the beginning of the first skill."""
     return Scale(
         previous_diversity=jnp.zeros(()),
         previous_consistency=jnp.zeros(()),
-        diversity=_no_tally(),
-        consistency=_no_tally(),
+        diversity=_empty_mean(),
+        consistency=_empty_mean(),
         calls=jnp.zeros((), int),
         expected_calls=jnp.zeros(()),
         all_calls=jnp.zeros((), int),
-        logged_diversity=_no_tally(),
-        logged_consistency=_no_tally(),
+        logged_diversity=_empty_mean(),
+        logged_consistency=_empty_mean(),
         diversity_factor=jnp.ones(()),
         consistency_factor=jnp.ones(()),
     )
@@ -77,14 +78,14 @@ def first_scale() -> Scale:
 def next_scale(
     scale: Scale, *, alpha: FloatLike, beta: FloatLike, expected_calls: FloatLike
 ) -> Scale:
-    """Of the skill after this one."""
+    """The scale at the beginning of the next skill."""
     logged_diversity = _or_one(scale.logged_diversity)
     logged_consistency = _or_one(scale.logged_consistency)
     return Scale(
         previous_diversity=scale.diversity.mean,
         previous_consistency=scale.consistency.mean,
-        diversity=_no_tally(),
-        consistency=_no_tally(),
+        diversity=_empty_mean(),
+        consistency=_empty_mean(),
         calls=jnp.zeros((), int),
         expected_calls=jnp.asarray(expected_calls, dtype=jnp.result_type(float)),
         all_calls=scale.all_calls,
@@ -101,11 +102,16 @@ def factors(
     diversity: Float[Array, ""],
     consistency: Float[Array, ""],
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """What the distances to past and to recent features are multiplied by.
+    """Factors of the distances to past and to recent features.
 
-    They are given as their means over the batch.
+    **Arguments:**
 
-    `"released"` gives the second a sign that changes within a skill.
+    - `scale`, `normalization`: which factors.
+    - `diversity`, `consistency`: mean distances of the batch.
+
+    **Returns:**
+
+    Both factors. With `"released"` the second changes its sign within a skill.
     """
     if normalization == "none":
         return jnp.ones(()), jnp.ones(())
@@ -124,7 +130,7 @@ def factors(
     )
 
 
-def tallied(
+def update_scale(
     scale: Scale,
     *,
     diversity: Float[Array, ""],
@@ -134,13 +140,14 @@ def tallied(
     diversity_term: Float[Array, ""],
     consistency_term: Float[Array, ""],
 ) -> Scale:
-    """After one update, of which these are means over the batch.
+    """The scale after one update.
 
     **Arguments:**
 
-    - `diversity`, `consistency`: distances.
-    - `has_past`, `has_recent`: whether there was a distance to take.
-    - `diversity_term`, `consistency_term`: what was added to the reward.
+    - `scale`: before the update.
+    - `diversity`, `consistency`: mean distances of the batch.
+    - `has_past`, `has_recent`: whether any distance was measured.
+    - `diversity_term`, `consistency_term`: mean terms of the reward.
     """
     is_logged = (scale.all_calls + 1) % _LOG_PERIOD == 0
     return Scale(
@@ -158,20 +165,21 @@ def tallied(
     )
 
 
-def _no_tally() -> Tally:
-    return Tally(mean=jnp.zeros(()), count=jnp.zeros((), int))
+def _empty_mean() -> RunningMean:
+    return RunningMean(mean=jnp.zeros(()), count=jnp.zeros((), int))
 
 
-def _or_one(tally: Tally) -> Tally:
-    """With a 1 where there is nothing, which stays in it, as in the released code."""
-    is_empty = tally.count == 0
-    return Tally(
-        mean=jnp.where(is_empty, 1, tally.mean),
-        count=jnp.where(is_empty, 1, tally.count),
+def _or_one(mean: RunningMean) -> RunningMean:
+    """Counts a value of 1 if empty; it stays counted, as in the released code."""
+    is_empty = mean.count == 0
+    return RunningMean(
+        mean=jnp.where(is_empty, 1, mean.mean),
+        count=jnp.where(is_empty, 1, mean.count),
     )
 
 
 def _inverse(value: Float[Array, ""]) -> Float[Array, ""]:
+    """`1 / value`, with `abs(value)` at least the machine epsilon."""
     least = jnp.finfo(value.dtype).eps
     size = jnp.maximum(jnp.abs(value), least)
     return jnp.where(value < 0, -1, 1) / size
@@ -180,5 +188,5 @@ def _inverse(value: Float[Array, ""]) -> Float[Array, ""]:
 def _inverse_of_previous(
     previous: Float[Array, ""], batch: Float[Array, ""]
 ) -> Float[Array, ""]:
-    mean = jnp.maximum(previous, _LEAST_SHARE * batch)
+    mean = jnp.maximum(previous, _LEAST_FRACTION * batch)
     return _inverse(jnp.where(previous > 0, mean, batch))
