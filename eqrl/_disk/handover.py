@@ -1,4 +1,4 @@
-"""What happens between one skill and the next."""
+"""Resets agent, replay and reward between skills."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._agents import Intrinsic, IntrinsicState
+from .._agents import IntrinsicState
 from .._interaction.actors import start
 from .._interaction.evaluate import rollout
 from .._pytree.stack import take_element
@@ -16,15 +16,15 @@ from .._pytree.tree import tree_where
 from .._rewards import IncrementalState
 from .._rewards.incremental.mode import Replay
 from .._training.replay import Counts, ReplayBuffer, ReplayState
-from .._training.trainer import Trainer, TrainerState
-from ..envs import AbstractEnv
-from .checks import incremental_of
+from .._training.trainer import AnyTrainerState, Trainer, TrainerState
+from ..envs._base import AnyEnv
+from .library import Task
 
 
 @eqx.filter_jit
 def collect(
-    agent: Intrinsic[Any, Any, Any, Any],
-    env: AbstractEnv[Any],
+    task: Task,
+    env: AnyEnv,
     states: Any,
     reward_state: IncrementalState,
     *,
@@ -32,62 +32,61 @@ def collect(
     num_episodes: int,
     key: PRNGKeyArray,
 ) -> tuple[IncrementalState, Int[Array, ""]]:
-    """Adds what one skill of a stack does to the past.
+    """Rolls out one skill of a stack and adds its features to the past.
 
     **Returns:**
 
-    What the reward knows then, and how many environment steps that took.
+    The state of the reward, and the number of environment steps.
     """
     transitions, mask = rollout(
-        agent.agent,
+        task.agent.agent,
         take_element(states, index),
         env,
         num_episodes=num_episodes,
         key=key,
     )
-    reward = incremental_of(agent)
-    return reward.with_past(reward_state, transitions, mask), jnp.sum(mask)
+    return task.reward.with_past(reward_state, transitions, mask), jnp.sum(mask)
 
 
 @eqx.filter_jit(donate="all-except-first")
 def begin_skill(
-    kept: tuple[
-        Trainer,
-        Intrinsic[Any, Any, Any, Any],
-        AbstractEnv[Any],
-        Replay,
-        Float[Array, ""],
-        PRNGKeyArray,
-    ],
-    state: TrainerState[Any, Any, Any, Any],
+    kept: tuple[Task, AnyEnv, Trainer, Replay, Float[Array, ""], PRNGKeyArray],
+    state: AnyTrainerState,
     counts: Counts,
-) -> tuple[TrainerState[Any, Any, Any, Any], Counts]:
-    """A fresh agent with what the reward knows and what of the replay is kept.
+) -> tuple[AnyTrainerState, Counts]:
+    """The training state at the beginning of the next skill.
+
+    The agent starts afresh. The reward keeps the past, the replay what it should.
 
     **Arguments:**
 
-    - `kept`: trainer, agent, environment, what to keep of the replay, how many updates
-        the skill will have, and a key.
-    - `state`, `counts`: as the skill before ended. They are donated.
+    - `kept`: task, environment, trainer, what to keep of the replay, the number of
+        updates that the skill will have, and a key.
+    - `state`, `counts`: at the end of the previous skill. They are donated.
     """
-    trainer, agent, env, replay, num_updates, key = kept
+    task, env, trainer, replay, num_updates, key = kept
     agent_key, start_key = jr.split(key)
-    reward = incremental_of(agent)
-    fresh = agent.init(env.spec, key=agent_key)
+    fresh = task.agent.init(env.spec, key=agent_key)
     agent_state = IntrinsicState(
         agent=fresh.agent,
-        reward=reward.begin_skill(state.agent.reward, num_updates=num_updates),
+        reward=task.reward.begin_skill(state.agent.reward, num_updates=num_updates),
     )
-    data, counts = _kept_replay(_cut(state.replay, counts), counts, replay)
-    actors = start(agent, agent_state, env, num_envs=trainer.num_envs, key=start_key)
+    data = truncate_last_row(state.replay, counts)
+    data, counts = keep_replay(data, counts, replay)
+    actors = start(
+        task.agent, agent_state, env, num_envs=trainer.num_envs, key=start_key
+    )
     state = TrainerState(
         agent=agent_state, actors=actors, replay=data, failed=jnp.array(False)
     )
     return state, counts
 
 
-def _cut(replay: ReplayState[Any], counts: Counts) -> ReplayState[Any]:
-    """Marks where environments are about to be restarted in mid-episode."""
+def truncate_last_row(replay: ReplayState[Any], counts: Counts) -> ReplayState[Any]:
+    """Marks the newest row as truncated unless it is terminated.
+
+    The environments are about to be reset, so no window may reach across.
+    """
     data = replay.data
     written = counts.rows_kept + counts.rows_written
     row = (written - 1) % data.timestep.shape[1]
@@ -96,11 +95,12 @@ def _cut(replay: ReplayState[Any], counts: Counts) -> ReplayState[Any]:
     return tree_where(written > 0, cut, replay)
 
 
-def _kept_replay(
-    replay: ReplayState[Any], counts: Counts, kind: Replay
+def keep_replay(
+    replay: ReplayState[Any], counts: Counts, kept: Replay
 ) -> tuple[ReplayState[Any], Counts]:
+    """Keeps all rows, the newest half of them, or none."""
     rows = jax.tree.leaves(replay.data)[0].shape[1]
     filled = jnp.minimum(counts.rows_kept + counts.rows_written, rows)
     num_rows = {"keep": filled, "half": filled // 2, "clear": jnp.zeros_like(filled)}
     buffer = ReplayBuffer(capacity=rows, batch_size=1)
-    return buffer.keep_newest(replay, counts, num_rows=num_rows[kind])
+    return buffer.keep_newest(replay, counts, num_rows=num_rows[kept])

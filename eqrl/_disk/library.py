@@ -1,20 +1,40 @@
+"""A library of skills, and the run of `learn_skills` that adds to it."""
+
+import dataclasses
 from typing import Any, Generic
 
 import equinox as eqx
-from jaxtyping import Array, Int
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Int, PRNGKeyArray
 
 from .._agents import AbstractAgent, Intrinsic
-from .._pytree.stack import take_element
+from .._agents.base import AnyAgent
+from .._agents.wrappers.intrinsic import AnyIntrinsic
+from .._pytree.stack import (
+    empty_stack,
+    enlarge_stack,
+    put_element,
+    stack_size,
+    take_element,
+)
+from .._pytree.tree import check_same_shapes
+from .._rewards import Incremental
+from .._rewards.incremental.feature_set import enlarge
+from .._training.jit import jit_init
 from .._training.replay import Counts
-from .._training.solution import History
-from .._training.trainer import TrainerState
+from .._training.solution import AnySolution, History, Solution
+from .._training.trainer import AnyTrainerState, Trainer
 from .._types.custom_types import State
+from ..envs._base import AnyEnv
 
 
 class SkillTraining(eqx.Module):
-    """All that is needed to go on with the skill that is learnt, or with a next one."""
+    """The training state of one skill, from which `eqrl.learn_skills` resumes."""
 
-    trainer_state: TrainerState[Any, Any, Any, Any]
+    trainer_state: AnyTrainerState
     counts: Counts
     skill: Int[Array, ""]
     earlier_steps: Int[Array, ""]
@@ -25,17 +45,18 @@ class SkillTraining(eqx.Module):
 SkillTraining.__init__.__doc__ = """**Arguments:**
 
 - `trainer_state`: agent, environments and replay.
-- `counts`: how far the skill is.
-- `skill`: which one it is, from 0. Once it is learnt it is in the library, and this is
-    less than the library's count.
-- `earlier_steps`: environment steps of training of the skills before.
-- `collected_steps`: environment steps in which skills were rolled out again.
-- `world`: how often the environment had changed when they were rolled out last.
+- `counts`: progress counters of the skill.
+- `skill`: index of the skill, from 0. Once it is learned it is part of the library,
+    and this is less than the library's count.
+- `earlier_steps`: environment steps of training of all earlier skills.
+- `collected_steps`: environment steps of all rollouts of learned skills.
+- `world`: index of the environment in which they were rolled out last: the number of
+    changes before it.
 """
 
 
 class Skills(eqx.Module, Generic[State]):
-    """Skills that were learnt one after another, and how to go on learning.
+    """A library of skills learned one after another, and their training state.
 
     `eqrl.pick_skill` takes one out.
     """
@@ -48,14 +69,179 @@ class Skills(eqx.Module, Generic[State]):
 
 Skills.__init__.__doc__ = """**Arguments:**
 
-- `states`: what was learnt, a stack with room for more skills than there may be yet.
-- `count`: how many skills there are, the first of the stack.
-- `training`: with which `eqrl.learn_skills` goes on; `None` where the skills are only
-    to be used.
-- `metrics`: of all skills, a row every `log_every` steps: those of `eqrl.Solution`,
-    `skill`, from 0, and `collected_steps`, the environment steps that were spent so far
-    to roll out skills again, which `step` does not count.
+- `states`: states of the learned agents, a stack that may have room for more skills.
+- `count`: the number of skills, which are the first of the stack.
+- `training`: from which `eqrl.learn_skills` resumes; `None` if the skills are only to
+    be used.
+- `metrics`: of all skills, a row every `log_every` steps: those of `eqrl.Solution`;
+    `skill`, from 0; and `collected_steps`, the environment steps of all rollouts of
+    learned skills so far, which `step` does not include.
 """
+
+
+class Task(eqx.Module):
+    """An agent and its `Incremental` reward, which is `agent.reward`."""
+
+    agent: AnyIntrinsic
+    reward: Incremental
+
+    def with_past_capacity(self, capacity: int) -> "Task":
+        """The same agent, whose reward has a past of another capacity."""
+        reward = dataclasses.replace(self.reward, past_capacity=capacity)
+        return Task(agent=dataclasses.replace(self.agent, reward=reward), reward=reward)
+
+
+def find_task(agent: AnyAgent) -> Task:
+    """The agent and its reward.
+
+    Raises a `ValueError` unless `agent` is an `Intrinsic` with an `Incremental`. A
+    wrapper around that will not do: a skill is the agent inside, without the wrapper.
+    """
+    given = f"a {type(agent).__name__}"
+    if isinstance(agent, Intrinsic):
+        if isinstance(agent.reward, Incremental):
+            return Task(agent=agent, reward=agent.reward)
+        given = f"an Intrinsic whose reward is a {type(agent.reward).__name__}"
+    raise ValueError(
+        f"`agent` is {given}; skills are learned one after another by an "
+        "`eqrl.Intrinsic(agent, eqrl.Incremental())` around any agent."
+    )
+
+
+def enlarge_past(task: Task, env: AnyEnv, *, num_episodes: int) -> Task:
+    """Makes room for the past features of `num_episodes` episodes."""
+    limit = env.spec.max_steps
+    if limit is None:
+        raise ValueError(
+            "Skills are rolled out for whole episodes, but the environment has no time "
+            "limit (`spec.max_steps` is None), so one might never end; put an "
+            "`eqrl.envs.TimeLimit` around it."
+        )
+    # With buckets for each timestep an episode adds one feature to each of them.
+    rows = num_episodes if task.reward.per_timestep else num_episodes * limit
+    return task.with_past_capacity(max(rows, task.reward.past_capacity))
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """A run of `learn_skills` between two rows: a library and the skill in training.
+
+    - `states`, `count`: as in `Skills`.
+    - `solution`: training of the skill; its metrics are those of all skills.
+    - `skill`, `earlier_steps`, `collected_steps`, `world`: as in `SkillTraining`.
+    """
+
+    states: Any
+    count: int
+    solution: AnySolution
+    skill: int
+    earlier_steps: int
+    collected_steps: int
+    world: int
+
+    def to_training(self) -> SkillTraining:
+        """The public training state."""
+        return SkillTraining(
+            trainer_state=self.solution.trainer_state,
+            counts=self.solution.counts,
+            skill=jnp.asarray(self.skill, int),
+            earlier_steps=jnp.asarray(self.earlier_steps, int),
+            collected_steps=jnp.asarray(self.collected_steps, int),
+            world=jnp.asarray(self.world, int),
+        )
+
+    def to_skills(self) -> Skills:
+        """The public library."""
+        return Skills(
+            states=self.states,
+            count=jnp.asarray(self.count, int),
+            training=self.to_training(),
+            metrics=self.solution.metrics,
+        )
+
+    def replace_state(self, state: AnyTrainerState) -> "Progress":
+        """The same run with another state of agent, environments and replay."""
+        solution = dataclasses.replace(self.solution, trainer_state=state)
+        return dataclasses.replace(self, solution=solution)
+
+    def add_learned(self) -> "Progress":
+        """Adds the skill in training to the library."""
+        state = self.solution.state.agent
+        # An array as the index, so that skills after the first compile nothing.
+        index = jnp.asarray(self.count, int)
+        states = put_element(self.states, state, index)
+        return dataclasses.replace(self, states=states, count=self.count + 1)
+
+
+def init_library(
+    agent: AnyIntrinsic,
+    env: AnyEnv,
+    trainer: Trainer,
+    *,
+    capacity: int,
+    key: PRNGKeyArray,
+) -> Progress:
+    """An empty library and the training state of its first skill."""
+    state, counts = jit_init(trainer, agent, env, key=key)
+    return Progress(
+        states=empty_stack(state.agent.agent, capacity),
+        count=0,
+        solution=Solution(trainer_state=state, counts=counts, metrics={}),
+        skill=0,
+        earlier_steps=0,
+        collected_steps=0,
+        world=0,
+    )
+
+
+def resume(
+    task: Task, env: AnyEnv, trainer: Trainer, initial: Skills
+) -> tuple[Task, Progress]:
+    """A copy of `initial`, and the task with the capacity of its past."""
+    if initial.training is None:
+        raise ValueError(
+            "`initial` holds skills to use only (its `training` is None), with which "
+            "nothing can go on; load them with the trainer, as "
+            "`eqrl.load_skills(directory, agent, env, trainer)`."
+        )
+    # Arrays may have been fetched from the device.
+    states, training = jax.tree.map(
+        lambda x: jnp.array(x) if isinstance(x, (jax.Array, np.ndarray)) else x,
+        (initial.states, initial.training),
+    )
+    past = training.trainer_state.agent.reward.past
+    task = task.with_past_capacity(past.features.shape[1])
+    expected = eqx.filter_eval_shape(
+        lambda: init_library(
+            task.agent, env, trainer, capacity=stack_size(states), key=jr.key(0)
+        ).to_skills()
+    )
+    given = Skills(states=states, count=jnp.asarray(initial.count), training=training)
+    check_same_shapes("initial", expected, given)
+    solution = Solution(
+        trainer_state=training.trainer_state,
+        counts=training.counts,
+        metrics=initial.metrics,
+    )
+    progress = Progress(
+        states=states,
+        count=int(initial.count),
+        solution=solution,
+        skill=int(training.skill),
+        earlier_steps=int(training.earlier_steps),
+        collected_steps=int(training.collected_steps),
+        world=int(training.world),
+    )
+    return task, progress
+
+
+def enlarge_library(progress: Progress, task: Task, *, capacity: int) -> Progress:
+    """The same skills with room for `capacity` of them and for the past of the task."""
+    state = progress.solution.trainer_state
+    past = enlarge(state.agent.reward.past, task.reward.past_capacity)
+    state = eqx.tree_at(lambda state: state.agent.reward.past, state, past)
+    states = enlarge_stack(progress.states, capacity)
+    return dataclasses.replace(progress.replace_state(state), states=states)
 
 
 def pick_skill(
@@ -63,21 +249,21 @@ def pick_skill(
 ) -> tuple[AbstractAgent[Any, Any, Any], Any]:
     """Takes one skill out of a library.
 
-    The agent it gives is an ordinary one. It can be evaluated and rendered, and trained
-    on the environment's own reward from where the skill is:
+    The result is an ordinary agent and its state. It can be evaluated and rendered, and
+    trained further on the environment's own reward:
     `eqrl.train(agent, env, trainer, agent_state=state, ...)`.
 
     **Arguments:**
 
-    - `agent`: that learnt the skills.
+    - `agent`: with which the skills were learned.
     - `skills`: from `eqrl.learn_skills`.
-    - `index`: which one, from 0.
+    - `index`: of the skill, from 0.
 
     **Returns:**
 
-    The agent without its reward, and what it has learnt.
+    The agent without its intrinsic reward, and its state.
 
-    Raises a `ValueError` where there is no such skill.
+    Raises a `ValueError` unless there is such a skill.
     """
     if not isinstance(agent, Intrinsic):
         raise ValueError(

@@ -7,13 +7,14 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from .._agents import AbstractAgent
+from .._agents.base import AnyAgent
 from .._interaction.evaluate import rollout
 from .._rewards import Incremental
 from .._skills.trajectories import SkillTrajectories
 from .._types.custom_types import Mode
 from ..envs import AbstractEnv
-from .checks import incremental_of
-from .library import Skills, pick_skill
+from ..envs._base import AnyEnv
+from .library import Skills, find_task, pick_skill
 
 
 def play_skills(
@@ -26,13 +27,13 @@ def play_skills(
     mode: Mode = "greedy",
     max_steps: int | None = None,
 ) -> SkillTrajectories:
-    """Plays episodes with each skill of a library; nothing is learnt from them.
+    """Rolls out each skill of a library, without training.
 
     **Arguments:**
 
-    - `agent`: that learnt the skills.
+    - `agent`: with which the skills were learned.
     - `skills`: at least one.
-    - `env`: where.
+    - `env`: the environment.
     - `num_episodes`: of each skill, at least 1.
     - `key`: for actions and environments.
     - `mode`: how actions are picked.
@@ -40,13 +41,12 @@ def play_skills(
 
     **Returns:**
 
-    Where each skill went, in terms of the descriptor that `eqrl.Incremental` sees, with
-    as many skills in front as there are. `eqrl.draw_skills` draws it.
+    The trajectories of the descriptor of `eqrl.Incremental`, with a leading axis for
+    the skills there are. `eqrl.draw_skills` draws them.
 
-    Raises a `ValueError` where there are no skills, and where nothing sets a limit to
-    an episode.
+    Raises a `ValueError` if there are no skills, or no limit to an episode.
     """
-    reward = incremental_of(agent)
+    reward = find_task(agent).reward
     count = int(skills.count)
     if count == 0:
         raise ValueError("`skills` holds none yet; learn one first.")
@@ -64,9 +64,9 @@ def play_skills(
 
 @eqx.filter_jit
 def _play(
-    agent: AbstractAgent[Any, Any, Any],
+    agent: AnyAgent,
     state: Any,
-    env: AbstractEnv[Any],
+    env: AnyEnv,
     reward: Incremental,
     num_episodes: int,
     mode: Mode,

@@ -11,24 +11,23 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
-from .._agents import AbstractAgent, Intrinsic
+from .._agents import AbstractAgent
+from .._agents.wrappers.intrinsic import AnyIntrinsic
 from .._pytree.stack import empty_stack, put_element, stack_size, take_element
 from .._storage.checkpoint import Directory, restore, save
 from .._storage.replace import replacing
 from .._training.rows import steps_taken
 from .._training.solution import History
 from .._training.trainer import Trainer
-from .checks import incremental_of
-from .learn import first_skills
-from .library import Skills
+from .library import Skills, find_task, init_library
 from .world import World, first_env
 
 
 @dataclasses.dataclass(frozen=True)
 class _Sizes:
-    """Without which the shapes of what was saved are not known.
+    """Sizes from which the shapes of all saved arrays follow.
 
-    `digests` tell the skills of one library from those of another.
+    `digests`, one for each skill, tell one library from another.
     """
 
     digests: list[str]
@@ -37,18 +36,18 @@ class _Sizes:
 
 
 def save_skills(directory: Directory, skills: Skills[Any]) -> None:
-    """Saves a library of skills, with all that is needed to go on learning.
+    """Saves a library of skills and its training state.
 
-    Each skill has a folder in `directory/skills` that is written once: a skill that is
-    learnt does not change. What goes on is in `directory/training`, of which only the
-    latest is kept, the metrics in `directory/metrics.npz`. What was saved before stays
-    whole if this is killed midway.
+    Each skill has a folder in `directory/skills` and is written once, since a learned
+    skill never changes. The training state is in `directory/training`, of which only
+    the latest is kept, and the metrics are in `directory/metrics.npz`. If this is
+    killed midway, what was saved before stays intact.
 
     **Arguments:**
 
-    - `directory`: made where it does not exist. It takes one library, as often as it
-        grows.
-    - `skills`: from `eqrl.learn_skills`, or as its callback is given them.
+    - `directory`: created if it does not exist. It holds one library, which may be
+        saved again as it grows.
+    - `skills`: from `eqrl.learn_skills`, or from its callback.
     """
     if skills.training is None:
         raise ValueError(
@@ -68,7 +67,7 @@ def save_skills(directory: Directory, skills: Skills[Any]) -> None:
         )
     for index in _numbers(path / "skills"):
         if index >= len(held):
-            # Saving it was the last that was done, and `training` does not know of it.
+            # An earlier call was killed before it wrote the training state.
             shutil.rmtree(path / "skills" / str(index))
     for index in range(len(held), len(states)):
         save(path / "skills", index, states[index])
@@ -94,7 +93,7 @@ def load_skills(
     env: World,
     trainer: Trainer | None = None,
 ) -> Skills[Any]:
-    """Loads what `save_skills` saved.
+    """Loads a library that `save_skills` saved.
 
     ```python
     skills = eqrl.load_skills("library", agent, env, trainer)
@@ -104,32 +103,28 @@ def load_skills(
     **Arguments:**
 
     - `directory`: as given to `save_skills`.
-    - `agent`, `env`, `trainer`: with which the skills were learnt. Without a trainer
-        they can be used, and none added.
+    - `agent`, `env`, `trainer`: with which the skills were learned. Without a trainer
+        the skills can be used, but none can be added.
 
-    Raises a `ValueError` where there are no skills, and where what was saved does not
-    fit, saying what.
+    Raises a `ValueError` if there are no skills or if they do not fit the arguments.
     """
-    reward = incremental_of(agent)
-    assert isinstance(agent, Intrinsic)
+    task = find_task(agent)
     path = Path(directory)
     sizes = _read_sizes(path)
-    states = empty_stack(_like(agent, env), sizes.capacity)
+    states = empty_stack(_state_shapes(task.agent, env), sizes.capacity)
     for index in range(len(sizes.digests)):
         _, state = load_skill(directory, agent, env, index)
         states = put_element(states, state, jnp.asarray(index, int))
     count = jnp.asarray(len(sizes.digests), int)
     if trainer is None:
         return Skills(states=states, count=count)
-    agent = dataclasses.replace(
-        agent,
-        reward=dataclasses.replace(reward, past_capacity=sizes.past_capacity),
-    )
+    task = task.with_past_capacity(sizes.past_capacity)
     like = eqx.filter_eval_shape(
-        first_skills, agent, first_env(env), trainer, capacity=1, key=jr.key(0)
+        lambda: init_library(
+            task.agent, first_env(env), trainer, capacity=1, key=jr.key(0)
+        ).to_training()
     )
-    training = restore(path / "training", like.training)
-    assert training is not None
+    training = restore(path / "training", like)
     step = int(training.earlier_steps) + steps_taken(trainer, training.counts)
     return Skills(
         states=states,
@@ -142,18 +137,17 @@ def load_skills(
 def load_skill(
     directory: Directory, agent: AbstractAgent[Any, Any, Any], env: World, index: int
 ) -> tuple[AbstractAgent[Any, Any, Any], Any]:
-    """Loads one skill of a library, as `eqrl.pick_skill` takes it out.
+    """Loads one skill of a library, as `eqrl.pick_skill` returns it.
 
     **Arguments:**
 
     - `directory`: as given to `eqrl.save_skills`.
-    - `agent`, `env`: with which it was learnt.
-    - `index`: which one, from 0.
+    - `agent`, `env`: with which it was learned.
+    - `index`: of the skill, from 0.
 
-    Raises a `ValueError` where there is no such skill, and where it does not fit.
+    Raises a `ValueError` unless there is such a skill and it fits the arguments.
     """
-    incremental_of(agent)
-    assert isinstance(agent, Intrinsic)
+    task = find_task(agent)
     path = Path(directory)
     count = len(_read_sizes(path).digests)
     if not 0 <= index < count:
@@ -161,10 +155,11 @@ def load_skill(
             f"`index={index}` is not a skill; `{directory}` holds {count} skills"
             + (f", 0 to {count - 1}." if count > 0 else ".")
         )
-    return agent.agent, restore(path / "skills", _like(agent, env), step=index)
+    like = _state_shapes(task.agent, env)
+    return task.agent.agent, restore(path / "skills", like, step=index)
 
 
-def _like(agent: Intrinsic[Any, Any, Any, Any], env: World) -> Any:
+def _state_shapes(agent: AnyIntrinsic, env: World) -> Any:
     spec = first_env(env).spec
     return eqx.filter_eval_shape(lambda: agent.init(spec, key=jr.key(0)).agent)
 
@@ -183,7 +178,7 @@ def _read_sizes(path: Path) -> _Sizes:
 
 
 def _digest(state: Any) -> str:
-    """The same for states that are equal to the last bit only."""
+    """A hash of all arrays; equal only if they are equal to the last bit."""
     sha = hashlib.sha256()
     for leaf in jax.tree.leaves(eqx.filter(state, eqx.is_array)):
         array = np.asarray(leaf)
@@ -198,6 +193,6 @@ def _write_metrics(path: Path, metrics: History) -> None:
 
 
 def _read_metrics(path: Path, step: int) -> History:
-    """Those up to a step: they are written before the training that they are of."""
+    """The rows up to a step; a call that was killed may have saved later ones."""
     with np.load(path / "metrics.npz") as metrics:
         return {name: metrics[name][metrics["step"] <= step] for name in metrics}

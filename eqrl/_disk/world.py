@@ -1,8 +1,8 @@
-"""Which environment is in force."""
+"""Environments that change from skill to skill, or at given steps."""
 
 import bisect
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -10,6 +10,7 @@ import jax
 import jax.random as jr
 
 from ..envs import AbstractEnv
+from ..envs._base import AnyEnv
 
 
 World = (
@@ -20,46 +21,46 @@ World = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Changes:
-    """The environments of a world that changes.
+class Schedule:
+    """When each environment is active.
 
     - `envs`: one after another.
-    - `steps`: from which each is in force; `None` where each is that of a skill.
+    - `steps`: the step at which each becomes active; `None` if each belongs to a skill.
     """
 
-    envs: tuple[AbstractEnv[Any], ...]
+    envs: tuple[AnyEnv, ...]
     steps: tuple[int, ...] | None
 
-    def count(self, *, skill: int, step: int) -> int:
-        """How often the world has changed."""
+    def active(self, *, skill: int, step: int) -> int:
+        """Index of the active environment."""
         if self.steps is None:
             return min(skill, len(self.envs) - 1)
         return bisect.bisect_right(self.steps, step) - 1
 
-    def next_step(self, step: int) -> int | None:
-        """The first step after this one at which the world changes within a skill."""
+    def next_change(self, step: int) -> int | None:
+        """The first later step at which the environment changes within a skill."""
         later = [change for change in self.steps or () if change > step]
         return min(later, default=None)
 
 
-def changes_of(world: World, num_skills: int) -> Changes:
-    """All environments there will be; a `ValueError` where they are not alike."""
+def make_schedule(world: World, num_skills: int) -> Schedule:
+    """The schedule of all environments; a `ValueError` unless they are alike."""
     if isinstance(world, AbstractEnv):
-        return Changes(envs=(world,), steps=None)
+        return Schedule(envs=(world,), steps=None)
     if isinstance(world, Mapping):
         steps = tuple(sorted(world))
-        changes = Changes(envs=tuple(world[step] for step in steps), steps=steps)
         _check_steps(steps)
+        schedule = Schedule(envs=tuple(world[step] for step in steps), steps=steps)
     else:
         first = first_env(world)
         later = (world(skill) for skill in range(1, num_skills))
-        changes = Changes(envs=(first, *later), steps=None)
-    _check_alike(changes.envs)
-    return changes
+        schedule = Schedule(envs=(first, *later), steps=None)
+    _check_alike(schedule.envs)
+    return schedule
 
 
-def first_env(world: World) -> AbstractEnv[Any]:
-    """What is in force at first."""
+def first_env(world: World) -> AnyEnv:
+    """The environment that is active at first."""
     if isinstance(world, AbstractEnv):
         return world
     if isinstance(world, Mapping):
@@ -74,7 +75,7 @@ def first_env(world: World) -> AbstractEnv[Any]:
     )
 
 
-def _check_steps(steps: Any) -> None:
+def _check_steps(steps: Sequence[int]) -> None:
     if not steps or steps[0] != 0:
         raise ValueError(
             f"`env` says what is in force from the steps {list(steps)}; one of them "
@@ -82,16 +83,16 @@ def _check_steps(steps: Any) -> None:
         )
 
 
-def _check_alike(envs: tuple[AbstractEnv[Any], ...]) -> None:
+def _check_alike(envs: tuple[AnyEnv, ...]) -> None:
     first = envs[0]
-    state = _state(first)
+    state = _state_shapes(first)
     for env in envs[1:]:
         if env.spec != first.spec:
             raise ValueError(
                 f"`env` changes its `spec` from {first.spec} to {env.spec}; skills can "
                 "only go on in environments of the same sizes."
             )
-        other = _state(env)
+        other = _state_shapes(env)
         if jax.tree.flatten(other) != jax.tree.flatten(state):
             raise ValueError(
                 f"`env` changes its state from {eqx.tree_pformat(state)} to "
@@ -100,6 +101,6 @@ def _check_alike(envs: tuple[AbstractEnv[Any], ...]) -> None:
             )
 
 
-def _state(env: AbstractEnv[Any]) -> Any:
+def _state_shapes(env: AnyEnv) -> Any:
     state, _ = eqx.filter_eval_shape(env.reset, key=jr.key(0))
     return state

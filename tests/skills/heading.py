@@ -1,9 +1,12 @@
-"""An agent of which it is easy to see where each of its skills went."""
+"""An agent whose skills are easy to tell apart, and three of its skills."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.monitoring
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -14,7 +17,7 @@ from eqrl.envs import Point
 
 
 class HeadingState(eqx.Module):
-    """Where an agent heads for, and how much it has seen."""
+    """The direction of an agent, and how much it has seen."""
 
     direction: Float[Array, " act"]
     num_updates: Int[Array, ""]
@@ -22,10 +25,10 @@ class HeadingState(eqx.Module):
 
 
 class Heading(eqrl.AbstractAgent[HeadingState, None, None]):
-    """Goes straight on in a direction, which is drawn at first.
+    """Moves in a direction, which is drawn at first.
 
-    Each update turns the direction a little, by more the more reward there is. What it
-    does at random is always less than 0.1 in size, so it can be told apart.
+    Each update turns the direction a little, by more the more reward there is. Random
+    actions are less than 0.1 in size, so they can be told apart.
     """
 
     length: int = eqx.field(default=1, static=True)
@@ -130,24 +133,53 @@ def same(one: PyTree, other: PyTree) -> bool:
     )
 
 
+def all_finite(tree: PyTree) -> bool:
+    """Whether all arrays of a tree are finite, keys excepted."""
+    arrays = (
+        x for x in jax.tree.leaves(tree) if isinstance(x, (jax.Array, np.ndarray))
+    )
+    return all(
+        bool(np.all(np.isfinite(x)))
+        for x in arrays
+        if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    )
+
+
 class Recorder:
-    """A callback that keeps a copy of all it is given."""
+    """A callback that keeps a copy of its arguments, and counts compilations so far."""
 
     def __init__(self) -> None:
         self.steps: list[int] = []
         self.rows: list[dict[str, Any]] = []
         self.skills: list[eqrl.Skills[Any]] = []
+        self.num_compiled: list[int] = []
+        self._compiled: list[str] = []
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[list[str]]:
+        """Forgets what was compiled, and lists the names of what is, as it goes on."""
+
+        def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
+            del duration_secs
+            if event.startswith("/jax/core/compile"):
+                self._compiled.append(f"{event} {kwargs.get('fun_name')}")
+
+        jax.clear_caches()
+        jax.monitoring.register_event_duration_secs_listener(listen)
+        yield self._compiled
+        jax.monitoring.unregister_event_duration_listener(listen)
 
     def __call__(
         self, step: int, row: dict[str, Any], skills: eqrl.Skills[Any]
     ) -> None:
         self.steps.append(step)
         self.rows.append(row)
+        self.num_compiled.append(len(self._compiled))
         self.skills.append(eqrl.tree_copy(skills))
 
 
 def training_of(skills: eqrl.Skills[Any]) -> eqrl.SkillTraining:
-    """That of skills with which one can go on."""
+    """The training state of skills that can be resumed."""
     assert skills.training is not None
     return skills.training
 

@@ -1,9 +1,9 @@
-"""Skills one after another: going on, cutting short, compiling once, learning."""
+"""Skills one after another: resuming, Ctrl-C, compiling once, learning."""
 
 import itertools
 import signal
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.random as jr
@@ -16,33 +16,62 @@ import eqrl._training.rows
 from eqrl.envs import Point
 
 from ..agents_under_test import sac, taac, td3
-from .heading import AGENT, NUM_STEPS, Recorder, learn, same, training_of
+from .heading import (
+    AGENT,
+    NUM_STEPS,
+    Recorder,
+    all_finite,
+    learn,
+    same,
+    training_of,
+)
 
 
 # Rows end every 8 steps of a skill, at its 26 steps, and with the episode, at 30.
 ENDS = [8, 16, 24, 26, 30, 38, 46, 54, 56, 60, 68, 76, 84, 86, 90]
 
 
+class Recorded(NamedTuple):
+    """What the callback of one call was given, what it returned and compiled."""
+
+    recorder: Recorder
+    whole: eqrl.Skills[Any]
+    compiled: list[str]
+
+
 @pytest.fixture(scope="module")
-def recorded() -> tuple[Recorder, eqrl.Skills[Any]]:
-    """What the callback of one call was given, and what it gave."""
+def recorded() -> Recorded:
     recorder = Recorder()
-    whole = learn(callback=recorder)
-    return recorder, whole
+    with recorder.counting() as compiled:
+        whole = learn(callback=recorder)
+    return Recorded(recorder, whole, compiled)
 
 
 @pytest.fixture(scope="module")
-def whole(recorded: tuple[Recorder, eqrl.Skills[Any]]) -> eqrl.Skills[Any]:
+def whole(recorded: Recorded) -> eqrl.Skills[Any]:
     """The three skills of one call."""
-    return recorded[1]
+    return recorded.whole
 
 
-@pytest.mark.parametrize("row", range(len(ENDS)), ids=map(str, ENDS))
+# In a first skill, in the last episode of it, at its end, and within a second skill.
+@pytest.mark.parametrize("step", [8, 26, 30, 46])
 def test_killed_after_any_row_it_goes_on_as_if_never_stopped(
-    recorded: tuple[Recorder, eqrl.Skills[Any]], row: int
+    recorded: Recorded, step: int
 ) -> None:
-    recorder, whole = recorded
-    assert same(learn(initial=recorder.skills[row]), whole)
+    recorder, whole, _ = recorded
+    assert same(learn(initial=recorder.skills[ENDS.index(step)]), whole)
+
+
+def test_killed_in_random_steps_it_goes_on_as_if_never_stopped(
+    whole: eqrl.Skills[Any],
+) -> None:
+    recorder = Recorder()
+    learn(num_skills=1, max_skills=3, log_every=4, callback=recorder)
+    initial = recorder.skills[0]
+    assert recorder.steps[0] == 4
+    assert int(training_of(initial).counts.updates) == 0
+    other = learn(initial=initial)
+    assert same((other.states, other.training), (whole.states, whole.training))
 
 
 def test_how_often_is_logged_makes_no_difference(whole: eqrl.Skills[Any]) -> None:
@@ -54,7 +83,7 @@ def test_the_callback_may_be_left_out(whole: eqrl.Skills[Any]) -> None:
     assert same(learn(), whole)
 
 
-def test_skills_may_be_learnt_one_call_each(whole: eqrl.Skills[Any]) -> None:
+def test_skills_may_be_learned_one_call_each(whole: eqrl.Skills[Any]) -> None:
     skills = None
     for number in (1, 2, 3):
         skills = learn(num_skills=number, max_skills=3, initial=skills)
@@ -65,37 +94,32 @@ def test_skills_may_be_learnt_one_call_each(whole: eqrl.Skills[Any]) -> None:
 def test_skills_beyond_those_there_was_room_for_are_the_same(
     whole: eqrl.Skills[Any],
 ) -> None:
-    first = learn(num_skills=1)
+    # A first skill is not told how often it will be rolled out.
+    first = learn(num_skills=1, num_collected_episodes=3)
     assert first.states.direction.shape[0] == 1
+    past = training_of(first).trainer_state.agent.reward.past
+    assert past.features.shape[1] == 3 * 5
     assert same(learn(initial=first), whole)
-
-
-def test_skills_added_later_may_show_what_they_do_in_fewer_episodes() -> None:
-    first = learn(num_skills=1, max_skills=3, num_collected_episodes=3)
-    skills = learn(initial=first)
-    assert skills.metrics["collected_steps"].tolist() == [0] * 5 + [10] * 5 + [30] * 5
-    # The room for more stays: what is there might need it.
-    past = training_of(skills).trainer_state.agent.reward.past
-    assert past.features.shape[1] == 3 * 3 * 5
 
 
 def test_skills_that_are_there_already_are_given_back(
     whole: eqrl.Skills[Any],
 ) -> None:
-    assert same(learn(num_skills=2, initial=whole), whole)
+    # The capacity of the past stays, though fewer episodes would need less.
+    assert same(learn(num_skills=2, num_collected_episodes=1, initial=whole), whole)
 
 
-def test_initial_skills_stay_usable(recorded: tuple[Recorder, Any]) -> None:
-    initial = recorded[0].skills[6]
+def test_initial_skills_stay_usable(recorded: Recorded) -> None:
+    initial = recorded.recorder.skills[6]
     learn(num_skills=2, initial=initial)
     arrays = [x for x in jax.tree.leaves(initial) if isinstance(x, jax.Array)]
     assert not any(array.is_deleted() for array in arrays)
 
 
-def test_a_skill_never_changes_once_it_is_learnt(
-    recorded: tuple[Recorder, eqrl.Skills[Any]],
+def test_a_skill_never_changes_once_it_is_learned(
+    recorded: Recorded,
 ) -> None:
-    recorder, whole = recorded
+    recorder, whole, _ = recorded
     for skills in recorder.skills:
         count = int(skills.count)
         one, other = (
@@ -105,10 +129,10 @@ def test_a_skill_never_changes_once_it_is_learnt(
         assert same(one, other)
 
 
-def test_a_skill_is_what_the_agent_had_learnt_at_its_end(
-    recorded: tuple[Recorder, eqrl.Skills[Any]],
+def test_a_skill_is_what_the_agent_had_learned_at_its_end(
+    recorded: Recorded,
 ) -> None:
-    recorder, whole = recorded
+    recorder, whole, _ = recorded
     for skill, step in enumerate((30, 60, 90)):
         at_end = training_of(recorder.skills[ENDS.index(step)])
         agent, state = eqrl.pick_skill(AGENT, whole, skill)
@@ -116,23 +140,25 @@ def test_a_skill_is_what_the_agent_had_learnt_at_its_end(
         assert agent is AGENT.agent
 
 
-def test_each_skill_begins_with_nothing_learnt(
-    recorded: tuple[Recorder, eqrl.Skills[Any]],
+def test_each_skill_begins_with_nothing_learned(
+    recorded: Recorded,
 ) -> None:
     # The first row of a skill is 4 steps of each of 2 environments, 3 of them random.
     for skill in range(3):
-        state = training_of(recorded[0].skills[5 * skill]).trainer_state.agent.agent
+        state = training_of(
+            recorded.recorder.skills[5 * skill]
+        ).trainer_state.agent.agent
         assert int(state.num_observed) == 8
         assert int(state.num_updates) == 1
 
 
 def test_each_skill_begins_otherwise(
-    recorded: tuple[Recorder, eqrl.Skills[Any]],
+    recorded: Recorded,
 ) -> None:
     # After one update, which turns them by little.
     one, two, three = (
         np.asarray(training_of(skills).trainer_state.agent.agent.direction)
-        for skills in recorded[0].skills[::5]
+        for skills in recorded.recorder.skills[::5]
     )
     pairs = ((one, two), (one, three), (two, three))
     assert min(np.abs(a - b).max() for a, b in pairs) > 0.1
@@ -177,9 +203,9 @@ def test_no_loss_is_reported_before_there_is_an_update(
 
 
 def test_the_callback_is_given_every_row(
-    recorded: tuple[Recorder, eqrl.Skills[Any]],
+    recorded: Recorded,
 ) -> None:
-    recorder, whole = recorded
+    recorder, whole, _ = recorded
     assert recorder.steps == whole.metrics["step"].tolist()
     for name in set(whole.metrics) - {"step"}:
         given = np.stack([row[name] for row in recorder.rows])
@@ -203,11 +229,11 @@ def interrupted(**options: Any) -> eqrl.Skills[Any]:
     return error.value.solution
 
 
-@pytest.mark.parametrize("step", [16, 26, 30, 38, 56, 60, 90])
+@pytest.mark.parametrize("step", [16, 26, 30, 90])
 def test_after_ctrl_c_it_goes_on_as_if_never_stopped(
-    recorded: tuple[Recorder, eqrl.Skills[Any]], step: int
+    recorded: Recorded, step: int
 ) -> None:
-    recorder, whole = recorded
+    recorder, whole, _ = recorded
     solution = interrupted(callback=interrupt_at(step))
     assert same(solution, recorder.skills[ENDS.index(step)])
     assert same(learn(initial=solution), whole)
@@ -251,28 +277,21 @@ def test_ctrl_c_while_skills_show_what_they_do_loses_nothing(
 # Compilation.
 
 
-def test_skills_after_the_second_compile_nothing(compilations: list[str]) -> None:
-    trainer = eqrl.Trainer(num_envs=2, batch_size=5, capacity=24, warmup_steps=6)
-    at_row: dict[int, int] = {}
-
-    def count(step: int, row: dict[str, Any], skills: Any) -> None:
-        del step, skills
-        at_row[int(row["skill"])] = len(compilations)
-
-    learn(trainer=trainer, num_skills=4, max_skills=6, callback=count)
-    assert 0 < at_row[0] < at_row[1]
+def test_skills_after_the_second_compile_nothing(recorded: Recorded) -> None:
+    recorder, _, compiled = recorded
+    at_skill = [recorder.num_compiled[ENDS.index(step)] for step in (8, 38)]
+    assert 0 < at_skill[0] < at_skill[1]
     # The tests' search for keys that are used twice traces every use.
-    later = compilations[at_row[1] :]
+    later = compiled[at_skill[1] :]
     assert [event for event in later if not event.endswith(" bind")] == []
 
 
 def test_more_skills_of_which_there_is_room_compile_copies_at_most(
-    compilations: list[str],
+    whole: eqrl.Skills[Any], compilations: list[str]
 ) -> None:
-    trainer = eqrl.Trainer(num_envs=2, batch_size=5, capacity=24, warmup_steps=6)
-    first = learn(trainer=trainer, num_skills=2, max_skills=6)
+    first = learn(num_skills=2, max_skills=3)
     compilations.clear()
-    learn(trainer=trainer, num_skills=4, max_skills=6, initial=first)
+    assert same(learn(initial=first), whole)
     compiled = {event for event in compilations if "backend_compile" in event}
     assert {event.split()[-1] for event in compiled} <= {"jit(copy)"}
 
@@ -280,14 +299,10 @@ def test_more_skills_of_which_there_is_room_compile_copies_at_most(
 # Around any agent.
 
 
+# `test_store.py` learns the skills of another agent, in every run of the tests.
+@pytest.mark.long
 @pytest.mark.parametrize(
-    "agent",
-    [
-        eqrl.Normalized(sac((8,))),
-        td3((8,)),
-        taac((8,), window_length=2),
-    ],
-    ids=["Normalized(SAC)", "TD3", "TAAC"],
+    "agent", [td3((8,)), taac((8,), window_length=2)], ids=["TD3", "TAAC"]
 )
 def test_any_agent_can_be_within(agent: eqrl.AbstractAgent[Any, Any, Any]) -> None:
     agent = eqrl.Intrinsic(agent, eqrl.Incremental())
@@ -296,14 +311,10 @@ def test_any_agent_can_be_within(agent: eqrl.AbstractAgent[Any, Any, Any]) -> No
     for name, values in skills.metrics.items():
         if not name.startswith("episode"):
             assert np.all(np.isfinite(values)), name
-    learnt = (skills.states, training_of(skills).trainer_state)
-    assert all(
-        np.all(np.isfinite(array))
-        for array in jax.tree.leaves(learnt)
-        if isinstance(array, jax.Array)
-    )
+    assert all_finite((skills.states, training_of(skills).trainer_state))
 
 
+@pytest.mark.long
 def test_three_skills_end_in_three_places() -> None:
     env = Point(max_steps=20)
     agent = eqrl.Intrinsic(

@@ -9,10 +9,9 @@ import jax.random as jr
 import pytest
 
 import eqrl
-from eqrl._disk.learn import first_skills
+from eqrl._disk.library import init_library
 
-from ..agents_under_test import sac
-from ..toy import Clock
+from ..toy import Clock, Compass
 from .heading import AGENT, ENV, TRAINER, Heading, learn
 
 
@@ -23,7 +22,8 @@ def beginning(
 ) -> eqrl.Skills[Any]:
     """No skills yet, and room for one."""
     assert isinstance(agent, eqrl.Intrinsic)
-    return first_skills(agent, env, trainer, capacity=1, key=jr.key(0))
+    progress = init_library(agent, env, trainer, capacity=1, key=jr.key(0))
+    return progress.to_skills()
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def beginning(
 def test_an_agent_must_have_the_reward(
     agent: eqrl.AbstractAgent[Any, Any, Any], given: str
 ) -> None:
-    with pytest.raises(ValueError, match=f"`agent` is {given} skills are learnt"):
+    with pytest.raises(ValueError, match=f"`agent` is {given} skills are learned"):
         learn(agent)
 
 
@@ -86,7 +86,7 @@ def test_an_unknown_replay_is_refused() -> None:
 @pytest.mark.parametrize(
     ("agent", "env", "trainer"),
     [
-        (eqrl.Intrinsic(sac((8,)), AGENT.reward), ENV, TRAINER),
+        (eqrl.Intrinsic(Compass(), AGENT.reward), ENV, TRAINER),
         (eqrl.Intrinsic(Heading(), eqrl.Incremental(per_timestep=True)), ENV, TRAINER),
         (AGENT, Clock(), TRAINER),
         (AGENT, ENV, eqrl.Trainer(num_envs=2, batch_size=4, capacity=40)),

@@ -1,8 +1,10 @@
-"""From one skill to the next: when it is, and what becomes of the replay."""
+"""Between two skills: when one ends, and what the next inherits of the replay."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -11,19 +13,22 @@ import pytest
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 import eqrl
+from eqrl._disk.handover import keep_replay, truncate_last_row
+from eqrl._training.replay import Counts, ReplayState
 from eqrl.envs import AbstractEnv, Outcome
 
-from ..toy import Clock
+from ..toy import Clock, random_transitions
 from .heading import Heading, Recorder, learn, same, training_of
 
 
 CLOCK = Clock(longest=4)
-CLOCK_AGENT = eqrl.Intrinsic(Heading(), eqrl.Incremental(feature="next_state"))
+# It learns from windows of 2 steps.
+CLOCK_AGENT = eqrl.Intrinsic(Heading(length=2), eqrl.Incremental(feature="next_state"))
 # Three environments with 10 rows each; the first 2 of a skill are random.
 CLOCK_TRAINER = eqrl.Trainer(num_envs=3, batch_size=4, capacity=32, warmup_steps=6)
 
 
-def learn_clock(num_steps: int, **options: Any) -> Recorder:
+def learn_clock(num_steps: int | Sequence[int], **options: Any) -> Recorder:
     """Two skills in an environment whose episodes have random lengths, below 5."""
     recorder = Recorder()
     defaults = {
@@ -59,18 +64,18 @@ def at_switch(
 # When it is.
 
 
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("num_steps", [6, 12, 42])
-def test_a_skill_ends_with_an_episode_of_the_first_environment(
-    num_steps: int, seed: int
-) -> None:
-    before, _ = at_switch(learn_clock(num_steps, key=jr.key(seed)))
-    rows = rows_of(before)
-    # The last step that `num_steps` asks for may be the end of an episode.
-    num_after = int(training_of(before).counts.rows_written) - num_steps // 3
-    ends = rows.terminated[0, rows.terminated.shape[1] - num_after - 1 :]
-    assert ends.tolist() == [False] * num_after + [True]
-    assert int(training_of(before).trainer_state.actors.timestep[0]) == 0
+@pytest.mark.parametrize("seed", range(3))
+def test_a_skill_ends_with_an_episode_of_the_first_environment(seed: int) -> None:
+    num_steps = (6, 12, 42)
+    recorder = learn_clock(num_steps, num_skills=3, key=jr.key(seed))
+    at_end = [at_switch(recorder, skill)[0] for skill in (1, 2)]
+    for skills, steps in zip([*at_end, recorder.skills[-1]], num_steps, strict=True):
+        rows = rows_of(skills)
+        # The last step that `num_steps` asks for may be the end of an episode.
+        num_after = int(training_of(skills).counts.rows_written) - steps // 3
+        ends = rows.terminated[0, rows.terminated.shape[1] - num_after - 1 :]
+        assert ends.tolist() == [False] * num_after + [True]
+        assert int(training_of(skills).trainer_state.actors.timestep[0]) == 0
 
 
 class Fragile(AbstractEnv[Int[Array, ""]]):
@@ -182,10 +187,53 @@ def restated(before: Any, num_kept: int) -> Any:
     return jax.tree.map(lambda x: x[:, num_rows - num_kept :], rows)
 
 
-@pytest.mark.parametrize("num_steps", [6, 60], ids=["not full", "gone round"])
-@pytest.mark.parametrize("replay", ["keep", "half", "clear"])
-@pytest.mark.parametrize("skill", [1, 2])
-@pytest.mark.parametrize("seed", range(2))
+@eqx.filter_jit
+def handed_over(replay: ReplayState[Any], counts: Counts, kept: Any) -> Any:
+    return keep_replay(truncate_last_row(replay, counts), counts, kept)
+
+
+def ring_of(written: Any, number: int, capacity: int) -> Any:
+    """A ring into which the first rows of these were written, one after another."""
+
+    def fill(rows: np.ndarray) -> np.ndarray:
+        ring = np.zeros((rows.shape[0], capacity, *rows.shape[2:]), rows.dtype)
+        for row in range(number):
+            ring[:, row % capacity] = rows[:, row]
+        return ring
+
+    return jax.tree.map(fill, written)
+
+
+@pytest.mark.parametrize("kept", ["keep", "half", "clear"])
+def test_a_ring_is_handed_over_whatever_was_written(kept: str) -> None:
+    batch = random_transitions(jr.key(0), 36, observation_size=1, action_size=1)
+    batch = eqx.tree_at(lambda batch: batch.timestep, batch, jnp.arange(36))
+    rows = jax.tree.map(lambda x: np.asarray(x).reshape(3, 12, *x.shape[1:]), batch)
+    for rows_kept, rows_written in itertools.product(range(5), range(7)):
+        number = rows_kept + rows_written
+        counts = Counts(
+            updates=jnp.asarray(9, int),
+            rows_written=jnp.asarray(rows_written, int),
+            rows_kept=jnp.asarray(rows_kept, int),
+        )
+        ring = ReplayState(data=ring_of(rows, number, capacity=4))
+        replay, after = handed_over(ring, counts, kept)
+        filled = min(number, 4)
+        num_kept = {"keep": filled, "half": filled // 2, "clear": 0}[kept]
+        assert (int(after.rows_kept), int(after.rows_written)) == (num_kept, 0)
+        assert int(after.updates) == 0
+        if number > 0:
+            held = jax.tree.map(lambda x, n=number: x[:, :n], rows)
+            found = jax.tree.map(
+                lambda x, n=num_kept: np.asarray(x[:, :n]), replay.data
+            )
+            assert same(found, restated(held, num_kept))
+
+
+@pytest.mark.parametrize(
+    ("replay", "num_steps", "skill", "seed"),
+    [("keep", 60, 2, 0), ("half", 6, 1, 1), ("half", 60, 2, 1), ("clear", 6, 1, 0)],
+)
 def test_a_switch_keeps_what_it_should_of_the_replay(
     replay: str, num_steps: int, skill: int, seed: int
 ) -> None:
@@ -246,10 +294,8 @@ def test_every_skill_begins_with_random_steps() -> None:
 
 @pytest.mark.parametrize("replay", ["half", "clear"])
 def test_windows_are_drawn_from_what_was_kept(replay: str) -> None:
-    agent = eqrl.Intrinsic(Heading(length=2), eqrl.Incremental(feature="next_state"))
-    skills = learn(
-        agent, CLOCK, CLOCK_TRAINER, num_skills=2, num_steps=24, replay=replay
-    )
+    recorder = learn_clock(24, replay=replay)
+    skills = recorder.skills[-1]
     assert np.isfinite(skills.metrics["loss"]).sum() >= 4
     assert np.all(np.isfinite(skills.states.direction))
 

@@ -16,7 +16,7 @@ from ..._pytree.fields import (
     static_integer,
 )
 from ..._types.custom_types import FloatLike, Metrics
-from ..._types.data import EnvSpec, Transition, flatten_batch
+from ..._types.data import AnyTransition, EnvSpec, flatten_batch
 from ..base import AbstractReward
 from ..descriptor import (
     StateDescriptor,
@@ -95,15 +95,15 @@ class Incremental(AbstractReward[IncrementalState]):
         ```
     """
 
-    mode: ModeName = static_choice(choices=MODES)
-    k: int = static_integer(least=1)
-    num_samples: int = static_integer(least=1)
-    feature: Feature = static_choice(choices=get_args(Feature))
-    normalization: Normalization = static_choice(choices=get_args(Normalization))
     per_timestep: bool = eqx.field(static=True)
     descriptor: StateDescriptor = eqx.field(static=True)
     recent_capacity: int | None = eqx.field(static=True)
+    mode: ModeName = static_choice(choices=MODES)
+    k: int = static_integer(least=1)
+    num_samples: int = static_integer(least=1)
     past_capacity: int = static_integer(least=0)
+    feature: Feature = static_choice(choices=get_args(Feature))
+    normalization: Normalization = static_choice(choices=get_args(Normalization))
     alpha: FloatLike = hyperparameter()
     beta: FloatLike = hyperparameter()
 
@@ -189,7 +189,7 @@ class Incremental(AbstractReward[IncrementalState]):
         )
 
     def observe(
-        self, state: IncrementalState, transitions: Transition[Any]
+        self, state: IncrementalState, transitions: AnyTransition
     ) -> IncrementalState:
         features = self.features(transitions)
         num_buckets = state.recent.features.shape[0]
@@ -207,7 +207,7 @@ class Incremental(AbstractReward[IncrementalState]):
     def reward(
         self,
         state: IncrementalState,
-        batch: Transition[Any],
+        batch: AnyTransition,
         *,
         step: Int[Array, ""],
         key: PRNGKeyArray,
@@ -219,7 +219,7 @@ class Incremental(AbstractReward[IncrementalState]):
         return lax.stop_gradient(diversity + consistency).reshape(batch.timestep.shape)
 
     def update(
-        self, state: IncrementalState, batch: Transition[Any], *, key: PRNGKeyArray
+        self, state: IncrementalState, batch: AnyTransition, *, key: PRNGKeyArray
     ) -> tuple[IncrementalState, Metrics]:
         rows = jax.tree.map(lambda x: x[:_NUM_MEASURED], flatten_batch(batch))
         distances = self._distances(state, rows, key=key)
@@ -241,9 +241,7 @@ class Incremental(AbstractReward[IncrementalState]):
         """The number of buckets of each set: one, or one for each timestep."""
         return _max_steps(spec, "`per_timestep`") if self.per_timestep else 1
 
-    def features(
-        self, transitions: Transition[Any]
-    ) -> Float[Array, "*batch descriptor"]:
+    def features(self, transitions: AnyTransition) -> Float[Array, "*batch descriptor"]:
         """Features of transitions with any leading axes."""
         reached = self.descriptors(transitions)
         if self.feature == "next_state":
@@ -254,7 +252,7 @@ class Incremental(AbstractReward[IncrementalState]):
         return reached - left
 
     def descriptors(
-        self, transitions: Transition[Any]
+        self, transitions: AnyTransition
     ) -> Float[Array, "*batch descriptor"]:
         """Descriptors of the states reached, with any leading axes."""
         return describe(
@@ -270,7 +268,7 @@ class Incremental(AbstractReward[IncrementalState]):
     def with_past(
         self,
         state: IncrementalState,
-        transitions: Transition[Any],
+        transitions: AnyTransition,
         mask: Bool[Array, "episodes time"],
     ) -> IncrementalState:
         """Adds the features of a skill's episodes to the past.
@@ -323,7 +321,7 @@ class Incremental(AbstractReward[IncrementalState]):
         return jnp.minimum(timestep, num_buckets - 1)
 
     def _distances(
-        self, state: IncrementalState, batch: Transition[Any], *, key: PRNGKeyArray
+        self, state: IncrementalState, batch: AnyTransition, *, key: PRNGKeyArray
     ) -> Distances:
         past_key, recent_key = jr.split(key)
         features = self.features(batch)
