@@ -41,7 +41,7 @@ def tests(session: nox.Session) -> None:
 def tests_long(session: nox.Session) -> None:
     """Runs the long tests: several processes, kill loops, soak tests, whole learning.
 
-    They take an hour rather than minutes, and are left out of the session `tests`.
+    The session `tests` leaves them out.
     """
     install(session, "tests")
     session.run("pytest", "-m", "long", *ON_ALL_CORES, *session.posargs)

@@ -15,8 +15,7 @@ import jax.random as jr
 from jaxtyping import PyTree
 
 import eqrl
-from eqrl._population.members import Members
-from eqrl._population.run import init_members, run_members
+from eqrl._population.run import Members, init_members, run_members
 
 from .measure import median_ratio, side_by_side
 

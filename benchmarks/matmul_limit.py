@@ -35,8 +35,8 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 import eqrl
-from eqrl._population.members import map_members
 from eqrl._population.mesh import automatic, on_each_device, replicate, shard
+from eqrl._population.run import map_members
 from eqrl._pytree.control_flow import filter_fori_loop
 
 from .measure import median_ratio, side_by_side

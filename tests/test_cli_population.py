@@ -2,7 +2,6 @@ import csv
 import json
 import signal
 from pathlib import Path
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -13,10 +12,11 @@ import pytest
 import eqrl
 from eqrl._cli import main
 from eqrl._cli.commands import Pbt, parse
-from eqrl._population.lineage import ancestors_of
+from eqrl._cli.pbt import population_job
+from eqrl._population.history import ancestors_of
 from eqrl._reporting.progress import PopulationProgressBar
 from eqrl._run import read_config
-from eqrl._run.priors import make_pbt
+from eqrl._run.priors import select_tuned
 
 
 _TINY = [
@@ -29,14 +29,16 @@ _PRIORS = [
     *("--prior", "discount", "oneminus-uniform", "0.1", "0.5"),
     *("--prior", "critic_lr", "loguniform", "1e-4", "1e-2"),
 ]
+# Every run here is of this agent and these sizes, so that it is compiled once.
+_UNTUNED = ["pbt", "td3", "--normalize", *_TINY]
+_PBT = [*_UNTUNED, *_PRIORS]
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a population of td3 within `Normalized`."""
     folder = tmp_path_factory.mktemp("runs") / "x"
-    options = ["--normalize", "--folder", str(folder)]
-    assert main(["pbt", "td3", *_TINY, *_PRIORS, *options]) == 0
+    assert main([*_PBT, "--folder", str(folder)]) == 0
     return folder
 
 
@@ -125,26 +127,23 @@ def test_parents_are_those_of_the_hyperparameters(trained: Path) -> None:
     assert ancestors_of(0, parents).shape == (3,)
 
 
-@pytest.mark.parametrize("index", [0, 1, 2])
-def test_a_loaded_member_has_its_own_hyperparameters(trained: Path, index: int) -> None:
-    agent, state, _ = eqrl.load_run(trained, seed=index)
-    assert isinstance(agent, eqrl.Normalized)
-    assert isinstance(agent.agent, eqrl.TD3)
-    expected = _column(trained, "discount")[-1, index]
-    np.testing.assert_allclose(agent.agent.discount, expected, rtol=1e-6)
-    leaves = jax.tree.leaves(eqx.filter(state, eqx.is_array))
-    assert all(isinstance(leaf, jax.Array) for leaf in leaves)
-
-
-def test_members_that_were_loaded_differ(trained: Path) -> None:
-    states = [eqrl.load_run(trained, seed=index)[1] for index in range(3)]
+def test_a_loaded_member_is_its_own_with_its_own_hyperparameters(trained: Path) -> None:
+    states = []
+    for index in range(3):
+        agent, state, env = eqrl.load_run(trained, seed=index)
+        assert isinstance(agent, eqrl.Normalized)
+        assert isinstance(agent.agent, eqrl.TD3)
+        expected = _column(trained, "discount")[-1, index]
+        np.testing.assert_allclose(agent.agent.discount, expected, rtol=1e-6)
+        leaves = jax.tree.leaves(eqx.filter(state, eqx.is_array))
+        assert all(isinstance(leaf, jax.Array) for leaf in leaves)
+        # As it was evaluated at the end of training.
+        key = jr.fold_in(jr.split(jr.key(0))[1], index)
+        evaluation = eqrl.evaluate(agent, state, env, num_episodes=64, key=key)
+        written = json.loads((trained / "evaluation.json").read_text())["returns"]
+        np.testing.assert_allclose(evaluation.returns, written[index], rtol=1e-5)
+        states.append(state)
     assert not eqx.tree_equal(states[0], states[1])
-
-
-def test_a_loaded_member_is_what_was_evaluated(trained: Path) -> None:
-    agent, state, env = eqrl.load_run(trained, seed=1)
-    evaluation = eqrl.evaluate(agent, state, env, num_episodes=2, key=jr.key(0))
-    np.testing.assert_array_equal(evaluation.lengths, [5, 5])
 
 
 def test_there_is_no_member_behind_the_last(trained: Path) -> None:
@@ -164,7 +163,7 @@ def test_evaluate_prints_a_line_for_each_member(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
-    assert main(["evaluate", str(trained), "--num-episodes", "2"]) == 0
+    assert main(["evaluate", str(trained), "--num-episodes", "64"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:]] == ["member", "0", "1", "2"]
 
@@ -181,110 +180,100 @@ def test_render_shows_the_best_member_by_default(trained: Path) -> None:
     path.unlink()
 
 
-def test_skills_of_a_run_without_skills_are_refused(
+def test_a_skill_of_a_run_without_skills_is_an_error(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Rendering finds no skill in it.
     assert main(["render", str(trained), "--skill", "1"]) == 2
-    assert "learnt a number of skills" in capsys.readouterr().err
+    assert "is for runs with discrete skills" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["--prior", "lr", "uniform", "0", "1"], "There is no hyperparameter `lr`"),
-        (["--prior", "discount", "normal", "0", "1"], "cannot be `normal`; kinds are"),
-        (["--prior", "discount", "uniform", "1", "0"], "`discount` is wrong: `high=0`"),
-        (["--prior", "discount", "uniform", "0", "2"], "`discount=2` is out of range"),
-        (["--prior", "discount", "loguniform", "0", "1"], "`low=0` is out of range"),
-        (["--prior", "actor_lr", "oneminus-uniform", "0", "2"], "`actor_lr=-1` is out"),
-        ([*_PRIORS, *_PRIORS], "There are two priors of `discount`"),
-        (["--num-elite", "3"], "`num_elite=3` and `num_replaced=1` are more than"),
-        (["--devices", "64"], "--xla_force_host_platform_device_count=N"),
-        (["--devices", "0"], "`devices=0` must be from 1 to"),
-        (["--num-envs", "7"], "must be a whole number of iterations"),
-        (["--warmup-steps", "99"], "`warmup_steps=99` is more than"),
-        (["--num-episodes", "0"], "`num_episodes=0` must be at least 1"),
-        (["--resample-probability", "2"], "`resample_probability=2` is out of range"),
-        (["--env", "eqrl/Pont"], "There is no environment `eqrl/Pont`"),
-    ],
-)
+_WRONG = [
+    (["--prior", "lr", "uniform", "0", "1"], "There is no hyperparameter `lr`"),
+    (
+        ["--prior", "discount", "normal", "0", "1"],
+        "must be one of 'uniform', 'loguniform'",
+    ),
+    (["--prior", "discount", "uniform", "1", "0"], "`discount` is wrong: `high=0`"),
+    (["--prior", "discount", "uniform", "0", "2"], "`discount=2` is out of range"),
+    (["--prior", "discount", "loguniform", "0", "1"], "`low=0` is out of range"),
+    (["--prior", "actor_lr", "oneminus-uniform", "0", "2"], "`actor_lr=-1` is out"),
+    ([*_PRIORS, *_PRIORS], "There are two priors of `discount`"),
+    (["--num-elite", "3"], "`num_elite=3` and `num_replaced=1` are more than"),
+    (["--devices", "64"], "--xla_force_host_platform_device_count=N"),
+    (["--devices", "0"], "`devices=0` must be from 1 to"),
+    (["--num-envs", "7"], "must be a whole number of iterations"),
+    (["--warmup-steps", "99"], "`warmup_steps=99` is more than"),
+    (["--num-episodes", "0"], "`num_episodes=0` must be an integer, at least 1"),
+    (["--resample-probability", "2"], "`resample_probability=2` is out of range"),
+    (["--env", "eqrl/Pont"], "There is no environment `eqrl/Pont`"),
+]
+
+
 def test_an_error_is_one_line_and_writes_nothing(
-    args: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "x"
-    assert main(["pbt", *_TINY, *args, "--folder", str(folder)]) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1
-    assert lines[0].startswith("eqrl: ")
-    assert message in lines[0]
-    assert not folder.exists()
+    for args, message in _WRONG:
+        assert main([*_UNTUNED, *args, "--folder", str(folder)]) == 2
+        lines = capsys.readouterr().err.splitlines()
+        assert len(lines) == 1
+        assert lines[0].startswith("eqrl: ")
+        assert message in lines[0]
+        assert not folder.exists()
 
 
 def test_an_unknown_hyperparameter_is_answered_with_those_there_are(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    main(["pbt", "td3", "--normalize", "--prior", "x", "uniform", "0", "1"])
+    main([*_UNTUNED, "--prior", "x", "uniform", "0", "1"])
     error = capsys.readouterr().err
     for name in ("actor_lr", "critic_lr", "discount", "policy_noise"):
         assert name in error
     assert "policy_delay" not in error
 
 
-def _select(agent: Any, name: str) -> Any:
-    pbt = make_pbt(
-        agent,
-        [(name, "uniform", 0.1, 0.2)],
-        num_replaced=0,
-        num_elite=1,
-        resample_probability=0.5,
-        selection="truncation",
-        copy_replay=True,
-    )
-    (value,) = pbt.where(agent)
-    return value
-
-
 def test_a_name_is_found_however_deep() -> None:
     agent = eqrl.Normalized(eqrl.diayn(eqrl.SAC(discount=0.25), 4, lr=0.125))
-    assert _select(agent, "discount") == 0.25
-    assert _select(agent, "reward.lr") == 0.125
+    where, _ = select_tuned(
+        agent, [("discount", "uniform", 0.1, 0.2), ("reward.lr", "uniform", 0.1, 0.2)]
+    )
+    assert where(agent) == (0.25, 0.125)
 
 
-def test_interrupted_populations_leave_what_was_reached(tmp_path: Path) -> None:
-    folder = tmp_path / "x"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            PopulationProgressBar,
-            "__call__",
-            lambda self, generation, solution: signal.raise_signal(signal.SIGINT),
-        )
-        code = main(["pbt", *_TINY, "--folder", str(folder)])
-    assert code == 130
-    assert len(_rows(folder)) == 3
-    assert json.loads((folder / "evaluation.json").read_text())["step"] == 40
-    assert eqrl.load_run(folder, seed=2)[1] is not None
+def test_interrupted_populations_leave_what_was_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.strftime", lambda form: "20260101-120000")
+    monkeypatch.setattr(
+        PopulationProgressBar,
+        "__call__",
+        lambda self, generation, solution: signal.raise_signal(signal.SIGINT),
+    )
+    assert main(_PBT) == 130
+    name = "runs/pbt-td3-eqrl-Point-20260101-120000"
+    assert len(_rows(tmp_path / name)) == 3
+    evaluation = json.loads((tmp_path / name / "evaluation.json").read_text())
+    assert evaluation["step"] == 40
+    assert eqrl.load_run(name, seed=2)[1] is not None
+    out = capsys.readouterr().out
+    assert "best member, " in out
+    assert f"folder: {name}" in out
 
 
 def test_members_that_diverged_are_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rates = ["--actor-lr", "1e30", "--critic-lr", "1e30"]
-    args = [*_TINY, *_PRIORS[:5], *rates, "--folder", str(tmp_path / "x")]
-    assert main(["pbt", "td3", *args]) == 0
-    assert "nan or infinite in the members 0, 1, 2." in capsys.readouterr().err
+    rates = ["--actor-lr", "1e30", "--critic-lr", "1e30", "--num-generations", "1"]
+    args = [*_PRIORS[:5], *rates, "--folder", str(tmp_path / "x")]
+    assert main([*_UNTUNED, *args]) == 0
+    assert "nan or infinite in the members 0, 1, 2;" in capsys.readouterr().err
     assert (tmp_path / "x" / "family_tree.png").is_file()
 
 
-def test_a_population_without_a_folder_is_named_pbt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("time.strftime", lambda form: "20260101-120000")
-    generations = ["--num-generations", "1", "--devices", "1"]
-    assert main(["pbt", *_TINY, *generations]) == 0
-    name = "runs/pbt-sac-eqrl-Point-20260101-120000"
-    assert (tmp_path / name / "family_tree.png").is_file()
-    out = capsys.readouterr().out
-    assert "best member, " in out
-    assert f"folder: {name}" in out
+def test_devices_are_a_mesh() -> None:
+    job = population_job(_parsed(*_TINY, "--devices", "1"))
+    assert job.mesh is not None
+    assert (job.mesh.size, job.mesh.axis_names) == (1, ("population",))
+    job.check()

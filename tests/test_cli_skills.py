@@ -1,3 +1,5 @@
+import contextlib
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 import eqrl
 from eqrl._cli import main
 from eqrl._cli.commands import Train, parse
-from eqrl._run import Skills, read_config
+from eqrl._run import SkillOptions, read_config, write_config, write_skills
 
 
 _TINY = [
@@ -23,10 +25,13 @@ _TINY = [
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run that learnt three skills."""
+    """The folder of a run that learned three skills with TD3."""
     folder = tmp_path_factory.mktemp("runs") / "x"
-    options = ["--num-skills", "3", "--normalize", "--folder", str(folder)]
-    assert main(["train", "diayn", *_TINY, *options]) == 0
+    options = ["--agent", "td3", "--num-skills", "3", "--normalize"]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert main(["train", "diayn", *_TINY, *options, "--folder", str(folder)]) == 0
+    assert "accuracy of the discriminator: " in printed.getvalue()
+    assert "mean diversity return of 8 episodes of each skill: " in printed.getvalue()
     return folder
 
 
@@ -52,11 +57,11 @@ def test_diayn_alone_learns_skills_of_the_point_with_sac() -> None:
     assert agent.agent.skills.size == 8
 
 
-@pytest.mark.parametrize("given", [("--agent", "td3"), ("--agent=td3",)])
-def test_options_are_those_of_the_agent_within(given: tuple[str, ...]) -> None:
-    agent = _agent(*given, "--policy-delay", "3")
-    assert isinstance(agent.agent.agent, eqrl.TD3)
-    assert agent.agent.agent.policy_delay == 3
+def test_options_are_those_of_the_agent_within() -> None:
+    for given in (("--agent", "td3"), ("--agent=td3",)):
+        agent = _agent(*given, "--policy-delay", "3")
+        assert isinstance(agent.agent.agent, eqrl.TD3)
+        assert agent.agent.agent.policy_delay == 3
 
 
 @pytest.mark.parametrize(
@@ -111,7 +116,7 @@ def test_skills_are_evaluated_one_by_one(trained: Path) -> None:
 
 
 def test_config_holds_the_skills(trained: Path) -> None:
-    assert read_config(trained).skills == Skills(num_skills=3)
+    assert read_config(trained).skills == SkillOptions("td3", num_skills=3)
 
 
 def test_a_loaded_run_has_the_skills_that_were_evaluated(trained: Path) -> None:
@@ -122,10 +127,6 @@ def test_a_loaded_run_has_the_skills_that_were_evaluated(trained: Path) -> None:
     written = json.loads((trained / "skills.json").read_text())["seeds"][0]
     means = jnp.mean(evaluation.diversity_returns, axis=1)
     np.testing.assert_allclose(means, written["diversity_returns"], rtol=1e-5)
-
-
-def test_evaluate_plays_such_a_run(trained: Path) -> None:
-    assert main(["evaluate", str(trained), "--num-episodes", "2"]) == 0
 
 
 def test_render_shows_one_skill(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,53 +141,49 @@ def test_render_shows_one_skill(trained: Path, monkeypatch: pytest.MonkeyPatch) 
     assert path == trained / "episode_of_seed_0_skill_2.png"
 
 
-def test_render_writes_one_skill(trained: Path, tmp_path: Path) -> None:
+def test_evaluate_and_render_play_such_a_run(trained: Path, tmp_path: Path) -> None:
+    assert main(["evaluate", str(trained), "--num-episodes", "64"]) == 0
     path = tmp_path / "x.png"
     args = ["render", str(trained), "--skill", "1", "--output", str(path)]
     assert main(args) == 0
     assert path.is_file()
 
 
-def test_a_skill_that_was_not_learnt_is_refused(
-    trained: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["render", str(trained), "--skill", "3"]) == 2
-    assert "which are 0 to 2" in capsys.readouterr().err
-
-
-def test_seeds_have_a_picture_each(
+def test_a_skill_that_a_run_does_not_have_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = tmp_path / "x"
-    args = ["--agent", "td3", "--skills", "sphere", "--seeds", "2"]
-    assert main(["train", "diayn", *_TINY, *args, "--folder", str(folder)]) == 0
-    assert (folder / "skills_of_seed_0.png").is_file()
-    assert (folder / "skills_of_seed_1.png").is_file()
-    out = capsys.readouterr().out
-    assert "accuracy of the discriminator: " in out
-    assert "mean diversity return" in out
-    # Skills on a sphere have no numbers.
-    assert main(["render", str(folder), "--skill", "0"]) == 2
+    for args, skill, message in (
+        (["--num-skills", "3"], "3", "which are 0 to 2"),
+        (["--skills", "sphere"], "0", "is for runs with discrete skills"),
+    ):
+        write_config(tmp_path, _parsed_run(*args))
+        assert main(["render", str(tmp_path), "--skill", skill]) == 2
+        assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["--agent", "ppo"], "`agent='ppo'` must be one of ['sac', 'td3', 'taac'"),
-        (["--num-skills", "1"], "`num_skills=1` must be"),
-        (["--env", "gymnax/Pendulum-v1"], "`descriptor='state_descriptor'`, but"),
-        (
-            ["--num-skills", "4", "--skills", "even"],
-            "cannot share `num_skills=4` skills",
-        ),
-    ],
-)
+def test_skills_of_each_seed_have_a_plot_of_their_own(
+    trained: Path, tmp_path: Path
+) -> None:
+    agent, state, env = eqrl.load_run(trained)
+    evaluation = eqrl.evaluate_skills(agent, state, env, num_episodes=8, key=jr.key(0))
+    write_skills(tmp_path, _parsed_run(), [evaluation, evaluation])
+    names = {"skills.json", "skills_of_seed_0.png", "skills_of_seed_1.png"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+
+
+_WRONG = [
+    (["--agent", "ppo"], "`agent='ppo'` must be one of 'sac', 'td3', 'taac'"),
+    (["--num-skills", "1"], "`num_skills=1` must be"),
+]
+
+
 def test_an_error_is_one_line_and_writes_nothing(
-    args: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "x"
-    assert main(["train", "diayn", *_TINY, *args, "--folder", str(folder)]) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1
-    assert message in lines[0]
-    assert not folder.exists()
+    for args, message in _WRONG:
+        assert main(["train", "diayn", *_TINY, *args, "--folder", str(folder)]) == 2
+        lines = capsys.readouterr().err.splitlines()
+        assert len(lines) == 1
+        assert message in lines[0]
+        assert not folder.exists()

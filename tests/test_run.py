@@ -49,15 +49,21 @@ _RUN = Run(
 
 @pytest.fixture(scope="module")
 def solution() -> Any:
-    return eqrl.train_seeds(
-        _RUN.make_agent(),
-        _RUN.make_env(),
-        _RUN.make_trainer(),
-        num_seeds=2,
-        num_steps=60,
-        key=jr.key(0),
-        log_every=20,
+    """Two seeds as they begin, with metrics that are made up."""
+    init = eqx.filter_vmap(
+        lambda key: _RUN.make_trainer().init(
+            _RUN.make_agent(), _RUN.make_env(), key=key
+        ),
+        out_axes=(eqx.if_array(0), None),
     )
+    state, counts = eqx.filter_jit(init)(jr.split(jr.key(0)))
+    losses = np.arange(6, dtype=np.float32).reshape(3, 2) / 7
+    metrics = {
+        "step": np.array([20, 40, 60]),
+        "critic_loss": losses,
+        "episode_return": -losses,
+    }
+    return eqrl.Solution(trainer_state=state, counts=counts, metrics=metrics)
 
 
 @pytest.fixture(scope="module")
@@ -88,15 +94,12 @@ def test_options_reach_the_agent() -> None:
     assert agent.agent.policy_delay == 3
 
 
-def test_an_unknown_agent_is_refused() -> None:
-    with pytest.raises(ValueError, match="`agent='ppo'` must be one of"):
+def test_an_unknown_agent_or_a_number_below_one_is_an_error() -> None:
+    with pytest.raises(ValueError, match="`agent='ppo'` must be one of 'sac', "):
         Run("ppo", {}, {}, Settings(), Training())
-
-
-@pytest.mark.parametrize("name", ["num_steps", "seeds"])
-def test_a_number_below_one_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=f"`{name}=0` must be at least 1"):
-        Run("sac", {}, {}, Settings(), Training(**{name: 0}))
+    for name in ("num_steps", "seeds"):
+        with pytest.raises(ValueError, match=f"`{name}=0` must be .* at least 1"):
+            Run("sac", {}, {}, Settings(), Training(**{name: 0}))
 
 
 def test_metrics_have_a_row_for_each_seed_and_log_row(folder: Path) -> None:
@@ -110,12 +113,12 @@ def test_metrics_hold_what_was_measured(folder: Path, solution: Any) -> None:
     np.testing.assert_array_equal(losses, expected)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_loaded_run_is_what_was_learnt(
-    folder: Path, solution: Any, seed: int
-) -> None:
-    _, state, _ = eqrl.load_run(folder, seed)
-    assert eqx.tree_equal(state, states_of_seeds(solution, 2)[seed])
+def test_a_loaded_run_is_what_was_learned(folder: Path, solution: Any) -> None:
+    for seed in (0, 1):
+        _, state, _ = eqrl.load_run(folder, seed)
+        assert eqx.tree_equal(state, states_of_seeds(solution, 2)[seed])
+        leaves = jax.tree.leaves(state)
+        assert not any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
 
 
 def test_a_loaded_run_can_be_evaluated(folder: Path, getkey: GetKey) -> None:
@@ -138,22 +141,19 @@ def test_of_one_seed_the_state_has_no_axis_of_seeds(solution: Any) -> None:
     assert state is solution.state
 
 
-@pytest.mark.parametrize("seed", [-1, 2])
-def test_a_seed_that_was_not_trained_is_refused(folder: Path, seed: int) -> None:
-    with pytest.raises(ValueError, match=f"`seed={seed}` is not in .* seeds 0 to 1"):
-        eqrl.load_run(folder, seed)
+def test_a_seed_that_was_not_trained_is_an_error(folder: Path) -> None:
+    for seed in (-1, 2):
+        with pytest.raises(ValueError, match=f"`seed={seed}` is not .* seeds 0 to 1"):
+            eqrl.load_run(folder, seed)
 
 
-def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_a_folder_or_a_config_of_something_else_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"is not the folder of a run"):
         eqrl.load_run(tmp_path)
-
-
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"eqrl": "9", "settings": {}}'])
-def test_a_config_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "config.json").write_text(text)
-    with pytest.raises(ValueError, match="is not as this version of eqrl writes it"):
-        eqrl.load_run(tmp_path)
+    for text in ("{", "[]", "{}", '{"eqrl": "9", "settings": {}}'):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(ValueError, match="is not as this version of eqrl writes"):
+            eqrl.load_run(tmp_path)
 
 
 def test_evaluation_holds_the_returns_of_each_seed(tmp_path: Path) -> None:
@@ -242,9 +242,3 @@ def test_the_figure_of_a_run_is_closed(folder: Path) -> None:
     del folder
     pyplot = pytest.importorskip("matplotlib.pyplot")
     assert pyplot.get_fignums() == []
-
-
-def test_a_loaded_state_holds_arrays_only_where_the_agent_does(folder: Path) -> None:
-    _, state, _ = eqrl.load_run(folder)
-    leaves = jax.tree.leaves(state)
-    assert not any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)

@@ -1,14 +1,14 @@
-"""The types of which `tyro` makes the command line; they have a field an option."""
+"""The types from which `tyro` builds the command line, a field for each option."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
 from .._agents.wrappers import diayn
-from .._run import AGENTS, Population, Prior, Settings, Skills, Training
+from .._run import AGENTS, Population, Prior, Settings, SkillOptions, Training
 from .._training.trainer import Trainer
 from .options import options_of
 
@@ -33,26 +33,26 @@ _PRIOR_HELP = (
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """What a run writes."""
+    """Output of a run."""
 
     folder: Path | None = None
-    """Where to write; by default runs/<agent>-<env>-<time>."""
+    """Folder to write; by default runs/<agent>-<env>-<time>."""
 
     tensorboard: bool = False
-    """Write files for TensorBoard too."""
+    """Write files for TensorBoard as well."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PopulationOutput:
-    """What a run writes."""
+    """Output of a run."""
 
     folder: Path | None = None
-    """Where to write; by default runs/pbt-<agent>-<env>-<time>."""
+    """Folder to write; by default runs/pbt-<agent>-<env>-<time>."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Priors:
-    """Where hyperparameters come from."""
+    """Priors of the hyperparameters that vary."""
 
     prior: Annotated[
         tuple[Prior, ...],
@@ -60,12 +60,16 @@ class Priors:
     ] = ()
 
 
+_Fields = list[Any]
+"""As `dataclasses.make_dataclass` takes them."""
+
+
 def command_type(inner_agent: str, evaluate: type, render: type) -> Any:
-    """Of all commands.
+    """The union of all commands.
 
     **Arguments:**
 
-    - `inner_agent`: name of the one within diayn.
+    - `inner_agent`: name of the agent within diayn.
     - `evaluate`, `render`: the types of these commands.
     """
     training = [_agent_type("Train", name, _train_fields(name)) for name in AGENTS]
@@ -88,7 +92,7 @@ def command_type(inner_agent: str, evaluate: type, render: type) -> Any:
     )
 
 
-def _train_fields(name: str) -> list[Any]:
+def _train_fields(name: str) -> _Fields:
     return [
         ("settings", Settings),
         ("schedule", Training),
@@ -98,11 +102,11 @@ def _train_fields(name: str) -> list[Any]:
     ]
 
 
-def _diayn_fields(inner_agent: str) -> list[Any]:
+def _diayn_fields(inner_agent: str) -> _Fields:
     return [
         ("settings", Settings, _default(Settings(env="eqrl/Point"))),
         ("schedule", Training, _default(Training(num_steps=40_000))),
-        ("skills", Skills),
+        ("skills", SkillOptions),
         ("output", Output),
         ("agent", options_of(AGENTS[inner_agent].agent_type, _DIAYN_DEFAULTS)),
         (
@@ -112,7 +116,7 @@ def _diayn_fields(inner_agent: str) -> list[Any]:
     ]
 
 
-def _population_fields(name: str) -> list[Any]:
+def _population_fields(name: str) -> _Fields:
     return [
         ("settings", Settings),
         ("schedule", Population),
@@ -133,7 +137,7 @@ def _default(value: Any) -> Any:
 
 
 def _agent_type(
-    command: str, name: str, fields: list[Any], *, made_by: Any = None
+    command: str, name: str, fields: _Fields, *, made_by: Callable | None = None
 ) -> Any:
     documented = AGENTS[name].agent_type if made_by is None else made_by
     options = dataclasses.make_dataclass(

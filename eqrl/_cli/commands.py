@@ -1,5 +1,6 @@
-"""What can be given on the command line."""
+"""The commands, as they are parsed."""
 
+import argparse
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,12 +8,12 @@ from typing import Any
 
 import tyro
 
-from .._run import AGENTS, Population, Prior, Run, Skills, Training
+from .._run import AGENTS, Population, Prior, Run, SkillOptions, Training
 from .._types.custom_types import Mode
 from .arguments import command_type
 
 
-# In a range in which the default networks learn something on small problems.
+# Ranges in which the default networks learn something on small problems.
 _PRIORS: tuple[Prior, ...] = (
     ("actor_lr", "loguniform", 3e-5, 3e-2),
     ("critic_lr", "loguniform", 3e-5, 3e-2),
@@ -22,7 +23,7 @@ _PRIORS: tuple[Prior, ...] = (
 
 @dataclasses.dataclass(frozen=True)
 class Train:
-    """A run to be made."""
+    """A run of `eqrl train`."""
 
     run: Run[Training]
     folder: Path | None
@@ -31,7 +32,7 @@ class Train:
 
 @dataclasses.dataclass(frozen=True)
 class Pbt:
-    """A population to be trained."""
+    """A run of `eqrl pbt`."""
 
     run: Run[Population]
     folder: Path | None
@@ -42,16 +43,16 @@ class Evaluate:
     """Play episodes with each policy of a run and print the returns."""
 
     folder: tyro.conf.Positional[Path]
-    """Of the run."""
+    """Folder of the run."""
 
     num_episodes: int = 64
     """Episodes of each policy."""
 
     mode: Mode = "greedy"
-    """How actions are picked: at random, sampled as in training, or greedily."""
+    """How to choose actions: at random, sampled as in training, or greedily."""
 
     seed: int = 0
-    """Number from which the episodes are drawn."""
+    """Seed of the episodes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,13 +60,13 @@ class Render:
     """Play one greedy episode of a run and write what it looks like."""
 
     folder: tyro.conf.Positional[Path]
-    """Of the run."""
+    """Folder of the run."""
 
     seed: int | None = None
-    """Which seed or member, from 0; by default the first or the best, respectively."""
+    """Seed or member, from 0; by default the first seed or the best member."""
 
     skill: int | None = None
-    """Which skill to show, from 0, where there is a number of them."""
+    """Skill to show, from 0, if the skills are discrete."""
 
     output: Path | None = None
     """File to write: .html of brax, .gif of gymnax, else .png."""
@@ -75,7 +76,7 @@ Command = Train | Pbt | Evaluate | Render
 
 
 def parse(args: Sequence[str]) -> Command:
-    """The command in `args`. Exits with 2 where there is none, with 0 after help."""
+    """The command in `args`. Exits with 2 if there is none, with 0 after help."""
     args = list(args)
     if args[:1] in (["train"], ["pbt"]) and not _names_agent(args[1:]):
         args.insert(1, "sac")
@@ -98,7 +99,7 @@ def parse(args: Sequence[str]) -> Command:
 
 def _make_run(
     options: Any, schedule: Training | Population, priors: tuple[Prior, ...] = ()
-) -> Run[Any]:
+) -> Run:
     return Run(
         agent=options.name,
         agent_options=dataclasses.asdict(options.agent),
@@ -117,11 +118,9 @@ def _names_agent(args: Sequence[str]) -> bool:
 
 
 def _inner_agent(args: Sequence[str]) -> str:
-    """The agent within diayn, whose options are among those of the command."""
-    name = Skills.agent
-    for index, arg in enumerate(args):
-        option, equals, value = arg.partition("=")
-        if option == "--agent":
-            name = value if equals else "".join(args[index + 1 : index + 2])
-    # `Skills` refuses any other.
-    return name if name in AGENTS else Skills.agent
+    """The agent within diayn: the command has its options, so it is needed to parse."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--agent", nargs="?")
+    name = parser.parse_known_args(args)[0].agent
+    # `Run` raises an error for an unknown name.
+    return name if name in AGENTS else SkillOptions.agent

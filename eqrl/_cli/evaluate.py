@@ -5,27 +5,27 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
-from .._agents import AbstractAgent
+from .._agents.base import AnyAgent
 from .._interaction.evaluate import evaluate
 from .._run import load_run, read_config
 from .._types.custom_types import Mode
-from ..envs import AbstractEnv
+from ..envs._base import AnyEnv
 from .commands import Evaluate
 
 
 NUM_EPISODES = 64
-"""By which each policy is judged in the end."""
+"""Episodes by which each policy is judged at the end of training."""
 
 
 def returns_of_policies(
-    policies: Sequence[tuple[AbstractAgent[Any, Any, Any], Any]],
-    env: AbstractEnv[Any],
+    policies: Sequence[tuple[AnyAgent, Any]],
+    env: AnyEnv,
     *,
     num_episodes: int,
     mode: Mode,
     key: PRNGKeyArray,
 ) -> Float[np.ndarray, "policies episodes"]:
-    """Returns of episodes with each of a number of agents and their states."""
+    """Returns of episodes with each agent and its state."""
     return np.stack(
         [
             np.asarray(
@@ -44,7 +44,7 @@ def returns_of_policies(
 
 
 def run_evaluate(command: Evaluate) -> int:
-    """Prints how the policies of a run do."""
+    """Prints statistics of the returns of each policy of a run."""
     schedule = read_config(command.folder).schedule
     loaded = [load_run(command.folder, index) for index in range(schedule.count)]
     _, _, env = loaded[0]

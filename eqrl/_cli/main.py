@@ -4,24 +4,25 @@ from collections.abc import Sequence
 
 from .commands import Command, Evaluate, Pbt, Train, parse
 from .evaluate import run_evaluate
-from .pbt import run_pbt
+from .pbt import population_job
 from .render import run_render
-from .train import run_train
+from .train import seeds_job
+from .training import run_training
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """The command line.
+    """The command line, `eqrl`.
 
     **Arguments:**
 
-    - `args`: what stands behind `eqrl`; `None` takes it from the command line.
+    - `args`: the words after `eqrl`; `None` takes them from the command line.
 
     **Returns:**
 
-    The exit code: 0, or 1 where training met `nan`, 2 where the arguments are wrong,
-    130 after Ctrl-C.
+    The exit code: 0, 1 if training met `nan`, 2 if the arguments are wrong, or 130
+    after Ctrl-C.
     """
-    # Brax says at every use that it is not being developed; nothing can be done here.
+    # Brax warns at every use that it is unmaintained, about which nothing can be done.
     warnings.filterwarnings("ignore", "Brax System", UserWarning)
     try:
         return _run(parse(sys.argv[1:] if args is None else args))
@@ -35,9 +36,9 @@ def main(args: Sequence[str] | None = None) -> int:
 
 def _run(command: Command) -> int:
     if isinstance(command, Train):
-        return run_train(command)
+        return run_training(seeds_job(command), command.folder)
     if isinstance(command, Pbt):
-        return run_pbt(command)
+        return run_training(population_job(command), command.folder)
     if isinstance(command, Evaluate):
         return run_evaluate(command)
     return run_render(command)

@@ -1,4 +1,4 @@
-"""Options of the command line, from the fields of the library's own classes."""
+"""Options of the command line, made from the fields of the library's classes."""
 
 import dataclasses
 import re
@@ -9,14 +9,16 @@ from typing import Annotated, Any, get_args
 import equinox as eqx
 import tyro
 
+from .._pytree.fields import Range, range_of
+
 
 def options_of(module: type[eqx.Module], defaults: Mapping[str, Any]) -> type:
-    """A dataclass of the numbers, words and switches among a module's fields.
+    """A dataclass of those fields of a module that the command line can express.
 
     **Arguments:**
 
     - `module`: a class with a `**Arguments:**` list, from which the help texts come.
-    - `defaults`: of fields whose default is to differ from the module's.
+    - `defaults`: by name, defaults that replace those of the module.
     """
     texts = argument_texts(module)
     fields = []
@@ -24,27 +26,33 @@ def options_of(module: type[eqx.Module], defaults: Mapping[str, Any]) -> type:
         option_type = _option_type(field.type)
         if option_type is None:
             continue
-        annotation = Annotated[
-            option_type, tyro.conf.arg(help=texts.get(field.name, ""))
-        ]
+        text = _with_range(texts.get(field.name, ""), range_of(module, field.name))
+        annotation = Annotated[option_type, tyro.conf.arg(help=text)]
         default = defaults.get(field.name, field.default)
         fields.append((field.name, annotation, dataclasses.field(default=default)))
     return dataclasses.make_dataclass(f"{module.__name__}Options", fields, frozen=True)
 
 
 def _option_type(annotation: Any) -> Any:
-    """What is given for a field on the command line; `None` where nothing can be."""
+    """The type of an option for a field; `None` if there can be no option."""
     if annotation in (bool, int, float, str, int | None):
         return annotation
     alternatives = get_args(annotation)
-    # `FloatLike`, of which the array is for those who write Python.
+    # Of `FloatLike`, only the float can be written on the command line.
     if float in alternatives:
         return float | None if NoneType in alternatives else float
     return None
 
 
+def _with_range(text: str, allowed: Range | None) -> str:
+    if allowed is None or allowed == Range(optional=allowed.optional):
+        return text
+    # Some texts say it themselves.
+    return text if str(allowed) in text else f"{text} In {allowed}."
+
+
 def argument_texts(module: type) -> dict[str, str]:
-    """What the `**Arguments:**` list of a class says of each argument."""
+    """The text of each argument in the `**Arguments:**` list of a class."""
     lines = (module.__init__.__doc__ or "").partition("**Arguments:**")[2]
     items = re.findall(r"^ *- (`\w+`(?:, `\w+`)*): (.*(?:\n +\S.*)*)", lines, re.M)
     return {

@@ -1,103 +1,116 @@
-import sys
-from typing import Any
+import dataclasses
+from pathlib import Path
 
 import equinox as eqx
 import jax
 import jax.random as jr
 import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import Bool, Float, PRNGKeyArray
 
-from .._agents import AbstractAgent
+from .._agents.base import AnyAgent
 from .._population import PBT, PopulationSolution, member, train_population
 from .._population.evaluation import check_scalar
-from .._population.lineage import scores_of, winner_of
+from .._population.history import scores_of, winner_of
 from .._population.mesh import check_mesh
 from .._reporting.progress import PopulationProgressBar
-from .._run import (
-    Population,
-    Run,
-    claim_folder,
-    write_config,
-    write_evaluation,
-    write_population,
-)
-from .._training.solution import TrainingInterrupted
+from .._run import Population, Run, write_population
 from .._training.trainer import Trainer
-from ..envs import AbstractEnv
+from ..envs._base import AnyEnv
 from .commands import Pbt
-from .evaluate import NUM_EPISODES, returns_of_policies
-from .folder import new_folder
+from .evaluate import NUM_EPISODES
+from .training import Policies
 
 
-def run_pbt(command: Pbt) -> int:
-    """Trains a population, writes the folder of the run, and gives the exit code."""
-    run, schedule = command.run, command.run.schedule
-    agent, env, trainer = run.make_agent(), run.make_env(), run.make_trainer()
-    train_key, evaluation_key = jr.split(jr.key(run.settings.seed))
-    pbt = schedule.make_pbt(agent, run.priors)
-    mesh = _make_mesh(schedule.devices)
-    _check(run, agent, env, trainer, pbt, mesh)
-    folder = command.folder or new_folder(run)
-    claim_folder(folder)
-    write_config(folder, run)
-    exit_code = 0
-    with PopulationProgressBar(
-        schedule.num_generations, schedule.steps_per_generation
-    ) as progress:
-        try:
-            solution = train_population(
-                agent,
-                env,
-                trainer,
-                pbt,
+@dataclasses.dataclass(frozen=True)
+class PopulationJob:
+    """Population based training."""
+
+    run: Run[Population]
+    agent: AnyAgent
+    env: AnyEnv
+    trainer: Trainer
+    pbt: PBT
+    mesh: Mesh | None
+
+    def check(self) -> None:
+        size = self.run.schedule.size
+        self.trainer.check_num_steps(self.run.schedule.steps_per_generation)
+        check_mesh(self.mesh, size)
+        check_scalar(self.env)
+        eqx.filter_eval_shape(self.pbt.init, self.agent, size, key=jr.key(0))
+        eqx.filter_eval_shape(self.trainer.init, self.agent, self.env, key=jr.key(0))
+
+    def train(self, folder: Path, *, key: PRNGKeyArray) -> PopulationSolution:
+        del folder
+        schedule = self.run.schedule
+        with PopulationProgressBar(
+            schedule.num_generations, schedule.steps_per_generation
+        ) as progress:
+            return train_population(
+                self.agent,
+                self.env,
+                self.trainer,
+                self.pbt,
                 size=schedule.size,
                 num_generations=schedule.num_generations,
                 steps_per_generation=schedule.steps_per_generation,
                 num_episodes=schedule.num_episodes,
-                key=train_key,
-                mesh=mesh,
+                key=key,
+                mesh=self.mesh,
                 members=schedule.members,
                 callback=progress,
             )
-        except TrainingInterrupted as error:
-            solution, exit_code = error.solution, 130
-    if exit_code == 130:
-        print(
-            "eqrl: Training was interrupted; what was reached is kept.", file=sys.stderr
+
+    def failed(self, reached: PopulationSolution) -> Bool[np.ndarray, " population"]:
+        return np.isnan(scores_of(reached, None)[-1])
+
+    def write(self, folder: Path, reached: PopulationSolution) -> Policies:
+        write_population(folder, self.run, reached)
+        schedule = self.run.schedule
+        return Policies(
+            [
+                (member(reached.agents, index), member(reached.states, index))
+                for index in range(schedule.size)
+            ],
+            step=len(reached.returns) * schedule.steps_per_generation,
+            # Chosen by other episodes than those by which it is judged in the end.
+            best=winner_of(scores_of(reached, None)),
         )
-    scores = scores_of(solution, None)
-    if np.any(np.isnan(scores[-1])):
-        failed = ", ".join(str(index) for index in np.flatnonzero(np.isnan(scores[-1])))
-        print(
-            "eqrl: An observation, an action or a reward became nan or infinite in the "
-            f"members {failed}.",
-            file=sys.stderr,
+
+    def report(
+        self,
+        folder: Path,
+        reached: PopulationSolution,
+        policies: Policies,
+        mean_returns: Float[np.ndarray, " population"],
+        *,
+        key: PRNGKeyArray,
+    ) -> None:
+        del folder, key
+        histories = self.run.by_given_names(reached.hyperparameters)
+        values = ", ".join(
+            f"{name} {history[-1, policies.best]:.3g}"
+            for name, history in histories.items()
         )
-    num_generations = len(solution.returns)
-    if num_generations * schedule.steps_per_generation <= trainer.warmup_steps:
-        print(
-            f"eqrl: No update was made: the first {trainer.warmup_steps} steps act at "
-            "random (--warmup-steps).",
-            file=sys.stderr,
-        )
-    write_population(folder, run, solution)
-    returns = returns_of_policies(
-        [
-            (member(solution.agents, index), member(solution.states, index))
-            for index in range(schedule.size)
-        ],
-        env,
-        num_episodes=NUM_EPISODES,
-        mode="greedy",
-        key=evaluation_key,
+        print(f"mean return of {NUM_EPISODES} greedy episodes:")
+        print(f"all members: {mean_returns.mean():.1f}")
+        best_return = mean_returns[policies.best]
+        print(f"best member, {policies.best}: {best_return:.1f} with {values}")
+
+
+def population_job(command: Pbt) -> PopulationJob:
+    """The training that a command asks for."""
+    run = command.run
+    agent = run.make_agent()
+    return PopulationJob(
+        run=run,
+        agent=agent,
+        env=run.make_env(),
+        trainer=run.make_trainer(),
+        pbt=run.schedule.make_pbt(agent, run.priors),
+        mesh=_make_mesh(run.schedule.devices),
     )
-    # Chosen by other episodes than those by which it is judged here.
-    best = winner_of(scores)
-    step = num_generations * schedule.steps_per_generation
-    write_evaluation(folder, returns, step=step, mode="greedy", best=best)
-    _report(run, solution, returns.mean(axis=1), best)
-    print(f"folder: {folder}")
-    return exit_code
 
 
 def _make_mesh(num_devices: int | None) -> Mesh | None:
@@ -111,34 +124,3 @@ def _make_mesh(num_devices: int | None) -> Mesh | None:
             "`XLA_FLAGS=--xla_force_host_platform_device_count=N` is set."
         )
     return Mesh(np.array(devices[:num_devices]), ("population",))
-
-
-def _check(
-    run: Run[Population],
-    agent: AbstractAgent[Any, Any, Any],
-    env: AbstractEnv[Any],
-    trainer: Trainer,
-    pbt: PBT,
-    mesh: Mesh | None,
-) -> None:
-    """Raises what `train_population` would raise, before anything is written."""
-    trainer.check_num_steps(run.schedule.steps_per_generation)
-    check_mesh(mesh, run.schedule.size)
-    check_scalar(env)
-    eqx.filter_eval_shape(pbt.init, agent, run.schedule.size, key=jr.key(0))
-    eqx.filter_eval_shape(trainer.init, agent, env, key=jr.key(0))
-
-
-def _report(
-    run: Run[Population],
-    solution: PopulationSolution,
-    means: np.ndarray,
-    best: int,
-) -> None:
-    histories = run.by_given_names(solution.hyperparameters)
-    values = ", ".join(
-        f"{name} {history[-1, best]:.3g}" for name, history in histories.items()
-    )
-    print(f"mean return of {NUM_EPISODES} greedy episodes:")
-    print(f"all members: {means.mean():.1f}")
-    print(f"best member, {best}: {means[best]:.1f} with {values}")

@@ -1,5 +1,3 @@
-from typing import Any
-
 import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float
@@ -12,13 +10,14 @@ from .commands import Render
 
 
 def run_render(command: Render) -> int:
-    """Writes what an episode of a run looks like."""
+    """Writes a picture, an animation or a page of one episode."""
     run = read_config(command.folder)
     index = best_policy(command.folder) if command.seed is None else command.seed
+    skill = None if command.skill is None else _one_hot(run, command.skill)
     agent, state, env = load_run(command.folder, index)
     name = f"episode_of_{run.schedule.kind}_{index}"
-    if command.skill is not None:
-        agent, state = fix_skill(agent, state, _one_hot(run, command.skill))
+    if skill is not None:
+        agent, state = fix_skill(agent, state, skill)
         name = f"{name}_skill_{command.skill}"
     path = command.output
     if path is None:
@@ -28,11 +27,11 @@ def run_render(command: Render) -> int:
     return 0
 
 
-def _one_hot(run: Run[Any], skill: int) -> Float[Array, " skill"]:
+def _one_hot(run: Run, skill: int) -> Float[Array, " skill"]:
     prior = None if run.skills is None else run.skills.make_prior()
     if not isinstance(prior, (OneHotSkills, EvenOneHotSkills)):
         raise ValueError(
-            f"`skill={skill}` is for runs that learnt a number of skills, as "
+            f"`skill={skill}` is for runs with discrete skills, as "
             "`eqrl train diayn --skills one-hot` does."
         )
     if not 0 <= skill < prior.size:

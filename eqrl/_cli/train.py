@@ -1,153 +1,146 @@
-import sys
+import dataclasses
 from collections.abc import Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from .._agents import AbstractAgent
+from .._agents.base import AnyAgent
+from .._interaction.evaluate_skills import evaluate_skills
+from .._pytree.fields import check_integer
 from .._reporting.progress import ProgressBar
 from .._reporting.tensorboard import TensorBoard
-from .._run import (
-    Run,
-    Training,
-    claim_folder,
-    states_of_seeds,
-    write_config,
-    write_evaluation,
-    write_solution,
-)
-from .._training.solution import NonFiniteError, Solution, TrainingInterrupted
+from .._run import Run, Training, states_of_seeds, write_skills, write_solution
+from .._training.solution import AnySolution
 from .._training.train import Callback, train, train_seeds
 from .._training.trainer import Trainer
-from ..envs import AbstractEnv
+from ..envs._base import AnyEnv
 from .commands import Train
-from .evaluate import NUM_EPISODES, returns_of_policies
-from .folder import new_folder
-from .skills import report_skills
+from .evaluate import NUM_EPISODES
+from .training import Policies
 
 
-def run_train(command: Train) -> int:
-    """Trains, writes the folder of the run, and gives the exit code."""
-    run = command.run
-    agent, env, trainer = run.make_agent(), run.make_env(), run.make_trainer()
-    train_key, evaluation_key = jr.split(jr.key(run.settings.seed))
-    skill_key = jr.fold_in(evaluation_key, run.schedule.seeds)
-    _check(run, agent, env, trainer)
-    folder = command.folder or new_folder(run)
-    claim_folder(folder)
-    write_config(folder, run)
-    exit_code = 0
-    with ExitStack() as stack:
-        callbacks: list[Callback] = [
-            stack.enter_context(ProgressBar(run.schedule.num_steps))
-        ]
-        if command.tensorboard:
-            writer = TensorBoard(folder / "tensorboard", run.schedule.seeds)
-            callbacks.append(stack.enter_context(writer))
-        try:
-            solution = _solve(run, agent, env, trainer, callbacks, key=train_key)
-        except NonFiniteError as error:
-            solution, exit_code = error.solution, 1
-            message = (
-                f"At environment step {error.step} an observation, an action or a "
-                "reward was nan or infinite, so training stopped; what was reached "
-                "before it is kept. If the agent diverged, lower its learning rates or "
-                "--reward-scale."
+_NUM_SKILL_EPISODES = 8
+"""Episodes of each skill by which skills are judged."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SeedsJob:
+    """Training of one agent from one seed or several."""
+
+    run: Run[Training]
+    agent: AnyAgent
+    env: AnyEnv
+    trainer: Trainer
+    tensorboard: bool
+
+    def check(self) -> None:
+        self.trainer.check_num_steps(self.run.schedule.num_steps)
+        check_integer("log_every", self.run.schedule.log_every, least=1)
+        eqx.filter_eval_shape(self.trainer.init, self.agent, self.env, key=jr.key(0))
+
+    def train(self, folder: Path, *, key: PRNGKeyArray) -> AnySolution:
+        schedule = self.run.schedule
+        with ExitStack() as stack:
+            callbacks: list[Callback] = [
+                stack.enter_context(ProgressBar(schedule.num_steps))
+            ]
+            if self.tensorboard:
+                writer = TensorBoard(folder / "tensorboard", schedule.seeds)
+                callbacks.append(stack.enter_context(writer))
+
+            def callback(
+                step: int, metrics: Mapping[str, np.ndarray | Array], state: Any
+            ) -> None:
+                for each in callbacks:
+                    each(step, dict(metrics), state)
+
+            # A single seed trains without `vmap`, which is faster.
+            if schedule.seeds == 1:
+                return train(
+                    self.agent,
+                    self.env,
+                    self.trainer,
+                    num_steps=schedule.num_steps,
+                    key=key,
+                    log_every=schedule.log_every,
+                    callback=callback,
+                )
+            return train_seeds(
+                self.agent,
+                self.env,
+                self.trainer,
+                num_seeds=schedule.seeds,
+                num_steps=schedule.num_steps,
+                key=key,
+                log_every=schedule.log_every,
+                callback=callback,
             )
-        except TrainingInterrupted as error:
-            solution, exit_code = error.solution, 130
-            message = "Training was interrupted; what was reached is kept."
-        else:
-            message = _failed_seeds(solution)
-    if message:
-        print(f"eqrl: {message}", file=sys.stderr)
-    if int(solution.counts.updates) == 0:
-        print(
-            f"eqrl: No update was made: the first {trainer.warmup_steps} steps act at "
-            "random (--warmup-steps).",
-            file=sys.stderr,
-        )
-    write_solution(folder, run, solution)
-    states = states_of_seeds(solution, run.schedule.seeds)
-    returns = returns_of_policies(
-        [(agent, state) for state in states],
-        env,
-        num_episodes=NUM_EPISODES,
-        mode="greedy",
-        key=evaluation_key,
-    )
-    step = int(solution.metrics["step"][-1])
-    write_evaluation(folder, returns, step=step, mode="greedy")
-    means = ", ".join(f"{mean:.1f}" for mean in returns.mean(axis=1))
-    print(f"mean return of {NUM_EPISODES} greedy episodes: {means}")
-    if run.skills is not None:
-        report_skills(folder, run, agent, states, env, key=skill_key)
-    print(f"folder: {folder}")
-    return exit_code
 
+    def failed(self, reached: AnySolution) -> Bool[np.ndarray, " seeds"]:
+        nonfinite = reached.metrics["nonfinite"]
+        return np.any(nonfinite.reshape(len(nonfinite), -1) > 0, axis=0)
 
-def _check(
-    run: Run[Training],
-    agent: AbstractAgent[Any, Any, Any],
-    env: AbstractEnv[Any],
-    trainer: Trainer,
-) -> None:
-    """Raises what `train` would raise, before anything is written."""
-    trainer.check_num_steps(run.schedule.num_steps)
-    if run.schedule.log_every < 1:
-        raise ValueError(f"`log_every={run.schedule.log_every}` must be at least 1.")
-    eqx.filter_eval_shape(trainer.init, agent, env, key=jr.key(0))
+    def write(self, folder: Path, reached: AnySolution) -> Policies:
+        write_solution(folder, self.run, reached)
+        states = states_of_seeds(reached, self.run.schedule.seeds)
+        pairs = [(self.agent, state) for state in states]
+        return Policies(pairs, step=int(reached.metrics["step"][-1]))
 
-
-def _solve(
-    run: Run[Training],
-    agent: AbstractAgent[Any, Any, Any],
-    env: AbstractEnv[Any],
-    trainer: Trainer,
-    callbacks: list[Callback],
-    *,
-    key: PRNGKeyArray,
-) -> Solution[Any, Any, Any, Any]:
-    def callback(
-        step: int, metrics: Mapping[str, np.ndarray | Array], state: Any
+    def report(
+        self,
+        folder: Path,
+        reached: AnySolution,
+        policies: Policies,
+        mean_returns: Float[np.ndarray, " seeds"],
+        *,
+        key: PRNGKeyArray,
     ) -> None:
-        for each in callbacks:
-            each(step, dict(metrics), state)
+        del reached
+        means = ", ".join(f"{mean:.1f}" for mean in mean_returns)
+        print(f"mean return of {NUM_EPISODES} greedy episodes: {means}")
+        if self.run.skills is not None:
+            # The keys before this one are those of the seeds' evaluations.
+            skill_key = jr.fold_in(key, self.run.schedule.seeds)
+            self._report_skills(folder, policies, key=skill_key)
 
-    schedule = run.schedule
-    if schedule.seeds == 1:
-        return train(
-            agent,
-            env,
-            trainer,
-            num_steps=schedule.num_steps,
-            key=key,
-            log_every=schedule.log_every,
-            callback=callback,
+    def _report_skills(
+        self, folder: Path, policies: Policies, *, key: PRNGKeyArray
+    ) -> None:
+        """Writes and prints how well the skills of each seed can be told apart."""
+        evaluations = [
+            evaluate_skills(
+                agent,
+                state,
+                self.env,
+                num_episodes=_NUM_SKILL_EPISODES,
+                key=jr.fold_in(key, seed),
+            )
+            for seed, (agent, state) in enumerate(policies.pairs)
+        ]
+        write_skills(folder, self.run, evaluations)
+        accuracies = ", ".join(f"{float(each.accuracy):.3f}" for each in evaluations)
+        returns = ", ".join(
+            f"{np.mean(each.diversity_returns):.1f}" for each in evaluations
         )
-    return train_seeds(
-        agent,
-        env,
-        trainer,
-        num_seeds=schedule.seeds,
-        num_steps=schedule.num_steps,
-        key=key,
-        log_every=schedule.log_every,
-        callback=callback,
-    )
+        print(f"accuracy of the discriminator: {accuracies}")
+        print(
+            f"mean diversity return of {_NUM_SKILL_EPISODES} episodes of each skill: "
+            f"{returns}"
+        )
 
 
-def _failed_seeds(solution: Solution[Any, Any, Any, Any]) -> str | None:
-    """Of some seeds among several; where all failed there was an error."""
-    failed = np.any(solution.metrics["nonfinite"] > 0, axis=0)
-    if not np.any(failed):
-        return None
-    seeds = ", ".join(str(seed) for seed in np.flatnonzero(failed))
-    return (
-        "An observation, an action or a reward became nan or infinite in the seeds "
-        f"{seeds}, which have stayed as they were before."
+def seeds_job(command: Train) -> SeedsJob:
+    """The training that a command asks for."""
+    run = command.run
+    return SeedsJob(
+        run=run,
+        agent=run.make_agent(),
+        env=run.make_env(),
+        trainer=run.make_trainer(),
+        tensorboard=command.tensorboard,
     )

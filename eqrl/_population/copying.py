@@ -1,3 +1,5 @@
+"""Copies members of a population over others, in place."""
+
 import math
 
 import equinox as eqx
@@ -11,8 +13,8 @@ from jaxtyping import Array, Int, PyTree
 from .mesh import from_owner, on_each_device, place_in_share
 
 
-# Elements that travel at a time: so many that devices seldom wait for each other, so
-# few that a replay does not fit in.
+# Elements that are copied at a time: enough that devices seldom wait for each other,
+# and so few that no replay is ever held twice.
 _PIECE = 2**16
 
 
@@ -22,10 +24,12 @@ def copy_members(
     parents: Int[Array, " population"],
     mesh: Mesh | None,
 ) -> PyTree:
-    """Writes over each of `children`, in order, its parent.
+    """Overwrites each of `children`, in order, with its parent.
 
-    One piece of one member of one array at a time, in place: a gather would hold a
-    second copy of everything, over a mesh one of the whole population on each device.
+    It loops over arrays, members and pieces of a member, and copies each piece in
+    place, for the sake of memory: a gather of the parents would hold a second copy of
+    the whole stack, replays included, and over a mesh the whole population on each
+    device. The loop's temporaries are a piece.
     """
 
     def copy_share(
@@ -52,8 +56,8 @@ def _copy(
 
     def copy(index: Int[Array, ""], array: Array) -> Array:
         child = children[index // num_pieces]
-        # The last piece begins earlier where it would reach beyond the end, both when
-        # it is read and when it is written.
+        # Both slices clamp the start of a last piece that would reach beyond the end,
+        # so it overlaps the one before.
         start: list[int | Array] = [0] * array.ndim
         start[axis] = index % num_pieces * sizes[axis]
         start[0], owned = place_in_share(parents[child], share, mesh)
@@ -66,7 +70,7 @@ def _copy(
 
 
 def _pieces(shape: tuple[int, ...]) -> tuple[list[int], int, int]:
-    """Cuts a member of an array along its longest axis.
+    """Cuts a member of an array into pieces along its longest axis.
 
     **Returns:**
 

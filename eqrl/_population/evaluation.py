@@ -13,8 +13,8 @@ from .._interaction.evaluate import Descriptor, Evaluation, evaluate
 from .._pytree.stack import stack_size
 from .._types.custom_types import FloatLike
 from ..envs import AbstractEnv
-from .members import Members, map_members
 from .mesh import on_each_device
+from .run import Members, map_members
 
 
 Score = Callable[[Any, Any, Evaluation], Float[Array, ""]]

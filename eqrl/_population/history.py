@@ -3,13 +3,13 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import PyTree, Shaped
+from jaxtyping import Float, Int, PyTree, Shaped
 
 from .._training.replay import Counts
 
 
 class PopulationSolution(eqx.Module):
-    """What a population reached, and how."""
+    """The members of a population after training, and its history."""
 
     agents: Any
     trainer_states: Any
@@ -22,38 +22,39 @@ class PopulationSolution(eqx.Module):
 
     @property
     def states(self) -> Any:
-        """What the agents have learnt: a stack."""
+        """The stack of the agents' states."""
         return self.trainer_states.agent
 
 
 PopulationSolution.__init__.__doc__ = """**Arguments:**
 
 - `agents`: a stack, with the hyperparameters of the last generation.
-- `trainer_states`: a stack: agents' states, environments and replays.
-- `counts`: how far training is, the same for all.
+- `trainer_states`: a stack of agents' states, environments and replays.
+- `counts`: progress counters, the same for all members.
 - `returns`: of each generation, member and episode.
-- `descriptors`: likewise, where they were asked for, else `None`.
-- `hyperparameters`: by name, what each member of each generation trained with.
-- `parents`: whom each member was copied from before each generation, itself where it
-    was kept, as in the first.
+- `descriptors`: likewise, if `descriptor` was given, else `None`.
+- `hyperparameters`: by name, the value with which each member of each generation
+    trained.
+- `parents`: the index of the member from which each member was copied before each
+    generation; its own index if it was kept, as all are in the first.
 - `metrics`: by name, of each generation and member.
 """
 
 
 class Row(eqx.Module):
-    """What is kept of one generation; each array has a leading axis `population`."""
+    """The history of one generation; each array has a leading axis `population`."""
 
-    returns: Any
-    descriptors: Any
-    hyperparameters: dict[str, Any]
-    parents: Any
-    metrics: dict[str, Any]
+    returns: PyTree
+    descriptors: PyTree
+    hyperparameters: PyTree
+    parents: PyTree
+    metrics: PyTree
 
 
 def make_solution(
-    rows: list[Row], agents: Any, states: Any, counts: Counts
+    rows: list[Row], agents: PyTree, states: PyTree, counts: Counts
 ) -> PopulationSolution:
-    """Puts together what was reached and the rows of all generations so far."""
+    """Assembles a solution from the rows of all generations so far."""
     history = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
     return PopulationSolution(
         agents=agents,
@@ -65,3 +66,48 @@ def make_solution(
         parents=history.parents,
         metrics=history.metrics,
     )
+
+
+def scores_of(
+    population: PopulationSolution, scores: Float[np.ndarray, "_ _"] | None
+) -> Float[np.ndarray, "generations population"]:
+    """The scores by which members are ranked: those given, or the mean returns.
+
+    A score that is not finite is `nan`. So is a mean return if the member met an
+    observation, an action or a reward that was not finite.
+    """
+    shape = population.parents.shape
+    if scores is None and population.returns.ndim != 3:
+        raise ValueError(
+            "The returns of `population` are vectors, so `scores` is needed: one "
+            f"number for each generation and member, of shape {shape}."
+        )
+    if scores is None:
+        # With an infinite return there is no meaningful mean.
+        finite = np.all(np.isfinite(population.returns), axis=2)
+        means = np.where(finite[..., None], population.returns, np.nan).mean(axis=2)
+        failed = population.metrics.get("nonfinite", np.zeros(shape)) > 0
+        given = np.where(failed, np.nan, means)
+    else:
+        given = scores
+    if given.shape != shape:
+        raise ValueError(
+            f"`scores` has shape {given.shape}, but `population` has {shape[0]} "
+            f"generations of {shape[1]} members."
+        )
+    return np.where(np.isfinite(given), given, np.nan)
+
+
+def winner_of(scores: Float[np.ndarray, "generations population"]) -> int:
+    """The best member of the last generation; the first if all failed."""
+    return int(np.argmax(np.where(np.isnan(scores[-1]), -np.inf, scores[-1])))
+
+
+def ancestors_of(
+    member: int, parents: Int[np.ndarray, "generations population"]
+) -> Int[np.ndarray, " generations"]:
+    """The ancestor, in each generation, of a member of the last one."""
+    line = [member]
+    for row in parents[:0:-1]:
+        line.append(int(row[line[-1]]))
+    return np.array(line[::-1])

@@ -1,5 +1,6 @@
+"""Populations on several devices, along the one axis of a mesh."""
+
 from collections.abc import Callable
-from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -12,14 +13,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int, PyTree
 
 from .._pytree.fields import check_integer
+from .._types.custom_types import Tree
 
 
-Stack = TypeVar("Stack")
 _AXIS = "population"
 
 
 def check_mesh(mesh: Mesh | None, size: int) -> None:
-    """Raises a `ValueError` where a population cannot be laid over a mesh."""
+    """Raises a `ValueError` unless the devices can have equal shares of the members."""
     check_integer("size", size, least=1)
     if mesh is None:
         return
@@ -37,25 +38,25 @@ def check_mesh(mesh: Mesh | None, size: int) -> None:
 
 
 def automatic(mesh: Mesh | None) -> Mesh | None:
-    """The same devices, with types of axes that leave the layout to the compiler."""
+    """The same devices, with an axis whose shardings the compiler chooses."""
     return None if mesh is None else Mesh(mesh.devices, mesh.axis_names)
 
 
-def shard(stack: Stack, mesh: Mesh | None) -> Stack:
-    """Lays a stack over the devices by its leading axis."""
+def shard(stack: Tree, mesh: Mesh | None) -> Tree:
+    """Shards a stack along its leading axis."""
     return _put(stack, mesh, PartitionSpec(_AXIS))
 
 
-def replicate(tree: Stack, mesh: Mesh | None) -> Stack:
-    """Puts the same on every device."""
+def replicate(tree: Tree, mesh: Mesh | None) -> Tree:
+    """Copies a tree to every device."""
     return _put(tree, mesh, PartitionSpec())
 
 
-def _put(tree: Stack, mesh: Mesh | None, spec: PartitionSpec) -> Stack:
+def _put(tree: Tree, mesh: Mesh | None, spec: PartitionSpec) -> Tree:
     if mesh is None:
         return tree
     arrays, static = eqx.partition(tree, eqx.is_array)
-    # The data of typed keys, for they cannot be put on devices of another process.
+    # Typed keys cannot be put on devices of another process, but their data can.
     data = jax.tree.map(lambda x: jr.key_data(x) if _is_key(x) else x, arrays)
     data = jax.device_put(data, NamedSharding(mesh, spec))
     arrays = jax.tree.map(
@@ -71,26 +72,27 @@ def _is_key(array: Array | np.ndarray) -> bool:
 
 
 def on_each_device(
-    function: Callable[[Any, Any], tuple[Any, Any]],
+    function: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]],
     mesh: Mesh | None,
-    stacked: Any,
-    shared: Any,
-) -> tuple[Any, Any]:
+    stacked: PyTree,
+    shared: PyTree,
+) -> tuple[PyTree, PyTree]:
     """Runs a function of a stack on each device's share of it.
 
     **Arguments:**
 
-    - `function`: from a stack and what all share, to a stack and what all share.
-    - `mesh`: the devices; `None` runs it once on the whole.
-    - `stacked`: arrays have a leading axis `population`.
-    - `shared`: the same on every device.
+    - `function`: from a stack and a shared tree to a stack and a shared tree.
+    - `mesh`: the devices; `None` runs it once, on the whole stack.
+    - `stacked`: every array has a leading axis `population`.
+    - `shared`: the same on every device, as the shared result must be.
     """
     if mesh is None:
         return function(stacked, shared)
     (stacks, commons), static = eqx.partition((stacked, shared), eqx.is_array)
-    statics: list[Any] = []
+    # What is static in the result is known when `local` has been traced.
+    statics: list[PyTree] = []
 
-    def local(stacks: Any, commons: Any) -> tuple[Any, Any]:
+    def local(stacks: PyTree, commons: PyTree) -> tuple[PyTree, PyTree]:
         result = function(*eqx.combine((stacks, commons), static))
         arrays, result_static = eqx.partition(result, eqx.is_array)
         statics.append(result_static)
@@ -101,6 +103,7 @@ def on_each_device(
         mesh=mesh,
         in_specs=(PartitionSpec(_AXIS), PartitionSpec()),
         out_specs=(PartitionSpec(_AXIS), PartitionSpec()),
+        # JAX cannot infer that the shared result is the same on every device.
         check_vma=False,
     )(stacks, commons)
     return eqx.combine(arrays, statics[0])
@@ -109,17 +112,17 @@ def on_each_device(
 def place_in_share(
     index: Int[Array, ""], share: int, mesh: Mesh | None
 ) -> tuple[Int[Array, ""], Bool[Array, ""]]:
-    """Where a member stands on this device, within `on_each_device`.
+    """The place of a member in the share of this device, within `on_each_device`.
 
     **Arguments:**
 
-    - `index`: of the member in the population.
+    - `index`: place of the member in the population.
     - `share`: members on each device.
     - `mesh`: as given to `on_each_device`.
 
     **Returns:**
 
-    An index less than `share`, and whether the member is there at all.
+    An index less than `share`, and whether the member is on this device.
     """
     if mesh is not None:
         index = index - lax.axis_index(_AXIS) * share
@@ -127,28 +130,28 @@ def place_in_share(
 
 
 def from_owner(array: Array, owned: Bool[Array, ""], mesh: Mesh | None) -> Array:
-    """Gives every device the array of the one where `owned`, bit for bit.
+    """Sends the array of the one device where `owned` is true to all, bit for bit.
 
-    Only within `on_each_device`. No device holds more than this one array.
+    Only within `on_each_device`. No device holds more than one such array at a time.
     """
     if mesh is None:
         return array
     if _is_key(array):
         data = from_owner(jr.key_data(array), owned, mesh)
         return jr.wrap_key_data(data, impl=jr.key_impl(array))
-    # Added up as integers: a sum of floats may lose the sign of a zero, or a denormal.
+    # A sum of integers: one of floats may lose the sign of a zero, or a denormal.
     bits = array.view(f"uint{8 * array.dtype.itemsize}")
     bits = lax.psum(jnp.where(owned, bits, jnp.zeros_like(bits)), _AXIS)
     return bits.view(array.dtype)
 
 
 def to_host(tree: PyTree, mesh: Mesh | None) -> PyTree:
-    """Copies arrays to NumPy ones, whole, on every process."""
+    """Copies whole arrays to NumPy on every process."""
     return jax.tree.map(np.array, replicate(tree, mesh))
 
 
 def on_any_process(flag: bool, mesh: Mesh | None) -> bool:
-    """Whether the flag is up on any process of the mesh; each must ask at once."""
+    """Whether the flag is set on any process of the mesh; all must call it together."""
     if mesh is None or not mesh.is_multi_process:
         return flag
     flags = jax.make_array_from_callback(
@@ -159,8 +162,8 @@ def on_any_process(flag: bool, mesh: Mesh | None) -> bool:
     return bool(to_host(flags, mesh).any())
 
 
-def mesh_of_processes(stack: Any) -> Mesh | None:
-    """The mesh a stack is laid over, where that is over several processes."""
+def mesh_of_processes(stack: PyTree) -> Mesh | None:
+    """The mesh of a stack that is sharded over several processes, else `None`."""
     for leaf in jax.tree.leaves(stack):
         if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
             continue

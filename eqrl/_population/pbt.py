@@ -1,5 +1,5 @@
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import equinox as eqx
 import jax
@@ -8,7 +8,13 @@ import jax.random as jr
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
-from .._pytree.fields import check_integer, check_range, hyperparameter
+from .._pytree.fields import (
+    check_fields,
+    check_integer,
+    hyperparameter,
+    static_choice,
+    static_integer,
+)
 from .._pytree.stack import stack_size
 from .._training.trainer import TrainerState
 from .._types.custom_types import FloatLike, State
@@ -23,11 +29,11 @@ Selection = Literal["truncation", "tournament"]
 
 
 class PBT(eqx.Module):
-    """Population based training: members copy better ones and vary what they copied.
+    """Population based training: bad members copy good ones and vary hyperparameters.
 
-    It works on stacks, so for every agent, nested ones too. Differences from the paper:
-    the numbers that are replaced and that are copied from are given, not 20 % each; a
-    perturbation is made in the coordinates of the prior and stays in its range.
+    It works on stacks, and so for every agent, wrappers included. Differences from the
+    paper: the numbers of members to replace and to copy from are arguments, not 20 %
+    each; a perturbation applies in the coordinates of the prior and stays in its range.
 
     ??? cite "Reference"
 
@@ -46,33 +52,27 @@ class PBT(eqx.Module):
 
     where: Callable[[Any], Any] = eqx.field(static=True)
     priors: tuple[AbstractPrior, ...]
-    num_replaced: int = eqx.field(default=2, static=True)
-    num_elite: int = eqx.field(default=2, static=True)
-    resample_probability: FloatLike = hyperparameter(0.25)
-    selection: Selection = eqx.field(default="truncation", static=True)
+    num_replaced: int = static_integer(2, least=0)
+    num_elite: int = static_integer(2, least=1)
+    resample_probability: FloatLike = hyperparameter(0.25, low=0, high=1)
+    selection: Selection = static_choice("truncation", get_args(Selection))
     copy_replay: bool = eqx.field(default=True, static=True)
 
     def __check_init__(self) -> None:
-        check_integer("num_replaced", self.num_replaced, least=0)
-        check_integer("num_elite", self.num_elite, least=1)
-        check_range("resample_probability", self.resample_probability, low=0, high=1)
-        if self.selection not in ("truncation", "tournament"):
-            raise ValueError(
-                f"`selection={self.selection!r}` must be 'truncation' or 'tournament'."
-            )
+        check_fields(self)
 
     def init(
         self, agent: Agent, size: int, *, key: PRNGKeyArray
     ) -> Stacked[Agent, "population"]:
-        """A stack of agents, alike but for the hyperparameters drawn from the priors.
+        """A stack of agents that differ in the hyperparameters drawn from the priors.
 
         **Arguments:**
 
-        - `agent`: a single one; what `where` does not select is taken from it.
-        - `size`: members, at least `num_elite + num_replaced`.
-        - `key`: for the draws.
+        - `agent`: a single agent; all members share what `where` does not select.
+        - `size`: number of members, at least `num_elite + num_replaced`.
+        - `key`: of the samples.
 
-        Raises a `ValueError` where `where`, `priors` and the sizes do not fit.
+        Raises a `ValueError` unless `where`, `priors` and the sizes fit each other.
         """
         self._check_size(size)
         self._check_where(agent)
@@ -97,23 +97,23 @@ class PBT(eqx.Module):
     ]:
         """Replaces the worst members by children of better ones.
 
-        A member whose score is not finite is the worst, and nobody's parent. Under
-        `"truncation"` the `num_replaced` worst get a parent each, drawn from the
-        `num_elite` best; under `"tournament"` every member meets another, drawn from
-        all, and is replaced if that one is better, but at most the `num_replaced` worst
-        of those who lose.
+        A member whose score is not finite ranks last and is never a parent. With
+        `"truncation"`, each of the `num_replaced` worst gets a parent drawn from the
+        `num_elite` best. With `"tournament"`, every member meets another, drawn from
+        all, and loses if that one is better; the `num_replaced` worst losers at most
+        are replaced by their opponents.
 
         **Arguments:**
 
         - `agents`, `states`: of the population; `states` may be any stack, such as of
             `TrainerState`.
-        - `scores`: what to rank by, higher is better.
-        - `key`: for parents and for what is varied; each child has draws of its own.
+        - `scores`: of each member; higher is better.
+        - `key`: of parents and perturbations; each child has samples of its own.
 
         **Returns:**
 
-        The agents and the states after it, and the index of each member's parent, its
-        own where it was kept.
+        The new agents and states, and the index of each member's parent, which is its
+        own index if it was kept.
         """
         return self.exploit_over(None, agents, states, scores, key=key)
 
@@ -130,11 +130,11 @@ class PBT(eqx.Module):
         Stacked[State, "population"],
         Int[Array, " population"],
     ]:
-        """`exploit`, with the states laid over a mesh.
+        """As `exploit`, with the states sharded over a mesh.
 
-        Only what is copied from one device to another travels. The mesh must have the
-        one axis `population`, with an equal share of the members on each device; `None`
-        is no mesh.
+        Devices exchange only what they copy from each other. The mesh must have the one
+        axis `population`, and each device an equal share of the members; `None` is no
+        mesh.
         """
         size = stack_size(states)
         self._check_size(size)
@@ -145,20 +145,20 @@ class PBT(eqx.Module):
         parent_key, vary_key = jr.split(key)
         finite = jnp.isfinite(scores)
         ranked = jnp.where(finite, scores, -jnp.inf)
-        # From the worst to the best, so that nobody is overwritten before it is copied.
+        # From worst to best, so that no parent is overwritten before it is copied.
         order = jnp.argsort(ranked)
         if self.selection == "truncation":
             parents = self._elite_parents(ranked, order, key=parent_key)
         else:
             parents = self._opponents(ranked, order, key=parent_key)
         replaced = parents != jnp.arange(size)
-        # Those who are replaced, still from the worst to the best.
+        # The members to replace, still from worst to best.
         children = order[jnp.argsort(~replaced[order])][: self.num_replaced]
         agents = copy_members(agents, children, parents, None)
         agents = self._vary(agents, replaced, jr.split(vary_key, size))
         copied = copy_members(states, children, parents, mesh)
         if isinstance(states, TrainerState) and not self.copy_replay:
-            # A member that failed has nothing worth keeping.
+            # A failed member has nothing worth keeping.
             others = jnp.where(finite, jnp.arange(size), parents)
             kept = (states.actors, states.replay, states.failed)
             copied = eqx.tree_at(
@@ -207,7 +207,7 @@ class PBT(eqx.Module):
         size = order.shape[0]
         elite = order[size - self.num_elite :]
         worst = order[: self.num_replaced]
-        # Only the finite ones of the elite; they are its last.
+        # Only finite scores qualify; in the order from worst to best they are last.
         num_finite = jnp.sum(jnp.isfinite(ranked[elite]))
         drawn = jr.randint(key, (self.num_replaced,), 0, jnp.maximum(num_finite, 1))
         parents = elite[self.num_elite - 1 - drawn]
@@ -265,14 +265,14 @@ class PBT(eqx.Module):
 
 PBT.__init__.__doc__ = """**Arguments:**
 
-- `where`: from an agent to a tuple of its hyperparameters that are tuned. Pass one
-    function for one experiment: it is compared by identity.
-- `priors`: one for each of them.
-- `num_replaced`: members to replace at a time, at least 0.
-- `num_elite`: members to copy from, at least 1, under `"truncation"`.
-- `resample_probability`: of drawing a child's value afresh rather than perturbing its
-    parent's, for each hyperparameter, in [0, 1].
+- `where`: maps an agent to a tuple of the hyperparameters to tune. Pass the same
+    function throughout an experiment: it is compared by identity.
+- `priors`: one for each of these hyperparameters.
+- `num_replaced`: number of members to replace at a time, at least 0.
+- `num_elite`: number of members to copy from with `"truncation"`, at least 1.
+- `resample_probability`: probability, in [0, 1], of sampling each hyperparameter of a
+    child from its prior rather than perturbing the parent's value.
 - `selection`: `"truncation"` or `"tournament"`.
-- `copy_replay`: whether a child gets its parent's replay, environments and memories as
-    well. Otherwise it keeps its own, unless its score was not finite.
+- `copy_replay`: whether a child copies its parent's replay, environments and memories
+    too. Otherwise it keeps its own, unless its score was not finite.
 """

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._pytree.fields import check_range, hyperparameter
+from .._pytree.fields import check_fields, check_range, hyperparameter
 from .._types.custom_types import FloatLike
 
 
@@ -14,7 +14,7 @@ _UP = 1.25
 
 
 class AbstractPrior(eqx.Module):
-    """Where the values of one hyperparameter come from, and how they are varied."""
+    """The prior of one hyperparameter, and how its values are perturbed."""
 
     @abstractmethod
     def sample(self, *, key: PRNGKeyArray) -> Float[Array, ""]:
@@ -24,10 +24,10 @@ class AbstractPrior(eqx.Module):
     def perturb(
         self, value: Float[Array, ""], *, key: PRNGKeyArray
     ) -> Float[Array, ""]:
-        """Moves `value` up or down, either with probability one half.
+        """Multiplies `value` by 1.25 or 0.8, each with probability one half.
 
-        By 1.25 or 0.8, as in population based training, in the coordinates of the
-        prior, and never out of its range.
+        The factors are those of population based training. They apply in the
+        coordinates of the prior, and the result is clipped to its range.
         """
 
 
@@ -47,13 +47,13 @@ def _check_order(low: FloatLike, high: FloatLike) -> None:
 
 
 class Uniform(AbstractPrior):
-    """Uniform between two bounds."""
+    """A uniform prior."""
 
     low: FloatLike = hyperparameter()
     high: FloatLike = hyperparameter()
 
     def __check_init__(self) -> None:
-        check_range("low", self.low)
+        check_fields(self)
         _check_order(self.low, self.high)
 
     def sample(self, *, key: PRNGKeyArray) -> Float[Array, ""]:
@@ -72,18 +72,18 @@ Uniform.__init__.__doc__ = """**Arguments:**
 
 
 class LogUniform(AbstractPrior):
-    """Uniform between the logarithms of two positive bounds."""
+    """A uniform prior of the logarithm."""
 
-    low: FloatLike = hyperparameter()
+    low: FloatLike = hyperparameter(low=0, low_open=True)
     high: FloatLike = hyperparameter()
 
     def __check_init__(self) -> None:
-        check_range("low", self.low, low=0, low_open=True)
+        check_fields(self)
         _check_order(self.low, self.high)
 
     def sample(self, *, key: PRNGKeyArray) -> Float[Array, ""]:
         low, high = jnp.log(self.low), jnp.log(self.high)
-        # Rounding may leave the range by a last bit.
+        # Rounding may leave the range by one bit.
         value = jnp.exp(jr.uniform(key, (), minval=low, maxval=high))
         return jnp.clip(value, self.low, self.high)
 
@@ -100,10 +100,10 @@ LogUniform.__init__.__doc__ = """**Arguments:**
 
 
 class OneMinus(AbstractPrior):
-    """One minus what another prior gives, such as a discount near one.
+    """A prior of one minus the hyperparameter, for a value near one.
 
-    A discount of 0.985 times 1.25 is no discount. As one minus 0.015 it is perturbed to
-    0.988 or 0.981.
+    A discount of 0.985 times 1.25 would be more than 1. As one minus 0.015 it is
+    perturbed to 0.988 or 0.981.
     """
 
     prior: AbstractPrior
@@ -119,5 +119,5 @@ class OneMinus(AbstractPrior):
 
 OneMinus.__init__.__doc__ = """**Arguments:**
 
-- `prior`: of one minus the hyperparameter.
+- `prior`: the prior of one minus the hyperparameter.
 """

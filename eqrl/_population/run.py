@@ -1,5 +1,7 @@
+"""Runs the members of a population, at once or in turn, on each device."""
+
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, get_args
 
 import equinox as eqx
 import jax
@@ -9,27 +11,50 @@ import jax.random as jr
 from jax.sharding import Mesh
 from jaxtyping import Array, Int, Key, PRNGKeyArray, PyTree
 
+from .._agents.base import AnyAgent
+from .._pytree.fields import check_choice
 from .._pytree.stack import stack_size
 from .._training.replay import Counts
-from .._training.trainer import Trainer
+from .._training.trainer import AnyTrainerState, Trainer
 from .._types.custom_types import Metrics
-from ..envs import AbstractEnv
-from .members import Members
+from ..envs._base import AnyEnv
 from .mesh import on_each_device
+
+
+Members = Literal["together", "in_turn"]
+
+
+def choose_members(members: Members | None, mesh: Mesh | None) -> Members:
+    """How to run the members of each device; `None` chooses by the kind of device."""
+    if members is None:
+        device = jax.devices()[0] if mesh is None else mesh.devices.flat[0]
+        return "in_turn" if device.platform == "cpu" else "together"
+    check_choice("members", members, get_args(Members))
+    return members
+
+
+def map_members(function: Callable[..., Any], members: Members, stacked: Any) -> Any:
+    """Maps over stacks to a stack of arrays, the members together or in turn."""
+    if members == "together":
+        return eqx.filter_vmap(function)(*stacked)
+    arrays, static = eqx.partition(stacked, eqx.is_array)
+    return lax.map(lambda x: function(*eqx.combine(x, static)), arrays)
 
 
 @eqx.filter_jit
 def init_members(
     trainer: Trainer,
-    agents: Any,
-    env: AbstractEnv[Any],
+    agents: AnyAgent,
+    env: AnyEnv,
     keys: Key[Array, " population"],
     mesh: Mesh | None,
-) -> tuple[Any, Counts]:
-    """The members at the beginning, each made on the device that is to train it."""
+) -> tuple[AnyTrainerState, Counts]:
+    """The initial state of each member, made on the device that will train it."""
 
-    def init_share(stacked: Any, env: AbstractEnv[Any]) -> tuple[Any, Counts]:
-        def init(agent: Any, key: PRNGKeyArray) -> tuple[Any, Counts]:
+    def init_share(
+        stacked: tuple[AnyAgent, Key[Array, " share"]], env: AnyEnv
+    ) -> tuple[AnyTrainerState, Counts]:
+        def init(agent: AnyAgent, key: PRNGKeyArray) -> tuple[AnyTrainerState, Counts]:
             return trainer.init(agent, env, key=key)
 
         return eqx.filter_vmap(init, out_axes=(eqx.if_array(0), None))(*stacked)
@@ -39,25 +64,29 @@ def init_members(
 
 @eqx.filter_jit(donate="all-except-first")
 def run_members(
-    kept: tuple[Trainer, Any, AbstractEnv[Any], Int[Array, ""], PRNGKeyArray],
-    states: Any,
+    kept: tuple[Trainer, AnyAgent, AnyEnv, Int[Array, ""], PRNGKeyArray],
+    states: AnyTrainerState,
     counts: Counts,
     members: Members,
     mesh: Mesh | None,
-) -> tuple[Any, Counts, dict[str, Array]]:
+) -> tuple[AnyTrainerState, Counts, dict[str, Array]]:
     """Trains each member for a number of environment steps."""
     trainer, agents, env, num_steps, key = kept
-    # Folded rather than split: the same key is used at every generation.
+    # Folded, not split: every generation passes the same key, from which the trainer
+    # derives one for each step; and member i has the same key whatever the size.
     keys = jax.vmap(lambda index: jr.fold_in(key, index))(
         jnp.arange(stack_size(states))
     )
 
-    def run_share(stacked: Any, shared: Any) -> tuple[Any, Counts]:
+    def run_share(
+        stacked: tuple[AnyAgent, AnyTrainerState, Key[Array, " share"]],
+        shared: tuple[AnyEnv, Counts, Int[Array, ""]],
+    ) -> tuple[tuple[AnyTrainerState, dict[str, Array]], Counts]:
         env, counts, num_steps = shared
 
         def run(
-            agent: Any, state: Any, key: PRNGKeyArray
-        ) -> tuple[Any, Counts, Metrics]:
+            agent: AnyAgent, state: AnyTrainerState, key: PRNGKeyArray
+        ) -> tuple[AnyTrainerState, Counts, Metrics]:
             return trainer.run(
                 agent,
                 env,
@@ -78,36 +107,45 @@ def run_members(
     return states, counts, metrics
 
 
-_RunOne = Callable[[Any, Any, PRNGKeyArray], tuple[Any, Counts, Metrics]]
+_RunOne = Callable[
+    [AnyAgent, AnyTrainerState, PRNGKeyArray], tuple[AnyTrainerState, Counts, Metrics]
+]
 
 
 def _run_together(
-    run: _RunOne, agents: Any, states: Any, keys: Key[Array, " population"]
-) -> tuple[Any, Counts, dict[str, Array]]:
+    run: _RunOne,
+    agents: AnyAgent,
+    states: AnyTrainerState,
+    keys: Key[Array, " population"],
+) -> tuple[AnyTrainerState, Counts, dict[str, Array]]:
     out_axes = (eqx.if_array(0), None, eqx.if_array(0))
     return eqx.filter_vmap(run, out_axes=out_axes)(agents, states, keys)
 
 
 def _run_in_turn(
-    run: _RunOne, agents: Any, states: Any, keys: Key[Array, " population"]
-) -> tuple[Any, Counts, dict[str, Array]]:
-    """One member after another, each written back to where it was taken from."""
+    run: _RunOne,
+    agents: AnyAgent,
+    states: AnyTrainerState,
+    keys: Key[Array, " population"],
+) -> tuple[AnyTrainerState, Counts, dict[str, Array]]:
+    """One member after another, each written back to where it was taken from.
+
+    The states are the carry of the loop, so that they are updated in place: as inputs
+    and outputs of it they, replays included, would be in memory twice.
+    """
     arrays, static = eqx.partition(states, eqx.is_array)
     agent_arrays, agent_static = eqx.partition(agents, eqx.is_array)
 
-    def one(index: Int[Array, ""], arrays: PyTree) -> tuple[Any, Counts, Metrics]:
+    def body(arrays: PyTree, index: Int[Array, ""]) -> tuple[PyTree, Any]:
         agent_of, state_of = jax.tree.map(
             lambda x: lax.dynamic_index_in_dim(x, index, keepdims=False),
             (agent_arrays, arrays),
         )
-        return run(
+        state, counts, metrics = run(
             eqx.combine(agent_of, agent_static),
             eqx.combine(state_of, static),
             keys[index],
         )
-
-    def body(arrays: PyTree, index: Int[Array, ""]) -> tuple[PyTree, Any]:
-        state, counts, metrics = one(index, arrays)
         arrays = jax.tree.map(
             lambda x, y: lax.dynamic_update_index_in_dim(x, y, index, axis=0),
             arrays,
@@ -116,5 +154,6 @@ def _run_in_turn(
         return arrays, (counts, metrics)
 
     arrays, (counts, metrics) = lax.scan(body, arrays, jnp.arange(stack_size(states)))
+    # The counters of all members are the same.
     counts = jax.tree.map(lambda x: x[0], counts)
     return eqx.combine(arrays, static), counts, metrics

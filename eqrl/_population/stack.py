@@ -1,11 +1,9 @@
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from .._pytree.stack import stack_size, take_element
 from .._types.custom_types import Tree
@@ -25,12 +23,12 @@ def member(stack: Stacked[Tree, "population"], index: int | Int[Array, ""]) -> T
     **Arguments:**
 
     - `stack`: every array of it has a leading axis `population`.
-    - `index`: which member, from 0.
+    - `index`: the member, from 0.
 
     **Returns:**
 
-    That member, without the axis. Of a stack that is laid over several processes, each
-    of which must ask for the same member, every process gets a copy of its own.
+    That member, without the axis. If the stack is sharded over several processes, all
+    of them must take the same member, and each gets a copy of its own.
     """
     mesh = mesh_of_processes(stack)
     if mesh is not None:
@@ -47,8 +45,8 @@ def best(
     **Arguments:**
 
     - `stack`: every array of it has a leading axis `population`.
-    - `returns`: of each member, one or several, over which the mean is taken. A member
-        with one that is not finite is chosen only if all have.
+    - `returns`: one or several returns of each member, averaged for each. A member with
+        a return that is not finite is chosen only if all members have one.
 
     **Returns:**
 
@@ -77,7 +75,7 @@ def _local_member(
 def _replicated_member(
     stack: Stacked[Tree, "population"], index: Int[Array, ""], mesh: Mesh
 ) -> Tree:
-    def take_share(share: Any, index: Int[Array, ""]) -> tuple[None, Any]:
+    def take_share(share: PyTree, index: Int[Array, ""]) -> tuple[None, PyTree]:
         place, owned = place_in_share(index, stack_size(share), mesh)
         return None, jax.tree.map(
             lambda x: from_owner(x[place], owned, mesh) if eqx.is_array(x) else x, share

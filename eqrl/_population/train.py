@@ -9,19 +9,19 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._agents import AbstractAgent
+from .._agents.base import AnyAgent
 from .._interaction.evaluate import Descriptor
 from .._pytree.fields import check_integer
 from .._pytree.tree import tree_copy
 from .._training.interrupt import deferred_interrupt
 from .._training.solution import TrainingInterrupted
-from .._training.trainer import Trainer
+from .._training.trainer import AnyTrainerState, Trainer
 from ..envs import AbstractEnv
 from .evaluation import Score, check_scalar, evaluate_members, mean_return
 from .history import PopulationSolution, Row, make_solution
-from .members import Members, choose_members
 from .mesh import automatic, check_mesh, on_any_process, replicate, shard, to_host
 from .pbt import PBT
-from .run import init_members, run_members
+from .run import Members, choose_members, init_members, run_members
 
 
 Callback = Callable[[int, Any], None]
@@ -45,49 +45,50 @@ def train_population(
     members: Members | None = None,
     callback: Callback | None = None,
 ) -> PopulationSolution:
-    """Trains a population of agents, by population based training or each for itself.
+    """Trains a population of agents, with population based training or independently.
 
-    A generation trains, is evaluated, and then, except for the last, has its worst
-    members replaced.
+    In each generation all members train and are evaluated. After all but the last, the
+    worst members are replaced.
 
     **Arguments:**
 
-    - `agent`: a single one, or a stack of `size`, which is taken as it is.
-    - `env`, `trainer`: where and how each member learns.
-    - `pbt`: how members are replaced and varied, and where a single agent's
-        hyperparameters are drawn from; `None` replaces nobody.
-    - `size`: members, at least 1.
+    - `agent`: a single agent, or a stack of `size` agents, which is used as it is.
+    - `env`, `trainer`: environment and trainer of each member.
+    - `pbt`: replaces members, varies their hyperparameters, and samples those of a
+        single agent; `None` replaces no member.
+    - `size`: number of members, at least 1.
     - `num_generations`: at least 1.
     - `steps_per_generation`: environment steps of each member, a whole number of
-        iterations; those of the first include the warm-up.
-    - `num_episodes`: to evaluate each member by, greedily.
-    - `key`: of everything; each member, generation and purpose has its own.
-    - `score`: from an agent, its state and its `Evaluation` to what members are ranked
-        by; the mean return by default. Needed where the reward is a vector.
-    - `evaluation_env`: where to evaluate; `env` by default.
+        iterations; the first generation includes the warm-up.
+    - `num_episodes`: greedy episodes with which to evaluate each member.
+    - `key`: each member, generation and purpose derives a key of its own from it.
+    - `score`: maps an agent, its state and its `Evaluation` to the number by which
+        members are ranked; by default the mean return. Required if the reward is a
+        vector.
+    - `evaluation_env`: environment of the evaluation; `env` by default.
     - `descriptor`: as in `evaluate`.
-    - `mesh`: devices to lay the population over, with the one axis `population`; `size`
-        must be a multiple of their number. `num_replaced` and `num_elite` count the
-        whole population all the same. The devices may be those of several processes
-        (`jax.distributed`), each of which makes this call with the same arguments.
-    - `members`: on each device, `"together"` maps over members, `"in_turn"` runs one
-        after another, and then each gives to the last bit what it gives alone, whatever
-        the devices. `None` is `"in_turn"` on processors and `"together"` on anything
-        else. Measured with SAC and TD3 on two cores: as one device, in turn is 0.89 and
-        1.00 times as fast as together; as a mesh of two, 1.10 and 1.09 times, which is
-        the fastest of all.
+    - `mesh`: devices among which to divide the population, with the one axis
+        `population`; `size` must be a multiple of their number. `num_replaced` and
+        `num_elite` still count the whole population. The devices may belong to several
+        processes (`jax.distributed`), each of which makes this call with the same
+        arguments.
+    - `members`: on each device, `"together"` maps over members and `"in_turn"` runs one
+        after another, which gives each the result that it has alone, bit for bit,
+        whatever the devices. `None` is `"in_turn"` on a CPU and `"together"` on other
+        devices. Measured with SAC and TD3 on two cores: as one device, in turn is 0.89
+        and 1.00 times as fast as together; as a mesh of two, 1.10 and 1.09 times, which
+        is the fastest of all.
     - `callback`: called as `callback(generation, solution)` after each evaluation, on
         every process. Copy what you keep of the states: they are donated to the next
         generation.
 
     **Returns:**
 
-    A `PopulationSolution`. Over a mesh, `agents` and `trainer_states` stay laid over
-    it; its history is whole on every process.
+    A `PopulationSolution`. With a mesh, `agents` and `trainer_states` stay sharded over
+    it; every process has the whole history.
 
-    Raises a `ValueError` where the arguments do not fit each other, and
-    `TrainingInterrupted`, which holds what was reached, after Ctrl-C on any process,
-    which is looked for between generations.
+    Raises a `ValueError` unless the arguments fit each other. Ctrl-C on any process
+    raises `TrainingInterrupted`, which holds the solution so far, after the generation.
     """
     check_integer("num_generations", num_generations, least=1)
     check_mesh(mesh, size)
@@ -103,6 +104,10 @@ def train_population(
     pbt, env, evaluation_env, key, num_steps = replicate(
         (pbt, env, evaluation_env, key, jnp.asarray(steps_per_generation, int)), mesh
     )
+    # One key for each purpose; 0 sampled hyperparameters. Evaluation and exploitation
+    # fold in the generation. Training uses the same key in every generation, as `train`
+    # does in every row: the trainer folds in its counters, so that where a generation
+    # ends makes no difference.
     init_key, run_key, evaluation_key, exploit_key = (
         jr.fold_in(key, i) for i in (1, 2, 3, 4)
     )
@@ -153,15 +158,11 @@ def train_population(
 
 
 def _make_agents(
-    agent: AbstractAgent[Any, Any, Any],
-    pbt: PBT | None,
-    size: int,
-    *,
-    key: PRNGKeyArray,
-) -> Any:
+    agent: AnyAgent, pbt: PBT | None, size: int, *, key: PRNGKeyArray
+) -> AnyAgent:
     shapes = {jnp.shape(leaf) for leaf in jax.tree.leaves(eqx.filter(agent, _is_float))}
     if () not in shapes and {shape[0] for shape in shapes} == {size}:
-        # Copied, for exploiting donates it.
+        # Copied, because exploiting donates it.
         return tree_copy(agent)
     # A single agent has some hyperparameter that is a scalar.
     if len(shapes) > 0 and () not in shapes:
@@ -180,8 +181,8 @@ def _is_float(leaf: Any) -> bool:
     return eqx.is_inexact_array(leaf)
 
 
-def _names(agent: AbstractAgent[Any, Any, Any], pbt: PBT | None) -> list[str]:
-    """Of the hyperparameters that are tuned, by where they stand in the agent."""
+def _names(agent: AnyAgent, pbt: PBT | None) -> list[str]:
+    """The paths of the tuned hyperparameters within the agent."""
     if pbt is None:
         return []
     paths = jax.tree_util.tree_map_with_path(
@@ -193,9 +194,9 @@ def _names(agent: AbstractAgent[Any, Any, Any], pbt: PBT | None) -> list[str]:
 @eqx.filter_jit(donate="all-except-first")
 def _exploit(
     kept: tuple[PBT, Float[Array, " population"], PRNGKeyArray],
-    agents: Any,
-    states: Any,
+    agents: AnyAgent,
+    states: AnyTrainerState,
     mesh: Mesh | None,
-) -> tuple[Any, Any, Int[Array, " population"]]:
+) -> tuple[AnyAgent, AnyTrainerState, Int[Array, " population"]]:
     pbt, scores, key = kept
     return pbt.exploit_over(mesh, agents, states, scores, key=key)

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._population.history import PopulationSolution
-from .._population.lineage import ancestors_of, scores_of, winner_of
+from .._population.history import PopulationSolution, ancestors_of, scores_of, winner_of
 
 
 _LINE = "0.75"

@@ -1,4 +1,4 @@
-from .agents import AGENTS as AGENTS, Skills as Skills
+from .agents import AGENTS as AGENTS, SkillOptions as SkillOptions
 from .config import (
     Population as Population,
     Run as Run,
@@ -7,13 +7,13 @@ from .config import (
     read_config as read_config,
     write_config as write_config,
 )
-from .files import claim_folder as claim_folder
+from .files import claim_folder as claim_folder, new_folder as new_folder
 from .load import best_policy as best_policy, load_run as load_run
-from .priors import Prior as Prior, make_pbt as make_pbt
+from .priors import Prior as Prior
 from .write import (
     states_of_seeds as states_of_seeds,
     write_evaluation as write_evaluation,
+    write_skills as write_skills,
     write_solution as write_solution,
 )
 from .write_population import write_population as write_population
-from .write_skills import write_skills as write_skills

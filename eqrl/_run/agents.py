@@ -1,20 +1,14 @@
-"""What the agents that have a name are made of."""
+"""The agents that have a name on the command line, and how each is built."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import equinox as eqx
 
-from .._agents import (
-    SAC,
-    TAAC,
-    TD3,
-    AbstractAgent,
-    LinearTrajectory,
-    QuadraticTrajectory,
-    diayn,
-)
+from .._agents import SAC, TAAC, TD3, LinearTrajectory, QuadraticTrajectory, diayn
+from .._agents.base import AnyAgent
+from .._pytree.fields import check_choice
 from .._skills.prior import (
     AbstractSkillPrior,
     EvenOneHotSkills,
@@ -27,13 +21,13 @@ from ..nn import Critic, Deterministic, Gaussian
 
 @dataclasses.dataclass(frozen=True)
 class NamedAgent:
-    """What is behind the name of an agent."""
+    """An agent that has a name, without the options of a run."""
 
     agent_type: type[eqx.Module]
     make_actor: Callable[[tuple[int, ...]], Any] = Gaussian
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     num_windows: int | None = None
-    """Elements of a batch by default, where each is a window of several steps."""
+    """Default batch size, if an element of a batch is a window of several steps."""
 
 
 AGENTS = {
@@ -48,7 +42,10 @@ AGENTS = {
     ),
 }
 
-_PRIORS = {
+SkillKind = Literal["one-hot", "even", "sphere", "normal"]
+
+# The prior of each kind, and the default of `num_skills`.
+_SKILLS: dict[SkillKind, tuple[Callable[[int], AbstractSkillPrior], int]] = {
     "one-hot": (OneHotSkills, 8),
     "even": (EvenOneHotSkills, 8),
     "sphere": (SphereSkills, 2),
@@ -57,20 +54,20 @@ _PRIORS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Skills:
-    """Which skills are learnt, and how."""
+class SkillOptions:
+    """Skills and their discriminator."""
 
     agent: str = "sac"
     """Agent that learns them: sac, td3, taac, taac-l or taac-q."""
 
-    skills: Literal["one-hot", "even", "sphere", "normal"] = "one-hot"
-    """One of a number, drawn or laid evenly over environments; or real vectors."""
+    skills: SkillKind = "one-hot"
+    """Discrete, drawn at random or dealt evenly to environments; or real vectors."""
 
     num_skills: int | None = None
-    """How many skills, by default 8; of vectors their dimensions, by default 2."""
+    """Number of skills, by default 8; of vectors the dimensions, by default 2."""
 
     descriptor: Literal["state_descriptor", "observation"] = "state_descriptor"
-    """What of a state the discriminator is shown."""
+    """Part of a transition that the discriminator is shown."""
 
     discriminator_lr: float = 1e-3
     """Learning rate of the discriminator."""
@@ -82,17 +79,17 @@ class Skills:
     """Subtract the logarithm of the skill's probability from the reward."""
 
     def make_prior(self) -> AbstractSkillPrior:
-        make, default = _PRIORS[self.skills]
+        make, default = _SKILLS[self.skills]
         return make(default if self.num_skills is None else self.num_skills)
 
 
 def make_agent(
     name: str,
     options: Mapping[str, Any],
-    skills: Skills | None,
+    skills: SkillOptions | None,
     hidden_sizes: tuple[int, ...],
-) -> AbstractAgent[Any, Any, Any]:
-    """An agent by its name; `diayn` is around the one that `skills` names."""
+) -> AnyAgent:
+    """An agent by its name; `diayn` wraps the one that `skills` names."""
     if skills is not None:
         prior = skills.make_prior()
         factory: Any = prior.make_discriminator
@@ -115,12 +112,10 @@ def make_agent(
     )
 
 
-def check_agent(name: str, skills: Skills | None) -> None:
-    """Raises a `ValueError` where there is no such agent."""
+def check_agent(name: str, skills: SkillOptions | None) -> None:
+    """Raises a `ValueError` unless the agent exists and has skills if it is `diayn`."""
     if (name == "diayn") != (skills is not None):
         raise ValueError(f"`agent={name!r}` and `skills={skills!r}` do not fit.")
-    inner = name if skills is None else skills.agent
-    if inner not in AGENTS:
-        raise ValueError(f"`agent={inner!r}` must be one of {list(AGENTS)}.")
-    if skills is not None and skills.skills not in _PRIORS:
-        raise ValueError(f"`skills={skills.skills!r}` must be one of {list(_PRIORS)}.")
+    check_choice("agent", name if skills is None else skills.agent, AGENTS)
+    if skills is not None:
+        check_choice("skills", skills.skills, get_args(SkillKind))

@@ -1,26 +1,33 @@
+"""What decides a run, as `config.json` holds it."""
+
 import dataclasses
 import importlib.metadata
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
-from .._agents import AbstractAgent, Normalized
+from .._agents import Normalized
+from .._agents.base import AnyAgent
 from .._population import PBT
+from .._population.pbt import Selection
+from .._population.run import Members
+from .._pytree.fields import check_integer
 from .._storage.checkpoint import Directory
 from .._training.trainer import Trainer
-from ..envs import AbstractEnv, make
-from .agents import Skills, check_agent, make_agent
+from ..envs import make
+from ..envs._base import AnyEnv
+from .agents import SkillOptions, check_agent, make_agent
 from .files import write_json
-from .priors import Prior, make_pbt, path_of
+from .priors import Prior, path_of, select_tuned
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What decides a run besides the options of its agent and its trainer."""
+    """Environment, networks and randomness of a run."""
 
     env: str = "gymnax/Pendulum-v1"
-    """Environment: brax/..., gymnax/... or eqrl/..., then the name there."""
+    """Environment: brax/NAME, gymnax/NAME or eqrl/NAME."""
 
     backend: str | None = None
     """Physics of brax: generalized, mjx, positional or spring, the default."""
@@ -32,99 +39,98 @@ class Settings:
     """Width of each hidden layer of actor and critics."""
 
     normalize: bool = False
-    """Shift and scale observations to mean zero and deviation one."""
+    """Normalize observations to mean zero and standard deviation one."""
 
     seed: int = 0
-    """Number from which all randomness of the run is drawn."""
+    """Seed of all randomness of the run."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """How long agents train that have nothing to do with each other."""
+    """Length of training, and the number of independent seeds."""
 
     num_steps: int = 20_000
     """Environment steps of each seed, warm-up included."""
 
     seeds: int = 1
-    """How many agents to train at once, each from a seed of its own."""
+    """Agents to train at once, each from a seed of its own."""
 
     log_every: int = 1_000
-    """Environment steps in a row of the metrics."""
+    """Environment steps between two rows of metrics."""
 
     def check(self) -> None:
-        """Raises a `ValueError` where a number is too small."""
+        """Raises a `ValueError` unless the numbers are large enough."""
         for name in ("num_steps", "seeds"):
-            _check_positive(name, getattr(self, name))
+            check_integer(name, getattr(self, name), least=1)
 
     @property
     def kind(self) -> str:
-        """What the policies of the run are called."""
+        """The word for one of the policies of the run."""
         return "seed"
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of policies."""
         return self.seeds
 
 
 @dataclasses.dataclass(frozen=True)
 class Population:
-    """How a population trains and who is replaced."""
+    """Schedule of population based training."""
 
     size: int = 8
     """Members."""
 
     num_generations: int = 10
-    """How often all members train and are evaluated."""
+    """Generations, in each of which all members train and are evaluated."""
 
     steps_per_generation: int = 2_000
     """Environment steps of each member in a generation."""
 
     num_episodes: int = 16
-    """Greedy episodes by which each member of a generation is judged."""
+    """Greedy episodes by which each member is ranked in a generation."""
 
     num_replaced: int = 2
     """Members to replace after each generation, at least 0."""
 
     num_elite: int = 2
-    """Members to copy from, at least 1, under truncation."""
+    """Best members, from which truncation copies, at least 1."""
 
     resample_probability: float = 0.25
-    """Of drawing a hyperparameter afresh rather than perturbing the parent's."""
+    """Probability of sampling a hyperparameter anew rather than perturbing it."""
 
-    selection: Literal["truncation", "tournament"] = "truncation"
-    """The worst copy the best, or each member meets another."""
+    selection: Selection = "truncation"
+    """The worst copy the best, or each member plays against another."""
 
     copy_replay: bool = True
-    """A child gets its parent's replay and environments as well."""
+    """Copy the replay and the environments of the parent as well."""
 
-    members: Literal["together", "in_turn"] | None = None
-    """How the members of a device train; by default in turn on processors."""
+    members: Members | None = None
+    """How the members on one device train; by default in turn on a CPU."""
 
     devices: int | None = None
-    """Lay the population over so many devices; by default all is on one."""
+    """Devices to divide the population among; by default one."""
 
     def check(self) -> None:
-        """Raises a `ValueError` where a number is too small."""
+        """Raises a `ValueError` unless the numbers are large enough."""
         for name in ("size", "num_generations", "steps_per_generation", "num_episodes"):
-            _check_positive(name, getattr(self, name))
+            check_integer(name, getattr(self, name), least=1)
 
     @property
     def kind(self) -> str:
-        """What the policies of the run are called."""
+        """The word for one of the policies of the run."""
         return "member"
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of policies."""
         return self.size
 
-    def make_pbt(
-        self, agent: AbstractAgent[Any, Any, Any], priors: tuple[Prior, ...]
-    ) -> PBT:
-        return make_pbt(
-            agent,
-            priors,
+    def make_pbt(self, agent: AnyAgent, priors: tuple[Prior, ...]) -> PBT:
+        where, made = select_tuned(agent, priors)
+        return PBT(
+            where=where,
+            priors=made,
             num_replaced=self.num_replaced,
             num_elite=self.num_elite,
             resample_probability=self.resample_probability,
@@ -139,14 +145,14 @@ Value = TypeVar("Value")
 
 @dataclasses.dataclass(frozen=True)
 class Run(Generic[Schedule]):
-    """All that decides a run: `config.json` holds it."""
+    """Everything that decides a run."""
 
     agent: str
     agent_options: dict[str, float | int | bool | None]
     trainer_options: dict[str, int]
     settings: Settings
     schedule: Schedule
-    skills: Skills | None = None
+    skills: SkillOptions | None = None
     priors: tuple[Prior, ...] = ()
 
     def __post_init__(self) -> None:
@@ -155,22 +161,28 @@ class Run(Generic[Schedule]):
 
     @property
     def title(self) -> str:
-        """Of pictures."""
+        """Title of the plots."""
         inner = "" if self.skills is None else f" with {self.skills.agent.upper()}"
         return f"{self.agent.upper()}{inner} on {self.settings.env}"
 
-    def make_agent(self) -> AbstractAgent[Any, Any, Any]:
+    @property
+    def name(self) -> str:
+        """Begins the name of the folder that is made by default."""
+        prefix = "pbt-" if isinstance(self.schedule, Population) else ""
+        return f"{prefix}{self.agent}-{self.settings.env.replace('/', '-')}"
+
+    def make_agent(self) -> AnyAgent:
         agent = make_agent(
             self.agent, self.agent_options, self.skills, self.settings.hidden_sizes
         )
         return Normalized(agent) if self.settings.normalize else agent
 
     def by_given_names(self, hyperparameters: Mapping[str, Value]) -> dict[str, Value]:
-        """Hyperparameters of a `PopulationSolution`, by the names of the priors."""
+        """Renames hyperparameters from their paths to the names of the priors."""
         agent = self.make_agent()
         return {name: hyperparameters[path_of(agent, name)] for name, *_ in self.priors}
 
-    def make_env(self) -> AbstractEnv[Any]:
+    def make_env(self) -> AnyEnv:
         settings = self.settings
         return make(
             settings.env, backend=settings.backend, max_steps=settings.max_steps
@@ -180,7 +192,7 @@ class Run(Generic[Schedule]):
         return Trainer(**self.trainer_options)
 
 
-def write_config(folder: Directory, run: Run[Any]) -> None:
+def write_config(folder: Directory, run: Run) -> None:
     """Writes `config.json`, from which a run can be repeated."""
     content = dataclasses.asdict(run)
     name = "population" if isinstance(run.schedule, Population) else "training"
@@ -189,8 +201,8 @@ def write_config(folder: Directory, run: Run[Any]) -> None:
     write_json(folder, "config.json", {"eqrl": version, **content})
 
 
-def read_config(folder: Directory) -> Run[Any]:
-    """What `write_config` wrote."""
+def read_config(folder: Directory) -> Run:
+    """Reads what `write_config` wrote."""
     path = Path(folder) / "config.json"
     if not path.is_file():
         raise ValueError(
@@ -204,7 +216,7 @@ def read_config(folder: Directory) -> Run[Any]:
         ) from error
 
 
-def _read_run(content: dict[str, Any]) -> Run[Any]:
+def _read_run(content: dict[str, Any]) -> Run:
     content.pop("eqrl")
     settings, skills, priors = (
         content.pop(name) for name in ("settings", "skills", "priors")
@@ -217,12 +229,7 @@ def _read_run(content: dict[str, Any]) -> Run[Any]:
     return Run(
         settings=Settings(**settings),
         schedule=schedule,
-        skills=None if skills is None else Skills(**skills),
+        skills=None if skills is None else SkillOptions(**skills),
         priors=tuple((name, kind, low, high) for name, kind, low, high in priors),
         **content,
     )
-
-
-def _check_positive(name: str, value: int) -> None:
-    if value < 1:
-        raise ValueError(f"`{name}={value}` must be at least 1.")

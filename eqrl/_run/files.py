@@ -1,8 +1,9 @@
-"""The files of a run, and how they are written."""
+"""The folder of a run and the formats of its files."""
 
 import csv
 import json
 import math
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,26 @@ from .._storage.checkpoint import Directory
 from .._storage.replace import replacing
 
 
-def claim_folder(folder: Directory) -> None:
-    """Makes a folder for a run; a `ValueError` where there is something in it.
+def new_folder(name: str) -> Path:
+    """Makes a folder in `runs`, called after the run and the time."""
+    name = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    number = 1
+    while True:
+        folder = Path("runs") / (name if number == 1 else f"{name}-{number}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            # Another run began in this second.
+            number += 1
+        else:
+            return folder
 
-    A `config.json` alone is left by a run that was stopped before it reached anything,
-    and may be written over.
+
+def claim_folder(folder: Directory) -> None:
+    """Makes a folder for a run. Raises a `ValueError` unless it is new or empty.
+
+    A `config.json` alone was left by a run that was stopped before its first row, and
+    may be overwritten.
     """
     path = Path(folder)
     if path.exists() and not (
@@ -31,17 +47,17 @@ def claim_folder(folder: Directory) -> None:
 
 
 def policy_folder(folder: Directory, kind: str, index: int) -> Path:
-    """Where what a seed or a member has learnt is."""
+    """The checkpoint of a seed or a member."""
     return Path(folder) / "policy" / f"{kind}_{index}"
 
 
 def finite(values: Float[np.ndarray, " values"]) -> list[float | None]:
-    """As JSON, which has no nan."""
+    """For JSON: NaN and infinity become null."""
     return [float(value) if math.isfinite(value) else None for value in values]
 
 
 def write_json(folder: Directory, name: str, content: dict[str, Any]) -> None:
-    """Writes a file of a run."""
+    """Writes a JSON file."""
     with replacing(Path(folder) / name) as path:
         path.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
 
@@ -49,7 +65,7 @@ def write_json(folder: Directory, name: str, content: dict[str, Any]) -> None:
 def write_csv(
     folder: Directory, name: str, header: Sequence[str], rows: Iterable[Sequence[Any]]
 ) -> None:
-    """Writes a file of a run."""
+    """Writes a table."""
     with (
         replacing(Path(folder) / name) as path,
         open(path, "w", newline="") as file,

@@ -15,7 +15,7 @@ from .files import policy_folder
 def load_run(
     folder: Directory, seed: int = 0
 ) -> tuple[AbstractAgent[Any, Any, Any], Any, AbstractEnv[Any]]:
-    """Loads what `eqrl train` or `eqrl pbt` trained.
+    """Loads an agent that `eqrl train` or `eqrl pbt` trained.
 
     ```python
     agent, state, env = eqrl.load_run("runs/x")
@@ -24,14 +24,13 @@ def load_run(
 
     **Arguments:**
 
-    - `folder`: of the run.
-    - `seed`: which of the agents of a run with several seeds, or which member of a
-        population, from 0.
+    - `folder`: folder of the run.
+    - `seed`: index of the seed, or of the member of a population, from 0.
 
     **Returns:**
 
-    The agent, what it had learnt at the end, and the environment. The agent has the
-    hyperparameters with which it trained last.
+    The agent with the hyperparameters of the end of training, its state then, and the
+    environment.
     """
     run = read_config(folder)
     kind, count = run.schedule.kind, run.schedule.count
@@ -51,7 +50,7 @@ def load_run(
 
 
 def best_policy(folder: Directory) -> int:
-    """The best member of a population; of seeds the first."""
+    """The index of the best member of a population; 0 for a run of seeds."""
     path = Path(folder) / "evaluation.json"
     if not path.is_file():
         return 0

@@ -5,11 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .._population import (
-    PopulationSolution,
-    member,
-)
-from .._population.lineage import scores_of
+from .._population import PopulationSolution, member
+from .._population.history import scores_of
 from .._reporting.learning_curve import draw_learning_curve
 from .._reporting.population import draw_family_tree, draw_schedules
 from .._storage.checkpoint import Directory, save
@@ -21,7 +18,7 @@ from .files import policy_folder, write_csv
 def write_population(
     folder: Directory, run: Run[Population], solution: PopulationSolution
 ) -> None:
-    """Writes `metrics.csv`, the pictures and the policy of each member."""
+    """Writes `metrics.csv`, the plots and the policy of each member."""
     solution = dataclasses.replace(
         solution, hyperparameters=run.by_given_names(solution.hyperparameters)
     )

@@ -17,6 +17,8 @@ import eqrl
 from . import process, tiny
 
 
+pytestmark = pytest.mark.long
+
 _NUM_PROCESSES = 2
 _SECONDS = 150
 
@@ -31,7 +33,7 @@ def _free_port() -> int:
 
 
 def _run_processes(folder: Path) -> None:
-    """Has the processes write what they found; none outlives this."""
+    """Runs the processes, each of which writes what it found; none outlives this."""
     port = _free_port()
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
     environment["JAX_PLATFORMS"] = "cpu"
@@ -54,7 +56,7 @@ def _run_processes(folder: Path) -> None:
         for child in children:
             codes.append(child.wait(max(deadline - time.monotonic(), 0)))
     except subprocess.TimeoutExpired:
-        pass  # Fewer codes than processes say so.
+        pass  # Then there are fewer codes than processes.
     finally:
         for child in children:
             child.kill()

@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -8,22 +7,23 @@ import jax.random as jr
 import jaxtyping
 import numpy as np
 import pytest
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
 import eqrl
-from eqrl._population.members import choose_members
+from eqrl._population.run import choose_members
+from eqrl._population.train import _make_agents
 from eqrl.envs import Point
 
-from ..agents_under_test import ALL_AGENTS, sac, taac
-from ..toy import Clock
+from ..agents_under_test import ALL_AGENTS
+from ..toy import Clock, GetKey
+from .pusher import Pusher
 
 
-GetKey = Callable[[], PRNGKeyArray]
-AGENT = sac()
+AGENT = Pusher()
 ENV = Point(max_steps=7, goal=(0.3, 0.1))
 TRAINER = eqrl.Trainer(num_envs=2, batch_size=4, warmup_steps=20, capacity=60)
 PBT = eqrl.PBT(
-    where=lambda a: (a.actor_lr, a.discount),
+    where=lambda a: (a.rate, a.noise),
     priors=(
         eqrl.LogUniform(1e-4, 1e-2),
         eqrl.OneMinus(eqrl.LogUniform(1e-3, 1e-1)),
@@ -58,9 +58,9 @@ def test_the_history_has_a_row_for_each_generation(
 ) -> None:
     assert solution.returns.shape == (3, 3, 2)
     assert solution.parents.shape == (3, 3)
-    assert set(solution.hyperparameters) == {"actor_lr", "discount"}
-    assert solution.hyperparameters["discount"].shape == (3, 3)
-    assert solution.metrics["critic_loss"].shape == (3, 3)
+    assert set(solution.hyperparameters) == {"rate", "noise"}
+    assert solution.hyperparameters["noise"].shape == (3, 3)
+    assert solution.metrics["size"].shape == (3, 3)
 
 
 def test_the_worst_of_a_generation_is_replaced_by_the_best(
@@ -77,7 +77,7 @@ def test_the_worst_of_a_generation_is_replaced_by_the_best(
 def test_only_children_change_their_hyperparameters(
     solution: eqrl.PopulationSolution,
 ) -> None:
-    rates = solution.hyperparameters["actor_lr"]
+    rates = solution.hyperparameters["rate"]
     changed = rates[1:] != rates[:-1]
     assert np.array_equal(changed, solution.parents[1:] != np.arange(3))
 
@@ -88,13 +88,29 @@ def test_members_make_the_same_number_of_updates(
     assert int(solution.counts.updates) == 50
 
 
-def test_without_selection_nobody_is_replaced() -> None:
-    parents = train(None).parents
-    assert np.array_equal(parents, np.tile(np.arange(3), (3, 1)))
+def test_members_and_the_best_can_be_taken_out(
+    solution: eqrl.PopulationSolution,
+) -> None:
+    means = jnp.asarray(solution.returns[-1].mean(axis=1))
+    chosen = eqrl.best(solution.states, means)
+    expected = eqrl.member(solution.states, int(means.argmax()))
+    assert eqx.tree_equal(chosen, expected)
+    assert jax.tree.structure(chosen) == jax.tree.structure(
+        AGENT.init(ENV.spec, key=jr.key(0))
+    )
 
 
-def test_a_stack_of_agents_is_taken_as_it_is(getkey: GetKey) -> None:
+def test_without_pbt_nobody_is_replaced_and_the_callback_sees_each_generation() -> None:
+    seen = []
+    solution = train(None, callback=lambda generation, _: seen.append(generation))
+    assert np.array_equal(solution.parents, np.tile(np.arange(3), (3, 1)))
+    assert seen == [0, 1, 2]
+
+
+def test_a_stack_of_agents_is_taken_as_it_is_and_stays_usable(getkey: GetKey) -> None:
     agents = PBT.init(AGENT, 3, key=getkey())
+    train(agent=agents)
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(agents))
     assert eqx.tree_equal(train(None, agent=agents).agents, agents)
 
 
@@ -102,16 +118,10 @@ def test_a_single_agent_may_hold_as_many_weights_as_there_are_members(
     getkey: GetKey,
 ) -> None:
     skills = eqrl.OneHotSkills(3, [1.0, 2.0, 3.0])
-    solution = train(None, agent=eqrl.SkillConditioned(AGENT, skills), key=getkey())
-    assert solution.agents.skills.weights.shape == (3, 3)
-    stack = solution.agents
-    assert eqx.tree_equal(train(None, agent=stack, key=getkey()).agents, stack)
-
-
-def test_a_stack_of_agents_stays_usable(getkey: GetKey) -> None:
-    agents = PBT.init(AGENT, 3, key=getkey())
-    train(agent=agents)
-    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(agents))
+    agent = eqrl.SkillConditioned(AGENT, skills)
+    stack: Any = _make_agents(agent, None, 3, key=getkey())
+    assert stack.skills.weights.shape == (3, 3)
+    assert eqx.tree_equal(_make_agents(stack, None, 3, key=getkey()), stack)
 
 
 def test_members_in_turn_and_together_agree(getkey: GetKey) -> None:
@@ -124,30 +134,36 @@ def test_members_in_turn_and_together_agree(getkey: GetKey) -> None:
     assert eqx.tree_equal(together.counts, in_turn.counts)
 
 
-def test_members_run_in_turn_on_a_processor_unless_told_otherwise(
-    getkey: GetKey,
+def test_members_run_in_turn_on_a_cpu_by_default(
+    solution: eqrl.PopulationSolution,
 ) -> None:
-    key = getkey()
-    default, in_turn = (
-        train(members=members, key=jr.clone(key)) for members in (None, "in_turn")
-    )
-    assert eqx.tree_equal(default.trainer_states, in_turn.trainer_states)
+    in_turn = train(members="in_turn")
+    assert eqx.tree_equal(solution.trainer_states, in_turn.trainer_states)
     assert choose_members(None, None) == "in_turn"
 
 
-def test_an_unknown_way_to_run_members_is_refused(
+def test_a_mesh_of_one_device_gives_the_same_bit_for_bit(
+    solution: eqrl.PopulationSolution,
+) -> None:
+    on_mesh = train(mesh=jax.make_mesh((1,), ("population",)))
+    assert np.array_equal(on_mesh.parents, solution.parents)
+    assert eqx.tree_equal(on_mesh.hyperparameters, solution.hyperparameters)
+    assert np.array_equal(on_mesh.returns, solution.returns)
+    assert eqx.tree_equal(on_mesh.states, solution.states)
+
+
+def test_an_unknown_way_to_run_members_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # Where types are checked at run time, that refuses it first.
+    # Where types are checked at run time, that finds it first.
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    with pytest.raises(ValueError, match=r"'parallel'.*'together', 'in_turn' or None"):
+    with pytest.raises(ValueError, match=r"'parallel'.*'together', 'in_turn'"):
         train(members="parallel")
 
 
-@pytest.mark.parametrize("name", list(ALL_AGENTS))
-def test_a_member_in_turn_equals_the_agent_alone_bit_for_bit(name: str) -> None:
-    agent = ALL_AGENTS[name]
+def _check_equals_the_agent_alone(agent: Any) -> None:
     solution = train(None, agent=agent, members="in_turn")
+    assert np.all(np.isfinite(solution.returns))
     # As `train_population` derives them from its key, for member 1.
     init_key = jr.split(jr.fold_in(jr.key(0), 1), 3)[1]
     run_key = jr.fold_in(jr.fold_in(jr.key(0), 2), 1)
@@ -159,16 +175,30 @@ def test_a_member_in_turn_equals_the_agent_alone_bit_for_bit(name: str) -> None:
     assert eqx.tree_equal(eqrl.member(solution.trainer_states, 1), state)
 
 
-def test_the_score_decides_who_is_replaced() -> None:
-    def discount_of(agent: Any, state: Any, evaluation: Any) -> Float[Array, ""]:
-        del state, evaluation
-        return agent.discount
+def test_a_member_in_turn_equals_the_agent_alone_bit_for_bit() -> None:
+    _check_equals_the_agent_alone(AGENT)
 
-    solution = train(score=discount_of)
-    worst = solution.hyperparameters["discount"][0].argmin()
-    assert (
-        solution.parents[1][worst] == solution.hyperparameters["discount"][0].argmax()
-    )
+
+@pytest.mark.long
+@pytest.mark.optimized
+@pytest.mark.parametrize("name", list(ALL_AGENTS))
+def test_a_member_in_turn_equals_each_agent_alone_bit_for_bit(name: str) -> None:
+    _check_equals_the_agent_alone(ALL_AGENTS[name])
+
+
+def test_the_score_decides_who_is_replaced_and_descriptors_are_kept() -> None:
+    def noise_of(agent: Any, state: Any, evaluation: Any) -> Float[Array, ""]:
+        del state, evaluation
+        return agent.noise
+
+    def end(transitions: eqrl.Transition, mask: Array) -> Array:
+        del mask
+        return transitions.next_observation[-1, :2]
+
+    solution = train(score=noise_of, descriptor=end)
+    noises = solution.hyperparameters["noise"][0]
+    assert solution.parents[1][noises.argmin()] == noises.argmax()
+    assert solution.descriptors.shape == (3, 3, 2, 2)
 
 
 def _vector_evaluation() -> eqrl.Evaluation:
@@ -187,7 +217,7 @@ def test_vectors_of_returns_are_weighed_as_the_agent_weighs_rewards() -> None:
 
 
 def test_returns_cannot_be_weighed_without_a_taac_or_vectors() -> None:
-    with pytest.raises(ValueError, match="there is none in SAC"):
+    with pytest.raises(ValueError, match="there is none in Pusher"):
         eqrl.weighted_return(AGENT, None, _vector_evaluation())
     scalar = eqrl.Evaluation(
         returns=jnp.ones(2), lengths=jnp.ones(2, int), descriptors=None
@@ -197,50 +227,20 @@ def test_returns_cannot_be_weighed_without_a_taac_or_vectors() -> None:
 
 
 def test_a_population_learns_from_vectors_of_rewards(getkey: GetKey) -> None:
-    solution = train(
-        agent=taac(window_length=2, reward_weights=(1.0, -1.0)),
-        env=Clock(longest=3, reward_size=2),
-        score=eqrl.weighted_return,
-        key=getkey(),
-    )
+    weights = np.array([1.0, -1.0])
+
+    def weighted(agent: Any, state: Any, evaluation: Any) -> Float[Array, ""]:
+        del agent, state
+        return jnp.mean(evaluation.returns @ jnp.array([1.0, -1.0]))
+
+    env = Clock(longest=3, reward_size=2)
+    solution = train(env=env, score=weighted, key=getkey())
     assert solution.returns.shape == (3, 3, 2, 2)
-    weighed = (solution.returns * np.array([1.0, -1.0])).sum(axis=-1).mean(axis=-1)
+    weighed = (solution.returns * weights).sum(axis=-1).mean(axis=-1)
     for generation in (1, 2):
         replaced = solution.parents[generation] != np.arange(3)
         assert replaced.sum() == 1
         assert replaced[weighed[generation - 1].argmin()]
-
-
-def test_descriptors_are_kept_for_each_member_and_episode() -> None:
-    def end(transitions: eqrl.Transition, mask: Array) -> Array:
-        del mask
-        return transitions.next_observation[-1, :2]
-
-    assert train(None, descriptor=end).descriptors.shape == (3, 3, 2, 2)
-
-
-def test_the_callback_sees_every_generation() -> None:
-    seen = []
-    train(None, callback=lambda generation, solution: seen.append(generation))
-    assert seen == [0, 1, 2]
-
-
-@pytest.mark.parametrize("name", ["TD3", "Normalized(SAC)", "REDQ"])
-def test_other_agents_need_no_code_of_their_own(name: str) -> None:
-    solution = train(None, agent=ALL_AGENTS[name])
-    assert np.all(np.isfinite(solution.returns))
-
-
-def test_members_and_the_best_can_be_taken_out(
-    solution: eqrl.PopulationSolution,
-) -> None:
-    means = jnp.asarray(solution.returns[-1].mean(axis=1))
-    chosen = eqrl.best(solution.states, means)
-    expected = eqrl.member(solution.states, int(means.argmax()))
-    assert eqx.tree_equal(chosen, expected)
-    assert jax.tree.structure(chosen) == jax.tree.structure(
-        AGENT.init(ENV.spec, key=jr.key(0))
-    )
 
 
 def test_a_vector_reward_needs_a_score() -> None:
@@ -248,7 +248,7 @@ def test_a_vector_reward_needs_a_score() -> None:
         train(None, env=Clock(reward_size=2))
 
 
-def test_a_stack_of_another_size_is_refused(getkey: GetKey) -> None:
+def test_a_stack_of_another_size_is_an_error(getkey: GetKey) -> None:
     agents = PBT.init(AGENT, 4, key=getkey())
     with pytest.raises(ValueError, match="stack of `size=3`"):
         train(None, agent=agents)
