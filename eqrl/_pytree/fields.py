@@ -125,11 +125,14 @@ def whole_number(default: int) -> Any:
 
 
 def static_integer(
-    default: int = dataclasses.MISSING,  # pyright: ignore[reportArgumentType]
+    default: int | None = dataclasses.MISSING,  # pyright: ignore[reportArgumentType]
     *,
     least: int,
 ) -> Any:
-    """A static field for an integer of at least `least`, such as a size."""
+    """A static field for an integer of at least `least`, such as a size.
+
+    A `default` of `None` makes the field optional.
+    """
     return _field(
         default, converter=plain_integer, metadata={_LEAST: least}, static=True
     )
@@ -162,11 +165,14 @@ def check_fields(module: eqx.Module) -> None:
         if _RANGE in field.metadata:
             allowed = field.metadata[_RANGE]
             if isinstance(value, tuple):
+                # An optional field may be `None` as a whole, but not in part.
+                each = dataclasses.replace(allowed, optional=False)
                 for index, element in enumerate(value):
-                    allowed.check(f"{field.name}[{index}]", element)
+                    each.check(f"{field.name}[{index}]", element)
             else:
                 allowed.check(field.name, value)
-        if _LEAST in field.metadata:
+        is_left_out = value is None and field.default is None
+        if _LEAST in field.metadata and not is_left_out:
             check_integer(field.name, value, least=field.metadata[_LEAST])
         if _CHOICES in field.metadata:
             check_choice(field.name, value, field.metadata[_CHOICES])

@@ -7,7 +7,7 @@ from .._types.custom_types import FloatLike
 
 
 AdvantageClip = tuple[FloatLike, FloatLike]
-"""The least and the greatest advantage of switching, in units of the value."""
+"""Lower and upper bound of the advantage of switching, in units of the value."""
 
 
 def switch_probabilities(
@@ -17,26 +17,27 @@ def switch_probabilities(
     *,
     advantage_clip: AdvantageClip | None = None,
 ) -> Float[Array, "2"]:
-    """How likely it is to go on and to switch, through which no gradient flows.
+    """Probabilities of keeping and of switching; no gradient flows through them.
 
     **Arguments:**
 
-    - `keep_value`: of going on as before.
-    - `new_value`: of switching.
+    - `keep_value`: value of the current trajectory.
+    - `new_value`: value of the new trajectory.
     - `temperature`: at least 0; the lower, the more the better of the two is preferred.
-    - `advantage_clip`: bounds on `new_value - keep_value`, applied before it is divided
-        by the temperature; `None` for none.
+    - `advantage_clip`: bounds of `new_value - keep_value`, applied before the division
+        by the temperature; `None` for no bounds.
 
     **Returns:**
 
-    Two probabilities, to keep and to switch, proportional to the exponential of value
-    over temperature. A temperature below 1e-10 counts as 1e-10.
+    Two probabilities, of keeping and of switching, proportional to
+    `exp(value / temperature)`. A temperature below 1e-10 counts as 1e-10.
     """
     values = jnp.stack([keep_value, new_value])
     if advantage_clip is not None:
         advantage = jnp.clip(new_value - keep_value, *advantage_clip)
         values = jnp.stack([jnp.zeros_like(advantage), advantage])
-    # Shifted first: the quotient of a large value and a small temperature overflows.
+    # The maximum is subtracted before the division, since a large value divided by a
+    # small temperature overflows.
     logits = (values - jnp.max(values, keepdims=True)) / jnp.maximum(temperature, 1e-10)
     return lax.stop_gradient(jax.nn.softmax(logits))
 
@@ -47,23 +48,25 @@ def compare_through_target(
     stop: Bool[Array, "time ..."],
     next_value: Float[Array, "time *shape"],
 ) -> Float[Array, "time *shape"]:
-    """Target of as many steps as stored and current behavior have in common.
+    """Multi-step target of TAAC's compare-through operator, for one window.
 
-    No gradient flows through it. The last row always stops. `discount` and `stop` may
-    lack trailing axes of `reward`, such as that of a vector of rewards.
+    A target runs through the stored rewards for as long as the stored and the current
+    policy behave alike, which `stop` says, and then bootstraps. No gradient flows
+    through it. The last row always bootstraps. `discount` and `stop` may lack trailing
+    axes of `reward`, such as that of a vector reward.
 
     **Arguments:**
 
     - `reward`: of each transition in a window.
-    - `discount`: of the state it reaches, in [0, 1]: 0 where it terminates.
-    - `stop`: whether to bootstrap at the state it reaches rather than to go on.
-    - `next_value`: estimate at the state it reaches. What it holds where `discount` is
-        zero makes no difference, not even if it is not finite.
+    - `discount`: of the state reached, in [0, 1]; 0 if the transition terminates.
+    - `stop`: whether to bootstrap at the state reached.
+    - `next_value`: estimate at the state reached. It is ignored if `discount` is zero,
+        even if it is not finite.
 
     **Returns:**
 
-    For each transition the discounted sum of the rewards up to the first row that
-    stops, itself included, and of the value there.
+    For each transition, the discounted sum of the rewards up to and including the first
+    row with `stop`, plus the discounted value there.
     """
     discount, stop = (
         x.reshape(x.shape + (1,) * (reward.ndim - x.ndim)) for x in (discount, stop)
@@ -82,7 +85,9 @@ def _one_step_back(
         Float[Array, "*shape"],
     ],
 ) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
+    """The target of one row, given that of the following row."""
     reward, discount, stop, next_value = row
     following = jnp.where(stop, next_value, following)
+    # 0 * inf is NaN, so a product with discount 0 must be selected away.
     target = reward + jnp.where(discount == 0, 0, discount * following)
     return target, target

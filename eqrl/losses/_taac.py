@@ -16,18 +16,18 @@ from ._taac_metrics import critic_metrics, switch_metrics
 
 
 TrajectoryActor = Callable[..., AbstractDensity]
-"""From one observation and one trajectory to a distribution with a density."""
+"""Maps one observation and one trajectory to a distribution with a density."""
 
 TDLoss = Callable[
     [Float[Array, "critics batch *reward"], Float[Array, "critics batch *reward"]],
     Float[Array, "critics batch *reward"],
 ]
-"""Elementwise, of values and targets, such as `optax.huber_loss`."""
+"""An elementwise loss of values and targets, such as `optax.huber_loss`."""
 
 
 @runtime_checkable
 class TrajectoryFamily(Protocol):
-    """Anything that can go on along a trajectory and begin another."""
+    """Anything that can continue a trajectory and begin a new one."""
 
     def keep(self, trajectory: PyTree) -> PyTree: ...
 
@@ -35,7 +35,7 @@ class TrajectoryFamily(Protocol):
 
 
 def flat_trajectory(trajectory: PyTree) -> Float[Array, "*batch trajectory"]:
-    """The parts of a trajectory one behind the other, as critics take it."""
+    """The parts of a trajectory concatenated into one vector, the critics' input."""
     return jnp.concatenate(jax.tree.leaves(trajectory), axis=-1)
 
 
@@ -45,24 +45,25 @@ def least_value(
     *,
     faithful: bool = False,
 ) -> Float[Array, "*batch_and_reward"]:
-    """The most careful value of several critics, for each reward by itself.
+    """Pessimistic (minimum over critics) value, for each dimension of the reward.
 
     **Arguments:**
 
-    - `values`: of each critic, as `critic_values` gives them.
-    - `reward_weights`: of a vector of rewards, of either sign; `None` where rewards are
-        scalars, or to weigh all alike.
-    - `faithful`: makes the value zero where the weight is, as the reference does.
+    - `values`: the value of each critic, from `critic_values`.
+    - `reward_weights`: weights of the dimensions of a vector reward, of either sign;
+        `None` if rewards are scalars, or to weigh all equally.
+    - `faithful`: whether the value is zero if the weight is zero, as in the reference.
 
     **Returns:**
 
-    The least value, or the greatest where the weight is negative.
+    The minimum over critics; the maximum for a dimension with a negative weight.
     """
     if reward_weights is None:
         return jnp.min(values, axis=0)
     signs = jnp.where(reward_weights < 0, -1.0, 1.0)
     if faithful:
         signs = jnp.where(reward_weights == 0, 0.0, signs)
+    # For a negative weight min(-values) = -max(values): high values are the bad ones.
     signs = signs.reshape((1,) * (values.ndim - 1) + signs.shape)
     return signs[0] * jnp.min(signs * values, axis=0)
 
@@ -71,7 +72,7 @@ def _total_value(
     values: Float[Array, "critics batch *reward"],
     reward_weights: Float[Array, " reward"] | None,
 ) -> Float[Array, " batch"]:
-    """One number for each element of a batch: what the policy prefers more of."""
+    """The scalar that the policy maximizes: the weighted sum over the reward."""
     least = least_value(values, reward_weights)
     if least.ndim == 1:
         return least
@@ -85,7 +86,10 @@ def trajectory_values(
     observation: Float[Array, "batch obs"],
     trajectories: tuple[PyTree, ...],
 ) -> tuple[Float[Array, "critics batch *reward"], ...]:
-    """What each critic says of several trajectories at each observation."""
+    """Values of several trajectories at the same observations, from one call.
+
+    The trajectories are stacked along the batch, so each critic runs once.
+    """
     num_trajectories = len(trajectories)
     values = critic_values(
         critics,
@@ -103,21 +107,23 @@ def switch_policy(
     reward_weights: Float[Array, " reward"] | None = None,
     advantage_clip: AdvantageClip | None = None,
 ) -> tuple[Float[Array, "batch 2"], Float[Array, " batch"]]:
-    """The second stage of the policy of TAAC: whether to keep a trajectory.
+    """Second stage of TAAC's policy: whether to keep the current trajectory.
 
-    No gradient flows through it.
+    No gradient flows through it. The distribution that maximizes expected value plus
+    `temperature` times entropy over two alternatives is a softmax of their values, so
+    this stage needs no network of its own.
 
     **Arguments:**
 
-    - `keep_values`, `new_values`: of each critic, of both trajectories.
-    - `temperature`: of the switch, at least 0.
+    - `keep_values`, `new_values`: values of both trajectories, from each critic.
+    - `temperature`: weight of the switch's entropy, at least 0.
     - `reward_weights`: as in `least_value`.
     - `advantage_clip`: as in `switch_probabilities`.
 
     **Returns:**
 
-    The probabilities to keep and to switch, and the advantage of switching: how much
-    more it is worth, unclipped.
+    The probabilities of keeping and of switching, and the advantage of switching over
+    keeping, unclipped.
     """
     keep_value = _total_value(keep_values, reward_weights)
     new_value = _total_value(new_values, reward_weights)
@@ -157,29 +163,31 @@ def taac_next_value(
     faithful: bool = False,
     key: PRNGKeyArray,
 ) -> tuple[Float[Array, "batch *reward"], Bool[Array, " batch"]]:
-    """Value of states, from one decision each; no gradient flows through it.
+    """Estimated value of states under TAAC's policy, from one sampled decision each.
+
+    No gradient flows through it, and it contains no entropy bonus.
 
     **Arguments:**
 
-    - `actor`: from one observation and one trajectory to a distribution.
-    - `critics`: the stack which decides whether to switch, as in `critic_values`.
-    - `target_critics`: the stack from which the values are.
+    - `actor`: maps one observation and one trajectory to a distribution.
+    - `critics`: the stack that decides whether to switch, as in `critic_values`.
+    - `target_critics`: the stack that values the decision.
     - `observation`: of the states reached.
-    - `trajectory`: on which they were reached.
-    - `switch_temperature`: at least 0.
-    - `family`: of trajectories, such as `eqrl.ConstantTrajectory`.
+    - `trajectory`: the trajectory on which each state was reached.
+    - `switch_temperature`: weight of the switch's entropy, at least 0.
+    - `family`: the family of trajectories, such as `eqrl.ConstantTrajectory`.
     - `reward_weights`: as in `least_value`.
     - `advantage_clip`: as in `switch_probabilities`.
-    - `sampled`: gives the value of what was decided, rather than the mean over both
-        decisions.
+    - `sampled`: whether to return the value of the sampled decision instead of the mean
+        over both decisions.
     - `faithful`: as in `least_value`.
     - `key`: for the actor's output and the switch.
 
     **Returns:**
 
-    The values and whether the current policy switches there. With the mean as value a
-    target that stops where the policy switches is biased, towards what keeps more often
-    than the policy; with the value of what was decided it is not.
+    The values, and whether the current policy switches in each state. A target that
+    bootstraps where the policy switches is biased with the mean, toward a policy that
+    keeps more often; it is unbiased with the value of the sampled decision.
     """
     output_key, switch_key = jr.split(key)
     output, _ = _sample(actor, observation, trajectory, key=output_key)
@@ -193,11 +201,13 @@ def taac_next_value(
         advantage_clip=advantage_clip,
     )
     switch = jr.bernoulli(switch_key, probabilities[:, 1])
+    # The online critics decided; the target critics value the decision.
     keep_value, new_value = (
         least_value(values, reward_weights, faithful=faithful)
         for values in trajectory_values(target_critics, observation, both)
     )
     weight = switch.astype(keep_value.dtype) if sampled else probabilities[:, 1]
+    # (batch,) -> (batch, 1) if the reward is a vector.
     weight = weight.reshape(weight.shape + (1,) * (keep_value.ndim - 1))
     value = (1 - weight) * keep_value + weight * new_value
     return lax.stop_gradient(value), switch
@@ -210,23 +220,24 @@ def taac_critic_loss(
     target: Float[Array, "batch *reward"],
     td_loss: TDLoss = optax.squared_error,
 ) -> tuple[Float[Array, ""], Metrics]:
-    """What TAAC lowers to improve its critics.
+    """Critic loss of TAAC.
 
     **Arguments:**
 
-    - `critics`: a stack, as in `critic_values`, from one observation and one flat
-        trajectory to a scalar, or to a vector where rewards are.
+    - `critics`: a stack, as in `critic_values`, which maps one observation and one flat
+        trajectory to a scalar, or to a vector if rewards are vectors.
     - `observation`: of the states left.
-    - `trajectory`: on which they were left.
-    - `target`: as `compare_through_target` gives it; the same for all critics.
-    - `td_loss`: elementwise, of values and targets.
+    - `trajectory`: the trajectory on which each state was left.
+    - `target`: from `compare_through_target`; the same for all critics.
+    - `td_loss`: an elementwise loss of values and targets.
 
     **Returns:**
 
-    `td_loss`, averaged over batch and rewards and summed over the critics; and for each
-    critic and reward the metrics `value`, `td_error`, the mean of target minus value,
-    and `explained_variance`, and for each reward `target`. Their names end in the
-    critic's number and, where rewards are vectors, in the reward's.
+    `td_loss`, averaged over batch and reward dimensions and summed over the critics;
+    and the metrics `value`, `td_error` (the mean of target minus value) and
+    `explained_variance` of each critic and reward dimension, and `target` of each
+    reward dimension. The names end in the number of the critic and, if rewards are
+    vectors, in that of the dimension.
     """
     values = critic_values(critics, observation, flat_trajectory(trajectory))
     targets = jnp.broadcast_to(target[None], values.shape)
@@ -248,31 +259,32 @@ def taac_actor_loss(
     histograms: bool = False,
     key: PRNGKeyArray,
 ) -> tuple[Float[Array, ""], Metrics]:
-    """What TAAC lowers to improve its actor.
+    """Actor loss of TAAC.
 
-    Its gradient is that of the mean of `temperature * log_prob` minus the value of
-    switching, weighted by the probability of it, which is held fixed.
+    Its gradient is that of the mean of
+    `temperature * log_prob - switch_probability * new_value` with the probability held
+    fixed: only a switch executes the actor's output.
 
     **Arguments:**
 
-    - `actor`: from one observation and one trajectory to a distribution.
+    - `actor`: maps one observation and one trajectory to a distribution.
     - `critics`: a stack, as in `critic_values`.
     - `observation`: of the states left.
-    - `trajectory`: on which they were reached.
+    - `trajectory`: the trajectory on which each state was reached.
     - `temperature`: weight of the actor's entropy, at least 0.
     - `switch_temperature`: weight of the entropy of the switch, at least 0.
-    - `family`: of trajectories, such as `eqrl.ConstantTrajectory`.
+    - `family`: the family of trajectories, such as `eqrl.ConstantTrajectory`.
     - `reward_weights`: as in `least_value`.
     - `advantage_clip`: as in `switch_probabilities`.
-    - `histograms`: adds the share of states in each tenth of the probability to keep.
+    - `histograms`: adds the share of states in each tenth of the keep probability.
     - `key`: for the actor's output.
 
     **Returns:**
 
-    The mean of half the squared slope of that weighted value over the output, plus
-    `temperature * log_prob`; and the metrics `entropy`, the mean of `-log_prob`,
-    `switch_entropy`, that of the switch in nats, `switch_advantage`, how much more it
-    is worth to switch than to keep, and `keep_probability` with its standard deviation
+    The mean of half the squared norm of the weighted value's derivative in the output,
+    plus `temperature * log_prob`; and the metrics `entropy` (the mean of `-log_prob`),
+    `switch_entropy` (of the switch, in nats), `switch_advantage` (of switching over
+    keeping), and `keep_probability` with its standard deviation
     `keep_probability_std`.
     """
     output, log_prob = _sample(actor, observation, trajectory, key=key)
@@ -294,8 +306,9 @@ def taac_actor_loss(
         value = probabilities[:, 1] * _total_value(new_values, reward_weights)
         return jnp.sum(value), (probabilities, advantage)
 
-    # The slope is found here rather than by whoever differentiates this, so that the
-    # critics get no gradient whatever is asked for.
+    # dQ/d(output) is taken here and held fixed: 1/2 |(slope + output) - output|^2 with
+    # a constant goal has the gradient -slope * d(output), which is that of minus the
+    # weighted value. So the critics get no gradient, whatever is differentiated.
     slope, (probabilities, advantage) = jax.grad(weighted_value, has_aux=True)(
         lax.stop_gradient(output)
     )
@@ -311,19 +324,19 @@ def taac_temperature_loss(
     entropy: Float[Array, ""] | Float[Array, " batch"],
     target_entropy: FloatLike,
 ) -> Float[Array, ""]:
-    """What TAAC lowers to hold an entropy at a target.
+    """Temperature loss of TAAC, for the entropy of the actor or of the switch.
 
     **Arguments:**
 
     - `log_temperature`: logarithm of the temperature.
-    - `entropy`: of the actor or of the switch, an estimate or one each for a batch, in
-        nats; no gradient flows through it.
-    - `target_entropy`: in nats, of an actor summed over the dimensions of the action.
+    - `entropy`: of the actor or of the switch, in nats: one estimate, or one for each
+        element of a batch. No gradient flows through it.
+    - `target_entropy`: in nats; for the actor, summed over dimensions of the action.
 
     **Returns:**
 
     The mean of `log_temperature * (entropy - target_entropy)`, whose gradient does not
-    shrink with the temperature.
+    vanish as the temperature falls.
     """
     excess = lax.stop_gradient(entropy - target_entropy)
     return jnp.mean(log_temperature * excess)

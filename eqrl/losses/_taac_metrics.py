@@ -1,4 +1,4 @@
-"""What the losses of TAAC say besides their value."""
+"""Metrics of TAAC's losses."""
 
 import jax.numpy as jnp
 from jax.scipy.special import entr
@@ -14,9 +14,9 @@ def critic_metrics(
     values: Float[Array, "critics batch *reward"],
     target: Float[Array, "batch *reward"],
 ) -> Metrics:
-    """Of each critic and reward: value, error, and how much of the target it explains.
+    """Value, TD error and explained variance of each critic and reward dimension.
 
-    The share explained is `nan` where targets do not differ.
+    The explained variance is NaN if the targets are all equal.
     """
     errors = target[None] - values
     spread = jnp.var(target[None], axis=1)
@@ -33,7 +33,7 @@ def critic_metrics(
 
 
 def _numbered(name: str, numbers: Float[Array, "..."]) -> Metrics:
-    """One metric for each element, with its indices in its name."""
+    """One metric for each element of an array, with its indices in the name."""
     if numbers.ndim == 0:
         return {name: numbers}
     metrics: Metrics = {}
@@ -48,7 +48,7 @@ def switch_metrics(
     *,
     histograms: bool,
 ) -> Metrics:
-    """Of the decisions to keep or to switch in a batch."""
+    """Entropy, advantage and keep probability of the switches in a batch."""
     keep = probabilities[:, 0]
     metrics = {
         "switch_entropy": jnp.mean(jnp.sum(entr(probabilities), axis=1)),
@@ -63,7 +63,7 @@ def switch_metrics(
 
 
 def histogram(name: str, bins: Array, num_bins: int) -> Metrics:
-    """The share of elements in each bin, as scalars by name."""
+    """The share of elements in each bin, as one metric for each bin."""
     return {
         f"{name}_histogram_{index:02d}": jnp.mean((bins == index).astype(float))
         for index in range(num_bins)

@@ -12,7 +12,7 @@ import pytest
 from jaxtyping import Array, Float, PRNGKeyArray
 
 import eqrl
-from eqrl._agents.taac.repeats import RepeatStatistics, repeat_metrics
+from eqrl._agents.taac.state import RepeatStatistics, repeat_metrics
 from eqrl._agents.taac.update import (
     default_switch_target_entropy,
     default_target_entropy,
@@ -347,7 +347,7 @@ def test_the_mean_length_of_repeats_is_that_of_what_was_collected(
     )
     for _ in range(10):
         state = agent.observe(state, row)
-    np.testing.assert_allclose(state.repeats.length(), 2.0, rtol=1e-5)
+    np.testing.assert_allclose(state.repeats.mean_length(), 2.0, rtol=1e-5)
 
 
 @pytest.mark.parametrize("debug", [False, True])

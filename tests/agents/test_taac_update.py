@@ -76,18 +76,24 @@ def small(**options: Any) -> eqrl.TAAC:
     return eqrl.TAAC(**options)
 
 
+# Each is one program to compile, so each covers several options.
 AGENTS = {
-    "constant": (small(), None),
-    "single transitions": (small(window_length=1, num_critics=1), None),
-    "linear, clipped": (
-        small(trajectory=eqrl.LinearTrajectory(), advantage_clip=(-0.1, 0.3)),
+    "constant, multi step, vector": (small(target="multi_step", target_period=2), 2),
+    "linear, clipped, single transitions, Huber": (
+        small(
+            trajectory=eqrl.LinearTrajectory(),
+            advantage_clip=(-0.1, 0.3),
+            window_length=1,
+            num_critics=1,
+            td_loss=optax.huber_loss,
+        ),
         None,
     ),
     "linear, not inverse, sampled": (
         small(trajectory=eqrl.LinearTrajectory(inverse=False), bootstrap="sampled"),
         None,
     ),
-    "quadratic, vector": (
+    "quadratic, weighted vector": (
         small(
             trajectory=eqrl.QuadraticTrajectory(),
             discount=(0.9, 0.5, 0.0),
@@ -97,104 +103,90 @@ AGENTS = {
         ),
         3,
     ),
-    "quadratic, not inverse, faithful, vector": (
+    "quadratic, not inverse, faithful, one step, weighted vector": (
         small(
             trajectory=eqrl.QuadraticTrajectory(inverse=False),
             reward_weights=(0.0, -2.0),
+            target="one_step",
             faithful=True,
         ),
         2,
     ),
-    "one step, vector": (small(target="one_step"), 2),
-    "multi step, Huber": (
-        small(target="multi_step", td_loss=optax.huber_loss),
-        None,
-    ),
 }
 
 
-def random_trajectory(
-    agent: eqrl.TAAC, shape: tuple[int, ...], *, key: PRNGKeyArray
-) -> eqrl.Trajectory:
-    zeros, structure = jax.tree.flatten(agent.trajectory.begin(ACTION_SIZE))
-    keys = jr.split(key, len(zeros))
-    return jax.tree.unflatten(
-        structure,
-        [
-            jr.uniform(part_key, (*shape, ACTION_SIZE), minval=-1, maxval=1)
-            for part_key in keys
-        ],
-    )
-
-
-def random_windows(
-    agent: eqrl.TAAC,
-    reward_size: int | None,
-    ends: Float[Array, ""],
-    switches: Float[Array, ""],
-    *,
-    key: PRNGKeyArray,
-) -> eqrl.Transition[eqrl.TAACExtras]:
-    """Windows with ends of episodes inside, of which half terminate."""
-    keys = jr.split(key, 10)
-    shape = (WINDOWS, agent.window_length)
-    reward_shape = shape if reward_size is None else (*shape, reward_size)
-    end = jr.bernoulli(keys[4], ends, shape)
-    terminates = jr.bernoulli(keys[5], 0.5, shape)
-    trajectory = random_trajectory(agent, shape, key=keys[7])
-    return eqrl.Transition(
-        observation=jr.normal(keys[0], (*shape, OBSERVATION_SIZE)),
-        action=trajectory.action,
-        reward=jr.normal(keys[2], reward_shape),
-        next_observation=jr.normal(keys[3], (*shape, OBSERVATION_SIZE)),
-        terminated=end & terminates,
-        truncated=end & ~terminates,
-        timestep=jnp.zeros(shape, int),
-        state_descriptor=None,
-        next_state_descriptor=None,
-        extras=eqrl.TAACExtras(
-            previous=random_trajectory(agent, shape, key=keys[6]),
-            trajectory=trajectory,
-            switch=jr.bernoulli(keys[8], switches, shape),
-            repeats=jr.randint(keys[9], shape, 1, 4),
-        ),
-    )
-
-
 @functools.cache
-def compiled(name: str) -> Any:
-    """From a seed to a state, windows, what is drawn, and the update of them."""
+def shapes(name: str) -> eqrl.TAACState:
+    """The shapes of a state, once: tracing `init` takes a tenth of a second."""
     agent, reward_size = AGENTS[name]
     spec = eqrl.EnvSpec(
         observation_size=OBSERVATION_SIZE,
         action_size=ACTION_SIZE,
         reward_size=reward_size,
     )
+    return eqx.filter_eval_shape(agent.init, spec, key=jr.key(0))
 
-    @eqx.filter_jit
-    def run(seed: Array, ends: Array, switches: Array) -> Any:
-        init_key, other_key, batch_key, key, switch_key = jr.split(jr.key(seed), 5)
-        state = agent.init(spec, key=init_key)
-        other = agent.init(spec, key=other_key)
-        state = eqx.tree_at(
-            lambda s: (s.target_critics, s.log_temperatures.switch),
-            state,
-            (other.critics, jr.normal(switch_key)),
-        )
-        batch = random_windows(agent, reward_size, ends, switches, key=batch_key)
-        size = WINDOWS * agent.window_length
-        drawn = restated.draws(jr.clone(key), size, ACTION_SIZE)
-        after, metrics = agent.update(
-            state,
-            batch
-            if agent.window_length > 1
-            else jax.tree.map(lambda x: x[:, 0], batch),
-            step=jnp.asarray(0),
-            key=key,
-        )
-        return state, batch, drawn, after, metrics
 
-    return run
+def random_state(name: str, random: np.random.Generator) -> eqrl.TAACState:
+    """A state with random parameters, in which the targets are not the critics."""
+    state = jax.tree.map(
+        lambda x: jnp.asarray(random.uniform(-1, 1, x.shape), x.dtype),
+        shapes(name),
+    )
+    return eqx.tree_at(
+        lambda s: (s.repeats.steps, s.repeats.beginnings),
+        state,
+        (jnp.zeros(()), jnp.zeros(())),
+    )
+
+
+def random_windows(
+    name: str, ends: float, switches: float, random: np.random.Generator
+) -> eqrl.Transition[eqrl.TAACExtras]:
+    """Windows that contain ends of episodes, of which half terminate."""
+    agent, reward_size = AGENTS[name]
+    shape = (WINDOWS, agent.window_length)
+    reward_shape = shape if reward_size is None else (*shape, reward_size)
+    end = random.random(shape) < ends
+    terminates = random.random(shape) < 0.5
+    parts = agent.trajectory.num_parts
+    numbers = random.uniform(-1, 1, (2, parts, *shape, ACTION_SIZE))
+    previous, trajectory = (
+        eqrl.Trajectory(*map(_floats, numbers[index])) for index in range(2)
+    )
+    return eqrl.Transition(
+        observation=_floats(random.normal(size=(*shape, OBSERVATION_SIZE))),
+        action=trajectory.action,
+        reward=_floats(random.normal(size=reward_shape)),
+        next_observation=_floats(random.normal(size=(*shape, OBSERVATION_SIZE))),
+        terminated=jnp.asarray(end & terminates),
+        truncated=jnp.asarray(end & ~terminates),
+        timestep=jnp.zeros(shape, int),
+        state_descriptor=None,
+        next_state_descriptor=None,
+        extras=eqrl.TAACExtras(
+            previous=previous,
+            trajectory=trajectory,
+            switch=jnp.asarray(random.random(shape) < switches),
+            repeats=jnp.asarray(random.integers(1, 4, shape), int),
+        ),
+    )
+
+
+def _floats(numbers: np.ndarray) -> Array:
+    return jnp.asarray(numbers, jnp.float32)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def draws(seed: Array, size: int) -> tuple[Array, Array, Array]:
+    return restated.draws(jr.key(seed), size, ACTION_SIZE)
+
+
+@eqx.filter_jit
+def update(
+    agent: eqrl.TAAC, state: eqrl.TAACState, batch: Any, seed: Array, step: Array
+) -> tuple[eqrl.TAACState, eqrl.Metrics]:
+    return agent.update(state, batch, step=step, key=jr.key(seed))
 
 
 def close(actual: Any, expected: Any) -> None:
@@ -213,25 +205,37 @@ def close(actual: Any, expected: Any) -> None:
     seed=st.integers(0, 2**31 - 1),
     ends=st.sampled_from([0.0, 0.3, 1.0]),
     switches=st.sampled_from([0.0, 0.3, 1.0]),
+    step=st.integers(0, 3),
 )
 def test_an_update_is_as_restated_in_numpy(
-    name: str, seed: int, ends: float, switches: float
+    name: str, seed: int, ends: float, switches: float, step: int
 ) -> None:
     agent, _ = AGENTS[name]
+    random = np.random.default_rng(seed)
+    state = random_state(name, random)
+    batch = random_windows(name, ends, switches, random)
+    # As the replay gives them.
+    given = batch
+    if agent.window_length == 1:
+        given = jax.tree.map(lambda x: x[:, 0], batch)
     # Checked at each call it takes a tenth of a second; other tests check it.
     with jax.debug_key_reuse(False):
-        state, batch, drawn, after, metrics = compiled(name)(
-            jnp.asarray(seed), jnp.asarray(ends), jnp.asarray(switches)
+        drawn = draws(jnp.asarray(seed), WINDOWS * agent.window_length)
+        after, metrics = update(
+            agent, state, given, jnp.asarray(seed), jnp.asarray(step)
         )
     expected = restated.update(agent, state, batch, drawn)
     gradient = expected["gradient"]
 
+    moves = (step + 1) % agent.target_period == 0
     for field in ("observation_weight", "trajectory_weight", "bias"):
         before = getattr(state.critics, field)
         moved = before - 0.5 * gradient[field].reshape(before.shape)
         close(getattr(after.critics, field), moved)
         target = getattr(state.target_critics, field)
-        close(getattr(after.target_critics, field), 0.25 * moved + 0.75 * target)
+        if moves:
+            target = 0.25 * moved + 0.75 * target
+        close(getattr(after.target_critics, field), target)
     for field in ("weight", "log_scale"):
         close(
             getattr(after.actor.policy, field),
@@ -257,58 +261,51 @@ def test_an_update_is_as_restated_in_numpy(
             np.testing.assert_allclose(metrics[metric], value, rtol=1e-4, atol=1e-4)
 
 
-def gradients(agent: eqrl.TAAC, of: str) -> dict[str, list[Array]]:
-    """Of one loss, in everything it is given that is learnt."""
-    state_key, batch_key, key = jr.split(jr.key(0), 3)
-    spec = eqrl.EnvSpec(OBSERVATION_SIZE, ACTION_SIZE)
-    state = agent.init(spec, key=state_key)
-    ends = switches = jnp.zeros(())
-    windows = random_windows(agent, None, ends, switches, key=batch_key)
+def test_which_parts_the_losses_differentiate() -> None:
+    """The actor's loss only the actor; the value of a state nothing."""
+    name = "linear, not inverse, sampled"
+    family = AGENTS[name][0].trajectory
+    random = np.random.default_rng(0)
+    state = random_state(name, random)
+    windows = random_windows(name, 0.0, 0.0, random)
     batch = jax.tree.map(lambda x: x[:, 0], windows)
-    learnt = {
+    learned = {
         "actor": state.actor,
         "critics": state.critics,
         "targets": state.target_critics,
         "switch": state.log_temperatures.switch,
     }
 
-    def actor_loss(learnt: dict[str, Any]) -> Array:
+    def actor_loss(learned: dict[str, Any]) -> Array:
         return taac_actor_loss(
-            learnt["actor"],
-            learnt["critics"],
+            learned["actor"],
+            learned["critics"],
             batch.observation,
             batch.extras.previous,
             0.5,
-            jnp.exp(learnt["switch"]),
-            agent.trajectory,
-            key=key,
+            jnp.exp(learned["switch"]),
+            family,
+            key=jr.key(1),
         )[0]
 
-    def next_value(learnt: dict[str, Any]) -> Array:
+    def next_value(learned: dict[str, Any]) -> Array:
         value, _ = taac_next_value(
-            learnt["actor"],
-            learnt["critics"],
-            learnt["targets"],
+            learned["actor"],
+            learned["critics"],
+            learned["targets"],
             batch.next_observation,
             batch.extras.trajectory,
-            jnp.exp(learnt["switch"]),
-            agent.trajectory,
-            key=key,
+            jnp.exp(learned["switch"]),
+            family,
+            key=jr.key(2),
         )
         return jnp.sum(value)
 
-    loss = {"actor": actor_loss, "value": next_value}[of]
-    found = eqx.filter_jit(eqx.filter_grad(loss))(learnt)
-    return {name: jax.tree.leaves(part) for name, part in found.items()}
-
-
-def test_the_actors_loss_differentiates_the_actor_alone() -> None:
-    found = gradients(AGENTS["constant"][0], "actor")
-    assert all(np.any(leaf != 0) for leaf in found.pop("actor"))
-    for leaf in jax.tree.leaves(found):
-        np.testing.assert_array_equal(leaf, np.zeros_like(leaf))
-
-
-def test_the_value_of_a_state_passes_no_gradient() -> None:
-    for leaf in jax.tree.leaves(gradients(AGENTS["constant"][0], "value")):
+    of_loss, of_value = eqx.filter_jit(
+        lambda learned: tuple(
+            eqx.filter_grad(loss)(learned) for loss in (actor_loss, next_value)
+        )
+    )(learned)
+    assert all(np.any(leaf != 0) for leaf in jax.tree.leaves(of_loss.pop("actor")))
+    for leaf in jax.tree.leaves([of_loss, of_value]):
         np.testing.assert_array_equal(leaf, np.zeros_like(leaf))

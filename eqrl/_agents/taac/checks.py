@@ -1,47 +1,28 @@
-"""What `TAAC` refuses."""
-
-import math
-from typing import Any
+"""Argument checks of `TAAC`."""
 
 import equinox as eqx
 import jax
 import jax.core
 import jax.numpy as jnp
 
-from ..._pytree.fields import check_range
 from ..._types.custom_types import FloatLike
 from ..._types.data import EnvSpec
 from ...losses._taac import TDLoss
 from .trajectory import AbstractTrajectory
 
 
-def check_each(
-    name: str,
-    value: FloatLike | tuple[FloatLike | None, ...] | None,
-    *,
-    low: float | int = -math.inf,
-    high: float | int = math.inf,
-) -> None:
-    """As `check_range`, of one number or of each of several."""
-    for number in value if isinstance(value, tuple) else (value,):
-        check_range(name, number, low=low, high=high)
-
-
-def check_reward_weights(reward_weights: Any) -> None:
-    """Raises a `ValueError` unless there are several numbers, or none."""
-    if reward_weights is None:
-        return
-    if not isinstance(reward_weights, tuple):
+def check_reward_weights(reward_weights: object) -> None:
+    """Raises a `ValueError` unless `reward_weights` is a tuple or `None`."""
+    if reward_weights is not None and not isinstance(reward_weights, tuple):
         raise ValueError(
             f"`reward_weights={reward_weights}` must be a tuple, with one number for "
-            "each dimension of a vector of rewards. Leave it None where the reward is "
-            "a scalar."
+            "each dimension of a vector reward. Leave it None if the reward is a "
+            "scalar."
         )
-    check_each("reward_weights", reward_weights)
 
 
 def check_faithful(faithful: bool, bootstrap: str) -> None:
-    """Raises a `ValueError` where the reference has no such bootstrap."""
+    """Raises a `ValueError` unless the reference has this bootstrap."""
     if faithful and bootstrap != "mixed":
         raise ValueError(
             f"`faithful=True` bootstraps as the reference does, but `bootstrap="
@@ -49,8 +30,8 @@ def check_faithful(faithful: bool, bootstrap: str) -> None:
         )
 
 
-def check_trajectory(trajectory: Any) -> None:
-    """Raises a `ValueError` unless this is a family of trajectories."""
+def check_trajectory(trajectory: object) -> None:
+    """Raises a `ValueError` unless `trajectory` is a family of trajectories."""
     if not isinstance(trajectory, AbstractTrajectory):
         raise ValueError(
             f"`trajectory={trajectory!r}` must be a family of trajectories, such as "
@@ -58,8 +39,8 @@ def check_trajectory(trajectory: Any) -> None:
         )
 
 
-def check_advantage_clip(advantage_clip: Any) -> None:
-    """Raises a `ValueError` unless there are two bounds in order, or none."""
+def check_advantage_clip(advantage_clip: object) -> None:
+    """Raises a `ValueError` unless there are two bounds in order, or `None`."""
     if advantage_clip is None:
         return
     if not isinstance(advantage_clip, tuple) or len(advantage_clip) != 2:
@@ -71,7 +52,6 @@ def check_advantage_clip(advantage_clip: Any) -> None:
             f"`advantage_clip` {given}, but must be a tuple of two numbers, the least "
             "and the greatest advantage of switching, or None."
         )
-    check_each("advantage_clip", advantage_clip)
     if any(isinstance(bound, jax.core.Tracer) for bound in advantage_clip):
         return
     low, high = (float(bound) for bound in advantage_clip)
@@ -83,7 +63,7 @@ def check_advantage_clip(advantage_clip: Any) -> None:
 
 
 def check_td_loss(td_loss: TDLoss) -> None:
-    """Raises a `ValueError` unless this is elementwise, of values and targets."""
+    """Raises a `ValueError` unless `td_loss` is elementwise in values and targets."""
     values = jax.ShapeDtypeStruct((2, 3), jnp.result_type(float))
     loss = eqx.filter_eval_shape(td_loss, values, values) if callable(td_loss) else None
     if getattr(loss, "shape", None) != values.shape:
@@ -98,7 +78,7 @@ def check_rewards(
     reward_weights: tuple[FloatLike, ...] | None,
     spec: EnvSpec,
 ) -> None:
-    """Raises a `ValueError` where these do not fit the environment's reward."""
+    """Raises a `ValueError` unless tuples have one number for each reward dimension."""
     for name, value, otherwise in (
         ("discount", discount, "a single number"),
         ("reward_weights", reward_weights, "None"),
@@ -108,6 +88,6 @@ def check_rewards(
             reward = "is a scalar" if size is None else f"has {size} dimensions"
             raise ValueError(
                 f"`{name}` has {len(value)} numbers, but `spec.reward_size={size}`: "
-                f"the reward {reward}. Give one for each dimension of a vector of "
-                f"rewards, or {otherwise}."
+                f"the reward {reward}. Give one for each dimension of a vector "
+                f"reward, or {otherwise}."
             )

@@ -1,4 +1,4 @@
-"""What TAAC carries along an episode, stores, and how it decides at each step."""
+"""How `TAAC` decides at each step, and what it remembers and stores."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from ..._pytree.tree import tree_where
 from ..._types.custom_types import FloatLike
 from ..._types.data import EnvSpec
-from ...losses import switch_policy, trajectory_values
+from ...losses import Critic, switch_policy, trajectory_values
 from ...losses._switch import AdvantageClip
 from ...nn import AbstractDensity, Linear, StochasticPolicy
 from ..actor_critic import MakeNetwork, check_density
@@ -20,7 +20,7 @@ from .trajectory import AbstractTrajectory, Trajectory
 
 
 class TAACMemory(eqx.Module):
-    """The trajectory that `TAAC` is on."""
+    """The trajectory that `TAAC` currently follows."""
 
     trajectory: Trajectory
     repeats: Int[Array, ""]
@@ -28,13 +28,13 @@ class TAACMemory(eqx.Module):
 
 TAACMemory.__init__.__doc__ = """**Arguments:**
 
-- `trajectory`: as the last step left it.
-- `repeats`: steps taken on it so far; 0 where the episode begins.
+- `trajectory`: the trajectory after the last step.
+- `repeats`: number of steps taken on it so far; 0 at the start of an episode.
 """
 
 
 class TAACExtras(eqx.Module):
-    """What `TAAC` stores beside each transition."""
+    """What `TAAC` stores with each transition."""
 
     previous: Trajectory
     trajectory: Trajectory
@@ -44,16 +44,17 @@ class TAACExtras(eqx.Module):
 
 TAACExtras.__init__.__doc__ = """**Arguments:**
 
-- `previous`: the trajectory on which the step began.
-- `trajectory`: the one it left behind, whose action was done.
-- `switch`: whether it began a new one, also where `max_repeat_steps` forced it to; of a
-    faithful `TAAC`, whether that was decided.
-- `repeats`: steps taken on it, this one included; 1 where it is the first.
+- `previous`: the trajectory before the step.
+- `trajectory`: the trajectory after the step, whose action was executed.
+- `switch`: whether the step began a new trajectory, also if `max_repeat_steps` forced
+    it to; with `TAAC(faithful=True)`, whether the policy decided to.
+- `repeats`: number of steps taken on the trajectory, including this one; 1 on its first
+    step.
 """
 
 
 class TrajectoryPolicy(eqx.Module):
-    """A policy which sees the trajectory it would leave beside the observation."""
+    """A policy conditioned on the observation and on the current trajectory."""
 
     embeddings: tuple[Linear, ...]
     policy: StochasticPolicy
@@ -61,7 +62,7 @@ class TrajectoryPolicy(eqx.Module):
     def __call__(
         self, observation: Float[Array, " obs"], trajectory: Trajectory
     ) -> AbstractDensity:
-        """The distribution of outputs at `observation`, on `trajectory`."""
+        """The distribution over the actor's outputs for one observation."""
         parts = jax.tree.leaves(trajectory)
         embedded = [
             embedding(part)
@@ -72,10 +73,10 @@ class TrajectoryPolicy(eqx.Module):
 
 TrajectoryPolicy.__init__.__doc__ = """**Arguments:**
 
-- `embeddings`: one for each part of a trajectory, from it to a vector as long as an
-    observation.
-- `policy`: from an observation and, behind it, the embedded parts to a distribution
-    with a density.
+- `embeddings`: one for each part of a trajectory, which maps it to a vector of the
+    observation's length.
+- `policy`: maps an observation with the embedded parts appended to a distribution with
+    a density.
 """
 
 
@@ -97,14 +98,14 @@ def make_trajectory_policy(
 
 
 class Preferences(eqx.Module):
-    """What decides, beside the networks, which of two trajectories is preferred."""
+    """The options that decide, beside the networks, which trajectory is preferred."""
 
     family: AbstractTrajectory
     reward_weights: Float[Array, " reward"] | None
     advantage_clip: AdvantageClip | None
 
     def options(self) -> dict[str, Any]:
-        """As keyword arguments of the losses."""
+        """The keyword arguments that the losses take."""
         return {
             "reward_weights": self.reward_weights,
             "advantage_clip": self.advantage_clip,
@@ -112,14 +113,14 @@ class Preferences(eqx.Module):
 
 
 class Decision(eqx.Module):
-    """Of one step: an actor's output, and whether to switch to what it begins."""
+    """An actor's output, and whether to switch to the trajectory that it begins."""
 
     output: Float[Array, " act"]
     switch: Bool[Array, ""]
 
 
-def decide_at_random(trajectory: Trajectory, *, key: PRNGKeyArray) -> Decision:
-    """A decision before anything is learnt: any output, and to switch or not."""
+def random_decision(trajectory: Trajectory, *, key: PRNGKeyArray) -> Decision:
+    """A uniform output and a fair coin for the switch, to explore before learning."""
     output_key, switch_key = jr.split(key)
     output = jr.uniform(output_key, trajectory.action.shape, minval=-1, maxval=1)
     return Decision(output=output, switch=jr.bernoulli(switch_key))
@@ -127,7 +128,7 @@ def decide_at_random(trajectory: Trajectory, *, key: PRNGKeyArray) -> Decision:
 
 def decide(
     actor: TrajectoryPolicy,
-    critics: Any,
+    critics: Critic,
     switch_temperature: Float[Array, ""],
     observation: Float[Array, " obs"],
     trajectory: Trajectory,
@@ -136,15 +137,18 @@ def decide(
     epsilon: FloatLike,
     key: PRNGKeyArray,
 ) -> Decision:
-    """Samples with probability `epsilon`, independently for output and switch.
+    """A decision of the two-stage policy.
 
-    Else it takes the mode of the output, and of the switch what is likelier: to keep,
-    where both are alike.
+    The output and the switch are each sampled with probability `epsilon`, independently
+    of each other. Otherwise the output is its distribution's mode, and the switch is
+    taken if it is strictly more likely than not.
     """
     output_key, switch_key, explore_key = jr.split(key, 3)
     explore = jr.uniform(explore_key, (2,)) < epsilon
     density = actor(observation, trajectory)
     output = jnp.where(explore[0], density.sample(key=output_key), density.mode())
+    # The switch compares continuing with the output just drawn, rather than with the
+    # mean over outputs.
     family = preferences.family
     both = (family.keep(trajectory), family.new(trajectory, output))
     keep_values, new_values = trajectory_values(
@@ -158,8 +162,8 @@ def decide(
     return Decision(output=output, switch=switch)
 
 
-def begin_at_random(memory: TAACMemory, *, key: PRNGKeyArray) -> TAACMemory:
-    """At the first step of an episode, with a trajectory uniform in [-1, 1]."""
+def randomize_first(memory: TAACMemory, *, key: PRNGKeyArray) -> TAACMemory:
+    """Draws the trajectory uniformly from [-1, 1] if the episode has just begun."""
     parts, structure = jax.tree.flatten(memory.trajectory)
     keys = jr.split(key, len(parts))
     drawn = [
@@ -172,10 +176,10 @@ def begin_at_random(memory: TAACMemory, *, key: PRNGKeyArray) -> TAACMemory:
     return TAACMemory(trajectory=trajectory, repeats=memory.repeats)
 
 
-def take(
+def apply_decision(
     family: AbstractTrajectory, trajectory: Trajectory, decision: Decision
 ) -> Trajectory:
-    """The trajectory after a decision."""
+    """The trajectory after a decision: a new one, or one step along the current one."""
     return tree_where(
         decision.switch,
         family.new(trajectory, decision.output),

@@ -1,4 +1,4 @@
-from typing import Any
+from typing import get_args
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -9,10 +9,11 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from ..._pytree.control_flow import filter_cond
 from ..._pytree.fields import (
     check_choice,
-    check_integer,
-    check_range,
+    check_fields,
     hyperparameter,
     hyperparameters,
+    static_choice,
+    static_integer,
 )
 from ..._pytree.tree import incremental_update, tree_copy
 from ..._types.custom_types import FloatLike, MakeOptimizer, Metrics, Mode
@@ -20,6 +21,7 @@ from ..._types.data import EnvSpec, Transition
 from ...losses._taac import TDLoss
 from ...nn import Critic, Gaussian
 from ..actor_critic import (
+    Critics,
     MakeNetwork,
     check_make_optimizer,
     init_optimizer,
@@ -29,7 +31,6 @@ from ..actor_critic import (
 from ..base import AbstractAgent
 from .checks import (
     check_advantage_clip,
-    check_each,
     check_faithful,
     check_reward_weights,
     check_rewards,
@@ -41,65 +42,67 @@ from .policy import (
     Preferences,
     TAACExtras,
     TAACMemory,
-    begin_at_random,
+    apply_decision,
     decide,
-    decide_at_random,
     make_trajectory_policy,
-    take,
+    random_decision,
+    randomize_first,
 )
-from .repeats import RepeatStatistics, repeat_metrics
-from .state import LogTemperatures, TAACState
-from .target import flat_batch, with_time
+from .state import LogTemperatures, RepeatStatistics, TAACState, repeat_metrics
 from .trajectory import AbstractTrajectory, ConstantTrajectory
 from .update import (
     actor_step,
     critic_step,
     default_switch_target_entropy,
     default_target_entropy,
+    flatten_windows,
+    or_default,
     temperature_step,
 )
 
 
 _PARTS = ("actor", "critic", "temperature")
-_MODES = ("random", "sample", "greedy")
-_BOOTSTRAPS = ("mixed", "sampled")
-_TARGETS = ("compare_through", "one_step", "multi_step")
 
 
 class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
-    """Temporally abstract actor-critic: acts or repeats, in closed loop.
+    """Temporally abstract actor-critic (TAAC): acts or repeats, in closed loop.
 
-    At each step the actor proposes how a new trajectory would begin. The critics value
-    it and going on as before, and a switch is drawn which prefers the better of both.
-    So no second policy is learnt, and what is kept is kept for a reason at each step.
-    With a `ConstantTrajectory` an action is repeated, with a `LinearTrajectory`
-    (TAAC-L) or a `QuadraticTrajectory` (TAAC-Q) it goes on changing.
+    At each step the actor proposes a new trajectory. The critics value the proposal and
+    the continuation of the current trajectory, and the agent samples which of the two
+    to follow from a softmax over these two values. So there is no second policy network
+    to learn, and the decision to repeat is made anew at each step. With a
+    `ConstantTrajectory` an action is repeated; with a `LinearTrajectory` (TAAC-L) or a
+    `QuadraticTrajectory` (TAAC-Q) it keeps changing in the same way.
 
     The critics' target runs through a window of the replay for as long as both the
-    stored and the current policy keep their trajectory, and bootstraps where either
-    switches, the episode ends or the window does. The last transition of a window
-    bootstraps at its own `next_observation`, so a window of one gives one-step targets.
-    Windows may go on from one episode to the next; nothing leaks over its end.
+    stored and the current policy keep their trajectory, and bootstraps where either of
+    them switches, or where the episode or the window ends. The last transition of a
+    window bootstraps at its own `next_observation`, so a window of length 1 gives
+    one-step targets. A window may contain the end of an episode; no reward or value
+    passes across it.
 
-    All parts learn at once, from the parts before the update. An episode begins on a
-    trajectory of zeros, which may be kept like any other.
+    All parts learn at once, each from the parts before the update. An episode begins
+    with a trajectory of zeros, which may be kept like any other.
 
-    Where it differs from the reference, HorizonRobotics' ALF:
+    Differences from the reference implementation, HorizonRobotics' ALF:
 
-    - A switch that `max_repeat_steps` forced is stored as one. The reference stores
-        what was decided, and so bootstraps past actions that were not repeated.
-    - A reward whose weight is zero is valued as it is. In the reference its target is
-        its reward alone, for the least value is multiplied by the sign of the weight.
-    - `bootstrap="sampled"` bootstraps on the value of the switch that was drawn. The
-        reference's mean over both is biased, since what is drawn also decides whether
-        to stop: it values a policy that repeats more. It is the default here too.
-    - The critics' loss is a mean over transitions. The reference pads it by a row of
-        zeros for each window, and so multiplies it by `(T - 1) / T`, where `T`, the
-        states in a window, is one more than the transitions.
-    - States reached are valued with draws of their own, not with those of the actor's
-        loss; and the last state of a window has no part in the actor's loss.
+    - A switch that `max_repeat_steps` forces is stored as a switch. The reference
+        stores the policy's decision, and so bootstraps past actions that were not
+        repeated.
+    - A reward dimension with weight zero is valued like any other. In the reference its
+        target is the reward alone, since the minimum over critics is multiplied by the
+        sign of the weight.
+    - `bootstrap="sampled"` bootstraps with the value of the sampled switch. The
+        reference uses the mean over both sides of the switch, which is biased, because
+        the same sample decides whether to bootstrap at all: it is the value of a policy
+        that repeats more. The mean is the default here too.
+    - The critics' loss is a mean over transitions. The reference pads each window with
+        a zero, and so multiplies the loss by `(T - 1) / T`, where `T`, the number of
+        states in a window, is one more than the number of transitions.
+    - The states reached are valued with samples of their own, not with those of the
+        actor's loss, and the last state of a window does not enter the actor's loss.
 
-    `faithful=True` takes the reference's side in the first four.
+    `faithful=True` follows the reference in the first four points.
 
     ??? cite "Reference"
 
@@ -114,24 +117,26 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
     """
 
     trajectory: AbstractTrajectory = eqx.field(default=ConstantTrajectory())
-    window_length: int = eqx.field(default=4, static=True)
-    actor_lr: FloatLike = hyperparameter(3e-4)
-    critic_lr: FloatLike = hyperparameter(3e-4)
-    temperature_lr: FloatLike = hyperparameter(3e-4)
-    discount: FloatLike | tuple[FloatLike, ...] = hyperparameters(0.99)
-    target_step_size: FloatLike = hyperparameter(0.005)
-    target_period: int = eqx.field(default=1, static=True)
+    window_length: int = static_integer(4, least=1)
+    actor_lr: FloatLike = hyperparameter(3e-4, low=0)
+    critic_lr: FloatLike = hyperparameter(3e-4, low=0)
+    temperature_lr: FloatLike = hyperparameter(3e-4, low=0)
+    discount: FloatLike | tuple[FloatLike, ...] = hyperparameters(0.99, low=0, high=1)
+    target_step_size: FloatLike = hyperparameter(0.005, low=0, high=1)
+    target_period: int = static_integer(1, least=1)
     reward_weights: tuple[FloatLike, ...] | None = hyperparameters(None)
-    num_critics: int = eqx.field(default=2, static=True)
-    initial_temperature: FloatLike = hyperparameter(1.0)
+    num_critics: int = static_integer(2, least=1)
+    initial_temperature: FloatLike = hyperparameter(1.0, low=0, low_open=True)
     target_entropy: FloatLike | None = hyperparameter(None)
     switch_target_entropy: FloatLike | None = hyperparameter(None)
     advantage_clip: tuple[FloatLike, ...] | None = hyperparameters(None)
-    max_repeat_steps: int | None = eqx.field(default=None, static=True)
+    max_repeat_steps: int | None = static_integer(None, least=1)
     randomize_first_trajectory: bool = eqx.field(default=False, static=True)
-    epsilon: FloatLike = hyperparameter(0.0)
-    bootstrap: str = eqx.field(default="mixed", static=True)
-    target: str = eqx.field(default="compare_through", static=True)
+    epsilon: FloatLike = hyperparameter(0.0, low=0, high=1)
+    bootstrap: str = static_choice("mixed", ("mixed", "sampled"))
+    target: str = static_choice(
+        "compare_through", ("compare_through", "one_step", "multi_step")
+    )
     td_loss: TDLoss = eqx.field(default=optax.squared_error, static=True)
     faithful: bool = eqx.field(default=False, static=True)
     make_actor: MakeNetwork = eqx.field(default=Gaussian(), static=True)
@@ -142,25 +147,10 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
     debug: bool = eqx.field(default=False, static=True)
 
     def __check_init__(self) -> None:
-        for name in ("actor_lr", "critic_lr", "temperature_lr"):
-            check_range(name, getattr(self, name), low=0)
-        check_each("discount", self.discount, low=0, high=1)
-        check_reward_weights(self.reward_weights)
-        check_range("target_step_size", self.target_step_size, low=0, high=1)
-        check_range(
-            "initial_temperature", self.initial_temperature, low=0, low_open=True
-        )
-        check_range("target_entropy", self.target_entropy, optional=True)
-        check_range("switch_target_entropy", self.switch_target_entropy, optional=True)
-        check_range("epsilon", self.epsilon, low=0, high=1)
-        check_advantage_clip(self.advantage_clip)
-        for name in ("window_length", "target_period", "num_critics"):
-            check_integer(name, getattr(self, name), least=1)
-        if self.max_repeat_steps is not None:
-            check_integer("max_repeat_steps", self.max_repeat_steps, least=1)
+        check_fields(self)
         check_trajectory(self.trajectory)
-        check_choice("bootstrap", self.bootstrap, _BOOTSTRAPS)
-        check_choice("target", self.target, _TARGETS)
+        check_reward_weights(self.reward_weights)
+        check_advantage_clip(self.advantage_clip)
         check_td_loss(self.td_loss)
         check_faithful(self.faithful, self.bootstrap)
         check_make_optimizer(self.make_optimizer, _PARTS)
@@ -220,12 +210,12 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
         mode: Mode,
         key: PRNGKeyArray,
     ) -> tuple[Float[Array, " act"], TAACMemory, TAACExtras]:
-        check_choice("mode", mode, _MODES)
+        check_choice("mode", mode, get_args(Mode))
         begin_key, decide_key = jr.split(key)
         if self.randomize_first_trajectory and mode != "greedy":
-            memory = begin_at_random(memory, key=begin_key)
+            memory = randomize_first(memory, key=begin_key)
         if mode == "random":
-            decision = decide_at_random(memory.trajectory, key=decide_key)
+            decision = random_decision(memory.trajectory, key=decide_key)
         else:
             decision = decide(
                 state.actor,
@@ -238,7 +228,7 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
                 key=decide_key,
             )
         taken = self._force(decision, memory)
-        trajectory = take(self.trajectory, memory.trajectory, taken)
+        trajectory = apply_decision(self.trajectory, memory.trajectory, taken)
         repeats = jnp.where(taken.switch, 0, memory.repeats) + 1
         extras = TAACExtras(
             previous=memory.trajectory,
@@ -266,12 +256,13 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
         next_key, actor_key = jr.split(key)
         actor_rule, critic_rule, temperature_rule = self._learning_rules()
         preferences = self._preferences()
-        batch = with_time(batch)
+        batch, window_length = flatten_windows(batch)
         critics, critic_optimizer, critic_metrics = critic_step(
             state,
             critic_rule,
             batch,
             preferences,
+            window_length=window_length,
             discount=self.discount,
             target=self.target,
             td_loss=self.td_loss,
@@ -282,7 +273,7 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
         actor, actor_optimizer, actor_metrics = actor_step(
             state,
             actor_rule,
-            flat_batch(batch),
+            batch,
             preferences,
             histograms=self.debug,
             key=actor_key,
@@ -291,10 +282,10 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
             state,
             temperature_rule,
             actor_metrics,
-            target_entropy=_default(
+            target_entropy=or_default(
                 self.target_entropy, default_target_entropy(batch.action.shape[-1])
             ),
-            switch_target_entropy=_default(
+            switch_target_entropy=or_default(
                 self.switch_target_entropy, default_switch_target_entropy()
             ),
         )
@@ -320,8 +311,8 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
         return Decision(output=decision.output, switch=decision.switch | forced)
 
     def _move_targets(
-        self, critics: Any, target_critics: Any, step: Int[Array, ""]
-    ) -> Any:
+        self, critics: Critics, target_critics: Critics, step: Int[Array, ""]
+    ) -> Critics:
         move = lambda new, old: incremental_update(new, old, self.target_step_size)
         if self.target_period == 1:
             return move(critics, target_critics)
@@ -353,47 +344,46 @@ TAAC.__init__.__doc__ = """**Arguments:**
 
 - `trajectory`: the family of trajectories: `ConstantTrajectory`, `LinearTrajectory` or
     `QuadraticTrajectory`.
-- `window_length`: consecutive transitions in each element of a batch, at least 1.
+- `window_length`: number of consecutive transitions in each element of a batch, at
+    least 1.
 - `actor_lr`, `critic_lr`, `temperature_lr`: learning rates, at least 0.
-- `discount`: in [0, 1]; or one for each dimension of a vector of rewards.
-- `target_step_size`: how far the target critics move, in [0, 1].
-- `target_period`: updates from one such move to the next, at least 1.
-- `reward_weights`: what each dimension of a vector of rewards counts for the policy, of
-    either sign; `None` counts all alike. Each dimension has a target of its own.
-- `num_critics`: at least 1; values are the least of theirs.
-- `initial_temperature`: weight of both entropies at first, more than 0.
+- `discount`: in [0, 1]; or a tuple with one for each dimension of a vector reward.
+- `target_step_size`: weight of the new critics when the target critics move, in [0, 1].
+- `target_period`: number of updates between such moves, at least 1.
+- `reward_weights`: weight of each dimension of a vector reward for the policy, of
+    either sign; `None` weighs all equally. Each dimension has a target of its own.
+- `num_critics`: at least 1; values are the minimum over the critics.
+- `initial_temperature`: initial weight of both entropies, greater than 0.
 - `target_entropy`: of the actor, in nats, summed over the dimensions of the action;
-    `None` is log 0.2 for each of them, as though uniform over a tenth of the range.
-- `switch_target_entropy`: of the switch, in nats; `None` is 0.325, that of a switch
-    which is taken with probability 0.1.
-- `advantage_clip`: the least and the greatest advantage of switching that the switch is
-    to see, in units of the value; `None` for no bounds.
-- `max_repeat_steps`: the most steps on one trajectory, at least 1, after which a new
-    one begins; `None` for no limit. Targets do not know of it.
-- `randomize_first_trajectory`: begins each episode of training on a trajectory drawn
-    uniformly rather than on zeros.
-- `epsilon`: probability in [0, 1] with which a greedy step samples the actor's output,
+    `None` is log 0.2 for each dimension, the entropy of a uniform distribution over a
+    tenth of the range.
+- `switch_target_entropy`: of the switch, in nats; `None` is 0.325, the entropy of a
+    switch with probability 0.1.
+- `advantage_clip`: lower and upper bound of the advantage of switching before the
+    switch is drawn, in units of the value; `None` for no bounds.
+- `max_repeat_steps`: maximum number of steps on one trajectory, at least 1; then a new
+    one begins. `None` for no limit. Targets ignore it.
+- `randomize_first_trajectory`: whether training episodes begin with a trajectory drawn
+    uniformly instead of zeros.
+- `epsilon`: probability in [0, 1] with which a greedy step samples the actor's output
     and, independently, the switch.
-- `bootstrap`: `"mixed"` takes the mean of both values over the switch, `"sampled"` the
-    value of the switch that was drawn.
-- `target`: `"compare_through"`, `"one_step"`, or `"multi_step"`, which stops where the
-    episode or the window ends only.
-- `td_loss`: elementwise, of values and targets, such as `optax.huber_loss`.
-- `faithful`: follows the reference where it is at odds with the paper or with itself.
-- `make_actor`: a factory `(observation_size, action_size, *, key)` of a policy: from
-    one observation to an `eqrl.nn.AbstractDensity`. It is made for observations with
-    the embedded trajectory behind them.
+- `bootstrap`: `"mixed"` takes the mean of both values over the switch's distribution,
+    `"sampled"` the value of the sampled switch.
+- `target`: `"compare_through"`, `"one_step"`, or `"multi_step"`, which bootstraps only
+    at the end of the episode or window.
+- `td_loss`: elementwise loss of values and targets, such as `optax.huber_loss`.
+- `faithful`: follows the reference implementation where it disagrees with the paper or
+    with itself.
+- `make_actor`: a factory `(observation_size, action_size, *, key)` of a policy that
+    maps one observation to an `eqrl.nn.AbstractDensity`. Its observations have the
+    embedded trajectory appended.
 - `make_critic`: a factory `(observation_size, action_size, *, trajectory_size,
-    reward_size, key)` of one critic: from one observation and one vector of
-    `trajectory_size` to a scalar, or to a vector where `reward_size` is not `None`.
-- `make_optimizer`: from a learning rate to an Optax optimizer; or three such
+    reward_size, key)` of one critic that maps one observation and one vector of length
+    `trajectory_size` to a scalar, or to a vector unless `reward_size` is `None`.
+- `make_optimizer`: maps a learning rate to an Optax optimizer; or a tuple of three such
     factories, for actor, critic and temperature.
-- `debug`: adds histograms to the metrics, as shares in numbered bins.
+- `debug`: adds histograms to the metrics, as the share of each numbered bin.
 
-Factories are compared by value where they define equality, as the library's own do,
-else by identity: a fresh lambda compiles everything again.
+Factories are compared by value if they define equality, as the library's own do, and
+otherwise by identity: a fresh lambda compiles everything again.
 """
-
-
-def _default(value: FloatLike | None, default: float) -> FloatLike:
-    return default if value is None else value

@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 
 
 class Trajectory(eqx.Module):
-    """Where an action is, and how it goes on where nothing is decided."""
+    """An action and its rates of change, which continue it without a new decision."""
 
     action: Float[Array, "*batch act"]
     velocity: Float[Array, "*batch act"] | None = None
@@ -15,27 +15,26 @@ class Trajectory(eqx.Module):
 
 Trajectory.__init__.__doc__ = """**Arguments:**
 
-- `action`: what is done at present, in [-1, 1].
-- `velocity`: half of the action's change a step, in [-1, 1]; `None` in a
+- `action`: the current action, in [-1, 1].
+- `velocity`: half of the action's change per step, in [-1, 1]; `None` in a
     `ConstantTrajectory`.
-- `acceleration`: half of the velocity's change a step, in [-1, 1]; `None` but in a
+- `acceleration`: half of the velocity's change per step, in [-1, 1]; `None` except in a
     `QuadraticTrajectory`.
 """
 
 
 class AbstractTrajectory(eqx.Module):
-    """A family of trajectories: how one goes on, and how an actor's output begins one.
+    """A family of trajectories: how one continues, and how an output begins one.
 
     Both maps are deterministic and elementwise, so a trajectory may have any leading
-    axes. What they give lies in [-1, 1] wherever what they are given does: the bounds
-    of all actions, and the only ones in which an action, its velocity and its
-    acceleration can have the same range.
+    axes. They map [-1, 1] to [-1, 1], the range of all actions. It is also the only
+    range that an action, its velocity and its acceleration can share.
     """
 
     @property
     @abstractmethod
     def num_parts(self) -> int:
-        """How many of action, velocity and acceleration a trajectory has."""
+        """How many of action, velocity and acceleration a trajectory consists of."""
 
     @abstractmethod
     def begin(self, action_size: int) -> Trajectory:
@@ -49,17 +48,18 @@ class AbstractTrajectory(eqx.Module):
     def new(
         self, trajectory: Trajectory, output: Float[Array, "*batch act"]
     ) -> Trajectory:
-        """The first step of a trajectory which leaves another.
+        """The first step of a new trajectory.
 
         **Arguments:**
 
-        - `trajectory`: the one that is left.
-        - `output`: of the actor, in [-1, 1].
+        - `trajectory`: the trajectory that it replaces.
+        - `output`: the actor's output, in [-1, 1].
         """
 
 
 def _clip(x: Float[Array, "*batch act"]) -> Float[Array, "*batch act"]:
-    # The gradient at a bound is 1, where those of `jnp.clip` and `lax.clamp` are less.
+    # The gradient at a bound is 1, as in the reference; `jnp.clip` and `lax.clamp` give
+    # less there.
     return jnp.where(jnp.abs(x) <= 1, x, jnp.sign(x))
 
 
@@ -75,7 +75,7 @@ def _given(
 
 
 class ConstantTrajectory(AbstractTrajectory):
-    """Repeats an action. An actor's output is the next action."""
+    """Repeats an action. The actor's output is the next action."""
 
     @property
     def num_parts(self) -> int:
@@ -95,7 +95,7 @@ class ConstantTrajectory(AbstractTrajectory):
 
 
 class LinearTrajectory(AbstractTrajectory):
-    """Changes an action by as much at each step, up to its bounds."""
+    """Changes an action by the same amount at each step, up to its bounds."""
 
     inverse: bool = eqx.field(default=True, static=True)
 
@@ -110,7 +110,7 @@ class LinearTrajectory(AbstractTrajectory):
 
     def keep(self, trajectory: Trajectory) -> Trajectory:
         velocity = _given(trajectory.velocity, "velocity")
-        # At a bound the velocity stays, and so does the action.
+        # The velocity is kept at a bound, so the action stays at the bound.
         return Trajectory(
             action=_clip(trajectory.action + 2 * velocity), velocity=velocity
         )
@@ -125,13 +125,13 @@ class LinearTrajectory(AbstractTrajectory):
 
 LinearTrajectory.__init__.__doc__ = """**Arguments:**
 
-- `inverse`: whether an actor's output is the next action, from which the velocity
-    follows, rather than the velocity, from which the next action follows.
+- `inverse`: whether the actor's output is the next action, which determines the
+    velocity, or the velocity, which determines the next action.
 """
 
 
 class QuadraticTrajectory(AbstractTrajectory):
-    """Changes an action's velocity by as much at each step, each up to its bounds."""
+    """Changes an action's velocity by the same amount at each step, up to bounds."""
 
     inverse: bool = eqx.field(default=True, static=True)
 
@@ -159,14 +159,14 @@ class QuadraticTrajectory(AbstractTrajectory):
             return Trajectory(
                 action=output, velocity=velocity, acceleration=velocity / 2
             )
-        # From a standstill: the velocity that is left plays no part.
+        # The velocity of the replaced trajectory is dropped, as in the reference.
         return _accelerate(trajectory.action, jnp.zeros_like(output), output)
 
 
 QuadraticTrajectory.__init__.__doc__ = """**Arguments:**
 
-- `inverse`: whether an actor's output is the next action, from which velocity and
-    acceleration follow, rather than the acceleration, from which the others follow.
+- `inverse`: whether the actor's output is the next action, which determines velocity
+    and acceleration, or the acceleration, which determines the other two.
 """
 
 
@@ -175,6 +175,7 @@ def _accelerate(
     velocity: Float[Array, "*batch act"],
     acceleration: Float[Array, "*batch act"],
 ) -> Trajectory:
+    # The action moves by the velocity after its own update.
     velocity = _clip(velocity + 2 * acceleration)
     return Trajectory(
         action=_clip(action + 2 * velocity),

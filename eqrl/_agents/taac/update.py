@@ -1,17 +1,23 @@
-"""The steps of TAAC's parts, each from what they all were before an update."""
+"""One update of TAAC: a step of its critics, of its actor and of its temperatures.
+
+Each step starts from the state before the update, as the reference minimizes one sum of
+losses.
+"""
 
 import math
-from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from ..._pytree.tree import gradient_step
 from ..._types.custom_types import FloatLike, Metrics
 from ..._types.data import Transition
 from ...losses import (
+    Critic,
+    compare_through_target,
     taac_actor_loss,
     taac_critic_loss,
     taac_next_value,
@@ -20,12 +26,26 @@ from ...losses import (
 from ...losses._taac import TDLoss
 from .policy import Preferences, TAACExtras, TrajectoryPolicy
 from .state import LogTemperatures, TAACState
-from .target import flat_batch, window_target
 from .trajectory import Trajectory
 
 
-# Of an action among a uniform many, and of a switch, at the default target entropies.
-_LEAST_PROBABILITY = 0.1
+# The default target entropies are those of an action uniform over a tenth of its range
+# and of a switch with probability 0.1.
+_MIN_PROBABILITY = 0.1
+
+
+def flatten_windows(
+    batch: Transition[TAACExtras],
+) -> tuple[Transition[TAACExtras], int]:
+    """A batch from the replay as single transitions, and the length of its windows.
+
+    The windows follow one another along the one leading axis. A batch of single
+    transitions already is that, with windows of length 1.
+    """
+    if batch.terminated.ndim == 1:
+        return batch, 1
+    window_length = batch.terminated.shape[1]
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch), window_length
 
 
 def critic_step(
@@ -34,21 +54,21 @@ def critic_step(
     batch: Transition[TAACExtras],
     preferences: Preferences,
     *,
+    window_length: int,
     discount: FloatLike | tuple[FloatLike, ...],
     target: str,
     td_loss: TDLoss,
     sampled: bool,
     faithful: bool,
     key: PRNGKeyArray,
-) -> tuple[Any, optax.OptState, Metrics]:
-    """One step of the critics towards the target of each transition in windows."""
-    flat = flat_batch(batch)
+) -> tuple[Critic, optax.OptState, Metrics]:
+    """One gradient step of the critics on a batch from `flatten_windows`."""
     next_value, switch = taac_next_value(
         state.actor,
         state.critics,
         state.target_critics,
-        flat.next_observation,
-        flat.extras.trajectory,
+        batch.next_observation,
+        batch.extras.trajectory,
         jnp.exp(state.log_temperatures.switch),
         preferences.family,
         **preferences.options(),
@@ -56,20 +76,23 @@ def critic_step(
         faithful=faithful,
         key=key,
     )
-    targets = window_target(
+    targets = _window_targets(
         batch,
-        next_value.reshape(batch.reward.shape),
-        switch.reshape(batch.terminated.shape),
+        next_value,
+        switch,
+        window_length=window_length,
         discount=discount,
         target=target,
     )
+    # The reference pads each window's loss with one zero before it takes the mean.
+    scale = window_length / (window_length + 1) if faithful else 1.0
     (loss, metrics), gradient = eqx.filter_value_and_grad(_critic_loss, has_aux=True)(
         state.critics,
-        flat.observation,
-        flat.extras.trajectory,
-        targets.reshape(flat.reward.shape),
+        batch.observation,
+        batch.extras.trajectory,
+        targets,
         td_loss,
-        _padding_scale(batch) if faithful else 1.0,
+        scale,
     )
     critics, optimizer_state = gradient_step(
         state.critics, gradient, optimizer, state.critic_optimizer
@@ -77,14 +100,59 @@ def critic_step(
     return critics, optimizer_state, metrics | {"critic_loss": loss}
 
 
-def _padding_scale(batch: Transition[Any]) -> float:
-    """By what the reference scales the critics' loss; it counts states."""
-    num_transitions = batch.terminated.shape[1]
-    return num_transitions / (num_transitions + 1)
+def _window_targets(
+    batch: Transition[TAACExtras],
+    next_value: Float[Array, "batch *reward"],
+    switch: Bool[Array, " batch"],
+    *,
+    window_length: int,
+    discount: FloatLike | tuple[FloatLike, ...],
+    target: str,
+) -> Float[Array, "batch *reward"]:
+    """The critics' target for each transition, computed along its window."""
+    windows, next_values, switches = jax.tree.map(
+        lambda x: x.reshape(-1, window_length, *x.shape[1:]),
+        (batch, next_value, switch),
+    )
+    not_terminated = (~windows.terminated).astype(next_value.dtype)
+    if isinstance(discount, tuple):
+        # One discount for each dimension of the reward: (windows, time, reward).
+        discounts = not_terminated[:, :, None] * jnp.stack(discount)[None, None]
+    else:
+        discounts = discount * not_terminated
+    targets = jax.vmap(compare_through_target)(
+        windows.reward, discounts, _stops(windows, switches, target), next_values
+    )
+    return targets.reshape(batch.reward.shape)
+
+
+def _stops(
+    windows: Transition[TAACExtras],
+    current_switch: Bool[Array, "windows time"],
+    target: str,
+) -> Bool[Array, "windows time"]:
+    """Whether each transition's target bootstraps at the state which it reaches.
+
+    **Arguments:**
+
+    - `windows`: transitions, whose extras hold the switches of the stored policy.
+    - `current_switch`: whether the current policy switches in the state reached.
+    - `target`: `"compare_through"`, `"one_step"` or `"multi_step"`.
+    """
+    if target == "one_step":
+        return jnp.ones_like(current_switch)
+    done = windows.terminated | windows.truncated
+    if target == "multi_step":
+        return done
+    # A transition's target runs on only if the next one continues its trajectory. The
+    # value that `roll` wraps around into the last column has no effect, since a window
+    # always bootstraps at its end.
+    stored_switch = jnp.roll(windows.extras.switch, -1, axis=1)
+    return done | stored_switch | current_switch
 
 
 def _critic_loss(
-    critics: Any,
+    critics: Critic,
     observation: Float[Array, "batch obs"],
     trajectory: Trajectory,
     target: Float[Array, "batch *reward"],
@@ -104,7 +172,7 @@ def actor_step(
     histograms: bool,
     key: PRNGKeyArray,
 ) -> tuple[TrajectoryPolicy, optax.OptState, Metrics]:
-    """One step of the actor, from a batch of single transitions."""
+    """One gradient step of the actor on a batch from `flatten_windows`."""
     (loss, metrics), gradient = eqx.filter_value_and_grad(
         taac_actor_loss, has_aux=True
     )(
@@ -133,7 +201,7 @@ def temperature_step(
     target_entropy: FloatLike,
     switch_target_entropy: FloatLike,
 ) -> tuple[LogTemperatures, optax.OptState, Metrics]:
-    """One step of both temperatures, from the entropies in the actor's metrics."""
+    """One gradient step of both temperatures, with the entropies in `metrics`."""
     loss, gradient = eqx.filter_value_and_grad(_temperature_loss)(
         state.log_temperatures,
         metrics["entropy"],
@@ -170,10 +238,15 @@ def _temperature_loss(
 
 
 def default_target_entropy(action_size: int) -> float:
-    """In nats, of an action uniform over a tenth of its range in each dimension."""
-    return action_size * math.log(2 * _LEAST_PROBABILITY)
+    """In nats: the entropy of an action uniform over a tenth of the range [-1, 1]."""
+    return action_size * math.log(2 * _MIN_PROBABILITY)
 
 
 def default_switch_target_entropy() -> float:
-    """In nats, of a switch of which either side has the probability 0.1."""
-    return -sum(x * math.log(x) for x in (_LEAST_PROBABILITY, 1 - _LEAST_PROBABILITY))
+    """In nats: the entropy of a switch with probability 0.1."""
+    return -sum(x * math.log(x) for x in (_MIN_PROBABILITY, 1 - _MIN_PROBABILITY))
+
+
+def or_default(value: FloatLike | None, default: float) -> FloatLike:
+    """`value`, or `default` if it is `None`."""
+    return default if value is None else value
