@@ -1,32 +1,46 @@
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import eqrl
-from eqrl.envs import Point
-
-from .agents_under_test import sac, taac
-from .toy import Drift, GetKey
 
 
-def test_a_picture_of_when_a_policy_repeats_is_written(
-    tmp_path: Path, getkey: GetKey
-) -> None:
-    agent, env = taac(), Drift()
-    state = agent.init(env.spec, key=getkey())
-    transitions, mask = eqrl.rollout(agent, state, env, num_episodes=3, key=getkey())
+def transitions(extras: Any) -> eqrl.Transition[Any]:
+    """Three episodes of up to four steps, as `eqrl.rollout` gives them."""
+    shape = (3, 4)
+    return eqrl.Transition(
+        observation=jnp.zeros((*shape, 2)),
+        action=jnp.zeros((*shape, 1)),
+        reward=jnp.zeros(shape),
+        next_observation=jnp.zeros((*shape, 2)),
+        terminated=jnp.zeros(shape, bool),
+        truncated=jnp.zeros(shape, bool),
+        timestep=jnp.zeros(shape, int),
+        state_descriptor=None,
+        next_state_descriptor=None,
+        extras=extras,
+    )
+
+
+MASK = jnp.asarray(np.arange(4) < np.array([[4], [2], [3]]))
+
+
+def test_a_picture_of_when_a_policy_repeats_is_written(tmp_path: Path) -> None:
+    trajectory = eqrl.Trajectory(action=jnp.zeros((3, 4, 1)))
+    extras = eqrl.TAACExtras(
+        previous=trajectory,
+        trajectory=trajectory,
+        switch=jnp.array([[True, False, True, False]] * 3),
+        repeats=jnp.array([[1, 2, 1, 2]] * 3),
+    )
     path = tmp_path / "repeats.png"
-    eqrl.draw_repeats(path, transitions, mask)
+    eqrl.draw_repeats(path, transitions(extras), MASK)
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_other_agents_have_no_repeats_to_draw(tmp_path: Path, getkey: GetKey) -> None:
-    agent, env = sac(), Point()
-    state = agent.init(env.spec, key=getkey())
-    transitions, mask = eqrl.rollout(
-        agent, state, env, num_episodes=1, max_steps=2, key=getkey()
-    )
-    assert jnp.all(mask)
+def test_other_agents_have_no_repeats_to_draw(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"`transitions\.extras` is a NoneType"):
-        eqrl.draw_repeats(tmp_path / "repeats.png", transitions, mask)
+        eqrl.draw_repeats(tmp_path / "repeats.png", transitions(None), MASK)

@@ -1,7 +1,5 @@
 import math
 
-import hypothesis
-import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,38 +11,23 @@ from eqrl.losses import compare_through_target, least_value, switch_probabilitie
 from .agents import taac_restated as restated
 
 
-SETTINGS = hypothesis.settings(
-    max_examples=150, deadline=None, derandomize=True, database=None
-)
-TIME = 5
-target = jax.jit(compare_through_target)
-probabilities = jax.jit(switch_probabilities)
-clipped = jax.jit(
-    lambda keep, new, temperature, low, high: switch_probabilities(
-        keep, new, temperature, advantage_clip=(low, high)
-    )
-)
+TIME, NUM = 5, 500
 
 
 class TestCompareThroughTarget:
-    @SETTINGS
-    @hypothesis.given(
-        seed=st.integers(0, 2**31 - 1),
-        stops=st.lists(st.booleans(), min_size=TIME, max_size=TIME),
-        ends=st.lists(st.booleans(), min_size=TIME, max_size=TIME),
-        size=st.sampled_from([None, 2]),
-    )
-    def test_is_the_sum_written_out(
-        self, seed: int, stops: list[bool], ends: list[bool], size: int | None
-    ) -> None:
-        random = np.random.default_rng(seed)
-        shape = (TIME,) if size is None else (TIME, size)
+    @pytest.mark.parametrize("size", [None, 2])
+    def test_is_the_sum_written_out(self, size: int | None) -> None:
+        random = np.random.default_rng(0)
+        shape = (NUM, TIME) if size is None else (NUM, TIME, size)
         reward, value = random.normal(size=(2, *shape)).astype(np.float32)
         discount = random.uniform(size=shape).astype(np.float32)
-        discount[np.array(ends)] = 0
-        with jax.debug_key_reuse(False):
-            actual = target(*map(jnp.asarray, (reward, discount, stops, value)))
-        expected = restated.compare_through(reward, discount, np.array(stops), value)
+        # All combinations of ends, and of stops, are among as many.
+        discount[random.random((NUM, TIME)) < 0.5] = 0
+        stops = random.random((NUM, TIME)) < random.random((NUM, 1))
+        actual = jax.vmap(compare_through_target)(
+            *map(jnp.asarray, (reward, discount, stops, value))
+        )
+        expected = list(map(restated.compare_through, reward, discount, stops, value))
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
     def test_runs_on_to_the_first_row_that_stops(self) -> None:
@@ -89,24 +72,23 @@ class TestCompareThroughTarget:
 
 
 class TestSwitchProbabilities:
-    @SETTINGS
-    @hypothesis.given(
-        keep=st.floats(-10, 10, width=32),
-        new=st.floats(-10, 10, width=32),
-        temperature=st.floats(0.5, 10, width=32),
-        bounds=st.tuples(st.floats(-3, 3, width=32), st.floats(-3, 3, width=32)),
-    )
-    def test_are_as_restated_in_numpy(
-        self, keep: float, new: float, temperature: float, bounds: tuple[float, float]
-    ) -> None:
-        numbers = [jnp.asarray(x) for x in (keep, new, temperature)]
-        clip = sorted(bounds)
-        with jax.debug_key_reuse(False):
-            free = probabilities(*numbers)
-            bounded = clipped(*numbers, *map(jnp.asarray, clip))
-        expected = restated.probabilities(keep, new, temperature)
+    def test_are_as_restated_in_numpy(self) -> None:
+        random = np.random.default_rng(0)
+        keep, new = random.uniform(-10, 10, (2, NUM)).astype(np.float32)
+        temperature = random.uniform(0.5, 10, NUM).astype(np.float32)
+        low, high = np.sort(random.uniform(-3, 3, (2, NUM)), axis=0).astype(np.float32)
+        free = jax.vmap(switch_probabilities)(
+            *map(jnp.asarray, (keep, new, temperature))
+        )
+        expected = list(map(restated.probabilities, keep, new, temperature))
         np.testing.assert_allclose(free, expected, rtol=1e-5, atol=1e-5)
-        expected = restated.probabilities(keep, new, temperature, clip)
+        bounded = jax.vmap(
+            lambda keep, new, temperature, *clip: switch_probabilities(
+                keep, new, temperature, advantage_clip=clip
+            )
+        )(*given, jnp.asarray(low), jnp.asarray(high))
+        clips = zip(low, high, strict=True)
+        expected = list(map(restated.probabilities, keep, new, temperature, clips))
         np.testing.assert_allclose(bounded, expected, rtol=1e-5, atol=1e-5)
 
     def test_odds_are_exponential_in_the_advantage(self) -> None:
