@@ -49,15 +49,15 @@ from ._disk import (
     save_skills as save_skills,
 )
 from ._interaction.actors import Actors as Actors, interact as interact, start as start
-from ._interaction.evaluate import (
-    Evaluation as Evaluation,
-    evaluate as evaluate,
-    rollout as rollout,
-)
+from ._interaction.evaluate import Evaluation as Evaluation, evaluate as evaluate
 from ._interaction.evaluate_skills import (
     SkillEvaluation as SkillEvaluation,
-    diversity_return as diversity_return,
     evaluate_skills as evaluate_skills,
+)
+from ._interaction.rollout import rollout as rollout
+from ._interaction.scores import (
+    diversity_return as diversity_return,
+    weighted_return as weighted_return,
 )
 from ._interaction.skill_choice import (
     SkillChoice as SkillChoice,
@@ -73,7 +73,6 @@ from ._population import (
     best as best,
     member as member,
     train_population as train_population,
-    weighted_return as weighted_return,
 )
 from ._pytree.fields import (
     check_fields as check_fields,

@@ -6,18 +6,28 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
+import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 from matplotlib.axes import Axes
 from PIL import Image
 
 import eqrl
 from eqrl._reporting.render import _play
-from eqrl.envs import AbstractEnv, DisabledActions, Point, PooledReset, TimeLimit
+from eqrl.envs import (
+    AbstractEnv,
+    AbstractEnvWrapper,
+    DisabledActions,
+    Outcome,
+    Point,
+    PooledReset,
+    TimeLimit,
+)
 from eqrl.nn import Critic, Deterministic
-from tests.toy import Clock, GetKey, Scribe
+from tests.toy import Clock, FixedDensity, GetKey, Scribe
 
 
 def _render(env: AbstractEnv[Any], path: Path, key: PRNGKeyArray) -> None:
@@ -25,6 +35,27 @@ def _render(env: AbstractEnv[Any], path: Path, key: PRNGKeyArray) -> None:
     init_key, render_key = jr.split(key)
     state = agent.init(env.spec, key=init_key)
     eqrl.render(agent, state, env, path, key=render_key)
+
+
+class Constant(eqrl.AbstractMarkovAgent[Float[Array, " act"]]):
+    """Always acts with its state: at first 1 and 0.5."""
+
+    def init(self, spec: eqrl.EnvSpec, *, key: PRNGKeyArray) -> Float[Array, " act"]:
+        del spec, key
+        return jnp.array([1.0, 0.5])
+
+    def policy(self, state: Float[Array, " act"]) -> Any:
+        return lambda _: FixedDensity(action=state, log_prob=jnp.zeros(()))
+
+    def update(
+        self,
+        state: Float[Array, " act"],
+        batch: eqrl.Transition[None],
+        *,
+        step: Int[Array, ""],
+        key: PRNGKeyArray,
+    ) -> tuple[Float[Array, " act"], eqrl.Metrics]:
+        raise NotImplementedError
 
 
 def _states_in(page: str) -> list[Any]:
@@ -62,10 +93,75 @@ def test_folders_above_the_file_are_made(tmp_path: Path, getkey: GetKey) -> None
     assert (tmp_path / "a" / "b" / "x.png").is_file()
 
 
-def test_wrapped_environments_can_be_drawn(tmp_path: Path, getkey: GetKey) -> None:
-    env = PooledReset(TimeLimit(Point(), 3), 2, key=getkey())
-    env = DisabledActions(env, [0])
-    _render(env, tmp_path / "x.png", getkey())
+class DelayedState(eqx.Module):
+    """The state of an environment, and the action that comes next."""
+
+    within: Any
+    next_action: Float[Array, " act"]
+
+
+class Delayed(AbstractEnvWrapper[DelayedState]):
+    """A user's own wrapper: an action takes effect one step later."""
+
+    world: AbstractEnv[Any]
+
+    @property
+    def inner(self) -> AbstractEnv[Any]:
+        return self.world
+
+    def inner_state(self, state: DelayedState) -> Any:
+        return state.within
+
+    @property
+    def spec(self) -> eqrl.EnvSpec:
+        return self.world.spec
+
+    def reset(self, *, key: PRNGKeyArray) -> tuple[DelayedState, Float[Array, " obs"]]:
+        within, observation = self.world.reset(key=key)
+        nothing = jnp.zeros(self.spec.action_size)
+        return DelayedState(within=within, next_action=nothing), observation
+
+    def step(
+        self, state: DelayedState, action: Float[Array, " act"], *, key: PRNGKeyArray
+    ) -> tuple[DelayedState, Outcome]:
+        within, outcome = self.world.step(state.within, state.next_action, key=key)
+        return DelayedState(within=within, next_action=action), outcome
+
+    def state_descriptor(
+        self, state: DelayedState
+    ) -> Float[Array, " descriptor"] | None:
+        return self.world.state_descriptor(state.within)
+
+
+def test_the_environment_inside_all_wrappers_is_drawn(
+    tmp_path: Path, getkey: GetKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+    plot = Axes.plot
+
+    def record(self: Axes, *args: Any, **options: Any) -> Any:
+        if options.get("label") == "trajectory":
+            drawn.append(np.stack(args, axis=1))
+        return plot(self, *args, **options)
+
+    monkeypatch.setattr(Axes, "plot", record)
+    env = PooledReset(TimeLimit(Point(step_size=1.0), 3), 2, key=getkey())
+    env = DisabledActions(Delayed(env), [0])
+    agent = Constant()
+    state = agent.init(env.spec, key=getkey())
+    eqrl.render(agent, state, env, tmp_path / "x.png", key=getkey())
+    # Only the second element of the action, 0.5, acts, and one step later.
+    np.testing.assert_allclose(drawn, [[[0, 0], [0, 0], [0, 0.5], [0, 1]]])
+    assert (tmp_path / "x.png").is_file()
+
+
+def test_choices_among_skills_are_drawn_in_their_environment(
+    tmp_path: Path, getkey: GetKey
+) -> None:
+    agent = Constant()
+    states = jnp.array([[1.0, 0.5], [0.5, 1.0]])
+    env = eqrl.SkillChoice(Point(max_steps=6), agent, states, 2, num_steps=3)
+    eqrl.render(agent, states[0], env, tmp_path / "x.png", key=getkey())
     assert (tmp_path / "x.png").is_file()
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._agents import IntrinsicState
 from .._interaction.actors import start
-from .._interaction.evaluate import rollout
+from .._interaction.rollout import rollout
 from .._pytree.stack import take_element
 from .._pytree.tree import tree_where
 from .._rewards import IncrementalState

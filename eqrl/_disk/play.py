@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from .._agents import AbstractAgent
 from .._agents.base import AnyAgent
-from .._interaction.evaluate import rollout
+from .._interaction.rollout import rollout
 from .._rewards import Incremental
 from .._skills.trajectories import SkillTrajectories
 from .._types.custom_types import Mode

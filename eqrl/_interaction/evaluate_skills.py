@@ -21,15 +21,15 @@ from .._skills.prior import (
 from .._types.custom_types import Mode
 from .._types.data import Transition
 from ..envs import AbstractEnv
-from .evaluate import rollout
+from .rollout import rollout, zero_outside
 
 
-# Of skills that there is no end of.
+# How many skills of a continuous prior are drawn by default.
 _NUM_DRAWN = 16
 
 
 class SkillEvaluation(eqx.Module):
-    """How episodes with each of a number of skills went.
+    """Returns, descriptors and recovered skills of episodes with several skills.
 
     All but `skills` and `accuracy` have the leading axes `(skills, episodes)`.
     """
@@ -46,16 +46,16 @@ class SkillEvaluation(eqx.Module):
 
 SkillEvaluation.__init__.__doc__ = """**Arguments:**
 
-- `skills`: that were shown.
-- `returns`: the environment's rewards, summed without a discount.
-- `diversity_returns`: what the discriminator gives for each step, likewise; one-hot
-    skills that can be told apart at each step give `max_steps * log(num_skills)`.
-- `lengths`: steps.
-- `descriptors`: what the discriminator sees of the state that each step reached.
-- `recovered_skills`: which skill it holds most probable there, of all there are.
-- `mask`: which steps are within the episode; elsewhere nothing means anything.
-- `accuracy`: share of the steps at which the skill that was shown is, of those in
-    `skills`, the one that the discriminator holds most probable.
+- `skills`: the skills that were played.
+- `returns`: undiscounted sums of the environment's rewards.
+- `diversity_returns`: undiscounted sums of the discriminator's rewards; one-hot skills
+    that are distinguishable at every step give `max_steps * log(num_skills)`.
+- `lengths`: numbers of steps.
+- `descriptors`: the discriminator's input for the state that each step reached.
+- `recovered_skills`: the most probable skill there, according to the discriminator.
+- `mask`: which steps are within the episode; other steps have no meaning.
+- `accuracy`: share of the steps at which, among `skills`, the discriminator holds the
+    one that was played most probable.
 """
 
 
@@ -70,26 +70,26 @@ def evaluate_skills(
     mode: Mode = "greedy",
     max_steps: int | None = None,
 ) -> SkillEvaluation:
-    """Plays episodes with each skill, side by side; nothing is learnt from them.
+    """Plays episodes with each skill side by side, without learning.
 
     **Arguments:**
 
     - `agent`, `state`: an agent with skills and a `Discriminator`, as `eqrl.diayn`
         makes it, in any nesting of wrappers, and its state.
-    - `env`: where.
+    - `env`: the environment.
     - `num_episodes`: of each skill, at least 1.
-    - `key`: for actions and environments, and for drawing skills.
-    - `skills`: which skills, one a row; or how many to draw from the prior. `None` is
-        all one-hot skills, or 16 that are drawn where there is no end of them.
+    - `key`: for actions, environments and drawn skills.
+    - `skills`: the skills, one in each row; or how many to draw from the prior. `None`
+        takes all one-hot skills, or draws 16 from a continuous prior.
     - `mode`: how actions are picked.
     - `max_steps`: the most steps of an episode; `None` takes `env.spec.max_steps`.
 
     **Returns:**
 
-    A `SkillEvaluation`. It holds all descriptors that were visited.
+    A `SkillEvaluation`, which holds the descriptors of all steps.
 
-    Raises a `ValueError` where the agent has no skills or no discriminator, where
-    `skills` do not fit, and where nothing sets a limit to an episode.
+    Raises a `ValueError` if the agent has no skills or no discriminator, if `skills` do
+    not fit, or if nothing limits the length of an episode.
     """
     check_integer("num_episodes", num_episodes, least=1)
     skills_key, play_key, score_key = jr.split(key, 3)
@@ -99,25 +99,6 @@ def evaluate_skills(
     return _evaluate(
         agent, state, env, shown, num_episodes, mode, max_steps, keys, key=score_key
     )
-
-
-def diversity_return(
-    agent: AbstractAgent[Any, Any, Any],
-    state: Any,
-    env: AbstractEnv[Any],
-    *,
-    num_episodes: int,
-    key: PRNGKeyArray,
-) -> Float[Array, ""]:
-    """The mean over skills and episodes of `evaluate_skills`' diversity returns.
-
-    With its other arguments bound it is a `score` by which `train_population` ranks:
-    `lambda agent, state, evaluation: eqrl.diversity_return(agent, state, env,
-    num_episodes=4, key=key)`. The key is then the same for all members and generations,
-    which are compared on equal terms.
-    """
-    evaluation = evaluate_skills(agent, state, env, num_episodes=num_episodes, key=key)
-    return jnp.mean(evaluation.diversity_returns)
 
 
 @eqx.filter_jit
@@ -165,15 +146,13 @@ def _evaluate(
         return distribution.mode(), jnp.argmax(jax.vmap(distribution.log_prob)(skills))
 
     recovered, likeliest = jax.vmap(jax.vmap(jax.vmap(judge)))(descriptors)
-    # Skills that are drawn may be equal; that is not to name another.
+    # Drawn skills may be equal; taking one for its equal is no mistake.
     equal = jnp.all(skills[:, None] == skills[None, :], axis=-1)
     right = jax.vmap(lambda equal, likeliest: equal[likeliest])(equal, likeliest)
-    environment = transitions.reward
-    counted = mask.reshape(mask.shape + (1,) * (environment.ndim - mask.ndim))
     return SkillEvaluation(
         skills=skills,
-        returns=jnp.sum(jnp.where(counted, environment, 0), axis=2),
-        diversity_returns=jnp.sum(jnp.where(mask, rewards, 0), axis=2),
+        returns=jnp.sum(zero_outside(mask, transitions.reward), axis=2),
+        diversity_returns=jnp.sum(zero_outside(mask, rewards), axis=2),
         lengths=jnp.sum(mask, axis=2),
         descriptors=descriptors,
         recovered_skills=recovered,

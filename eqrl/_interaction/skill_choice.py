@@ -5,20 +5,26 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._agents import AbstractAgent
-from .._pytree.control_flow import filter_while_loop
-from .._pytree.fields import check_integer, check_range, strong_integer
+from .._pytree.fields import (
+    check_fields,
+    check_range,
+    static_integer,
+    strong_integer,
+)
 from .._pytree.stack import take_element
 from .._types.custom_types import EnvState, Extras, Memory, State
 from .._types.data import EnvSpec
-from ..envs import AbstractEnv, Outcome
-from .actors import Actors, advance
+from ..envs import AbstractEnv, AbstractEnvWrapper, Outcome
+from ..envs._base import AnyEnv
+from .actors import Actors
+from .rollout import play_until_over
 
 
 class SkillChoiceState(eqx.Module, Generic[EnvState]):
-    """The state of an environment, and what a skill sees of it next."""
+    """State of `SkillChoice`: that of its environment and the current observation."""
 
     inner: EnvState
     observation: Float[Array, " obs"]
@@ -26,39 +32,47 @@ class SkillChoiceState(eqx.Module, Generic[EnvState]):
 
 SkillChoiceState.__init__.__doc__ = """**Arguments:**
 
-- `inner`: the state of the environment that skills act in.
+- `inner`: the state of the environment that the skills act in.
 - `observation`: of that state.
 """
 
 
 class SkillChoice(
-    AbstractEnv[SkillChoiceState[EnvState]], Generic[EnvState, State, Memory, Extras]
+    AbstractEnvWrapper[SkillChoiceState[EnvState]],
+    Generic[EnvState, State, Memory, Extras],
 ):
-    """An environment whose action is which of a number of skills to run for a while.
+    """An environment whose actions choose among skills, each run for several steps.
 
-    A step runs the skill that the largest element of the action names, greedily and
-    with a memory that begins afresh, for `num_steps` steps, or fewer where the episode
-    ends. Its reward is the sum of theirs, without a discount. All else is as after the
-    last of them. So any agent can learn which skill to use when, and one that needs no
-    learning can try each skill by `step` and take the best.
+    A step runs the skill of the largest element of the action, greedily and with a
+    fresh memory, for `num_steps` steps, or fewer if the episode ends. Its reward is the
+    undiscounted sum of their rewards; the rest of the outcome is that of the last of
+    them. So any agent can learn when to use which skill, and one that does not learn
+    can try each skill by `step` and take the best.
 
     The action has as many elements as there are skills in the stack; those from the
-    `num_skills`-th on count for nothing. A one-hot vector names its skill. `num_skills`
-    is a leaf: where skills are learnt one after another into a stack that is long
-    enough, the next one compiles nothing.
+    `num_skills`-th on are ignored. A one-hot vector chooses its skill. `num_skills` is
+    a leaf: if skills are learned one after another into a stack that is long enough,
+    the next one compiles nothing.
     """
 
     env: AbstractEnv[EnvState]
     agent: AbstractAgent[State, Memory, Extras]
     states: State
     num_skills: int | Int[Array, ""] = eqx.field(converter=strong_integer)
-    num_steps: int = eqx.field(static=True)
+    num_steps: int = static_integer(least=1)
 
     def __check_init__(self) -> None:
         size = _stack_size(self.states)
         check_range("num_skills", self.num_skills, low=1, high=size)
-        check_integer("num_steps", self.num_steps, least=1)
+        check_fields(self)
         self._check_action()
+
+    @property
+    def inner(self) -> AnyEnv:
+        return self.env
+
+    def inner_state(self, state: SkillChoiceState[EnvState]) -> EnvState:
+        return state.inner
 
     @property
     def spec(self) -> EnvSpec:
@@ -85,10 +99,9 @@ class SkillChoice(
         key: PRNGKeyArray,
     ) -> tuple[SkillChoiceState[EnvState], Outcome]:
         begin_key, step_key = jr.split(key)
-        learnt = jnp.arange(action.shape[0]) < self.num_skills
-        skill = take_element(
-            self.states, jnp.argmax(jnp.where(learnt, action, -jnp.inf))
-        )
+        exists = jnp.arange(action.shape[0]) < self.num_skills
+        chosen = jnp.argmax(jnp.where(exists, action, -jnp.inf))
+        skill = take_element(self.states, chosen)
         zero = jnp.zeros((), int)
         reward_size = self.env.spec.reward_size
         actor = Actors(
@@ -99,31 +112,21 @@ class SkillChoice(
             episode_return=jnp.zeros(() if reward_size is None else (reward_size,)),
         )
 
-        def going_on(carry: _Carry) -> Bool[Array, ""]:
-            actor, terminated, truncated = carry
-            return (actor.timestep < self.num_steps) & ~(terminated | truncated)
-
-        def step(carry: _Carry) -> _Carry:
-            actor, _, _ = carry
-            actor, transition = advance(
-                self.agent,
-                skill,
-                self.env,
-                actor,
-                mode="greedy",
-                key=jr.fold_in(step_key, actor.timestep),
-            )
-            return actor, transition.terminated, transition.truncated
-
-        no = jnp.zeros((), bool)
-        actor, terminated, truncated = filter_while_loop(
-            going_on, step, (actor, no, no)
+        episode = play_until_over(
+            self.agent,
+            skill,
+            self.env,
+            actor,
+            max_steps=self.num_steps,
+            mode="greedy",
+            key=step_key,
         )
+        actor = episode.actors
         outcome = Outcome(
             observation=actor.observation,
-            reward=actor.episode_return,
-            terminated=terminated,
-            truncated=truncated,
+            reward=episode.returns,
+            terminated=episode.terminated,
+            truncated=episode.truncated,
         )
         after = SkillChoiceState(inner=actor.env_state, observation=actor.observation)
         return after, outcome
@@ -161,15 +164,12 @@ class SkillChoice(
 
 SkillChoice.__init__.__doc__ = """**Arguments:**
 
-- `env`: where the skills act.
-- `agent`: who acts.
-- `states`: what the agent learnt as each of the skills: its state, every array of it
-    with a leading axis `skills`.
-- `num_skills`: how many of them can be chosen, the first ones; 1 to all.
-- `num_steps`: how long a skill runs, at least 1.
+- `env`: the environment that the skills act in.
+- `agent`: the agent of all skills.
+- `states`: the agent's state for each skill, every array with a leading axis `skills`.
+- `num_skills`: how many of them, from the first, can be chosen; 1 to all.
+- `num_steps`: number of steps that a skill runs, at least 1.
 """
-
-_Carry = tuple[Actors[Any, Any], Bool[Array, ""], Bool[Array, ""]]
 
 
 def _stack_size(states: Any) -> int:

@@ -1,4 +1,3 @@
-from .evaluation import weighted_return as weighted_return
 from .history import PopulationSolution as PopulationSolution
 from .pbt import PBT as PBT
 from .prior import (

@@ -11,13 +11,14 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from .._agents import AbstractAgent
 from .._agents.base import AnyAgent
 from .._interaction.evaluate import Descriptor
+from .._interaction.scores import Score, mean_return
 from .._pytree.fields import check_integer
 from .._pytree.tree import tree_copy
 from .._training.interrupt import deferred_interrupt
 from .._training.solution import TrainingInterrupted
 from .._training.trainer import AnyTrainerState, Trainer
 from ..envs import AbstractEnv
-from .evaluation import Score, check_scalar, evaluate_members, mean_return
+from .evaluation import check_scalar, evaluate_members
 from .history import PopulationSolution, Row, make_solution
 from .mesh import automatic, check_mesh, on_any_process, replicate, shard, to_host
 from .pbt import PBT

@@ -9,16 +9,18 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from .._agents import AbstractAgent
-from .._interaction.actors import advance_all, start
-from .._pytree.control_flow import filter_scan
+from .._interaction.actors import Actors, start
+from .._interaction.rollout import record_steps
 from .._types.custom_types import EnvState, Extras, Memory, State
-from ..envs import AbstractEnv, DisabledActions, Point, PooledReset, TimeLimit
+from .._types.data import Transition
+from ..envs import AbstractEnv, AbstractEnvWrapper, Point
+from ..envs._base import AnyEnv
 
 
-# Of the environments with continuous actions.
+# Those with continuous actions.
 _DRAWN_BY_GYMNAX = ["MountainCarContinuous-v0", "Pendulum-v1", "PointRobot-misc"]
 
 
@@ -30,17 +32,16 @@ def render(
     *,
     key: PRNGKeyArray,
 ) -> None:
-    """Plays one greedy episode and writes what it looks like.
+    """Plays one greedy episode and writes a picture of it.
 
     **Arguments:**
 
-    - `agent`, `state`: who acts.
-    - `env`: where: an environment of brax, one of gymnax that gymnax can draw, such
-        as `Pendulum-v1`, or `eqrl/Point`, also within a `TimeLimit`, a `PooledReset` or
-        a `DisabledActions`.
-    - `path`: where to: `.html` for brax, an interactive page which loads its player
-        from the web; `.gif` for gymnax; `.png` for `eqrl/Point`.
-    - `key`: for the environment and, where it draws, for the agent.
+    - `agent`, `state`: the agent that acts, and its state.
+    - `env`: an environment of brax, one of gymnax that gymnax can draw, such as
+        `Pendulum-v1`, or `eqrl/Point`, inside any `eqrl.envs.AbstractEnvWrapper`s.
+    - `path`: the file to write: `.html` for brax, an interactive page which loads its
+        player from the web; `.gif` for gymnax; `.png` for `eqrl/Point`.
+    - `key`: for the environment and the agent.
     """
     path = Path(path)
     suffix = render_suffix(env)
@@ -57,8 +58,8 @@ def render(
     states, rewards, length = _play(agent, state, env, max_steps, key=key)
     length = int(length)
     returns = np.concatenate([[0.0], np.cumsum(np.asarray(rewards)[:length])])
-    inner, states = _unwrap(env, states)
-    states = jax.tree.map(lambda leaf: leaf[: length + 1], states)
+    states = jax.tree.map(lambda leaf: leaf[: length + 1], _unwrap_states(env, states))
+    inner = _unwrap(env)
     path.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(inner, Point):
         _draw_point(inner, np.asarray(states.position), float(returns[-1]), path)
@@ -68,9 +69,9 @@ def render(
         _write_gymnax(inner, states, returns, path)
 
 
-def render_suffix(env: AbstractEnv[Any]) -> str:
-    """How a file that `render` writes of this environment ends."""
-    inner, _ = _unwrap(env, None)
+def render_suffix(env: AnyEnv) -> str:
+    """The suffix of the file that `render` writes for this environment."""
+    inner = _unwrap(env)
     if isinstance(inner, Point):
         return ".png"
     from ..envs import GymnaxEnv
@@ -85,7 +86,7 @@ def render_suffix(env: AbstractEnv[Any]) -> str:
     from ..envs import BraxEnv
 
     if isinstance(inner, BraxEnv):
-        # Of brax's own, all but `fast`, which is for tests, have one.
+        # All of brax's own have one, except `fast`, which is for tests.
         if getattr(inner.environment, "sys", None) is not None:
             return ".html"
         name = type(inner.environment.unwrapped).__name__
@@ -96,13 +97,18 @@ def render_suffix(env: AbstractEnv[Any]) -> str:
     )
 
 
-def _unwrap(env: AbstractEnv[Any], states: Any) -> tuple[AbstractEnv[Any], Any]:
-    """The environment within wrappers, and its own states."""
-    while isinstance(env, (TimeLimit, PooledReset, DisabledActions)):
-        if isinstance(env, TimeLimit) and states is not None:
-            states = states.inner
-        env = env.env
-    return env, states
+def _unwrap(env: AnyEnv) -> AnyEnv:
+    """The environment inside all wrappers."""
+    while isinstance(env, AbstractEnvWrapper):
+        env = env.inner
+    return env
+
+
+def _unwrap_states(env: AnyEnv, states: PyTree) -> PyTree:
+    """The states of the environment inside all wrappers."""
+    while isinstance(env, AbstractEnvWrapper):
+        env, states = env.inner, env.inner_state(states)
+    return states
 
 
 @eqx.filter_jit
@@ -114,23 +120,24 @@ def _play(
     *,
     key: PRNGKeyArray,
 ) -> tuple[PyTree, Float[Array, " steps"], Int[Array, ""]]:
-    """The environment's states, the first included, the rewards and the length."""
+    """The environment's states, including the first, the rewards and the length."""
     start_key, step_key = jr.split(key)
     actors = start(agent, state, env, num_envs=1, key=start_key)
 
-    def step(
-        carry: tuple[PyTree, Bool[Array, " 1"]], index: Int[Array, ""]
-    ) -> tuple[PyTree, PyTree]:
-        actors, alive = carry
-        actors, transitions = advance_all(
-            agent, state, env, actors, mode="greedy", key=jr.fold_in(step_key, index)
-        )
-        over = transitions.terminated | transitions.truncated
-        outputs = (actors.env_state, transitions.reward, alive)
-        return (actors, alive & ~over), outputs
+    def record(
+        actors: Actors[EnvState, Memory], transitions: Transition[Extras]
+    ) -> tuple[EnvState, Float[Array, "..."]]:
+        return actors.env_state, transitions.reward
 
-    _, (states, rewards, alive) = filter_scan(
-        step, (actors, jnp.ones(1, bool)), jnp.arange(max_steps)
+    (states, rewards), alive = record_steps(
+        agent,
+        state,
+        env,
+        actors,
+        max_steps=max_steps,
+        mode="greedy",
+        key=step_key,
+        record=record,
     )
     states = jax.tree.map(
         lambda first, later: jnp.concatenate([first, later[:, 0]]),
@@ -169,7 +176,7 @@ def _write_gymnax(
 
 @contextmanager
 def _no_devices() -> Iterator[None]:
-    """Lets pygame, with which gymnax draws, do without a screen and loudspeakers."""
+    """Lets pygame, which gymnax draws with, run without a screen and loudspeakers."""
     names = ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER")
     before = {name: os.environ[name] for name in names if name in os.environ}
     os.environ.update(dict.fromkeys(names, "dummy"))

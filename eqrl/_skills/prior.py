@@ -1,4 +1,4 @@
-"""Where skills come from."""
+"""Distributions of skills."""
 
 import math
 from abc import abstractmethod
@@ -13,7 +13,12 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._pytree.fields import check_integer
+from .._pytree.fields import (
+    check_fields,
+    check_integer,
+    plain_integer,
+    static_integer,
+)
 from .._types.custom_types import Extras
 from ..nn import (
     CategoricalDiscriminator,
@@ -29,14 +34,14 @@ MakeDiscriminator = Callable[..., Any]
 
 
 class SkillExtras(eqx.Module, Generic[Extras]):
-    """What is stored beside a transition: its skill, and what the agent asked for."""
+    """Extras of `SkillConditioned`: the skill and the agent's own extras."""
 
     skill: Float[Array, "*batch skill"]
     agent: Extras
 
 
 class AbstractSkillPrior(eqx.Module):
-    """A distribution from which a skill, a vector, is drawn for each episode."""
+    """A distribution of skills, vectors of which one is drawn for each episode."""
 
     @property
     @abstractmethod
@@ -46,7 +51,7 @@ class AbstractSkillPrior(eqx.Module):
     @property
     @abstractmethod
     def make_discriminator(self) -> MakeDiscriminator:
-        """The factory of discriminators that fits such skills."""
+        """The default factory of discriminators for these skills."""
 
     @abstractmethod
     def sample(
@@ -56,21 +61,17 @@ class AbstractSkillPrior(eqx.Module):
 
     @abstractmethod
     def log_prob(self, skill: Float[Array, " skill"]) -> Float[Array, ""]:
-        """Logarithm of the probability of a skill, or of its density."""
-
-    @abstractmethod
-    def check_num_envs(self, num_envs: int) -> None:
-        """Raises a `ValueError` where skills cannot be laid over that many."""
+        """Log-probability of a skill, or its log-density."""
 
 
 class OneHotSkills(AbstractSkillPrior):
-    """A number of skills, drawn anew for each episode.
+    """A number of one-hot skills, drawn anew for each episode.
 
-    Weights are a leaf. So one skill can be chosen in an agent that is there by giving
-    all others the weight 0 with `equinox.tree_at`.
+    The weights are a leaf, so a single skill can be chosen in an existing agent by
+    setting all other weights to 0 with `equinox.tree_at`.
     """
 
-    num_skills: int = eqx.field(static=True)
+    num_skills: int = eqx.field(static=True, converter=plain_integer)
     weights: Float[Array, " skill"] | None
 
     def __init__(
@@ -81,16 +82,16 @@ class OneHotSkills(AbstractSkillPrior):
         """**Arguments:**
 
         - `num_skills`: at least 2.
-        - `weights`: of each skill, at least 0 and not all 0; they are scaled to a sum
-            of 1. `None` makes all equally likely, and is no leaf.
+        - `weights`: one for each skill, at least 0 and not all 0; they are scaled to a
+            sum of 1. With `None` all skills are equally likely and there is no leaf.
         """
-        check_integer("num_skills", num_skills, least=2)
-        self.num_skills = int(num_skills)
+        self.num_skills = num_skills
         self.weights = None
         if weights is not None:
             self.weights = jnp.asarray(weights, dtype=jnp.result_type(float))
 
     def __check_init__(self) -> None:
+        check_integer("num_skills", self.num_skills, least=2)
         if self.weights is None:
             return
         if self.weights.shape != (self.num_skills,):
@@ -132,20 +133,18 @@ class OneHotSkills(AbstractSkillPrior):
         # The product first: 0 * log 0 is not 0.
         return jnp.log(jnp.dot(skill, self.weights) / jnp.sum(self.weights))
 
-    def check_num_envs(self, num_envs: int) -> None:
-        del num_envs
-
 
 class EvenOneHotSkills(AbstractSkillPrior):
-    """A number of skills laid out evenly: environment i always has skill i modulo it.
+    """A number of one-hot skills, assigned to the environments in turn.
 
-    Every skill is then always at work in as many environments as any other.
+    Environment i always has skill `i % num_skills`. So at any time the numbers of
+    environments of two skills differ by at most one.
     """
 
-    num_skills: int = eqx.field(static=True)
+    num_skills: int = static_integer(least=2)
 
     def __check_init__(self) -> None:
-        check_integer("num_skills", self.num_skills, least=2)
+        check_fields(self)
 
     @property
     def size(self) -> int:
@@ -165,30 +164,21 @@ class EvenOneHotSkills(AbstractSkillPrior):
         del skill
         return jnp.full((), -math.log(self.num_skills))
 
-    def check_num_envs(self, num_envs: int) -> None:
-        if num_envs % self.num_skills != 0:
-            raise ValueError(
-                f"`num_envs={num_envs}` environments cannot share `num_skills="
-                f"{self.num_skills}` skills evenly; make it a multiple of "
-                f"{self.num_skills}, such as "
-                f"{-(-num_envs // self.num_skills) * self.num_skills}, or use "
-                "`OneHotSkills`, which draws them."
-            )
-
 
 EvenOneHotSkills.__init__.__doc__ = """**Arguments:**
 
-- `num_skills`: at least 2; the number of environments must be a multiple of it.
+- `num_skills`: at least 2. If the number of environments is not a multiple of it, some
+    skills have one environment more than others.
 """
 
 
 class SphereSkills(AbstractSkillPrior):
-    """Directions: skills on the unit sphere, all equally likely."""
+    """Skills uniformly distributed on the unit sphere."""
 
-    num_dimensions: int = eqx.field(default=2, static=True)
+    num_dimensions: int = static_integer(2, least=2)
 
     def __check_init__(self) -> None:
-        check_integer("num_dimensions", self.num_dimensions, least=2)
+        check_fields(self)
 
     @property
     def size(self) -> int:
@@ -209,24 +199,20 @@ class SphereSkills(AbstractSkillPrior):
         del skill
         return jnp.full((), -log_sphere_area(self.num_dimensions))
 
-    def check_num_envs(self, num_envs: int) -> None:
-        del num_envs
-
 
 SphereSkills.__init__.__doc__ = """**Arguments:**
 
-- `num_dimensions`: of the space, so the length of a skill; at least 2, which is the
-    circle.
+- `num_dimensions`: length of a skill, at least 2, which is the circle.
 """
 
 
 class NormalSkills(AbstractSkillPrior):
-    """Skills anywhere in space, each element standard normal."""
+    """Skills with independent standard normal elements."""
 
-    num_dimensions: int = eqx.field(default=2, static=True)
+    num_dimensions: int = static_integer(2, least=1)
 
     def __check_init__(self) -> None:
-        check_integer("num_dimensions", self.num_dimensions, least=1)
+        check_fields(self)
 
     @property
     def size(self) -> int:
@@ -245,9 +231,6 @@ class NormalSkills(AbstractSkillPrior):
     def log_prob(self, skill: Float[Array, " skill"]) -> Float[Array, ""]:
         return -0.5 * jnp.sum(skill**2 + math.log(2 * math.pi))
 
-    def check_num_envs(self, num_envs: int) -> None:
-        del num_envs
-
 
 NormalSkills.__init__.__doc__ = """**Arguments:**
 
@@ -256,7 +239,7 @@ NormalSkills.__init__.__doc__ = """**Arguments:**
 
 
 class OneSkill(AbstractSkillPrior):
-    """Always the same skill, for looking at it in an agent that has learnt several."""
+    """Always the same skill, to look at it in an agent that has learned several."""
 
     skill: Float[Array, " skill"]
 
@@ -266,7 +249,7 @@ class OneSkill(AbstractSkillPrior):
 
     @property
     def make_discriminator(self) -> MakeDiscriminator:
-        raise ValueError("There is nothing to tell apart where there is `OneSkill`.")
+        raise ValueError("With `OneSkill` there is nothing to discriminate.")
 
     def sample(
         self, *, index: Int[Array, ""], key: PRNGKeyArray
@@ -278,9 +261,6 @@ class OneSkill(AbstractSkillPrior):
         del skill
         return jnp.zeros(())
 
-    def check_num_envs(self, num_envs: int) -> None:
-        del num_envs
-
 
 OneSkill.__init__.__doc__ = """**Arguments:**
 
@@ -289,7 +269,7 @@ OneSkill.__init__.__doc__ = """**Arguments:**
 
 
 def as_skill_prior(skills: Any) -> AbstractSkillPrior:
-    """A prior as it is; a number as that many one-hot skills."""
+    """A prior itself; a number as that many one-hot skills."""
     if isinstance(skills, AbstractSkillPrior):
         return skills
     if isinstance(skills, (int, np.integer)) and not isinstance(skills, bool):

@@ -1,6 +1,10 @@
 from typing import TYPE_CHECKING
 
-from ._base import AbstractEnv as AbstractEnv, Outcome as Outcome
+from ._base import (
+    AbstractEnv as AbstractEnv,
+    AbstractEnvWrapper as AbstractEnvWrapper,
+    Outcome as Outcome,
+)
 from ._broken_legs import ant_with_broken_legs as ant_with_broken_legs
 from ._disabled_actions import DisabledActions as DisabledActions
 from ._make import make as make

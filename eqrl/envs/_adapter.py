@@ -1,6 +1,5 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,10 +22,10 @@ def _strong(leaf: ArrayLike) -> Array:
 
 
 def strongly_typed(tree: Tree) -> Tree:
-    """Makes every leaf an array with a dtype of its own and a buffer of its own.
+    """Makes every leaf a strongly typed array with its own buffer.
 
-    Libraries begin with Python numbers and go on with arrays, which a scan refuses, and
-    put one array into two places, which refuses donation.
+    Libraries start with Python numbers and go on with arrays, which `scan` rejects, and
+    hold one array in two places, which rules out donation.
     """
     return jax.tree.map(_strong, tree)
 
@@ -35,8 +34,8 @@ def flat_observation(observation: ArrayLike) -> Float[Array, " obs"]:
     return jnp.atleast_1d(jnp.array(observation, dtype=jnp.result_type(float)))
 
 
-def observation_size(observation: PyTree[Any], *, name: str) -> int:
-    """Length of an observation of which the shape is known."""
+def observation_size(observation: PyTree, *, name: str) -> int:
+    """Length of an observation, given its shape."""
     if not isinstance(observation, jax.ShapeDtypeStruct):
         raise ValueError(
             f"`{name}` observes a {type(observation).__name__}, but an observation "
@@ -52,8 +51,8 @@ def observation_size(observation: PyTree[Any], *, name: str) -> int:
     return observation.shape[0] if observation.shape else 1
 
 
-def state_descriptor_size(descriptor: PyTree[Any], *, name: str) -> int | None:
-    """Length of a descriptor whose shape is known, `None` for none."""
+def state_descriptor_size(descriptor: PyTree, *, name: str) -> int | None:
+    """Length of a descriptor, given its shape; `None` if there is none."""
     if descriptor is None:
         return None
     if not isinstance(descriptor, jax.ShapeDtypeStruct) or len(descriptor.shape) != 1:

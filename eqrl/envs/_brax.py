@@ -1,6 +1,5 @@
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import brax.envs
 import equinox as eqx
@@ -16,6 +15,7 @@ from brax.envs.swimmer import Swimmer
 from brax.envs.walker2d import Walker2d
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 
+from .._pytree.fields import check_choice
 from .._types.data import EnvSpec
 from ._adapter import (
     flat_observation,
@@ -25,7 +25,10 @@ from ._adapter import (
     strongly_typed,
 )
 from ._base import AbstractEnv, Outcome
+from ._time_limit import TimeLimit
 
+
+_BACKENDS = ("generalized", "mjx", "positional", "spring")
 
 StateDescriptor = Callable[[brax.envs.State], Shaped[Array, " descriptor"]]
 
@@ -52,13 +55,13 @@ def _default_state_descriptor(environment: brax.envs.Env) -> StateDescriptor | N
 class BraxEnv(AbstractEnv[brax.envs.State]):
     """A brax environment, without brax's wrappers.
 
-    Its state is brax's `State`, every leaf a strongly typed array. Where brax says
-    `done`, the episode is terminated, also for `inverted_pendulum`, which calls that a
-    time-out. There is no time limit: add one by [`eqrl.envs.TimeLimit`][].
+    Its state is brax's `State`, every leaf a strongly typed array. An episode is
+    terminated if brax says `done`, also for `inverted_pendulum`, which calls that a
+    time-out. There is no time limit; add one by [`eqrl.envs.TimeLimit`][].
 
-    Behavior is described by the torso's position, unless told otherwise: x and y for
-    `ant`, `humanoid`, `humanoidstandup` and `swimmer`, x for `halfcheetah`, `hopper`
-    and `walker2d`. Others describe none.
+    By default the state descriptor is the torso's position: x and y for `ant`,
+    `humanoid`, `humanoidstandup` and `swimmer`, x for `halfcheetah`, `hopper` and
+    `walker2d`. Other environments have none.
     """
 
     environment: brax.envs.Env = eqx.field(static=True)
@@ -73,10 +76,11 @@ class BraxEnv(AbstractEnv[brax.envs.State]):
     ) -> None:
         """**Arguments:**
 
-        - `environment`: as `brax.envs.get_environment` gives it. Two of them share
-            compilations only if they are one object.
-        - `state_descriptor`: from brax's `State` to a vector that describes it as
-            behavior. Pass a function with a name: each new lambda compiles anew.
+        - `environment`: from `brax.envs.get_environment`. Only the same object shares
+            compilations.
+        - `state_descriptor`: a function of brax's `State` that returns a vector which
+            describes the behavior. Pass a named function: each new lambda compiles
+            again.
         """
         self.environment = environment
         if state_descriptor is None:
@@ -84,7 +88,7 @@ class BraxEnv(AbstractEnv[brax.envs.State]):
         self._state_descriptor = state_descriptor
         name = type(environment.unwrapped).__name__
 
-        def begin() -> tuple[brax.envs.State, PyTree[Any]]:
+        def begin() -> tuple[brax.envs.State, PyTree]:
             with lenient_promotion():
                 state = strongly_typed(environment.reset(jr.key(0)))
                 if state_descriptor is None:
@@ -113,7 +117,7 @@ class BraxEnv(AbstractEnv[brax.envs.State]):
         self, state: brax.envs.State, action: Float[Array, " act"], *, key: PRNGKeyArray
     ) -> tuple[brax.envs.State, Outcome]:
         del key
-        # Brax writes into the dictionary of metrics of the state it is given.
+        # Brax writes into the dictionary of metrics of the state that it gets.
         state = jax.tree.map(lambda leaf: leaf, state)
         with lenient_promotion():
             state = strongly_typed(self.environment.step(state, action))
@@ -140,12 +144,24 @@ class BraxEnv(AbstractEnv[brax.envs.State]):
 
 
 @functools.cache
-def brax_environment(name: str, backend: str) -> brax.envs.Env:
-    """Brax's environment of this name, the same object each time."""
+def _environment(name: str, backend: str) -> brax.envs.Env:
+    """Brax's environment of this name, always the same object."""
     with lenient_promotion():
         return brax.envs.get_environment(name, backend=backend)
 
 
-def brax_names() -> list[str]:
+def names() -> list[str]:
     # Brax has no public list of its names.
     return sorted(brax.envs._envs)
+
+
+def make(
+    name: str,
+    *,
+    backend: str = "spring",
+    max_steps: int | None = None,
+    state_descriptor: StateDescriptor | None = None,
+) -> TimeLimit[brax.envs.State]:
+    check_choice("backend", backend, _BACKENDS)
+    env = BraxEnv(_environment(name, backend), state_descriptor=state_descriptor)
+    return TimeLimit(env, 1000 if max_steps is None else max_steps)

@@ -14,10 +14,10 @@ _LEGS = (1, 2, 3, 4)
 def ant_with_broken_legs(
     legs: Sequence[int], *, backend: str | None = None, max_steps: int | None = None
 ) -> DisabledActions[Any]:
-    """Brax's ant, of which some legs move with the rest but not by themselves.
+    """Brax's ant with some legs that are not actuated.
 
-    Hip and ankle of a broken leg get no torque, whatever an agent chooses. Which legs
-    are broken is a leaf: ants with other broken legs share their compilations.
+    Hip and ankle of a broken leg get no torque, whatever an agent chooses. The mask of
+    broken legs is a leaf, so ants with other broken legs share their compilations.
 
     Legs are numbered as in brax's model, in which `hip_1` and `ankle_1` are the joints
     of leg 1. Seen from above, with x to the right, the direction that brax rewards, and
@@ -27,12 +27,12 @@ def ant_with_broken_legs(
 
     **Arguments:**
 
-    - `legs`: which are broken, of 1 to 4, maybe none.
+    - `legs`: the broken legs, numbered 1 to 4, possibly none.
     - `backend`, `max_steps`: as in [`eqrl.envs.make`][].
 
     **Returns:**
 
-    `make("brax/ant", ...)` within a [`eqrl.envs.DisabledActions`][].
+    `make("brax/ant", ...)` inside a [`eqrl.envs.DisabledActions`][].
     """
     wrong = [leg for leg in legs if leg not in _LEGS]
     if wrong:
@@ -43,13 +43,13 @@ def ant_with_broken_legs(
 
 
 def _elements_of_legs(env: Any) -> dict[int, list[int]]:
-    """By leg, which elements of the action turn its joints."""
+    """The elements of the action that actuate each leg."""
     from ._brax import BraxEnv
 
     assert isinstance(env, TimeLimit) and isinstance(env.env, BraxEnv)
     environment: Any = env.env.environment
     system = environment.sys
-    # A leg is the link `aux_1` and the nameless one that hangs on it.
+    # Leg 1 is the link `aux_1` and its nameless child.
     thighs = {system.link_names.index(f"aux_{leg}"): leg for leg in _LEGS}
     link_of_joint = np.asarray(system.dof_link())
     legs: dict[int, list[int]] = {leg: [] for leg in thighs.values()}

@@ -1,4 +1,4 @@
-"""Whether an environment does what its `spec` says."""
+"""Checks that an environment does what its `spec` says."""
 
 from typing import Any
 
@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import jax.random as jr
 
 from .._pytree.tree import described, is_array_shape, is_float_shape
-from ._base import AbstractEnv
+from ._base import AnyEnv
 
 
-def check_env(env: AbstractEnv[Any]) -> None:
-    """Raises a `ValueError` where an environment does not do what its `spec` says.
+def check_env(env: AnyEnv) -> None:
+    """Raises a `ValueError` unless an environment does what its `spec` says.
 
-    Nothing is run: only shapes and types are looked at.
+    Only shapes and types are checked; nothing is run.
     """
     spec = env.spec
     for name, size in (

@@ -8,14 +8,14 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .._types.custom_types import EnvState
 from .._types.data import EnvSpec
-from ._base import AbstractEnv, Outcome
+from ._base import AbstractEnv, AbstractEnvWrapper, AnyEnv, Outcome
 
 
-class DisabledActions(AbstractEnv[EnvState], Generic[EnvState]):
-    """An environment in which some elements of the action do nothing, like broken legs.
+class DisabledActions(AbstractEnvWrapper[EnvState], Generic[EnvState]):
+    """An environment in which some elements of the action have no effect.
 
-    They reach the environment as 0, whatever an agent chooses; its transitions hold
-    what it chose. Which ones is a leaf, so others compile nothing.
+    The environment sees 0 for them, whatever the agent chooses; transitions hold the
+    agent's choice. The mask is a leaf, so another one compiles nothing.
     """
 
     env: AbstractEnv[EnvState]
@@ -31,11 +31,18 @@ class DisabledActions(AbstractEnv[EnvState], Generic[EnvState]):
         """**Arguments:**
 
         - `env`: any environment.
-        - `disabled`: whether each element of the action does nothing, as an array of
-            bools; or the indices of those that do nothing, from 0, maybe none.
+        - `disabled`: a mask of the elements of the action, true for those that are
+            disabled; or their indices, from 0, possibly none.
         """
         self.env = env
         self.disabled = _mask(disabled, env.spec.action_size)
+
+    @property
+    def inner(self) -> AnyEnv:
+        return self.env
+
+    def inner_state(self, state: EnvState) -> EnvState:
+        return state
 
     @property
     def spec(self) -> EnvSpec:

@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 import importlib.metadata
 import math
@@ -14,6 +15,7 @@ from gymnax.environments import spaces
 from gymnax.environments.environment import Environment, EnvParams, EnvState
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 
+from .._pytree.fields import check_integer
 from .._types.data import EnvSpec
 from ._adapter import (
     flat_observation,
@@ -25,7 +27,7 @@ from ._adapter import (
 from ._base import AbstractEnv, Outcome
 
 
-# The state is a class of the environment's own, with fields of its own.
+# Each environment has its own class of states.
 StateDescriptor = Callable[[Any], Shaped[Array, " descriptor"]]
 
 
@@ -62,8 +64,8 @@ class GymnaxEnv(AbstractEnv[EnvState]):
 
     Its state is the environment's own, every leaf a strongly typed array. Actions in
     [-1, 1] are rescaled to the environment's bounds. Observations that are numbers or
-    vectors, of whatever type, become vectors of floats; images are refused. The time
-    limit is the environment's, `params.max_steps_in_episode`.
+    vectors, of any type, become vectors of floats; an image is a `ValueError`. The time
+    limit is the environment's `params.max_steps_in_episode`.
     """
 
     environment: Environment = eqx.field(static=True)
@@ -80,13 +82,13 @@ class GymnaxEnv(AbstractEnv[EnvState]):
     ) -> None:
         """**Arguments:**
 
-        - `environment`: the first that `gymnax.make` gives. Two of them share
-            compilations only if they are one object.
-        - `params`: the second, perhaps with values replaced; the environment's own by
-            default.
-        - `state_descriptor`: from the environment's state to a vector that describes it
-            as behavior; `None` where there is none. Pass a function with a name: each
-            new lambda compiles anew.
+        - `environment`: the first result of `gymnax.make`. Only the same object shares
+            compilations.
+        - `params`: the second, possibly with other values; by default those of the
+            environment.
+        - `state_descriptor`: a function of the environment's state that returns a
+            vector which describes the behavior; `None` for no descriptor. Pass a named
+            function: each new lambda compiles again.
         """
         _check_version()
         if params is None:
@@ -96,7 +98,7 @@ class GymnaxEnv(AbstractEnv[EnvState]):
         self._state_descriptor = state_descriptor
         name = environment.name
 
-        def begin() -> tuple[PyTree[Any], PyTree[Any]]:
+        def begin() -> tuple[PyTree, PyTree]:
             with lenient_promotion():
                 initial = environment.reset_env(jr.key(0), params)
                 observation, state = strongly_typed(initial)
@@ -159,10 +161,24 @@ class GymnaxEnv(AbstractEnv[EnvState]):
 
 
 @functools.cache
-def gymnax_environment(name: str) -> Environment:
-    """Gymnax's environment of this name, the same object each time."""
+def _environment(name: str) -> Environment:
+    """Gymnax's environment of this name, always the same object."""
     return gymnax.make(name)[0]
 
 
-def gymnax_names() -> list[str]:
+def names() -> list[str]:
     return sorted(gymnax.registered_envs)
+
+
+def make(
+    name: str,
+    *,
+    max_steps: int | None = None,
+    state_descriptor: StateDescriptor | None = None,
+) -> GymnaxEnv:
+    environment = _environment(name)
+    params = environment.default_params
+    if max_steps is not None:
+        check_integer("max_steps", max_steps, least=1)
+        params = dataclasses.replace(params, max_steps_in_episode=max_steps)
+    return GymnaxEnv(environment, params, state_descriptor=state_descriptor)

@@ -1,21 +1,55 @@
 import contextlib
 import dataclasses
 import difflib
+import importlib
 import io
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 from jaxtyping import Array, Shaped
 
-from ._base import AbstractEnv
+from ._base import AbstractEnv, AnyEnv
 from ._point import Point
-from ._time_limit import TimeLimit
 
 
-_BACKENDS = ["generalized", "mjx", "positional", "spring"]
-_OWN_NAMES = ["Point"]
-_LIBRARIES_WITH = {"backend": "brax", "state_descriptor": "brax and gymnax"}
+# To add an environment of the library's own, add its name and class here.
+_OWN = {"Point": Point}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Library:
+    """A library of environments that `make` knows.
+
+    - `module`: its adapter, imported on first use, with the functions `names()` and
+        `make(name, *, max_steps, **options)`; `None` for `_OWN`.
+    - `options`: the options of `make` that it takes beside `max_steps`.
+    """
+
+    module: str | None
+    options: tuple[str, ...]
+
+    def names(self) -> list[str]:
+        return list(_OWN) if self.module is None else self._load().names()
+
+    def make(self, name: str, *, max_steps: int | None, **options: Any) -> AnyEnv:
+        if self.module is not None:
+            return self._load().make(name, max_steps=max_steps, **options)
+        return _OWN[name]() if max_steps is None else _OWN[name](max_steps=max_steps)
+
+    def _load(self) -> Any:
+        assert self.module is not None
+        # MuJoCo, which brax imports, prints that it runs without Warp.
+        with contextlib.redirect_stdout(io.StringIO()):
+            return importlib.import_module(self.module, __package__)
+
+
+# To add a library, add its prefix here, the adapter `_library.py` beside this file, its
+# class to `__init__.py`, its package to `pyproject.toml` and its tests to `tests/envs`.
+_LIBRARIES = {
+    "brax": _Library("._brax", options=("backend", "state_descriptor")),
+    "gymnax": _Library("._gymnax", options=("state_descriptor",)),
+    "eqrl": _Library(None, options=()),
+}
 
 
 def make(
@@ -25,7 +59,7 @@ def make(
     max_steps: int | None = None,
     state_descriptor: Callable[[Any], Shaped[Array, " descriptor"]] | None = None,
 ) -> AbstractEnv[Any]:
-    """An environment by its name.
+    """Makes an environment from its name.
 
     Equal arguments give environments that share their compilations.
 
@@ -37,43 +71,53 @@ def make(
 
     **Arguments:**
 
-    - `name`: `brax/...`, `gymnax/...` or `eqrl/...`, then the name there.
+    - `name`: `brax/...`, `gymnax/...` or `eqrl/...`, followed by the name there.
     - `backend`: of brax: `generalized`, `mjx`, `positional` or `spring`, the default.
-    - `max_steps`: the time limit; by default 1000 for brax, else the environment's own.
-    - `state_descriptor`: for brax and gymnax, from the environment's own state to a
-        vector that describes it as behavior. By default brax's walkers give the
-        torso's position, and others none. Pass a function with a name: each new lambda
-        compiles anew.
+    - `max_steps`: the time limit, at least 1; by default 1000 for brax, otherwise the
+        environment's own.
+    - `state_descriptor`: for brax and gymnax, a function of the environment's own state
+        that returns a vector which describes the behavior. By default brax's walkers
+        have the torso's position and others have none. Pass a named function: each new
+        lambda compiles again.
 
     **Returns:**
 
     The environment. An option that it does not have is a `ValueError`.
     """
-    library, _, rest = name.partition("/")
-    if library == "brax":
-        return _make_brax(rest, backend, max_steps, state_descriptor)
-    if library == "gymnax":
-        _check_inapplicable(name, backend=backend)
-        return _make_gymnax(rest, max_steps, state_descriptor)
-    if library == "eqrl":
-        _check_inapplicable(name, backend=backend, state_descriptor=state_descriptor)
-        _check_name("eqrl/", rest, _OWN_NAMES)
-        return Point() if max_steps is None else Point(max_steps=max_steps)
-    near = _near_names(name)
-    suggestion = f" Did you mean {', '.join(near)}?" if near else ""
-    raise ValueError(
-        f"`name={name!r}` must begin with `brax/`, `gymnax/` or `eqrl/`, as in "
-        f"`brax/ant`.{suggestion}"
-    )
+    prefix, _, rest = name.partition("/")
+    if prefix not in _LIBRARIES:
+        *others, last = (f"`{known}/`" for known in _LIBRARIES)
+        near = _near_names(name)
+        suggestion = f" Did you mean {', '.join(near)}?" if near else ""
+        raise ValueError(
+            f"`name={name!r}` must begin with {', '.join(others)} or {last}, as in "
+            f"`brax/ant`.{suggestion}"
+        )
+    library = _LIBRARIES[prefix]
+    options = {"backend": backend, "state_descriptor": state_descriptor}
+    given = {key: value for key, value in options.items() if value is not None}
+    for option in given:
+        if option not in library.options:
+            raise ValueError(
+                f"`{option}` is not an option of `{name}`; leave it out. "
+                f"`{option}` is for environments of {_libraries_with(option)}."
+            )
+    _check_name(f"{prefix}/", rest, library.names())
+    return library.make(rest, max_steps=max_steps, **given)
+
+
+def _libraries_with(option: str) -> str:
+    names = [name for name, each in _LIBRARIES.items() if option in each.options]
+    return " and ".join(names)
 
 
 def _near_names(name: str) -> list[str]:
-    from ._gymnax import gymnax_names
-
-    known = [f"brax/{each}" for each in _import_brax().brax_names()]
-    known += [f"gymnax/{each}" for each in gymnax_names()]
-    known += [f"eqrl/{each}" for each in _OWN_NAMES]
-    # Of a bare name the library is missing; of a full one, it may be misspelled.
+    known = [
+        f"{prefix}/{each}"
+        for prefix, library in _LIBRARIES.items()
+        for each in library.names()
+    ]
+    # A bare name lacks its library; a full one may be misspelled.
     by_key = {
         key.lower(): f"`{each}`"
         for each in known
@@ -81,56 +125,6 @@ def _near_names(name: str) -> list[str]:
     }
     near = difflib.get_close_matches(name.lower(), by_key, n=3)
     return list(dict.fromkeys(by_key[key] for key in near))
-
-
-def _import_brax() -> ModuleType:
-    # MuJoCo, which brax imports, prints that it does without Warp.
-    with contextlib.redirect_stdout(io.StringIO()):
-        from . import _brax
-
-    return _brax
-
-
-def _make_brax(
-    name: str,
-    backend: str | None,
-    max_steps: int | None,
-    state_descriptor: Callable[[Any], Shaped[Array, " descriptor"]] | None,
-) -> AbstractEnv[Any]:
-    brax = _import_brax()
-    _check_name("brax/", name, brax.brax_names())
-    backend = "spring" if backend is None else backend
-    if backend not in _BACKENDS:
-        raise ValueError(f"`{backend=}` must be one of {_quoted('', _BACKENDS)}.")
-    environment = brax.brax_environment(name, backend)
-    env = brax.BraxEnv(environment, state_descriptor=state_descriptor)
-    return TimeLimit(env, 1000 if max_steps is None else max_steps)
-
-
-def _make_gymnax(
-    name: str,
-    max_steps: int | None,
-    state_descriptor: Callable[[Any], Shaped[Array, " descriptor"]] | None,
-) -> AbstractEnv[Any]:
-    from ._gymnax import GymnaxEnv, gymnax_environment, gymnax_names
-
-    _check_name("gymnax/", name, gymnax_names())
-    environment = gymnax_environment(name)
-    params = environment.default_params
-    if max_steps is not None:
-        if max_steps < 1:
-            raise ValueError(f"`{max_steps=}` must be at least 1.")
-        params = dataclasses.replace(params, max_steps_in_episode=max_steps)
-    return GymnaxEnv(environment, params, state_descriptor=state_descriptor)
-
-
-def _check_inapplicable(name: str, **options: Any) -> None:
-    for option, value in options.items():
-        if value is not None:
-            raise ValueError(
-                f"`{option}` is not an option of `{name}`; leave it out. "
-                f"`{option}` is for environments of {_LIBRARIES_WITH[option]}."
-            )
 
 
 def _check_name(prefix: str, name: str, names: list[str]) -> None:

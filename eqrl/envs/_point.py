@@ -5,7 +5,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .._pytree.fields import check_integer, check_range, hyperparameter, whole_number
+from .._pytree.fields import (
+    check_fields,
+    check_range,
+    hyperparameter,
+    static_integer,
+    whole_number,
+)
 from .._types.custom_types import FloatLike
 from .._types.data import EnvSpec
 from ._base import AbstractEnv, Outcome
@@ -29,7 +35,7 @@ def _walls(value: Sequence[Sequence[Sequence[float | int]]]) -> tuple[Wall, ...]
 
 
 class PointState(eqx.Module):
-    """Where the point is, how it came there, and when."""
+    """Position and last action of the point, and the number of steps."""
 
     position: Float[Array, "2"]
     last_action: Float[Array, "2"]
@@ -37,29 +43,28 @@ class PointState(eqx.Module):
 
 
 class Point(AbstractEnv[PointState]):
-    """A point that moves in a plane, for trying out skills.
+    """A point that moves in a plane, for experiments with skills.
 
-    It starts at the origin. An action moves it by `step_size` times the action, clipped
-    to [-1, 1]; a move that would touch a wall does not happen. It observes x, y and the
-    last action, zero at first. Behavior is the position. An episode never terminates;
-    its time limit is `max_steps`.
+    It starts at the origin. An action, clipped to [-1, 1], moves it by `step_size`
+    times the action; a move that would touch a wall does not happen. The observation
+    is x, y and the last action, initially zero. The state descriptor is the position.
+    An episode never terminates; its time limit is `max_steps`.
 
-    The first `num_open` walls are not there. `num_open` is a leaf, so a world whose
-    walls open one after another, such as that of [`eqrl.envs.sectors`][], compiles
-    once.
+    The first `num_open` walls are open, as if they were not there. `num_open` is a
+    leaf, so a world whose walls open one after another, such as that of
+    [`eqrl.envs.sectors`][], compiles once.
 
-    The reward is 0, or, if there is a `goal`, minus the distance left to it.
+    The reward is 0 or, if there is a `goal`, minus the remaining distance to it.
     """
 
-    step_size: FloatLike = hyperparameter(0.1)
-    max_steps: int = eqx.field(default=50, static=True)
+    step_size: FloatLike = hyperparameter(0.1, low=0, low_open=True)
+    max_steps: int = static_integer(50, least=1)
     walls: tuple[Wall, ...] = eqx.field(default=(), static=True, converter=_walls)
     goal: PlanePoint | None = eqx.field(default=None, static=True, converter=_goal)
     num_open: int | Int[Array, ""] = whole_number(0)
 
     def __check_init__(self) -> None:
-        check_range("step_size", self.step_size, low=0.0, low_open=True)
-        check_integer("max_steps", self.max_steps, least=1)
+        check_fields(self)
         check_range("num_open", self.num_open, low=0, high=len(self.walls))
         for (x0, y0), (x1, y1) in self.walls:
             if x0 * y1 == x1 * y0 and x0 * x1 + y0 * y1 <= 0:
@@ -121,7 +126,7 @@ class Point(AbstractEnv[PointState]):
 
 Point.__init__.__doc__ = """**Arguments:**
 
-- `step_size`: how far a step goes along each axis at most; positive.
+- `step_size`: the longest step along each axis; positive.
 - `max_steps`: length of an episode, at least 1.
 - `walls`: segments `((x0, y0), (x1, y1))`, none through the origin.
 - `goal`: `(x, y)`, or `None` for no reward.
@@ -139,7 +144,7 @@ def _side(
     point: Float[Array, "2"],
     margin: Float[Array, ""],
 ) -> Float[Array, ""]:
-    """1 or -1 for the sides of a line, 0 where it is `margin` away or less."""
+    """1 or -1 by the side of a line; 0 within a distance of `margin` from it."""
     along, across = end - start, point - start
     # The distance from the line times the length of `along`.
     area = along[0] * across[1] - along[1] * across[0]
@@ -155,11 +160,11 @@ def _touch(
 ) -> Bool[Array, ""]:
     """Whether two segments have a point in common.
 
-    They have if each reaches to both sides of the other's line, and, which matters only
-    for segments on one line, if their bounding boxes meet.
+    They do if each reaches both sides of the other's line and, which matters only for
+    collinear segments, their bounding boxes meet.
     """
-    # By more than rounding can make of a distance: a move that ends where two walls
-    # meet must not be taken to pass by both.
+    # More than the rounding error of a distance: a move that ends where two walls meet
+    # must not pass between them.
     largest = jnp.max(jnp.abs(jnp.stack([wall_start, wall_end])))
     margin = 16 * jnp.finfo(largest.dtype).eps * largest
     walls_line = _side(wall_start, wall_end, start, margin) * _side(

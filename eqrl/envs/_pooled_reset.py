@@ -1,20 +1,22 @@
 from typing import Generic
 
 import equinox as eqx
-import jax
 import jax.random as jr
 from jaxtyping import Array, Float, Key, PRNGKeyArray
 
+from .._pytree.fields import check_integer
+from .._pytree.stack import take_element
 from .._types.custom_types import EnvState
 from .._types.data import EnvSpec
-from ._base import AbstractEnv, Outcome
+from ._base import AbstractEnv, AbstractEnvWrapper, AnyEnv, Outcome
 
 
-class PooledReset(AbstractEnv[EnvState], Generic[EnvState]):
-    """Begins every episode in one of a number of initial states, made once.
+class PooledReset(AbstractEnvWrapper[EnvState], Generic[EnvState]):
+    """Begins every episode in one of a fixed number of initial states.
 
-    For environments whose reset costs much of a step, such as brax's `generalized` and
-    `mjx` backends: whoever maps over environments computes a reset with every step.
+    For environments with an expensive reset, such as those of brax's `generalized` and
+    `mjx` backends: code that is mapped over environments computes a reset at every
+    step.
     """
 
     env: AbstractEnv[EnvState]
@@ -27,17 +29,20 @@ class PooledReset(AbstractEnv[EnvState], Generic[EnvState]):
         """**Arguments:**
 
         - `env`: any environment.
-        - `num_states`: how many initial states to keep, at least 1. An agent sees no
-            others, so take many.
-        - `key`: for the resets that make them.
+        - `num_states`: number of initial states, at least 1. An agent sees no others,
+            so take many.
+        - `key`: for the resets that compute them.
         """
-        if num_states < 1:
-            raise ValueError(
-                f"`num_states={num_states}` must be at least 1, so that there is a "
-                "state to begin in."
-            )
+        check_integer("num_states", num_states, least=1)
         self.env = env
         self._states, self._observations = _reset_many(env, jr.split(key, num_states))
+
+    @property
+    def inner(self) -> AnyEnv:
+        return self.env
+
+    def inner_state(self, state: EnvState) -> EnvState:
+        return state
 
     @property
     def spec(self) -> EnvSpec:
@@ -45,10 +50,7 @@ class PooledReset(AbstractEnv[EnvState], Generic[EnvState]):
 
     def reset(self, *, key: PRNGKeyArray) -> tuple[EnvState, Float[Array, " obs"]]:
         index = jr.randint(key, (), 0, self._observations.shape[0])
-        return jax.tree.map(
-            lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf,
-            (self._states, self._observations),
-        )
+        return take_element((self._states, self._observations), index)
 
     def step(
         self, state: EnvState, action: Float[Array, " act"], *, key: PRNGKeyArray

@@ -15,29 +15,28 @@ def _check(num_sectors: int, radius: float) -> None:
 def sectors(
     num_sectors: int = 4, *, radius: float = 0.5, length: float = 8.0
 ) -> tuple[Wall, ...]:
-    """Walls for a [`eqrl.envs.Point`][]: a room, and sectors around it that open.
+    """Walls for a [`eqrl.envs.Point`][]: a room and the sectors around it.
 
-    The room is a regular polygon around the origin. Outside of each of its sides lies a
-    sector, kept apart from its neighbors by walls that go outwards from the corners.
+    The room is a regular polygon around the origin. Outside each of its sides lies a
+    sector, separated from its neighbors by walls that go outwards from the corners.
     Sector j lies between the angles `2 * pi * j / num_sectors` and `2 * pi * (j + 1) /
     num_sectors`, counter-clockwise from the x axis: four of them are the quadrants. The
     sides come first, in the order of the sectors, so that
-    `Point(walls=eqrl.envs.sectors(4), num_open=2)` can enter sectors 0 and 1, and no
-    other.
+    `Point(walls=eqrl.envs.sectors(4), num_open=2)` can enter only sectors 0 and 1.
 
-    With the defaults and steps of 0.1 a point is out of the room after four steps in
-    the right direction, and cannot walk round the end of a wall in 60.
+    With the defaults and steps of 0.1 a point can leave the room in four steps, but
+    cannot walk around the end of a wall in 60.
 
     **Arguments:**
 
-    - `num_sectors`: how many, at least 3.
+    - `num_sectors`: the number of sectors, at least 3.
     - `radius`: from the origin to the corners of the room, positive.
-    - `length`: of the walls that go outwards, positive. Take it so long that no episode
+    - `length`: of the walls that go outwards, positive; long enough that no episode
         reaches their ends.
 
     **Returns:**
 
-    `num_sectors` sides and as many walls outwards, which never open as long as
+    `num_sectors` sides, then as many outward walls, which stay closed as long as
     `num_open` is at most `num_sectors`.
     """
     _check(num_sectors, radius)
@@ -45,7 +44,7 @@ def sectors(
     angles = [2 * math.pi * j / num_sectors for j in range(num_sectors)]
     corners = [_at(radius, angle) for angle in angles]
     ends = [_at(radius + length, angle) for angle in angles]
-    # Walls that meet have a corner in common to the last bit, which leaves no gap.
+    # Walls that meet share a corner to the last bit, so there is no gap.
     sides = zip(corners, [*corners[1:], corners[0]], strict=True)
     return (*sides, *zip(corners, ends, strict=True))
 
@@ -57,7 +56,7 @@ def _at(radius: float, angle: float) -> PlanePoint:
 def sector_of(
     position: Float[Array, "*batch 2"], num_sectors: int = 4, *, radius: float = 0.5
 ) -> Int[Array, "*batch"]:
-    """Which sector of [`eqrl.envs.sectors`][] a position lies in.
+    """The sector of [`eqrl.envs.sectors`][] that a position lies in.
 
     **Arguments:**
 
@@ -66,9 +65,9 @@ def sector_of(
 
     **Returns:**
 
-    The sector's number, or -1 within the room, to which its sides belong. What lies
-    between two sectors belongs to the one of lower number. Sectors go on beyond the
-    ends of their walls.
+    The sector's number, or -1 within the room, including its sides. A position between
+    two sectors belongs to the one of lower number. Sectors go on beyond the ends of
+    their walls.
     """
     _check(num_sectors, radius)
     angles = [(2 * j + 1) * math.pi / num_sectors for j in range(num_sectors)]

@@ -5,30 +5,37 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._pytree.fields import check_integer
+from .._pytree.fields import check_fields, static_integer
 from .._types.custom_types import EnvState
 from .._types.data import EnvSpec
-from ._base import AbstractEnv, Outcome
+from ._base import AbstractEnv, AbstractEnvWrapper, AnyEnv, Outcome
 
 
 class TimeLimitState(eqx.Module, Generic[EnvState]):
-    """The state of an environment and the number of steps since its reset."""
+    """State of `TimeLimit`: that of its environment and the steps since the reset."""
 
     inner: EnvState
     num_steps: Int[Array, ""]
 
 
-class TimeLimit(AbstractEnv[TimeLimitState[EnvState]], Generic[EnvState]):
+class TimeLimit(AbstractEnvWrapper[TimeLimitState[EnvState]], Generic[EnvState]):
     """Truncates the episodes of an environment after a number of steps.
 
-    An episode that terminates at the limit is terminated, and not truncated.
+    An episode that terminates at the limit is terminated, not truncated.
     """
 
     env: AbstractEnv[EnvState]
-    max_steps: int = eqx.field(static=True)
+    max_steps: int = static_integer(least=1)
 
     def __check_init__(self) -> None:
-        check_integer("max_steps", self.max_steps, least=1)
+        check_fields(self)
+
+    @property
+    def inner(self) -> AnyEnv:
+        return self.env
+
+    def inner_state(self, state: TimeLimitState[EnvState]) -> EnvState:
+        return state.inner
 
     @property
     def spec(self) -> EnvSpec:

@@ -15,15 +15,21 @@ from brax.envs.fast import Fast
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 
 from eqrl.envs import BraxEnv, Outcome
-from eqrl.envs._brax import brax_environment
 
 
 GetKey = Callable[[], PRNGKeyArray]
 NUM_STEPS = 40
 
 
+@functools.cache
+def _environment(name: str) -> brax.envs.Env:
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        return brax.envs.get_environment(name, backend="spring")
+
+
+@functools.cache
 def _env(name: str) -> BraxEnv:
-    return BraxEnv(brax_environment(name, "spring"))
+    return BraxEnv(_environment(name))
 
 
 def _actions(env: BraxEnv) -> Float[Array, "time act"]:
@@ -52,7 +58,7 @@ def _by_adapter(name: str) -> tuple[Float[Array, " obs"], Outcome]:
 @functools.cache
 def _by_hand(name: str) -> list[Any]:
     """Brax's own states, from the first to the last."""
-    environment = brax.envs.get_environment(name, backend="spring")
+    environment = _environment(name)
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         states = [jax.jit(environment.reset)(jr.key(0))]
         step = jax.jit(environment.step)
@@ -190,7 +196,7 @@ def _cart_position(state: brax.envs.State) -> Shaped[Array, " descriptor"]:
 
 
 def test_a_state_descriptor_may_be_given(getkey: GetKey) -> None:
-    environment = brax_environment("inverted_pendulum", "spring")
+    environment = _environment("inverted_pendulum")
     env = BraxEnv(environment, state_descriptor=_cart_position)
     state, observation = env.reset(key=getkey())
     np.testing.assert_array_equal(env.state_descriptor(state), observation[:1])

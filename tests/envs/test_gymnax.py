@@ -16,7 +16,6 @@ from gymnax.environments.environment import Environment, EnvParams, EnvState
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree, Shaped
 
 from eqrl.envs import GymnaxEnv, Outcome
-from eqrl.envs._gymnax import gymnax_environment
 
 
 GetKey = Callable[[], PRNGKeyArray]
@@ -31,7 +30,7 @@ SCALES = {
 
 
 def _env(name: str, max_steps: int = 10) -> GymnaxEnv:
-    environment = gymnax_environment(name)
+    environment, _ = gymnax.make(name)
     params: Any = environment.default_params
     return GymnaxEnv(environment, params.replace(max_steps_in_episode=max_steps))
 
@@ -190,14 +189,14 @@ def _goal(state: Any) -> Shaped[Array, " descriptor"]:
 
 
 def test_a_state_descriptor_may_be_given(getkey: GetKey) -> None:
-    env = GymnaxEnv(gymnax_environment("Reacher-misc"), state_descriptor=_goal)
+    env = GymnaxEnv(gymnax.make("Reacher-misc")[0], state_descriptor=_goal)
     state, observation = env.reset(key=getkey())
     np.testing.assert_array_equal(env.state_descriptor(state), observation[-2:])
     assert env.spec.state_descriptor_size == 2
 
 
 def test_a_state_descriptor_that_is_no_vector_is_refused() -> None:
-    environment = gymnax_environment("Reacher-misc")
+    environment, _ = gymnax.make("Reacher-misc")
     with pytest.raises(ValueError, match="`state_descriptor` of `Reacher-misc` gives"):
         GymnaxEnv(environment, state_descriptor=lambda state: state.time)
 
@@ -312,7 +311,7 @@ def test_observations_in_a_dictionary_are_refused() -> None:
 
 def test_discrete_actions_are_refused_with_what_to_do() -> None:
     with pytest.raises(ValueError, match=r"`Discrete\(2.*must be continuous.*Choose"):
-        GymnaxEnv(gymnax_environment("CartPole-v1"))
+        GymnaxEnv(gymnax.make("CartPole-v1")[0])
 
 
 @pytest.mark.parametrize(
@@ -328,14 +327,14 @@ def test_infinite_bounds_of_actions_are_refused(low: Any, high: Any) -> None:
 def test_gymnax_before_1_is_refused_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    environment = gymnax_environment("Pendulum-v1")
+    environment, _ = gymnax.make("Pendulum-v1")
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.0.9")
     with pytest.raises(ValueError, match=r'gymnax 0\.0\.9.*pip install "gymnax>=1\.0"'):
         GymnaxEnv(environment)
 
 
 def test_bounds_may_be_traced(getkey: GetKey) -> None:
-    environment = gymnax_environment("Pendulum-v1")
+    environment, _ = gymnax.make("Pendulum-v1")
     params: Any = environment.default_params
     key = getkey()
 

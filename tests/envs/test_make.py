@@ -139,7 +139,7 @@ def test_a_name_without_a_known_library_is_refused_with_those_there_are(
 
 
 def test_an_unknown_backend_is_refused_with_those_there_are() -> None:
-    with pytest.raises(ValueError, match=r"backend='sprong'.*`spring`"):
+    with pytest.raises(ValueError, match=r"backend='sprong'.*'spring'"):
         make("brax/fast", backend="sprong")
 
 

@@ -25,22 +25,22 @@ def diayn(
     make_network: MakeDiscriminator | None = None,
     make_optimizer: MakeOptimizer = optax.adam,
 ) -> Intrinsic[State, DiscriminatorState, SkillMemory[Memory], SkillExtras[Extras]]:
-    """Any agent, learning skills that can be told apart, from no reward.
+    """Makes any agent learn distinguishable skills without the environment's reward.
 
-    It is `Intrinsic(SkillConditioned(agent, skills), Discriminator(skills))`; the paper
-    is named there. For observations of mean zero and deviation one, put it inside a
-    `Normalized`, or the agent alone.
+    It is `Intrinsic(SkillConditioned(agent, skills), Discriminator(skills))`; see
+    `Discriminator` for the paper. To normalize observations, put the result, or only
+    the agent, inside a `Normalized`.
 
-    The entropy of an agent such as `SAC` competes with the reward, whose size is that
-    of `log(num_skills)`: an initial temperature of 0.1 serves short trainings better
-    than 1.
+    The entropy bonus of an agent such as `SAC` competes with the reward, which is of
+    the order of `log(num_skills)`: for short training an initial temperature of 0.1
+    works better than 1.
 
     **Arguments:**
 
     - `agent`: any agent that learns from a scalar reward.
-    - `num_skills`: how many one-hot skills, all equally likely, at least 2; or a prior,
-        such as `eqrl.SphereSkills()`.
-    - The others are those of `Discriminator` and of `Intrinsic`.
+    - `num_skills`: the number of one-hot skills, all equally likely, at least 2; or a
+        prior, such as `eqrl.SphereSkills()`.
+    - The other arguments are those of `Discriminator` and `Intrinsic`.
 
     **Returns:**
 
