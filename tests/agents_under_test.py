@@ -1,4 +1,4 @@
-"""All agents, small; each new one is added here and so meets every general test."""
+"""All agents, small; a new one is added here to meet the tests of all agents."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ import optax
 
 import eqrl
 from docs.examples.redq import REDQ
+from eqrl._agents.base import AnyAgent
 
 
 HIDDEN = (16,)
@@ -39,7 +40,7 @@ def taac(hidden_sizes: tuple[int, ...] = HIDDEN, **options: Any) -> eqrl.TAAC:
 
 
 def diayn(
-    agent: eqrl.AbstractAgent[Any, Any, Any],
+    agent: AnyAgent,
     skills: int | eqrl.AbstractSkillPrior = 3,
     hidden_sizes: tuple[int, ...] = HIDDEN,
     **options: Any,
@@ -49,7 +50,7 @@ def diayn(
     return eqrl.diayn(agent, skills, **options)
 
 
-ALL_AGENTS: dict[str, eqrl.AbstractAgent[Any, Any, Any]] = {
+ALL_AGENTS: dict[str, AnyAgent] = {
     "SAC": sac(),
     "SAC-fixed-temperature": sac(learn_temperature=False, num_critics=3),
     "TD3": td3(),
@@ -86,3 +87,13 @@ ALL_AGENTS: dict[str, eqrl.AbstractAgent[Any, Any, Any]] = {
     ),
     "REDQ": REDQ(hidden_sizes=HIDDEN, num_critics=4),
 }
+
+# Among them they have memory, extras, sequences, wrappers, a reward that observes, and
+# a branch that is not taken at each update.
+THOROUGHLY_TESTED = (
+    "SAC",
+    "TD3",
+    "TAAC-options",
+    "Normalized(DIAYN(SAC))-sphere",
+    "DISk(SAC)",
+)

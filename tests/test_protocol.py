@@ -1,5 +1,10 @@
-"""What every agent must do, whatever it is."""
+"""The protocol that every agent must keep.
 
+Shapes, types and names are looked at for all agents, without compiling anything. Those
+in `THOROUGHLY_TESTED` are run too: two programs each, whose results all tests share.
+"""
+
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -7,28 +12,41 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 import pytest
-from jaxtyping import Array, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 import eqrl
-from eqrl._pytree.control_flow import filter_fori_loop
+from eqrl._agents.base import AnyAgent
+from eqrl._pytree.control_flow import filter_scan
+from eqrl._types.data import AnyTransition
 
-from .agents_under_test import ALL_AGENTS
+from .agents_under_test import ALL_AGENTS, THOROUGHLY_TESTED
 
+
+GetKey = Callable[[], PRNGKeyArray]
 
 SPEC = eqrl.EnvSpec(observation_size=3, action_size=2)
 BATCH_SIZE = 8
-GetKey = Callable[[], PRNGKeyArray]
-Agent = eqrl.AbstractAgent[Any, Any, Any]
+NUM_UPDATES = 10
+FACTORS = (1.0, 0.9, 0.8)
 
 
-@pytest.fixture(params=list(ALL_AGENTS))
-def agent(request: pytest.FixtureRequest) -> Agent:
-    return ALL_AGENTS[request.param]
+class Life(eqx.Module):
+    """What an agent did and learned: each program gives all that is looked at."""
+
+    before: Any
+    after: Any
+    batch: AnyTransition
+    update_key: PRNGKeyArray
+    metrics: eqrl.Metrics
+    random_before: Float[Array, "keys act"]
+    random: Float[Array, "keys act"]
+    sample: Float[Array, "keys act"]
+    greedy: Float[Array, "keys act"]
 
 
-@eqx.filter_jit
-def random_batch(agent: Agent, state: Any, *, key: PRNGKeyArray) -> eqrl.Transition:
+def random_batch(agent: AnyAgent, state: Any, *, key: PRNGKeyArray) -> AnyTransition:
     """A batch of what this agent asks for, of which every third step terminates."""
     keys = jr.split(key, 5)
     time = (agent.sequence_length,) if agent.sequence_length > 1 else ()
@@ -49,199 +67,231 @@ def random_batch(agent: Agent, state: Any, *, key: PRNGKeyArray) -> eqrl.Transit
     )
 
 
-@eqx.filter_jit
-def init(agent: Agent, key: PRNGKeyArray) -> Any:
-    return agent.init(SPEC, key=key)
-
-
-@eqx.filter_jit
-def updates(
-    agent: Agent,
+def learn(
+    update: Callable[..., tuple[Any, eqrl.Metrics]],
     state: Any,
-    batch: eqrl.Transition,
+    batch: AnyTransition,
     key: PRNGKeyArray,
-    num_updates: int = 10,
-) -> Any:
-    def update(step: Int[Array, ""], state: Any) -> Any:
-        return agent.update(state, batch, step=step, key=jr.fold_in(key, step))[0]
+) -> tuple[Any, eqrl.Metrics]:
+    """The state after some updates on one batch, and the metrics of each."""
 
-    return filter_fori_loop(0, num_updates, update, state)
+    def body(state: Any, step: Int[Array, ""]) -> tuple[Any, eqrl.Metrics]:
+        return update(state, batch, step=step, key=jr.fold_in(key, step))
+
+    return filter_scan(body, state, jnp.arange(NUM_UPDATES))
 
 
-@eqx.filter_jit
-def act(agent: Agent, state: Any, *, mode: eqrl.Mode, key: PRNGKeyArray) -> Array:
+def act(agent: AnyAgent, state: Any, *, mode: Any, key: PRNGKeyArray) -> Array:
     memory = agent.begin(state, SPEC, index=jnp.asarray(0), key=jr.key(0))
     action, after, _ = agent.act(state, memory, jnp.full(3, 0.5), mode=mode, key=key)
     assert jax.tree.structure(memory) == jax.tree.structure(after)
     return action
 
 
-def shapes(tree: PyTree) -> PyTree:
-    return jax.tree.map(
-        lambda x: (x.shape, x.dtype, x.weak_type) if eqx.is_array(x) else x, tree
+def live(agent: AnyAgent, key: PRNGKeyArray) -> Life:
+    init_key, batch_key, update_key, act_key = jr.split(key, 4)
+    before = agent.init(SPEC, key=init_key)
+    batch = random_batch(agent, before, key=batch_key)
+    # The bound method is a pytree, which can be jitted itself.
+    after, metrics = learn(eqx.filter_jit(agent.update), before, batch, update_key)
+
+    def actions(state: Any, mode: eqrl.Mode, num_keys: int) -> Array:
+        keys = jr.split(jr.clone(act_key), num_keys)
+        return jax.vmap(lambda key: act(agent, state, mode=mode, key=key))(keys)
+
+    return Life(
+        before=before,
+        after=after,
+        batch=batch,
+        update_key=jr.clone(update_key),
+        metrics=metrics,
+        random_before=actions(before, "random", 500),
+        random=actions(after, "random", 500),
+        # More than two: an agent may as well go on with what it did before.
+        sample=actions(after, "sample", 20),
+        greedy=actions(after, "greedy", 2),
     )
 
 
-@pytest.mark.parametrize("mode", ["random", "sample", "greedy"])
-def test_actions_fit_the_environment_in_every_mode(
-    agent: Agent, mode: eqrl.Mode, getkey: GetKey
-) -> None:
-    state = init(agent, getkey())
-    action = act(agent, state, mode=mode, key=getkey())
-    assert action.shape == (2,)
-    assert action.dtype == jnp.float32
-    assert jnp.all(jnp.abs(action) <= 1)
+def arrays(tree: Any) -> list[np.ndarray]:
+    """In NumPy, where comparing compiles nothing."""
+    return [np.asarray(x) for x in jax.tree.leaves(eqx.filter(tree, eqx.is_array))]
 
 
-def test_random_actions_do_not_depend_on_what_was_learnt(
-    agent: Agent, getkey: GetKey
-) -> None:
-    one, other = init(agent, getkey()), init(agent, getkey())
-    seed = getkey()
-    actions = [
-        act(agent, state, mode="random", key=jr.clone(seed)) for state in (one, other)
-    ]
-    assert jnp.array_equal(actions[0], actions[1])
+class Run(eqx.Module):
+    """Three members with different hyperparameters, alone and as a population."""
+
+    lives: list[Life]
+    states_together: Any
+    num_traces: int
 
 
-def test_random_actions_fill_the_range(agent: Agent, getkey: GetKey) -> None:
-    state = init(agent, getkey())
-    actions = jax.vmap(lambda key: act(agent, state, mode="random", key=key))(
-        jr.split(getkey(), 500)
-    )
-    assert jnp.all(actions.min(axis=0) < -0.9) and jnp.all(actions.max(axis=0) > 0.9)
-
-
-def test_greedy_actions_do_not_depend_on_the_key(agent: Agent, getkey: GetKey) -> None:
-    state = init(agent, getkey())
-    actions = [act(agent, state, mode="greedy", key=getkey()) for _ in range(2)]
-    assert jnp.array_equal(actions[0], actions[1])
-
-
-def test_sampled_actions_depend_on_the_key(agent: Agent, getkey: GetKey) -> None:
-    state = init(agent, getkey())
-    # More than two: an agent may as well go on with what it did before.
-    actions = jax.vmap(lambda key: act(agent, state, mode="sample", key=key))(
-        jr.split(getkey(), 20)
-    )
-    assert jnp.any(actions != actions[:1])
-
-
-def test_an_unknown_mode_is_refused(agent: Agent, getkey: GetKey) -> None:
-    state = init(agent, getkey())
-    with pytest.raises(Exception, match="mode"):
-        act(agent, state, mode="best", key=getkey())  # pyright: ignore[reportArgumentType]
-
-
-def test_init_and_update_give_the_same_shapes_and_types(
-    agent: Agent, getkey: GetKey
-) -> None:
-    state = init(agent, getkey())
-    batch = random_batch(agent, state, key=getkey())
-    after = updates(agent, state, batch, getkey())
-    assert shapes(state) == shapes(after)
-
-
-def test_a_state_holds_no_weakly_typed_array(agent: Agent, getkey: GetKey) -> None:
-    state = init(agent, getkey())
-    arrays = jax.tree.leaves(eqx.filter(state, eqx.is_array))
-    assert not any(array.weak_type for array in arrays)
-
-
-def test_a_state_holds_no_buffer_twice(agent: Agent, getkey: GetKey) -> None:
-    state = init(agent, getkey())
-    arrays = jax.tree.leaves(eqx.filter(state, eqx.is_array))
-    assert len({array.unsafe_buffer_pointer() for array in arrays}) == len(arrays)
-
-
-def test_a_state_holds_no_key(agent: Agent, getkey: GetKey) -> None:
-    arrays = jax.tree.leaves(eqx.filter(init(agent, getkey()), eqx.is_array))
-    assert not any(jnp.issubdtype(array.dtype, jax.dtypes.prng_key) for array in arrays)
-
-
-def test_an_update_learns_something(agent: Agent, getkey: GetKey) -> None:
-    state = init(agent, getkey())
-    batch = random_batch(agent, state, key=getkey())
-    after = updates(agent, state, batch, getkey())
-    assert not eqx.tree_equal(state, after)
-
-
-def test_metrics_are_finite_scalars_of_the_same_names_at_each_call(
-    agent: Agent, getkey: GetKey
-) -> None:
-    state = init(agent, getkey())
-    batch = random_batch(agent, state, key=getkey())
-    names = []
-    for step in range(2):
-        state, metrics = eqx.filter_jit(agent.update)(
-            state, batch, step=jnp.asarray(step), key=getkey()
-        )
-        names.append(set(metrics))
-        assert all(value.shape == () for value in metrics.values())
-        # TD3 has an actor loss at every second update only.
-        assert step > 0 or all(jnp.isfinite(value) for value in metrics.values())
-    assert names[0] == names[1]
-
-
-def test_the_bound_update_can_be_jitted(agent: Agent, getkey: GetKey) -> None:
-    state = init(agent, getkey())
-    batch = random_batch(agent, state, key=getkey())
-    key = getkey()
-    expected = updates(agent, state, batch, jr.clone(key), num_updates=1)
-    bound, _ = eqx.filter_jit(agent.update)(
-        state, batch, step=jnp.asarray(0), key=jr.fold_in(key, 0)
-    )
-    assert eqx.tree_equal(bound, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_an_update_is_traced_once_for_three_values_of_every_hyperparameter(
-    agent: Agent, getkey: GetKey
-) -> None:
-    state = init(agent, getkey())
-    batch = random_batch(agent, state, key=getkey())
+@pytest.fixture(scope="module", params=THOROUGHLY_TESTED)
+def run(request: pytest.FixtureRequest) -> Run:
+    agent = ALL_AGENTS[request.param]
+    keys = [jr.key(seed) for seed in range(len(FACTORS))]
     num_traces = 0
 
     @eqx.filter_jit
-    def update(agent: Agent, key: PRNGKeyArray) -> Any:
+    def live_alone(agent: AnyAgent, key: PRNGKeyArray) -> Life:
         nonlocal num_traces
         num_traces += 1
-        return agent.update(state, batch, step=jnp.asarray(0), key=key)
+        return live(agent, key)
 
-    for factor in (1.0, 0.9, 0.5):
-        update(jax.tree.map(lambda x, f=factor: x * f, agent), getkey())
-    assert num_traces == 1
+    @eqx.filter_jit
+    @eqx.filter_vmap
+    def learn_together(
+        agent: AnyAgent, state: Any, batch: AnyTransition, key: PRNGKeyArray
+    ) -> Any:
+        return learn(agent.update, state, batch, key)[0]
+
+    agents = [
+        jax.tree.map(lambda x, f=factor: (x * f).astype(x.dtype), agent)
+        for factor in FACTORS
+    ]
+    lives = [live_alone(*x) for x in zip(agents, keys, strict=True)]
+
+    def stack(trees: list[Any]) -> Any:
+        return jax.tree.map(
+            lambda *x: jnp.asarray(np.stack(x)) if eqx.is_array(x[0]) else x[0], *trees
+        )
+
+    states = learn_together(
+        stack(agents),
+        stack([life.before for life in lives]),
+        stack([life.batch for life in lives]),
+        jnp.stack([life.update_key for life in lives]),
+    )
+    return Run(lives=lives, states_together=states, num_traces=num_traces)
 
 
-def test_every_hyperparameter_is_a_strongly_typed_scalar(agent: Agent) -> None:
+def test_actions_are_within_bounds_in_every_mode(run: Run) -> None:
+    for life in run.lives:
+        for actions in (life.random_before, life.random, life.sample, life.greedy):
+            assert np.all(np.abs(actions) <= 1)
+
+
+def test_random_actions_do_not_depend_on_the_state(run: Run) -> None:
+    for life in run.lives:
+        np.testing.assert_array_equal(life.random_before, life.random)
+
+
+def test_random_actions_fill_the_range(run: Run) -> None:
+    for life in run.lives:
+        actions = np.asarray(life.random)
+        assert np.all(actions.min(axis=0) < -0.9) and np.all(actions.max(axis=0) > 0.9)
+
+
+def test_greedy_actions_do_not_depend_on_the_key(run: Run) -> None:
+    for life in run.lives:
+        first, second = np.asarray(life.greedy)
+        np.testing.assert_array_equal(first, second)
+
+
+def test_sampled_actions_depend_on_the_key(run: Run) -> None:
+    for life in run.lives:
+        actions = np.asarray(life.sample)
+        assert np.any(actions != actions[:1])
+
+
+def test_updates_change_the_state(run: Run) -> None:
+    for life in run.lives:
+        pairs = zip(arrays(life.before), arrays(life.after), strict=True)
+        assert any(np.any(before != after) for before, after in pairs)
+
+
+def test_metrics_of_the_first_update_are_finite(run: Run) -> None:
+    # Of the first: TD3 has an actor loss at every second update only.
+    for life in run.lives:
+        for name, values in life.metrics.items():
+            assert np.isfinite(np.asarray(values)[0]), name
+
+
+def test_other_values_of_every_hyperparameter_trace_nothing_anew(run: Run) -> None:
+    assert run.num_traces == 1
+
+
+def test_a_member_of_a_population_equals_the_agent_alone(run: Run) -> None:
+    # Alone the bound update is jitted, together it is not.
+    together = arrays(run.states_together)
+    for index, life in enumerate(run.lives):
+        for alone, stacked in zip(arrays(life.after), together, strict=True):
+            np.testing.assert_allclose(alone, stacked[index], rtol=1e-5, atol=1e-5)
+
+
+@pytest.fixture(params=list(ALL_AGENTS))
+def agent(request: pytest.FixtureRequest) -> AnyAgent:
+    return ALL_AGENTS[request.param]
+
+
+def shapes(tree: PyTree) -> PyTree:
+    return jax.tree.map(
+        lambda x: (
+            (x.shape, x.dtype, x.weak_type)
+            if isinstance(x, jax.ShapeDtypeStruct)
+            else x
+        ),
+        tree,
+    )
+
+
+def test_shapes_and_types_are_as_the_protocol_has_them(
+    agent: AnyAgent, getkey: GetKey
+) -> None:
+    state = eqx.filter_eval_shape(agent.init, SPEC, key=getkey())
+    leaves = jax.tree.leaves(eqx.filter(state, lambda x: hasattr(x, "dtype")))
+    assert not any(leaf.weak_type for leaf in leaves)
+    assert not any(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves)
+
+    for mode in ("random", "sample", "greedy"):
+        one = functools.partial(act, agent, mode=mode)
+        action = eqx.filter_eval_shape(one, state, key=getkey())
+        assert (action.shape, action.dtype) == ((2,), jnp.float32)
+
+    def update(state: Any, *, key: PRNGKeyArray) -> tuple[Any, eqrl.Metrics]:
+        batch_key, update_key = jr.split(key)
+        batch = random_batch(agent, state, key=batch_key)
+        return agent.update(state, batch, step=jnp.asarray(0), key=update_key)
+
+    after, metrics = eqx.filter_eval_shape(update, state, key=getkey())
+    assert shapes(after) == shapes(state)
+    assert all(metric.shape == () for metric in metrics.values())
+
+
+def test_a_state_holds_no_array_twice(agent: AnyAgent, getkey: GetKey) -> None:
+    # It could not be donated. A compiled function would copy what it returns twice, so
+    # this looks at the arrays and at what computes them.
+    num_arrays = num_objects = 0
+
+    def init(key: PRNGKeyArray) -> Any:
+        nonlocal num_arrays, num_objects
+        state = agent.init(SPEC, key=key)
+        leaves = jax.tree.leaves(eqx.filter(state, eqx.is_array))
+        num_arrays, num_objects = len(leaves), len({id(leaf) for leaf in leaves})
+        return state
+
+    jaxpr, _, _ = eqx.filter_make_jaxpr(init)(getkey())
+    assert num_objects == num_arrays
+    assert len({id(out) for out in jaxpr.jaxpr.outvars}) == num_arrays
+
+
+def test_an_unknown_mode_is_refused(agent: AnyAgent, getkey: GetKey) -> None:
+    state = eqx.filter_eval_shape(agent.init, SPEC, key=getkey())
+    with pytest.raises(Exception, match="mode"):
+        eqx.filter_eval_shape(
+            functools.partial(act, agent, mode="best"), state, key=getkey()
+        )
+
+
+def test_every_hyperparameter_is_a_strongly_typed_scalar(agent: AnyAgent) -> None:
     for leaf in jax.tree.leaves(agent):
         assert leaf.shape == () and leaf.dtype == jnp.float32 and not leaf.weak_type
 
 
-def test_a_member_of_a_population_equals_the_agent_alone(
-    agent: Agent, getkey: GetKey
-) -> None:
-    factors = jnp.asarray([1.0, 0.9, 0.8])
-    agents = jax.tree.map(lambda x: x * factors, agent)
-    init_keys, update_keys = jr.split(getkey(), 3), jr.split(getkey(), 3)
-    states = eqx.filter_vmap(init)(agents, init_keys)
-    batch = random_batch(agent, init(agent, getkey()), key=getkey())
-    together = eqx.filter_vmap(updates, in_axes=(0, 0, None, 0))(
-        agents, states, batch, update_keys
-    )
-    for index in range(3):
-        member, state, key, expected = jax.tree.map(
-            lambda x, i=index: x[i], (agents, states, update_keys, together)
-        )
-        alone = updates(member, state, batch, key)
-        assert eqx.tree_equal(alone, expected, rtol=1e-5, atol=1e-5)
-
-
-_OF_SCALAR_REWARDS = [
-    name for name in ALL_AGENTS if name.startswith(("SAC", "TD3", "Normalized(SAC)"))
-]
-
-
-@pytest.mark.parametrize("name", _OF_SCALAR_REWARDS)
+@pytest.mark.parametrize(
+    "name",
+    [name for name in ALL_AGENTS if name.startswith(("SAC", "TD3", "Normalized(SAC)"))],
+)
 def test_a_vector_reward_is_refused(name: str, getkey: GetKey) -> None:
     spec = eqrl.EnvSpec(observation_size=3, action_size=2, reward_size=2)
     with pytest.raises(ValueError, match="reward_size=2"):
