@@ -133,10 +133,10 @@ _Ranged.__init__.__doc__ = """**Arguments:**
 
 
 def test_a_help_text_shows_the_range_unless_it_says_it_itself() -> None:
-    texts = {
-        field.name: field.type.__metadata__[0].help
-        for field in dataclasses.fields(options_of(_Ranged, {}))
-    }
+    texts = {}
+    for field in dataclasses.fields(options_of(_Ranged, {})):
+        annotation: Any = field.type
+        texts[field.name] = annotation.__metadata__[0].help
     assert texts == {
         "any": "Of any size.",
         "rate": "Of learning. In (0, inf).",
@@ -145,10 +145,15 @@ def test_a_help_text_shows_the_range_unless_it_says_it_itself() -> None:
 
 
 def test_help_shows_the_texts(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(["train", "td3", "--help"])
-    assert stop.value.code == 0
-    assert "actions are in [-1, 1]" in capsys.readouterr().out
+    begin = " ".join((eqrl.diayn.__doc__ or "").split()[:3])
+    for args, text in (
+        (["train", "td3", "--help"], "actions are in [-1, 1]"),
+        (["train", "--help"], begin),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            main(args)
+        assert stop.value.code == 0
+        assert text in capsys.readouterr().out
 
 
 def test_a_run_writes_all_its_files_and_evaluates_64_episodes_of_each_seed(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from .._agents.wrappers import diayn
+from .._agents import diayn
 from .._run import AGENTS, Population, Prior, Settings, SkillOptions, Training
 from .._training.trainer import Trainer
 from .options import options_of
