@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -223,6 +224,24 @@ def test_where_must_give_a_part_with_leaves(directory: Path) -> None:
         eqrl.restore(directory, _tree(), where=lambda tree: tree["none"])
 
 
+def test_a_save_that_fails_before_the_end_leaves_the_earlier_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eqrl.save(tmp_path, 1, jnp.array(1))
+
+    def fail(*args: Any, **options: Any) -> None:
+        raise OSError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", fail)
+        patch.setattr(os, "replace", fail)
+        with pytest.raises(OSError, match="killed"):
+            eqrl.save(tmp_path, 2, jnp.array(2))
+    assert eqrl.restore(tmp_path, jnp.array(0)) == 1
+    with pytest.raises(ValueError, match=r"there are 1\."):
+        eqrl.restore(tmp_path, jnp.array(0), step=2)
+
+
 _KILLED_WHILE_SAVING = """
 import os, sys
 import jax.numpy as jnp
@@ -247,10 +266,12 @@ def directory_after_kill(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.long
 def test_a_killed_save_leaves_the_earlier_step(directory_after_kill: Path) -> None:
     assert eqrl.restore(directory_after_kill, jnp.array(0)) == 1
 
 
+@pytest.mark.long
 def test_a_killed_save_leaves_no_step_of_its_own(directory_after_kill: Path) -> None:
     with pytest.raises(ValueError, match=r"there are 1\."):
         eqrl.restore(directory_after_kill, jnp.array(0), step=2)

@@ -24,7 +24,7 @@ from eqrl._run import (
     write_evaluation,
     write_solution,
 )
-from eqrl._run.files import replacing
+from eqrl._run.files import atomic_write
 from tests.toy import GetKey
 
 
@@ -186,7 +186,7 @@ def test_a_folder_and_those_above_it_are_made(tmp_path: Path) -> None:
 
 
 def _write_half(path: Path) -> None:
-    with replacing(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_text("half")
         raise KeyboardInterrupt
 

@@ -15,7 +15,7 @@ from .._agents import AbstractAgent
 from .._agents.wrappers.intrinsic import AnyIntrinsic
 from .._pytree.stack import empty_stack, put_element, stack_size, take_element
 from .._storage.checkpoint import Directory, restore, save
-from .._storage.replace import replacing
+from .._storage.replace import atomic_write
 from .._training.rows import steps_taken
 from .._training.solution import History
 from .._training.trainer import Trainer
@@ -79,7 +79,7 @@ def save_skills(directory: Directory, skills: Skills[Any]) -> None:
         past_capacity=past.features.shape[1],
     )
     number = earlier[-1] + 1 if earlier else 0
-    with replacing(path / f"sizes_{number}.json") as file:
+    with atomic_write(path / f"sizes_{number}.json") as file:
         file.write_text(json.dumps(dataclasses.asdict(sizes)) + "\n")
     save(path / "training", number, skills.training)
     for each in earlier:
@@ -188,7 +188,7 @@ def _digest(state: Any) -> str:
 
 def _write_metrics(path: Path, metrics: History) -> None:
     path.mkdir(parents=True, exist_ok=True)
-    with replacing(path / "metrics.npz") as file, open(file, "wb") as stream:
+    with atomic_write(path / "metrics.npz") as file, open(file, "wb") as stream:
         np.savez(stream, allow_pickle=False, **metrics)
 
 

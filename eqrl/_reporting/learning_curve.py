@@ -14,16 +14,16 @@ def draw_learning_curve(
     kind: str = "seed",
     best: bool = False,
 ) -> None:
-    """Draws the episodes' return over the steps, as a PNG.
+    """Plots the episode return over the steps, as a PNG.
 
     **Arguments:**
 
-    - `path`: where to.
-    - `metrics`: of a `Solution`. Of several seeds it draws the mean and, shaded, the
-        range from the least to the greatest.
+    - `path`: file to write.
+    - `metrics`: of a `Solution`. For several seeds it plots the mean and, shaded, the
+        range from minimum to maximum.
     - `title`: above the axes.
-    - `kind`: what to call those over which the range is.
-    - `best`: whether to draw the greatest as a line of its own.
+    - `kind`: the name of what the range is taken over, in the singular.
+    - `best`: whether to plot the maximum as a line of its own.
     """
     # Figures are made without pyplot, which keeps a list of them and may open windows.
     from matplotlib.figure import Figure
@@ -71,7 +71,7 @@ def draw_learning_curve(
 def _known_returns(
     metrics: History,
 ) -> tuple[Int[np.ndarray, " rows"], Float[np.ndarray, "rows seeds"]]:
-    """The rows in which an episode of some seed ended."""
+    """Steps and returns of the rows in which an episode of any seed ended."""
     steps = metrics["step"]
     returns = metrics["episode_return"].reshape(len(steps), -1)
     returns = np.where(np.isfinite(returns), returns, np.nan)

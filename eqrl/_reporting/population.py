@@ -1,4 +1,4 @@
-"""Pictures of how a population got where it is."""
+"""Plots of the history of a population."""
 
 import math
 import os
@@ -27,7 +27,7 @@ def draw_schedules(
     scores: Float[np.ndarray, "generations population"] | None = None,
     title: str = "",
 ) -> None:
-    """Draws what each member trained with in each generation, as a PNG.
+    """Plots the hyperparameters of each member in each generation, as a PNG.
 
     Each hyperparameter has a panel. Every member of every generation is a dot, colored
     by its score and joined to its parent in the generation before; the best member of
@@ -36,17 +36,17 @@ def draw_schedules(
 
     **Arguments:**
 
-    - `path`: where to.
+    - `path`: file to write.
     - `population`: from `train_population`, with a `PBT`.
-    - `logarithmic`: names of the hyperparameters to be drawn over a logarithmic axis;
-        what is not positive is left out there.
-    - `one_minus`: names of those of which one minus the value is drawn, such as of a
-        discount near one; `logarithmic` may name them too.
-    - `scores`: what to color by and to choose the best by, higher is better; by default
-        the mean return. Needed where the returns are vectors.
+    - `logarithmic`: names of the hyperparameters to plot on a logarithmic axis, without
+        their values that are not positive.
+    - `one_minus`: names of those to plot as one minus the value, such as a discount
+        near one; `logarithmic` may name them, too.
+    - `scores`: determine colors and the best member, higher is better; by default the
+        mean return. Required if returns are vectors.
     - `title`: above the panels.
 
-    Raises a `ValueError` where there are no hyperparameters, or none of such a name.
+    Raises a `ValueError` unless there are hyperparameters, with all given names.
     """
     # Figures are made without pyplot, which keeps a list of them and may open windows.
     from matplotlib.figure import Figure
@@ -91,18 +91,18 @@ def draw_family_tree(
     scores: Float[np.ndarray, "generations population"] | None = None,
     title: str = "",
 ) -> None:
-    """Draws who was copied from whom, as a PNG.
+    """Plots which member was copied from which, as a PNG.
 
     Generations go from left to right and every member has a row; a line leads from each
-    parent to what became of it, level where a member was kept. The ancestors of the
+    parent to its copies, level if a member was kept. The ancestors of the
     best member of the last generation are joined by a thick line.
 
     **Arguments:**
 
-    - `path`: where to.
+    - `path`: file to write.
     - `population`: from `train_population`.
-    - `scores`: what to color by and to choose the best by, higher is better; by default
-        the mean return. Needed where the returns are vectors.
+    - `scores`: determine colors and the best member, higher is better; by default the
+        mean return. Required if returns are vectors.
     - `title`: above the axes.
     """
     from matplotlib.figure import Figure
@@ -159,7 +159,7 @@ def _draw_lines(
     size: float = 22.0,
     curved: bool = False,
 ) -> Any:
-    """Dots, lines from parents and the line of ancestors; gives the colored dots."""
+    """Draws dots, lines from parents and the line of ancestors; returns the dots."""
     from matplotlib.collections import LineCollection
 
     num_generations = len(values)
@@ -231,7 +231,7 @@ def _draw_lines(
 def _piece(
     generation: int, before: float, after: float, *, curved: bool
 ) -> Float[np.ndarray, "points 2"]:
-    """From a value in the generation before to one in this."""
+    """A line from a value in the previous generation to one in this generation."""
     x = np.linspace(0.0, 1.0, 25 if curved else 2)
     # A curve which is level at both ends.
     rise = x**2 * (3 - 2 * x)
@@ -241,7 +241,7 @@ def _piece(
 def _color_range(
     scores: Float[np.ndarray, "generations population"],
 ) -> tuple[float, float]:
-    """Without the worst quarter, beside which all others would look the same."""
+    """The range without the worst quarter, next to which all others look the same."""
     known = scores[~np.isnan(scores)]
     if known.size == 0:
         return 0.0, 1.0

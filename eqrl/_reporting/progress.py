@@ -9,17 +9,17 @@ from .terminal import Display
 
 
 class ProgressBar:
-    """Shows how far a training is; a callback of `train` and of `train_seeds`.
+    """Progress bar of a training run; a callback of `train` and of `train_seeds`.
 
     ```python
     with eqrl.ProgressBar(num_steps=20_000) as progress:
         eqrl.train(agent, env, trainer, num_steps=20_000, key=key, callback=progress)
     ```
 
-    It says that JAX compiles until the first row of metrics is there; then the steps,
-    their rate without the time of compiling, the latest episodes' return, as a mean
-    over seeds, and the time left. Where the standard output is no terminal, it prints a
-    line now and then.
+    It shows that JAX compiles until the first row of metrics; then the steps, their
+    rate (without compilation), the latest episodes' return (the mean over seeds) and
+    the remaining time. If the standard output is not a terminal, it prints a line from
+    time to time.
     """
 
     def __init__(
@@ -30,10 +30,10 @@ class ProgressBar:
     ) -> None:
         """**Arguments:**
 
-        - `num_steps`: the step at which training ends. Where it goes on from an earlier
-            solution, add the steps of that one.
-        - `seconds_between_lines`: at least this long between two lines where the output
-            is no terminal.
+        - `num_steps`: the step at which training ends. If it resumes an earlier
+            solution, add that solution's steps.
+        - `seconds_between_lines`: minimum time between two lines if the output is not a
+            terminal.
         """
         self._num_steps = num_steps
         self._display = Display(num_steps, seconds_between_lines=seconds_between_lines)
@@ -50,7 +50,7 @@ class ProgressBar:
     def __call__(
         self, step: int, metrics: Mapping[str, np.ndarray | Array], state: object
     ) -> None:
-        """Takes note of one row of metrics; `train` calls this."""
+        """Shows one row of metrics; `train` calls this."""
         del state
         # With vector rewards there is one for each element, and no single number.
         returns = np.asarray(metrics.get("episode_return", math.nan))
@@ -62,7 +62,7 @@ class ProgressBar:
 
 
 class PopulationProgressBar:
-    """Shows how far a population is; a callback of `train_population`.
+    """Progress bar of a population; a callback of `train_population`.
 
     ```python
     with eqrl.PopulationProgressBar(10, steps_per_generation=2_000) as progress:
@@ -74,10 +74,10 @@ class PopulationProgressBar:
         )
     ```
 
-    It says that JAX compiles until the first generation is there; then the generations,
-    the rate of the steps of all members together, their mean return and that of the
-    best, and the time left. Rate and time are those since the first generation. Where
-    the standard output is no terminal, it prints a line now and then.
+    It shows that JAX compiles until the first generation; then the generations, the
+    rate of steps of all members together, the mean and the best member's return, and
+    the remaining time. Rate and time are measured since the first generation. If the
+    standard output is not a terminal, it prints a line from time to time.
     """
 
     def __init__(
@@ -90,8 +90,8 @@ class PopulationProgressBar:
         """**Arguments:**
 
         - `num_generations`, `steps_per_generation`: as `train_population` gets them.
-        - `seconds_between_lines`: at least this long between two lines where the output
-            is no terminal.
+        - `seconds_between_lines`: minimum time between two lines if the output is not a
+            terminal.
         """
         self._num_generations = num_generations
         self._steps_per_generation = steps_per_generation
@@ -108,7 +108,7 @@ class PopulationProgressBar:
         self._display.stop()
 
     def __call__(self, generation: int, solution: PopulationSolution) -> None:
-        """Takes note of one generation; `train_population` calls this."""
+        """Shows one generation; `train_population` calls this."""
         done = generation + 1
         returns = solution.returns[-1]
         self._display.show(
@@ -120,7 +120,7 @@ class PopulationProgressBar:
 
 
 def _mean_and_best(returns: np.ndarray) -> str | None:
-    """Of one generation, without the members some of whose returns are not finite."""
+    """Returns of one generation, without the members with a non-finite return."""
     if returns.ndim > 2:
         # With vector rewards there is no single number, and no best.
         return None

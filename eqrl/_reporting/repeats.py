@@ -15,18 +15,17 @@ def draw_repeats(
     *,
     title: str = "When the policy repeats",
 ) -> None:
-    """Draws at which steps of its episodes a policy of TAAC repeats, as a PNG.
+    """Plots at which steps of an episode a policy of TAAC repeats, as a PNG.
 
-    Above there is a row for each episode, dark where it repeats and light where it
-    switches; below, the share of episodes that repeat at each step, of those which
-    last as long.
+    The upper panel has a row for each episode, dark where it repeats and light where it
+    switches; the lower one shows the share of repeats at each step, among the episodes
+    that last that long.
 
     **Arguments:**
 
-    - `path`: where to.
-    - `transitions`, `mask`: as `eqrl.rollout` gives them, of `TAAC`. Within a wrapper
-        that stores extras of its own, put those of `TAAC` in their place first, by
-        `dataclasses.replace`.
+    - `path`: file to write.
+    - `transitions`, `mask`: from `eqrl.rollout` of `TAAC`. If a wrapper stores extras
+        of its own, replace them by those of `TAAC`, with `dataclasses.replace`.
     - `title`: above the axes.
     """
     # Figures are made without pyplot, which keeps a list of them and may open windows.

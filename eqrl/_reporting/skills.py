@@ -14,7 +14,7 @@ def draw_skills(
     dimensions: tuple[int, ...] = (0, 1),
     title: str = "",
 ) -> None:
-    """Draws where each skill went, in the space of descriptors, as a PNG.
+    """Plots the trajectories of each skill in descriptor space, as a PNG.
 
     Every episode is a line from its first state to its last, which has a dot; every
     skill has a color. Skills in the plane are colored by their direction, all others
@@ -22,14 +22,14 @@ def draw_skills(
 
     **Arguments:**
 
-    - `path`: where to.
+    - `path`: file to write.
     - `evaluation`: from `evaluate_skills`; or trajectories alone, which are colored by
         number.
     - `dimensions`: which two elements of the descriptor to draw, or the one to draw
         over the steps. Descriptors of one element are drawn over the steps.
     - `title`: above the axes.
 
-    Raises a `ValueError` where a descriptor has no such elements.
+    Raises a `ValueError` unless a descriptor has these elements.
     """
     # Figures are made without pyplot, which keeps a list of them and may open windows.
     from matplotlib.figure import Figure

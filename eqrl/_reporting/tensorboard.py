@@ -13,7 +13,7 @@ class TensorBoard:
     def __init__(self, folder: str | os.PathLike[str], num_seeds: int) -> None:
         """**Arguments:**
 
-        - `folder`: where to; each seed has a folder in it.
+        - `folder`: where to write; each seed has a folder in it.
         - `num_seeds`: as given to `train_seeds`; 1 for `train`.
         """
         self._folders = [Path(folder) / f"seed_{seed}" for seed in range(num_seeds)]

@@ -5,14 +5,14 @@ from typing import Any
 
 
 class Display:
-    """A bar on a terminal; elsewhere a line now and then."""
+    """A progress bar on a terminal, and lines from time to time elsewhere."""
 
     def __init__(self, total: int, *, seconds_between_lines: float) -> None:
         """**Arguments:**
 
-        - `total`: how much there is to do.
-        - `seconds_between_lines`: at least this long between two lines where the output
-            is no terminal.
+        - `total`: the amount of work.
+        - `seconds_between_lines`: minimum time between two lines if the output is not a
+            terminal.
         """
         self._total = total
         self._seconds_between_lines = seconds_between_lines
@@ -22,7 +22,7 @@ class Display:
         self._task: Any = None
 
     def start(self) -> None:
-        """Says that JAX compiles."""
+        """Shows that JAX compiles."""
         if sys.stdout.isatty():
             self._bar = _make_bar()
             self._task = self._bar.add_task("compiling", total=None, status="")
@@ -31,23 +31,23 @@ class Display:
             print("compiling", flush=True)
 
     def stop(self) -> None:
-        """Leaves the terminal as it was."""
+        """Restores the terminal."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
     def show(self, text: str, *, done: int, steps: int, result: str | None) -> None:
-        """Shows how far it is.
+        """Shows the progress so far.
 
-        The rate of steps and the time left follow from what was done since the first
-        call, before which JAX compiled.
+        The rate of steps and the remaining time are measured since the first call,
+        before which JAX compiles.
 
         **Arguments:**
 
-        - `text`: says how much is done.
-        - `done`: out of the total.
-        - `steps`: of all environments together.
-        - `result`: what was reached, where it is known.
+        - `text`: the progress in words.
+        - `done`: how much of the total is done.
+        - `steps`: number of environment steps, of all environments together.
+        - `result`: the result so far, if there is one.
         """
         now = time.monotonic()
         if self._first is None:

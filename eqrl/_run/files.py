@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .._storage.checkpoint import Directory
-from .._storage.replace import replacing
+from .._storage.replace import atomic_write
 
 
 def new_folder(name: str) -> Path:
@@ -58,7 +58,7 @@ def finite(values: Float[np.ndarray, " values"]) -> list[float | None]:
 
 def write_json(folder: Directory, name: str, content: dict[str, Any]) -> None:
     """Writes a JSON file."""
-    with replacing(Path(folder) / name) as path:
+    with atomic_write(Path(folder) / name) as path:
         path.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
@@ -67,7 +67,7 @@ def write_csv(
 ) -> None:
     """Writes a table."""
     with (
-        replacing(Path(folder) / name) as path,
+        atomic_write(Path(folder) / name) as path,
         open(path, "w", newline="") as file,
     ):
         writer = csv.writer(file)

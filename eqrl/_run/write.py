@@ -12,7 +12,7 @@ from .._pytree.stack import take_element
 from .._reporting.learning_curve import draw_learning_curve
 from .._reporting.skills import draw_skills
 from .._storage.checkpoint import Directory, save
-from .._storage.replace import replacing
+from .._storage.replace import atomic_write
 from .._training.solution import AnySolution, History
 from .._types.custom_types import Mode
 from .config import Run, Training
@@ -31,7 +31,7 @@ def write_solution(
 ) -> None:
     """Writes `metrics.csv`, `learning_curve.png` and the policy of each seed."""
     _write_metrics(folder, solution.metrics)
-    with replacing(Path(folder) / "learning_curve.png") as path:
+    with atomic_write(Path(folder) / "learning_curve.png") as path:
         draw_learning_curve(path, solution.metrics, title=run.title)
     step = int(solution.metrics["step"][-1])
     for seed, state in enumerate(states_of_seeds(solution, run.schedule.seeds)):
@@ -68,7 +68,7 @@ def write_skills(
     write_json(folder, "skills.json", {"num_episodes": num_episodes, "seeds": seeds})
     for seed, evaluation in enumerate(evaluations):
         name = "skills.png" if len(seeds) == 1 else f"skills_of_seed_{seed}.png"
-        with replacing(Path(folder) / name) as path:
+        with atomic_write(Path(folder) / name) as path:
             draw_skills(path, evaluation, title=run.title)
 
 

@@ -10,7 +10,7 @@ from .._population.history import scores_of
 from .._reporting.learning_curve import draw_learning_curve
 from .._reporting.population import draw_family_tree, draw_schedules
 from .._storage.checkpoint import Directory, save
-from .._storage.replace import replacing
+from .._storage.replace import atomic_write
 from .config import Population, Run
 from .files import policy_folder, write_csv
 
@@ -60,10 +60,10 @@ def _draw(
     solution: PopulationSolution,
     steps: np.ndarray,
 ) -> None:
-    with replacing(Path(folder) / "learning_curve.png") as path:
+    with atomic_write(Path(folder) / "learning_curve.png") as path:
         metrics = {"step": steps, "episode_return": scores_of(solution, None)}
         draw_learning_curve(path, metrics, title=run.title, kind="member", best=True)
-    with replacing(Path(folder) / "hyperparameters.png") as path:
+    with atomic_write(Path(folder) / "hyperparameters.png") as path:
         kinds = {name: kind for name, kind, *_ in run.priors}
         draw_schedules(
             path,
@@ -72,5 +72,5 @@ def _draw(
             one_minus=[name for name in kinds if "oneminus" in kinds[name]],
             title=run.title,
         )
-    with replacing(Path(folder) / "family_tree.png") as path:
+    with atomic_write(Path(folder) / "family_tree.png") as path:
         draw_family_tree(path, solution, title=run.title)

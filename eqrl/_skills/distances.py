@@ -12,7 +12,7 @@ def terminal_descriptors(
     descriptors: Float[Array, "*episodes time descriptor"],
     mask: Bool[Array, "*episodes time"],
 ) -> Float[Array, "*episodes descriptor"]:
-    """Where episodes ended: the last descriptor within each.
+    """The last descriptor within each episode.
 
     **Arguments:**
 
@@ -32,7 +32,7 @@ def terminal_descriptors(
 def hausdorff_distance(
     first: Float[Array, "first descriptor"], second: Float[Array, "second descriptor"]
 ) -> Float[Array, ""]:
-    """How far two sets of points are apart: the Hausdorff distance.
+    """Hausdorff distance between two sets of points.
 
     It is the largest of the Euclidean distances from a point of one of the sets to the
     nearest of the other: 0 if and only if the sets are equal.
@@ -69,7 +69,7 @@ def hausdorff_distance(
 def pairwise_hausdorff(
     points: Float[Array, "skills episodes descriptor"],
 ) -> Float[Array, ""]:
-    """How far skills are apart: the mean Hausdorff distance of two of them.
+    """Mean Hausdorff distance between pairs of skills.
 
     Two skills that do the same bring the mean down, however many others differ; see
     `union_hausdorff` for another mean.
@@ -92,7 +92,7 @@ def pairwise_hausdorff(
 def union_hausdorff(
     points: Float[Array, "skills episodes descriptor"],
 ) -> Float[Array, ""]:
-    """How far each skill and all others together are apart.
+    """Mean Hausdorff distance between a skill and all others together.
 
     The mean over skills of the Hausdorff distance between a skill's points and the
     union of those of all other skills. Most of it comes from the point of another
@@ -122,10 +122,10 @@ def union_hausdorff(
 def nearest_distance(
     points: Float[Array, "skills episodes descriptor"],
 ) -> Float[Array, ""]:
-    """How far a skill is from the one most like it, in the mean over skills.
+    """Mean distance between a skill and the nearest other one.
 
-    The distance is that of the means of their points. It is small as soon as skills
-    come in groups, which `pairwise_hausdorff` and `union_hausdorff` do not tell.
+    The distance is between the means of their points. It is small if skills form
+    groups, which `pairwise_hausdorff` and `union_hausdorff` do not show.
 
     **Arguments:**
 
@@ -151,15 +151,15 @@ def coverage(
     high: FloatLike | Float[Array, " descriptor"],
     num_bins: int,
 ) -> Float[Array, ""]:
-    """Which share of a region was visited: of the cells of a grid that is laid over it.
+    """Share of a region that was visited, in cells of a regular grid.
 
     **Arguments:**
 
     - `descriptors`: of the states reached, with any axes in front.
     - `mask`: which of them count, such as those within an episode.
-    - `low`, `high`: the region's ends, for all elements of the descriptor or for each.
-        What lies outside of the region counts nowhere; its ends belong to it.
-    - `num_bins`: into how many parts, all alike, each of the region's sides is cut.
+    - `low`, `high`: bounds of the region, inclusive, for all elements of the descriptor
+        or for each. Descriptors outside are ignored.
+    - `num_bins`: number of cells along each side of the region.
 
     **Returns:**
 
@@ -182,7 +182,7 @@ def coverage(
     rows = descriptors.reshape(-1, size)
     within = jnp.all((rows >= low) & (rows <= high), axis=1) & mask.reshape(-1)
     share = jnp.where(within[:, None], (rows - low) / (high - low), 0.0)
-    # The upper end belongs to the last part.
+    # The upper bound belongs to the last cell.
     parts = jnp.minimum((share * num_bins).astype(jnp.int32), num_bins - 1)
     weights = np.array([[num_bins**power for power in range(size)]], dtype=np.int32)
     cells = jnp.where(within, jnp.sum(parts * weights, axis=1), num_cells)
@@ -229,7 +229,7 @@ def _distances(
 def _nearest(
     points: Float[Array, "skills episodes descriptor"],
 ) -> Float[Array, "skills episodes skills"]:
-    """From each point to the nearest of each skill's."""
+    """Distance from each point to the nearest point of each skill."""
     num_skills, num_episodes, size = points.shape
     everything = points.reshape(-1, size)
 

@@ -3,7 +3,7 @@ from jaxtyping import Array, Bool, Float
 
 
 class SkillTrajectories(eqx.Module):
-    """Where episodes with each of a number of skills went, whatever a skill is."""
+    """Descriptors along episodes of several skills."""
 
     descriptors: Float[Array, "skills episodes time descriptor"]
     mask: Bool[Array, "skills episodes time"]
@@ -13,5 +13,5 @@ SkillTrajectories.__init__.__doc__ = """**Arguments:**
 
 - `descriptors`: of the state that each step reached, such as the transitions'
     `next_state_descriptor`.
-- `mask`: which steps are within the episode; elsewhere nothing means anything.
+- `mask`: which steps are within the episode; all other values are meaningless.
 """

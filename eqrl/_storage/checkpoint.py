@@ -17,13 +17,13 @@ Directory = str | os.PathLike[str]
 _Array = Array | np.ndarray
 _Path = tuple[str, ...]
 
-# More of them than this say no more.
+# An error message lists at most this many problems.
 _MAX_LISTED = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class _Kind:
-    """What an array is, besides its values."""
+    """Shape and type of an array."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -34,7 +34,7 @@ class _Kind:
 
 @dataclasses.dataclass(frozen=True)
 class _Saved:
-    """What is written down of a saved array beside its values."""
+    """The record of a saved array: everything but its values."""
 
     path: _Path
     kind: _Kind
@@ -42,13 +42,13 @@ class _Saved:
 
     @property
     def is_stored(self) -> bool:
-        # Orbax refuses arrays without elements; nothing of them is lost.
+        # Orbax cannot save arrays without elements; the record describes them fully.
         return 0 not in self.kind.shape
 
 
 @dataclasses.dataclass(frozen=True)
 class _Leaf:
-    """Stands for one leaf of `like` while `where` selects."""
+    """Placeholder for a leaf of `like`, to find the leaves that `where` selects."""
 
     path: tuple[Any, ...]
 
@@ -56,17 +56,17 @@ class _Leaf:
 def save(directory: Directory, step: int, tree: PyTree) -> None:
     """Saves the arrays of a tree, bit for bit.
 
-    The tree may hold anything: modules, states of optimizers, typed keys. Arrays are
-    stored by their path in the tree; what is not an array, such as a function, is not
-    stored. What was saved before stays whole if this is killed midway.
+    The tree may contain anything: modules, optimizer states, typed keys. Arrays are
+    stored by their path in the tree; other leaves, such as functions, are not stored.
+    Earlier steps stay intact if the process is killed while saving.
 
     **Arguments:**
 
-    - `directory`: made where it does not exist. Each step has a folder in it.
-    - `step`: at least 0, not yet in the directory; by it `restore` finds the tree.
-    - `tree`: what to save, with at least one array. Where its arrays are spread over
+    - `directory`: created if it does not exist. Each step has a folder in it.
+    - `step`: at least 0 and not yet in the directory; `restore` finds the tree by it.
+    - `tree`: the tree to save, with at least one array. If its arrays are spread over
         several processes, each of these must make this call, with a directory that all
-        can reach; any other tree is saved by process 0 alone.
+        of them can access; any other tree is saved by process 0 alone.
     """
     import orbax.checkpoint as ocp
 
@@ -126,19 +126,19 @@ def restore(
     **Arguments:**
 
     - `directory`: as given to `save`.
-    - `like`: a tree with the shapes and types that were saved, as arrays or as
-        `jax.ShapeDtypeStruct`s. What is not an array is taken from it, and so is the
-        sharding of arrays that were put onto devices.
-    - `step`: which step; `None` is the latest.
-    - `where`: from `like` to the part of it which is loaded, from the same place in
-        what was saved. The rest stays as it is in `like`, whatever was saved there.
+    - `like`: a tree with the saved shapes and types, as arrays or as
+        `jax.ShapeDtypeStruct`s. Other leaves are taken from it, and so is the sharding
+        of arrays that were put on devices.
+    - `step`: the step to load; `None` is the latest.
+    - `where`: a function from `like` to the part of it to load, from the same place in
+        the saved tree. The rest of `like` is unchanged, whatever was saved there.
 
     **Returns:**
 
     `like` with its arrays, or those of the part, replaced by the saved ones.
 
-    Raises a `ValueError` where there is no such step, and where paths, shapes or types
-    differ, saying which.
+    Raises a `ValueError` if there is no such step, and if paths, shapes or types
+    differ, naming each.
     """
     folder = Path(directory).absolute() / str(_find_step(directory, step))
     leaves, structure = jax.tree_util.tree_flatten_with_path(like)
@@ -170,7 +170,7 @@ def _is_spread(leaf: Any) -> bool:
 
 
 def _checkpointer(tree: PyTree) -> Any:
-    """Waits for other processes only if arrays of the tree are spread over them."""
+    """A checkpointer that waits for other processes only if the tree spans several."""
     import orbax.checkpoint as ocp
 
     options = ocp.options.MultiprocessingOptions()
@@ -202,7 +202,7 @@ def _describe(path: tuple[Any, ...], leaf: _Array) -> _Saved:
 
 
 def _steps(directory: Directory) -> list[int]:
-    """The steps whose saving was finished, in order."""
+    """The steps that were saved completely, in order."""
     import orbax.checkpoint as ocp
 
     path = Path(directory).absolute()
@@ -222,7 +222,7 @@ def _find_step(directory: Directory, step: int | None) -> int:
 
 
 def _select(markers: PyTree, where: Callable[[Any], PyTree] | None) -> PyTree:
-    """The part of `like` to load, with markers for leaves."""
+    """The part of `like` to load, with a marker for each leaf."""
     if where is None:
         return markers
     part = where(markers)
@@ -236,7 +236,7 @@ def _select(markers: PyTree, where: Callable[[Any], PyTree] | None) -> PyTree:
 
 
 def _roots(part: PyTree) -> set[_Path]:
-    """Where in `like` the subtrees of which `part` consists have their roots."""
+    """Paths in `like` of the subtrees that make up `part`."""
     roots = set()
     for path, leaf in jax.tree_util.tree_flatten_with_path(part)[0]:
         above = _strings(leaf.path)
@@ -322,7 +322,7 @@ def _read_arrays(
 
 
 def _sharding(leaf: Any) -> jax.sharding.Sharding | None:
-    """Where an array must be put; `None` where that is left to JAX."""
+    """Where an array must be put; `None` if JAX may decide."""
     if isinstance(leaf, jax.Array):
         return leaf.sharding if leaf.committed else None
     return getattr(leaf, "sharding", None)
@@ -338,14 +338,14 @@ def _restore_args(leaf: Any) -> Any:
 
 
 def _like(leaf: Any, value: Any, key_impl: str | None) -> _Array:
-    """`value` as the kind of array that `leaf` is; `None` has no elements."""
+    """`value` as the same kind of array as `leaf`; `None` stands for no elements."""
     if value is None:
         data = jax.eval_shape(jr.key_data, leaf) if _is_key(leaf) else leaf
         value = np.zeros(data.shape, data.dtype)
     if isinstance(leaf, np.ndarray):
         return np.asarray(value)
     if not isinstance(value, jax.Array):
-        # A copy: on a CPU JAX would go on using the memory of the NumPy array, which
-        # must not be donated.
+        # A copy: on a CPU JAX would share the memory of the NumPy array, which must not
+        # be donated.
         value = jnp.array(value)
     return value if key_impl is None else jr.wrap_key_data(value, impl=key_impl)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Where to write what takes the place of `path` once it is complete."""
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Yields a temporary path, whose file replaces `path` if the block succeeds."""
     partial = path.with_name(f"{path.name}.partial")
     try:
         yield partial

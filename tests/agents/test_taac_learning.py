@@ -1,4 +1,4 @@
-"""TAAC learns what is known: values that were worked out by hand."""
+"""TAAC learns values that were worked out by hand."""
 
 from typing import Any
 
@@ -61,6 +61,7 @@ def test_a_later_reward_is_discounted_and_the_best_action_found(getkey: GetKey) 
         assert values == pytest.approx([DISCOUNT**2, DISCOUNT, 1.0], abs=0.1)
 
 
+@pytest.mark.long
 def test_truncation_does_not_end_the_value(getkey: GetKey) -> None:
     # All states look alike, so all are worth the same: constant / (1 - discount).
     probe = Probe(length=3.0, terminates=0.0, constant=1.0, time_weight=0.0)

