@@ -2,11 +2,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eqrl._training.averages import no_averages
+from eqrl._training.metrics import empty_averages
 
 
 def test_result_is_the_mean_of_each_metric() -> None:
-    averages = no_averages(["loss", "length"])
+    averages = empty_averages(["loss", "length"])
     for loss, length in ((1.0, 10.0), (2.0, 20.0), (6.0, 60.0)):
         averages = averages.add({"loss": jnp.array(loss), "length": jnp.array(length)})
     result = averages.result()
@@ -15,7 +15,7 @@ def test_result_is_the_mean_of_each_metric() -> None:
 
 
 def test_nan_is_skipped_and_not_counted() -> None:
-    averages = no_averages(["loss"])
+    averages = empty_averages(["loss"])
     for loss in (1.0, jnp.nan, 3.0, jnp.nan):
         averages = averages.add({"loss": jnp.asarray(loss)})
     np.testing.assert_allclose(averages.result()["loss"], 2.0)
@@ -25,21 +25,21 @@ def test_nan_is_skipped_and_not_counted() -> None:
 def test_result_is_nan_where_there_was_nothing_to_average(
     values: tuple[float, ...],
 ) -> None:
-    averages = no_averages(["loss"])
+    averages = empty_averages(["loss"])
     for loss in values:
         averages = averages.add({"loss": jnp.asarray(loss)})
     assert np.isnan(averages.result()["loss"])
 
 
 def test_infinity_is_not_skipped() -> None:
-    averages = no_averages(["loss"])
+    averages = empty_averages(["loss"])
     for loss in (1.0, jnp.inf):
         averages = averages.add({"loss": jnp.asarray(loss)})
     assert np.isinf(averages.result()["loss"])
 
 
 def test_metrics_which_are_not_given_are_left_as_they_are() -> None:
-    averages = no_averages(["loss", "length"])
+    averages = empty_averages(["loss", "length"])
     averages = averages.add({"loss": jnp.array(1.0), "length": jnp.array(10.0)})
     averages = averages.add({"loss": jnp.array(3.0)})
     result = averages.result()
@@ -48,6 +48,6 @@ def test_metrics_which_are_not_given_are_left_as_they_are() -> None:
 
 
 def test_adding_leaves_the_averages_added_to_unchanged() -> None:
-    before = no_averages(["loss"]).add({"loss": jnp.array(1.0)})
+    before = empty_averages(["loss"]).add({"loss": jnp.array(1.0)})
     before.add({"loss": jnp.array(5.0)})
     np.testing.assert_allclose(before.result()["loss"], 1.0)

@@ -51,7 +51,23 @@ def _train(
     chunks: list[int],
     getkey: GetKey,
 ) -> _Trained:
-    """`chunks`: the `num_steps` of each call."""
+    """`chunks`: the `num_steps` of each call.
+
+    `Scribe` learns nothing, so that compiling would take longer than running.
+    """
+    if isinstance(agent, Scribe) and sum(chunks) < 100:
+        with jax.disable_jit():
+            return _train_chunks(trainer, agent, env, chunks, getkey)
+    return _train_chunks(trainer, agent, env, chunks, getkey)
+
+
+def _train_chunks(
+    trainer: Trainer,
+    agent: Any,
+    env: AbstractEnv[Any],
+    chunks: list[int],
+    getkey: GetKey,
+) -> _Trained:
     state, counts = jit_init(trainer, agent, env, key=getkey())
     metrics: dict[str, Array] = {}
     key = getkey()
@@ -82,50 +98,52 @@ def _assert_same_bits(first: Any, second: Any) -> None:
         np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.parametrize("as_array", [False, True])
+def test_the_schedule_is_arithmetic_of_integers(as_array: bool) -> None:
+    number = jnp.asarray if as_array else int
+    # Warm-up is rounded up to whole iterations of 2 environments.
+    for warmup_steps, left in ((4, 2), (5, 3), (6, 3)):
+        schedule = dataclasses.replace(_TRAINER, warmup_steps=warmup_steps).schedule
+        assert schedule.warmup_left(number(0)) == left
+        assert schedule.warmup_left(number(1)) == left - 1
+        assert schedule.warmup_left(number(9)) == 0
+        assert schedule.updates_in(number(10), rows_written=number(0)) == 10 - left
+    # Iterations of 3 rows, 6 environment steps: one of warm-up, then 5 updates in each.
+    trainer = dataclasses.replace(
+        _TRAINER, steps_per_iteration=3, updates_per_iteration=5
+    )
+    assert trainer.steps_of_iteration == trainer.schedule.steps_of_iteration == 6
+    for done, iterations, updates in ((0, 0, 0), (0, 1, 0), (0, 4, 15), (3, 4, 20)):
+        given = trainer.schedule.updates_in(number(iterations), rows_written=done)
+        assert given == updates
+    idle = dataclasses.replace(_TRAINER, updates_per_iteration=0)
+    assert idle.schedule.updates_in(number(12), rows_written=0) == 0
+
+
 class TestRun:
-    def test_counts_after_it_are_those_of_its_steps(self, getkey: GetKey) -> None:
-        _, counts, _ = _train(_TRAINER, Scribe(), Clock(), [_TEN_UPDATES], getkey)
+    def test_ten_updates_after_the_warm_up(self, getkey: GetKey) -> None:
+        state, counts, metrics = _train(
+            _TRAINER, Scribe(), Clock(), [_TEN_UPDATES], getkey
+        )
         assert (counts.updates, counts.rows_written, counts.rows_kept) == (10, 12, 0)
-
-    def test_agent_observes_every_transition_once(self, getkey: GetKey) -> None:
-        state, _, _ = _train(_TRAINER, Scribe(), Clock(), [_TEN_UPDATES], getkey)
         assert state.agent.num_observed == _TEN_UPDATES
+        # Updates are numbered from zero; the metric is the mean of 0, ..., 9.
+        assert (state.agent.num_updates, state.agent.last_step) == (10, 9)
+        np.testing.assert_allclose(metrics["update"], 4.5)
 
-    def test_warm_up_makes_no_update(self, getkey: GetKey) -> None:
-        state, counts, _ = _train(_TRAINER, Scribe(), Clock(), [4], getkey)
-        assert state.agent.num_updates == 0
-        assert counts.updates == 0
-
-    def test_each_iteration_after_warm_up_makes_an_update(self, getkey: GetKey) -> None:
-        state, _, _ = _train(_TRAINER, Scribe(), Clock(), [_TEN_UPDATES], getkey)
-        assert state.agent.num_updates == 10
-
-    def test_updates_are_numbered_from_zero(self, getkey: GetKey) -> None:
-        state, _, metrics = _train(_TRAINER, Scribe(), Clock(), [_TEN_UPDATES], getkey)
-        assert state.agent.last_step == 9
-        np.testing.assert_allclose(metrics["update"], 4.5)  # The mean of 0, ..., 9.
-
-    def test_updates_go_on_being_numbered_in_the_next_call(
+    def test_warm_up_makes_no_update_and_updates_go_on_being_numbered(
         self, getkey: GetKey
     ) -> None:
-        chunks = [_TEN_UPDATES, 4]
+        state, counts, metrics = _train(_TRAINER, Scribe(), Clock(), [4], getkey)
+        assert (state.agent.num_updates, counts.updates) == (0, 0)
+        assert np.isnan(metrics["update"])
+        chunks = [4, 4, 2]
         state, _, metrics = _train(_TRAINER, Scribe(), Clock(), chunks, getkey)
-        assert state.agent.last_step == 11
-        np.testing.assert_allclose(metrics["update"], 10.5)
-
-    def test_warm_up_acts_at_random_and_learning_samples(self, getkey: GetKey) -> None:
+        assert state.agent.last_step == 2
+        np.testing.assert_allclose(metrics["update"], 2)
         # `Scribe` acts with 0.25 at random and with 0.5 when it samples.
-        state, _, _ = _train(_TRAINER, Scribe(), Clock(), [10], getkey)
         actions = np.asarray(state.replay.data.action)[:, :5, 0]
         np.testing.assert_array_equal(actions, [[0.25, 0.25, 0.5, 0.5, 0.5]] * 2)
-
-    @pytest.mark.parametrize(("warmup_steps", "rows"), [(4, 2), (5, 3), (6, 3)])
-    def test_warm_up_is_rounded_up_to_whole_iterations(
-        self, warmup_steps: int, rows: int, getkey: GetKey
-    ) -> None:
-        trainer = dataclasses.replace(_TRAINER, warmup_steps=warmup_steps)
-        _, counts, _ = _train(trainer, Scribe(), Clock(), [20], getkey)
-        assert counts.updates == 10 - rows
 
     @pytest.mark.parametrize("updates_per_iteration", [0, 3])
     def test_an_iteration_has_the_updates_asked_for(
@@ -134,24 +152,20 @@ class TestRun:
         trainer = dataclasses.replace(
             _TRAINER, updates_per_iteration=updates_per_iteration
         )
-        state, counts, _ = _train(trainer, Scribe(), Clock(), [_TEN_UPDATES], getkey)
-        assert state.agent.num_updates == 10 * updates_per_iteration
-        assert counts.updates == 10 * updates_per_iteration
+        state, counts, _ = _train(trainer, Scribe(), Clock(), [8], getkey)
+        assert state.agent.num_updates == 2 * updates_per_iteration
+        assert counts.updates == 2 * updates_per_iteration
 
     def test_an_iteration_has_the_steps_asked_for(self, getkey: GetKey) -> None:
-        # 12 steps of each of 2 environments are 4 iterations of 3, one of them warm-up.
+        # 12 steps of each of 2 environments are 4 iterations of 3, one of them warm-up,
+        # all of which is at random.
         trainer = dataclasses.replace(_TRAINER, steps_per_iteration=3)
         state, counts, _ = _train(trainer, Scribe(), Clock(), [24], getkey)
         assert state.agent.num_observed == 24
         assert (counts.rows_written, counts.updates) == (12, 3)
-
-    def test_steps_before_the_first_update_are_all_at_random(
-        self, getkey: GetKey
-    ) -> None:
-        trainer = dataclasses.replace(_TRAINER, steps_per_iteration=3)
-        state, _, _ = _train(trainer, Scribe(), Clock(), [12], getkey)
-        actions = np.asarray(state.replay.data.action)[0, :6, 0]
-        np.testing.assert_array_equal(actions, [0.25] * 3 + [0.5] * 3)
+        actions = np.asarray(state.replay.data.action)[0, :, 0]
+        # Row 10 and row 11 are at places 0 and 1 of the ring.
+        np.testing.assert_array_equal(actions, [0.5] * 2 + [0.25] + [0.5] * 7)
 
     def test_an_update_samples_up_to_the_newest_transition(
         self, getkey: GetKey
@@ -278,10 +292,6 @@ class TestMetrics:
         assert np.isnan(metrics["episode_return"])
         assert np.isnan(metrics["episode_length"])
 
-    def test_those_of_updates_are_nan_in_warm_up(self, getkey: GetKey) -> None:
-        _, _, metrics = _train(_TRAINER, Scribe(), Clock(), [4], getkey)
-        assert np.isnan(metrics["update"])
-
     def test_names_are_those_of_the_agent_and_of_episodes(self, getkey: GetKey) -> None:
         _, _, metrics = _train(_TRAINER, _SAC, _DRIFT, [_TEN_UPDATES], getkey)
         assert set(metrics) == {
@@ -339,6 +349,7 @@ class TestPopulation:
         init_keys, _ = self._keys()
         return eqx.filter_jit(_init_all)(self._agents(), init_keys)
 
+    @pytest.mark.optimized
     def test_members_at_once_equal_each_alone(self) -> None:
         state, counts = self._init()
         state, counts, metrics = eqx.filter_jit(_run_all)(
@@ -355,6 +366,7 @@ class TestPopulation:
             for member, alone in pairs:
                 np.testing.assert_allclose(member, alone, rtol=1e-5, atol=1e-5)
 
+    @pytest.mark.optimized
     def test_members_one_after_another_equal_each_alone_bit_for_bit(self) -> None:
         state, counts = self._init()
         agents, agent_static = eqx.partition(self._agents(), eqx.is_array)
@@ -374,6 +386,7 @@ class TestPopulation:
             alone = run_alone((*_member(members[:2], index), keys[index]))
             _assert_same_bits(_member(state, index), alone)
 
+    @pytest.mark.optimized
     def test_step_holds_no_second_replay(self) -> None:
         # With a batched count, or a choice between replays, it would hold several.
         state, counts, trainer = self._large()
@@ -465,6 +478,7 @@ class TestJit:
         leaves = jax.tree.leaves(eqx.filter(before, eqx.is_array))
         assert all(leaf.is_deleted() for leaf in leaves)
 
+    @pytest.mark.optimized
     @pytest.mark.parametrize("updates_per_iteration", [1, 3])
     def test_run_holds_no_second_replay(
         self, updates_per_iteration: int, getkey: GetKey

@@ -9,6 +9,7 @@ from .._pytree.fields import check_choice, check_integer
 from .._pytree.stack import stack_size
 from .._rewards.incremental.mode import Replay
 from .._training.interrupt import deferred_interrupt
+from .._training.replay import ReplayBuffer
 from .._training.trainer import Trainer
 from .library import (
     Skills,
@@ -98,6 +99,11 @@ def learn_skills(
     steps = _steps_of_skills(num_steps, num_skills, trainer)
     replay = task.reward.preset.replay if replay is None else replay
     check_choice("replay", replay, get_args(Replay))
+    if trainer.make_replay is not ReplayBuffer:
+        raise ValueError(
+            "`learn_skills` hands a part of a replay on to the next skill; it needs "
+            "a trainer with the default `make_replay=eqrl.ReplayBuffer`."
+        )
     capacity = _check_max_skills(max_skills, num_skills)
     schedule = make_schedule(env, num_skills)
     first = schedule.envs[0]

@@ -15,7 +15,7 @@ from .._agents.base import AnyAgent
 from .._pytree.fields import check_choice
 from .._pytree.stack import stack_size
 from .._training.replay import Counts
-from .._training.trainer import AnyTrainerState, Trainer
+from .._training.trainer import AnyTrainerState, Trainer, run_trainer
 from .._types.custom_types import Metrics
 from ..envs._base import AnyEnv
 from .mesh import on_each_device
@@ -87,14 +87,15 @@ def run_members(
         def run(
             agent: AnyAgent, state: AnyTrainerState, key: PRNGKeyArray
         ) -> tuple[AnyTrainerState, Counts, Metrics]:
-            return trainer.run(
+            return run_trainer(
+                trainer,
                 agent,
                 env,
                 state,
                 counts,
                 num_steps=num_steps,
                 key=key,
-                alone=members == "in_turn",
+                mapped=members == "together",
             )
 
         run_all = _run_together if members == "together" else _run_in_turn

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import equinox as eqx
+import jax
 import jax.lax as lax
+import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool, Int, PyTree
 
@@ -44,7 +46,10 @@ def filter_fori_loop(
     """`jax.lax.fori_loop`; the carry may hold functions and other static leaves."""
     init_arrays, static = eqx.partition(init, eqx.is_array)
 
-    def array_body(index: Int[Array, ""], arrays: PyTree) -> PyTree:
+    def array_body(index: int | Int[Array, ""], arrays: PyTree) -> PyTree:
+        # Under `jax.disable_jit` it is a Python integer.
+        if not isinstance(index, jax.Array):
+            index = jnp.asarray(index, int)
         carry = body(index, eqx.combine(arrays, static))
         new_arrays, new_static = eqx.partition(carry, eqx.is_array)
         _check_static(static, new_static)

@@ -8,7 +8,7 @@ from .._agents import AbstractAgent
 from .._types.custom_types import EnvState, Extras, Memory, Metrics, State
 from ..envs import AbstractEnv
 from .replay import Counts
-from .trainer import Trainer, TrainerState
+from .trainer import AnyTrainerState, Trainer, TrainerState, run_trainer
 
 
 @eqx.filter_jit
@@ -27,12 +27,19 @@ def jit_init(
 @eqx.filter_jit(donate="all-except-first")
 def _donated_run(
     kept: tuple[Trainer, Any, Any, Int[Array, ""], PRNGKeyArray],
-    state: TrainerState[Any, Any, Any, Any],
+    state: AnyTrainerState,
     counts: Counts,
-) -> tuple[TrainerState[Any, Any, Any, Any], Counts, Metrics]:
+) -> tuple[AnyTrainerState, Counts, Metrics]:
     trainer, agent, env, num_steps, key = kept
-    return trainer.run(
-        agent, env, state, counts, num_steps=num_steps, key=key, alone=True
+    return run_trainer(
+        trainer,
+        agent,
+        env,
+        state,
+        counts,
+        num_steps=num_steps,
+        key=key,
+        mapped=False,
     )
 
 

@@ -1,16 +1,62 @@
-"""What a trainer reads off fresh transitions."""
+"""Metrics of training: their checks, those of new transitions, and their averages."""
 
-from typing import Any
+from collections.abc import Mapping
 
+import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Float, Int
 
-from .._interaction.actors import Actors
-from .._types.custom_types import Metrics
+from .._pytree.tree import described, is_float_shape
+from .._types.custom_types import Extras, Metrics
 from .._types.data import Transition
 
 
-def all_finite(transitions: Transition[Any]) -> Bool[Array, ""]:
+class Averages(eqx.Module):
+    """Running averages of metrics, which skip `nan`."""
+
+    sums: dict[str, Float[Array, ""]]
+    counts: dict[str, Float[Array, ""]]
+
+    def add(self, metrics: Metrics) -> "Averages":
+        """With one more value of some of the metrics."""
+        sums, counts = dict(self.sums), dict(self.counts)
+        for name, value in metrics.items():
+            known = ~jnp.isnan(value)
+            sums[name] = sums[name] + jnp.where(known, value, 0)
+            counts[name] = counts[name] + known.astype(counts[name].dtype)
+        return Averages(sums=sums, counts=counts)
+
+    def result(self) -> Metrics:
+        """The averages; `nan` where there was nothing to average."""
+        return {name: self.sums[name] / self.counts[name] for name in self.sums}
+
+
+def empty_averages(names: list[str]) -> Averages:
+    """A running average for each name, without values yet."""
+    return Averages(
+        sums={name: jnp.zeros(()) for name in names},
+        counts={name: jnp.zeros(()) for name in names},
+    )
+
+
+def check_metrics(metrics: Mapping[str, object]) -> None:
+    """Raises a `ValueError` unless each metric is a float scalar with a free name.
+
+    `metrics` is a result of `jax.eval_shape`.
+    """
+    for name, value in metrics.items():
+        if name in ("step", "nonfinite"):
+            raise ValueError(
+                f"The metric `{name}` is the trainer's; name it otherwise."
+            )
+        if not is_float_shape(value) or value.shape != ():
+            raise ValueError(
+                f"The metric `{name}` is of {described(value)}; it must be a scalar "
+                "array of floats."
+            )
+
+
+def all_finite(transitions: Transition[Extras]) -> Bool[Array, ""]:
     """Whether observations, actions and rewards are neither `nan` nor infinite."""
     arrays = (
         transitions.observation,
@@ -22,12 +68,12 @@ def all_finite(transitions: Transition[Any]) -> Bool[Array, ""]:
 
 
 def episode_metrics(
-    actors: Actors[Any, Any], transitions: Transition[Any], going_on: Bool[Array, ""]
+    over: Bool[Array, " envs"],
+    lengths: Int[Array, " envs"],
+    returns: Float[Array, " envs"] | Float[Array, "envs reward"],
 ) -> Metrics:
-    """Of the episodes which end at this step; `actors` are from before it."""
-    over = (transitions.terminated | transitions.truncated) & going_on
-    returns = actors.episode_return + transitions.reward
-    metrics = {"episode_length": _mean_where(over, transitions.timestep + 1)}
+    """Mean length and return of the episodes that are `over`; `nan` if none is."""
+    metrics = {"episode_length": _mean_where(over, lengths)}
     if returns.ndim == 1:
         return metrics | {"episode_return": _mean_where(over, returns)}
     return metrics | {

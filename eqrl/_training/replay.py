@@ -1,4 +1,6 @@
-from typing import Generic, TypeVar
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import equinox as eqx
 import jax
@@ -7,22 +9,32 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
-from .._pytree.fields import check_integer
+from .._pytree.fields import check_fields, static_integer
+from .._types.custom_types import State
+from .._types.data import Transition
 
 
 Item = TypeVar("Item")
 
 
 class Counts(eqx.Module):
-    """How far training is. Never batched, so it may decide branches and positions.
+    """Progress counters, shared by a population and so never batched.
 
-    It stands beside the state of a trainer rather than in it: under `vmap` a batched
+    They stand beside the state of a trainer rather than in it: under `vmap` a batched
     position would turn every write to the replay into a copy of the replay.
     """
 
     updates: Int[Array, ""]
     rows_written: Int[Array, ""]
     rows_kept: Int[Array, ""]
+
+    def after_rows(self, num_rows: int | Int[Array, ""]) -> "Counts":
+        """These counts after so many more rows, without an update."""
+        return Counts(
+            updates=self.updates,
+            rows_written=self.rows_written + num_rows,
+            rows_kept=self.rows_kept,
+        )
 
 
 Counts.__init__.__doc__ = """**Arguments:**
@@ -34,26 +46,108 @@ Counts.__init__.__doc__ = """**Arguments:**
 """
 
 
+class AbstractReplay(eqx.Module, Generic[State]):
+    """Storage for past transitions, and how batches are drawn from it.
+
+    The replay holds sizes only; its state holds the transitions. Methods are pure and
+    must work under `jax.vmap` with `counts` unbatched, from which positions should
+    follow.
+    """
+
+    @abstractmethod
+    def init(self, item: Transition[Any], num_envs: int) -> State:
+        """An empty replay.
+
+        **Arguments:**
+
+        - `item`: a transition of one environment, or its shapes and types.
+        - `num_envs`: the number of environments.
+        """
+
+    @abstractmethod
+    def add(
+        self,
+        state: State,
+        items: Transition[Any],
+        counts: Counts,
+        *,
+        keep: Bool[Array, ""] | None = None,
+    ) -> State:
+        """Writes one row: one transition of every environment.
+
+        **Arguments:**
+
+        - `state`: the replay.
+        - `items`: the row, with a leading axis `envs`.
+        - `counts`: from before this row; it is for the caller to count it.
+        - `keep`: if it is false, nothing may change. Choose between values of the row:
+            a choice between two states copies the replay.
+        """
+
+    @abstractmethod
+    def sample(self, state: State, counts: Counts, *, key: PRNGKeyArray) -> Any:
+        """Draws the batch that is given to the agent's `update`.
+
+        **Arguments:**
+
+        - `state`: the replay.
+        - `counts`: how much has been written.
+        - `key`: for the draw.
+        """
+
+
+class AbstractPrioritizedReplay(AbstractReplay[State]):
+    """A replay that learns from each update how to draw the next batches."""
+
+    @abstractmethod
+    def prioritize(
+        self,
+        state: State,
+        batch: Any,
+        agent_state: Any,
+        counts: Counts,
+        *,
+        keep: Bool[Array, ""] | None = None,
+    ) -> State:
+        """Called after each update, before the next batch is drawn.
+
+        **Arguments:**
+
+        - `state`: the replay.
+        - `batch`: from `sample`, the one of the update. It can say where it was drawn.
+        - `agent_state`: of the agent after the update, from which to compute priorities
+            such as errors of its critic, or in which the agent left them.
+        - `counts`: those that were given to `sample`.
+        - `keep`: as in `add`; `None` if the changes are to be kept.
+        """
+
+
+AnyReplay: TypeAlias = AbstractReplay[Any]
+"""Any replay; what its state holds is not known."""
+
+MakeReplay = Callable[..., AnyReplay]
+"""Called with the keywords `capacity`, `batch_size` and `sequence_length`."""
+
+
 class ReplayState(eqx.Module, Generic[Item]):
-    """What a `ReplayBuffer` holds: every array has leading axes `(envs, rows)`."""
+    """The data of a `ReplayBuffer`: every array has leading axes `(envs, rows)`."""
 
     data: Item
 
 
-class ReplayBuffer(eqx.Module):
-    """A ring over time with one row of storage an environment, sampled uniformly.
+class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
+    """A ring buffer over time for each environment, sampled uniformly.
 
-    Writing costs the same whatever the capacity. Where the ring stands and how much of
-    it is filled follows from `Counts`.
+    Writing costs the same for every capacity. The position and the fill level of the
+    ring follow from `Counts`.
     """
 
-    capacity: int = eqx.field(static=True)
-    batch_size: int = eqx.field(static=True)
-    sequence_length: int = eqx.field(default=1, static=True)
+    capacity: int = static_integer(least=1)
+    batch_size: int = static_integer(least=1)
+    sequence_length: int = static_integer(1, least=1)
 
     def __check_init__(self) -> None:
-        for name in ("capacity", "batch_size", "sequence_length"):
-            check_integer(name, getattr(self, name), least=1)
+        check_fields(self)
 
     def init(self, item: Item, num_envs: int) -> ReplayState[Item]:
         """An empty replay.
@@ -83,20 +177,24 @@ class ReplayBuffer(eqx.Module):
         *,
         keep: Bool[Array, ""] | None = None,
     ) -> ReplayState[Item]:
-        """Writes one row over the oldest one.
+        """Writes one row, over the oldest one if the ring is full.
 
         **Arguments:**
 
         - `state`: the replay.
         - `items`: one transition of every environment, with a leading axis `envs`.
         - `counts`: from before this row; it is for the caller to count it.
-        - `keep`: where it is false, nothing changes.
+        - `keep`: if it is false, nothing changes.
         """
 
+        # Rows are an axis of their own, behind the environments, so that one slice
+        # holds the row of all of them. XLA writes a slice in place, and `vmap` with an
+        # unbatched row keeps it so.
         def write(data: Array, item: Array) -> Array:
             rows = data.shape[1]
             row = (counts.rows_kept + counts.rows_written) % rows
             if keep is not None:
+                # Chosen within the row: between two replays it would cost a copy.
                 old = lax.dynamic_index_in_dim(data, row, axis=1, keepdims=False)
                 item = jnp.where(keep, item, old)
             return lax.dynamic_update_index_in_dim(data, item, row, axis=1)
@@ -148,6 +246,7 @@ class ReplayBuffer(eqx.Module):
         """
         num_envs, rows = jax.tree.leaves(state.data)[0].shape[:2]
         env_key, start_key = jr.split(key)
+        # Rows are numbered from the first ever written; row n is at place n % rows.
         written = counts.rows_kept + counts.rows_written
         filled = jnp.minimum(written, rows)
         oldest = written - filled

@@ -127,13 +127,15 @@ def _run_chunk(
 def _counts_before_failure(
     trainer: Trainer, before: Counts, after: Counts, lost_steps: int
 ) -> Counts:
-    rows_written = int(after.rows_written) - lost_steps // trainer.num_envs
-    rows = rows_written - int(before.rows_written)
-    counts = trainer.counts_after(
-        jax.tree.map(jnp.asarray, before), rows // trainer.steps_per_iteration
+    rows_before = int(before.rows_written)
+    rows = int(after.rows_written) - lost_steps // trainer.num_envs - rows_before
+    updates = trainer.schedule.updates_in(
+        rows // trainer.steps_per_iteration, rows_written=rows_before
     )
-    return eqx.tree_at(
-        lambda counts: counts.rows_written, counts, jnp.asarray(rows_written, int)
+    return Counts(
+        updates=jnp.asarray(int(before.updates) + updates, int),
+        rows_written=jnp.asarray(rows_before + rows, int),
+        rows_kept=after.rows_kept,
     )
 
 

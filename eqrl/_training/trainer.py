@@ -1,4 +1,3 @@
-import math
 from typing import Any, Generic
 
 import equinox as eqx
@@ -8,22 +7,26 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from .._agents import AbstractAgent
+from .._agents.base import AnyAgent
 from .._interaction.actors import Actors, interact, start
 from .._pytree.control_flow import filter_fori_loop
-from .._pytree.fields import check_integer, plain_integer
-from .._pytree.tree import check_same_shapes, tree_copy, tree_where
-from .._types.custom_types import EnvState, Extras, Memory, Metrics, Mode, State
-from .._types.data import Transition
+from .._pytree.fields import check_fields, static_integer
+from .._pytree.tree import check_same_shapes, tree_copy
+from .._types.custom_types import EnvState, Extras, Memory, Metrics, State
+from .._types.data import EnvSpec, Transition
 from ..envs import AbstractEnv
 from ..envs._check import check_env
-from .averages import Averages, no_averages
-from .checks import (
-    check_action,
-    check_metrics,
-    check_sizes,
+from .iteration import Progress, collect, update
+from .metrics import check_metrics, empty_averages, episode_metrics
+from .replay import (
+    AbstractReplay,
+    AnyReplay,
+    Counts,
+    MakeReplay,
+    ReplayBuffer,
+    ReplayState,
 )
-from .metrics import all_finite, episode_metrics
-from .replay import Counts, ReplayBuffer, ReplayState
+from .schedule import Schedule
 
 
 class TrainerState(eqx.Module, Generic[State, EnvState, Memory, Extras]):
@@ -31,34 +34,21 @@ class TrainerState(eqx.Module, Generic[State, EnvState, Memory, Extras]):
 
     agent: State
     actors: Actors[EnvState, Memory]
-    replay: ReplayState[Transition[Extras]]
+    # Of a replay of one's own it is whatever its `init` gives.
+    replay: ReplayState[Transition[Extras]] | Any
     failed: Bool[Array, ""]
 
 
 TrainerState.__init__.__doc__ = """**Arguments:**
 
-- `agent`: what the agent has learnt.
+- `agent`: the agent's state.
 - `actors`: the agent in its environments, in mid-episode; a stack of `num_envs`.
-- `replay`: past transitions.
-- `failed`: whether an observation, an action or a reward became `nan` or infinite,
-    since when nothing here has changed.
+- `replay`: past transitions, a `ReplayState` unless the trainer has another replay.
+- `failed`: whether an observation, an action or a reward became `nan` or infinite. If
+    so, nothing here has changed since.
 """
 
 AnyTrainerState = TrainerState[Any, Any, Any, Any]
-
-
-class _Progress(eqx.Module):
-    """The carry of the loop over iterations."""
-
-    state: TrainerState[Any, Any, Any, Any]
-    averages: Averages
-    # The number of rows that were written before an observation, action or reward was
-    # not finite, after which nothing changes any more; -1 while all are.
-    failed_row: Int[Array, ""]
-
-
-def _count(default: int) -> Any:
-    return eqx.field(default=default, static=True, converter=plain_integer)
 
 
 class Trainer(eqx.Module):
@@ -67,31 +57,24 @@ class Trainer(eqx.Module):
     An iteration is `steps_per_iteration` steps of every environment, then
     `updates_per_iteration` updates. The first iterations, until `warmup_steps`
     environment steps are taken, act at random and make no update. All methods are pure
-    and go under `equinox.filter_vmap` with `counts` unbatched; `eqrl.train` is the
-    entry point with progress and errors.
+    and may be mapped by `equinox.filter_vmap` with `counts` unbatched; `eqrl.train` is
+    the entry point with progress and errors.
 
-    Should an observation, an action or a reward become `nan` or infinite, nothing of
-    that step is kept, and nothing changes from then on. The metric `nonfinite` says how
-    many environment steps of a call were lost in this way.
+    If an observation, an action or a reward becomes `nan` or infinite, nothing of that
+    step is kept, and nothing changes from then on. The metric `nonfinite` is the number
+    of environment steps of a call that were lost in this way.
     """
 
-    num_envs: int = _count(1)
-    batch_size: int = _count(256)
-    capacity: int = _count(100_000)
-    warmup_steps: int = _count(1_000)
-    steps_per_iteration: int = _count(1)
-    updates_per_iteration: int = _count(1)
+    num_envs: int = static_integer(1, least=1)
+    batch_size: int = static_integer(256, least=1)
+    capacity: int = static_integer(100_000, least=1)
+    warmup_steps: int = static_integer(1_000, least=1)
+    steps_per_iteration: int = static_integer(1, least=1)
+    updates_per_iteration: int = static_integer(1, least=0)
+    make_replay: MakeReplay = eqx.field(default=ReplayBuffer, static=True)
 
     def __check_init__(self) -> None:
-        for name in (
-            "num_envs",
-            "batch_size",
-            "capacity",
-            "warmup_steps",
-            "steps_per_iteration",
-        ):
-            check_integer(name, getattr(self, name), least=1)
-        check_integer("updates_per_iteration", self.updates_per_iteration, least=0)
+        check_fields(self)
         if self.capacity < self.num_envs:
             raise ValueError(
                 f"`capacity={self.capacity}` is shared by `num_envs={self.num_envs}` "
@@ -99,9 +82,33 @@ class Trainer(eqx.Module):
             )
 
     @property
+    def schedule(self) -> Schedule:
+        """When it steps and when it updates."""
+        return Schedule(
+            num_envs=self.num_envs,
+            warmup_steps=self.warmup_steps,
+            steps_per_iteration=self.steps_per_iteration,
+            updates_per_iteration=self.updates_per_iteration,
+        )
+
+    @property
     def steps_of_iteration(self) -> int:
         """Environment steps in an iteration, summed over the environments."""
-        return self.num_envs * self.steps_per_iteration
+        return self.schedule.steps_of_iteration
+
+    def replay(self, sequence_length: int) -> AnyReplay:
+        """The replay for an agent with this `sequence_length`."""
+        replay = self.make_replay(
+            capacity=self.capacity,
+            batch_size=self.batch_size,
+            sequence_length=sequence_length,
+        )
+        if not isinstance(replay, AbstractReplay):
+            raise ValueError(
+                f"`make_replay` gives a {type(replay).__name__}; it must give an "
+                "`eqrl.AbstractReplay`."
+            )
+        return replay
 
     def init(
         self,
@@ -113,31 +120,25 @@ class Trainer(eqx.Module):
     ) -> tuple[TrainerState[State, EnvState, Memory, Extras], Counts]:
         """An agent at the beginning of its first episodes.
 
-        It has learnt nothing, or what is in `agent_state`, which is copied. Raises a
-        `ValueError` where agent, environment and trainer do not fit.
+        Its state is the initial one, or a copy of `agent_state`. Raises a `ValueError`
+        unless agent, environment and trainer fit each other.
         """
         check_env(env)
-        check_sizes(
-            num_envs=self.num_envs,
-            batch_size=self.batch_size,
-            capacity=self.capacity,
-            warmup_steps=self.warmup_steps,
-            sequence_length=agent.sequence_length,
-        )
+        _check_sizes(self, sequence_length=agent.sequence_length)
         agent_key, start_key = jr.split(key)
         state = agent.init(env.spec, key=agent_key)
         if agent_state is not None:
             check_same_shapes("agent_state", state, agent_state)
             state = tree_copy(agent_state)
         actors = start(agent, state, env, num_envs=self.num_envs, key=start_key)
-        check_action(agent, state, actors, env.spec, key=start_key)
+        _check_action(agent, state, actors, env.spec, key=start_key)
         _, transitions = eqx.filter_eval_shape(
             interact, agent, state, env, actors, mode="sample", key=start_key
         )
         item = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), transitions
         )
-        replay = self._buffer(agent).init(item, self.num_envs)
+        replay = self.replay(agent.sequence_length).init(item, self.num_envs)
         zero = jnp.zeros((), int)
         counts = Counts(updates=zero, rows_written=zero + 0, rows_kept=zero + 0)
         trainer_state = TrainerState(
@@ -154,7 +155,7 @@ class Trainer(eqx.Module):
         *,
         key: PRNGKeyArray,
     ) -> tuple[TrainerState[State, EnvState, Memory, Extras], Counts, Metrics]:
-        """One iteration: `run` with the least `num_steps` there is."""
+        """One iteration: `run` with the smallest possible `num_steps`."""
         return self.run(
             agent, env, state, counts, num_steps=self.steps_of_iteration, key=key
         )
@@ -168,7 +169,6 @@ class Trainer(eqx.Module):
         *,
         num_steps: int | Int[Array, ""],
         key: PRNGKeyArray,
-        alone: bool = False,
     ) -> tuple[TrainerState[State, EnvState, Memory, Extras], Counts, Metrics]:
         """A number of iterations.
 
@@ -178,210 +178,41 @@ class Trainer(eqx.Module):
         - `state`, `counts`: from `init` or from an earlier call.
         - `num_steps`: environment steps summed over the environments, a whole number of
             iterations. As an array it may differ between calls of one compilation.
-        - `key`: the same at each call of one training. What is drawn at a step depends
-            on `key` and `counts` only, so how a training is cut into calls makes no
-            difference.
-        - `alone`: promises that this is not mapped over by `vmap`, which is faster and
-            makes no other difference.
+        - `key`: the same at each call of one training. Random draws depend on `key` and
+            `counts` only, so how a training is cut into calls makes no difference.
 
         **Returns:**
 
         The state and the counts after it, and the metrics averaged over it.
         """
-        if not isinstance(num_steps, jax.Array):
-            self.check_num_steps(num_steps)
-        num_iterations = jnp.asarray(num_steps // self.steps_of_iteration, int)
-        warmup_left = jnp.minimum(self._warmup_left(counts), num_iterations)
-        interact_key, update_key = jr.fold_in(key, 0), jr.fold_in(key, 1)
-
-        def warm_up(index: Int[Array, ""], progress: _Progress) -> _Progress:
-            return self._collect(
-                agent,
-                env,
-                progress,
-                self.counts_after(counts, index),
-                mode="random",
-                key=interact_key,
-            )
-
-        def learn(index: Int[Array, ""], progress: _Progress) -> _Progress:
-            before = self.counts_after(counts, index)
-            progress = self._collect(
-                agent, env, progress, before, mode="sample", key=interact_key
-            )
-            return self._learn(agent, progress, before, key=update_key, alone=alone)
-
-        names = self._metric_names(agent, state, counts, key=update_key)
-        progress = _Progress(
-            state=state,
-            averages=no_averages(names),
-            failed_row=jnp.where(state.failed, counts.rows_written, -1),
+        return run_trainer(
+            self,
+            agent,
+            env,
+            state,
+            counts,
+            num_steps=num_steps,
+            key=key,
+            mapped=True,
         )
-        progress = filter_fori_loop(0, warmup_left, warm_up, progress)
-        progress = filter_fori_loop(warmup_left, num_iterations, learn, progress)
-        counts = self.counts_after(counts, num_iterations)
-        lost = jnp.where(
-            progress.failed_row < 0, 0, counts.rows_written - progress.failed_row
-        )
-        state = eqx.tree_at(
-            lambda state: state.failed, progress.state, progress.failed_row >= 0
-        )
-        metrics = progress.averages.result()
-        metrics["nonfinite"] = (lost * self.num_envs).astype(float)
-        return state, counts, metrics
 
     def counts_after(
         self, counts: Counts, num_iterations: int | Int[Array, ""]
     ) -> Counts:
-        """What `counts` become in a number of iterations."""
-        updating = jnp.maximum(num_iterations - self._warmup_left(counts), 0)
+        """The counts after a number of iterations."""
+        rows = num_iterations * self.steps_per_iteration
         return Counts(
-            updates=counts.updates + updating * self.updates_per_iteration,
-            rows_written=counts.rows_written
-            + num_iterations * self.steps_per_iteration,
+            updates=counts.updates
+            + self.schedule.updates_in(
+                num_iterations, rows_written=counts.rows_written
+            ),
+            rows_written=counts.rows_written + rows,
             rows_kept=counts.rows_kept,
         )
 
-    def _warmup_left(self, counts: Counts) -> Int[Array, ""]:
-        warmup_iterations = math.ceil(self.warmup_steps / self.steps_of_iteration)
-        done = counts.rows_written // self.steps_per_iteration
-        return jnp.maximum(warmup_iterations - done, 0)
-
     def check_num_steps(self, num_steps: int) -> None:
         """Raises a `ValueError` unless this is a whole number of iterations."""
-        size = self.steps_of_iteration
-        check_integer("num_steps", num_steps, least=0)
-        if num_steps % size != 0:
-            raise ValueError(
-                f"`num_steps={num_steps}` must be a whole number of iterations, each "
-                f"of num_envs * steps_per_iteration = {self.num_envs} * "
-                f"{self.steps_per_iteration} = {size} environment steps; the nearest "
-                f"are {num_steps // size * size} and {(num_steps // size + 1) * size}."
-            )
-
-    def _collect(
-        self,
-        agent: AbstractAgent[Any, Any, Any],
-        env: AbstractEnv[Any],
-        progress: _Progress,
-        counts: Counts,
-        *,
-        mode: Mode,
-        key: PRNGKeyArray,
-    ) -> _Progress:
-        buffer = self._buffer(agent)
-
-        def step(index: Int[Array, ""], progress: _Progress) -> _Progress:
-            state = progress.state
-            now = eqx.tree_at(
-                lambda c: c.rows_written, counts, counts.rows_written + index
-            )
-            actors, transitions = interact(
-                agent,
-                state.agent,
-                env,
-                state.actors,
-                mode=mode,
-                key=jr.fold_in(key, now.rows_written),
-            )
-            going_on = (progress.failed_row < 0) & all_finite(transitions)
-            failed_row = jnp.where(
-                going_on | (progress.failed_row >= 0),
-                progress.failed_row,
-                now.rows_written,
-            )
-            metrics = episode_metrics(state.actors, transitions, going_on)
-            observed = agent.observe(state.agent, transitions)
-            state = TrainerState(
-                agent=tree_where(going_on, observed, state.agent),
-                actors=tree_where(going_on, actors, state.actors),
-                replay=buffer.add(state.replay, transitions, now, keep=going_on),
-                failed=state.failed,
-            )
-            return _Progress(
-                state=state,
-                averages=progress.averages.add(metrics),
-                failed_row=failed_row,
-            )
-
-        return filter_fori_loop(0, self.steps_per_iteration, step, progress)
-
-    def _learn(
-        self,
-        agent: AbstractAgent[Any, Any, Any],
-        progress: _Progress,
-        counts: Counts,
-        *,
-        key: PRNGKeyArray,
-        alone: bool,
-    ) -> _Progress:
-        # Nothing is learnt behind a failure. Alone, no update is made. Mapped over a
-        # population, a number of updates of each member's own would make the number of
-        # the update a member's own as well, so what is learnt is thrown away, which
-        # costs some percent.
-        buffer = self._buffer(agent)
-        filled = eqx.tree_at(
-            lambda c: c.rows_written,
-            counts,
-            counts.rows_written + self.steps_per_iteration,
-        )
-        replay = progress.state.replay
-
-        going_on = progress.failed_row < 0
-
-        def update(
-            index: Int[Array, ""], carry: tuple[Any, Averages]
-        ) -> tuple[Any, Averages]:
-            state, averages = carry
-            step = counts.updates + index
-            sample_key, update_key = jr.split(jr.fold_in(key, step))
-            batch = buffer.sample(replay, filled, key=sample_key)
-            new_state, metrics = agent.update(state, batch, step=step, key=update_key)
-            after = (new_state, averages.add(metrics))
-            return after if alone else tree_where(going_on, after, carry)
-
-        # XLA unrolls a loop that it knows to be short, and then fuses the write of a
-        # row into the reads of a batch, for which it keeps, so copies, the replay from
-        # before the write. It does not know that this condition always holds.
-        possible = going_on if alone else counts.updates >= 0
-        num_updates = jnp.where(possible, self.updates_per_iteration, 0)
-        agent_state, averages = filter_fori_loop(
-            0, num_updates, update, (progress.state.agent, progress.averages)
-        )
-        return _Progress(
-            state=eqx.tree_at(lambda s: s.agent, progress.state, agent_state),
-            averages=averages,
-            failed_row=progress.failed_row,
-        )
-
-    def _metric_names(
-        self,
-        agent: AbstractAgent[Any, Any, Any],
-        state: TrainerState[Any, Any, Any, Any],
-        counts: Counts,
-        *,
-        key: PRNGKeyArray,
-    ) -> list[str]:
-        def metrics(
-            state: TrainerState[Any, Any, Any, Any], counts: Counts, key: PRNGKeyArray
-        ) -> Metrics:
-            batch = self._buffer(agent).sample(state.replay, counts, key=key)
-            _, metrics = agent.update(
-                state.agent, batch, step=counts.updates, key=jr.fold_in(key, 0)
-            )
-            transitions = jax.tree.map(lambda x: x[:, 0], state.replay.data)
-            return metrics | episode_metrics(state.actors, transitions, jnp.array(True))
-
-        shapes = eqx.filter_eval_shape(metrics, state, counts, key)
-        check_metrics(shapes)
-        return list(shapes)
-
-    def _buffer(self, agent: AbstractAgent[Any, Any, Any]) -> ReplayBuffer:
-        return ReplayBuffer(
-            capacity=self.capacity,
-            batch_size=self.batch_size,
-            sequence_length=agent.sequence_length,
-        )
+        self.schedule.check_num_steps(num_steps)
 
 
 Trainer.__init__.__doc__ = """**Arguments:**
@@ -394,4 +225,167 @@ Trainer.__init__.__doc__ = """**Arguments:**
     random before the first update; rounded up to a whole number of iterations.
 - `steps_per_iteration`: steps of every environment in an iteration, at least 1.
 - `updates_per_iteration`: updates in an iteration; 0 only collects.
+- `make_replay`: makes the replay, an `eqrl.AbstractReplay`; called as
+    `make_replay(capacity=..., batch_size=..., sequence_length=...)`. It is static:
+    give a class, or a frozen dataclass, of which equal ones share a compilation.
 """
+
+
+def run_trainer(
+    trainer: Trainer,
+    agent: AbstractAgent[State, Memory, Extras],
+    env: AbstractEnv[EnvState],
+    state: TrainerState[State, EnvState, Memory, Extras],
+    counts: Counts,
+    *,
+    num_steps: int | Int[Array, ""],
+    key: PRNGKeyArray,
+    mapped: bool,
+) -> tuple[TrainerState[State, EnvState, Memory, Extras], Counts, Metrics]:
+    """`Trainer.run`; faster if not `mapped`, which promises that no `vmap` maps it."""
+    if not isinstance(num_steps, jax.Array):
+        trainer.check_num_steps(num_steps)
+    replay = trainer.replay(agent.sequence_length)
+    num_iterations = jnp.asarray(num_steps // trainer.steps_of_iteration, int)
+    warmup_left = jnp.minimum(
+        trainer.schedule.warmup_left(counts.rows_written), num_iterations
+    )
+    interact_key, update_key = jr.fold_in(key, 0), jr.fold_in(key, 1)
+
+    def warm_up(index: Int[Array, ""], progress: Progress) -> Progress:
+        return collect(
+            agent,
+            env,
+            replay,
+            progress,
+            trainer.counts_after(counts, index),
+            num_steps=trainer.steps_per_iteration,
+            mode="random",
+            key=interact_key,
+        )
+
+    def learn(index: Int[Array, ""], progress: Progress) -> Progress:
+        before = trainer.counts_after(counts, index)
+        progress = collect(
+            agent,
+            env,
+            replay,
+            progress,
+            before,
+            num_steps=trainer.steps_per_iteration,
+            mode="sample",
+            key=interact_key,
+        )
+        return update(
+            agent,
+            replay,
+            progress,
+            before.after_rows(trainer.steps_per_iteration),
+            num_updates=trainer.updates_per_iteration,
+            mapped=mapped,
+            key=update_key,
+        )
+
+    progress = Progress(
+        agent=state.agent,
+        actors=state.actors,
+        replay=state.replay,
+        averages=empty_averages(
+            _metric_names(agent, replay, state, counts, key=update_key)
+        ),
+        failed_row=jnp.where(state.failed, counts.rows_written, -1),
+    )
+    progress = filter_fori_loop(0, warmup_left, warm_up, progress)
+    progress = filter_fori_loop(warmup_left, num_iterations, learn, progress)
+    counts = trainer.counts_after(counts, num_iterations)
+    failed = progress.failed_row >= 0
+    lost_rows = jnp.where(failed, counts.rows_written - progress.failed_row, 0)
+    metrics = progress.averages.result()
+    metrics["nonfinite"] = (lost_rows * trainer.num_envs).astype(float)
+    state = TrainerState(
+        agent=progress.agent,
+        actors=progress.actors,
+        replay=progress.replay,
+        failed=failed,
+    )
+    return state, counts, metrics
+
+
+def _metric_names(
+    agent: AnyAgent,
+    replay: AnyReplay,
+    state: AnyTrainerState,
+    counts: Counts,
+    *,
+    key: PRNGKeyArray,
+) -> list[str]:
+    """The names of all metrics, without computing any."""
+
+    def metrics(state: AnyTrainerState, counts: Counts, key: PRNGKeyArray) -> Metrics:
+        batch = replay.sample(state.replay, counts, key=key)
+        _, metrics = agent.update(
+            state.agent, batch, step=counts.updates, key=jr.fold_in(key, 0)
+        )
+        timestep, episode_return = state.actors.timestep, state.actors.episode_return
+        return metrics | episode_metrics(timestep >= 0, timestep, episode_return)
+
+    shapes = eqx.filter_eval_shape(metrics, state, counts, key)
+    check_metrics(shapes)
+    return list(shapes)
+
+
+def _check_sizes(trainer: Trainer, *, sequence_length: int) -> None:
+    """Raises a `ValueError` unless the sizes can work together."""
+    num_envs, capacity = trainer.num_envs, trainer.capacity
+    batch_size, warmup_steps = trainer.batch_size, trainer.warmup_steps
+    rows = capacity // num_envs
+    held = rows * num_envs
+    if rows < sequence_length:
+        raise ValueError(
+            f"`capacity={capacity}` gives each of `num_envs={num_envs}` environments "
+            f"{rows} transitions, but the agent learns from `sequence_length="
+            f"{sequence_length}` in a row; make it at least "
+            f"{sequence_length * num_envs}."
+        )
+    if held < batch_size * sequence_length:
+        raise ValueError(
+            f"`capacity={capacity}` holds {held} transitions, less than one batch of "
+            f"batch_size * sequence_length = {batch_size} * {sequence_length}; raise "
+            "`capacity` or lower `batch_size`."
+        )
+    if warmup_steps < sequence_length * num_envs:
+        raise ValueError(
+            f"`warmup_steps={warmup_steps}` must be at least "
+            f"sequence_length * num_envs = {sequence_length} * {num_envs}, so that "
+            "there is something to sample at the first update."
+        )
+    if warmup_steps > held:
+        raise ValueError(
+            f"`warmup_steps={warmup_steps}` is more than the {held} transitions that "
+            f"`capacity={capacity}` holds: the first of them would be overwritten "
+            "before the first update. Raise `capacity` or lower `warmup_steps`."
+        )
+
+
+def _check_action(
+    agent: AbstractAgent[State, Memory, Extras],
+    state: State,
+    actors: Actors[EnvState, Memory],
+    spec: EnvSpec,
+    *,
+    key: PRNGKeyArray,
+) -> None:
+    """Raises a `ValueError` unless actions have the length that `spec` asks for."""
+
+    def act(actor: Actors[EnvState, Memory]) -> Array:
+        action, _, _ = agent.act(
+            state, actor.memory, actor.observation, mode="sample", key=key
+        )
+        return action
+
+    shape = eqx.filter_eval_shape(eqx.filter_vmap(act), actors).shape[1:]
+    if shape != (spec.action_size,):
+        raise ValueError(
+            f"`act` gives actions of shape {shape}, but `spec.action_size="
+            f"{spec.action_size}` asks for {(spec.action_size,)}."
+        )

@@ -1,0 +1,79 @@
+"""Prioritized experience replay (Schaul et al., arXiv 1511.05952)."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array
+
+import eqrl
+from eqrl import losses
+
+
+class Drawn(eqx.Module):
+    """Extras of a batch: those stored, where it was drawn, importance weights."""
+
+    extras: Any
+    place: tuple[Array, ...]
+    weight: Array
+
+
+class PrioritizedState(eqx.Module):
+    ring: eqrl.ReplayState[Any]
+    priority: Array  # (envs, rows); 0 where nothing is written yet
+
+
+class PrioritizedReplay(eqrl.AbstractPrioritizedReplay[PrioritizedState]):
+    priority_of: Callable[[Any, eqrl.Transition[Any]], Array] = eqx.field(static=True)
+    capacity: int = eqx.field(static=True)
+    batch_size: int = eqx.field(static=True)
+    sequence_length: int = eqx.field(default=1, static=True)
+    exponent: float = eqx.field(default=0.6, static=True)
+    correction: float = eqx.field(default=0.4, static=True)
+
+    @property
+    def ring(self) -> eqrl.ReplayBuffer:
+        return eqrl.ReplayBuffer(self.capacity, self.batch_size)
+
+    def init(self, item, num_envs):
+        ring = self.ring.init(item, num_envs)
+        return PrioritizedState(ring, jnp.zeros(ring.data.reward.shape[:2]))
+
+    def add(self, state, items, counts, *, keep=None):
+        row = (counts.rows_kept + counts.rows_written) % state.priority.shape[1]
+        highest = jnp.max(state.priority)
+        new = jnp.where(highest > 0, highest, 1.0)
+        kept = new if keep is None else jnp.where(keep, new, state.priority[:, row])
+        ring = self.ring.add(state.ring, items, counts, keep=keep)
+        return PrioritizedState(ring, state.priority.at[:, row].set(kept))
+
+    def sample(self, state, counts, *, key):
+        scaled = state.priority.ravel() ** self.exponent
+        cumulative = jnp.cumsum(scaled)
+        sums = jr.uniform(key, (self.batch_size,)) * cumulative[-1]
+        index = jnp.searchsorted(cumulative, sums, side="right")
+        place = jnp.unravel_index(index, state.priority.shape)
+        weight = (scaled[index] / cumulative[-1]) ** -self.correction
+        batch = jax.tree.map(lambda x: x[place], state.ring.data)
+        drawn = Drawn(batch.extras, place, weight / jnp.max(weight))
+        return dataclasses.replace(batch, extras=drawn)
+
+    def prioritize(self, state, batch, agent_state, counts, *, keep=None):
+        place = batch.extras.place
+        fresh = self.priority_of(agent_state, batch) + 1e-6
+        kept = fresh if keep is None else jnp.where(keep, fresh, state.priority[place])
+        return PrioritizedState(state.ring, state.priority.at[place].set(kept))
+
+
+# Of SAC's critics, with the most likely next action.
+def td_error(state: eqrl.SACState, batch: eqrl.Transition[Any]) -> Array:
+    action = jax.vmap(lambda x: state.actor(x).mode())(batch.next_observation)
+    values = losses.critic_values(state.target_critics, batch.next_observation, action)
+    lowest = jnp.min(values, axis=0)
+    target = losses.bootstrapped_target(batch.reward, batch.terminated, lowest, 0.99)
+    values = losses.critic_values(state.critics, batch.observation, batch.action)
+    return jnp.mean(jnp.abs(target[None] - values), axis=0)

@@ -1,0 +1,153 @@
+"""The two halves of an iteration: steps in the environments, then updates.
+
+Both are functions of one carry. After an observation, an action or a reward was not
+finite they change nothing any more.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Int, PRNGKeyArray
+
+from .._agents.base import AnyAgent
+from .._interaction.actors import Actors, interact
+from .._pytree.control_flow import filter_fori_loop
+from .._pytree.tree import tree_where
+from .._types.custom_types import Mode
+from ..envs._base import AnyEnv
+from .metrics import Averages, all_finite, episode_metrics
+from .replay import AbstractPrioritizedReplay, AnyReplay, Counts
+
+
+class Progress(eqx.Module):
+    """The carry of the loop over iterations."""
+
+    agent: Any
+    actors: Actors[Any, Any]
+    replay: Any
+    averages: Averages
+    # Rows written before the row in which something was not finite; -1 while all is.
+    failed_row: Int[Array, ""]
+
+
+def collect(
+    agent: AnyAgent,
+    env: AnyEnv,
+    replay: AnyReplay,
+    progress: Progress,
+    counts: Counts,
+    *,
+    num_steps: int,
+    mode: Mode,
+    key: PRNGKeyArray,
+) -> Progress:
+    """Takes `num_steps` steps in every environment and stores them.
+
+    `counts` are those from before.
+    """
+
+    def step(index: Int[Array, ""], progress: Progress) -> Progress:
+        now = counts.after_rows(index)
+        actors, transitions = interact(
+            agent,
+            progress.agent,
+            env,
+            progress.actors,
+            mode=mode,
+            key=jr.fold_in(key, now.rows_written),
+        )
+        alive = progress.failed_row < 0
+        going_on = alive & all_finite(transitions)
+        metrics = episode_metrics(
+            transitions.terminated | transitions.truncated,
+            transitions.timestep + 1,
+            progress.actors.episode_return + transitions.reward,
+        )
+        agent_state, actors, averages = tree_where(
+            going_on,
+            (
+                agent.observe(progress.agent, transitions),
+                actors,
+                progress.averages.add(metrics),
+            ),
+            (progress.agent, progress.actors, progress.averages),
+        )
+        return Progress(
+            agent=agent_state,
+            actors=actors,
+            # A choice between two replays would copy both: the row is chosen instead.
+            replay=replay.add(progress.replay, transitions, now, keep=going_on),
+            averages=averages,
+            failed_row=jnp.where(
+                alive & ~going_on, now.rows_written, progress.failed_row
+            ),
+        )
+
+    return filter_fori_loop(0, num_steps, step, progress)
+
+
+def update(
+    agent: AnyAgent,
+    replay: AnyReplay,
+    progress: Progress,
+    counts: Counts,
+    *,
+    num_updates: int,
+    mapped: bool,
+    key: PRNGKeyArray,
+) -> Progress:
+    """Makes `num_updates` updates, each on a batch of its own.
+
+    `counts` are those after the steps. `mapped` says whether `vmap` may map over this.
+    """
+    going_on = progress.failed_row < 0
+    prioritized = replay if isinstance(replay, AbstractPrioritizedReplay) else None
+
+    def step(
+        index: Int[Array, ""], carry: tuple[Any, Averages, Any]
+    ) -> tuple[Any, Averages, Any]:
+        state, averages, stored = carry
+        number = counts.updates + index
+        sample_key, update_key = jr.split(jr.fold_in(key, number))
+        batch = replay.sample(
+            progress.replay if prioritized is None else stored, counts, key=sample_key
+        )
+        new_state, metrics = agent.update(state, batch, step=number, key=update_key)
+        after = (new_state, averages.add(metrics))
+        if mapped:
+            after = tree_where(going_on, after, (state, averages))
+        if prioritized is not None:
+            keep = going_on if mapped else None
+            stored = prioritized.prioritize(stored, batch, new_state, counts, keep=keep)
+        return (*after, stored)
+
+    # Without `vmap` the updates after a failure are skipped. Under `vmap` a number of
+    # updates for each member would batch `step`, and so turn an agent's branches into
+    # selects: they are made and discarded, which costs some percent of a population
+    # with a failed member.
+    #
+    # Either way the number depends on a traced value, although under `vmap` the
+    # condition always holds. XLA unrolls a loop that it knows to be short, fuses the
+    # write of a row into the reads of a batch, and then keeps a copy of the replay from
+    # before the write.
+    possible = counts.updates >= 0 if mapped else going_on
+    agent_state, averages, stored = filter_fori_loop(
+        0,
+        jnp.where(possible, num_updates, 0),
+        step,
+        # A replay that no update changes stays out of the carry.
+        (
+            progress.agent,
+            progress.averages,
+            None if prioritized is None else progress.replay,
+        ),
+    )
+    return Progress(
+        agent=agent_state,
+        actors=progress.actors,
+        replay=progress.replay if prioritized is None else stored,
+        averages=averages,
+        failed_row=progress.failed_row,
+    )
