@@ -1,15 +1,41 @@
-"""Transitions with skills."""
+"""Transitions with skills, and with descriptors."""
 
 import dataclasses
 from typing import Any
 
+import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 import pytest
 from jaxtyping import Array, Float, PRNGKeyArray
 
 import eqrl
 
 from ..toy import Compass, random_transitions
+
+
+MAX_STEPS = 3
+
+
+def described_transitions(
+    random: np.random.Generator, *shape: int
+) -> eqrl.Transition[None]:
+    """With leading axes of these sizes, the last of them time, up to `MAX_STEPS`."""
+    # In NumPy, which compiles nothing.
+    normal = lambda size: jnp.asarray(random.normal(size=(*shape, size)), float)
+    timestep = np.arange(np.prod(shape)).reshape(shape) % MAX_STEPS
+    return eqrl.Transition(
+        observation=normal(4),
+        action=normal(2),
+        reward=normal(1)[..., 0],
+        next_observation=normal(4),
+        terminated=jnp.asarray(timestep == 2),
+        truncated=jnp.asarray(timestep == -1),
+        timestep=jnp.asarray(timestep, int),
+        state_descriptor=normal(2),
+        next_state_descriptor=normal(2),
+        extras=None,
+    )
 
 
 def skill_transitions(

@@ -12,36 +12,18 @@ import pytest
 from jaxtyping import Array, PRNGKeyArray
 
 import eqrl
+from eqrl._rewards.incremental.feature_set import FeatureSet
 from eqrl._rewards.incremental.scale import RunningMean
 
 from .incremental_restated import Restated
+from .skilled import MAX_STEPS, described_transitions
 
 
 GetKey = Callable[[], PRNGKeyArray]
-MAX_STEPS = 3
 SPEC = eqrl.EnvSpec(
     observation_size=4, action_size=2, state_descriptor_size=2, max_steps=MAX_STEPS
 )
 ZERO = jnp.zeros((), int)
-
-
-def transitions(random: np.random.Generator, *shape: int) -> eqrl.Transition[None]:
-    """With leading axes of these sizes, the last of them time."""
-    # In NumPy, which compiles nothing.
-    normal = lambda size: jnp.asarray(random.normal(size=(*shape, size)), float)
-    timestep = np.arange(np.prod(shape)).reshape(shape) % MAX_STEPS
-    return eqrl.Transition(
-        observation=normal(4),
-        action=normal(2),
-        reward=normal(1)[..., 0],
-        next_observation=normal(4),
-        terminated=jnp.asarray(timestep == 2),
-        truncated=jnp.asarray(timestep == -1),
-        timestep=jnp.asarray(timestep, int),
-        state_descriptor=normal(2),
-        next_state_descriptor=normal(2),
-        extras=None,
-    )
 
 
 def features_of(batch: eqrl.Transition[Any], feature: str) -> np.ndarray:
@@ -107,7 +89,7 @@ def check_course(
     for skill in range(3):
         if skill > 0:
             for length in (MAX_STEPS, 2):
-                episodes = transitions(random, 3, MAX_STEPS)
+                episodes = described_transitions(random, 3, MAX_STEPS)
                 # Some episodes end early.
                 mask = np.arange(MAX_STEPS)[None] < np.array([[length], [3], [1]])
                 state = with_past(reward, state, episodes, mask)
@@ -115,12 +97,12 @@ def check_course(
             state = reward.begin_skill(state, num_updates=4)
             restated.begin_skill(4, clear_recent=reward.preset.clear_recent)
         for calls in range(3):
-            fresh = transitions(random, 5)
+            fresh = described_transitions(random, 5)
             state = observed(reward, state, fresh)
             restated.observe(
                 features_of(fresh, reward.feature), np.asarray(fresh.timestep)
             )
-            batch = transitions(random, *shape)
+            batch = described_transitions(random, *shape)
             features = features_of(batch, reward.feature).reshape(-1, 2)
             timesteps = np.asarray(batch.timestep).reshape(-1)
             found = score(reward, state, batch, key=getkey())
@@ -146,9 +128,14 @@ def check_course(
 
 
 @pytest.mark.parametrize(
-    "normalization", ["previous_skill_mean", "batch_mean", "none", "released"]
+    ("normalization", "per_timestep"),
+    [
+        ("previous_skill_mean", False),
+        ("previous_skill_mean", True),
+        ("batch_mean", False),
+        ("none", False),
+    ],
 )
-@pytest.mark.parametrize("per_timestep", [False, True])
 def test_the_reward_is_what_it_is_said_to_be(
     normalization: Any, per_timestep: bool, getkey: GetKey
 ) -> None:
@@ -170,7 +157,7 @@ def test_the_reward_is_what_it_is_said_to_be(
     )
 
 
-@pytest.mark.parametrize("first_logged", [1, 3])
+@pytest.mark.parametrize("first_logged", [0, 1, 3])
 def test_the_released_normalization_begins_with_a_1_where_nothing_was_logged(
     first_logged: int, getkey: GetKey
 ) -> None:
@@ -183,7 +170,7 @@ def test_the_released_normalization_begins_with_a_1_where_nothing_was_logged(
 def on_a_line(*places: float) -> eqrl.Transition[None]:
     """Transitions from 0 to these places, at timestep 0."""
     there = np.stack([places, np.zeros(len(places))], axis=1)
-    batch = transitions(np.random.default_rng(0), len(places))
+    batch = described_transitions(np.random.default_rng(0), len(places))
     return dataclasses.replace(
         batch,
         timestep=jnp.asarray(np.zeros(len(places)), int),
@@ -197,10 +184,18 @@ def state_of(
 ) -> eqrl.IncrementalState:
     """Past and recent features at these places on a line."""
     state = reward.init(SPEC, key=jr.key(0))
-    if past:
-        batch = jax.tree.map(lambda x: x.reshape(-1, 1, *x.shape[1:]), on_a_line(*past))
-        state = with_past(reward, state, batch, np.ones((len(past), 1), bool))
-    return observed(reward, state, on_a_line(*recent)) if recent else state
+
+    def put(points: FeatureSet, places: tuple[float, ...]) -> FeatureSet:
+        features = np.zeros(points.features.shape)
+        features[0, : len(places), 0] = places
+        counts = np.full(points.counts.shape, len(places))
+        return FeatureSet(
+            features=jnp.asarray(features, float), counts=jnp.asarray(counts, int)
+        )
+
+    return eqrl.IncrementalState(
+        past=put(state.past, past), recent=put(state.recent, recent), scale=state.scale
+    )
 
 
 def plain(**options: Any) -> eqrl.Incremental:
@@ -236,7 +231,7 @@ def test_nothing_was_logged_in_the_released_normalization(getkey: GetKey) -> Non
     rewards = []
     for calls in (0, 50, 100):
         at = eqx.tree_at(lambda s: s.scale.calls, state, jnp.asarray(calls))
-        rewards.append(score(reward, at, on_a_line(2), key=getkey())[0])
+        rewards.append(score(reward, at, on_a_line(2, 2), key=getkey())[0])
     tanh_4 = 0.9993293
     np.testing.assert_allclose(rewards, [2 + 8 * tanh_4, 2, 2 - 8 * tanh_4], rtol=1e-5)
 
@@ -247,7 +242,7 @@ def test_a_logged_penalty_turns_consistency_round_in_the_released_normalization(
     reward = plain(mode="released", k=2, alpha=60.0)
     state = as_after_calls(state_of(reward, past=(), recent=(9, 10, 20)), 9_999)
     # The penalty of a first skill is -60 * 4.
-    state, _ = updated(reward, state, on_a_line(5), key=getkey())
+    state, _ = updated(reward, state, on_a_line(5, 5), key=getkey())
     state = reward.begin_skill(state, num_updates=100)
     np.testing.assert_allclose(state.scale.consistency_factor, 1 / (60 * -60 * 5))
     end = eqx.tree_at(lambda s: s.scale.calls, state, jnp.asarray(100))
@@ -261,10 +256,10 @@ def test_an_empty_pasts_1_is_divided_too_in_the_released_normalization(
     reward = plain(mode="released", k=2, alpha=0.0, beta=10.0)
     state = as_after_calls(state_of(reward, past=(), recent=()), 9_999)
     # The bonus of a first skill is 10 * 1, by which the 1 of the second is divided.
-    state, _ = updated(reward, state, on_a_line(5), key=getkey())
+    state, _ = updated(reward, state, on_a_line(5, 5), key=getkey())
     state = reward.begin_skill(state, num_updates=100)
-    found = score(reward, state, on_a_line(5), key=getkey())
-    np.testing.assert_allclose(found, [10 * 1 / (10 * 10)], rtol=1e-6)
+    found = score(reward, state, on_a_line(5, 5), key=getkey())
+    np.testing.assert_allclose(found, [10 * 1 / (10 * 10)] * 2, rtol=1e-6)
 
 
 def test_the_divisor_is_at_least_a_hundredth_of_the_batchs_mean(
@@ -282,21 +277,19 @@ def test_the_divisor_is_at_least_a_hundredth_of_the_batchs_mean(
 @pytest.mark.parametrize(
     "normalization", ["previous_skill_mean", "batch_mean", "none", "released"]
 )
-@pytest.mark.parametrize("weight", [0.0, 1.0])
-def test_distances_of_0_give_finite_rewards(
-    normalization: Any, weight: float, getkey: GetKey
-) -> None:
-    reward = plain(alpha=weight, beta=weight, normalization=normalization)
-    same, other = on_a_line(1, 1, 1), on_a_line(5, 6, 7)
-    state = as_after_calls(state_of(reward, past=(1, 1), recent=(1, 1)), 9_999)
-    for _ in range(2):
-        state, metrics = updated(reward, state, same, key=getkey())
-        for batch in (same, other):
-            rewards = score(reward, state, batch, key=getkey())
-            assert jnp.all(jnp.isfinite(rewards))
-        assert all(jnp.isfinite(value) for value in metrics.values())
-        state = observed(reward, reward.begin_skill(state, num_updates=0), same)
-    assert all(jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(state))
+def test_distances_of_0_give_finite_rewards(normalization: Any, getkey: GetKey) -> None:
+    same, other = on_a_line(1, 1), on_a_line(5, 6)
+    for weight in (0.0, 1.0):
+        reward = plain(alpha=weight, beta=weight, normalization=normalization)
+        state = as_after_calls(state_of(reward, past=(1, 1), recent=(1, 1)), 9_999)
+        for _ in range(2):
+            state, metrics = updated(reward, state, same, key=getkey())
+            for batch in (same, other):
+                rewards = score(reward, state, batch, key=getkey())
+                assert jnp.all(jnp.isfinite(rewards))
+            assert all(jnp.isfinite(value) for value in metrics.values())
+            state = observed(reward, reward.begin_skill(state, num_updates=0), same)
+        assert all(jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(state))
 
 
 def test_weights_are_leaves_that_retrace_nothing(getkey: GetKey) -> None:
@@ -338,12 +331,12 @@ def test_the_past_can_be_emptied_and_filled_again(getkey: GetKey) -> None:
     state = state_of(reward, (0, 1), (9, 10))
     emptied = reward.without_past(state)
     assert eqx.tree_equal(emptied.recent, state.recent)
-    assert score(reward, emptied, on_a_line(5), key=getkey())[0] == 1
+    assert score(reward, emptied, on_a_line(5, 5), key=getkey())[0] == 1
     episodes = jax.tree.map(lambda x: x[None], on_a_line(7, 8, 9))
     mask = jnp.array([[True, True, False]])
     again = with_past(reward, emptied, episodes, mask)
     assert again.past.counts.tolist() == [2]
-    assert score(reward, again, on_a_line(5), key=getkey())[0] == 3
+    assert score(reward, again, on_a_line(5, 5), key=getkey())[0] == 3
 
 
 @pytest.mark.parametrize("mode", ["paper", "pseudocode", "released"])
@@ -364,11 +357,11 @@ def test_a_skill_begins_with_the_past_and_without_the_recent_if_the_mode_says_so
 def test_updates_without_points_are_no_part_of_the_means(getkey: GetKey) -> None:
     reward = plain()
     state = state_of(reward, past=(), recent=())
-    state, _ = updated(reward, state, on_a_line(5), key=getkey())
-    state = observed(reward, state, on_a_line(9, 10, 20))
-    state, _ = updated(reward, state, on_a_line(5), key=getkey())
+    state, _ = updated(reward, state, on_a_line(5, 5), key=getkey())
+    state = observed(reward, state, on_a_line(9, 10))
+    state, _ = updated(reward, state, on_a_line(5, 5), key=getkey())
     scale = reward.begin_skill(state, num_updates=1).scale
-    # From 5 to the second nearest of 9, 10 and 20; of diversity nothing is known.
+    # From 5 to the second nearest of 9 and 10; of diversity nothing is known.
     assert (scale.previous_consistency, scale.previous_diversity) == (5, 0)
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 import eqrl
 
-from .skilled import skill_transitions
+from .skilled import described_transitions
 
 
 GetKey = Callable[[], PRNGKeyArray]
@@ -89,29 +89,26 @@ def first_two(observation: Float[Array, " obs"]) -> Float[Array, "2"]:
     return observation[:2]
 
 
-@pytest.mark.parametrize("feature", ["delta", "next_state"])
 @pytest.mark.parametrize("descriptor", ["state_descriptor", "observation", first_two])
-def test_features_are_of_the_descriptor(
-    descriptor: Any, feature: Any, getkey: GetKey
-) -> None:
-    reward = eqrl.Incremental(descriptor=descriptor, feature=feature)
-    batch = skill_transitions(getkey(), skill=jnp.eye(6))
-    batch = jax.tree.map(lambda x: x.reshape(2, 3, *x.shape[1:]), batch)
+def test_features_are_of_the_descriptor(descriptor: Any) -> None:
+    batch = described_transitions(np.random.default_rng(0), 2, 3)
     assert batch.next_state_descriptor is not None
     left, reached = {
         "state_descriptor": (batch.state_descriptor, batch.next_state_descriptor),
         "observation": (batch.observation, batch.next_observation),
         first_two: (batch.observation[..., :2], batch.next_observation[..., :2]),
     }[descriptor]
-    expected = reached - left if feature == "delta" else reached
-    np.testing.assert_array_equal(reward.features(batch), expected)
-    state = init(reward)
-    assert state.recent.features.shape[-1] == expected.shape[-1]
-    assert state.past.features.shape[-1] == expected.shape[-1]
+    for feature in ("delta", "next_state"):
+        reward = eqrl.Incremental(descriptor=descriptor, feature=feature)
+        expected = reached - left if feature == "delta" else reached
+        np.testing.assert_array_equal(reward.features(batch), expected)
+        state = init(reward)
+        assert state.recent.features.shape[-1] == expected.shape[-1]
+        assert state.past.features.shape[-1] == expected.shape[-1]
 
 
-def test_transitions_without_a_descriptor_are_refused(getkey: GetKey) -> None:
-    batch = skill_transitions(getkey(), skill=jnp.eye(3))
+def test_transitions_without_a_descriptor_are_refused() -> None:
+    batch = described_transitions(np.random.default_rng(0), 3)
     batch = dataclasses.replace(batch, state_descriptor=None)
     with pytest.raises(ValueError, match="describes no behavior"):
         eqrl.Incremental().features(batch)

@@ -299,7 +299,7 @@ def test_more_skills_of_which_there_is_room_compile_copies_at_most(
 # Around any agent.
 
 
-# `test_store.py` learns the skills of another agent, in every run of the tests.
+# `test_store.py` learns skills of a normalized SAC.
 @pytest.mark.long
 @pytest.mark.parametrize(
     "agent", [td3((8,)), taac((8,), window_length=2)], ids=["TD3", "TAAC"]

@@ -53,6 +53,7 @@ def library(
     return directory
 
 
+@pytest.mark.long
 def test_skills_of_networks_and_optimizers_go_on_from_disk_exactly(
     tmp_path: Path,
 ) -> None:
