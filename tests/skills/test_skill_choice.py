@@ -252,7 +252,9 @@ class TestWithAgents:
             make_actor=eqrl.nn.Gaussian((4,)), make_critic=eqrl.nn.Critic((4,))
         )
         trainer = eqrl.Trainer(num_envs=2, batch_size=4, capacity=40, warmup_steps=8)
-        state, _ = eqrl.jit_init(trainer, agent, choice(num_skills=2), key=getkey())
+        state, _ = eqx.filter_eval_shape(
+            trainer.init, agent, choice(num_skills=2), key=getkey()
+        )
         assert state.replay.data.action.shape == (2, 20, 3)
 
     def test_skills_are_what_agents_of_the_library_learn(self, getkey: GetKey) -> None:
