@@ -7,10 +7,10 @@ from types import FrameType
 
 @contextlib.contextmanager
 def deferred_interrupt() -> Iterator[Callable[[], bool]]:
-    """Turns Ctrl-C into a flag to be read where stopping loses nothing.
+    """Turns Ctrl-C into a flag, to be read at points where stopping loses nothing.
 
-    A second Ctrl-C raises `KeyboardInterrupt` at once. Outside the main thread, where
-    no signal arrives, and where somebody else handles Ctrl-C, nothing changes.
+    A second Ctrl-C raises `KeyboardInterrupt` at once. Nothing changes outside the main
+    thread, where no signal arrives, or if another handler is installed.
 
     **Returns:**
 

@@ -14,7 +14,7 @@ History = dict[str, Shaped[np.ndarray, "_ ..."]]
 
 
 class Solution(eqx.Module, Generic[State, EnvState, Memory, Extras]):
-    """What a training reached, and all that is needed to go on with it."""
+    """The result of training, and all that is needed to resume it."""
 
     trainer_state: TrainerState[State, EnvState, Memory, Extras]
     counts: Counts
@@ -22,18 +22,18 @@ class Solution(eqx.Module, Generic[State, EnvState, Memory, Extras]):
 
     @property
     def state(self) -> State:
-        """What the agent has learnt."""
+        """The agent's state."""
         return self.trainer_state.agent
 
 
 Solution.__init__.__doc__ = """**Arguments:**
 
 - `trainer_state`: agent, environments and replay.
-- `counts`: how far the training is.
+- `counts`: the progress counters.
 - `metrics`: of the whole training, earlier calls included, a row every `log_every`
     steps. `step` is the number of environment steps at the row's end; the others are
-    averages over the row, `nan` where there was nothing to average. `episode_return`
-    and `episode_length` are of the episodes that ended in the row, averaged first over
+    averages over the row, `nan` if there was nothing to average. `episode_return` and
+    `episode_length` are of the episodes that ended in the row, averaged first over
     those that ended at the same step.
 """
 
@@ -46,7 +46,7 @@ class NonFiniteError(ValueError):
     **Attributes:**
 
     - `step`: environment steps before the one at which it happened.
-    - `solution`: what was reached before it, from which `train` can go on.
+    - `solution`: the result up to that step, from which `train` can resume.
     """
 
     def __init__(self, step: int, solution: Any) -> None:
@@ -65,7 +65,7 @@ class TrainingInterrupted(KeyboardInterrupt):
 
     **Attributes:**
 
-    - `solution`: what was reached; from a `Solution`, `train` can go on.
+    - `solution`: the result so far; from a `Solution`, `train` can resume.
     """
 
     def __init__(self, solution: Any) -> None:

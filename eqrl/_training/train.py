@@ -46,18 +46,18 @@ def train(
 
     **Arguments:**
 
-    - `agent`, `env`, `trainer`: who learns, where and how.
+    - `agent`, `env`, `trainer`: the agent, its environment, and the trainer.
     - `num_steps`: how many steps to take in this call, warm-up included; a whole number
         of iterations.
-    - `key`: of the whole training. To go on exactly as if there had been one call, pass
-        the same key again.
-    - `initial`: the solution of an earlier call, with which to go on. It stays usable.
-    - `agent_state`: what the agent has learnt elsewhere, such as a skill that
-        `eqrl.fix_skill` took out of an agent, with which to begin; environments and
-        replay begin afresh. It stays usable. Not together with `initial`.
+    - `key`: of the whole training. To resume exactly as if there had been one call,
+        pass the same key again.
+    - `initial`: the solution of an earlier call, from which to resume. It stays usable.
+    - `agent_state`: the agent's state to begin with, learned elsewhere, such as a skill
+        that `eqrl.fix_skill` took out of an agent; environments and replay begin
+        afresh. It stays usable. Not together with `initial`.
     - `log_every`: steps in a row of the metrics, rounded up to whole iterations. It is
-        also how often `callback` is called and Ctrl-C is looked for, and makes no
-        difference to what is learnt.
+        also how often `callback` is called and Ctrl-C is looked for. It does not affect
+        the result.
     - `callback`: called as `callback(step, metrics, trainer_state)` after each row.
         Copy what you keep of the state (`eqrl.tree_copy`): it is donated to the next
         row. What it raises ends the training, and what was reached with it.
@@ -66,15 +66,15 @@ def train(
 
     A `Solution`.
 
-    Raises a `ValueError` where the arguments do not fit each other, a `NonFiniteError`
-    where what the environment gives is not finite, and `TrainingInterrupted` after
-    Ctrl-C. The last two hold what was reached.
+    Raises a `ValueError` unless the arguments fit each other, a `NonFiniteError` if an
+    observation, an action or a reward is not finite, and `TrainingInterrupted` after
+    Ctrl-C. The last two hold the solution so far.
     """
     trainer.check_num_steps(num_steps)
     if initial is not None and agent_state is not None:
         raise ValueError(
-            "`initial` and `agent_state` both say what the agent has learnt; give one. "
-            "`initial` goes on with environments and replay as well."
+            "`initial` and `agent_state` both give the agent's state; give one. "
+            "`initial` resumes environments and replay as well."
         )
     if initial is None:
         state, counts = jit_init(
@@ -128,8 +128,8 @@ def train_seeds(
     `jax.random.split(key, num_seeds)[i]`, up to rounding. Arrays have one more leading
     axis, `num_seeds`, except `counts`, which all seeds share; the metrics have the axes
     `(logs, seeds)`. A seed of which something became `nan` or infinite stays as it was
-    before, and its `nonfinite` says so; the error is raised where that has happened to
-    all seeds.
+    before, and its `nonfinite` says so; the error is raised if that has happened to all
+    seeds.
     """
     if num_seeds < 1:
         raise ValueError(f"`num_seeds={num_seeds}` must be at least 1.")
