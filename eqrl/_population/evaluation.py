@@ -1,20 +1,19 @@
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
+from .._agents.base import AnyAgent
 from .._interaction.evaluate import Descriptor, Evaluation, evaluate
 from .._interaction.scores import Score
 from .._pytree.stack import stack_size
-from ..envs import AbstractEnv
+from ..envs._base import AnyEnv
 from .mesh import on_each_device
 from .run import Members, map_members
 
 
-def check_scalar(env: AbstractEnv[Any]) -> None:
+def check_scalar(env: AnyEnv) -> None:
     """Raises a `ValueError` if the reward is a vector: returns cannot be ranked."""
     if env.spec.reward_size is not None:
         raise ValueError(
@@ -26,10 +25,10 @@ def check_scalar(env: AbstractEnv[Any]) -> None:
 
 @eqx.filter_jit
 def evaluate_members(
-    agents: Any,
-    states: Any,
+    agents: AnyAgent,
+    states: PyTree,
     failed: Bool[Array, " population"],
-    env: AbstractEnv[Any],
+    env: AnyEnv,
     key: PRNGKeyArray,
     num_episodes: int,
     descriptor: Descriptor | None,
@@ -37,11 +36,11 @@ def evaluate_members(
     members: Members,
     mesh: Mesh | None,
 ) -> tuple[Evaluation, Float[Array, " population"]]:
-    """The evaluation of each member, and what it is ranked by: `nan` if it failed."""
+    """The evaluation and the score of each member; the score is `nan` if it failed."""
 
-    def evaluate_share(stacked: Any, env: AbstractEnv[Any]) -> tuple[Any, None]:
+    def evaluate_share(stacked: PyTree, env: AnyEnv) -> tuple[PyTree, None]:
         def evaluate_one(
-            agent: Any, state: Any, failed: Bool[Array, ""], key: PRNGKeyArray
+            agent: AnyAgent, state: PyTree, failed: Bool[Array, ""], key: PRNGKeyArray
         ) -> tuple[Evaluation, Float[Array, ""]]:
             evaluation = evaluate(
                 agent,
