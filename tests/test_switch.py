@@ -77,9 +77,8 @@ class TestSwitchProbabilities:
         keep, new = random.uniform(-10, 10, (2, NUM)).astype(np.float32)
         temperature = random.uniform(0.5, 10, NUM).astype(np.float32)
         low, high = np.sort(random.uniform(-3, 3, (2, NUM)), axis=0).astype(np.float32)
-        free = jax.vmap(switch_probabilities)(
-            *map(jnp.asarray, (keep, new, temperature))
-        )
+        given = [jnp.asarray(x) for x in (keep, new, temperature)]
+        free = jax.vmap(switch_probabilities)(*given)
         expected = list(map(restated.probabilities, keep, new, temperature))
         np.testing.assert_allclose(free, expected, rtol=1e-5, atol=1e-5)
         bounded = jax.vmap(
