@@ -1,5 +1,6 @@
 from collections.abc import Callable
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,12 +10,6 @@ from eqrl import nn
 
 
 GetKey = Callable[[], PRNGKeyArray]
-
-
-def test_equal_factories_are_equal() -> None:
-    assert nn.CategoricalDiscriminator((8,)) == nn.CategoricalDiscriminator((8,))
-    assert hash(nn.NormalDiscriminator((8,))) == hash(nn.NormalDiscriminator((8,)))
-    assert nn.NormalDiscriminator((8,)) != nn.NormalDiscriminator((9,))
 
 
 def test_a_categorical_network_gives_its_outputs_as_logits() -> None:
@@ -54,10 +49,7 @@ def test_a_von_mises_fisher_network_gives_a_unit_vector_and_clips(
 def test_a_factory_makes_a_network_for_skills_of_the_size(
     factory: Callable[..., nn.SkillDiscriminator], getkey: GetKey
 ) -> None:
-    network = factory(4, 3, key=getkey())
-    assert network(jnp.ones(4)).mode().shape == (3,)
-
-
-def test_hidden_sizes_are_checked() -> None:
-    with pytest.raises(ValueError, match="hidden_sizes"):
-        nn.VonMisesFisherDiscriminator((0,))
+    mode = eqx.filter_eval_shape(
+        lambda key: factory(4, 3, key=key)(jnp.ones(4)).mode(), getkey()
+    )
+    assert mode.shape == (3,)

@@ -8,11 +8,26 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from eqrl.nn import MLP, Critic, Deterministic, Gaussian
+from eqrl.nn import (
+    MLP,
+    CategoricalDiscriminator,
+    Critic,
+    Deterministic,
+    Gaussian,
+    NormalDiscriminator,
+    VonMisesFisherDiscriminator,
+)
 from tests.toy import GetKey
 
 
-FACTORIES = [Gaussian, Deterministic, Critic]
+FACTORIES = [
+    Gaussian,
+    Deterministic,
+    Critic,
+    CategoricalDiscriminator,
+    NormalDiscriminator,
+    VonMisesFisherDiscriminator,
+]
 Factory = Callable[..., Any]
 
 
@@ -51,43 +66,27 @@ def test_layers_of_an_mlp_start_with_weights_of_their_own(getkey: GetKey) -> Non
 
 
 @pytest.mark.parametrize("make", FACTORIES)
-def test_factories_use_the_activation(make: Factory, getkey: GetKey) -> None:
-    network = make(hidden_sizes=(8,), activation=jnp.zeros_like)(2, 1, key=getkey())
-    last_bias = network.network.layers[-1].bias
+def test_factories_use_the_hidden_sizes_and_the_activation(
+    make: Factory, getkey: GetKey
+) -> None:
+    network = make(hidden_sizes=(8, 6), activation=jnp.zeros_like)(2, 1, key=getkey())
+    layers = network.network.layers
+    assert [layer.weight.shape[1] for layer in layers[:-1]] == [8, 6]
     np.testing.assert_array_equal(
-        network.network(jnp.ones(2 + (make is Critic))), last_bias
+        network.network(jnp.ones(2 + (make is Critic))), layers[-1].bias
     )
 
 
-@pytest.mark.parametrize("make", FACTORIES)
-def test_factories_use_the_hidden_sizes(make: Factory, getkey: GetKey) -> None:
-    network = make(hidden_sizes=(8, 6))(2, 1, key=getkey())
-    widths = [layer.weight.shape[1] for layer in network.network.layers[:-1]]
-    assert widths == [8, 6]
-
-
-@pytest.mark.parametrize("make", FACTORIES)
-def test_factories_with_equal_fields_are_equal_and_hash_alike(make: Factory) -> None:
-    first, second = make(hidden_sizes=(8,)), make(hidden_sizes=(8,))
-    assert first == second
-    assert hash(first) == hash(second)
-
-
-@pytest.mark.parametrize("make", FACTORIES)
-@pytest.mark.parametrize(
-    "fields", [{"hidden_sizes": (9,)}, {"hidden_sizes": (8,), "activation": jnp.tanh}]
-)
-def test_factories_with_other_fields_differ(
-    make: Factory, fields: dict[str, Any]
-) -> None:
-    assert make(hidden_sizes=(8,)) != make(**fields)
-
-
-def test_factories_of_different_kinds_differ() -> None:
-    kinds: list[object] = [make(hidden_sizes=(8,)) for make in FACTORIES]
-    assert kinds[0] != kinds[1]
-    assert kinds[1] != kinds[2]
-    assert kinds[0] != kinds[2]
+def test_factories_are_compared_by_value() -> None:
+    made = [make(hidden_sizes=(8,)) for make in FACTORIES]
+    for make, first in zip(FACTORIES, made, strict=True):
+        second = make(hidden_sizes=(8,))
+        assert first == second
+        assert hash(first) == hash(second)
+        assert first != make(hidden_sizes=(9,))
+        assert first != make(hidden_sizes=(8,), activation=jnp.tanh)
+        # Nor is it equal to a factory of another kind.
+        assert [first == other for other in made].count(True) == 1
 
 
 class _Holder(eqx.Module):
@@ -112,9 +111,9 @@ def test_equal_factories_share_a_trace(make: Factory) -> None:
 
 
 @pytest.mark.parametrize("make", FACTORIES)
-@pytest.mark.parametrize("hidden_sizes", [(0,), (8, -1)])
-def test_hidden_sizes_below_one_are_refused(
-    make: Factory, hidden_sizes: tuple[int, ...]
-) -> None:
-    with pytest.raises(ValueError, match=r"hidden_sizes.*tuple of positive integers"):
-        make(hidden_sizes=hidden_sizes)
+def test_hidden_sizes_are_a_tuple_of_positive_integers(make: Factory) -> None:
+    for hidden_sizes in ((0,), (8, -1)):
+        with pytest.raises(
+            ValueError, match=r"hidden_sizes.*tuple of positive integers"
+        ):
+            make(hidden_sizes=hidden_sizes)

@@ -3,14 +3,17 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 import optax
 import pytest
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 import eqrl
+from eqrl._types.data import AnyTransition
 
 from ..agents_under_test import sac
 from ..toy import random_transitions
@@ -35,6 +38,25 @@ def discriminator(skills: Any = 3, **options: Any) -> eqrl.Discriminator:
     return eqrl.Discriminator(skills, **options)
 
 
+@eqx.filter_jit
+def init(reward: eqrl.Discriminator, *, key: PRNGKeyArray) -> eqrl.DiscriminatorState:
+    return reward.init(SPEC, key=key)
+
+
+@eqx.filter_jit
+def score(
+    reward: eqrl.Discriminator, state: eqrl.DiscriminatorState, batch: AnyTransition
+) -> Array:
+    return reward.reward(state, batch, step=ZERO, key=jr.key(0))
+
+
+@eqx.filter_jit
+def update(
+    reward: eqrl.Discriminator, state: eqrl.DiscriminatorState, batch: AnyTransition
+) -> tuple[eqrl.DiscriminatorState, eqrl.Metrics]:
+    return reward.update(state, batch, key=jr.key(0))
+
+
 def log_softmax(logits: np.ndarray) -> np.ndarray:
     return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
 
@@ -56,7 +78,7 @@ def test_the_reward_is_the_log_ratio_at_the_state_reached(
 ) -> None:
     prior = eqrl.OneHotSkills(3, [1.0, 1.0, 2.0])
     reward = discriminator(prior, include_prior=include_prior)
-    state = reward.init(SPEC, key=getkey())
+    state = init(reward, key=getkey())
     chosen = np.array([0, 2, 1, 2])
     batch = skill_transitions(getkey(), skill=jnp.eye(3)[chosen])
     assert batch.next_state_descriptor is not None
@@ -64,34 +86,32 @@ def test_the_reward_is_the_log_ratio_at_the_state_reached(
     expected = log_probs[np.arange(4), chosen]
     if include_prior:
         expected = expected - np.log(np.array([1, 1, 2]) / 4)[chosen]
-    found = reward.reward(state, batch, step=ZERO, key=getkey())
+    found = score(reward, state, batch)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_skill_of_weight_0_is_scored_without_its_prior(getkey: GetKey) -> None:
     reward = discriminator(eqrl.OneHotSkills(3, [1.0, 1.0, 0.0]))
-    state = reward.init(SPEC, key=getkey())
+    state = init(reward, key=getkey())
     batch = skill_transitions(getkey(), skill=jnp.eye(3))
     assert batch.next_state_descriptor is not None
     expected = np.diag(log_softmax(logits_of(state, batch.next_state_descriptor)))
     expected = expected + np.array([math.log(2), math.log(2), 0])
-    found = reward.reward(state, batch, step=ZERO, key=getkey())
+    found = score(reward, state, batch)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_network_that_knows_nothing_gives_no_reward(getkey: GetKey) -> None:
     reward = discriminator(4)
-    state = reward.init(SPEC, key=getkey())
+    state = init(reward, key=getkey())
     state = jax.tree.map(lambda x: jnp.zeros_like(x), state)
     batch = skill_transitions(getkey(), skill=jnp.eye(4))
-    np.testing.assert_allclose(
-        reward.reward(state, batch, step=ZERO, key=getkey()), 0, atol=1e-6
-    )
+    np.testing.assert_allclose(score(reward, state, batch), 0, atol=1e-6)
 
 
 def test_an_update_is_a_step_down_the_cross_entropy(getkey: GetKey) -> None:
     reward = discriminator(3, lr=0.1, make_optimizer=optax.sgd)
-    state = reward.init(SPEC, key=getkey())
+    state = init(reward, key=getkey())
     skill = jnp.eye(3)[jnp.array([0, 2, 1, 2])]
     batch = skill_transitions(getkey(), skill=skill)
     assert batch.next_state_descriptor is not None
@@ -100,7 +120,7 @@ def test_an_update_is_a_step_down_the_cross_entropy(getkey: GetKey) -> None:
     probabilities = np.exp(log_softmax(logits))
     # Of the mean cross-entropy, by hand.
     gradient = descriptor.T @ (probabilities - np.asarray(skill)) / 4
-    after, metrics = reward.update(state, batch, key=getkey())
+    after, metrics = update(reward, state, batch)
     loss = -(log_softmax(logits) * np.asarray(skill)).sum(axis=1).mean()
     np.testing.assert_allclose(metrics["discriminator_loss"], loss, rtol=1e-5)
     np.testing.assert_allclose(
@@ -113,17 +133,16 @@ def test_an_update_is_a_step_down_the_cross_entropy(getkey: GetKey) -> None:
 
 def test_a_sequence_is_worth_what_its_steps_are(getkey: GetKey) -> None:
     reward = discriminator(3)
-    state = reward.init(SPEC, key=getkey())
+    state = init(reward, key=getkey())
     flat = skill_transitions(getkey(), skill=jnp.eye(3)[jnp.arange(6) % 3])
     sequences = jax.tree.map(lambda x: x.reshape(2, 3, *x.shape[1:]), flat)
     np.testing.assert_array_equal(
-        reward.reward(state, sequences, step=ZERO, key=getkey()),
-        reward.reward(state, flat, step=ZERO, key=getkey()).reshape(2, 3),
+        score(reward, state, sequences),
+        score(reward, state, flat).reshape(2, 3),
     )
-    key = getkey()
     np.testing.assert_allclose(
-        reward.update(state, sequences, key=key)[1]["discriminator_loss"],
-        reward.update(state, flat, key=key)[1]["discriminator_loss"],
+        update(reward, state, sequences)[1]["discriminator_loss"],
+        update(reward, state, flat)[1]["discriminator_loss"],
         rtol=1e-6,
     )
 
@@ -140,7 +159,7 @@ def test_the_descriptor_is_of_the_state_reached(
     descriptor: Any, size: int, getkey: GetKey
 ) -> None:
     reward = discriminator(3, descriptor=descriptor)
-    state = reward.init(SPEC, key=getkey())
+    state = init(reward, key=getkey())
     assert layer_of(state).weight.shape == (size, 3)
     batch = skill_transitions(getkey(), skill=jnp.eye(3))
     expected = {
@@ -159,7 +178,8 @@ def test_the_prior_decides_the_kind_of_network(getkey: GetKey) -> None:
         (eqrl.NormalSkills(), eqrl.nn.NormalNetwork),
     ]
     for prior, kind in kinds:
-        state = eqrl.Discriminator(prior).init(SPEC, key=getkey())
+        reward = eqrl.Discriminator(prior)
+        state = eqx.filter_eval_shape(reward.init, SPEC, key=getkey())
         assert isinstance(state.network, kind)
 
 
@@ -185,7 +205,7 @@ def test_a_function_must_give_a_vector_of_floats(
     descriptor: Any, getkey: GetKey
 ) -> None:
     with pytest.raises(ValueError, match="must give a vector of floats"):
-        discriminator(3, descriptor=descriptor).init(SPEC, key=getkey())
+        init(discriminator(3, descriptor=descriptor), key=getkey())
 
 
 def test_a_network_for_other_skills_is_refused(getkey: GetKey) -> None:
@@ -210,27 +230,27 @@ def test_a_network_that_gives_no_distribution_is_refused(getkey: GetKey) -> None
 
 def test_transitions_without_a_skill_are_refused(getkey: GetKey) -> None:
     reward = discriminator(3)
-    state = reward.init(SPEC, key=getkey())
+    state = init(reward, key=getkey())
     batch = random_transitions(getkey(), 2, observation_size=4, action_size=2)
     with pytest.raises(ValueError, match=r"without a skill.*SkillConditioned"):
-        reward.reward(state, batch, step=ZERO, key=getkey())
+        score(reward, state, batch)
 
 
 def test_transitions_without_a_descriptor_are_refused(getkey: GetKey) -> None:
     reward = discriminator(3)
-    state = reward.init(SPEC, key=getkey())
+    state = init(reward, key=getkey())
     batch = skill_transitions(getkey(), skill=jnp.eye(3))
     batch = dataclasses.replace(batch, next_state_descriptor=None)
     with pytest.raises(ValueError, match="describes no behavior"):
-        reward.reward(state, batch, step=ZERO, key=getkey())
+        score(reward, state, batch)
 
 
 def test_skills_of_another_size_are_refused(getkey: GetKey) -> None:
     reward = discriminator(3)
-    state = reward.init(SPEC, key=getkey())
+    state = init(reward, key=getkey())
     batch = skill_transitions(getkey(), skill=jnp.eye(4))
     with pytest.raises(ValueError, match=r"size 4.*size 3"):
-        reward.reward(state, batch, step=ZERO, key=getkey())
+        score(reward, state, batch)
 
 
 def test_a_learning_rate_is_no_less_than_0() -> None:
