@@ -130,10 +130,8 @@ class RepeatingFast(Fast):
     """Puts one array into two places, as `inverted_pendulum` does with `done`."""
 
     def reset(self, rng: PRNGKeyArray) -> brax.envs.State:
-        # Strongly typed: a weakly typed array would be copied for that alone.
-        done = jnp.zeros((), jnp.float32)
         state = super().reset(rng)
-        return dataclasses.replace(state, done=done, info={"time_out": done})
+        return dataclasses.replace(state, info={"time_out": state.done})
 
 
 def test_reset_holds_no_buffer_twice(getkey: GetKey) -> None:

@@ -1,0 +1,1 @@
+"""Faults that the tests should see; see `CONTRIBUTING.md`."""

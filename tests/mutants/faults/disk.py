@@ -1,0 +1,139 @@
+"""Faults of `_disk` and of the stacks that hold its skills."""
+
+from ..fault import Fault
+
+
+_LEARN = "tests/skills/test_learn_skills.py"
+_INPUT = "tests/skills/test_learn_skills_input.py"
+_STORE = "tests/skills/test_store.py"
+_WORLD = "tests/skills/test_skill_world.py"
+_SWITCH = "tests/skills/test_skill_switch.py"
+
+FAULTS = (
+    Fault(
+        "disk:change-one-step-late",
+        "eqrl/_disk/world.py",
+        "bisect.bisect_right(self.steps, step) - 1",
+        "max(bisect.bisect_left(self.steps, step) - 1, 0)",
+        (f"{_WORLD} -k 'next_iteration'", _WORLD),
+    ),
+    Fault(
+        "disk:world-of-the-last-skill",
+        "eqrl/_disk/world.py",
+        "return min(skill, len(self.envs) - 1)",
+        "return len(self.envs) - 1",
+        (f"{_WORLD} -k 'world_of_the_next'", _WORLD),
+    ),
+    Fault(
+        "disk:worlds-of-any-sizes",
+        "eqrl/_disk/world.py",
+        "if env.spec != first.spec:",
+        "if False:",
+        (f"{_WORLD} -k 'does_not_fit'",),
+    ),
+    Fault(
+        "disk:cut-where-terminated",
+        "eqrl/_disk/handover.py",
+        ".set(~data.terminated[:, row])",
+        ".set(jnp.ones_like(data.terminated[:, row]))",
+        (f"{_SWITCH} -k 'keeps_what_it_should or cut_in_mid'",),
+    ),
+    Fault(
+        "disk:cut-one-row-late",
+        "eqrl/_disk/handover.py",
+        "row = (written - 1) % data.timestep.shape[1]",
+        "row = written % data.timestep.shape[1]",
+        (f"{_SWITCH} -k 'keeps_what_it_should or cut_in_mid'",),
+    ),
+    Fault(
+        "disk:half-is-all",
+        "eqrl/_disk/handover.py",
+        '"half": filled // 2',
+        '"half": filled',
+        (f"{_SWITCH} -k 'keeps_what_it_should or half'",),
+    ),
+    Fault(
+        "disk:skills-begin-where-the-last-ended",
+        "eqrl/_disk/handover.py",
+        "agent=fresh.agent,",
+        "agent=state.agent.agent,",
+        (f"{_LEARN} -k begins_with_nothing_learned",),
+    ),
+    Fault(
+        "disk:steps-behind-the-end-are-counted",
+        "eqrl/_disk/handover.py",
+        "jnp.sum(mask)",
+        "jnp.sum(jnp.ones_like(mask))",
+        (f"{_SWITCH} -k what_showing_costs",),
+    ),
+    Fault(
+        "disk:skill-behind-the-last",
+        "eqrl/_disk/library.py",
+        "if not 0 <= index < count:",
+        "if not 0 <= index <= count:",
+        (f"{_INPUT} -k picked",),
+    ),
+    Fault(
+        "disk:skills-with-one-key",
+        "eqrl/_disk/loop.py",
+        "return jr.fold_in(key, skill)",
+        "return jr.fold_in(key, 0 * skill)",
+        (f"{_LEARN} -k begins_otherwise",),
+    ),
+    Fault(
+        "disk:newest-skill-is-shown-too",
+        "eqrl/_disk/loop.py",
+        "skill if self.task.reward.preset.include_newest else skill - 1",
+        "skill",
+        (f"{_WORLD} -k leaves_out_the_newest",),
+    ),
+    Fault(
+        "disk:past-is-kept-where-it-is-shown-again",
+        "eqrl/_disk/loop.py",
+        "reward_state = self.task.reward.without_past(reward_state)",
+        "pass",
+        (f"{_WORLD} -k 'show_what_they_do'",),
+    ),
+    Fault(
+        "disk:past-has-room-for-single-steps",
+        "eqrl/_disk/library.py",
+        "num_episodes if task.reward.per_timestep else num_episodes * limit",
+        "num_episodes",
+        (f"{_WORLD} -k 'all_skills_so_far'",),
+    ),
+    Fault(
+        "disk:more-skills-than-there-is-room-for",
+        "eqrl/_disk/learn.py",
+        "if max_skills < num_skills:",
+        "if False:",
+        (f"{_INPUT} -k out_of_range",),
+    ),
+    Fault(
+        "disk:saved-into-another-library",
+        "eqrl/_disk/store.py",
+        "if digests[: len(held)] != held:",
+        "if False:",
+        (f"{_STORE} -k another_library",),
+    ),
+    Fault(
+        "disk:last-row-of-metrics-is-lost",
+        "eqrl/_disk/store.py",
+        'metrics["step"] <= step',
+        'metrics["step"] < step',
+        (f"{_STORE} -k 'from_disk_exactly'",),
+    ),
+    Fault(
+        "disk:finished-skill-one-place-too-early",
+        "eqrl/_pytree/stack.py",
+        "x.at[index].set(y)",
+        "x.at[index - 1].set(y)",
+        (f"{_LEARN} -k had_learned_at_its_end", _LEARN),
+    ),
+    Fault(
+        "disk:library-grows-at-its-beginning",
+        "eqrl/_pytree/stack.py",
+        "jnp.concatenate([x, missing])",
+        "jnp.concatenate([missing, x])",
+        (f"{_LEARN} -k beyond", _LEARN),
+    ),
+)

@@ -1,0 +1,124 @@
+"""Faults of `_interaction`."""
+
+from ..fault import Fault
+
+
+_INTERACT = "tests/test_interact.py"
+_EVALUATE = "tests/test_evaluate.py"
+_SKILLS = "tests/skills/test_evaluate_skills.py"
+_CHOICE = "tests/skills/test_skill_choice.py"
+
+FAULTS = (
+    Fault(
+        "interaction:episodes-go-on-behind-a-limit",
+        "eqrl/_interaction/actors.py",
+        "done = transition.terminated | transition.truncated",
+        "done = transition.terminated",
+        (_INTERACT,),
+    ),
+    Fault(
+        "interaction:next-observation-is-the-last",
+        "eqrl/_interaction/actors.py",
+        "next_observation=outcome.observation",
+        "next_observation=actor.observation",
+        (f"{_INTERACT} -k successor",),
+    ),
+    Fault(
+        "interaction:timestep-of-the-state-reached",
+        "eqrl/_interaction/actors.py",
+        "timestep=actor.timestep,",
+        "timestep=actor.timestep + 1,",
+        (f"{_INTERACT} -k timestep",),
+    ),
+    Fault(
+        "interaction:key-used-twice",
+        "eqrl/_interaction/actors.py",
+        "env.step(actor.env_state, action, key=step_key)",
+        "env.step(actor.env_state, action, key=act_key)",
+        (f"{_INTERACT} -k noise", _INTERACT),
+    ),
+    Fault(
+        "interaction:descriptor-of-the-state-reached",
+        "eqrl/_interaction/actors.py",
+        "env.state_descriptor(actor.env_state)",
+        "env.state_descriptor(env_state)",
+        (f"{_INTERACT} -k descriptors",),
+    ),
+    Fault(
+        "interaction:one-index-for-all",
+        "eqrl/_interaction/actors.py",
+        "eqx.filter_vmap(begin)(jnp.arange(num_envs)",
+        "eqx.filter_vmap(begin)(jnp.zeros(num_envs, int)",
+        (f"{_INTERACT} -k index",),
+    ),
+    Fault(
+        "interaction:return-of-all-episodes",
+        "eqrl/_interaction/actors.py",
+        "episode_return=actor.episode_return + outcome.reward",
+        "episode_return=outcome.reward",
+        (f"{_INTERACT} -k episode_return",),
+    ),
+    Fault(
+        "interaction:mask-one-short",
+        "eqrl/_interaction/rollout.py",
+        "(record(after.actors, transitions), episodes.alive)",
+        "(record(after.actors, transitions), after.alive)",
+        (f"{_EVALUATE} -k Rollout",),
+    ),
+    Fault(
+        "interaction:lengths-one-short",
+        "eqrl/_interaction/rollout.py",
+        "episodes.lengths + alive.astype(int)",
+        "episodes.lengths + (alive & ~transitions.terminated).astype(int)",
+        (f"{_EVALUATE} -k TestEvaluate",),
+    ),
+    Fault(
+        "interaction:returns-behind-the-end",
+        "eqrl/_interaction/rollout.py",
+        "episodes.returns + zero_outside(alive, transitions.reward)",
+        "episodes.returns + transitions.reward",
+        (f"{_EVALUATE} -k TestEvaluate",),
+    ),
+    Fault(
+        "interaction:accuracy-behind-the-end",
+        "eqrl/_interaction/evaluate_skills.py",
+        "jnp.mean(right.astype(float), where=mask)",
+        "jnp.mean(right.astype(float))",
+        (f"{_SKILLS} -k 'accuracy or behind'", _SKILLS),
+    ),
+    Fault(
+        "interaction:discriminator-sees-what-is-not-normalized",
+        "eqrl/_agents/wrappers/unwrap.py",
+        "transitions = agent.inner_transitions(state, transitions)",
+        "pass",
+        (f"{_SKILLS} -k normalization", _SKILLS),
+    ),
+    Fault(
+        "interaction:skills-that-are-not-there",
+        "eqrl/_interaction/skill_choice.py",
+        "jnp.where(exists, action, -jnp.inf)",
+        "action",
+        (f"{_CHOICE} -k largest", _CHOICE),
+    ),
+    Fault(
+        "interaction:skill-runs-one-step-longer",
+        "eqrl/_interaction/skill_choice.py",
+        "max_steps=self.num_steps,",
+        "max_steps=self.num_steps + 1,",
+        (f"{_CHOICE} -k afresh", _CHOICE),
+    ),
+    Fault(
+        "interaction:skill-runs-behind-a-limit",
+        "eqrl/_interaction/rollout.py",
+        "return ~(self.terminated | self.truncated)",
+        "return ~self.terminated",
+        (f"{_CHOICE} -k cuts_the_last", _CHOICE),
+    ),
+    Fault(
+        "interaction:choices-rounded-down",
+        "eqrl/_interaction/skill_choice.py",
+        "-(-max_steps // self.num_steps)",
+        "max_steps // self.num_steps",
+        (f"{_CHOICE} -k spec", _CHOICE),
+    ),
+)

@@ -1,0 +1,156 @@
+"""Faults of `_reporting`, `_run` and `_cli`."""
+
+from ..fault import Fault
+
+
+_PROGRESS = "tests/test_progress.py"
+
+FAULTS = (
+    Fault(
+        "reporting:rows-without-an-episode-are-drawn",
+        "eqrl/_reporting/learning_curve.py",
+        "return steps[known], returns[known]",
+        "return steps, returns",
+        ("tests/test_run.py -k leaves_out_rows",),
+    ),
+    Fault(
+        "reporting:time-left-from-the-beginning",
+        "eqrl/_reporting/terminal.py",
+        "(now - first_time) / (done - first_done)",
+        "(now - first_time) / done",
+        (f"{_PROGRESS} -k time_left",),
+    ),
+    Fault(
+        "reporting:rate-counts-compiling",
+        "eqrl/_reporting/terminal.py",
+        "rate = (steps - first_steps) / (now - first_time)",
+        "rate = steps / (now - first_time)",
+        (f"{_PROGRESS} -k rate",),
+    ),
+    Fault(
+        "reporting:best-of-failed-members",
+        "eqrl/_reporting/progress.py",
+        "returns[np.all(np.isfinite(returns), axis=1)].mean(axis=1)",
+        "returns.mean(axis=1)",
+        (f"{_PROGRESS} -k failed",),
+    ),
+    Fault(
+        "reporting:angles-mirrored",
+        "eqrl/_reporting/skills.py",
+        "np.arctan2(skills[:, 1], skills[:, 0])",
+        "np.arctan2(skills[:, 0], skills[:, 1])",
+        ("tests/skills/test_draw_skills.py -k angle",),
+    ),
+    Fault(
+        "reporting:one-minus-is-drawn-as-it-is",
+        "eqrl/_reporting/population.py",
+        "values = 1 - values",
+        "values = values + 0",
+        ("tests/population/test_pictures.py -k near_one",),
+    ),
+    Fault(
+        "reporting:nan-in-tensorboard",
+        "eqrl/_reporting/tensorboard.py",
+        "if np.isfinite(value):",
+        "if True:",
+        ("tests/test_run.py -k tensorboard",),
+    ),
+    Fault(
+        "reporting:first-steps-are-repeats",
+        "eqrl/_reporting/repeats.py",
+        "np.asarray(extras.repeats) > 1",
+        "np.asarray(extras.repeats) >= 1",
+        ("tests/test_draw_repeats.py",),
+    ),
+    Fault(
+        "reporting:last-state-is-not-drawn",
+        "eqrl/_reporting/render.py",
+        "leaf[: length + 1]",
+        "leaf[:length]",
+        ("tests/test_render.py -k 'point or png or after_the_end or each_state'",),
+    ),
+    Fault(
+        "run:metrics-of-the-first-seed",
+        "eqrl/_run/write.py",
+        "float(column[row, seed])",
+        "float(column[row, 0])",
+        ("tests/test_run.py -k 'metrics'",),
+    ),
+    Fault(
+        "run:nan-in-json",
+        "eqrl/_run/files.py",
+        "float(value) if math.isfinite(value) else None",
+        "float(value)",
+        ("tests/test_run.py -k null",),
+    ),
+    Fault(
+        "run:folders-are-written-over",
+        "eqrl/_run/files.py",
+        "if path.exists() and not (",
+        "if False and not (",
+        ("tests/test_run.py -k claimed",),
+    ),
+    Fault(
+        "run:seed-behind-the-last",
+        "eqrl/_run/load.py",
+        "if not 0 <= seed < count:",
+        "if not 0 <= seed <= count:",
+        ("tests/test_run.py -k not_trained",),
+    ),
+    Fault(
+        "run:bounds-are-not-mirrored",
+        "eqrl/_run/priors.py",
+        '1 - bound if kind.startswith("oneminus") else bound',
+        "bound",
+        ("tests/test_cli_population.py -k 'error'",),
+    ),
+    Fault(
+        "run:generations-from-step-zero",
+        "eqrl/_run/write_population.py",
+        "np.arange(1, 1 + len(solution.returns))",
+        "np.arange(len(solution.returns))",
+        ("tests/test_cli_population.py -k metrics_have",),
+    ),
+    Fault(
+        "cli:interrupted-exits-with-0",
+        "eqrl/_cli/main.py",
+        "return 130",
+        "return 0",
+        ("tests/test_cli.py -k while_nothing_is_reached",),
+    ),
+    Fault(
+        "cli:option-for-an-agent",
+        "eqrl/_cli/commands.py",
+        'not args[0].startswith("-")',
+        "True",
+        ("tests/test_cli.py -k leading_option",),
+    ),
+    Fault(
+        "cli:defaults-of-the-papers",
+        "eqrl/_cli/options.py",
+        "defaults.get(field.name, field.default)",
+        "field.default",
+        ("tests/test_cli.py -k can_be_replaced",),
+    ),
+    Fault(
+        "cli:first-member-for-the-best",
+        "eqrl/_cli/training.py",
+        "best=policies.best",
+        "best=None if policies.best is None else 0",
+        ("tests/test_cli_population.py -k names_the_best",),
+    ),
+    Fault(
+        "cli:nan-exits-with-0",
+        "eqrl/_cli/training.py",
+        "reached, exit_code = error.solution, 1\n",
+        "reached, exit_code = error.solution, 0\n",
+        ("tests/test_cli.py -k nan_exits",),
+    ),
+    Fault(
+        "cli:skill-behind-the-last",
+        "eqrl/_cli/render.py",
+        "if not 0 <= skill < prior.size:",
+        "if not 0 <= skill <= prior.size:",
+        ("tests/test_cli_skills.py -k does_not_have",),
+    ),
+)
