@@ -1,3 +1,4 @@
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -86,6 +87,29 @@ def test_the_agents_own_memory_and_extras_go_through(getkey: GetKey) -> None:
     assert extras.agent.index == 5
     assert extras.agent.age == 0
     assert after.agent.age == 1
+
+
+def test_the_agent_learns_from_extras_of_its_own(
+    getkey: GetKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    def update(self: Compass, state: Any, batch: Any, **options: Any) -> Any:
+        del self, options
+        seen.append(batch.extras)
+        return state, {}
+
+    monkeypatch.setattr(Compass, "update", update)
+    skill = jnp.eye(2)
+    batch = dataclasses.replace(
+        skill_transitions(getkey(), skill=skill),
+        extras=eqrl.SkillExtras(skill=skill, agent=jnp.array([3, 4])),
+    )
+    eqrl.SkillConditioned(Compass(), 2).update(
+        jnp.zeros(()), batch, step=jnp.zeros((), int), key=getkey()
+    )
+    (extras,) = seen
+    assert extras.tolist() == [3, 4]
 
 
 def test_a_skill_is_kept_through_an_episode_and_drawn_anew_for_the_next(

@@ -300,7 +300,7 @@ FAULTS = (
         "eqrl/_agents/wrappers/skill_conditioned.py",
         "dataclasses.replace(joined, extras=transitions.extras.agent)",
         "joined",
-        (f"{_SKILL_CONDITIONED} -k go_through", _SKILL_CONDITIONED),
+        (f"{_SKILL_CONDITIONED} -k extras_of_its_own",),
     ),
     Fault(
         "agents:fixed-skill-before-the-observation",

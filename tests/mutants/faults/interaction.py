@@ -35,7 +35,7 @@ FAULTS = (
         "eqrl/_interaction/actors.py",
         "env.step(actor.env_state, action, key=step_key)",
         "env.step(actor.env_state, action, key=act_key)",
-        (f"{_INTERACT} -k noise", _INTERACT),
+        (f"{_INTERACT} -k noise", "tests/test_trainer.py -k how_it_is_cut"),
     ),
     Fault(
         "interaction:descriptor-of-the-state-reached",

@@ -136,7 +136,7 @@ FAULTS = (
         "eqrl/_training/metrics.py",
         "        transitions.action,\n",
         "",
-        (f"{_TRAINER} -k TestNonFinite",),
+        ("tests/test_unseen.py",),
     ),
     Fault(
         "training:episodes-one-step-short",
