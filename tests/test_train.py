@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+import optax
 import pytest
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
@@ -66,6 +67,18 @@ def test_halves_may_be_cut_within_the_warm_up(
     first = train(10)
     second = train(110, initial=first)
     assert same(second.trainer_state, whole.trainer_state)
+    assert second.metrics["step"].tolist() == [10, 20, 40, 60, 80, 100, 120]
+
+
+def test_initialization_and_run_have_keys_of_their_own(
+    whole: eqrl.Solution[Any, Any, Any, Any],
+) -> None:
+    init_key, run_key = (jr.fold_in(jr.key(0), index) for index in (0, 1))
+    state, counts = eqrl.jit_init(TRAINER, AGENT, ENV, key=init_key)
+    state, _, _ = eqrl.jit_run(
+        TRAINER, AGENT, ENV, state, counts, num_steps=120, key=run_key
+    )
+    assert same(state, whole.trainer_state)
 
 
 def test_how_often_is_logged_makes_no_difference(
@@ -294,6 +307,9 @@ def test_a_failed_seed_stays_as_it_was_while_others_go_on(getkey: GetKey) -> Non
     assert 0 < failed.sum() < 6
     assert np.all(rewards[~failed] == 1)
     assert np.all(rewards[failed, :5] == 1) and np.all(rewards[failed, 5:] == 0)
+    # The first of the updates came before the failure.
+    num_updates = optax.tree_utils.tree_get(solution.state.critic_optimizer, "count")
+    assert np.array_equal(num_updates, np.where(failed, 1, 56))
     lost = solution.metrics["nonfinite"].sum(axis=0)
     assert np.array_equal(lost, np.where(failed, 55, 0))
 

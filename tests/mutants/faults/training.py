@@ -129,7 +129,7 @@ FAULTS = (
         "eqrl/_training/iteration.py",
         "if mapped:\n            after = tree_where(",
         "if False:\n            after = tree_where(",
-        (f"{_TRAINER} -k 'in_a_population_the_other'", f"{_TRAINER} -k TestNonFinite"),
+        (f"{_TRAIN} -k failed_seed",),
     ),
     Fault(
         "training:actions-may-be-nan",
@@ -164,7 +164,7 @@ FAULTS = (
         "eqrl/_training/rows.py",
         "row_steps - step % row_steps",
         "row_steps",
-        (f"{_TRAIN} -k 'row or halves or how_often'",),
+        (f"{_TRAIN} -k 'row_every or within_the_warm_up'",),
     ),
     Fault(
         "training:one-failed-seed-stops-all",
@@ -178,7 +178,7 @@ FAULTS = (
         "eqrl/_training/train.py",
         "return jr.fold_in(key, 1)",
         "return jr.fold_in(key, 0)",
-        (f"{_TRAIN} -k 'halves or seed_equals'",),
+        (f"{_TRAIN} -k keys_of_their_own",),
     ),
     Fault(
         "training:seeds-with-one-key",
