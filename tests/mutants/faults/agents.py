@@ -153,7 +153,7 @@ FAULTS = (
         "eqrl/_agents/taac/taac.py",
         "(step + 1) % self.target_period == 0",
         "step % self.target_period == 0",
-        (f"{_TAAC} -k period", _TAAC),
+        (_TAAC_UPDATE,),
     ),
     Fault(
         "agents:taac-switch-explores-with-its-output",

@@ -121,7 +121,7 @@ FAULTS = (
         "eqrl/envs/_broken_legs.py",
         "if wrong:",
         "if False:",
-        ("tests/envs/test_broken_legs.py -k wrong_leg",),
+        ("tests/envs/test_broken_legs.py -k does_not_have",),
     ),
     Fault(
         "envs:make-forgets-the-limit",

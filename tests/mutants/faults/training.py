@@ -220,13 +220,13 @@ FAULTS = (
         "eqrl/_training/trainer.py",
         "if shape != (spec.action_size,):",
         "if False:",
-        ("tests/test_bad_input.py -k do_not_fit_the_environment",),
+        ("tests/test_bad_input.py -k do_not_fit_the_trainer",),
     ),
     Fault(
         "training:metric-named-like-the-trainers",
         "eqrl/_training/metrics.py",
         'if name in ("step", "nonfinite"):',
         'if name == "step":',
-        ("tests/test_bad_input.py -k names_of_the_trainer",),
+        ("tests/test_bad_input.py -k do_not_fit_the_trainer",),
     ),
 )
