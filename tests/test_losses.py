@@ -18,6 +18,7 @@ from eqrl.losses import (
     td3_actor_loss,
     td3_next_value,
 )
+from eqrl.losses._critic import least_over_critics
 from tests.toy import (
     FixedDensity,
     GetKey,
@@ -292,3 +293,19 @@ class TestTD3:
         )
         assert jax.tree.structure(gradient) == jax.tree.structure(actor)
         np.testing.assert_allclose(gradient.weight, [[expected]], rtol=1e-5)
+
+
+def test_the_minimum_over_critics_passes_its_whole_gradient_to_one_critic() -> None:
+    # Of equal values the first is taken. `jnp.min` would halve the gradient, and where
+    # XLA rounds a value differently the second time it needs it, divide by zero.
+    values = jnp.array([[1.0, 3.0, -2.0], [2.0, 3.0, -5.0]])
+    least, gradient = jax.value_and_grad(lambda x: jnp.sum(least_over_critics(x)))(
+        values
+    )
+    assert least == 1 + 3 - 5
+    assert gradient.tolist() == [[1, 1, 0], [0, 0, 1]]
+
+
+def test_the_minimum_over_critics_is_nan_where_a_value_is() -> None:
+    values = jnp.array([[1.0, math.nan], [math.nan, 2.0]])
+    assert jnp.all(jnp.isnan(least_over_critics(values)))

@@ -93,3 +93,15 @@ def critic_loss(
     """
     errors = critic_values(critics, observation, action) - target[None]
     return 0.5 * jnp.mean(errors**2)
+
+
+def least_over_critics(
+    values: Float[Array, "critics *batch_and_reward"],
+) -> Float[Array, "*batch_and_reward"]:
+    """The minimum over critics, through which a gradient flows to the least value."""
+    # Not `jnp.min`: it divides its gradient by how many values equal the minimum. XLA
+    # may compute the values anew for that comparison, and round them otherwise; then
+    # none is equal, and the gradient is 0 / 0.
+    least = jnp.argmin(lax.stop_gradient(values), axis=0)
+    critics = jnp.arange(values.shape[0]).reshape(-1, *(1,) * least.ndim)
+    return jnp.sum(jnp.where(critics == least[None], values, 0), axis=0)

@@ -6,7 +6,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._types.custom_types import CriticFunction, FloatLike, Metrics
 from ..nn import StochasticPolicy
-from ._critic import critic_values
+from ._critic import critic_values, least_over_critics
 
 
 def _sample(
@@ -44,7 +44,7 @@ def sac_next_value(
     The minimum over the critics minus `temperature` times the log-probability.
     """
     action, log_prob = _sample(actor, observation, key=key)
-    value = jnp.min(critic_values(critics, observation, action), axis=0)
+    value = least_over_critics(critic_values(critics, observation, action))
     return lax.stop_gradient(value - temperature * log_prob)
 
 
@@ -73,7 +73,7 @@ def sac_actor_loss(
     be passed to `sac_temperature_loss`.
     """
     action, log_prob = _sample(actor, observation, key=key)
-    value = jnp.min(critic_values(critics, observation, action), axis=0)
+    value = least_over_critics(critic_values(critics, observation, action))
     loss = jnp.mean(temperature * log_prob - value)
     return loss, {"entropy": -jnp.mean(log_prob)}
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from .._types.custom_types import FloatLike, Metrics
 from ..nn import AbstractDensity
-from ._critic import Critic, critic_values
+from ._critic import Critic, critic_values, least_over_critics
 from ._switch import AdvantageClip, switch_probabilities
 from ._taac_metrics import critic_metrics, switch_metrics
 
@@ -59,13 +59,13 @@ def least_value(
     The minimum over critics; the maximum for a dimension with a negative weight.
     """
     if reward_weights is None:
-        return jnp.min(values, axis=0)
+        return least_over_critics(values)
     signs = jnp.where(reward_weights < 0, -1.0, 1.0)
     if faithful:
         signs = jnp.where(reward_weights == 0, 0.0, signs)
     # For a negative weight min(-values) = -max(values): high values are the bad ones.
     signs = signs.reshape((1,) * (values.ndim - 1) + signs.shape)
-    return signs[0] * jnp.min(signs * values, axis=0)
+    return signs[0] * least_over_critics(signs * values)
 
 
 def _total_value(

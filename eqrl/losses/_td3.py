@@ -6,7 +6,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._types.custom_types import CriticFunction, FloatLike
 from ..nn import Actor
-from ._critic import critic_values
+from ._critic import critic_values, least_over_critics
 
 
 def td3_next_value(
@@ -37,7 +37,7 @@ def td3_next_value(
     noise = policy_noise * jr.normal(key, action.shape)
     noise = jnp.clip(noise, -noise_clip, noise_clip)
     action = jnp.clip(action + noise, -1, 1)
-    value = jnp.min(critic_values(critics, observation, action), axis=0)
+    value = least_over_critics(critic_values(critics, observation, action))
     return lax.stop_gradient(value)
 
 
