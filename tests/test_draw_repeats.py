@@ -4,6 +4,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 
 import eqrl
 
@@ -28,7 +29,17 @@ def transitions(extras: Any) -> eqrl.Transition[Any]:
 MASK = jnp.asarray(np.arange(4) < np.array([[4], [2], [3]]))
 
 
-def test_a_picture_of_when_a_policy_repeats_is_written(tmp_path: Path) -> None:
+def test_a_picture_of_when_a_policy_repeats_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[Any] = []
+    imshow = Axes.imshow
+
+    def record(self: Axes, rows: Any, **options: Any) -> Any:
+        shown.append(rows)
+        return imshow(self, rows, **options)
+
+    monkeypatch.setattr(Axes, "imshow", record)
     trajectory = eqrl.Trajectory(action=jnp.zeros((3, 4, 1)))
     extras = eqrl.TAACExtras(
         previous=trajectory,
@@ -39,6 +50,8 @@ def test_a_picture_of_when_a_policy_repeats_is_written(tmp_path: Path) -> None:
     path = tmp_path / "repeats.png"
     eqrl.draw_repeats(path, transitions(extras), MASK)
     assert path.read_bytes().startswith(b"\x89PNG")
+    expected = np.where(MASK, [[0, 1, 0, 1]], np.nan)
+    np.testing.assert_array_equal(shown, [expected])
 
 
 def test_other_agents_have_no_repeats_to_draw(tmp_path: Path) -> None:

@@ -710,6 +710,9 @@ class TestErrors:
             match=r"`capacity=10` holds 10 .*less than one batch.*raise `capacity`",
         ):
             trainer.init(Scribe(), Clock(), key=getkey())
+        trainer = dataclasses.replace(trainer, batch_size=3)
+        with pytest.raises(ValueError, match=r"less than one batch .* 3 \* 4"):
+            trainer.init(Scribe(length=4), Clock(), key=getkey())
 
     def test_warm_up_that_leaves_nothing_to_sample(self, getkey: GetKey) -> None:
         trainer = Trainer(num_envs=2, batch_size=1, capacity=20, warmup_steps=7)
