@@ -6,21 +6,19 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from .._agents import AbstractAgent
 from .._agents.base import AnyAgent
 from .._interaction.rollout import rollout
 from .._rewards import Incremental
 from .._skills.trajectories import SkillTrajectories
 from .._types.custom_types import Mode
-from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from .library import Skills, find_task, pick_skill
 
 
 def play_skills(
-    agent: AbstractAgent[Any, Any, Any],
+    agent: AnyAgent,
     skills: Skills[Any],
-    env: AbstractEnv[Any],
+    env: AnyEnv,
     *,
     num_episodes: int,
     key: PRNGKeyArray,

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
-from .._agents import AbstractAgent
+from .._agents.base import AnyAgent
 from .._agents.wrappers.intrinsic import AnyIntrinsic
 from .._pytree.stack import empty_stack, put_element, stack_size, take_element
 from .._storage.checkpoint import Directory, restore, save
@@ -89,7 +89,7 @@ def save_skills(directory: Directory, skills: Skills[Any]) -> None:
 
 def load_skills(
     directory: Directory,
-    agent: AbstractAgent[Any, Any, Any],
+    agent: AnyAgent,
     env: World,
     trainer: Trainer | None = None,
 ) -> Skills[Any]:
@@ -135,8 +135,8 @@ def load_skills(
 
 
 def load_skill(
-    directory: Directory, agent: AbstractAgent[Any, Any, Any], env: World, index: int
-) -> tuple[AbstractAgent[Any, Any, Any], Any]:
+    directory: Directory, agent: AnyAgent, env: World, index: int
+) -> tuple[AnyAgent, Any]:
     """Loads one skill of a library, as `eqrl.pick_skill` returns it.
 
     **Arguments:**

@@ -7,7 +7,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
-from .._agents import AbstractAgent, SkillConditioned
+from .._agents import SkillConditioned
 from .._agents.base import AnyAgent
 from .._agents.wrappers.unwrap import find, parts
 from .._pytree.fields import check_integer
@@ -20,7 +20,7 @@ from .._skills.prior import (
 )
 from .._types.custom_types import Mode
 from .._types.data import Transition
-from ..envs import AbstractEnv
+from ..envs._base import AnyEnv
 from .rollout import rollout, zero_outside
 
 
@@ -60,9 +60,9 @@ SkillEvaluation.__init__.__doc__ = """**Arguments:**
 
 
 def evaluate_skills(
-    agent: AbstractAgent[Any, Any, Any],
+    agent: AnyAgent,
     state: Any,
-    env: AbstractEnv[Any],
+    env: AnyEnv,
     *,
     num_episodes: int,
     key: PRNGKeyArray,
@@ -103,9 +103,9 @@ def evaluate_skills(
 
 @eqx.filter_jit
 def _evaluate(
-    agent: AbstractAgent[Any, Any, Any],
+    agent: AnyAgent,
     state: Any,
-    env: AbstractEnv[Any],
+    env: AnyEnv,
     skills: Float[Array, "skills skill"],
     num_episodes: int,
     mode: Mode,

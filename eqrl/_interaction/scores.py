@@ -6,11 +6,11 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._agents import TAAC, AbstractAgent
+from .._agents import TAAC
 from .._agents.base import AnyAgent
 from .._agents.wrappers.unwrap import parts
 from .._types.custom_types import FloatLike
-from ..envs import AbstractEnv
+from ..envs._base import AnyEnv
 from .evaluate import Evaluation
 from .evaluate_skills import evaluate_skills
 
@@ -26,7 +26,7 @@ def mean_return(agent: Any, state: Any, evaluation: Evaluation) -> Float[Array, 
 
 
 def weighted_return(
-    agent: AbstractAgent[Any, Any, Any], state: Any, evaluation: Evaluation
+    agent: AnyAgent, state: Any, evaluation: Evaluation
 ) -> Float[Array, ""]:
     """Score for vector rewards: the mean return, weighted as `TAAC` weights rewards.
 
@@ -63,9 +63,9 @@ def _reward_weights(agent: AnyAgent) -> tuple[FloatLike, ...] | None:
 
 
 def diversity_return(
-    agent: AbstractAgent[Any, Any, Any],
+    agent: AnyAgent,
     state: Any,
-    env: AbstractEnv[Any],
+    env: AnyEnv,
     *,
     num_episodes: int,
     key: PRNGKeyArray,

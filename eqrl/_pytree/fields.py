@@ -212,7 +212,7 @@ def strong_integer(value: Any) -> Any:
     return jnp.asarray(value, dtype=jnp.result_type(int))
 
 
-def plain_integer(value: Any) -> Any:
+def plain_integer(value: object) -> object:
     """Converts a NumPy integer to Python's; returns anything else as it is."""
     return int(value) if isinstance(value, np.integer) else value
 
@@ -241,7 +241,7 @@ def check_integer(name: str, value: Any, *, least: int) -> None:
         raise ValueError(f"`{name}={value!r}` must be an integer, at least {least}.")
 
 
-def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
+def check_choice(name: str, value: object, choices: Collection[str]) -> None:
     """Raises a `ValueError` unless `value` is one of `choices`."""
     if value not in choices:
         names = ", ".join(repr(choice) for choice in choices)

@@ -164,7 +164,7 @@ def _is_key(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _is_spread(leaf: Any) -> bool:
+def _is_spread(leaf: object) -> bool:
     sharding = getattr(leaf, "sharding", None)
     return sharding is not None and not sharding.is_fully_addressable
 
@@ -321,7 +321,7 @@ def _read_arrays(
     }
 
 
-def _sharding(leaf: Any) -> jax.sharding.Sharding | None:
+def _sharding(leaf: object) -> jax.sharding.Sharding | None:
     """Where an array must be put; `None` if JAX may decide."""
     if isinstance(leaf, jax.Array):
         return leaf.sharding if leaf.committed else None

@@ -8,9 +8,11 @@ import jax.random as jr
 from jaxtyping import Array, Int, Key, PRNGKeyArray
 
 from .._agents import AbstractAgent
+from .._agents.base import AnyAgent
 from .._pytree.tree import check_same_shapes, tree_copy
 from .._types.custom_types import EnvState, Extras, Memory, State
 from ..envs import AbstractEnv
+from ..envs._base import AnyEnv
 from .interrupt import deferred_interrupt
 from .jit import jit_init, jit_run
 from .replay import Counts
@@ -199,8 +201,8 @@ def _run_key(key: PRNGKeyArray) -> PRNGKeyArray:
 @eqx.filter_jit
 def _init_seeds(
     trainer: Trainer,
-    agent: AbstractAgent[Any, Any, Any],
-    env: AbstractEnv[Any],
+    agent: AnyAgent,
+    env: AnyEnv,
     keys: Key[Array, " seeds"],
 ) -> tuple[AnyTrainerState, Counts]:
     return eqx.filter_vmap(
@@ -227,8 +229,8 @@ def _run_seeds(
 def _check_initial(
     initial: AnySolution,
     trainer: Trainer,
-    agent: AbstractAgent[Any, Any, Any],
-    env: AbstractEnv[Any],
+    agent: AnyAgent,
+    env: AnyEnv,
     *,
     key: PRNGKeyArray,
 ) -> None:
