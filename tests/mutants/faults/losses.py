@@ -33,6 +33,13 @@ FAULTS = (
         ("tests/test_losses.py -k CriticLoss",),
     ),
     Fault(
+        "losses:equal-critics-share-a-gradient",
+        "eqrl/losses/_critic.py",
+        "jnp.sum(jnp.where(critics == least[None], values, 0), axis=0)",
+        "jnp.min(values, axis=0)",
+        ("tests/test_losses.py -k gradient",),
+    ),
+    Fault(
         "losses:sac-values-disorder",
         "eqrl/losses/_sac.py",
         "return lax.stop_gradient(value - temperature * log_prob)",
@@ -49,7 +56,7 @@ FAULTS = (
     Fault(
         "losses:sac-greatest-of-the-critics",
         "eqrl/losses/_sac.py",
-        "value = jnp.min(critic_values(critics, observation, action), axis=0)\n"
+        "value = least_over_critics(critic_values(critics, observation, action))\n"
         "    return",
         "value = jnp.max(critic_values(critics, observation, action), axis=0)\n"
         "    return",
@@ -100,8 +107,8 @@ FAULTS = (
     Fault(
         "losses:td3-mean-of-the-critics",
         "eqrl/losses/_td3.py",
-        "jnp.min(critic_values",
-        "jnp.mean(critic_values",
+        "least_over_critics(critic_values(critics, observation, action))",
+        "jnp.mean(critic_values(critics, observation, action), axis=0)",
         ("tests/test_losses.py -k TestTD3",),
     ),
     Fault(
@@ -170,8 +177,8 @@ FAULTS = (
     Fault(
         "losses:least-value-ignores-the-sign",
         "eqrl/losses/_taac.py",
-        "signs[0] * jnp.min(signs * values, axis=0)",
-        "jnp.min(signs * values, axis=0)",
+        "signs[0] * least_over_critics(signs * values)",
+        "least_over_critics(signs * values)",
         ("tests/test_switch.py -k LeastValue",),
     ),
     Fault(
