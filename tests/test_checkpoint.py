@@ -14,6 +14,7 @@ import pytest
 
 import eqrl
 from eqrl.nn import Critic, Gaussian
+from tests.population.pusher import Pusher
 from tests.toy import Drift, GetKey
 
 
@@ -277,12 +278,22 @@ def test_a_killed_save_leaves_no_step_of_its_own(directory_after_kill: Path) -> 
         eqrl.restore(directory_after_kill, jnp.array(0), step=2)
 
 
+@pytest.mark.parametrize(
+    "agent",
+    [
+        Pusher(),
+        pytest.param(
+            eqrl.SAC(make_actor=Gaussian((8,)), make_critic=Critic((8,))),
+            marks=pytest.mark.long,
+        ),
+    ],
+    ids=["linear", "sac"],
+)
 def test_training_from_disk_goes_on_as_if_never_stopped(
-    tmp_path: Path, getkey: GetKey
+    agent: eqrl.AbstractAgent[Any, Any, Any], tmp_path: Path, getkey: GetKey
 ) -> None:
     key = getkey()
     env = Drift()
-    agent = eqrl.SAC(make_actor=Gaussian((8,)), make_critic=Critic((8,)))
     trainer = eqrl.Trainer(batch_size=8, capacity=100, warmup_steps=20)
     once = eqrl.train(agent, env, trainer, num_steps=80, key=key)
     half = eqrl.train(agent, env, trainer, num_steps=40, key=key)

@@ -7,10 +7,12 @@ import jax.random as jr
 import jaxtyping
 import numpy as np
 import pytest
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 import eqrl
-from eqrl._population.run import choose_members
+from eqrl._population import train as population_train
+from eqrl._population.mesh import automatic, replicate, shard
+from eqrl._population.run import choose_members, init_members
 from eqrl._population.train import _make_agents
 from eqrl.envs import Point
 
@@ -142,6 +144,21 @@ def test_members_run_in_turn_on_a_cpu_by_default(
     assert choose_members(None, None) == "in_turn"
 
 
+def test_a_mesh_of_one_device_begins_the_same_bit_for_bit(
+    getkey: GetKey,
+) -> None:
+    # With a stack, something shared and a key, in and out.
+    agents = jax.tree.map(lambda leaf: jnp.full(3, leaf), AGENT)
+    keys = jr.split(getkey(), 3)
+    mesh = automatic(jax.make_mesh((1,), ("population",)))
+    expected = init_members(TRAINER, agents, ENV, keys, None)
+    on_mesh = init_members(
+        TRAINER, shard(agents, mesh), replicate(ENV, mesh), shard(keys, mesh), mesh
+    )
+    assert eqx.tree_equal(on_mesh, expected)
+
+
+@pytest.mark.long
 def test_a_mesh_of_one_device_gives_the_same_bit_for_bit(
     solution: eqrl.PopulationSolution,
 ) -> None:
@@ -226,7 +243,23 @@ def test_returns_cannot_be_weighed_without_a_taac_or_vectors() -> None:
         eqrl.weighted_return(eqrl.TAAC(), None, scalar)
 
 
+def test_a_population_is_selected_by_vectors_of_rewards(
+    getkey: GetKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stay(kept: Any, states: Any, counts: Any, members: Any, mesh: Any) -> Any:
+        del kept, members, mesh
+        return states, counts, {}
+
+    monkeypatch.setattr(population_train, "run_members", stay)
+    _check_selection_by_vectors(getkey())
+
+
+@pytest.mark.long
 def test_a_population_learns_from_vectors_of_rewards(getkey: GetKey) -> None:
+    _check_selection_by_vectors(getkey())
+
+
+def _check_selection_by_vectors(key: PRNGKeyArray) -> None:
     weights = np.array([1.0, -1.0])
 
     def weighted(agent: Any, state: Any, evaluation: Any) -> Float[Array, ""]:
@@ -234,7 +267,7 @@ def test_a_population_learns_from_vectors_of_rewards(getkey: GetKey) -> None:
         return jnp.mean(evaluation.returns @ jnp.array([1.0, -1.0]))
 
     env = Clock(longest=3, reward_size=2)
-    solution = train(env=env, score=weighted, key=getkey())
+    solution = train(env=env, score=weighted, key=key)
     assert solution.returns.shape == (3, 3, 2, 2)
     weighed = (solution.returns * weights).sum(axis=-1).mean(axis=-1)
     for generation in (1, 2):
@@ -248,7 +281,7 @@ def test_a_vector_reward_needs_a_score() -> None:
         train(None, env=Clock(reward_size=2))
 
 
-def test_a_stack_of_another_size_is_an_error(getkey: GetKey) -> None:
-    agents = PBT.init(AGENT, 4, key=getkey())
+def test_a_stack_of_another_size_is_an_error() -> None:
+    agents = jax.tree.map(lambda leaf: jnp.full(4, leaf), AGENT)
     with pytest.raises(ValueError, match="stack of `size=3`"):
         train(None, agent=agents)
