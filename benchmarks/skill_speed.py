@@ -8,6 +8,7 @@ replay of 100,000. Run it as `nox -s benchmarks -- skill_speed`.
 import argparse
 import statistics
 from collections.abc import Callable
+from typing import Any
 
 import jax.random as jr
 from jaxtyping import PyTree
@@ -18,7 +19,7 @@ from .measure import median_ratio, side_by_side
 
 
 WARMUP_STEPS = 1_600
-SIZES = {"num_envs": 16, "capacity": 100_000, "warmup_steps": WARMUP_STEPS}
+SIZES: dict[str, Any] = {"num_envs": 16, "capacity": 100_000, "warmup_steps": WARMUP_STEPS}
 
 
 def make_run(

@@ -149,7 +149,7 @@ class Run(Generic[Schedule]):
 
     agent: str
     agent_options: dict[str, float | int | bool | None]
-    trainer_options: dict[str, int]
+    trainer_options: dict[str, Any]
     settings: Settings
     schedule: Schedule
     skills: SkillOptions | None = None
