@@ -19,7 +19,11 @@ from .measure import median_ratio, side_by_side
 
 
 WARMUP_STEPS = 1_600
-SIZES: dict[str, Any] = {"num_envs": 16, "capacity": 100_000, "warmup_steps": WARMUP_STEPS}
+SIZES: dict[str, Any] = {
+    "num_envs": 16,
+    "capacity": 100_000,
+    "warmup_steps": WARMUP_STEPS,
+}
 
 
 def make_run(
