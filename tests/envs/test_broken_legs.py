@@ -1,4 +1,5 @@
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -6,10 +7,24 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eqrl.envs import BraxEnv, DisabledActions, TimeLimit, ant_with_broken_legs
+from eqrl.envs import (
+    BraxEnv,
+    DisabledActions,
+    TimeLimit,
+    _broken_legs,
+    ant_with_broken_legs,
+    make,
+)
 
 
-@functools.cache
+@pytest.fixture(scope="module", autouse=True)
+def trace_each_ant_once() -> Iterator[None]:
+    """Tracing the reset of an ant takes a second, each time that one is made."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_broken_legs, "make", functools.cache(make))
+        yield
+
+
 def _ant(*legs: int) -> DisabledActions[Any]:
     return ant_with_broken_legs(legs)
 
