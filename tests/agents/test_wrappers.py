@@ -136,7 +136,7 @@ def test_a_skill_inside_a_wrapper_is_fixed_and_the_wrapper_kept(
     getkey: GetKey,
 ) -> None:
     agent = eqrl.Normalized(Shifted(diayn(sac(), 3)))
-    state = agent.init(SPEC, key=getkey())
+    state = eqx.filter_jit(agent.init)(SPEC, key=getkey())
     skill, observation, key = jnp.eye(3)[1], jnp.arange(4.0), getkey()
     memory = eqrl.SkillMemory(skill=skill, agent=None)
     expected, _, _ = agent.act(state, memory, observation, mode="greedy", key=key)

@@ -2,6 +2,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -13,6 +14,7 @@ import eqrl
 from eqrl.envs import Point
 
 from ..agents_under_test import diayn, sac
+from ..population.pusher import Pusher
 from ..toy import Clock, Compass
 
 
@@ -104,7 +106,7 @@ def test_accuracy_counts_equal_skills_as_one() -> None:
 
 def test_steps_behind_the_end_of_an_episode_do_not_count() -> None:
     env = Clock(longest=4)
-    agent = eqrl.diayn(sac(), 2, make_network=eqrl.nn.CategoricalDiscriminator((4,)))
+    agent = diayn(Pusher(), 2, (4,))
     evaluation = evaluate(agent, env=env, skills=None, num_episodes=5)
     lengths = np.asarray(evaluation.lengths)
     assert len(np.unique(lengths)) > 1
@@ -129,7 +131,7 @@ def test_an_episode_is_no_longer_than_asked_for() -> None:
 
 
 def test_actions_are_picked_as_asked_for() -> None:
-    agent = diayn(sac(), 2)
+    agent = diayn(Pusher(), 2, ())
     greedy, sampled = (
         evaluate(agent, skills=None, mode=mode).descriptors
         for mode in ("greedy", "sample")
@@ -140,21 +142,23 @@ def test_actions_are_picked_as_asked_for() -> None:
 
 
 def test_the_diversity_return_is_the_mean_of_all() -> None:
-    agent = diayn(sac(), 3)
+    agent = diayn(Pusher(), 4, ())
     state, key = agent.init(ENV.spec, key=jr.key(0)), jr.key(1)
-    evaluation = eqrl.evaluate_skills(agent, state, ENV, num_episodes=1, key=key)
-    found = eqrl.diversity_return(agent, state, ENV, num_episodes=1, key=jr.clone(key))
+    evaluation = eqrl.evaluate_skills(agent, state, ENV, num_episodes=2, key=key)
+    found = eqrl.diversity_return(agent, state, ENV, num_episodes=2, key=jr.clone(key))
     np.testing.assert_allclose(found, np.mean(evaluation.diversity_returns), rtol=1e-6)
-
-
-def test_all_one_hot_skills_are_shown() -> None:
-    evaluation = evaluate(diayn(sac(), 4), skills=None)
+    # All skills of a prior that has but a few were shown.
     np.testing.assert_array_equal(evaluation.skills, np.eye(4))
     assert evaluation.descriptors.shape == (4, 2, 3, 2)
 
 
 def test_skills_are_drawn_where_there_is_no_end_of_them() -> None:
-    assert evaluate(skills=None).skills.shape == (16, 2)
+    agent = make()
+    state = agent.init(ENV.spec, key=jr.key(0))
+    shown = eqx.filter_eval_shape(
+        eqrl.evaluate_skills, agent, state, ENV, num_episodes=1, key=jr.key(1)
+    )
+    assert shown.skills.shape == (16, 2)
     drawn = evaluate(skills=5).skills
     np.testing.assert_allclose(jnp.linalg.norm(drawn, axis=1), 1, rtol=1e-5)
     assert len(np.unique(drawn, axis=0)) == 5
@@ -177,6 +181,20 @@ def test_a_normalization_around_the_discriminator_is_applied(getkey: GetKey) -> 
     np.testing.assert_allclose(evaluation.descriptors[0, 0], expected, rtol=1e-4)
 
 
+def test_the_diversity_return_can_be_mapped_over_a_population() -> None:
+    def make_agent(key: PRNGKeyArray) -> tuple[Any, Any]:
+        agent = diayn(Pusher(), 2, ())
+        return agent, agent.init(ENV.spec, key=key)
+
+    def score(agent: Any, state: Any) -> Float[Array, ""]:
+        return eqrl.diversity_return(agent, state, ENV, num_episodes=1, key=jr.key(2))
+
+    agent, states = eqx.filter_vmap(make_agent)(jr.split(jr.key(0), 3))
+    scores = np.asarray(eqx.filter_vmap(score)(agent, states))
+    assert scores.shape == (3,) and len(np.unique(scores)) == 3
+
+
+@pytest.mark.long
 def test_the_diversity_return_is_a_score(getkey: GetKey) -> None:
     # `Compass` learns nothing: what is trained is the discriminator.
     agent = make(make_network=eqrl.nn.VonMisesFisherDiscriminator((4,)))
@@ -218,12 +236,12 @@ def test_skills_that_do_not_fit_are_refused(skills: Array) -> None:
 
 def test_an_agent_without_skills_is_refused() -> None:
     with pytest.raises(ValueError, match="SAC has no skills"):
-        evaluate(sac(), skills=None)
+        eqrl.evaluate_skills(sac(), None, ENV, num_episodes=1, key=jr.key(0))
 
 
 def test_an_agent_without_a_discriminator_is_refused() -> None:
     with pytest.raises(ValueError, match="no `Discriminator`"):
-        evaluate(eqrl.SkillConditioned(sac(), 2), skills=None)
+        evaluate(eqrl.SkillConditioned(Pusher(), 2), skills=None)
 
 
 @pytest.mark.long

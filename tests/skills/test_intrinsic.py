@@ -1,6 +1,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -131,7 +132,8 @@ def test_an_agent_of_scalar_rewards_can_learn_where_they_are_vectors(
     getkey: GetKey,
 ) -> None:
     spec = eqrl.EnvSpec(observation_size=4, action_size=2, reward_size=3)
-    eqrl.Intrinsic(sac(), Countdown()).init(spec, key=getkey())
+    agent = eqrl.Intrinsic(sac(), Countdown())
+    eqx.filter_eval_shape(agent.init, spec, key=getkey())
 
 
 def test_a_vector_of_rewards_cannot_be_added(getkey: GetKey) -> None:

@@ -5,13 +5,16 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
+import jaxtyping
 import numpy as np
 import pytest
 from jaxtyping import PRNGKeyArray
 
 import eqrl
 
-from ..agents_under_test import sac
+from ..agents_under_test import diayn, sac
+from ..population.pusher import Pusher
 from ..toy import Clock, Compass, Scribe, random_transitions
 from .skilled import skill_transitions, specs_of_begin
 
@@ -21,7 +24,8 @@ SPEC = eqrl.EnvSpec(observation_size=4, action_size=2)
 
 
 def test_the_agent_is_made_for_longer_observations(getkey: GetKey) -> None:
-    state: Any = eqrl.SkillConditioned(sac(), 3).init(SPEC, key=getkey())
+    agent = eqrl.SkillConditioned(sac(), 3)
+    state: Any = eqx.filter_eval_shape(agent.init, SPEC, key=getkey())
     assert state.actor.network.layers[0].weight.shape[0] == 4 + 3
 
 
@@ -154,13 +158,14 @@ def _arrays(tree: object) -> list[int]:
     return [id(x) for x in jax.tree.leaves(tree) if eqx.is_array(x)]
 
 
-class TestFixSkill:
-    @pytest.fixture
-    def skilled(self, getkey: GetKey) -> tuple[eqrl.AbstractAgent, object]:
-        agent = eqrl.diayn(sac(), 3)
-        spec = eqrl.envs.Point().spec
-        return agent, agent.init(spec, key=getkey())
+@pytest.fixture(scope="module")
+def skilled() -> tuple[eqrl.AbstractAgent, object]:
+    """A SAC with three skills, and its state."""
+    agent = diayn(sac(), 3)
+    return agent, eqx.filter_jit(agent.init)(eqrl.envs.Point().spec, key=jr.key(0))
 
+
+class TestFixSkill:
     def test_it_acts_as_with_that_skill(
         self, skilled: tuple[eqrl.Intrinsic, eqrl.IntrinsicState], getkey: GetKey
     ) -> None:
@@ -203,9 +208,12 @@ class TestFixSkill:
             expected = jnp.sum(getattr(batch, name)) + 2 * 7
             np.testing.assert_allclose(metrics[name], expected, rtol=1e-5)
 
-    def test_a_normalization_around_it_is_kept(self, getkey: GetKey) -> None:
-        agent = eqrl.Normalized(eqrl.diayn(sac(), 3))
-        state = agent.init(eqrl.envs.Point().spec, key=getkey())
+    def test_a_normalization_around_it_is_kept(
+        self, skilled: tuple[eqrl.Intrinsic, eqrl.IntrinsicState], getkey: GetKey
+    ) -> None:
+        agent = eqrl.Normalized(skilled[0])
+        statistics = eqrl.Normalized(Compass()).init(SPEC, key=getkey()).statistics
+        state = eqrl.NormalizedState(agent=skilled[1], statistics=statistics)
         fixed, fixed_state = eqrl.fix_skill(agent, state, jnp.eye(3)[0])
         assert isinstance(fixed, eqrl.Normalized)
         assert isinstance(fixed.agent, eqrl.FixedSkill)
@@ -213,11 +221,13 @@ class TestFixSkill:
         assert _arrays(fixed_state.agent) == _arrays(state.agent.agent)
 
     def test_it_learns_from_the_environments_reward_from_where_the_skill_is(
-        self, skilled: tuple[eqrl.Intrinsic, eqrl.IntrinsicState], getkey: GetKey
+        self, getkey: GetKey
     ) -> None:
-        fixed, fixed_state = eqrl.fix_skill(*skilled, jnp.eye(3)[2])
         trainer = eqrl.Trainer(batch_size=4, capacity=20, warmup_steps=4)
         env = eqrl.envs.Point(goal=(1.0, 1.0))
+        agent = diayn(Pusher(), 3)
+        state = agent.init(env.spec, key=getkey())
+        fixed, fixed_state = eqrl.fix_skill(agent, state, jnp.eye(3)[2])
         state, _ = trainer.init(fixed, env, key=getkey(), agent_state=fixed_state)
         assert eqx.tree_equal(state.agent, fixed_state)
         # Training donates its state.
@@ -246,31 +256,36 @@ class TestFixSkill:
         skilled: tuple[eqrl.Intrinsic, eqrl.IntrinsicState],
         wrap: Callable[[eqrl.AbstractAgent], eqrl.AbstractAgent],
         expected: str,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
+        # Without the tests' checks of types, as users have it.
+        monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
         agent, state = skilled
         with pytest.raises(ValueError, match=rf"is a SACState.*{expected}"):
             eqrl.fix_skill(wrap(agent), state.agent, jnp.eye(3)[0])
 
     def test_an_agent_without_skills_is_refused(self, getkey: GetKey) -> None:
         with pytest.raises(ValueError, match="SAC has no skill"):
-            eqrl.fix_skill(sac(), sac().init(SPEC, key=getkey()), jnp.ones(2))
+            eqrl.fix_skill(sac(), None, jnp.ones(2))
 
 
 def test_a_state_of_another_agent_is_refused(getkey: GetKey) -> None:
     trainer = eqrl.Trainer(batch_size=4, capacity=20, warmup_steps=4)
     env = eqrl.envs.Point()
-    other = sac((8,)).init(env.spec, key=getkey())
+    # Of a larger observation.
+    other = Pusher().init(eqrl.EnvSpec(observation_size=5, action_size=2), key=getkey())
     with pytest.raises(ValueError, match="`agent_state` does not fit"):
-        eqrl.train(sac(), env, trainer, num_steps=8, key=getkey(), agent_state=other)
+        eqrl.train(Pusher(), env, trainer, num_steps=8, key=getkey(), agent_state=other)
 
 
 def test_what_is_learnt_is_said_once(getkey: GetKey) -> None:
     trainer = eqrl.Trainer(batch_size=4, capacity=20, warmup_steps=4)
     env = eqrl.envs.Point()
-    solution = eqrl.train(sac(), env, trainer, num_steps=4, key=getkey())
+    state, counts = eqx.filter_eval_shape(trainer.init, Pusher(), env, key=getkey())
+    solution = eqrl.Solution(trainer_state=state, counts=counts, metrics={})
     with pytest.raises(ValueError, match="give one"):
         eqrl.train(
-            sac(),
+            Pusher(),
             env,
             trainer,
             num_steps=8,
