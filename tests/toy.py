@@ -10,7 +10,15 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from eqrl import AbstractAgent, EnvSpec, Metrics, Mode, Transition
+from eqrl import (
+    AbstractAgent,
+    EnvSpec,
+    FloatLike,
+    Metrics,
+    Mode,
+    Transition,
+    hyperparameter,
+)
 from eqrl.envs import AbstractEnv, Outcome
 from eqrl.nn import AbstractDensity, AbstractPolicy, TanhNormal
 
@@ -167,9 +175,9 @@ class Scribe(AbstractAgent[ScribeState, ScribeMemory, ScribeMemory]):
         return ScribeState(
             num_observed=jnp.zeros((), int),
             num_updates=jnp.zeros((), int),
-            last_step=jnp.full((), -1),
-            last_timestep=jnp.full((), -1),
-            timesteps=jnp.full(16, -1),
+            last_step=jnp.full((), -1, int),
+            last_timestep=jnp.full((), -1, int),
+            timesteps=jnp.full(16, -1, int),
             draws=jnp.zeros(16),
         )
 
@@ -231,6 +239,78 @@ class Scribe(AbstractAgent[ScribeState, ScribeMemory, ScribeMemory]):
             "update": step.astype(float),
             "batch_size": jnp.full((), float(batch.reward.size)),
         }
+
+
+class LearnerState(eqx.Module):
+    """A linear policy, and what of rewards it was shown."""
+
+    weight: Float[Array, " obs"]
+    observed: Float[Array, ""]
+
+
+class Learner(AbstractAgent[LearnerState, None, None]):
+    """Learns something from each batch and key, and acts with it and with noise.
+
+    It has one action. It is the quickest to compile of those that learn.
+    """
+
+    actor_lr: FloatLike = hyperparameter(1e-2)
+
+    @property
+    def sequence_length(self) -> int:
+        return 1
+
+    def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> LearnerState:
+        weight = jr.normal(key, (spec.observation_size,))
+        return LearnerState(weight=weight, observed=jnp.zeros(()))
+
+    def begin(
+        self,
+        state: LearnerState,
+        spec: EnvSpec,
+        *,
+        index: Int[Array, ""],
+        key: PRNGKeyArray,
+    ) -> None:
+        del state, spec, index, key
+        return None
+
+    def act(
+        self,
+        state: LearnerState,
+        memory: None,
+        observation: Float[Array, " obs"],
+        *,
+        mode: Mode,
+        key: PRNGKeyArray,
+    ) -> tuple[Float[Array, " act"], None, None]:
+        del memory
+        action = jnp.tanh(jnp.sum(state.weight * observation))
+        if mode != "greedy":
+            action = 0.5 * action + 0.5 * jr.uniform(key, minval=-1, maxval=1)
+        return action[None], None, None
+
+    def observe(
+        self, state: LearnerState, transitions: Transition[None]
+    ) -> LearnerState:
+        observed = state.observed + jnp.sum(transitions.reward)
+        return LearnerState(weight=state.weight, observed=observed)
+
+    def update(
+        self,
+        state: LearnerState,
+        batch: Transition[None],
+        *,
+        step: Int[Array, ""],
+        key: PRNGKeyArray,
+    ) -> tuple[LearnerState, Metrics]:
+        del step
+        error = batch.next_observation @ state.weight - batch.reward
+        step_size = self.actor_lr * jr.uniform(key)
+        change = jnp.mean(jnp.tanh(error)[:, None] * batch.observation, axis=0)
+        weight = state.weight - step_size * change
+        state = LearnerState(weight=weight, observed=state.observed)
+        return state, {"loss": jnp.mean(error**2)}
 
 
 class LinearCritic(eqx.Module):
