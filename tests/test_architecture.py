@@ -222,6 +222,12 @@ from jax._src.xla_bridge import backends_are_initialized
 print("JAX has run:", backends_are_initialized())
 heavy = ["tyro", "rich", "matplotlib", "orbax", "tensorboardX", "brax", "gymnax"]
 print("imported:", [name for name in heavy if name in sys.modules])
+eqrl.envs.make("eqrl/Point")
+try:
+    eqrl.envs.ant_with_broken_legs([9])
+except ValueError:
+    # A wrong leg is found before brax is imported.
+    print("imported then:", sorted({"brax", "gymnax"} & set(sys.modules)))
 print(
     "checked:",
     hasattr(eqrl.losses.bootstrapped_target, "__wrapped__"),
@@ -256,6 +262,7 @@ def test_eqrl_is_light_unchecked_and_independent_of_brax_and_gymnax() -> None:
     assert result.stdout.splitlines() == [
         "JAX has run: False",
         "imported: []",
+        "imported then: []",
         "checked: False False",
         "traced: SAC",
         "traced: TD3",

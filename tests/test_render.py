@@ -6,11 +6,15 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import brax.envs
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from brax import base
+from brax.envs.inverted_pendulum import InvertedPendulum
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 from matplotlib.axes import Axes
 from PIL import Image
@@ -20,6 +24,7 @@ from eqrl._reporting.render import _play
 from eqrl.envs import (
     AbstractEnv,
     AbstractEnvWrapper,
+    BraxEnv,
     DisabledActions,
     Outcome,
     Point,
@@ -30,19 +35,12 @@ from eqrl.nn import Critic, Deterministic
 from tests.toy import Clock, FixedDensity, GetKey, Scribe
 
 
-def _render(env: AbstractEnv[Any], path: Path, key: PRNGKeyArray) -> None:
-    agent = eqrl.TD3(make_actor=Deterministic((8,)), make_critic=Critic((8,)))
-    init_key, render_key = jr.split(key)
-    state = agent.init(env.spec, key=init_key)
-    eqrl.render(agent, state, env, path, key=render_key)
-
-
 class Constant(eqrl.AbstractMarkovAgent[Float[Array, " act"]]):
-    """Always acts with its state: at first 1 and 0.5."""
+    """Always acts with its state: at first 1 and 0.5, or 1 alone."""
 
     def init(self, spec: eqrl.EnvSpec, *, key: PRNGKeyArray) -> Float[Array, " act"]:
-        del spec, key
-        return jnp.array([1.0, 0.5])
+        del key
+        return jnp.asarray(np.array([1.0, 0.5], np.float32)[: spec.action_size])
 
     def policy(self, state: Float[Array, " act"]) -> Any:
         return lambda _: FixedDensity(action=state, log_prob=jnp.zeros(()))
@@ -56,6 +54,13 @@ class Constant(eqrl.AbstractMarkovAgent[Float[Array, " act"]]):
         key: PRNGKeyArray,
     ) -> tuple[Float[Array, " act"], eqrl.Metrics]:
         raise NotImplementedError
+
+
+def _render(env: AbstractEnv[Any], path: Path, key: PRNGKeyArray) -> None:
+    agent = Constant()
+    init_key, render_key = jr.split(key)
+    state = agent.init(env.spec, key=init_key)
+    eqrl.render(agent, state, env, path, key=render_key)
 
 
 def _states_in(page: str) -> list[Any]:
@@ -169,9 +174,12 @@ def test_choices_among_skills_are_drawn_in_their_environment(
 def gif(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three steps of the pendulum."""
     path = tmp_path_factory.mktemp("gif") / "x.gif"
-    env = eqrl.envs.make("gymnax/Pendulum-v1", max_steps=3)
-    _render(env, path, jr.key(0))
+    _render(_pendulum(), path, jr.key(0))
     return path
+
+
+def _pendulum() -> AbstractEnv[Any]:
+    return eqrl.envs.make("gymnax/Pendulum-v1", max_steps=3)
 
 
 def test_gymnax_is_a_gif_with_a_frame_for_each_state(gif: Path) -> None:
@@ -198,8 +206,7 @@ def test_the_video_driver_is_left_as_it_was(
     monkeypatch.delenv("SDL_VIDEODRIVER", raising=False)
     if before is not None:
         monkeypatch.setenv("SDL_VIDEODRIVER", before)
-    env = eqrl.envs.make("gymnax/Pendulum-v1", max_steps=1)
-    _render(env, tmp_path / "x.gif", getkey())
+    _render(_pendulum(), tmp_path / "x.gif", getkey())
     assert os.environ.get("SDL_VIDEODRIVER") == before
 
 
@@ -209,17 +216,43 @@ def test_what_gymnax_does_not_draw_is_refused(tmp_path: Path, getkey: GetKey) ->
         _render(env, tmp_path / "x.gif", getkey())
 
 
+class Pulled(InvertedPendulum):
+    """A step moves all bodies by one along x, and takes no time to compile."""
+
+    def reset(self, rng: PRNGKeyArray) -> brax.envs.State:
+        del rng
+        links = base.Transform.zero((self.sys.num_links(),))
+        motion = base.Motion.zero((self.sys.num_links(),))
+        q, qd = jnp.zeros(self.sys.q_size()), jnp.zeros(self.sys.qd_size())
+        return brax.envs.State(
+            pipeline_state=base.State(q, qd, links, motion, None),
+            obs=jnp.concatenate([q, qd]),
+            reward=jnp.zeros(()),
+            done=jnp.zeros(()),
+        )
+
+    def step(self, state: brax.envs.State, action: Array) -> brax.envs.State:
+        del action
+        bodies = state.pipeline_state
+        assert bodies is not None
+        links = bodies.x.replace(pos=bodies.x.pos + jnp.array([[1.0, 0.0, 0.0]]))
+        return state.replace(pipeline_state=bodies.replace(x=links))
+
+
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Three steps of brax."""
+    """Three steps of bodies of brax."""
     path = tmp_path_factory.mktemp("page") / "x.html"
-    env = eqrl.envs.make("brax/inverted_pendulum", max_steps=3)
-    _render(env, path, jr.key(0))
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        pendulum = Pulled(backend="spring")
+    _render(TimeLimit(BraxEnv(pendulum), 3), path, jr.key(0))
     return path.read_text()
 
 
 def test_brax_is_a_page_with_each_state(page: str) -> None:
-    assert len(_states_in(page)) == 4
+    along_x = np.array([bodies["pos"] for bodies in _states_in(page)])[..., 0]
+    assert along_x.shape[0] == 4
+    np.testing.assert_allclose(np.diff(along_x, axis=0), 1, atol=1e-5)
 
 
 def test_what_has_no_bodies_is_refused(tmp_path: Path, getkey: GetKey) -> None:
@@ -256,7 +289,10 @@ def test_nothing_is_shown_after_the_end_of_the_episode(getkey: GetKey) -> None:
 
 
 def test_the_episode_is_greedy(getkey: GetKey) -> None:
-    env, agent = Point(max_steps=3), eqrl.TD3(make_actor=Deterministic((8,)))
+    env, agent = (
+        Point(max_steps=3),
+        eqrl.TD3(make_actor=Deterministic((8,)), make_critic=Critic((8,))),
+    )
     state = agent.init(env.spec, key=getkey())
     # Nothing else is random here.
     first, second = (_play(agent, state, env, 3, key=getkey())[0] for _ in range(2))

@@ -29,9 +29,27 @@ SCALES = {
 }
 
 
-def _env(name: str, max_steps: int = 10) -> GymnaxEnv:
+@functools.cache
+def _environment(name: str) -> Any:
+    """Gymnax's, of which reset and step are compiled once, wherever they are called."""
     environment, _ = gymnax.make(name)
-    params: Any = environment.default_params
+    reset, step = jax.jit(environment.reset_env), jax.jit(environment.step_env)
+
+    def step_strongly(
+        key: PRNGKeyArray, state: Any, action: Any, params: Any
+    ) -> tuple[Any, ...]:
+        # Gymnax's own states are weakly typed, which would be another program.
+        if not isinstance(action, jax.core.Tracer):
+            state = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), state)
+        return step(key, state, action, params)
+
+    vars(environment).update(reset_env=reset, step_env=step_strongly)
+    return environment
+
+
+def _env(name: str, max_steps: int = 10) -> GymnaxEnv:
+    environment = _environment(name)
+    params = environment.default_params
     return GymnaxEnv(environment, params.replace(max_steps_in_episode=max_steps))
 
 
@@ -41,36 +59,30 @@ def _actions(env: GymnaxEnv) -> Float[Array, "time act"]:
 
 @functools.cache
 def _by_adapter(name: str) -> tuple[Float[Array, " obs"], Outcome]:
-    """The first observation, and the outcomes stacked over time, by a scan."""
+    """The first observation, and the outcomes stacked over time."""
     env = _env(name)
-
-    @jax.jit
-    def run() -> tuple[Float[Array, " obs"], Outcome]:
-        def step(
-            state: EnvState, xs: tuple[Float[Array, " act"], PRNGKeyArray]
-        ) -> tuple[EnvState, Outcome]:
-            action, key = xs
-            return env.step(state, action, key=key)
-
-        state, observation = env.reset(key=jr.key(0))
-        keys = jr.split(jr.key(2), NUM_STEPS)
-        return observation, lax.scan(step, state, (_actions(env), keys))[1]
-
-    return run()
+    state, first = env.reset(key=jr.key(0))
+    outcomes = []
+    for action, key in zip(_actions(env), jr.split(jr.key(2), NUM_STEPS), strict=True):
+        state, outcome = env.step(state, action, key=key)
+        outcomes.append(outcome)
+    return first, jax.tree.map(lambda *each: np.stack(each), *outcomes)
 
 
 @functools.cache
 def _by_hand(name: str) -> tuple[Any, list[tuple[Any, Any, Any]]]:
     """The environment's own first observation; observation, reward and end of steps."""
-    environment, params = gymnax.make(name)
+    environment = _environment(name)
+    params = environment.default_params
     steps = []
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        first, state = jax.jit(environment.reset_env)(jr.key(0), params)
-        step = jax.jit(environment.step_env)
+        first, state = environment.reset_env(jr.key(0), params)
         keys = jr.split(jr.key(2), NUM_STEPS)
         for action, key in zip(_actions(_env(name)), keys, strict=True):
             action = SCALES[name] * action
-            observation, state, reward, end, _ = step(key, state, action, params)
+            observation, state, reward, end, _ = environment.step_env(
+                key, state, action, params
+            )
             steps.append((observation, reward, end))
     return first, steps
 
@@ -123,20 +135,29 @@ def _types(tree: PyTree[Any]) -> PyTree[Any]:
 
 
 @functools.cache
-def _drive_to_the_goal(max_steps: int) -> Outcome:
-    """Outcomes of pushing a car the way it goes, which takes it up the mountain."""
-    env = _env("MountainCarContinuous-v0", max_steps)
+def _driver() -> Callable[[int], Outcome]:
+    """Compiled once, for any time limit."""
+    env = GymnaxEnv(gymnax.make("MountainCarContinuous-v0")[0])
 
     @jax.jit
-    def run() -> Outcome:
+    def drive(max_steps: ArrayLike) -> Outcome:
+        limited: Any = eqx.tree_at(
+            lambda env: env.params.max_steps_in_episode, env, max_steps
+        )
+
         def step(state: Any, _: None) -> tuple[EnvState, Outcome]:
             action = jnp.where(state.velocity >= 0, 1.0, -1.0)[None]
-            return env.step(state, action, key=jr.key(0))
+            return limited.step(state, action, key=jr.key(0))
 
-        state, _ = env.reset(key=jr.key(0))
+        state, _ = limited.reset(key=jr.key(0))
         return lax.scan(step, state, length=300)[1]
 
-    return run()
+    return drive
+
+
+def _drive_to_the_goal(max_steps: int) -> Outcome:
+    """Outcomes of pushing a car the way it goes, which takes it up the mountain."""
+    return _driver()(max_steps)
 
 
 def _steps_to_the_goal() -> int:
@@ -189,7 +210,7 @@ def _goal(state: Any) -> Shaped[Array, " descriptor"]:
 
 
 def test_a_state_descriptor_may_be_given(getkey: GetKey) -> None:
-    env = GymnaxEnv(gymnax.make("Reacher-misc")[0], state_descriptor=_goal)
+    env = GymnaxEnv(_environment("Reacher-misc"), state_descriptor=_goal)
     state, observation = env.reset(key=getkey())
     np.testing.assert_array_equal(env.state_descriptor(state), observation[-2:])
     assert env.spec.state_descriptor_size == 2
@@ -344,6 +365,6 @@ def test_bounds_may_be_traced(getkey: GetKey) -> None:
         return env.step(state, jnp.ones(1), key=key)[1].reward
 
     torques = jnp.array([0.0, 10.0])
-    rewards = eqx.filter_vmap(reward)(torques)
+    rewards = eqx.filter_jit(eqx.filter_vmap(reward))(torques)
     # The pendulum pays 0.001 for the square of the torque.
     np.testing.assert_allclose(rewards[1] - rewards[0], -0.1, rtol=1e-4)
