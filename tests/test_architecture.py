@@ -5,6 +5,7 @@ import importlib
 import inspect
 import os
 import pkgutil
+import re
 import statistics
 import subprocess
 import sys
@@ -119,6 +120,11 @@ def test_a_module_has_600_lines_at_most_and_half_of_them_150() -> None:
     lengths = {_name(file): len(file.read_text().splitlines()) for file in _FILES}
     assert not [name for name, length in lengths.items() if length > 600]
     assert statistics.median(lengths.values()) <= 150
+
+
+def test_any_is_written_20_times_in_1000_lines_at_most() -> None:
+    text = "".join(file.read_text() for file in _FILES)
+    assert 1000 * len(re.findall(r"\bAny\b", text)) <= 20 * len(text.splitlines())
 
 
 def test_what_is_not_in_a_package_is_three_files_at_most() -> None:

@@ -1,5 +1,3 @@
-from collections.abc import Iterator
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -49,14 +47,6 @@ def _num_steps_in_mask(
     }
 
 
-@pytest.fixture
-def eager() -> Iterator[None]:
-    """Four steps take less time than compiling them does."""
-    with jax.disable_jit():
-        yield
-
-
-@pytest.mark.usefixtures("eager")
 class TestEvaluate:
     @pytest.mark.parametrize("terminates", [True, False])
     def test_an_episode_counts_once_and_to_its_end(

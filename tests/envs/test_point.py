@@ -19,7 +19,7 @@ GetKey = Callable[[], PRNGKeyArray]
 def _walk(
     env: Point, actions: list[list[float]], key: PRNGKeyArray
 ) -> tuple[Outcome, Float[Array, "time 2"]]:
-    """Outcomes and positions, stacked over time, without compiling a short walk."""
+    """Outcomes and positions, stacked over time."""
 
     def step(
         state: PointState, action: Float[Array, "2"]
@@ -27,9 +27,8 @@ def _walk(
         state, outcome = env.step(state, action, key=key)
         return state, (outcome, env.state_descriptor(state))
 
-    with jax.disable_jit(len(actions) < 10):
-        state, _ = env.reset(key=key)
-        return lax.scan(step, state, jnp.array(actions, dtype=float))[1]
+    state, _ = env.reset(key=key)
+    return lax.scan(step, state, jnp.array(actions, dtype=float))[1]
 
 
 def test_starts_at_the_origin_with_no_last_action(getkey: GetKey) -> None:

@@ -1,7 +1,6 @@
 from collections.abc import Callable
 
 import equinox as eqx
-import jax
 import jax.lax as lax
 import jax.numpy as jnp
 import numpy as np
@@ -59,9 +58,8 @@ def _run(env: AbstractEnv, num_steps: int, key: PRNGKeyArray) -> Outcome:
     def step(state: eqx.Module, _: None) -> tuple[eqx.Module, Outcome]:
         return env.step(state, jnp.array([0.5]), key=key)
 
-    with jax.disable_jit():
-        state, _ = env.reset(key=key)
-        return lax.scan(step, state, length=num_steps)[1]
+    state, _ = env.reset(key=key)
+    return lax.scan(step, state, length=num_steps)[1]
 
 
 def test_truncates_at_the_limit_and_not_before(getkey: GetKey) -> None:
