@@ -1,7 +1,7 @@
 import dataclasses
 import json
+import runpy
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,15 @@ from eqrl._reporting.progress import ProgressBar
 from eqrl._types.custom_types import FloatLike
 
 
-# Few steps of an environment that compiles fast; every run here is of these sizes, so
-# that it is compiled once.
+# Few steps of an environment that compiles fast; every run here is of these sizes and
+# of two seeds, so that it is compiled once.
 _TINY = [
     *("--env", "eqrl/Point", "--max-steps", "5", "--hidden-sizes", "8"),
     *("--num-steps", "60", "--log-every", "20"),
     *("--warmup-steps", "20", "--batch-size", "4", "--capacity", "64"),
 ]
-_TRAIN = ["train", "td3", *_TINY]
+_SINGLE = ["train", "td3", *_TINY]
+_TRAIN = [*_SINGLE, "--seeds", "2"]
 _FILES = {
     "config.json",
     "evaluation.json",
@@ -40,7 +41,7 @@ _FILES = {
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run with two seeds."""
     folder = tmp_path_factory.mktemp("runs") / "x"
-    options = ["--seeds", "2", "--tensorboard", "--folder", str(folder)]
+    options = ["--tensorboard", "--folder", str(folder)]
     assert main([*_TRAIN, *options]) == 0
     return folder
 
@@ -169,8 +170,21 @@ def test_a_seed_decides_a_run_and_without_a_folder_it_is_in_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("time.strftime", lambda form: "20260101-120000")
+    _check_that_the_seed_decides(_TRAIN, tmp_path)
+
+
+@pytest.mark.long
+def test_a_seed_decides_a_run_of_one_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.strftime", lambda form: "20260101-120000")
+    _check_that_the_seed_decides(_SINGLE, tmp_path)
+
+
+def _check_that_the_seed_decides(args: list[str], tmp_path: Path) -> None:
     for seed in ("3", "3", "4"):
-        assert main([*_TRAIN, "--seed", seed]) == 0
+        assert main([*args, "--seed", seed]) == 0
     name = "td3-eqrl-Point-20260101-120000"
     names = [name, f"{name}-2", f"{name}-3"]
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == names
@@ -246,7 +260,7 @@ def test_ctrl_c_while_nothing_is_reached_exits_with_130(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(_train, "train", interrupt)
-    assert main([*_TRAIN, "--folder", str(tmp_path / "x")]) == 130
+    assert main([*_SINGLE, "--folder", str(tmp_path / "x")]) == 130
 
 
 def test_nan_exits_with_1_and_leaves_a_complete_folder(
@@ -273,19 +287,18 @@ def test_nan_in_some_seeds_and_no_update_are_said(
         return solution
 
     monkeypatch.setattr(_train, "train_seeds", lose_seed_1)
-    args = ["--seeds", "2", "--num-steps", "20", "--folder", str(tmp_path / "x")]
+    args = ["--num-steps", "20", "--folder", str(tmp_path / "x")]
     assert main([*_TRAIN, *args]) == 0
     failed, untrained = capsys.readouterr().err.splitlines()
     assert "nan or infinite in the seeds 1;" in failed
     assert untrained.startswith("eqrl: No update was made: the first 20 steps")
 
 
-def test_python_m_eqrl_is_the_command_line() -> None:
-    process = subprocess.run(
-        [sys.executable, "-m", "eqrl", "evaluate", "/nowhere"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert process.returncode == 2
-    assert process.stderr.startswith("eqrl: `/nowhere` is not")
+def test_python_m_eqrl_is_the_command_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["eqrl", "evaluate", "/nowhere"])
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_module("eqrl", run_name="__main__")
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.startswith("eqrl: `/nowhere` is not")
