@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray
 
 import eqrl
 from eqrl import PBT, LogUniform, OneMinus, Uniform
@@ -93,6 +93,32 @@ def test_nobody_is_a_child_of_a_member_that_failed(getkey: GetKey) -> None:
 def test_if_all_failed_nobody_is_replaced(getkey: GetKey) -> None:
     *_, parents = exploit(make(), [np.nan] * 6, getkey())
     assert parents == [0, 1, 2, 3, 4, 5]
+
+
+def test_without_copies_of_replays_only_a_failed_member_is_given_its_parents(
+    getkey: GetKey,
+) -> None:
+    def member(owner: Array) -> eqrl.TrainerState[Any, Any, Any, Any]:
+        actor = eqrl.Actors(
+            env_state=owner,
+            observation=jnp.zeros(2),
+            memory=None,
+            timestep=owner,
+            episode_return=jnp.zeros(()),
+        )
+        return eqrl.TrainerState(
+            agent=owner, actors=actor, replay=owner, failed=jnp.array(False)
+        )
+
+    pbt = make(copy_replay=False, num_replaced=2, num_elite=1)
+    before = pbt.init(AGENT, 4, key=getkey())
+    states = eqx.filter_vmap(member)(jnp.arange(4))
+    scores = jnp.asarray([np.nan, 5.0, 1.0, 2.0])
+    _, states, parents = pbt.exploit(before, states, scores, key=getkey())
+    assert parents.tolist() == [1, 1, 1, 3]
+    assert states.agent.tolist() == [1, 1, 1, 3]
+    assert states.replay.tolist() == [1, 1, 2, 3]
+    assert states.actors.env_state.tolist() == [1, 1, 2, 3]
 
 
 def test_replacing_nobody_changes_nothing(getkey: GetKey) -> None:
