@@ -1,24 +1,26 @@
 """Agents learn what is known: environments whose values were worked out by hand."""
 
-from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import pytest
 from jaxtyping import Array, PRNGKeyArray
 
 import eqrl
+from eqrl._agents.base import AnyAgent
 from eqrl.losses import critic_values
 
 from .agents_under_test import sac, td3
 from .probe import Probe
 
 
-GetKey = Callable[[], PRNGKeyArray]
 DISCOUNT = 0.9
+NUM_STEPS = 10_000
 
-# Quick, and equal in everything static, so that each agent compiles once.
+# These learn quickly.
 FAST: dict[str, Any] = {
     "hidden_sizes": (32, 32),
     "actor_lr": 3e-3,
@@ -34,72 +36,105 @@ LEARNERS: dict[str, Any] = {
 TRAINER = eqrl.Trainer(num_envs=4, batch_size=64, warmup_steps=256, capacity=10_000)
 
 
-@pytest.fixture(params=list(LEARNERS))
-def agent(request: pytest.FixtureRequest) -> eqrl.AbstractAgent[Any, Any, Any]:
-    return LEARNERS[request.param]
+PROBES = {
+    "constant": Probe(constant=1.0),
+    "by sign": Probe(sign_weight=1.0),
+    "later": Probe(length=3.0, last_weight=1.0),
+    "best action": Probe(action_weight=1.0, best_action=0.5),
+    "best action by sign": Probe(action_weight=1.0, best_action_by_sign=0.5),
+    "terminating": Probe(length=2.0, constant=1.0),
+    # Nothing tells the state behind the limit from the others.
+    "truncated": Probe(length=3.0, terminates=0.0, constant=1.0, time_weight=0.0),
+}
 
 
-def learn(
-    agent: eqrl.AbstractAgent[Any, Any, Any], probe: Probe, *, key: PRNGKeyArray
-) -> Any:
-    return eqrl.train(agent, probe, TRAINER, num_steps=10_000, key=key).state
+@eqx.filter_jit
+def learn(agent: AnyAgent, probes: Probe, keys: PRNGKeyArray) -> Any:
+    """A stack of states, one trained in each of a stack of probes."""
+
+    def learn_one(probe: Probe, key: PRNGKeyArray) -> Any:
+        init_key, run_key = jr.split(key)
+        state, counts = TRAINER.init(agent, probe, key=init_key)
+        state, _, _ = TRAINER.run(
+            agent, probe, state, counts, num_steps=NUM_STEPS, key=run_key
+        )
+        return state.agent
+
+    return eqx.filter_vmap(learn_one)(probes, keys)
 
 
-def greedy(agent: Any, state: Any, observation: list[float]) -> Array:
-    action, _, _ = agent.act(
-        state, None, jnp.asarray(observation), mode="greedy", key=jr.key(0)
+class Learner(eqx.Module):
+    """An agent, and what it learned in each probe."""
+
+    agent: Any
+    states: dict[str, Any]
+
+    def greedy(self, probe: str, observation: list[float]) -> Array:
+        action, _, _ = self.agent.act(
+            self.states[probe],
+            None,
+            jnp.asarray(observation),
+            mode="greedy",
+            key=jr.key(0),
+        )
+        return action
+
+    def value(self, probe: str, observation: list[float]) -> float:
+        """The mean value of what the agent would do at `observation`."""
+        action = self.greedy(probe, observation)
+        state, seen = self.states[probe], jnp.asarray(observation)
+        if isinstance(self.agent, eqrl.Normalized):
+            seen, state = state.statistics.normalize(seen), state.agent
+        return float(jnp.mean(critic_values(state.critics, seen[None], action[None])))
+
+
+@pytest.fixture(scope="module", params=list(LEARNERS))
+def learner(request: pytest.FixtureRequest) -> Learner:
+    agent = LEARNERS[request.param]
+    probes = jax.tree.map(lambda *x: jnp.stack(x), *PROBES.values())
+    states = learn(agent, probes, jr.split(jr.key(0), len(PROBES)))
+    return Learner(
+        agent=agent,
+        states={
+            name: jax.tree.map(lambda x, i=index: x[i], states)
+            for index, name in enumerate(PROBES)
+        },
     )
-    return action
 
 
-def value(agent: Any, state: Any, observation: list[float]) -> float:
-    """The mean value of what the agent would do at `observation`."""
-    action = greedy(agent, state, observation)
-    seen = jnp.asarray(observation)
-    if isinstance(agent, eqrl.Normalized):
-        seen, state = state.statistics.normalize(seen), state.agent
-    return float(jnp.mean(critic_values(state.critics, seen[None], action[None])))
+def test_a_constant_reward_is_valued_at_itself(learner: Learner) -> None:
+    assert learner.value("constant", [1.0, 0.0]) == pytest.approx(1.0, abs=0.05)
 
 
-def test_a_constant_reward_is_valued_at_itself(agent: Any, getkey: GetKey) -> None:
-    state = learn(agent, Probe(constant=1.0), key=getkey())
-    assert value(agent, state, [1.0, 0.0]) == pytest.approx(1.0, abs=0.05)
-
-
-def test_what_is_observed_decides_the_value(agent: Any, getkey: GetKey) -> None:
-    state = learn(agent, Probe(sign_weight=1.0), key=getkey())
-    values = [value(agent, state, [sign, 0.0]) for sign in (-1.0, 1.0)]
+def test_what_is_observed_decides_the_value(learner: Learner) -> None:
+    values = [learner.value("by sign", [sign, 0.0]) for sign in (-1.0, 1.0)]
     assert values == pytest.approx([-1.0, 1.0], abs=0.1)
 
 
-def test_a_later_reward_is_discounted(agent: Any, getkey: GetKey) -> None:
-    state = learn(agent, Probe(length=3.0, last_weight=1.0), key=getkey())
-    values = [value(agent, state, [1.0, time]) for time in (0.0, 1.0, 2.0)]
+def test_a_later_reward_is_discounted(learner: Learner) -> None:
+    values = [learner.value("later", [1.0, time]) for time in (0.0, 1.0, 2.0)]
     assert values == pytest.approx([DISCOUNT**2, DISCOUNT, 1.0], abs=0.1)
 
 
-def test_the_best_action_is_found(agent: Any, getkey: GetKey) -> None:
-    state = learn(agent, Probe(action_weight=1.0, best_action=0.5), key=getkey())
-    assert greedy(agent, state, [1.0, 0.0])[0] == pytest.approx(0.5, abs=0.1)
+def test_the_best_action_is_found(learner: Learner) -> None:
+    action = learner.greedy("best action", [1.0, 0.0])
+    assert action[0] == pytest.approx(0.5, abs=0.1)
 
 
-def test_the_best_action_follows_the_observation(agent: Any, getkey: GetKey) -> None:
-    probe = Probe(action_weight=1.0, best_action_by_sign=0.5)
-    state = learn(agent, probe, key=getkey())
-    actions = [float(greedy(agent, state, [sign, 0.0])[0]) for sign in (-1.0, 1.0)]
+def test_the_best_action_follows_the_observation(learner: Learner) -> None:
+    actions = [
+        float(learner.greedy("best action by sign", [sign, 0.0])[0])
+        for sign in (-1.0, 1.0)
+    ]
     assert actions == pytest.approx([-0.5, 0.5], abs=0.1)
 
 
-def test_termination_ends_the_value(agent: Any, getkey: GetKey) -> None:
-    state = learn(agent, Probe(length=2.0, constant=1.0), key=getkey())
-    values = [value(agent, state, [1.0, time]) for time in (0.0, 1.0)]
+def test_termination_ends_the_value(learner: Learner) -> None:
+    values = [learner.value("terminating", [1.0, time]) for time in (0.0, 1.0)]
     assert values == pytest.approx([1 + DISCOUNT, 1.0], abs=0.1)
 
 
-def test_truncation_does_not_end_the_value(agent: Any, getkey: GetKey) -> None:
-    # Nothing tells the state behind the limit from the others, so all are worth the
-    # same: constant / (1 - discount).
-    probe = Probe(length=3.0, terminates=0.0, constant=1.0, time_weight=0.0)
-    state = learn(agent, probe, key=getkey())
+def test_truncation_does_not_end_the_value(learner: Learner) -> None:
+    # All states are worth the same: constant / (1 - discount).
     expected = 1 / (1 - DISCOUNT)
-    assert value(agent, state, [1.0, 0.0]) == pytest.approx(expected, rel=0.05)
+    assert learner.value("truncated", [1.0, 0.0]) == pytest.approx(expected, rel=0.05)
