@@ -2,13 +2,16 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from eqrl._population.evaluation import evaluate_members
 from eqrl._training.metrics import all_finite
+from eqrl.envs import Point
 
-from .toy import GetKey, random_transitions
+from .toy import Compass, GetKey, random_transitions
 
 
 @pytest.mark.parametrize(
@@ -23,3 +26,21 @@ def test_what_is_not_finite_is_found_wherever_it_is(
     array = getattr(batch, field)
     spoiled = array.reshape(-1).at[-1].set(jnp.asarray(value)).reshape(array.shape)
     assert not all_finite(dataclasses.replace(batch, **{field: spoiled}))
+
+
+def test_a_member_that_failed_has_no_score(getkey: GetKey) -> None:
+    with jax.disable_jit():
+        evaluation, scores = evaluate_members(
+            Compass(),
+            jnp.zeros(2),
+            jnp.array([False, True]),
+            Point(max_steps=2, goal=(0.3, 0.1)),
+            getkey(),
+            1,
+            None,
+            lambda agent, state, evaluation: jnp.mean(evaluation.returns),
+            "together",
+            None,
+        )
+    assert np.all(np.isfinite(evaluation.returns))
+    assert np.isnan(scores).tolist() == [False, True]

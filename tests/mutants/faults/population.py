@@ -56,14 +56,14 @@ FAULTS = (
         "eqrl/_population/pbt.py",
         "others = jnp.where(finite, jnp.arange(size), parents)",
         "others = jnp.arange(size)",
-        (_PBT, _TRAIN),
+        (f"{_PBT} -k copies_of_replays",),
     ),
     Fault(
         "population:replays-are-always-copied",
         "eqrl/_population/pbt.py",
         "if isinstance(states, TrainerState) and not self.copy_replay:",
         "if False:",
-        (_PBT, _TRAIN),
+        (f"{_PBT} -k copies_of_replays",),
     ),
     Fault(
         "population:perturbed-out-of-the-range",
@@ -98,7 +98,7 @@ FAULTS = (
         "eqrl/_population/evaluation.py",
         "jnp.where(failed, jnp.nan, value)",
         "value",
-        (_TRAIN,),
+        ("tests/test_unseen.py -k no_score",),
     ),
     Fault(
         "population:returns-are-not-weighed",
