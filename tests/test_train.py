@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 import eqrl
 from eqrl.envs import AbstractEnv, Outcome, Point
 
-from .agents_under_test import ALL_AGENTS, sac
+from .agents_under_test import ALL_AGENTS, THOROUGHLY_TESTED, sac
 from .toy import Drift, Learner, Scribe
 
 
@@ -46,7 +46,16 @@ def whole() -> eqrl.Solution[Any, Any, Any, Any]:
     return train(120)
 
 
-@pytest.mark.parametrize("name", list(ALL_AGENTS))
+@pytest.mark.parametrize(
+    "name",
+    [
+        # The suite of the protocol updates these; the others are updated here only.
+        pytest.param(name, marks=pytest.mark.long)
+        if name in THOROUGHLY_TESTED
+        else name
+        for name in ALL_AGENTS
+    ],
+)
 def test_every_agent_trains(name: str, getkey: GetKey) -> None:
     agent = ALL_AGENTS[name]
     solution = eqrl.train(agent, ENV, TRAINER, num_steps=60, key=getkey())
