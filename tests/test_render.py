@@ -1,4 +1,5 @@
 import base64
+import dataclasses
 import json
 import os
 import re
@@ -233,10 +234,10 @@ class Pulled(InvertedPendulum):
 
     def step(self, state: brax.envs.State, action: Array) -> brax.envs.State:
         del action
-        bodies = state.pipeline_state
+        bodies: Any = state.pipeline_state
         assert bodies is not None
         links = bodies.x.replace(pos=bodies.x.pos + jnp.array([[1.0, 0.0, 0.0]]))
-        return state.replace(pipeline_state=bodies.replace(x=links))
+        return dataclasses.replace(state, pipeline_state=bodies.replace(x=links))
 
 
 @pytest.fixture(scope="module")

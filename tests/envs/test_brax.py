@@ -6,6 +6,7 @@ from typing import Any
 import brax.envs
 import equinox as eqx
 import jax
+import jax.core
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np

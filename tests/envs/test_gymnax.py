@@ -6,6 +6,7 @@ from typing import Any
 import equinox as eqx
 import gymnax
 import jax
+import jax.core
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.random as jr

@@ -41,8 +41,9 @@ def test_two_makes_share_one_trace(name: str, options: dict[str, Any]) -> None:
         return env.step(state, action, key=jr.key(1))[1].observation
 
     # Not compiled, which would take longer and find the same trace.
-    observe.lower(make(name, **options))
-    observe.lower(make(name, **options))
+    traced: Any = observe
+    traced.lower(make(name, **options))
+    traced.lower(make(name, **options))
     assert len(traces) == 1
 
 
