@@ -1,3 +1,4 @@
+import os
 import signal
 import zlib
 from collections.abc import Callable, Iterator
@@ -16,12 +17,27 @@ jax.config.update("jax_debug_key_reuse", True)
 jax.config.update(
     "jax_compilation_cache_dir", str(Path(__file__).parents[1] / ".jax_cache")
 )
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 # Nearly all of the tests' time is compiling; a test that is about bits, memory or the
 # compiled program itself is marked `optimized`.
 jax.config.update("jax_disable_most_optimizations", True)
+
+# XLA's newer way to make code of fused operations takes more than half of the time to
+# compile such small programs. XLA reads this when it is first asked to do something,
+# and ends the process where it does not know a name.
+os.environ["XLA_FLAGS"] = " ".join(
+    [
+        os.environ.get("XLA_FLAGS", ""),
+        "--xla_cpu_use_fusion_emitters=false",
+        "--xla_cpu_parallel_codegen_split_count=1",
+    ]
+)
+
+# Compiled programs take memory maps, of which Linux lets a process have 65,530.
+MEMORY_MAPS = Path("/proc/self/maps")
+MOST_MEMORY_MAPS = 8_000
 
 # Runs that share the cache may write an entry at once; jax warns, and compiles.
 jax.config.update("jax_raise_persistent_cache_errors", False)
@@ -71,9 +87,12 @@ def compilations() -> Iterator[list[str]]:
 
 @pytest.fixture(scope="module", autouse=True)
 def forget_compilations() -> Iterator[None]:
-    """Compiled programs take memory maps, of which a process may have only so many."""
+    """Keeps few enough compiled programs; later files use those of earlier ones."""
     yield
-    jax.clear_caches()
+    if not MEMORY_MAPS.exists() or (
+        len(MEMORY_MAPS.read_bytes().splitlines()) > MOST_MEMORY_MAPS
+    ):
+        jax.clear_caches()
 
 
 @pytest.fixture(scope="session", autouse=True)
