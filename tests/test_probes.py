@@ -18,7 +18,7 @@ from .probe import Probe
 
 
 DISCOUNT = 0.9
-NUM_STEPS = 10_000
+NUM_STEPS = 8_000
 
 # These learn quickly.
 FAST: dict[str, Any] = {
@@ -33,7 +33,7 @@ LEARNERS: dict[str, Any] = {
     "TD3": td3(exploration_noise=0.3, **FAST),
     "Normalized(TD3)": eqrl.Normalized(td3(exploration_noise=0.3, **FAST)),
 }
-TRAINER = eqrl.Trainer(num_envs=4, batch_size=64, warmup_steps=256, capacity=10_000)
+TRAINER = eqrl.Trainer(num_envs=4, batch_size=32, warmup_steps=256, capacity=10_000)
 
 
 PROBES = {

@@ -380,7 +380,6 @@ class TestPopulation:
         state, _, metrics = _jit_run_all(agents, state, run_keys, counts, jnp.array(24))
         np.testing.assert_array_equal(metrics["nonfinite"], [0, 18, 0])
 
-    @pytest.mark.optimized
     def test_members_one_after_another_equal_each_alone_bit_for_bit(self) -> None:
         init_keys, run_keys = self._keys()
         state, counts = _jit_init_all(self._agents(), init_keys)
@@ -398,7 +397,6 @@ class TestPopulation:
             alone = run_alone((*_member(members, index), run_keys[index]))
             _assert_same_bits(_member(state, index), alone)
 
-    @pytest.mark.optimized
     def test_step_holds_no_second_replay(self) -> None:
         # With a batched count, or a choice between replays, it would hold several.
         state, counts, trainer = self._large()
@@ -499,7 +497,6 @@ class TestJit:
         leaves = jax.tree.leaves(eqx.filter(before, eqx.is_array))
         assert all(leaf.is_deleted() for leaf in leaves)
 
-    @pytest.mark.optimized
     @pytest.mark.parametrize("updates_per_iteration", [1, 3])
     def test_run_holds_no_second_replay(
         self, updates_per_iteration: int, getkey: GetKey
