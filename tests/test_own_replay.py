@@ -72,18 +72,24 @@ def test_a_replay_of_sequences_trains_an_agent(getkey: GetKey) -> None:
         make_replay=WholeRuns,
     )
     env, agent = Clock(longest=6), Scribe(length=3)
-    with jax.disable_jit():
-        state, counts = trainer.init(agent, env, key=getkey())
+
+    @eqx.filter_jit
+    def run(key: PRNGKeyArray) -> Any:
+        init_key, run_key, sample_key = jr.split(key, 3)
+        state, counts = trainer.init(agent, env, key=init_key)
         state, counts, metrics = trainer.run(
-            agent, env, state, counts, num_steps=44, key=getkey()
+            agent, env, state, counts, num_steps=44, key=run_key
         )
-    assert int(state.agent.num_updates) == 2
-    assert metrics["batch_size"] == 32 * 3
-    replay = trainer.replay(agent.sequence_length)
-    batch = replay.sample(state.replay, counts, key=getkey())
-    assert batch.timestep.shape == (32, 3)
+        replay = trainer.replay(agent.sequence_length)
+        batch = replay.sample(state.replay, counts, key=sample_key)
+        return state.agent.num_updates, metrics["batch_size"], batch.timestep
+
+    num_updates, batch_size, timestep = jax.device_get(run(getkey()))
+    assert num_updates == 2
+    assert batch_size == 32 * 3
+    assert timestep.shape == (32, 3)
     # A run that went on into the next episode would fall back to 0.
-    np.testing.assert_array_equal(np.diff(np.asarray(batch.timestep)), 1)
+    np.testing.assert_array_equal(np.diff(timestep), 1)
 
 
 make_prioritized = functools.partial(PrioritizedReplay, td_error)
