@@ -1,6 +1,5 @@
 """Replays that are written outside the library train as the library's own does."""
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -16,8 +15,7 @@ import eqrl
 from docs.examples.prioritized_replay import PrioritizedReplay, td_error
 from eqrl.envs import Point
 
-from .agents_under_test import sac
-from .toy import Clock, GetKey, Scribe
+from .toy import Clock, GetKey, Scribe, make_linear_critic, make_linear_gaussian
 
 
 class WholeRuns(eqrl.AbstractReplay[eqrl.ReplayState[Any]]):
@@ -101,18 +99,19 @@ TRAINER = eqrl.Trainer(
     make_replay=make_prioritized,
 )
 ENV = Point(max_steps=7, goal=(0.3, 0.1))
+AGENT = eqrl.SAC(make_actor=make_linear_gaussian, make_critic=make_linear_critic)
 
 
 def test_a_prioritized_replay_learns_from_each_update() -> None:
     solution = eqrl.train(
-        sac(), ENV, TRAINER, num_steps=40, key=jr.key(0), log_every=40
+        AGENT, ENV, TRAINER, num_steps=40, key=jr.key(0), log_every=40
     )
     replay: Any = solution.trainer_state.replay
     priority = np.asarray(replay.priority)
     assert np.all(priority[:, :20] > 0) and np.all(priority[:, 20:] == 0)
     # Rows that no update has drawn still have the first priority of all, 1, or the
     # highest of when they were written; the others have an error of the critics.
-    errors = np.asarray(td_error(solution.state, rows(replay.ring.data)))
+    errors = eqx.filter_jit(td_error)(solution.state, rows(replay.ring.data))
     assert np.all(np.isfinite(errors))
     assert len(np.unique(priority[:, :20])) > 5
     assert np.isfinite(solution.metrics["critic_loss"][-1])
@@ -120,14 +119,40 @@ def test_a_prioritized_replay_learns_from_each_update() -> None:
 
 def rows(data: Any) -> Any:
     """All transitions of a ring, with one leading axis."""
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), data)
+    return jax.tree.map(lambda x: np.asarray(x).reshape(-1, *x.shape[2:]), data)
+
+
+@eqx.filter_jit
+def add(replay: PrioritizedReplay, state: Any, items: Any, counts: eqrl.Counts) -> Any:
+    return replay.add(state, items, counts)
+
+
+@eqx.filter_jit
+def sample(
+    replay: PrioritizedReplay, state: Any, counts: eqrl.Counts, key: PRNGKeyArray
+) -> Any:
+    return replay.sample(state, counts, key=key)
+
+
+@eqx.filter_jit
+def prioritize(
+    replay: PrioritizedReplay,
+    state: Any,
+    batch: Any,
+    counts: eqrl.Counts,
+    keep: Array | None = None,
+) -> Any:
+    return replay.prioritize(state, batch, None, counts, keep=keep)
+
+
+def reward_of(state: None, batch: Any) -> Array:
+    del state
+    return batch.reward
 
 
 def written(num_rows: int) -> tuple[PrioritizedReplay, Any, eqrl.Counts]:
     """A prioritized replay of two environments, whose priority is the reward."""
-    replay = PrioritizedReplay(
-        lambda state, batch: batch.reward, capacity=10, batch_size=1000, exponent=1.0
-    )
+    replay = PrioritizedReplay(reward_of, capacity=10, batch_size=1000, exponent=1.0)
     item = eqrl.Transition(
         observation=jnp.zeros(1),
         action=jnp.zeros(1),
@@ -144,18 +169,19 @@ def written(num_rows: int) -> tuple[PrioritizedReplay, Any, eqrl.Counts]:
     zero = jnp.zeros((), int)
     counts = eqrl.Counts(updates=zero, rows_written=zero, rows_kept=zero)
     for index in range(num_rows):
-        items = jax.tree.map(lambda x: jnp.stack([x, x]), item)
-        items = dataclasses.replace(items, reward=jnp.array([1.0, 3.0]) * (index + 1))
-        state = replay.add(state, items, counts)
+        items = jax.tree.map(lambda x: np.stack([x, x]), item)
+        reward = np.array([1, 3], np.float32) * (index + 1)
+        items = eqx.tree_at(lambda items: items.reward, items, reward)
+        state = add(replay, state, items, counts)
         counts = counts.after_rows(1)
     return replay, state, counts
 
 
 def test_the_example_draws_in_proportion_to_priority(getkey: GetKey) -> None:
     replay, state, counts = written(2)
-    batch = replay.sample(state, counts, key=getkey())
-    state = replay.prioritize(state, batch, None, counts)
-    batch = replay.sample(state, counts, key=getkey())
+    batch = sample(replay, state, counts, getkey())
+    state = prioritize(replay, state, batch, counts)
+    batch = sample(replay, state, counts, getkey())
     # Rewards and so priorities 1, 3, 2 and 6, of 12.
     shares = [np.mean(np.asarray(batch.reward) == value) for value in (1, 3, 2, 6)]
     np.testing.assert_allclose(shares, np.array([1, 3, 2, 6]) / 12, atol=0.05)
@@ -167,14 +193,14 @@ def test_the_example_draws_in_proportion_to_priority(getkey: GetKey) -> None:
 
 def test_what_is_not_to_keep_changes_no_priority(getkey: GetKey) -> None:
     replay, state, counts = written(3)
-    batch = replay.sample(state, counts, key=getkey())
-    after = replay.prioritize(state, batch, None, counts, keep=jnp.array(False))
+    batch = sample(replay, state, counts, getkey())
+    after = prioritize(replay, state, batch, counts, jnp.array(False))
     assert eqx.tree_equal(after, state)
-    assert not eqx.tree_equal(replay.prioritize(state, batch, None, counts), state)
+    assert not eqx.tree_equal(prioritize(replay, state, batch, counts), state)
 
 
 def test_a_population_of_prioritized_replays_is_traced(getkey: GetKey) -> None:
-    agent, trainer = sac(), TRAINER
+    agent, trainer = AGENT, TRAINER
 
     def members(keys: PRNGKeyArray) -> Any:
         state, counts = eqx.filter_vmap(
@@ -206,4 +232,4 @@ def test_a_factory_of_something_else_is_refused(getkey: GetKey) -> None:
         batch_size=4, capacity=10, warmup_steps=4, make_replay=make_dict
     )
     with pytest.raises(ValueError, match=r"`make_replay` gives a dict"):
-        trainer.init(Scribe(), Clock(), key=getkey())
+        eqx.filter_eval_shape(trainer.init, Scribe(), Clock(), key=getkey())

@@ -72,9 +72,14 @@ def make_agent(**options: Any) -> eqrl.TAAC:
     return taac(num_critics=1, **options)
 
 
+@eqx.filter_jit
+def init(agent: eqrl.TAAC, key: PRNGKeyArray) -> eqrl.TAACState:
+    return agent.init(SPEC, key=key)
+
+
 @functools.cache
 def initial_state() -> eqrl.TAACState:
-    return make_agent().init(SPEC, key=jr.key(0))
+    return init(make_agent(), jr.key(0))
 
 
 def on(agent: eqrl.TAAC, action: float, repeats: int) -> eqrl.TAACMemory:
@@ -92,10 +97,14 @@ def act(
     mode: eqrl.Mode,
     key: PRNGKeyArray,
 ) -> tuple[Array, eqrl.TAACMemory, eqrl.TAACExtras]:
-    """Many times from the same memory.
+    """Many times from the same memory; arrays are NumPy's."""
+    return jax.device_get(_act(agent, state, memory, mode, key))
 
-    Not under `jit`: operations compile once for all tests, a program for each anew.
-    """
+
+@eqx.filter_jit
+def _act(
+    agent: eqrl.TAAC, state: Any, memory: Any, mode: eqrl.Mode, key: PRNGKeyArray
+) -> Any:
     return jax.vmap(
         lambda key: agent.act(state, memory, jnp.zeros(2), mode=mode, key=key)
     )(jr.split(key, NUM))
@@ -183,7 +192,7 @@ class TestAct:
 
     def test_with_epsilon_zero_nothing_is_left_to_chance(self, getkey: GetKey) -> None:
         agent = taac()
-        state = agent.init(SPEC, key=getkey())
+        state = init(agent, getkey())
         memory = agent.begin(state, SPEC, index=jnp.asarray(0), key=getkey())
         action, _, _ = act(agent, state, memory, mode="greedy", key=getkey())
         assert len(np.unique(action)) == 1
@@ -247,7 +256,7 @@ class TestFirstStep:
         agent = make_agent(
             randomize_first_trajectory=True, trajectory=eqrl.LinearTrajectory()
         )
-        state = agent.init(SPEC, key=getkey())
+        state = init(agent, getkey())
         memory = agent.begin(state, SPEC, index=jnp.asarray(0), key=getkey())
         _, _, extras = act(agent, state, memory, mode=mode, key=getkey())
         for part in jax.tree.leaves(extras.previous):

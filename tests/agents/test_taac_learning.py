@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import pytest
@@ -18,7 +20,7 @@ DISCOUNT = 0.9
 SPEC = Probe().spec
 # One agent and one trainer, so that all probes share a compilation.
 AGENT = taac(
-    hidden_sizes=(32, 32),
+    hidden_sizes=(32,),
     actor_lr=3e-3,
     critic_lr=3e-3,
     temperature_lr=1e-2,
@@ -35,18 +37,15 @@ def learn(probe: Probe, *, key: Array) -> Any:
     return eqrl.train(AGENT, probe, TRAINER, num_steps=8_000, key=key).state
 
 
-def greedy(state: Any, observation: list[float]) -> Array:
-    """The action with which an episode begins."""
+@eqx.filter_jit
+def begin_and_value(state: Any, observations: Array) -> tuple[Array, Array]:
+    """The action with which an episode begins, and its value in each of these."""
     memory = AGENT.begin(state, SPEC, index=jnp.asarray(0), key=jr.key(0))
     action, _, _ = AGENT.act(
-        state, memory, jnp.asarray(observation), mode="greedy", key=jr.key(1)
+        state, memory, observations[0], mode="greedy", key=jr.key(1)
     )
-    return action
-
-
-def value(state: Any, observation: list[float], action: Array) -> float:
-    seen = jnp.asarray(observation)[None]
-    return float(jnp.mean(critic_values(state.critics, seen, action[None])))
+    actions = jnp.broadcast_to(action, (len(observations), *action.shape))
+    return action, jnp.mean(critic_values(state.critics, observations, actions), 0)
 
 
 def test_a_later_reward_is_discounted_and_the_best_action_found(getkey: GetKey) -> None:
@@ -55,9 +54,9 @@ def test_a_later_reward_is_discounted_and_the_best_action_found(getkey: GetKey) 
     )
     state = learn(probe, key=getkey())
     for sign in (-1.0, 1.0):
-        action = greedy(state, [sign, 0.0])
+        seen = jnp.asarray([[sign, time] for time in (0.0, 1.0, 2.0)])
+        action, values = jax.device_get(begin_and_value(state, seen))
         assert action[0] == pytest.approx(0.5 * sign, abs=0.1)
-        values = [value(state, [sign, time], action) for time in (0.0, 1.0, 2.0)]
         assert values == pytest.approx([DISCOUNT**2, DISCOUNT, 1.0], abs=0.1)
 
 
@@ -66,5 +65,5 @@ def test_truncation_does_not_end_the_value(getkey: GetKey) -> None:
     # All states look alike, so all are worth the same: constant / (1 - discount).
     probe = Probe(length=3.0, terminates=0.0, constant=1.0, time_weight=0.0)
     state = learn(probe, key=getkey())
-    worth = value(state, [1.0, 0.0], greedy(state, [1.0, 0.0]))
-    assert worth == pytest.approx(1 / (1 - DISCOUNT), rel=0.05)
+    _, (worth,) = begin_and_value(state, jnp.asarray([[1.0, 0.0]]))
+    assert float(worth) == pytest.approx(1 / (1 - DISCOUNT), rel=0.05)
