@@ -63,7 +63,7 @@ def make_state(
     del agent
     return eqx.tree_at(
         lambda state: (state.actor.policy, state.critics),
-        initial_state(),
+        random_state(),
         (FixedPolicy(jnp.array([output])), taste(likes=likes, strength=strength)),
     )
 
@@ -72,14 +72,21 @@ def make_agent(**options: Any) -> eqrl.TAAC:
     return taac(num_critics=1, **options)
 
 
-@eqx.filter_jit
-def init(agent: eqrl.TAAC, key: PRNGKeyArray) -> eqrl.TAACState:
-    return agent.init(SPEC, key=key)
-
-
 @functools.cache
-def initial_state() -> eqrl.TAACState:
-    return init(make_agent(), jr.key(0))
+def random_state(linear: bool = False) -> eqrl.TAACState:
+    """A state with random parameters: to compile `init` would take a second."""
+    family = eqrl.LinearTrajectory() if linear else eqrl.ConstantTrajectory()
+    agent = make_agent(trajectory=family)
+    random = np.random.default_rng(0)
+
+    def fill(x: jax.ShapeDtypeStruct) -> np.ndarray:
+        is_float = jnp.issubdtype(x.dtype, jnp.floating)
+        numbers = random.uniform(-1, 1, x.shape) if is_float else np.zeros(x.shape)
+        return numbers.astype(x.dtype)
+
+    state = jax.tree.map(fill, eqx.filter_eval_shape(agent.init, SPEC, key=jr.key(0)))
+    zeros = jnp.zeros(()), jnp.zeros(())
+    return eqx.tree_at(lambda s: (s.repeats.steps, s.repeats.beginnings), state, zeros)
 
 
 def on(agent: eqrl.TAAC, action: float, repeats: int) -> eqrl.TAACMemory:
@@ -191,8 +198,7 @@ class TestAct:
         assert abs(explored.mean() - 0.5) < 0.15
 
     def test_with_epsilon_zero_nothing_is_left_to_chance(self, getkey: GetKey) -> None:
-        agent = taac()
-        state = init(agent, getkey())
+        agent, state = make_agent(), random_state()
         memory = agent.begin(state, SPEC, index=jnp.asarray(0), key=getkey())
         action, _, _ = act(agent, state, memory, mode="greedy", key=getkey())
         assert len(np.unique(action)) == 1
@@ -256,7 +262,7 @@ class TestFirstStep:
         agent = make_agent(
             randomize_first_trajectory=True, trajectory=eqrl.LinearTrajectory()
         )
-        state = init(agent, getkey())
+        state = random_state(linear=True)
         memory = agent.begin(state, SPEC, index=jnp.asarray(0), key=getkey())
         _, _, extras = act(agent, state, memory, mode=mode, key=getkey())
         for part in jax.tree.leaves(extras.previous):
@@ -278,21 +284,21 @@ class TestFirstStep:
 def test_what_is_stored_fits_together_along_episodes(
     mode: eqrl.Mode, getkey: GetKey
 ) -> None:
-    agent = taac(trajectory=eqrl.LinearTrajectory(), max_repeat_steps=3)
+    agent = make_agent(trajectory=eqrl.LinearTrajectory(), max_repeat_steps=3)
     env = Drift()
-    state = agent.init(env.spec, key=getkey())
-    actors = eqrl.start(agent, state, env, num_envs=5, key=getkey())
 
     @eqx.filter_jit
-    def collect(actors: Any, key: PRNGKeyArray) -> Any:
+    def collect(state: eqrl.TAACState, key: PRNGKeyArray) -> Any:
         def step(actors: Any, key: PRNGKeyArray) -> Any:
             return eqrl.interact(agent, state, env, actors, mode=mode, key=key)
 
+        start_key, key = jr.split(key)
+        actors = eqrl.start(agent, state, env, num_envs=5, key=start_key)
         return jax.lax.scan(step, actors, jr.split(key, 40))[1]
 
-    rows = collect(actors, getkey())
+    rows = jax.device_get(collect(random_state(linear=True), getkey()))
     extras = rows.extras
-    done = np.asarray(rows.terminated | rows.truncated)[:-1]
+    done = (rows.terminated | rows.truncated)[:-1]
     assert done.any()
     np.testing.assert_array_equal(rows.action, extras.trajectory.action)
     for after, before in zip(
@@ -302,8 +308,8 @@ def test_what_is_stored_fits_together_along_episodes(
     ):
         expected = np.where(done[:, :, None], 0.0, after[:-1])
         np.testing.assert_array_equal(before[1:], expected)
-    repeats = np.asarray(extras.repeats)
-    expected = np.where(np.asarray(extras.switch)[1:] | done, 1, repeats[:-1] + 1)
+    repeats = extras.repeats
+    expected = np.where(extras.switch[1:] | done, 1, repeats[:-1] + 1)
     np.testing.assert_array_equal(repeats[1:], expected)
     assert repeats.max() == 3
 
@@ -369,13 +375,16 @@ def test_debug_adds_histograms_to_the_metrics() -> None:
 
 
 def test_histograms_are_shares() -> None:
-    keep = jnp.array([0.0, 0.05, 0.55, 1.0])
-    probabilities = jnp.stack([keep, 1 - keep], axis=1)
-    metrics = switch_metrics(probabilities, jnp.zeros(4), histograms=True)
+    keep = np.array([0.0, 0.05, 0.55, 1.0], np.float32)
+    probabilities = np.stack([keep, 1 - keep], axis=1)
+    measure = jax.jit(switch_metrics, static_argnames="histograms")
+    metrics = measure(probabilities, np.zeros(4, np.float32), histograms=True)
+    metrics = jax.device_get(metrics)
     shares = [float(metrics[f"keep_probability_histogram_{i:02d}"]) for i in range(10)]
     assert shares == [0.5, 0, 0, 0, 0, 0.25, 0, 0, 0, 0.25]
-    metrics = repeat_metrics(
-        jnp.array([1, 1, 2, 30]),
+    measure = jax.jit(repeat_metrics, static_argnames="histograms")
+    metrics = measure(
+        np.array([1, 1, 2, 30], np.int32),
         RepeatStatistics(steps=jnp.ones(()), beginnings=jnp.ones(())),
         histograms=True,
     )
