@@ -41,6 +41,12 @@ def worlds(skill: int) -> Point:
     return Point(step_size=0.1 * (skill + 1), max_steps=5)
 
 
+def open_worlds(skill: int) -> DisabledActions[Any]:
+    """The same, within walls that are all open, with no action disabled."""
+    env = Point(step_size=0.1 * (skill + 1), max_steps=5, walls=sectors(4), num_open=4)
+    return DisabledActions(env, [])
+
+
 def step_sizes(skills: eqrl.Skills[Any], num_rows: int) -> np.ndarray:
     """How far the newest steps of the replay led, by the action; `(envs, rows)`."""
     training = training_of(skills)
@@ -74,7 +80,7 @@ def test_the_released_code_leaves_out_the_newest_skill() -> None:
 
 
 def test_the_pseudocode_adds_the_newest_to_what_was_shown_before() -> None:
-    recorder, whole = record(PSEUDOCODE, worlds)
+    recorder, whole = record(PSEUDOCODE, open_worlds)
     past = training_of(at(recorder, 68)).trainer_state.agent.reward.past
     assert past.counts.tolist() == [4] * 5
     directions = np.asarray(whole.states.direction)
@@ -88,7 +94,7 @@ def test_the_pseudocode_adds_the_newest_to_what_was_shown_before() -> None:
 
 
 def test_the_pseudocode_refreshes_nothing_within_a_skill() -> None:
-    world = {0: ENV, 44: Point(step_size=0.3, max_steps=5)}
+    world = {0: open_worlds(0), 44: open_worlds(2)}
     recorder, _ = record(PSEUDOCODE, world, num_skills=2, max_skills=3)
     before, after = at(recorder, 38), at(recorder, 60)
     pasts = [training_of(x).trainer_state.agent.reward.past for x in (before, after)]
@@ -173,7 +179,7 @@ def test_changes_that_come_with_the_library_compile_nothing(
         del step, skills
         at_skill[int(row["skill"])] = len(compilations)
 
-    learn(env=world, callback=count)
+    learn(PSEUDOCODE, world, callback=count)
     assert at_skill[0] > 0
     later = compilations[at_skill[1] :]
     assert [event for event in later if not event.endswith(" bind")] == []

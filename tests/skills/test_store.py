@@ -129,7 +129,7 @@ def test_a_skill_added_to_a_saved_library_is_that_of_one_call(
 def test_a_library_grows_in_one_directory(
     tmp_path: Path, recorded: tuple[Recorder, eqrl.Skills[Any]]
 ) -> None:
-    for skills in (*recorded[0].skills[::3], recorded[1]):
+    for skills in (*recorded[0].skills[::5], recorded[1]):
         eqrl.save_skills(tmp_path, skills)
     assert numbers(tmp_path / "skills") == ["0", "1", "2"]
     assert len(numbers(tmp_path / "training")) == 1
@@ -212,7 +212,7 @@ def test_a_library_stays_whole_where_saving_it_again_is_killed(
     again = learn(
         initial=loaded,
         callback=lambda step, row, skills: eqrl.save_skills(tmp_path, skills),
-        log_every=24,
+        log_every=1_000,
     )
     assert same(again.states, whole.states)
     assert same(reload(tmp_path, again), again)
