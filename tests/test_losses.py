@@ -8,16 +8,7 @@ import numpy as np
 import pytest
 from jaxtyping import Array, Float
 
-from eqrl.losses import (
-    bootstrapped_target,
-    critic_loss,
-    critic_values,
-    sac_actor_loss,
-    sac_next_value,
-    sac_temperature_loss,
-    td3_actor_loss,
-    td3_next_value,
-)
+from eqrl import losses
 from eqrl.losses._critic import least_over_critics
 from tests.toy import (
     FixedDensity,
@@ -31,14 +22,25 @@ from tests.toy import (
 )
 
 
+# Each is one program, rather than one for each of its operations.
+bootstrapped_target = eqx.filter_jit(losses.bootstrapped_target)
+critic_loss = eqx.filter_jit(losses.critic_loss)
+critic_values = eqx.filter_jit(losses.critic_values)
+sac_actor_loss = eqx.filter_jit(losses.sac_actor_loss)
+sac_next_value = eqx.filter_jit(losses.sac_next_value)
+sac_temperature_loss = eqx.filter_jit(losses.sac_temperature_loss)
+td3_actor_loss = eqx.filter_jit(losses.td3_actor_loss)
+td3_next_value = eqx.filter_jit(losses.td3_next_value)
+
+
 def _critics(*weights: tuple[float, float, float]) -> LinearCritic:
     """Critics of one observation and one action: its weight, the action's, the bias."""
     observation_weight, action_weight, bias = np.array(weights, np.float32).T
-
-    def make(x: Array, y: Array, z: Array) -> LinearCritic:
-        return LinearCritic(observation_weight=x[None], action_weight=y[None], bias=z)
-
-    return eqx.filter_vmap(make)(observation_weight, action_weight, bias)
+    return LinearCritic(
+        observation_weight=jnp.asarray(observation_weight[:, None]),
+        action_weight=jnp.asarray(action_weight[:, None]),
+        bias=jnp.asarray(bias),
+    )
 
 
 # On observations 1 and 2 with actions 0.5 and -1 the first critic says

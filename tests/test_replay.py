@@ -29,45 +29,71 @@ _ITEM = _Item(
 
 def _counts(rows_written: int | Array, rows_kept: int | Array = 0) -> Counts:
     return Counts(
-        updates=jnp.zeros((), int),
+        updates=jnp.asarray(0, int),
         rows_written=jnp.asarray(rows_written, int),
         rows_kept=jnp.asarray(rows_kept, int),
     )
 
 
+@eqx.filter_jit
 def _row(time: Int[Array, ""], num_envs: int) -> _Item:
     env = jnp.arange(num_envs)
     vector = jnp.stack([jnp.full(num_envs, time), env], axis=1).astype(float)
     return _Item(time=jnp.full(num_envs, time), vector=vector)
 
 
+def _times(start: int, length: int) -> tuple[Array, Array]:
+    return jnp.asarray(start, int), jnp.asarray(start + length, int)
+
+
 @eqx.filter_jit
-def _write(
+def _write_rows(
     buffer: ReplayBuffer,
     state: ReplayState[_Item],
-    start: int | Int[Array, ""],
-    stop: int | Int[Array, ""],
-    rows_kept: int = 0,
+    times: tuple[Int[Array, ""], Int[Array, ""]],
+    counts: Counts,
 ) -> ReplayState[_Item]:
-    """Writes the rows that say `start` to `stop - 1`, `rows_kept` earlier ones kept."""
+    """Writes a row for each time, the first of which comes behind those counted."""
 
     def write(time: Int[Array, ""], state: ReplayState[_Item]) -> ReplayState[_Item]:
         num_envs = state.data.time.shape[0]
-        counts = _counts(time - rows_kept, rows_kept)
-        return buffer.add(state, _row(time, num_envs), counts)
+        rows_written = counts.rows_written + time - times[0]
+        here = dataclasses.replace(counts, rows_written=rows_written)
+        return buffer.add(state, _row(time, num_envs), here)
 
-    return lax.fori_loop(start, stop, write, state)
+    return lax.fori_loop(*times, write, state)
+
+
+def _write(
+    buffer: ReplayBuffer,
+    state: ReplayState[_Item],
+    start: int,
+    stop: int,
+    rows_kept: int = 0,
+) -> ReplayState[_Item]:
+    """Writes the rows that say `start` to `stop - 1`, behind those before."""
+    counts = _counts(0, rows_kept) if rows_kept > 0 else _counts(start)
+    return _write_rows(buffer, state, _times(start, stop - start), counts)
 
 
 @eqx.filter_jit
+def _init(buffer: ReplayBuffer, num_envs: int) -> ReplayState[_Item]:
+    return buffer.init(_ITEM, num_envs)
+
+
+_add = eqx.filter_jit(ReplayBuffer.add)
+_sample_counted = eqx.filter_jit(ReplayBuffer.sample)
+
+
 def _sample(
     buffer: ReplayBuffer,
     state: ReplayState[_Item],
-    rows_written: int | Int[Array, ""],
+    rows_written: int,
     key: PRNGKeyArray,
-    rows_kept: int | Int[Array, ""] = 0,
+    rows_kept: int | Array = 0,
 ) -> _Item:
-    return buffer.sample(state, _counts(rows_written, rows_kept), key=key)
+    counts = _counts(rows_written, rows_kept)
+    return jax.device_get(_sample_counted(buffer, state, counts, key=key))
 
 
 def _times_of_model(num_written: int, rows: int) -> list[int]:
@@ -100,10 +126,8 @@ def test_samples_are_the_runs_of_a_list_that_drops_its_oldest(
     buffer = ReplayBuffer(
         capacity=num_envs * rows, batch_size=64, sequence_length=length
     )
-    state = _write(
-        buffer, buffer.init(_ITEM, num_envs), jnp.array(0), jnp.array(num_written)
-    )
-    sample = _sample(buffer, state, jnp.array(num_written), jr.key(num_written))
+    state = _write(buffer, _init(buffer, num_envs), 0, num_written)
+    sample = _sample(buffer, state, num_written, jr.key(num_written))
 
     times = np.asarray(sample.time).reshape(64, length)
     envs = np.asarray(sample.vector)[..., 1].reshape(64, length)
@@ -127,10 +151,8 @@ def test_all_runs_of_all_environments_are_equally_likely(
     buffer = ReplayBuffer(
         capacity=num_envs * rows, batch_size=size, sequence_length=length
     )
-    state = _write(
-        buffer, buffer.init(_ITEM, num_envs), jnp.array(0), jnp.array(num_written)
-    )
-    sample = _sample(buffer, state, jnp.array(num_written), getkey())
+    state = _write(buffer, _init(buffer, num_envs), 0, num_written)
+    sample = _sample(buffer, state, num_written, getkey())
 
     first = np.asarray(sample.vector).reshape(size, length, 2)[:, 0]
     num_starts = min(num_written, rows) - length + 1
@@ -147,23 +169,23 @@ def test_elements_of_a_batch_are_drawn_independently(getkey: GetKey) -> None:
     # Environment and time must not go together: with 4 environments and 4 rows all 16
     # pairs occur among 500.
     buffer = ReplayBuffer(capacity=16, batch_size=500)
-    state = _write(buffer, buffer.init(_ITEM, 4), jnp.array(0), jnp.array(4))
-    sample = _sample(buffer, state, jnp.array(4), getkey())
+    state = _write(buffer, _init(buffer, 4), 0, 4)
+    sample = _sample(buffer, state, 4, getkey())
     assert len(np.unique(sample.vector, axis=0)) == 16
 
 
 def test_a_batch_of_single_steps_has_no_axis_for_time(getkey: GetKey) -> None:
-    buffer = ReplayBuffer(capacity=10, batch_size=3)
-    state = _write(buffer, buffer.init(_ITEM, 2), jnp.array(0), jnp.array(2))
-    sample = _sample(buffer, state, jnp.array(2), getkey())
-    assert (sample.time.shape, sample.vector.shape) == ((3,), (3, 2))
+    buffer = ReplayBuffer(capacity=12, batch_size=64)
+    state = _write(buffer, _init(buffer, 3), 0, 2)
+    sample = _sample(buffer, state, 2, getkey())
+    assert (sample.time.shape, sample.vector.shape) == ((64,), (64, 2))
 
 
 def test_a_batch_of_sequences_has_the_axes_batch_and_time(getkey: GetKey) -> None:
-    buffer = ReplayBuffer(capacity=10, batch_size=3, sequence_length=2)
-    state = _write(buffer, buffer.init(_ITEM, 2), jnp.array(0), jnp.array(2))
-    sample = _sample(buffer, state, jnp.array(2), getkey())
-    assert (sample.time.shape, sample.vector.shape) == ((3, 2), (3, 2, 2))
+    buffer = ReplayBuffer(capacity=18, batch_size=64, sequence_length=2)
+    state = _write(buffer, _init(buffer, 3), 0, 2)
+    sample = _sample(buffer, state, 2, getkey())
+    assert (sample.time.shape, sample.vector.shape) == ((64, 2), (64, 2, 2))
 
 
 def test_capacity_is_shared_by_the_environments() -> None:
@@ -181,33 +203,27 @@ def test_an_empty_replay_has_the_types_of_its_item() -> None:
 def test_rows_that_were_kept_are_older_than_those_written_since(
     rows_before: int, getkey: GetKey
 ) -> None:
-    buffer = ReplayBuffer(capacity=4, batch_size=100)
-    state = _write(buffer, buffer.init(_ITEM, 1), jnp.array(0), jnp.array(rows_before))
-    state = _write(
-        buffer,
-        state,
-        jnp.array(rows_before),
-        jnp.array(rows_before + 2),
-        rows_kept=rows_before,
-    )
-    sample = _sample(buffer, state, jnp.array(2), getkey(), rows_kept=rows_before)
-    expected = _times_of_model(rows_before + 2, 4)
+    buffer = ReplayBuffer(capacity=5, batch_size=64)
+    state = _write(buffer, _init(buffer, 1), 0, rows_before)
+    state = _write(buffer, state, rows_before, rows_before + 2, rows_kept=rows_before)
+    sample = _sample(buffer, state, 2, getkey(), rows_kept=rows_before)
+    expected = _times_of_model(rows_before + 2, 5)
     np.testing.assert_array_equal(np.unique(sample.time), expected)
 
 
 def test_add_changes_nothing_where_it_is_not_to_keep() -> None:
-    buffer = ReplayBuffer(capacity=6, batch_size=1)
-    state = _write(buffer, buffer.init(_ITEM, 2), 0, 5)
-    after = buffer.add(state, _row(jnp.array(99), 2), _counts(5), keep=jnp.array(False))
-    assert bool(eqx.tree_equal(state, after))
+    buffer = ReplayBuffer(capacity=10, batch_size=64, sequence_length=5)
+    state = _write(buffer, _init(buffer, 2), 0, 7)
+    row = _row(jnp.array(99), 2)
+    after = _add(buffer, state, row, _counts(7), keep=jnp.array(False))
+    assert bool(eqx.tree_equal(*jax.device_get((state, after))))
 
 
 def test_add_writes_where_it_is_to_keep() -> None:
-    buffer = ReplayBuffer(capacity=6, batch_size=1)
-    state = buffer.add(
-        buffer.init(_ITEM, 2), _row(jnp.array(7), 2), _counts(4), keep=jnp.array(True)
-    )
-    np.testing.assert_array_equal(state.data.time, [[0, 7, 0], [0, 7, 0]])
+    buffer = ReplayBuffer(capacity=10, batch_size=64, sequence_length=5)
+    row = _row(jnp.array(7), 2)
+    state = _add(buffer, _init(buffer, 2), row, _counts(6), keep=jnp.array(True))
+    np.testing.assert_array_equal(state.data.time, [[0, 7, 0, 0, 0]] * 2)
 
 
 def test_members_of_a_population_write_what_each_writes_alone() -> None:
@@ -219,9 +235,12 @@ def test_members_of_a_population_write_what_each_writes_alone() -> None:
         return buffer.add(buffer.init(_ITEM, 2), item, counts)
 
     offsets = jnp.array([10, 20, 30])
-    stacked = eqx.filter_vmap(write, in_axes=(0, None))(offsets, _counts(4))
-    for index, offset in enumerate(offsets):
-        alone = write(offset, _counts(4))
+    counts = _counts(4)
+    stacked = eqx.filter_jit(eqx.filter_vmap(write, in_axes=(0, None)))(offsets, counts)
+    stacked = jax.device_get(stacked)
+    write_alone = eqx.filter_jit(write)
+    for index in range(3):
+        alone = jax.device_get(write_alone(np.asarray(offsets)[index], counts))
         member = jax.tree.map(lambda x, index=index: x[index], stacked)
         assert bool(eqx.tree_equal(member, alone))
 
@@ -241,14 +260,13 @@ def test_a_population_writes_in_place() -> None:
     assert primitives_with_axis(jaxpr, 1001) <= {"dynamic_update_slice", "scatter"}
 
 
-@eqx.filter_jit
+_keep_newest = eqx.filter_jit(ReplayBuffer.keep_newest)
+
+
 def _keep(
-    buffer: ReplayBuffer,
-    state: ReplayState[_Item],
-    counts: Counts,
-    num_rows: int | Int[Array, ""],
+    buffer: ReplayBuffer, state: ReplayState[_Item], counts: Counts, num_rows: int
 ) -> tuple[ReplayState[_Item], Counts]:
-    return buffer.keep_newest(state, counts, num_rows=jnp.asarray(num_rows, int))
+    return _keep_newest(buffer, state, counts, num_rows=jnp.asarray(num_rows, int))
 
 
 @pytest.mark.parametrize(("num_envs", "rows", "length"), _SHAPES)
@@ -265,23 +283,19 @@ def test_the_newest_rows_are_kept_and_more_are_written_behind_them(
     buffer = ReplayBuffer(
         capacity=num_envs * rows, batch_size=64, sequence_length=length
     )
-    state = _write(
-        buffer, buffer.init(_ITEM, num_envs), jnp.array(0), jnp.array(num_written)
-    )
+    state = _write(buffer, _init(buffer, num_envs), 0, num_written)
     # Some of the rows are taken to be kept from before.
-    counts = _counts(jnp.array(num_written - kept_before), kept_before)
+    counts = _counts(num_written - kept_before, kept_before)
     counts = dataclasses.replace(counts, updates=jnp.asarray(7, int))
-    state, counts = _keep(buffer, state, counts, jnp.array(num_kept))
+    state, counts = _keep(buffer, state, counts, num_kept)
     assert [int(x) for x in (counts.rows_kept, counts.rows_written)] == [num_kept, 0]
     assert int(counts.updates) == 0
 
-    for time in range(num_written, num_written + num_more):
-        state = buffer.add(state, _row(jnp.asarray(time), num_envs), counts)
-        counts = dataclasses.replace(counts, rows_written=counts.rows_written + 1)
+    state = _write_rows(buffer, state, _times(num_written, num_more), counts)
     model = model[len(model) - num_kept :]
     model = (model + list(range(num_written, num_written + num_more)))[-rows:]
     sample = _sample(
-        buffer, state, counts.rows_written, jr.key(num_written), counts.rows_kept
+        buffer, state, num_more, jr.key(num_written), rows_kept=counts.rows_kept
     )
     times = np.asarray(sample.time).reshape(64, length)
     envs = np.asarray(sample.vector)[..., 1].reshape(64, length)
@@ -295,9 +309,10 @@ def test_the_newest_rows_are_kept_and_more_are_written_behind_them(
 @pytest.mark.parametrize("num_written", [3, 5, 13])
 @pytest.mark.parametrize("num_kept", [0, 1, 3])
 def test_what_is_kept_stays_in_its_order(num_written: int, num_kept: int) -> None:
-    buffer = ReplayBuffer(capacity=10, batch_size=1)
-    state = _write(buffer, buffer.init(_ITEM, 2), 0, jnp.array(num_written))
+    buffer = ReplayBuffer(capacity=10, batch_size=64, sequence_length=5)
+    state = _write(buffer, _init(buffer, 2), 0, num_written)
     state, _ = _keep(buffer, state, _counts(num_written), num_kept)
     expected = [list(range(num_written - num_kept, num_written))] * 2
-    np.testing.assert_array_equal(state.data.time[:, :num_kept], expected)
-    np.testing.assert_array_equal(state.data.vector[:, :num_kept, 0], expected)
+    data = jax.device_get(state.data)
+    np.testing.assert_array_equal(data.time[:, :num_kept], expected)
+    np.testing.assert_array_equal(data.vector[:, :num_kept, 0], expected)
