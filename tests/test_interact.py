@@ -14,6 +14,9 @@ from tests.toy import Clock, Drift, GetKey, Scribe
 
 _NUM_ENVS = 3
 _NUM_STEPS = 12
+# Played in the mode "random", for all tests of it: each mode and each environment is a
+# program to compile.
+_OTHER_CLOCK = Clock(terminates=False, reward_size=2)
 
 
 @eqx.filter_jit
@@ -37,24 +40,28 @@ def _play(
     return filter_scan(step, actors, jnp.arange(_NUM_STEPS))[1]
 
 
+@eqx.filter_jit
+def _start(env: AbstractEnv, key: PRNGKeyArray) -> Actors:
+    agent = Scribe()
+    init_key, start_key = jr.split(key)
+    state = agent.init(env.spec, key=init_key)
+    return start(agent, state, env, num_envs=4, key=start_key)
+
+
 def _over(transitions: Transition) -> np.ndarray:
     return np.asarray(transitions.terminated | transitions.truncated)
 
 
 def test_start_begins_every_environment_with_its_own_index(getkey: GetKey) -> None:
-    agent, env = Scribe(), Clock()
-    state = agent.init(env.spec, key=getkey())
-    actors = start(agent, state, env, num_envs=4, key=getkey())
+    actors = _start(Clock(), getkey())
     np.testing.assert_array_equal(actors.memory.index, [0, 1, 2, 3])
     np.testing.assert_array_equal(actors.timestep, [0, 0, 0, 0])
     np.testing.assert_array_equal(actors.episode_return, [0, 0, 0, 0])
 
 
 def test_start_begins_every_environment_differently(getkey: GetKey) -> None:
-    agent, env = Scribe(), Drift()
-    state = agent.init(env.spec, key=getkey())
-    actors = start(agent, state, env, num_envs=4, key=getkey())
-    assert len(np.unique(actors.observation[:, 0])) == 4
+    actors = _start(Drift(), getkey())
+    assert len(np.unique(np.asarray(actors.observation)[:, 0])) == 4
     assert len(np.unique(actors.memory.skill)) == 4
 
 
@@ -97,7 +104,10 @@ def test_episodes_begin_at_random_each_time(getkey: GetKey) -> None:
 def test_ends_are_recorded_as_the_environment_says(
     terminates: bool, getkey: GetKey
 ) -> None:
-    _, transitions = _play(Clock(terminates=terminates), getkey())
+    if terminates:
+        _, transitions = _play(Clock(), getkey())
+    else:
+        _, transitions = _play(_OTHER_CLOCK, getkey(), "random")
     time, length = np.moveaxis(np.asarray(transitions.next_observation), -1, 0)
     np.testing.assert_array_equal(_over(transitions), time == length)
     other = transitions.truncated if terminates else transitions.terminated
@@ -157,7 +167,10 @@ def test_there_are_no_descriptors_where_the_environment_gives_none(
 def test_episode_return_sums_the_rewards_of_the_episode_so_far(
     reward_size: int | None, getkey: GetKey
 ) -> None:
-    actors, transitions = _play(Clock(reward_size=reward_size), getkey())
+    if reward_size is None:
+        actors, transitions = _play(Clock(), getkey())
+    else:
+        actors, transitions = _play(_OTHER_CLOCK, getkey(), "random")
     time = np.asarray(transitions.timestep)
     first = time * (time + 1) / 2
     expected = first if reward_size is None else np.stack([first, -2.0 * time], axis=-1)
@@ -166,16 +179,20 @@ def test_episode_return_sums_the_rewards_of_the_episode_so_far(
 
 @pytest.mark.parametrize(("mode", "action"), [("random", 0.25), ("sample", 0.5)])
 def test_the_mode_reaches_the_agent(mode: Mode, action: float, getkey: GetKey) -> None:
-    _, transitions = _play(Clock(), getkey(), mode)
+    env = _OTHER_CLOCK if mode == "random" else Clock()
+    _, transitions = _play(env, getkey(), mode)
     np.testing.assert_array_equal(
         transitions.action, np.full((_NUM_STEPS, _NUM_ENVS, 1), action)
     )
 
 
 def test_environments_are_stepped_with_noise_of_their_own(getkey: GetKey) -> None:
-    _, transitions = _play(Drift(max_steps=100), getkey())
-    moves = transitions.next_observation[..., 0] - transitions.observation[..., 0]
-    assert len(np.unique(np.round(np.asarray(moves), 4))) > 30
+    _, transitions = _play(Drift(), getkey())
+    reached, left = jax.device_get(
+        (transitions.next_observation, transitions.observation)
+    )
+    moves = reached[..., 0] - left[..., 0]
+    assert len(np.unique(np.round(moves, 4))) > 30
 
 
 def test_the_same_key_gives_the_same_transitions(getkey: GetKey) -> None:

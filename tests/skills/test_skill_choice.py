@@ -263,18 +263,29 @@ class TestWithAgents:
         )
         point = Point()
         init = eqx.filter_vmap(lambda key: agent.init(point.spec, key=key))
-        states = eqx.filter_jit(init)(jr.split(getkey(), 3))
+        random = np.random.default_rng(0)
+        # Random numbers rather than `init`, which would take a second to compile.
+        states = jax.tree.map(
+            lambda x: jnp.asarray(np.asarray(random.uniform(-1, 1, x.shape), x.dtype)),
+            eqx.filter_eval_shape(init, jr.split(getkey(), 3)),
+        )
         env = SkillChoice(point, agent, states, 2, num_steps=2)
         start, observation = env.reset(key=getkey())
         step, action = eqx.filter_jit(env.step), jnp.array([0.0, 0.5, 1.0])
         after, _ = step(start, action, key=getkey())
         after, _ = step(after, action, key=getkey())
         arrays, static = eqx.partition(states, eqx.is_array)
-        second = eqx.combine(jax.tree.map(lambda x: x[1], arrays), static)
+        second = eqx.combine(
+            jax.tree.map(lambda x: jnp.asarray(np.asarray(x)[1]), arrays), static
+        )
+        act = eqx.filter_jit(
+            lambda observation: agent.policy(second)(observation).mode()
+        )
+        step_inside = eqx.filter_jit(point.step)
         inner, actions = start.inner, []
         for _ in range(4):
-            actions.append(agent.policy(second)(observation).mode())
-            inner, outcome = point.step(inner, actions[-1], key=getkey())
+            actions.append(act(observation))
+            inner, outcome = step_inside(inner, actions[-1], key=getkey())
             observation = outcome.observation
         np.testing.assert_allclose(after.inner.position, inner.position, rtol=1e-5)
         # What is done depends on what is seen.
