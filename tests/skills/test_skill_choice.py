@@ -1,4 +1,3 @@
-import operator
 from typing import Any
 
 import equinox as eqx
@@ -218,7 +217,8 @@ class TestAtTheEndOfEpisodes:
         after, outcomes = step(states, actions, jr.split(getkey(), 5))
         for index in range(5):
             state, given, inner = jax.tree.map(
-                operator.itemgetter(index), (after, outcomes, states.inner)
+                lambda x, index=index: jnp.asarray(x[index]),
+                jax.device_get((after, outcomes, states.inner)),
             )
             expected, total, outcome = by_hand(clock, inner, jnp.ones(1), 3)
             assert eqx.tree_equal(state.inner, expected)
