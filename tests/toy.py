@@ -1,6 +1,7 @@
 """Small environments, agents and networks whose behavior can be worked out by hand."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -396,6 +397,9 @@ class FixedDensity(AbstractDensity):
         return self.action
 
 
+@functools.partial(
+    jax.jit, static_argnums=1, static_argnames=("observation_size", "action_size")
+)
 def random_transitions(
     key: PRNGKeyArray, size: int, *, observation_size: int, action_size: int
 ) -> Transition[None]:

@@ -110,10 +110,33 @@ def _statistics_of(batches: list[np.ndarray]) -> RunningStatistics:
     statistics = RunningStatistics(
         count=jnp.zeros(()), mean=jnp.zeros(size), summed_squares=jnp.zeros(size)
     )
-    update = eqx.filter_jit(lambda statistics, batch: statistics.update(batch))
     for batch in batches:
-        statistics = update(statistics, jnp.asarray(batch))
+        statistics = _count(statistics, jnp.asarray(batch))
     return statistics
+
+
+@eqx.filter_jit
+def _count(statistics: RunningStatistics, batch: Array) -> RunningStatistics:
+    return statistics.update(batch)
+
+
+@eqx.filter_jit
+def _normalize(statistics: RunningStatistics, observation: Array) -> Array:
+    return statistics.normalize(observation)
+
+
+@eqx.filter_jit
+def _observe(
+    agent: Normalized, state: NormalizedState, transitions: Transition
+) -> NormalizedState:
+    return agent.observe(state, transitions)
+
+
+@eqx.filter_jit
+def _update(
+    agent: Normalized, state: NormalizedState, batch: Transition, key: PRNGKeyArray
+) -> tuple[NormalizedState, Metrics]:
+    return agent.update(state, batch, step=jnp.array(0), key=key)
 
 
 def _observed(
@@ -126,9 +149,10 @@ def _observed(
         getkey(), 6, observation_size=3, action_size=1
     )
     transitions = dataclasses.replace(
-        transitions, observation=5 + 3 * transitions.observation
+        transitions,
+        observation=jnp.asarray(5 + 3 * np.asarray(transitions.observation)),
     )
-    return agent, agent.observe(state, transitions), transitions
+    return agent, _observe(agent, state, transitions), transitions
 
 
 class TestRunningStatistics:
@@ -171,22 +195,22 @@ class TestRunningStatistics:
 
     def test_normalize_gives_mean_zero_and_deviation_one(self) -> None:
         data = np.random.default_rng(0).normal(5, 3, size=(50, 3)).astype(np.float32)
-        normalized = _statistics_of([data]).normalize(jnp.asarray(data))
+        normalized = _normalize(_statistics_of([data]), jnp.asarray(data))
         np.testing.assert_allclose(np.mean(normalized, axis=0), np.zeros(3), atol=1e-5)
         np.testing.assert_allclose(np.std(normalized, axis=0), np.ones(3), rtol=1e-5)
 
     @pytest.mark.parametrize("shape", [(3,), (2, 3), (4, 2, 3)])
     def test_normalize_takes_any_leading_axes(self, shape: tuple[int, ...]) -> None:
         data = np.random.default_rng(0).normal(5, 3, size=(50, 3)).astype(np.float32)
-        observation = jnp.arange(float(np.prod(shape))).reshape(shape)
-        normalized = _statistics_of([data]).normalize(observation)
+        observation = jnp.asarray(np.arange(np.prod(shape)).reshape(shape), float)
+        normalized = _normalize(_statistics_of([data]), observation)
         expected = (np.asarray(observation) - data.mean(axis=0)) / data.std(axis=0)
         np.testing.assert_allclose(normalized, expected, rtol=1e-4)
 
     def test_an_observation_that_never_changes_becomes_zero(self) -> None:
         statistics = _statistics_of([np.full((5, 1), 7.0, np.float32)] * 3)
         np.testing.assert_allclose(
-            statistics.normalize(jnp.array([7.0])), [0], atol=0.1
+            _normalize(statistics, jnp.array([7.0])), [0], atol=0.1
         )
 
 
@@ -223,9 +247,12 @@ class TestNormalized:
             getkey(), 2 * length, observation_size=3, action_size=1
         )
         if length > 1:
-            batch = jax.tree.map(lambda x: x.reshape(2, length, *x.shape[1:]), batch)
+            batch = jax.tree.map(
+                lambda x: jnp.asarray(np.asarray(x).reshape(2, length, *x.shape[1:])),
+                batch,
+            )
         expected = state.statistics.normalize(_first(batch))
-        state, _ = agent.update(state, batch, step=jnp.array(0), key=getkey())
+        state, _ = _update(agent, state, batch, getkey())
         np.testing.assert_allclose(state.agent.updated, expected, rtol=1e-5)
 
     def test_statistics_are_those_of_every_state_acted_in_and_the_replay_holds_them(
@@ -255,7 +282,7 @@ class TestNormalized:
     def test_update_does_not_move_the_statistics(self, getkey: GetKey) -> None:
         agent, state, _ = _observed(getkey)
         batch: Any = random_transitions(getkey(), 2, observation_size=3, action_size=1)
-        after, _ = agent.update(state, batch, step=jnp.array(0), key=getkey())
+        after, _ = _update(agent, state, batch, getkey())
         assert bool(eqx.tree_equal(after.statistics, state.statistics))
 
     def test_evaluation_acts_with_the_statistics_and_does_not_move_them(
@@ -283,7 +310,7 @@ class TestNormalized:
     def test_metrics_are_its_agents_and_the_statistics(self, getkey: GetKey) -> None:
         agent, state, transitions = _observed(getkey)
         batch: Any = random_transitions(getkey(), 2, observation_size=3, action_size=1)
-        _, metrics = agent.update(state, batch, step=jnp.array(0), key=getkey())
+        _, metrics = _update(agent, state, batch, getkey())
         data = np.asarray(transitions.observation)
         assert set(metrics) == {"loss", "observation_mean", "observation_std"}
         np.testing.assert_allclose(metrics["observation_mean"], data.mean(), rtol=1e-5)
@@ -307,7 +334,7 @@ class TestNormalized:
         transitions: Any = random_transitions(
             getkey(), 50, observation_size=3, action_size=1
         )
-        state = agent.observe(state, transitions)
+        state = _observe(agent, state, transitions)
         np.testing.assert_allclose(state.agent.statistics.mean, np.zeros(3), atol=1e-5)
         np.testing.assert_allclose(
             state.agent.statistics.variance(), np.ones(3), rtol=1e-4
