@@ -395,7 +395,7 @@ def test_a_second_training_of_the_same_shapes_compiles_nothing(
 ) -> None:
     def run(seed: int) -> None:
         agent = eqrl.Normalized(sac(actor_lr=1e-3 * (seed + 1)))
-        env = Point(max_steps=7, goal=(0.3 * seed, 0.1))
+        env = Point(max_steps=7, goal=(0.3, 0.1), step_size=0.1 * (seed + 1))
         trainer = eqrl.Trainer(num_envs=2, batch_size=4, warmup_steps=20, capacity=60)
         eqrl.train(agent, env, trainer, num_steps=60 + 20 * seed, key=jr.key(seed))
 
