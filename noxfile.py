@@ -5,6 +5,8 @@ import nox
 
 nox.options.sessions = ["tests", "lint", "typecheck"]
 nox.options.reuse_existing_virtualenvs = True
+# uv installs in seconds what pip takes minutes for.
+nox.options.default_venv_backend = "uv|virtualenv"
 
 PROJECT = nox.project.load_toml("pyproject.toml")
 ON_ALL_CORES = ("-n", "auto", "--maxprocesses=8", "--dist=loadfile")
@@ -12,12 +14,14 @@ ON_ALL_CORES = ("-n", "auto", "--maxprocesses=8", "--dist=loadfile")
 
 def install(session: nox.Session, *groups: str) -> None:
     session.install("-e", ".", *nox.project.dependency_groups(PROJECT, *groups))
+    # uv compiles no bytecode: what the first import compiles has to be kept.
+    session.env["PYTHONDONTWRITEBYTECODE"] = None
 
 
 @nox.session
 def train(session: nox.Session) -> None:
     """Trains an agent: `nox -s train -- td3 --env brax/inverted_pendulum`."""
-    session.install("-e", ".")
+    install(session)
     # Ctrl-C reaches the training too, which needs time to write what it reached.
     session.run(
         "python",
@@ -67,7 +71,7 @@ def typecheck(session: nox.Session) -> None:
 @nox.session
 def lint(session: nox.Session) -> None:
     """Checks the style; `nox -s lint -- --fix` mends what can be mended."""
-    install(session, "lint")
+    session.install(*nox.project.dependency_groups(PROJECT, "lint"))
     session.run("ruff", "check", *session.posargs)
     fix = "--fix" in session.posargs
     session.run("ruff", "format", *([] if fix else ["--check"]))
