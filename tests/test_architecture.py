@@ -277,7 +277,21 @@ def test_eqrl_is_light_unchecked_and_independent_of_brax_and_gymnax() -> None:
 
 
 _WRONG_SHAPE = """
-import eqrl, jax.numpy as jnp
+import jaxtyping
+
+install = jaxtyping.install_import_hook
+
+
+def install_for_losses(package, checker):
+    # It is asked for all; to check a part takes a fraction of the time.
+    print("to be checked:", package, checker)
+    return install("eqrl.losses", checker)
+
+
+jaxtyping.install_import_hook = install_for_losses
+import eqrl
+import jax.numpy as jnp
+
 eqrl.losses.bootstrapped_target(
     jnp.ones(2), jnp.zeros((1, 2), bool), jnp.ones(2), 0.9
 )
@@ -286,6 +300,13 @@ eqrl.losses.bootstrapped_target(
 
 def test_types_are_checked_if_the_user_asks_for_it() -> None:
     result = _python(_WRONG_SHAPE, EQRL_TYPECHECK="1")
+    assert result.stdout.split() == [
+        "to",
+        "be",
+        "checked:",
+        "eqrl",
+        "beartype.beartype",
+    ]
     assert result.returncode != 0
     assert "TypeCheckError" in result.stderr
     assert "'terminated'" in result.stderr

@@ -166,30 +166,40 @@ def test_a_run_writes_all_its_files_and_evaluates_64_episodes_of_each_seed(
 
 
 def test_a_seed_decides_a_run_and_without_a_folder_it_is_in_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("time.strftime", lambda form: "20260101-120000")
-    _check_that_the_seed_decides(_TRAIN, tmp_path)
+    _check_that_the_seed_decides(_TRAIN, trained, tmp_path, monkeypatch)
 
 
 @pytest.mark.long
 def test_a_seed_decides_a_run_of_one_seed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    folder = tmp_path / "x"
+    assert main([*_SINGLE, "--folder", str(folder)]) == 0
+    _check_that_the_seed_decides(_SINGLE, folder, tmp_path, monkeypatch)
+
+
+def _check_that_the_seed_decides(
+    args: list[str], trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of runs of seed 0, as that in the folder `trained` is, and 4."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("time.strftime", lambda form: "20260101-120000")
-    _check_that_the_seed_decides(_SINGLE, tmp_path)
-
-
-def _check_that_the_seed_decides(args: list[str], tmp_path: Path) -> None:
-    for seed in ("3", "3", "4"):
+    monkeypatch.setattr("eqrl._run.write.draw_learning_curve", _draw_nothing)
+    folder = Path("runs/td3-eqrl-Point-20260101-120000")
+    taken = folder.with_name(f"{folder.name}-2")
+    (taken / "something").mkdir(parents=True)
+    for seed in ("0", "4"):
         assert main([*args, "--seed", seed]) == 0
-    name = "td3-eqrl-Point-20260101-120000"
-    names = [name, f"{name}-2", f"{name}-3"]
-    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == names
-    texts = [(tmp_path / "runs" / name / "metrics.csv").read_text() for name in names]
+    folders = [folder, folder.with_name(f"{folder.name}-3")]
+    assert sorted(Path("runs").iterdir()) == sorted([*folders, taken])
+    texts = [(path / "metrics.csv").read_text() for path in (trained, *folders)]
     assert texts[0] == texts[1] != texts[2]
+
+
+def _draw_nothing(path: Path, *args: object, **options: object) -> None:
+    path.touch()
 
 
 def test_evaluate_prints_a_line_for_each_seed(

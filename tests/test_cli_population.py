@@ -1,4 +1,5 @@
 import csv
+import importlib
 import json
 import signal
 from pathlib import Path
@@ -246,11 +247,14 @@ def test_interrupted_populations_leave_what_was_reached(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("time.strftime", lambda form: "20260101-120000")
+    writing = importlib.import_module("eqrl._run.write_population")
+    monkeypatch.setattr(writing, "_draw", lambda *args: None)
     monkeypatch.setattr(
         PopulationProgressBar,
         "__call__",
         lambda self, generation, solution: signal.raise_signal(signal.SIGINT),
     )
+    # Its pictures, which take most of the time, are those of other tests.
     assert main(_PBT) == 130
     name = "runs/pbt-td3-eqrl-Point-20260101-120000"
     assert len(_rows(tmp_path / name)) == 3
