@@ -235,7 +235,7 @@ def test_the_number_of_open_walls_can_be_mapped_over(getkey: GetKey) -> None:
         env = eqx.tree_at(lambda env: env.step_size, env, jnp.array(0.5))
         return env.step(state, jnp.array([1.0, 0.0]), key=key)[0].position
 
-    positions = eqx.filter_vmap(position)(envs)
+    positions = eqx.filter_jit(eqx.filter_vmap(position))(envs)
     np.testing.assert_array_equal(positions, [[0, 0], [0.5, 0]])
 
 
