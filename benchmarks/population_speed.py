@@ -39,7 +39,7 @@ def make_run(
     num_updates: int,
 ) -> Callable[[], PyTree]:
     """A function that makes `num_updates` of each member, going on each time."""
-    env = eqrl.envs.make(f"brax/{env_name}", max_steps=1000)
+    env = eqrl.envs.make(f"brax/{env_name}", backend="spring", max_steps=1000)
     trainer = eqrl.Trainer(batch_size=256, capacity=capacity, warmup_steps=WARMUP_STEPS)
     mesh = automatic(jax.make_mesh((jax.device_count(),), ("population",)))
     agents = jax.tree.map(lambda x: jnp.broadcast_to(x, (size, *x.shape)), agent)

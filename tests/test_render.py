@@ -274,7 +274,7 @@ def test_an_environment_of_ones_own_is_refused(tmp_path: Path, getkey: GetKey) -
 def test_an_environment_without_a_limit_is_refused(
     tmp_path: Path, getkey: GetKey
 ) -> None:
-    env = eqrl.envs.make("brax/inverted_pendulum")
+    env = eqrl.envs.make("brax/inverted_pendulum", backend="spring")
     assert isinstance(env, TimeLimit)
     with pytest.raises(ValueError, match=r"no time limit.*`eqrl\.envs\.TimeLimit`"):
         _render(env.env, tmp_path / "x.html", getkey())

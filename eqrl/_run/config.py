@@ -30,7 +30,7 @@ class Settings:
     """Environment: brax/NAME, gymnax/NAME or eqrl/NAME."""
 
     backend: str | None = None
-    """Physics of brax: generalized, mjx, positional or spring, the default."""
+    """Physics of brax: generalized (brax's default), mjx, positional or spring."""
 
     max_steps: int | None = None
     """Time limit of an episode; by default 1000 for brax, else the environment's."""

@@ -13,6 +13,7 @@ from brax.envs.humanoid import Humanoid
 from brax.envs.humanoidstandup import HumanoidStandup
 from brax.envs.swimmer import Swimmer
 from brax.envs.walker2d import Walker2d
+from brax.envs.wrappers import training
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 
 from .._pytree.fields import check_choice
@@ -29,6 +30,15 @@ from ._time_limit import TimeLimit
 
 
 _BACKENDS = ("generalized", "mjx", "positional", "spring")
+
+# What `brax.envs.create` wraps in, and more of its kind.
+_WRAPPERS_FOR_TRAINING = (
+    training.AutoResetWrapper,
+    training.DomainRandomizationVmapWrapper,
+    training.EpisodeWrapper,
+    training.EvalWrapper,
+    training.VmapWrapper,
+)
 
 StateDescriptor = Callable[[brax.envs.State], Shaped[Array, " descriptor"]]
 
@@ -52,8 +62,22 @@ def _default_state_descriptor(environment: brax.envs.Env) -> StateDescriptor | N
     return None
 
 
+def _check_wrappers(environment: brax.envs.Env) -> None:
+    """Raises a `ValueError` if a wrapper ends, resets or maps over episodes."""
+    while isinstance(environment, brax.envs.Wrapper):
+        if isinstance(environment, _WRAPPERS_FOR_TRAINING):
+            raise ValueError(
+                f"`environment` is in brax's `{type(environment).__name__}`, as "
+                "`brax.envs.create` returns it: its time limits would count as "
+                "terminations, or it would reset or map by itself. Pass what "
+                "`brax.envs.get_environment` returns, and put the `BraxEnv` in an "
+                "`eqrl.envs.TimeLimit` for a time limit."
+            )
+        environment = environment.env
+
+
 class BraxEnv(AbstractEnv[brax.envs.State]):
-    """A brax environment, without brax's wrappers.
+    """A brax environment, without brax's wrappers for training.
 
     Its state is brax's `State`, every leaf a strongly typed array. An episode is
     terminated if brax says `done`, also for `inverted_pendulum`, which calls that a
@@ -76,12 +100,15 @@ class BraxEnv(AbstractEnv[brax.envs.State]):
     ) -> None:
         """**Arguments:**
 
-        - `environment`: from `brax.envs.get_environment`. Only the same object shares
-            compilations.
+        - `environment`: from `brax.envs.get_environment`, possibly in wrappers of your
+            own. Those of `brax.envs.create` are a `ValueError`: they end episodes at a
+            time limit as if they terminated, and reset by themselves. Only the same
+            object shares compilations.
         - `state_descriptor`: a function of brax's `State` that returns a vector which
             describes the behavior. Pass a named function: each new lambda compiles
             again.
         """
+        _check_wrappers(environment)
         self.environment = environment
         if state_descriptor is None:
             state_descriptor = _default_state_descriptor(environment)
@@ -144,10 +171,11 @@ class BraxEnv(AbstractEnv[brax.envs.State]):
 
 
 @functools.cache
-def _environment(name: str, backend: str) -> brax.envs.Env:
+def _environment(name: str, backend: str | None) -> brax.envs.Env:
     """Brax's environment of this name, always the same object."""
+    options = {} if backend is None else {"backend": backend}
     with lenient_promotion():
-        return brax.envs.get_environment(name, backend=backend)
+        return brax.envs.get_environment(name, **options)
 
 
 def names() -> list[str]:
@@ -158,10 +186,11 @@ def names() -> list[str]:
 def make(
     name: str,
     *,
-    backend: str = "spring",
+    backend: str | None = None,
     max_steps: int | None = None,
     state_descriptor: StateDescriptor | None = None,
 ) -> TimeLimit[brax.envs.State]:
-    check_choice("backend", backend, _BACKENDS)
+    if backend is not None:
+        check_choice("backend", backend, _BACKENDS)
     env = BraxEnv(_environment(name, backend), state_descriptor=state_descriptor)
     return TimeLimit(env, 1000 if max_steps is None else max_steps)

@@ -64,7 +64,7 @@ def make(
     Equal arguments give environments that share their compilations.
 
     ```python
-    ant = eqrl.envs.make("brax/ant", backend="spring", max_steps=1000)
+    ant = eqrl.envs.make("brax/ant", backend="mjx", max_steps=1000)
     pendulum = eqrl.envs.make("gymnax/Pendulum-v1")
     point = eqrl.envs.make("eqrl/Point")
     ```
@@ -72,7 +72,8 @@ def make(
     **Arguments:**
 
     - `name`: `brax/...`, `gymnax/...` or `eqrl/...`, followed by the name there.
-    - `backend`: of brax: `generalized`, `mjx`, `positional` or `spring`, the default.
+    - `backend`: of brax: `generalized`, `mjx`, `positional` or `spring`. By default
+        brax's own default, `generalized`.
     - `max_steps`: the time limit, at least 1; by default 1000 for brax, otherwise the
         environment's own.
     - `state_descriptor`: for brax and gymnax, a function of the environment's own state

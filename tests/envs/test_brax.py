@@ -250,3 +250,29 @@ def test_observations_in_a_dictionary_are_refused() -> None:
     environment: Any = Fast
     with pytest.raises(ValueError, match="`Fast` observes a dict"):
         BraxEnv(environment(obs_mode="dict_state"))
+
+
+@pytest.mark.parametrize(
+    "options, name",
+    [
+        ({"auto_reset": False}, "EpisodeWrapper"),
+        ({"episode_length": None, "batch_size": 2}, "AutoResetWrapper"),
+        (
+            {"episode_length": None, "auto_reset": False, "batch_size": 2},
+            "VmapWrapper",
+        ),
+    ],
+)
+def test_an_environment_in_wrappers_for_training_is_refused(
+    options: dict[str, Any], name: str
+) -> None:
+    environment = brax.envs.create("fast", **options)
+    # Behind a wrapper of a user's own as well.
+    for each in (environment, brax.envs.Wrapper(environment)):
+        with pytest.raises(ValueError, match=rf"`{name}`.*`brax\.envs\.get_env.*Time"):
+            BraxEnv(each)
+
+
+def test_an_environment_in_a_wrapper_of_ones_own_is_accepted() -> None:
+    environment = brax.envs.Wrapper(brax.envs.get_environment("fast"))
+    assert BraxEnv(environment).spec == BraxEnv(environment.env).spec

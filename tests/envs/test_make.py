@@ -1,5 +1,6 @@
 from typing import Any
 
+import brax.envs
 import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
@@ -70,11 +71,12 @@ def test_brax_takes_a_backend(backend: str) -> None:
     assert env.env.environment.backend == backend
 
 
-def test_brax_has_the_backend_spring_by_default() -> None:
+def test_brax_has_the_backend_that_it_has_by_itself() -> None:
     env = make("brax/inverted_pendulum")
     assert isinstance(env, TimeLimit)
     assert isinstance(env.env, BraxEnv)
-    assert env.env.environment.backend == "spring"
+    brax_env = brax.envs.get_environment("inverted_pendulum")
+    assert env.env.environment.backend == brax_env.backend == "generalized"
 
 
 def test_brax_takes_a_state_descriptor() -> None:

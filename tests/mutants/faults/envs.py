@@ -5,6 +5,20 @@ from ..fault import Fault
 
 FAULTS = (
     Fault(
+        "envs:brax-wrapper-within-is-accepted",
+        "eqrl/envs/_brax.py",
+        "        environment = environment.env\n",
+        "        break\n",
+        ("tests/envs/test_brax.py -k wrappers_for_training",),
+    ),
+    Fault(
+        "envs:brax-by-spring",
+        "eqrl/envs/_brax.py",
+        "options = {} if backend is None else",
+        'options = {"backend": "spring"} if backend is None else',
+        ("tests/envs/test_make.py -k by_itself",),
+    ),
+    Fault(
         "envs:limit-one-late",
         "eqrl/envs/_time_limit.py",
         "(num_steps >= self.max_steps)",
