@@ -16,6 +16,7 @@ from eqrl._cli.commands import Evaluate, Render, Train, parse
 from eqrl._cli.options import argument_texts, options_of
 from eqrl._pytree.fields import check_fields, hyperparameter
 from eqrl._reporting.progress import ProgressBar
+from eqrl._run import write_config
 from eqrl._types.custom_types import FloatLike
 
 
@@ -180,6 +181,31 @@ def test_a_seed_decides_a_run_of_one_seed(
     _check_that_the_seed_decides(_SINGLE, folder, tmp_path, monkeypatch)
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["train", "td3", "--actor-lr", "0.01", "--hidden-sizes", "7", "9"],
+        ["train", "diayn", "--skills", "sphere", "--num-skills", "2"],
+        ["pbt", "sac", "--prior", "actor_lr", "uniform", "0.001", "0.1"],
+    ],
+)
+def test_a_run_is_repeated_from_its_config(args: list[str], tmp_path: Path) -> None:
+    command: Any = parse(args)
+    write_config(tmp_path, command.run)
+    folder = tmp_path / "again"
+    again = parse(["rerun", str(tmp_path), "--folder", str(folder)])
+    assert again == dataclasses.replace(command, folder=folder)
+
+
+def test_a_population_has_no_tensorboard_when_repeated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command: Any = parse(["pbt", "sac"])
+    write_config(tmp_path, command.run)
+    assert main(["rerun", str(tmp_path), "--tensorboard"]) == 2
+    assert "`--tensorboard` is for runs of seeds" in capsys.readouterr().err
+
+
 def _check_that_the_seed_decides(
     args: list[str], trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,8 +216,8 @@ def _check_that_the_seed_decides(
     folder = Path("runs/td3-eqrl-Point-20260101-120000")
     taken = folder.with_name(f"{folder.name}-2")
     (taken / "something").mkdir(parents=True)
-    for seed in ("0", "4"):
-        assert main([*args, "--seed", seed]) == 0
+    assert main(["rerun", str(trained)]) == 0
+    assert main([*args, "--seed", "4"]) == 0
     folders = [folder, folder.with_name(f"{folder.name}-3")]
     assert sorted(Path("runs").iterdir()) == sorted([*folders, taken])
     texts = [(path / "metrics.csv").read_text() for path in (trained, *folders)]

@@ -249,6 +249,9 @@ def test_interrupted_populations_leave_what_was_reached(
     monkeypatch.setattr("time.strftime", lambda form: "20260101-120000")
     writing = importlib.import_module("eqrl._run.write_population")
     monkeypatch.setattr(writing, "_draw", lambda *args: None)
+    # Nothing pays here, so that the best would always be the first.
+    ranking = importlib.import_module("eqrl._cli.pbt")
+    monkeypatch.setattr(ranking, "winner_of", lambda *args: 1)
     monkeypatch.setattr(
         PopulationProgressBar,
         "__call__",
@@ -260,9 +263,10 @@ def test_interrupted_populations_leave_what_was_reached(
     assert len(_rows(tmp_path / name)) == 3
     evaluation = json.loads((tmp_path / name / "evaluation.json").read_text())
     assert evaluation["step"] == 40
+    assert evaluation["best"] == 1
     assert eqrl.load_run(name, seed=2)[1] is not None
     out = capsys.readouterr().out
-    assert "best member, " in out
+    assert "best member, 1: " in out
     assert f"folder: {name}" in out
 
 

@@ -64,13 +64,13 @@ _Fields = list[Any]
 """As `dataclasses.make_dataclass` takes them."""
 
 
-def command_type(inner_agent: str, evaluate: type, render: type) -> Any:
+def command_type(inner_agent: str, rerun: type, evaluate: type, render: type) -> Any:
     """The union of all commands.
 
     **Arguments:**
 
     - `inner_agent`: name of the agent within diayn.
-    - `evaluate`, `render`: the types of these commands.
+    - `rerun`, `evaluate`, `render`: the types of these commands.
     """
     training = [_agent_type("Train", name, _train_fields(name)) for name in AGENTS]
     training.append(
@@ -87,6 +87,7 @@ def command_type(inner_agent: str, evaluate: type, render: type) -> Any:
             "hyperparameters; without a name, of sac.",
             populations,
         )
+        | _named("rerun", rerun)
         | _named("evaluate", evaluate)
         | _named("render", render)
     )

@@ -8,7 +8,15 @@ from typing import Any
 
 import tyro
 
-from .._run import AGENTS, Population, Prior, Run, SkillOptions, Training
+from .._run import (
+    AGENTS,
+    Population,
+    Prior,
+    Run,
+    SkillOptions,
+    Training,
+    read_config,
+)
 from .._types.custom_types import Mode
 from .arguments import command_type
 
@@ -36,6 +44,20 @@ class Pbt:
 
     run: Run[Population]
     folder: Path | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Rerun:
+    """Train again what a run trained, as its `config.json` has it, in a new folder."""
+
+    source: tyro.conf.Positional[Path]
+    """Folder of the run to repeat."""
+
+    folder: Path | None = None
+    """Folder of the new run; by default a new one in runs."""
+
+    tensorboard: bool = False
+    """Write TensorBoard files into the folder, if the run is no population."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +103,7 @@ def parse(args: Sequence[str]) -> Command:
     if args[:1] in (["train"], ["pbt"]) and not _names_agent(args[1:]):
         args.insert(1, "sac")
     command = tyro.cli(
-        command_type(_inner_agent(args), Evaluate, Render),
+        command_type(_inner_agent(args), Rerun, Evaluate, Render),
         prog="eqrl",
         description="Train, evaluate and render reinforcement learning agents.",
         args=args,
@@ -89,12 +111,26 @@ def parse(args: Sequence[str]) -> Command:
     )
     if isinstance(command, (Evaluate, Render)):
         return command
+    if isinstance(command, Rerun):
+        return _repeat(command)
     options = command.options
     if isinstance(options.schedule, Training):
         run = _make_run(options, options.schedule)
         return Train(run, options.output.folder, options.output.tensorboard)
     priors = options.priors.prior or _PRIORS
     return Pbt(_make_run(options, options.schedule, priors), options.output.folder)
+
+
+def _repeat(command: Rerun) -> Train | Pbt:
+    run = read_config(command.source)
+    if isinstance(run.schedule, Training):
+        return Train(run, command.folder, command.tensorboard)
+    if command.tensorboard:
+        raise ValueError(
+            f"`--tensorboard` is for runs of seeds, and `{command.source}` is a "
+            "population; leave it out."
+        )
+    return Pbt(run, command.folder)
 
 
 def _make_run(

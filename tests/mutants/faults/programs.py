@@ -137,7 +137,7 @@ FAULTS = (
         "eqrl/_cli/training.py",
         "best=policies.best",
         "best=None if policies.best is None else 0",
-        ("tests/test_cli_population.py -k names_the_best",),
+        ("tests/test_cli_population.py -k interrupted",),
     ),
     Fault(
         "cli:nan-exits-with-0",
