@@ -170,6 +170,13 @@ FAULTS = (
         (f"{_TAAC} -k draw", _TAAC),
     ),
     Fault(
+        "agents:taac-acts-on-behind-nan",
+        "eqrl/_agents/taac/policy.py",
+        "diverged = jnp.isnan(new)",
+        "diverged = jnp.isinf(new)",
+        ("tests/test_protocol.py -k 'acts_nan and TAAC-L'",),
+    ),
+    Fault(
         "agents:taac-draws-at-every-step",
         "eqrl/_agents/taac/policy.py",
         "memory.repeats == 0, jax.tree",
