@@ -90,6 +90,13 @@ FAULTS = (
         (f"{_SAC} -k fixed_temperature", _SAC),
     ),
     Fault(
+        "agents:sac-fixed-temperature-is-read-once",
+        "eqrl/_agents/sac.py",
+        "if not self.learn_temperature:",
+        "if False:",
+        (f"{_SAC} -k agents_at_each_update", _SAC),
+    ),
+    Fault(
         "agents:sac-rates-swapped",
         "eqrl/_agents/sac.py",
         "(self.actor_lr, self.critic_lr, self.temperature_lr)",
