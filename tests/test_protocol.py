@@ -4,6 +4,7 @@ Shapes, types and names are looked at for all agents, without compiling anything
 in `THOROUGHLY_TESTED` are run too: two programs each, whose results all tests share.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -261,6 +262,36 @@ def test_shapes_and_types_are_as_the_protocol_has_them(
     after, metrics = eqx.filter_eval_shape(update, state, key=getkey())
     assert shapes(after) == shapes(state)
     assert all(metric.shape == () for metric in metrics.values())
+
+
+@pytest.mark.parametrize("name", ["SAC", "TD3"])
+def test_an_update_keeps_networks_of_half_precision(name: str, getkey: GetKey) -> None:
+    def in_half(make: Callable[..., Any]) -> Callable[..., Any]:
+        def made(*sizes: int, **options: Any) -> Any:
+            network = make(*sizes, **options)
+            half = lambda x: x.astype(jnp.bfloat16) if eqx.is_inexact_array(x) else x
+            return jax.tree.map(half, network)
+
+        return made
+
+    def begin_and_update(key: PRNGKeyArray) -> tuple[Any, Any]:
+        init_key, batch_key, update_key = jr.split(key, 3)
+        state = agent.init(SPEC, key=init_key)
+        batch = random_batch(agent, state, key=batch_key)
+        after, _ = agent.update(state, batch, step=jnp.asarray(0), key=update_key)
+        return state, after
+
+    small: Any = ALL_AGENTS[name]
+    agent = dataclasses.replace(
+        small,
+        make_actor=in_half(small.make_actor),
+        make_critic=in_half(small.make_critic),
+    )
+    # Such networks meet observations of float32.
+    with jax.numpy_dtype_promotion("standard"):
+        state, after = eqx.filter_eval_shape(begin_and_update, getkey())
+    assert any(leaf.dtype == jnp.bfloat16 for leaf in jax.tree.leaves(state.actor))
+    assert shapes(after) == shapes(state)
 
 
 def test_what_is_nan_acts_nan(agent: AnyAgent, state: Any) -> None:
