@@ -270,16 +270,30 @@ FAULTS = (
     Fault(
         "agents:normalized-forgets-what-is-next",
         "eqrl/_agents/wrappers/normalized.py",
-        "next_observation=statistics.normalize(transitions.next_observation)",
+        "next_observation=self._normalize(statistics, transitions.next_observation)",
         "next_observation=transitions.next_observation",
         (f"{_NORMALIZED} -k normalized_batches", _NORMALIZED),
     ),
     Fault(
         "agents:normalized-adds-samples-wrongly",
         "eqrl/_agents/wrappers/normalized.py",
-        "shift**2 * (self.count * size / count)",
+        "shift**2 * (seen * size / count)",
         "shift**2 * (size / count)",
         (f"{_NORMALIZED} -k those_of_all_observations", _NORMALIZED),
+    ),
+    Fault(
+        "agents:normalized-never-forgets",
+        "eqrl/_agents/wrappers/normalized.py",
+        " - squares / _MOST_BATCHES)",
+        ")",
+        (f"{_NORMALIZED} -k beyond_what_a_float",),
+    ),
+    Fault(
+        "agents:normalized-clips-above-only",
+        "eqrl/_agents/wrappers/normalized.py",
+        "jnp.clip(normalized, -self.clip, self.clip)",
+        "jnp.clip(normalized, None, self.clip)",
+        (f"{_NORMALIZED} -k clip",),
     ),
     Fault(
         "agents:intrinsic-reward-sees-nothing-fresh",
