@@ -1,3 +1,5 @@
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -31,11 +33,37 @@ def test_result_is_nan_where_there_was_nothing_to_average(
     assert np.isnan(averages.result()["loss"])
 
 
-def test_infinity_is_not_skipped() -> None:
+@pytest.mark.parametrize("values", [(1.0, jnp.inf), (jnp.inf, 1.0, -2.0)])
+def test_infinity_is_not_skipped(values: tuple[float, ...]) -> None:
     averages = empty_averages(["loss"])
-    for loss in (1.0, jnp.inf):
+    for loss in values:
         averages = averages.add({"loss": jnp.asarray(loss)})
-    assert np.isinf(averages.result()["loss"])
+    assert averages.result()["loss"] == jnp.inf
+
+
+def test_infinities_of_both_signs_have_no_average() -> None:
+    averages = empty_averages(["loss"])
+    for loss in (jnp.inf, -jnp.inf, 1.0):
+        averages = averages.add({"loss": jnp.asarray(loss)})
+    assert np.isnan(averages.result()["loss"])
+
+
+def test_a_million_equal_values_do_not_drift() -> None:
+    averages = jax.lax.fori_loop(
+        0,
+        1_000_000,
+        lambda _, averages: averages.add({"loss": jnp.full((), 0.3)}),
+        empty_averages(["loss"]),
+    )
+    np.testing.assert_allclose(averages.result()["loss"], 0.3, rtol=1e-5)
+
+
+def test_values_are_counted_beyond_what_a_float_can_count() -> None:
+    averages = empty_averages(["loss"])
+    counts = jax.tree.map(lambda x: jnp.asarray(2**24, x.dtype), averages.counts)
+    averages = eqx.tree_at(lambda averages: averages.counts, averages, counts)
+    averages = averages.add({"loss": jnp.array(1.0)})
+    assert int(averages.counts["loss"]) == 2**24 + 1
 
 
 def test_metrics_which_are_not_given_are_left_as_they_are() -> None:

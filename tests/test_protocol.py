@@ -4,6 +4,7 @@ Shapes, types and names are looked at for all agents, without compiling anything
 in `THOROUGHLY_TESTED` are run too: two programs each, whose results all tests share.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -219,9 +220,15 @@ def test_a_member_of_a_population_equals_the_agent_alone(run: Run) -> None:
             np.testing.assert_allclose(alone, stacked[index], rtol=1e-5, atol=1e-5)
 
 
-@pytest.fixture(params=list(ALL_AGENTS))
+@pytest.fixture(scope="module", params=list(ALL_AGENTS))
 def agent(request: pytest.FixtureRequest) -> AnyAgent:
     return ALL_AGENTS[request.param]
+
+
+@pytest.fixture(scope="module")
+def state(agent: AnyAgent) -> Any:
+    """Shapes and types of the state that it begins with."""
+    return eqx.filter_eval_shape(agent.init, SPEC, key=jr.key(0))
 
 
 def shapes(tree: PyTree) -> PyTree:
@@ -236,9 +243,8 @@ def shapes(tree: PyTree) -> PyTree:
 
 
 def test_shapes_and_types_are_as_the_protocol_has_them(
-    agent: AnyAgent, getkey: GetKey
+    agent: AnyAgent, state: Any, getkey: GetKey
 ) -> None:
-    state = eqx.filter_eval_shape(agent.init, SPEC, key=getkey())
     leaves = jax.tree.leaves(eqx.filter(state, lambda x: hasattr(x, "dtype")))
     assert not any(leaf.weak_type for leaf in leaves)
     assert not any(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves)
@@ -258,6 +264,51 @@ def test_shapes_and_types_are_as_the_protocol_has_them(
     assert all(metric.shape == () for metric in metrics.values())
 
 
+@pytest.mark.parametrize("name", ["SAC", "TD3"])
+def test_an_update_keeps_networks_of_half_precision(name: str, getkey: GetKey) -> None:
+    def in_half(make: Callable[..., Any]) -> Callable[..., Any]:
+        def made(*sizes: int, **options: Any) -> Any:
+            network = make(*sizes, **options)
+            half = lambda x: x.astype(jnp.bfloat16) if eqx.is_inexact_array(x) else x
+            return jax.tree.map(half, network)
+
+        return made
+
+    def begin_and_update(key: PRNGKeyArray) -> tuple[Any, Any]:
+        init_key, batch_key, update_key = jr.split(key, 3)
+        state = agent.init(SPEC, key=init_key)
+        batch = random_batch(agent, state, key=batch_key)
+        after, _ = agent.update(state, batch, step=jnp.asarray(0), key=update_key)
+        return state, after
+
+    small: Any = ALL_AGENTS[name]
+    agent = dataclasses.replace(
+        small,
+        make_actor=in_half(small.make_actor),
+        make_critic=in_half(small.make_critic),
+    )
+    # Such networks meet observations of float32.
+    with jax.numpy_dtype_promotion("standard"):
+        state, after = eqx.filter_eval_shape(begin_and_update, getkey())
+    assert any(leaf.dtype == jnp.bfloat16 for leaf in jax.tree.leaves(state.actor))
+    assert shapes(after) == shapes(state)
+
+
+def test_what_is_nan_acts_nan(agent: AnyAgent, state: Any) -> None:
+    # Or else training would go on, and nobody would know.
+    def broken(x: Any) -> Any:
+        if not isinstance(x, jax.ShapeDtypeStruct):
+            return x
+        is_float = jnp.issubdtype(x.dtype, jnp.floating)
+        return np.full(x.shape, np.nan if is_float else 0, x.dtype)
+
+    state = jax.tree.map(broken, state)
+    sample = functools.partial(act, agent, mode="sample", key=jr.key(1))
+    greedy = functools.partial(act, agent, mode="greedy", key=jr.key(1))
+    for action in eqx.filter_jit(lambda state: (sample(state), greedy(state)))(state):
+        assert np.all(np.isnan(action))
+
+
 def test_a_state_holds_no_array_twice(agent: AnyAgent, getkey: GetKey) -> None:
     # It could not be donated. A compiled function would copy what it returns twice, so
     # this looks at the arrays and at what computes them.
@@ -275,8 +326,9 @@ def test_a_state_holds_no_array_twice(agent: AnyAgent, getkey: GetKey) -> None:
     assert len({id(out) for out in jaxpr.jaxpr.outvars}) == num_arrays
 
 
-def test_an_unknown_mode_is_refused(agent: AnyAgent, getkey: GetKey) -> None:
-    state = eqx.filter_eval_shape(agent.init, SPEC, key=getkey())
+def test_an_unknown_mode_is_refused(
+    agent: AnyAgent, state: Any, getkey: GetKey
+) -> None:
     with pytest.raises(Exception, match="mode"):
         eqx.filter_eval_shape(
             functools.partial(act, agent, mode="best"), state, key=getkey()

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from eqrl import (
     FloatLike,
@@ -44,6 +44,10 @@ class _Rates(eqx.Module):
     required: FloatLike = hyperparameter()
     rate: FloatLike = hyperparameter(0.5)
     optional: FloatLike | None = hyperparameter(None)
+
+
+def _types(tree: PyTree) -> list[Any]:
+    return [leaf.dtype for leaf in jax.tree.leaves(tree)]
 
 
 class TestHyperparameter:
@@ -172,6 +176,13 @@ class TestIncrementalUpdate:
         assert moved.key is old.key
         assert moved.activation is jax.nn.relu
 
+    def test_keeps_the_type_of_each_leaf(self) -> None:
+        old = {"half": jnp.array([3.0], jnp.bfloat16), "whole": jnp.array([3.0])}
+        new = {"half": jnp.array([1.0], jnp.bfloat16), "whole": jnp.array([1.0])}
+        moved = incremental_update(new, old, jnp.float32(0.25))
+        assert _types(moved) == [jnp.bfloat16, jnp.float32]
+        assert (float(moved["half"][0]), float(moved["whole"][0])) == (2.5, 2.5)
+
 
 class TestGradientStep:
     def test_sgd_goes_down_the_gradient_times_the_rate(self, getkey: GetKey) -> None:
@@ -212,6 +223,16 @@ class TestGradientStep:
         after, _ = gradient_step(weight, weight, optimizer, optimizer.init(weight))
         assert np.all(after < 1)
         assert after.dtype == jnp.float32
+
+    @pytest.mark.parametrize("make", [optax.adam, optax.adamw, optax.sgd])
+    def test_keeps_the_type_of_each_leaf(self, make: Any) -> None:
+        # With rates that are arrays, as hyperparameters are.
+        optimizer = make(jnp.float32(0.1))
+        model = {"half": jnp.ones(2, jnp.bfloat16), "whole": jnp.ones(2)}
+        before = (model, optimizer.init(model))
+        after = gradient_step(model, model, optimizer, before[1])
+        assert _types(after) == _types(before)
+        assert np.all(np.asarray(after[0]["half"], float) < 1)
 
     def test_optimizer_which_needs_the_model_is_given_it(self) -> None:
         # Decoupled weight decay alone: w - rate * decay * w.

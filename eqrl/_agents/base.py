@@ -72,6 +72,7 @@ class AbstractAgent(eqx.Module, Generic[State, Memory, Extras]):
         **Returns:**
 
         The action, in [-1, 1]; the memory for the next step; and the extras to store.
+        Where `state` has become nan the action must be nan, by which training ends.
         """
 
     @abstractmethod

@@ -126,7 +126,8 @@ class SAC(AbstractMarkovAgent[SACState]):
         del step
         next_key, actor_key = jr.split(key)
         actor_rule, critic_rule, temperature_rule = self._learning_rules()
-        temperature = jnp.exp(state.log_temperature)
+        log_temperature = self._log_temperature(state)
+        temperature = jnp.exp(log_temperature)
 
         next_value = sac_next_value(
             state.actor,
@@ -155,20 +156,19 @@ class SAC(AbstractMarkovAgent[SACState]):
         temperature_loss, temperature_gradient = eqx.filter_value_and_grad(
             sac_temperature_loss
         )(
-            state.log_temperature,
+            log_temperature,
             metrics["entropy"],
             self._target_entropy(batch.action.shape[-1]),
         )
         # The loss is a metric even where the temperature is fixed.
         if self.learn_temperature:
             log_temperature, temperature_optimizer = gradient_step(
-                state.log_temperature,
+                log_temperature,
                 temperature_gradient,
                 temperature_rule,
                 state.temperature_optimizer,
             )
         else:
-            log_temperature = state.log_temperature
             temperature_optimizer = state.temperature_optimizer
 
         state = SACState(
@@ -189,6 +189,12 @@ class SAC(AbstractMarkovAgent[SACState]):
             "temperature": temperature,
             "entropy": metrics["entropy"],
         }
+
+    def _log_temperature(self, state: SACState) -> Float[Array, ""]:
+        # A fixed temperature is read at each update, so that another value is heeded.
+        if not self.learn_temperature:
+            return jnp.log(self.initial_temperature)
+        return state.log_temperature
 
     def _target_entropy(self, action_size: int) -> FloatLike:
         if self.target_entropy is None:
@@ -212,7 +218,8 @@ SAC.__init__.__doc__ = """**Arguments:**
 - `target_entropy`: in nats, summed over the dimensions of the action; `None` is minus
     the number of dimensions, as in the paper.
 - `initial_temperature`: initial weight of the entropy, more than 0.
-- `learn_temperature`: `False` keeps the initial temperature.
+- `learn_temperature`: `False` keeps the temperature at `initial_temperature`, which
+    each update then reads.
 - `num_critics`: at least 1; targets take the minimum of their values.
 - `make_actor`: a factory `(observation_size, action_size, *, key)` of a policy: from
     one observation to an `eqrl.nn.AbstractDensity`, such as `eqrl.nn.TanhNormal`.

@@ -49,15 +49,18 @@ def incremental_update(new: Tree, old: Tree, step_size: FloatLike) -> Tree:
 
     **Returns:**
 
-    `step_size * new + (1 - step_size) * old`; other leaves are those of `old`.
+    `step_size * new + (1 - step_size) * old` in the types of `old`, of which half
+    precision loses small steps; other leaves are those of `old`.
     """
-    return jax.tree.map(
-        lambda x, y: (
-            step_size * x + (1 - step_size) * y if eqx.is_inexact_array(y) else y
-        ),
-        new,
-        old,
-    )
+
+    def move(x: Any, y: Any) -> Any:
+        if not eqx.is_inexact_array(y):
+            return y
+        return (step_size * x + (1 - step_size) * y).astype(y.dtype)
+
+    # Strict promotion refuses to multiply half precision by a step size.
+    with jax.numpy_dtype_promotion("standard"):
+        return jax.tree.map(move, new, old)
 
 
 def gradient_step(
@@ -78,15 +81,26 @@ def gradient_step(
 
     **Returns:**
 
-    The model and the optimizer's state after the step.
+    The model and the optimizer's state after the step, each array in its own type.
     """
     # Optax multiplies arrays by Python numbers and by weakly typed numbers of other
     # types, which is an error under strict promotion.
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        updates, optimizer_state = optimizer.update(
+        updates, after = optimizer.update(
             gradient, optimizer_state, eqx.filter(model, eqx.is_inexact_array)
         )
-        return eqx.apply_updates(model, updates), optimizer_state
+        # A learning rate makes float32 of half precision.
+        moved = eqx.apply_updates(model, updates)
+        return _typed_as(moved, model), _typed_as(after, optimizer_state)
+
+
+def _typed_as(tree: Tree, like: Tree) -> Tree:
+    """`tree` with its inexact arrays in the types of those of `like`."""
+
+    def typed(x: Any, y: Any) -> Any:
+        return jnp.asarray(x, y.dtype) if eqx.is_inexact_array(y) else x
+
+    return jax.tree.map(typed, tree, like)
 
 
 def check_same_shapes(name: str, expected: PyTree, given: PyTree) -> None:

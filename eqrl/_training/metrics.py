@@ -14,29 +14,45 @@ from .._types.data import Transition
 class Averages(eqx.Module):
     """Running averages of metrics, which skip `nan`."""
 
-    sums: dict[str, Float[Array, ""]]
-    counts: dict[str, Float[Array, ""]]
+    means: dict[str, Float[Array, ""]]
+    counts: dict[str, Int[Array, ""]]
 
     def add(self, metrics: Metrics) -> "Averages":
         """With one more value of some of the metrics."""
-        sums, counts = dict(self.sums), dict(self.counts)
+        means, counts = dict(self.means), dict(self.counts)
         for name, value in metrics.items():
             known = ~jnp.isnan(value)
-            sums[name] = sums[name] + jnp.where(known, value, 0)
             counts[name] = counts[name] + known.astype(counts[name].dtype)
-        return Averages(sums=sums, counts=counts)
+            means[name] = jnp.where(
+                known, _mean_with(means[name], value, counts[name]), means[name]
+            )
+        return Averages(means=means, counts=counts)
 
     def result(self) -> Metrics:
         """The averages; `nan` where there was nothing to average."""
-        return {name: self.sums[name] / self.counts[name] for name in self.sums}
+        return {
+            name: jnp.where(self.counts[name] > 0, self.means[name], jnp.nan)
+            for name in self.means
+        }
 
 
 def empty_averages(names: list[str]) -> Averages:
     """A running average for each name, without values yet."""
     return Averages(
-        sums={name: jnp.zeros(()) for name in names},
-        counts={name: jnp.zeros(()) for name in names},
+        means={name: jnp.zeros(()) for name in names},
+        counts={name: jnp.zeros((), int) for name in names},
     )
+
+
+def _mean_with(
+    mean: Float[Array, ""], value: Float[Array, ""], count: Int[Array, ""]
+) -> Float[Array, ""]:
+    """The mean of `count` values, given that of all but the last of them."""
+    # A sum of millions of values would lose the last digits of each.
+    value = value.astype(mean.dtype)
+    moved = mean + (value - mean) / count.astype(mean.dtype)
+    # inf - inf is nan, but what was infinite once has an infinite average.
+    return jnp.where(jnp.isinf(mean), mean + value, moved)
 
 
 def check_metrics(metrics: Mapping[str, object]) -> None:

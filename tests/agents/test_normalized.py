@@ -187,6 +187,28 @@ class TestRunningStatistics:
         np.testing.assert_allclose(statistics.mean, exact.mean(axis=0), atol=0.02)
         np.testing.assert_allclose(statistics.variance(), exact.var(axis=0), rtol=0.05)
 
+    @pytest.mark.parametrize("size", [1, 100])
+    def test_variance_does_not_grow_beyond_what_a_float_can_count(
+        self, size: int
+    ) -> None:
+        # As after 2**24 batches of mean 5 and variance 4; then 2,000 of variance 1.
+        count = jnp.float32(2**24 * size)
+        generator = np.random.default_rng(0)
+        data = generator.normal(5, 1, size=(2_000, size, 3)).astype(np.float32)
+        statistics, _ = jax.lax.scan(
+            lambda statistics, x: (statistics.update(x), None),
+            RunningStatistics(
+                count=count,
+                mean=jnp.full(3, 5.0),
+                summed_squares=jnp.full(3, 4 * count),
+            ),
+            jnp.asarray(data),
+        )
+        # A moving average over 2**20 batches.
+        expected = 1 + 3 * np.exp(-2_000 / 2**20)
+        np.testing.assert_allclose(statistics.variance(), expected, rtol=5e-4)
+        np.testing.assert_allclose(statistics.mean, np.full(3, 5), atol=1e-3)
+
     def test_variance_is_one_before_anything_is_seen(self) -> None:
         statistics = RunningStatistics(
             count=jnp.zeros(()), mean=jnp.zeros(2), summed_squares=jnp.zeros(2)
@@ -225,6 +247,28 @@ class TestNormalized:
         np.testing.assert_array_equal(extras, expected)
         np.testing.assert_array_equal(memory, expected)
         assert np.all(np.abs(expected - observation) > 0.1)
+
+    def test_agent_sees_nothing_beyond_the_clip(self, getkey: GetKey) -> None:
+        _, state, transitions = _observed(getkey)
+        agent = Normalized(_Looker(), clip=0.5)
+        observation = jnp.array([1e3, -1e3, float(state.statistics.mean[2])])
+        expected = [0.5, -0.5, 0]
+        _, _, acted = agent.act(
+            state, jnp.zeros(3), observation, mode="sample", key=getkey()
+        )
+        np.testing.assert_array_equal(acted, expected)
+        batch = dataclasses.replace(
+            transitions,
+            observation=jnp.tile(observation, (6, 1)),
+            next_observation=jnp.tile(-observation, (6, 1)),
+        )
+        after, _ = _update(agent, state, batch, getkey())
+        np.testing.assert_array_equal(after.agent.updated[0], expected)
+        np.testing.assert_array_equal(after.agent.updated[1, :2], [-0.5, 0.5])
+
+    def test_a_clip_that_is_not_positive_is_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"`clip=0`.*\(0, inf\)"):
+            Normalized(_Looker(), clip=0.0)
 
     def test_agent_observes_transitions_normalized_with_themselves_counted(
         self, getkey: GetKey

@@ -181,6 +181,21 @@ class TestUpdate:
         np.testing.assert_array_equal(after.log_temperature, state.log_temperature)
         np.testing.assert_allclose(metrics["temperature"], 0.5, rtol=1e-6)
 
+    def test_fixed_temperature_is_the_agents_at_each_update(
+        self, getkey: GetKey
+    ) -> None:
+        # As population based training changes it, long after `init`.
+        agent = _linear(learn_temperature=False, initial_temperature=2.0)
+        begun = _linear(learn_temperature=False)
+        batch, key = random_batch(getkey), getkey()
+        state = init(begun, key=getkey())
+        after, metrics = _update(agent, state, batch, jr.clone(key))
+        np.testing.assert_allclose(metrics["temperature"], 2.0, rtol=1e-6)
+        np.testing.assert_allclose(after.log_temperature, math.log(2), rtol=1e-6)
+        _, before = _update(begun, state, batch, key)
+        assert metrics["critic_loss"] != before["critic_loss"]
+        assert metrics["actor_loss"] != before["actor_loss"]
+
     def test_truncation_makes_no_difference(self, getkey: GetKey) -> None:
         agent, batch, key = _linear(), random_batch(getkey), getkey()
         state = init(agent, key=getkey())

@@ -141,7 +141,9 @@ def decide(
 
     The output and the switch are each sampled with probability `epsilon`, independently
     of each other. Otherwise the output is its distribution's mode, and the switch is
-    taken if it is strictly more likely than not.
+    taken if it is strictly more likely than not. Where its probability is nan, the
+    decision is to switch to an output of nan: no comparison with nan holds, so an agent
+    that diverged would otherwise go on with finite actions.
     """
     output_key, switch_key, explore_key = jr.split(key, 3)
     explore = jr.uniform(explore_key, (2,)) < epsilon
@@ -159,7 +161,10 @@ def decide(
     )
     keep, new = probabilities[0]
     switch = jnp.where(explore[1], jr.bernoulli(switch_key, new), new > keep)
-    return Decision(output=output, switch=switch)
+    diverged = jnp.isnan(new)
+    return Decision(
+        output=jnp.where(diverged, jnp.nan, output), switch=switch | diverged
+    )
 
 
 def randomize_first(memory: TAACMemory, *, key: PRNGKeyArray) -> TAACMemory:

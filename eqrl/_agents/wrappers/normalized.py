@@ -5,7 +5,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ..._types.custom_types import Extras, Memory, Metrics, Mode, State
+from ..._pytree.fields import check_fields, hyperparameter
+from ..._types.custom_types import Extras, FloatLike, Memory, Metrics, Mode, State
 from ..._types.data import EnvSpec, Transition
 from ..base import AbstractAgent, AnyAgent
 from .base import AbstractWrapper, check_state
@@ -13,10 +14,17 @@ from .base import AbstractWrapper, check_state
 
 # Added to the variance, which is 0 for an observation that never changes.
 _EPSILON = 1e-8
+# Batches of the size of the last that count as seen, at most. A single batch still
+# moves a sum of as many in float32 by a sixteenth of its digits; far beyond, the count
+# would stand still and the squares would not.
+_MOST_BATCHES = 2**20
 
 
 class RunningStatistics(eqx.Module):
-    """Running mean and variance of all observations so far."""
+    """Running mean and variance of all observations so far.
+
+    After some million batches they are moving averages over about as many.
+    """
 
     count: Float[Array, ""]
     mean: Float[Array, " obs"]
@@ -43,14 +51,21 @@ class RunningStatistics(eqx.Module):
         size = float(observation.shape[0])
         batch_mean = jnp.mean(observation, axis=0)
         batch_squares = jnp.sum((observation - batch_mean[None]) ** 2, axis=0)
-        count = self.count + size
+        most = size * _MOST_BATCHES
+        seen = jnp.minimum(self.count, most)
+        count = seen + size
         shift = batch_mean - self.mean
+        # A factor of one unless larger batches were seen before.
+        squares = self.summed_squares * (seen / jnp.maximum(self.count, 1))
+        between = shift**2 * (seen * size / count)
+        # What is forgotten is as much as what is added: their sum is rounded once.
+        moved = squares + (batch_squares + between - squares / _MOST_BATCHES)
         return RunningStatistics(
-            count=count,
+            count=jnp.minimum(count, most),
             mean=self.mean + shift * (size / count),
-            summed_squares=self.summed_squares
-            + batch_squares
-            + shift**2 * (self.count * size / count),
+            summed_squares=jnp.where(
+                seen < most, squares + batch_squares + between, moved
+            ),
         )
 
 
@@ -70,6 +85,10 @@ class Normalized(AbstractWrapper[NormalizedState[State], Memory, Extras]):
     """
 
     agent: AbstractAgent[State, Memory, Extras]
+    clip: FloatLike | None = hyperparameter(None, low=0, low_open=True)
+
+    def __check_init__(self) -> None:
+        check_fields(self)
 
     @property
     def inner(self) -> AnyAgent:
@@ -85,8 +104,8 @@ class Normalized(AbstractWrapper[NormalizedState[State], Memory, Extras]):
         statistics = state.statistics
         return dataclasses.replace(
             transitions,
-            observation=statistics.normalize(transitions.observation),
-            next_observation=statistics.normalize(transitions.next_observation),
+            observation=self._normalize(statistics, transitions.observation),
+            next_observation=self._normalize(statistics, transitions.next_observation),
         )
 
     @property
@@ -122,7 +141,7 @@ class Normalized(AbstractWrapper[NormalizedState[State], Memory, Extras]):
         mode: Mode,
         key: PRNGKeyArray,
     ) -> tuple[Float[Array, " act"], Memory, Extras]:
-        normalized = state.statistics.normalize(observation)
+        normalized = self._normalize(state.statistics, observation)
         return self.agent.act(state.agent, memory, normalized, mode=mode, key=key)
 
     def observe(
@@ -156,8 +175,18 @@ class Normalized(AbstractWrapper[NormalizedState[State], Memory, Extras]):
         }
         return NormalizedState(agent=agent_state, statistics=state.statistics), metrics
 
+    def _normalize(
+        self, statistics: RunningStatistics, observation: Float[Array, "*batch obs"]
+    ) -> Float[Array, "*batch obs"]:
+        normalized = statistics.normalize(observation)
+        if self.clip is None:
+            return normalized
+        return jnp.clip(normalized, -self.clip, self.clip)
+
 
 Normalized.__init__.__doc__ = """**Arguments:**
 
 - `agent`: any agent.
+- `clip`: largest absolute value of a normalized element, more than 0; `None` for no
+    bound. An element that hardly changed until now may be far out when it does.
 """

@@ -90,6 +90,13 @@ FAULTS = (
         (f"{_SAC} -k fixed_temperature", _SAC),
     ),
     Fault(
+        "agents:sac-fixed-temperature-is-read-once",
+        "eqrl/_agents/sac.py",
+        "if not self.learn_temperature:",
+        "if False:",
+        (f"{_SAC} -k agents_at_each_update", _SAC),
+    ),
+    Fault(
         "agents:sac-rates-swapped",
         "eqrl/_agents/sac.py",
         "(self.actor_lr, self.critic_lr, self.temperature_lr)",
@@ -168,6 +175,13 @@ FAULTS = (
         "new > keep",
         "new >= keep",
         (f"{_TAAC} -k draw", _TAAC),
+    ),
+    Fault(
+        "agents:taac-acts-on-behind-nan",
+        "eqrl/_agents/taac/policy.py",
+        "diverged = jnp.isnan(new)",
+        "diverged = jnp.isinf(new)",
+        ("tests/test_protocol.py -k 'acts_nan and TAAC-L'",),
     ),
     Fault(
         "agents:taac-draws-at-every-step",
@@ -256,16 +270,30 @@ FAULTS = (
     Fault(
         "agents:normalized-forgets-what-is-next",
         "eqrl/_agents/wrappers/normalized.py",
-        "next_observation=statistics.normalize(transitions.next_observation)",
+        "next_observation=self._normalize(statistics, transitions.next_observation)",
         "next_observation=transitions.next_observation",
         (f"{_NORMALIZED} -k normalized_batches", _NORMALIZED),
     ),
     Fault(
         "agents:normalized-adds-samples-wrongly",
         "eqrl/_agents/wrappers/normalized.py",
-        "shift**2 * (self.count * size / count)",
+        "shift**2 * (seen * size / count)",
         "shift**2 * (size / count)",
         (f"{_NORMALIZED} -k those_of_all_observations", _NORMALIZED),
+    ),
+    Fault(
+        "agents:normalized-never-forgets",
+        "eqrl/_agents/wrappers/normalized.py",
+        " - squares / _MOST_BATCHES)",
+        ")",
+        (f"{_NORMALIZED} -k beyond_what_a_float",),
+    ),
+    Fault(
+        "agents:normalized-clips-above-only",
+        "eqrl/_agents/wrappers/normalized.py",
+        "jnp.clip(normalized, -self.clip, self.clip)",
+        "jnp.clip(normalized, None, self.clip)",
+        (f"{_NORMALIZED} -k clip",),
     ),
     Fault(
         "agents:intrinsic-reward-sees-nothing-fresh",

@@ -54,6 +54,20 @@ FAULTS = (
         ("tests/test_tree.py -k IncrementalUpdate",),
     ),
     Fault(
+        "pytree:target-in-the-type-of-the-step-size",
+        "eqrl/_pytree/tree.py",
+        "(step_size * x + (1 - step_size) * y).astype(y.dtype)",
+        "step_size * x + (1 - step_size) * y",
+        ("tests/test_tree.py -k 'IncrementalUpdate and type'",),
+    ),
+    Fault(
+        "pytree:model-in-the-type-of-the-rate",
+        "eqrl/_pytree/tree.py",
+        "return _typed_as(moved, model), ",
+        "return moved, ",
+        ("tests/test_tree.py -k 'GradientStep and type'",),
+    ),
+    Fault(
         "pytree:optimizer-without-its-model",
         "eqrl/_pytree/tree.py",
         "gradient, optimizer_state, eqx.filter(model, eqx.is_inexact_array)",

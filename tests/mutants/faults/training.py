@@ -156,8 +156,22 @@ FAULTS = (
         "training:nan-is-averaged",
         "eqrl/_training/metrics.py",
         "counts[name] + known.astype(counts[name].dtype)",
-        "counts[name] + 1.0",
+        "counts[name] + 1",
         ("tests/test_averages.py",),
+    ),
+    Fault(
+        "training:averages-are-counted-in-floats",
+        "eqrl/_training/metrics.py",
+        "counts={name: jnp.zeros((), int) for name in names}",
+        "counts={name: jnp.zeros(()) for name in names}",
+        ("tests/test_averages.py -k beyond",),
+    ),
+    Fault(
+        "training:infinity-is-forgotten",
+        "eqrl/_training/metrics.py",
+        "jnp.where(jnp.isinf(mean), mean + value, moved)",
+        "moved",
+        ("tests/test_averages.py -k infinity",),
     ),
     Fault(
         "training:rows-of-another-length",
