@@ -74,8 +74,7 @@ class PBT(eqx.Module):
 
         Raises a `ValueError` unless `where`, `priors` and the sizes fit each other.
         """
-        self._check_size(size)
-        self._check_where(agent)
+        self.check(agent, size)
         agents = jax.tree.map(
             lambda x: jnp.broadcast_to(x, (size, *x.shape)) if eqx.is_array(x) else x,
             agent,
@@ -168,6 +167,11 @@ class PBT(eqx.Module):
             )
         return shard(agents, mesh), copied, parents
 
+    def check(self, agent: Any, size: int) -> None:
+        """Raises a `ValueError` unless it fits populations of a single agent."""
+        self._check_size(size)
+        self._check_where(agent)
+
     def _check_size(self, size: int) -> None:
         check_integer("size", size, least=1)
         if self.num_elite + self.num_replaced > size:
@@ -182,13 +186,14 @@ class PBT(eqx.Module):
         if not isinstance(values, tuple) or len(values) != len(self.priors):
             raise ValueError(
                 f"`where` must select a tuple of {len(self.priors)} hyperparameters, "
-                f"one for each of `priors`, but it selects {values!r}."
+                f"one for each of `priors`, but it selects {eqx.tree_pformat(values)}."
             )
         for value in values:
             if not eqx.is_inexact_array(value) or value.shape != ():
                 raise ValueError(
-                    f"`where` selects {value!r}, which is no hyperparameter: select "
-                    "float fields of a single agent, as in `lambda a: (a.actor_lr,)`."
+                    f"`where` selects {eqx.tree_pformat(value)}, which is no "
+                    "hyperparameter: select float fields of a single agent, as in "
+                    "`lambda a: (a.actor_lr,)`."
                 )
 
     def _sample(self, key: PRNGKeyArray) -> tuple[Float[Array, ""], ...]:

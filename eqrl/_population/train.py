@@ -13,6 +13,7 @@ from .._agents.base import AnyAgent
 from .._interaction.evaluate import Descriptor
 from .._interaction.scores import Score, mean_return
 from .._pytree.fields import check_integer
+from .._pytree.stack import take_element
 from .._pytree.tree import tree_copy
 from .._training.interrupt import deferred_interrupt
 from .._training.solution import TrainingInterrupted
@@ -88,8 +89,9 @@ def train_population(
     A `PopulationSolution`. With a mesh, `agents` and `trainer_states` stay sharded over
     it; every process has the whole history.
 
-    Raises a `ValueError` unless the arguments fit each other. Ctrl-C on any process
-    raises `TrainingInterrupted`, which holds the solution so far, after the generation.
+    Raises a `ValueError` before the first step unless the arguments, and the shape of
+    what `score` returns, fit each other. Ctrl-C on any process raises
+    `TrainingInterrupted`, which holds the solution so far, after the generation.
     """
     check_integer("num_generations", num_generations, least=1)
     check_mesh(mesh, size)
@@ -114,6 +116,21 @@ def train_population(
     )
     init_keys = shard(jr.split(init_key, size), mesh)
     states, counts = init_members(trainer, agents, env, init_keys, mesh)
+    # Raises what is wrong with the evaluation and the score before any step; the trace
+    # is kept for the first evaluation.
+    eqx.filter_eval_shape(
+        evaluate_members,
+        agents,
+        states.agent,
+        states.failed,
+        evaluation_env,
+        evaluation_key,
+        num_episodes,
+        descriptor,
+        score,
+        members,
+        mesh,
+    )
     parents, scores = jnp.arange(size), jnp.zeros(size)
     rows: list[Row] = []
     solution: PopulationSolution | None = None
@@ -163,6 +180,11 @@ def _make_agents(
 ) -> AnyAgent:
     shapes = {jnp.shape(leaf) for leaf in jax.tree.leaves(eqx.filter(agent, _is_float))}
     if () not in shapes and {shape[0] for shape in shapes} == {size}:
+        if pbt is not None:
+            # As `PBT.init` checks a single agent.
+            eqx.filter_eval_shape(
+                lambda stack: pbt.check(take_element(stack, 0), size), agent
+            )
         # Copied, because exploiting donates it.
         return tree_copy(agent)
     # A single agent has some hyperparameter that is a scalar.

@@ -1,3 +1,4 @@
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -279,6 +280,38 @@ def _check_selection_by_vectors(key: PRNGKeyArray) -> None:
 def test_a_vector_reward_needs_a_score() -> None:
     with pytest.raises(ValueError, match="`score` is needed"):
         train(None, env=Clock(reward_size=2))
+
+
+def _untrained(*args: Any) -> Any:
+    del args
+    raise AssertionError("a generation was trained")
+
+
+_STACK = jax.tree.map(lambda leaf: jnp.full(3, leaf), AGENT)
+
+
+@pytest.mark.parametrize(
+    ("pbt", "message"),
+    [
+        (dataclasses.replace(PBT, num_replaced=2, num_elite=2), "more than the 3 memb"),
+        (dataclasses.replace(PBT, priors=PBT.priors[:1]), "must select a tuple of 1"),
+        (dataclasses.replace(PBT, where=lambda a: (a.rate, 2)), "no hyperparameter"),
+    ],
+)
+def test_a_stack_is_checked_before_its_first_step(
+    pbt: eqrl.PBT, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(population_train, "init_members", _untrained)
+    with pytest.raises(ValueError, match=message):
+        train(pbt, agent=_STACK)
+
+
+def test_a_score_of_another_shape_is_an_error_before_the_first_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(population_train, "run_members", _untrained)
+    with pytest.raises(ValueError, match=r"`score` must be one number.*f32\[2\]"):
+        train(None, agent=_STACK, score=lambda agent, state, x: x.returns)
 
 
 def test_a_stack_of_another_size_is_an_error() -> None:

@@ -135,4 +135,18 @@ FAULTS = (
         'return "together" if device.platform == "cpu" else "in_turn"',
         (f"{_TRAIN} -k on_a_cpu",),
     ),
+    Fault(
+        "population:stacks-are-not-checked",
+        "eqrl/_population/train.py",
+        "lambda stack: pbt.check(take_element(stack, 0), size), agent",
+        "lambda stack: None, agent",
+        (f"{_TRAIN} -k before_its_first",),
+    ),
+    Fault(
+        "population:scores-of-any-shape",
+        "eqrl/_population/evaluation.py",
+        "            _check_score(value)\n",
+        "",
+        (f"{_TRAIN} -k before_the_first",),
+    ),
 )
