@@ -164,6 +164,7 @@ def train_population(
                 hyperparameters=dict(zip(names, values, strict=True)),
                 parents=parents,
                 metrics=metrics,
+                scores=scores,
             )
             rows.append(to_host(row, mesh))
             solution = make_solution(rows, agents, states, counts)

@@ -61,6 +61,7 @@ def test_the_history_has_a_row_for_each_generation(
 ) -> None:
     assert solution.returns.shape == (3, 3, 2)
     assert solution.parents.shape == (3, 3)
+    np.testing.assert_allclose(solution.scores, solution.returns.mean(axis=2))
     assert set(solution.hyperparameters) == {"rate", "noise"}
     assert solution.hyperparameters["noise"].shape == (3, 3)
     assert solution.metrics["size"].shape == (3, 3)
@@ -204,7 +205,7 @@ def test_a_member_in_turn_equals_each_agent_alone_bit_for_bit(name: str) -> None
     _check_equals_the_agent_alone(ALL_AGENTS[name])
 
 
-def test_the_score_decides_who_is_replaced_and_descriptors_are_kept() -> None:
+def test_the_score_decides_who_is_replaced_and_is_kept_with_descriptors() -> None:
     def noise_of(agent: Any, state: Any, evaluation: Any) -> Float[Array, ""]:
         del state, evaluation
         return agent.noise
@@ -214,8 +215,13 @@ def test_the_score_decides_who_is_replaced_and_descriptors_are_kept() -> None:
         return transitions.next_observation[-1, :2]
 
     solution = train(score=noise_of, descriptor=end)
+    np.testing.assert_array_equal(solution.scores, solution.hyperparameters["noise"])
     noises = solution.hyperparameters["noise"][0]
     assert solution.parents[1][noises.argmin()] == noises.argmax()
+    agent, state = eqrl.best(solution)
+    assert agent.noise == solution.scores[-1].max()
+    expected = eqrl.member(solution.states, int(solution.scores[-1].argmax()))
+    assert eqx.tree_equal(state, expected)
     assert solution.descriptors.shape == (3, 3, 2, 2)
 
 

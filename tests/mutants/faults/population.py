@@ -143,6 +143,20 @@ FAULTS = (
         (f"{_TRAIN} -k before_its_first",),
     ),
     Fault(
+        "population:best-of-the-first-generation",
+        "eqrl/_population/stack.py",
+        "stack.scores[-1])",
+        "stack.scores[0])",
+        (f"{_PICTURES} -k best_of_a_population",),
+    ),
+    Fault(
+        "population:pictures-of-the-returns",
+        "eqrl/_population/history.py",
+        "given = population.scores if scores is None else scores",
+        "given = population.returns.mean(axis=2) if scores is None else scores",
+        (f"{_PICTURES} -k something_else",),
+    ),
+    Fault(
         "population:scores-of-any-shape",
         "eqrl/_population/evaluation.py",
         "            _check_score(value)\n",
