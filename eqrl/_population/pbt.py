@@ -9,10 +9,10 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from .._pytree.fields import (
+    check_choice,
     check_fields,
     check_integer,
     hyperparameter,
-    static_choice,
     static_integer,
 )
 from .._pytree.stack import stack_size
@@ -22,18 +22,22 @@ from .._types.stacked import Stacked
 from .copying import copy_members
 from .mesh import replicate, shard
 from .prior import AbstractPrior
+from .selection import AbstractSelection, Tournament, Truncation
 
 
 Agent = TypeVar("Agent")
 Selection = Literal["truncation", "tournament"]
+_DEFAULT_NUM_REPLACED = 2
+_DEFAULT_NUM_ELITE = 2
 
 
 class PBT(eqx.Module):
     """Population based training: bad members copy good ones and vary hyperparameters.
 
     It works on stacks, and so for every agent, wrappers included. Differences from the
-    paper: the numbers of members to replace and to copy from are arguments, not 20 %
-    each; a perturbation applies in the coordinates of the prior and stays in its range.
+    paper: with `Truncation`, the numbers of members to replace and to copy from are
+    arguments, not 20 % each; a perturbation applies in the coordinates of the prior and
+    stays in its range.
 
     ??? cite "Reference"
 
@@ -52,14 +56,37 @@ class PBT(eqx.Module):
 
     where: Callable[[Any], Any] = eqx.field(static=True)
     priors: tuple[AbstractPrior, ...]
-    num_replaced: int = static_integer(2, least=0)
-    num_elite: int = static_integer(2, least=1)
+    num_replaced: int | None = static_integer(None, least=0)
+    num_elite: int | None = static_integer(None, least=1)
     resample_probability: FloatLike = hyperparameter(0.25, low=0, high=1)
-    selection: Selection = static_choice("truncation", get_args(Selection))
+    selection: Selection | AbstractSelection = eqx.field(
+        default="truncation", static=True
+    )
     copy_replay: bool = eqx.field(default=True, static=True)
 
     def __check_init__(self) -> None:
         check_fields(self)
+        if not isinstance(self.selection, AbstractSelection):
+            check_choice("selection", self.selection, get_args(Selection))
+        elif self.num_replaced is not None or self.num_elite is not None:
+            raise ValueError(
+                f"`selection={self.selection}` holds its own numbers; give "
+                "`num_replaced` and `num_elite` to it, not to `PBT`."
+            )
+
+    @property
+    def scheme(self) -> AbstractSelection:
+        """How members are chosen, whether `selection` is a name or such a value."""
+        if isinstance(self.selection, AbstractSelection):
+            return self.selection
+        num_replaced, num_elite = self.num_replaced, self.num_elite
+        if num_replaced is None:
+            num_replaced = _DEFAULT_NUM_REPLACED
+        if self.selection == "tournament":
+            return Tournament(num_replaced)
+        return Truncation(
+            num_replaced, _DEFAULT_NUM_ELITE if num_elite is None else num_elite
+        )
 
     def init(
         self, agent: Agent, size: int, *, key: PRNGKeyArray
@@ -69,7 +96,8 @@ class PBT(eqx.Module):
         **Arguments:**
 
         - `agent`: a single agent; all members share what `where` does not select.
-        - `size`: number of members, at least `num_elite + num_replaced`.
+        - `size`: number of members; with truncation at least
+            `num_elite + num_replaced`.
         - `key`: of the samples.
 
         Raises a `ValueError` unless `where`, `priors` and the sizes fit each other.
@@ -96,11 +124,7 @@ class PBT(eqx.Module):
     ]:
         """Replaces the worst members by children of better ones.
 
-        A member whose score is not finite ranks last and is never a parent. With
-        `"truncation"`, each of the `num_replaced` worst gets a parent drawn from the
-        `num_elite` best. With `"tournament"`, every member meets another, drawn from
-        all, and loses if that one is better; the `num_replaced` worst losers at most
-        are replaced by their opponents.
+        A member whose score is not finite ranks last and is never a parent.
 
         **Arguments:**
 
@@ -136,8 +160,10 @@ class PBT(eqx.Module):
         mesh.
         """
         size = stack_size(states)
-        self._check_size(size)
-        if self.num_replaced == 0:
+        scheme = self.scheme
+        scheme.check_size(size)
+        most_replaced = scheme.most_replaced(size)
+        if most_replaced == 0:
             return agents, states, jnp.arange(size)
         # Agents are small, so every device has all of them and chooses for all.
         agents, scores = replicate((agents, scores), mesh)
@@ -146,13 +172,10 @@ class PBT(eqx.Module):
         ranked = jnp.where(finite, scores, -jnp.inf)
         # From worst to best, so that no parent is overwritten before it is copied.
         order = jnp.argsort(ranked)
-        if self.selection == "truncation":
-            parents = self._elite_parents(ranked, order, key=parent_key)
-        else:
-            parents = self._opponents(ranked, order, key=parent_key)
+        parents = scheme.parents(ranked, order, key=parent_key)
         replaced = parents != jnp.arange(size)
         # The members to replace, still from worst to best.
-        children = order[jnp.argsort(~replaced[order])][: self.num_replaced]
+        children = order[jnp.argsort(~replaced[order])][:most_replaced]
         agents = copy_members(agents, children, parents, None)
         agents = self._vary(agents, replaced, jr.split(vary_key, size))
         copied = copy_members(states, children, parents, mesh)
@@ -169,17 +192,9 @@ class PBT(eqx.Module):
 
     def check(self, agent: Any, size: int) -> None:
         """Raises a `ValueError` unless it fits populations of a single agent."""
-        self._check_size(size)
-        self._check_where(agent)
-
-    def _check_size(self, size: int) -> None:
         check_integer("size", size, least=1)
-        if self.num_elite + self.num_replaced > size:
-            raise ValueError(
-                f"`num_elite={self.num_elite}` and `num_replaced={self.num_replaced}` "
-                f"are more than the {size} members of the population together; lower "
-                "one of them, or enlarge the population."
-            )
+        self.scheme.check_size(size)
+        self._check_where(agent)
 
     def _check_where(self, agent: Any) -> None:
         values = self.where(agent)
@@ -201,38 +216,6 @@ class PBT(eqx.Module):
         return tuple(
             prior.sample(key=keys[index]) for index, prior in enumerate(self.priors)
         )
-
-    def _elite_parents(
-        self,
-        ranked: Float[Array, " population"],
-        order: Int[Array, " population"],
-        *,
-        key: PRNGKeyArray,
-    ) -> Int[Array, " population"]:
-        size = order.shape[0]
-        elite = order[size - self.num_elite :]
-        worst = order[: self.num_replaced]
-        # Only finite scores qualify; in the order from worst to best they are last.
-        num_finite = jnp.sum(jnp.isfinite(ranked[elite]))
-        drawn = jr.randint(key, (self.num_replaced,), 0, jnp.maximum(num_finite, 1))
-        parents = elite[self.num_elite - 1 - drawn]
-        parents = jnp.where(num_finite > 0, parents, worst)
-        return jnp.arange(size).at[worst].set(parents)
-
-    def _opponents(
-        self,
-        ranked: Float[Array, " population"],
-        order: Int[Array, " population"],
-        *,
-        key: PRNGKeyArray,
-    ) -> Int[Array, " population"]:
-        size = order.shape[0]
-        members = jnp.arange(size)
-        opponents = (members + jr.randint(key, (size,), 1, max(size, 2))) % size
-        loses = ranked[opponents] > ranked
-        num_losses = jnp.cumsum(loses[order])
-        allowed = jnp.zeros(size, bool).at[order].set(num_losses <= self.num_replaced)
-        return jnp.where(loses & allowed, opponents, members)
 
     def _vary(
         self,
@@ -273,11 +256,12 @@ PBT.__init__.__doc__ = """**Arguments:**
 - `where`: maps an agent to a tuple of the hyperparameters to tune. Pass the same
     function throughout an experiment: it is compared by identity.
 - `priors`: one for each of these hyperparameters.
-- `num_replaced`: number of members to replace at a time, at least 0.
-- `num_elite`: number of members to copy from with `"truncation"`, at least 1.
+- `num_replaced`, `num_elite`: of `Truncation`, or the first of `Tournament`, by default
+    2, if `selection` is a name.
 - `resample_probability`: probability, in [0, 1], of sampling each hyperparameter of a
     child from its prior rather than perturbing the parent's value.
-- `selection`: `"truncation"` or `"tournament"`.
+- `selection`: an `eqrl.Truncation` or an `eqrl.Tournament`; or `"truncation"` or
+    `"tournament"`, with `num_replaced` and `num_elite` above.
 - `copy_replay`: whether a child copies its parent's replay, environments and memories
     too. Otherwise it keeps its own, unless its score was not finite.
 """

@@ -70,8 +70,8 @@ def train_population(
     - `evaluation_env`: environment of the evaluation; `env` by default.
     - `descriptor`: as in `evaluate`.
     - `mesh`: devices among which to divide the population, with the one axis
-        `population`; `size` must be a multiple of their number. `num_replaced` and
-        `num_elite` still count the whole population. The devices may belong to several
+        `population`; `size` must be a multiple of their number. What `pbt` replaces
+        and copies still counts the whole population. The devices may belong to several
         processes (`jax.distributed`), each of which makes this call with the same
         arguments.
     - `members`: on each device, `"together"` maps over members and `"in_turn"` runs one

@@ -176,6 +176,43 @@ def test_in_a_tournament_only_losers_are_replaced_and_by_better_ones(
     assert (max(num_replaced) <= 3 and len(num_replaced) > 1) or num_replaced == {3}
 
 
+def test_in_a_tournament_every_loser_may_be_replaced(getkey: GetKey) -> None:
+    scheme = eqrl.Tournament()
+    ranked = jnp.arange(6.0)
+    counts = np.zeros(6, int)
+    for key in jr.split(getkey(), 40):
+        parents = np.asarray(scheme.parents(ranked, jnp.arange(6), key=key))
+        counts += parents != np.arange(6)
+        assert np.all(parents >= np.arange(6))
+    # The worst loses always, the best never, and others to those above them.
+    assert counts[0] == 40 and counts[5] == 0
+    assert np.all(np.abs(counts - 8 * np.arange(5, -1, -1)) <= 14) and counts[3] > 2
+    assert scheme.most_replaced(6) == 5 and scheme.most_replaced(1) == 0
+
+
+def test_a_tournament_is_not_restricted_by_an_elite() -> None:
+    # Of two members one may be replaced, whatever `num_elite` is.
+    for pbt in (
+        make(selection="tournament", num_replaced=1, num_elite=2),
+        make(selection=eqrl.Tournament(1)),
+        make(selection=eqrl.Tournament()),
+    ):
+        pbt.check(AGENT, 2)
+        assert pbt.scheme.most_replaced(2) == 1
+
+
+def test_names_of_selections_mean_what_they_meant() -> None:
+    assert make().scheme == eqrl.Truncation(num_replaced=2, num_elite=2)
+    named = make(num_replaced=1, num_elite=3).scheme
+    assert named == eqrl.Truncation(num_replaced=1, num_elite=3)
+    assert make(selection="tournament").scheme == eqrl.Tournament(num_replaced=2)
+
+
+def test_a_selection_with_numbers_given_twice_is_an_error() -> None:
+    with pytest.raises(ValueError, match="holds its own numbers"):
+        make(selection=eqrl.Truncation(), num_elite=3)
+
+
 def test_nested_hyperparameters_can_be_tuned(getkey: GetKey) -> None:
     pbt = PBT(where=lambda a: (a.agent.discount,), priors=(Uniform(0.5, 0.9),))
     agents: Any = _init(pbt, eqrl.Normalized(AGENT), 4, key=getkey())

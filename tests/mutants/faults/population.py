@@ -18,7 +18,7 @@ FAULTS = (
     ),
     Fault(
         "population:elite-of-the-worst",
-        "eqrl/_population/pbt.py",
+        "eqrl/_population/selection.py",
         "elite = order[size - self.num_elite :]",
         "elite = order[: self.num_elite]",
         (f"{_PBT} -k worst_are_replaced",),
@@ -39,10 +39,17 @@ FAULTS = (
     ),
     Fault(
         "population:tournament-replaces-the-better",
-        "eqrl/_population/pbt.py",
+        "eqrl/_population/selection.py",
         "loses = ranked[opponents] > ranked",
         "loses = ranked[opponents] < ranked",
         (f"{_PBT} -k tournament",),
+    ),
+    Fault(
+        "population:tournament-limited-by-default",
+        "eqrl/_population/selection.py",
+        "return most if self.num_replaced is None else",
+        "return min(2, most) if self.num_replaced is None else",
+        (f"{_PBT} -k every_loser",),
     ),
     Fault(
         "population:children-keep-their-own-states",
