@@ -205,7 +205,7 @@ def test_a_member_in_turn_equals_each_agent_alone_bit_for_bit(name: str) -> None
     _check_equals_the_agent_alone(ALL_AGENTS[name])
 
 
-def test_the_score_decides_who_is_replaced_and_is_kept_with_descriptors() -> None:
+def test_the_score_decides_and_is_kept_with_descriptors_and_agents() -> None:
     def noise_of(agent: Any, state: Any, evaluation: Any) -> Float[Array, ""]:
         del state, evaluation
         return agent.noise
@@ -214,7 +214,13 @@ def test_the_score_decides_who_is_replaced_and_is_kept_with_descriptors() -> Non
         del mask
         return transitions.next_observation[-1, :2]
 
-    solution = train(score=noise_of, descriptor=end)
+    kept: list[Any] = []
+
+    def keep(generation: int, solution: Any) -> None:
+        del generation
+        kept.append(solution.agents)
+
+    solution = train(score=noise_of, descriptor=end, callback=keep)
     np.testing.assert_array_equal(solution.scores, solution.hyperparameters["noise"])
     noises = solution.hyperparameters["noise"][0]
     assert solution.parents[1][noises.argmin()] == noises.argmax()
@@ -222,6 +228,9 @@ def test_the_score_decides_who_is_replaced_and_is_kept_with_descriptors() -> Non
     assert agent.noise == solution.scores[-1].max()
     expected = eqrl.member(solution.states, int(solution.scores[-1].argmax()))
     assert eqx.tree_equal(state, expected)
+    # The callback kept the agents of each generation.
+    noises = [np.asarray(agents.noise) for agents in kept]
+    np.testing.assert_array_equal(noises, solution.hyperparameters["noise"])
     assert solution.descriptors.shape == (3, 3, 2, 2)
 
 

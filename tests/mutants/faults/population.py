@@ -164,6 +164,13 @@ FAULTS = (
         (f"{_PICTURES} -k something_else",),
     ),
     Fault(
+        "population:the-callbacks-agents-are-donated",
+        "eqrl/_population/train.py",
+        '@eqx.filter_jit(donate="all-except-first")',
+        '@eqx.filter_jit(donate="all")',
+        (f"{_TRAIN} -k score_decides",),
+    ),
+    Fault(
         "population:scores-of-any-shape",
         "eqrl/_population/evaluation.py",
         "            _check_score(value)\n",
