@@ -13,6 +13,7 @@ from .._pytree.fields import (
     check_fields,
     check_integer,
     hyperparameter,
+    init_only_leaves,
     static_integer,
 )
 from .._pytree.stack import stack_size
@@ -124,7 +125,10 @@ class PBT(eqx.Module):
     ]:
         """Replaces the worst members by children of better ones.
 
-        A member whose score is not finite ranks last and is never a parent.
+        A member whose score is not finite ranks last and is never a parent. Of the
+        hyperparameters, children vary all but those that only `init` reads, such as
+        the `initial_temperature` of `SAC`: these differ between members from the start
+        and are inherited together with what `init` made of them.
 
         **Arguments:**
 
@@ -247,7 +251,14 @@ class PBT(eqx.Module):
                 for index, prior in enumerate(self.priors)
             )
 
-        values = jax.vmap(vary)(self.where(agents), replaced, keys)
+        before = self.where(agents)
+        varied = jax.vmap(vary)(before, replaced, keys)
+        # A child inherits what its parent's `init` made of these.
+        settled = self.where(init_only_leaves(agents))
+        values = tuple(
+            old if fixed else new
+            for old, new, fixed in zip(before, varied, settled, strict=True)
+        )
         return eqx.tree_at(self.where, agents, values)
 
 

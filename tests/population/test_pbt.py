@@ -11,6 +11,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 import eqrl
 from eqrl import PBT, LogUniform, OneMinus, Uniform
+from eqrl._pytree.fields import init_only_leaves
 
 from ..agents_under_test import sac
 
@@ -149,6 +150,45 @@ def test_children_are_perturbed_or_resampled_and_the_others_keep_their_values(
                 assert min(distances) < 1e-5
             else:
                 assert min(*distances, abs(ratio - 1)) > 1e-5
+
+
+def test_a_child_inherits_what_only_init_reads_and_varies_the_rest(
+    getkey: GetKey,
+) -> None:
+    # No step of its training would see another value.
+    class Begun(eqx.Module):
+        start: eqrl.FloatLike = eqrl.hyperparameter(0.5, init_only=True)
+        rate: eqrl.FloatLike = eqrl.hyperparameter(0.5)
+        width: eqrl.FloatLike = eqrl.hyperparameter(0.5, init_only="narrow")
+        narrow: bool = eqx.field(default=False, static=True)
+
+    for narrow in (False, True):
+        pbt = PBT(
+            where=lambda a: (a[0].start, a[0].rate, a[0].width),
+            priors=(Uniform(0.1, 0.9),) * 3,
+            resample_probability=1.0,
+        )
+        before = pbt.init((Begun(narrow=narrow),), 4, key=getkey())
+        replaced = np.array([True, False, False, False])
+        after = pbt._vary(before, jnp.asarray(replaced), jr.split(getkey(), 4))
+        assert len(np.unique(np.asarray(before[0].start))) == 4
+        assert np.array_equal(before[0].start, after[0].start)
+        assert np.array_equal(before[0].rate != after[0].rate, replaced)
+        assert np.array_equal(
+            before[0].width != after[0].width, replaced & (not narrow)
+        )
+
+
+@pytest.mark.parametrize("agent", [eqrl.SAC(), eqrl.Normalized(eqrl.TAAC())])
+def test_a_learned_temperature_begins_where_only_init_reads(agent: Any) -> None:
+    marked = init_only_leaves(agent)
+    inner, leaves = getattr(marked, "agent", marked), jax.tree.leaves(marked)
+    assert inner.initial_temperature and sum(leaves) == 1
+
+
+def test_a_fixed_temperature_is_tuned_as_any_hyperparameter() -> None:
+    marked = init_only_leaves(eqrl.SAC(learn_temperature=False))
+    assert not any(jax.tree.leaves(marked))
 
 
 def test_two_children_of_one_parent_differ(getkey: GetKey) -> None:

@@ -171,6 +171,13 @@ FAULTS = (
         (f"{_TRAIN} -k score_decides",),
     ),
     Fault(
+        "population:what-init-read-is-perturbed",
+        "eqrl/_population/pbt.py",
+        "old if fixed else new",
+        "new",
+        (f"{_PBT} -k only_init_reads",),
+    ),
+    Fault(
         "population:scores-of-any-shape",
         "eqrl/_population/evaluation.py",
         "            _check_score(value)\n",
