@@ -69,6 +69,8 @@ from ._population import (
     LogUniform as LogUniform,
     OneMinus as OneMinus,
     PopulationSolution as PopulationSolution,
+    Tournament as Tournament,
+    Truncation as Truncation,
     Uniform as Uniform,
     best as best,
     member as member,

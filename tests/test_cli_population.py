@@ -1,4 +1,5 @@
 import csv
+import dataclasses
 import importlib
 import json
 import signal
@@ -79,6 +80,11 @@ def test_priors_and_options_are_taken() -> None:
     )
     assert not run.schedule.copy_replay
     assert run.schedule.selection == "tournament"
+    agent = run.make_agent()
+    pbt = run.schedule.make_pbt(agent, run.priors)
+    assert pbt.scheme == eqrl.Tournament()
+    limited = dataclasses.replace(run.schedule, num_replaced=3)
+    assert limited.make_pbt(agent, run.priors).scheme == eqrl.Tournament(3)
     assert (run.schedule.members, run.schedule.devices) == ("together", 2)
     assert run.agent_options["policy_delay"] == 3
 

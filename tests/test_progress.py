@@ -161,6 +161,7 @@ def _population(returns: list[Any]) -> eqrl.PopulationSolution:
         hyperparameters={},
         parents=np.zeros((1, len(returns)), int),
         metrics={},
+        scores=np.zeros((1, len(returns))),
     )
 
 

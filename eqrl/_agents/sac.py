@@ -81,7 +81,9 @@ class SAC(AbstractMarkovAgent[SACState]):
     target_step_size: FloatLike = hyperparameter(0.005, low=0, high=1)
     reward_scale: FloatLike = hyperparameter(1.0)
     target_entropy: FloatLike | None = hyperparameter(None)
-    initial_temperature: FloatLike = hyperparameter(1.0, low=0, low_open=True)
+    initial_temperature: FloatLike = hyperparameter(
+        1.0, low=0, low_open=True, init_only="learn_temperature"
+    )
     learn_temperature: bool = eqx.field(default=True, static=True)
     num_critics: int = static_integer(2, least=1)
     make_actor: MakeNetwork = eqx.field(default=Gaussian(), static=True)

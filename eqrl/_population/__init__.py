@@ -6,5 +6,6 @@ from .prior import (
     OneMinus as OneMinus,
     Uniform as Uniform,
 )
+from .selection import Tournament as Tournament, Truncation as Truncation
 from .stack import best as best, member as member
 from .train import train_population as train_population

@@ -1,3 +1,5 @@
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
@@ -20,6 +22,14 @@ def check_scalar(env: AnyEnv) -> None:
             "The reward is a vector, so `score` is needed: from an agent, its state "
             "and its `Evaluation` to one number to rank by, such as "
             "`eqrl.weighted_return`."
+        )
+
+
+def _check_score(value: Any) -> None:
+    if not eqx.is_array_like(value) or jnp.shape(value) != ():
+        raise ValueError(
+            "`score` must be one number for each member, such as a mean over its "
+            f"episodes, but it is {eqx.tree_pformat(value)}."
         )
 
 
@@ -51,6 +61,7 @@ def evaluate_members(
                 descriptor=descriptor,
             )
             value = score(agent, state, evaluation)
+            _check_score(value)
             return evaluation, jnp.where(failed, jnp.nan, value)
 
         return map_members(evaluate_one, members, stacked), None

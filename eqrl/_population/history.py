@@ -19,6 +19,7 @@ class PopulationSolution(eqx.Module):
     hyperparameters: dict[str, Shaped[np.ndarray, "_ _"]]
     parents: Shaped[np.ndarray, "generations population"]
     metrics: dict[str, Shaped[np.ndarray, "_ _"]]
+    scores: Float[np.ndarray, "generations population"]
 
     @property
     def states(self) -> Any:
@@ -38,6 +39,8 @@ PopulationSolution.__init__.__doc__ = """**Arguments:**
 - `parents`: the index of the member from which each member was copied before each
     generation; its own index if it was kept, as all are in the first.
 - `metrics`: by name, of each generation and member.
+- `scores`: by which members were ranked in each generation; `nan` if a member met
+    something that was not finite.
 """
 
 
@@ -49,6 +52,7 @@ class Row(eqx.Module):
     hyperparameters: PyTree
     parents: PyTree
     metrics: PyTree
+    scores: PyTree
 
 
 def make_solution(
@@ -65,31 +69,19 @@ def make_solution(
         hyperparameters=history.hyperparameters,
         parents=history.parents,
         metrics=history.metrics,
+        scores=history.scores,
     )
 
 
 def scores_of(
     population: PopulationSolution, scores: Float[np.ndarray, "_ _"] | None
 ) -> Float[np.ndarray, "generations population"]:
-    """The scores by which members are ranked: those given, or the mean returns.
+    """The scores that are given, or those by which members were ranked.
 
-    A score that is not finite is `nan`. So is a mean return if the member met an
-    observation, an action or a reward that was not finite.
+    A score that is not finite is `nan`.
     """
     shape = population.parents.shape
-    if scores is None and population.returns.ndim != 3:
-        raise ValueError(
-            "The returns of `population` are vectors, so `scores` is needed: one "
-            f"number for each generation and member, of shape {shape}."
-        )
-    if scores is None:
-        # With an infinite return there is no meaningful mean.
-        finite = np.all(np.isfinite(population.returns), axis=2)
-        means = np.where(finite[..., None], population.returns, np.nan).mean(axis=2)
-        failed = population.metrics.get("nonfinite", np.zeros(shape)) > 0
-        given = np.where(failed, np.nan, means)
-    else:
-        given = scores
+    given = population.scores if scores is None else scores
     if given.shape != shape:
         raise ValueError(
             f"`scores` has shape {given.shape}, but `population` has {shape[0]} "

@@ -9,10 +9,11 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from .._pytree.fields import (
+    check_choice,
     check_fields,
     check_integer,
     hyperparameter,
-    static_choice,
+    init_only_leaves,
     static_integer,
 )
 from .._pytree.stack import stack_size
@@ -22,18 +23,22 @@ from .._types.stacked import Stacked
 from .copying import copy_members
 from .mesh import replicate, shard
 from .prior import AbstractPrior
+from .selection import AbstractSelection, Tournament, Truncation
 
 
 Agent = TypeVar("Agent")
 Selection = Literal["truncation", "tournament"]
+_DEFAULT_NUM_REPLACED = 2
+_DEFAULT_NUM_ELITE = 2
 
 
 class PBT(eqx.Module):
     """Population based training: bad members copy good ones and vary hyperparameters.
 
     It works on stacks, and so for every agent, wrappers included. Differences from the
-    paper: the numbers of members to replace and to copy from are arguments, not 20 %
-    each; a perturbation applies in the coordinates of the prior and stays in its range.
+    paper: with `Truncation`, the numbers of members to replace and to copy from are
+    arguments, not 20 % each; a perturbation applies in the coordinates of the prior and
+    stays in its range.
 
     ??? cite "Reference"
 
@@ -52,14 +57,37 @@ class PBT(eqx.Module):
 
     where: Callable[[Any], Any] = eqx.field(static=True)
     priors: tuple[AbstractPrior, ...]
-    num_replaced: int = static_integer(2, least=0)
-    num_elite: int = static_integer(2, least=1)
+    num_replaced: int | None = static_integer(None, least=0)
+    num_elite: int | None = static_integer(None, least=1)
     resample_probability: FloatLike = hyperparameter(0.25, low=0, high=1)
-    selection: Selection = static_choice("truncation", get_args(Selection))
+    selection: Selection | AbstractSelection = eqx.field(
+        default="truncation", static=True
+    )
     copy_replay: bool = eqx.field(default=True, static=True)
 
     def __check_init__(self) -> None:
         check_fields(self)
+        if not isinstance(self.selection, AbstractSelection):
+            check_choice("selection", self.selection, get_args(Selection))
+        elif self.num_replaced is not None or self.num_elite is not None:
+            raise ValueError(
+                f"`selection={self.selection}` holds its own numbers; give "
+                "`num_replaced` and `num_elite` to it, not to `PBT`."
+            )
+
+    @property
+    def scheme(self) -> AbstractSelection:
+        """How members are chosen, whether `selection` is a name or such a value."""
+        if isinstance(self.selection, AbstractSelection):
+            return self.selection
+        num_replaced, num_elite = self.num_replaced, self.num_elite
+        if num_replaced is None:
+            num_replaced = _DEFAULT_NUM_REPLACED
+        if self.selection == "tournament":
+            return Tournament(num_replaced)
+        return Truncation(
+            num_replaced, _DEFAULT_NUM_ELITE if num_elite is None else num_elite
+        )
 
     def init(
         self, agent: Agent, size: int, *, key: PRNGKeyArray
@@ -69,13 +97,13 @@ class PBT(eqx.Module):
         **Arguments:**
 
         - `agent`: a single agent; all members share what `where` does not select.
-        - `size`: number of members, at least `num_elite + num_replaced`.
+        - `size`: number of members; with truncation at least
+            `num_elite + num_replaced`.
         - `key`: of the samples.
 
         Raises a `ValueError` unless `where`, `priors` and the sizes fit each other.
         """
-        self._check_size(size)
-        self._check_where(agent)
+        self.check(agent, size)
         agents = jax.tree.map(
             lambda x: jnp.broadcast_to(x, (size, *x.shape)) if eqx.is_array(x) else x,
             agent,
@@ -97,11 +125,10 @@ class PBT(eqx.Module):
     ]:
         """Replaces the worst members by children of better ones.
 
-        A member whose score is not finite ranks last and is never a parent. With
-        `"truncation"`, each of the `num_replaced` worst gets a parent drawn from the
-        `num_elite` best. With `"tournament"`, every member meets another, drawn from
-        all, and loses if that one is better; the `num_replaced` worst losers at most
-        are replaced by their opponents.
+        A member whose score is not finite ranks last and is never a parent. Of the
+        hyperparameters, children vary all but those that only `init` reads, such as
+        the `initial_temperature` of `SAC`: these differ between members from the start
+        and are inherited together with what `init` made of them.
 
         **Arguments:**
 
@@ -137,8 +164,10 @@ class PBT(eqx.Module):
         mesh.
         """
         size = stack_size(states)
-        self._check_size(size)
-        if self.num_replaced == 0:
+        scheme = self.scheme
+        scheme.check_size(size)
+        most_replaced = scheme.most_replaced(size)
+        if most_replaced == 0:
             return agents, states, jnp.arange(size)
         # Agents are small, so every device has all of them and chooses for all.
         agents, scores = replicate((agents, scores), mesh)
@@ -147,13 +176,10 @@ class PBT(eqx.Module):
         ranked = jnp.where(finite, scores, -jnp.inf)
         # From worst to best, so that no parent is overwritten before it is copied.
         order = jnp.argsort(ranked)
-        if self.selection == "truncation":
-            parents = self._elite_parents(ranked, order, key=parent_key)
-        else:
-            parents = self._opponents(ranked, order, key=parent_key)
+        parents = scheme.parents(ranked, order, key=parent_key)
         replaced = parents != jnp.arange(size)
         # The members to replace, still from worst to best.
-        children = order[jnp.argsort(~replaced[order])][: self.num_replaced]
+        children = order[jnp.argsort(~replaced[order])][:most_replaced]
         agents = copy_members(agents, children, parents, None)
         agents = self._vary(agents, replaced, jr.split(vary_key, size))
         copied = copy_members(states, children, parents, mesh)
@@ -168,27 +194,25 @@ class PBT(eqx.Module):
             )
         return shard(agents, mesh), copied, parents
 
-    def _check_size(self, size: int) -> None:
+    def check(self, agent: Any, size: int) -> None:
+        """Raises a `ValueError` unless it fits populations of a single agent."""
         check_integer("size", size, least=1)
-        if self.num_elite + self.num_replaced > size:
-            raise ValueError(
-                f"`num_elite={self.num_elite}` and `num_replaced={self.num_replaced}` "
-                f"are more than the {size} members of the population together; lower "
-                "one of them, or enlarge the population."
-            )
+        self.scheme.check_size(size)
+        self._check_where(agent)
 
     def _check_where(self, agent: Any) -> None:
         values = self.where(agent)
         if not isinstance(values, tuple) or len(values) != len(self.priors):
             raise ValueError(
                 f"`where` must select a tuple of {len(self.priors)} hyperparameters, "
-                f"one for each of `priors`, but it selects {values!r}."
+                f"one for each of `priors`, but it selects {eqx.tree_pformat(values)}."
             )
         for value in values:
             if not eqx.is_inexact_array(value) or value.shape != ():
                 raise ValueError(
-                    f"`where` selects {value!r}, which is no hyperparameter: select "
-                    "float fields of a single agent, as in `lambda a: (a.actor_lr,)`."
+                    f"`where` selects {eqx.tree_pformat(value)}, which is no "
+                    "hyperparameter: select float fields of a single agent, as in "
+                    "`lambda a: (a.actor_lr,)`."
                 )
 
     def _sample(self, key: PRNGKeyArray) -> tuple[Float[Array, ""], ...]:
@@ -196,38 +220,6 @@ class PBT(eqx.Module):
         return tuple(
             prior.sample(key=keys[index]) for index, prior in enumerate(self.priors)
         )
-
-    def _elite_parents(
-        self,
-        ranked: Float[Array, " population"],
-        order: Int[Array, " population"],
-        *,
-        key: PRNGKeyArray,
-    ) -> Int[Array, " population"]:
-        size = order.shape[0]
-        elite = order[size - self.num_elite :]
-        worst = order[: self.num_replaced]
-        # Only finite scores qualify; in the order from worst to best they are last.
-        num_finite = jnp.sum(jnp.isfinite(ranked[elite]))
-        drawn = jr.randint(key, (self.num_replaced,), 0, jnp.maximum(num_finite, 1))
-        parents = elite[self.num_elite - 1 - drawn]
-        parents = jnp.where(num_finite > 0, parents, worst)
-        return jnp.arange(size).at[worst].set(parents)
-
-    def _opponents(
-        self,
-        ranked: Float[Array, " population"],
-        order: Int[Array, " population"],
-        *,
-        key: PRNGKeyArray,
-    ) -> Int[Array, " population"]:
-        size = order.shape[0]
-        members = jnp.arange(size)
-        opponents = (members + jr.randint(key, (size,), 1, max(size, 2))) % size
-        loses = ranked[opponents] > ranked
-        num_losses = jnp.cumsum(loses[order])
-        allowed = jnp.zeros(size, bool).at[order].set(num_losses <= self.num_replaced)
-        return jnp.where(loses & allowed, opponents, members)
 
     def _vary(
         self,
@@ -259,7 +251,14 @@ class PBT(eqx.Module):
                 for index, prior in enumerate(self.priors)
             )
 
-        values = jax.vmap(vary)(self.where(agents), replaced, keys)
+        before = self.where(agents)
+        varied = jax.vmap(vary)(before, replaced, keys)
+        # A child inherits what its parent's `init` made of these.
+        settled = self.where(init_only_leaves(agents))
+        values = tuple(
+            old if fixed else new
+            for old, new, fixed in zip(before, varied, settled, strict=True)
+        )
         return eqx.tree_at(self.where, agents, values)
 
 
@@ -268,11 +267,12 @@ PBT.__init__.__doc__ = """**Arguments:**
 - `where`: maps an agent to a tuple of the hyperparameters to tune. Pass the same
     function throughout an experiment: it is compared by identity.
 - `priors`: one for each of these hyperparameters.
-- `num_replaced`: number of members to replace at a time, at least 0.
-- `num_elite`: number of members to copy from with `"truncation"`, at least 1.
+- `num_replaced`, `num_elite`: of `Truncation`, or the first of `Tournament`, by default
+    2, if `selection` is a name.
 - `resample_probability`: probability, in [0, 1], of sampling each hyperparameter of a
     child from its prior rather than perturbing the parent's value.
-- `selection`: `"truncation"` or `"tournament"`.
+- `selection`: an `eqrl.Truncation` or an `eqrl.Tournament`; or `"truncation"` or
+    `"tournament"`, with `num_replaced` and `num_elite` above.
 - `copy_replay`: whether a child copies its parent's replay, environments and memories
     too. Otherwise it keeps its own, unless its score was not finite.
 """

@@ -1,3 +1,5 @@
+from typing import Any, overload
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,6 +10,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from .._pytree.stack import stack_size, take_element
 from .._types.custom_types import Tree
 from .._types.stacked import Stacked
+from .history import PopulationSolution
 from .mesh import (
     from_owner,
     mesh_of_processes,
@@ -36,22 +39,42 @@ def member(stack: Stacked[Tree, "population"], index: int | Int[Array, ""]) -> T
     return take_element(stack, index)
 
 
+@overload
+def best(stack: PopulationSolution, returns: None = None) -> tuple[Any, Any]: ...
+
+
+@overload
 def best(
     stack: Stacked[Tree, "population"],
     returns: Float[Array | np.ndarray, "population ..."],
-) -> Tree:
-    """Takes the member with the highest mean return out of a stack.
+) -> Tree: ...
+
+
+def best(
+    stack: Any, returns: Float[Array | np.ndarray, "population ..."] | None = None
+) -> Any:
+    """Takes the member with the highest score, or the highest mean return.
 
     **Arguments:**
 
-    - `stack`: every array of it has a leading axis `population`.
-    - `returns`: one or several returns of each member, averaged for each. A member with
-        a return that is not finite is chosen only if all members have one.
+    - `stack`: a `PopulationSolution`; or a stack, every array of which has a leading
+        axis `population`.
+    - `returns`: with a stack, one or several scores or returns of each member, averaged
+        for each. A member with one that is not finite is chosen only if all members
+        have one.
 
     **Returns:**
 
-    That member, without the axis.
+    Of a `PopulationSolution`, the agent and the agent's state that were ranked best in
+    the last generation; of a stack, that member, without the axis.
     """
+    if isinstance(stack, PopulationSolution) and returns is None:
+        return best((stack.agents, stack.states), stack.scores[-1])
+    if returns is None:
+        raise ValueError(
+            "`returns` is needed to choose from a stack; only a `PopulationSolution` "
+            "holds its scores."
+        )
     means = jnp.mean(jnp.asarray(returns).reshape(returns.shape[0], -1), axis=1)
     return member(stack, jnp.argmax(jnp.where(jnp.isfinite(means), means, -jnp.inf)))
 

@@ -13,7 +13,7 @@ from .._agents.base import AnyAgent
 from .._interaction.evaluate import Descriptor
 from .._interaction.scores import Score, mean_return
 from .._pytree.fields import check_integer
-from .._pytree.tree import tree_copy
+from .._pytree.stack import take_element
 from .._training.interrupt import deferred_interrupt
 from .._training.solution import TrainingInterrupted
 from .._training.trainer import AnyTrainerState, Trainer
@@ -69,8 +69,8 @@ def train_population(
     - `evaluation_env`: environment of the evaluation; `env` by default.
     - `descriptor`: as in `evaluate`.
     - `mesh`: devices among which to divide the population, with the one axis
-        `population`; `size` must be a multiple of their number. `num_replaced` and
-        `num_elite` still count the whole population. The devices may belong to several
+        `population`; `size` must be a multiple of their number. What `pbt` replaces
+        and copies still counts the whole population. The devices may belong to several
         processes (`jax.distributed`), each of which makes this call with the same
         arguments.
     - `members`: on each device, `"together"` maps over members and `"in_turn"` runs one
@@ -80,16 +80,17 @@ def train_population(
         and 1.00 times as fast as together; as a mesh of two, 1.10 and 1.09 times, which
         is the fastest of all.
     - `callback`: called as `callback(generation, solution)` after each evaluation, on
-        every process. Copy what you keep of the states: they are donated to the next
-        generation.
+        every process. `agents` and the history can be kept. Copy what you keep of
+        `trainer_states` and `counts`: they are donated to the next generation.
 
     **Returns:**
 
     A `PopulationSolution`. With a mesh, `agents` and `trainer_states` stay sharded over
     it; every process has the whole history.
 
-    Raises a `ValueError` unless the arguments fit each other. Ctrl-C on any process
-    raises `TrainingInterrupted`, which holds the solution so far, after the generation.
+    Raises a `ValueError` before the first step unless the arguments, and the shape of
+    what `score` returns, fit each other. Ctrl-C on any process raises
+    `TrainingInterrupted`, which holds the solution so far, after the generation.
     """
     check_integer("num_generations", num_generations, least=1)
     check_mesh(mesh, size)
@@ -114,6 +115,21 @@ def train_population(
     )
     init_keys = shard(jr.split(init_key, size), mesh)
     states, counts = init_members(trainer, agents, env, init_keys, mesh)
+    # Raises what is wrong with the evaluation and the score before any step; the trace
+    # is kept for the first evaluation.
+    eqx.filter_eval_shape(
+        evaluate_members,
+        agents,
+        states.agent,
+        states.failed,
+        evaluation_env,
+        evaluation_key,
+        num_episodes,
+        descriptor,
+        score,
+        members,
+        mesh,
+    )
     parents, scores = jnp.arange(size), jnp.zeros(size)
     rows: list[Row] = []
     solution: PopulationSolution | None = None
@@ -121,8 +137,7 @@ def train_population(
         for generation in range(num_generations):
             if solution is not None and pbt is not None:
                 agents, states, parents = _exploit(
-                    (pbt, scores, jr.fold_in(exploit_key, generation)),
-                    agents,
+                    (pbt, scores, jr.fold_in(exploit_key, generation), agents),
                     states,
                     mesh,
                 )
@@ -147,6 +162,7 @@ def train_population(
                 hyperparameters=dict(zip(names, values, strict=True)),
                 parents=parents,
                 metrics=metrics,
+                scores=scores,
             )
             rows.append(to_host(row, mesh))
             solution = make_solution(rows, agents, states, counts)
@@ -163,8 +179,12 @@ def _make_agents(
 ) -> AnyAgent:
     shapes = {jnp.shape(leaf) for leaf in jax.tree.leaves(eqx.filter(agent, _is_float))}
     if () not in shapes and {shape[0] for shape in shapes} == {size}:
-        # Copied, because exploiting donates it.
-        return tree_copy(agent)
+        if pbt is not None:
+            # As `PBT.init` checks a single agent.
+            eqx.filter_eval_shape(
+                lambda stack: pbt.check(take_element(stack, 0), size), agent
+            )
+        return agent
     # A single agent has some hyperparameter that is a scalar.
     if len(shapes) > 0 and () not in shapes:
         raise ValueError(
@@ -194,10 +214,10 @@ def _names(agent: AnyAgent, pbt: PBT | None) -> list[str]:
 
 @eqx.filter_jit(donate="all-except-first")
 def _exploit(
-    kept: tuple[PBT, Float[Array, " population"], PRNGKeyArray],
-    agents: AnyAgent,
+    kept: tuple[PBT, Float[Array, " population"], PRNGKeyArray, AnyAgent],
     states: AnyTrainerState,
     mesh: Mesh | None,
 ) -> tuple[AnyAgent, AnyTrainerState, Int[Array, " population"]]:
-    pbt, scores, key = kept
+    # The agents are those of the solution that the callback was given.
+    pbt, scores, key, agents = kept
     return pbt.exploit_over(mesh, agents, states, scores, key=key)

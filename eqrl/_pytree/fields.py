@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -10,7 +10,8 @@ import jax
 import jax.core
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Shaped
+from jax.tree_util import GetAttrKey, SequenceKey
+from jaxtyping import Array, PyTree, Shaped
 
 from .._types.custom_types import FloatLike
 
@@ -18,6 +19,7 @@ from .._types.custom_types import FloatLike
 _RANGE = "eqrl_range"
 _LEAST = "eqrl_least"
 _CHOICES = "eqrl_choices"
+_INIT_ONLY = "eqrl_init_only"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +71,7 @@ def hyperparameter(
     low: float | int = -math.inf,
     high: float | int = math.inf,
     low_open: bool = False,
+    init_only: bool | str = False,
 ) -> Any:
     """A field of an `equinox.Module` for a float that enters arithmetic.
 
@@ -84,13 +87,17 @@ def hyperparameter(
         in the module's `__check_init__` checks it, population based training keeps to
         it, and the help of the command line shows it.
     - `low_open`: whether `low` itself is excluded.
+    - `init_only`: whether only `init` reads it, so that a change of it later has no
+        effect; or the name of a field of the module that says so. Population based
+        training draws such a value, and then leaves it as it is.
 
     **Returns:**
 
     A dataclass field, to be assigned as in `name: FloatLike = hyperparameter(0.99)`.
     """
     allowed = Range(low=low, high=high, low_open=low_open, optional=default is None)
-    return _field(default, converter=_strong_scalar, metadata={_RANGE: allowed})
+    metadata = {_RANGE: allowed, _INIT_ONLY: init_only}
+    return _field(default, converter=_strong_scalar, metadata=metadata)
 
 
 def hyperparameters(
@@ -184,6 +191,28 @@ def range_of(module: eqx.Module | type[eqx.Module], name: str) -> Range | None:
         if field.name == name:
             return field.metadata.get(_RANGE)
     return None
+
+
+def init_only_leaves(tree: PyTree) -> PyTree:
+    """A tree of the same structure, of whether only `init` reads each leaf."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: _is_init_only(tree, path), tree
+    )
+
+
+def _is_init_only(node: Any, path: Sequence[Any]) -> bool:
+    for key in path:
+        if isinstance(key, SequenceKey):
+            node = node[key.idx]
+            continue
+        if not isinstance(key, GetAttrKey) or not isinstance(node, eqx.Module):
+            return False
+        found = {field.name: field for field in dataclasses.fields(node)}
+        marked = found[key.name].metadata.get(_INIT_ONLY, False)
+        if getattr(node, marked) if isinstance(marked, str) else marked:
+            return True
+        node = getattr(node, key.name)
+    return False
 
 
 def _strong_scalar(value: Any) -> Any:

@@ -43,7 +43,7 @@ def draw_schedules(
     - `one_minus`: names of those to plot as one minus the value, such as a discount
         near one; `logarithmic` may name them, too.
     - `scores`: determine colors and the best member, higher is better; by default the
-        mean return. Required if returns are vectors.
+        scores by which members were ranked.
     - `title`: above the panels.
 
     Raises a `ValueError` unless there are hyperparameters, with all given names.
@@ -52,8 +52,8 @@ def draw_schedules(
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    label = "mean return" if scores is None else "score"
     scores = scores_of(population, scores)
+    label = _label(population, scores)
     _check_names(population, "logarithmic", logarithmic)
     _check_names(population, "one_minus", one_minus)
     line = ancestors_of(winner_of(scores), population.parents)
@@ -102,14 +102,14 @@ def draw_family_tree(
     - `path`: file to write.
     - `population`: from `train_population`.
     - `scores`: determine colors and the best member, higher is better; by default the
-        mean return. Required if returns are vectors.
+        scores by which members were ranked.
     - `title`: above the axes.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    label = "mean return" if scores is None else "score"
     scores = scores_of(population, scores)
+    label = _label(population, scores)
     num_generations, size = population.parents.shape
     line = ancestors_of(winner_of(scores), population.parents)
     width = min(max(4.5, 1.8 + 0.55 * num_generations), 16.0)
@@ -130,6 +130,17 @@ def draw_family_tree(
         axes.spines[side].set_visible(False)
     axes.tick_params(length=0)
     _finish(figure, dots, path, title=title, label=label)
+
+
+def _label(
+    population: PopulationSolution,
+    scores: Float[np.ndarray, "generations population"],
+) -> str:
+    if population.returns.ndim != 3:
+        return "score"
+    known = ~np.isnan(scores)
+    means = population.returns[known].mean(axis=-1)
+    return "mean return" if np.allclose(means, scores[known]) else "score"
 
 
 def _check_names(

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from .._agents import Normalized
 from .._agents.base import AnyAgent
-from .._population import PBT
+from .._population import PBT, Tournament, Truncation
 from .._population.pbt import Selection
 from .._population.run import Members
 from .._pytree.fields import check_integer
@@ -90,11 +90,11 @@ class Population:
     num_episodes: int = 16
     """Greedy episodes by which each member is ranked in a generation."""
 
-    num_replaced: int = 2
-    """Members to replace after each generation, at least 0."""
+    num_replaced: int | None = None
+    """Members to replace after each generation: 2; in a tournament every loser."""
 
     num_elite: int = 2
-    """Best members, from which truncation copies, at least 1."""
+    """Best members, from which truncation copies, at least 1; not of a tournament."""
 
     resample_probability: float = 0.25
     """Probability of sampling a hyperparameter anew rather than perturbing it."""
@@ -131,12 +131,16 @@ class Population:
         return PBT(
             where=where,
             priors=made,
-            num_replaced=self.num_replaced,
-            num_elite=self.num_elite,
             resample_probability=self.resample_probability,
-            selection=self.selection,
+            selection=self._make_selection(),
             copy_replay=self.copy_replay,
         )
+
+    def _make_selection(self) -> Truncation | Tournament:
+        if self.selection == "tournament":
+            return Tournament(self.num_replaced)
+        num_replaced = 2 if self.num_replaced is None else self.num_replaced
+        return Truncation(num_replaced, self.num_elite)
 
 
 Schedule = TypeVar("Schedule", bound=Training | Population)

@@ -11,6 +11,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 import eqrl
 from eqrl import PBT, LogUniform, OneMinus, Uniform
+from eqrl._pytree.fields import init_only_leaves
 
 from ..agents_under_test import sac
 
@@ -151,6 +152,45 @@ def test_children_are_perturbed_or_resampled_and_the_others_keep_their_values(
                 assert min(*distances, abs(ratio - 1)) > 1e-5
 
 
+def test_a_child_inherits_what_only_init_reads_and_varies_the_rest(
+    getkey: GetKey,
+) -> None:
+    # No step of its training would see another value.
+    class Begun(eqx.Module):
+        start: eqrl.FloatLike = eqrl.hyperparameter(0.5, init_only=True)
+        rate: eqrl.FloatLike = eqrl.hyperparameter(0.5)
+        width: eqrl.FloatLike = eqrl.hyperparameter(0.5, init_only="narrow")
+        narrow: bool = eqx.field(default=False, static=True)
+
+    for narrow in (False, True):
+        pbt = PBT(
+            where=lambda a: (a[0].start, a[0].rate, a[0].width),
+            priors=(Uniform(0.1, 0.9),) * 3,
+            resample_probability=1.0,
+        )
+        before = pbt.init((Begun(narrow=narrow),), 4, key=getkey())
+        replaced = np.array([True, False, False, False])
+        after = pbt._vary(before, jnp.asarray(replaced), jr.split(getkey(), 4))
+        assert len(np.unique(np.asarray(before[0].start))) == 4
+        assert np.array_equal(before[0].start, after[0].start)
+        assert np.array_equal(before[0].rate != after[0].rate, replaced)
+        assert np.array_equal(
+            before[0].width != after[0].width, replaced & (not narrow)
+        )
+
+
+@pytest.mark.parametrize("agent", [eqrl.SAC(), eqrl.Normalized(eqrl.TAAC())])
+def test_a_learned_temperature_begins_where_only_init_reads(agent: Any) -> None:
+    marked = init_only_leaves(agent)
+    inner, leaves = getattr(marked, "agent", marked), jax.tree.leaves(marked)
+    assert inner.initial_temperature and sum(leaves) == 1
+
+
+def test_a_fixed_temperature_is_tuned_as_any_hyperparameter() -> None:
+    marked = init_only_leaves(eqrl.SAC(learn_temperature=False))
+    assert not any(jax.tree.leaves(marked))
+
+
 def test_two_children_of_one_parent_differ(getkey: GetKey) -> None:
     # Of two parents that are drawn for two children, some are the same.
     for _ in range(8):
@@ -174,6 +214,43 @@ def test_in_a_tournament_only_losers_are_replaced_and_by_better_ones(
         assert states["owner"].tolist() == parents
         num_replaced.add(len(losers))
     assert (max(num_replaced) <= 3 and len(num_replaced) > 1) or num_replaced == {3}
+
+
+def test_in_a_tournament_every_loser_may_be_replaced(getkey: GetKey) -> None:
+    scheme = eqrl.Tournament()
+    ranked = jnp.arange(6.0)
+    counts = np.zeros(6, int)
+    for key in jr.split(getkey(), 40):
+        parents = np.asarray(scheme.parents(ranked, jnp.arange(6), key=key))
+        counts += parents != np.arange(6)
+        assert np.all(parents >= np.arange(6))
+    # The worst loses always, the best never, and others to those above them.
+    assert counts[0] == 40 and counts[5] == 0
+    assert np.all(np.abs(counts - 8 * np.arange(5, -1, -1)) <= 14) and counts[3] > 2
+    assert scheme.most_replaced(6) == 5 and scheme.most_replaced(1) == 0
+
+
+def test_a_tournament_is_not_restricted_by_an_elite() -> None:
+    # Of two members one may be replaced, whatever `num_elite` is.
+    for pbt in (
+        make(selection="tournament", num_replaced=1, num_elite=2),
+        make(selection=eqrl.Tournament(1)),
+        make(selection=eqrl.Tournament()),
+    ):
+        pbt.check(AGENT, 2)
+        assert pbt.scheme.most_replaced(2) == 1
+
+
+def test_names_of_selections_mean_what_they_meant() -> None:
+    assert make().scheme == eqrl.Truncation(num_replaced=2, num_elite=2)
+    named = make(num_replaced=1, num_elite=3).scheme
+    assert named == eqrl.Truncation(num_replaced=1, num_elite=3)
+    assert make(selection="tournament").scheme == eqrl.Tournament(num_replaced=2)
+
+
+def test_a_selection_with_numbers_given_twice_is_an_error() -> None:
+    with pytest.raises(ValueError, match="holds its own numbers"):
+        make(selection=eqrl.Truncation(), num_elite=3)
 
 
 def test_nested_hyperparameters_can_be_tuned(getkey: GetKey) -> None:

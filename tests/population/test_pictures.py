@@ -1,4 +1,5 @@
 import dataclasses
+import types
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +26,18 @@ def _population(
     **hyperparameters: np.ndarray,
 ) -> eqrl.PopulationSolution:
     zero = jnp.zeros((), int)
+    if returns is None:
+        returns = _MEANS[..., None] + np.array([-1.0, 1.0])
     return eqrl.PopulationSolution(
         agents=None,
         trainer_states=None,
         counts=eqrl.Counts(zero, zero, zero),
-        returns=_MEANS[..., None] + np.array([-1.0, 1.0])
-        if returns is None
-        else returns,
+        returns=returns,
         descriptors=None,
         hyperparameters=hyperparameters,
         parents=parents,
         metrics={},
+        scores=returns.mean(axis=2) if returns.ndim == 3 else _MEANS,
     )
 
 
@@ -86,27 +88,42 @@ def test_the_winner_is_the_best_that_is_finite() -> None:
     assert winner_of(np.array([[np.nan, np.nan]])) == 0
 
 
-def test_scores_are_mean_returns_unless_given() -> None:
+def test_scores_are_those_of_the_ranking_unless_given() -> None:
     np.testing.assert_array_equal(scores_of(_population(), None), _MEANS)
     given = np.array(_MEANS)
     given[0, 0] = -np.inf
     assert np.isnan(scores_of(_population(), given)[0, 0])
 
 
-def test_members_that_met_nan_have_no_score() -> None:
-    nonfinite = np.zeros((3, 3))
-    nonfinite[1, 0] = 0.5
-    population = dataclasses.replace(_population(), metrics={"nonfinite": nonfinite})
-    np.testing.assert_array_equal(np.isnan(scores_of(population, None)), nonfinite > 0)
-    assert not np.any(np.isnan(scores_of(population, _MEANS)))
-
-
-def test_vector_returns_need_scores(tmp_path: Path) -> None:
-    population = _population(np.zeros((3, 3, 2, 4)))
-    with pytest.raises(ValueError, match=r"`scores` is needed: .* shape \(3, 3\)"):
+def test_what_was_ranked_by_something_else_is_drawn_by_it(
+    tmp_path: Path, figures: list[Any]
+) -> None:
+    # As with skills, where no reward comes from the environment; or with vectors.
+    for returns in (np.zeros((3, 3, 2)), np.zeros((3, 3, 2, 4))):
+        population = dataclasses.replace(_population(returns), scores=_MEANS)
         eqrl.draw_family_tree(tmp_path / "x", population)
-    eqrl.draw_family_tree(tmp_path / "x", population, scores=_MEANS)
-    assert _is_png(tmp_path / "x")
+        dots, bar = _dots(figures[-1].axes[0]), figures[-1].axes[1]
+        np.testing.assert_array_equal(dots.get_array(), _MEANS.reshape(-1))
+        assert bar.get_ylabel() == "score"
+
+
+def test_the_best_of_a_population_has_the_highest_score_of_the_last_generation() -> (
+    None
+):
+    population = dataclasses.replace(
+        _population(np.zeros((3, 3, 2))),
+        agents={"name": jnp.arange(3)},
+        trainer_states=types.SimpleNamespace(agent={"owner": 10 * jnp.arange(3)}),
+        scores=np.array([[1.0, 9.0, 0.0], [1.0, 0.0, 3.0], [2.0, np.nan, 7.0]]),
+    )
+    agent, state = eqrl.best(population)
+    assert (agent["name"], state["owner"]) == (2, 20)
+
+
+def test_the_best_of_a_stack_needs_scores() -> None:
+    stack: Any = {"weights": jnp.zeros(3)}
+    with pytest.raises(ValueError, match="`returns` is needed"):
+        eqrl.best(stack)
 
 
 def test_scores_of_another_shape_are_refused(tmp_path: Path) -> None:
@@ -137,7 +154,7 @@ def test_what_is_near_one_is_drawn_as_its_distance(
 
 
 def test_a_member_with_an_infinite_return_has_no_score() -> None:
-    returns = np.array([[[1.0, 2.0], [np.inf, -np.inf], [np.nan, 1.0]]])
+    returns = np.array([[[1.0, 2.0], [np.inf, 0.0], [np.nan, 1.0]]])
     population = _population(returns, parents=_PARENTS[:1])
     np.testing.assert_array_equal(scores_of(population, None), [[1.5, np.nan, np.nan]])
 

@@ -1,3 +1,4 @@
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -60,6 +61,7 @@ def test_the_history_has_a_row_for_each_generation(
 ) -> None:
     assert solution.returns.shape == (3, 3, 2)
     assert solution.parents.shape == (3, 3)
+    np.testing.assert_allclose(solution.scores, solution.returns.mean(axis=2))
     assert set(solution.hyperparameters) == {"rate", "noise"}
     assert solution.hyperparameters["noise"].shape == (3, 3)
     assert solution.metrics["size"].shape == (3, 3)
@@ -203,7 +205,7 @@ def test_a_member_in_turn_equals_each_agent_alone_bit_for_bit(name: str) -> None
     _check_equals_the_agent_alone(ALL_AGENTS[name])
 
 
-def test_the_score_decides_who_is_replaced_and_descriptors_are_kept() -> None:
+def test_the_score_decides_and_is_kept_with_descriptors_and_agents() -> None:
     def noise_of(agent: Any, state: Any, evaluation: Any) -> Float[Array, ""]:
         del state, evaluation
         return agent.noise
@@ -212,9 +214,23 @@ def test_the_score_decides_who_is_replaced_and_descriptors_are_kept() -> None:
         del mask
         return transitions.next_observation[-1, :2]
 
-    solution = train(score=noise_of, descriptor=end)
+    kept: list[Any] = []
+
+    def keep(generation: int, solution: Any) -> None:
+        del generation
+        kept.append(solution.agents)
+
+    solution = train(score=noise_of, descriptor=end, callback=keep)
+    np.testing.assert_array_equal(solution.scores, solution.hyperparameters["noise"])
     noises = solution.hyperparameters["noise"][0]
     assert solution.parents[1][noises.argmin()] == noises.argmax()
+    agent, state = eqrl.best(solution)
+    assert agent.noise == solution.scores[-1].max()
+    expected = eqrl.member(solution.states, int(solution.scores[-1].argmax()))
+    assert eqx.tree_equal(state, expected)
+    # The callback kept the agents of each generation.
+    noises = [np.asarray(agents.noise) for agents in kept]
+    np.testing.assert_array_equal(noises, solution.hyperparameters["noise"])
     assert solution.descriptors.shape == (3, 3, 2, 2)
 
 
@@ -279,6 +295,38 @@ def _check_selection_by_vectors(key: PRNGKeyArray) -> None:
 def test_a_vector_reward_needs_a_score() -> None:
     with pytest.raises(ValueError, match="`score` is needed"):
         train(None, env=Clock(reward_size=2))
+
+
+def _untrained(*args: Any) -> Any:
+    del args
+    raise AssertionError("a generation was trained")
+
+
+_STACK = jax.tree.map(lambda leaf: jnp.full(3, leaf), AGENT)
+
+
+@pytest.mark.parametrize(
+    ("pbt", "message"),
+    [
+        (dataclasses.replace(PBT, num_replaced=2, num_elite=2), "more than the 3 memb"),
+        (dataclasses.replace(PBT, priors=PBT.priors[:1]), "must select a tuple of 1"),
+        (dataclasses.replace(PBT, where=lambda a: (a.rate, 2)), "no hyperparameter"),
+    ],
+)
+def test_a_stack_is_checked_before_its_first_step(
+    pbt: eqrl.PBT, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(population_train, "init_members", _untrained)
+    with pytest.raises(ValueError, match=message):
+        train(pbt, agent=_STACK)
+
+
+def test_a_score_of_another_shape_is_an_error_before_the_first_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(population_train, "run_members", _untrained)
+    with pytest.raises(ValueError, match=r"`score` must be one number.*f32\[2\]"):
+        train(None, agent=_STACK, score=lambda agent, state, x: x.returns)
 
 
 def test_a_stack_of_another_size_is_an_error() -> None:

@@ -58,6 +58,7 @@ def found(solution: eqrl.PopulationSolution) -> Found:
     """The history of a population and its best member, by name."""
     tree = {
         "returns": solution.returns,
+        "scores": solution.scores,
         "parents": solution.parents,
         "metrics": solution.metrics,
         "hyperparameters": solution.hyperparameters,

@@ -126,7 +126,9 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
     target_period: int = static_integer(1, least=1)
     reward_weights: tuple[FloatLike, ...] | None = hyperparameters(None)
     num_critics: int = static_integer(2, least=1)
-    initial_temperature: FloatLike = hyperparameter(1.0, low=0, low_open=True)
+    initial_temperature: FloatLike = hyperparameter(
+        1.0, low=0, low_open=True, init_only=True
+    )
     target_entropy: FloatLike | None = hyperparameter(None)
     switch_target_entropy: FloatLike | None = hyperparameter(None)
     advantage_clip: tuple[FloatLike, ...] | None = hyperparameters(None)
