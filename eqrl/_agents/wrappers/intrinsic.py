@@ -20,6 +20,7 @@ from ..._types.custom_types import (
 from ..._types.data import EnvSpec, Transition
 from ..base import AbstractAgent, AnyAgent
 from .base import AbstractWrapper, check_state
+from .same_skills import check_same_skills
 
 
 class IntrinsicState(eqx.Module, Generic[State, RewardState]):
@@ -36,6 +37,8 @@ class Intrinsic(AbstractWrapper[IntrinsicState[State, RewardState], Memory, Extr
     agent both learn from it. The replay holds the environment's rewards, so a batch is
     always scored by the current reward. The agent sees a scalar reward, also if the
     environment's is a vector.
+
+    Raises a `ValueError` if a `Discriminator` has other skills than the agent.
     """
 
     agent: AbstractAgent[State, Memory, Extras]
@@ -44,6 +47,7 @@ class Intrinsic(AbstractWrapper[IntrinsicState[State, RewardState], Memory, Extr
 
     def __check_init__(self) -> None:
         check_fields(self)
+        check_same_skills(self.agent, self.reward)
 
     @property
     def inner(self) -> AnyAgent:
@@ -71,6 +75,8 @@ class Intrinsic(AbstractWrapper[IntrinsicState[State, RewardState], Memory, Extr
     def init(
         self, spec: EnvSpec, *, key: PRNGKeyArray
     ) -> IntrinsicState[State, RewardState]:
+        # Again: a field may have been replaced by `equinox.tree_at`.
+        check_same_skills(self.agent, self.reward)
         if self.environment_weight is not None and spec.reward_size is not None:
             raise ValueError(
                 "`environment_weight` adds the environment's reward to the intrinsic "

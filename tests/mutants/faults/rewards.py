@@ -105,6 +105,13 @@ FAULTS = (
         ("tests/skills/test_discriminator.py -k a_network",),
     ),
     Fault(
+        "rewards:weights-of-the-agent-may-differ",
+        "eqrl/_agents/wrappers/same_skills.py",
+        "return np.allclose(np.asarray(first), np.asarray(second))",
+        "return True",
+        ("tests/skills/test_discriminator.py -k other_skills",),
+    ),
+    Fault(
         "rewards:ring-writes-one-too-far",
         "eqrl/_rewards/incremental/feature_set.py",
         "jnp.where(written, position % rows, out_of_bounds)",
