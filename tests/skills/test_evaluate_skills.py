@@ -234,6 +234,14 @@ def test_skills_that_do_not_fit_are_refused(skills: Array) -> None:
         evaluate(skills=skills)
 
 
+def test_a_stack_of_states_is_refused() -> None:
+    agent = diayn(Pusher(), 2, ())
+    state = agent.init(ENV.spec, key=jr.key(0))
+    states = jax.tree.map(lambda x: jnp.stack([x, x]), state)
+    with pytest.raises(ValueError, match=r"Give one state.*`equinox.filter_vmap`"):
+        eqrl.evaluate_skills(agent, states, ENV, num_episodes=1, key=jr.key(1))
+
+
 def test_an_agent_without_skills_is_refused() -> None:
     with pytest.raises(ValueError, match="SAC has no skills"):
         eqrl.evaluate_skills(sac(), None, ENV, num_episodes=1, key=jr.key(0))

@@ -2,11 +2,15 @@
 
 from typing import Any, TypeVar
 
+import equinox as eqx
 import jax
+from jaxtyping import Array, Float
 
+from ..._skills.prior import OneSkill
 from ..base import AnyAgent
 from .base import AbstractWrapper, check_state
 from .intrinsic import Intrinsic, IntrinsicState
+from .skill_conditioned import SkillConditioned
 
 
 Part = TypeVar("Part")
@@ -66,3 +70,12 @@ def parts(agent: AnyAgent, kind: type[Part]) -> list[Part]:
 
     leaves = jax.tree.leaves(agent, is_leaf=is_part)
     return [leaf for leaf in leaves if isinstance(leaf, kind)]
+
+
+def with_skill(agent: AnyAgent, skill: Float[Array, " skill"]) -> AnyAgent:
+    """The same agent, always with one skill."""
+    return eqx.tree_at(
+        lambda agent: [part.skills for part in parts(agent, SkillConditioned)],
+        agent,
+        replace_fn=lambda _: OneSkill(skill),
+    )
