@@ -38,6 +38,10 @@ class Intrinsic(AbstractWrapper[IntrinsicState[State, RewardState], Memory, Extr
     always scored by the current reward. The agent sees a scalar reward, also if the
     environment's is a vector.
 
+    The metrics are those of the agent and of the reward, and `intrinsic_reward`. If one
+    of the agent has the name of another, as in an `Intrinsic` of an `Intrinsic`, it
+    begins with `inner_`.
+
     Raises a `ValueError` if a `Discriminator` has other skills than the agent.
     """
 
@@ -145,7 +149,7 @@ class Intrinsic(AbstractWrapper[IntrinsicState[State, RewardState], Memory, Extr
         )
         state = IntrinsicState(agent=agent_state, reward=reward_state)
         intrinsic = {"intrinsic_reward": jnp.mean(reward)}
-        return state, agent_metrics | reward_metrics | intrinsic
+        return state, _joined(agent_metrics, reward_metrics | intrinsic)
 
     def _total(
         self, reward: Float[Array, "*batch"], transitions: Transition[Extras]
@@ -169,3 +173,13 @@ AnyIntrinsic = Intrinsic[Any, Any, Any, Any]
 
 def _with_scalar_reward(spec: EnvSpec) -> EnvSpec:
     return dataclasses.replace(spec, reward_size=None)
+
+
+def _joined(agent: Metrics, own: Metrics) -> Metrics:
+    """Metrics of the agent and of the reward, under names that do not collide."""
+    joined = dict(own)
+    for name, value in agent.items():
+        while name in own or name in joined:
+            name = f"inner_{name}"
+        joined[name] = value
+    return joined
