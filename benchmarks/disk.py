@@ -46,7 +46,7 @@ def learn(
     steps: int,
     seed: int,
     warmup_steps: int = 60,
-    replay: Literal["keep", "half", "clear"] | None = None,
+    replay: Literal["keep", "half", "clear", "random_half"] | None = None,
     **options: Any,
 ) -> tuple[eqrl.Intrinsic[Any, Any, Any, Any], eqrl.Skills[Any]]:
     """Skills one after another; the last options are those of the reward."""

@@ -102,6 +102,8 @@ from ._rewards import (
     DiscriminatorState as DiscriminatorState,
     Incremental as Incremental,
     IncrementalState as IncrementalState,
+    Sum as Sum,
+    SumState as SumState,
 )
 from ._run import load_run as load_run
 from ._skills.distances import (

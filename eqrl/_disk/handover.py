@@ -65,14 +65,14 @@ def begin_skill(
     - `state`, `counts`: at the end of the previous skill. They are donated.
     """
     task, env, trainer, replay, num_updates, key = kept
-    agent_key, start_key = jr.split(key)
+    agent_key, start_key, replay_key = jr.split(key, 3)
     fresh = task.agent.init(env.spec, key=agent_key)
     agent_state = IntrinsicState(
         agent=fresh.agent,
         reward=task.reward.begin_skill(state.agent.reward, num_updates=num_updates),
     )
     data = truncate_last_row(state.replay, counts)
-    data, counts = keep_replay(data, counts, replay)
+    data, counts = keep_replay(data, counts, replay, key=replay_key)
     actors = start(
         task.agent, agent_state, env, num_envs=trainer.num_envs, key=start_key
     )
@@ -96,11 +96,13 @@ def truncate_last_row(replay: ReplayState[Any], counts: Counts) -> ReplayState[A
 
 
 def keep_replay(
-    replay: ReplayState[Any], counts: Counts, kept: Replay
+    replay: ReplayState[Any], counts: Counts, kept: Replay, *, key: PRNGKeyArray
 ) -> tuple[ReplayState[Any], Counts]:
-    """Keeps all rows, the newest half of them, or none."""
+    """Keeps all rows, half of them, the newest or any, or none."""
     rows = jax.tree.leaves(replay.data)[0].shape[1]
     filled = jnp.minimum(counts.rows_kept + counts.rows_written, rows)
     num_rows = {"keep": filled, "half": filled // 2, "clear": jnp.zeros_like(filled)}
     buffer = ReplayBuffer(capacity=rows, batch_size=1)
+    if kept == "random_half":
+        return buffer.keep_random(replay, counts, num_rows=filled // 2, key=key)
     return buffer.keep_newest(replay, counts, num_rows=num_rows[kept])

@@ -74,8 +74,11 @@ def learn_skills(
     - `max_skills`: capacity of the library; `None` takes `num_skills`. Later calls with
         `initial` compile nothing up to this number of skills.
     - `replay`: what a skill inherits of the replay of the previous one: `"keep"`, all
-        of it; `"half"`, the newest half of each environment; `"clear"`, nothing. `None`
-        takes the default of the mode of `Incremental`.
+        of it; `"half"`, the newest half of each environment, so with skills of equal
+        length hardly anything of any skill but the last; `"random_half"`, half of
+        each environment, drawn at random, so some of all earlier skills, for agents of
+        single transitions only; `"clear"`, nothing. `None` takes the default of the
+        mode of `Incremental`.
     - `initial`: skills to add to, or of an interrupted call, also within a skill. They
         stay usable.
     - `log_every`: steps in a row of the metrics, rounded up to whole iterations. The
@@ -99,6 +102,11 @@ def learn_skills(
     steps = _steps_of_skills(num_steps, num_skills, trainer)
     replay = task.reward.preset.replay if replay is None else replay
     check_choice("replay", replay, get_args(Replay))
+    if replay == "random_half" and agent.sequence_length != 1:
+        raise ValueError(
+            "`replay='random_half'` leaves no consecutive steps, but `agent.sequence_"
+            f"length={agent.sequence_length}`; take `'half'`, the newest."
+        )
     if trainer.make_replay is not ReplayBuffer:
         raise ValueError(
             "`learn_skills` hands a part of a replay on to the next skill; it needs "

@@ -9,18 +9,18 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from .._agents import SkillConditioned
 from .._agents.base import AnyAgent
-from .._agents.wrappers.unwrap import find, parts
+from .._agents.wrappers.unwrap import find, parts, with_skill
 from .._pytree.fields import check_integer
 from .._rewards import Discriminator
 from .._skills.prior import (
     AbstractSkillPrior,
     EvenOneHotSkills,
     OneHotSkills,
-    OneSkill,
 )
 from .._types.custom_types import Mode
 from .._types.data import Transition
 from ..envs._base import AnyEnv
+from .fit import action_shape
 from .rollout import rollout, zero_outside
 
 
@@ -89,7 +89,7 @@ def evaluate_skills(
     A `SkillEvaluation`, which holds the descriptors of all steps.
 
     Raises a `ValueError` if the agent has no skills or no discriminator, if `skills` do
-    not fit, or if nothing limits the length of an episode.
+    not fit, if `state` is a stack, or if nothing limits the length of an episode.
     """
     check_integer("num_episodes", num_episodes, least=1)
     skills_key, play_key, score_key = jr.split(key, 3)
@@ -114,11 +114,13 @@ def _evaluate(
     *,
     key: PRNGKeyArray,
 ) -> SkillEvaluation:
+    _check_state(with_skill(agent, skills[0]), state, env)
+
     def play(
         skill: Float[Array, " skill"], key: PRNGKeyArray
     ) -> tuple[Transition[Any], Bool[Array, "episodes time"]]:
         return rollout(
-            _with_skill(agent, skill),
+            with_skill(agent, skill),
             state,
             env,
             num_episodes=num_episodes,
@@ -161,6 +163,20 @@ def _evaluate(
     )
 
 
+def _check_state(agent: AnyAgent, state: Any, env: AnyEnv) -> None:
+    hint = (
+        "Give one state of this agent, trained in environments of this size. Of a "
+        "stack, as of many seeds or of a population, take one by `jax.tree.map(lambda "
+        "x: x[0], state)`, or map over it by `equinox.filter_vmap`."
+    )
+    shape = action_shape(agent, state, env.spec, hint=hint)
+    if shape != (env.spec.action_size,):
+        raise ValueError(
+            f"`agent` acts by actions of shape {shape}, but `env.spec.action_size="
+            f"{env.spec.action_size}`. {hint}"
+        )
+
+
 def _prior(agent: AnyAgent) -> AbstractSkillPrior:
     skilled = parts(agent, SkillConditioned)
     if not skilled:
@@ -169,15 +185,6 @@ def _prior(agent: AnyAgent) -> AbstractSkillPrior:
             "`SkillConditioned`, as `eqrl.diayn` does."
         )
     return skilled[0].skills
-
-
-def _with_skill(agent: AnyAgent, skill: Float[Array, " skill"]) -> AnyAgent:
-    """The same agent, always with one skill."""
-    return eqx.tree_at(
-        lambda agent: [part.skills for part in parts(agent, SkillConditioned)],
-        agent,
-        replace_fn=lambda _: OneSkill(skill),
-    )
 
 
 def _shown(

@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._agents import AbstractAgent
+from .._agents import AbstractAgent, FixedSkill, SkillConditioned
+from .._agents.base import AnyAgent
+from .._agents.wrappers.unwrap import parts, with_skill
 from .._pytree.fields import (
     check_fields,
     check_range,
@@ -15,11 +17,19 @@ from .._pytree.fields import (
     strong_integer,
 )
 from .._pytree.stack import take_element
+from .._skills.prior import (
+    AbstractSkillPrior,
+    EvenOneHotSkills,
+    OneHotSkills,
+    OneSkill,
+    SphereSkills,
+)
 from .._types.custom_types import EnvState, Extras, Memory, State
 from .._types.data import EnvSpec
 from ..envs import AbstractEnv, AbstractEnvWrapper, Outcome
 from ..envs._base import AnyEnv
 from .actors import Actors
+from .fit import action_shape
 from .rollout import play_until_over
 
 
@@ -37,6 +47,10 @@ SkillChoiceState.__init__.__doc__ = """**Arguments:**
 """
 
 
+def _integer_or_none(value: Any) -> Any:
+    return None if value is None else strong_integer(value)
+
+
 class SkillChoice(
     AbstractEnvWrapper[SkillChoiceState[EnvState]],
     Generic[EnvState, State, Memory, Extras],
@@ -49,22 +63,37 @@ class SkillChoice(
     them. So any agent can learn when to use which skill, and one that does not learn
     can try each skill by `step` and take the best.
 
-    The action has as many elements as there are skills in the stack; those from the
-    `num_skills`-th on are ignored. A one-hot vector chooses its skill. `num_skills` is
-    a leaf: if skills are learned one after another into a stack that is long enough,
-    the next one compiles nothing.
+    The action has as many elements as there are skills; those from the `num_skills`-th
+    on are ignored. A one-hot vector chooses its skill. `num_skills` is a leaf: if
+    skills are learned one after another into a stack that is long enough, the next one
+    compiles nothing.
+
+    Skills are one of three things:
+
+    - states of one agent, in a stack, as `eqrl.learn_skills` gives them;
+    - agents with their states, both in stacks, such as some skills of DIAYN, by
+      `equinox.filter_vmap(lambda z: eqrl.fix_skill(agent, state, z))(skills)`;
+    - the skills of one agent that contains a `SkillConditioned`, with its one state.
+      If they are one-hot, the action chooses as above. Otherwise the action is the
+      skill itself, for `SphereSkills` scaled to length 1.
     """
 
     env: AbstractEnv[EnvState]
     agent: AbstractAgent[State, Memory, Extras]
     states: State
-    num_skills: int | Int[Array, ""] = eqx.field(converter=strong_integer)
+    num_skills: int | Int[Array, ""] | None = eqx.field(converter=_integer_or_none)
     num_steps: int = static_integer(least=1)
 
     def __check_init__(self) -> None:
-        size = _stack_size(self.states)
-        check_range("num_skills", self.num_skills, low=1, high=size)
+        size = self._num_choices
+        if self._is_vector and self.num_skills is not None:
+            raise ValueError(
+                "`num_skills` limits a choice, but the action is the skill itself if "
+                "skills are not one-hot; give `num_skills=None`."
+            )
+        check_range("num_skills", self.num_skills, low=1, high=size, optional=True)
         check_fields(self)
+        self._check_agent()
         self._check_action()
 
     @property
@@ -82,7 +111,7 @@ class SkillChoice(
             # Rounded up: the last choice may be cut short.
             max_steps = -(-max_steps // self.num_steps)
         return dataclasses.replace(
-            spec, action_size=_stack_size(self.states), max_steps=max_steps
+            spec, action_size=self._num_choices, max_steps=max_steps
         )
 
     def reset(
@@ -99,21 +128,19 @@ class SkillChoice(
         key: PRNGKeyArray,
     ) -> tuple[SkillChoiceState[EnvState], Outcome]:
         begin_key, step_key = jr.split(key)
-        exists = jnp.arange(action.shape[0]) < self.num_skills
-        chosen = jnp.argmax(jnp.where(exists, action, -jnp.inf))
-        skill = take_element(self.states, chosen)
+        agent, skill = self._skill(action)
         zero = jnp.zeros((), int)
         reward_size = self.env.spec.reward_size
         actor = Actors(
             env_state=state.inner,
             observation=state.observation,
-            memory=self.agent.begin(skill, self.env.spec, index=zero, key=begin_key),
+            memory=agent.begin(skill, self.env.spec, index=zero, key=begin_key),
             timestep=zero,
             episode_return=jnp.zeros(() if reward_size is None else (reward_size,)),
         )
 
         episode = play_until_over(
-            self.agent,
+            agent,
             skill,
             self.env,
             actor,
@@ -136,38 +163,90 @@ class SkillChoice(
     ) -> Float[Array, " descriptor"] | None:
         return self.env.state_descriptor(state.inner)
 
+    @property
+    def _prior(self) -> AbstractSkillPrior | None:
+        """That of the one agent, if it is one with skills."""
+        skilled = parts(self.agent, SkillConditioned)
+        return skilled[0].skills if skilled else None
+
+    @property
+    def _is_vector(self) -> bool:
+        """Whether the action is the skill, rather than a choice."""
+        return self._prior is not None and not isinstance(
+            self._prior, (OneHotSkills, EvenOneHotSkills)
+        )
+
+    @property
+    def _num_choices(self) -> int:
+        prior = self._prior
+        return _stack_size(self.states) if prior is None else prior.size
+
+    def _skill(
+        self, action: Float[Array, " act"]
+    ) -> tuple[AbstractAgent[State, Memory, Extras], State]:
+        """The agent that runs the skill of an action, and its state."""
+        prior = self._prior
+        if self._is_vector:
+            if isinstance(prior, SphereSkills):
+                action = _unit(action)
+            return with_skill(self.agent, action), self.states
+        if self.num_skills is not None:
+            exists = jnp.arange(action.shape[0]) < self.num_skills
+            action = jnp.where(exists, action, -jnp.inf)
+        chosen = jnp.argmax(action)
+        if prior is not None:
+            skill = jax.nn.one_hot(chosen, prior.size)
+            return with_skill(self.agent, skill), self.states
+        state = take_element(self.states, chosen)
+        if _is_stack(self.agent, self._num_choices):
+            return take_element(self.agent, chosen), state
+        return self.agent, state
+
+    def _check_agent(self) -> None:
+        if isinstance(self._prior, OneSkill):
+            raise ValueError(
+                "The prior of `agent` is a `OneSkill`: there is nothing to choose."
+            )
+        size = self._num_choices
+        stacked = self._prior is None and _is_stack(self.agent, size)
+        if parts(self.agent, FixedSkill) and not stacked:
+            raise ValueError(
+                "One `FixedSkill` would run the same skill whatever is chosen. Give a "
+                "stack of agents, in which every array has a leading axis of the "
+                f"{size} skills, as `agents, states = equinox.filter_vmap(lambda z: "
+                "eqrl.fix_skill(agent, state, z))(skills)` makes it; or the agent with "
+                "all its skills and its one state."
+            )
+
     def _check_action(self) -> None:
         spec = self.env.spec
-
-        def act(
-            states: State, observation: Float[Array, " obs"]
-        ) -> Float[Array, "..."]:
-            state, key = take_element(states, 0), jr.key(0)
-            begin_key, act_key = jr.split(key)
-            zero = jnp.zeros((), int)
-            memory = self.agent.begin(state, spec, index=zero, key=begin_key)
-            action, _, _ = self.agent.act(
-                state, memory, observation, mode="greedy", key=act_key
-            )
-            return action
-
-        observation = jax.ShapeDtypeStruct(
-            (spec.observation_size,), jnp.result_type(float)
+        hint = (
+            "`states` must be those of `agent`, with one leading axis for the skills."
         )
-        shape = eqx.filter_eval_shape(act, self.states, observation).shape
+        if self._prior is not None:
+            hint = (
+                "An `agent` with a `SkillConditioned` chooses among its own skills: "
+                "`states` must be its one state, not a stack."
+            )
+        choice = jax.ShapeDtypeStruct((self._num_choices,), jnp.result_type(float))
+        agent, state = eqx.filter_eval_shape(type(self)._skill, self, choice)
+        shape = action_shape(agent, state, spec, hint=hint)
         if shape != (spec.action_size,):
             raise ValueError(
                 f"`agent` acts by actions of shape {shape}, but `env.spec.action_size="
-                f"{spec.action_size}` asks for {(spec.action_size,)}."
+                f"{spec.action_size}` asks for {(spec.action_size,)}. {hint}"
             )
 
 
 SkillChoice.__init__.__doc__ = """**Arguments:**
 
 - `env`: the environment that the skills act in.
-- `agent`: the agent of all skills.
+- `agent`: the agent of all skills; a stack of agents, in which every array has a
+    leading axis `skills`; or an agent that contains a `SkillConditioned`.
 - `states`: the agent's state for each skill, every array with a leading axis `skills`.
-- `num_skills`: how many of them, from the first, can be chosen; 1 to all.
+    With a `SkillConditioned`, its one state.
+- `num_skills`: how many of them, from the first, can be chosen; 1 to all. `None` is
+    all, and must be given where the action is the skill itself.
 - `num_steps`: number of steps that a skill runs, at least 1.
 """
 
@@ -182,3 +261,22 @@ def _stack_size(states: Any) -> int:
         )
     ((size,),) = shapes
     return size
+
+
+def _is_stack(agent: AnyAgent, size: int) -> bool:
+    """Whether this is a stack of agents rather than one.
+
+    One agent has some hyperparameter that is a scalar, or none at all; a fixed skill is
+    a vector.
+    """
+    if any(fixed.skill.ndim == 1 for fixed in parts(agent, FixedSkill)):
+        return False
+    arrays = jax.tree.leaves(eqx.filter(agent, eqx.is_array))
+    return len(arrays) > 0 and all(array.shape[:1] == (size,) for array in arrays)
+
+
+def _unit(action: Float[Array, " act"]) -> Float[Array, " act"]:
+    """Scaled to length 1; where it is 0, the first direction."""
+    length = jnp.linalg.norm(action)
+    first = jnp.zeros_like(action).at[0].set(1)
+    return jnp.where(length > 0, action / jnp.where(length > 0, length, 1), first)

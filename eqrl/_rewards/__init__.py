@@ -7,3 +7,4 @@ from .incremental.reward import (
     Incremental as Incremental,
     IncrementalState as IncrementalState,
 )
+from .sum import Sum as Sum, SumState as SumState

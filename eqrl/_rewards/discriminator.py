@@ -176,7 +176,8 @@ class Discriminator(AbstractReward[DiscriminatorState]):
 Discriminator.__init__.__doc__ = """**Arguments:**
 
 - `skills`: the prior of the skills, the same as that of the `SkillConditioned` agent;
-    or the number of one-hot skills.
+    or the number of one-hot skills. `Intrinsic` refuses priors of another kind, size or
+    other weights.
 - `lr`: learning rate, at least 0.
 - `descriptor`: the part of a state that the discriminator sees: `"state_descriptor"`,
     as the environment describes behavior; `"observation"`, in full; or a function of

@@ -68,7 +68,8 @@ class OneHotSkills(AbstractSkillPrior):
     """A number of one-hot skills, drawn anew for each episode.
 
     The weights are a leaf, so a single skill can be chosen in an existing agent by
-    setting all other weights to 0 with `equinox.tree_at`.
+    setting all other weights to 0 with `equinox.tree_at`. To train with other weights,
+    set those of its `Discriminator` too.
     """
 
     num_skills: int = eqx.field(static=True, converter=plain_integer)

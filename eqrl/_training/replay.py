@@ -225,6 +225,37 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
             Counts(updates=zero, rows_written=zero + 0, rows_kept=num_rows),
         )
 
+    def keep_random(
+        self,
+        state: ReplayState[Item],
+        counts: Counts,
+        *,
+        num_rows: Int[Array, ""],
+        key: PRNGKeyArray,
+    ) -> tuple[ReplayState[Item], Counts]:
+        """Forgets all but some rows, drawn for each environment, in their order.
+
+        Rows that followed each other need not do so any longer: for a `sequence_length`
+        of 1. The arguments and results are those of `keep_newest`, and a key.
+        """
+        num_envs, rows = jax.tree.leaves(state.data)[0].shape[:2]
+        filled = jnp.minimum(counts.rows_kept + counts.rows_written, rows)
+        state, counts = self.keep_newest(state, counts, num_rows=filled)
+        # From the oldest row on; those that are not there are drawn last.
+        age = jnp.broadcast_to(jnp.arange(rows), (num_envs, rows))
+        lot = jnp.where(age < filled, jr.uniform(key, (num_envs, rows)), 2.0)
+        rank = jnp.argsort(jnp.argsort(lot, axis=1), axis=1)
+        order = jnp.argsort(jnp.where(rank < num_rows, age, age + rows), axis=1)
+        env = jnp.arange(num_envs)[:, None]
+        return (
+            ReplayState(data=jax.tree.map(lambda x: x[env, order], state.data)),
+            Counts(
+                updates=counts.updates,
+                rows_written=counts.rows_written,
+                rows_kept=num_rows,
+            ),
+        )
+
     def sample(
         self, state: ReplayState[Item], counts: Counts, *, key: PRNGKeyArray
     ) -> Item:

@@ -2,8 +2,9 @@ import dataclasses
 from collections.abc import Callable
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from ._mlp import MLPFactory
 from ._skill_distribution import (
@@ -22,6 +23,38 @@ SkillDiscriminator = Callable[[Float[Array, " descriptor"]], AbstractSkillDistri
 # Without bounds on the scale, a certain discriminator would give unbounded rewards.
 _LOG_SCALE_RANGE = (-3.0, 2.0)
 _LOG_CONCENTRATION_RANGE = (-3.0, 5.0)
+
+
+def _clip(x: Float[Array, "*shape"], low: float, high: float) -> Float[Array, "*shape"]:
+    """`x` clipped to a range, with a gradient that leads back where it is beyond.
+
+    That of `clip` is 0 there, so what is once beyond could stay so for ever. What would
+    lead further away is still 0: nothing runs off.
+    """
+    return jnp.clip(x, low, high)
+
+
+def _bounded_forward(
+    x: Float[Array, "*shape"], low: float, high: float
+) -> tuple[Float[Array, "*shape"], tuple[Bool[Array, "*shape"], Bool[Array, "*shape"]]]:
+    return jnp.clip(x, low, high), (x < low, x > high)
+
+
+def _bounded_backward(
+    low: float,
+    high: float,
+    beyond: tuple[Bool[Array, "*shape"], Bool[Array, "*shape"]],
+    gradient: Float[Array, "*shape"],
+) -> tuple[Float[Array, "*shape"]]:
+    del low, high
+    below, above = beyond
+    # A loss is descended: a gradient below 0 leads up.
+    leads_away = (below & (gradient > 0)) | (above & (gradient < 0))
+    return (jnp.where(leads_away, 0, gradient),)
+
+
+_bounded = jax.custom_vjp(_clip, nondiff_argnums=(1, 2))
+_bounded.defvjp(_bounded_forward, _bounded_backward)
 
 
 class CategoricalNetwork(eqx.Module):
@@ -48,14 +81,14 @@ class NormalNetwork(eqx.Module):
     def __call__(self, descriptor: Float[Array, " descriptor"]) -> DiagonalNormal:
         """The distribution over skills at `descriptor`."""
         mean, log_scale = jnp.split(self.network(descriptor), 2)
-        log_scale = jnp.clip(log_scale, *_LOG_SCALE_RANGE)
+        log_scale = _bounded(log_scale, *_LOG_SCALE_RANGE)
         return DiagonalNormal(mean=mean, log_scale=log_scale)
 
 
 NormalNetwork.__init__.__doc__ = """**Arguments:**
 
 - `network`: its output holds the means, then as many log-scales, which are clipped to
-    [-3, 2].
+    [-3, 2]. Beyond it a loss has a gradient in them only where it leads back.
 """
 
 
@@ -70,7 +103,7 @@ class VonMisesFisherNetwork(eqx.Module):
         direction, log_concentration = outputs[:-1], outputs[-1]
         # The constant keeps the gradient finite at the origin.
         length = jnp.sqrt(jnp.sum(direction**2) + 1e-12)
-        log_concentration = jnp.clip(log_concentration, *_LOG_CONCENTRATION_RANGE)
+        log_concentration = _bounded(log_concentration, *_LOG_CONCENTRATION_RANGE)
         return VonMisesFisher(
             direction=direction / length, concentration=jnp.exp(log_concentration)
         )
@@ -79,7 +112,8 @@ class VonMisesFisherNetwork(eqx.Module):
 VonMisesFisherNetwork.__init__.__doc__ = """**Arguments:**
 
 - `network`: its output holds the direction, which is scaled to length 1, then the
-    logarithm of the concentration, which is clipped to [-3, 5].
+    logarithm of the concentration, which is clipped to [-3, 5]. Beyond it a loss has a
+    gradient in it only where it leads back.
 """
 
 

@@ -80,7 +80,8 @@ VonMisesFisher.__init__.__doc__ = """**Arguments:**
 
 - `direction`: the mean direction, a unit vector of at least two elements.
 - `concentration`: at least 0, for which the distribution is uniform; if it is large, it
-    is the inverse variance of the angle. Densities are exact to five digits up to 1000.
+    is the inverse variance of the angle. Densities are exact to five digits up to 1000,
+    tested in up to 256 dimensions.
 """
 
 
@@ -95,7 +96,9 @@ def _cosine_quadrature(size: int) -> tuple[np.ndarray, np.ndarray]:
     from scipy.special import roots_jacobi
 
     exponent = (size - 3) / 2
-    nodes, weights = roots_jacobi(128, exponent, exponent)
+    # In more dimensions the integrand peaks further from the nodes of a small rule.
+    num_nodes = 128 if size <= 32 else 256
+    nodes, weights = roots_jacobi(num_nodes, exponent, exponent)
     return nodes, np.log(weights)
 
 

@@ -57,6 +57,22 @@ def test_density_of_von_mises_fisher_is_that_of_bessel_functions(
     )
 
 
+@pytest.mark.parametrize("size", [64, 256])
+def test_density_of_von_mises_fisher_is_as_exact_in_many_dimensions(
+    size: int,
+) -> None:
+    concentration = 1000.0
+    direction = np.zeros(size, np.float32)
+    direction[0] = 1
+    distribution = VonMisesFisher(
+        direction=jnp.asarray(direction), concentration=jnp.asarray(concentration)
+    )
+    expected = concentration - _log_normalizer(concentration, size)
+    np.testing.assert_allclose(
+        distribution.log_prob(jnp.asarray(direction)), expected, rtol=1e-5, atol=1e-3
+    )
+
+
 def test_von_mises_fisher_without_concentration_is_uniform() -> None:
     distribution = VonMisesFisher(
         direction=jnp.array([1.0, 0.0, 0.0]), concentration=jnp.zeros(())

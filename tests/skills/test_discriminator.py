@@ -14,9 +14,10 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 import eqrl
 from eqrl._types.data import AnyTransition
+from eqrl.envs import Point
 
 from ..agents_under_test import sac
-from ..toy import random_transitions
+from ..toy import Compass, random_transitions
 from .skilled import skill_transitions
 
 
@@ -251,6 +252,55 @@ def test_skills_of_another_size_are_refused(getkey: GetKey) -> None:
     batch = skill_transitions(getkey(), skill=jnp.eye(4))
     with pytest.raises(ValueError, match=r"size 4.*size 3"):
         score(reward, state, batch)
+
+
+@pytest.mark.parametrize(
+    ("skills", "others"),
+    [
+        (eqrl.OneHotSkills(3, [0.8, 0.1, 0.1]), eqrl.OneHotSkills(3)),
+        (eqrl.EvenOneHotSkills(3), eqrl.OneHotSkills(3, [0.8, 0.1, 0.1])),
+        (eqrl.NormalSkills(2), eqrl.SphereSkills(2)),
+        (eqrl.OneHotSkills(2), eqrl.NormalSkills(2)),
+        (eqrl.NormalSkills(2), eqrl.NormalSkills(3)),
+    ],
+)
+def test_a_discriminator_of_other_skills_than_the_agents_is_refused(
+    skills: eqrl.AbstractSkillPrior, others: eqrl.AbstractSkillPrior, getkey: GetKey
+) -> None:
+    agent = eqrl.Normalized(eqrl.SkillConditioned(Compass(), skills))
+    reward = discriminator(others, descriptor="observation")
+    intrinsic = eqrl.Intrinsic(agent, discriminator(skills, descriptor="observation"))
+    with pytest.raises(ValueError, match=r"skills of the agent are.*same prior"):
+        eqrl.Intrinsic(agent, reward)
+    mixed = eqx.tree_at(lambda agent: agent.reward, intrinsic, reward)
+    with pytest.raises(ValueError, match=r"skills of the agent are.*same prior"):
+        eqrl.Trainer().init(mixed, Point(), key=getkey())
+
+
+def test_skills_that_are_equally_likely_are_the_same() -> None:
+    for skills, others in (
+        (eqrl.EvenOneHotSkills(3), eqrl.OneHotSkills(3)),
+        (eqrl.OneHotSkills(3), eqrl.OneHotSkills(3, [2.0, 2.0, 2.0])),
+        (eqrl.OneHotSkills(2, [0.2, 0.8]), eqrl.OneHotSkills(2, [1.0, 4.0])),
+        (eqrl.SphereSkills(3), eqrl.SphereSkills(3)),
+        (eqrl.OneSkill(jnp.ones(2)), eqrl.NormalSkills(2)),
+    ):
+        agent = eqrl.SkillConditioned(Compass(), skills)
+        eqrl.Intrinsic(agent, discriminator(others))
+
+
+def test_weights_that_are_not_known_yet_are_not_compared() -> None:
+    def make(weights: Float[Array, "3"]) -> eqrl.Intrinsic[Any, Any, Any, Any]:
+        agent = eqrl.SkillConditioned(Compass(), eqrl.OneHotSkills(3, weights))
+        return eqrl.Intrinsic(agent, discriminator(3))
+
+    eqx.filter_eval_shape(make, jnp.ones(3))
+    with pytest.raises(ValueError, match=r"NormalSkills.*same prior"):
+        eqx.filter_jit(
+            lambda: eqrl.Intrinsic(
+                eqrl.SkillConditioned(Compass(), eqrl.NormalSkills(3)), discriminator(3)
+            )
+        )()
 
 
 def test_a_learning_rate_is_no_less_than_0() -> None:

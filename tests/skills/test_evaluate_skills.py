@@ -11,6 +11,7 @@ import pytest
 from jaxtyping import Array, Float, PRNGKeyArray
 
 import eqrl
+from eqrl._agents.wrappers.unwrap import find
 from eqrl.envs import Point
 
 from ..agents_under_test import diayn, sac
@@ -232,6 +233,23 @@ def test_the_diversity_return_is_a_score(getkey: GetKey) -> None:
 def test_skills_that_do_not_fit_are_refused(skills: Array) -> None:
     with pytest.raises(ValueError, match=r"shape \(skills, 2\)"):
         evaluate(skills=skills)
+
+
+def test_a_discriminator_is_found_within_a_sum() -> None:
+    agent = make()
+    total = eqrl.Intrinsic(agent.agent, eqrl.Sum((eqrl.Sum((agent.reward,)),)))
+    state = total.init(ENV.spec, key=jr.key(0))
+    found, reward_state, _ = find(total, state, None, eqrl.Discriminator)
+    assert found is agent.reward
+    assert isinstance(reward_state, eqrl.DiscriminatorState)
+
+
+def test_a_stack_of_states_is_refused() -> None:
+    agent = diayn(Pusher(), 2, ())
+    state = agent.init(ENV.spec, key=jr.key(0))
+    states = jax.tree.map(lambda x: jnp.stack([x, x]), state)
+    with pytest.raises(ValueError, match=r"Give one state.*`equinox.filter_vmap`"):
+        eqrl.evaluate_skills(agent, states, ENV, num_episodes=1, key=jr.key(1))
 
 
 def test_an_agent_without_skills_is_refused() -> None:

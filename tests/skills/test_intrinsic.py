@@ -146,3 +146,50 @@ def test_a_vector_of_rewards_cannot_be_added(getkey: GetKey) -> None:
 def test_the_weight_is_a_finite_number() -> None:
     with pytest.raises(ValueError, match="`environment_weight=inf`"):
         eqrl.Intrinsic(sac(), Countdown(), environment_weight=jnp.inf)
+
+
+def test_names_of_metrics_of_one_within_another_do_not_collide(getkey: GetKey) -> None:
+    inside = eqrl.Intrinsic(Compass(), Countdown(), environment_weight=1.0)
+    agent = eqrl.Intrinsic(inside, Countdown())
+    state = agent.init(SPEC, key=getkey())
+    assert isinstance(state.agent, eqrl.IntrinsicState)
+    inner = eqrl.IntrinsicState(agent=state.agent.agent, reward=jnp.asarray(2.0))
+    state = eqrl.IntrinsicState(agent=inner, reward=state.reward)
+    batch = random_transitions(getkey(), 3, observation_size=4, action_size=2)
+    _, metrics = agent.update(state, batch, step=jnp.asarray(0), key=getkey())
+    found = {name: float(value) for name, value in metrics.items() if value.ndim == 0}
+    assert (found["intrinsic_reward"], found["countdown"]) == (5, 5)
+    assert (found["inner_intrinsic_reward"], found["inner_countdown"]) == (2, 2)
+    assert found["reward"] == 3 * (5 + 2)
+
+
+def test_a_sum_weighs_rewards_and_lets_each_learn(getkey: GetKey) -> None:
+    reward = eqrl.Sum((Countdown(), Countdown()), weights=(2.0, -0.5))
+    state = reward.init(SPEC, key=getkey())
+    state = eqrl.SumState((jnp.asarray(3.0), jnp.asarray(8.0)))
+    batch = random_transitions(getkey(), 3, observation_size=4, action_size=2)
+    found = reward.reward(state, batch, step=jnp.asarray(1), key=getkey())
+    np.testing.assert_array_equal(found, [2 * 4 - 0.5 * 9] * 3)
+    even = eqrl.Sum((Countdown(), Countdown()))
+    found = even.reward(state, batch, step=jnp.asarray(1), key=getkey())
+    np.testing.assert_array_equal(found, [4 + 9] * 3)
+    after, metrics = reward.update(state, batch, key=getkey())
+    assert after.rewards == (2, 7)
+    assert metrics == {"0_countdown": 3, "1_countdown": 8}
+    assert reward.observe(state, batch).rewards == (303, 308)
+
+
+@pytest.mark.parametrize(
+    ("number", "weights", "message"),
+    [
+        (0, None, "`rewards` is empty"),
+        (2, (1.0,), "sequence of 2 numbers"),
+        (2, 1.0, "sequence of 2 numbers"),
+        (1, (jnp.nan,), r"`weights\[0\]=nan`"),
+    ],
+)
+def test_a_sum_needs_a_weight_for_each_reward(
+    number: int, weights: Any, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        eqrl.Sum((Countdown(),) * number, weights=weights)

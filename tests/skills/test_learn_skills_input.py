@@ -83,6 +83,14 @@ def test_an_unknown_replay_is_refused() -> None:
         )
 
 
+def test_a_random_half_is_refused_where_consecutive_steps_are_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Heading, "sequence_length", 2)
+    with pytest.raises(ValueError, match=r"no consecutive steps.*length=2.*'half'"):
+        learn(replay="random_half")
+
+
 @pytest.mark.parametrize(
     ("agent", "env", "trainer"),
     [

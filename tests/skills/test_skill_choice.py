@@ -20,7 +20,7 @@ from eqrl import (
     Transition,
 )
 from eqrl.envs import AbstractEnv, Outcome, Point
-from tests.toy import Clock, Drift, GetKey
+from tests.toy import Clock, Compass, Drift, GetKey
 
 
 class Fading(AbstractAgent[Float[Array, " act"], Float[Array, ""], None]):
@@ -77,6 +77,33 @@ class Fading(AbstractAgent[Float[Array, " act"], Float[Array, ""], None]):
         step: Int[Array, ""],
         key: PRNGKeyArray,
     ) -> tuple[Float[Array, " act"], Metrics]:
+        raise NotImplementedError
+
+
+class Nothing(eqrl.AbstractReward[Float[Array, ""]]):
+    """A reward that is never asked for."""
+
+    def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> Float[Array, ""]:
+        raise NotImplementedError
+
+    def observe(
+        self, state: Float[Array, ""], transitions: Transition
+    ) -> Float[Array, ""]:
+        raise NotImplementedError
+
+    def reward(
+        self,
+        state: Float[Array, ""],
+        batch: Transition,
+        *,
+        step: Int[Array, ""],
+        key: PRNGKeyArray,
+    ) -> Float[Array, "*batch"]:
+        raise NotImplementedError
+
+    def update(
+        self, state: Float[Array, ""], batch: Transition, *, key: PRNGKeyArray
+    ) -> tuple[Float[Array, ""], Metrics]:
         raise NotImplementedError
 
 
@@ -290,6 +317,72 @@ class TestWithAgents:
         np.testing.assert_allclose(after.inner.position, inner.position, rtol=1e-5)
         # What is done depends on what is seen.
         assert np.all(np.std(actions, axis=0) > 1e-3)
+
+
+class TestWithSkillsOfDIAYN:
+    """`Compass` goes where its skill tells it to."""
+
+    def reached(
+        self, agent: Any, states: Any, action: Array, num_skills: int | None = None
+    ) -> Float[Array, "2"]:
+        env = SkillChoice(Point(), agent, states, num_skills, num_steps=2)
+        assert env.spec.action_size == action.shape[0]
+        state, _ = env.reset(key=jr.key(0))
+        return position(env, env.step(state, action, key=jr.key(1))[0])
+
+    def conditioned(self, skills: Any) -> tuple[Any, Any]:
+        agent = eqrl.Intrinsic(eqrl.SkillConditioned(Compass(), skills), Nothing())
+        return agent, eqrl.IntrinsicState(agent=jnp.zeros(()), reward=jnp.zeros(()))
+
+    def test_an_action_chooses_among_fixed_skills(self) -> None:
+        agent, state = self.conditioned(2)
+        fix = eqx.filter_vmap(lambda z: eqrl.fix_skill(agent, state, z))
+        agents, states = fix(jnp.eye(2))
+        for chosen, expected in enumerate(0.2 * np.eye(2)):
+            where = self.reached(agents, states, jnp.eye(2)[chosen], 2)
+            np.testing.assert_allclose(where, expected, rtol=1e-6)
+
+    def test_an_action_chooses_a_one_hot_skill(self) -> None:
+        agent, state = self.conditioned(2)
+        for action, num_skills, expected in (
+            ([0.3, -0.2], None, [0.2, 0]),
+            ([-0.3, -0.2], 2, [0, 0.2]),
+            ([-0.3, -0.2], 1, [0.2, 0]),
+        ):
+            where = self.reached(agent, state, jnp.array(action), num_skills)
+            np.testing.assert_allclose(where, expected, rtol=1e-6)
+
+    @pytest.mark.parametrize("sphere", [True, False])
+    def test_an_action_is_the_skill_where_skills_are_vectors(
+        self, sphere: bool
+    ) -> None:
+        prior = eqrl.SphereSkills() if sphere else eqrl.NormalSkills()
+        agent, state = self.conditioned(prior)
+        where = self.reached(agent, state, jnp.array([0.3, -0.4]))
+        expected = [0.12, -0.16] if sphere else [0.06, -0.08]
+        np.testing.assert_allclose(where, expected, rtol=1e-5)
+        nowhere = self.reached(agent, state, jnp.zeros(2))
+        np.testing.assert_allclose(nowhere, [0.2 if sphere else 0, 0], rtol=1e-6)
+
+    def test_one_fixed_skill_for_all_is_refused(self) -> None:
+        agent = eqrl.FixedSkill(Compass(), jnp.ones(2))
+        with pytest.raises(ValueError, match="the same skill whatever is chosen"):
+            SkillChoice(Point(), agent, jnp.zeros(2), 2, 3)
+
+    def test_a_stack_of_states_of_an_agent_with_skills_is_refused(self) -> None:
+        agent = eqrl.SkillConditioned(Fading(), 3)
+        with pytest.raises(ValueError, match="its one state, not a stack"):
+            SkillChoice(Point(), agent, DIRECTIONS, 3, 3)
+
+    def test_a_number_of_vectors_is_refused(self) -> None:
+        agent, state = self.conditioned(eqrl.SphereSkills())
+        with pytest.raises(ValueError, match="give `num_skills=None`"):
+            SkillChoice(Point(), agent, state, 2, 3)
+
+    def test_an_agent_with_one_skill_is_refused(self) -> None:
+        agent, state = self.conditioned(eqrl.OneSkill(jnp.ones(2)))
+        with pytest.raises(ValueError, match="nothing to choose"):
+            SkillChoice(Point(), agent, state, None, 3)
 
 
 FIVE_WAYS = 2 * np.pi * np.arange(5) / 5

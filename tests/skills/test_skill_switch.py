@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 import eqrl
 from eqrl._disk.handover import keep_replay, truncate_last_row
-from eqrl._training.replay import Counts, ReplayState
+from eqrl._training.replay import Counts, ReplayBuffer, ReplayState
 from eqrl.envs import AbstractEnv, Outcome
 
 from ..toy import Clock, random_transitions
@@ -189,7 +189,7 @@ def restated(before: Any, num_kept: int) -> Any:
 
 @eqx.filter_jit
 def handed_over(replay: ReplayState[Any], counts: Counts, kept: Any) -> Any:
-    return keep_replay(truncate_last_row(replay, counts), counts, kept)
+    return keep_replay(truncate_last_row(replay, counts), counts, kept, key=jr.key(0))
 
 
 def ring_of(written: Any, number: int, capacity: int) -> Any:
@@ -257,6 +257,36 @@ def test_a_switch_keeps_what_it_should_of_the_replay(
         jax.tree.map(lambda x: x[:, :num_left], rows),
         jax.tree.map(lambda x: x[:, num_kept - num_left :], expected),
     )
+
+
+def test_a_random_half_holds_rows_of_all_times() -> None:
+    """Those of each environment are drawn alone, and stay in their order."""
+    num_envs, rows = 50, 8
+    time = np.arange(12)
+    ring = np.zeros((num_envs, rows), int)
+    for number in (12, 5):
+        for row in range(number):
+            ring[:, row % rows] = time[row]
+        counts = Counts(
+            updates=jnp.asarray(9, int),
+            rows_written=jnp.asarray(number, int),
+            rows_kept=jnp.asarray(0, int),
+        )
+        buffer = ReplayBuffer(capacity=num_envs * rows, batch_size=1)
+        filled = min(number, rows)
+        replay, after = buffer.keep_random(
+            ReplayState(data=jnp.asarray(ring)),
+            counts,
+            num_rows=jnp.asarray(filled // 2, int),
+            key=jr.key(0),
+        )
+        assert (int(after.rows_kept), int(after.rows_written)) == (filled // 2, 0)
+        held = np.asarray(replay.data)[:, : filled // 2]
+        assert np.all(np.diff(held, axis=1) > 0)
+        found, shares = np.unique(held, return_counts=True)
+        assert found.tolist() == list(range(number - filled, number))
+        np.testing.assert_allclose(shares / held.size, 1 / filled, atol=0.06)
+        assert len(np.unique(held, axis=0)) > 5
 
 
 def test_some_environments_are_cut_in_mid_episode() -> None:

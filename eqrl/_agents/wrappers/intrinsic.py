@@ -20,6 +20,7 @@ from ..._types.custom_types import (
 from ..._types.data import EnvSpec, Transition
 from ..base import AbstractAgent, AnyAgent
 from .base import AbstractWrapper, check_state
+from .same_skills import check_same_skills
 
 
 class IntrinsicState(eqx.Module, Generic[State, RewardState]):
@@ -36,6 +37,12 @@ class Intrinsic(AbstractWrapper[IntrinsicState[State, RewardState], Memory, Extr
     agent both learn from it. The replay holds the environment's rewards, so a batch is
     always scored by the current reward. The agent sees a scalar reward, also if the
     environment's is a vector.
+
+    The metrics are those of the agent and of the reward, and `intrinsic_reward`. If one
+    of the agent has the name of another, as in an `Intrinsic` of an `Intrinsic`, it
+    begins with `inner_`.
+
+    Raises a `ValueError` if a `Discriminator` has other skills than the agent.
     """
 
     agent: AbstractAgent[State, Memory, Extras]
@@ -44,6 +51,7 @@ class Intrinsic(AbstractWrapper[IntrinsicState[State, RewardState], Memory, Extr
 
     def __check_init__(self) -> None:
         check_fields(self)
+        check_same_skills(self.agent, self.reward)
 
     @property
     def inner(self) -> AnyAgent:
@@ -71,6 +79,8 @@ class Intrinsic(AbstractWrapper[IntrinsicState[State, RewardState], Memory, Extr
     def init(
         self, spec: EnvSpec, *, key: PRNGKeyArray
     ) -> IntrinsicState[State, RewardState]:
+        # Again: a field may have been replaced by `equinox.tree_at`.
+        check_same_skills(self.agent, self.reward)
         if self.environment_weight is not None and spec.reward_size is not None:
             raise ValueError(
                 "`environment_weight` adds the environment's reward to the intrinsic "
@@ -139,7 +149,7 @@ class Intrinsic(AbstractWrapper[IntrinsicState[State, RewardState], Memory, Extr
         )
         state = IntrinsicState(agent=agent_state, reward=reward_state)
         intrinsic = {"intrinsic_reward": jnp.mean(reward)}
-        return state, agent_metrics | reward_metrics | intrinsic
+        return state, _joined(agent_metrics, reward_metrics | intrinsic)
 
     def _total(
         self, reward: Float[Array, "*batch"], transitions: Transition[Extras]
@@ -163,3 +173,13 @@ AnyIntrinsic = Intrinsic[Any, Any, Any, Any]
 
 def _with_scalar_reward(spec: EnvSpec) -> EnvSpec:
     return dataclasses.replace(spec, reward_size=None)
+
+
+def _joined(agent: Metrics, own: Metrics) -> Metrics:
+    """Metrics of the agent and of the reward, under names that do not collide."""
+    joined = dict(own)
+    for name, value in agent.items():
+        while name in own or name in joined:
+            name = f"inner_{name}"
+        joined[name] = value
+    return joined

@@ -2,11 +2,17 @@
 
 from typing import Any, TypeVar
 
+import equinox as eqx
 import jax
+from jaxtyping import Array, Float
 
+from ..._rewards import Sum
+from ..._rewards.base import AnyReward
+from ..._skills.prior import OneSkill
 from ..base import AnyAgent
 from .base import AbstractWrapper, check_state
 from .intrinsic import Intrinsic, IntrinsicState
+from .skill_conditioned import SkillConditioned
 
 
 Part = TypeVar("Part")
@@ -39,12 +45,13 @@ def find(
             return agent, state, transitions
         if isinstance(agent, Intrinsic):
             names[-1] += f" of {type(agent.reward).__name__}"
-            if isinstance(agent.reward, kind):
-                reward_state = None
-                if state is not None:
-                    check_state(agent, state, IntrinsicState)
-                    reward_state = state.reward
-                return agent.reward, reward_state, transitions
+            reward_state = None
+            if state is not None:
+                check_state(agent, state, IntrinsicState)
+                reward_state = state.reward
+            for reward, part_state in _rewards(agent.reward, reward_state):
+                if isinstance(reward, kind):
+                    return reward, part_state, transitions
         if not isinstance(agent, AbstractWrapper):
             raise ValueError(
                 f"There is no `{kind.__name__}` in this agent, a "
@@ -58,6 +65,16 @@ def find(
         agent = agent.inner
 
 
+def _rewards(reward: AnyReward, state: Any) -> list[tuple[AnyReward, Any]]:
+    """A reward and, of a sum, all that are added, each with its state."""
+    found = [(reward, state)]
+    if isinstance(reward, Sum):
+        for index, part in enumerate(reward.rewards):
+            part_state = None if state is None else state.rewards[index]
+            found.extend(_rewards(part, part_state))
+    return found
+
+
 def parts(agent: AnyAgent, kind: type[Part]) -> list[Part]:
     """All parts of an agent that are of one kind, in wrappers or anywhere else."""
 
@@ -66,3 +83,12 @@ def parts(agent: AnyAgent, kind: type[Part]) -> list[Part]:
 
     leaves = jax.tree.leaves(agent, is_leaf=is_part)
     return [leaf for leaf in leaves if isinstance(leaf, kind)]
+
+
+def with_skill(agent: AnyAgent, skill: Float[Array, " skill"]) -> AnyAgent:
+    """The same agent, always with one skill."""
+    return eqx.tree_at(
+        lambda agent: [part.skills for part in parts(agent, SkillConditioned)],
+        agent,
+        replace_fn=lambda _: OneSkill(skill),
+    )

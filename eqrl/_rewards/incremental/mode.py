@@ -5,7 +5,7 @@ from typing import Literal
 Feature = Literal["delta", "next_state"]
 Normalization = Literal["previous_skill_mean", "batch_mean", "none", "released"]
 ModeName = Literal["pseudocode", "paper", "released"]
-Replay = Literal["keep", "half", "clear"]
+Replay = Literal["keep", "half", "clear", "random_half"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -81,7 +81,8 @@ class Incremental(AbstractReward[IncrementalState]):
     dispersion within a skill. `mode="released"` follows the code in the last three,
     with these exceptions: `"released"` normalization computes its means from 32
     transitions of a batch, at every 10,000th update rather than environment step, and
-    never divides by zero.
+    never divides by zero; and if the world changes within a skill, earlier skills are
+    rolled out again at once, as in `mode="paper"`.
 
     ??? cite "Reference"
 

@@ -210,8 +210,22 @@ FAULTS = (
     Fault(
         "nn:discriminator-without-a-bound",
         "eqrl/nn/_discriminator.py",
-        "jnp.clip(log_concentration, *_LOG_CONCENTRATION_RANGE)",
+        "_bounded(log_concentration, *_LOG_CONCENTRATION_RANGE)",
         "log_concentration",
         ("tests/nn/test_discriminator.py",),
+    ),
+    Fault(
+        "nn:beyond-a-bound-only-what-leads-away",
+        "eqrl/nn/_discriminator.py",
+        "(below & (gradient > 0)) | (above & (gradient < 0))",
+        "(below & (gradient < 0)) | (above & (gradient > 0))",
+        ("tests/nn/test_discriminator.py -k 'beyond or certain'",),
+    ),
+    Fault(
+        "nn:few-nodes-in-many-dimensions",
+        "eqrl/nn/_skill_distribution.py",
+        "128 if size <= 32 else 256",
+        "128",
+        ("tests/nn/test_skill_distribution.py -k many",),
     ),
 )

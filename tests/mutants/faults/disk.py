@@ -53,6 +53,13 @@ FAULTS = (
         (f"{_SWITCH} -k 'keeps_what_it_should or half'",),
     ),
     Fault(
+        "disk:random-half-is-the-oldest",
+        "eqrl/_training/replay.py",
+        "jnp.where(age < filled, jr.uniform(key, (num_envs, rows)), 2.0)",
+        "age",
+        (f"{_SWITCH} -k random_half",),
+    ),
+    Fault(
         "disk:skills-begin-where-the-last-ended",
         "eqrl/_disk/handover.py",
         "agent=fresh.agent,",

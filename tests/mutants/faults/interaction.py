@@ -121,4 +121,25 @@ FAULTS = (
         "max_steps // self.num_steps",
         (f"{_CHOICE} -k spec", _CHOICE),
     ),
+    Fault(
+        "interaction:one-agent-for-all-skills",
+        "eqrl/_interaction/skill_choice.py",
+        "return take_element(self.agent, chosen), state",
+        "return take_element(self.agent, 0), state",
+        (f"{_CHOICE} -k fixed_skills",),
+    ),
+    Fault(
+        "interaction:skills-of-any-length",
+        "eqrl/_interaction/skill_choice.py",
+        "if isinstance(prior, SphereSkills):",
+        "if False:",
+        (f"{_CHOICE} -k are_vectors",),
+    ),
+    Fault(
+        "interaction:a-stack-is-evaluated",
+        "eqrl/_interaction/evaluate_skills.py",
+        "_check_state(with_skill(agent, skills[0]), state, env)",
+        "pass",
+        (f"{_SKILLS} -k stack_of_states",),
+    ),
 )

@@ -105,6 +105,27 @@ FAULTS = (
         ("tests/skills/test_discriminator.py -k a_network",),
     ),
     Fault(
+        "rewards:weights-of-the-agent-may-differ",
+        "eqrl/_agents/wrappers/same_skills.py",
+        "return np.allclose(np.asarray(first), np.asarray(second))",
+        "return True",
+        ("tests/skills/test_discriminator.py -k other_skills",),
+    ),
+    Fault(
+        "rewards:sum-without-weights",
+        "eqrl/_rewards/sum.py",
+        "total = total + weight * reward.reward(",
+        "total = total + reward.reward(",
+        ("tests/skills/test_intrinsic.py -k a_sum_weighs",),
+    ),
+    Fault(
+        "rewards:one-within-another-is-hidden",
+        "eqrl/_agents/wrappers/intrinsic.py",
+        "while name in own or name in joined:",
+        "while False:",
+        ("tests/skills/test_intrinsic.py -k do_not_collide",),
+    ),
+    Fault(
         "rewards:ring-writes-one-too-far",
         "eqrl/_rewards/incremental/feature_set.py",
         "jnp.where(written, position % rows, out_of_bounds)",
