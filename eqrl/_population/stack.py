@@ -40,14 +40,14 @@ def member(stack: Stacked[Tree, "population"], index: int | Int[Array, ""]) -> T
 
 
 @overload
-def best(stack: PopulationSolution, returns: None = None) -> tuple[Any, Any]: ...
-
-
-@overload
 def best(
     stack: Stacked[Tree, "population"],
     returns: Float[Array | np.ndarray, "population ..."],
 ) -> Tree: ...
+
+
+@overload
+def best(stack: PopulationSolution, returns: None = None) -> tuple[Any, Any]: ...
 
 
 def best(
