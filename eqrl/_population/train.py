@@ -101,8 +101,9 @@ def train_population(
     if score is None:
         check_scalar(evaluation_env)
         score = mean_return
-    names = _names(agent, pbt)
     agents = shard(_make_agents(agent, pbt, size, key=jr.fold_in(key, 0)), mesh)
+    # After the check of what `where` selects.
+    names = _names(agent, pbt)
     pbt, env, evaluation_env, key, num_steps = replicate(
         (pbt, env, evaluation_env, key, jnp.asarray(steps_per_generation, int)), mesh
     )
