@@ -13,6 +13,7 @@ import pytest
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 import eqrl
+from eqrl._training.failure import empty_watch
 from eqrl.envs import AbstractEnv, Outcome, Point
 
 from .agents_under_test import ALL_AGENTS, THOROUGHLY_TESTED, sac
@@ -39,6 +40,22 @@ def same(one: PyTree, other: PyTree) -> bool:
         np.array_equal(x, y, equal_nan=jnp.issubdtype(x.dtype, jnp.floating))
         for x, y in zip(leaves, other_leaves, strict=True)
     )
+
+
+def all_finite(tree: PyTree) -> bool:
+    """Whether all numbers are."""
+    leaves = jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array))
+    return all(bool(np.all(np.isfinite(leaf))) for leaf in leaves)
+
+
+def with_rates(agent: Any, rate: float) -> Any:
+    """An agent all of whose learning rates are `rate`."""
+
+    def change(path: Any, leaf: Any) -> Any:
+        is_rate = jax.tree_util.keystr(path).endswith(("lr", "rate"))
+        return jnp.full_like(leaf, rate) if is_rate else leaf
+
+    return jax.tree_util.tree_map_with_path(change, agent)
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +86,14 @@ def test_every_agent_trains(name: str, getkey: GetKey) -> None:
     solution = eqrl.train(agent, ENV, TRAINER, num_steps=60, key=getkey())
     assert int(solution.counts.updates) == 20
     assert np.isfinite(solution.metrics["critic_loss"][-1])
+    # The same programs, in which the agent diverges.
+    diverging = with_rates(agent, 1e30)
+    with pytest.raises(eqrl.NonFiniteError, match=r"_loss`|agent's") as error:
+        eqrl.train(diverging, ENV, TRAINER, num_steps=60, key=getkey(), log_every=20)
+    reached = error.value.solution
+    assert all_finite(reached.state)
+    again = eqrl.train(agent, ENV, TRAINER, num_steps=20, key=getkey(), initial=reached)
+    assert all_finite(again.state)
 
 
 def test_two_halves_equal_the_whole_bit_for_bit(
@@ -228,14 +253,17 @@ class Breaking(AbstractEnv[Array]):
         del state
 
 
-def train_breaking(num_steps: int, **options: Any) -> Any:
+def train_breaking(
+    num_steps: int, agent: Learner | None = None, initial: Any = None, **options: Any
+) -> Any:
     return eqrl.train(
-        Learner(),
+        agent or Learner(),
         Breaking(**options),
         TRAINER,
         num_steps=num_steps,
         key=jr.key(0),
         log_every=20,
+        initial=initial,
     )
 
 
@@ -285,6 +313,80 @@ def test_training_goes_on_from_where_something_was_not_finite() -> None:
         **options,
     )
     assert int(solution.counts.rows_written) == 33 + 20
+
+
+@pytest.mark.parametrize(
+    ("rate", "what", "step"),
+    [
+        # The second update, in the twelfth row, has an infinite loss.
+        (1e30, "`loss`", 24),
+        # The first one leaves nan to the policy, whose next action it is.
+        (np.nan, "the agent's state or action", 22),
+    ],
+)
+def test_an_agent_that_diverged_goes_back_to_the_beginning_of_the_row(
+    rate: float, what: str, step: int
+) -> None:
+    before = train_breaking(20)
+    with pytest.raises(eqrl.NonFiniteError, match=f"step {step} {what}") as error:
+        train_breaking(120, Learner(actor_lr=rate))
+    reached = error.value.solution
+    assert (error.value.step, error.value.what) == (step, what)
+    assert same(reached.state, before.state)
+    assert int(reached.counts.rows_written) == step // 2
+    assert int(reached.counts.updates) == 0
+    assert reached.metrics["nonfinite"].tolist() == [0, 18]
+    again = train_breaking(40 - step, initial=reached)
+    assert int(again.counts.updates) == 20 - step // 2
+    assert np.isfinite(again.metrics["loss"][-1])
+
+
+def test_what_the_last_update_spoiled_is_not_returned() -> None:
+    with pytest.raises(eqrl.NonFiniteError, match="step 22 the agent's state"):
+        train_breaking(22, Learner(actor_lr=np.nan))
+
+
+def test_training_does_not_begin_with_a_state_that_is_not_finite() -> None:
+    solution = train_breaking(20)
+    spoiled = eqx.tree_at(
+        lambda solution: solution.trainer_state.agent.weight,
+        solution,
+        solution.state.weight * np.nan,
+    )
+    with pytest.raises(ValueError, match=r"begins with nan or infinity in `.weight`"):
+        train_breaking(20, initial=spoiled)
+
+
+_NAN, _INF = np.nan, np.inf
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([(1, 1), (1, 1)], None),
+        ([(1, 1), (1, _NAN)], "b"),
+        ([(1, 1), (_NAN, _NAN)], "a"),
+        ([(1, 1), (1, _NAN), (_NAN, _NAN)], "b"),
+        ([(1, 1), (1, -_INF), (_NAN, 1)], "b"),
+        ([(_NAN, _NAN)], "a"),
+        # The second is computed in every other update.
+        ([(1, 1), (1, _NAN), (1, 1), (1, _NAN)], None),
+        ([(1, 1), (1, _NAN), (1, 1), (_NAN, _NAN)], "a"),
+        ([(1, 1), (1, _NAN), (1, 1), (1, _NAN), (_NAN, _NAN)], "a"),
+        ([(1, 1), (1, _NAN), (1, 1), (1, _NAN), (1, _NAN), (_NAN, _NAN)], "b"),
+        ([(1, _NAN), (_NAN, _NAN)], "a"),
+    ],
+)
+def test_the_metric_that_turned_first_is_found(
+    rows: list[tuple[float, float]], expected: str | None
+) -> None:
+    watch = empty_watch(["b", "a"])
+    for a, b in rows:
+        watch = watch.add({"a": jnp.asarray(float(a)), "b": jnp.asarray(float(b))})
+    turned = watch.turned(["a", "b"])
+    assert [name for name in turned if turned[name]] == [expected] * (
+        expected is not None
+    )
 
 
 class BreakingForSome(AbstractEnv[Array]):

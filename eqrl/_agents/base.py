@@ -29,7 +29,7 @@ class AbstractAgent(eqx.Module, Generic[State, Memory, Extras]):
 
     @abstractmethod
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> State:
-        """The initial state.
+        """The initial state, of finite numbers.
 
         Raises a `ValueError` unless the agent fits the environment.
         """
@@ -100,7 +100,9 @@ class AbstractAgent(eqx.Module, Generic[State, Memory, Extras]):
 
         **Returns:**
 
-        The state after the update, and metrics with the same names at each call.
+        The state after the update, and metrics with the same names at each call, in the
+        order of computation. A metric is `nan` in an update that does not compute it.
+        An infinite one ends training, and so does a state that is not finite.
         """
 
 

@@ -185,8 +185,8 @@ class SAC(AbstractMarkovAgent[SACState]):
             temperature_optimizer=temperature_optimizer,
         )
         return state, {
-            "actor_loss": actor_loss,
             "critic_loss": critic_loss,
+            "actor_loss": actor_loss,
             "temperature_loss": temperature_loss,
             "temperature": temperature,
             "entropy": metrics["entropy"],

@@ -167,7 +167,7 @@ class TD3(AbstractMarkovAgent[TD3State]):
             actor_optimizer=actor_optimizer,
             critic_optimizer=critic_optimizer,
         )
-        return state, {"actor_loss": actor_loss, "critic_loss": critic_loss}
+        return state, {"critic_loss": critic_loss, "actor_loss": actor_loss}
 
     def _actor_step(
         self,

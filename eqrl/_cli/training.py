@@ -85,9 +85,9 @@ def run_training(job: Job[Reached], folder: Path | None) -> int:
     except NonFiniteError as error:
         reached, exit_code = error.solution, 1
         _say(
-            f"At environment step {error.step} an observation, an action or a reward "
-            "was nan or infinite, so training stopped; what was reached before it is "
-            "kept. If the agent diverged, lower its learning rates or --reward-scale."
+            f"At environment step {error.step} {error.what} was nan or infinite, so "
+            "training stopped; what was reached before it is kept. If the agent "
+            "diverged, lower its learning rates or --reward-scale."
         )
     except TrainingInterrupted as error:
         reached, exit_code = error.solution, 130
@@ -96,8 +96,8 @@ def run_training(job: Job[Reached], folder: Path | None) -> int:
     if exit_code != 1 and len(failed) > 0:
         names = ", ".join(str(index) for index in failed)
         _say(
-            "An observation, an action or a reward became nan or infinite in the "
-            f"{run.schedule.kind}s {names}; what they reached before it is kept."
+            f"Something became nan or infinite in the {run.schedule.kind}s {names}; "
+            "what they reached before it is kept."
         )
     if int(reached.counts.updates) == 0:
         _say(

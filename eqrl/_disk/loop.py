@@ -9,14 +9,14 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from .._rewards.incremental.mode import Replay
-from .._training.jit import jit_run
+from .._training.failure import FailureReport, check_finite_agent
+from .._training.jit import jit_run_reported
 from .._training.replay import Counts
 from .._training.rows import (
     Chunk,
     RunChunk,
     append_row,
     finish_episode,
-    has_failed,
     run_chunks,
     steps_taken,
 )
@@ -57,6 +57,7 @@ class SkillLoop:
 
     def learn(self, progress: Progress) -> Progress:
         """Learns the rest of a skill in training, and all further ones."""
+        check_finite_agent(progress.solution.state)
         for skill in range(progress.count, len(self.num_steps)):
             if progress.skill < skill:
                 progress = self._begin_skill(progress, skill)
@@ -148,8 +149,8 @@ class SkillLoop:
 
         def run(
             state: AnyTrainerState, counts: Counts, num_steps: int
-        ) -> tuple[AnyTrainerState, Counts, Metrics]:
-            return jit_run(
+        ) -> tuple[AnyTrainerState, Counts, Metrics, FailureReport]:
+            return jit_run_reported(
                 self.trainer,
                 self.task.agent,
                 env,
@@ -163,7 +164,7 @@ class SkillLoop:
 
     def _add_row(self, progress: Progress, chunk: Chunk) -> Progress:
         """Logs and reports a chunk of training."""
-        state, counts, row = chunk
+        state, counts, row, what = chunk
         row = row | {
             "skill": np.asarray(progress.skill),
             "collected_steps": np.asarray(progress.collected_steps),
@@ -172,8 +173,8 @@ class SkillLoop:
         metrics = append_row(progress.solution.metrics, step, row)
         solution = Solution(trainer_state=state, counts=counts, metrics=metrics)
         progress = dataclasses.replace(progress, solution=solution)
-        if has_failed(row):
-            raise NonFiniteError(step, progress.to_skills())
+        if what is not None:
+            raise NonFiniteError(step, progress.to_skills(), what)
         if self.callback is not None:
             self.callback(step, row, progress.to_skills())
         return progress

@@ -14,14 +14,16 @@ from jaxtyping import Array, Int, Key, PRNGKeyArray, PyTree
 from .._agents.base import AnyAgent
 from .._pytree.fields import check_choice
 from .._pytree.stack import stack_size
+from .._training.failure import FailureReport
 from .._training.replay import Counts
 from .._training.trainer import AnyTrainerState, Trainer, run_trainer
-from .._types.custom_types import Metrics
 from ..envs._base import AnyEnv
 from .mesh import on_each_device
 
 
 Members = Literal["together", "in_turn"]
+Logged = tuple[dict[str, Array], FailureReport]
+"""What training reports: a value for each member."""
 
 
 def choose_members(members: Members | None, mesh: Mesh | None) -> Members:
@@ -69,7 +71,7 @@ def run_members(
     counts: Counts,
     members: Members,
     mesh: Mesh | None,
-) -> tuple[AnyTrainerState, Counts, dict[str, Array]]:
+) -> tuple[AnyTrainerState, Counts, Logged]:
     """Trains each member for a number of environment steps."""
     trainer, agents, env, num_steps, key = kept
     # Folded, not split: every generation passes the same key, from which the trainer
@@ -81,13 +83,13 @@ def run_members(
     def run_share(
         stacked: tuple[AnyAgent, AnyTrainerState, Key[Array, " share"]],
         shared: tuple[AnyEnv, Counts, Int[Array, ""]],
-    ) -> tuple[tuple[AnyTrainerState, dict[str, Array]], Counts]:
+    ) -> tuple[tuple[AnyTrainerState, Logged], Counts]:
         env, counts, num_steps = shared
 
         def run(
             agent: AnyAgent, state: AnyTrainerState, key: PRNGKeyArray
-        ) -> tuple[AnyTrainerState, Counts, Metrics]:
-            return run_trainer(
+        ) -> tuple[AnyTrainerState, Counts, Logged]:
+            state, counts_after, metrics, report = run_trainer(
                 trainer,
                 agent,
                 env,
@@ -97,19 +99,20 @@ def run_members(
                 key=key,
                 mapped=members == "together",
             )
+            return state, counts_after, (metrics, report)
 
         run_all = _run_together if members == "together" else _run_in_turn
-        states, counts, metrics = run_all(run, *stacked)
-        return (states, metrics), counts
+        states, counts, logged = run_all(run, *stacked)
+        return (states, logged), counts
 
-    (states, metrics), counts = on_each_device(
+    (states, logged), counts = on_each_device(
         run_share, mesh, (agents, states, keys), (env, counts, num_steps)
     )
-    return states, counts, metrics
+    return states, counts, logged
 
 
 _RunOne = Callable[
-    [AnyAgent, AnyTrainerState, PRNGKeyArray], tuple[AnyTrainerState, Counts, Metrics]
+    [AnyAgent, AnyTrainerState, PRNGKeyArray], tuple[AnyTrainerState, Counts, Logged]
 ]
 
 
@@ -118,7 +121,7 @@ def _run_together(
     agents: AnyAgent,
     states: AnyTrainerState,
     keys: Key[Array, " population"],
-) -> tuple[AnyTrainerState, Counts, dict[str, Array]]:
+) -> tuple[AnyTrainerState, Counts, Logged]:
     out_axes = (eqx.if_array(0), None, eqx.if_array(0))
     return eqx.filter_vmap(run, out_axes=out_axes)(agents, states, keys)
 
@@ -128,7 +131,7 @@ def _run_in_turn(
     agents: AnyAgent,
     states: AnyTrainerState,
     keys: Key[Array, " population"],
-) -> tuple[AnyTrainerState, Counts, dict[str, Array]]:
+) -> tuple[AnyTrainerState, Counts, Logged]:
     """One member after another, each written back to where it was taken from.
 
     The states are the carry of the loop, so that they are updated in place: as inputs
@@ -142,7 +145,7 @@ def _run_in_turn(
             lambda x: lax.dynamic_index_in_dim(x, index, keepdims=False),
             (agent_arrays, arrays),
         )
-        state, counts, metrics = run(
+        state, counts, logged = run(
             eqx.combine(agent_of, agent_static),
             eqx.combine(state_of, static),
             keys[index],
@@ -152,9 +155,9 @@ def _run_in_turn(
             arrays,
             eqx.filter(state, eqx.is_array),
         )
-        return arrays, (counts, metrics)
+        return arrays, (counts, logged)
 
-    arrays, (counts, metrics) = lax.scan(body, arrays, jnp.arange(stack_size(states)))
+    arrays, (counts, logged) = lax.scan(body, arrays, jnp.arange(stack_size(states)))
     # The counters of all members are the same.
     counts = jax.tree.map(lambda x: x[0], counts)
-    return eqx.combine(arrays, static), counts, metrics
+    return eqx.combine(arrays, static), counts, logged

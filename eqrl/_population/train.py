@@ -14,8 +14,10 @@ from .._interaction.evaluate import Descriptor
 from .._interaction.scores import Score, mean_return
 from .._pytree.fields import check_integer
 from .._pytree.stack import take_element
+from .._training.failure import check_finite_agent
 from .._training.interrupt import deferred_interrupt
-from .._training.solution import TrainingInterrupted
+from .._training.rows import has_failed, steps_taken, what_failed
+from .._training.solution import NonFiniteError, TrainingInterrupted
 from .._training.trainer import AnyTrainerState, Trainer
 from ..envs import AbstractEnv
 from .evaluation import check_scalar, evaluate_members
@@ -89,8 +91,11 @@ def train_population(
     it; every process has the whole history.
 
     Raises a `ValueError` before the first step unless the arguments, and the shape of
-    what `score` returns, fit each other. Ctrl-C on any process raises
-    `TrainingInterrupted`, which holds the solution so far, after the generation.
+    what `score` returns, fit each other. A member of which something became `nan` or
+    infinite stays as it was before, has the score `nan`, and is the first to be
+    replaced; if that has happened to all, a `NonFiniteError` is raised. Ctrl-C on any
+    process raises `TrainingInterrupted` after the generation. Both hold the solution
+    so far.
     """
     check_integer("num_generations", num_generations, least=1)
     check_mesh(mesh, size)
@@ -116,6 +121,7 @@ def train_population(
     )
     init_keys = shard(jr.split(init_key, size), mesh)
     states, counts = init_members(trainer, agents, env, init_keys, mesh)
+    check_finite_agent(states.agent)
     # Raises what is wrong with the evaluation and the score before any step; the trace
     # is kept for the first evaluation.
     eqx.filter_eval_shape(
@@ -143,7 +149,9 @@ def train_population(
                     mesh,
                 )
             kept = (trainer, agents, env, num_steps, run_key)
-            states, counts, metrics = run_members(kept, states, counts, members, mesh)
+            states, counts, (metrics, report) = run_members(
+                kept, states, counts, members, mesh
+            )
             evaluation, scores = evaluate_members(
                 agents,
                 states.agent,
@@ -167,6 +175,10 @@ def train_population(
             )
             rows.append(to_host(row, mesh))
             solution = make_solution(rows, agents, states, counts)
+            if has_failed(rows[-1].metrics):
+                step = steps_taken(trainer, counts)
+                what = what_failed(to_host(report, mesh))
+                raise NonFiniteError(step, solution, what)
             if callback is not None:
                 callback(generation, solution)
             if on_any_process(interrupted(), mesh):

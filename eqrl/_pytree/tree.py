@@ -23,6 +23,15 @@ def tree_where(condition: Bool[Array, ""], if_true: Tree, if_false: Tree) -> Tre
     return eqx.combine(arrays, static)
 
 
+def tree_is_finite(tree: PyTree) -> Bool[Array, ""]:
+    """Whether no element of a tree's inexact arrays is `nan` or infinite."""
+    leaves = [x for x in jax.tree.leaves(tree) if eqx.is_inexact_array(x)]
+    finite = jnp.array(True)
+    for leaf in leaves:
+        finite = finite & jnp.all(jnp.isfinite(leaf))
+    return finite
+
+
 def tree_copy(tree: Tree) -> Tree:
     """A copy of `tree` that shares no buffer with it. NumPy arrays stay NumPy arrays.
 

@@ -1,7 +1,7 @@
 """The two halves of an iteration: steps in the environments, then updates.
 
 Both are functions of one carry. After an observation, an action or a reward was not
-finite they change nothing any more.
+finite, or a metric of an update infinite, they change nothing any more.
 """
 
 from typing import Any
@@ -17,6 +17,7 @@ from .._pytree.control_flow import filter_fori_loop
 from .._pytree.tree import tree_where
 from .._types.custom_types import Mode
 from ..envs._base import AnyEnv
+from .failure import Failure, Watch
 from .metrics import Averages, all_finite, episode_metrics
 from .replay import AbstractPrioritizedReplay, AnyReplay, Counts
 
@@ -28,8 +29,8 @@ class Progress(eqx.Module):
     actors: Actors[Any, Any]
     replay: Any
     averages: Averages
-    # Rows written before the row in which something was not finite; -1 while all is.
-    failed_row: Int[Array, ""]
+    watch: Watch
+    failure: Failure
 
 
 def collect(
@@ -58,8 +59,11 @@ def collect(
             mode=mode,
             key=jr.fold_in(key, now.rows_written),
         )
-        alive = progress.failed_row < 0
-        going_on = alive & all_finite(transitions)
+        known = all_finite(transitions.observation)
+        acting = all_finite(transitions.action)
+        finite = all_finite(transitions.reward, transitions.next_observation)
+        finite = known & acting & finite
+        going_on = ~progress.failure.happened & finite
         metrics = episode_metrics(
             transitions.terminated | transitions.truncated,
             transitions.timestep + 1,
@@ -80,8 +84,12 @@ def collect(
             # A choice between two replays would copy both: the row is chosen instead.
             replay=replay.add(progress.replay, transitions, now, keep=going_on),
             averages=averages,
-            failed_row=jnp.where(
-                alive & ~going_on, now.rows_written, progress.failed_row
+            watch=progress.watch,
+            failure=progress.failure.or_at(
+                ~finite,
+                row=now.rows_written,
+                kept_rows=now.rows_written,
+                in_agent=known & ~acting,
             ),
         )
 
@@ -94,30 +102,32 @@ def update(
     progress: Progress,
     counts: Counts,
     *,
+    num_steps: int,
     num_updates: int,
     mapped: bool,
     key: PRNGKeyArray,
 ) -> Progress:
     """Makes `num_updates` updates, each on a batch of its own.
 
-    `counts` are those after the steps. `mapped` says whether `vmap` may map over this.
+    `counts` are those after the `num_steps` steps of the iteration. `mapped` says
+    whether `vmap` may map over this.
     """
-    going_on = progress.failed_row < 0
+    going_on = ~progress.failure.happened
     prioritized = replay if isinstance(replay, AbstractPrioritizedReplay) else None
 
     def step(
-        index: Int[Array, ""], carry: tuple[Any, Averages, Any]
-    ) -> tuple[Any, Averages, Any]:
-        state, averages, stored = carry
+        index: Int[Array, ""], carry: tuple[Any, Averages, Watch, Any]
+    ) -> tuple[Any, Averages, Watch, Any]:
+        state, averages, watch, stored = carry
         number = counts.updates + index
         sample_key, update_key = jr.split(jr.fold_in(key, number))
         batch = replay.sample(
             progress.replay if prioritized is None else stored, counts, key=sample_key
         )
         new_state, metrics = agent.update(state, batch, step=number, key=update_key)
-        after = (new_state, averages.add(metrics))
+        after = (new_state, averages.add(metrics), watch.add(metrics))
         if mapped:
-            after = tree_where(going_on, after, (state, averages))
+            after = tree_where(going_on, after, (state, averages, watch))
         if prioritized is not None:
             keep = going_on if mapped else None
             stored = prioritized.prioritize(stored, batch, new_state, counts, keep=keep)
@@ -133,7 +143,7 @@ def update(
     # write of a row into the reads of a batch, and then keeps a copy of the replay from
     # before the write.
     possible = counts.updates >= 0 if mapped else going_on
-    agent_state, averages, stored = filter_fori_loop(
+    agent_state, averages, watch, stored = filter_fori_loop(
         0,
         jnp.where(possible, num_updates, 0),
         step,
@@ -141,6 +151,7 @@ def update(
         (
             progress.agent,
             progress.averages,
+            progress.watch,
             None if prioritized is None else progress.replay,
         ),
     )
@@ -149,5 +160,11 @@ def update(
         actors=progress.actors,
         replay=progress.replay if prioritized is None else stored,
         averages=averages,
-        failed_row=progress.failed_row,
+        watch=watch,
+        failure=progress.failure.or_at(
+            watch.overflowed & going_on,
+            row=counts.rows_written - num_steps,
+            kept_rows=counts.rows_written,
+            in_agent=jnp.array(True),
+        ),
     )

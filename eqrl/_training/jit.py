@@ -5,8 +5,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from .._agents import AbstractAgent
+from .._agents.base import AnyAgent
 from .._types.custom_types import EnvState, Extras, Memory, Metrics, State
 from ..envs import AbstractEnv
+from ..envs._base import AnyEnv
+from .failure import FailureReport
 from .replay import Counts
 from .trainer import AnyTrainerState, Trainer, TrainerState, run_trainer
 
@@ -29,7 +32,7 @@ def _donated_run(
     kept: tuple[Trainer, Any, Any, Int[Array, ""], PRNGKeyArray],
     state: AnyTrainerState,
     counts: Counts,
-) -> tuple[AnyTrainerState, Counts, Metrics]:
+) -> tuple[AnyTrainerState, Counts, Metrics, FailureReport]:
     trainer, agent, env, num_steps, key = kept
     return run_trainer(
         trainer,
@@ -57,6 +60,23 @@ def jit_run(
 
     `state` and `counts` are donated: do not use them again.
     """
+    state, counts, metrics, _ = jit_run_reported(
+        trainer, agent, env, state, counts, num_steps=num_steps, key=key
+    )
+    return state, counts, metrics
+
+
+def jit_run_reported(
+    trainer: Trainer,
+    agent: AnyAgent,
+    env: AnyEnv,
+    state: AnyTrainerState,
+    counts: Counts,
+    *,
+    num_steps: int,
+    key: PRNGKeyArray,
+) -> tuple[AnyTrainerState, Counts, Metrics, FailureReport]:
+    """`jit_run`, and what failed."""
     trainer.check_num_steps(num_steps)
     kept = (trainer, agent, env, jnp.asarray(num_steps, int), key)
     return _donated_run(kept, state, counts)

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from .._pytree.tree import described, is_float_shape
-from .._types.custom_types import Extras, Metrics
-from .._types.data import Transition
+from .._types.custom_types import Metrics
 
 
 class Averages(eqx.Module):
@@ -72,14 +71,8 @@ def check_metrics(metrics: Mapping[str, object]) -> None:
             )
 
 
-def all_finite(transitions: Transition[Extras]) -> Bool[Array, ""]:
-    """Whether observations, actions and rewards are neither `nan` nor infinite."""
-    arrays = (
-        transitions.observation,
-        transitions.action,
-        transitions.reward,
-        transitions.next_observation,
-    )
+def all_finite(*arrays: Array) -> Bool[Array, ""]:
+    """Whether no element is `nan` or infinite."""
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(array)) for array in arrays]))
 
 

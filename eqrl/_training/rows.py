@@ -8,20 +8,23 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from .failure import FailureReport
 from .replay import Counts
 from .solution import History
 from .trainer import AnyTrainerState, Trainer
 
 
 RunChunk = Callable[
-    [AnyTrainerState, Counts, int], tuple[AnyTrainerState, Counts, dict[str, Array]]
+    [AnyTrainerState, Counts, int],
+    tuple[AnyTrainerState, Counts, dict[str, Array], FailureReport],
 ]
-"""`Trainer.run` with all but state, counts and number of steps filled in."""
+"""`run_trainer` with all but state, counts and number of steps filled in."""
 
 Row = dict[str, np.ndarray]
 """Metrics averaged over one chunk: scalars, or one value per member."""
 
-Chunk = tuple[AnyTrainerState, Counts, Row]
+Chunk = tuple[AnyTrainerState, Counts, Row, str | None]
+"""State, counts, averages, and what was not finite if that ended it."""
 
 
 def run_chunks(
@@ -49,8 +52,10 @@ def run_chunks(
         # rows of one.
         to_end_of_row = row_steps - step % row_steps
         num_row_steps = min(-(-to_end_of_row // size) * size, end - step)
-        state, counts, row = _run_chunk(run, trainer, state, counts, num_row_steps)
-        yield state, counts, row
+        state, counts, row, what = _run_chunk(
+            run, trainer, state, counts, num_row_steps
+        )
+        yield state, counts, row, what
         if has_failed(row):
             return
 
@@ -68,15 +73,16 @@ def finish_episode(
     An episode that ended at or after step `since`, in the steps of `counts`, suffices.
     """
     rows: list[Row] = []
+    what = None
     while not _has_ended(trainer, state, counts, since=since):
-        state, counts, row = _run_chunk(
+        state, counts, row, what = _run_chunk(
             run, trainer, state, counts, trainer.steps_of_iteration
         )
         rows.append(row)
         if has_failed(row):
             break
     if rows:
-        yield state, counts, _mean_row(rows)
+        yield state, counts, _mean_row(rows), what
 
 
 def has_failed(row: Row) -> bool:
@@ -114,24 +120,36 @@ def _run_chunk(
     num_steps: int,
 ) -> Chunk:
     before = jax.device_get(counts)
-    state, counts, averages = run(state, counts, num_steps)
+    state, counts, averages, report = run(state, counts, num_steps)
     row = {name: np.asarray(value) for name, value in averages.items()}
-    lost = row["nonfinite"]
-    if lost.ndim == 0 and lost > 0:
+    if not has_failed(row):
+        return state, counts, row, None
+    if row["nonfinite"].ndim == 0:
         # The state is the one from before the failure, so another call may go on.
         state = eqx.tree_at(lambda state: state.failed, state, jnp.array(False))
-        counts = _counts_before_failure(trainer, before, counts, int(lost))
-    return state, counts, row
+        counts = _counts_before_failure(trainer, before, counts, report)
+    return state, counts, row, what_failed(report)
+
+
+def what_failed(report: FailureReport) -> str:
+    """What was not finite first, in any of the members, in words."""
+    if not np.any(report.in_agent):
+        return "an observation or a reward"
+    names = [name for name, turned in report.turned.items() if np.any(turned)]
+    return f"`{names[0]}`" if names else "the agent's state or action"
 
 
 def _counts_before_failure(
-    trainer: Trainer, before: Counts, after: Counts, lost_steps: int
+    trainer: Trainer, before: Counts, after: Counts, report: FailureReport
 ) -> Counts:
     rows_before = int(before.rows_written)
-    rows = int(after.rows_written) - lost_steps // trainer.num_envs - rows_before
-    updates = trainer.schedule.updates_in(
-        rows // trainer.steps_per_iteration, rows_written=rows_before
-    )
+    rows = int(report.kept_rows) - rows_before
+    # Those of an agent that has turned are not kept.
+    updates = 0
+    if not report.in_agent:
+        updates = trainer.schedule.updates_in(
+            rows // trainer.steps_per_iteration, rows_written=rows_before
+        )
     return Counts(
         updates=jnp.asarray(int(before.updates) + updates, int),
         rows_written=jnp.asarray(rows_before + rows, int),

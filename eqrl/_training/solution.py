@@ -41,23 +41,28 @@ AnySolution = Solution[Any, Any, Any, Any]
 
 
 class NonFiniteError(ValueError):
-    """An observation, an action or a reward became `nan` or infinite.
+    """Something became `nan` or infinite in training.
 
     **Attributes:**
 
-    - `step`: environment steps before the one at which it happened.
-    - `solution`: the result up to that step, from which `train` can resume.
+    - `step`: environment steps before that at which it happened.
+    - `solution`: the result up to that step, from which `train` can resume. If it is
+        the agent that was not finite, its state is that of the beginning of the row:
+        with a lower learning rate it can go on.
+    - `what`: what it was, in words: the metric of the updates that turned first, the
+        agent's state or action, or an observation or a reward.
     """
 
-    def __init__(self, step: int, solution: Any) -> None:
+    def __init__(self, step: int, solution: Any, what: str) -> None:
         super().__init__(
-            f"At environment step {step} an observation, an action or a reward was nan "
-            "or infinite. Training stopped before it; what was reached is the "
-            "`solution` of this error. If it is the environment's doing, bound what it "
-            "gives; if the agent diverged, lower its learning rates or `reward_scale`."
+            f"At environment step {step} {what} was nan or infinite. Training stopped "
+            "before it; what was reached is the `solution` of this error. If it is the "
+            "environment's doing, bound what it gives; if the agent diverged, lower "
+            "its learning rates or `reward_scale`."
         )
         self.step = step
         self.solution = solution
+        self.what = what
 
 
 class TrainingInterrupted(KeyboardInterrupt):

@@ -13,10 +13,11 @@ from .._pytree.tree import check_same_shapes, tree_copy
 from .._types.custom_types import EnvState, Extras, Memory, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
+from .failure import FailureReport, check_finite_agent
 from .interrupt import deferred_interrupt
-from .jit import jit_init, jit_run
+from .jit import jit_init, jit_run_reported
 from .replay import Counts
-from .rows import RunChunk, append_row, has_failed, run_chunks, steps_taken
+from .rows import RunChunk, append_row, run_chunks, steps_taken
 from .solution import (
     AnySolution,
     History,
@@ -24,7 +25,7 @@ from .solution import (
     Solution,
     TrainingInterrupted,
 )
-from .trainer import AnyTrainerState, Trainer
+from .trainer import AnyTrainerState, Trainer, run_trainer
 
 
 Callback = Callable[[int, dict[str, Any], AnyTrainerState], None]
@@ -69,8 +70,8 @@ def train(
     A `Solution`.
 
     Raises a `ValueError` unless the arguments fit each other, a `NonFiniteError` if an
-    observation, an action or a reward is not finite, and `TrainingInterrupted` after
-    Ctrl-C. The last two hold the solution so far.
+    observation, an action, a reward, or what an update makes is not finite, and
+    `TrainingInterrupted` after Ctrl-C. The last two hold the solution so far.
     """
     trainer.check_num_steps(num_steps)
     if initial is not None and agent_state is not None:
@@ -91,8 +92,8 @@ def train(
 
     def run(
         state: AnyTrainerState, counts: Counts, num_steps: int
-    ) -> tuple[AnyTrainerState, Counts, dict[str, Array]]:
-        return jit_run(
+    ) -> tuple[AnyTrainerState, Counts, dict[str, Array], FailureReport]:
+        return jit_run_reported(
             trainer, agent, env, state, counts, num_steps=num_steps, key=run_key
         )
 
@@ -142,7 +143,7 @@ def train_seeds(
 
     def run(
         state: AnyTrainerState, counts: Counts, num_steps: int
-    ) -> tuple[AnyTrainerState, Counts, dict[str, Array]]:
+    ) -> tuple[AnyTrainerState, Counts, dict[str, Array], FailureReport]:
         kept = (trainer, agent, env, jnp.asarray(num_steps, int), run_keys)
         return _run_seeds(kept, state, counts)
 
@@ -166,8 +167,9 @@ def _train_and_log(
     callback: Callback | None,
 ) -> AnySolution:
     """Goes on from `solution`, which is donated."""
+    check_finite_agent(solution.state)
     with deferred_interrupt() as interrupted:
-        for state, counts, row in run_chunks(
+        for state, counts, row, what in run_chunks(
             run,
             trainer,
             solution.trainer_state,
@@ -181,8 +183,8 @@ def _train_and_log(
                 counts=counts,
                 metrics=append_row(solution.metrics, step, row),
             )
-            if has_failed(row):
-                raise NonFiniteError(step, solution)
+            if what is not None:
+                raise NonFiniteError(step, solution, what)
             if callback is not None:
                 callback(step, row, state)
             if interrupted():
@@ -216,13 +218,20 @@ def _run_seeds(
     kept: tuple[Trainer, Any, Any, Int[Array, ""], Key[Array, " seeds"]],
     state: AnyTrainerState,
     counts: Counts,
-) -> tuple[AnyTrainerState, Counts, dict[str, Array]]:
+) -> tuple[AnyTrainerState, Counts, dict[str, Array], FailureReport]:
     trainer, agent, env, num_steps, keys = kept
     return eqx.filter_vmap(
-        lambda state, key: trainer.run(
-            agent, env, state, counts, num_steps=num_steps, key=key
+        lambda state, key: run_trainer(
+            trainer,
+            agent,
+            env,
+            state,
+            counts,
+            num_steps=num_steps,
+            key=key,
+            mapped=True,
         ),
-        out_axes=(eqx.if_array(0), None, eqx.if_array(0)),
+        out_axes=(eqx.if_array(0), None, eqx.if_array(0), eqx.if_array(0)),
     )(state, keys)
 
 

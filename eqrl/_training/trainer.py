@@ -11,11 +11,12 @@ from .._agents.base import AnyAgent
 from .._interaction.actors import Actors, interact, start
 from .._pytree.control_flow import filter_fori_loop
 from .._pytree.fields import check_fields, static_integer
-from .._pytree.tree import check_same_shapes, tree_copy
-from .._types.custom_types import EnvState, Extras, Memory, Metrics, State
+from .._pytree.tree import check_same_shapes, tree_copy, tree_is_finite, tree_where
+from .._types.custom_types import EnvState, Extras, Memory, Metrics, Mode, State
 from .._types.data import EnvSpec, Transition
 from ..envs import AbstractEnv
 from ..envs._check import check_env
+from .failure import FailureReport, empty_watch, no_failure
 from .iteration import Progress, collect, update
 from .metrics import check_metrics, empty_averages, episode_metrics
 from .replay import (
@@ -44,8 +45,8 @@ TrainerState.__init__.__doc__ = """**Arguments:**
 - `agent`: the agent's state.
 - `actors`: the agent in its environments, in mid-episode; a stack of `num_envs`.
 - `replay`: past transitions, a `ReplayState` unless the trainer has another replay.
-- `failed`: whether an observation, an action or a reward became `nan` or infinite. If
-    so, nothing here has changed since.
+- `failed`: whether an observation, an action, a reward or the agent's state became
+    `nan` or infinite. If so, nothing here has changed since.
 """
 
 AnyTrainerState = TrainerState[Any, Any, Any, Any]
@@ -61,8 +62,12 @@ class Trainer(eqx.Module):
     the entry point with progress and errors.
 
     If an observation, an action or a reward becomes `nan` or infinite, nothing of that
-    step is kept, and nothing changes from then on. The metric `nonfinite` is the number
-    of environment steps of a call that were lost in this way.
+    step is kept, and nothing changes from then on; nor does it if a metric of an update
+    is infinite, or the agent's state at the end of a call not finite. Where it is the
+    agent's doing, its state is that from before the call: the one just before would
+    lead there again. The metric that turned first is `nan` or infinite in the averages.
+    The metric `nonfinite` is the number of environment steps of a call from the step,
+    or the iteration, at which it happened.
     """
 
     num_envs: int = static_integer(1, least=1)
@@ -185,7 +190,7 @@ class Trainer(eqx.Module):
 
         The state and the counts after it, and the metrics averaged over it.
         """
-        return run_trainer(
+        state, counts, metrics, _ = run_trainer(
             self,
             agent,
             env,
@@ -195,6 +200,7 @@ class Trainer(eqx.Module):
             key=key,
             mapped=True,
         )
+        return state, counts, metrics
 
     def counts_after(
         self, counts: Counts, num_iterations: int | Int[Array, ""]
@@ -241,74 +247,87 @@ def run_trainer(
     num_steps: int | Int[Array, ""],
     key: PRNGKeyArray,
     mapped: bool,
-) -> tuple[TrainerState[State, EnvState, Memory, Extras], Counts, Metrics]:
-    """`Trainer.run`; faster if not `mapped`, which promises that no `vmap` maps it."""
+) -> tuple[
+    TrainerState[State, EnvState, Memory, Extras], Counts, Metrics, FailureReport
+]:
+    """`Trainer.run`, and what failed; faster if no `vmap` maps it, so not `mapped`."""
     if not isinstance(num_steps, jax.Array):
         trainer.check_num_steps(num_steps)
     replay = trainer.replay(agent.sequence_length)
+    steps = trainer.steps_per_iteration
     num_iterations = jnp.asarray(num_steps // trainer.steps_of_iteration, int)
     warmup_left = jnp.minimum(
         trainer.schedule.warmup_left(counts.rows_written), num_iterations
     )
     interact_key, update_key = jr.fold_in(key, 0), jr.fold_in(key, 1)
 
-    def warm_up(index: Int[Array, ""], progress: Progress) -> Progress:
+    def collect_rows(index: Int[Array, ""], progress: Progress, mode: Mode) -> Progress:
         return collect(
             agent,
             env,
             replay,
             progress,
             trainer.counts_after(counts, index),
-            num_steps=trainer.steps_per_iteration,
-            mode="random",
+            num_steps=steps,
+            mode=mode,
             key=interact_key,
         )
 
+    def warm_up(index: Int[Array, ""], progress: Progress) -> Progress:
+        return collect_rows(index, progress, "random")
+
     def learn(index: Int[Array, ""], progress: Progress) -> Progress:
-        before = trainer.counts_after(counts, index)
-        progress = collect(
-            agent,
-            env,
-            replay,
-            progress,
-            before,
-            num_steps=trainer.steps_per_iteration,
-            mode="sample",
-            key=interact_key,
-        )
         return update(
             agent,
             replay,
-            progress,
-            before.after_rows(trainer.steps_per_iteration),
+            collect_rows(index, progress, "sample"),
+            trainer.counts_after(counts, index).after_rows(steps),
+            num_steps=steps,
             num_updates=trainer.updates_per_iteration,
             mapped=mapped,
             key=update_key,
         )
 
+    of_updates, of_episodes = _metric_names(
+        agent, replay, state, counts, key=update_key
+    )
     progress = Progress(
         agent=state.agent,
         actors=state.actors,
         replay=state.replay,
-        averages=empty_averages(
-            _metric_names(agent, replay, state, counts, key=update_key)
-        ),
-        failed_row=jnp.where(state.failed, counts.rows_written, -1),
+        averages=empty_averages(of_updates + of_episodes),
+        watch=empty_watch(of_updates),
+        failure=no_failure(happened=state.failed, row=counts.rows_written),
     )
     progress = filter_fori_loop(0, warmup_left, warm_up, progress)
     progress = filter_fori_loop(warmup_left, num_iterations, learn, progress)
     counts = trainer.counts_after(counts, num_iterations)
-    failed = progress.failed_row >= 0
-    lost_rows = jnp.where(failed, counts.rows_written - progress.failed_row, 0)
+    failure = progress.failure.or_at(
+        ~tree_is_finite(progress.agent),
+        row=jnp.maximum(counts.rows_written - steps, 0),
+        kept_rows=counts.rows_written,
+        in_agent=jnp.array(True),
+    )
+    lost_rows = jnp.where(failure.happened, counts.rows_written - failure.row, 0)
+    turned = progress.watch.turned(of_updates)
     metrics = progress.averages.result()
+    for name in of_updates:
+        # What was infinite has an infinite average.
+        named = failure.in_agent & turned[name] & jnp.isfinite(metrics[name])
+        metrics[name] = jnp.where(named, jnp.nan, metrics[name])
     metrics["nonfinite"] = (lost_rows * trainer.num_envs).astype(float)
     state = TrainerState(
-        agent=progress.agent,
+        # Where a state turns, the one before it made it do so: back to the last one
+        # from which updates were made that did not.
+        agent=tree_where(failure.in_agent, state.agent, progress.agent),
         actors=progress.actors,
         replay=progress.replay,
-        failed=failed,
+        failed=failure.happened,
     )
-    return state, counts, metrics
+    report = FailureReport(
+        kept_rows=failure.kept_rows, in_agent=failure.in_agent, turned=turned
+    )
+    return state, counts, metrics, report
 
 
 def _metric_names(
@@ -318,20 +337,25 @@ def _metric_names(
     counts: Counts,
     *,
     key: PRNGKeyArray,
-) -> list[str]:
-    """The names of all metrics, without computing any."""
+) -> tuple[list[str], list[str]]:
+    """The names of the metrics of updates and of episodes, without computing any."""
+    names: list[str] = []
 
-    def metrics(state: AnyTrainerState, counts: Counts, key: PRNGKeyArray) -> Metrics:
+    def metrics(
+        state: AnyTrainerState, counts: Counts, key: PRNGKeyArray
+    ) -> tuple[Metrics, Metrics]:
         batch = replay.sample(state.replay, counts, key=key)
         _, metrics = agent.update(
             state.agent, batch, step=counts.updates, key=jr.fold_in(key, 0)
         )
+        # In the agent's order: JAX returns dictionaries in that of the alphabet.
+        names[:] = metrics
         timestep, episode_return = state.actors.timestep, state.actors.episode_return
-        return metrics | episode_metrics(timestep >= 0, timestep, episode_return)
+        return metrics, episode_metrics(timestep >= 0, timestep, episode_return)
 
-    shapes = eqx.filter_eval_shape(metrics, state, counts, key)
-    check_metrics(shapes)
-    return list(shapes)
+    of_updates, of_episodes = eqx.filter_eval_shape(metrics, state, counts, key)
+    check_metrics(of_updates | of_episodes)
+    return names, list(of_episodes)
 
 
 def _check_sizes(trainer: Trainer, *, sequence_length: int) -> None:

@@ -264,7 +264,7 @@ def test_a_population_is_selected_by_vectors_of_rewards(
 ) -> None:
     def stay(kept: Any, states: Any, counts: Any, members: Any, mesh: Any) -> Any:
         del kept, members, mesh
-        return states, counts, {}
+        return states, counts, ({"nonfinite": jnp.zeros(3)}, None)
 
     monkeypatch.setattr(population_train, "run_members", stay)
     _check_selection_by_vectors(getkey())
@@ -290,6 +290,26 @@ def _check_selection_by_vectors(key: PRNGKeyArray) -> None:
         replaced = solution.parents[generation] != np.arange(3)
         assert replaced.sum() == 1
         assert replaced[weighed[generation - 1].argmin()]
+
+
+def test_a_member_that_diverged_is_replaced() -> None:
+    rates = jnp.array([1e30, 0.01, 0.01])
+    agents = eqx.tree_at(lambda agent: agent.rate, _STACK, rates)
+    solution = train(agent=agents)
+    assert np.isnan(solution.scores[0]).tolist() == [True, False, False]
+    assert np.isposinf(solution.metrics["size"][0]).tolist() == [True, False, False]
+    assert solution.parents[1, 0] != 0
+    assert np.all(np.isfinite(solution.states.weight))
+    assert np.all(solution.metrics["nonfinite"][1:] == 0)
+
+
+def test_a_population_all_of_which_diverged_is_an_error() -> None:
+    agents = eqx.tree_at(lambda agent: agent.rate, _STACK, jnp.full(3, 1e30))
+    with pytest.raises(eqrl.NonFiniteError, match="`size`") as error:
+        train(None, agent=agents)
+    reached = error.value.solution
+    assert reached.scores.shape == (1, 3)
+    assert np.all(np.isfinite(reached.states.weight))
 
 
 def test_a_vector_reward_needs_a_score() -> None:
