@@ -1,10 +1,13 @@
-"""Options of the command line, made from the fields of the library's classes."""
+"""Options of the command line, made from the arguments of the library's classes."""
 
 import dataclasses
+import functools
+import inspect
+import operator
 import re
 from collections.abc import Mapping
-from types import NoneType
-from typing import Annotated, Any, get_args
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import equinox as eqx
 import tyro
@@ -13,35 +16,64 @@ from .._pytree.fields import Range, range_of
 
 
 def options_of(module: type[eqx.Module], defaults: Mapping[str, Any]) -> type:
-    """A dataclass of those fields of a module that the command line can express.
+    """A dataclass of those arguments of a module that the command line can express.
 
     **Arguments:**
 
-    - `module`: a class with a `**Arguments:**` list, from which the help texts come.
+    - `module`: a class with an `**Arguments:**` list, from which the help texts come.
     - `defaults`: by name, defaults that replace those of the module.
+
+    Raises a `ValueError` if an annotation names what is not there.
     """
     texts = argument_texts(module)
+    annotations = _annotations(module)
     fields = []
-    for field in dataclasses.fields(module):
-        option_type = _option_type(field.type)
+    for name, parameter in inspect.signature(module).parameters.items():
+        # A converter hides the type of a field from the signature.
+        option_type = _option_type(
+            annotations.get(name, parameter.annotation),
+            optional=parameter.default is None,
+        )
         if option_type is None:
             continue
-        text = _with_range(texts.get(field.name, ""), range_of(module, field.name))
+        text = _with_range(texts.get(name, ""), range_of(module, name))
         annotation = Annotated[option_type, tyro.conf.arg(help=text)]
-        default = defaults.get(field.name, field.default)
-        fields.append((field.name, annotation, dataclasses.field(default=default)))
-    return dataclasses.make_dataclass(f"{module.__name__}Options", fields, frozen=True)
+        default = defaults.get(name, parameter.default)
+        if default is inspect.Parameter.empty:
+            default = dataclasses.MISSING
+        fields.append((name, annotation, dataclasses.field(default=default)))
+    return dataclasses.make_dataclass(
+        f"{module.__name__}Options", fields, frozen=True, kw_only=True
+    )
 
 
-def _option_type(annotation: Any) -> Any:
-    """The type of an option for a field; `None` if there can be no option."""
-    if annotation in (bool, int, float, str, int | None):
-        return annotation
-    alternatives = get_args(annotation)
-    # Of `FloatLike`, only the float can be written on the command line.
-    if float in alternatives:
-        return float | None if NoneType in alternatives else float
-    return None
+def _annotations(module: type[eqx.Module]) -> Mapping[str, object]:
+    try:
+        return get_type_hints(module)
+    except NameError as error:
+        raise ValueError(
+            f"The annotations of `{module.__name__}` make no options: {error}. Import "
+            "what they name where the module can see it when it runs."
+        ) from error
+
+
+def _option_type(annotation: object, *, optional: bool) -> Any:
+    """The type of an option for an argument; `None` if there can be no option."""
+    is_union = get_origin(annotation) in (Union, UnionType)
+    alternatives = get_args(annotation) if is_union else (annotation,)
+    known: list[Any] = [
+        each
+        for each in alternatives
+        if each in (bool, int, float, str) or get_origin(each) is Literal
+    ]
+    if not known:
+        return None
+    if float in known:
+        # Of `FloatLike`, only the float is written on the command line.
+        known = [float]
+    if optional or NoneType in alternatives:
+        known.append(NoneType)
+    return functools.reduce(operator.or_, known)
 
 
 def _with_range(text: str, allowed: Range | None) -> str:

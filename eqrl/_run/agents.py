@@ -1,6 +1,7 @@
 """The agents that have a name on the command line, and how each is built."""
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
@@ -16,7 +17,7 @@ from .._skills.prior import (
     OneHotSkills,
     SphereSkills,
 )
-from ..nn import Critic, Deterministic, Gaussian
+from ..nn import Critic, Gaussian
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +25,6 @@ class NamedAgent:
     """An agent that has a name, without the options of a run."""
 
     agent_type: type[eqx.Module]
-    make_actor: Callable[[tuple[int, ...]], Any] = Gaussian
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     num_windows: int | None = None
     """Default batch size, if an element of a batch is a window of several steps."""
@@ -32,7 +32,7 @@ class NamedAgent:
 
 AGENTS = {
     "sac": NamedAgent(SAC),
-    "td3": NamedAgent(TD3, Deterministic),
+    "td3": NamedAgent(TD3),
     "taac": NamedAgent(TAAC, num_windows=16),
     "taac-l": NamedAgent(
         TAAC, fixed={"trajectory": LinearTrajectory()}, num_windows=16
@@ -40,6 +40,12 @@ AGENTS = {
     "taac-q": NamedAgent(
         TAAC, fixed={"trajectory": QuadraticTrajectory()}, num_windows=16
     ),
+}
+
+# Of an agent that has no default for them.
+_FACTORIES: dict[str, Callable[[tuple[int, ...]], object]] = {
+    "make_actor": Gaussian,
+    "make_critic": Critic,
 }
 
 SkillKind = Literal["one-hot", "even", "sphere", "normal"]
@@ -104,12 +110,35 @@ def make_agent(
         )
     named = AGENTS[name]
     make: Any = named.agent_type
-    return make(
-        **options,
-        **named.fixed,
-        make_actor=named.make_actor(hidden_sizes),
-        make_critic=Critic(hidden_sizes),
-    )
+    return make(**options, **named.fixed, **_networks(named.agent_type, hidden_sizes))
+
+
+def _networks(
+    agent_type: type[eqx.Module], hidden_sizes: tuple[int, ...]
+) -> dict[str, object]:
+    """The arguments that decide an agent's networks, with these hidden layers.
+
+    These are factories that have `hidden_sizes`, as they are by default or, where
+    `make_actor` and `make_critic` have no default, `Gaussian` and `Critic`.
+    """
+    networks: dict[str, object] = {}
+    for name, parameter in inspect.signature(agent_type).parameters.items():
+        if parameter.default is inspect.Parameter.empty and name in _FACTORIES:
+            networks[name] = _FACTORIES[name](hidden_sizes)
+            continue
+        resized = _resized(parameter.default, hidden_sizes)
+        if resized is not None:
+            networks[name] = resized
+    return networks
+
+
+def _resized(factory: Any, hidden_sizes: tuple[int, ...]) -> object | None:
+    """The factory with these hidden layers; `None` if it takes none."""
+    if not dataclasses.is_dataclass(factory) or isinstance(factory, type):
+        return None
+    if all(field.name != "hidden_sizes" for field in dataclasses.fields(factory)):
+        return None
+    return dataclasses.replace(factory, hidden_sizes=hidden_sizes)
 
 
 def check_agent(name: str, skills: SkillOptions | None) -> None:

@@ -128,8 +128,8 @@ FAULTS = (
     Fault(
         "cli:defaults-of-the-papers",
         "eqrl/_cli/options.py",
-        "defaults.get(field.name, field.default)",
-        "field.default",
+        "defaults.get(name, parameter.default)",
+        "parameter.default",
         ("tests/test_cli.py -k can_be_replaced",),
     ),
     Fault(
