@@ -3,12 +3,20 @@
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import tyro
 
 from .._agents import diayn
-from .._run import AGENTS, Population, Prior, Settings, SkillOptions, Training
+from .._run import (
+    AGENTS,
+    NamedAgent,
+    Population,
+    Prior,
+    Settings,
+    SkillOptions,
+    Training,
+)
 from .._training.trainer import Trainer
 from .options import options_of
 
@@ -23,11 +31,14 @@ _DEFAULTS = {
 # With skills the entropy competes with a reward of a few nats.
 _DIAYN_DEFAULTS = {**_DEFAULTS, "batch_size": 128, "initial_temperature": 0.1}
 
+OWN = "own"
+"""Stands for the name of an agent that is given by its path."""
+
 _PRIOR_HELP = (
     "A hyperparameter to vary, and in which range: its name, then uniform, loguniform, "
     "oneminus-uniform or oneminus-loguniform, then two bounds. The last two kinds are "
     "of one minus the hyperparameter, such as a discount near one. By default the "
-    "learning rates of actor and critic, and the discount."
+    "learning rates of actor and critic, and the discount, where the agent has them."
 )
 
 
@@ -60,31 +71,50 @@ class Priors:
     ] = ()
 
 
+@dataclasses.dataclass(frozen=True)
+class Own:
+    """The agent, if it is one of your own."""
+
+    agent: str
+    """Class of the agent, as package.module:Class, from which its options come."""
+
+
 _Fields = list[Any]
 """As `dataclasses.make_dataclass` takes them."""
 
 
-def command_type(inner_agent: str, rerun: type, evaluate: type, render: type) -> Any:
+def command_type(
+    given: Mapping[str, NamedAgent], rerun: type, evaluate: type, render: type
+) -> Any:
     """The union of all commands.
 
     **Arguments:**
 
-    - `inner_agent`: name of the agent within diayn.
+    - `given`: the agent that follows `--agent`, by the words of the command: `train
+        own`, `pbt own`, `train diayn`.
     - `rerun`, `evaluate`, `render`: the types of these commands.
     """
-    training = [_agent_type("Train", name, _train_fields(name)) for name in AGENTS]
-    training.append(
-        _agent_type("Train", "diayn", _diayn_fields(inner_agent), made_by=diayn)
-    )
-    populations = [
-        _agent_type("Pbt", name, _population_fields(name)) for name in AGENTS
+    training = [
+        _agent_type("Train", name, _train_fields(named), named.agent_type)
+        for name, named in _agents_of("train", given).items()
     ]
+    inner = given.get("train diayn", AGENTS[SkillOptions.agent])
+    training.append(_agent_type("Train", "diayn", _diayn_fields(inner), diayn))
+    populations = [
+        _agent_type("Pbt", name, _population_fields(named), named.agent_type)
+        for name, named in _agents_of("pbt", given).items()
+    ]
+    of_your_own = "with --agent package.module:Class, one of your own"
     return (
-        _command("train", "Train an agent; without a name, that is sac.", training)
+        _command(
+            "train",
+            f"Train an agent; without a name, that is sac or, {of_your_own}.",
+            training,
+        )
         | _command(
             "pbt",
             "Train a population, whose worst members copy the best and vary their "
-            "hyperparameters; without a name, of sac.",
+            f"hyperparameters; without a name, of sac or, {of_your_own}.",
             populations,
         )
         | _named("rerun", rerun)
@@ -93,44 +123,57 @@ def command_type(inner_agent: str, rerun: type, evaluate: type, render: type) ->
     )
 
 
-def _train_fields(name: str) -> _Fields:
+def _agents_of(
+    command: str, given: Mapping[str, NamedAgent]
+) -> Mapping[str, NamedAgent]:
+    own = given.get(f"{command} {OWN}")
+    return AGENTS if own is None else {**AGENTS, OWN: own}
+
+
+def _train_fields(named: NamedAgent) -> _Fields:
     return [
         ("settings", Settings),
         ("schedule", Training),
         ("output", Output),
-        ("agent", options_of(AGENTS[name].agent_type, _DEFAULTS)),
-        ("trainer", options_of(Trainer, _trainer_defaults(name, _DEFAULTS))),
+        *_agent_fields(named, _DEFAULTS),
     ]
 
 
-def _diayn_fields(inner_agent: str) -> _Fields:
+def _diayn_fields(inner: NamedAgent) -> _Fields:
     return [
         ("settings", Settings, _default(Settings(env="eqrl/Point"))),
         ("schedule", Training, _default(Training(num_steps=40_000))),
         ("skills", SkillOptions),
         ("output", Output),
-        ("agent", options_of(AGENTS[inner_agent].agent_type, _DIAYN_DEFAULTS)),
-        (
-            "trainer",
-            options_of(Trainer, _trainer_defaults(inner_agent, _DIAYN_DEFAULTS)),
-        ),
+        *_agent_fields(inner, _DIAYN_DEFAULTS),
     ]
 
 
-def _population_fields(name: str) -> _Fields:
+def _population_fields(named: NamedAgent) -> _Fields:
     return [
         ("settings", Settings),
         ("schedule", Population),
         ("priors", tyro.conf.UseAppendAction[Priors]),
         ("output", PopulationOutput),
-        ("agent", options_of(AGENTS[name].agent_type, _DEFAULTS)),
-        ("trainer", options_of(Trainer, _trainer_defaults(name, _DEFAULTS))),
+        *_agent_fields(named, _DEFAULTS),
     ]
 
 
-def _trainer_defaults(name: str, defaults: Mapping[str, Any]) -> Mapping[str, Any]:
-    num_windows = AGENTS[name].num_windows
-    return defaults if num_windows is None else {**defaults, "batch_size": num_windows}
+def _agent_fields(named: NamedAgent, defaults: Mapping[str, Any]) -> _Fields:
+    """The options of an agent and of its trainer."""
+    # Those of an agent that is not of eqrl's own are its author's.
+    own_defaults = {} if _is_own(named) else defaults
+    trainer_defaults = defaults
+    if named.num_windows is not None:
+        trainer_defaults = {**defaults, "batch_size": named.num_windows}
+    return [
+        ("agent", options_of(named.agent_type, own_defaults)),
+        ("trainer", options_of(Trainer, trainer_defaults)),
+    ]
+
+
+def _is_own(named: NamedAgent) -> bool:
+    return named not in AGENTS.values()
 
 
 def _default(value: Any) -> Any:
@@ -138,16 +181,38 @@ def _default(value: Any) -> Any:
 
 
 def _agent_type(
-    command: str, name: str, fields: _Fields, *, made_by: Callable | None = None
+    command: str, name: str, fields: _Fields, documented: Callable[..., Any]
 ) -> Any:
-    documented = AGENTS[name].agent_type if made_by is None else made_by
+    if name == OWN:
+        fields = [("own", Own), *fields]
+    _check_unique(fields)
     options = dataclasses.make_dataclass(
         f"{command}{name.replace('-', '').capitalize()}",
         sorted(fields, key=len),
         namespace={"name": name},
     )
-    options.__doc__ = (documented.__doc__ or "").partition("\n")[0]
+    text = (documented.__doc__ or "").partition("\n")[0]
+    # Without a text of its own a dataclass documents itself by its signature.
+    is_signature = text.startswith(f"{documented.__name__}(")
+    options.__doc__ = f"{documented.__name__}." if is_signature else text
     return _named(name, options)
+
+
+def _check_unique(fields: _Fields) -> None:
+    """Raises a `ValueError` if an agent has an option that the command has already."""
+    # Some are annotated.
+    groups = {name: (get_args(group) or (group,))[0] for name, group, *_ in fields}
+    agent = groups.pop("agent")
+    names = {field.name for field in dataclasses.fields(agent)}
+    others = {
+        field.name for group in groups.values() for field in dataclasses.fields(group)
+    }
+    if names & others:
+        raise ValueError(
+            f"`{agent.__name__.removesuffix('Options')}` has the arguments "
+            f"{sorted(names & others)}, which are options of the command already; "
+            "rename them."
+        )
 
 
 def _command(name: str, text: str, agents: list[Any]) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 import tyro
 
+from .._agents.base import AnyAgent
 from .._run import (
     AGENTS,
     Population,
@@ -15,10 +16,14 @@ from .._run import (
     Run,
     SkillOptions,
     Training,
+    find_agent,
+    import_agent,
+    is_path,
+    name_of,
     read_config,
 )
 from .._types.custom_types import Mode
-from .arguments import command_type
+from .arguments import OWN, command_type
 
 
 # Ranges in which the default networks learn something on small problems.
@@ -59,6 +64,9 @@ class Rerun:
     tensorboard: bool = False
     """Write TensorBoard files into the folder, if the run is no population."""
 
+    agent: str | None = None
+    """Class of its agent, if that was one of your own; a folder never imports it."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Evaluate:
@@ -75,6 +83,9 @@ class Evaluate:
 
     seed: int = 0
     """Seed of the episodes."""
+
+    agent: str | None = None
+    """Class of its agent, if that was one of your own; a folder never imports it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +104,9 @@ class Render:
     output: Path | None = None
     """File to write: .html of brax, .gif of gymnax, else .png."""
 
+    agent: str | None = None
+    """Class of its agent, if that was one of your own; a folder never imports it."""
+
 
 Command = Train | Pbt | Evaluate | Render
 
@@ -100,10 +114,21 @@ Command = Train | Pbt | Evaluate | Render
 def parse(args: Sequence[str]) -> Command:
     """The command in `args`. Exits with 2 if there is none, with 0 after help."""
     args = list(args)
-    if args[:1] in (["train"], ["pbt"]) and not _names_agent(args[1:]):
-        args.insert(1, "sac")
+    name = _given_agent(args)
+    # What trains has options of the agent, so its class is needed to parse.
+    trains = args[:1] in (["train"], ["pbt"])
+    own = import_agent(name) if trains and name is not None and is_path(name) else None
+    if trains and not _names_agent(args[1:]):
+        if name is not None and own is None:
+            raise ValueError(
+                f"`agent={name!r}` must be written as `package.module:Class`; an agent "
+                f"of eqrl's own is named without `--agent`: `eqrl {args[0]} {name}`."
+            )
+        args.insert(1, "sac" if own is None else OWN)
+    # `Run` raises an error for an unknown name.
+    given = find_agent(name if name in AGENTS else SkillOptions.agent, own)
     command = tyro.cli(
-        command_type(_inner_agent(args), Rerun, Evaluate, Render),
+        command_type({" ".join(args[:2]): given}, Rerun, Evaluate, Render),
         prog="eqrl",
         description="Train, evaluate and render reinforcement learning agents.",
         args=args,
@@ -115,14 +140,20 @@ def parse(args: Sequence[str]) -> Command:
         return _repeat(command)
     options = command.options
     if isinstance(options.schedule, Training):
-        run = _make_run(options, options.schedule)
+        run = _make_run(options, options.schedule, own)
         return Train(run, options.output.folder, options.output.tensorboard)
-    priors = options.priors.prior or _PRIORS
-    return Pbt(_make_run(options, options.schedule, priors), options.output.folder)
+    priors = options.priors.prior or _default_priors(options.agent)
+    run = _make_run(options, options.schedule, own, priors)
+    return Pbt(run, options.output.folder)
+
+
+def import_given(path: str | None) -> type[AnyAgent] | None:
+    """The class that was given with `--agent`, if one was."""
+    return None if path is None else import_agent(path)
 
 
 def _repeat(command: Rerun) -> Train | Pbt:
-    run = read_config(command.source)
+    run = read_config(command.source, import_given(command.agent))
     if isinstance(run.schedule, Training):
         return Train(run, command.folder, command.tensorboard)
     if command.tensorboard:
@@ -134,17 +165,39 @@ def _repeat(command: Rerun) -> Train | Pbt:
 
 
 def _make_run(
-    options: Any, schedule: Training | Population, priors: tuple[Prior, ...] = ()
+    options: Any,
+    schedule: Training | Population,
+    own: type[AnyAgent] | None,
+    priors: tuple[Prior, ...] = (),
 ) -> Run:
+    name, skills = options.name, getattr(options, "skills", None)
+    if own is not None and skills is None:
+        name = name_of(own)
+    if own is not None and skills is not None:
+        skills = dataclasses.replace(skills, agent=name_of(own))
     return Run(
-        agent=options.name,
+        agent=name,
         agent_options=dataclasses.asdict(options.agent),
         trainer_options=dataclasses.asdict(options.trainer),
         settings=options.settings,
         schedule=schedule,
-        skills=getattr(options, "skills", None),
+        skills=skills,
         priors=priors,
+        agent_type=own,
     )
+
+
+def _default_priors(agent_options: object) -> tuple[Prior, ...]:
+    """The priors of those hyperparameters that the agent has."""
+    names = vars(agent_options)
+    priors = tuple(prior for prior in _PRIORS if prior[0] in names)
+    if not priors:
+        raise ValueError(
+            "This agent has none of "
+            + ", ".join(f"`{name}`" for name, *_ in _PRIORS)
+            + " to vary; name others, as `--prior NAME KIND LOW HIGH`."
+        )
+    return priors
 
 
 def _names_agent(args: Sequence[str]) -> bool:
@@ -153,10 +206,8 @@ def _names_agent(args: Sequence[str]) -> bool:
     )
 
 
-def _inner_agent(args: Sequence[str]) -> str:
-    """The agent within diayn: the command has its options, so it is needed to parse."""
+def _given_agent(args: Sequence[str]) -> str | None:
+    """What follows `--agent`."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--agent", nargs="?")
-    name = parser.parse_known_args(args)[0].agent
-    # `Run` raises an error for an unknown name.
-    return name if name in AGENTS else SkillOptions.agent
+    return parser.parse_known_args(args)[0].agent

@@ -10,7 +10,7 @@ from .._interaction.evaluate import evaluate
 from .._run import load_run, read_config
 from .._types.custom_types import Mode
 from ..envs._base import AnyEnv
-from .commands import Evaluate
+from .commands import Evaluate, import_given
 
 
 NUM_EPISODES = 64
@@ -45,8 +45,12 @@ def returns_of_policies(
 
 def run_evaluate(command: Evaluate) -> int:
     """Prints statistics of the returns of each policy of a run."""
-    schedule = read_config(command.folder).schedule
-    loaded = [load_run(command.folder, index) for index in range(schedule.count)]
+    agent_type = import_given(command.agent)
+    schedule = read_config(command.folder, agent_type).schedule
+    loaded = [
+        load_run(command.folder, index, agent_type=agent_type)
+        for index in range(schedule.count)
+    ]
     _, _, env = loaded[0]
     returns = returns_of_policies(
         [(agent, state) for agent, state, _ in loaded],

@@ -6,15 +6,16 @@ from .._agents import fix_skill
 from .._reporting.render import render, render_suffix
 from .._run import Run, best_policy, load_run, read_config
 from .._skills.prior import EvenOneHotSkills, OneHotSkills
-from .commands import Render
+from .commands import Render, import_given
 
 
 def run_render(command: Render) -> int:
     """Writes a picture, an animation or a page of one episode."""
-    run = read_config(command.folder)
+    agent_type = import_given(command.agent)
+    run = read_config(command.folder, agent_type)
     index = best_policy(command.folder) if command.seed is None else command.seed
     skill = None if command.skill is None else _one_hot(run, command.skill)
-    agent, state, env = load_run(command.folder, index)
+    agent, state, env = load_run(command.folder, index, agent_type=agent_type)
     name = f"episode_of_{run.schedule.kind}_{index}"
     if skill is not None:
         agent, state = fix_skill(agent, state, skill)

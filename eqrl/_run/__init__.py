@@ -1,4 +1,9 @@
-from .agents import AGENTS as AGENTS, SkillOptions as SkillOptions
+from .agents import (
+    AGENTS as AGENTS,
+    NamedAgent as NamedAgent,
+    SkillOptions as SkillOptions,
+    find_agent as find_agent,
+)
 from .config import (
     Population as Population,
     Run as Run,
@@ -9,6 +14,11 @@ from .config import (
 )
 from .files import claim_folder as claim_folder, new_folder as new_folder
 from .load import best_policy as best_policy, load_run as load_run
+from .own_agent import (
+    import_agent as import_agent,
+    is_path as is_path,
+    name_of as name_of,
+)
 from .priors import Prior as Prior
 from .write import (
     states_of_seeds as states_of_seeds,

@@ -1,11 +1,9 @@
-"""The agents that have a name on the command line, and how each is built."""
+"""The agents of the command line, and how each is built."""
 
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
-
-import equinox as eqx
 
 from .._agents import SAC, TAAC, TD3, LinearTrajectory, QuadraticTrajectory, diayn
 from .._agents.base import AnyAgent
@@ -18,13 +16,14 @@ from .._skills.prior import (
     SphereSkills,
 )
 from ..nn import Critic, Gaussian
+from .own_agent import check_own_agent, name_of
 
 
 @dataclasses.dataclass(frozen=True)
 class NamedAgent:
     """An agent that has a name, without the options of a run."""
 
-    agent_type: type[eqx.Module]
+    agent_type: type[AnyAgent]
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     num_windows: int | None = None
     """Default batch size, if an element of a batch is a window of several steps."""
@@ -64,7 +63,7 @@ class SkillOptions:
     """Skills and their discriminator."""
 
     agent: str = "sac"
-    """Agent that learns them: sac, td3, taac, taac-l or taac-q."""
+    """Agent that learns them: sac, td3, taac, taac-l, taac-q, or one of your own."""
 
     skills: SkillKind = "one-hot"
     """Discrete, drawn at random or dealt evenly to environments; or real vectors."""
@@ -89,40 +88,64 @@ class SkillOptions:
         return make(default if self.num_skills is None else self.num_skills)
 
 
+def find_agent(name: str, agent_type: type[AnyAgent] | None) -> NamedAgent:
+    """The agent of a name, or of the class that is given if it is not of eqrl's own."""
+    return AGENTS[name] if agent_type is None else NamedAgent(agent_type)
+
+
 def make_agent(
-    name: str,
-    options: Mapping[str, Any],
-    skills: SkillOptions | None,
-    hidden_sizes: tuple[int, ...],
+    named: NamedAgent, options: Mapping[str, Any], hidden_sizes: tuple[int, ...]
 ) -> AnyAgent:
-    """An agent by its name; `diayn` wraps the one that `skills` names."""
-    if skills is not None:
-        prior = skills.make_prior()
-        factory: Any = prior.make_discriminator
-        return diayn(
-            make_agent(skills.agent, options, None, hidden_sizes),
-            prior,
-            lr=skills.discriminator_lr,
-            descriptor=skills.descriptor,
-            include_prior=skills.include_prior,
-            environment_weight=skills.environment_weight,
-            make_network=dataclasses.replace(factory, hidden_sizes=hidden_sizes),
-        )
-    named = AGENTS[name]
+    """An agent without wrappers.
+
+    Raises a `ValueError` unless its class takes the options.
+    """
+    arguments = {
+        **options,
+        **named.fixed,
+        **_networks(named.agent_type, hidden_sizes),
+    }
+    try:
+        inspect.signature(named.agent_type).bind(**arguments)
+    except TypeError as error:
+        raise ValueError(
+            f"`{name_of(named.agent_type)}` does not take the options "
+            f"{sorted(arguments)}: {error}."
+        ) from error
     make: Any = named.agent_type
-    return make(**options, **named.fixed, **_networks(named.agent_type, hidden_sizes))
+    return make(**arguments)
+
+
+def add_skills(
+    agent: AnyAgent, skills: SkillOptions, hidden_sizes: tuple[int, ...]
+) -> AnyAgent:
+    """The agent within `diayn`."""
+    prior = skills.make_prior()
+    factory: Any = prior.make_discriminator
+    return diayn(
+        agent,
+        prior,
+        lr=skills.discriminator_lr,
+        descriptor=skills.descriptor,
+        include_prior=skills.include_prior,
+        environment_weight=skills.environment_weight,
+        make_network=dataclasses.replace(factory, hidden_sizes=hidden_sizes),
+    )
 
 
 def _networks(
-    agent_type: type[eqx.Module], hidden_sizes: tuple[int, ...]
+    agent_type: type[AnyAgent], hidden_sizes: tuple[int, ...]
 ) -> dict[str, object]:
     """The arguments that decide an agent's networks, with these hidden layers.
 
-    These are factories that have `hidden_sizes`, as they are by default or, where
-    `make_actor` and `make_critic` have no default, `Gaussian` and `Critic`.
+    These are `hidden_sizes`, and factories that have them: those that are the default
+    or, where `make_actor` and `make_critic` have none, `Gaussian` and `Critic`.
     """
     networks: dict[str, object] = {}
     for name, parameter in inspect.signature(agent_type).parameters.items():
+        if name == "hidden_sizes":
+            networks[name] = hidden_sizes
+            continue
         if parameter.default is inspect.Parameter.empty and name in _FACTORIES:
             networks[name] = _FACTORIES[name](hidden_sizes)
             continue
@@ -141,10 +164,19 @@ def _resized(factory: Any, hidden_sizes: tuple[int, ...]) -> object | None:
     return dataclasses.replace(factory, hidden_sizes=hidden_sizes)
 
 
-def check_agent(name: str, skills: SkillOptions | None) -> None:
+def check_agent(
+    name: str, skills: SkillOptions | None, agent_type: type[AnyAgent] | None
+) -> None:
     """Raises a `ValueError` unless the agent exists and has skills if it is `diayn`."""
     if (name == "diayn") != (skills is not None):
         raise ValueError(f"`agent={name!r}` and `skills={skills!r}` do not fit.")
-    check_choice("agent", name if skills is None else skills.agent, AGENTS)
+    inner = name if skills is None else skills.agent
+    check_own_agent(inner, agent_type)
+    if agent_type is None and inner not in AGENTS:
+        names = ", ".join(repr(name) for name in AGENTS)
+        raise ValueError(
+            f"`agent={inner!r}` must be one of {names}, or one of your own, written as "
+            "`package.module:Class`."
+        )
     if skills is not None:
         check_choice("skills", skills.skills, get_args(SkillKind))

@@ -17,8 +17,9 @@ from .._storage.checkpoint import Directory
 from .._training.trainer import Trainer
 from ..envs import make
 from ..envs._base import AnyEnv
-from .agents import SkillOptions, check_agent, make_agent
+from .agents import SkillOptions, add_skills, check_agent, find_agent, make_agent
 from .files import write_json
+from .own_agent import is_path
 from .priors import Prior, path_of, select_tuned
 
 
@@ -149,7 +150,11 @@ Value = TypeVar("Value")
 
 @dataclasses.dataclass(frozen=True)
 class Run(Generic[Schedule]):
-    """Everything that decides a run."""
+    """Everything that decides a run.
+
+    `agent_type` is the class of an agent that is not of eqrl's own; its path is in
+    `config.json`, from which nothing is imported.
+    """
 
     agent: str
     agent_options: dict[str, float | int | bool | None]
@@ -158,27 +163,32 @@ class Run(Generic[Schedule]):
     schedule: Schedule
     skills: SkillOptions | None = None
     priors: tuple[Prior, ...] = ()
+    agent_type: type[AnyAgent] | None = None
 
     def __post_init__(self) -> None:
-        check_agent(self.agent, self.skills)
+        check_agent(self.agent, self.skills, self.agent_type)
         self.schedule.check()
 
     @property
     def title(self) -> str:
         """Title of the plots."""
-        inner = "" if self.skills is None else f" with {self.skills.agent.upper()}"
-        return f"{self.agent.upper()}{inner} on {self.settings.env}"
+        inner = "" if self.skills is None else f" with {_shown(self.skills.agent)}"
+        return f"{_shown(self.agent)}{inner} on {self.settings.env}"
 
     @property
     def name(self) -> str:
         """Begins the name of the folder that is made by default."""
         prefix = "pbt-" if isinstance(self.schedule, Population) else ""
-        return f"{prefix}{self.agent}-{self.settings.env.replace('/', '-')}"
+        agent = _shown(self.agent) if is_path(self.agent) else self.agent
+        return f"{prefix}{agent}-{self.settings.env.replace('/', '-')}"
 
     def make_agent(self) -> AnyAgent:
-        agent = make_agent(
-            self.agent, self.agent_options, self.skills, self.settings.hidden_sizes
-        )
+        hidden_sizes = self.settings.hidden_sizes
+        inner = self.agent if self.skills is None else self.skills.agent
+        named = find_agent(inner, self.agent_type)
+        agent = make_agent(named, self.agent_options, hidden_sizes)
+        if self.skills is not None:
+            agent = add_skills(agent, self.skills, hidden_sizes)
         return Normalized(agent) if self.settings.normalize else agent
 
     def by_given_names(self, hyperparameters: Mapping[str, Value]) -> dict[str, Value]:
@@ -196,31 +206,41 @@ class Run(Generic[Schedule]):
         return Trainer(**self.trainer_options)
 
 
+def _shown(agent: str) -> str:
+    """The name of an agent in titles: its class, if it is not of eqrl's own."""
+    return agent.rpartition(":")[2] if is_path(agent) else agent.upper()
+
+
 def write_config(folder: Directory, run: Run) -> None:
     """Writes `config.json`, from which a run can be repeated."""
     content = dataclasses.asdict(run)
+    del content["agent_type"]
     name = "population" if isinstance(run.schedule, Population) else "training"
     content[name] = content.pop("schedule")
     version = importlib.metadata.version("eqrl")
     write_json(folder, "config.json", {"eqrl": version, **content})
 
 
-def read_config(folder: Directory) -> Run:
-    """Reads what `write_config` wrote."""
+def read_config(folder: Directory, agent_type: type[AnyAgent] | None = None) -> Run:
+    """Reads what `write_config` wrote.
+
+    Raises a `ValueError` unless `agent_type` is the class that the file names, `None`
+    if the agent is of eqrl's own.
+    """
     path = Path(folder) / "config.json"
     if not path.is_file():
         raise ValueError(
             f"`{folder}` is not the folder of a run: there is no `config.json` in it."
         )
     try:
-        return _read_run(json.loads(path.read_text()))
+        return _read_run(json.loads(path.read_text()), agent_type)
     except (AttributeError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise ValueError(
             f"`{path}` is not as this version of eqrl writes it ({error!r})."
         ) from error
 
 
-def _read_run(content: dict[str, Any]) -> Run:
+def _read_run(content: dict[str, Any], agent_type: type[AnyAgent] | None) -> Run:
     content.pop("eqrl")
     settings, skills, priors = (
         content.pop(name) for name in ("settings", "skills", "priors")
@@ -235,5 +255,6 @@ def _read_run(content: dict[str, Any]) -> Run:
         schedule=schedule,
         skills=None if skills is None else SkillOptions(**skills),
         priors=tuple((name, kind, low, high) for name, kind, low, high in priors),
+        agent_type=agent_type,
         **content,
     )

@@ -6,6 +6,7 @@ import equinox as eqx
 import jax.random as jr
 
 from .._agents import AbstractAgent
+from .._agents.base import AnyAgent
 from .._storage.checkpoint import Directory, restore
 from ..envs import AbstractEnv
 from .config import Population, read_config
@@ -13,7 +14,10 @@ from .files import policy_folder
 
 
 def load_run(
-    folder: Directory, seed: int = 0
+    folder: Directory,
+    seed: int = 0,
+    *,
+    agent_type: type[AnyAgent] | None = None,
 ) -> tuple[AbstractAgent[Any, Any, Any], Any, AbstractEnv[Any]]:
     """Loads an agent that `eqrl train` or `eqrl pbt` trained.
 
@@ -26,13 +30,18 @@ def load_run(
 
     - `folder`: folder of the run.
     - `seed`: index of the seed, or of the member of a population, from 0.
+    - `agent_type`: the class that was trained with `--agent package.module:Class`. It
+        is never imported because the folder names it.
 
     **Returns:**
 
     The agent with the hyperparameters of the end of training, its state then, and the
     environment.
+
+    Raises a `ValueError` if there is no such policy, or `agent_type` is not the class
+    that was trained.
     """
-    run = read_config(folder)
+    run = read_config(folder, agent_type)
     kind, count = run.schedule.kind, run.schedule.count
     if not 0 <= seed < count:
         raise ValueError(

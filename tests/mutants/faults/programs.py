@@ -112,6 +112,20 @@ FAULTS = (
         ("tests/test_cli_population.py -k metrics_have",),
     ),
     Fault(
+        "run:any-class-for-the-recorded",
+        "eqrl/_run/own_agent.py",
+        "if given is not None and given != name:",
+        "if False:",
+        ("tests/test_cli_own_agent.py -k 'person_names_it or not_replaced'",),
+    ),
+    Fault(
+        "run:gaussian-for-every-factory",
+        "eqrl/_run/agents.py",
+        "dataclasses.replace(factory, hidden_sizes=hidden_sizes)\n\n",
+        "Gaussian(hidden_sizes)\n\n",
+        ("tests/test_cli_own_agent.py -k hidden_sizes",),
+    ),
+    Fault(
         "cli:interrupted-exits-with-0",
         "eqrl/_cli/main.py",
         "return 130",
