@@ -149,8 +149,11 @@ def test_the_bar_is_stopped_where_training_fails() -> None:
     assert not bar.live.is_started
 
 
-def _population(returns: list[Any]) -> eqrl.PopulationSolution:
+def _population(
+    returns: list[Any], scores: list[float] | None = None
+) -> eqrl.PopulationSolution:
     """What a callback gets, as far as it is looked at."""
+    scores = list(np.mean(returns, axis=1)) if scores is None else scores
     zero = jnp.zeros((), int)
     return eqrl.PopulationSolution(
         agents=None,
@@ -161,17 +164,17 @@ def _population(returns: list[Any]) -> eqrl.PopulationSolution:
         hyperparameters={},
         parents=np.zeros((1, len(returns)), int),
         metrics={},
-        scores=np.zeros((1, len(returns))),
+        scores=np.array([scores]),
     )
 
 
-def _population_line(*returns: Any) -> str:
+def _population_line(*returns: Any, scores: list[float] | None = None) -> str:
     file = io.StringIO()
     with (
         contextlib.redirect_stdout(file),
         eqrl.PopulationProgressBar(10, 100) as progress,
     ):
-        progress(3, _population(list(returns)))
+        progress(3, _population(list(returns), scores))
     compiling, line = file.getvalue().splitlines()
     assert compiling == "compiling"
     return line
@@ -187,13 +190,16 @@ def test_a_population_leaves_out_members_that_failed() -> None:
     assert line.endswith("return 2.0 mean, 2.0 best")
 
 
+def test_a_population_shows_no_return_where_all_failed() -> None:
+    assert _population_line([math.nan], [math.nan]) == "generation 4/10"
+
+
 @pytest.mark.parametrize(
-    "returns",
-    [([math.nan], [math.nan]), ([[1.0, 2.0]], [[3.0, 4.0]])],
-    ids=["all failed", "vectors"],
+    "returns", [[[0.0, 0.0]] * 2, [[[1.0, 2.0]], [[3.0, 4.0]]]], ids=["none", "vectors"]
 )
-def test_a_population_shows_no_return_where_there_is_no_number(returns: Any) -> None:
-    assert _population_line(*returns) == "generation 4/10"
+def test_a_population_shows_by_what_it_was_ranked(returns: list[Any]) -> None:
+    line = _population_line(*returns, scores=[2.0, 5.0])
+    assert line == "generation 4/10  score 3.5 mean, 5.0 best"
 
 
 def test_a_population_shows_the_steps_of_all_members_and_the_time_left(

@@ -91,19 +91,22 @@ def command_type(
     **Arguments:**
 
     - `given`: the agent that follows `--agent`, by the words of the command: `train
-        own`, `pbt own`, `train diayn`.
+        own`, `train diayn`, and likewise of `pbt`.
     - `rerun`, `evaluate`, `render`: the types of these commands.
     """
     training = [
         _agent_type("Train", name, _train_fields(named), named.agent_type)
         for name, named in _agents_of("train", given).items()
     ]
-    inner = given.get("train diayn", AGENTS[SkillOptions.agent])
-    training.append(_agent_type("Train", "diayn", _diayn_fields(inner), diayn))
+    training.append(
+        _agent_type("Train", "diayn", _diayn_fields(_inner("train", given)), diayn)
+    )
     populations = [
         _agent_type("Pbt", name, _population_fields(named), named.agent_type)
         for name, named in _agents_of("pbt", given).items()
     ]
+    skilled = _skilled_population_fields(_inner("pbt", given))
+    populations.append(_agent_type("Pbt", "diayn", skilled, diayn))
     of_your_own = "with --agent package.module:Class, one of your own"
     return (
         _command(
@@ -128,6 +131,11 @@ def _agents_of(
 ) -> Mapping[str, NamedAgent]:
     own = given.get(f"{command} {OWN}")
     return AGENTS if own is None else {**AGENTS, OWN: own}
+
+
+def _inner(command: str, given: Mapping[str, NamedAgent]) -> NamedAgent:
+    """The agent within diayn."""
+    return given.get(f"{command} diayn", AGENTS[SkillOptions.agent])
 
 
 def _train_fields(named: NamedAgent) -> _Fields:
@@ -156,6 +164,18 @@ def _population_fields(named: NamedAgent) -> _Fields:
         ("priors", tyro.conf.UseAppendAction[Priors]),
         ("output", PopulationOutput),
         *_agent_fields(named, _DEFAULTS),
+    ]
+
+
+def _skilled_population_fields(inner: NamedAgent) -> _Fields:
+    schedule = Population(steps_per_generation=4_000, num_episodes=4)
+    return [
+        ("settings", Settings, _default(Settings(env="eqrl/Point"))),
+        ("schedule", Population, _default(schedule)),
+        ("priors", tyro.conf.UseAppendAction[Priors]),
+        ("skills", SkillOptions),
+        ("output", PopulationOutput),
+        *_agent_fields(inner, _DIAYN_DEFAULTS),
     ]
 
 

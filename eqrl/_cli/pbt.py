@@ -1,25 +1,29 @@
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.random as jr
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from .._agents.base import AnyAgent
+from .._interaction.evaluate import Evaluation
+from .._interaction.evaluate_skills import evaluate_skills
+from .._interaction.scores import Score, diversity_return
 from .._population import PBT, PopulationSolution, member, train_population
 from .._population.evaluation import check_scalar
 from .._population.history import scores_of, winner_of
 from .._population.mesh import check_mesh
 from .._reporting.progress import PopulationProgressBar
-from .._run import Population, Run, write_population
+from .._run import Population, Run, write_population, write_skills_of_member
 from .._training.trainer import Trainer
 from ..envs._base import AnyEnv
 from .commands import Pbt
 from .evaluate import NUM_EPISODES
-from .training import Policies
+from .training import NUM_SKILL_EPISODES, Policies, print_skills
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +48,10 @@ class PopulationJob:
     def train(self, folder: Path, *, key: PRNGKeyArray) -> PopulationSolution:
         del folder
         schedule = self.run.schedule
+        score = None
+        if self.run.skills is not None:
+            key, score_key = jr.split(key)
+            score = _diversity_score(self.env, schedule.num_episodes, key=score_key)
         with PopulationProgressBar(
             schedule.num_generations, schedule.steps_per_generation
         ) as progress:
@@ -57,6 +65,7 @@ class PopulationJob:
                 steps_per_generation=schedule.steps_per_generation,
                 num_episodes=schedule.num_episodes,
                 key=key,
+                score=score,
                 mesh=self.mesh,
                 members=schedule.members,
                 callback=progress,
@@ -87,16 +96,38 @@ class PopulationJob:
         *,
         key: PRNGKeyArray,
     ) -> None:
-        del folder, key
+        best = policies.best
         histories = self.run.by_given_names(reached.hyperparameters)
         values = ", ".join(
-            f"{name} {history[-1, policies.best]:.3g}"
-            for name, history in histories.items()
+            f"{name} {history[-1, best]:.3g}" for name, history in histories.items()
         )
         print(f"mean return of {NUM_EPISODES} greedy episodes:")
         print(f"all members: {mean_returns.mean():.1f}")
-        best_return = mean_returns[policies.best]
-        print(f"best member, {policies.best}: {best_return:.1f} with {values}")
+        print(f"best member, {best}: {mean_returns[best]:.1f} with {values}")
+        if self.run.skills is not None and best is not None:
+            agent, state = policies.pairs[best]
+            # The keys before this one are those of the members' evaluations.
+            evaluation = evaluate_skills(
+                agent,
+                state,
+                self.env,
+                num_episodes=NUM_SKILL_EPISODES,
+                key=jr.fold_in(key, self.run.schedule.size),
+            )
+            write_skills_of_member(folder, self.run, best, evaluation)
+            print_skills([evaluation])
+
+
+def _diversity_score(env: AnyEnv, num_episodes: int, *, key: PRNGKeyArray) -> Score:
+    """Ranks by skills, all members and generations by the same key."""
+
+    def score(agent: AnyAgent, state: Any, evaluation: Evaluation) -> Float[Array, ""]:
+        del evaluation
+        return diversity_return(
+            agent, state, env, num_episodes=num_episodes, key=jr.clone(key)
+        )
+
+    return score
 
 
 def population_job(command: Pbt) -> PopulationJob:

@@ -21,11 +21,7 @@ from .._training.trainer import Trainer
 from ..envs._base import AnyEnv
 from .commands import Train
 from .evaluate import NUM_EPISODES
-from .training import Policies
-
-
-_NUM_SKILL_EPISODES = 8
-"""Episodes of each skill by which skills are judged."""
+from .training import NUM_SKILL_EPISODES, Policies, print_skills
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,21 +113,13 @@ class SeedsJob:
                 agent,
                 state,
                 self.env,
-                num_episodes=_NUM_SKILL_EPISODES,
+                num_episodes=NUM_SKILL_EPISODES,
                 key=jr.fold_in(key, seed),
             )
             for seed, (agent, state) in enumerate(policies.pairs)
         ]
         write_skills(folder, self.run, evaluations)
-        accuracies = ", ".join(f"{float(each.accuracy):.3f}" for each in evaluations)
-        returns = ", ".join(
-            f"{np.mean(each.diversity_returns):.1f}" for each in evaluations
-        )
-        print(f"accuracy of the discriminator: {accuracies}")
-        print(
-            f"mean diversity return of {_NUM_SKILL_EPISODES} episodes of each skill: "
-            f"{returns}"
-        )
+        print_skills(evaluations)
 
 
 def seeds_job(command: Train) -> SeedsJob:

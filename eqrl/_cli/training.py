@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -10,6 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float, PRNGKeyArray
 
 from .._agents.base import AnyAgent
+from .._interaction.evaluate_skills import SkillEvaluation
 from .._population import PopulationSolution
 from .._run import Run, claim_folder, new_folder, write_config, write_evaluation
 from .._training.solution import AnySolution, NonFiniteError, TrainingInterrupted
@@ -17,6 +19,9 @@ from .._training.trainer import Trainer
 from ..envs._base import AnyEnv
 from .evaluate import NUM_EPISODES, returns_of_policies
 
+
+NUM_SKILL_EPISODES = 8
+"""Episodes of each skill by which skills are judged at the end of training."""
 
 Reached = TypeVar("Reached", AnySolution, PopulationSolution)
 
@@ -69,6 +74,19 @@ class Job(Protocol[Reached]):
     ) -> None:
         """Prints what was reached."""
         ...
+
+
+def print_skills(evaluations: Sequence[SkillEvaluation]) -> None:
+    """Prints how well the skills of each seed or member can be told apart."""
+    accuracies = ", ".join(f"{float(each.accuracy):.3f}" for each in evaluations)
+    returns = ", ".join(
+        f"{np.mean(each.diversity_returns):.1f}" for each in evaluations
+    )
+    print(f"accuracy of the discriminator: {accuracies}")
+    print(
+        f"mean diversity return of {NUM_SKILL_EPISODES} episodes of each skill: "
+        f"{returns}"
+    )
 
 
 def run_training(job: Job[Reached], folder: Path | None) -> int:

@@ -90,6 +90,19 @@ def scores_of(
     return np.where(np.isfinite(given), given, np.nan)
 
 
+def are_mean_returns(
+    population: PopulationSolution,
+    scores: Float[np.ndarray, "generations population"],
+) -> bool:
+    """Whether scores are no other numbers than the mean returns."""
+    if population.returns.ndim != 3:
+        # Vectors of rewards have no single mean.
+        return False
+    known = ~np.isnan(scores)
+    means = population.returns[known].mean(axis=-1)
+    return bool(np.allclose(means, scores[known]))
+
+
 def winner_of(scores: Float[np.ndarray, "generations population"]) -> int:
     """The best member of the last generation; the first if all failed."""
     return int(np.argmax(np.where(np.isnan(scores[-1]), -np.inf, scores[-1])))

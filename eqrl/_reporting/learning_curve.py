@@ -13,6 +13,7 @@ def draw_learning_curve(
     title: str,
     kind: str = "seed",
     best: bool = False,
+    label: str = "episode return",
 ) -> None:
     """Plots the episode return over the steps, as a PNG.
 
@@ -24,6 +25,7 @@ def draw_learning_curve(
     - `title`: above the axes.
     - `kind`: the name of what the range is taken over, in the singular.
     - `best`: whether to plot the maximum as a line of its own.
+    - `label`: what the values are, if they are no returns.
     """
     # Figures are made without pyplot, which keeps a list of them and may open windows.
     from matplotlib.figure import Figure
@@ -62,7 +64,7 @@ def draw_learning_curve(
     axes.set_xlabel(
         "environment steps" if num_seeds == 1 else f"environment steps of each {kind}"
     )
-    axes.set_ylabel("episode return")
+    axes.set_ylabel(label)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(alpha=0.3)
     figure.savefig(path, format="png", dpi=150)

@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._population.history import PopulationSolution, ancestors_of, scores_of, winner_of
+from .._population.history import (
+    PopulationSolution,
+    ancestors_of,
+    are_mean_returns,
+    scores_of,
+    winner_of,
+)
 
 
 _LINE = "0.75"
@@ -136,11 +142,7 @@ def _label(
     population: PopulationSolution,
     scores: Float[np.ndarray, "generations population"],
 ) -> str:
-    if population.returns.ndim != 3:
-        return "score"
-    known = ~np.isnan(scores)
-    means = population.returns[known].mean(axis=-1)
-    return "mean return" if np.allclose(means, scores[known]) else "score"
+    return "mean return" if are_mean_returns(population, scores) else "score"
 
 
 def _check_names(

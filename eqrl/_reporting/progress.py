@@ -5,6 +5,7 @@ import numpy as np
 from jaxtyping import Array
 
 from .._population import PopulationSolution
+from .._population.history import are_mean_returns, scores_of
 from .terminal import Display
 
 
@@ -75,9 +76,10 @@ class PopulationProgressBar:
     ```
 
     It shows that JAX compiles until the first generation; then the generations, the
-    rate of steps of all members together, the mean and the best member's return, and
-    the remaining time. Rate and time are measured since the first generation. If the
-    standard output is not a terminal, it prints a line from time to time.
+    rate of steps of all members together, the mean and the best member's return (the
+    score, if members are ranked by something else), and the remaining time. Rate and
+    time are measured since the first generation. If the standard output is not a
+    terminal, it prints a line from time to time.
     """
 
     def __init__(
@@ -110,21 +112,19 @@ class PopulationProgressBar:
     def __call__(self, generation: int, solution: PopulationSolution) -> None:
         """Shows one generation; `train_population` calls this."""
         done = generation + 1
-        returns = solution.returns[-1]
         self._display.show(
             f"generation {done:,}/{self._num_generations:,}",
             done=done,
-            steps=done * self._steps_per_generation * len(returns),
-            result=_mean_and_best(returns),
+            steps=done * self._steps_per_generation * solution.parents.shape[1],
+            result=_mean_and_best(solution),
         )
 
 
-def _mean_and_best(returns: np.ndarray) -> str | None:
-    """Returns of one generation, without the members with a non-finite return."""
-    if returns.ndim > 2:
-        # With vector rewards there is no single number, and no best.
-        return None
-    known = returns[np.all(np.isfinite(returns), axis=1)].mean(axis=1)
+def _mean_and_best(solution: PopulationSolution) -> str | None:
+    """Scores of the latest generation, without the members that failed."""
+    scores = scores_of(solution, None)
+    known = scores[-1][~np.isnan(scores[-1])]
     if known.size == 0:
         return None
-    return f"return {known.mean():,.1f} mean, {known.max():,.1f} best"
+    name = "return" if are_mean_returns(solution, scores) else "score"
+    return f"{name} {known.mean():,.1f} mean, {known.max():,.1f} best"

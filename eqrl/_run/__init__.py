@@ -26,4 +26,7 @@ from .write import (
     write_skills as write_skills,
     write_solution as write_solution,
 )
-from .write_population import write_population as write_population
+from .write_population import (
+    write_population as write_population,
+    write_skills_of_member as write_skills_of_member,
+)

@@ -89,7 +89,7 @@ class Population:
     """Environment steps of each member in a generation."""
 
     num_episodes: int = 16
-    """Greedy episodes by which each member is ranked in a generation."""
+    """Greedy episodes by which each member is ranked; with diayn, of each skill."""
 
     num_replaced: int | None = None
     """Members to replace after each generation: 2; in a tournament every loser."""

@@ -64,7 +64,7 @@ def write_skills(
 ) -> None:
     """Writes `skills.json`, and `skills.png` or one such plot for each seed."""
     num_episodes = evaluations[0].returns.shape[1]
-    seeds = [_summary(evaluation) for evaluation in evaluations]
+    seeds = [skill_summary(evaluation) for evaluation in evaluations]
     write_json(folder, "skills.json", {"num_episodes": num_episodes, "seeds": seeds})
     for seed, evaluation in enumerate(evaluations):
         name = "skills.png" if len(seeds) == 1 else f"skills_of_seed_{seed}.png"
@@ -72,7 +72,7 @@ def write_skills(
             draw_skills(path, evaluation, title=run.title)
 
 
-def _summary(evaluation: SkillEvaluation) -> dict[str, Any]:
+def skill_summary(evaluation: SkillEvaluation) -> dict[str, Any]:
     """Means over the episodes of each skill."""
     (accuracy,) = finite(np.asarray(evaluation.accuracy)[None])
     return {

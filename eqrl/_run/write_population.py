@@ -5,14 +5,17 @@ from pathlib import Path
 
 import numpy as np
 
+from .._interaction.evaluate_skills import SkillEvaluation
 from .._population import PopulationSolution, member
-from .._population.history import scores_of
+from .._population.history import are_mean_returns, scores_of
 from .._reporting.learning_curve import draw_learning_curve
 from .._reporting.population import draw_family_tree, draw_schedules
+from .._reporting.skills import draw_skills
 from .._storage.checkpoint import Directory, save
 from .._storage.replace import atomic_write
 from .config import Population, Run
-from .files import policy_folder, write_csv
+from .files import policy_folder, write_csv, write_json
+from .write import skill_summary
 
 
 def write_population(
@@ -30,11 +33,23 @@ def write_population(
         save(policy_folder(folder, run.schedule.kind, index), int(steps[-1]), policy)
 
 
+def write_skills_of_member(
+    folder: Directory, run: Run[Population], index: int, evaluation: SkillEvaluation
+) -> None:
+    """Writes `skills.json` and `skills.png` of one member of a population."""
+    num_episodes = evaluation.returns.shape[1]
+    content = {"num_episodes": num_episodes, "member": index}
+    write_json(folder, "skills.json", {**content, **skill_summary(evaluation)})
+    with atomic_write(Path(folder) / "skills.png") as path:
+        draw_skills(path, evaluation, title=run.title)
+
+
 def _write_metrics(
     folder: Directory, solution: PopulationSolution, steps: np.ndarray
 ) -> None:
     columns = {
         "mean_return": solution.returns.mean(axis=2),
+        "score": solution.scores,
         **solution.hyperparameters,
         **solution.metrics,
     }
@@ -61,8 +76,15 @@ def _draw(
     steps: np.ndarray,
 ) -> None:
     with atomic_write(Path(folder) / "learning_curve.png") as path:
-        metrics = {"step": steps, "episode_return": scores_of(solution, None)}
-        draw_learning_curve(path, metrics, title=run.title, kind="member", best=True)
+        scores = scores_of(solution, None)
+        draw_learning_curve(
+            path,
+            {"step": steps, "episode_return": scores},
+            title=run.title,
+            kind="member",
+            best=True,
+            label=("episode return" if are_mean_returns(solution, scores) else "score"),
+        )
     with atomic_write(Path(folder) / "hyperparameters.png") as path:
         kinds = {name: kind for name, kind, *_ in run.priors}
         draw_schedules(

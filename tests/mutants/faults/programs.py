@@ -30,8 +30,8 @@ FAULTS = (
     Fault(
         "reporting:best-of-failed-members",
         "eqrl/_reporting/progress.py",
-        "returns[np.all(np.isfinite(returns), axis=1)].mean(axis=1)",
-        "returns.mean(axis=1)",
+        "scores[-1][~np.isnan(scores[-1])]",
+        "np.nan_to_num(scores[-1])",
         (f"{_PROGRESS} -k failed",),
     ),
     Fault(
@@ -124,6 +124,27 @@ FAULTS = (
         "dataclasses.replace(factory, hidden_sizes=hidden_sizes)\n\n",
         "Gaussian(hidden_sizes)\n\n",
         ("tests/test_cli_own_agent.py -k hidden_sizes",),
+    ),
+    Fault(
+        "run:scores-are-returns",
+        "eqrl/_run/write_population.py",
+        '"score": solution.scores,',
+        '"score": solution.returns.mean(axis=2),',
+        ("tests/test_cli_skilled_population.py -k ranked",),
+    ),
+    Fault(
+        "cli:one-key-for-each-use",
+        "eqrl/_cli/pbt.py",
+        "key=jr.clone(key)",
+        "key=key",
+        ("tests/test_cli_skilled_population.py -k ranked",),
+    ),
+    Fault(
+        "reporting:progress-of-returns-alone",
+        "eqrl/_reporting/progress.py",
+        "scores = scores_of(solution, None)",
+        "scores = solution.returns.reshape(*solution.parents.shape, -1).mean(axis=2)",
+        ("tests/test_progress.py -k population",),
     ),
     Fault(
         "cli:interrupted-exits-with-0",
