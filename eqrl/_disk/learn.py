@@ -5,6 +5,7 @@ import jax.random as jr
 from jaxtyping import PRNGKeyArray
 
 from .._agents import AbstractAgent
+from .._agents.base import AnyAgent
 from .._pytree.fields import check_choice, check_integer
 from .._pytree.stack import stack_size
 from .._rewards.incremental.mode import Replay
@@ -101,12 +102,7 @@ def learn_skills(
     check_integer("num_collected_episodes", num_collected_episodes, least=1)
     steps = _steps_of_skills(num_steps, num_skills, trainer)
     replay = task.reward.preset.replay if replay is None else replay
-    check_choice("replay", replay, get_args(Replay))
-    if replay == "random_half" and agent.sequence_length != 1:
-        raise ValueError(
-            "`replay='random_half'` leaves no consecutive steps, but `agent.sequence_"
-            f"length={agent.sequence_length}`; take `'half'`, the newest."
-        )
+    check_replay(replay, agent)
     if trainer.make_replay is not ReplayBuffer:
         raise ValueError(
             "`learn_skills` hands a part of a replay on to the next skill; it needs "
@@ -142,6 +138,16 @@ def learn_skills(
             interrupted=interrupted,
         )
         return loop.learn(progress).to_skills()
+
+
+def check_replay(replay: str, agent: AnyAgent) -> None:
+    """Raises a `ValueError` unless an agent can learn from what is kept."""
+    check_choice("replay", replay, get_args(Replay))
+    if replay == "random_half" and agent.sequence_length != 1:
+        raise ValueError(
+            "`replay='random_half'` leaves no consecutive steps, but `agent.sequence_"
+            f"length={agent.sequence_length}`; take `'half'`, the newest."
+        )
 
 
 def _steps_of_skills(

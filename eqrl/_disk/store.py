@@ -159,6 +159,11 @@ def load_skill(
     return task.agent.agent, restore(path / "skills", like, step=index)
 
 
+def count_skills(directory: Directory) -> int:
+    """How many skills a library holds. Raises a `ValueError` if it is none."""
+    return len(_read_sizes(Path(directory)).digests)
+
+
 def _state_shapes(agent: AnyIntrinsic, env: World) -> Any:
     spec = first_env(env).spec
     return eqx.filter_eval_shape(lambda: agent.init(spec, key=jr.key(0)).agent)
