@@ -113,6 +113,8 @@ def test_a_help_text_goes_on_over_lines_and_loses_its_backticks() -> None:
         "In nats, summed over the dimensions of the action; None is minus the number "
         "of dimensions, as in the paper."
     )
+    # A constructor that is written out is indented.
+    assert argument_texts(eqrl.Incremental)["beta"] == "Weight of diversity."
 
 
 class _Ranged(eqx.Module):

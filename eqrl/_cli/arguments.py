@@ -8,6 +8,7 @@ from typing import Annotated, Any, get_args
 import tyro
 
 from .._agents import diayn
+from .._rewards import Incremental
 from .._run import (
     AGENTS,
     NamedAgent,
@@ -15,6 +16,7 @@ from .._run import (
     Prior,
     Settings,
     SkillOptions,
+    SkillSchedule,
     Training,
 )
 from .._training.trainer import Trainer
@@ -62,6 +64,25 @@ class PopulationOutput:
 
 
 @dataclasses.dataclass(frozen=True)
+class LibraryOutput:
+    """Output of a run."""
+
+    folder: Path | None = None
+    """Folder to write; by default runs/disk-<agent>-<env>-<time>."""
+
+    tensorboard: bool = False
+    """Write files for TensorBoard as well."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Learner:
+    """The agent that learns the skills."""
+
+    agent: str = "sac"
+    """sac, td3, taac, taac-l, taac-q, or one of your own: package.module:Class."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Priors:
     """Priors of the hyperparameters that vary."""
 
@@ -91,7 +112,7 @@ def command_type(
     **Arguments:**
 
     - `given`: the agent that follows `--agent`, by the words of the command: `train
-        own`, `train diayn`, and likewise of `pbt`.
+        own`, `train diayn`, likewise of `pbt`, and `disk`.
     - `rerun`, `evaluate`, `render`: the types of these commands.
     """
     training = [
@@ -120,6 +141,7 @@ def command_type(
             f"hyperparameters; without a name, of sac or, {of_your_own}.",
             populations,
         )
+        | _named("disk", _disk_type(given.get("disk", AGENTS[Learner.agent])))
         | _named("rerun", rerun)
         | _named("evaluate", evaluate)
         | _named("render", render)
@@ -177,6 +199,23 @@ def _skilled_population_fields(inner: NamedAgent) -> _Fields:
         ("output", PopulationOutput),
         *_agent_fields(inner, _DIAYN_DEFAULTS),
     ]
+
+
+def _disk_type(named: NamedAgent) -> type:
+    defaults = {**_DIAYN_DEFAULTS, "warmup_steps": 200}
+    reward = options_of(Incremental, {}, without=("past_capacity",))
+    fields: _Fields = [
+        ("settings", Settings, _default(Settings(env="eqrl/Point"))),
+        ("schedule", SkillSchedule),
+        ("learner", Learner),
+        ("reward", reward),
+        ("output", LibraryOutput),
+        *_agent_fields(named, defaults),
+    ]
+    _check_unique(fields)
+    options = dataclasses.make_dataclass("DiskOptions", sorted(fields, key=len))
+    options.__doc__ = "Learn skills one after another, each unlike all before it."
+    return options
 
 
 def _agent_fields(named: NamedAgent, defaults: Mapping[str, Any]) -> _Fields:

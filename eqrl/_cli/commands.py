@@ -15,6 +15,7 @@ from .._run import (
     Prior,
     Run,
     SkillOptions,
+    SkillSchedule,
     Training,
     find_agent,
     import_agent,
@@ -49,6 +50,15 @@ class Pbt:
 
     run: Run[Population]
     folder: Path | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Disk:
+    """A run of `eqrl disk`."""
+
+    run: Run[SkillSchedule]
+    folder: Path | None
+    tensorboard: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +109,7 @@ class Render:
     """Seed or member, from 0; by default the first seed or the best member."""
 
     skill: int | None = None
-    """Skill to show, from 0, if the skills are discrete."""
+    """Skill to show, from 0; of diayn if the skills are discrete."""
 
     output: Path | None = None
     """File to write: .html of brax, .gif of gymnax, else .png."""
@@ -108,7 +118,7 @@ class Render:
     """Class of its agent, if that was one of your own; a folder never imports it."""
 
 
-Command = Train | Pbt | Evaluate | Render
+Command = Train | Pbt | Disk | Evaluate | Render
 
 
 def parse(args: Sequence[str]) -> Command:
@@ -116,9 +126,10 @@ def parse(args: Sequence[str]) -> Command:
     args = list(args)
     name = _given_agent(args)
     # What trains has options of the agent, so its class is needed to parse.
-    trains = args[:1] in (["train"], ["pbt"])
+    words = 1 if args[:1] == ["disk"] else 2
+    trains = args[:1] in (["train"], ["pbt"], ["disk"])
     own = import_agent(name) if trains and name is not None and is_path(name) else None
-    if trains and not _names_agent(args[1:]):
+    if args[:1] in (["train"], ["pbt"]) and not _names_agent(args[1:]):
         if name is not None and own is None:
             raise ValueError(
                 f"`agent={name!r}` must be written as `package.module:Class`; an agent "
@@ -128,7 +139,7 @@ def parse(args: Sequence[str]) -> Command:
     # `Run` raises an error for an unknown name.
     given = find_agent(name if name in AGENTS else SkillOptions.agent, own)
     command = tyro.cli(
-        command_type({" ".join(args[:2]): given}, Rerun, Evaluate, Render),
+        command_type({" ".join(args[:words]): given}, Rerun, Evaluate, Render),
         prog="eqrl",
         description="Train, evaluate and render reinforcement learning agents.",
         args=args,
@@ -138,6 +149,9 @@ def parse(args: Sequence[str]) -> Command:
         return command
     if isinstance(command, Rerun):
         return _repeat(command)
+    if args[0] == "disk":
+        run = _make_run(command, command.schedule, own)
+        return Disk(run, command.output.folder, command.output.tensorboard)
     options = command.options
     if isinstance(options.schedule, Training):
         run = _make_run(options, options.schedule, own)
@@ -152,10 +166,12 @@ def import_given(path: str | None) -> type[AnyAgent] | None:
     return None if path is None else import_agent(path)
 
 
-def _repeat(command: Rerun) -> Train | Pbt:
+def _repeat(command: Rerun) -> Train | Pbt | Disk:
     run = read_config(command.source, import_given(command.agent))
     if isinstance(run.schedule, Training):
         return Train(run, command.folder, command.tensorboard)
+    if isinstance(run.schedule, SkillSchedule):
+        return Disk(run, command.folder, command.tensorboard)
     if command.tensorboard:
         raise ValueError(
             f"`--tensorboard` is for runs of seeds, and `{command.source}` is a "
@@ -166,11 +182,13 @@ def _repeat(command: Rerun) -> Train | Pbt:
 
 def _make_run(
     options: Any,
-    schedule: Training | Population,
+    schedule: Training | Population | SkillSchedule,
     own: type[AnyAgent] | None,
     priors: tuple[Prior, ...] = (),
 ) -> Run:
-    name, skills = options.name, getattr(options, "skills", None)
+    is_disk = isinstance(schedule, SkillSchedule)
+    name = options.learner.agent if is_disk else options.name
+    skills = getattr(options, "skills", None)
     if own is not None and skills is None:
         name = name_of(own)
     if own is not None and skills is not None:
@@ -183,6 +201,7 @@ def _make_run(
         schedule=schedule,
         skills=skills,
         priors=priors,
+        reward_options=dataclasses.asdict(options.reward) if is_disk else {},
         agent_type=own,
     )
 

@@ -7,7 +7,7 @@ from jaxtyping import Float, PRNGKeyArray
 
 from .._agents.base import AnyAgent
 from .._interaction.evaluate import evaluate
-from .._run import load_run, read_config
+from .._run import count_policies, load_run, read_config
 from .._types.custom_types import Mode
 from ..envs._base import AnyEnv
 from .commands import Evaluate, import_given
@@ -46,11 +46,14 @@ def returns_of_policies(
 def run_evaluate(command: Evaluate) -> int:
     """Prints statistics of the returns of each policy of a run."""
     agent_type = import_given(command.agent)
-    schedule = read_config(command.folder, agent_type).schedule
+    run = read_config(command.folder, agent_type)
+    schedule = run.schedule
     loaded = [
         load_run(command.folder, index, agent_type=agent_type)
-        for index in range(schedule.count)
+        for index in range(count_policies(command.folder, run))
     ]
+    if not loaded:
+        raise ValueError(f"There is no {schedule.kind} in `{command.folder}` yet.")
     _, _, env = loaded[0]
     returns = returns_of_policies(
         [(agent, state) for agent, state, _ in loaded],

@@ -2,7 +2,8 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from .commands import Command, Evaluate, Pbt, Train, parse
+from .commands import Command, Disk, Evaluate, Pbt, Train, parse
+from .disk import library_job
 from .evaluate import run_evaluate
 from .pbt import population_job
 from .render import run_render
@@ -39,6 +40,8 @@ def _run(command: Command) -> int:
         return run_training(seeds_job(command), command.folder)
     if isinstance(command, Pbt):
         return run_training(population_job(command), command.folder)
+    if isinstance(command, Disk):
+        return run_training(library_job(command), command.folder)
     if isinstance(command, Evaluate):
         return run_evaluate(command)
     return run_render(command)

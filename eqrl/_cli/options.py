@@ -5,7 +5,7 @@ import functools
 import inspect
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -15,13 +15,19 @@ import tyro
 from .._pytree.fields import Range, range_of
 
 
-def options_of(module: type[eqx.Module], defaults: Mapping[str, Any]) -> type:
+def options_of(
+    module: type[eqx.Module],
+    defaults: Mapping[str, Any],
+    *,
+    without: Collection[str] = (),
+) -> type:
     """A dataclass of those arguments of a module that the command line can express.
 
     **Arguments:**
 
     - `module`: a class with an `**Arguments:**` list, from which the help texts come.
     - `defaults`: by name, defaults that replace those of the module.
+    - `without`: names of arguments that are no options.
 
     Raises a `ValueError` if an annotation names what is not there.
     """
@@ -34,7 +40,7 @@ def options_of(module: type[eqx.Module], defaults: Mapping[str, Any]) -> type:
             annotations.get(name, parameter.annotation),
             optional=parameter.default is None,
         )
-        if option_type is None:
+        if option_type is None or name in without:
             continue
         text = _with_range(texts.get(name, ""), range_of(module, name))
         annotation = Annotated[option_type, tyro.conf.arg(help=text)]
@@ -85,7 +91,8 @@ def _with_range(text: str, allowed: Range | None) -> str:
 
 def argument_texts(module: type) -> dict[str, str]:
     """The text of each argument in the `**Arguments:**` list of a class."""
-    lines = (module.__init__.__doc__ or "").partition("**Arguments:**")[2]
+    document = inspect.cleandoc(module.__init__.__doc__ or "")
+    lines = document.partition("**Arguments:**")[2]
     items = re.findall(r"^ *- (`\w+`(?:, `\w+`)*): (.*(?:\n +\S.*)*)", lines, re.M)
     return {
         name: _plain(text)

@@ -74,6 +74,9 @@ class PopulationJob:
     def failed(self, reached: PopulationSolution) -> Bool[np.ndarray, " population"]:
         return np.isnan(scores_of(reached, None)[-1])
 
+    def has_learned(self, reached: PopulationSolution) -> bool:
+        return int(reached.counts.updates) > 0
+
     def write(self, folder: Path, reached: PopulationSolution) -> Policies:
         write_population(folder, self.run, reached)
         schedule = self.run.schedule

@@ -4,7 +4,7 @@ from jaxtyping import Array, Float
 
 from .._agents import fix_skill
 from .._reporting.render import render, render_suffix
-from .._run import Run, best_policy, load_run, read_config
+from .._run import Run, SkillSchedule, best_policy, load_run, read_config
 from .._skills.prior import EvenOneHotSkills, OneHotSkills
 from .commands import Render, import_given
 
@@ -14,7 +14,11 @@ def run_render(command: Render) -> int:
     agent_type = import_given(command.agent)
     run = read_config(command.folder, agent_type)
     index = best_policy(command.folder) if command.seed is None else command.seed
-    skill = None if command.skill is None else _one_hot(run, command.skill)
+    skill = None
+    if isinstance(run.schedule, SkillSchedule):
+        index = _index_of_skill(command)
+    elif command.skill is not None:
+        skill = _one_hot(run, command.skill)
     agent, state, env = load_run(command.folder, index, agent_type=agent_type)
     name = f"episode_of_{run.schedule.kind}_{index}"
     if skill is not None:
@@ -26,6 +30,16 @@ def run_render(command: Render) -> int:
     render(agent, state, env, path, key=jr.key(0))
     print(path)
     return 0
+
+
+def _index_of_skill(command: Render) -> int:
+    """Of skills that were learned one after another, each an agent of its own."""
+    if command.seed is not None:
+        raise ValueError(
+            f"`seed={command.seed}` is for seeds and members, but `{command.folder}` "
+            "holds skills; choose one by `--skill`."
+        )
+    return 0 if command.skill is None else command.skill
 
 
 def _one_hot(run: Run, skill: int) -> Float[Array, " skill"]:

@@ -81,6 +81,9 @@ class SeedsJob:
         nonfinite = reached.metrics["nonfinite"]
         return np.any(nonfinite.reshape(len(nonfinite), -1) > 0, axis=0)
 
+    def has_learned(self, reached: AnySolution) -> bool:
+        return int(reached.counts.updates) > 0
+
     def write(self, folder: Path, reached: AnySolution) -> Policies:
         write_solution(folder, self.run, reached)
         states = states_of_seeds(reached, self.run.schedule.seeds)

@@ -1,4 +1,4 @@
-"""The pipeline behind `eqrl train` and `eqrl pbt`."""
+"""The pipeline behind `eqrl train`, `eqrl pbt` and `eqrl disk`."""
 
 import dataclasses
 import sys
@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float, PRNGKeyArray
 
 from .._agents.base import AnyAgent
+from .._disk import Skills
 from .._interaction.evaluate_skills import SkillEvaluation
 from .._population import PopulationSolution
 from .._run import Run, claim_folder, new_folder, write_config, write_evaluation
@@ -23,22 +24,25 @@ from .evaluate import NUM_EPISODES, returns_of_policies
 NUM_SKILL_EPISODES = 8
 """Episodes of each skill by which skills are judged at the end of training."""
 
-Reached = TypeVar("Reached", AnySolution, PopulationSolution)
+Reached = TypeVar("Reached", AnySolution, PopulationSolution, Skills[Any])
 
 
 @dataclasses.dataclass(frozen=True)
 class Policies:
-    """What a training ends with: an agent and its state for each seed or member."""
+    """What a training ends with: an agent and its state for each seed, member or skill.
+
+    There is none if training ended before the first skill.
+    """
 
     pairs: list[tuple[AnyAgent, Any]]
     step: int
-    """Environment steps of each."""
+    """Environment steps of each seed or member, or of all skills."""
     best: int | None = None
 
 
 @runtime_checkable
 class Job(Protocol[Reached]):
-    """What `eqrl train` and `eqrl pbt` do differently."""
+    """What `eqrl train`, `eqrl pbt` and `eqrl disk` do differently."""
 
     @property
     def run(self) -> Run: ...
@@ -57,6 +61,10 @@ class Job(Protocol[Reached]):
 
     def failed(self, reached: Reached) -> Bool[np.ndarray, " policies"]:
         """Which seeds or members met a value that is not finite."""
+        ...
+
+    def has_learned(self, reached: Reached) -> bool:
+        """Whether any update was made."""
         ...
 
     def write(self, folder: Path, reached: Reached) -> Policies:
@@ -117,23 +125,26 @@ def run_training(job: Job[Reached], folder: Path | None) -> int:
             f"Something became nan or infinite in the {run.schedule.kind}s {names}; "
             "what they reached before it is kept."
         )
-    if int(reached.counts.updates) == 0:
+    if not job.has_learned(reached):
         _say(
             f"No update was made: the first {job.trainer.warmup_steps} steps act at "
             "random (--warmup-steps)."
         )
     policies = job.write(folder, reached)
-    returns = returns_of_policies(
-        policies.pairs,
-        job.env,
-        num_episodes=NUM_EPISODES,
-        mode="greedy",
-        key=evaluation_key,
-    )
-    write_evaluation(
-        folder, returns, step=policies.step, mode="greedy", best=policies.best
-    )
-    job.report(folder, reached, policies, returns.mean(axis=1), key=evaluation_key)
+    if policies.pairs:
+        returns = returns_of_policies(
+            policies.pairs,
+            job.env,
+            num_episodes=NUM_EPISODES,
+            mode="greedy",
+            key=evaluation_key,
+        )
+        write_evaluation(
+            folder, returns, step=policies.step, mode="greedy", best=policies.best
+        )
+        job.report(folder, reached, policies, returns.mean(axis=1), key=evaluation_key)
+    else:
+        _say(f"No {run.schedule.kind} was learned to its end, so none is evaluated.")
     print(f"folder: {folder}")
     return exit_code
 

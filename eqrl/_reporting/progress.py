@@ -1,9 +1,11 @@
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from jaxtyping import Array
 
+from .._disk import Skills
 from .._population import PopulationSolution
 from .._population.history import are_mean_returns, scores_of
 from .terminal import Display
@@ -117,6 +119,48 @@ class PopulationProgressBar:
             done=done,
             steps=done * self._steps_per_generation * solution.parents.shape[1],
             result=_mean_and_best(solution),
+        )
+
+
+class SkillProgressBar:
+    """Progress bar of skills learned one after another; a callback of `learn_skills`.
+
+    It shows the skill, the steps, their rate, the latest intrinsic reward and the
+    remaining time. The steps to the end of an episode, with which each skill ends, are
+    not counted.
+    """
+
+    def __init__(self, num_skills: int, num_steps: int) -> None:
+        self._num_skills = num_skills
+        self._num_steps = num_steps
+        self._display = Display(num_skills * num_steps, seconds_between_lines=10.0)
+        self._result: str | None = None
+
+    def __enter__(self) -> "SkillProgressBar":
+        self._display.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        del exception
+        self._display.stop()
+
+    def __call__(
+        self, step: int, metrics: Mapping[str, np.ndarray | Array], skills: Skills[Any]
+    ) -> None:
+        """Shows one row of metrics; `learn_skills` calls this."""
+        assert skills.training is not None
+        skill = int(skills.training.skill)
+        taken = min(step - int(skills.training.earlier_steps), self._num_steps)
+        done = skill * self._num_steps + taken
+        reward = float(metrics.get("intrinsic_reward", math.nan))
+        if math.isfinite(reward):
+            self._result = f"reward {reward:.2f}"
+        self._display.show(
+            f"skill {skill + 1}/{self._num_skills}  "
+            f"{done:,}/{self._num_skills * self._num_steps:,} steps",
+            done=done,
+            steps=done,
+            result=self._result,
         )
 
 

@@ -8,12 +8,17 @@ from .config import (
     Population as Population,
     Run as Run,
     Settings as Settings,
+    SkillSchedule as SkillSchedule,
     Training as Training,
     read_config as read_config,
     write_config as write_config,
 )
 from .files import claim_folder as claim_folder, new_folder as new_folder
-from .load import best_policy as best_policy, load_run as load_run
+from .load import (
+    best_policy as best_policy,
+    count_policies as count_policies,
+    load_run as load_run,
+)
 from .own_agent import (
     import_agent as import_agent,
     is_path as is_path,
@@ -25,6 +30,10 @@ from .write import (
     write_evaluation as write_evaluation,
     write_skills as write_skills,
     write_solution as write_solution,
+)
+from .write_library import (
+    write_library as write_library,
+    write_trajectories as write_trajectories,
 )
 from .write_population import (
     write_population as write_population,

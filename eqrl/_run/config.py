@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from .._agents import Normalized
+from .._agents import Intrinsic, Normalized
 from .._agents.base import AnyAgent
 from .._population import PBT, Tournament, Truncation
 from .._population.pbt import Selection
 from .._population.run import Members
 from .._pytree.fields import check_integer
+from .._rewards import Incremental
+from .._rewards.incremental.mode import Replay
 from .._storage.checkpoint import Directory
 from .._training.trainer import Trainer
 from ..envs import make
@@ -144,16 +146,59 @@ class Population:
         return Truncation(num_replaced, self.num_elite)
 
 
-Schedule = TypeVar("Schedule", bound=Training | Population)
+@dataclasses.dataclass(frozen=True)
+class SkillSchedule:
+    """Length of the training of skills that are learned one after another."""
+
+    num_skills: int = 5
+    """Skills, each of which is an agent of its own."""
+
+    num_steps: int = 2_000
+    """Environment steps of each skill, which goes on to the end of an episode."""
+
+    num_collected_episodes: int = 5
+    """Episodes in which each skill is rolled out before a new one begins."""
+
+    replay: Replay | None = None
+    """Part of the replay that the next skill inherits; by default that of the mode."""
+
+    log_every: int = 500
+    """Environment steps between two rows of metrics."""
+
+    def check(self) -> None:
+        """Raises a `ValueError` unless the numbers are large enough."""
+        for name in ("num_skills", "num_steps", "num_collected_episodes", "log_every"):
+            check_integer(name, getattr(self, name), least=1)
+
+    @property
+    def kind(self) -> str:
+        """The word for one of the policies of the run."""
+        return "skill"
+
+    @property
+    def count(self) -> int:
+        """The number of policies."""
+        return self.num_skills
+
+
+Schedule = TypeVar("Schedule", bound=Training | Population | SkillSchedule)
 Value = TypeVar("Value")
+
+_PREFIXES: dict[type, str] = {Population: "pbt-", SkillSchedule: "disk-"}
+_SCHEDULES: dict[str, type[Training | Population | SkillSchedule]] = {
+    "training": Training,
+    "population": Population,
+    "disk": SkillSchedule,
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Run(Generic[Schedule]):
     """Everything that decides a run.
 
-    `agent_type` is the class of an agent that is not of eqrl's own; its path is in
-    `config.json`, from which nothing is imported.
+    With a `SkillSchedule`, `reward_options` are those of `Incremental`. `agent_type` is
+    the class of an agent that is not of eqrl's own; its path is in `config.json`, from
+    which nothing is imported.
     """
 
     agent: str
@@ -163,6 +208,7 @@ class Run(Generic[Schedule]):
     schedule: Schedule
     skills: SkillOptions | None = None
     priors: tuple[Prior, ...] = ()
+    reward_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     agent_type: type[AnyAgent] | None = None
 
     def __post_init__(self) -> None:
@@ -173,12 +219,13 @@ class Run(Generic[Schedule]):
     def title(self) -> str:
         """Title of the plots."""
         inner = "" if self.skills is None else f" with {_shown(self.skills.agent)}"
-        return f"{_shown(self.agent)}{inner} on {self.settings.env}"
+        outer = "DISk with " if isinstance(self.schedule, SkillSchedule) else ""
+        return f"{outer}{_shown(self.agent)}{inner} on {self.settings.env}"
 
     @property
     def name(self) -> str:
         """Begins the name of the folder that is made by default."""
-        prefix = "pbt-" if isinstance(self.schedule, Population) else ""
+        prefix = _PREFIXES.get(type(self.schedule), "")
         agent = _shown(self.agent) if is_path(self.agent) else self.agent
         return f"{prefix}{agent}-{self.settings.env.replace('/', '-')}"
 
@@ -189,7 +236,12 @@ class Run(Generic[Schedule]):
         agent = make_agent(named, self.agent_options, hidden_sizes)
         if self.skills is not None:
             agent = add_skills(agent, self.skills, hidden_sizes)
-        return Normalized(agent) if self.settings.normalize else agent
+        if self.settings.normalize:
+            agent = Normalized(agent)
+        if isinstance(self.schedule, SkillSchedule):
+            # Outermost, since a skill is what is inside.
+            agent = Intrinsic(agent, Incremental(**self.reward_options))
+        return agent
 
     def by_given_names(self, hyperparameters: Mapping[str, Value]) -> dict[str, Value]:
         """Renames hyperparameters from their paths to the names of the priors."""
@@ -215,7 +267,7 @@ def write_config(folder: Directory, run: Run) -> None:
     """Writes `config.json`, from which a run can be repeated."""
     content = dataclasses.asdict(run)
     del content["agent_type"]
-    name = "population" if isinstance(run.schedule, Population) else "training"
+    (name,) = [name for name, each in _SCHEDULES.items() if each is type(run.schedule)]
     content[name] = content.pop("schedule")
     version = importlib.metadata.version("eqrl")
     write_json(folder, "config.json", {"eqrl": version, **content})
@@ -246,10 +298,8 @@ def _read_run(content: dict[str, Any], agent_type: type[AnyAgent] | None) -> Run
         content.pop(name) for name in ("settings", "skills", "priors")
     )
     settings["hidden_sizes"] = tuple(settings["hidden_sizes"])
-    if "population" in content:
-        schedule = Population(**content.pop("population"))
-    else:
-        schedule = Training(**content.pop("training"))
+    name = next((name for name in _SCHEDULES if name in content), "training")
+    schedule = _SCHEDULES[name](**content.pop(name))
     return Run(
         settings=Settings(**settings),
         schedule=schedule,

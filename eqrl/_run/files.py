@@ -51,6 +51,11 @@ def policy_folder(folder: Directory, kind: str, index: int) -> Path:
     return Path(folder) / "policy" / f"{kind}_{index}"
 
 
+def library_folder(folder: Directory) -> Path:
+    """The library of skills that were learned one after another."""
+    return Path(folder) / "library"
+
+
 def finite(values: Float[np.ndarray, " values"]) -> list[float | None]:
     """For JSON: NaN and infinity become null."""
     return [float(value) if math.isfinite(value) else None for value in values]

@@ -7,10 +7,11 @@ import jax.random as jr
 
 from .._agents import AbstractAgent
 from .._agents.base import AnyAgent
+from .._disk.store import count_skills, load_skill
 from .._storage.checkpoint import Directory, restore
 from ..envs import AbstractEnv
-from .config import Population, read_config
-from .files import policy_folder
+from .config import Population, Run, SkillSchedule, read_config
+from .files import library_folder, policy_folder
 
 
 def load_run(
@@ -19,7 +20,7 @@ def load_run(
     *,
     agent_type: type[AnyAgent] | None = None,
 ) -> tuple[AbstractAgent[Any, Any, Any], Any, AbstractEnv[Any]]:
-    """Loads an agent that `eqrl train` or `eqrl pbt` trained.
+    """Loads an agent that `eqrl train`, `eqrl pbt` or `eqrl disk` trained.
 
     ```python
     agent, state, env = eqrl.load_run("runs/x")
@@ -29,7 +30,8 @@ def load_run(
     **Arguments:**
 
     - `folder`: folder of the run.
-    - `seed`: index of the seed, or of the member of a population, from 0.
+    - `seed`: index of the seed, of the member of a population, or of the skill of
+        `eqrl disk`, from 0.
     - `agent_type`: the class that was trained with `--agent package.module:Class`. It
         is never imported because the folder names it.
 
@@ -43,6 +45,10 @@ def load_run(
     """
     run = read_config(folder, agent_type)
     kind, count = run.schedule.kind, run.schedule.count
+    if isinstance(run.schedule, SkillSchedule):
+        env = run.make_env()
+        agent, state = load_skill(library_folder(folder), run.make_agent(), env, seed)
+        return agent, state, env
     if not 0 <= seed < count:
         raise ValueError(
             f"`seed={seed}` is not in `{folder}`, which has the {kind}s 0 to "
@@ -58,8 +64,15 @@ def load_run(
     return agent, state, env
 
 
+def count_policies(folder: Directory, run: Run) -> int:
+    """How many policies a folder holds, of which some skills may be missing."""
+    if isinstance(run.schedule, SkillSchedule):
+        return count_skills(library_folder(folder))
+    return run.schedule.count
+
+
 def best_policy(folder: Directory) -> int:
-    """The index of the best member of a population; 0 for a run of seeds."""
+    """The index of the best member of a population; 0 for other runs."""
     path = Path(folder) / "evaluation.json"
     if not path.is_file():
         return 0

@@ -147,6 +147,20 @@ FAULTS = (
         ("tests/test_progress.py -k population",),
     ),
     Fault(
+        "run:first-skill-for-any",
+        "eqrl/_run/load.py",
+        "load_skill(library_folder(folder), run.make_agent(), env, seed)",
+        "load_skill(library_folder(folder), run.make_agent(), env, 0)",
+        ("tests/test_cli_disk.py -k loaded_by_its_number",),
+    ),
+    Fault(
+        "cli:reward-of-the-defaults",
+        "eqrl/_cli/commands.py",
+        "dataclasses.asdict(options.reward) if is_disk else {}",
+        "{}",
+        ("tests/test_cli_disk.py -k options_reach",),
+    ),
+    Fault(
         "cli:interrupted-exits-with-0",
         "eqrl/_cli/main.py",
         "return 130",
