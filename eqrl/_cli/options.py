@@ -31,8 +31,18 @@ def options_of(
 
     Raises a `ValueError` if an annotation names what is not there.
     """
+    return _options_of(module, tuple(defaults.items()), tuple(without))
+
+
+@functools.cache
+def _options_of(
+    module: type[eqx.Module],
+    defaults: tuple[tuple[str, Any], ...],
+    without: tuple[str, ...],
+) -> type:
     texts = argument_texts(module)
     annotations = _annotations(module)
+    replaced = dict(defaults)
     fields = []
     for name, parameter in inspect.signature(module).parameters.items():
         # A converter hides the type of a field from the signature.
@@ -44,7 +54,7 @@ def options_of(
             continue
         text = _with_range(texts.get(name, ""), range_of(module, name))
         annotation = Annotated[option_type, tyro.conf.arg(help=text)]
-        default = defaults.get(name, parameter.default)
+        default = replaced.get(name, parameter.default)
         if default is inspect.Parameter.empty:
             default = dataclasses.MISSING
         fields.append((name, annotation, dataclasses.field(default=default)))

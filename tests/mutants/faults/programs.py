@@ -177,7 +177,7 @@ FAULTS = (
     Fault(
         "cli:defaults-of-the-papers",
         "eqrl/_cli/options.py",
-        "defaults.get(name, parameter.default)",
+        "replaced.get(name, parameter.default)",
         "parameter.default",
         ("tests/test_cli.py -k can_be_replaced",),
     ),
