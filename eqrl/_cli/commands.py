@@ -36,6 +36,7 @@ class Train:
     run: Run[Training]
     folder: Path | None
     tensorboard: bool
+    overwrite: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Pbt:
 
     run: Run[Population]
     folder: Path | None
+    overwrite: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,12 +115,12 @@ def parse(args: Sequence[str]) -> Command:
         return command
     if isinstance(command, Rerun):
         return _repeat(command)
-    options = command.options
+    options, output = command.options, command.options.output
     if isinstance(options.schedule, Training):
         run = _make_run(options, options.schedule)
-        return Train(run, options.output.folder, options.output.tensorboard)
-    priors = options.priors.prior or _PRIORS
-    return Pbt(_make_run(options, options.schedule, priors), options.output.folder)
+        return Train(run, output.folder, output.tensorboard, output.overwrite)
+    run = _make_run(options, options.schedule, options.priors.prior or _PRIORS)
+    return Pbt(run, output.folder, output.overwrite)
 
 
 def _repeat(command: Rerun) -> Train | Pbt:

@@ -12,7 +12,7 @@ from .commands import Render
 def run_render(command: Render) -> int:
     """Writes a picture, an animation or a page of one episode."""
     run = read_config(command.folder)
-    index = best_policy(command.folder) if command.seed is None else command.seed
+    index = best_policy(command.folder, run) if command.seed is None else command.seed
     skill = None if command.skill is None else _one_hot(run, command.skill)
     agent, state, env = load_run(command.folder, index)
     name = f"episode_of_{run.schedule.kind}_{index}"

@@ -1,8 +1,6 @@
 """What decides a run, as `config.json` holds it."""
 
 import dataclasses
-import importlib.metadata
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -14,11 +12,14 @@ from .._population.pbt import Selection
 from .._population.run import Members
 from .._pytree.fields import check_integer
 from .._storage.checkpoint import Directory
+from .._storage.json_file import Content, read_json
+from .._storage.version import library_version
 from .._training.trainer import Trainer
 from ..envs import make
 from ..envs._base import AnyEnv
 from .agents import SkillOptions, check_agent, make_agent
-from .files import write_json
+from .fields import check_type, make_typed
+from .files import CONFIG, write_json
 from .priors import Prior, path_of, select_tuned
 
 
@@ -201,39 +202,42 @@ def write_config(folder: Directory, run: Run) -> None:
     content = dataclasses.asdict(run)
     name = "population" if isinstance(run.schedule, Population) else "training"
     content[name] = content.pop("schedule")
-    version = importlib.metadata.version("eqrl")
-    write_json(folder, "config.json", {"eqrl": version, **content})
+    write_json(folder, CONFIG, {"eqrl": library_version(), **content})
 
 
 def read_config(folder: Directory) -> Run:
-    """Reads what `write_config` wrote."""
-    path = Path(folder) / "config.json"
+    """Reads what `write_config` wrote.
+
+    Raises a `ValueError` that names the file unless an agent and a trainer can be made
+    of what is in it.
+    """
+    path = Path(folder) / CONFIG
     if not path.is_file():
         raise ValueError(
-            f"`{folder}` is not the folder of a run: there is no `config.json` in it."
+            f"`{folder}` is not the folder of a run: there is no `{CONFIG}` in it."
         )
-    try:
-        return _read_run(json.loads(path.read_text()))
-    except (AttributeError, KeyError, TypeError, json.JSONDecodeError) as error:
-        raise ValueError(
-            f"`{path}` is not as this version of eqrl writes it ({error!r})."
-        ) from error
+    return read_json(path, _parse_run, advice="mend it, or train again")
 
 
-def _read_run(content: dict[str, Any]) -> Run:
+def _parse_run(content: Content) -> Run:
+    content = dict(content)
     content.pop("eqrl")
     settings, skills, priors = (
         content.pop(name) for name in ("settings", "skills", "priors")
     )
-    settings["hidden_sizes"] = tuple(settings["hidden_sizes"])
+    settings = {**settings, "hidden_sizes": tuple(settings["hidden_sizes"])}
     if "population" in content:
-        schedule = Population(**content.pop("population"))
+        schedule = make_typed(Population, content.pop("population"))
     else:
-        schedule = Training(**content.pop("training"))
-    return Run(
-        settings=Settings(**settings),
+        schedule = make_typed(Training, content.pop("training"))
+    run = Run(
+        settings=make_typed(Settings, settings),
         schedule=schedule,
-        skills=None if skills is None else SkillOptions(**skills),
-        priors=tuple((name, kind, low, high) for name, kind, low, high in priors),
+        skills=None if skills is None else make_typed(SkillOptions, skills),
+        priors=tuple(check_type("a prior", tuple(prior), Prior) for prior in priors),
         **content,
     )
+    # Both know which options they have, and of which types.
+    run.make_agent()
+    run.make_trainer()
+    return run
