@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 import operator
 import os
@@ -111,8 +112,8 @@ def save(directory: Directory, step: SupportsIndex, tree: PyTree) -> None:
             for name, array in arrays.items()
         }
     folder = Path(directory).absolute() / str(number)
-    if folder.is_dir():
-        # It is empty, or it would be a step.
+    # If it is there it is empty, or it would be a step.
+    with contextlib.suppress(FileNotFoundError):
         folder.rmdir()
     record = _make_record(saved, pieces_of(arrays))
     with quiet_event_loops(), _checkpointer(tree) as checkpointer:
