@@ -1,6 +1,14 @@
+import dataclasses
+import inspect
+import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+import time
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +21,8 @@ import optax
 import pytest
 
 import eqrl
+from eqrl._storage.digest import Piece, is_intact, pieces_of
+from eqrl._storage.json_file import sealed
 from eqrl.nn import Critic, Gaussian
 from tests.population.pusher import Pusher
 from tests.toy import Drift, GetKey
@@ -135,9 +145,15 @@ def test_a_step_is_never_overwritten(directory: Path) -> None:
         eqrl.save(directory, 3, jnp.array(0))
 
 
-def test_a_negative_step_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="`step=-1` must be at least 0"):
-        eqrl.save(tmp_path, -1, jnp.array(0))
+@pytest.mark.parametrize("step", [-1, 1.5, True, "3"])
+def test_a_step_is_a_whole_number(directory: Path, step: Any) -> None:
+    message = re.escape(f"`step={step!r}` must be a whole number, at least 0")
+    # Without the check of types, of which users have none.
+    save, restore = inspect.unwrap(eqrl.save), inspect.unwrap(eqrl.restore)
+    with pytest.raises(ValueError, match=message):
+        save(directory, step, jnp.array(0))
+    with pytest.raises(ValueError, match=message):
+        restore(directory, _tree(), step=step)
 
 
 def test_a_tree_without_arrays_is_refused(tmp_path: Path) -> None:
@@ -241,6 +257,156 @@ def test_a_save_that_fails_before_the_end_leaves_the_earlier_step(
     assert eqrl.restore(tmp_path, jnp.array(0)) == 1
     with pytest.raises(ValueError, match=r"there are 1\."):
         eqrl.restore(tmp_path, jnp.array(0), step=2)
+
+
+def test_an_empty_folder_is_no_step(tmp_path: Path) -> None:
+    eqrl.save(tmp_path, np.int64(1), jnp.array(1))
+    (tmp_path / "2").mkdir()
+    assert eqrl.restore(tmp_path, jnp.array(0)) == 1
+    eqrl.save(tmp_path, 2, jnp.array(2))
+    assert eqrl.restore(tmp_path, jnp.array(0)) == 2
+
+
+# Damaged since it was saved.
+
+
+@pytest.fixture
+def copied(directory: Path, tmp_path: Path) -> Path:
+    """A copy of the directory, to be damaged."""
+    return shutil.copytree(directory, tmp_path / "copied")
+
+
+def _restore_like(directory: Path) -> Any:
+    return eqrl.restore(directory, _tree())
+
+
+def _change_record(
+    directory: Path, change: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
+    path = directory / "3" / "record" / "metadata"
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+
+
+def test_arrays_of_the_same_shapes_that_were_not_saved_there_are_named(
+    copied: Path,
+) -> None:
+    other = _tree()
+    other["keys"] = jr.split(jr.key(2), 3)
+    eqrl.save(copied, 4, other)
+    shutil.rmtree(copied / "3" / "arrays")
+    shutil.copytree(copied / "4" / "arrays", copied / "3" / "arrays")
+    with pytest.raises(ValueError) as raised:
+        eqrl.restore(copied, _tree(), step=3)
+    assert str(raised.value) == (
+        f"`{copied}/3/arrays` is damaged: `['keys']` differs from its digest; restore "
+        "another step with `step=`; there are 4."
+    )
+
+
+@pytest.mark.parametrize("name", ["int", "bool"])
+def test_an_array_that_is_missing_never_becomes_zeros(copied: Path, name: str) -> None:
+    path = copied / "3" / "arrays" / "_METADATA"
+    text = path.read_text()
+    assert f"'{name}'" in text
+    path.write_text(text.replace(f"'{name}'", "'renamed'"))
+    with pytest.raises(
+        ValueError, match=rf"/3/arrays` is damaged: `\['{name}'\]` is mis"
+    ):
+        _restore_like(copied)
+
+
+_DAMAGED = {
+    "record/metadata": ["cut", "zeros", "no text", "list", "deep", "deleted"],
+    "arrays/_METADATA": ["cut", "zeros", "no text", "list"],
+    "arrays/manifest.ocdbt": ["cut", "zeros", "deleted"],
+}
+
+
+def _damage(path: Path, how: str) -> None:
+    content = path.read_bytes()
+    if how == "deleted":
+        path.unlink()
+        return
+    damaged = {
+        "cut": content[: len(content) // 2],
+        "zeros": bytes(len(content)),
+        "no text": content[:100] + b"\xff" + content[101:],
+        "list": b"[]",
+        "deep": b"[" * 100_000,
+    }
+    path.write_bytes(damaged[how])
+
+
+def test_damaged_files_give_one_line_that_names_the_folder_and_nothing_else(
+    copied: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    like = _tree()
+    for name, ways in _DAMAGED.items():
+        path = copied / "3" / name
+        content = path.read_bytes()
+        for how in ways:
+            _damage(path, how)
+            with pytest.raises(ValueError) as raised:
+                eqrl.restore(copied, like)
+            message = str(raised.value)
+            folder = name if name.startswith("record") else "arrays"
+            assert message.startswith(f"`{copied}/3/{folder}` "), how
+            assert message.endswith("; there is no other step beside it."), how
+            assert "\n" not in message and len(message) < 600
+            path.write_bytes(content)
+    # Reads that were under way end in threads of the storage.
+    time.sleep(0.1)
+    assert capfd.readouterr().err == ""
+
+
+def test_no_bit_of_the_record_can_be_flipped_unnoticed(copied: Path) -> None:
+    path = copied / "3" / "record" / "metadata"
+    content = path.read_bytes()
+    for position in range(0, 8 * len(content), 8 * len(content) // 100):
+        byte, bit = divmod(position, 8)
+        damaged = bytearray(content)
+        damaged[byte] ^= 1 << bit
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match="/3/record/metadata` "):
+            eqrl.restore(copied, np.zeros(2))
+
+
+def test_a_record_of_a_newer_version_loads_if_it_can_be_read(copied: Path) -> None:
+    _change_record(
+        copied, lambda record: sealed({"eqrl": "99.1", "arrays": record["arrays"]})
+    )
+    assert _all_bits(_restore_like(copied)) == _all_bits(_tree())
+    _change_record(copied, lambda record: sealed({**record, "new": 1}))
+    message = r"/3/record/metadata` was saved by eqrl 99\.1, newer than this one \(0\.1"
+    with pytest.raises(ValueError, match=message):
+        _restore_like(copied)
+
+
+def test_what_was_saved_before_there_were_digests_loads(copied: Path) -> None:
+    def without_digests(record: dict[str, Any]) -> dict[str, Any]:
+        for entry in record["arrays"].values():
+            del entry["pieces"]
+        return record["arrays"]
+
+    _change_record(copied, without_digests)
+    assert _all_bits(_restore_like(copied)) == _all_bits(_tree())
+
+
+def test_blocks_of_an_array_have_digests_of_their_own() -> None:
+    array = np.arange(12, dtype=np.int16).reshape(4, 3)
+    halves = [
+        dataclasses.replace(
+            pieces_of({"": array[begin:end]})[""][0], index=((begin, end), (0, 3))
+        )
+        for begin, end in ((0, 2), (2, 4))
+    ]
+    assert is_intact(array, halves)
+    assert is_intact(array, pieces_of({"": array})[""])
+    changed = array.copy()
+    changed[3, 2] ^= 1
+    assert not is_intact(changed, halves)
+    assert is_intact(changed, halves[:1])
+    assert halves[0] == Piece(((0, 2), (0, 3)), zlib.crc32(array[:2].tobytes()))
 
 
 _KILLED_WHILE_SAVING = """

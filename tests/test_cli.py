@@ -1,6 +1,8 @@
 import dataclasses
+import importlib
 import json
 import runpy
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -16,7 +18,7 @@ from eqrl._cli.commands import Evaluate, Render, Train, parse
 from eqrl._cli.options import argument_texts, options_of
 from eqrl._pytree.fields import check_fields, hyperparameter
 from eqrl._reporting.progress import ProgressBar
-from eqrl._run import write_config
+from eqrl._run import claim_folder, write_config
 from eqrl._types.custom_types import FloatLike
 
 
@@ -275,6 +277,33 @@ def test_a_run_is_never_written_over(
 ) -> None:
     assert main([*_TRAIN, "--folder", str(trained)]) == 2
     assert "is there already and not empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("args", [["train", "td3"], ["pbt", "td3"], ["train", "diayn"]])
+def test_overwrite_reaches_the_training(
+    args: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    def record(job: object, folder: Path, *, overwrite: bool) -> int:
+        asked.append(overwrite)
+        return 0
+
+    monkeypatch.setattr(
+        importlib.import_module(main.__module__), "run_training", record
+    )
+    for more in ([], ["--overwrite"]):
+        assert main([*args, "--env", "eqrl/Point", *more]) == 0
+    assert asked == [False, True]
+
+
+def test_overwriting_clears_all_that_a_run_writes(
+    trained: Path, tmp_path: Path
+) -> None:
+    copied = shutil.copytree(trained, tmp_path / "copied")
+    (copied / "episode_of_seed_0.gif").touch()
+    with claim_folder(copied, overwrite=True):
+        assert [item.name for item in copied.iterdir()] == [".lock"]
 
 
 def test_ctrl_c_exits_with_130_and_leaves_what_was_reached(

@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import io
 import json
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import eqrl
 from eqrl._cli import disk as _disk, main
 from eqrl._cli.commands import Disk, parse
 from eqrl._reporting.progress import SkillProgressBar
+from eqrl._run import claim_folder
 from eqrl._training.jit import jit_init
 from tests.skills.heading import ENV, NUM_STEPS, TRAINER, Heading
 
@@ -68,7 +70,7 @@ def _begin(agent: Any, env: Any, trainer: Any, **options: Any) -> eqrl.Skills[An
                 trainer_state=state,
                 counts=counts,
                 skill=number(min(skill, 2)),
-                earlier_steps=number(30 * min(skill, 2)),
+                earlier_steps=number(30 * skill),
                 collected_steps=number(0),
                 world=number(0),
             ),
@@ -206,6 +208,15 @@ def test_render_shows_one_skill(
     assert path == trained / "episode_of_skill_2.png"
     assert main([*render, "--seed", "2"]) == 2
     assert "choose one by `--skill`" in capsys.readouterr().err
+
+
+def test_such_a_folder_may_be_overwritten(trained: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "x"
+    shutil.copytree(trained, folder)
+    (folder / "episode_of_skill_2.png").touch()
+    with claim_folder(folder, overwrite=True):
+        assert not (folder / "library").exists()
+        assert not (folder / "episode_of_skill_2.png").exists()
 
 
 def test_it_is_repeated_from_its_config(trained: Path) -> None:

@@ -1,6 +1,12 @@
 import csv
 import json
 import math
+import os
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +20,11 @@ import eqrl
 from eqrl._reporting.learning_curve import _known_returns, draw_learning_curve
 from eqrl._reporting.tensorboard import TensorBoard
 from eqrl._run import (
+    Population,
     Run,
     Settings,
     Training,
+    best_policy,
     claim_folder,
     read_config,
     states_of_seeds,
@@ -147,19 +155,112 @@ def test_a_seed_that_was_not_trained_is_an_error(folder: Path) -> None:
             eqrl.load_run(folder, seed)
 
 
-def test_a_folder_or_a_config_of_something_else_is_an_error(tmp_path: Path) -> None:
+def test_a_folder_of_something_else_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"is not the folder of a run"):
         eqrl.load_run(tmp_path)
-    for text in ("{", "[]", "{}", '{"eqrl": "9", "settings": {}}'):
-        (tmp_path / "config.json").write_text(text)
-        with pytest.raises(ValueError, match="is not as this version of eqrl writes"):
+
+
+def _changed(change: Callable[[Any], object]) -> bytes:
+    """The configuration after a change by hand, for which its digest is left out."""
+    content = json.loads(json.dumps(_CONFIG))
+    change(content)
+    return json.dumps(content).encode()
+
+
+_CONFIG = {
+    "eqrl": "0.1.0",
+    "agent": "td3",
+    "agent_options": {"actor_lr": 0.01},
+    "trainer_options": {},
+    "settings": {"env": "eqrl/Point", "hidden_sizes": [8]},
+    "training": {},
+    "skills": None,
+    "priors": [],
+}
+_WRONG_CONFIGS = {
+    b"\xff\xfe": "is damaged: it is no text in UTF-8",
+    b"{": "is damaged: it is no JSON",
+    b"[" * 100_000: "is damaged: it is nested too deeply",
+    b"[]": "it holds a list",
+    b"{}": "there is no 'eqrl' in it",
+    _changed(lambda c: c["agent_options"].update(wings=2)): "'wings'",
+    _changed(lambda c: c["settings"].update(wings=2)): "`wings` is no option",
+    _changed(lambda c: c.update(agent="sac", agent_options={"policy_delay": 2})): (
+        "'policy_delay'"
+    ),
+    _changed(lambda c: c["settings"].update(env=5)): "`env` is 5",
+    _changed(lambda c: c["settings"].update(max_steps=0)): "`max_steps=0`",
+    _changed(lambda c: c["settings"].update(max_steps="x")): "`max_steps` is 'x'",
+    _changed(lambda c: c["settings"].update(max_steps=True)): "`max_steps` is True",
+    _changed(lambda c: c["settings"].update(hidden_sizes=5)): "not iterable",
+    _changed(lambda c: c["training"].update(seeds=1.5)): "`seeds` is 1.5",
+    _changed(lambda c: c["training"].update(seeds=0)): "`seeds=0`",
+    _changed(lambda c: c["trainer_options"].update(num_envs="a")): "`num_envs='a'`",
+    _changed(lambda c: c.update(priors=[["discount", 2]])): "a prior is",
+    _changed(lambda c: c.update(eqrl="9.0", wings=2)): (
+        "was saved by eqrl 9.0, newer than this one (0.1.0), which cannot read it"
+    ),
+}
+
+
+def test_what_is_wrong_with_a_config_is_one_line_that_names_it(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    for content, message in _WRONG_CONFIGS.items():
+        path.write_bytes(content)
+        with pytest.raises(ValueError) as raised:
             eqrl.load_run(tmp_path)
+        text = str(raised.value)
+        assert f"`{path}`" in text and message in text
+        assert "\n" not in text and len(text) < 500
+
+
+def test_a_config_of_a_newer_version_is_read_if_it_can_be(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(_changed(lambda c: c.update(eqrl="9.0")))
+    assert read_config(tmp_path).settings.hidden_sizes == (8,)
+
+
+def test_a_changed_number_in_a_config_is_noticed(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    text = (folder / "config.json").read_text()
+    path.write_text(text.replace('"actor_lr": 0.01', '"actor_lr": 0.03'))
+    with pytest.raises(
+        ValueError, match=r"config.json` is damaged: .*`digest` differs"
+    ):
+        read_config(tmp_path)
+    changed = json.loads(path.read_text())
+    del changed["digest"]
+    path.write_text(json.dumps(changed))
+    assert read_config(tmp_path).agent_options["actor_lr"] == 0.03
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot be read: No such file"),
+        ("[]", "it holds a list"),
+        ("{}", "there is no 'best' in it"),
+        ('{"best": "1"}', "`best` is '1'"),
+        ('{"best": 8}', "is no member"),
+        ('{"bert": 1}', "'bert'"),
+    ],
+)
+def test_the_best_of_a_population_is_never_guessed(
+    tmp_path: Path, content: str | None, message: str
+) -> None:
+    if content is not None:
+        (tmp_path / "evaluation.json").write_text(content)
+    run = Run("td3", {}, {}, Settings(), Population())
+    with pytest.raises(ValueError, match=rf"evaluation\.json` .*{message}"):
+        best_policy(tmp_path, run)
 
 
 def test_evaluation_holds_the_returns_of_each_seed(tmp_path: Path) -> None:
     returns = np.array([[1.0, 2.0], [3.0, 5.0]])
     write_evaluation(tmp_path, returns, step=7, mode="greedy")
-    assert json.loads((tmp_path / "evaluation.json").read_text()) == {
+    written = json.loads((tmp_path / "evaluation.json").read_text())
+    del written["digest"]
+    assert written == {
         "step": 7,
         "mode": "greedy",
         "num_episodes": 2,
@@ -174,15 +275,135 @@ def test_evaluation_writes_nan_as_null(tmp_path: Path) -> None:
     assert written["returns"] == [[1.0, None]]
 
 
+def _claimed(folder: Path, *, overwrite: bool = False) -> list[str]:
+    """What is in a folder while it is claimed."""
+    with claim_folder(folder, overwrite=overwrite):
+        return [item.name for item in folder.iterdir()]
+
+
 def test_a_folder_with_something_in_it_is_not_claimed(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(ValueError, match="is there already and not empty"):
-        claim_folder(tmp_path)
+        _claimed(tmp_path)
+    with pytest.raises(ValueError, match="is a file"):
+        _claimed(tmp_path / "thesis.tex")
 
 
 def test_a_folder_and_those_above_it_are_made(tmp_path: Path) -> None:
-    claim_folder(tmp_path / "runs" / "x")
-    assert (tmp_path / "runs" / "x").is_dir()
+    assert _claimed(tmp_path / "runs" / "x") == [".lock"]
+    assert list((tmp_path / "runs" / "x").iterdir()) == []
+
+
+def test_a_folder_that_a_run_is_writing_is_refused_until_its_end(
+    tmp_path: Path, folder: Path
+) -> None:
+    copied = shutil.copytree(folder, tmp_path / "copied")
+    message = f"copied` is being written by process {os.getpid()} on "
+    with pytest.raises(ZeroDivisionError), claim_folder(copied, overwrite=True):
+        (copied / "config.json").touch()
+        for overwrite in (False, True):
+            with pytest.raises(ValueError, match=message):
+                _claimed(copied, overwrite=overwrite)
+        raise ZeroDivisionError
+    assert sorted(_claimed(copied)) == [".lock", "config.json"]
+
+
+def _process_that_is_gone() -> int:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+@pytest.mark.parametrize(
+    ("change", "is_taken"),
+    [
+        ({}, False),
+        ({"process": _process_that_is_gone()}, True),
+        # Another process has its number.
+        ({"began": "long ago"}, True),
+        ({"host": "another", "process": 1}, False),
+        (None, True),
+    ],
+    ids=["alive", "gone", "reused", "elsewhere", "empty"],
+)
+def test_the_lock_of_a_process_that_is_gone_is_taken_over(
+    tmp_path: Path, change: dict[str, Any] | None, is_taken: bool
+) -> None:
+    lock = tmp_path / ".lock"
+    with claim_folder(tmp_path):
+        owner = json.loads(lock.read_text())
+    assert owner["host"] == socket.gethostname()
+    lock.write_text("" if change is None else json.dumps({**owner, **change}))
+    if is_taken:
+        assert _claimed(tmp_path) == [".lock"]
+        assert not lock.exists()
+    else:
+        with pytest.raises(ValueError, match="is being written by"):
+            _claimed(tmp_path)
+
+
+def test_of_many_that_find_the_lock_of_one_that_is_gone_one_takes_it(
+    tmp_path: Path,
+) -> None:
+    owner = {"process": _process_that_is_gone(), "host": socket.gethostname()}
+    for _ in range(20):
+        (tmp_path / ".lock").write_text(json.dumps(owner))
+        start, end = threading.Barrier(4), threading.Barrier(4)
+        outcomes: list[bool] = []
+        threads = [
+            threading.Thread(
+                target=_try_to_claim, args=(tmp_path, start, end, outcomes)
+            )
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(outcomes) == [False, False, False, True]
+        assert list(tmp_path.iterdir()) == []
+
+
+def _try_to_claim(
+    folder: Path,
+    start: threading.Barrier,
+    end: threading.Barrier,
+    outcomes: list[bool],
+) -> None:
+    start.wait()
+    try:
+        with claim_folder(folder):
+            outcomes.append(True)
+            end.wait()
+    except ValueError:
+        outcomes.append(False)
+        end.wait()
+
+
+def test_overwriting_clears_the_files_of_a_run(folder: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(folder, tmp_path / "copied")
+    assert _claimed(copied, overwrite=True) == [".lock"]
+
+
+@pytest.mark.parametrize(
+    "name", ["metrics.csv.old", "policy/thesis.tex", "policy/seed_0/60/thesis.tex"]
+)
+def test_overwriting_deletes_nothing_where_there_is_something_else(
+    folder: Path, tmp_path: Path, name: str
+) -> None:
+    copied = shutil.copytree(folder, tmp_path / "copied")
+    (copied / name).touch()
+    before = sorted(copied.rglob("*"))
+    with pytest.raises(ValueError, match=f"holds `{name}`, which no run writes"):
+        _claimed(copied, overwrite=True)
+    assert sorted(copied.rglob("*")) == before
+
+
+def test_what_is_not_the_folder_of_a_run_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").touch()
+    with pytest.raises(ValueError, match=r"there is no `config.json` in it"):
+        _claimed(tmp_path, overwrite=True)
+    assert (tmp_path / "metrics.csv").is_file()
 
 
 def _write_half(path: Path) -> None:

@@ -54,6 +54,9 @@ class Output:
     tensorboard: bool = False
     """Write files for TensorBoard as well."""
 
+    overwrite: bool = False
+    """Delete what an earlier run wrote into the folder, and begin anew."""
+
 
 @dataclasses.dataclass(frozen=True)
 class PopulationOutput:
@@ -61,6 +64,9 @@ class PopulationOutput:
 
     folder: Path | None = None
     """Folder to write; by default runs/pbt-<agent>-<env>-<time>."""
+
+    overwrite: bool = False
+    """Delete what an earlier run wrote into the folder, and begin anew."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +78,9 @@ class LibraryOutput:
 
     tensorboard: bool = False
     """Write files for TensorBoard as well."""
+
+    overwrite: bool = False
+    """Delete what an earlier run wrote into the folder, and begin anew."""
 
 
 @dataclasses.dataclass(frozen=True)

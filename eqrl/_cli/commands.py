@@ -42,6 +42,7 @@ class Train:
     run: Run[Training]
     folder: Path | None
     tensorboard: bool
+    overwrite: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Pbt:
 
     run: Run[Population]
     folder: Path | None
+    overwrite: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +61,7 @@ class Disk:
     run: Run[SkillSchedule]
     folder: Path | None
     tensorboard: bool
+    overwrite: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,15 +153,15 @@ def parse(args: Sequence[str]) -> Command:
     if isinstance(command, Rerun):
         return _repeat(command)
     if args[0] == "disk":
-        run = _make_run(command, command.schedule, own)
-        return Disk(run, command.output.folder, command.output.tensorboard)
-    options = command.options
+        run, output = _make_run(command, command.schedule, own), command.output
+        return Disk(run, output.folder, output.tensorboard, output.overwrite)
+    options, output = command.options, command.options.output
     if isinstance(options.schedule, Training):
         run = _make_run(options, options.schedule, own)
-        return Train(run, options.output.folder, options.output.tensorboard)
+        return Train(run, output.folder, output.tensorboard, output.overwrite)
     priors = options.priors.prior or _default_priors(options.agent)
     run = _make_run(options, options.schedule, own, priors)
-    return Pbt(run, options.output.folder)
+    return Pbt(run, output.folder, output.overwrite)
 
 
 def import_given(path: str | None) -> type[AnyAgent] | None:

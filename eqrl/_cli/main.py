@@ -37,11 +37,14 @@ def main(args: Sequence[str] | None = None) -> int:
 
 def _run(command: Command) -> int:
     if isinstance(command, Train):
-        return run_training(seeds_job(command), command.folder)
+        job = seeds_job(command)
+        return run_training(job, command.folder, overwrite=command.overwrite)
     if isinstance(command, Pbt):
-        return run_training(population_job(command), command.folder)
+        job = population_job(command)
+        return run_training(job, command.folder, overwrite=command.overwrite)
     if isinstance(command, Disk):
-        return run_training(library_job(command), command.folder)
+        job = library_job(command)
+        return run_training(job, command.folder, overwrite=command.overwrite)
     if isinstance(command, Evaluate):
         return run_evaluate(command)
     return run_render(command)

@@ -13,7 +13,7 @@ def run_render(command: Render) -> int:
     """Writes a picture, an animation or a page of one episode."""
     agent_type = import_given(command.agent)
     run = read_config(command.folder, agent_type)
-    index = best_policy(command.folder) if command.seed is None else command.seed
+    index = best_policy(command.folder, run) if command.seed is None else command.seed
     skill = None
     if isinstance(run.schedule, SkillSchedule):
         index = _index_of_skill(command)

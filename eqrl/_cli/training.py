@@ -97,13 +97,19 @@ def print_skills(evaluations: Sequence[SkillEvaluation]) -> None:
     )
 
 
-def run_training(job: Job[Reached], folder: Path | None) -> int:
+def run_training(
+    job: Job[Reached], folder: Path | None, *, overwrite: bool = False
+) -> int:
     """Trains, writes the folder of the run, and returns the exit code."""
+    job.check()
+    folder = folder or new_folder(job.run.name)
+    with claim_folder(folder, overwrite=overwrite):
+        return _train_into(folder, job)
+
+
+def _train_into(folder: Path, job: Job[Reached]) -> int:
     run = job.run
     train_key, evaluation_key = jr.split(jr.key(run.settings.seed))
-    job.check()
-    folder = folder or new_folder(run.name)
-    claim_folder(folder)
     write_config(folder, run)
     exit_code = 0
     try:

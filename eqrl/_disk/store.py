@@ -2,6 +2,7 @@ import dataclasses
 import hashlib
 import json
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,21 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+from jaxtyping import Array
 
 from .._agents.base import AnyAgent
 from .._agents.wrappers.intrinsic import AnyIntrinsic
 from .._pytree.stack import empty_stack, put_element, stack_size, take_element
-from .._storage.checkpoint import Directory, restore, save
+from .._storage.checkpoint import (
+    Directory,
+    is_checkpoint,
+    restore_part,
+    save,
+    saved_steps,
+)
+from .._storage.json_file import Content, read_json, reason_of, sealed
 from .._storage.replace import atomic_write
+from .._storage.version import library_version
 from .._training.rows import steps_taken
 from .._training.solution import History
 from .._training.trainer import Trainer
@@ -23,16 +33,22 @@ from .library import Skills, find_task, init_library
 from .world import World, first_env
 
 
+# What to do where a file of a library is damaged.
+_ADVICE = "take it from a copy of the library, or learn the skills again"
+
+
 @dataclasses.dataclass(frozen=True)
 class _Sizes:
-    """Sizes from which the shapes of all saved arrays follow.
+    """Sizes from which the shapes of all saved arrays follow, and what to expect.
 
-    `digests`, one for each skill, tell one library from another.
+    `digests`, one for each skill, tell one library from another. `metrics` has one for
+    each of the metrics, and is `None` where an earlier version wrote none.
     """
 
     digests: list[str]
     capacity: int
     past_capacity: int
+    metrics: dict[str, str] | None = None
 
 
 def save_skills(directory: Directory, skills: Skills[Any]) -> None:
@@ -48,6 +64,9 @@ def save_skills(directory: Directory, skills: Skills[Any]) -> None:
     - `directory`: created if it does not exist. It holds one library, which may be
         saved again as it grows.
     - `skills`: from `eqrl.learn_skills`, or from its callback.
+
+    Raises a `ValueError` if the directory holds another library, or if a folder of
+    `directory/skills` is in the way that this did not write.
     """
     if skills.training is None:
         raise ValueError(
@@ -55,7 +74,7 @@ def save_skills(directory: Directory, skills: Skills[Any]) -> None:
             "and are in a directory already."
         )
     path = Path(directory)
-    earlier = _numbers(path / "training")
+    earlier = saved_steps(path / "training")
     held = _read_sizes(path).digests if earlier else []
     states = [take_element(skills.states, i) for i in range(int(skills.count))]
     digests = [_digest(state) for state in states]
@@ -65,25 +84,23 @@ def save_skills(directory: Directory, skills: Skills[Any]) -> None:
             f"{len(digests)} in `skills`; it is another library. Give another "
             "directory."
         )
-    for index in _numbers(path / "skills"):
-        if index >= len(held):
-            # An earlier call was killed before it wrote the training state.
-            shutil.rmtree(path / "skills" / str(index))
-    for index in range(len(held), len(states)):
-        save(path / "skills", index, states[index])
-    _write_metrics(path, skills.metrics)
+    number = earlier[-1] + 1 if earlier else 0
+    written = _clear_unfinished(path, number, states, num_held=len(held))
     past = skills.training.trainer_state.agent.reward.past
     sizes = _Sizes(
         digests=digests,
         capacity=stack_size(skills.states),
         past_capacity=past.features.shape[1],
+        metrics={name: _hash([value]) for name, value in skills.metrics.items()},
     )
-    number = earlier[-1] + 1 if earlier else 0
-    with atomic_write(path / f"sizes_{number}.json") as file:
-        file.write_text(json.dumps(dataclasses.asdict(sizes)) + "\n")
+    _write_sizes(path, number, sizes)
+    for index in range(written, len(states)):
+        save(path / "skills", index, states[index])
+    _write_metrics(path, skills.metrics)
     save(path / "training", number, skills.training)
     for each in earlier:
-        shutil.rmtree(path / "training" / str(each))
+        if is_checkpoint(path / "training" / str(each)):
+            shutil.rmtree(path / "training" / str(each))
         (path / f"sizes_{each}.json").unlink(missing_ok=True)
 
 
@@ -106,7 +123,8 @@ def load_skills(
     - `agent`, `env`, `trainer`: with which the skills were learned. Without a trainer
         the skills can be used, but none can be added.
 
-    Raises a `ValueError` if there are no skills or if they do not fit the arguments.
+    Raises a `ValueError` if there are no skills, if they do not fit the arguments, and
+    if a file is not as it was written, naming it.
     """
     task = find_task(agent)
     path = Path(directory)
@@ -124,13 +142,13 @@ def load_skills(
             task.agent, first_env(env), trainer, capacity=1, key=jr.key(0)
         ).to_training()
     )
-    training = restore(path / "training", like)
+    training = restore_part(path / "training", like, None, None, advice=_ADVICE)
     step = int(training.earlier_steps) + steps_taken(trainer, training.counts)
     return Skills(
         states=states,
         count=count,
         training=training,
-        metrics=_read_metrics(path, step),
+        metrics=_read_metrics(path, step, sizes.metrics),
     )
 
 
@@ -149,14 +167,21 @@ def load_skill(
     """
     task = find_task(agent)
     path = Path(directory)
-    count = len(_read_sizes(path).digests)
+    digests = _read_sizes(path).digests
+    count = len(digests)
     if not 0 <= index < count:
         raise ValueError(
             f"`index={index}` is not a skill; `{directory}` holds {count} skills"
             + (f", 0 to {count - 1}." if count > 0 else ".")
         )
     like = _state_shapes(task.agent, env)
-    return task.agent.agent, restore(path / "skills", like, step=index)
+    state = restore_part(path / "skills", like, index, None, advice=_ADVICE)
+    if _digest(state) != digests[index]:
+        raise ValueError(
+            f"`{path / 'skills' / str(index)}` is damaged: it is not the skill that "
+            f"was saved there; {_ADVICE}."
+        )
+    return task.agent.agent, state
 
 
 def count_skills(directory: Directory) -> int:
@@ -169,35 +194,112 @@ def _state_shapes(agent: AnyIntrinsic, env: World) -> Any:
     return eqx.filter_eval_shape(lambda: agent.init(spec, key=jr.key(0)).agent)
 
 
-def _numbers(folder: Path) -> list[int]:
-    if not folder.is_dir():
-        return []
-    return sorted(int(item.name) for item in folder.iterdir() if item.name.isdigit())
+def _clear_unfinished(
+    path: Path, number: int, states: list[Any], *, num_held: int
+) -> int:
+    """Removes what a killed call left, and returns how many skills are there already.
+
+    Such a call wrote the sizes of that number, but no training state. A folder of a
+    skill may stay if it holds the very skill; raises a `ValueError` if there is one
+    that neither is so nor was begun by such a call.
+    """
+    # Without a training state nothing tells such a call from a library that lost it.
+    begun = _begun(path, number) if number > 0 else 0
+    count = num_held
+    removed = []
+    for index in saved_steps(path / "skills"):
+        folder = path / "skills" / str(index)
+        if index < num_held:
+            continue
+        if index == count < len(states) and _holds(folder, states[index]):
+            count += 1
+        elif index < begun and is_checkpoint(folder):
+            removed.append(folder)
+        else:
+            raise ValueError(
+                f"`{folder}` is not of the library that is being saved, and is not "
+                "deleted. Give another directory, or move it away."
+            )
+    for folder in removed:
+        shutil.rmtree(folder)
+    return count
+
+
+def _begun(path: Path, number: int) -> int:
+    """The number of skills that a killed call was about to have written."""
+    file = path / f"sizes_{number}.json"
+    if not file.is_file():
+        return 0
+    return len(read_json(file, _parse_sizes, advice=_ADVICE).digests)
+
+
+def _holds(folder: Path, state: Any) -> bool:
+    try:
+        saved = restore_part(folder.parent, state, int(folder.name), None, advice="")
+    except ValueError:
+        return False
+    return _digest(saved) == _digest(state)
+
+
+def _write_sizes(path: Path, number: int, sizes: _Sizes) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    content = sealed({"eqrl": library_version(), **dataclasses.asdict(sizes)})
+    with atomic_write(path / f"sizes_{number}.json") as file:
+        file.write_text(json.dumps(content) + "\n")
 
 
 def _read_sizes(path: Path) -> _Sizes:
-    numbers = _numbers(path / "training")
+    numbers = saved_steps(path / "training")
     if not numbers:
         raise ValueError(f"There are no skills in `{path}`.")
-    return _Sizes(**json.loads((path / f"sizes_{numbers[-1]}.json").read_text()))
+    return read_json(path / f"sizes_{numbers[-1]}.json", _parse_sizes, advice=_ADVICE)
+
+
+def _parse_sizes(content: Content) -> _Sizes:
+    content.pop("eqrl", None)
+    sizes = _Sizes(**content)
+    if not isinstance(sizes.digests, list):
+        raise TypeError(f"its digests are {sizes.digests!r}")
+    for size in (sizes.capacity, sizes.past_capacity):
+        if not isinstance(size, int) or size < 0:
+            raise TypeError(f"{size!r} is no size")
+    return sizes
 
 
 def _digest(state: Any) -> str:
+    return _hash(jax.tree.leaves(eqx.filter(state, eqx.is_array)))
+
+
+def _hash(arrays: Iterable[Array | np.ndarray | np.generic]) -> str:
     """A hash of all arrays; equal only if they are equal to the last bit."""
     sha = hashlib.sha256()
-    for leaf in jax.tree.leaves(eqx.filter(state, eqx.is_array)):
-        array = np.asarray(leaf)
+    for each in arrays:
+        array = np.asarray(each)
         sha.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
     return sha.hexdigest()
 
 
 def _write_metrics(path: Path, metrics: History) -> None:
-    path.mkdir(parents=True, exist_ok=True)
     with atomic_write(path / "metrics.npz") as file, open(file, "wb") as stream:
         np.savez(stream, allow_pickle=False, **metrics)
 
 
-def _read_metrics(path: Path, step: int) -> History:
+def _read_metrics(path: Path, step: int, digests: dict[str, str] | None) -> History:
     """The rows up to a step; a call that was killed may have saved later ones."""
-    with np.load(path / "metrics.npz") as metrics:
-        return {name: metrics[name][metrics["step"] <= step] for name in metrics}
+    file = path / "metrics.npz"
+    try:
+        # NumPy leaves open a file that it opened and that is no archive.
+        with open(file, "rb") as stream, np.load(stream) as metrics:
+            names = list(metrics if digests is None else digests)
+            rows = {name: metrics[name][metrics["step"] <= step] for name in names}
+    except Exception as error:
+        # Of the operating system, of zip and of NumPy.
+        raise ValueError(
+            f"`{file}` is damaged: {reason_of(error)}; {_ADVICE}."
+        ) from error
+    for name, digest in (digests or {}).items():
+        if _hash([rows[name]]) != digest:
+            raise ValueError(
+                f"`{file}` is damaged: `{name}` differs from its digest; {_ADVICE}."
+            )
+    return rows

@@ -1,8 +1,6 @@
 """What decides a run, as `config.json` holds it."""
 
 import dataclasses
-import importlib.metadata
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -16,11 +14,14 @@ from .._pytree.fields import check_integer
 from .._rewards import Incremental
 from .._rewards.incremental.mode import Replay
 from .._storage.checkpoint import Directory
+from .._storage.json_file import Content, read_json
+from .._storage.version import library_version
 from .._training.trainer import Trainer
 from ..envs import make
 from ..envs._base import AnyEnv
 from .agents import SkillOptions, add_skills, check_agent, find_agent, make_agent
-from .files import write_json
+from .fields import check_type, make_typed
+from .files import CONFIG, write_json
 from .own_agent import is_path
 from .priors import Prior, path_of, select_tuned
 
@@ -269,42 +270,46 @@ def write_config(folder: Directory, run: Run) -> None:
     del content["agent_type"]
     (name,) = [name for name, each in _SCHEDULES.items() if each is type(run.schedule)]
     content[name] = content.pop("schedule")
-    version = importlib.metadata.version("eqrl")
-    write_json(folder, "config.json", {"eqrl": version, **content})
+    write_json(folder, CONFIG, {"eqrl": library_version(), **content})
 
 
 def read_config(folder: Directory, agent_type: type[AnyAgent] | None = None) -> Run:
     """Reads what `write_config` wrote.
 
-    Raises a `ValueError` unless `agent_type` is the class that the file names, `None`
-    if the agent is of eqrl's own.
+    Raises a `ValueError` that names the file unless an agent and a trainer can be made
+    of what is in it, and unless `agent_type` is the class that it names, `None` if the
+    agent is of eqrl's own.
     """
-    path = Path(folder) / "config.json"
+    path = Path(folder) / CONFIG
     if not path.is_file():
         raise ValueError(
-            f"`{folder}` is not the folder of a run: there is no `config.json` in it."
+            f"`{folder}` is not the folder of a run: there is no `{CONFIG}` in it."
         )
-    try:
-        return _read_run(json.loads(path.read_text()), agent_type)
-    except (AttributeError, KeyError, TypeError, json.JSONDecodeError) as error:
-        raise ValueError(
-            f"`{path}` is not as this version of eqrl writes it ({error!r})."
-        ) from error
+    return read_json(
+        path,
+        lambda content: _parse_run(content, agent_type),
+        advice="mend it, or train again",
+    )
 
 
-def _read_run(content: dict[str, Any], agent_type: type[AnyAgent] | None) -> Run:
+def _parse_run(content: Content, agent_type: type[AnyAgent] | None) -> Run:
+    content = dict(content)
     content.pop("eqrl")
     settings, skills, priors = (
         content.pop(name) for name in ("settings", "skills", "priors")
     )
-    settings["hidden_sizes"] = tuple(settings["hidden_sizes"])
+    settings = {**settings, "hidden_sizes": tuple(settings["hidden_sizes"])}
     name = next((name for name in _SCHEDULES if name in content), "training")
-    schedule = _SCHEDULES[name](**content.pop(name))
-    return Run(
-        settings=Settings(**settings),
+    schedule = make_typed(_SCHEDULES[name], content.pop(name))
+    run = Run(
+        settings=make_typed(Settings, settings),
         schedule=schedule,
-        skills=None if skills is None else SkillOptions(**skills),
-        priors=tuple((name, kind, low, high) for name, kind, low, high in priors),
+        skills=None if skills is None else make_typed(SkillOptions, skills),
+        priors=tuple(check_type("a prior", tuple(prior), Prior) for prior in priors),
         agent_type=agent_type,
         **content,
     )
+    # Both know which options they have, and of which types.
+    run.make_agent()
+    run.make_trainer()
+    return run

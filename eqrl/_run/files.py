@@ -1,10 +1,12 @@
 """The folder of a run and the formats of its files."""
 
+import contextlib
 import csv
 import json
 import math
+import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,29 @@ import numpy as np
 from jaxtyping import Float
 
 from .._storage.checkpoint import Directory
+from .._storage.json_file import sealed
+from .._storage.lock import LOCK, locked
 from .._storage.replace import atomic_write
+
+
+CONFIG = "config.json"
+
+# What a run writes, and `eqrl render`; a checkpoint has the files of Orbax in it.
+_OWN_FILES = re.compile(
+    r"""
+    ( config\.json | evaluation\.json | skills\.json | metrics\.csv
+    | (learning_curve | hyperparameters | family_tree)\.png
+    | skills(_of_seed_\d+)?\.png
+    | episode_of_(seed|member|skill)_\d+(_skill_\d+)?\.(png|gif|html)
+    ) (\.partial)?
+    | library/(metrics\.npz | sizes_\d+\.json)(\.partial)?
+    | (policy/(seed|member)_\d+ | library/(skills|training))
+      /\d+(\.orbax-checkpoint-tmp[^/]*)?
+      /(_CHECKPOINT_METADATA | commit_success\.txt | (arrays|record)[^/]*/.+)
+    | tensorboard/seed_\d+/events\.[^/]+
+    """,
+    re.VERBOSE,
+)
 
 
 def new_folder(name: str) -> Path:
@@ -30,20 +54,81 @@ def new_folder(name: str) -> Path:
             return folder
 
 
-def claim_folder(folder: Directory) -> None:
-    """Makes a folder for a run. Raises a `ValueError` unless it is new or empty.
+@contextlib.contextmanager
+def claim_folder(folder: Directory, *, overwrite: bool = False) -> Iterator[Path]:
+    """Makes a folder for a run, which no other process may write until the end.
 
     A `config.json` alone was left by a run that was stopped before its first row, and
     may be overwritten.
+
+    **Arguments:**
+
+    - `folder`: the folder, and those above it, are made where they are missing.
+    - `overwrite`: deletes what an earlier run wrote into it.
+
+    Raises a `ValueError`, and changes nothing, if another process writes the folder, if
+    it is not empty and not to be overwritten, and if it holds anything that no run
+    writes.
     """
     path = Path(folder)
-    if path.exists() and not (
-        path.is_dir() and {item.name for item in path.iterdir()} <= {"config.json"}
-    ):
-        raise ValueError(
-            f"`folder={str(folder)!r}` is there already and not empty; give another."
-        )
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"`folder={str(folder)!r}` is a file; give another.")
+    # A folder that a run is writing is refused for that reason.
+    if not (path / LOCK).exists():
+        _check_claim(path, overwrite)
     path.mkdir(parents=True, exist_ok=True)
+    with locked(path):
+        _check_claim(path, overwrite)
+        if overwrite:
+            _clear(path)
+        yield path
+
+
+def _check_claim(path: Path, overwrite: bool) -> None:
+    if not path.exists():
+        return
+    names = {item.name for item in path.iterdir()}
+    if names <= {CONFIG, f"{CONFIG}.partial", LOCK}:
+        return
+    if not overwrite:
+        raise ValueError(
+            f"`folder={str(path)!r}` is there already and not empty; give another, or "
+            "`--overwrite` a run that is in it."
+        )
+    if CONFIG not in names:
+        raise ValueError(
+            f"`folder={str(path)!r}` is not the folder of a run, since there is no "
+            f"`{CONFIG}` in it; it is not overwritten. Give another."
+        )
+    foreign = [name for name in _files(path) if not _OWN_FILES.fullmatch(name)]
+    if foreign:
+        raise ValueError(
+            f"`folder={str(path)!r}` holds `{foreign[0]}`, which no run writes; it is "
+            "not overwritten. Move that away, or give another folder."
+        )
+
+
+def _files(path: Path) -> list[str]:
+    """All that is not a folder, by its path from `path`, except the lock."""
+    items = sorted(path.rglob("*"))
+    names = [
+        item.relative_to(path).as_posix()
+        for item in items
+        if item.is_symlink() or not item.is_dir()
+    ]
+    return [name for name in names if name != LOCK]
+
+
+def _clear(path: Path) -> None:
+    """Deletes the files of a run, which `_check_claim` found to be all there is."""
+    for name in _files(path):
+        # By it the folder is known, if this does not come to an end.
+        if name != CONFIG:
+            (path / name).unlink()
+    for item in sorted(path.rglob("*"), reverse=True):
+        if item.is_dir():
+            item.rmdir()
+    (path / CONFIG).unlink(missing_ok=True)
 
 
 def policy_folder(folder: Directory, kind: str, index: int) -> Path:
@@ -62,9 +147,10 @@ def finite(values: Float[np.ndarray, " values"]) -> list[float | None]:
 
 
 def write_json(folder: Directory, name: str, content: dict[str, Any]) -> None:
-    """Writes a JSON file."""
+    """Writes a JSON file, which ends with a digest of what is in it."""
+    text = json.dumps(sealed(content), indent=2, allow_nan=False)
     with atomic_write(Path(folder) / name) as path:
-        path.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
+        path.write_text(text + "\n")
 
 
 def write_csv(

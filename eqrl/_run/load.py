@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +7,16 @@ import jax.random as jr
 from .._agents import AbstractAgent
 from .._agents.base import AnyAgent
 from .._disk.store import count_skills, load_skill
-from .._storage.checkpoint import Directory, restore
+from .._storage.checkpoint import Directory, restore_part
+from .._storage.json_file import Content, read_json, reason_of
 from ..envs import AbstractEnv
+from ..envs._base import AnyEnv
 from .config import Population, Run, SkillSchedule, read_config
-from .files import library_folder, policy_folder
+from .files import CONFIG, library_folder, policy_folder
+
+
+# What to do where a file of a run is damaged.
+_ADVICE = "take it from a copy of the run, or train again"
 
 
 def load_run(
@@ -40,13 +45,13 @@ def load_run(
     The agent with the hyperparameters of the end of training, its state then, and the
     environment.
 
-    Raises a `ValueError` if there is no such policy, or `agent_type` is not the class
-    that was trained.
+    Raises a `ValueError` if a file is missing or is not as it was written, naming it,
+    if there is no such policy, or if `agent_type` is not the class that was trained.
     """
     run = read_config(folder, agent_type)
     kind, count = run.schedule.kind, run.schedule.count
     if isinstance(run.schedule, SkillSchedule):
-        env = run.make_env()
+        env = _make_env(folder, run)
         agent, state = load_skill(library_folder(folder), run.make_agent(), env, seed)
         return agent, state, env
     if not 0 <= seed < count:
@@ -54,13 +59,13 @@ def load_run(
             f"`seed={seed}` is not in `{folder}`, which has the {kind}s 0 to "
             f"{count - 1}."
         )
-    agent, env = run.make_agent(), run.make_env()
+    agent, env = run.make_agent(), _make_env(folder, run)
     like = eqx.filter_eval_shape(agent.init, env.spec, key=jr.key(0))
     path = policy_folder(folder, kind, seed)
     if isinstance(run.schedule, Population):
-        agent, state = restore(path, (agent, like))
+        agent, state = restore_part(path, (agent, like), None, None, advice=_ADVICE)
     else:
-        state = restore(path, like)
+        state = restore_part(path, like, None, None, advice=_ADVICE)
     return agent, state, env
 
 
@@ -71,9 +76,31 @@ def count_policies(folder: Directory, run: Run) -> int:
     return run.schedule.count
 
 
-def best_policy(folder: Directory) -> int:
-    """The index of the best member of a population; 0 for other runs."""
+def _make_env(folder: Directory, run: Run) -> AnyEnv:
+    try:
+        return run.make_env()
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"The environment in `{Path(folder) / CONFIG}` cannot be made: "
+            f"{reason_of(error)}."
+        ) from error
+
+
+def best_policy(folder: Directory, run: Run) -> int:
+    """The index of the best member of a population; 0 for a run of seeds."""
     path = Path(folder) / "evaluation.json"
-    if not path.is_file():
+    if not isinstance(run.schedule, Population):
         return 0
-    return int(json.loads(path.read_text()).get("best", 0))
+    best = read_json(path, _parse_best, advice="give `--seed`, the index of a member")
+    if not 0 <= best < run.schedule.size:
+        raise ValueError(f"`best` in `{path}` is {best}, which is no member.")
+    return best
+
+
+def _parse_best(content: Content) -> int:
+    known = {"step", "mode", "num_episodes", "mean_returns", "returns", "best"}
+    if content.keys() - known:
+        raise TypeError(f"it holds {sorted(content.keys() - known)} too")
+    if not isinstance(content["best"], int):
+        raise TypeError(f"`best` is {content['best']!r}")
+    return content["best"]

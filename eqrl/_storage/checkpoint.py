@@ -1,24 +1,32 @@
+import contextlib
 import dataclasses
+import operator
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import PyTree
 
 from .._types.custom_types import Tree
+from .digest import AnyArray, Piece, is_intact, is_spread, pieces_of
+from .json_file import Content, read_json, reason_of, sealed
+from .quiet import quiet_event_loops
+from .version import library_version
 
 
 Directory = str | os.PathLike[str]
-_Array = Array | np.ndarray
 _Path = tuple[str, ...]
 
 # An error message lists at most this many problems.
 _MAX_LISTED = 8
+
+# The file in `record` that describes the arrays.
+_RECORD = "metadata"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,11 +42,15 @@ class _Kind:
 
 @dataclasses.dataclass(frozen=True)
 class _Saved:
-    """The record of a saved array: everything but its values."""
+    """The record of a saved array: everything but its values.
+
+    `pieces` is `None` if it was saved by a version that wrote no digests.
+    """
 
     path: _Path
     kind: _Kind
     key_impl: str | None
+    pieces: list[Piece] | None
 
     @property
     def is_stored(self) -> bool:
@@ -53,55 +65,60 @@ class _Leaf:
     path: tuple[Any, ...]
 
 
-def save(directory: Directory, step: int, tree: PyTree) -> None:
+def save(directory: Directory, step: SupportsIndex, tree: PyTree) -> None:
     """Saves the arrays of a tree, bit for bit.
 
     The tree may contain anything: modules, optimizer states, typed keys. Arrays are
     stored by their path in the tree; other leaves, such as functions, are not stored.
-    Earlier steps stay intact if the process is killed while saving.
+    Earlier steps stay intact if the process is killed while saving. Each array is saved
+    with a digest, by which `restore` notices if it was damaged since.
 
     **Arguments:**
 
     - `directory`: created if it does not exist. Each step has a folder in it.
-    - `step`: at least 0 and not yet in the directory; `restore` finds the tree by it.
+    - `step`: a whole number, at least 0 and not yet in the directory; `restore` finds
+        the tree by it.
     - `tree`: the tree to save, with at least one array. If its arrays are spread over
         several processes, each of these must make this call, with a directory that all
         of them can access; any other tree is saved by process 0 alone.
     """
     import orbax.checkpoint as ocp
 
-    if step < 0:
-        raise ValueError(f"`step={step}` must be at least 0.")
-    if step in _steps(directory):
+    number = _whole_number(step)
+    if number in saved_steps(directory):
         raise ValueError(
-            f"`step={step}` is in `{directory}` already. Save another step, or delete "
-            "it first."
+            f"`step={number}` is in `{directory}` already. Save another step, or "
+            "delete it first."
         )
-    saved = {}
-    arrays = {}
+    saved: dict[str, _Saved] = {}
+    arrays: dict[str, AnyArray] = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-        if isinstance(leaf, _Array):
+        if isinstance(leaf, AnyArray):
             name = jax.tree_util.keystr(path)
             saved[name] = _describe(path, leaf)
             if saved[name].is_stored:
                 arrays[name] = jr.key_data(leaf) if _is_key(leaf) else leaf
     if not arrays:
         raise ValueError("`tree` holds no array with elements: nothing can be saved.")
-    record = {name: dataclasses.asdict(entry) for name, entry in saved.items()}
     if jax.process_count() > 1:
-        if jax.process_index() != 0 and not any(map(_is_spread, arrays.values())):
+        if jax.process_index() != 0 and not any(map(is_spread, arrays.values())):
             raise ValueError(
                 f"Process {jax.process_index()} cannot save a tree that is its own; "
                 "only process 0 can. Write `if jax.process_index() == 0:` before it."
             )
         # Orbax takes an array of one process alone only as a NumPy array.
         arrays = {
-            name: array if _is_spread(array) else np.asarray(array)
+            name: array if is_spread(array) else np.asarray(array)
             for name, array in arrays.items()
         }
-    with _checkpointer(tree) as checkpointer:
+    folder = Path(directory).absolute() / str(number)
+    # If it is there it is empty, or it would be a step.
+    with contextlib.suppress(FileNotFoundError):
+        folder.rmdir()
+    record = _make_record(saved, pieces_of(arrays))
+    with quiet_event_loops(), _checkpointer(tree) as checkpointer:
         checkpointer.save(
-            Path(directory).absolute() / str(step),
+            folder,
             args=ocp.args.Composite(
                 arrays=ocp.args.PyTreeSave(arrays), record=ocp.args.JsonSave(record)
             ),
@@ -111,7 +128,7 @@ def save(directory: Directory, step: int, tree: PyTree) -> None:
 def restore(
     directory: Directory,
     like: Tree,
-    step: int | None = None,
+    step: SupportsIndex | None = None,
     where: Callable[[Tree], PyTree] | None = None,
 ) -> Tree:
     """Loads what `save` saved into a tree of the same structure.
@@ -137,9 +154,25 @@ def restore(
 
     `like` with its arrays, or those of the part, replaced by the saved ones.
 
-    Raises a `ValueError` if there is no such step, and if paths, shapes or types
-    differ, naming each.
+    Raises a `ValueError` if there is no such step; if paths, shapes or types differ,
+    naming each; and if what is on disk is not what was saved, naming the file or the
+    folder. An array that is spread over several processes is compared with what was
+    saved only in those shards of then that each process holds whole; checkpoints of
+    versions that wrote no digests are compared in their shapes and types only.
     """
+    number = None if step is None else _whole_number(step)
+    return restore_part(directory, like, number, where, advice=None)
+
+
+def restore_part(
+    directory: Directory,
+    like: Tree,
+    step: int | None,
+    where: Callable[[Tree], PyTree] | None,
+    *,
+    advice: str | None,
+) -> Tree:
+    """As `restore`; what to do where a step is damaged ends the error message."""
     folder = Path(directory).absolute() / str(_find_step(directory, step))
     leaves, structure = jax.tree_util.tree_flatten_with_path(like)
     markers = jax.tree.unflatten(structure, [_Leaf(path) for path, _ in leaves])
@@ -148,12 +181,14 @@ def restore(
     wanted = {
         jax.tree_util.keystr(path): leaf
         for path, leaf in leaves
-        if path in selected and isinstance(leaf, (_Array, jax.ShapeDtypeStruct))
+        if path in selected and isinstance(leaf, (AnyArray, jax.ShapeDtypeStruct))
     }
     kept = {_strings(path) for path, _ in leaves if path not in selected}
-    saved = _read_record(folder, like)
+    if advice is None:
+        advice = _advice(folder)
+    saved = read_json(folder / "record" / _RECORD, _parse_record, advice=advice)
     _check(saved, wanted, kept, _roots(part))
-    loaded = _read_arrays(folder, saved, wanted)
+    loaded = _read_arrays(folder, saved, wanted, advice)
     return jax.tree.unflatten(
         structure,
         [loaded.get(jax.tree_util.keystr(path), leaf) for path, leaf in leaves],
@@ -164,17 +199,12 @@ def _is_key(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _is_spread(leaf: object) -> bool:
-    sharding = getattr(leaf, "sharding", None)
-    return sharding is not None and not sharding.is_fully_addressable
-
-
 def _checkpointer(tree: PyTree) -> Any:
     """A checkpointer that waits for other processes only if the tree spans several."""
     import orbax.checkpoint as ocp
 
     options = ocp.options.MultiprocessingOptions()
-    if jax.process_count() > 1 and not any(map(_is_spread, jax.tree.leaves(tree))):
+    if jax.process_count() > 1 and not any(map(is_spread, jax.tree.leaves(tree))):
         index = jax.process_index()
         options = ocp.options.MultiprocessingOptions(
             primary_host=index,
@@ -184,7 +214,7 @@ def _checkpointer(tree: PyTree) -> Any:
     handler = ocp.CompositeCheckpointHandler(
         composite_options=ocp.CompositeOptions(multiprocessing_options=options),
         arrays=ocp.PyTreeCheckpointHandler(multiprocessing_options=options),
-        record=ocp.JsonCheckpointHandler(multiprocessing_options=options),
+        record=ocp.JsonCheckpointHandler(_RECORD, multiprocessing_options=options),
     )
     return ocp.Checkpointer(handler, multiprocessing_options=options)
 
@@ -193,24 +223,64 @@ def _strings(path: tuple[Any, ...]) -> _Path:
     return tuple(str(entry) for entry in path)
 
 
-def _describe(path: tuple[Any, ...], leaf: _Array) -> _Saved:
+def _describe(path: tuple[Any, ...], leaf: AnyArray) -> _Saved:
     return _Saved(
         path=_strings(path),
         kind=_Kind(shape=tuple(leaf.shape), dtype=str(leaf.dtype)),
         key_impl=str(jr.key_impl(leaf)) if _is_key(leaf) else None,
+        pieces=None,
     )
 
 
-def _steps(directory: Directory) -> list[int]:
-    """The steps that were saved completely, in order."""
-    import orbax.checkpoint as ocp
+def _make_record(
+    saved: dict[str, _Saved], pieces: dict[str, list[Piece]]
+) -> dict[str, Any]:
+    arrays = {
+        name: dataclasses.asdict(entry) | {"pieces": _listed(pieces.get(name, []))}
+        for name, entry in saved.items()
+    }
+    return sealed({"eqrl": library_version(), "arrays": arrays})
 
-    path = Path(directory).absolute()
-    return sorted(ocp.utils.checkpoint_steps(path)) if path.is_dir() else []
+
+def _listed(pieces: list[Piece]) -> list[dict[str, Any]]:
+    return [dataclasses.asdict(piece) for piece in pieces]
+
+
+def _whole_number(step: Any) -> int:
+    try:
+        number = -1 if isinstance(step, (bool, np.bool_)) else operator.index(step)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise ValueError(f"`step={step!r}` must be a whole number, at least 0.")
+    return number
+
+
+def saved_steps(directory: Directory) -> list[int]:
+    """The steps in a directory, in order. A folder with nothing in it is none."""
+    path = Path(directory)
+    if not path.is_dir():
+        return []
+    return sorted(int(item.name) for item in path.iterdir() if _is_step(item))
+
+
+def _is_step(item: Path) -> bool:
+    is_number = item.name.isascii() and item.name.isdecimal()
+    return (
+        is_number
+        and str(int(item.name)) == item.name
+        and item.is_dir()
+        and any(item.iterdir())
+    )
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Whether a folder holds what `save` writes for a step, and not something else."""
+    return (folder / "record" / _RECORD).is_file()
 
 
 def _find_step(directory: Directory, step: int | None) -> int:
-    steps = _steps(directory)
+    steps = saved_steps(directory)
     if not steps:
         raise ValueError(f"There are no saved steps in `{directory}`.")
     if step is None:
@@ -250,21 +320,42 @@ def _roots(part: PyTree) -> set[_Path]:
     return roots
 
 
-def _read_record(folder: Path, like: PyTree) -> dict[str, _Saved]:
-    import orbax.checkpoint as ocp
+def _parse_record(content: Content) -> dict[str, _Saved]:
+    # Earlier versions wrote the arrays alone, whose names are no words.
+    if content.keys() & {"eqrl", "arrays"}:
+        del content["eqrl"]
+        arrays = content.pop("arrays")
+        if content:
+            raise TypeError(f"it holds {sorted(content)} too")
+        return {name: _parse_entry(**entry) for name, entry in arrays.items()}
+    return {name: _parse_entry(**entry, pieces=None) for name, entry in content.items()}
 
-    with _checkpointer(like) as checkpointer:
-        restored = checkpointer.restore(
-            folder, args=ocp.args.Composite(record=ocp.args.JsonRestore())
-        )
-    return {
-        name: _Saved(
-            path=tuple(entry["path"]),
-            kind=_Kind(tuple(entry["kind"]["shape"]), entry["kind"]["dtype"]),
-            key_impl=entry["key_impl"],
-        )
-        for name, entry in restored["record"].items()
-    }
+
+def _parse_entry(
+    path: list[str],
+    kind: Content,
+    key_impl: str | None,
+    pieces: list[Content] | None,
+) -> _Saved:
+    return _Saved(
+        path=tuple(path),
+        kind=_Kind(shape=tuple(kind["shape"]), dtype=kind["dtype"]),
+        key_impl=key_impl,
+        pieces=None if pieces is None else [_parse_piece(**piece) for piece in pieces],
+    )
+
+
+def _parse_piece(index: list[list[int]], digest: int) -> Piece:
+    return Piece(tuple((begin, end) for begin, end in index), digest)
+
+
+def _advice(folder: Path) -> str:
+    """What to do where a step is damaged."""
+    others = [step for step in saved_steps(folder.parent) if str(step) != folder.name]
+    if not others:
+        return "there is no other step beside it"
+    listed = ", ".join(str(step) for step in others)
+    return f"restore another step with `step=`; there are {listed}"
 
 
 def _check(
@@ -298,27 +389,72 @@ def _check(
 
 
 def _read_arrays(
-    folder: Path, saved: dict[str, _Saved], wanted: dict[str, Any]
-) -> dict[str, _Array]:
-    import orbax.checkpoint as ocp
-
+    folder: Path, saved: dict[str, _Saved], wanted: dict[str, Any], advice: str
+) -> dict[str, AnyArray]:
     stored = {name: leaf for name, leaf in wanted.items() if saved[name].is_stored}
-    values: dict[str, Any] = {}
-    if stored:
-        arrays = ocp.args.PyTreeRestore(
-            dict.fromkeys(stored, 0),
-            restore_args={name: _restore_args(leaf) for name, leaf in stored.items()},
-            partial_restore=True,
-        )
-        with _checkpointer(stored) as checkpointer:
-            restored = checkpointer.restore(
-                folder, args=ocp.args.Composite(arrays=arrays)
+    values = _read_stored(folder, stored, advice) if stored else {}
+    for name, leaf in stored.items():
+        problem = _problem(values.get(name), _data(leaf), saved[name].pieces)
+        if problem is not None:
+            raise ValueError(
+                f"`{folder / 'arrays'}` is damaged: `{name}` {problem}; {advice}."
             )
-        values = restored["arrays"]
     return {
         name: _like(leaf, values.get(name), saved[name].key_impl)
         for name, leaf in wanted.items()
     }
+
+
+def _read_stored(folder: Path, stored: dict[str, Any], advice: str) -> dict[str, Any]:
+    import orbax.checkpoint as ocp
+
+    arrays = ocp.args.PyTreeRestore(
+        dict.fromkeys(stored, 0),
+        restore_args={name: _restore_args(leaf) for name, leaf in stored.items()},
+        partial_restore=True,
+    )
+    try:
+        with quiet_event_loops(), _checkpointer(stored) as checkpointer:
+            restored = checkpointer.restore(
+                folder, args=ocp.args.Composite(arrays=arrays)
+            )
+    except jax.errors.JaxRuntimeError:
+        # The device has no room for them, or there is another process less.
+        raise
+    except Exception as error:
+        # Of JSON, of names that are missing, of zarr and of tensorstore.
+        raise ValueError(
+            f"`{folder / 'arrays'}` is damaged: {reason_of(error)}; {advice}."
+        ) from error
+    return restored["arrays"]
+
+
+def _problem(
+    value: Any, data: jax.ShapeDtypeStruct, pieces: list[Piece] | None
+) -> str | None:
+    """What is wrong with an array that was read; `None` if nothing is."""
+    # Orbax gives a number for an array that is missing.
+    if not isinstance(value, AnyArray):
+        return "is missing"
+    kind, promised = _native_kind(value), _native_kind(data)
+    if kind != promised:
+        return f"is {kind} and was saved as {promised}"
+    if pieces is not None and not is_intact(value, pieces):
+        return "differs from its digest"
+    return None
+
+
+def _native_kind(leaf: AnyArray | jax.ShapeDtypeStruct) -> _Kind:
+    # In whichever byte order NumPy had an array, it comes back in that of the machine.
+    dtype = np.dtype(leaf.dtype).newbyteorder("=")
+    return _Kind(tuple(leaf.shape), str(dtype))
+
+
+def _data(leaf: Any) -> jax.ShapeDtypeStruct:
+    """Shape and type in which the values of a leaf are stored."""
+    if _is_key(leaf):
+        return jax.eval_shape(jr.key_data, leaf)
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
 
 
 def _sharding(leaf: object) -> jax.sharding.Sharding | None:
@@ -334,13 +470,15 @@ def _restore_args(leaf: Any) -> Any:
     sharding = _sharding(leaf)
     if sharding is None:
         return ocp.RestoreArgs(restore_type=np.ndarray)
+    # Raises an error where the shape does not fit the sharding.
+    sharding.shard_shape(leaf.shape)
     return ocp.ArrayRestoreArgs(sharding=sharding)
 
 
-def _like(leaf: Any, value: Any, key_impl: str | None) -> _Array:
+def _like(leaf: Any, value: Any, key_impl: str | None) -> AnyArray:
     """`value` as the same kind of array as `leaf`; `None` stands for no elements."""
     if value is None:
-        data = jax.eval_shape(jr.key_data, leaf) if _is_key(leaf) else leaf
+        data = _data(leaf)
         value = np.zeros(data.shape, data.dtype)
     if isinstance(leaf, np.ndarray):
         return np.asarray(value)

@@ -1,5 +1,6 @@
 """The same population on one process and on two."""
 
+import json
 import os
 import socket
 import subprocess
@@ -112,6 +113,15 @@ def test_states_that_all_processes_save_are_those_of_one_bit_for_bit(
 ) -> None:
     expected = on_one["in_turn"].trainer_states
     assert eqx.tree_equal(eqrl.restore(on_two / "states", expected), expected)
+
+
+def test_of_what_is_spread_the_part_of_each_process_has_a_digest(on_two: Path) -> None:
+    record = json.loads((on_two / "states" / "0" / "record" / "metadata").read_text())
+    entries = record["arrays"].values()
+    assert {len(entry["pieces"]) for entry in entries} == {_NUM_PROCESSES}
+    halves = [[[begin, end] for begin, end in ((0, 2), (2, 4))]]
+    begins = [[piece["index"][0] for piece in entry["pieces"]] for entry in entries]
+    assert all(each in halves for each in begins)
 
 
 def test_one_process_saves_a_member_without_the_other(

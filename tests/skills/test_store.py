@@ -1,10 +1,13 @@
 """Libraries of skills on disk."""
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
@@ -216,6 +219,117 @@ def test_a_library_stays_whole_where_saving_it_again_is_killed(
     )
     assert same(again.states, whole.states)
     assert same(reload(tmp_path, again), again)
+
+
+def second_skill_changed(skills: eqrl.Skills[Any]) -> eqrl.Skills[Any]:
+    def changed(leaf: Any) -> jax.Array:
+        leaf = np.array(leaf)
+        leaf[1] += 1
+        return jnp.asarray(leaf)
+
+    states = jax.tree.map(changed, skills.states)
+    return eqx.tree_at(lambda skills: skills.states, skills, states)
+
+
+def test_what_a_killed_call_left_gives_way_to_another_skill(
+    tmp_path: Path,
+    recorded: tuple[Recorder, eqrl.Skills[Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recorder, _ = recorded
+    eqrl.save_skills(tmp_path, recorder.skills[6])
+
+    def killed(directory: Path, step: int, tree: Any) -> None:
+        if directory.name == "training":
+            raise RuntimeError("killed")
+        eqrl.save(directory, step, tree)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(eqrl._disk.store, "save", killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            eqrl.save_skills(tmp_path, recorder.skills[11])
+    assert numbers(tmp_path / "skills") == ["0", "1"]
+    other = second_skill_changed(recorder.skills[11])
+    assert same(reload(tmp_path, other).states, other.states)
+
+
+# What was damaged, and what is not of the library.
+
+
+@pytest.mark.parametrize("number", ["0", "1", "5"])
+def test_a_folder_that_the_library_did_not_write_is_never_deleted(
+    tmp_path: Path, recorded: tuple[Recorder, eqrl.Skills[Any]], number: str
+) -> None:
+    precious = tmp_path / "skills" / number / "precious.txt"
+    precious.parent.mkdir(parents=True)
+    precious.touch()
+    with pytest.raises(ValueError, match=f"/skills/{number}` is not of the library"):
+        eqrl.save_skills(tmp_path, recorded[0].skills[5])
+    assert precious.is_file()
+    assert not (tmp_path / "training").exists()
+
+
+def test_a_library_that_lost_its_training_is_not_written_over(
+    library: Path, tmp_path: Path, recorded: tuple[Recorder, eqrl.Skills[Any]]
+) -> None:
+    copied = shutil.copytree(library, tmp_path / "copied")
+    shutil.rmtree(copied / "training")
+    with pytest.raises(ValueError, match=r"/skills/1` is not of the library"):
+        eqrl.save_skills(copied, second_skill_changed(recorded[1]))
+    assert numbers(copied / "skills") == ["0", "1", "2"]
+    # The very library may be saved there again.
+    assert same(reload(copied, recorded[1]), recorded[1])
+
+
+def test_skills_that_changed_places_are_noticed(library: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(library, tmp_path / "copied")
+    (copied / "skills" / "0").rename(tmp_path / "0")
+    (copied / "skills" / "1").rename(copied / "skills" / "0")
+    (tmp_path / "0").rename(copied / "skills" / "1")
+    with pytest.raises(ValueError, match=r"/skills/0` is damaged: it is not the skill"):
+        eqrl.load_skill(copied, AGENT, ENV, 0)
+
+
+def test_damaged_files_of_a_library_are_named(library: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(library, tmp_path / "copied")
+    (sizes,) = copied.glob("sizes_*.json")
+    metrics = copied / "metrics.npz"
+    text = sizes.read_text()
+    archive = metrics.read_bytes()
+    with np.load(metrics) as arrays:
+        other = {name: np.roll(arrays[name], 1) for name in arrays}
+    np.savez(tmp_path / "other.npz", allow_pickle=False, **other)
+    for path, damaged in (
+        (sizes, text[:-20].encode()),
+        (sizes, b"\xff"),
+        (sizes, text.replace('"capacity": 3', '"capacity": 7').encode()),
+        (metrics, archive[:-100]),
+        # Its own sums are right, as of an array that NumPy does not read to the end.
+        (metrics, (tmp_path / "other.npz").read_bytes()),
+    ):
+        content = path.read_bytes()
+        assert damaged != content
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError) as raised:
+            eqrl.load_skills(copied, AGENT, ENV, TRAINER)
+        assert str(raised.value).startswith(f"`{path}` ")
+        assert "\n" not in str(raised.value)
+        path.write_bytes(content)
+    metrics.unlink()
+    with pytest.raises(ValueError, match=r"metrics.npz` "):
+        eqrl.load_skills(copied, AGENT, ENV, TRAINER)
+
+
+def test_a_library_that_was_saved_before_there_were_digests_of_all_loads(
+    library: Path, tmp_path: Path, recorded: tuple[Recorder, eqrl.Skills[Any]]
+) -> None:
+    copied = shutil.copytree(library, tmp_path / "copied")
+    (path,) = copied.glob("sizes_*.json")
+    sizes = json.loads(path.read_text())
+    for name in ("digest", "eqrl", "metrics"):
+        del sizes[name]
+    path.write_text(json.dumps(sizes))
+    assert same(eqrl.load_skills(copied, AGENT, ENV, TRAINER), recorded[1])
 
 
 # What does not fit.

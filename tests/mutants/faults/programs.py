@@ -86,9 +86,58 @@ FAULTS = (
     Fault(
         "run:folders-are-written-over",
         "eqrl/_run/files.py",
-        "if path.exists() and not (",
-        "if False and not (",
-        ("tests/test_run.py -k claimed",),
+        "if not overwrite:",
+        "if False:",
+        ("tests/test_run.py -k not_claimed",),
+    ),
+    Fault(
+        "run:foreign-files-are-deleted",
+        "eqrl/_run/files.py",
+        "if not _OWN_FILES.fullmatch(name)",
+        "if not _OWN_FILES.search(name)",
+        ("tests/test_run.py -k something_else",),
+    ),
+    Fault(
+        "run:truth-is-a-number-of-steps",
+        "eqrl/_run/fields.py",
+        "fits = bool in alternatives",
+        "fits = is_bearable(value, expected)",
+        ("tests/test_run.py -k what_is_wrong",),
+    ),
+    Fault(
+        "run:best-is-the-first-where-it-is-not-known",
+        "eqrl/_run/load.py",
+        "if not 0 <= best < run.schedule.size:",
+        "if False:",
+        ("tests/test_run.py -k never_guessed",),
+    ),
+    Fault(
+        "run:locks-stay",
+        "eqrl/_storage/lock.py",
+        "if _read(file) == own:",
+        "if False:",
+        ("tests/test_run.py -k 'until_its_end or taken_over'",),
+    ),
+    Fault(
+        "run:every-lock-is-taken-over",
+        "eqrl/_storage/lock.py",
+        "if owner is not None and _is_alive(owner):",
+        "if False:",
+        ("tests/test_run.py -k 'until_its_end or taken_over'",),
+    ),
+    Fault(
+        "run:reused-numbers-of-processes-are-alive",
+        "eqrl/_storage/lock.py",
+        'return owner.get("began") == _time_of_beginning(process)',
+        "return True",
+        ("tests/test_run.py -k 'taken_over'",),
+    ),
+    Fault(
+        "run:many-take-over-one-lock",
+        "eqrl/_storage/lock.py",
+        "fcntl.flock(file, fcntl.LOCK_EX)",
+        "pass",
+        ("tests/test_run.py -k of_many",),
     ),
     Fault(
         "run:seed-behind-the-last",
@@ -159,6 +208,15 @@ FAULTS = (
         "dataclasses.asdict(options.reward) if is_disk else {}",
         "{}",
         ("tests/test_cli_disk.py -k options_reach",),
+    ),
+    Fault(
+        "cli:overwrites-unasked",
+        "eqrl/_cli/main.py",
+        "job = seeds_job(command)\n        return run_training("
+        "job, command.folder, overwrite=command.overwrite)",
+        "job = seeds_job(command)\n        return run_training("
+        "job, command.folder, overwrite=True)",
+        ("tests/test_cli.py -k overwrite_reaches",),
     ),
     Fault(
         "cli:interrupted-exits-with-0",
