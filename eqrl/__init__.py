@@ -125,11 +125,11 @@ from ._skills.prior import (
 )
 from ._skills.trajectories import SkillTrajectories as SkillTrajectories
 from ._storage.checkpoint import restore as restore, save as save
+from ._training.counts import Counts as Counts
 from ._training.jit import jit_init as jit_init, jit_run as jit_run
 from ._training.replay import (
     AbstractPrioritizedReplay as AbstractPrioritizedReplay,
     AbstractReplay as AbstractReplay,
-    Counts as Counts,
     ReplayBuffer as ReplayBuffer,
     ReplayState as ReplayState,
 )

@@ -23,8 +23,8 @@ from .._pytree.stack import (
 from .._pytree.tree import check_same_shapes
 from .._rewards import Incremental
 from .._rewards.incremental.feature_set import enlarge
+from .._training.counts import Counts
 from .._training.jit import jit_init
-from .._training.replay import Counts
 from .._training.solution import AnySolution, History, Solution
 from .._training.trainer import AnyTrainerState, Trainer
 from .._types.custom_types import State

@@ -5,7 +5,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int, PyTree, Shaped
 
-from .._training.replay import Counts
+from .._training.counts import Counts
 
 
 class PopulationSolution(eqx.Module):

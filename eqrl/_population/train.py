@@ -102,6 +102,7 @@ def train_population(
     mesh = automatic(mesh)
     members = choose_members(members, mesh)
     trainer.check_num_steps(steps_per_generation)
+    trainer.schedule.check_call("steps_per_generation", steps_per_generation)
     evaluation_env = env if evaluation_env is None else evaluation_env
     if score is None:
         check_scalar(evaluation_env)

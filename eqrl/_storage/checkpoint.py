@@ -12,6 +12,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import PyTree
 
+from .._pytree.fields import is_zero_if_absent
 from .._types.custom_types import Tree
 from .digest import AnyArray, Piece, is_intact, is_spread, pieces_of
 from .json_file import Content, read_json, reason_of, sealed
@@ -187,8 +188,15 @@ def restore_part(
     if advice is None:
         advice = _advice(folder)
     saved = read_json(folder / "record" / _RECORD, _parse_record, advice=advice)
+    # Fields that earlier versions did not have.
+    absent = {
+        name: jnp.zeros(wanted[name].shape, wanted[name].dtype)
+        for name, path in ((jax.tree_util.keystr(path), path) for path, _ in leaves)
+        if name in wanted and name not in saved and is_zero_if_absent(like, path)
+    }
+    wanted = {name: leaf for name, leaf in wanted.items() if name not in absent}
     _check(saved, wanted, kept, _roots(part))
-    loaded = _read_arrays(folder, saved, wanted, advice)
+    loaded = _read_arrays(folder, saved, wanted, advice) | absent
     return jax.tree.unflatten(
         structure,
         [loaded.get(jax.tree_util.keystr(path), leaf) for path, leaf in leaves],

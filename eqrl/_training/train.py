@@ -13,10 +13,10 @@ from .._pytree.tree import check_same_shapes, tree_copy
 from .._types.custom_types import EnvState, Extras, Memory, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
+from .counts import Counts
 from .failure import FailureReport, check_finite_agent
 from .interrupt import deferred_interrupt
 from .jit import jit_init, jit_run_reported
-from .replay import Counts
 from .rows import RunChunk, append_row, run_chunks, steps_taken
 from .solution import (
     AnySolution,
