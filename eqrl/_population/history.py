@@ -73,6 +73,22 @@ def make_solution(
     )
 
 
+def rows_of(solution: PopulationSolution) -> list[Row]:
+    """The rows of all generations of a solution, which `make_solution` assembles."""
+    history = Row(
+        returns=solution.returns,
+        descriptors=solution.descriptors,
+        hyperparameters=solution.hyperparameters,
+        parents=solution.parents,
+        metrics=solution.metrics,
+        scores=solution.scores,
+    )
+    return [
+        jax.tree.map(lambda x, index=index: x[index], history)
+        for index in range(solution.parents.shape[0])
+    ]
+
+
 def scores_of(
     population: PopulationSolution, scores: Float[np.ndarray, "_ _"] | None
 ) -> Float[np.ndarray, "generations population"]:

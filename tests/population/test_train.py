@@ -1,4 +1,5 @@
 import dataclasses
+import signal
 from typing import Any
 
 import equinox as eqx
@@ -37,23 +38,75 @@ PBT = eqrl.PBT(
 
 
 def train(pbt: eqrl.PBT | None = PBT, **options: Any) -> eqrl.PopulationSolution:
-    options = {"agent": AGENT, "env": ENV, "key": jr.key(0)} | options
-    return eqrl.train_population(
-        options.pop("agent"),
-        options.pop("env"),
-        TRAINER,
-        pbt,
-        size=3,
-        num_generations=3,
-        steps_per_generation=40,
-        num_episodes=2,
-        **options,
-    )
+    given: dict[str, Any] = {
+        "agent": AGENT,
+        "env": ENV,
+        "trainer": TRAINER,
+        "pbt": pbt,
+        "size": 3,
+        "num_generations": 3,
+        "steps_per_generation": 40,
+        "num_episodes": 2,
+        "key": jr.key(0),
+    }
+    return eqrl.train_population(**(given | options))
 
 
 @pytest.fixture(scope="module")
 def solution() -> eqrl.PopulationSolution:
     return train()
+
+
+@pytest.mark.parametrize("members", ["in_turn", "together"])
+def test_two_calls_equal_one_bit_for_bit(
+    solution: eqrl.PopulationSolution, members: Any
+) -> None:
+    whole = solution if members == "in_turn" else train(members=members)
+    # In turn, what comes first is what an interrupted call hands over.
+    seen: list[int] = []
+    if members == "in_turn":
+        with pytest.raises(eqrl.TrainingInterrupted) as error:
+            train(callback=lambda *_: signal.raise_signal(signal.SIGINT))
+        first = error.value.solution
+    else:
+        first = train(members=members, num_generations=1)
+    for _ in range(2):
+        # What they go on from stays usable.
+        second = train(
+            members=members,
+            num_generations=2,
+            initial=first,
+            callback=lambda generation, _: seen.append(generation),
+        )
+        assert eqx.tree_equal(second, whole)
+        assert seen.pop() == 2 and seen.pop() == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"size": 4}, "`initial` holds 3 members, but `size=4`"),
+        (
+            {"agent": eqrl.Normalized(AGENT), "pbt": None},
+            "`initial` is of another kind",
+        ),
+        ({"pbt": None}, r"tunes \['noise', 'rate'\], but this one tunes nothing"),
+        ({"num_episodes": 4}, r"\(3, 2\).*have \(.3, 4\).*same `num_episodes`"),
+        (
+            {"trainer": dataclasses.replace(TRAINER, num_envs=4)},
+            r"`initial` does not fit this agent, environment and trainer",
+        ),
+    ],
+)
+def test_a_solution_that_does_not_fit_is_refused_before_the_first_step(
+    options: dict[str, Any],
+    message: str,
+    solution: eqrl.PopulationSolution,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(population_train, "run_members", _untrained)
+    with pytest.raises(ValueError, match=message):
+        train(initial=solution, **options)
 
 
 def test_the_history_has_a_row_for_each_generation(
@@ -161,10 +214,14 @@ def test_a_mesh_of_one_device_begins_the_same_bit_for_bit(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("calls", [1, 2])
 def test_a_mesh_of_one_device_gives_the_same_bit_for_bit(
-    solution: eqrl.PopulationSolution,
+    solution: eqrl.PopulationSolution, calls: int
 ) -> None:
-    on_mesh = train(mesh=jax.make_mesh((1,), ("population",)))
+    mesh = jax.make_mesh((1,), ("population",))
+    # Of two calls, the first one has no mesh.
+    first = train(num_generations=1) if calls == 2 else None
+    on_mesh = train(mesh=mesh, num_generations=4 - calls, initial=first)
     assert np.array_equal(on_mesh.parents, solution.parents)
     assert eqx.tree_equal(on_mesh.hyperparameters, solution.hyperparameters)
     assert np.array_equal(on_mesh.returns, solution.returns)
