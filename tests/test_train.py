@@ -478,6 +478,34 @@ def test_a_seed_equals_its_training_alone_and_metrics_have_an_axis_for_seeds(
     assert together.metrics["episode_return"].shape == (3, 3)
 
 
+def test_seeds_go_on_from_an_earlier_call_bit_for_bit() -> None:
+    def seeds(num_steps: int, **options: Any) -> Any:
+        given: dict[str, Any] = {"num_seeds": 3, "log_every": 20} | options
+        return eqrl.train_seeds(
+            Learner(),
+            Breaking(),
+            TRAINER,
+            num_steps=num_steps,
+            key=jr.key(0),
+            **given,
+        )
+
+    whole, first = seeds(60), seeds(20)
+    assert same(seeds(40, initial=first), whole)
+    # What it went on from stays usable.
+    assert same(seeds(40, initial=first), whole)
+    assert whole.metrics["episode_return"].shape == (3, 3)
+    with pytest.raises(ValueError, match=r"holds 3 seeds, but `num_seeds=2`"):
+        seeds(40, initial=first, num_seeds=2)
+    alone = jax.tree.map(lambda x: x[0], first.trainer_state)
+    single = eqrl.Solution(alone, first.counts, {})
+    with pytest.raises(ValueError, match=r"holds a single training, but"):
+        seeds(40, initial=single)
+    wide = eqx.tree_at(lambda s: s.trainer_state.agent.weight, first, jnp.zeros((3, 9)))
+    with pytest.raises(ValueError, match=r"`initial` does not fit this agent"):
+        seeds(40, initial=wide)
+
+
 def test_no_seeds_are_refused(getkey: GetKey) -> None:
     with pytest.raises(ValueError, match="`num_seeds=0`"):
         eqrl.train_seeds(AGENT, ENV, TRAINER, num_seeds=0, num_steps=60, key=getkey())

@@ -253,9 +253,19 @@ FAULTS = (
     Fault(
         "training:goes-on-from-anything",
         "eqrl/_training/train.py",
-        'check_same_shapes("initial", expected, initial.trainer_state)',
-        "pass",
+        "trainer.init, agent, env, key=key)\n"
+        '    check_same_shapes("initial", expected, initial.trainer_state)',
+        "trainer.init, agent, env, key=key)",
         (f"{_TRAIN} -k 'of_another_number'",),
+    ),
+    Fault(
+        "training:seeds-forget-their-metrics",
+        "eqrl/_training/train.py",
+        "tree_copy((initial.trainer_state, initial.counts))\n"
+        "        history = initial.metrics\n    run_keys",
+        "tree_copy((initial.trainer_state, initial.counts))\n"
+        "        history = {}\n    run_keys",
+        (f"{_TRAIN} -k seeds_go_on",),
     ),
     Fault(
         "training:second-interrupt-is-ignored",
