@@ -105,7 +105,11 @@ from ._rewards import (
     Sum as Sum,
     SumState as SumState,
 )
-from ._run import load_run as load_run
+from ._run import (
+    load_run as load_run,
+    load_solution as load_solution,
+    save_solution as save_solution,
+)
 from ._skills.distances import (
     coverage as coverage,
     hausdorff_distance as hausdorff_distance,

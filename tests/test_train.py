@@ -2,12 +2,14 @@
 
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import jaxtyping
 import numpy as np
 import pytest
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
@@ -509,6 +511,61 @@ def test_seeds_go_on_from_an_earlier_call_bit_for_bit() -> None:
 def test_no_seeds_are_refused(getkey: GetKey) -> None:
     with pytest.raises(ValueError, match="`num_seeds=0`"):
         eqrl.train_seeds(AGENT, ENV, TRAINER, num_seeds=0, num_steps=60, key=getkey())
+
+
+# On disk.
+
+
+def test_a_solution_goes_on_from_disk_bit_for_bit(
+    whole: eqrl.Solution[Any, Any, Any, Any], tmp_path: Path
+) -> None:
+    half = train(60)
+    eqrl.save_solution(tmp_path, half)
+    eqrl.save_solution(tmp_path, whole)
+    loaded = eqrl.load_solution(tmp_path, AGENT, ENV, TRAINER, 60)
+    assert same(loaded, half)
+    assert same(train(60, initial=loaded), whole)
+    # Without a step it is the latest.
+    assert same(eqrl.load_solution(tmp_path, AGENT, ENV, TRAINER), whole)
+    with pytest.raises(ValueError, match="does not fit `like`"):
+        eqrl.load_solution(tmp_path, sac(), ENV, TRAINER)
+
+
+def test_seeds_come_back_from_disk_without_their_number(tmp_path: Path) -> None:
+    seeds = eqrl.train_seeds(
+        Learner(),
+        Breaking(),
+        TRAINER,
+        num_seeds=3,
+        num_steps=60,
+        key=jr.key(0),
+        log_every=20,
+    )
+    eqrl.save_solution(tmp_path, seeds)
+    assert same(eqrl.load_solution(tmp_path, Learner(), Breaking(), TRAINER), seeds)
+    eqrl.save(tmp_path, 100, seeds.state)
+    with pytest.raises(ValueError, match=r"Step 100 of .* holds no solution"):
+        eqrl.load_solution(tmp_path, Learner(), Breaking(), TRAINER)
+    # Before there is a row, and far beyond 32 bits.
+    far = eqrl.Solution(
+        seeds.trainer_state,
+        TRAINER.schedule.counts_of(
+            updates=2**33, rows_written=2**32, rows_kept=jnp.zeros((), int)
+        ),
+        {},
+    )
+    eqrl.save_solution(tmp_path, far)
+    loaded = eqrl.load_solution(tmp_path, Learner(), Breaking(), TRAINER, 2**33)
+    assert same(loaded, far)
+
+
+def test_only_solutions_are_saved_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Where types are checked at run time, that finds it first.
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(ValueError, match=r"`solution` is a int.*`eqrl.save_skills`"):
+        eqrl.save_solution(tmp_path, 3)  # pyright: ignore[reportArgumentType]
 
 
 # Compilation.

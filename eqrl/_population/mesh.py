@@ -53,6 +53,19 @@ def replicate(tree: Tree, mesh: Mesh | None) -> Tree:
     return _put(tree, mesh, PartitionSpec())
 
 
+def shardings_over(
+    mesh: Mesh | None,
+) -> tuple[NamedSharding | None, NamedSharding | None]:
+    """Those of a stack and of what all devices share; `None` without a mesh."""
+    if mesh is None:
+        return None, None
+    devices = Mesh(mesh.devices, mesh.axis_names)
+    return (
+        NamedSharding(devices, PartitionSpec(_AXIS)),
+        NamedSharding(devices, PartitionSpec()),
+    )
+
+
 def gather(tree: Tree) -> Tree:
     """Puts arrays that are spread over several devices on one."""
 

@@ -125,11 +125,11 @@ def train_population(
         score = mean_return
     agents_key = jr.fold_in(key, 0)
     if initial is None:
-        agents = shard(_make_agents(agent, pbt, size, key=agents_key), mesh)
+        agents = shard(make_agents(agent, pbt, size, key=agents_key), mesh)
     else:
         check_initial(
             initial,
-            eqx.filter_eval_shape(_make_agents, agent, pbt, size, key=agents_key),
+            eqx.filter_eval_shape(make_agents, agent, pbt, size, key=agents_key),
             trainer,
             env,
             size=size,
@@ -225,7 +225,7 @@ def train_population(
     return solution
 
 
-def _make_agents(
+def make_agents(
     agent: AnyAgent, pbt: PBT | None, size: int, *, key: PRNGKeyArray
 ) -> AnyAgent:
     shapes = {jnp.shape(leaf) for leaf in jax.tree.leaves(eqx.filter(agent, _is_float))}

@@ -10,6 +10,7 @@ from .config import (
 from .files import claim_folder as claim_folder, new_folder as new_folder
 from .load import best_policy as best_policy, load_run as load_run
 from .priors import Prior as Prior
+from .solutions import load_solution as load_solution, save_solution as save_solution
 from .write import (
     states_of_seeds as states_of_seeds,
     write_evaluation as write_evaluation,

@@ -203,6 +203,31 @@ def restore_part(
     )
 
 
+def saved_arrays(
+    directory: Directory, step: int | None = None
+) -> tuple[int, dict[str, jax.ShapeDtypeStruct]]:
+    """The shapes and types of what was saved, by `jax.tree_util.keystr` of its path.
+
+    **Arguments:**
+
+    - `directory`: as given to `save`.
+    - `step`: the step; `None` is the latest.
+
+    **Returns:**
+
+    The step, and a shape for each array other than typed keys.
+    """
+    step = _find_step(directory, step)
+    folder = Path(directory).absolute() / str(step)
+    record = folder / "record" / _RECORD
+    saved = read_json(record, _parse_record, advice=_advice(folder))
+    return step, {
+        name: jax.ShapeDtypeStruct(entry.kind.shape, np.dtype(entry.kind.dtype))
+        for name, entry in saved.items()
+        if entry.key_impl is None
+    }
+
+
 def _is_key(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 

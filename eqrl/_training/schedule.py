@@ -22,6 +22,12 @@ _MOST_ROWS = 7 * 10**8
 _PERIOD_OF_UPDATES = 1_774_080_000
 
 
+def row_period(rows: int) -> int:
+    """After how many rows their counter is where it was, for a replay of `rows`."""
+    rows = min(rows, _MOST_ROWS)
+    return rows * max(1, 2**29 // rows)
+
+
 @dataclasses.dataclass(frozen=True)
 class Schedule:
     """The sizes of a `Trainer` that decide when it steps and when it updates.
@@ -65,7 +71,7 @@ class Schedule:
         rows = min(self.rows, _MOST_ROWS)
         return Folding(
             limit=_MOST - rows - self.steps_per_iteration,
-            period=rows * max(1, 2**29 // rows),
+            period=row_period(rows),
         )
 
     @property

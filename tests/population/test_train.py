@@ -1,5 +1,7 @@
 import dataclasses
+import functools
 import signal
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -15,7 +17,7 @@ import eqrl
 from eqrl._population import train as population_train
 from eqrl._population.mesh import automatic, replicate, shard
 from eqrl._population.run import choose_members, init_members
-from eqrl._population.train import _make_agents
+from eqrl._population.train import make_agents
 from eqrl.envs import Point
 
 from ..agents_under_test import ALL_AGENTS
@@ -80,6 +82,27 @@ def test_two_calls_equal_one_bit_for_bit(
         )
         assert eqx.tree_equal(second, whole)
         assert seen.pop() == 2 and seen.pop() == 1
+
+
+def test_a_population_goes_on_from_disk_bit_for_bit(
+    solution: eqrl.PopulationSolution, tmp_path: Path
+) -> None:
+    first = train(num_generations=1)
+    # Any structure of descriptors comes back.
+    pair = (first.returns, {"a": [first.scores, first.parents]})
+    described = dataclasses.replace(first, descriptors=pair)
+    eqrl.save_solution(tmp_path, described)
+    eqrl.save_solution(tmp_path, solution)
+    eqrl.save_solution(tmp_path, first, step=0)
+    load = functools.partial(eqrl.load_solution, tmp_path, AGENT, ENV, TRAINER)
+    assert eqx.tree_equal(load(40), described)
+    assert eqx.tree_equal(load(), solution)
+    mesh = jax.make_mesh((1,), ("population",))
+    on_mesh = load(0, mesh=mesh)
+    assert eqx.tree_equal(on_mesh, first)
+    [weights] = jax.tree.leaves(on_mesh.states)
+    assert weights.sharding.spec == jax.sharding.PartitionSpec("population")
+    assert eqx.tree_equal(train(num_generations=2, initial=load(0)), solution)
 
 
 @pytest.mark.parametrize(
@@ -176,9 +199,9 @@ def test_a_single_agent_may_hold_as_many_weights_as_there_are_members(
 ) -> None:
     skills = eqrl.OneHotSkills(3, [1.0, 2.0, 3.0])
     agent = eqrl.SkillConditioned(AGENT, skills)
-    stack: Any = _make_agents(agent, None, 3, key=getkey())
+    stack: Any = make_agents(agent, None, 3, key=getkey())
     assert stack.skills.weights.shape == (3, 3)
-    assert eqx.tree_equal(_make_agents(stack, None, 3, key=getkey()), stack)
+    assert eqx.tree_equal(make_agents(stack, None, 3, key=getkey()), stack)
 
 
 def test_members_in_turn_and_together_agree(getkey: GetKey) -> None:

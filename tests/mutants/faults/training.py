@@ -155,8 +155,8 @@ FAULTS = (
     Fault(
         "training:the-ring-jumps-where-its-counter-goes-round",
         "eqrl/_training/schedule.py",
-        "period=rows * max(1, 2**29 // rows),",
-        "period=2**29,",
+        "return rows * max(1, 2**29 // rows)",
+        "return 2**29",
         ("tests/test_counts.py -k with_the_replay",),
     ),
     Fault(
