@@ -142,7 +142,7 @@ def test_samples_are_the_runs_of_a_list_that_drops_its_oldest(
     )
 
 
-@pytest.mark.parametrize(("num_envs", "rows", "length"), _SHAPES)
+@pytest.mark.parametrize(("num_envs", "rows", "length"), _SHAPES[1:4])
 @pytest.mark.parametrize("rows_kept", [0, 3])
 def test_the_ring_turns_on_where_its_counter_goes_round(
     num_envs: int, rows: int, length: int, rows_kept: int
@@ -154,8 +154,8 @@ def test_the_ring_turns_on_where_its_counter_goes_round(
     edge = schedule.row_folding.limit
     kept = jnp.asarray(rows_kept, int)
     state = _init(buffer, num_envs)
-    # The ring is overwritten before the edge, on both sides of it and behind 2^31.
-    for begin in (edge - 2 * rows, edge - 3, edge + rows, 2**31 - 2, 2**32 - 2):
+    # The ring is overwritten at the edge, behind 2^31 and where keys begin anew.
+    for begin in (edge - 3, 2**31 - 2, 2**32 - 2):
         written = range(begin, begin + rows + 2)
         for time, number in enumerate(written):
             counts = schedule.counts_of(updates=0, rows_written=number, rows_kept=kept)

@@ -15,6 +15,7 @@ import pytest
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 import eqrl
+from eqrl._run.solutions import step_of
 from eqrl._training.failure import empty_watch
 from eqrl.envs import AbstractEnv, Outcome, Point
 
@@ -480,7 +481,9 @@ def test_a_seed_equals_its_training_alone_and_metrics_have_an_axis_for_seeds(
     assert together.metrics["episode_return"].shape == (3, 3)
 
 
-def test_seeds_go_on_from_an_earlier_call_bit_for_bit() -> None:
+def test_seeds_go_on_from_an_earlier_call_and_from_disk_bit_for_bit(
+    tmp_path: Path,
+) -> None:
     def seeds(num_steps: int, **options: Any) -> Any:
         given: dict[str, Any] = {"num_seeds": 3, "log_every": 20} | options
         return eqrl.train_seeds(
@@ -494,8 +497,13 @@ def test_seeds_go_on_from_an_earlier_call_bit_for_bit() -> None:
 
     whole, first = seeds(60), seeds(20)
     assert same(seeds(40, initial=first), whole)
-    # What it went on from stays usable.
-    assert same(seeds(40, initial=first), whole)
+    # What it went on from stays usable; from disk it comes without their number.
+    eqrl.save_solution(tmp_path, first)
+    loaded = eqrl.load_solution(tmp_path, Learner(), Breaking(), TRAINER)
+    assert same(loaded, first)
+    eqrl.save(tmp_path, 100, jnp.zeros(1))
+    with pytest.raises(ValueError, match=r"Step 100 of .* holds no solution"):
+        eqrl.load_solution(tmp_path, Learner(), Breaking(), TRAINER)
     assert whole.metrics["episode_return"].shape == (3, 3)
     with pytest.raises(ValueError, match=r"holds 3 seeds, but `num_seeds=2`"):
         seeds(40, initial=first, num_seeds=2)
@@ -521,42 +529,20 @@ def test_a_solution_goes_on_from_disk_bit_for_bit(
 ) -> None:
     half = train(60)
     eqrl.save_solution(tmp_path, half)
-    eqrl.save_solution(tmp_path, whole)
     loaded = eqrl.load_solution(tmp_path, AGENT, ENV, TRAINER, 60)
     assert same(loaded, half)
     assert same(train(60, initial=loaded), whole)
-    # Without a step it is the latest.
-    assert same(eqrl.load_solution(tmp_path, AGENT, ENV, TRAINER), whole)
     with pytest.raises(ValueError, match="does not fit `like`"):
         eqrl.load_solution(tmp_path, sac(), ENV, TRAINER)
 
 
-def test_seeds_come_back_from_disk_without_their_number(tmp_path: Path) -> None:
-    seeds = eqrl.train_seeds(
-        Learner(),
-        Breaking(),
-        TRAINER,
-        num_seeds=3,
-        num_steps=60,
-        key=jr.key(0),
-        log_every=20,
+def test_steps_beyond_32_bits_are_told_without_metrics(
+    whole: eqrl.Solution[Any, Any, Any, Any],
+) -> None:
+    counts = TRAINER.schedule.counts_of(
+        updates=2**33, rows_written=2**32, rows_kept=jnp.zeros((), int)
     )
-    eqrl.save_solution(tmp_path, seeds)
-    assert same(eqrl.load_solution(tmp_path, Learner(), Breaking(), TRAINER), seeds)
-    eqrl.save(tmp_path, 100, seeds.state)
-    with pytest.raises(ValueError, match=r"Step 100 of .* holds no solution"):
-        eqrl.load_solution(tmp_path, Learner(), Breaking(), TRAINER)
-    # Before there is a row, and far beyond 32 bits.
-    far = eqrl.Solution(
-        seeds.trainer_state,
-        TRAINER.schedule.counts_of(
-            updates=2**33, rows_written=2**32, rows_kept=jnp.zeros((), int)
-        ),
-        {},
-    )
-    eqrl.save_solution(tmp_path, far)
-    loaded = eqrl.load_solution(tmp_path, Learner(), Breaking(), TRAINER, 2**33)
-    assert same(loaded, far)
+    assert step_of(eqrl.Solution(whole.trainer_state, counts, {})) == 2**33
 
 
 def test_only_solutions_are_saved_as_such(

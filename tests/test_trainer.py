@@ -273,8 +273,8 @@ class TestRun:
         begun, _, _ = _train(_TRAINER, Scribe(), _ENDLESS, [2 * 2003], getkey)
         schedule = _TRAINER.schedule
         # As 2003, at place 3 of the ring; it goes round, and then past 2^31.
-        rows = schedule.row_folding.limit // 1000 * 1000 - 997
-        updates = schedule.update_folding.limit - 1000
+        rows = (schedule.row_folding.limit - 4) // 1000 * 1000 + 3
+        updates = schedule.update_folding.limit - 600
         key = getkey()
 
         def go_on(chunks: list[int]) -> _Trained:
@@ -294,19 +294,19 @@ class TestRun:
                 )
             return state, counts, metrics
 
-        once = go_on([2 * 4000])
-        _assert_same_bits(once[:2], go_on([2 * 990, 2 * 20, 2, 2 * 2989])[:2])
+        once = go_on([2 * 1700])
+        _assert_same_bits(once[:2], go_on([2 * 640, 2 * 20, 2, 2 * 1039])[:2])
         state, counts, metrics = once
-        assert steps_taken(_TRAINER, counts) == 2 * (rows + 4000) > 2**32
-        assert schedule.updates_taken(counts) == updates + 4000 > 2**31
-        assert state.agent.num_updates - begun.agent.num_updates == 4000
-        assert (state.agent.last_step - updates - 3999) % 1000 == 0
+        assert steps_taken(_TRAINER, counts) == 2 * (rows + 1700) > 2**32
+        assert schedule.updates_taken(counts) == updates + 1700 > 2**31
+        assert state.agent.num_updates - begun.agent.num_updates == 1700
+        assert (state.agent.last_step - updates - 1699) % 1000 == 0
         assert state.agent.last_step > 0
         assert (metrics["nonfinite"], metrics["batch_size"]) == (0, 8)
         # The ring holds the newest rows, and the last updates are on all of them.
         times = np.asarray(state.replay.data.timestep)
         np.testing.assert_array_equal(
-            times, [[6000, 6001, 6002, *range(5003, 6000)]] * 2
+            times, [[*range(3000, 3703), *range(2703, 3000)]] * 2
         )
         assert len(np.unique(state.agent.timesteps)) > 12
         assert len(np.unique(state.agent.draws)) == 16

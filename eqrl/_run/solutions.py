@@ -81,7 +81,7 @@ def save_solution(
             "`eqrl.save_skills` saves skills, and `eqrl.save` anything else."
         )
     if step is None:
-        step = _step_of(solution)
+        step = step_of(solution)
     save(directory, step, {kind: content, _HISTORY: _flatten(history)})
 
 
@@ -192,7 +192,7 @@ def _reshaped(
     return jax.tree.map(reshaped, tree)
 
 
-def _step_of(solution: AnySolution | PopulationSolution) -> int:
+def step_of(solution: AnySolution | PopulationSolution) -> int:
     """The number of environment steps of a solution."""
     state = (
         solution.trainer_state

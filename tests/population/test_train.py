@@ -72,37 +72,33 @@ def test_two_calls_equal_one_bit_for_bit(
         first = error.value.solution
     else:
         first = train(members=members, num_generations=1)
-    for _ in range(2):
-        # What they go on from stays usable.
-        second = train(
-            members=members,
-            num_generations=2,
-            initial=first,
-            callback=lambda generation, _: seen.append(generation),
-        )
-        assert eqx.tree_equal(second, whole)
-        assert seen.pop() == 2 and seen.pop() == 1
+    second = train(
+        members=members,
+        num_generations=2,
+        initial=first,
+        callback=lambda generation, _: seen.append(generation),
+    )
+    assert eqx.tree_equal(second, whole)
+    assert seen == [1, 2]
+    # What they went on from stays usable.
+    arrays = filter(eqx.is_array, jax.tree.leaves(first))
+    assert not any(x.is_deleted() for x in arrays if isinstance(x, jax.Array))
 
 
-def test_a_population_goes_on_from_disk_bit_for_bit(
+def test_a_population_comes_back_from_disk_bit_for_bit(
     solution: eqrl.PopulationSolution, tmp_path: Path
 ) -> None:
-    first = train(num_generations=1)
     # Any structure of descriptors comes back.
-    pair = (first.returns, {"a": [first.scores, first.parents]})
-    described = dataclasses.replace(first, descriptors=pair)
-    eqrl.save_solution(tmp_path, described)
+    pair = (solution.returns, {"a": [solution.scores, solution.parents]})
+    described = dataclasses.replace(solution, descriptors=pair)
     eqrl.save_solution(tmp_path, solution)
-    eqrl.save_solution(tmp_path, first, step=0)
+    eqrl.save_solution(tmp_path, described, step=0)
     load = functools.partial(eqrl.load_solution, tmp_path, AGENT, ENV, TRAINER)
-    assert eqx.tree_equal(load(40), described)
     assert eqx.tree_equal(load(), solution)
-    mesh = jax.make_mesh((1,), ("population",))
-    on_mesh = load(0, mesh=mesh)
-    assert eqx.tree_equal(on_mesh, first)
+    on_mesh = load(0, mesh=jax.make_mesh((1,), ("population",)))
+    assert eqx.tree_equal(on_mesh, described)
     [weights] = jax.tree.leaves(on_mesh.states)
     assert weights.sharding.spec == jax.sharding.PartitionSpec("population")
-    assert eqx.tree_equal(train(num_generations=2, initial=load(0)), solution)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ FAULTS = (
         "eqrl/_run/solutions.py",
         'int(solution.metrics["step"][-1])',
         'int(solution.metrics["step"][0])',
-        ("tests/test_train.py -k from_disk",),
+        ("tests/test_train.py -k solution_goes_on",),
     ),
     Fault(
         "run:tuples-come-back-as-lists",
