@@ -105,7 +105,11 @@ from ._rewards import (
     Sum as Sum,
     SumState as SumState,
 )
-from ._run import load_run as load_run
+from ._run import (
+    load_run as load_run,
+    load_solution as load_solution,
+    save_solution as save_solution,
+)
 from ._skills.distances import (
     coverage as coverage,
     hausdorff_distance as hausdorff_distance,
@@ -125,11 +129,11 @@ from ._skills.prior import (
 )
 from ._skills.trajectories import SkillTrajectories as SkillTrajectories
 from ._storage.checkpoint import restore as restore, save as save
+from ._training.counts import Counts as Counts
 from ._training.jit import jit_init as jit_init, jit_run as jit_run
 from ._training.replay import (
     AbstractPrioritizedReplay as AbstractPrioritizedReplay,
     AbstractReplay as AbstractReplay,
-    Counts as Counts,
     ReplayBuffer as ReplayBuffer,
     ReplayState as ReplayState,
 )

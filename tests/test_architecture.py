@@ -26,7 +26,8 @@ _FILES = sorted(_SOURCE.rglob("*.py"))
 # each other. A package stands here for all that is in it.
 _ORDER = (
     ("_types",),
-    ("_pytree", "_storage"),
+    ("_pytree",),
+    ("_storage",),
     ("nn",),
     ("losses", "_skills"),
     ("_rewards",),

@@ -2,17 +2,20 @@
 
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import jaxtyping
 import numpy as np
 import pytest
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 import eqrl
+from eqrl._run.solutions import step_of
 from eqrl._training.failure import empty_watch
 from eqrl.envs import AbstractEnv, Outcome, Point
 
@@ -478,9 +481,77 @@ def test_a_seed_equals_its_training_alone_and_metrics_have_an_axis_for_seeds(
     assert together.metrics["episode_return"].shape == (3, 3)
 
 
+def test_seeds_go_on_from_an_earlier_call_and_from_disk_bit_for_bit(
+    tmp_path: Path,
+) -> None:
+    def seeds(num_steps: int, **options: Any) -> Any:
+        given: dict[str, Any] = {"num_seeds": 3, "log_every": 20} | options
+        return eqrl.train_seeds(
+            Learner(),
+            Breaking(),
+            TRAINER,
+            num_steps=num_steps,
+            key=jr.key(0),
+            **given,
+        )
+
+    whole, first = seeds(60), seeds(20)
+    assert same(seeds(40, initial=first), whole)
+    # What it went on from stays usable; from disk it comes without their number.
+    eqrl.save_solution(tmp_path, first)
+    loaded = eqrl.load_solution(tmp_path, Learner(), Breaking(), TRAINER)
+    assert same(loaded, first)
+    eqrl.save(tmp_path, 100, jnp.zeros(1))
+    with pytest.raises(ValueError, match=r"Step 100 of .* holds no solution"):
+        eqrl.load_solution(tmp_path, Learner(), Breaking(), TRAINER)
+    assert whole.metrics["episode_return"].shape == (3, 3)
+    with pytest.raises(ValueError, match=r"holds 3 seeds, but `num_seeds=2`"):
+        seeds(40, initial=first, num_seeds=2)
+    alone = jax.tree.map(lambda x: x[0], first.trainer_state)
+    single = eqrl.Solution(alone, first.counts, {})
+    with pytest.raises(ValueError, match=r"holds a single training, but"):
+        seeds(40, initial=single)
+    wide = eqx.tree_at(lambda s: s.trainer_state.agent.weight, first, jnp.zeros((3, 9)))
+    with pytest.raises(ValueError, match=r"`initial` does not fit this agent"):
+        seeds(40, initial=wide)
+
+
 def test_no_seeds_are_refused(getkey: GetKey) -> None:
     with pytest.raises(ValueError, match="`num_seeds=0`"):
         eqrl.train_seeds(AGENT, ENV, TRAINER, num_seeds=0, num_steps=60, key=getkey())
+
+
+# On disk.
+
+
+def test_a_solution_goes_on_from_disk_bit_for_bit(
+    whole: eqrl.Solution[Any, Any, Any, Any], tmp_path: Path
+) -> None:
+    half = train(60)
+    eqrl.save_solution(tmp_path, half)
+    loaded = eqrl.load_solution(tmp_path, AGENT, ENV, TRAINER, 60)
+    assert same(loaded, half)
+    assert same(train(60, initial=loaded), whole)
+    with pytest.raises(ValueError, match="does not fit `like`"):
+        eqrl.load_solution(tmp_path, sac(), ENV, TRAINER)
+
+
+def test_steps_beyond_32_bits_are_told_without_metrics(
+    whole: eqrl.Solution[Any, Any, Any, Any],
+) -> None:
+    counts = TRAINER.schedule.counts_of(
+        updates=2**33, rows_written=2**32, rows_kept=jnp.zeros((), int)
+    )
+    assert step_of(eqrl.Solution(whole.trainer_state, counts, {})) == 2**33
+
+
+def test_only_solutions_are_saved_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Where types are checked at run time, that finds it first.
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(ValueError, match=r"`solution` is a int.*`eqrl.save_skills`"):
+        eqrl.save_solution(tmp_path, 3)  # pyright: ignore[reportArgumentType]
 
 
 # Compilation.

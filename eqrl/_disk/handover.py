@@ -15,7 +15,8 @@ from .._pytree.stack import take_element
 from .._pytree.tree import tree_where
 from .._rewards import IncrementalState
 from .._rewards.incremental.mode import Replay
-from .._training.replay import Counts, ReplayBuffer, ReplayState
+from .._training.counts import Counts
+from .._training.replay import ReplayBuffer, ReplayState
 from .._training.trainer import AnyTrainerState, Trainer, TrainerState
 from ..envs._base import AnyEnv
 from .library import Task

@@ -13,6 +13,7 @@ from jaxtyping import Array, Int, PRNGKeyArray
 from .._agents import AbstractAgent, Intrinsic
 from .._agents.base import AnyAgent
 from .._agents.wrappers.intrinsic import AnyIntrinsic
+from .._pytree.fields import whole_number
 from .._pytree.stack import (
     empty_stack,
     enlarge_stack,
@@ -23,12 +24,15 @@ from .._pytree.stack import (
 from .._pytree.tree import check_same_shapes
 from .._rewards import Incremental
 from .._rewards.incremental.feature_set import enlarge
+from .._training.counts import Counts, Folding
 from .._training.jit import jit_init
-from .._training.replay import Counts
 from .._training.solution import AnySolution, History, Solution
 from .._training.trainer import AnyTrainerState, Trainer
 from .._types.custom_types import State
 from ..envs._base import AnyEnv
+
+
+_FOLDING = Folding(limit=2**31 - 1, period=2**30)
 
 
 class SkillTraining(eqx.Module):
@@ -40,6 +44,15 @@ class SkillTraining(eqx.Module):
     earlier_steps: Int[Array, ""]
     collected_steps: Int[Array, ""]
     world: Int[Array, ""]
+    earlier_steps_folded: Int[Array, ""] = whole_number(0, zero_if_absent=True)
+    collected_steps_folded: Int[Array, ""] = whole_number(0, zero_if_absent=True)
+
+    def steps(self) -> tuple[int, int]:
+        """The exact numbers of earlier and of collected steps."""
+        return (
+            _FOLDING.exact(self.earlier_steps, self.earlier_steps_folded),
+            _FOLDING.exact(self.collected_steps, self.collected_steps_folded),
+        )
 
 
 SkillTraining.__init__.__doc__ = """**Arguments:**
@@ -52,6 +65,8 @@ SkillTraining.__init__.__doc__ = """**Arguments:**
 - `collected_steps`: environment steps of all rollouts of learned skills.
 - `world`: index of the environment in which they were rolled out last: the number of
     changes before it.
+- `earlier_steps_folded`, `collected_steps_folded`: how often 2^30 was taken off these
+    steps, so that they are less than 2^31; `steps` gives the exact numbers.
 """
 
 
@@ -141,13 +156,17 @@ class Progress:
 
     def to_training(self) -> SkillTraining:
         """The public training state."""
+        earlier_steps, earlier_folded = _FOLDING.fold(self.earlier_steps)
+        collected_steps, collected_folded = _FOLDING.fold(self.collected_steps)
         return SkillTraining(
             trainer_state=self.solution.trainer_state,
             counts=self.solution.counts,
             skill=jnp.asarray(self.skill, int),
-            earlier_steps=jnp.asarray(self.earlier_steps, int),
-            collected_steps=jnp.asarray(self.collected_steps, int),
+            earlier_steps=jnp.asarray(earlier_steps, int),
+            collected_steps=jnp.asarray(collected_steps, int),
             world=jnp.asarray(self.world, int),
+            earlier_steps_folded=jnp.asarray(earlier_folded, int),
+            collected_steps_folded=jnp.asarray(collected_folded, int),
         )
 
     def to_skills(self) -> Skills:
@@ -218,6 +237,7 @@ def resume(
     )
     given = Skills(states=states, count=jnp.asarray(initial.count), training=training)
     check_same_shapes("initial", expected, given)
+    earlier_steps, collected_steps = training.steps()
     solution = Solution(
         trainer_state=training.trainer_state,
         counts=training.counts,
@@ -228,8 +248,8 @@ def resume(
         count=int(initial.count),
         solution=solution,
         skill=int(training.skill),
-        earlier_steps=int(training.earlier_steps),
-        collected_steps=int(training.collected_steps),
+        earlier_steps=earlier_steps,
+        collected_steps=collected_steps,
         world=int(training.world),
     )
     return task, progress

@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from .._rewards.incremental.mode import Replay
+from .._training.counts import Counts
 from .._training.failure import FailureReport, check_finite_agent
 from .._training.jit import jit_run_reported
-from .._training.replay import Counts
 from .._training.rows import (
     Chunk,
     RunChunk,

@@ -143,7 +143,8 @@ def load_skills(
         ).to_training()
     )
     training = restore_part(path / "training", like, None, None, advice=_ADVICE)
-    step = int(training.earlier_steps) + steps_taken(trainer, training.counts)
+    earlier_steps, _ = training.steps()
+    step = earlier_steps + steps_taken(trainer, training.counts)
     return Skills(
         states=states,
         count=count,

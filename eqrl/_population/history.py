@@ -5,7 +5,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int, PyTree, Shaped
 
-from .._training.replay import Counts
+from .._training.counts import Counts
 
 
 class PopulationSolution(eqx.Module):
@@ -71,6 +71,22 @@ def make_solution(
         metrics=history.metrics,
         scores=history.scores,
     )
+
+
+def rows_of(solution: PopulationSolution) -> list[Row]:
+    """The rows of all generations of a solution, which `make_solution` assembles."""
+    history = Row(
+        returns=solution.returns,
+        descriptors=solution.descriptors,
+        hyperparameters=solution.hyperparameters,
+        parents=solution.parents,
+        metrics=solution.metrics,
+        scores=solution.scores,
+    )
+    return [
+        jax.tree.map(lambda x, index=index: x[index], history)
+        for index in range(solution.parents.shape[0])
+    ]
 
 
 def scores_of(

@@ -1,6 +1,7 @@
 """Populations on several devices, along the one axis of a mesh."""
 
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -50,6 +51,29 @@ def shard(stack: Tree, mesh: Mesh | None) -> Tree:
 def replicate(tree: Tree, mesh: Mesh | None) -> Tree:
     """Copies a tree to every device."""
     return _put(tree, mesh, PartitionSpec())
+
+
+def shardings_over(
+    mesh: Mesh | None,
+) -> tuple[NamedSharding | None, NamedSharding | None]:
+    """Those of a stack and of what all devices share; `None` without a mesh."""
+    if mesh is None:
+        return None, None
+    devices = Mesh(mesh.devices, mesh.axis_names)
+    return (
+        NamedSharding(devices, PartitionSpec(_AXIS)),
+        NamedSharding(devices, PartitionSpec()),
+    )
+
+
+def gather(tree: Tree) -> Tree:
+    """Puts arrays that are spread over several devices on one."""
+
+    def put(leaf: Any) -> Any:
+        spread = isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) > 1
+        return jax.device_put(leaf, jax.devices()[0]) if spread else leaf
+
+    return jax.tree.map(put, tree)
 
 
 def _put(tree: Tree, mesh: Mesh | None, spec: PartitionSpec) -> Tree:

@@ -14,8 +14,8 @@ from jaxtyping import Array, Int, Key, PRNGKeyArray, PyTree
 from .._agents.base import AnyAgent
 from .._pytree.fields import check_choice
 from .._pytree.stack import stack_size
+from .._training.counts import Counts
 from .._training.failure import FailureReport
-from .._training.replay import Counts
 from .._training.trainer import AnyTrainerState, Trainer, run_trainer
 from ..envs._base import AnyEnv
 from .mesh import on_each_device

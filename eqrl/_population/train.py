@@ -14,6 +14,7 @@ from .._interaction.evaluate import Descriptor
 from .._interaction.scores import Score, mean_return
 from .._pytree.fields import check_integer
 from .._pytree.stack import take_element
+from .._pytree.tree import tree_copy
 from .._training.failure import check_finite_agent
 from .._training.interrupt import deferred_interrupt
 from .._training.rows import has_failed, steps_taken, what_failed
@@ -21,9 +22,18 @@ from .._training.solution import NonFiniteError, TrainingInterrupted
 from .._training.trainer import AnyTrainerState, Trainer
 from ..envs import AbstractEnv
 from .evaluation import check_scalar, evaluate_members
-from .history import PopulationSolution, Row, make_solution
-from .mesh import automatic, check_mesh, on_any_process, replicate, shard, to_host
+from .history import PopulationSolution, Row, make_solution, rows_of
+from .mesh import (
+    automatic,
+    check_mesh,
+    gather,
+    on_any_process,
+    replicate,
+    shard,
+    to_host,
+)
 from .pbt import PBT
+from .resume import check_history, check_initial
 from .run import Members, choose_members, init_members, run_members
 
 
@@ -41,6 +51,7 @@ def train_population(
     steps_per_generation: int,
     num_episodes: int,
     key: PRNGKeyArray,
+    initial: PopulationSolution | None = None,
     score: Score | None = None,
     evaluation_env: AbstractEnv[Any] | None = None,
     descriptor: Descriptor | None = None,
@@ -60,11 +71,15 @@ def train_population(
     - `pbt`: replaces members, varies their hyperparameters, and samples those of a
         single agent; `None` replaces no member.
     - `size`: number of members, at least 1.
-    - `num_generations`: at least 1.
+    - `num_generations`: how many in this call, at least 1.
     - `steps_per_generation`: environment steps of each member, a whole number of
         iterations; the first generation includes the warm-up.
     - `num_episodes`: greedy episodes with which to evaluate each member.
-    - `key`: each member, generation and purpose derives a key of its own from it.
+    - `key`: each member, generation and purpose derives a key of its own from it. To
+        resume exactly as if there had been one call, pass the same key again.
+    - `initial`: the solution of an earlier call, from which to resume: its members go
+        on, the worst of its last generation are replaced first, and generations are
+        counted on. Of `agent` only the kind matters then. It stays usable.
     - `score`: maps an agent, its state and its `Evaluation` to the number by which
         members are ranked; by default the mean return. Required if the reward is a
         vector.
@@ -87,8 +102,9 @@ def train_population(
 
     **Returns:**
 
-    A `PopulationSolution`. With a mesh, `agents` and `trainer_states` stay sharded over
-    it; every process has the whole history.
+    A `PopulationSolution`, whose history begins with that of `initial`. With a mesh,
+    `agents` and `trainer_states` stay sharded over it; every process has the whole
+    history.
 
     Raises a `ValueError` before the first step unless the arguments, and the shape of
     what `score` returns, fit each other. A member of which something became `nan` or
@@ -102,11 +118,24 @@ def train_population(
     mesh = automatic(mesh)
     members = choose_members(members, mesh)
     trainer.check_num_steps(steps_per_generation)
+    trainer.schedule.check_call("steps_per_generation", steps_per_generation)
     evaluation_env = env if evaluation_env is None else evaluation_env
     if score is None:
         check_scalar(evaluation_env)
         score = mean_return
-    agents = shard(_make_agents(agent, pbt, size, key=jr.fold_in(key, 0)), mesh)
+    agents_key = jr.fold_in(key, 0)
+    if initial is None:
+        agents = shard(make_agents(agent, pbt, size, key=agents_key), mesh)
+    else:
+        check_initial(
+            initial,
+            eqx.filter_eval_shape(make_agents, agent, pbt, size, key=agents_key),
+            trainer,
+            env,
+            size=size,
+        )
+        initial = gather(initial) if mesh is None else initial
+        agents = shard(initial.agents, mesh)
     # After the check of what `where` selects.
     names = _names(agent, pbt)
     pbt, env, evaluation_env, key, num_steps = replicate(
@@ -119,12 +148,16 @@ def train_population(
     init_key, run_key, evaluation_key, exploit_key = (
         jr.fold_in(key, i) for i in (1, 2, 3, 4)
     )
-    init_keys = shard(jr.split(init_key, size), mesh)
-    states, counts = init_members(trainer, agents, env, init_keys, mesh)
+    if initial is None:
+        init_keys = shard(jr.split(init_key, size), mesh)
+        states, counts = init_members(trainer, agents, env, init_keys, mesh)
+    else:
+        states = shard(tree_copy(initial.trainer_states), mesh)
+        counts = replicate(tree_copy(initial.counts), mesh)
     check_finite_agent(states.agent)
     # Raises what is wrong with the evaluation and the score before any step; the trace
     # is kept for the first evaluation.
-    eqx.filter_eval_shape(
+    evaluation, scores = eqx.filter_eval_shape(
         evaluate_members,
         agents,
         states.agent,
@@ -137,12 +170,17 @@ def train_population(
         members,
         mesh,
     )
-    parents, scores = jnp.arange(size), jnp.zeros(size)
+    parents = jnp.arange(size)
     rows: list[Row] = []
-    solution: PopulationSolution | None = None
+    if initial is not None:
+        check_history(initial, evaluation, names)
+        rows = rows_of(initial)
+        scores = shard(jnp.asarray(initial.scores[-1]), mesh)
+    solution = initial
+    first = len(rows)
     with deferred_interrupt() as interrupted:
-        for generation in range(num_generations):
-            if solution is not None and pbt is not None:
+        for generation in range(first, first + num_generations):
+            if generation > 0 and pbt is not None:
                 agents, states, parents = _exploit(
                     (pbt, scores, jr.fold_in(exploit_key, generation), agents),
                     states,
@@ -187,7 +225,7 @@ def train_population(
     return solution
 
 
-def _make_agents(
+def make_agents(
     agent: AnyAgent, pbt: PBT | None, size: int, *, key: PRNGKeyArray
 ) -> AnyAgent:
     shapes = {jnp.shape(leaf) for leaf in jax.tree.leaves(eqx.filter(agent, _is_float))}

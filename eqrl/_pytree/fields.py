@@ -10,7 +10,7 @@ import jax
 import jax.core
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import GetAttrKey, SequenceKey
+from jax.tree_util import DictKey, GetAttrKey, SequenceKey
 from jaxtyping import Array, PyTree, Shaped
 
 from .._types.custom_types import FloatLike
@@ -20,6 +20,7 @@ _RANGE = "eqrl_range"
 _LEAST = "eqrl_least"
 _CHOICES = "eqrl_choices"
 _INIT_ONLY = "eqrl_init_only"
+_ZERO_IF_ABSENT = "eqrl_zero_if_absent"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,13 +123,16 @@ def hyperparameters(
     return _field(default, converter=_strong_scalars, metadata={_RANGE: allowed})
 
 
-def whole_number(default: int) -> Any:
+def whole_number(default: int, *, zero_if_absent: bool = False) -> Any:
     """As `hyperparameter`, for an integer that does not decide a shape.
 
     It is stored as a strongly typed scalar array, a leaf, so that a change of its value
-    compiles nothing. Raises a `ValueError` unless it is an integer.
+    compiles nothing. Raises a `ValueError` unless it is an integer. With
+    `zero_if_absent` it is restored as 0 from a checkpoint that does not hold it,
+    because the field did not exist when it was saved.
     """
-    return _field(default, converter=strong_integer)
+    metadata = {_ZERO_IF_ABSENT: zero_if_absent}
+    return _field(default, converter=strong_integer, metadata=metadata)
 
 
 def static_integer(
@@ -213,6 +217,25 @@ def _is_init_only(node: Any, path: Sequence[Any]) -> bool:
             return True
         node = getattr(node, key.name)
     return False
+
+
+def is_zero_if_absent(tree: PyTree, path: Sequence[Any]) -> bool:
+    """Whether a leaf may be absent from a checkpoint; see `whole_number`."""
+    node = tree
+    for key in path[:-1]:
+        if isinstance(key, GetAttrKey):
+            node = getattr(node, key.name)
+        elif isinstance(key, SequenceKey):
+            node = node[key.idx]
+        elif isinstance(key, DictKey):
+            node = node[key.key]
+        else:
+            return False
+    named = len(path) > 0 and isinstance(path[-1], GetAttrKey)
+    if not named or not isinstance(node, eqx.Module):
+        return False
+    found = {field.name: field for field in dataclasses.fields(node)}
+    return found[path[-1].name].metadata.get(_ZERO_IF_ABSENT, False)
 
 
 def _strong_scalar(value: Any) -> Any:

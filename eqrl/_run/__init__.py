@@ -25,6 +25,7 @@ from .own_agent import (
     name_of as name_of,
 )
 from .priors import Prior as Prior
+from .solutions import load_solution as load_solution, save_solution as save_solution
 from .write import (
     states_of_seeds as states_of_seeds,
     write_evaluation as write_evaluation,

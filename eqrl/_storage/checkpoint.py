@@ -12,6 +12,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import PyTree
 
+from .._pytree.fields import is_zero_if_absent
 from .._types.custom_types import Tree
 from .digest import AnyArray, Piece, is_intact, is_spread, pieces_of
 from .json_file import Content, read_json, reason_of, sealed
@@ -187,12 +188,44 @@ def restore_part(
     if advice is None:
         advice = _advice(folder)
     saved = read_json(folder / "record" / _RECORD, _parse_record, advice=advice)
+    # Fields that earlier versions did not have.
+    absent = {
+        name: jnp.zeros(wanted[name].shape, wanted[name].dtype)
+        for name, path in ((jax.tree_util.keystr(path), path) for path, _ in leaves)
+        if name in wanted and name not in saved and is_zero_if_absent(like, path)
+    }
+    wanted = {name: leaf for name, leaf in wanted.items() if name not in absent}
     _check(saved, wanted, kept, _roots(part))
-    loaded = _read_arrays(folder, saved, wanted, advice)
+    loaded = _read_arrays(folder, saved, wanted, advice) | absent
     return jax.tree.unflatten(
         structure,
         [loaded.get(jax.tree_util.keystr(path), leaf) for path, leaf in leaves],
     )
+
+
+def saved_arrays(
+    directory: Directory, step: int | None = None
+) -> tuple[int, dict[str, jax.ShapeDtypeStruct]]:
+    """The shapes and types of what was saved, by `jax.tree_util.keystr` of its path.
+
+    **Arguments:**
+
+    - `directory`: as given to `save`.
+    - `step`: the step; `None` is the latest.
+
+    **Returns:**
+
+    The step, and a shape for each array other than typed keys.
+    """
+    step = _find_step(directory, step)
+    folder = Path(directory).absolute() / str(step)
+    record = folder / "record" / _RECORD
+    saved = read_json(record, _parse_record, advice=_advice(folder))
+    return step, {
+        name: jax.ShapeDtypeStruct(entry.kind.shape, np.dtype(entry.kind.dtype))
+        for name, entry in saved.items()
+        if entry.key_impl is None
+    }
 
 
 def _is_key(leaf: Any) -> bool:

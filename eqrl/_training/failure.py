@@ -12,10 +12,11 @@ from .._types.custom_types import Metrics
 class Failure(eqx.Module):
     """Where something was not finite for the first time."""
 
-    # Rows written before the step, or before the iteration whose update it was; -1
-    # while all is finite.
+    # Rows of this call written before the step, or before the iteration whose update
+    # it was; -1 while all is finite.
     row: Int[Array, ""]
-    # Rows that stay in the replay: in the second case those of the iteration, too.
+    # Rows of this call that stay in the replay: in the second case those of the
+    # iteration, too.
     kept_rows: Int[Array, ""]
     # Whether it is the agent's doing, whose state is then of no use.
     in_agent: Bool[Array, ""]
@@ -42,10 +43,12 @@ class Failure(eqx.Module):
         )
 
 
-def no_failure(*, happened: Bool[Array, ""], row: Int[Array, ""]) -> Failure:
+def no_failure(*, happened: Bool[Array, ""]) -> Failure:
     """That of the beginning of a call, before which one may have happened."""
     return Failure(
-        row=jnp.where(happened, row, -1), kept_rows=row, in_agent=jnp.array(False)
+        row=jnp.where(happened, 0, -1),
+        kept_rows=jnp.zeros((), int),
+        in_agent=jnp.array(False),
     )
 
 

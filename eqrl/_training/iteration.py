@@ -9,7 +9,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Int, PRNGKeyArray
+from jaxtyping import Array, Int, PRNGKeyArray, UInt32
 
 from .._agents.base import AnyAgent
 from .._interaction.actors import Actors, interact
@@ -17,9 +17,10 @@ from .._pytree.control_flow import filter_fori_loop
 from .._pytree.tree import tree_where
 from .._types.custom_types import Mode
 from ..envs._base import AnyEnv
+from .counts import Counts
 from .failure import Failure, Watch
 from .metrics import Averages, all_finite, episode_metrics
-from .replay import AbstractPrioritizedReplay, AnyReplay, Counts
+from .replay import AbstractPrioritizedReplay, AnyReplay
 
 
 class Progress(eqx.Module):
@@ -40,13 +41,16 @@ def collect(
     progress: Progress,
     counts: Counts,
     *,
+    row: Int[Array, ""],
+    row_number: UInt32[Array, ""],
     num_steps: int,
     mode: Mode,
     key: PRNGKeyArray,
 ) -> Progress:
     """Takes `num_steps` steps in every environment and stores them.
 
-    `counts` are those from before.
+    `counts` are those from before, and so are `row`, the number of rows of this call,
+    and `row_number`, the exact number of all rows modulo 2^32.
     """
 
     def step(index: Int[Array, ""], progress: Progress) -> Progress:
@@ -57,7 +61,7 @@ def collect(
             env,
             progress.actors,
             mode=mode,
-            key=jr.fold_in(key, now.rows_written),
+            key=jr.fold_in(key, row_number + index.astype(jnp.uint32)),
         )
         known = all_finite(transitions.observation)
         acting = all_finite(transitions.action)
@@ -87,8 +91,8 @@ def collect(
             watch=progress.watch,
             failure=progress.failure.or_at(
                 ~finite,
-                row=now.rows_written,
-                kept_rows=now.rows_written,
+                row=row + index,
+                kept_rows=row + index,
                 in_agent=known & ~acting,
             ),
         )
@@ -102,6 +106,8 @@ def update(
     progress: Progress,
     counts: Counts,
     *,
+    row: Int[Array, ""],
+    update_number: UInt32[Array, ""],
     num_steps: int,
     num_updates: int,
     mapped: bool,
@@ -109,8 +115,9 @@ def update(
 ) -> Progress:
     """Makes `num_updates` updates, each on a batch of its own.
 
-    `counts` are those after the `num_steps` steps of the iteration. `mapped` says
-    whether `vmap` may map over this.
+    `counts` are those after the `num_steps` steps of the iteration. `row` is the number
+    of rows of this call before them, and `update_number` the exact number of updates
+    before these modulo 2^32. `mapped` says whether `vmap` may map over this.
     """
     going_on = ~progress.failure.happened
     prioritized = replay if isinstance(replay, AbstractPrioritizedReplay) else None
@@ -119,12 +126,14 @@ def update(
         index: Int[Array, ""], carry: tuple[Any, Averages, Watch, Any]
     ) -> tuple[Any, Averages, Watch, Any]:
         state, averages, watch, stored = carry
-        number = counts.updates + index
+        number = update_number + index.astype(jnp.uint32)
         sample_key, update_key = jr.split(jr.fold_in(key, number))
         batch = replay.sample(
             progress.replay if prioritized is None else stored, counts, key=sample_key
         )
-        new_state, metrics = agent.update(state, batch, step=number, key=update_key)
+        new_state, metrics = agent.update(
+            state, batch, step=counts.updates + index, key=update_key
+        )
         after = (new_state, averages.add(metrics), watch.add(metrics))
         if mapped:
             after = tree_where(going_on, after, (state, averages, watch))
@@ -163,8 +172,8 @@ def update(
         watch=watch,
         failure=progress.failure.or_at(
             watch.overflowed & going_on,
-            row=counts.rows_written - num_steps,
-            kept_rows=counts.rows_written,
+            row=row,
+            kept_rows=row + num_steps,
             in_agent=jnp.array(True),
         ),
     )

@@ -9,8 +9,8 @@ from .._agents.base import AnyAgent
 from .._types.custom_types import EnvState, Extras, Memory, Metrics, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
+from .counts import Counts
 from .failure import FailureReport
-from .replay import Counts
 from .trainer import AnyTrainerState, Trainer, TrainerState, run_trainer
 
 
@@ -78,5 +78,6 @@ def jit_run_reported(
 ) -> tuple[AnyTrainerState, Counts, Metrics, FailureReport]:
     """`jit_run`, and what failed."""
     trainer.check_num_steps(num_steps)
+    trainer.schedule.check_call("num_steps", num_steps)
     kept = (trainer, agent, env, jnp.asarray(num_steps, int), key)
     return _donated_run(kept, state, counts)

@@ -12,38 +12,10 @@ from jaxtyping import Array, Bool, Int, PRNGKeyArray
 from .._pytree.fields import check_fields, static_integer
 from .._types.custom_types import State
 from .._types.data import Transition
+from .counts import Counts
 
 
 Item = TypeVar("Item")
-
-
-class Counts(eqx.Module):
-    """Progress counters, shared by a population and so never batched.
-
-    They stand beside the state of a trainer rather than in it: under `vmap` a batched
-    position would turn every write to the replay into a copy of the replay.
-    """
-
-    updates: Int[Array, ""]
-    rows_written: Int[Array, ""]
-    rows_kept: Int[Array, ""]
-
-    def after_rows(self, num_rows: int | Int[Array, ""]) -> "Counts":
-        """These counts after so many more rows, without an update."""
-        return Counts(
-            updates=self.updates,
-            rows_written=self.rows_written + num_rows,
-            rows_kept=self.rows_kept,
-        )
-
-
-Counts.__init__.__doc__ = """**Arguments:**
-
-- `updates`: updates of the agent so far.
-- `rows_written`: rows written to the replay since it was last reset; a row is one
-    transition of every environment.
-- `rows_kept`: rows that were kept when the replay was last reset.
-"""
 
 
 class AbstractReplay(eqx.Module, Generic[State]):
@@ -51,7 +23,8 @@ class AbstractReplay(eqx.Module, Generic[State]):
 
     The replay holds sizes only; its state holds the transitions. Methods are pure and
     must work under `jax.vmap` with `counts` unbatched, from which positions should
-    follow.
+    follow: `(counts.rows_kept + counts.rows_written) % rows` goes on past 2^31 rows
+    where `rows` is `capacity // num_envs`.
     """
 
     @abstractmethod

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from .counts import Counts
 from .failure import FailureReport
-from .replay import Counts
 from .solution import History
 from .trainer import AnyTrainerState, Trainer
 
@@ -46,6 +46,7 @@ def run_chunks(
         raise ValueError(f"`log_every={log_every}` must be at least 1.")
     size = trainer.steps_of_iteration
     row_steps = -(-log_every // size) * size
+    trainer.schedule.check_call("log_every", min(row_steps, num_steps))
     end = steps_taken(trainer, counts) + num_steps
     while (step := steps_taken(trainer, counts)) < end:
         # Rows end at multiples of their length, so that a training in two calls has the
@@ -92,7 +93,7 @@ def has_failed(row: Row) -> bool:
 
 def steps_taken(trainer: Trainer, counts: Counts) -> int:
     """Environment steps that are counted."""
-    return int(counts.rows_written) * trainer.num_envs
+    return trainer.schedule.rows_taken(counts) * trainer.num_envs
 
 
 def append_row(history: History, step: int, row: Row) -> History:
@@ -142,17 +143,17 @@ def what_failed(report: FailureReport) -> str:
 def _counts_before_failure(
     trainer: Trainer, before: Counts, after: Counts, report: FailureReport
 ) -> Counts:
-    rows_before = int(before.rows_written)
-    rows = int(report.kept_rows) - rows_before
+    schedule = trainer.schedule
+    rows_before, rows = schedule.rows_taken(before), int(report.kept_rows)
     # Those of an agent that has turned are not kept.
     updates = 0
     if not report.in_agent:
-        updates = trainer.schedule.updates_in(
+        updates = schedule.updates_in(
             rows // trainer.steps_per_iteration, rows_written=rows_before
         )
-    return Counts(
-        updates=jnp.asarray(int(before.updates) + updates, int),
-        rows_written=jnp.asarray(rows_before + rows, int),
+    return schedule.counts_of(
+        updates=schedule.updates_taken(before) + int(updates),
+        rows_written=rows_before + rows,
         rows_kept=after.rows_kept,
     )
 

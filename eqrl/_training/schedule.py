@@ -4,12 +4,28 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, UInt32
 
 from .._pytree.fields import check_integer
+from .counts import Counts, Folding
 
 
 IntLike = int | Int[Array, ""]
+
+_MOST = 2**31 - 1
+
+# Of a replay with more rows than this, counters that go round lose the place.
+_MOST_ROWS = 7 * 10**8
+
+# 2^12 * 3^2 * 5^4 * 7 * 11: what an agent does every n updates goes on doing so for all
+# n up to 12 and for 100, 1,000, 1,024, 5,000 and 10,000, among others.
+_PERIOD_OF_UPDATES = 1_774_080_000
+
+
+def row_period(rows: int) -> int:
+    """After how many rows their counter is where it was, for a replay of `rows`."""
+    rows = min(rows, _MOST_ROWS)
+    return rows * max(1, 2**29 // rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,6 +36,7 @@ class Schedule:
     """
 
     num_envs: int
+    rows: int
     warmup_steps: int
     steps_per_iteration: int
     updates_per_iteration: int
@@ -43,6 +60,90 @@ class Schedule:
         """Updates made in the iterations that follow so many rows."""
         updating = _positive_part(num_iterations - self.warmup_left(rows_written))
         return updating * self.updates_per_iteration
+
+    @property
+    def row_folding(self) -> Folding:
+        """How the counter of rows goes round: in whole rounds of the replay.
+
+        Less than 32 bits are used, so that nothing that is added overflows: the rows
+        that were kept, and those of an iteration.
+        """
+        rows = min(self.rows, _MOST_ROWS)
+        return Folding(
+            limit=_MOST - rows - self.steps_per_iteration,
+            period=row_period(rows),
+        )
+
+    @property
+    def update_folding(self) -> Folding:
+        """How the counter of updates goes round."""
+        return Folding(
+            limit=_MOST - self.updates_per_iteration, period=_PERIOD_OF_UPDATES
+        )
+
+    def counts_after(self, counts: Counts, num_iterations: IntLike) -> Counts:
+        """The counts after a number of iterations."""
+        updates, updates_folded = self.update_folding.after(
+            counts.updates,
+            counts.updates_folded,
+            self.updates_in(num_iterations, rows_written=counts.rows_written),
+        )
+        rows_written, rows_folded = self.row_folding.after(
+            counts.rows_written,
+            counts.rows_folded,
+            num_iterations * self.steps_per_iteration,
+        )
+        return Counts(
+            updates=updates,
+            rows_written=rows_written,
+            rows_kept=counts.rows_kept,
+            updates_folded=updates_folded,
+            rows_folded=rows_folded,
+        )
+
+    def row_number(self, counts: Counts) -> UInt32[Array, ""]:
+        """The number of rows so far modulo 2^32, to be folded into a key."""
+        return self.row_folding.lowest_bits(counts.rows_written, counts.rows_folded)
+
+    def update_number(self, counts: Counts) -> UInt32[Array, ""]:
+        """The number of updates so far modulo 2^32, to be folded into a key."""
+        return self.update_folding.lowest_bits(counts.updates, counts.updates_folded)
+
+    def rows_taken(self, counts: Counts) -> int:
+        """The exact number of rows that are counted."""
+        return self.row_folding.exact(counts.rows_written, counts.rows_folded)
+
+    def updates_taken(self, counts: Counts) -> int:
+        """The exact number of updates that are counted."""
+        return self.update_folding.exact(counts.updates, counts.updates_folded)
+
+    def counts_of(
+        self, *, updates: int, rows_written: int, rows_kept: Int[Array, ""]
+    ) -> Counts:
+        """The counts that stand for exact numbers."""
+        folded = (
+            self.update_folding.fold(updates),
+            self.row_folding.fold(rows_written),
+        )
+        (updates, updates_folded), (rows_written, rows_folded) = folded
+        return Counts(
+            updates=jnp.asarray(updates, int),
+            rows_written=jnp.asarray(rows_written, int),
+            rows_kept=rows_kept,
+            updates_folded=jnp.asarray(updates_folded, int),
+            rows_folded=jnp.asarray(rows_folded, int),
+        )
+
+    def check_call(self, name: str, num_steps: int) -> None:
+        """Raises a `ValueError` if one compiled call cannot count its own steps."""
+        most = jnp.iinfo(jnp.result_type(int)).max
+        updates = num_steps // self.steps_of_iteration * self.updates_per_iteration
+        if max(num_steps, updates) > most:
+            raise ValueError(
+                f"`{name}={num_steps}` asks for {num_steps} environment steps and up "
+                f"to {updates} updates at once, which can be at most {most} of each; "
+                "lower it. How a training is cut makes no difference to its result."
+            )
 
     def check_num_steps(self, num_steps: int) -> None:
         """Raises a `ValueError` unless this is a whole number of iterations."""

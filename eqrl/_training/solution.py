@@ -5,7 +5,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from .._types.custom_types import EnvState, Extras, Memory, State
-from .replay import Counts
+from .counts import Counts
 from .trainer import TrainerState
 
 

@@ -13,10 +13,10 @@ from .._pytree.tree import check_same_shapes, tree_copy
 from .._types.custom_types import EnvState, Extras, Memory, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
+from .counts import Counts
 from .failure import FailureReport, check_finite_agent
 from .interrupt import deferred_interrupt
 from .jit import jit_init, jit_run_reported
-from .replay import Counts
 from .rows import RunChunk, append_row, run_chunks, steps_taken
 from .solution import (
     AnySolution,
@@ -115,6 +115,7 @@ def train_seeds(
     num_seeds: int,
     num_steps: int,
     key: PRNGKeyArray,
+    initial: Solution[State, EnvState, Memory, Extras] | None = None,
     log_every: int = 1_000,
     callback: Callback | None = None,
 ) -> Solution[State, EnvState, Memory, Extras]:
@@ -123,6 +124,8 @@ def train_seeds(
     **Arguments:**
 
     - `num_seeds`: at least 1.
+    - `initial`: what an earlier call returned, with the axis `num_seeds`, from which to
+        resume; with the same key the two equal one call. It stays usable.
     - The others are those of `train`; `num_steps` is per seed.
 
     **Returns:**
@@ -138,7 +141,16 @@ def train_seeds(
         raise ValueError(f"`num_seeds={num_seeds}` must be at least 1.")
     trainer.check_num_steps(num_steps)
     keys = jr.split(key, num_seeds)
-    state, counts = _init_seeds(trainer, agent, env, jax.vmap(_init_key)(keys))
+    init_keys = jax.vmap(_init_key)(keys)
+    if initial is None:
+        state, counts = _init_seeds(trainer, agent, env, init_keys)
+        history: History = {}
+    else:
+        _check_num_seeds(initial, num_seeds)
+        expected, _ = eqx.filter_eval_shape(_init_seeds, trainer, agent, env, init_keys)
+        check_same_shapes("initial", expected, initial.trainer_state)
+        state, counts = tree_copy((initial.trainer_state, initial.counts))
+        history = initial.metrics
     run_keys = jax.vmap(_run_key)(keys)
 
     def run(
@@ -150,7 +162,7 @@ def train_seeds(
     return _train_and_log(
         run,
         trainer,
-        Solution(trainer_state=state, counts=counts, metrics={}),
+        Solution(trainer_state=state, counts=counts, metrics=history),
         num_steps=num_steps,
         log_every=log_every,
         callback=callback,
@@ -245,3 +257,13 @@ def _check_initial(
 ) -> None:
     expected, _ = eqx.filter_eval_shape(trainer.init, agent, env, key=key)
     check_same_shapes("initial", expected, initial.trainer_state)
+
+
+def _check_num_seeds(initial: AnySolution, num_seeds: int) -> None:
+    shape = initial.trainer_state.failed.shape
+    if shape != (num_seeds,):
+        held = f"{shape[0]} seeds" if len(shape) == 1 else "a single training"
+        raise ValueError(
+            f"`initial` holds {held}, but `num_seeds={num_seeds}`; go on with as many "
+            "as there are."
+        )

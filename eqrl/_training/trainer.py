@@ -16,13 +16,13 @@ from .._types.custom_types import EnvState, Extras, Memory, Metrics, Mode, State
 from .._types.data import EnvSpec, Transition
 from ..envs import AbstractEnv
 from ..envs._check import check_env
+from .counts import Counts
 from .failure import FailureReport, empty_watch, no_failure
 from .iteration import Progress, collect, update
 from .metrics import check_metrics, empty_averages, episode_metrics
 from .replay import (
     AbstractReplay,
     AnyReplay,
-    Counts,
     MakeReplay,
     ReplayBuffer,
     ReplayState,
@@ -91,6 +91,7 @@ class Trainer(eqx.Module):
         """When it steps and when it updates."""
         return Schedule(
             num_envs=self.num_envs,
+            rows=self.capacity // self.num_envs,
             warmup_steps=self.warmup_steps,
             steps_per_iteration=self.steps_per_iteration,
             updates_per_iteration=self.updates_per_iteration,
@@ -206,15 +207,7 @@ class Trainer(eqx.Module):
         self, counts: Counts, num_iterations: int | Int[Array, ""]
     ) -> Counts:
         """The counts after a number of iterations."""
-        rows = num_iterations * self.steps_per_iteration
-        return Counts(
-            updates=counts.updates
-            + self.schedule.updates_in(
-                num_iterations, rows_written=counts.rows_written
-            ),
-            rows_written=counts.rows_written + rows,
-            rows_kept=counts.rows_kept,
-        )
+        return self.schedule.counts_after(counts, num_iterations)
 
     def check_num_steps(self, num_steps: int) -> None:
         """Raises a `ValueError` unless this is a whole number of iterations."""
@@ -253,6 +246,7 @@ def run_trainer(
     """`Trainer.run`, and what failed; faster if no `vmap` maps it, so not `mapped`."""
     if not isinstance(num_steps, jax.Array):
         trainer.check_num_steps(num_steps)
+        trainer.schedule.check_call("num_steps", num_steps)
     replay = trainer.replay(agent.sequence_length)
     steps = trainer.steps_per_iteration
     num_iterations = jnp.asarray(num_steps // trainer.steps_of_iteration, int)
@@ -261,13 +255,18 @@ def run_trainer(
     )
     interact_key, update_key = jr.fold_in(key, 0), jr.fold_in(key, 1)
 
+    schedule = trainer.schedule
+
     def collect_rows(index: Int[Array, ""], progress: Progress, mode: Mode) -> Progress:
+        before = schedule.counts_after(counts, index)
         return collect(
             agent,
             env,
             replay,
             progress,
-            trainer.counts_after(counts, index),
+            before,
+            row=index * steps,
+            row_number=schedule.row_number(before),
             num_steps=steps,
             mode=mode,
             key=interact_key,
@@ -277,11 +276,14 @@ def run_trainer(
         return collect_rows(index, progress, "random")
 
     def learn(index: Int[Array, ""], progress: Progress) -> Progress:
+        before = schedule.counts_after(counts, index)
         return update(
             agent,
             replay,
             collect_rows(index, progress, "sample"),
-            trainer.counts_after(counts, index).after_rows(steps),
+            before.after_rows(steps),
+            row=index * steps,
+            update_number=schedule.update_number(before),
             num_steps=steps,
             num_updates=trainer.updates_per_iteration,
             mapped=mapped,
@@ -297,18 +299,19 @@ def run_trainer(
         replay=state.replay,
         averages=empty_averages(of_updates + of_episodes),
         watch=empty_watch(of_updates),
-        failure=no_failure(happened=state.failed, row=counts.rows_written),
+        failure=no_failure(happened=state.failed),
     )
     progress = filter_fori_loop(0, warmup_left, warm_up, progress)
     progress = filter_fori_loop(warmup_left, num_iterations, learn, progress)
     counts = trainer.counts_after(counts, num_iterations)
+    num_rows = num_iterations * steps
     failure = progress.failure.or_at(
         ~tree_is_finite(progress.agent),
-        row=jnp.maximum(counts.rows_written - steps, 0),
-        kept_rows=counts.rows_written,
+        row=jnp.maximum(num_rows - steps, 0),
+        kept_rows=num_rows,
         in_agent=jnp.array(True),
     )
-    lost_rows = jnp.where(failure.happened, counts.rows_written - failure.row, 0)
+    lost_rows = jnp.where(failure.happened, num_rows - failure.row, 0)
     turned = progress.watch.turned(of_updates)
     metrics = progress.averages.result()
     for name in of_updates:

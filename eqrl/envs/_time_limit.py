@@ -29,6 +29,12 @@ class TimeLimit(AbstractEnvWrapper[TimeLimitState[EnvState]], Generic[EnvState])
 
     def __check_init__(self) -> None:
         check_fields(self)
+        most = jnp.iinfo(jnp.result_type(int)).max
+        if self.max_steps > most:
+            raise ValueError(
+                f"`max_steps={self.max_steps}` is more than an episode can count, "
+                f"{most} steps. Leave the time limit out, or lower it."
+            )
 
     @property
     def inner(self) -> AnyEnv:

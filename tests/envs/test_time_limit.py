@@ -122,6 +122,7 @@ def test_spec_keeps_the_environments_sizes() -> None:
     assert sizes == (1, 1, 1)
 
 
-def test_a_limit_of_zero_is_refused() -> None:
-    with pytest.raises(ValueError, match="max_steps=0"):
-        TimeLimit(Clock(), 0)
+@pytest.mark.parametrize("max_steps", [0, 2**31])
+def test_a_limit_that_no_episode_can_count_is_refused(max_steps: int) -> None:
+    with pytest.raises(ValueError, match=f"max_steps={max_steps}"):
+        TimeLimit(Clock(), max_steps)

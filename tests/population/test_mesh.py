@@ -29,14 +29,15 @@ pbt = eqrl.PBT(
 )
 
 
-def train(mesh):
+def train(mesh, num_generations=3, initial=None):
     return eqrl.train_population(
         sac(),
         Point(max_steps=5, goal=(0.3, 0.1)),
         eqrl.Trainer(num_envs=2, batch_size=4, warmup_steps=20, capacity=100),
         pbt,
         size=16,
-        num_generations=3,
+        num_generations=num_generations,
+        initial=initial,
         steps_per_generation=40,
         num_episodes=2,
         key=jr.key(0),
@@ -45,7 +46,8 @@ def train(mesh):
     )
 
 
-one, eight = train(None), train(jax.make_mesh((8,), ("population",)))
+mesh = jax.make_mesh((8,), ("population",))
+one, eight = train(None), train(mesh)
 assert len(jax.devices()) == 8
 leaf = jax.tree.leaves(eight.states)[0]
 assert len(leaf.sharding.device_set) == 8, leaf.sharding
@@ -54,6 +56,12 @@ assert (one.parents[1:] != np.arange(16)).sum() == 6
 assert np.array_equal(one.returns, eight.returns)
 for name, values in one.hyperparameters.items():
     assert np.array_equal(values, eight.hyperparameters[name])
+# From one device to eight, and from eight to one.
+for first, second in ((None, mesh), (mesh, None)):
+    begun = train(first, num_generations=1)
+    went_on = train(second, num_generations=2, initial=begun)
+    assert np.array_equal(one.parents, went_on.parents)
+    assert np.array_equal(one.returns, went_on.returns)
 print("passed")
 """
 

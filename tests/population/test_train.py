@@ -1,4 +1,7 @@
 import dataclasses
+import functools
+import signal
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -14,7 +17,7 @@ import eqrl
 from eqrl._population import train as population_train
 from eqrl._population.mesh import automatic, replicate, shard
 from eqrl._population.run import choose_members, init_members
-from eqrl._population.train import _make_agents
+from eqrl._population.train import make_agents
 from eqrl.envs import Point
 
 from ..agents_under_test import ALL_AGENTS
@@ -37,23 +40,92 @@ PBT = eqrl.PBT(
 
 
 def train(pbt: eqrl.PBT | None = PBT, **options: Any) -> eqrl.PopulationSolution:
-    options = {"agent": AGENT, "env": ENV, "key": jr.key(0)} | options
-    return eqrl.train_population(
-        options.pop("agent"),
-        options.pop("env"),
-        TRAINER,
-        pbt,
-        size=3,
-        num_generations=3,
-        steps_per_generation=40,
-        num_episodes=2,
-        **options,
-    )
+    given: dict[str, Any] = {
+        "agent": AGENT,
+        "env": ENV,
+        "trainer": TRAINER,
+        "pbt": pbt,
+        "size": 3,
+        "num_generations": 3,
+        "steps_per_generation": 40,
+        "num_episodes": 2,
+        "key": jr.key(0),
+    }
+    return eqrl.train_population(**(given | options))
 
 
 @pytest.fixture(scope="module")
 def solution() -> eqrl.PopulationSolution:
     return train()
+
+
+@pytest.mark.parametrize("members", ["in_turn", "together"])
+def test_two_calls_equal_one_bit_for_bit(
+    solution: eqrl.PopulationSolution, members: Any
+) -> None:
+    whole = solution if members == "in_turn" else train(members=members)
+    # In turn, what comes first is what an interrupted call hands over.
+    seen: list[int] = []
+    if members == "in_turn":
+        with pytest.raises(eqrl.TrainingInterrupted) as error:
+            train(callback=lambda *_: signal.raise_signal(signal.SIGINT))
+        first = error.value.solution
+    else:
+        first = train(members=members, num_generations=1)
+    second = train(
+        members=members,
+        num_generations=2,
+        initial=first,
+        callback=lambda generation, _: seen.append(generation),
+    )
+    assert eqx.tree_equal(second, whole)
+    assert seen == [1, 2]
+    # What they went on from stays usable.
+    arrays = filter(eqx.is_array, jax.tree.leaves(first))
+    assert not any(x.is_deleted() for x in arrays if isinstance(x, jax.Array))
+
+
+def test_a_population_comes_back_from_disk_bit_for_bit(
+    solution: eqrl.PopulationSolution, tmp_path: Path
+) -> None:
+    # Any structure of descriptors comes back.
+    pair = (solution.returns, {"a": [solution.scores, solution.parents]})
+    described = dataclasses.replace(solution, descriptors=pair)
+    eqrl.save_solution(tmp_path, solution)
+    eqrl.save_solution(tmp_path, described, step=0)
+    load = functools.partial(eqrl.load_solution, tmp_path, AGENT, ENV, TRAINER)
+    assert eqx.tree_equal(load(), solution)
+    on_mesh = load(0, mesh=jax.make_mesh((1,), ("population",)))
+    assert eqx.tree_equal(on_mesh, described)
+    [weights] = jax.tree.leaves(on_mesh.states)
+    assert weights.sharding.spec == jax.sharding.PartitionSpec("population")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"size": 4}, "`initial` holds 3 members, but `size=4`"),
+        (
+            {"agent": eqrl.Normalized(AGENT), "pbt": None},
+            "`initial` is of another kind",
+        ),
+        ({"pbt": None}, r"tunes \['noise', 'rate'\], but this one tunes nothing"),
+        ({"num_episodes": 4}, r"\(3, 2\).*have \(.3, 4\).*same `num_episodes`"),
+        (
+            {"trainer": dataclasses.replace(TRAINER, num_envs=4)},
+            r"`initial` does not fit this agent, environment and trainer",
+        ),
+    ],
+)
+def test_a_solution_that_does_not_fit_is_refused_before_the_first_step(
+    options: dict[str, Any],
+    message: str,
+    solution: eqrl.PopulationSolution,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(population_train, "run_members", _untrained)
+    with pytest.raises(ValueError, match=message):
+        train(initial=solution, **options)
 
 
 def test_the_history_has_a_row_for_each_generation(
@@ -123,9 +195,9 @@ def test_a_single_agent_may_hold_as_many_weights_as_there_are_members(
 ) -> None:
     skills = eqrl.OneHotSkills(3, [1.0, 2.0, 3.0])
     agent = eqrl.SkillConditioned(AGENT, skills)
-    stack: Any = _make_agents(agent, None, 3, key=getkey())
+    stack: Any = make_agents(agent, None, 3, key=getkey())
     assert stack.skills.weights.shape == (3, 3)
-    assert eqx.tree_equal(_make_agents(stack, None, 3, key=getkey()), stack)
+    assert eqx.tree_equal(make_agents(stack, None, 3, key=getkey()), stack)
 
 
 def test_members_in_turn_and_together_agree(getkey: GetKey) -> None:
@@ -161,10 +233,14 @@ def test_a_mesh_of_one_device_begins_the_same_bit_for_bit(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("calls", [1, 2])
 def test_a_mesh_of_one_device_gives_the_same_bit_for_bit(
-    solution: eqrl.PopulationSolution,
+    solution: eqrl.PopulationSolution, calls: int
 ) -> None:
-    on_mesh = train(mesh=jax.make_mesh((1,), ("population",)))
+    mesh = jax.make_mesh((1,), ("population",))
+    # Of two calls, the first one has no mesh.
+    first = train(num_generations=1) if calls == 2 else None
+    on_mesh = train(mesh=mesh, num_generations=4 - calls, initial=first)
     assert np.array_equal(on_mesh.parents, solution.parents)
     assert eqx.tree_equal(on_mesh.hyperparameters, solution.hyperparameters)
     assert np.array_equal(on_mesh.returns, solution.returns)

@@ -58,6 +58,23 @@ def held_by(points: FeatureSet, bucket: int) -> list[float]:
     return np.asarray(points.features)[bucket, :held, 0].tolist()
 
 
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_bucket_of_more_points_than_32_bits_count_holds_the_last(rows: int) -> None:
+    points = empty(3, rows, 2)
+    begin = 2**31 - 1 - 12
+    points = eqx.tree_at(lambda points: points.counts, points, jnp.full(3, begin))
+    for number in range(8):
+        features = np.full((3, 3, 2), number, np.float32) + np.arange(3)[:, None] / 3
+        points = put(points, features, np.ones((3, 3), bool))
+    assert np.asarray(num_points(points)).tolist() == [rows] * 3
+    written = begin + 3 * 8
+    place = (written - 1 - np.arange(rows)) % rows
+    newest = (3 * 8 - 1 - np.arange(rows)) / 3
+    np.testing.assert_allclose(
+        np.asarray(points.features)[0, place, 0], newest, rtol=1e-6
+    )
+
+
 @SETTINGS
 @hypothesis.given(
     seed=st.integers(0, 2**31 - 1),

@@ -1,5 +1,6 @@
 """Libraries of skills on disk."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 import eqrl
 import eqrl._disk.store
-from eqrl._disk.library import init_library
+from eqrl._disk.library import find_task, init_library, resume
 from eqrl.envs import Point
 
 from ..agents_under_test import sac
@@ -105,6 +106,16 @@ def test_a_library_may_be_saved_before_there_is_a_row(tmp_path: Path) -> None:
     loaded = reload(tmp_path, skills)
     assert same(loaded, skills)
     assert loaded.metrics == {}
+
+
+def test_steps_beyond_32_bits_are_kept() -> None:
+    steps = (2**33 + 5, 2**31)
+    progress = init_library(AGENT, ENV, TRAINER, capacity=3, key=jr.key(0))
+    far = dataclasses.replace(
+        progress, earlier_steps=steps[0], collected_steps=steps[1]
+    )
+    _, again = resume(find_task(AGENT), ENV, TRAINER, far.to_skills())
+    assert (again.earlier_steps, again.collected_steps) == steps
 
 
 @pytest.mark.parametrize("max_skills", [1, 3], ids=["no room", "room"])

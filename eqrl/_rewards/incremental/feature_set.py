@@ -23,8 +23,9 @@ class FeatureSet(eqx.Module):
 FeatureSet.__init__.__doc__ = """**Arguments:**
 
 - `features`: one ring per bucket.
-- `counts`: the number of points ever added to each bucket. The next one is written to
-    this row, modulo the number of rows.
+- `counts`: the number of points ever added to each bucket; above 2^30 a smaller one,
+    the same modulo the number of rows. The next one is written to this row, modulo the
+    number of rows.
 """
 
 
@@ -114,8 +115,16 @@ def add_points(
         return old.at[row].set(new, mode="drop")
 
     return FeatureSet(
-        features=jax.vmap(write)(points.features, row, features), counts=counts
+        features=jax.vmap(write)(points.features, row, features),
+        counts=_folded(counts, rows),
     )
+
+
+def _folded(counts: Int[Array, " buckets"], rows: int) -> Int[Array, " buckets"]:
+    """Counts of full rings that stay within their type."""
+    rows = max(rows, 1)
+    full = rows * max(1, 2**29 // rows)
+    return jnp.where(counts < 2**30, counts, full + counts % rows)
 
 
 def distance_to(

@@ -10,6 +10,20 @@ _PICTURES = "tests/population/test_pictures.py"
 
 FAULTS = (
     Fault(
+        "population:goes-on-without-replacing",
+        "eqrl/_population/train.py",
+        "if generation > 0 and pbt is not None:",
+        "if generation > first and pbt is not None:",
+        ("tests/population/test_train.py -k two_calls",),
+    ),
+    Fault(
+        "population:generations-are-counted-anew",
+        "eqrl/_population/train.py",
+        "for generation in range(first, first + num_generations):",
+        "for generation in range(num_generations):",
+        ("tests/population/test_train.py -k two_calls",),
+    ),
+    Fault(
         "population:nan-ranks-first",
         "eqrl/_population/pbt.py",
         "ranked = jnp.where(finite, scores, -jnp.inf)",

@@ -7,6 +7,20 @@ _PROGRESS = "tests/test_progress.py"
 
 FAULTS = (
     Fault(
+        "run:solution-under-its-first-step",
+        "eqrl/_run/solutions.py",
+        'int(solution.metrics["step"][-1])',
+        'int(solution.metrics["step"][0])',
+        ("tests/test_train.py -k solution_goes_on",),
+    ),
+    Fault(
+        "run:tuples-come-back-as-lists",
+        "eqrl/_run/solutions.py",
+        'tuple(values) if kinds == {"tuple"} else values',
+        "values",
+        ("tests/population/test_train.py -k from_disk",),
+    ),
+    Fault(
         "reporting:rows-without-an-episode-are-drawn",
         "eqrl/_reporting/learning_curve.py",
         "return steps[known], returns[known]",

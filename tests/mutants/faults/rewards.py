@@ -7,6 +7,13 @@ _INCREMENTAL = "tests/skills/test_incremental.py"
 
 FAULTS = (
     Fault(
+        "rewards:points-are-miscounted-beyond-32-bits",
+        "eqrl/_rewards/incremental/feature_set.py",
+        "counts < 2**30, counts, full + counts % rows",
+        "counts < 2**30, counts, counts",
+        ("tests/skills/test_feature_set.py -k more_points",),
+    ),
+    Fault(
         "skills:weights-for-their-logarithms",
         "eqrl/_skills/prior.py",
         "jr.categorical(key, jnp.log(self.weights))",

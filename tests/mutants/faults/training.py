@@ -68,14 +68,14 @@ FAULTS = (
         "training:updates-with-one-key",
         "eqrl/_training/iteration.py",
         "jr.split(jr.fold_in(key, number))",
-        "jr.split(jr.fold_in(key, counts.updates))",
+        "jr.split(jr.fold_in(key, update_number))",
         (f"{_TRAINER} -k 'batch_and_a_key_of_its_own'",),
     ),
     Fault(
         "training:steps-with-one-key",
         "eqrl/_training/iteration.py",
-        "jr.fold_in(key, now.rows_written)",
-        "jr.fold_in(key, counts.rows_written)",
+        "jr.fold_in(key, row_number + index.astype(jnp.uint32))",
+        "jr.fold_in(key, row_number)",
         (
             f"{_TRAINER} -k 'each_step_of_each_environment'",
             f"{_TRAINER} -k 'TestRun or TestMetrics'",
@@ -84,8 +84,8 @@ FAULTS = (
     Fault(
         "training:newest-transitions-are-not-sampled",
         "eqrl/_training/trainer.py",
-        "trainer.counts_after(counts, index).after_rows(steps)",
-        "trainer.counts_after(counts, index)",
+        "before.after_rows(steps)",
+        "before",
         (f"{_TRAINER} -k 'up_to_the_newest'",),
     ),
     Fault(
@@ -144,6 +144,27 @@ FAULTS = (
         "(lost_rows * trainer.num_envs)",
         "(lost_rows * 1)",
         (f"{_TRAINER} -k 'how_many_steps_were_lost'",),
+    ),
+    Fault(
+        "training:counters-overflow",
+        "eqrl/_training/counts.py",
+        "if counter.dtype.itemsize > 4:",
+        "if True:",
+        ("tests/test_counts.py -k exact", f"{_TRAINER} -k 'go_round'"),
+    ),
+    Fault(
+        "training:the-ring-jumps-where-its-counter-goes-round",
+        "eqrl/_training/schedule.py",
+        "return rows * max(1, 2**29 // rows)",
+        "return 2**29",
+        ("tests/test_counts.py -k with_the_replay",),
+    ),
+    Fault(
+        "training:keys-jump-where-counters-go-round",
+        "eqrl/_training/counts.py",
+        "counter.astype(jnp.uint32) + folded.astype(jnp.uint32) * period",
+        "counter.astype(jnp.uint32) + 0 * period",
+        ("tests/test_counts.py -k exact",),
     ),
     Fault(
         "training:one-update-an-iteration-is-counted",
@@ -232,9 +253,19 @@ FAULTS = (
     Fault(
         "training:goes-on-from-anything",
         "eqrl/_training/train.py",
-        'check_same_shapes("initial", expected, initial.trainer_state)',
-        "pass",
+        "trainer.init, agent, env, key=key)\n"
+        '    check_same_shapes("initial", expected, initial.trainer_state)',
+        "trainer.init, agent, env, key=key)",
         (f"{_TRAIN} -k 'of_another_number'",),
+    ),
+    Fault(
+        "training:seeds-forget-their-metrics",
+        "eqrl/_training/train.py",
+        "tree_copy((initial.trainer_state, initial.counts))\n"
+        "        history = initial.metrics\n    run_keys",
+        "tree_copy((initial.trainer_state, initial.counts))\n"
+        "        history = {}\n    run_keys",
+        (f"{_TRAIN} -k seeds_go_on",),
     ),
     Fault(
         "training:second-interrupt-is-ignored",

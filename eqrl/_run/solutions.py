@@ -1,0 +1,280 @@
+"""Whole solutions on disk, from which training goes on in another process."""
+
+import ast
+import json
+from collections.abc import Callable, Collection
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.random as jr
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jaxtyping import PyTree
+
+from .._agents.base import AnyAgent
+from .._population import PopulationSolution
+from .._population.mesh import shardings_over
+from .._population.train import make_agents
+from .._pytree.tree import is_array_shape
+from .._storage.checkpoint import Directory, restore, save, saved_arrays
+from .._training.replay import ReplayState
+from .._training.schedule import row_period
+from .._training.solution import AnySolution, Solution
+from .._training.trainer import Trainer
+from ..envs._base import AnyEnv
+
+
+# What a checkpoint holds besides the history, by the kind of the solution.
+_KINDS = ("solution", "seeds", "population")
+
+_HISTORY = "history"
+_OF_POPULATION = (
+    "returns",
+    "descriptors",
+    "hyperparameters",
+    "parents",
+    "metrics",
+    "scores",
+)
+
+
+def save_solution(
+    directory: Directory,
+    solution: AnySolution | PopulationSolution,
+    step: int | None = None,
+) -> None:
+    """Saves a whole solution: states, replays, counts and the history so far.
+
+    ```python
+    eqrl.save_solution("runs/x", solution)
+    # In another process:
+    solution = eqrl.load_solution("runs/x", agent, env, trainer)
+    eqrl.train(agent, env, trainer, ..., initial=solution)
+    ```
+
+    All is saved bit for bit. Earlier steps stay intact if the process is killed while
+    saving.
+
+    **Arguments:**
+
+    - `directory`: created if it does not exist. Each step has a folder in it.
+    - `solution`: from `train`, `train_seeds` or `train_population`, or of an error that
+        one of them raised. For the skills of `learn_skills` there is `save_skills`.
+        What belongs to several processes is saved by all of them together; see `save`.
+    - `step`: under which to save it, not yet in the directory. By default it is the
+        number of environment steps, of each seed or member.
+    """
+    if isinstance(solution, PopulationSolution):
+        kind, state = "population", solution.trainer_states
+        content = {"agents": solution.agents, "state": state, "counts": solution.counts}
+        history = {name: getattr(solution, name) for name in _OF_POPULATION}
+    elif isinstance(solution, Solution):
+        state = solution.trainer_state
+        kind = "solution" if state.failed.ndim == 0 else "seeds"
+        content = {"state": state, "counts": solution.counts}
+        history = {"metrics": solution.metrics}
+    else:
+        raise ValueError(
+            f"`solution` is a {type(solution).__name__}; it must come from "
+            "`eqrl.train`, `eqrl.train_seeds` or `eqrl.train_population`. "
+            "`eqrl.save_skills` saves skills, and `eqrl.save` anything else."
+        )
+    if step is None:
+        step = step_of(solution)
+    save(directory, step, {kind: content, _HISTORY: _flatten(history)})
+
+
+def load_solution(
+    directory: Directory,
+    agent: AnyAgent,
+    env: AnyEnv,
+    trainer: Trainer,
+    step: int | None = None,
+    *,
+    mesh: Mesh | None = None,
+) -> Any:
+    """Loads what `save_solution` saved.
+
+    **Arguments:**
+
+    - `directory`: as given to `save_solution`.
+    - `agent`, `env`, `trainer`: with which it was trained. The hyperparameters of the
+        members of a population are loaded, so `agent` may be a single one.
+    - `step`: the step to load; `None` is the latest.
+    - `mesh`: over which to spread a population, as in `train_population`. It need not
+        be the one it was trained on.
+
+    **Returns:**
+
+    The `Solution`, which has the axis `num_seeds` if `train_seeds` made it, or the
+    `PopulationSolution`.
+
+    Raises a `ValueError` unless there is such a step that holds a solution, and agent,
+    environment and trainer fit it.
+    """
+    step, saved = saved_arrays(directory, step)
+    kind = _kind_of(saved)
+    if kind is None:
+        raise ValueError(
+            f"Step {step} of `{directory}` holds no solution that "
+            "`eqrl.save_solution` saved; `eqrl.restore` loads what `eqrl.save` saved."
+        )
+    if mesh is not None and kind != "population":
+        raise ValueError("`mesh` is for populations, but no population was saved.")
+    content = _shapes(kind, saved, agent, env, trainer, mesh)
+    history = {
+        _key_of(name): np.zeros(shape.shape, shape.dtype)
+        for name, shape in saved.items()
+        if _is_of(name, _HISTORY)
+    }
+    loaded = restore(directory, {kind: content, _HISTORY: history}, step)
+    content, history = loaded[kind], _unflatten(loaded[_HISTORY])
+    if kind != "population":
+        return Solution(
+            trainer_state=content["state"],
+            counts=content["counts"],
+            metrics=history.get("metrics", {}),
+        )
+    return PopulationSolution(
+        agents=content["agents"],
+        trainer_states=content["state"],
+        counts=content["counts"],
+        returns=history["returns"],
+        descriptors=history.get("descriptors"),
+        hyperparameters=history.get("hyperparameters", {}),
+        parents=history["parents"],
+        metrics=history.get("metrics", {}),
+        scores=history["scores"],
+    )
+
+
+def _shapes(
+    kind: str,
+    saved: dict[str, jax.ShapeDtypeStruct],
+    agent: AnyAgent,
+    env: AnyEnv,
+    trainer: Trainer,
+    mesh: Mesh | None,
+) -> dict[str, Any]:
+    """Shapes and types of what was saved besides the history."""
+    key = jr.key(0)
+    size = saved[f"['{kind}']['state'].failed"].shape
+    agents = agent
+    if kind == "population":
+        agents = eqx.filter_eval_shape(make_agents, agent, None, size[0], key=key)
+        agent = _reshaped(agents, lambda shape: shape[1:])
+    state, counts = eqx.filter_eval_shape(trainer.init, agent, env, key=key)
+    state = _reshaped(state, lambda shape: (*size, *shape))
+    if kind != "population":
+        return {"state": state, "counts": counts}
+    spread, same = shardings_over(mesh)
+    return {
+        "agents": _reshaped(agents, lambda shape: shape, spread),
+        "state": _reshaped(state, lambda shape: shape, spread),
+        "counts": _reshaped(counts, lambda shape: shape, same),
+    }
+
+
+def _reshaped(
+    tree: PyTree,
+    reshape: Callable[[tuple[int, ...]], tuple[int, ...]],
+    sharding: NamedSharding | None = None,
+) -> PyTree:
+    """Shapes with other axes, and where to put the arrays."""
+
+    def reshaped(leaf: object) -> object:
+        if not is_array_shape(leaf):
+            return leaf
+        shape = reshape(leaf.shape)
+        return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=sharding)
+
+    return jax.tree.map(reshaped, tree)
+
+
+def step_of(solution: AnySolution | PopulationSolution) -> int:
+    """The number of environment steps of a solution."""
+    state = (
+        solution.trainer_state
+        if isinstance(solution, Solution)
+        else solution.trainer_states
+    )
+    if isinstance(solution, Solution) and "step" in solution.metrics:
+        return int(solution.metrics["step"][-1])
+    counts, num_envs = solution.counts, state.actors.timestep.shape[-1]
+    if int(counts.rows_folded) == 0:
+        return int(counts.rows_written) * num_envs
+    if not isinstance(state.replay, ReplayState):
+        raise ValueError(
+            "`step` is needed: after more than 2^31 rows, the steps cannot be told "
+            "from a replay of your own."
+        )
+    rows = state.replay.data.timestep.shape[-1]
+    exact = int(counts.rows_written) + int(counts.rows_folded) * row_period(rows)
+    return exact * num_envs
+
+
+def _is_of(name: str, part: str) -> bool:
+    return name.startswith(f"['{part}']")
+
+
+def _kind_of(saved: Collection[str]) -> str | None:
+    for kind in _KINDS:
+        if f"['{kind}']['state'].failed" in saved:
+            return kind
+    return None
+
+
+def _key_of(name: str) -> str:
+    """The key of a leaf of the history, from its name in the record."""
+    [key] = ast.literal_eval(name.removeprefix(f"['{_HISTORY}']"))
+    return key
+
+
+def _flatten(tree: PyTree) -> dict[str, np.ndarray]:
+    """The arrays of a tree of dictionaries, lists and tuples, by where they are.
+
+    So the structure can be read from the names.
+    """
+    flat: dict[str, np.ndarray] = {}
+
+    def walk(node: PyTree, path: list[list[str | int]]) -> None:
+        if node is None:
+            return
+        if isinstance(node, dict):
+            items = [("dict", key, value) for key, value in node.items()]
+        elif type(node) in (list, tuple):
+            kind = type(node).__name__
+            items = [(kind, index, value) for index, value in enumerate(node)]
+        elif isinstance(node, (np.ndarray, jax.Array)):
+            flat[json.dumps(path)] = np.asarray(node)
+            return
+        else:
+            raise ValueError(
+                f"The history holds a {type(node).__name__}, which cannot be saved; "
+                "descriptors must be arrays, in dictionaries, lists or tuples or alone."
+            )
+        for kind, key, value in items:
+            walk(value, [*path, [kind, key]])
+
+    walk(tree, [])
+    return flat
+
+
+def _unflatten(flat: dict[str, np.ndarray]) -> PyTree:
+    """The tree that `_flatten` was given, without what is empty."""
+    return _gather({tuple(map(tuple, json.loads(key))): x for key, x in flat.items()})
+
+
+def _gather(flat: dict[tuple[tuple[str, str | int], ...], np.ndarray]) -> PyTree:
+    if () in flat:
+        return flat[()]
+    inner: dict[tuple[str, str | int], PyTree] = {}
+    for path, value in flat.items():
+        inner.setdefault(path[0], {})[path[1:]] = value
+    built = {key: _gather(part) for (_, key), part in inner.items()}
+    kinds = {kind for kind, _ in inner}
+    if kinds <= {"dict"}:
+        return built
+    values = [built[index] for index in sorted(built)]
+    return tuple(values) if kinds == {"tuple"} else values
