@@ -276,7 +276,7 @@ def train_breaking(
     ids=["nan reward", "infinite reward", "infinite observation"],
 )
 def test_the_step_at_which_something_is_not_finite_is_reported(
-    options: dict[str, float],
+    options: dict[str, Any],
 ) -> None:
     # Two environments: row 33 begins behind 66 environment steps.
     with pytest.raises(eqrl.NonFiniteError, match="environment step 66") as error:
