@@ -9,11 +9,17 @@ from eqrl._training.interrupt import deferred_interrupt
 
 
 @pytest.fixture(autouse=True)
-def default_handler() -> Iterator[None]:
-    """Python's own handler, whatever the test's runner has set."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+def default_handlers() -> Iterator[None]:
+    """Those of a fresh process, whatever the test's runner has set."""
+    defaults = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: signal.SIG_DFL,
+        signal.SIGHUP: signal.SIG_DFL,
+    }
+    before = {number: signal.signal(number, x) for number, x in defaults.items()}
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def test_nothing_is_pressed_at_first() -> None:
@@ -76,7 +82,7 @@ def test_somebody_elses_handler_is_left_alone() -> None:
 
 
 def test_it_does_nothing_outside_the_main_thread() -> None:
-    flags: list[bool] = []
+    flags: list[signal.Signals | None] = []
 
     def use() -> None:
         with deferred_interrupt() as interrupted:
@@ -85,5 +91,42 @@ def test_it_does_nothing_outside_the_main_thread() -> None:
     thread = threading.Thread(target=use)
     thread.start()
     thread.join()
-    assert flags == [False]
+    assert flags == [None]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_first_signal_is_told(number: signal.Signals) -> None:
+    with deferred_interrupt() as interrupted:
+        signal.raise_signal(number)
+        assert interrupted() is number
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        assert interrupted() is number
+
+
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with deferred_interrupt() as interrupted:
+        signal.raise_signal(signal.SIGHUP)
+        assert interrupted() is None
+
+
+def test_a_second_signal_waits_while_what_was_reached_is_written() -> None:
+    with deferred_interrupt() as interrupted:
+        with interrupted.hold():
+            for _ in range(3):
+                signal.raise_signal(signal.SIGTERM)
+            assert interrupted.insisted
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_within_another_it_is_the_same() -> None:
+    with deferred_interrupt() as outer:
+        with deferred_interrupt() as inner:
+            signal.raise_signal(signal.SIGTERM)
+            assert inner() is signal.SIGTERM
+        assert outer() is signal.SIGTERM
+        with deferred_interrupt() as next_one:
+            assert next_one() is signal.SIGTERM

@@ -95,8 +95,8 @@ def learn_skills(
 
     Raises a `ValueError` if the arguments do not fit each other, an
     `eqrl.NonFiniteError` if what the environment gives is not finite, and
-    `eqrl.TrainingInterrupted` after Ctrl-C. The `solution` of the last two are the
-    skills, from which to resume.
+    `eqrl.TrainingInterrupted` after Ctrl-C, SIGTERM or SIGHUP. The `solution` of the
+    last two are the skills, from which to resume.
     """
     task = find_task(agent)
     check_integer("num_collected_episodes", num_collected_episodes, least=1)

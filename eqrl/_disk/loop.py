@@ -1,5 +1,6 @@
 import dataclasses
 from collections.abc import Callable, Sequence
+from signal import Signals
 from typing import Any
 
 import equinox as eqx
@@ -53,7 +54,7 @@ class SkillLoop:
     log_every: int
     callback: SkillCallback | None
     key: PRNGKeyArray
-    interrupted: Callable[[], bool]
+    interrupted: Callable[[], Signals | None]
 
     def learn(self, progress: Progress) -> Progress:
         """Learns the rest of a skill in training, and all further ones."""
@@ -180,8 +181,8 @@ class SkillLoop:
         return progress
 
     def _check_interrupted(self, progress: Progress) -> None:
-        if self.interrupted():
-            raise TrainingInterrupted(progress.to_skills())
+        if (signal := self.interrupted()) is not None:
+            raise TrainingInterrupted(progress.to_skills(), signal)
 
     def _recollect_if_changed(self, progress: Progress) -> Progress:
         """Rolls out earlier skills again if the environment has changed."""

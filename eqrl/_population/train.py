@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from signal import SIGINT
 from typing import Any
 
 import equinox as eqx
@@ -109,9 +110,9 @@ def train_population(
     Raises a `ValueError` before the first step unless the arguments, and the shape of
     what `score` returns, fit each other. A member of which something became `nan` or
     infinite stays as it was before, has the score `nan`, and is the first to be
-    replaced; if that has happened to all, a `NonFiniteError` is raised. Ctrl-C on any
-    process raises `TrainingInterrupted` after the generation. Both hold the solution
-    so far.
+    replaced; if that has happened to all, a `NonFiniteError` is raised. Ctrl-C,
+    SIGTERM or SIGHUP on any process raises `TrainingInterrupted` after the generation.
+    Both hold the solution so far.
     """
     check_integer("num_generations", num_generations, least=1)
     check_mesh(mesh, size)
@@ -219,8 +220,8 @@ def train_population(
                 raise NonFiniteError(step, solution, what)
             if callback is not None:
                 callback(generation, solution)
-            if on_any_process(interrupted(), mesh):
-                raise TrainingInterrupted(solution)
+            if on_any_process(interrupted() is not None, mesh):
+                raise TrainingInterrupted(solution, interrupted() or SIGINT)
     assert solution is not None
     return solution
 

@@ -1,3 +1,4 @@
+from signal import SIGINT, Signals
 from typing import Any, Generic
 
 import equinox as eqx
@@ -66,15 +67,17 @@ class NonFiniteError(ValueError):
 
 
 class TrainingInterrupted(KeyboardInterrupt):
-    """Ctrl-C was pressed while training.
+    """Ctrl-C was pressed while training, or SIGTERM or SIGHUP asked to stop.
 
     **Attributes:**
 
     - `solution`: the result so far; from a `Solution`, `train` can resume.
+    - `signal`: which of the signals it was.
     """
 
-    def __init__(self, solution: Any) -> None:
+    def __init__(self, solution: Any, signal: Signals = SIGINT) -> None:
         super().__init__(
             "Training was interrupted; the `solution` of this error is what it reached."
         )
         self.solution = solution
+        self.signal = signal

@@ -29,6 +29,7 @@ from .trainer import AnyTrainerState, Trainer, run_trainer
 
 
 Callback = Callable[[int, dict[str, Any], AnyTrainerState], None]
+Checkpoint = Callable[[int, AnySolution], None]
 
 
 def train(
@@ -42,6 +43,7 @@ def train(
     agent_state: State | None = None,
     log_every: int = 1_000,
     callback: Callback | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> Solution[State, EnvState, Memory, Extras]:
     """Trains one agent.
 
@@ -64,6 +66,9 @@ def train(
     - `callback`: called as `callback(step, metrics, trainer_state)` after each row.
         Copy what you keep of the state (`eqrl.tree_copy`): it is donated to the next
         row. What it raises ends the training, and what was reached with it.
+    - `checkpoint`: called as `checkpoint(step, solution)` after each row, with all from
+        which training can resume, such as an `eqrl.Checkpoints`. The solution's arrays
+        are donated to the next row, too.
 
     **Returns:**
 
@@ -71,7 +76,8 @@ def train(
 
     Raises a `ValueError` unless the arguments fit each other, a `NonFiniteError` if an
     observation, an action, a reward, or what an update makes is not finite, and
-    `TrainingInterrupted` after Ctrl-C. The last two hold the solution so far.
+    `TrainingInterrupted` after Ctrl-C, SIGTERM or SIGHUP. The last two hold the
+    solution so far.
     """
     trainer.check_num_steps(num_steps)
     if initial is not None and agent_state is not None:
@@ -104,6 +110,7 @@ def train(
         num_steps=num_steps,
         log_every=log_every,
         callback=callback,
+        checkpoint=checkpoint,
     )
 
 
@@ -118,6 +125,7 @@ def train_seeds(
     initial: Solution[State, EnvState, Memory, Extras] | None = None,
     log_every: int = 1_000,
     callback: Callback | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> Solution[State, EnvState, Memory, Extras]:
     """Trains the same agent from several seeds at once.
 
@@ -166,6 +174,7 @@ def train_seeds(
         num_steps=num_steps,
         log_every=log_every,
         callback=callback,
+        checkpoint=checkpoint,
     )
 
 
@@ -177,6 +186,7 @@ def _train_and_log(
     num_steps: int,
     log_every: int,
     callback: Callback | None,
+    checkpoint: Checkpoint | None,
 ) -> AnySolution:
     """Goes on from `solution`, which is donated."""
     check_finite_agent(solution.state)
@@ -199,8 +209,10 @@ def _train_and_log(
                 raise NonFiniteError(step, solution, what)
             if callback is not None:
                 callback(step, row, state)
-            if interrupted():
-                raise TrainingInterrupted(solution)
+            if checkpoint is not None:
+                checkpoint(step, solution)
+            if (signal := interrupted()) is not None:
+                raise TrainingInterrupted(solution, signal)
     return solution
 
 
