@@ -65,6 +65,12 @@ def save_solution(
     - `step`: under which to save it, not yet in the directory. By default it is the
         number of environment steps, of each seed or member.
     """
+    number, content = content_of(solution)
+    save(directory, number if step is None else step, content)
+
+
+def content_of(solution: AnySolution | PopulationSolution) -> tuple[int, PyTree]:
+    """The environment steps of a solution, and the tree that is saved of it."""
     if isinstance(solution, PopulationSolution):
         kind, state = "population", solution.trainer_states
         content = {"agents": solution.agents, "state": state, "counts": solution.counts}
@@ -80,9 +86,7 @@ def save_solution(
             "`eqrl.train`, `eqrl.train_seeds` or `eqrl.train_population`. "
             "`eqrl.save_skills` saves skills, and `eqrl.save` anything else."
         )
-    if step is None:
-        step = step_of(solution)
-    save(directory, step, {kind: content, _HISTORY: _flatten(history)})
+    return step_of(solution), {kind: content, _HISTORY: _flatten(history)}
 
 
 def load_solution(

@@ -83,14 +83,51 @@ def save(directory: Directory, step: SupportsIndex, tree: PyTree) -> None:
         several processes, each of these must make this call, with a directory that all
         of them can access; any other tree is saved by process 0 alone.
     """
-    import orbax.checkpoint as ocp
-
     number = _whole_number(step)
     if number in saved_steps(directory):
         raise ValueError(
             f"`step={number}` is in `{directory}` already. Save another step, or "
             "delete it first."
         )
+    content = _content(tree)
+    folder = Path(directory).absolute() / str(number)
+    # If it is there it is empty, or it would be a step.
+    with contextlib.suppress(FileNotFoundError):
+        folder.rmdir()
+    with quiet_event_loops(), _checkpointer(tree) as checkpointer:
+        checkpointer.save(folder, args=content)
+
+
+def checkpoint_manager(directory: Directory, *, max_to_keep: int) -> Any:
+    """Orbax's manager of a directory, with which `begin_save` saves.
+
+    It keeps the newest steps, and removes what a killed process left unfinished.
+    """
+    import orbax.checkpoint as ocp
+
+    options = ocp.CheckpointManagerOptions(
+        max_to_keep=max_to_keep, cleanup_tmp_directories=True
+    )
+    return ocp.CheckpointManager(
+        Path(directory).absolute(),
+        options=options,
+        item_handlers={
+            "arrays": ocp.PyTreeCheckpointHandler(),
+            "record": ocp.JsonCheckpointHandler(_RECORD),
+        },
+    )
+
+
+def begin_save(manager: Any, step: int, tree: PyTree) -> None:
+    """Saves as `save` does, in the background: the arrays must not change meanwhile."""
+    with quiet_event_loops():
+        manager.save(step, args=_content(tree), force=True)
+
+
+def _content(tree: PyTree) -> Any:
+    """The arrays of a tree, and their record, as Orbax saves them."""
+    import orbax.checkpoint as ocp
+
     saved: dict[str, _Saved] = {}
     arrays: dict[str, AnyArray] = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
@@ -112,18 +149,10 @@ def save(directory: Directory, step: SupportsIndex, tree: PyTree) -> None:
             name: array if is_spread(array) else np.asarray(array)
             for name, array in arrays.items()
         }
-    folder = Path(directory).absolute() / str(number)
-    # If it is there it is empty, or it would be a step.
-    with contextlib.suppress(FileNotFoundError):
-        folder.rmdir()
     record = _make_record(saved, pieces_of(arrays))
-    with quiet_event_loops(), _checkpointer(tree) as checkpointer:
-        checkpointer.save(
-            folder,
-            args=ocp.args.Composite(
-                arrays=ocp.args.PyTreeSave(arrays), record=ocp.args.JsonSave(record)
-            ),
-        )
+    return ocp.args.Composite(
+        arrays=ocp.args.PyTreeSave(arrays), record=ocp.args.JsonSave(record)
+    )
 
 
 def restore(

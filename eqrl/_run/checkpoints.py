@@ -1,0 +1,149 @@
+"""Checkpoints of a training under way, from which it resumes after it was killed."""
+
+import time
+import warnings
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import PyTree
+
+from .._population import PopulationSolution
+from .._pytree.fields import check_integer
+from .._storage.checkpoint import Directory, begin_save, checkpoint_manager
+from .._training.solution import AnySolution
+from .solutions import content_of
+
+
+class Checkpoints:
+    """Saves what training resumes from, again and again, while it goes on.
+
+    ```python
+    with eqrl.Checkpoints("checkpoints") as checkpoints:
+        eqrl.train(agent, env, trainer, ..., checkpoint=checkpoints)
+    # In another process, after this one was killed:
+    solution = eqrl.load_solution("checkpoints", agent, env, trainer)
+    eqrl.train(agent, env, trainer, ..., initial=solution)
+    ```
+
+    It is the `checkpoint` of `train` and `train_seeds`, and the `callback` of
+    `train_population`. What it saves is what `eqrl.save_solution` does; it is written
+    in the background, from a copy. A checkpoint that cannot be written does not end the
+    training.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        *,
+        every_steps: int | None = None,
+        every_seconds: float = 60.0,
+        max_to_keep: int = 2,
+        on_error: Callable[[Exception], None] | None = None,
+    ) -> None:
+        """Begins with what is in the directory.
+
+        **Arguments:**
+
+        - `directory`: created if it does not exist; of one training only. What a killed
+            process left unfinished in it is removed.
+        - `every_steps`: environment steps, of each seed or member, from one checkpoint
+            to the next, rounded up to rows or generations; `None` goes by the time.
+        - `every_seconds`: seconds from one checkpoint to the next, if `every_steps` is
+            `None`.
+        - `max_to_keep`: the newest so many are kept, at least 1.
+        - `on_error`: called with what kept the first checkpoint from being written that
+            was not; by default it is a warning.
+        """
+        check_integer("max_to_keep", max_to_keep, least=1)
+        if every_steps is not None:
+            check_integer("every_steps", every_steps, least=1)
+        if not every_seconds >= 0:
+            raise ValueError(f"`every_seconds={every_seconds}` must be at least 0.")
+        self._every_steps = every_steps
+        self._every_seconds = every_seconds
+        self._on_error = on_error or _warn
+        self._manager = checkpoint_manager(directory, max_to_keep=max_to_keep)
+        self._newest = self._manager.latest_step() or 0
+        self._saved_at = time.monotonic()
+        self._has_failed = False
+
+    def __call__(self, step: int, solution: AnySolution | PopulationSolution) -> None:
+        """Saves a solution if it is time to."""
+        # Of a population it is the generation.
+        del step
+        if self._every_steps is None:
+            if time.monotonic() - self._saved_at < self._every_seconds:
+                return
+            self._try_to_save(*content_of(solution))
+            return
+        number, content = content_of(solution)
+        if number - self._newest >= self._every_steps:
+            self._try_to_save(number, content)
+
+    def save(self, solution: AnySolution | PopulationSolution) -> None:
+        """Saves a solution, waits until it is written, and raises what prevents that.
+
+        Nothing is written if it is there already.
+        """
+        number, content = content_of(solution)
+        try:
+            self._manager.wait_until_finished()
+        except Exception as error:
+            self._report(error)
+        if number not in self._manager.all_steps(read=True):
+            begin_save(self._manager, number, _copied(content))
+            self._manager.wait_until_finished()
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        del kind, error, traceback
+        try:
+            self._manager.close()
+        except Exception as error:
+            self._report(error)
+
+    def _try_to_save(self, number: int, content: PyTree) -> None:
+        self._newest, self._saved_at = number, time.monotonic()
+        try:
+            begin_save(self._manager, number, _copied(content))
+        except Exception as error:
+            self._report(error)
+
+    def _report(self, error: Exception) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            self._on_error(error)
+
+
+def _warn(error: Exception) -> None:
+    warnings.warn(
+        f"A checkpoint could not be written, and training goes on: {error}",
+        stacklevel=2,
+    )
+
+
+def _copied(tree: PyTree) -> PyTree:
+    """A copy on the host, since training goes on in the memory of what it is given."""
+
+    def copy(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.Array):
+            return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+        if not leaf.is_fully_addressable:
+            return jnp.copy(leaf)
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jr.wrap_key_data(jnp.copy(jr.key_data(leaf)), impl=jr.key_impl(leaf))
+        return np.array(leaf)
+
+    return jax.tree.map(copy, tree)
