@@ -106,6 +106,7 @@ from ._rewards import (
     SumState as SumState,
 )
 from ._run import (
+    Checkpoints as Checkpoints,
     load_run as load_run,
     load_solution as load_solution,
     save_solution as save_solution,

@@ -14,7 +14,7 @@ import pytest
 
 import eqrl
 from eqrl._cli import main, train as _train
-from eqrl._cli.commands import Evaluate, Render, Train, parse
+from eqrl._cli.commands import Evaluate, Place, Render, Train, parse
 from eqrl._cli.options import argument_texts, options_of
 from eqrl._pytree.fields import check_fields, hyperparameter
 from eqrl._reporting.progress import ProgressBar
@@ -32,6 +32,7 @@ _TINY = [
 _SINGLE = ["train", "td3", *_TINY]
 _TRAIN = [*_SINGLE, "--seeds", "2"]
 _FILES = {
+    "checkpoints",
     "config.json",
     "evaluation.json",
     "learning_curve.png",
@@ -198,7 +199,7 @@ def test_a_run_is_repeated_from_its_config(args: list[str], tmp_path: Path) -> N
     write_config(tmp_path, command.run)
     folder = tmp_path / "again"
     again = parse(["rerun", str(tmp_path), "--folder", str(folder)])
-    assert again == dataclasses.replace(command, folder=folder)
+    assert again == dataclasses.replace(command, place=Place(folder))
 
 
 def test_a_population_has_no_tensorboard_when_repeated(
@@ -285,8 +286,8 @@ def test_overwrite_reaches_the_training(
 ) -> None:
     asked: list[bool] = []
 
-    def record(job: object, folder: Path, *, overwrite: bool) -> int:
-        asked.append(overwrite)
+    def record(job: object, place: Place) -> int:
+        asked.append(place.overwrite)
         return 0
 
     monkeypatch.setattr(
@@ -318,6 +319,89 @@ def test_ctrl_c_exits_with_130_and_leaves_what_was_reached(
     assert main([*_TRAIN, "--folder", str(folder)]) == 130
     assert {path.name for path in folder.iterdir()} == _FILES
     assert json.loads((folder / "evaluation.json").read_text())["step"] == 20
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
+    number: signal.Signals,
+    trained: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "x"
+    with monkeypatch.context() as patch:
+        patch.setattr("eqrl._run.write.draw_learning_curve", _draw_nothing)
+        patch.setattr(
+            ProgressBar,
+            "__call__",
+            lambda self, step, metrics, state: signal.raise_signal(number),
+        )
+        assert main([*_TRAIN, "--folder", str(folder)]) == 128 + number
+    if number == signal.SIGHUP:
+        # What was killed before its first checkpoint begins again.
+        shutil.rmtree(folder / "checkpoints")
+    assert main(["train", "--resume", str(folder)]) == 0
+    for name in ("metrics.csv", "evaluation.json", "config.json"):
+        assert (folder / name).read_bytes() == (trained / name).read_bytes()
+    for seed in range(2):
+        (_, ended, _), (_, whole, _) = (
+            eqrl.load_run(each, seed) for each in (folder, trained)
+        )
+        assert eqx.tree_equal(ended, whole)
+    assert [item.name for item in (folder / "policy" / "seed_0").iterdir()] == ["60"]
+
+
+def test_a_run_that_is_complete_stays_what_it_is(trained: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(trained, tmp_path / "x")
+    (folder / "evaluation.json").unlink()
+    assert main(["train", "--resume", str(folder)]) == 0
+    for name in ("metrics.csv", "evaluation.json"):
+        assert (folder / name).read_bytes() == (trained / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["pbt", "--resume", "{}"], "is a run of `eqrl train`; go on with it by"),
+        (["train", "--resume", "{}/no"], "is not the folder of a run"),
+        (
+            ["train", "--resume", "{}", "--checkpoint-every", "0"],
+            "must be an integer, at least 1",
+        ),
+    ],
+)
+def test_what_cannot_be_resumed_is_said_in_one_line(
+    args: list[str], message: str, trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([word.format(trained) for word in args]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_what_fails_in_a_report_is_said_once_and_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(ProgressBar, "__call__", fail)
+    monkeypatch.setattr("eqrl._run.write.draw_learning_curve", fail)
+    monkeypatch.setattr("eqrl._run.write.append_csv", fail)
+    monkeypatch.setattr("eqrl._run.checkpoints.begin_save", fail)
+    folder = tmp_path / "x"
+    assert main([*_TRAIN, "--checkpoint-every", "20", "--folder", str(folder)]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(" failed")[0] for line in lines] == [
+        "eqrl: The progress",
+        "eqrl: A checkpoint could not be written, and training goes on: "
+        "[Errno 32] Broken pipe",
+        "eqrl: metrics.csv",
+        "eqrl: The last checkpoint",
+        "eqrl: A picture",
+    ]
+    with open(folder / "metrics.csv") as file:
+        assert len(file.readlines()) == 7
+    assert eqrl.load_run(folder, 1)[1] is not None
 
 
 def test_ctrl_c_while_nothing_is_reached_exits_with_130(

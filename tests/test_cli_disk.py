@@ -19,7 +19,7 @@ import pytest
 
 import eqrl
 from eqrl._cli import disk as _disk, main
-from eqrl._cli.commands import Disk, parse
+from eqrl._cli.commands import Disk, Place, parse
 from eqrl._reporting.progress import SkillProgressBar
 from eqrl._run import claim_folder
 from eqrl._training.jit import jit_init
@@ -169,6 +169,7 @@ def test_all_that_the_command_says_is_done(trained: Path) -> None:
         "num_steps": NUM_STEPS,
         "num_collected_episodes": 2,
         "replay": None,
+        "initial": None,
         "log_every": 8,
     }
     assert key == jr.split(jr.key(0))[0]
@@ -221,7 +222,7 @@ def test_such_a_folder_may_be_overwritten(trained: Path, tmp_path: Path) -> None
 
 def test_it_is_repeated_from_its_config(trained: Path) -> None:
     command: Any = parse(["rerun", str(trained), *_AGENT])
-    assert command == Disk(_parsed(*_DISK[1:]), None, False)
+    assert command == Disk(_parsed(*_DISK[1:]), Place(None), False)
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,7 @@ def test_priors_and_options_are_taken() -> None:
 
 def test_a_population_writes_all_its_files(trained: Path) -> None:
     assert {path.name for path in trained.iterdir()} == {
+        "checkpoints",
         "config.json",
         "evaluation.json",
         "family_tree.png",
@@ -249,8 +250,11 @@ def test_a_name_is_found_however_deep() -> None:
     assert where(agent) == (0.25, 0.125)
 
 
-def test_interrupted_populations_leave_what_was_reached(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_interrupted_populations_leave_what_was_reached_and_go_on(
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("time.strftime", lambda form: "20260101-120000")
@@ -275,6 +279,12 @@ def test_interrupted_populations_leave_what_was_reached(
     out = capsys.readouterr().out
     assert "best member, 1: " in out
     assert f"folder: {name}" in out
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(writing, "_draw", lambda *args: None)
+    assert main(["pbt", "--resume", name]) == 0
+    for file in ("metrics.csv", "evaluation.json"):
+        assert (tmp_path / name / file).read_bytes() == (trained / file).read_bytes()
 
 
 def test_members_that_diverged_are_said(
@@ -282,8 +292,8 @@ def test_members_that_diverged_are_said(
 ) -> None:
     rates = ["--actor-lr", "1e30", "--critic-lr", "1e30", "--num-generations", "1"]
     args = [*_PRIORS[:5], *rates, "--folder", str(tmp_path / "x")]
-    assert main([*_UNTUNED, *args]) == 0
-    assert "nan or infinite in the members 0, 1, 2;" in capsys.readouterr().err
+    assert main([*_UNTUNED, *args]) == 1
+    assert "was nan or infinite, so training stopped" in capsys.readouterr().err
     assert (tmp_path / "x" / "family_tree.png").is_file()
 
 

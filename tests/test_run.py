@@ -26,11 +26,12 @@ from eqrl._run import (
     Training,
     best_policy,
     claim_folder,
+    draw_solution,
     read_config,
     states_of_seeds,
     write_config,
     write_evaluation,
-    write_solution,
+    write_policies,
 )
 from eqrl._run.files import atomic_write
 from tests.toy import GetKey
@@ -78,7 +79,8 @@ def solution() -> Any:
 def folder(solution: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
     write_config(folder, _RUN)
-    write_solution(folder, _RUN, solution)
+    write_policies(folder, _RUN, solution)
+    draw_solution(folder, _RUN, solution)
     return folder
 
 
@@ -112,12 +114,12 @@ def test_an_unknown_agent_or_a_number_below_one_is_an_error() -> None:
 
 def test_metrics_have_a_row_for_each_seed_and_log_row(folder: Path) -> None:
     steps = [(row["seed"], row["step"]) for row in _rows(folder)]
-    assert steps == [(seed, step) for seed in "01" for step in ("20", "40", "60")]
+    assert steps == [(seed, step) for step in ("20", "40", "60") for seed in "01"]
 
 
 def test_metrics_hold_what_was_measured(folder: Path, solution: Any) -> None:
     losses = np.array([float(row["critic_loss"]) for row in _rows(folder)])
-    expected = solution.metrics["critic_loss"].T.reshape(-1)
+    expected = solution.metrics["critic_loss"].reshape(-1)
     np.testing.assert_array_equal(losses, expected)
 
 

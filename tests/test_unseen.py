@@ -1,7 +1,5 @@
 """Small claims that no other test would miss."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,19 +15,17 @@ from .toy import Compass, GetKey, random_transitions
 finite = jax.jit(all_finite)
 
 
-@pytest.mark.parametrize(
-    "field", ["observation", "action", "reward", "next_observation"]
-)
+@pytest.mark.parametrize("field", ["observation", "reward"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_is_found_wherever_it_is(
     getkey: GetKey, field: str, value: float
 ) -> None:
     batch = random_transitions(getkey(), 3, observation_size=2, action_size=2)
-    assert finite(batch)
-    spoiled = np.array(getattr(batch, field))
+    arrays = [batch.reward, getattr(batch, field)]
+    assert finite(*arrays)
+    spoiled = np.array(arrays[1])
     spoiled.reshape(-1)[-1] = value
-    spoiled = jnp.asarray(spoiled)
-    assert not finite(dataclasses.replace(batch, **{field: spoiled}))
+    assert not finite(arrays[0], jnp.asarray(spoiled))
 
 
 def test_a_member_that_failed_has_no_score(getkey: GetKey) -> None:

@@ -57,6 +57,9 @@ class Output:
     overwrite: bool = False
     """Delete what an earlier run wrote into the folder, and begin anew."""
 
+    checkpoint_every: int | None = None
+    """Environment steps of a seed between checkpoints; by default a minute."""
+
 
 @dataclasses.dataclass(frozen=True)
 class PopulationOutput:
@@ -67,6 +70,9 @@ class PopulationOutput:
 
     overwrite: bool = False
     """Delete what an earlier run wrote into the folder, and begin anew."""
+
+    checkpoint_every: int | None = None
+    """Environment steps of a member between checkpoints; by default a minute."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +87,9 @@ class LibraryOutput:
 
     overwrite: bool = False
     """Delete what an earlier run wrote into the folder, and begin anew."""
+
+    checkpoint_every: int | None = None
+    """Environment steps of all skills between checkpoints; by default a minute."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 import tyro
 
 from .._agents.base import AnyAgent
+from .._pytree.fields import check_integer
 from .._run import (
     AGENTS,
     Population,
@@ -36,13 +37,26 @@ _PRIORS: tuple[Prior, ...] = (
 
 
 @dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a run is written, how often, and what becomes of what is there."""
+
+    folder: Path | None
+    overwrite: bool = False
+    resume: bool = False
+    checkpoint_every: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.checkpoint_every is not None:
+            check_integer("checkpoint_every", self.checkpoint_every, least=1)
+
+
+@dataclasses.dataclass(frozen=True)
 class Train:
     """A run of `eqrl train`."""
 
     run: Run[Training]
-    folder: Path | None
+    place: Place
     tensorboard: bool
-    overwrite: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +64,7 @@ class Pbt:
     """A run of `eqrl pbt`."""
 
     run: Run[Population]
-    folder: Path | None
-    overwrite: bool = False
+    place: Place
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,9 +72,25 @@ class Disk:
     """A run of `eqrl disk`."""
 
     run: Run[SkillSchedule]
-    folder: Path | None
+    place: Place
     tensorboard: bool
-    overwrite: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Resume:
+    """Go on with a run that was stopped or killed, from its last checkpoint."""
+
+    resume: Path
+    """Folder of the run, from which all else is taken."""
+
+    checkpoint_every: int | None = None
+    """Environment steps between checkpoints, as of a new run."""
+
+    tensorboard: bool = False
+    """Write TensorBoard files into the folder, if the run is no population."""
+
+    agent: str | None = None
+    """Class of its agent, if that was one of your own; a folder never imports it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,10 +156,12 @@ Command = Train | Pbt | Disk | Evaluate | Render
 def parse(args: Sequence[str]) -> Command:
     """The command in `args`. Exits with 2 if there is none, with 0 after help."""
     args = list(args)
+    trains = args[:1] in (["train"], ["pbt"], ["disk"])
+    if trains and any(word.partition("=")[0] == "--resume" for word in args):
+        return _parse_resume(args)
     name = _given_agent(args)
     # What trains has options of the agent, so its class is needed to parse.
     words = 1 if args[:1] == ["disk"] else 2
-    trains = args[:1] in (["train"], ["pbt"], ["disk"])
     own = import_agent(name) if trains and name is not None and is_path(name) else None
     if args[:1] in (["train"], ["pbt"]) and not _names_agent(args[1:]):
         if name is not None and own is None:
@@ -154,14 +185,22 @@ def parse(args: Sequence[str]) -> Command:
         return _repeat(command)
     if args[0] == "disk":
         run, output = _make_run(command, command.schedule, own), command.output
-        return Disk(run, output.folder, output.tensorboard, output.overwrite)
+        return Disk(run, _place_of(output), output.tensorboard)
     options, output = command.options, command.options.output
     if isinstance(options.schedule, Training):
         run = _make_run(options, options.schedule, own)
-        return Train(run, output.folder, output.tensorboard, output.overwrite)
+        return Train(run, _place_of(output), output.tensorboard)
     priors = options.priors.prior or _default_priors(options.agent)
     run = _make_run(options, options.schedule, own, priors)
-    return Pbt(run, output.folder, output.overwrite)
+    return Pbt(run, _place_of(output))
+
+
+def _place_of(output: Any) -> Place:
+    return Place(
+        folder=output.folder,
+        overwrite=output.overwrite,
+        checkpoint_every=output.checkpoint_every,
+    )
 
 
 def import_given(path: str | None) -> type[AnyAgent] | None:
@@ -171,16 +210,47 @@ def import_given(path: str | None) -> type[AnyAgent] | None:
 
 def _repeat(command: Rerun) -> Train | Pbt | Disk:
     run = read_config(command.source, import_given(command.agent))
-    if isinstance(run.schedule, Training):
-        return Train(run, command.folder, command.tensorboard)
-    if isinstance(run.schedule, SkillSchedule):
-        return Disk(run, command.folder, command.tensorboard)
-    if command.tensorboard:
+    place = Place(folder=command.folder)
+    return _command_of(run, place, command.source, tensorboard=command.tensorboard)
+
+
+def _parse_resume(args: list[str]) -> Train | Pbt | Disk:
+    """What goes on: `eqrl train --resume FOLDER`, and so the others."""
+    options = tyro.cli(
+        Resume,
+        prog=f"eqrl {args[0]}",
+        args=args[1:],
+        config=(tyro.conf.OmitArgPrefixes,),
+    )
+    run = read_config(options.resume, import_given(options.agent))
+    place = Place(
+        folder=options.resume,
+        resume=True,
+        checkpoint_every=options.checkpoint_every,
+    )
+    command = _command_of(run, place, options.resume, tensorboard=options.tensorboard)
+    name = type(command).__name__.lower()
+    if name != args[0]:
         raise ValueError(
-            f"`--tensorboard` is for runs of seeds, and `{command.source}` is a "
-            "population; leave it out."
+            f"`{options.resume}` is a run of `eqrl {name}`; go on with it by "
+            f"`eqrl {name} --resume {options.resume}`."
         )
-    return Pbt(run, command.folder)
+    return command
+
+
+def _command_of(
+    run: Run[Any], place: Place, source: Path, *, tensorboard: bool
+) -> Train | Pbt | Disk:
+    if isinstance(run.schedule, Training):
+        return Train(run, place, tensorboard)
+    if isinstance(run.schedule, SkillSchedule):
+        return Disk(run, place, tensorboard)
+    if tensorboard:
+        raise ValueError(
+            f"`--tensorboard` is for runs of seeds, and `{source}` is a population; "
+            "leave it out."
+        )
+    return Pbt(run, place)
 
 
 def _make_run(

@@ -10,16 +10,33 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from .._agents.base import AnyAgent
-from .._disk import Skills, learn_skills, pick_skill, play_skills
+from .._disk import (
+    Skills,
+    learn_skills,
+    load_skills,
+    pick_skill,
+    play_skills,
+    save_skills,
+)
 from .._disk.learn import check_replay
 from .._disk.library import enlarge_past, find_task
 from .._reporting.progress import SkillProgressBar
 from .._reporting.tensorboard import TensorBoard
-from .._run import Run, SkillSchedule, write_library, write_trajectories
+from .._run import (
+    Interval,
+    Run,
+    SkillSchedule,
+    library_folder,
+    write_library,
+    write_rows,
+    write_trajectories,
+)
+from .._storage.checkpoint import saved_steps
 from .._training.trainer import Trainer
 from ..envs._base import AnyEnv
 from .commands import Disk
 from .evaluate import NUM_EPISODES
+from .reporter import Reporter
 from .training import NUM_SKILL_EPISODES, Policies
 
 
@@ -41,17 +58,47 @@ class LibraryJob:
         enlarge_past(find_task(self.agent), self.env, num_episodes=1)
         eqx.filter_eval_shape(self.trainer.init, self.agent, self.env, key=jr.key(0))
 
-    def train(self, folder: Path, *, key: PRNGKeyArray) -> Skills[Any]:
+    @property
+    def command(self) -> str:
+        return "disk"
+
+    def load(self, folder: Path) -> Skills[Any] | None:
+        library = library_folder(folder)
+        if not saved_steps(library / "training"):
+            return None
+        return load_skills(library, self.agent, self.env, self.trainer)
+
+    def train(
+        self,
+        folder: Path,
+        *,
+        initial: Skills[Any] | None,
+        checkpoint_every: int | None,
+        key: PRNGKeyArray,
+    ) -> Skills[Any]:
         schedule = self.run.schedule
+        interval = Interval(every_steps=checkpoint_every)
+        if initial is not None:
+            write_rows(folder, initial.metrics)
+            interval.begin_at(int(initial.metrics["step"][-1]))
+
+        def write(step: int, metrics: object, skills: Skills[Any]) -> None:
+            del metrics
+            write_rows(folder, skills.metrics)
+            if interval.is_over(step):
+                save_skills(library_folder(folder), skills)
+
+        reports = {
+            "The progress": SkillProgressBar(schedule.num_skills, schedule.num_steps),
+            "metrics.csv or a checkpoint": write,
+        }
+        if self.tensorboard:
+            reports["TensorBoard"] = TensorBoard(folder / "tensorboard", 1)
         with ExitStack() as stack:
-            callbacks: list[Any] = [
-                stack.enter_context(
-                    SkillProgressBar(schedule.num_skills, schedule.num_steps)
-                )
+            callbacks = [
+                stack.enter_context(Reporter(name, report))
+                for name, report in reports.items()
             ]
-            if self.tensorboard:
-                writer = TensorBoard(folder / "tensorboard", 1)
-                callbacks.append(stack.enter_context(writer))
 
             def callback(
                 step: int, metrics: Mapping[str, np.ndarray | Array], skills: Skills
@@ -68,9 +115,14 @@ class LibraryJob:
                 key=key,
                 num_collected_episodes=schedule.num_collected_episodes,
                 replay=schedule.replay,
+                initial=initial,
                 log_every=schedule.log_every,
                 callback=callback,
             )
+
+    def keep(self, folder: Path, reached: Skills[Any]) -> None:
+        # The library itself, which is written next, is what training goes on from.
+        del folder, reached
 
     def failed(self, reached: Skills[Any]) -> Bool[np.ndarray, " skills"]:
         # A skill that met what is not finite ends the training and is not learned.
@@ -90,6 +142,10 @@ class LibraryJob:
             [pick_skill(self.agent, reached, index) for index in range(count)],
             step=int(reached.metrics["step"][-1]),
         )
+
+    def draw(self, folder: Path, reached: Skills[Any]) -> None:
+        # The picture is of episodes, which are played for the report.
+        del folder, reached
 
     def report(
         self,

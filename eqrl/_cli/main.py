@@ -1,3 +1,4 @@
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -7,6 +8,7 @@ from .disk import library_job
 from .evaluate import run_evaluate
 from .pbt import population_job
 from .render import run_render
+from .reporter import one_line, say
 from .train import seeds_job
 from .training import run_training
 
@@ -20,31 +22,39 @@ def main(args: Sequence[str] | None = None) -> int:
 
     **Returns:**
 
-    The exit code: 0, 1 if training met `nan`, 2 if the arguments are wrong, or 130
-    after Ctrl-C.
+    The exit code: 0, 1 if training met `nan`, 2 if the arguments are wrong, 130 after
+    Ctrl-C, 143 after SIGTERM, or 129 after SIGHUP.
     """
     # Brax warns at every use that it is unmaintained, about which nothing can be done.
     warnings.filterwarnings("ignore", "Brax System", UserWarning)
     try:
         return _run(parse(sys.argv[1:] if args is None else args))
     except KeyboardInterrupt:
-        print("eqrl: Interrupted.", file=sys.stderr)
+        say("Interrupted.")
         return 130
     except (ValueError, OSError) as error:
-        print(f"eqrl: {' '.join(str(error).split())}", file=sys.stderr)
+        say(one_line(error))
         return 2
+    finally:
+        _leave_broken_output()
+
+
+def _leave_broken_output() -> None:
+    """Lets Python end without a word about an output that nobody reads any more."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        sys.stdout = open(os.devnull, "w")
 
 
 def _run(command: Command) -> int:
     if isinstance(command, Train):
-        job = seeds_job(command)
-        return run_training(job, command.folder, overwrite=command.overwrite)
+        return run_training(seeds_job(command), command.place)
     if isinstance(command, Pbt):
-        job = population_job(command)
-        return run_training(job, command.folder, overwrite=command.overwrite)
+        return run_training(population_job(command), command.place)
     if isinstance(command, Disk):
-        job = library_job(command)
-        return run_training(job, command.folder, overwrite=command.overwrite)
+        return run_training(library_job(command), command.place)
     if isinstance(command, Evaluate):
         return run_evaluate(command)
     return run_render(command)

@@ -18,11 +18,22 @@ from .._population.evaluation import check_scalar
 from .._population.history import scores_of, winner_of
 from .._population.mesh import check_mesh
 from .._reporting.progress import PopulationProgressBar
-from .._run import Population, Run, write_population, write_skills_of_member
+from .._run import (
+    Population,
+    Run,
+    checkpoints_folder,
+    draw_population,
+    load_solution,
+    write_generations,
+    write_members,
+    write_skills_of_member,
+)
+from .._storage.checkpoint import saved_steps
 from .._training.trainer import Trainer
 from ..envs._base import AnyEnv
 from .commands import Pbt
 from .evaluate import NUM_EPISODES
+from .reporter import Reporter, open_checkpoints
 from .training import NUM_SKILL_EPISODES, Policies, print_skills
 
 
@@ -45,31 +56,75 @@ class PopulationJob:
         eqx.filter_eval_shape(self.pbt.init, self.agent, size, key=jr.key(0))
         eqx.filter_eval_shape(self.trainer.init, self.agent, self.env, key=jr.key(0))
 
-    def train(self, folder: Path, *, key: PRNGKeyArray) -> PopulationSolution:
-        del folder
+    @property
+    def command(self) -> str:
+        return "pbt"
+
+    def load(self, folder: Path) -> PopulationSolution | None:
+        checkpoints = checkpoints_folder(folder)
+        if not saved_steps(checkpoints):
+            return None
+        return load_solution(
+            checkpoints, self.agent, self.env, self.trainer, mesh=self.mesh
+        )
+
+    def train(
+        self,
+        folder: Path,
+        *,
+        initial: PopulationSolution | None,
+        checkpoint_every: int | None,
+        key: PRNGKeyArray,
+    ) -> PopulationSolution:
         schedule = self.run.schedule
+        left = schedule.num_generations
+        if initial is not None:
+            write_generations(folder, self.run, initial)
+            left -= len(initial.returns)
+            if left == 0:
+                return initial
         score = None
         if self.run.skills is not None:
             key, score_key = jr.split(key)
             score = _diversity_score(self.env, schedule.num_episodes, key=score_key)
-        with PopulationProgressBar(
+        progress = PopulationProgressBar(
             schedule.num_generations, schedule.steps_per_generation
-        ) as progress:
+        )
+
+        def write_metrics(generation: int, solution: PopulationSolution) -> None:
+            del generation
+            write_generations(folder, self.run, solution)
+
+        with (
+            Reporter("The progress", progress) as show,
+            Reporter("metrics.csv", write_metrics) as write,
+            open_checkpoints(folder, every_steps=checkpoint_every) as checkpoint,
+        ):
+
+            def callback(generation: int, solution: PopulationSolution) -> None:
+                for each in (show, write, checkpoint):
+                    each(generation, solution)
+
             return train_population(
                 self.agent,
                 self.env,
                 self.trainer,
                 self.pbt,
                 size=schedule.size,
-                num_generations=schedule.num_generations,
+                num_generations=left,
                 steps_per_generation=schedule.steps_per_generation,
                 num_episodes=schedule.num_episodes,
                 key=key,
+                initial=initial,
                 score=score,
                 mesh=self.mesh,
                 members=schedule.members,
-                callback=progress,
+                callback=callback,
             )
+
+    def keep(self, folder: Path, reached: PopulationSolution) -> None:
+        with open_checkpoints(folder) as checkpoints:
+            checkpoints.save(reached)
 
     def failed(self, reached: PopulationSolution) -> Bool[np.ndarray, " population"]:
         return np.isnan(scores_of(reached, None)[-1])
@@ -78,7 +133,7 @@ class PopulationJob:
         return int(reached.counts.updates) > 0
 
     def write(self, folder: Path, reached: PopulationSolution) -> Policies:
-        write_population(folder, self.run, reached)
+        write_members(folder, self.run, reached)
         schedule = self.run.schedule
         return Policies(
             [
@@ -89,6 +144,9 @@ class PopulationJob:
             # Chosen by other episodes than those by which it is judged in the end.
             best=winner_of(scores_of(reached, None)),
         )
+
+    def draw(self, folder: Path, reached: PopulationSolution) -> None:
+        draw_population(folder, self.run, reached)
 
     def report(
         self,

@@ -14,13 +14,26 @@ from .._interaction.evaluate_skills import evaluate_skills
 from .._pytree.fields import check_integer
 from .._reporting.progress import ProgressBar
 from .._reporting.tensorboard import TensorBoard
-from .._run import Run, Training, states_of_seeds, write_skills, write_solution
+from .._run import (
+    GrowingMetrics,
+    Run,
+    Training,
+    checkpoints_folder,
+    draw_solution,
+    load_solution,
+    states_of_seeds,
+    step_of,
+    write_policies,
+    write_skills,
+)
+from .._storage.checkpoint import saved_steps
 from .._training.solution import AnySolution
-from .._training.train import Callback, train, train_seeds
+from .._training.train import train, train_seeds
 from .._training.trainer import Trainer
 from ..envs._base import AnyEnv
 from .commands import Train
 from .evaluate import NUM_EPISODES
+from .reporter import Reporter, open_checkpoints
 from .training import NUM_SKILL_EPISODES, Policies, print_skills
 
 
@@ -39,15 +52,40 @@ class SeedsJob:
         check_integer("log_every", self.run.schedule.log_every, least=1)
         eqx.filter_eval_shape(self.trainer.init, self.agent, self.env, key=jr.key(0))
 
-    def train(self, folder: Path, *, key: PRNGKeyArray) -> AnySolution:
+    @property
+    def command(self) -> str:
+        return "train"
+
+    def load(self, folder: Path) -> AnySolution | None:
+        checkpoints = checkpoints_folder(folder)
+        if not saved_steps(checkpoints):
+            return None
+        return load_solution(checkpoints, self.agent, self.env, self.trainer)
+
+    def train(
+        self,
+        folder: Path,
+        *,
+        initial: AnySolution | None,
+        checkpoint_every: int | None,
+        key: PRNGKeyArray,
+    ) -> AnySolution:
         schedule = self.run.schedule
+        reports = {
+            "The progress": ProgressBar(schedule.num_steps),
+            "metrics.csv": GrowingMetrics(folder, initial.metrics if initial else {}),
+        }
+        if self.tensorboard:
+            writer = TensorBoard(folder / "tensorboard", schedule.seeds)
+            reports["TensorBoard"] = writer
         with ExitStack() as stack:
-            callbacks: list[Callback] = [
-                stack.enter_context(ProgressBar(schedule.num_steps))
+            callbacks = [
+                stack.enter_context(Reporter(name, report))
+                for name, report in reports.items()
             ]
-            if self.tensorboard:
-                writer = TensorBoard(folder / "tensorboard", schedule.seeds)
-                callbacks.append(stack.enter_context(writer))
+            checkpoint = stack.enter_context(
+                open_checkpoints(folder, every_steps=checkpoint_every)
+            )
 
             def callback(
                 step: int, metrics: Mapping[str, np.ndarray | Array], state: Any
@@ -55,27 +93,29 @@ class SeedsJob:
                 for each in callbacks:
                     each(step, dict(metrics), state)
 
+            done = 0 if initial is None else step_of(initial)
+            options: dict[str, Any] = {
+                "num_steps": schedule.num_steps - done,
+                "key": key,
+                "initial": initial,
+                "log_every": schedule.log_every,
+                "callback": callback,
+                "checkpoint": checkpoint,
+            }
             # A single seed trains without `vmap`, which is faster.
             if schedule.seeds == 1:
-                return train(
-                    self.agent,
-                    self.env,
-                    self.trainer,
-                    num_steps=schedule.num_steps,
-                    key=key,
-                    log_every=schedule.log_every,
-                    callback=callback,
-                )
+                return train(self.agent, self.env, self.trainer, **options)
             return train_seeds(
                 self.agent,
                 self.env,
                 self.trainer,
                 num_seeds=schedule.seeds,
-                num_steps=schedule.num_steps,
-                key=key,
-                log_every=schedule.log_every,
-                callback=callback,
+                **options,
             )
+
+    def keep(self, folder: Path, reached: AnySolution) -> None:
+        with open_checkpoints(folder) as checkpoints:
+            checkpoints.save(reached)
 
     def failed(self, reached: AnySolution) -> Bool[np.ndarray, " seeds"]:
         nonfinite = reached.metrics["nonfinite"]
@@ -85,10 +125,13 @@ class SeedsJob:
         return int(reached.counts.updates) > 0
 
     def write(self, folder: Path, reached: AnySolution) -> Policies:
-        write_solution(folder, self.run, reached)
+        write_policies(folder, self.run, reached)
         states = states_of_seeds(reached, self.run.schedule.seeds)
         pairs = [(self.agent, state) for state in states]
         return Policies(pairs, step=int(reached.metrics["step"][-1]))
+
+    def draw(self, folder: Path, reached: AnySolution) -> None:
+        draw_solution(folder, self.run, reached)
 
     def report(
         self,

@@ -1,7 +1,6 @@
 """The pipeline behind `eqrl train`, `eqrl pbt` and `eqrl disk`."""
 
 import dataclasses
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -14,11 +13,21 @@ from .._agents.base import AnyAgent
 from .._disk import Skills
 from .._interaction.evaluate_skills import SkillEvaluation
 from .._population import PopulationSolution
-from .._run import Run, claim_folder, new_folder, write_config, write_evaluation
+from .._run import (
+    Run,
+    claim_folder,
+    hold_folder,
+    new_folder,
+    write_config,
+    write_evaluation,
+)
+from .._training.interrupt import Interrupt, deferred_interrupt
 from .._training.solution import AnySolution, NonFiniteError, TrainingInterrupted
 from .._training.trainer import Trainer
 from ..envs._base import AnyEnv
+from .commands import Place
 from .evaluate import NUM_EPISODES, returns_of_policies
+from .reporter import say, without_ending
 
 
 NUM_SKILL_EPISODES = 8
@@ -48,6 +57,11 @@ class Job(Protocol[Reached]):
     def run(self) -> Run: ...
 
     @property
+    def command(self) -> str:
+        """Its name on the command line."""
+        ...
+
+    @property
     def env(self) -> AnyEnv: ...
 
     @property
@@ -57,7 +71,24 @@ class Job(Protocol[Reached]):
         """Raises what training would raise, before anything is written."""
         ...
 
-    def train(self, folder: Path, *, key: PRNGKeyArray) -> Reached: ...
+    def load(self, folder: Path) -> Reached | None:
+        """What the last checkpoint in the folder holds; `None` if there is none."""
+        ...
+
+    def train(
+        self,
+        folder: Path,
+        *,
+        initial: Reached | None,
+        checkpoint_every: int | None,
+        key: PRNGKeyArray,
+    ) -> Reached:
+        """Trains from the beginning or goes on, and writes checkpoints and metrics."""
+        ...
+
+    def keep(self, folder: Path, reached: Reached) -> None:
+        """Writes a checkpoint of where training ended."""
+        ...
 
     def failed(self, reached: Reached) -> Bool[np.ndarray, " policies"]:
         """Which seeds or members met a value that is not finite."""
@@ -68,7 +99,11 @@ class Job(Protocol[Reached]):
         ...
 
     def write(self, folder: Path, reached: Reached) -> Policies:
-        """Writes metrics, pictures and policies, and returns the last."""
+        """Writes metrics and policies, and returns these."""
+        ...
+
+    def draw(self, folder: Path, reached: Reached) -> None:
+        """Draws what was reached."""
         ...
 
     def report(
@@ -97,63 +132,101 @@ def print_skills(evaluations: Sequence[SkillEvaluation]) -> None:
     )
 
 
-def run_training(
-    job: Job[Reached], folder: Path | None, *, overwrite: bool = False
-) -> int:
+def run_training(job: Job[Reached], place: Place) -> int:
     """Trains, writes the folder of the run, and returns the exit code."""
     job.check()
-    folder = folder or new_folder(job.run.name)
-    with claim_folder(folder, overwrite=overwrite):
-        return _train_into(folder, job)
+    if place.resume and place.folder is not None:
+        with hold_folder(place.folder), deferred_interrupt() as interrupt:
+            initial = job.load(place.folder)
+            return _train_into(place.folder, job, initial, place, interrupt)
+    folder = place.folder or new_folder(job.run.name)
+    with (
+        claim_folder(folder, overwrite=place.overwrite),
+        deferred_interrupt() as interrupt,
+    ):
+        write_config(folder, job.run)
+        return _train_into(folder, job, None, place, interrupt)
 
 
-def _train_into(folder: Path, job: Job[Reached]) -> int:
-    run = job.run
-    train_key, evaluation_key = jr.split(jr.key(run.settings.seed))
-    write_config(folder, run)
+def _train_into(
+    folder: Path,
+    job: Job[Reached],
+    initial: Reached | None,
+    place: Place,
+    interrupt: Interrupt,
+) -> int:
+    train_key, evaluation_key = jr.split(jr.key(job.run.settings.seed))
     exit_code = 0
     try:
-        reached = job.train(folder, key=train_key)
+        reached = job.train(
+            folder,
+            initial=initial,
+            checkpoint_every=place.checkpoint_every,
+            key=train_key,
+        )
     except NonFiniteError as error:
         reached, exit_code = error.solution, 1
-        _say(
+        say(
             f"At environment step {error.step} {error.what} was nan or infinite, so "
             "training stopped; what was reached before it is kept. If the agent "
             "diverged, lower its learning rates or --reward-scale."
         )
     except TrainingInterrupted as error:
-        reached, exit_code = error.solution, 130
-        _say("Training was interrupted; what was reached is kept.")
-    failed = np.flatnonzero(job.failed(reached))
-    if exit_code != 1 and len(failed) > 0:
-        names = ", ".join(str(index) for index in failed)
-        _say(
-            f"Something became nan or infinite in the {run.schedule.kind}s {names}; "
-            "what they reached before it is kept."
+        # As a shell has it for a process that the signal ended.
+        reached, exit_code = error.solution, 128 + error.signal
+        say(
+            "Training was interrupted; what was reached is kept, and "
+            f"`eqrl {job.command} --resume {folder}` goes on."
         )
-    if not job.has_learned(reached):
-        _say(
-            f"No update was made: the first {job.trainer.warmup_steps} steps act at "
-            "random (--warmup-steps)."
-        )
-    policies = job.write(folder, reached)
-    if policies.pairs:
-        returns = returns_of_policies(
-            policies.pairs,
-            job.env,
-            num_episodes=NUM_EPISODES,
-            mode="greedy",
-            key=evaluation_key,
-        )
-        write_evaluation(
-            folder, returns, step=policies.step, mode="greedy", best=policies.best
-        )
-        job.report(folder, reached, policies, returns.mean(axis=1), key=evaluation_key)
-    else:
-        _say(f"No {run.schedule.kind} was learned to its end, so none is evaluated.")
-    print(f"folder: {folder}")
+    with interrupt.hold():
+        with without_ending("The last checkpoint"):
+            job.keep(folder, reached)
+        policies = job.write(folder, reached)
+    if interrupt.insisted:
+        raise KeyboardInterrupt
+    _warn_of(job, reached, exit_code)
+    with without_ending("A picture"):
+        job.draw(folder, reached)
+    _evaluate(folder, job, reached, policies, key=evaluation_key)
+    with without_ending("The standard output"):
+        print(f"folder: {folder}", flush=True)
     return exit_code
 
 
-def _say(message: str) -> None:
-    print(f"eqrl: {message}", file=sys.stderr)
+def _warn_of(job: Job[Reached], reached: Reached, exit_code: int) -> None:
+    """Says what is not as it should be."""
+    failed = np.flatnonzero(job.failed(reached))
+    if exit_code != 1 and len(failed) > 0:
+        names = ", ".join(str(index) for index in failed)
+        say(
+            f"Something became nan or infinite in the {job.run.schedule.kind}s "
+            f"{names}; what they reached before it is kept."
+        )
+    if not job.has_learned(reached):
+        say(
+            f"No update was made: the first {job.trainer.warmup_steps} steps act at "
+            "random (--warmup-steps)."
+        )
+
+
+def _evaluate(
+    folder: Path,
+    job: Job[Reached],
+    reached: Reached,
+    policies: Policies,
+    *,
+    key: PRNGKeyArray,
+) -> None:
+    """Writes and prints how good the policies are."""
+    if not policies.pairs:
+        kind = job.run.schedule.kind
+        say(f"No {kind} was learned to its end, so none is evaluated.")
+        return
+    returns = returns_of_policies(
+        policies.pairs, job.env, num_episodes=NUM_EPISODES, mode="greedy", key=key
+    )
+    write_evaluation(
+        folder, returns, step=policies.step, mode="greedy", best=policies.best
+    )
+    with without_ending("The report"):
+        job.report(folder, reached, policies, returns.mean(axis=1), key=key)

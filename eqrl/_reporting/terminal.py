@@ -23,7 +23,8 @@ class Display:
 
     def start(self) -> None:
         """Shows that JAX compiles."""
-        if sys.stdout.isatty():
+        # There is none where it was closed.
+        if sys.stdout is not None and sys.stdout.isatty():
             self._bar = _make_bar()
             self._task = self._bar.add_task("compiling", total=None, status="")
             self._bar.start()

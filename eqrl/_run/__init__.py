@@ -4,6 +4,7 @@ from .agents import (
     SkillOptions as SkillOptions,
     find_agent as find_agent,
 )
+from .checkpoints import Checkpoints as Checkpoints, Interval as Interval
 from .config import (
     Population as Population,
     Run as Run,
@@ -13,7 +14,13 @@ from .config import (
     read_config as read_config,
     write_config as write_config,
 )
-from .files import claim_folder as claim_folder, new_folder as new_folder
+from .files import (
+    checkpoints_folder as checkpoints_folder,
+    claim_folder as claim_folder,
+    hold_folder as hold_folder,
+    library_folder as library_folder,
+    new_folder as new_folder,
+)
 from .load import (
     best_policy as best_policy,
     count_policies as count_policies,
@@ -25,18 +32,27 @@ from .own_agent import (
     name_of as name_of,
 )
 from .priors import Prior as Prior
-from .solutions import load_solution as load_solution, save_solution as save_solution
+from .solutions import (
+    load_solution as load_solution,
+    save_solution as save_solution,
+    step_of as step_of,
+)
 from .write import (
+    GrowingMetrics as GrowingMetrics,
+    draw_solution as draw_solution,
     states_of_seeds as states_of_seeds,
     write_evaluation as write_evaluation,
+    write_policies as write_policies,
     write_skills as write_skills,
-    write_solution as write_solution,
 )
 from .write_library import (
     write_library as write_library,
+    write_rows as write_rows,
     write_trajectories as write_trajectories,
 )
 from .write_population import (
-    write_population as write_population,
+    draw_population as draw_population,
+    write_generations as write_generations,
+    write_members as write_members,
     write_skills_of_member as write_skills_of_member,
 )

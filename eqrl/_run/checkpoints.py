@@ -16,7 +16,39 @@ from .._population import PopulationSolution
 from .._pytree.fields import check_integer
 from .._storage.checkpoint import Directory, begin_save, checkpoint_manager
 from .._training.solution import AnySolution
-from .solutions import content_of
+from .solutions import content_of, step_of
+
+
+class Interval:
+    """When it is time for the next checkpoint: by steps, or by the clock."""
+
+    def __init__(
+        self, *, every_steps: int | None, every_seconds: float | int = 60.0
+    ) -> None:
+        if every_steps is not None:
+            check_integer("every_steps", every_steps, least=1)
+        if not every_seconds >= 0:
+            raise ValueError(f"`every_seconds={every_seconds}` must be at least 0.")
+        self._every_steps = every_steps
+        self._every_seconds = every_seconds
+        self._begin(0)
+
+    def begin_at(self, step: int) -> None:
+        """Counts from a step, at which there is a checkpoint."""
+        self._begin(step)
+
+    def is_over(self, step: int) -> bool:
+        """Whether it is time; then the next interval begins."""
+        if self._every_steps is None:
+            over = time.monotonic() - self._seconds >= self._every_seconds
+        else:
+            over = step - self._step >= self._every_steps
+        if over:
+            self._begin(step)
+        return over
+
+    def _begin(self, step: int) -> None:
+        self._step, self._seconds = step, time.monotonic()
 
 
 class Checkpoints:
@@ -41,7 +73,7 @@ class Checkpoints:
         directory: Directory,
         *,
         every_steps: int | None = None,
-        every_seconds: float = 60.0,
+        every_seconds: float | int = 60.0,
         max_to_keep: int = 2,
         on_error: Callable[[Exception], None] | None = None,
     ) -> None:
@@ -60,43 +92,37 @@ class Checkpoints:
             was not; by default it is a warning.
         """
         check_integer("max_to_keep", max_to_keep, least=1)
-        if every_steps is not None:
-            check_integer("every_steps", every_steps, least=1)
-        if not every_seconds >= 0:
-            raise ValueError(f"`every_seconds={every_seconds}` must be at least 0.")
-        self._every_steps = every_steps
-        self._every_seconds = every_seconds
+        self._interval = Interval(every_steps=every_steps, every_seconds=every_seconds)
         self._on_error = on_error or _warn
         self._manager = checkpoint_manager(directory, max_to_keep=max_to_keep)
-        self._newest = self._manager.latest_step() or 0
-        self._saved_at = time.monotonic()
+        self._interval.begin_at(self._manager.latest_step() or 0)
         self._has_failed = False
 
     def __call__(self, step: int, solution: AnySolution | PopulationSolution) -> None:
         """Saves a solution if it is time to."""
         # Of a population it is the generation.
         del step
-        if self._every_steps is None:
-            if time.monotonic() - self._saved_at < self._every_seconds:
-                return
-            self._try_to_save(*content_of(solution))
+        number = step_of(solution)
+        if not self._interval.is_over(number):
             return
-        number, content = content_of(solution)
-        if number - self._newest >= self._every_steps:
-            self._try_to_save(number, content)
+        try:
+            begin_save(self._manager, number, _copied(content_of(solution)))
+        except Exception as error:
+            self._report(error)
 
     def save(self, solution: AnySolution | PopulationSolution) -> None:
         """Saves a solution, waits until it is written, and raises what prevents that.
 
         Nothing is written if it is there already.
         """
-        number, content = content_of(solution)
+        number = step_of(solution)
         try:
             self._manager.wait_until_finished()
         except Exception as error:
             self._report(error)
-        if number not in self._manager.all_steps(read=True):
-            begin_save(self._manager, number, _copied(content))
+        self._manager.reload()
+        if number not in self._manager.all_steps():
+            begin_save(self._manager, number, content_of(solution))
             self._manager.wait_until_finished()
 
     def __enter__(self) -> "Checkpoints":
@@ -111,13 +137,6 @@ class Checkpoints:
         del kind, error, traceback
         try:
             self._manager.close()
-        except Exception as error:
-            self._report(error)
-
-    def _try_to_save(self, number: int, content: PyTree) -> None:
-        self._newest, self._saved_at = number, time.monotonic()
-        try:
-            begin_save(self._manager, number, _copied(content))
         except Exception as error:
             self._report(error)
 

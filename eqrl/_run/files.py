@@ -5,6 +5,7 @@ import csv
 import json
 import math
 import re
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from .._storage.checkpoint import Directory
+from .._storage.checkpoint import Directory, save, saved_steps
 from .._storage.json_file import sealed
 from .._storage.lock import LOCK, locked
 from .._storage.replace import atomic_write
@@ -30,7 +31,7 @@ _OWN_FILES = re.compile(
     | episode_of_(seed|member|skill)_\d+(_skill_\d+)?\.(png|gif|html)
     ) (\.partial)?
     | library/(metrics\.npz | sizes_\d+\.json)(\.partial)?
-    | (policy/(seed|member)_\d+ | library/(skills|training))
+    | (policy/(seed|member)_\d+ | library/(skills|training) | checkpoints)
       /\d+(\.orbax-checkpoint-tmp[^/]*)?
       /(_CHECKPOINT_METADATA | commit_success\.txt | (arrays|record)[^/]*/.+)
     | tensorboard/seed_\d+/events\.[^/]+
@@ -93,7 +94,7 @@ def _check_claim(path: Path, overwrite: bool) -> None:
     if not overwrite:
         raise ValueError(
             f"`folder={str(path)!r}` is there already and not empty; give another, or "
-            "`--overwrite` a run that is in it."
+            "`--overwrite` a run that is in it, or `--resume` it."
         )
     if CONFIG not in names:
         raise ValueError(
@@ -131,6 +132,19 @@ def _clear(path: Path) -> None:
     (path / CONFIG).unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def hold_folder(folder: Directory) -> Iterator[Path]:
+    """Keeps other processes from writing the folder of a run that goes on."""
+    path = Path(folder)
+    with locked(path):
+        yield path
+
+
+def checkpoints_folder(folder: Directory) -> Path:
+    """From which a run of seeds or of a population goes on."""
+    return Path(folder) / "checkpoints"
+
+
 def policy_folder(folder: Directory, kind: str, index: int) -> Path:
     """The checkpoint of a seed or a member."""
     return Path(folder) / "policy" / f"{kind}_{index}"
@@ -139,6 +153,17 @@ def policy_folder(folder: Directory, kind: str, index: int) -> Path:
 def library_folder(folder: Directory) -> Path:
     """The library of skills that were learned one after another."""
     return Path(folder) / "library"
+
+
+def save_policy(directory: Directory, step: int, policy: Any) -> None:
+    """Saves the policy of a run that has ended, instead of an earlier one."""
+    earlier = saved_steps(directory)
+    if step in earlier:
+        shutil.rmtree(Path(directory) / str(step))
+    save(directory, step, policy)
+    for each in earlier:
+        if each != step:
+            shutil.rmtree(Path(directory) / str(each))
 
 
 def finite(values: Float[np.ndarray, " values"]) -> list[float | None]:
@@ -164,3 +189,9 @@ def write_csv(
         writer = csv.writer(file)
         writer.writerow(header)
         writer.writerows(rows)
+
+
+def append_csv(folder: Directory, name: str, rows: Iterable[Sequence[Any]]) -> None:
+    """Writes more rows of a table that is there."""
+    with open(Path(folder) / name, "a", newline="") as file:
+        csv.writer(file).writerows(rows)

@@ -65,12 +65,12 @@ def save_solution(
     - `step`: under which to save it, not yet in the directory. By default it is the
         number of environment steps, of each seed or member.
     """
-    number, content = content_of(solution)
-    save(directory, number if step is None else step, content)
+    content = content_of(solution)
+    save(directory, step_of(solution) if step is None else step, content)
 
 
-def content_of(solution: AnySolution | PopulationSolution) -> tuple[int, PyTree]:
-    """The environment steps of a solution, and the tree that is saved of it."""
+def content_of(solution: AnySolution | PopulationSolution) -> PyTree:
+    """The tree that is saved of a solution."""
     if isinstance(solution, PopulationSolution):
         kind, state = "population", solution.trainer_states
         content = {"agents": solution.agents, "state": state, "counts": solution.counts}
@@ -86,7 +86,7 @@ def content_of(solution: AnySolution | PopulationSolution) -> tuple[int, PyTree]
             "`eqrl.train`, `eqrl.train_seeds` or `eqrl.train_population`. "
             "`eqrl.save_skills` saves skills, and `eqrl.save` anything else."
         )
-    return step_of(solution), {kind: content, _HISTORY: _flatten(history)}
+    return {kind: content, _HISTORY: _flatten(history)}
 
 
 def load_solution(

@@ -1,6 +1,6 @@
 """What `eqrl train` writes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,19 @@ from .._interaction.evaluate_skills import SkillEvaluation
 from .._pytree.stack import take_element
 from .._reporting.learning_curve import draw_learning_curve
 from .._reporting.skills import draw_skills
-from .._storage.checkpoint import Directory, save
+from .._storage.checkpoint import Directory
 from .._storage.replace import atomic_write
 from .._training.solution import AnySolution, History
 from .._types.custom_types import Mode
 from .config import Run, Training
-from .files import finite, policy_folder, write_csv, write_json
+from .files import (
+    append_csv,
+    finite,
+    policy_folder,
+    save_policy,
+    write_csv,
+    write_json,
+)
 
 
 def states_of_seeds(solution: AnySolution, num_seeds: int) -> list[Any]:
@@ -26,16 +33,46 @@ def states_of_seeds(solution: AnySolution, num_seeds: int) -> list[Any]:
     return [take_element(solution.state, seed) for seed in range(num_seeds)]
 
 
-def write_solution(
+class GrowingMetrics:
+    """Writes `metrics.csv` row by row; a callback of `train` and `train_seeds`."""
+
+    def __init__(self, folder: Directory, metrics: History) -> None:
+        """**Arguments:**
+
+        - `folder`: folder of the run.
+        - `metrics`: what there is already, with which the file begins.
+        """
+        self._folder = Path(folder)
+        self._begun = bool(metrics)
+        if self._begun:
+            _write_metrics(folder, metrics)
+
+    def __call__(self, step: int, metrics: Mapping[str, Any], state: Any) -> None:
+        """Writes one row of each seed."""
+        del state
+        row = {"step": np.asarray(step), **metrics}
+        history = {name: np.asarray(value)[None] for name, value in row.items()}
+        if not self._begun:
+            _write_metrics(self._folder, history)
+            self._begun = True
+            return
+        append_csv(self._folder, "metrics.csv", _rows(history))
+
+
+def write_policies(
     folder: Directory, run: Run[Training], solution: AnySolution
 ) -> None:
-    """Writes `metrics.csv`, `learning_curve.png` and the policy of each seed."""
+    """Writes `metrics.csv` and the policy of each seed."""
     _write_metrics(folder, solution.metrics)
-    with atomic_write(Path(folder) / "learning_curve.png") as path:
-        draw_learning_curve(path, solution.metrics, title=run.title)
     step = int(solution.metrics["step"][-1])
     for seed, state in enumerate(states_of_seeds(solution, run.schedule.seeds)):
-        save(policy_folder(folder, run.schedule.kind, seed), step, state)
+        save_policy(policy_folder(folder, run.schedule.kind, seed), step, state)
+
+
+def draw_solution(folder: Directory, run: Run[Training], solution: AnySolution) -> None:
+    """Draws `learning_curve.png`."""
+    with atomic_write(Path(folder) / "learning_curve.png") as path:
+        draw_learning_curve(path, solution.metrics, title=run.title)
 
 
 def write_evaluation(
@@ -86,16 +123,20 @@ def skill_summary(evaluation: SkillEvaluation) -> dict[str, Any]:
 
 
 def _write_metrics(folder: Directory, metrics: History) -> None:
+    names = [name for name in metrics if name != "step"]
+    write_csv(folder, "metrics.csv", ["seed", "step", *names], _rows(metrics))
+
+
+def _rows(metrics: History) -> list[list[int | float]]:
+    """A row for each step and seed, in the order in which they are reached."""
     steps = metrics["step"]
-    columns = {
-        name: values.reshape(len(steps), -1)
+    columns = [
+        values.reshape(len(steps), -1)
         for name, values in metrics.items()
         if name != "step"
-    }
-    num_seeds = next(iter(columns.values())).shape[1]
-    rows = [
-        [seed, int(step), *(float(column[row, seed]) for column in columns.values())]
-        for seed in range(num_seeds)
-        for row, step in enumerate(steps)
     ]
-    write_csv(folder, "metrics.csv", ["seed", "step", *columns], rows)
+    return [
+        [seed, int(step), *(float(column[row, seed]) for column in columns)]
+        for row, step in enumerate(steps)
+        for seed in range(columns[0].shape[1])
+    ]

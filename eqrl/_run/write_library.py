@@ -17,25 +17,27 @@ from .._skills.distances import (
 from .._skills.trajectories import SkillTrajectories
 from .._storage.checkpoint import Directory
 from .._storage.replace import atomic_write
+from .._training.solution import History
 from .config import Run, SkillSchedule
 from .files import finite, library_folder, write_csv, write_json
 
 
 def write_library(folder: Directory, skills: Skills[Any]) -> None:
     """Writes `metrics.csv` and the library with its training state."""
-    columns = {
-        name: values
-        for name, values in skills.metrics.items()
-        if name not in ("skill", "step")
-    }
+    write_rows(folder, skills.metrics)
+    save_skills(library_folder(folder), skills)
+
+
+def write_rows(folder: Directory, metrics: History) -> None:
+    """Writes `metrics.csv`."""
+    names = [name for name in metrics if name not in ("skill", "step")]
     rows = [
-        [int(skill), int(step), *(float(values[row]) for values in columns.values())]
+        [int(skill), int(step), *(float(metrics[name][row]) for name in names)]
         for row, (skill, step) in enumerate(
-            zip(skills.metrics["skill"], skills.metrics["step"], strict=True)
+            zip(metrics["skill"], metrics["step"], strict=True)
         )
     ]
-    write_csv(folder, "metrics.csv", ["skill", "step", *columns], rows)
-    save_skills(library_folder(folder), skills)
+    write_csv(folder, "metrics.csv", ["skill", "step", *names], rows)
 
 
 def write_trajectories(

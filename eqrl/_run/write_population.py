@@ -11,26 +11,49 @@ from .._population.history import are_mean_returns, scores_of
 from .._reporting.learning_curve import draw_learning_curve
 from .._reporting.population import draw_family_tree, draw_schedules
 from .._reporting.skills import draw_skills
-from .._storage.checkpoint import Directory, save
+from .._storage.checkpoint import Directory
 from .._storage.replace import atomic_write
 from .config import Population, Run
-from .files import policy_folder, write_csv, write_json
+from .files import policy_folder, save_policy, write_csv, write_json
 from .write import skill_summary
 
 
-def write_population(
+def write_members(
     folder: Directory, run: Run[Population], solution: PopulationSolution
 ) -> None:
-    """Writes `metrics.csv`, the plots and the policy of each member."""
-    solution = dataclasses.replace(
-        solution, hyperparameters=run.by_given_names(solution.hyperparameters)
-    )
-    steps = run.schedule.steps_per_generation * np.arange(1, 1 + len(solution.returns))
-    _write_metrics(folder, solution, steps)
-    _draw(folder, run, solution, steps)
+    """Writes `metrics.csv` and the policy of each member."""
+    write_generations(folder, run, solution)
+    step = len(solution.returns) * run.schedule.steps_per_generation
     for index in range(run.schedule.size):
         policy = (member(solution.agents, index), member(solution.states, index))
-        save(policy_folder(folder, run.schedule.kind, index), int(steps[-1]), policy)
+        save_policy(policy_folder(folder, run.schedule.kind, index), step, policy)
+
+
+def write_generations(
+    folder: Directory, run: Run[Population], solution: PopulationSolution
+) -> None:
+    """Writes `metrics.csv` of all generations so far."""
+    _write_metrics(folder, _with_given_names(run, solution), _steps(run, solution))
+
+
+def draw_population(
+    folder: Directory, run: Run[Population], solution: PopulationSolution
+) -> None:
+    """Draws the plots."""
+    _draw(folder, run, _with_given_names(run, solution), _steps(run, solution))
+
+
+def _with_given_names(
+    run: Run[Population], solution: PopulationSolution
+) -> PopulationSolution:
+    return dataclasses.replace(
+        solution, hyperparameters=run.by_given_names(solution.hyperparameters)
+    )
+
+
+def _steps(run: Run[Population], solution: PopulationSolution) -> np.ndarray:
+    """Environment steps of a member at the end of each generation."""
+    return run.schedule.steps_per_generation * np.arange(1, 1 + len(solution.returns))
 
 
 def write_skills_of_member(

@@ -68,57 +68,48 @@ class Watch(eqx.Module):
     where it is `nan` after more updates than there were between two finite values.
     """
 
+    names: tuple[str, ...] = eqx.field(static=True)
     updates: Int[Array, ""]
     # -1 before there was one.
-    last: dict[str, Int[Array, ""]]
-    interval: dict[str, Int[Array, ""]]
+    last: Int[Array, " metrics"]
+    interval: Int[Array, " metrics"]
     overflowed: Bool[Array, ""]
 
     def add(self, metrics: Metrics) -> "Watch":
         """With the metrics of one more update; the same after one that overflowed."""
-        last, interval = dict(self.last), dict(self.interval)
-        overflowed = self.overflowed
-        for name, value in metrics.items():
-            finite = jnp.isfinite(value) & ~self.overflowed
-            pause = jnp.maximum(interval[name], self.updates - last[name])
-            interval[name] = jnp.where(
-                finite & (last[name] >= 0), pause, interval[name]
-            )
-            last[name] = jnp.where(finite, self.updates, last[name])
-            overflowed = overflowed | jnp.isinf(value)
+        if not self.names:
+            return self
+        values = jnp.stack([metrics[name].astype(float) for name in self.names])
+        finite = jnp.isfinite(values) & ~self.overflowed
+        pause = jnp.maximum(self.interval, self.updates - self.last)
         return Watch(
+            names=self.names,
             updates=self.updates + (~self.overflowed).astype(self.updates.dtype),
-            last=last,
-            interval=interval,
-            overflowed=overflowed,
+            last=jnp.where(finite, self.updates, self.last),
+            interval=jnp.where(finite & (self.last >= 0), pause, self.interval),
+            overflowed=self.overflowed | jnp.any(jnp.isinf(values)),
         )
 
-    def turned(self, names: list[str]) -> dict[str, Bool[Array, ""]]:
+    def turned(self) -> dict[str, Bool[Array, ""]]:
         """Which metric turned first, if any did: of several, the first in `names`."""
+        if not self.names:
+            return {}
         newest = self.updates - 1
-        since = {
-            name: jnp.where(
-                self.last[name] < 0, newest, self.last[name] + self.interval[name]
-            )
-            for name in names
+        since = jnp.where(self.last < 0, newest, self.last + self.interval)
+        first = jnp.argmin(since)
+        return {
+            name: (first == index) & (since[index] <= newest)
+            for index, name in enumerate(self.names)
         }
-        first = self.updates
-        for name in names:
-            first = jnp.minimum(first, since[name])
-        found = first > newest
-        turned = {}
-        for name in names:
-            turned[name] = ~found & (since[name] == first)
-            found = found | turned[name]
-        return turned
 
 
 def empty_watch(names: list[str]) -> Watch:
     """That of the beginning of a call."""
     return Watch(
+        names=tuple(names),
         updates=jnp.zeros((), int),
-        last={name: jnp.full((), -1) for name in names},
-        interval={name: jnp.ones((), int) for name in names},
+        last=jnp.full(len(names), -1),
+        interval=jnp.ones(len(names), int),
         overflowed=jnp.array(False),
     )
 

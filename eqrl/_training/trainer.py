@@ -312,7 +312,7 @@ def run_trainer(
         in_agent=jnp.array(True),
     )
     lost_rows = jnp.where(failure.happened, num_rows - failure.row, 0)
-    turned = progress.watch.turned(of_updates)
+    turned = progress.watch.turned()
     metrics = progress.averages.result()
     for name in of_updates:
         # What was infinite has an infinite average.

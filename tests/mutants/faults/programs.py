@@ -225,12 +225,31 @@ FAULTS = (
     ),
     Fault(
         "cli:overwrites-unasked",
-        "eqrl/_cli/main.py",
-        "job = seeds_job(command)\n        return run_training("
-        "job, command.folder, overwrite=command.overwrite)",
-        "job = seeds_job(command)\n        return run_training("
-        "job, command.folder, overwrite=True)",
+        "eqrl/_cli/commands.py",
+        "overwrite=output.overwrite,",
+        "overwrite=True,",
         ("tests/test_cli.py -k overwrite_reaches",),
+    ),
+    Fault(
+        "cli:resumes-from-the-beginning",
+        "eqrl/_cli/train.py",
+        '"num_steps": schedule.num_steps - done,',
+        '"num_steps": schedule.num_steps,',
+        ("tests/test_cli.py -k as_if_it_had_not_been",),
+    ),
+    Fault(
+        "cli:reports-end-training",
+        "eqrl/_cli/reporter.py",
+        "            self._has_failed = True\n",
+        "            raise\n",
+        ("tests/test_cli.py -k ends_nothing",),
+    ),
+    Fault(
+        "run:checkpoints-at-each-row",
+        "eqrl/_run/checkpoints.py",
+        "over = step - self._step >= self._every_steps",
+        "over = True",
+        ("tests/test_checkpoints.py", "tests/test_train.py -k newest_checkpoint"),
     ),
     Fault(
         "cli:interrupted-exits-with-0",

@@ -98,8 +98,8 @@ FAULTS = (
     Fault(
         "training:infinite-metrics-go-on",
         "eqrl/_training/failure.py",
-        "overflowed = overflowed | jnp.isinf(value)",
-        "overflowed = overflowed | False",
+        "self.overflowed | jnp.any(jnp.isinf(values))",
+        "self.overflowed",
         (f"{_TRAIN} -k 'turned_first or beginning_of_the_row'",),
     ),
     Fault(
@@ -119,8 +119,8 @@ FAULTS = (
     Fault(
         "training:delayed-metrics-turn",
         "eqrl/_training/failure.py",
-        "finite & (last[name] >= 0), pause, interval[name]",
-        "finite & (last[name] >= 0), 1, interval[name]",
+        "finite & (self.last >= 0), pause, self.interval",
+        "finite & (self.last >= 0), self.interval, self.interval",
         (f"{_TRAIN} -k turned_first",),
     ),
     Fault(
@@ -270,9 +270,16 @@ FAULTS = (
     Fault(
         "training:second-interrupt-is-ignored",
         "eqrl/_training/interrupt.py",
-        "if pressed:\n            raise KeyboardInterrupt",
-        "if False:\n            raise KeyboardInterrupt",
+        "elif self.held:",
+        "elif True:",
         ("tests/test_interrupt.py -k second_interrupt",),
+    ),
+    Fault(
+        "training:second-signal-ends-writing",
+        "eqrl/_training/interrupt.py",
+        "elif self.held:",
+        "elif False:",
+        ("tests/test_interrupt.py -k second_signal",),
     ),
     Fault(
         "training:warm-up-longer-than-the-replay",

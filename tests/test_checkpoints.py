@@ -1,0 +1,38 @@
+"""When it is time for a checkpoint; `test_train.py` trains with them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eqrl
+from eqrl._run.checkpoints import Interval
+
+
+def test_an_interval_of_steps_is_over_after_so_many() -> None:
+    interval = Interval(every_steps=30)
+    interval.begin_at(100)
+    over = [step for step in range(110, 210, 10) if interval.is_over(step)]
+    assert over == [130, 160, 190]
+
+
+def test_an_interval_of_seconds_is_over_after_so_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    interval = Interval(every_steps=None, every_seconds=5.0)
+    over = []
+    for step in range(12):
+        now = float(step)
+        if interval.is_over(step):
+            over.append(step)
+    assert over == [5, 10]
+
+
+@pytest.mark.parametrize(
+    "options", [{"every_steps": 0}, {"every_seconds": -1.0}, {"max_to_keep": 0}]
+)
+def test_what_is_no_interval_is_refused(options: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"`{next(iter(options))}="):
+        eqrl.Checkpoints(tmp_path, **options)
