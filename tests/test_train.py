@@ -67,13 +67,17 @@ def whole() -> eqrl.Solution[Any, Any, Any, Any]:
 
 
 # The suite of the protocol updates the first ones; of the kinds of TAAC, updates are
-# restated in NumPy, and one is trained here with a reward of its own.
+# restated in NumPy, and one is trained here with a reward of its own. The last ones
+# differ from what is trained by options alone.
 TESTED_ELSEWHERE = {
     *THOROUGHLY_TESTED,
     "TAAC",
     "TAAC-L",
     "TAAC-Q",
     "Normalized(TAAC)",
+    "SAC-fixed-temperature",
+    "TD3-AdamW",
+    "DIAYN(TD3)-environment",
 }
 
 

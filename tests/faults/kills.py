@@ -87,7 +87,7 @@ def _attack(
         if code != 0:
             raise RuntimeError(f"{kind} ended with {code} after {kills} kills")
         ends += 1
-        same += _is_same(reference, victim)
+        same += is_same(reference, victim)
         shutil.rmtree(victim)
     return kills, ends, same
 
@@ -99,7 +99,7 @@ def _run(arguments: list[str], limit: float | None) -> int:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | {"JAX_COMPILATION_CACHE_DIR": tempfile.gettempdir() + "/eqrl"},
+        env=environment(),
     )
     try:
         _, errors = process.communicate(timeout=limit)
@@ -112,7 +112,14 @@ def _run(arguments: list[str], limit: float | None) -> int:
     return process.returncode
 
 
-def _is_same(whole: Path, killed: Path) -> bool:
+def environment() -> dict[str, str]:
+    """That of a command, whose programs are compiled once for all."""
+    cache = Path(tempfile.gettempdir()) / "eqrl-faults"
+    return os.environ | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
+
+
+def is_same(whole: Path, killed: Path) -> bool:
+    """Whether two runs ended alike, to the last bit."""
     for name in ("metrics.csv", "evaluation.json"):
         if (whole / name).read_bytes() != (killed / name).read_bytes():
             print(f"{killed / name} differs", file=sys.stderr)
