@@ -59,6 +59,16 @@ def mutants(session: nox.Session) -> None:
 
 
 @nox.session
+def faults(session: nox.Session) -> None:
+    """Kills, interrupts and damages real runs: `nox -s faults -- kills --number 20`."""
+    install(session, "tests")
+    name, *arguments = session.posargs or ["all"]
+    every = ["kills", "signals", "corruption"]
+    for module in every if name == "all" else [name]:
+        session.run("python", "-m", f"tests.faults.{module}", *arguments)
+
+
+@nox.session
 def typecheck(session: nox.Session) -> None:
     """Checks types of the library, the tests and the snippets of the documentation."""
     install(session, "typecheck")
@@ -107,6 +117,7 @@ def benchmarks(session: nox.Session) -> None:
         "population_speed",
         "matmul_limit",
         "insert",
+        "checkpoint_cost",
     ]
     for module in every if name == "all" else [name]:
         session.run("python", "-m", f"benchmarks.{module}", *arguments)
