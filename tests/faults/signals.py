@@ -24,6 +24,9 @@ _DISTANCES = (0.0, 0.05, 0.2, 0.5, 0.8, 1.2, 2.0, 4.0)
 
 
 def main() -> int:
+    # What a shell ignores in the background, the trainings would ignore too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         whole = folder / "whole"
