@@ -329,6 +329,8 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "x"
+    # Whatever started the tests may ignore it.
+    before = signal.signal(number, signal.SIG_DFL)
     with monkeypatch.context() as patch:
         patch.setattr("eqrl._run.write.draw_learning_curve", _draw_nothing)
         patch.setattr(
@@ -337,6 +339,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
             lambda self, step, metrics, state: signal.raise_signal(number),
         )
         assert main([*_TRAIN, "--folder", str(folder)]) == 128 + number
+    signal.signal(number, before)
     if number == signal.SIGHUP:
         # What was killed before its first checkpoint begins again.
         shutil.rmtree(folder / "checkpoints")
