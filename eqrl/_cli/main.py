@@ -1,3 +1,4 @@
+import logging
 import os
 import sys
 import warnings
@@ -27,6 +28,8 @@ def main(args: Sequence[str] | None = None) -> int:
     """
     # Brax warns at every use that it is unmaintained, about which nothing can be done.
     warnings.filterwarnings("ignore", "Brax System", UserWarning)
+    # Orbax logs with tracebacks what its threads raise; here it is said in one line.
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
     try:
         return _run(parse(sys.argv[1:] if args is None else args))
     except KeyboardInterrupt:

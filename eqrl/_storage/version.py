@@ -4,7 +4,11 @@ import re
 
 def library_version() -> str:
     """The version of this library, as files that it writes name it."""
-    return importlib.metadata.version("eqrl")
+    try:
+        return importlib.metadata.version("eqrl")
+    except importlib.metadata.PackageNotFoundError:
+        # It is run from its source, without being installed.
+        return "0"
 
 
 def is_newer(version: object) -> bool:
