@@ -7,9 +7,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import jaxtyping
 import numpy as np
 import optax
 import pytest
+from gymnax.environments.classic_control.continuous_mountain_car import (
+    ContinuousMountainCar as MountainCar,
+)
 from jaxtyping import Array, Float, PRNGKeyArray
 
 import eqrl
@@ -68,6 +72,98 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     ),
     (lambda: nn.Gaussian(hidden_sizes=(8, 0)), "`hidden_sizes="),
 ]
+
+
+# What a new user may give, of the wrong kind, and what is said of it.
+TRAINER = eqrl.Trainer(batch_size=4, warmup_steps=4)
+RATES: Any = {"where": lambda agent: (agent.actor_lr,)}
+
+
+def train(agent: Any, env: Any, **options: Any) -> object:
+    options = {"num_steps": 8, "key": jr.key(0)} | options
+    return eqrl.train(agent, env, options.pop("trainer", TRAINER), **options)
+
+
+def init(agent: Any) -> object:
+    return eqx.filter_eval_shape(agent.init, SPEC, key=jr.key(0))
+
+
+def make_without_key(observation_size: int, action_size: int) -> None:
+    del observation_size, action_size
+
+
+def make_nothing(observation_size: int, action_size: int, *, key: PRNGKeyArray) -> None:
+    del observation_size, action_size, key
+
+
+OF_ANOTHER_KIND: list[tuple[Callable[[Any], Any], str]] = [
+    (lambda e: train(e.SAC, Point()), "`agent` is the class `SAC`; give an instance"),
+    (lambda e: train("sac", Point()), "`agent='sac'` is a str.*`eqrl.SAC"),
+    (lambda e: train(sac(), Point), "`env` is the class `Point`; give an instance"),
+    (lambda e: train(sac(), "brax/ant"), r"`env='brax/ant'`.*envs.make\('brax/ant'"),
+    (lambda e: train(sac(), MountainCar()), "`env` is a .* of gymnax.*GymnaxEnv"),
+    (lambda e: train(sac(), (MountainCar(), 3)), "`env` is a .* of gymnax"),
+    (lambda e: train(sac(), Point(), key=0), r"`key=0`.*jax.random.key\(0\)"),
+    (
+        lambda e: train(sac(), Point(), key=jr.split(jr.key(0))),
+        r"`key` is a stack of keys of shape \(2,\)",
+    ),
+    (lambda e: train(sac(), Point(), trainer=e.Trainer), "`trainer` is the class"),
+    (lambda e: train(sac(), Point(), log_every="10"), "`log_every='10'`"),
+    (lambda e: train(sac(), Point(), log_every=float("nan")), "`log_every=nan`"),
+    (lambda e: e.SAC(actor_lr=optax.adam), "`actor_lr=.*`make_optimizer`"),
+    (lambda e: e.SAC(actor_lr=e.Uniform(0, 1)), "`actor_lr=.*`eqrl.PBT`"),
+    (lambda e: e.SAC(discount="0.9"), "`discount='0.9'` is no number"),
+    (lambda e: e.SAC(learn_temperature="no"), "`learn_temperature='no'`.*True or"),
+    (lambda e: e.SAC(make_actor=3), "`make_actor=3` must be a function"),
+    (
+        lambda e: init(e.SAC(make_actor=make_without_key)),
+        r"`make_actor=.*cannot be called as `make_actor\(size, size, key=...\)`.*'key'",
+    ),
+    (
+        lambda e: init(e.SAC(make_critic=nn.StateActionValue(jnp.sum))),
+        "`make_critic=.*rather than a network",
+    ),
+    (lambda e: init(e.TD3(make_actor=make_nothing)), "`make_actor` gives None"),
+    (lambda e: e.envs.make(3), "`name=3` is a int.*`brax/ant`"),
+    (lambda e: e.envs.make(Point()), "it is an environment already"),
+    (lambda e: e.envs.make("eqrl/Point", max_steps=2.5), "`max_steps=2.5`"),
+    (lambda e: e.envs.make("gymnax/Pendulum-v1", max_steps=True), "`max_steps=True`"),
+    (lambda e: Point(max_steps=10**30), "`max_steps=1000.*can count"),
+    (lambda e: e.envs.Point(goal=3), "`goal=3`"),
+    (lambda e: e.envs.Point(num_open="1"), "`num_open='1'` must be a whole number"),
+    (lambda e: e.envs.DisabledActions(3, (0,)), "`env=3`"),
+    (lambda e: e.envs.DisabledActions(Point(), 0), "`disabled=0`"),
+    (lambda e: e.envs.TimeLimit("brax/ant", 3), "`env='brax/ant'` is the name"),
+    (lambda e: e.envs.PooledReset(Point, 3, key=jr.key(0)), "`env` is the class"),
+    (lambda e: e.envs.GymnaxEnv(3), "`environment=3`"),
+    (lambda e: e.EnvSpec("a", "b"), "`observation_size` is a str"),
+    (lambda e: e.Normalized(5), "`agent=5`"),
+    (lambda e: e.diayn("sac"), "`agent='sac'`"),
+    (lambda e: e.diayn(sac(), "8"), "`num_skills='8'`"),
+    (lambda e: e.Intrinsic(sac(), sac()), "`reward=.*`AbstractReward`"),
+    (lambda e: e.Sum(5), "`rewards=5`"),
+    (lambda e: e.Sum((5,)), r"`rewards\[0\]=5`"),
+    (lambda e: e.PBT(where=3, priors=()), "`where=3` must be a function"),
+    (lambda e: e.PBT(**RATES, priors=(0.1,)), r"`priors\[0\]=0.1` is a float"),
+    (lambda e: e.PBT(**RATES, priors=e.Uniform(0, 1)), "`priors=.*must be a tuple"),
+    (lambda e: e.OneMinus(0.1), "`prior=0.1`"),
+    (lambda e: e.OneSkill(3), "`skill=3`"),
+    (lambda e: e.ProgressBar(-1), "`num_steps=-1`"),
+    (lambda e: nn.MLP(3, 2, hidden_sizes=3, key=jr.key(0)), "`hidden_sizes=3`"),  # pyright: ignore[reportArgumentType]
+    (lambda e: nn.Gaussian(activation="relu"), "`activation='relu'`"),  # pyright: ignore[reportArgumentType]
+]
+
+
+@pytest.mark.parametrize(("make", "message"), OF_ANOTHER_KIND)
+def test_what_is_of_another_kind_is_named(
+    make: Callable[[Any], Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Where types are checked at run time, that finds it first.
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(ValueError, match=message) as caught:
+        make(eqrl)
+    assert "\n" not in str(caught.value)
 
 
 def test_values_that_are_never_right_are_named() -> None:

@@ -10,6 +10,7 @@ import jax.random as jr
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from .._pytree.fields import check_factory, shown
 from .._pytree.tree import gradient_step
 from .._types.custom_types import CriticFunction, FloatLike, MakeOptimizer
 from .._types.data import AnyTransition, EnvSpec
@@ -31,6 +32,22 @@ def check_scalar_reward(agent_name: str, spec: EnvSpec) -> None:
             f"{spec.reward_size}`: the environment gives a vector. Make it a scalar in "
             "the environment, or use an agent that takes vectors."
         )
+
+
+def make_network(name: str, factory: MakeNetwork, *sizes: int, **options: Any) -> Any:
+    """What the factory of the argument `name` makes.
+
+    Raises a `ValueError` unless it can be called with these sizes and options, a key
+    among them, and gives something that can be called.
+    """
+    check_factory(name, factory, *sizes, **options)
+    network = factory(*sizes, **options)
+    if not callable(network):
+        raise ValueError(
+            f"`{name}` gives {shown(network)}, a {type(network).__name__}; it must "
+            "return a network, which can be called."
+        )
+    return network
 
 
 def check_action(actor: Actor, spec: EnvSpec) -> None:
@@ -97,7 +114,7 @@ def make_critics(
         expected = () if spec.reward_size is None else (spec.reward_size,)
 
     def make(key: PRNGKeyArray) -> CriticFunction:
-        return make_critic(*sizes, **options, key=key)
+        return make_network("make_critic", make_critic, *sizes, **options, key=key)
 
     critics = eqx.filter_vmap(make)(jr.split(key, num_critics))
 

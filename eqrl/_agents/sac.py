@@ -21,6 +21,7 @@ from .actor_critic import (
     init_optimizer,
     learning_rule,
     make_critics,
+    make_network,
 )
 from .base import AbstractMarkovAgent
 
@@ -99,7 +100,8 @@ class SAC(AbstractMarkovAgent[SACState]):
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> SACState:
         check_scalar_reward("SAC", spec)
         actor_key, critic_key = jr.split(key)
-        actor = self.make_actor(spec.observation_size, spec.action_size, key=actor_key)
+        sizes = (spec.observation_size, spec.action_size)
+        actor = make_network("make_actor", self.make_actor, *sizes, key=actor_key)
         check_density(actor, spec)
         critics = make_critics(self.make_critic, self.num_critics, spec, key=critic_key)
         log_temperature = jnp.log(self.initial_temperature)

@@ -28,6 +28,7 @@ from .actor_critic import (
     init_optimizer,
     learning_rule,
     make_critics,
+    make_network,
 )
 from .base import AbstractMarkovAgent
 
@@ -102,7 +103,8 @@ class TD3(AbstractMarkovAgent[TD3State]):
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> TD3State:
         check_scalar_reward("TD3", spec)
         actor_key, critic_key = jr.split(key)
-        actor = self.make_actor(spec.observation_size, spec.action_size, key=actor_key)
+        sizes = (spec.observation_size, spec.action_size)
+        actor = make_network("make_actor", self.make_actor, *sizes, key=actor_key)
         check_action(actor, spec)
         critics = make_critics(self.make_critic, self.num_critics, spec, key=critic_key)
         actor_rule, critic_rule = self._learning_rules()

@@ -6,7 +6,13 @@ from jaxtyping import PRNGKeyArray
 
 from .._agents import AbstractAgent
 from .._agents.base import AnyAgent
-from .._pytree.fields import check_choice, check_integer
+from .._interaction.arguments import check_is_agent
+from .._pytree.fields import (
+    check_choice,
+    check_instance,
+    check_integer,
+    check_key,
+)
 from .._pytree.stack import stack_size
 from .._rewards.incremental.mode import Replay
 from .._training.interrupt import deferred_interrupt
@@ -98,6 +104,10 @@ def learn_skills(
     `eqrl.TrainingInterrupted` after Ctrl-C, SIGTERM or SIGHUP. The `solution` of the
     last two are the skills, from which to resume.
     """
+    check_is_agent(agent)
+    check_key(key)
+    check_instance("trainer", trainer, Trainer, such_as="`eqrl.Trainer()`")
+    check_integer("log_every", log_every, least=1)
     task = find_task(agent)
     check_integer("num_collected_episodes", num_collected_episodes, least=1)
     steps = _steps_of_skills(num_steps, num_skills, trainer)

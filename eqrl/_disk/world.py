@@ -66,7 +66,7 @@ def first_env(world: World) -> AnyEnv:
     if isinstance(world, Mapping):
         _check_steps(sorted(world))
         return world[0]
-    if callable(world):
+    if callable(world) and not isinstance(world, type):
         return world(0)
     raise ValueError(
         f"`env` is a {type(world).__name__}; it must be an environment, a function "

@@ -12,6 +12,7 @@ from .._types.custom_types import EnvState, Extras, Memory, Mode, State
 from .._types.data import Transition
 from ..envs import AbstractEnv
 from .actors import start
+from .arguments import check_arguments
 from .rollout import check_lengths, jit_rollout, play_until_over, zero_outside
 
 
@@ -67,6 +68,7 @@ def evaluate(
 
     Raises a `ValueError` if neither `max_steps` nor the environment sets a limit.
     """
+    check_arguments(agent, env, key)
     num_episodes, limit = check_lengths(env, num_episodes, max_steps)
     if descriptor is None:
         return _play(agent, state, env, num_episodes, limit, mode=mode, key=key)

@@ -20,6 +20,7 @@ from .._skills.prior import (
 from .._types.custom_types import Mode
 from .._types.data import Transition
 from ..envs._base import AnyEnv
+from .arguments import check_arguments
 from .fit import action_shape
 from .rollout import rollout, zero_outside
 
@@ -91,6 +92,7 @@ def evaluate_skills(
     Raises a `ValueError` if the agent has no skills or no discriminator, if `skills` do
     not fit, if `state` is a stack, or if nothing limits the length of an episode.
     """
+    check_arguments(agent, env, key)
     check_integer("num_episodes", num_episodes, least=1)
     skills_key, play_key, score_key = jr.split(key, 3)
     prior = _prior(agent)

@@ -16,6 +16,7 @@ from .._types.custom_types import EnvState, Extras, Memory, Mode, State
 from .._types.data import Transition
 from ..envs import AbstractEnv
 from .actors import Actors, advance, advance_all, start
+from .arguments import check_arguments
 
 
 class Episodes(eqx.Module, Generic[EnvState, Memory]):
@@ -170,6 +171,7 @@ def rollout(
 
     Raises a `ValueError` if neither `max_steps` nor the environment sets a limit.
     """
+    check_arguments(agent, env, key)
     num_episodes, limit = check_lengths(env, num_episodes, max_steps)
     return jit_rollout(agent, state, env, num_episodes, limit, mode=mode, key=key)
 

@@ -108,6 +108,9 @@ class OneMinus(AbstractPrior):
 
     prior: AbstractPrior
 
+    def __check_init__(self) -> None:
+        check_fields(self)
+
     def sample(self, *, key: PRNGKeyArray) -> Float[Array, ""]:
         return 1 - self.prior.sample(key=key)
 

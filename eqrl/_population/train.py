@@ -11,9 +11,10 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._agents import AbstractAgent
 from .._agents.base import AnyAgent
+from .._interaction.arguments import check_arguments
 from .._interaction.evaluate import Descriptor
 from .._interaction.scores import Score, mean_return
-from .._pytree.fields import check_integer
+from .._pytree.fields import check_instance, check_integer
 from .._pytree.stack import take_element
 from .._pytree.tree import tree_copy
 from .._training.failure import check_finite_agent
@@ -22,6 +23,7 @@ from .._training.rows import has_failed, steps_taken, what_failed
 from .._training.solution import NonFiniteError, TrainingInterrupted
 from .._training.trainer import AnyTrainerState, Trainer
 from ..envs import AbstractEnv
+from ..envs._base import check_is_env
 from .evaluation import check_scalar, evaluate_members
 from .history import PopulationSolution, Row, make_solution, rows_of
 from .mesh import (
@@ -114,6 +116,13 @@ def train_population(
     SIGTERM or SIGHUP on any process raises `TrainingInterrupted` after the generation.
     Both hold the solution so far.
     """
+    check_arguments(agent, env, key)
+    check_instance("trainer", trainer, Trainer, such_as="`eqrl.Trainer()`")
+    if pbt is not None:
+        check_instance("pbt", pbt, PBT)
+    if evaluation_env is not None:
+        check_is_env("evaluation_env", evaluation_env)
+    check_integer("size", size, least=1)
     check_integer("num_generations", num_generations, least=1)
     check_mesh(mesh, size)
     mesh = automatic(mesh)

@@ -1,9 +1,12 @@
 """Fields of modules that declare the values they allow, and their checks."""
 
 import dataclasses
+import inspect
 import math
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -21,6 +24,13 @@ _LEAST = "eqrl_least"
 _CHOICES = "eqrl_choices"
 _INIT_ONLY = "eqrl_init_only"
 _ZERO_IF_ABSENT = "eqrl_zero_if_absent"
+
+_A_NUMBER = (
+    "is no number. Give a float; a rate that varies belongs into `make_optimizer`, as "
+    "in `lambda rate: optax.adam(schedule)`, and a prior into `eqrl.PBT`."
+)
+
+Converted = TypeVar("Converted")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,15 +62,16 @@ class Range:
             if not self.optional:
                 raise ValueError(f"`{name}=None` is not a number; {allowed}.")
             return
-        if np.shape(value) != ():
+        shape = converted(name, np.shape, value, f"is no number; {allowed}.")
+        if shape != ():
             raise ValueError(
-                f"`{name}` has shape {np.shape(value)}; {allowed}. Make a stack, one "
+                f"`{name}` has shape {shape}; {allowed}. Make a stack, one "
                 "for each of many values, by `equinox.filter_vmap` over the "
                 "constructor."
             )
         if isinstance(value, jax.core.Tracer):
             return
-        number = float(value)
+        number = converted(name, float, value, f"is no number; {allowed}.")
         above = number > self.low if self.low_open else number >= self.low
         if not (above and number <= self.high and math.isfinite(number)):
             raise ValueError(f"`{name}={number:g}` is out of range; {allowed}.")
@@ -98,7 +109,7 @@ def hyperparameter(
     """
     allowed = Range(low=low, high=high, low_open=low_open, optional=default is None)
     metadata = {_RANGE: allowed, _INIT_ONLY: init_only}
-    return _field(default, converter=_strong_scalar, metadata=metadata)
+    return _field(default, convert=_strong_scalar, what=_A_NUMBER, metadata=metadata)
 
 
 def hyperparameters(
@@ -120,7 +131,8 @@ def hyperparameters(
     A dataclass field for a number, or for a tuple or vector of numbers.
     """
     allowed = Range(low=low, high=high, low_open=low_open, optional=default is None)
-    return _field(default, converter=_strong_scalars, metadata={_RANGE: allowed})
+    metadata = {_RANGE: allowed}
+    return _field(default, convert=_strong_scalars, what=_A_NUMBER, metadata=metadata)
 
 
 def whole_number(default: int, *, zero_if_absent: bool = False) -> Any:
@@ -132,7 +144,8 @@ def whole_number(default: int, *, zero_if_absent: bool = False) -> Any:
     because the field did not exist when it was saved.
     """
     metadata = {_ZERO_IF_ABSENT: zero_if_absent}
-    return _field(default, converter=strong_integer, metadata=metadata)
+    what = "must be a whole number."
+    return _field(default, convert=strong_integer, what=what, metadata=metadata)
 
 
 def static_integer(
@@ -144,9 +157,7 @@ def static_integer(
 
     A `default` of `None` makes the field optional.
     """
-    return _field(
-        default, converter=plain_integer, metadata={_LEAST: least}, static=True
-    )
+    return _field(default, convert=plain_integer, metadata={_LEAST: least}, static=True)
 
 
 def static_choice(
@@ -157,22 +168,70 @@ def static_choice(
     return _field(default, metadata={_CHOICES: tuple(choices)}, static=True)
 
 
+def converted_field(
+    default: object = dataclasses.MISSING,
+    *,
+    convert: Callable[[Any], Any],
+    what: str,
+    static: bool = False,
+) -> Any:
+    """A field whose values are converted.
+
+    **Arguments:**
+
+    - `default`: the value when none is given; required without.
+    - `convert`: from what is given to what is stored. Where it raises a `TypeError` or
+        a `ValueError`, that becomes a `ValueError` which names the field.
+    - `what`: what a value must be, as the end of that sentence.
+    - `static`: whether the value is part of the structure.
+    """
+    return _field(default, convert=convert, what=what, static=static)
+
+
 def _field(
-    default: object, *, metadata: Mapping[str, object] | None = None, **options: Any
+    default: object,
+    *,
+    metadata: Mapping[str, object] | None = None,
+    convert: Callable[[Any], Any] | None = None,
+    what: str = "",
+    **options: Any,
 ) -> Any:
     if default is not dataclasses.MISSING:
         options["default"] = default
-    return eqx.field(metadata=dict(metadata or {}), **options)
+    if convert is not None:
+
+        def named(value: Any) -> Any:
+            # The field has its name once the class is made.
+            return converted(field.name, convert, value, what)
+
+        options["converter"] = named
+    field = eqx.field(metadata=dict(metadata or {}), **options)
+    return field
+
+
+def converted(
+    name: str, convert: Callable[[Any], Converted], value: Any, what: str
+) -> Converted:
+    """`convert(value)`; a `ValueError` that names the argument where that fails.
+
+    `what` is the end of its message: what the value must be.
+    """
+    try:
+        return convert(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"`{name}={shown(value)}` {what}") from error
 
 
 def check_fields(module: eqx.Module) -> None:
     """Raises a `ValueError` unless the values of all fields are as declared.
 
     To be called in `__check_init__`. It reads the ranges of `hyperparameter`; under
-    `jit` or `vmap` only shapes are checked.
+    `jit` or `vmap` only shapes are checked. Fields declared as a module, a tuple of
+    modules, a function or a `bool` must hold one.
     """
     for field in dataclasses.fields(module):
         value = getattr(module, field.name)
+        check_declared(field.name, value, field.type)
         if _RANGE in field.metadata:
             allowed = field.metadata[_RANGE]
             if isinstance(value, tuple):
@@ -187,6 +246,118 @@ def check_fields(module: eqx.Module) -> None:
             check_integer(field.name, value, least=field.metadata[_LEAST])
         if _CHOICES in field.metadata:
             check_choice(field.name, value, field.metadata[_CHOICES])
+
+
+def check_declared(name: str, value: object, declared: Any) -> None:
+    """Raises a `ValueError` if a value is clearly not of its declared type.
+
+    Looked at are modules, functions and `bool`, tuples of them, and their unions with
+    `None`; anything passes for other types, arrays and numbers among them.
+    """
+    if typing.get_origin(declared) in (typing.Union, types.UnionType):
+        alternatives = typing.get_args(declared)
+        if value is None and type(None) in alternatives:
+            return
+        alternatives = [each for each in alternatives if each is not type(None)]
+    else:
+        alternatives = [declared]
+    if len(alternatives) > 1:
+        return
+    (declared,) = alternatives
+    kind = typing.get_origin(declared) or declared
+    if kind is tuple:
+        element, *rest = typing.get_args(declared) or (object,)
+        if rest == [Ellipsis] and _is_module(typing.get_origin(element) or element):
+            if not isinstance(value, (tuple, list)):
+                raise ValueError(
+                    f"`{name}={shown(value)}` must be a tuple, also of a single value."
+                )
+            for index, each in enumerate(value):
+                check_declared(f"{name}[{index}]", each, element)
+    elif kind is bool:
+        if not isinstance(value, (bool, np.bool_)):
+            raise ValueError(f"`{name}={shown(value)}` must be True or False.")
+    elif kind is Callable:
+        check_callable(name, value)
+    elif _is_module(kind):
+        check_instance(name, value, kind)
+
+
+def _is_module(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, eqx.Module)
+
+
+def check_callable(name: str, value: object) -> None:
+    """Raises a `ValueError` unless a value can be called."""
+    if not callable(value):
+        raise ValueError(f"`{name}={shown(value)}` must be a function.")
+
+
+def check_factory(name: str, factory: Any, *sizes: Any, **options: Any) -> None:
+    """Raises a `ValueError` unless `factory` can be called with these arguments."""
+    check_callable(name, factory)
+    try:
+        signature = inspect.signature(factory)
+    except (TypeError, ValueError):
+        return  # Some that are not written in Python have none.
+    try:
+        signature.bind(*sizes, **options)
+    except TypeError as error:
+        arguments = ["size"] * len(sizes) + [f"{option}=..." for option in options]
+        raise ValueError(
+            f"`{name}={shown(factory)}` cannot be called as `{name}("
+            f"{', '.join(arguments)})`: {error}. Give a factory of networks, such as "
+            "those of `eqrl.nn`, rather than a network."
+        ) from None
+
+
+def check_instance(name: str, value: object, kind: type, *, such_as: str = "") -> None:
+    """Raises a `ValueError` unless `value` is an instance of `kind`."""
+    if isinstance(value, kind):
+        return
+    if isinstance(value, type) and issubclass(value, kind):
+        raise ValueError(
+            f"`{name}` is the class `{value.__name__}`; give an instance of it, as "
+            f"`{value.__name__}(...)` makes it."
+        )
+    advice = f", such as {such_as}" if such_as else ""
+    raise ValueError(
+        f"`{name}={shown(value)}` is a {type(value).__name__}; it must be an instance "
+        f"of `{kind.__name__}`{advice}."
+    )
+
+
+def check_vector(name: str, value: object) -> None:
+    """Raises a `ValueError` unless a value is an array with one axis."""
+    if not isinstance(value, (jax.Array, np.ndarray)) or value.ndim != 1:
+        raise ValueError(f"`{name}={shown(value)}` must be an array with one axis.")
+
+
+def check_key(key: object) -> None:
+    """Raises a `ValueError` unless `key` is one key of JAX."""
+    if isinstance(key, (jax.Array, np.ndarray)):
+        if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+            axes = key.shape
+        elif key.dtype == np.uint32 and key.ndim > 0:
+            # As `jax.random.PRNGKey` makes it.
+            axes = key.shape[:-1]
+        else:
+            axes = None
+        if axes == ():
+            return
+        if axes is not None:
+            raise ValueError(
+                f"`key` is a stack of keys of shape {axes}; give one, such as `key[0]`."
+            )
+    raise ValueError(
+        f"`key={shown(key)}` is no key; give one, such as `jax.random.key(0)`."
+    )
+
+
+def shown(value: object) -> str:
+    """A value in one short line of a message."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def range_of(module: eqx.Module | type[eqx.Module], name: str) -> Range | None:
@@ -290,11 +461,13 @@ def check_integer(name: str, value: Any, *, least: int) -> None:
     """Raises a `ValueError` unless `value` is an integer of at least `least`."""
     is_integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not is_integer or value < least:
-        raise ValueError(f"`{name}={value!r}` must be an integer, at least {least}.")
+        raise ValueError(
+            f"`{name}={shown(value)}` must be an integer, at least {least}."
+        )
 
 
 def check_choice(name: str, value: object, choices: Collection[str]) -> None:
     """Raises a `ValueError` unless `value` is one of `choices`."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         names = ", ".join(repr(choice) for choice in choices)
-        raise ValueError(f"`{name}={value!r}` must be one of {names}.")
+        raise ValueError(f"`{name}={shown(value)}` must be one of {names}.")

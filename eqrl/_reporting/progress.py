@@ -8,6 +8,7 @@ from jaxtyping import Array
 from .._disk import Skills
 from .._population import PopulationSolution
 from .._population.history import are_mean_returns, scores_of
+from .._pytree.fields import check_integer, check_range
 from .terminal import Display
 
 
@@ -38,6 +39,8 @@ class ProgressBar:
         - `seconds_between_lines`: minimum time between two lines if the output is not a
             terminal.
         """
+        check_integer("num_steps", num_steps, least=0)
+        check_range("seconds_between_lines", seconds_between_lines, low=0)
         self._num_steps = num_steps
         self._display = Display(num_steps, seconds_between_lines=seconds_between_lines)
         self._result: str | None = None
@@ -97,6 +100,9 @@ class PopulationProgressBar:
         - `seconds_between_lines`: minimum time between two lines if the output is not a
             terminal.
         """
+        check_integer("num_generations", num_generations, least=0)
+        check_integer("steps_per_generation", steps_per_generation, least=0)
+        check_range("seconds_between_lines", seconds_between_lines, low=0)
         self._num_generations = num_generations
         self._steps_per_generation = steps_per_generation
         self._display = Display(

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._pytree.fields import check_fields, hyperparameter
+from .._pytree.fields import check_factory, check_fields, hyperparameter
 from .._pytree.tree import gradient_step
 from .._skills.prior import (
     AbstractSkillPrior,
@@ -77,7 +77,9 @@ class Discriminator(AbstractReward[DiscriminatorState]):
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> DiscriminatorState:
         size = descriptor_size(self.descriptor, spec)
         make_network = self.make_network or self.skills.make_discriminator
-        network = make_network(size, self.skills.size, key=key)
+        sizes = (size, self.skills.size)
+        check_factory("make_network", make_network, *sizes, key=key)
+        network = make_network(*sizes, key=key)
         self._check_network(network, size)
         optimizer = self.make_optimizer(self.lr)
         return DiscriminatorState(

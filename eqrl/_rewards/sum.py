@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._pytree.fields import check_fields, hyperparameters
+from .._pytree.fields import check_fields, converted_field, hyperparameters
 from .._types.custom_types import FloatLike, Metrics
 from .._types.data import AnyTransition, EnvSpec
 from .base import AbstractReward, AnyReward
@@ -30,7 +30,9 @@ class Sum(AbstractReward[SumState]):
     `0_discriminator_loss`.
     """
 
-    rewards: tuple[AnyReward, ...] = eqx.field(converter=tuple)
+    rewards: tuple[AnyReward, ...] = converted_field(
+        convert=tuple, what="must be a sequence of rewards."
+    )
     weights: tuple[FloatLike, ...] | None = hyperparameters(None)
 
     def __check_init__(self) -> None:

@@ -16,7 +16,10 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from .._pytree.fields import (
     check_fields,
     check_integer,
+    check_vector,
+    converted,
     plain_integer,
+    shown,
     static_integer,
 )
 from .._types.custom_types import Extras
@@ -89,7 +92,12 @@ class OneHotSkills(AbstractSkillPrior):
         self.num_skills = num_skills
         self.weights = None
         if weights is not None:
-            self.weights = jnp.asarray(weights, dtype=jnp.result_type(float))
+            self.weights = converted(
+                "weights",
+                lambda given: jnp.asarray(given, dtype=jnp.result_type(float)),
+                weights,
+                "must be numbers, one for each skill.",
+            )
 
     def __check_init__(self) -> None:
         check_integer("num_skills", self.num_skills, least=2)
@@ -244,6 +252,9 @@ class OneSkill(AbstractSkillPrior):
 
     skill: Float[Array, " skill"]
 
+    def __check_init__(self) -> None:
+        check_vector("skill", self.skill)
+
     @property
     def size(self) -> int:
         return self.skill.shape[0]
@@ -269,13 +280,13 @@ OneSkill.__init__.__doc__ = """**Arguments:**
 """
 
 
-def as_skill_prior(skills: Any) -> AbstractSkillPrior:
+def as_skill_prior(skills: Any, name: str = "skills") -> AbstractSkillPrior:
     """A prior itself; a number as that many one-hot skills."""
     if isinstance(skills, AbstractSkillPrior):
         return skills
     if isinstance(skills, (int, np.integer)) and not isinstance(skills, bool):
         return OneHotSkills(int(skills))
     raise ValueError(
-        f"`skills={skills!r}` must be a prior, such as `eqrl.OneHotSkills(8)`, or the "
-        "number of one-hot skills."
+        f"`{name}={shown(skills)}` must be a prior, such as "
+        "`eqrl.OneHotSkills(8)`, or the number of one-hot skills."
     )

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from .._pytree.fields import check_integer
 from .counts import Counts
 from .failure import FailureReport
 from .solution import History
@@ -42,8 +43,7 @@ def run_chunks(
     is one in which every member failed (see `has_failed`), if there is one; its state
     and counts are those from before the failure.
     """
-    if log_every < 1:
-        raise ValueError(f"`log_every={log_every}` must be at least 1.")
+    check_integer("log_every", log_every, least=1)
     size = trainer.steps_of_iteration
     row_steps = -(-log_every // size) * size
     trainer.schedule.check_call("log_every", min(row_steps, num_steps))

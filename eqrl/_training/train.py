@@ -9,6 +9,8 @@ from jaxtyping import Array, Int, Key, PRNGKeyArray
 
 from .._agents import AbstractAgent
 from .._agents.base import AnyAgent
+from .._interaction.arguments import check_arguments
+from .._pytree.fields import check_instance, check_integer
 from .._pytree.tree import check_same_shapes, tree_copy
 from .._types.custom_types import EnvState, Extras, Memory, State
 from ..envs import AbstractEnv
@@ -79,6 +81,9 @@ def train(
     `TrainingInterrupted` after Ctrl-C, SIGTERM or SIGHUP. The last two hold the
     solution so far.
     """
+    check_arguments(agent, env, key)
+    check_instance("trainer", trainer, Trainer, such_as="`eqrl.Trainer()`")
+    check_integer("log_every", log_every, least=1)
     trainer.check_num_steps(num_steps)
     if initial is not None and agent_state is not None:
         raise ValueError(
@@ -145,8 +150,10 @@ def train_seeds(
     before, and its `nonfinite` says so; the error is raised if that has happened to all
     seeds.
     """
-    if num_seeds < 1:
-        raise ValueError(f"`num_seeds={num_seeds}` must be at least 1.")
+    check_arguments(agent, env, key)
+    check_instance("trainer", trainer, Trainer, such_as="`eqrl.Trainer()`")
+    check_integer("log_every", log_every, least=1)
+    check_integer("num_seeds", num_seeds, least=1)
     trainer.check_num_steps(num_steps)
     keys = jr.split(key, num_seeds)
     init_keys = jax.vmap(_init_key)(keys)

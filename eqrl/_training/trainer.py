@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Int, PRNGKeyArray
 from .._agents import AbstractAgent
 from .._agents.base import AnyAgent
 from .._interaction.actors import Actors, interact, start
+from .._interaction.arguments import check_is_agent
 from .._pytree.control_flow import filter_fori_loop
 from .._pytree.fields import check_fields, static_integer
 from .._pytree.tree import check_same_shapes, tree_copy, tree_is_finite, tree_where
@@ -129,6 +130,7 @@ class Trainer(eqx.Module):
         Its state is the initial one, or a copy of `agent_state`. Raises a `ValueError`
         unless agent, environment and trainer fit each other.
         """
+        check_is_agent(agent)
         check_env(env)
         _check_sizes(self, sequence_length=agent.sequence_length)
         agent_key, start_key = jr.split(key)

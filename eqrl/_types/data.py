@@ -1,8 +1,10 @@
+import dataclasses
 import math
 from typing import Any, Generic, TypeAlias
 
 import equinox as eqx
 import jax
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .._types.custom_types import Extras
@@ -19,6 +21,18 @@ class EnvSpec(eqx.Module):
     reward_size: int | None = eqx.field(default=None, static=True)
     state_descriptor_size: int | None = eqx.field(default=None, static=True)
     max_steps: int | None = eqx.field(default=None, static=True)
+
+    def __check_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            size = getattr(self, field.name)
+            is_integer = isinstance(size, (int, np.integer))
+            optional = field.default is None
+            if (size is None and optional) or (is_integer and type(size) is not bool):
+                continue
+            allowed = "an integer or None" if optional else "an integer"
+            raise ValueError(
+                f"`{field.name}` is a {type(size).__name__}; it must be {allowed}."
+            )
 
 
 EnvSpec.__init__.__doc__ = """**Arguments:**

@@ -2,8 +2,10 @@ from abc import abstractmethod
 from typing import Any, Generic, TypeAlias
 
 import equinox as eqx
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from .._pytree.fields import check_instance, check_integer, shown
 from .._types.custom_types import EnvState
 from .._types.data import EnvSpec
 
@@ -66,6 +68,47 @@ class AbstractEnv(eqx.Module, Generic[EnvState]):
 
 AnyEnv: TypeAlias = AbstractEnv[Any]
 """An environment with any state."""
+
+# What to do with environments of other libraries, by the module of their class.
+_OTHERS = {
+    "brax": "Wrap it: `eqrl.envs.BraxEnv(env)`, or begin with "
+    '`eqrl.envs.make("brax/ant")`.',
+    "gymnax": "Wrap it: `eqrl.envs.GymnaxEnv(env, params)`, or begin with "
+    '`eqrl.envs.make("gymnax/Pendulum-v1")`.',
+    "gymnasium": "It does not run within JAX. There may be one like it in gymnax or "
+    'brax, as in `eqrl.envs.make("gymnax/Pendulum-v1")`.',
+}
+
+
+def check_is_env(name: str, env: object) -> None:
+    """Raises a `ValueError` unless `env`, the argument `name`, is an environment."""
+    if isinstance(env, AbstractEnv):
+        return
+    if isinstance(env, str):
+        raise ValueError(
+            f"`{name}={shown(env)}` is the name of an environment; give the "
+            f"environment, `eqrl.envs.make({shown(env)})`."
+        )
+    given = env[0] if isinstance(env, tuple) and len(env) > 0 else env
+    for each in type(given).__mro__:
+        library = each.__module__.partition(".")[0]
+        if library in _OTHERS:
+            raise ValueError(
+                f"`{name}` is a {type(given).__name__} of {library}, no environment of "
+                f"eqrl. {_OTHERS[library]}"
+            )
+    check_instance(name, env, AbstractEnv, such_as='`eqrl.envs.make("brax/ant")`')
+
+
+def check_step_limit(max_steps: object) -> None:
+    """Raises a `ValueError` unless an episode can count so many steps."""
+    check_integer("max_steps", max_steps, least=1)
+    most = jnp.iinfo(jnp.result_type(int)).max
+    if isinstance(max_steps, int) and max_steps > most:
+        raise ValueError(
+            f"`max_steps={max_steps}` is more than an episode can count, {most} steps. "
+            "Lower it."
+        )
 
 
 class AbstractEnvWrapper(AbstractEnv[EnvState]):

@@ -16,7 +16,7 @@ from brax.envs.walker2d import Walker2d
 from brax.envs.wrappers import training
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 
-from .._pytree.fields import check_choice
+from .._pytree.fields import check_callable, check_choice, shown
 from .._types.data import EnvSpec
 from ._adapter import (
     flat_observation,
@@ -60,6 +60,20 @@ def _default_state_descriptor(environment: brax.envs.Env) -> StateDescriptor | N
     if isinstance(environment.unwrapped, (Halfcheetah, Hopper, Walker2d)):
         return _torso_x
     return None
+
+
+def _check_is_of_brax(environment: object) -> None:
+    # Others than brax's own pass if they look like one.
+    if (
+        isinstance(environment, type)
+        or not callable(getattr(environment, "reset", None))
+        or getattr(environment, "unwrapped", None) is None
+    ):
+        raise ValueError(
+            f"`environment={shown(environment)}` is no environment of brax; give what "
+            "`brax.envs.get_environment` returns, or use "
+            '`eqrl.envs.make("brax/ant")`.'
+        )
 
 
 def _check_wrappers(environment: brax.envs.Env) -> None:
@@ -108,7 +122,10 @@ class BraxEnv(AbstractEnv[brax.envs.State]):
             describes the behavior. Pass a named function: each new lambda compiles
             again.
         """
+        _check_is_of_brax(environment)
         _check_wrappers(environment)
+        if state_descriptor is not None:
+            check_callable("state_descriptor", state_descriptor)
         self.environment = environment
         if state_descriptor is None:
             state_descriptor = _default_state_descriptor(environment)

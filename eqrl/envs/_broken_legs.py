@@ -3,6 +3,7 @@ from typing import Any
 
 import numpy as np
 
+from .._pytree.fields import converted
 from ._disabled_actions import DisabledActions
 from ._make import make
 from ._time_limit import TimeLimit
@@ -34,6 +35,7 @@ def ant_with_broken_legs(
 
     `make("brax/ant", ...)` inside a [`eqrl.envs.DisabledActions`][].
     """
+    legs = converted("legs", tuple, legs, f"must be a sequence of some of {_LEGS}.")
     wrong = [leg for leg in legs if leg not in _LEGS]
     if wrong:
         raise ValueError(f"`legs` names {wrong}, but an ant has the legs {_LEGS}.")

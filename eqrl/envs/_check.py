@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 
+from .._pytree.fields import check_instance
 from .._pytree.tree import described, is_array_shape, is_float_shape
-from ._base import AnyEnv
+from .._types.data import EnvSpec
+from ._base import AnyEnv, check_is_env
 
 
 def check_env(env: AnyEnv) -> None:
@@ -16,7 +18,9 @@ def check_env(env: AnyEnv) -> None:
 
     Only shapes and types are checked; nothing is run.
     """
+    check_is_env("env", env)
     spec = env.spec
+    check_instance("spec", spec, EnvSpec)
     for name, size in (
         ("observation_size", spec.observation_size),
         ("action_size", spec.action_size),

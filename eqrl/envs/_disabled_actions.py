@@ -6,9 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from .._pytree.fields import converted
 from .._types.custom_types import EnvState
 from .._types.data import EnvSpec
-from ._base import AbstractEnv, AbstractEnvWrapper, AnyEnv, Outcome
+from ._base import AbstractEnv, AbstractEnvWrapper, AnyEnv, Outcome, check_is_env
 
 
 class DisabledActions(AbstractEnvWrapper[EnvState], Generic[EnvState]):
@@ -34,6 +35,7 @@ class DisabledActions(AbstractEnvWrapper[EnvState], Generic[EnvState]):
         - `disabled`: a mask of the elements of the action, true for those that are
             disabled; or their indices, from 0, possibly none.
         """
+        check_is_env("env", env)
         self.env = env
         self.disabled = _mask(disabled, env.spec.action_size)
 
@@ -66,9 +68,10 @@ def _mask(
     | Sequence[int],
     size: int,
 ) -> Bool[Array, " act"]:
-    if len(disabled) == 0:
+    what = f"must be the indices of elements of the action, or {size} bools."
+    if converted("disabled", len, disabled, what) == 0:
         return jnp.zeros(size, bool)
-    given = jnp.asarray(disabled)
+    given = converted("disabled", jnp.asarray, disabled, what)
     if given.dtype == bool:
         if given.shape != (size,):
             raise ValueError(

@@ -15,7 +15,7 @@ from gymnax.environments import spaces
 from gymnax.environments.environment import Environment, EnvParams, EnvState
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 
-from .._pytree.fields import check_integer
+from .._pytree.fields import check_callable, check_integer, shown
 from .._types.data import EnvSpec
 from ._adapter import (
     flat_observation,
@@ -37,6 +37,18 @@ def _check_version() -> None:
         raise ValueError(
             f"gymnax {version} is installed, which does not tell termination from a "
             'time limit; run `pip install "gymnax>=1.0"`.'
+        )
+
+
+def _check_is_of_gymnax(environment: object) -> None:
+    # Others than gymnax's own pass if they look like one.
+    if isinstance(environment, type) or not callable(
+        getattr(environment, "reset_env", None)
+    ):
+        raise ValueError(
+            f"`environment={shown(environment)}` is no environment of gymnax; give the "
+            "first result of `gymnax.make`, or use "
+            '`eqrl.envs.make("gymnax/Pendulum-v1")`.'
         )
 
 
@@ -91,6 +103,9 @@ class GymnaxEnv(AbstractEnv[EnvState]):
             function: each new lambda compiles again.
         """
         _check_version()
+        _check_is_of_gymnax(environment)
+        if state_descriptor is not None:
+            check_callable("state_descriptor", state_descriptor)
         if params is None:
             params = environment.default_params
         self.environment = environment

@@ -8,7 +8,8 @@ from typing import Any
 
 from jaxtyping import Array, Shaped
 
-from ._base import AbstractEnv, AnyEnv
+from .._pytree.fields import check_callable, shown
+from ._base import AbstractEnv, AnyEnv, check_step_limit
 from ._point import Point
 
 
@@ -85,6 +86,11 @@ def make(
 
     The environment. An option that it does not have is a `ValueError`.
     """
+    _check_is_name(name)
+    if max_steps is not None:
+        check_step_limit(max_steps)
+    if state_descriptor is not None:
+        check_callable("state_descriptor", state_descriptor)
     prefix, _, rest = name.partition("/")
     if prefix not in _LIBRARIES:
         *others, last = (f"`{known}/`" for known in _LIBRARIES)
@@ -105,6 +111,19 @@ def make(
             )
     _check_name(f"{prefix}/", rest, library.names())
     return library.make(rest, max_steps=max_steps, **given)
+
+
+def _check_is_name(name: object) -> None:
+    if isinstance(name, str):
+        return
+    if isinstance(name, AbstractEnv):
+        advice = "it is an environment already; use it as it is"
+    else:
+        advice = "it must be a name, such as `brax/ant`"
+    raise ValueError(
+        f"`name={shown(name)}` is a {type(name).__name__}; {advice}. An environment of "
+        "another library goes into `eqrl.envs.BraxEnv` or `eqrl.envs.GymnaxEnv`."
+    )
 
 
 def _libraries_with(option: str) -> str:

@@ -8,13 +8,14 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from .._pytree.fields import (
     check_fields,
     check_range,
+    converted_field,
     hyperparameter,
     static_integer,
     whole_number,
 )
 from .._types.custom_types import FloatLike
 from .._types.data import EnvSpec
-from ._base import AbstractEnv, Outcome
+from ._base import AbstractEnv, Outcome, check_step_limit
 
 
 PlanePoint = tuple[float, float]
@@ -59,12 +60,20 @@ class Point(AbstractEnv[PointState]):
 
     step_size: FloatLike = hyperparameter(0.1, low=0, low_open=True)
     max_steps: int = static_integer(50, least=1)
-    walls: tuple[Wall, ...] = eqx.field(default=(), static=True, converter=_walls)
-    goal: PlanePoint | None = eqx.field(default=None, static=True, converter=_goal)
+    walls: tuple[Wall, ...] = converted_field(
+        (),
+        convert=_walls,
+        what="must be a tuple of walls `((x0, y0), (x1, y1))`.",
+        static=True,
+    )
+    goal: PlanePoint | None = converted_field(
+        None, convert=_goal, what="must be `(x, y)` or None.", static=True
+    )
     num_open: int | Int[Array, ""] = whole_number(0)
 
     def __check_init__(self) -> None:
         check_fields(self)
+        check_step_limit(self.max_steps)
         check_range("num_open", self.num_open, low=0, high=len(self.walls))
         for (x0, y0), (x1, y1) in self.walls:
             if x0 * y1 == x1 * y0 and x0 * x1 + y0 * y1 <= 0:

@@ -4,11 +4,11 @@ import equinox as eqx
 import jax.random as jr
 from jaxtyping import Array, Float, Key, PRNGKeyArray
 
-from .._pytree.fields import check_integer
+from .._pytree.fields import check_integer, check_key
 from .._pytree.stack import take_element
 from .._types.custom_types import EnvState
 from .._types.data import EnvSpec
-from ._base import AbstractEnv, AbstractEnvWrapper, AnyEnv, Outcome
+from ._base import AbstractEnv, AbstractEnvWrapper, AnyEnv, Outcome, check_is_env
 
 
 class PooledReset(AbstractEnvWrapper[EnvState], Generic[EnvState]):
@@ -33,6 +33,8 @@ class PooledReset(AbstractEnvWrapper[EnvState], Generic[EnvState]):
             so take many.
         - `key`: for the resets that compute them.
         """
+        check_is_env("env", env)
+        check_key(key)
         check_integer("num_states", num_states, least=1)
         self.env = env
         self._states, self._observations = _reset_many(env, jr.split(key, num_states))

@@ -8,7 +8,14 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from .._pytree.fields import check_fields, static_integer
 from .._types.custom_types import EnvState
 from .._types.data import EnvSpec
-from ._base import AbstractEnv, AbstractEnvWrapper, AnyEnv, Outcome
+from ._base import (
+    AbstractEnv,
+    AbstractEnvWrapper,
+    AnyEnv,
+    Outcome,
+    check_is_env,
+    check_step_limit,
+)
 
 
 class TimeLimitState(eqx.Module, Generic[EnvState]):
@@ -28,13 +35,9 @@ class TimeLimit(AbstractEnvWrapper[TimeLimitState[EnvState]], Generic[EnvState])
     max_steps: int = static_integer(least=1)
 
     def __check_init__(self) -> None:
+        check_is_env("env", self.env)
         check_fields(self)
-        most = jnp.iinfo(jnp.result_type(int)).max
-        if self.max_steps > most:
-            raise ValueError(
-                f"`max_steps={self.max_steps}` is more than an episode can count, "
-                f"{most} steps. Leave the time limit out, or lower it."
-            )
+        check_step_limit(self.max_steps)
 
     @property
     def inner(self) -> AnyEnv:

@@ -1,12 +1,14 @@
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import equinox as eqx
 import jax
 import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
+
+from .._pytree.fields import check_key, shown
 
 
 Activation = Callable[[Float[Array, "..."]], Float[Array, "..."]]
@@ -68,6 +70,10 @@ class MLP(eqx.Module):
             identity: pass a function that is defined once, not a fresh lambda.
         - `key`: for the initial weights and biases, as in `Linear`.
         """
+        _check_hidden_sizes(hidden_sizes)
+        _check_sizes(input_size=input_size, output_size=output_size)
+        _check_activation(activation)
+        check_key(key)
         sizes = (input_size, *hidden_sizes, output_size)
         keys = jr.split(key, len(sizes) - 1)
         self.layers = tuple(
@@ -85,6 +91,34 @@ class MLP(eqx.Module):
         return self.layers[-1](x)
 
 
+def _check_hidden_sizes(sizes: object) -> None:
+    if not isinstance(sizes, Sequence) or not all(map(_is_size, sizes)):
+        raise ValueError(
+            f"`hidden_sizes={shown(sizes)}` must be a tuple of positive integers, such "
+            "as (256, 256)."
+        )
+
+
+def _check_sizes(**sizes: object) -> None:
+    for name, size in sizes.items():
+        if not _is_size(size):
+            raise ValueError(f"`{name}={shown(size)}` must be an integer, at least 1.")
+
+
+def _is_size(size: object) -> bool:
+    if not isinstance(size, (int, np.integer)) or isinstance(size, bool):
+        return False
+    return 1 <= int(size) < 2**31
+
+
+def _check_activation(activation: object) -> None:
+    if not callable(activation):
+        raise ValueError(
+            f"`activation={shown(activation)}` must be an elementwise function, such "
+            "as `jax.nn.relu`."
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class MLPFactory:
     """Base of the factories of networks on an `MLP`.
@@ -97,14 +131,13 @@ class MLPFactory:
     activation: Activation = jax.nn.relu
 
     def __post_init__(self) -> None:
-        sizes = self.hidden_sizes
-        if not isinstance(sizes, tuple) or not all(
-            isinstance(size, (int, np.integer)) and size >= 1 for size in sizes
-        ):
+        _check_hidden_sizes(self.hidden_sizes)
+        if not isinstance(self.hidden_sizes, tuple):
             raise ValueError(
-                f"`hidden_sizes={sizes!r}` must be a tuple of positive integers, such "
-                "as (256, 256)."
+                f"`hidden_sizes={shown(self.hidden_sizes)}` must be a tuple, such as "
+                f"{tuple(self.hidden_sizes)}: equal factories share a compilation."
             )
+        _check_activation(self.activation)
 
     def _mlp(self, input_size: int, output_size: int, *, key: PRNGKeyArray) -> MLP:
         return MLP(input_size, output_size, self.hidden_sizes, self.activation, key=key)

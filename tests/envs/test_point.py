@@ -247,5 +247,5 @@ def test_more_or_fewer_open_walls_than_there_are_are_refused(num_open: int) -> N
 
 def test_a_number_of_open_walls_that_is_not_whole_is_refused() -> None:
     half: Any = 0.5
-    with pytest.raises(ValueError, match=r"whole number.*0\.5"):
+    with pytest.raises(ValueError, match=r"`num_open=0\.5`.*whole number"):
         Point(walls=TWO_WALLS, num_open=half)

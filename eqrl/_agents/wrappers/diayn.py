@@ -46,7 +46,7 @@ def diayn(
 
     An agent like any other.
     """
-    skills = as_skill_prior(num_skills)
+    skills = as_skill_prior(num_skills, name="num_skills")
     reward = Discriminator(
         skills,
         lr=lr,

@@ -4,6 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from ..._pytree.fields import check_fields, check_vector
 from ..._types.custom_types import Extras, Memory, Metrics, Mode, State
 from ..._types.data import EnvSpec, Transition
 from ..base import AbstractAgent, AnyAgent
@@ -17,6 +18,10 @@ class FixedSkill(AbstractWrapper[State, Memory, Extras]):
 
     agent: AbstractAgent[State, Memory, Extras]
     skill: Float[Array, " skill"]
+
+    def __check_init__(self) -> None:
+        check_fields(self)
+        check_vector("skill", self.skill)
 
     @property
     def inner(self) -> AnyAgent:

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from ..._pytree.fields import check_fields
 from ..._skills.prior import AbstractSkillPrior, SkillExtras, as_skill_prior
 from ..._types.custom_types import Extras, Memory, Metrics, Mode, State
 from ..._types.data import EnvSpec, Transition
@@ -33,6 +34,9 @@ class SkillConditioned(
 
     agent: AbstractAgent[State, Memory, Extras]
     skills: AbstractSkillPrior = eqx.field(converter=as_skill_prior)
+
+    def __check_init__(self) -> None:
+        check_fields(self)
 
     @property
     def inner(self) -> AnyAgent:

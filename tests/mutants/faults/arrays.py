@@ -19,6 +19,13 @@ FAULTS = (
         ("tests/test_fields.py",),
     ),
     Fault(
+        "pytree:flags-of-any-kind-pass",
+        "eqrl/_pytree/fields.py",
+        "if not isinstance(value, (bool, np.bool_)):",
+        "if value is None:",
+        ("tests/test_bad_input.py -k another_kind",),
+    ),
+    Fault(
         "pytree:truth-is-an-integer",
         "eqrl/_pytree/fields.py",
         " and not isinstance(value, bool)",
