@@ -54,6 +54,11 @@ from ._interaction.evaluate_skills import (
     SkillEvaluation as SkillEvaluation,
     evaluate_skills as evaluate_skills,
 )
+from ._interaction.export import export_policy as export_policy
+from ._interaction.exported_policy import (
+    ExportedPolicy as ExportedPolicy,
+    load_policy as load_policy,
+)
 from ._interaction.rollout import rollout as rollout
 from ._interaction.scores import (
     diversity_return as diversity_return,

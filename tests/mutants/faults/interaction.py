@@ -6,6 +6,7 @@ from ..fault import Fault
 _INTERACT = "tests/test_interact.py"
 _EVALUATE = "tests/test_evaluate.py"
 _SKILLS = "tests/skills/test_evaluate_skills.py"
+_EXPORT = "tests/test_export.py"
 _CHOICE = "tests/skills/test_skill_choice.py"
 
 FAULTS = (
@@ -141,5 +142,26 @@ FAULTS = (
         "_check_state(with_skill(agent, skills[0]), state, env)",
         "pass",
         (f"{_SKILLS} -k stack_of_states",),
+    ),
+    Fault(
+        "interaction:an-exported-policy-forgets-within-an-episode",
+        "eqrl/_interaction/exported_policy.py",
+        "        self._num_steps += 1",
+        "        self._num_steps, self._memory = self._num_steps + 1, None",
+        (f"{_EXPORT} -k remembers",),
+    ),
+    Fault(
+        "interaction:a-damaged-policy-is-loaded",
+        "eqrl/_interaction/exported_policy.py",
+        "if digest != _digest(body).encode():",
+        "if len(digest) != 64:",
+        (f"{_EXPORT} -k damaged",),
+    ),
+    Fault(
+        "interaction:an-exported-policy-draws-the-same-at-each-step",
+        "eqrl/_interaction/export.py",
+        "key = jr.fold_in(jr.fold_in(jr.key(seed), _STEPS), step)",
+        "key = jr.fold_in(jr.key(seed), _STEPS)",
+        (f"{_EXPORT} -k acts_as_its_agent",),
     ),
 )

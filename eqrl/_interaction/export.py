@@ -1,0 +1,143 @@
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.export
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Float, PyTree, UInt32
+
+from .._agents.base import AnyAgent
+from .._pytree.tree import is_array_shape
+from .._storage.replace import atomic_write
+from .._storage.version import library_version
+from .._types.custom_types import Mode
+from .._types.data import EnvSpec
+from ..envs._base import AnyEnv
+from .exported_policy import pack, weights_header
+from .fit import action_shape
+
+
+_MODES: tuple[Mode, ...] = ("greedy", "sample")
+# Of keys: for what is drawn once an episode, and for each action.
+_EPISODES, _STEPS = 0, 1
+
+
+def export_policy(
+    path: str | os.PathLike[str],
+    agent: AnyAgent,
+    state: Any,
+    env: AnyEnv | EnvSpec,
+    *,
+    platforms: Sequence[str] = ("cpu", "cuda", "tpu"),
+) -> None:
+    """Writes a policy into one file, which `load_policy` loads without its agent.
+
+    ```python
+    eqrl.export_policy("walker.policy", agent, state, env)
+    # In another process, without the environment and the agent's class:
+    policy = eqrl.load_policy("walker.policy")
+    action = policy.act(observation)
+    ```
+
+    The file holds compiled forms of `agent.begin` and `agent.act`, as `jax.export`
+    serializes them, and those of the state's arrays that they read: the actor and the
+    normalizer, not the critics, the optimizers or the replay. JAX promises to read
+    such a file for six months of its versions.
+
+    **Arguments:**
+
+    - `path`: the file to write; one that is there is replaced.
+    - `agent`, `state`: the agent that acts, and its state. Of a stack, take one first,
+        by `member`; of an agent with skills, take one by `fix_skill`, or a skill is
+        drawn at the beginning of each episode.
+    - `env`: the environment, or its `spec`.
+    - `platforms`: where the policy can be loaded, by JAX's names.
+
+    Raises a `ValueError` if the state does not fit the agent and the environment.
+    """
+    spec = env if isinstance(env, EnvSpec) else env.spec
+    hint = "Export one agent with its own state; take it from a stack by `eqrl.member`."
+    shape = action_shape(agent, state, spec, hint=hint)
+    if shape != (spec.action_size,):
+        raise ValueError(
+            f"A {type(agent).__name__} in this state acts with the shape {shape}, but "
+            f"the environment's actions have {(spec.action_size,)}. {hint}"
+        )
+    weights = jax.tree.leaves(eqx.filter((agent, state), eqx.is_array))
+    programs = {
+        name: jax.export.export(jax.jit(program), platforms=tuple(platforms))(
+            weights, *arguments
+        )
+        for name, (program, arguments) in _programs(agent, state, spec).items()
+    }
+    kept = [set(program.module_kept_var_idx) for program in programs.values()]
+    used = [any(index in some for some in kept) for index in range(len(weights))]
+    described, content = weights_header(weights, used)
+    header = {
+        "eqrl": library_version(),
+        "jax": jax.__version__,
+        "x64": jax.config.read("jax_enable_x64"),
+        "weights": described,
+    }
+    parts = {name: bytes(program.serialize()) for name, program in programs.items()}
+    with atomic_write(Path(path)) as partial:
+        partial.write_bytes(pack(header, {**parts, "weights": content}))
+
+
+def _programs(
+    agent: AnyAgent, state: Any, spec: EnvSpec
+) -> dict[str, tuple[Any, tuple[PyTree, ...]]]:
+    """What is exported, and the shapes of the arguments after the weights.
+
+    What goes in and out is lists of arrays, since a file can name no class.
+    """
+    arrays, static = eqx.partition((agent, state), eqx.is_array)
+    treedef = jax.tree.structure(arrays)
+
+    def begin_memory(
+        weights: list[Array], seed: UInt32[Array, ""], episode: UInt32[Array, ""]
+    ) -> Any:
+        agent, state = eqx.combine(jax.tree.unflatten(treedef, weights), static)
+        key = jr.fold_in(jr.fold_in(jr.key(seed), _EPISODES), episode)
+        return agent.begin(state, spec, index=jnp.zeros((), int), key=key)
+
+    def begin(
+        weights: list[Array], seed: UInt32[Array, ""], episode: UInt32[Array, ""]
+    ) -> list[Array]:
+        memory = begin_memory(weights, seed, episode)
+        return jax.tree.leaves(eqx.filter(memory, eqx.is_array))
+
+    number = jax.ShapeDtypeStruct((), np.uint32)
+    memory = eqx.filter_eval_shape(
+        begin_memory, jax.tree.leaves(arrays), number, number
+    )
+    memory_shapes, memory_static = eqx.partition(memory, is_array_shape)
+    memory_treedef = jax.tree.structure(memory_shapes)
+
+    def act_in(mode: Mode) -> Any:
+        def act(
+            weights: list[Array],
+            memory: list[Array],
+            observation: Float[Array, " obs"],
+            seed: UInt32[Array, ""],
+            step: UInt32[Array, ""],
+        ) -> tuple[Float[Array, " act"], list[Array]]:
+            agent, state = eqx.combine(jax.tree.unflatten(treedef, weights), static)
+            before = eqx.combine(
+                jax.tree.unflatten(memory_treedef, memory), memory_static
+            )
+            key = jr.fold_in(jr.fold_in(jr.key(seed), _STEPS), step)
+            action, after, _ = agent.act(state, before, observation, mode=mode, key=key)
+            return action, jax.tree.leaves(eqx.filter(after, eqx.is_array))
+
+        return act
+
+    observation = jax.ShapeDtypeStruct((spec.observation_size,), jnp.result_type(float))
+    shapes = (jax.tree.leaves(memory_shapes), observation, number, number)
+    acting = {mode: (act_in(mode), shapes) for mode in _MODES}
+    return {"begin": (begin, (number, number)), **acting}

@@ -1,0 +1,214 @@
+"""Policies in files of their own, which act as the agents that wrote them."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import eqrl
+from eqrl._interaction import exported_policy
+from eqrl.nn import Critic, Deterministic, Gaussian
+from tests.toy import Clock, GetKey, Learner, Scribe
+
+
+_OBSERVATIONS = np.array([[0.5, -1.0], [3.0, 0.25], [-0.1, 2.0]], np.float32)
+_SPEC = eqrl.EnvSpec(observation_size=2, action_size=1)
+
+
+@pytest.fixture(scope="module")
+def learner(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """The file of a policy, and the state that it was made of."""
+    path = tmp_path_factory.mktemp("exported") / "learner.policy"
+    agent = Learner()
+    state = agent.init(_SPEC, key=jr.key(0))
+    eqrl.export_policy(path, agent, state, _SPEC)
+    return path, state
+
+
+def test_an_exported_policy_acts_as_its_agent(learner: tuple[Path, Any]) -> None:
+    path, state = learner
+    policy = eqrl.load_policy(path)
+    act = eqx.filter_jit(Learner().act)
+    for observation in _OBSERVATIONS:
+        action, _, _ = act(
+            state, None, jnp.asarray(observation), mode="greedy", key=jr.key(1)
+        )
+        exported = policy.act(observation)
+        assert type(exported) is np.ndarray
+        np.testing.assert_array_equal(exported, np.asarray(action), strict=True)
+    policy = eqrl.load_policy(path, mode="sample", seed=3)
+    drawn = [policy.act(_OBSERVATIONS[0]) for _ in range(3)]
+    again = eqrl.load_policy(path, mode="sample", seed=3)
+    np.testing.assert_array_equal(drawn[0], again.act(_OBSERVATIONS[0]))
+    assert len({float(action[0]) for action in drawn}) == 3
+
+
+def test_an_exported_policy_says_which_observations_it_takes(
+    learner: tuple[Path, Any],
+) -> None:
+    policy = eqrl.load_policy(learner[0])
+    assert policy.observation_size == 2
+    for wrong in (np.zeros(3), np.zeros((1, 2)), np.array(["a", "b"])):
+        with pytest.raises(ValueError, match="`observation` has the shape"):
+            policy.act(wrong)
+
+
+def test_a_policy_remembers_within_an_episode_only(tmp_path: Path) -> None:
+    # A scribe acts greedily with a number that it draws once an episode.
+    eqrl.export_policy(
+        tmp_path / "scribe", Scribe(), Scribe().init(_SPEC, key=jr.key(0)), Clock()
+    )
+    policy = eqrl.load_policy(tmp_path / "scribe")
+    episodes = []
+    for _ in range(2):
+        policy.reset()
+        episodes.append([float(policy.act(x)[0]) for x in _OBSERVATIONS])
+    assert [len(set(actions)) for actions in episodes] == [1, 1]
+    assert episodes[0] != episodes[1]
+
+
+def test_the_file_holds_nothing_that_acting_does_not_read(
+    learner: tuple[Path, Any],
+) -> None:
+    weights = exported_policy._unpack(learner[0])[0]["weights"]
+    # The policy reads the weight of the state and neither its record of rewards nor the
+    # hyperparameters of the agent.
+    assert [weight["shape"] for weight in weights if weight["used"]] == [[2]]
+    assert len(weights) > 1
+
+
+def test_a_damaged_policy_is_refused_and_named(
+    learner: tuple[Path, Any], tmp_path: Path
+) -> None:
+    content = learner[0].read_bytes()
+    path = tmp_path / "damaged.policy"
+    generator = np.random.default_rng(0)
+    for place in [*range(0, 90, 3), *generator.integers(90, len(content), 50)]:
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << int(generator.integers(8))
+        path.write_bytes(flipped)
+        with pytest.raises(ValueError, match=r"damaged\.policy") as caught:
+            eqrl.load_policy(path)
+        assert "\n" not in str(caught.value)
+    for cut in (0, 5, 14, 80, len(content) - 1):
+        path.write_bytes(content[:cut])
+        with pytest.raises(ValueError, match=r"damaged\.policy"):
+            eqrl.load_policy(path)
+    path.write_bytes(content.replace(b"policy 1", b"policy 2", 1))
+    with pytest.raises(ValueError, match=r"format 2 .* update eqrl"):
+        eqrl.load_policy(path)
+    with pytest.raises(ValueError, match=r"absent\.policy` cannot be read"):
+        eqrl.load_policy(tmp_path / "absent.policy")
+
+
+def test_what_cannot_be_exported_or_loaded_is_named(
+    learner: tuple[Path, Any], tmp_path: Path
+) -> None:
+    path, state = learner
+    wide = eqrl.EnvSpec(observation_size=3, action_size=1)
+    with pytest.raises(ValueError, match="observations of size 3"):
+        eqrl.export_policy(tmp_path / "x", Learner(), state, wide)
+    two = eqrl.EnvSpec(observation_size=2, action_size=2)
+    with pytest.raises(ValueError, match=r"acts with the shape \(1,\)"):
+        eqrl.export_policy(tmp_path / "x", Learner(), state, two)
+    assert not list(tmp_path.iterdir())
+    for seed in (-1, 2**32, True):
+        with pytest.raises(ValueError, match=f"`seed={seed}` must be"):
+            eqrl.load_policy(path, seed=seed)
+
+
+def _fixed_skill(agent: Any, state: Any) -> tuple[Any, Any]:
+    return eqrl.fix_skill(agent, state, np.eye(3, dtype=np.float32)[1])
+
+
+def _as_it_is(agent: Any, state: Any) -> tuple[Any, Any]:
+    return agent, state
+
+
+_ACTOR, _CRITIC = Gaussian((8,)), Critic((8,))
+_SAC = eqrl.SAC(make_actor=_ACTOR, make_critic=_CRITIC)
+_TD3 = eqrl.TD3(make_actor=Deterministic((8,)), make_critic=_CRITIC)
+_TAAC = eqrl.TAAC(make_actor=_ACTOR, make_critic=_CRITIC)
+
+
+@pytest.mark.long
+@pytest.mark.optimized
+@pytest.mark.parametrize(
+    ("agent", "of_one"),
+    [
+        pytest.param(_SAC, _as_it_is, id="sac"),
+        pytest.param(_TD3, _as_it_is, id="td3"),
+        pytest.param(eqrl.Normalized(_SAC), _as_it_is, id="normalized"),
+        pytest.param(_TAAC, _as_it_is, id="taac"),
+        pytest.param(eqrl.diayn(_SAC, num_skills=3), _fixed_skill, id="skill"),
+    ],
+)
+def test_an_exported_episode_is_that_of_the_agent_bit_for_bit(
+    agent: Any,
+    of_one: Callable[[Any, Any], tuple[Any, Any]],
+    tmp_path: Path,
+    getkey: GetKey,
+) -> None:
+    env = eqrl.envs.Point(max_steps=20)
+    trainer = eqrl.Trainer(num_envs=2, batch_size=4, capacity=200, warmup_steps=40)
+    solution = eqrl.train(agent, env, trainer, num_steps=80, key=getkey())
+    agent, state = of_one(agent, solution.state)
+    eqrl.export_policy(tmp_path / "policy", agent, state, env)
+    policy = eqrl.load_policy(tmp_path / "policy")
+
+    begin, act = eqx.filter_jit(agent.begin), eqx.filter_jit(agent.act)
+    step = eqx.filter_jit(env.step)
+    env_state, observation = env.reset(key=getkey())
+    index, key = jnp.zeros((), int), getkey()
+    memory = begin(state, env.spec, index=index, key=key)
+    actions = []
+    for _ in range(20):
+        # Greedy actions draw nothing, so that any key does.
+        act_key, step_key = getkey(), getkey()
+        exported = policy.act(np.asarray(observation))
+        action, memory, _ = act(state, memory, observation, mode="greedy", key=act_key)
+        np.testing.assert_array_equal(exported, np.asarray(action), strict=True)
+        actions.append(tuple(exported.tolist()))
+        env_state, outcome = step(env_state, action, key=step_key)
+        observation = outcome.observation
+    assert len(set(actions)) > 1
+
+
+_ALONE = """
+import sys
+
+import numpy as np
+
+import exported_policy
+
+policy = exported_policy.load_policy("learner.policy")
+print(policy.act(np.array([0.5, -1.0])).tolist())
+heavy = ("eqrl", "equinox", "brax", "gymnax", "optax", "jaxtyping", "orbax", "tests")
+print([name for name in heavy if name in sys.modules])
+"""
+
+
+@pytest.mark.long
+def test_a_copy_of_one_module_loads_a_policy_without_eqrl(
+    learner: tuple[Path, Any], tmp_path: Path
+) -> None:
+    shutil.copy(exported_policy.__file__, tmp_path)
+    shutil.copy(learner[0], tmp_path)
+    result = subprocess.run(
+        [sys.executable, "-c", _ALONE],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    action = eqrl.load_policy(learner[0]).act(_OBSERVATIONS[0])
+    assert result.stdout.splitlines() == [str(action.tolist()), "[]"], result.stderr
