@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import eqrl
-from eqrl._cli import main, train as _train
+from eqrl._cli import export, main, train as _train
 from eqrl._cli.commands import Evaluate, Place, Render, Train, parse
 from eqrl._cli.options import argument_texts, options_of
 from eqrl._pytree.fields import check_fields, hyperparameter
@@ -249,6 +249,20 @@ def test_render_writes_into_the_folder(trained: Path) -> None:
     path.unlink()
 
 
+def test_export_writes_one_policy_of_a_run(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # How a policy is written is tested where it is.
+    written: list[Any] = []
+    monkeypatch.setattr(export, "export_policy", lambda *args: written.append(args))
+    path = tmp_path / "x.policy"
+    assert main(["export", str(trained), "--seed", "1", "--output", str(path)]) == 0
+    agent, state, env = eqrl.load_run(trained, 1)
+    ((given, *rest),) = written
+    assert given == path
+    assert eqx.tree_equal(tuple(rest), (agent, state, env))
+
+
 _WRONG = [
     (["train", "--env", "eqrl/Pont"], "There is no environment `eqrl/Pont`"),
     ([*_TRAIN, "--num-envs", "7"], "`num_steps=60` must be a whole number"),
@@ -257,6 +271,7 @@ _WRONG = [
     ([*_TRAIN, "--warmup-steps", "99"], "`warmup_steps=99` is more than"),
     (["evaluate", "/nowhere"], "`/nowhere` is not the folder of a run"),
     (["evaluate", "/no\nwhere"], "`/no where` is not the folder of a run"),
+    (["export", "/nowhere", "--output", "x"], "`/nowhere` is not the folder of a run"),
     (["render", "/nowhere"], "`/nowhere` is not the folder of a run"),
 ]
 

@@ -123,7 +123,11 @@ _Fields = list[Any]
 
 
 def command_type(
-    given: Mapping[str, NamedAgent], rerun: type, evaluate: type, render: type
+    given: Mapping[str, NamedAgent],
+    rerun: type,
+    evaluate: type,
+    render: type,
+    export: type,
 ) -> Any:
     """The union of all commands.
 
@@ -131,7 +135,7 @@ def command_type(
 
     - `given`: the agent that follows `--agent`, by the words of the command: `train
         own`, `train diayn`, likewise of `pbt`, and `disk`.
-    - `rerun`, `evaluate`, `render`: the types of these commands.
+    - `rerun`, `evaluate`, `render`, `export`: the types of these commands.
     """
     training = [
         _agent_type("Train", name, _train_fields(named), named.agent_type)
@@ -163,6 +167,7 @@ def command_type(
         | _named("rerun", rerun)
         | _named("evaluate", evaluate)
         | _named("render", render)
+        | _named("export", export)
     )
 
 

@@ -150,7 +150,27 @@ class Render:
     """Class of its agent, if that was one of your own; a folder never imports it."""
 
 
-Command = Train | Pbt | Disk | Evaluate | Render
+@dataclasses.dataclass(frozen=True)
+class Export:
+    """Write a policy of a run into one file, which `eqrl.load_policy` loads."""
+
+    folder: tyro.conf.Positional[Path]
+    """Folder of the run."""
+
+    output: Path
+    """File to write."""
+
+    seed: int | None = None
+    """Seed or member, from 0; by default the first seed or the best member."""
+
+    skill: int | None = None
+    """Skill to export, from 0; of diayn if the skills are discrete."""
+
+    agent: str | None = None
+    """Class of its agent, if that was one of your own; a folder never imports it."""
+
+
+Command = Train | Pbt | Disk | Evaluate | Render | Export
 
 
 def parse(args: Sequence[str]) -> Command:
@@ -173,13 +193,13 @@ def parse(args: Sequence[str]) -> Command:
     # `Run` raises an error for an unknown name.
     given = find_agent(name if name in AGENTS else SkillOptions.agent, own)
     command = tyro.cli(
-        command_type({" ".join(args[:words]): given}, Rerun, Evaluate, Render),
+        command_type({" ".join(args[:words]): given}, Rerun, Evaluate, Render, Export),
         prog="eqrl",
         description="Train, evaluate and render reinforcement learning agents.",
         args=args,
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
     )
-    if isinstance(command, (Evaluate, Render)):
+    if isinstance(command, (Evaluate, Render, Export)):
         return command
     if isinstance(command, Rerun):
         return _repeat(command)

@@ -4,9 +4,10 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from .commands import Command, Disk, Evaluate, Pbt, Train, parse
+from .commands import Command, Disk, Evaluate, Export, Pbt, Train, parse
 from .disk import library_job
 from .evaluate import run_evaluate
+from .export import run_export
 from .pbt import population_job
 from .render import run_render
 from .reporter import one_line, say
@@ -60,4 +61,6 @@ def _run(command: Command) -> int:
         return run_training(library_job(command), command.place)
     if isinstance(command, Evaluate):
         return run_evaluate(command)
+    if isinstance(command, Export):
+        return run_export(command)
     return run_render(command)

@@ -1,16 +1,33 @@
+from typing import Any
+
 import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float
 
 from .._agents import fix_skill
+from .._agents.base import AnyAgent
 from .._reporting.render import render, render_suffix
 from .._run import Run, SkillSchedule, best_policy, load_run, read_config
 from .._skills.prior import EvenOneHotSkills, OneHotSkills
-from .commands import Render, import_given
+from ..envs._base import AnyEnv
+from .commands import Export, Render, import_given
 
 
 def run_render(command: Render) -> int:
     """Writes a picture, an animation or a page of one episode."""
+    name, (agent, state, env) = chosen_policy(command)
+    path = command.output
+    if path is None:
+        path = command.folder / f"episode_of_{name}{render_suffix(env)}"
+    render(agent, state, env, path, key=jr.key(0))
+    print(path)
+    return 0
+
+
+def chosen_policy(
+    command: Render | Export,
+) -> tuple[str, tuple[AnyAgent, Any, AnyEnv]]:
+    """The policy of a run that a command names: its name, agent, state, environment."""
     agent_type = import_given(command.agent)
     run = read_config(command.folder, agent_type)
     index = best_policy(command.folder, run) if command.seed is None else command.seed
@@ -20,19 +37,14 @@ def run_render(command: Render) -> int:
     elif command.skill is not None:
         skill = _one_hot(run, command.skill)
     agent, state, env = load_run(command.folder, index, agent_type=agent_type)
-    name = f"episode_of_{run.schedule.kind}_{index}"
+    name = f"{run.schedule.kind}_{index}"
     if skill is not None:
         agent, state = fix_skill(agent, state, skill)
         name = f"{name}_skill_{command.skill}"
-    path = command.output
-    if path is None:
-        path = command.folder / f"{name}{render_suffix(env)}"
-    render(agent, state, env, path, key=jr.key(0))
-    print(path)
-    return 0
+    return name, (agent, state, env)
 
 
-def _index_of_skill(command: Render) -> int:
+def _index_of_skill(command: Render | Export) -> int:
     """Of skills that were learned one after another, each an agent of its own."""
     if command.seed is not None:
         raise ValueError(
