@@ -26,7 +26,7 @@ _INIT_ONLY = "eqrl_init_only"
 _ZERO_IF_ABSENT = "eqrl_zero_if_absent"
 
 _A_NUMBER = (
-    "is no number. Give a float; a rate that varies belongs into `make_optimizer`, as "
+    "is no number. Give a float; a rate that varies belongs in `make_optimizer`, as "
     "in `lambda rate: optax.adam(schedule)`, and a prior into `eqrl.PBT`."
 )
 
@@ -322,7 +322,7 @@ def check_instance(name: str, value: object, kind: type, *, such_as: str = "") -
         )
     advice = f", such as {such_as}" if such_as else ""
     raise ValueError(
-        f"`{name}={shown(value)}` is a {type(value).__name__}; it must be an instance "
+        f"`{name}={shown(value)}` is of type {type(value).__name__}; it must be an instance "
         f"of `{kind.__name__}`{advice}."
     )
 
