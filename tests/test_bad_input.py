@@ -98,7 +98,7 @@ def make_nothing(observation_size: int, action_size: int, *, key: PRNGKeyArray) 
 
 OF_ANOTHER_KIND: list[tuple[Callable[[Any], Any], str]] = [
     (lambda e: train(e.SAC, Point()), "`agent` is the class `SAC`; give an instance"),
-    (lambda e: train("sac", Point()), "`agent='sac'` is a str.*`eqrl.SAC"),
+    (lambda e: train("sac", Point()), "`agent='sac'` is of type str.*`eqrl.SAC"),
     (lambda e: train(sac(), Point), "`env` is the class `Point`; give an instance"),
     (lambda e: train(sac(), "brax/ant"), r"`env='brax/ant'`.*envs.make\('brax/ant'"),
     (lambda e: train(sac(), MountainCar()), "`env` is a .* of gymnax.*GymnaxEnv"),
@@ -125,7 +125,7 @@ OF_ANOTHER_KIND: list[tuple[Callable[[Any], Any], str]] = [
         "`make_critic=.*rather than a network",
     ),
     (lambda e: init(e.TD3(make_actor=make_nothing)), "`make_actor` gives None"),
-    (lambda e: e.envs.make(3), "`name=3` is a int.*`brax/ant`"),
+    (lambda e: e.envs.make(3), "`name=3` is of type int.*`brax/ant`"),
     (lambda e: e.envs.make(Point()), "it is an environment already"),
     (lambda e: e.envs.make("eqrl/Point", max_steps=2.5), "`max_steps=2.5`"),
     (lambda e: e.envs.make("gymnax/Pendulum-v1", max_steps=True), "`max_steps=True`"),
@@ -145,7 +145,7 @@ OF_ANOTHER_KIND: list[tuple[Callable[[Any], Any], str]] = [
     (lambda e: e.Sum(5), "`rewards=5`"),
     (lambda e: e.Sum((5,)), r"`rewards\[0\]=5`"),
     (lambda e: e.PBT(where=3, priors=()), "`where=3` must be a function"),
-    (lambda e: e.PBT(**RATES, priors=(0.1,)), r"`priors\[0\]=0.1` is a float"),
+    (lambda e: e.PBT(**RATES, priors=(0.1,)), r"`priors\[0\]=0.1` is of type float"),
     (lambda e: e.PBT(**RATES, priors=e.Uniform(0, 1)), "`priors=.*must be a tuple"),
     (lambda e: e.OneMinus(0.1), "`prior=0.1`"),
     (lambda e: e.OneSkill(3), "`skill=3`"),

@@ -88,7 +88,10 @@ class Learner(eqx.Module):
         return float(jnp.mean(critic_values(state.critics, seen[None], action[None])))
 
 
-@pytest.fixture(scope="module", params=list(LEARNERS))
+@pytest.fixture(
+    scope="module",
+    params=["SAC", "TD3", pytest.param("Normalized(TD3)", marks=pytest.mark.long)],
+)
 def learner(request: pytest.FixtureRequest) -> Learner:
     agent = LEARNERS[request.param]
     probes = jax.tree.map(lambda *x: jnp.stack(x), *PROBES.values())

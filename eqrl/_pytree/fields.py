@@ -322,8 +322,8 @@ def check_instance(name: str, value: object, kind: type, *, such_as: str = "") -
         )
     advice = f", such as {such_as}" if such_as else ""
     raise ValueError(
-        f"`{name}={shown(value)}` is of type {type(value).__name__}; it must be an instance "
-        f"of `{kind.__name__}`{advice}."
+        f"`{name}={shown(value)}` is of type {type(value).__name__}; it must be an "
+        f"instance of `{kind.__name__}`{advice}."
     )
 
 

@@ -26,10 +26,11 @@ def tree_where(condition: Bool[Array, ""], if_true: Tree, if_false: Tree) -> Tre
 def tree_is_finite(tree: PyTree) -> Bool[Array, ""]:
     """Whether no element of a tree's inexact arrays is `nan` or infinite."""
     leaves = [x for x in jax.tree.leaves(tree) if eqx.is_inexact_array(x)]
-    finite = jnp.array(True)
-    for leaf in leaves:
-        finite = finite & jnp.all(jnp.isfinite(leaf))
-    return finite
+    if not leaves:
+        return jnp.array(True)
+    # One reduction of all rather than one of each, each of which would be compiled.
+    parts = [leaf.astype(float).reshape(-1) for leaf in leaves]
+    return jnp.all(jnp.isfinite(jnp.concatenate(parts)))
 
 
 def tree_copy(tree: Tree) -> Tree:

@@ -121,8 +121,8 @@ def _check_is_name(name: object) -> None:
     else:
         advice = "it must be a name, such as `brax/ant`"
     raise ValueError(
-        f"`name={shown(name)}` is of type {type(name).__name__}; {advice}. An environment of "
-        "another library goes into `eqrl.envs.BraxEnv` or `eqrl.envs.GymnaxEnv`."
+        f"`name={shown(name)}` is of type {type(name).__name__}; {advice}. An "
+        "environment of another library goes into `eqrl.envs.BraxEnv` or `eqrl.envs.GymnaxEnv`."
     )
 
 

@@ -56,7 +56,7 @@ def test_an_agent_must_have_the_reward(
         ({"max_skills": 2}, "`max_skills=2` leaves no room for `num_skills=3`"),
         ({"max_skills": 0}, "`max_skills=0` must be an integer, at least 1"),
         ({"num_collected_episodes": 0}, "`num_collected_episodes=0`"),
-        ({"log_every": 0}, "`log_every=0` must be at least 1"),
+        ({"log_every": 0}, "`log_every=0` must be an integer, at least 1"),
         ({"env": Clock(has_limit=False)}, "no time limit .*`eqrl.envs.TimeLimit`"),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
