@@ -122,7 +122,8 @@ def _check_is_name(name: object) -> None:
         advice = "it must be a name, such as `brax/ant`"
     raise ValueError(
         f"`name={shown(name)}` is of type {type(name).__name__}; {advice}. An "
-        "environment of another library goes into `eqrl.envs.BraxEnv` or `eqrl.envs.GymnaxEnv`."
+        "environment of another library goes into `eqrl.envs.BraxEnv` or "
+        "`eqrl.envs.GymnaxEnv`."
     )
 
 
