@@ -90,7 +90,13 @@ class Learner(eqx.Module):
 
 @pytest.fixture(
     scope="module",
-    params=["SAC", "TD3", pytest.param("Normalized(TD3)", marks=pytest.mark.long)],
+    params=[
+        "SAC",
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in ("TD3", "Normalized(TD3)")
+        ),
+    ],
 )
 def learner(request: pytest.FixtureRequest) -> Learner:
     agent = LEARNERS[request.param]

@@ -67,8 +67,8 @@ def whole() -> eqrl.Solution[Any, Any, Any, Any]:
 
 
 # The suite of the protocol updates the first ones; of the kinds of TAAC, updates are
-# restated in NumPy, and one is trained here with a reward of its own. The last ones
-# differ from what is trained by options alone.
+# restated in NumPy, and one is trained here with a reward of its own. The last ones are
+# made of parts that are trained in others.
 TESTED_ELSEWHERE = {
     *THOROUGHLY_TESTED,
     "TAAC",
@@ -78,6 +78,8 @@ TESTED_ELSEWHERE = {
     "SAC-fixed-temperature",
     "TD3-AdamW",
     "DIAYN(TD3)-environment",
+    "DIAYN(TAAC)",
+    "REDQ",
 }
 
 

@@ -457,6 +457,7 @@ class TestPopulation:
         state, _, metrics = _jit_run_all(agents, state, run_keys, counts, jnp.array(24))
         np.testing.assert_array_equal(metrics["nonfinite"], [0, 18, 0])
 
+    @pytest.mark.long
     def test_members_one_after_another_equal_each_alone_bit_for_bit(self) -> None:
         init_keys, run_keys = self._keys()
         state, counts = _jit_init_all(self._agents(), init_keys)

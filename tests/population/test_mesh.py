@@ -146,6 +146,7 @@ def _run_on_eight_devices(program: str) -> None:
     assert "passed" in result.stdout
 
 
+@pytest.mark.long
 def test_exploiting_on_eight_devices_is_that_on_one_in_little_memory() -> None:
     _run_on_eight_devices(_EXPLOIT)
 

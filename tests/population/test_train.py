@@ -59,7 +59,9 @@ def solution() -> eqrl.PopulationSolution:
     return train()
 
 
-@pytest.mark.parametrize("members", ["in_turn", "together"])
+@pytest.mark.parametrize(
+    "members", ["in_turn", pytest.param("together", marks=pytest.mark.long)]
+)
 def test_two_calls_equal_one_bit_for_bit(
     solution: eqrl.PopulationSolution, members: Any
 ) -> None:

@@ -79,6 +79,7 @@ def test_the_released_code_leaves_out_the_newest_skill() -> None:
     assert whole.metrics["collected_steps"][[5, 10]].tolist() == [0, 10]
 
 
+@pytest.mark.long
 def test_the_pseudocode_adds_the_newest_to_what_was_shown_before() -> None:
     recorder, whole = record(PSEUDOCODE, open_worlds)
     past = training_of(at(recorder, 68)).trainer_state.agent.reward.past
