@@ -31,11 +31,11 @@ class Interval:
             raise ValueError(f"`every_seconds={every_seconds}` must be at least 0.")
         self._every_steps = every_steps
         self._every_seconds = every_seconds
-        self._begin(0)
+        self.begin_at(0)
 
     def begin_at(self, step: int) -> None:
         """Counts from a step, at which there is a checkpoint."""
-        self._begin(step)
+        self._step, self._seconds = step, time.monotonic()
 
     def is_over(self, step: int) -> bool:
         """Whether it is time; then the next interval begins."""
@@ -44,11 +44,8 @@ class Interval:
         else:
             over = step - self._step >= self._every_steps
         if over:
-            self._begin(step)
+            self.begin_at(step)
         return over
-
-    def _begin(self, step: int) -> None:
-        self._step, self._seconds = step, time.monotonic()
 
 
 class Checkpoints:
