@@ -13,7 +13,6 @@ from jaxtyping import PRNGKeyArray
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
-jax.config.update("jax_debug_key_reuse", True)
 jax.config.update(
     "jax_compilation_cache_dir", str(Path(__file__).parents[1] / ".jax_cache")
 )
@@ -54,6 +53,15 @@ def optimizations(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     jax.config.update("jax_disable_most_optimizations", True)
     jax.clear_caches()
+
+
+@pytest.fixture(autouse=True)
+def key_reuse(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Finds keys that are used twice, in tests marked `checks_keys`."""
+    with jax.debug_key_reuse(
+        request.node.get_closest_marker("checks_keys") is not None
+    ):
+        yield
 
 
 @pytest.fixture

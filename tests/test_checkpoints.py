@@ -1,5 +1,6 @@
 """When it is time for a checkpoint; `test_train.py` trains with them."""
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,7 @@ from eqrl._run.checkpoints import Interval
 def test_an_interval_of_steps_is_over_after_so_many() -> None:
     interval = Interval(every_steps=30)
     interval.begin_at(100)
-    over = [step for step in range(110, 210, 10) if interval.is_over(step)]
-    assert over == [130, 160, 190]
+    assert _saved_at(interval, range(110, 210, 10)) == [130, 160, 190]
 
 
 def test_an_interval_of_seconds_is_over_after_so_many(
@@ -22,12 +22,24 @@ def test_an_interval_of_seconds_is_over_after_so_many(
     now = 0.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     interval = Interval(every_steps=None, every_seconds=5.0)
-    over = []
-    for step in range(12):
-        now = float(step)
+
+    def steps() -> Iterator[int]:
+        nonlocal now
+        for step in range(12):
+            now = float(step)
+            yield step
+
+    assert _saved_at(interval, steps()) == [5, 10]
+
+
+def _saved_at(interval: Interval, steps: Iterable[int]) -> list[int]:
+    """The steps, of those given, at which it is time for a checkpoint."""
+    saved = []
+    for step in steps:
         if interval.is_over(step):
-            over.append(step)
-    assert over == [5, 10]
+            interval.begin_at(step)
+            saved.append(step)
+    return saved
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,7 @@ def _begin(
     )
 
 
+@pytest.mark.checks_keys
 def test_a_population_of_diayn_is_ranked_and_reported_by_its_skills(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,8 @@ from eqrl.envs import AbstractEnv
 from tests.toy import Clock, Drift, GetKey, Scribe
 
 
+pytestmark = pytest.mark.checks_keys
+
 _NUM_EPISODES = 16
 _LONGEST = 4
 

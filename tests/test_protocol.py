@@ -25,6 +25,8 @@ from eqrl._types.data import AnyTransition
 from .agents_under_test import ALL_AGENTS, THOROUGHLY_TESTED
 
 
+pytestmark = pytest.mark.checks_keys
+
 GetKey = Callable[[], PRNGKeyArray]
 
 SPEC = eqrl.EnvSpec(observation_size=3, action_size=2)

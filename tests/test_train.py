@@ -23,6 +23,8 @@ from .agents_under_test import ALL_AGENTS, THOROUGHLY_TESTED, sac
 from .toy import Drift, Learner, Scribe
 
 
+pytestmark = pytest.mark.checks_keys
+
 GetKey = Callable[[], PRNGKeyArray]
 TRAINER = eqrl.Trainer(num_envs=2, batch_size=4, warmup_steps=20, capacity=60)
 # As those of the populations' tests, so that one compilation serves both.

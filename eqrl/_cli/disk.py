@@ -86,6 +86,7 @@ class LibraryJob:
             del metrics
             write_rows(folder, skills.metrics)
             if interval.is_over(step):
+                interval.begin_at(step)
                 save_skills(library_folder(folder), skills)
 
         reports = {

@@ -1,6 +1,7 @@
 """Populations on several devices, along the one axis of a mesh."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import equinox as eqx
@@ -184,6 +185,22 @@ def on_any_process(flag: bool, mesh: Mesh | None) -> bool:
         lambda index: np.array([flag]),
     )
     return bool(to_host(flags, mesh).any())
+
+
+@contextmanager
+def naming_lost_processes(mesh: Mesh | None) -> Iterator[None]:
+    """Says what to do where another process of the mesh no longer answers."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        out_of_memory = "RESOURCE_EXHAUSTED" in str(error)
+        if mesh is None or not mesh.is_multi_process or out_of_memory:
+            raise
+        raise RuntimeError(
+            f"Process {jax.process_index()} of {jax.process_count()} cannot go on, "
+            "most likely since another one has ended. Start all of them again, with "
+            "the solution of the last checkpoint as `initial`."
+        ) from error
 
 
 def mesh_of_processes(stack: PyTree) -> Mesh | None:

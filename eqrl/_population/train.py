@@ -17,19 +17,21 @@ from .._interaction.scores import Score, mean_return
 from .._pytree.fields import check_instance, check_integer
 from .._pytree.stack import take_element
 from .._pytree.tree import tree_copy
+from .._training.counts import Counts
 from .._training.failure import check_finite_agent
 from .._training.interrupt import deferred_interrupt
 from .._training.rows import has_failed, steps_taken, what_failed
 from .._training.solution import NonFiniteError, TrainingInterrupted
 from .._training.trainer import AnyTrainerState, Trainer
 from ..envs import AbstractEnv
-from ..envs._base import check_is_env
+from ..envs._base import AnyEnv, check_is_env
 from .evaluation import check_scalar, evaluate_members
 from .history import PopulationSolution, Row, make_solution, rows_of
 from .mesh import (
     automatic,
     check_mesh,
     gather,
+    naming_lost_processes,
     on_any_process,
     replicate,
     shard,
@@ -116,79 +118,45 @@ def train_population(
     SIGTERM or SIGHUP on any process raises `TrainingInterrupted` after the generation.
     Both hold the solution so far.
     """
-    check_arguments(agent, env, key)
-    check_instance("trainer", trainer, Trainer, such_as="`eqrl.Trainer()`")
-    if pbt is not None:
-        check_instance("pbt", pbt, PBT)
-    if evaluation_env is not None:
-        check_is_env("evaluation_env", evaluation_env)
-    check_integer("size", size, least=1)
+    evaluation_env = env if evaluation_env is None else evaluation_env
+    _check(agent, env, trainer, pbt, size, evaluation_env, key)
     check_integer("num_generations", num_generations, least=1)
     check_mesh(mesh, size)
-    mesh = automatic(mesh)
-    members = choose_members(members, mesh)
     trainer.check_num_steps(steps_per_generation)
     trainer.schedule.check_call("steps_per_generation", steps_per_generation)
-    evaluation_env = env if evaluation_env is None else evaluation_env
     if score is None:
         check_scalar(evaluation_env)
         score = mean_return
-    agents_key = jr.fold_in(key, 0)
-    if initial is None:
-        agents = shard(make_agents(agent, pbt, size, key=agents_key), mesh)
-    else:
-        check_initial(
-            initial,
-            eqx.filter_eval_shape(make_agents, agent, pbt, size, key=agents_key),
-            trainer,
-            env,
-            size=size,
-        )
-        initial = gather(initial) if mesh is None else initial
-        agents = shard(initial.agents, mesh)
+    mesh = automatic(mesh)
+    members = choose_members(members, mesh)
+    # One key for each purpose; 0 samples hyperparameters. Evaluation and exploitation
+    # fold in the generation. Training uses the same key in every generation, as `train`
+    # does in every row: the trainer folds in its counters, so that where a generation
+    # ends makes no difference.
+    agents, states, counts = _begin(agent, env, trainer, pbt, size, initial, mesh, key)
     # After the check of what `where` selects.
     names = _names(agent, pbt)
     pbt, env, evaluation_env, key, num_steps = replicate(
         (pbt, env, evaluation_env, key, jnp.asarray(steps_per_generation, int)), mesh
     )
-    # One key for each purpose; 0 sampled hyperparameters. Evaluation and exploitation
-    # fold in the generation. Training uses the same key in every generation, as `train`
-    # does in every row: the trainer folds in its counters, so that where a generation
-    # ends makes no difference.
-    init_key, run_key, evaluation_key, exploit_key = (
-        jr.fold_in(key, i) for i in (1, 2, 3, 4)
-    )
-    if initial is None:
-        init_keys = shard(jr.split(init_key, size), mesh)
-        states, counts = init_members(trainer, agents, env, init_keys, mesh)
-    else:
-        states = shard(tree_copy(initial.trainer_states), mesh)
-        counts = replicate(tree_copy(initial.counts), mesh)
-    check_finite_agent(states.agent)
+    run_key, evaluation_key, exploit_key = (jr.fold_in(key, i) for i in (2, 3, 4))
+    how = (num_episodes, descriptor, score, members, mesh)
     # Raises what is wrong with the evaluation and the score before any step; the trace
     # is kept for the first evaluation.
     evaluation, scores = eqx.filter_eval_shape(
         evaluate_members,
-        agents,
-        states.agent,
-        states.failed,
-        evaluation_env,
-        evaluation_key,
-        num_episodes,
-        descriptor,
-        score,
-        members,
-        mesh,
+        *(agents, states.agent, states.failed),
+        *(evaluation_env, evaluation_key, *how),
     )
-    parents = jnp.arange(size)
     rows: list[Row] = []
     if initial is not None:
         check_history(initial, evaluation, names)
         rows = rows_of(initial)
         scores = shard(jnp.asarray(initial.scores[-1]), mesh)
+    parents = jnp.arange(size)
     solution = initial
     first = len(rows)
-    with deferred_interrupt() as interrupted:
+    with deferred_interrupt() as interrupted, naming_lost_processes(mesh):
         for generation in range(first, first + num_generations):
             if generation > 0 and pbt is not None:
                 agents, states, parents = _exploit(
@@ -201,16 +169,8 @@ def train_population(
                 kept, states, counts, members, mesh
             )
             evaluation, scores = evaluate_members(
-                agents,
-                states.agent,
-                states.failed,
-                evaluation_env,
-                jr.fold_in(evaluation_key, generation),
-                num_episodes,
-                descriptor,
-                score,
-                members,
-                mesh,
+                *(agents, states.agent, states.failed),
+                *(evaluation_env, jr.fold_in(evaluation_key, generation), *how),
             )
             values = () if pbt is None else pbt.where(agents)
             row = Row(
@@ -233,6 +193,58 @@ def train_population(
                 raise TrainingInterrupted(solution, interrupted() or SIGINT)
     assert solution is not None
     return solution
+
+
+def _check(
+    agent: AnyAgent,
+    env: AnyEnv,
+    trainer: Trainer,
+    pbt: PBT | None,
+    size: int,
+    evaluation_env: AnyEnv,
+    key: PRNGKeyArray,
+) -> None:
+    """Raises a `ValueError` unless the arguments are of their kinds."""
+    check_arguments(agent, env, key)
+    check_instance("trainer", trainer, Trainer, such_as="`eqrl.Trainer()`")
+    if pbt is not None:
+        check_instance("pbt", pbt, PBT)
+    check_is_env("evaluation_env", evaluation_env)
+    check_integer("size", size, least=1)
+
+
+def _begin(
+    agent: AnyAgent,
+    env: AnyEnv,
+    trainer: Trainer,
+    pbt: PBT | None,
+    size: int,
+    initial: PopulationSolution | None,
+    mesh: Mesh | None,
+    key: PRNGKeyArray,
+) -> tuple[AnyAgent, AnyTrainerState, Counts]:
+    """The members that train first: new ones, or copies of those of `initial`."""
+    agents_key, init_key = (jr.fold_in(key, i) for i in (0, 1))
+    if initial is None:
+        agents = shard(make_agents(agent, pbt, size, key=agents_key), mesh)
+        init_keys = shard(jr.split(replicate(init_key, mesh), size), mesh)
+        states, counts = init_members(
+            trainer, agents, replicate(env, mesh), init_keys, mesh
+        )
+    else:
+        check_initial(
+            initial,
+            eqx.filter_eval_shape(make_agents, agent, pbt, size, key=agents_key),
+            trainer,
+            env,
+            size=size,
+        )
+        initial = gather(initial) if mesh is None else initial
+        agents = shard(initial.agents, mesh)
+        states = shard(tree_copy(initial.trainer_states), mesh)
+        counts = replicate(tree_copy(initial.counts), mesh)
+    check_finite_agent(states.agent)
+    return agents, states, counts
 
 
 def make_agents(

@@ -3,6 +3,7 @@
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
@@ -13,8 +14,10 @@ import numpy as np
 from jaxtyping import PyTree
 
 from .._population import PopulationSolution
+from .._population.mesh import mesh_of_processes, on_any_process
 from .._pytree.fields import check_integer
 from .._storage.checkpoint import Directory, begin_save, checkpoint_manager
+from .._storage.quiet import quiet_event_loops
 from .._training.solution import AnySolution
 from .solutions import content_of, step_of
 
@@ -38,14 +41,10 @@ class Interval:
         self._step, self._seconds = step, time.monotonic()
 
     def is_over(self, step: int) -> bool:
-        """Whether it is time; then the next interval begins."""
+        """Whether it is time."""
         if self._every_steps is None:
-            over = time.monotonic() - self._seconds >= self._every_seconds
-        else:
-            over = step - self._step >= self._every_steps
-        if over:
-            self.begin_at(step)
-        return over
+            return time.monotonic() - self._seconds >= self._every_seconds
+        return step - self._step >= self._every_steps
 
 
 class Checkpoints:
@@ -92,6 +91,8 @@ class Checkpoints:
         self._interval = Interval(every_steps=every_steps, every_seconds=every_seconds)
         self._on_error = on_error or _warn
         self._manager = checkpoint_manager(directory, max_to_keep=max_to_keep)
+        self._quiet = ExitStack()
+        self._quiet.enter_context(quiet_event_loops())
         self._interval.begin_at(self._manager.latest_step() or 0)
         self._has_failed = False
 
@@ -100,8 +101,11 @@ class Checkpoints:
         # Of a population it is the generation.
         del step
         number = step_of(solution)
-        if not self._interval.is_over(number):
+        # The clocks of several processes differ, and all of them have to save.
+        mesh = mesh_of_processes(solution)
+        if not on_any_process(self._interval.is_over(number), mesh):
             return
+        self._interval.begin_at(number)
         try:
             begin_save(self._manager, number, _copied(content_of(solution)))
         except Exception as error:
@@ -132,10 +136,11 @@ class Checkpoints:
         traceback: TracebackType | None,
     ) -> None:
         del kind, error, traceback
-        try:
-            self._manager.close()
-        except Exception as error:
-            self._report(error)
+        with self._quiet:
+            try:
+                self._manager.close()
+            except Exception as error:
+                self._report(error)
 
     def _report(self, error: Exception) -> None:
         if not self._has_failed:

@@ -120,8 +120,7 @@ def checkpoint_manager(directory: Directory, *, max_to_keep: int) -> Any:
 
 def begin_save(manager: Any, step: int, tree: PyTree) -> None:
     """Saves as `save` does, in the background: the arrays must not change meanwhile."""
-    with quiet_event_loops():
-        manager.save(step, args=_content(tree), force=True)
+    manager.save(step, args=_content(tree), force=True)
 
 
 def _content(tree: PyTree) -> Any:

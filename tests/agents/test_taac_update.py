@@ -218,12 +218,8 @@ def test_an_update_is_as_restated_in_numpy(
     given = batch
     if agent.window_length == 1:
         given = jax.tree.map(lambda x: np.asarray(x)[:, 0], batch)
-    # Checked at each call it takes a tenth of a second; other tests check it.
-    with jax.debug_key_reuse(False):
-        drawn = draws(jnp.asarray(seed), WINDOWS * agent.window_length)
-        after, metrics = update(
-            agent, state, given, jnp.asarray(seed), jnp.asarray(step)
-        )
+    drawn = draws(jnp.asarray(seed), WINDOWS * agent.window_length)
+    after, metrics = update(agent, state, given, jnp.asarray(seed), jnp.asarray(step))
     drawn, batch, after, metrics = jax.device_get((drawn, batch, after, metrics))
     expected = restated.update(agent, state, batch, drawn)
     gradient = expected["gradient"]

@@ -25,6 +25,8 @@ from ..toy import Clock, GetKey
 from .pusher import Pusher
 
 
+pytestmark = pytest.mark.checks_keys
+
 AGENT = Pusher()
 ENV = Point(max_steps=7, goal=(0.3, 0.1))
 TRAINER = eqrl.Trainer(num_envs=2, batch_size=4, warmup_steps=20, capacity=60)

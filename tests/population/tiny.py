@@ -28,7 +28,12 @@ Found = dict[str, np.ndarray]
 
 
 def train(
-    mesh: Mesh | None, agent: eqrl.SAC = AGENT, **options: Any
+    mesh: Mesh | None,
+    agent: eqrl.SAC = AGENT,
+    *,
+    num_generations: int = 3,
+    steps_per_generation: int = 40,
+    **options: Any,
 ) -> eqrl.PopulationSolution:
     return eqrl.train_population(
         agent,
@@ -36,8 +41,8 @@ def train(
         TRAINER,
         PBT,
         size=4,
-        num_generations=3,
-        steps_per_generation=40,
+        num_generations=num_generations,
+        steps_per_generation=steps_per_generation,
         num_episodes=2,
         key=jr.key(0),
         mesh=mesh,

@@ -27,6 +27,8 @@ from .heading import (
 )
 
 
+pytestmark = pytest.mark.checks_keys
+
 # Rows end every 8 steps of a skill, at its 26 steps, and with the episode, at 30.
 ENDS = [8, 16, 24, 26, 30, 38, 46, 54, 56, 60, 68, 76, 84, 86, 90]
 
