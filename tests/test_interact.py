@@ -9,7 +9,7 @@ from jaxtyping import Array, Int, PRNGKeyArray
 from eqrl import Actors, Mode, Transition, interact, start
 from eqrl._pytree.control_flow import filter_scan
 from eqrl.envs import AbstractEnv
-from tests.toy import Clock, Drift, GetKey, Scribe
+from tests.toy import Clock, Drift, GetKey, Learner, LearnerState, Scribe
 
 
 _NUM_ENVS = 3
@@ -193,6 +193,23 @@ def test_environments_are_stepped_with_noise_of_their_own(getkey: GetKey) -> Non
     )
     moves = reached[..., 0] - left[..., 0]
     assert len(np.unique(np.round(moves, 4))) > 30
+
+
+def test_agent_and_environment_draw_from_keys_of_their_own(getkey: GetKey) -> None:
+    # Of no weight, the agent acts with its noise alone.
+    agent, env, state = Learner(), Drift(), LearnerState(jnp.zeros(2), jnp.zeros(()))
+
+    @jax.jit
+    def play(key: PRNGKeyArray) -> Transition:
+        start_key, step_key = jr.split(key)
+        actors = start(agent, state, env, num_envs=16, key=start_key)
+        return interact(agent, state, env, actors, mode="sample", key=step_key)[1]
+
+    transitions = jax.device_get(play(getkey()))
+    action, observation = transitions.action[:, 0], transitions.observation[:, 0]
+    noise = transitions.next_observation[:, 0] - observation - 0.3 * action
+    # Numbers that are drawn from one key have one order, however they are scaled.
+    assert np.any(np.argsort(noise) != np.argsort(action))
 
 
 def test_the_same_key_gives_the_same_transitions(getkey: GetKey) -> None:

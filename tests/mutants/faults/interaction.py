@@ -36,7 +36,7 @@ FAULTS = (
         "eqrl/_interaction/actors.py",
         "env.step(actor.env_state, action, key=step_key)",
         "env.step(actor.env_state, action, key=act_key)",
-        (f"{_INTERACT} -k noise", "tests/test_trainer.py -k how_it_is_cut"),
+        (f"{_INTERACT} -k keys_of_their_own",),
     ),
     Fault(
         "interaction:descriptor-of-the-state-reached",
