@@ -63,7 +63,14 @@ def faults(session: nox.Session) -> None:
     """Kills, interrupts and damages real runs: `nox -s faults -- kills --number 20`."""
     install(session, "tests")
     name, *arguments = session.posargs or ["all"]
-    every = ["kills", "signals", "processes", "corruption", "fuzz"]
+    every = [
+        "kills",
+        "signals",
+        "processes",
+        "corruption",
+        "divergence",
+        "fuzz",
+    ]
     for module in every if name == "all" else [name]:
         session.run("python", "-m", f"tests.faults.{module}", *arguments)
 

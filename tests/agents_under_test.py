@@ -2,7 +2,12 @@
 
 from typing import Any
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
 import optax
+from jaxtyping import PyTree
 
 import eqrl
 from docs.examples.redq import REDQ
@@ -48,6 +53,22 @@ def diayn(
     """`eqrl.diayn` with a small discriminator of one-hot skills."""
     options.setdefault("make_network", eqrl.nn.CategoricalDiscriminator(hidden_sizes))
     return eqrl.diayn(agent, skills, **options)
+
+
+def with_rates(agent: AnyAgent, rate: float) -> AnyAgent:
+    """The agent with another learning rate, of everything that it learns."""
+
+    def change(path: Any, leaf: Any) -> Any:
+        is_rate = jax.tree_util.keystr(path).endswith(("lr", "rate"))
+        return jnp.full_like(leaf, rate) if is_rate else leaf
+
+    return jax.tree_util.tree_map_with_path(change, agent)
+
+
+def all_finite(tree: PyTree) -> bool:
+    """Whether all numbers are."""
+    leaves = jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array))
+    return all(bool(np.all(np.isfinite(leaf))) for leaf in leaves)
 
 
 ALL_AGENTS: dict[str, AnyAgent] = {

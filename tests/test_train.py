@@ -19,7 +19,13 @@ from eqrl._run.solutions import step_of
 from eqrl._training.failure import empty_watch
 from eqrl.envs import AbstractEnv, Outcome, Point
 
-from .agents_under_test import ALL_AGENTS, THOROUGHLY_TESTED, sac
+from .agents_under_test import (
+    ALL_AGENTS,
+    THOROUGHLY_TESTED,
+    all_finite,
+    sac,
+    with_rates,
+)
 from .toy import Drift, Learner, Scribe
 
 
@@ -45,22 +51,6 @@ def same(one: PyTree, other: PyTree) -> bool:
         np.array_equal(x, y, equal_nan=jnp.issubdtype(x.dtype, jnp.floating))
         for x, y in zip(leaves, other_leaves, strict=True)
     )
-
-
-def all_finite(tree: PyTree) -> bool:
-    """Whether all numbers are."""
-    leaves = jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array))
-    return all(bool(np.all(np.isfinite(leaf))) for leaf in leaves)
-
-
-def with_rates(agent: Any, rate: float) -> Any:
-    """An agent all of whose learning rates are `rate`."""
-
-    def change(path: Any, leaf: Any) -> Any:
-        is_rate = jax.tree_util.keystr(path).endswith(("lr", "rate"))
-        return jnp.full_like(leaf, rate) if is_rate else leaf
-
-    return jax.tree_util.tree_map_with_path(change, agent)
 
 
 @pytest.fixture(scope="module")
