@@ -70,6 +70,7 @@ def faults(session: nox.Session) -> None:
         "corruption",
         "divergence",
         "fuzz",
+        "command_lines",
     ]
     for module in every if name == "all" else [name]:
         session.run("python", "-m", f"tests.faults.{module}", *arguments)
