@@ -9,8 +9,9 @@ if _os.environ.get("EQRL_TYPECHECK") == "1":
     # Before anything else of the package is imported; it costs time at every call.
     _install_import_hook("eqrl", "beartype.beartype")
 
-from . import envs as envs, losses as losses, nn as nn
+from . import envs as envs, losses as losses, nn as nn, spaces as spaces
 from ._agents import (
+    DQN as DQN,
     SAC as SAC,
     TAAC as TAAC,
     TD3 as TD3,
@@ -19,6 +20,7 @@ from ._agents import (
     AbstractTrajectory as AbstractTrajectory,
     AbstractWrapper as AbstractWrapper,
     ConstantTrajectory as ConstantTrajectory,
+    DQNState as DQNState,
     FixedSkill as FixedSkill,
     Intrinsic as Intrinsic,
     IntrinsicState as IntrinsicState,

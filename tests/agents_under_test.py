@@ -44,6 +44,11 @@ def taac(hidden_sizes: tuple[int, ...] = HIDDEN, **options: Any) -> eqrl.TAAC:
     )
 
 
+def dqn(hidden_sizes: tuple[int, ...] = HIDDEN, **options: Any) -> eqrl.DQN:
+    """A small `DQN`."""
+    return eqrl.DQN(make_network=eqrl.nn.ActionValues(hidden_sizes), **options)
+
+
 def diayn(
     agent: AnyAgent,
     skills: int | eqrl.AbstractSkillPrior = 3,

@@ -7,6 +7,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from eqrl import EnvSpec, FloatLike, hyperparameter
 from eqrl.envs import AbstractEnv, Outcome
+from eqrl.spaces import Action, Discrete
 
 
 class ProbeState(eqx.Module):
@@ -19,7 +20,8 @@ class ProbeState(eqx.Module):
 class Probe(AbstractEnv[ProbeState]):
     """Observes the sign and the time; what it pays is a sum of simple terms.
 
-    All settings are leaves, so that every probe shares one compilation.
+    All settings but `num_choices` are leaves, so that every probe shares one
+    compilation. Choices stand for the numbers from -1 to 1, evenly.
     """
 
     length: FloatLike = hyperparameter(1.0)
@@ -31,17 +33,20 @@ class Probe(AbstractEnv[ProbeState]):
     action_weight: FloatLike = hyperparameter(0.0)
     best_action: FloatLike = hyperparameter(0.0)
     best_action_by_sign: FloatLike = hyperparameter(0.0)
+    num_choices: int | None = eqx.field(default=None, static=True)
 
     @property
     def spec(self) -> EnvSpec:
-        return EnvSpec(observation_size=2, action_size=1)
+        if self.num_choices is None:
+            return EnvSpec(observation_size=2, action_size=1)
+        return EnvSpec(observation_size=2, action=Discrete(self.num_choices))
 
     def reset(self, *, key: PRNGKeyArray) -> tuple[ProbeState, Float[Array, " obs"]]:
         state = ProbeState(sign=jr.rademacher(key, (), float), time=jnp.zeros((), int))
         return state, self._observe(state)
 
     def step(
-        self, state: ProbeState, action: Float[Array, " act"], *, key: PRNGKeyArray
+        self, state: ProbeState, action: Action, *, key: PRNGKeyArray
     ) -> tuple[ProbeState, Outcome]:
         del key
         best = self.best_action + self.best_action_by_sign * state.sign
@@ -51,7 +56,7 @@ class Probe(AbstractEnv[ProbeState]):
             self.constant
             + self.sign_weight * state.sign
             + self.last_weight * over.astype(float)
-            - self.action_weight * (action[0] - best) ** 2
+            - self.action_weight * (self.number_of(action) - best) ** 2
         )
         terminates = self.terminates > 0.5
         return next_state, Outcome(
@@ -64,6 +69,12 @@ class Probe(AbstractEnv[ProbeState]):
     def state_descriptor(self, state: ProbeState) -> None:
         del state
         return None
+
+    def number_of(self, action: Action) -> Float[Array, ""]:
+        """The number that an action stands for, in [-1, 1]."""
+        if self.num_choices is None:
+            return action[0]
+        return jnp.linspace(-1.0, 1.0, self.num_choices)[action]
 
     def _observe(self, state: ProbeState) -> Float[Array, " obs"]:
         return jnp.stack([state.sign, self.time_weight * state.time.astype(float)])

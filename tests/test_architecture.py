@@ -28,7 +28,7 @@ _ORDER = (
     ("_types",),
     ("_pytree",),
     ("_storage",),
-    ("nn",),
+    ("nn", "spaces"),
     ("losses", "_skills"),
     ("_rewards",),
     ("_agents", "envs"),

@@ -118,7 +118,7 @@ def test_what_cannot_be_exported_or_loaded_is_named(
     with pytest.raises(ValueError, match="observations of size 3"):
         eqrl.export_policy(tmp_path / "x", Learner(), state, wide)
     two = eqrl.EnvSpec(observation_size=2, action_size=2)
-    with pytest.raises(ValueError, match=r"acts with the shape \(1,\)"):
+    with pytest.raises(ValueError, match=r"actions of shape \(1,\)"):
         eqrl.export_policy(tmp_path / "x", Learner(), state, two)
     assert not list(tmp_path.iterdir())
     for seed in (-1, 2**32, True):

@@ -1,5 +1,6 @@
 """Agents learn what is known: environments whose values were worked out by hand."""
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -13,7 +14,7 @@ import eqrl
 from eqrl._agents.base import AnyAgent
 from eqrl.losses import critic_values
 
-from .agents_under_test import sac, td3
+from .agents_under_test import dqn, sac, td3
 from .probe import Probe
 
 
@@ -32,6 +33,14 @@ LEARNERS: dict[str, Any] = {
     "SAC": sac(initial_temperature=1e-3, learn_temperature=False, **FAST),
     "TD3": td3(exploration_noise=0.3, **FAST),
     "Normalized(TD3)": eqrl.Normalized(td3(exploration_noise=0.3, **FAST)),
+    "DQN": dqn(
+        hidden_sizes=(32, 32),
+        lr=3e-3,
+        discount=DISCOUNT,
+        target_step_size=0.05,
+        target_period=1,
+        epsilon_steps=NUM_STEPS / 2,
+    ),
 }
 TRAINER = eqrl.Trainer(num_envs=4, batch_size=32, warmup_steps=256, capacity=10_000)
 
@@ -68,6 +77,11 @@ class Learner(eqx.Module):
 
     agent: Any
     states: dict[str, Any]
+    probe: Probe
+
+    def number(self, probe: str, observation: list[float]) -> float:
+        """What the agent would do at `observation`, as a number."""
+        return float(self.probe.number_of(self.greedy(probe, observation)))
 
     def greedy(self, probe: str, observation: list[float]) -> Array:
         action, _, _ = self.agent.act(
@@ -85,6 +99,8 @@ class Learner(eqx.Module):
         state, seen = self.states[probe], jnp.asarray(observation)
         if isinstance(self.agent, eqrl.Normalized):
             seen, state = state.statistics.normalize(seen), state.agent
+        if isinstance(self.agent, eqrl.DQN):
+            return float(state.network(seen)[action])
         return float(jnp.mean(critic_values(state.critics, seen[None], action[None])))
 
 
@@ -92,6 +108,7 @@ class Learner(eqx.Module):
     scope="module",
     params=[
         "SAC",
+        "DQN",
         *(
             pytest.param(name, marks=pytest.mark.long)
             for name in ("TD3", "Normalized(TD3)")
@@ -100,10 +117,14 @@ class Learner(eqx.Module):
 )
 def learner(request: pytest.FixtureRequest) -> Learner:
     agent = LEARNERS[request.param]
-    probes = jax.tree.map(lambda *x: jnp.stack(x), *PROBES.values())
+    # Among them are -0.5 and 0.5.
+    num_choices = 5 if isinstance(agent, eqrl.DQN) else None
+    each = [dataclasses.replace(x, num_choices=num_choices) for x in PROBES.values()]
+    probes = jax.tree.map(lambda *x: jnp.stack(x), *each)
     states = learn(agent, probes, jr.split(jr.key(0), len(PROBES)))
     return Learner(
         agent=agent,
+        probe=each[0],
         states={
             name: jax.tree.map(lambda x, i=index: x[i], states)
             for index, name in enumerate(PROBES)
@@ -126,14 +147,12 @@ def test_a_later_reward_is_discounted(learner: Learner) -> None:
 
 
 def test_the_best_action_is_found(learner: Learner) -> None:
-    action = learner.greedy("best action", [1.0, 0.0])
-    assert action[0] == pytest.approx(0.5, abs=0.1)
+    assert learner.number("best action", [1.0, 0.0]) == pytest.approx(0.5, abs=0.1)
 
 
 def test_the_best_action_follows_the_observation(learner: Learner) -> None:
     actions = [
-        float(learner.greedy("best action by sign", [sign, 0.0])[0])
-        for sign in (-1.0, 1.0)
+        learner.number("best action by sign", [sign, 0.0]) for sign in (-1.0, 1.0)
     ]
     assert actions == pytest.approx([-0.5, 0.5], abs=0.1)
 

@@ -2,6 +2,7 @@ from .base import (
     AbstractAgent as AbstractAgent,
     AbstractMarkovAgent as AbstractMarkovAgent,
 )
+from .dqn import DQN as DQN, DQNState as DQNState
 from .sac import SAC as SAC, SACState as SACState
 from .taac.policy import TAACExtras as TAACExtras, TAACMemory as TAACMemory
 from .taac.taac import TAAC as TAAC, TAACState as TAACState

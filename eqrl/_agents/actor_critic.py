@@ -8,18 +8,26 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
+from .._pytree.control_flow import filter_cond
 from .._pytree.fields import check_factory, shown
-from .._pytree.tree import gradient_step
+from .._pytree.tree import gradient_step, incremental_update
 from .._types.custom_types import CriticFunction, FloatLike, MakeOptimizer
 from .._types.data import AnyTransition, EnvSpec
+from .._types.spaces import AbstractActionSpace, Box, Discrete
 from ..losses import bootstrapped_target, critic_loss
 from ..nn import AbstractDensity, Actor, StochasticPolicy
 
 
 MakeNetwork = Callable[..., Any]
 """A factory `(observation_size, action_size, *, key)`."""
+
+# The agents for each kind of actions.
+_FITTING: dict[type[AbstractActionSpace], tuple[str, ...]] = {
+    Box: ("SAC", "TD3", "TAAC"),
+    Discrete: ("DQN",),
+}
 
 Critics = TypeVar("Critics", bound=CriticFunction)
 
@@ -32,6 +40,20 @@ def check_scalar_reward(agent_name: str, spec: EnvSpec) -> None:
             f"{spec.reward_size}`: the environment gives a vector. Make it a scalar in "
             "the environment, or use an agent that takes vectors."
         )
+
+
+def check_space(
+    agent_name: str, spec: EnvSpec, space: type[AbstractActionSpace]
+) -> None:
+    """Raises a `ValueError` unless actions are of the kind that the agent picks."""
+    if isinstance(spec.action, space):
+        return
+    names = [f"`eqrl.{name}`" for name in _FITTING.get(type(spec.action), ())]
+    advice = f"use {' or '.join(names)}" if names else "write an agent of your own"
+    raise ValueError(
+        f"`{agent_name}` picks actions out of a `{space.__name__}`, but `spec.action="
+        f"{spec.action}`; {advice}."
+    )
 
 
 def make_network(name: str, factory: MakeNetwork, *sizes: int, **options: Any) -> Any:
@@ -166,6 +188,22 @@ def init_optimizer(
 ) -> optax.OptState:
     """The initial state of an optimizer of the inexact arrays of `model`."""
     return optimizer.init(eqx.filter(model, eqx.is_inexact_array))
+
+
+def periodic_update(
+    new: Critics,
+    old: Critics,
+    step_size: FloatLike,
+    *,
+    period: int,
+    step: Int[Array, ""],
+) -> Critics:
+    """Target networks after an update: a step towards `new` at each `period`-th one."""
+    move = lambda new, old: incremental_update(new, old, step_size)
+    if period == 1:
+        return move(new, old)
+    # `step` is never batched, so this stays a branch under `vmap` too.
+    return filter_cond((step + 1) % period == 0, move, lambda new, old: old, new, old)
 
 
 def critic_step(

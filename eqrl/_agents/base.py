@@ -2,13 +2,13 @@ from abc import abstractmethod
 from typing import Any, Generic, TypeAlias, get_args
 
 import equinox as eqx
-import jax.random as jr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.fields import check_choice
 from .._types.custom_types import Extras, Memory, Metrics, Mode, State
 from .._types.data import EnvSpec, Transition
-from ..nn import Policy
+from .._types.spaces import Action
+from ..nn import AbstractDistribution, Policy
 
 
 class AbstractAgent(eqx.Module, Generic[State, Memory, Extras]):
@@ -57,7 +57,7 @@ class AbstractAgent(eqx.Module, Generic[State, Memory, Extras]):
         *,
         mode: Mode,
         key: PRNGKeyArray,
-    ) -> tuple[Float[Array, " act"], Memory, Extras]:
+    ) -> tuple[Action, Memory, Extras]:
         """Picks an action for one environment.
 
         **Arguments:**
@@ -71,8 +71,9 @@ class AbstractAgent(eqx.Module, Generic[State, Memory, Extras]):
 
         **Returns:**
 
-        The action, in [-1, 1]; the memory for the next step; and the extras to store.
-        Where `state` has become nan the action must be nan, by which training ends.
+        The action, out of `spec.action`; the memory for the next step; and the extras
+        to store. Where `state` has become nan an action that is a vector must be nan,
+        by which training ends.
         """
 
     @abstractmethod
@@ -143,19 +144,23 @@ class AbstractMarkovAgent(AbstractAgent[State, None, None]):
         *,
         mode: Mode,
         key: PRNGKeyArray,
-    ) -> tuple[Float[Array, " act"], None, None]:
+    ) -> tuple[Action, None, None]:
         del memory
-        check_choice("mode", mode, get_args(Mode))
-        distribution = self.policy(state)(observation)
-        greedy = distribution.mode()
-        if mode == "greedy":
-            action = greedy
-        elif mode == "sample":
-            action = distribution.sample(key=key)
-        else:
-            action = jr.uniform(key, greedy.shape, minval=-1, maxval=1)
+        action = pick_action(self.policy(state)(observation), mode=mode, key=key)
         return action, None, None
 
     def observe(self, state: State, transitions: Transition[None]) -> State:
         del transitions
         return state
+
+
+def pick_action(
+    distribution: AbstractDistribution, *, mode: Mode, key: PRNGKeyArray
+) -> Action:
+    """The action that a policy picks in this mode."""
+    check_choice("mode", mode, get_args(Mode))
+    if mode == "greedy":
+        return distribution.mode()
+    if mode == "sample":
+        return distribution.sample(key=key)
+    return distribution.space.sample(key=key)

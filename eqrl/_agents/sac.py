@@ -10,6 +10,7 @@ from .._pytree.fields import check_fields, hyperparameter, static_integer
 from .._pytree.tree import gradient_step, incremental_update, tree_copy
 from .._types.custom_types import FloatLike, MakeOptimizer, Metrics
 from .._types.data import EnvSpec, Transition
+from .._types.spaces import Box
 from ..losses import sac_actor_loss, sac_next_value, sac_temperature_loss
 from ..nn import Critic, Gaussian, StochasticPolicy
 from .actor_critic import (
@@ -17,6 +18,7 @@ from .actor_critic import (
     check_density,
     check_make_optimizer,
     check_scalar_reward,
+    check_space,
     critic_step,
     init_optimizer,
     learning_rule,
@@ -98,6 +100,7 @@ class SAC(AbstractMarkovAgent[SACState]):
         check_make_optimizer(self.make_optimizer, _PARTS)
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> SACState:
+        check_space("SAC", spec, Box)
         check_scalar_reward("SAC", spec)
         actor_key, critic_key = jr.split(key)
         sizes = (spec.observation_size, spec.action_size)

@@ -17,6 +17,7 @@ from .._types.custom_types import (
     Metrics,
 )
 from .._types.data import EnvSpec, Transition
+from .._types.spaces import Box
 from ..losses import td3_actor_loss, td3_next_value
 from ..nn import Actor, Critic, Deterministic, ExploringPolicy
 from .actor_critic import (
@@ -24,6 +25,7 @@ from .actor_critic import (
     check_action,
     check_make_optimizer,
     check_scalar_reward,
+    check_space,
     critic_step,
     init_optimizer,
     learning_rule,
@@ -101,6 +103,7 @@ class TD3(AbstractMarkovAgent[TD3State]):
         check_make_optimizer(self.make_optimizer, _PARTS)
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> TD3State:
+        check_space("TD3", spec, Box)
         check_scalar_reward("TD3", spec)
         actor_key, critic_key = jr.split(key)
         sizes = (spec.observation_size, spec.action_size)

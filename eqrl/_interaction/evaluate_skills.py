@@ -21,7 +21,7 @@ from .._types.custom_types import Mode
 from .._types.data import Transition
 from ..envs._base import AnyEnv
 from .arguments import check_arguments
-from .fit import action_shape
+from .fit import check_fits
 from .rollout import rollout, zero_outside
 
 
@@ -171,12 +171,7 @@ def _check_state(agent: AnyAgent, state: Any, env: AnyEnv) -> None:
         "stack, as of many seeds or of a population, take one by `jax.tree.map(lambda "
         "x: x[0], state)`, or map over it by `equinox.filter_vmap`."
     )
-    shape = action_shape(agent, state, env.spec, hint=hint)
-    if shape != (env.spec.action_size,):
-        raise ValueError(
-            f"`agent` acts by actions of shape {shape}, but `env.spec.action_size="
-            f"{env.spec.action_size}`. {hint}"
-        )
+    check_fits(agent, state, env.spec, hint=hint)
 
 
 def _prior(agent: AnyAgent) -> AbstractSkillPrior:

@@ -17,9 +17,10 @@ from .._storage.replace import atomic_write
 from .._storage.version import library_version
 from .._types.custom_types import Mode
 from .._types.data import EnvSpec
+from .._types.spaces import Action
 from ..envs._base import AnyEnv
 from .exported_policy import pack, weights_header
-from .fit import action_shape
+from .fit import check_fits
 
 
 _MODES: tuple[Mode, ...] = ("greedy", "sample")
@@ -62,12 +63,7 @@ def export_policy(
     """
     spec = env if isinstance(env, EnvSpec) else env.spec
     hint = "Export one agent with its own state; take it from a stack by `eqrl.member`."
-    shape = action_shape(agent, state, spec, hint=hint)
-    if shape != (spec.action_size,):
-        raise ValueError(
-            f"A {type(agent).__name__} in this state acts with the shape {shape}, but "
-            f"the environment's actions have {(spec.action_size,)}. {hint}"
-        )
+    check_fits(agent, state, spec, hint=hint)
     weights = jax.tree.leaves(eqx.filter((agent, state), eqx.is_array))
     programs = {
         name: jax.export.export(jax.jit(program), platforms=tuple(platforms))(
@@ -126,7 +122,7 @@ def _programs(
             observation: Float[Array, " obs"],
             seed: UInt32[Array, ""],
             step: UInt32[Array, ""],
-        ) -> tuple[Float[Array, " act"], list[Array]]:
+        ) -> tuple[Action, list[Array]]:
             agent, state = eqx.combine(jax.tree.unflatten(treedef, weights), static)
             before = eqx.combine(
                 jax.tree.unflatten(memory_treedef, memory), memory_static

@@ -4,23 +4,22 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 
 from .._agents.base import AnyAgent
+from .._pytree.tree import described
 from .._types.data import EnvSpec
 
 
-def action_shape(
-    agent: AnyAgent, state: Any, spec: EnvSpec, *, hint: str
-) -> tuple[int, ...]:
-    """The shape of the actions of one agent in environments like this.
+def check_fits(agent: AnyAgent, state: Any, spec: EnvSpec, *, hint: str) -> None:
+    """Raises a `ValueError` unless one agent in this state acts in such environments.
 
-    Raises a `ValueError`, which ends with the `hint`, if the state does not fit.
+    The message ends with the `hint`.
     """
 
     def act(
         agent: AnyAgent, state: Any, observation: Float[Array, " obs"]
-    ) -> Float[Array, "..."]:
+    ) -> Shaped[Array, "..."]:
         begin_key, act_key = jr.split(jr.key(0))
         zero = jnp.zeros((), int)
         memory = agent.begin(state, spec, index=zero, key=begin_key)
@@ -29,9 +28,22 @@ def action_shape(
 
     observation = jax.ShapeDtypeStruct((spec.observation_size,), jnp.result_type(float))
     try:
-        return eqx.filter_eval_shape(act, agent, state, observation).shape
+        action = eqx.filter_eval_shape(act, agent, state, observation)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"A {type(agent).__name__} in this state does not act on observations of "
             f"size {spec.observation_size}. {hint}"
         ) from error
+    check_action_fits(action, spec, hint=hint)
+
+
+def check_action_fits(
+    action: jax.ShapeDtypeStruct, spec: EnvSpec, *, hint: str = ""
+) -> None:
+    """Raises a `ValueError` unless an action is one that the environment takes."""
+    asked = spec.action.struct
+    if (action.shape, action.dtype) != (asked.shape, asked.dtype):
+        raise ValueError(
+            f"`act` gives actions of {described(action)}, but `spec.action="
+            f"{spec.action}` asks for {described(asked)}. {hint}".rstrip()
+        )

@@ -26,10 +26,11 @@ from .._skills.prior import (
 )
 from .._types.custom_types import EnvState, Extras, Memory, State
 from .._types.data import EnvSpec
+from .._types.spaces import Box
 from ..envs import AbstractEnv, AbstractEnvWrapper, Outcome
 from ..envs._base import AnyEnv
 from .actors import Actors
-from .fit import action_shape
+from .fit import check_fits
 from .rollout import play_until_over
 
 
@@ -111,7 +112,7 @@ class SkillChoice(
             # Rounded up: the last choice may be cut short.
             max_steps = -(-max_steps // self.num_steps)
         return dataclasses.replace(
-            spec, action_size=self._num_choices, max_steps=max_steps
+            spec, action=Box(self._num_choices), max_steps=max_steps
         )
 
     def reset(
@@ -230,12 +231,7 @@ class SkillChoice(
             )
         choice = jax.ShapeDtypeStruct((self._num_choices,), jnp.result_type(float))
         agent, state = eqx.filter_eval_shape(type(self)._skill, self, choice)
-        shape = action_shape(agent, state, spec, hint=hint)
-        if shape != (spec.action_size,):
-            raise ValueError(
-                f"`agent` acts by actions of shape {shape}, but `env.spec.action_size="
-                f"{spec.action_size}` asks for {(spec.action_size,)}. {hint}"
-            )
+        check_fits(agent, state, spec, hint=hint)
 
 
 SkillChoice.__init__.__doc__ = """**Arguments:**

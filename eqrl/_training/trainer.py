@@ -10,8 +10,10 @@ from .._agents import AbstractAgent
 from .._agents.base import AnyAgent
 from .._interaction.actors import Actors, interact, start
 from .._interaction.arguments import check_is_agent
+from .._interaction.fit import check_action_fits
 from .._pytree.control_flow import filter_fori_loop
 from .._pytree.fields import check_fields, static_integer
+from .._pytree.stack import take_element
 from .._pytree.tree import check_same_shapes, tree_copy, tree_is_finite, tree_where
 from .._types.custom_types import EnvState, Extras, Memory, Metrics, Mode, State
 from .._types.data import EnvSpec, Transition
@@ -404,7 +406,7 @@ def _check_action(
     *,
     key: PRNGKeyArray,
 ) -> None:
-    """Raises a `ValueError` unless actions have the length that `spec` asks for."""
+    """Raises a `ValueError` unless actions are those that `spec` asks for."""
 
     def act(actor: Actors[EnvState, Memory]) -> Array:
         action, _, _ = agent.act(
@@ -412,9 +414,5 @@ def _check_action(
         )
         return action
 
-    shape = eqx.filter_eval_shape(eqx.filter_vmap(act), actors).shape[1:]
-    if shape != (spec.action_size,):
-        raise ValueError(
-            f"`act` gives actions of shape {shape}, but `spec.action_size="
-            f"{spec.action_size}` asks for {(spec.action_size,)}."
-        )
+    actor = eqx.filter_eval_shape(lambda: take_element(actors, 0))
+    check_action_fits(eqx.filter_eval_shape(act, actor), spec)

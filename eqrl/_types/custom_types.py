@@ -23,6 +23,9 @@ CriticFunction = Callable[..., Any]
 Not to be confused with `eqrl.nn.Critic`, which makes one.
 """
 
+ActionValueFunction = Callable[[Any], Any]
+"""From one observation to the value of each action."""
+
 State = TypeVar("State")
 """The state of an agent: all that it learns."""
 

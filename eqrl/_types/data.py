@@ -1,4 +1,3 @@
-import dataclasses
 import math
 from typing import Any, Generic, TypeAlias
 
@@ -7,43 +6,103 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .._types.custom_types import Extras
+from .custom_types import Extras
+from .spaces import AbstractActionSpace, Box, check_size
 
 
 class EnvSpec(eqx.Module):
     """The sizes of an environment, from which an agent is initialized. Hashable.
 
-    Observations and actions are flat vectors of floats, actions in [-1, 1].
+    Observations are flat vectors of floats. `action` says what actions are.
     """
 
     observation_size: int = eqx.field(static=True)
-    action_size: int = eqx.field(static=True)
-    reward_size: int | None = eqx.field(default=None, static=True)
-    state_descriptor_size: int | None = eqx.field(default=None, static=True)
-    max_steps: int | None = eqx.field(default=None, static=True)
+    action: AbstractActionSpace
+    reward_size: int | None = eqx.field(static=True)
+    state_descriptor_size: int | None = eqx.field(static=True)
+    max_steps: int | None = eqx.field(static=True)
+    observation_shape: tuple[int, ...] | None = eqx.field(static=True)
 
-    def __check_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            size = getattr(self, field.name)
-            is_integer = isinstance(size, (int, np.integer))
-            optional = field.default is None
-            if (size is None and optional) or (is_integer and type(size) is not bool):
-                continue
-            allowed = "an integer or None" if optional else "an integer"
+    def __init__(
+        self,
+        observation_size: int,
+        action_size: int | None = None,
+        reward_size: int | None = None,
+        state_descriptor_size: int | None = None,
+        max_steps: int | None = None,
+        *,
+        action: AbstractActionSpace | None = None,
+        observation_shape: tuple[int, ...] | None = None,
+    ) -> None:
+        """**Arguments:**
+
+        - `observation_size`: length of an observation.
+        - `action_size`: length of an action, for `eqrl.spaces.Box(action_size)`.
+        - `reward_size`: length of a vector of rewards; `None` for a scalar reward.
+        - `state_descriptor_size`: length of the vector that describes behavior, such as
+            the agent's position; `None` if the environment gives none.
+        - `max_steps`: the environment's time limit in steps; `None` if it has none.
+        - `action`: the space of the actions, such as `eqrl.spaces.Discrete(2)`, where
+            `action_size` is not given.
+        - `observation_shape`: of the image, channels last, that an observation was
+            flattened from; `None` if it was a vector.
+        """
+        self.observation_size = _checked_size("observation_size", observation_size)
+        self.action = _space_of(action_size, action)
+        self.reward_size = _checked_size("reward_size", reward_size, optional=True)
+        self.state_descriptor_size = _checked_size(
+            "state_descriptor_size", state_descriptor_size, optional=True
+        )
+        self.max_steps = _checked_size("max_steps", max_steps, optional=True)
+        if observation_shape is not None:
+            observation_shape = tuple(observation_shape)
+            if math.prod(observation_shape) != observation_size:
+                raise ValueError(
+                    f"`observation_shape={observation_shape}` has "
+                    f"{math.prod(observation_shape)} elements, but `observation_size="
+                    f"{observation_size}`."
+                )
+        self.observation_shape = observation_shape
+
+    @property
+    def action_size(self) -> int:
+        """Length of an action; a `ValueError` unless actions are vectors."""
+        if not isinstance(self.action, Box):
             raise ValueError(
-                f"`{field.name}` is a {type(size).__name__}; it must be {allowed}."
+                f"`spec.action={self.action}` has no `action_size`: its actions are no "
+                "vectors. `spec.action.struct` is the shape and type of any action, "
+                "and `spec.action.num_outputs` how many outputs a network needs."
             )
+        return self.action.size
 
 
-EnvSpec.__init__.__doc__ = """**Arguments:**
+def _space_of(
+    action_size: int | None, action: AbstractActionSpace | None
+) -> AbstractActionSpace:
+    if (action_size is None) == (action is None):
+        raise ValueError(
+            f"`action_size={action_size}` and `action={action}`: give one of the two, "
+            "as in `EnvSpec(4, 2)` or `EnvSpec(4, action=eqrl.spaces.Discrete(2))`."
+        )
+    if action is None:
+        check_size("action_size", action_size)
+        assert action_size is not None
+        return Box(action_size)
+    if not isinstance(action, AbstractActionSpace):
+        raise ValueError(
+            f"`action` is a {type(action).__name__}; it must be a space, such as "
+            "`eqrl.spaces.Discrete(2)`."
+        )
+    return action
 
-- `observation_size`: length of an observation.
-- `action_size`: length of an action.
-- `reward_size`: length of a vector of rewards; `None` for a scalar reward.
-- `state_descriptor_size`: length of the vector that describes behavior, such as the
-    agent's position; `None` if the environment gives none.
-- `max_steps`: the environment's time limit in steps; `None` if it has none.
-"""
+
+def _checked_size(name: str, size: Any, *, optional: bool = False) -> Any:
+    """The size, if it is an integer, or `None` where that is allowed."""
+    is_integer = isinstance(size, (int, np.integer)) and type(size) is not bool
+    if not is_integer and not (size is None and optional):
+        allowed = "an integer or None" if optional else "an integer"
+        raise ValueError(f"`{name}` is a {type(size).__name__}; it must be {allowed}.")
+    return size
 
 
 class Transition(eqx.Module, Generic[Extras]):
@@ -55,7 +114,7 @@ class Transition(eqx.Module, Generic[Extras]):
     """
 
     observation: Float[Array, "*batch obs"]
-    action: Float[Array, "*batch act"]
+    action: Float[Array, "*batch act"] | Int[Array, "*batch"]
     reward: Float[Array, "*batch"] | Float[Array, "*batch reward"]
     next_observation: Float[Array, "*batch obs"]
     terminated: Bool[Array, "*batch"]
@@ -69,7 +128,7 @@ class Transition(eqx.Module, Generic[Extras]):
 Transition.__init__.__doc__ = """**Arguments:**
 
 - `observation`: of the state before the step.
-- `action`: in [-1, 1].
+- `action`: a vector in [-1, 1], or an integer; see `EnvSpec.action`.
 - `reward`: a scalar, or a vector of `EnvSpec.reward_size`.
 - `next_observation`: of the state after the step.
 - `terminated`: whether the step ended the episode in a state without value.

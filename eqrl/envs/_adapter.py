@@ -1,3 +1,4 @@
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -31,24 +32,21 @@ def strongly_typed(tree: Tree) -> Tree:
 
 
 def flat_observation(observation: ArrayLike) -> Float[Array, " obs"]:
-    return jnp.atleast_1d(jnp.array(observation, dtype=jnp.result_type(float)))
+    return jnp.ravel(jnp.array(observation, dtype=jnp.result_type(float)))
 
 
-def observation_size(observation: PyTree, *, name: str) -> int:
-    """Length of an observation, given its shape."""
+def observation_sizes(
+    observation: PyTree, *, name: str
+) -> tuple[int, tuple[int, ...] | None]:
+    """Length of an observation and the shape of an image, given what is observed."""
     if not isinstance(observation, jax.ShapeDtypeStruct):
         raise ValueError(
             f"`{name}` observes a {type(observation).__name__}, but an observation "
             "must be one flat vector of numbers. Concatenate its parts in an "
             "environment of your own."
         )
-    if len(observation.shape) > 1:
-        raise ValueError(
-            f"`{name}` observes an array of shape {observation.shape}, such as an "
-            "image, but an observation must be one flat vector of numbers. Flatten or "
-            "encode it in an environment of your own."
-        )
-    return observation.shape[0] if observation.shape else 1
+    shape = observation.shape
+    return math.prod(shape), shape if len(shape) > 1 else None
 
 
 def state_descriptor_size(descriptor: PyTree, *, name: str) -> int | None:

@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from .._pytree.fields import check_instance, check_integer, shown
 from .._types.custom_types import EnvState
 from .._types.data import EnvSpec
+from .._types.spaces import Action
 
 
 class Outcome(eqx.Module):
@@ -50,14 +51,15 @@ class AbstractEnv(eqx.Module, Generic[EnvState]):
 
     @abstractmethod
     def step(
-        self, state: EnvState, action: Float[Array, " act"], *, key: PRNGKeyArray
+        self, state: EnvState, action: Action, *, key: PRNGKeyArray
     ) -> tuple[EnvState, Outcome]:
         """Advances by one step, whether or not the episode is over.
 
         **Arguments:**
 
         - `state`: from `reset` or from the last step.
-        - `action`: in [-1, 1]; the environment rescales.
+        - `action`: out of `spec.action`. Of a vector in [-1, 1], the environment
+            rescales each element.
         - `key`: for the randomness of the step.
         """
 

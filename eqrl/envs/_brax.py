@@ -21,7 +21,7 @@ from .._types.data import EnvSpec
 from ._adapter import (
     flat_observation,
     lenient_promotion,
-    observation_size,
+    observation_sizes,
     state_descriptor_size,
     strongly_typed,
 )
@@ -140,9 +140,11 @@ class BraxEnv(AbstractEnv[brax.envs.State]):
                 return state, state_descriptor(state)
 
         state, descriptor = eqx.filter_eval_shape(begin)
+        size, shape = observation_sizes(state.obs, name=name)
         self._spec = EnvSpec(
-            observation_size=observation_size(state.obs, name=name),
+            observation_size=size,
             action_size=environment.action_size,
+            observation_shape=shape,
             state_descriptor_size=state_descriptor_size(descriptor, name=name),
         )
 

@@ -21,17 +21,16 @@ def check_env(env: AnyEnv) -> None:
     check_is_env("env", env)
     spec = env.spec
     check_instance("spec", spec, EnvSpec)
-    for name, size in (
-        ("observation_size", spec.observation_size),
-        ("action_size", spec.action_size),
-    ):
-        if size < 1:
-            raise ValueError(f"`spec.{name}={size}` must be at least 1.")
+    if spec.observation_size < 1:
+        raise ValueError(
+            f"`spec.observation_size={spec.observation_size}` must be at least 1."
+        )
     key = jax.eval_shape(lambda: jr.key(0))
     state, observation = eqx.filter_eval_shape(env.reset, key=key)
     _check_vector("`reset` gives an observation", observation, spec.observation_size)
-    action = jax.ShapeDtypeStruct((spec.action_size,), jnp.result_type(float))
-    next_state, outcome = eqx.filter_eval_shape(env.step, state, action, key=key)
+    next_state, outcome = eqx.filter_eval_shape(
+        env.step, state, spec.action.struct, key=key
+    )
     _check_vector(
         "`step` gives an observation", outcome.observation, spec.observation_size
     )

@@ -17,10 +17,11 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 
 from .._pytree.fields import check_callable, check_integer, shown
 from .._types.data import EnvSpec
+from .._types.spaces import AbstractActionSpace, Action, Box, Discrete
 from ._adapter import (
     flat_observation,
     lenient_promotion,
-    observation_size,
+    observation_sizes,
     state_descriptor_size,
     strongly_typed,
 )
@@ -52,32 +53,35 @@ def _check_is_of_gymnax(environment: object) -> None:
         )
 
 
-def _check_action_space(space: spaces.Space, *, name: str) -> None:
+def _action_space(space: spaces.Space, *, name: str) -> AbstractActionSpace:
+    if isinstance(space, spaces.Discrete):
+        return Discrete(int(space.n))
     if not isinstance(space, spaces.Box):
         raise ValueError(
-            f"`{name}` has the action space `{space!r}`, but actions must be "
-            "continuous. Choose an environment with a `Box` of actions, such as "
-            "`Pendulum-v1`, or write one of your own which maps vectors in [-1, 1] to "
+            f"`{name}` has the action space `{space!r}`, but it must be a `Box` or "
+            "`Discrete`. Write an environment of your own, which maps one of these to "
             "its actions."
         )
     bounds = (space.low, space.high)
-    if any(isinstance(bound, jax.core.Tracer) for bound in bounds):
-        return
-    if not all(np.all(np.isfinite(bound)) for bound in bounds):
+    # Bounds that are traced have been looked at where the environment was made.
+    traced = any(isinstance(bound, jax.core.Tracer) for bound in bounds)
+    if not traced and not all(np.all(np.isfinite(bound)) for bound in bounds):
         raise ValueError(
             f"`{name}` has the action space `{space!r}`, but its bounds must be "
             "finite: actions in [-1, 1] are rescaled to them. Give finite bounds "
             "through its `params`, or in an environment of your own."
         )
+    return Box(math.prod(space.shape))
 
 
 class GymnaxEnv(AbstractEnv[EnvState]):
-    """A gymnax environment with continuous actions.
+    """A gymnax environment.
 
-    Its state is the environment's own, every leaf a strongly typed array. Actions in
-    [-1, 1] are rescaled to the environment's bounds. Observations that are numbers or
-    vectors, of any type, become vectors of floats; an image is a `ValueError`. The time
-    limit is the environment's `params.max_steps_in_episode`.
+    Its state is the environment's own, every leaf a strongly typed array. Actions that
+    are vectors in [-1, 1] are rescaled to the environment's bounds; choices are passed
+    as they are. Observations of any shape and type become flat vectors of floats; of
+    an image, `spec.observation_shape` is the shape. The time limit is the environment's
+    `params.max_steps_in_episode`.
     """
 
     environment: Environment = eqx.field(static=True)
@@ -122,11 +126,11 @@ class GymnaxEnv(AbstractEnv[EnvState]):
                 return observation, state_descriptor(state)
 
         observation, descriptor = eqx.filter_eval_shape(begin)
-        space = environment.action_space(params)
-        _check_action_space(space, name=name)
+        size, shape = observation_sizes(observation, name=name)
         self._spec = EnvSpec(
-            observation_size=observation_size(observation, name=name),
-            action_size=math.prod(space.shape),
+            observation_size=size,
+            action=_action_space(environment.action_space(params), name=name),
+            observation_shape=shape,
             state_descriptor_size=state_descriptor_size(descriptor, name=name),
             max_steps=int(params.max_steps_in_episode),
         )
@@ -141,11 +145,11 @@ class GymnaxEnv(AbstractEnv[EnvState]):
         return strongly_typed(state), flat_observation(observation)
 
     def step(
-        self, state: EnvState, action: Float[Array, " act"], *, key: PRNGKeyArray
+        self, state: EnvState, action: Action, *, key: PRNGKeyArray
     ) -> tuple[EnvState, Outcome]:
         with lenient_promotion():
             observation, state, reward, terminated, _ = self.environment.step_env(
-                key, state, self._rescale(action), self.params
+                key, state, self._native(action), self.params
             )
             state = strongly_typed(state)
             terminated = jnp.array(terminated, dtype=bool)
@@ -165,7 +169,10 @@ class GymnaxEnv(AbstractEnv[EnvState]):
             descriptor = self._state_descriptor(state)
         return jnp.array(descriptor, dtype=jnp.result_type(float))
 
-    def _rescale(self, action: Float[Array, " act"]) -> Float[Array, "*shape"]:
+    def _native(self, action: Action) -> Shaped[Array, "*shape"]:
+        """The action as the environment takes it."""
+        if isinstance(self._spec.action, Discrete):
+            return action
         space = self.environment.action_space(self.params)
         low = jnp.asarray(space.low, dtype=action.dtype)
         high = jnp.asarray(space.high, dtype=action.dtype)
@@ -178,7 +185,8 @@ class GymnaxEnv(AbstractEnv[EnvState]):
 @functools.cache
 def _environment(name: str) -> Environment:
     """Gymnax's environment of this name, always the same object."""
-    return gymnax.make(name)[0]
+    with lenient_promotion():
+        return gymnax.make(name)[0]
 
 
 def names() -> list[str]:

@@ -8,6 +8,7 @@ from .._pytree.fields import check_integer, check_key
 from .._pytree.stack import take_element
 from .._types.custom_types import EnvState
 from .._types.data import EnvSpec
+from .._types.spaces import Action
 from ._base import AbstractEnv, AbstractEnvWrapper, AnyEnv, Outcome, check_is_env
 
 
@@ -55,7 +56,7 @@ class PooledReset(AbstractEnvWrapper[EnvState], Generic[EnvState]):
         return take_element((self._states, self._observations), index)
 
     def step(
-        self, state: EnvState, action: Float[Array, " act"], *, key: PRNGKeyArray
+        self, state: EnvState, action: Action, *, key: PRNGKeyArray
     ) -> tuple[EnvState, Outcome]:
         return self.env.step(state, action, key=key)
 

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from .._pytree.fields import check_fields, static_integer
 from .._types.custom_types import EnvState
 from .._types.data import EnvSpec
+from .._types.spaces import Action
 from ._base import (
     AbstractEnv,
     AbstractEnvWrapper,
@@ -64,7 +65,7 @@ class TimeLimit(AbstractEnvWrapper[TimeLimitState[EnvState]], Generic[EnvState])
     def step(
         self,
         state: TimeLimitState[EnvState],
-        action: Float[Array, " act"],
+        action: Action,
         *,
         key: PRNGKeyArray,
     ) -> tuple[TimeLimitState[EnvState], Outcome]:

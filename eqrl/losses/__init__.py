@@ -4,6 +4,11 @@ from ._critic import (
     critic_loss as critic_loss,
     critic_values as critic_values,
 )
+from ._dqn import (
+    dqn_loss as dqn_loss,
+    dqn_next_value as dqn_next_value,
+    multi_step_return as multi_step_return,
+)
 from ._knn import knn_distance as knn_distance
 from ._sac import (
     sac_actor_loss as sac_actor_loss,

@@ -15,7 +15,7 @@ def bootstrapped_target(
     reward: Float[Array, " batch"],
     terminated: Bool[Array, " batch"],
     next_value: Float[Array, " batch"],
-    discount: FloatLike,
+    discount: FloatLike | Float[Array, " batch"],
 ) -> Float[Array, " batch"]:
     """One-step target for a critic, through which no gradient flows.
 
@@ -26,7 +26,7 @@ def bootstrapped_target(
         at the time limit has a value.
     - `next_value`: estimate at `next_observation`. It is ignored where `terminated` is
         true, even if it is not finite.
-    - `discount`: in [0, 1].
+    - `discount`: in [0, 1]; or of each transition.
 
     **Returns:**
 

@@ -1,3 +1,4 @@
+from ._action_values import ActionValues as ActionValues, DuelingHeads as DuelingHeads
 from ._critic import (
     Critic as Critic,
     StateActionValue as StateActionValue,
@@ -16,6 +17,8 @@ from ._distribution import (
     AbstractDensity as AbstractDensity,
     AbstractDistribution as AbstractDistribution,
     ClippedNormal as ClippedNormal,
+    EpsilonGreedy as EpsilonGreedy,
+    Softmax as Softmax,
     TanhNormal as TanhNormal,
 )
 from ._mlp import MLP as MLP, Linear as Linear

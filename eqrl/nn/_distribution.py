@@ -5,23 +5,37 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from .._types.spaces import AbstractActionSpace, Action, Box, Discrete
 
 
 class AbstractDistribution(eqx.Module):
-    """A distribution over one action in [-1, 1]."""
+    """A distribution over one action."""
+
+    @property
+    @abstractmethod
+    def space(self) -> AbstractActionSpace:
+        """What the action is out of."""
 
     @abstractmethod
-    def sample(self, *, key: PRNGKeyArray) -> Float[Array, " act"]:
+    def sample(self, *, key: PRNGKeyArray) -> Action:
         """Draws one action."""
 
     @abstractmethod
-    def mode(self) -> Float[Array, " act"]:
+    def mode(self) -> Action:
         """The greedy action."""
 
 
 class AbstractDensity(AbstractDistribution):
-    """A distribution with a density and with samples that carry gradients."""
+    """A distribution over vectors in [-1, 1], with a density.
+
+    Its samples carry gradients.
+    """
+
+    @property
+    def space(self) -> Box:
+        return Box(jax.eval_shape(self.mode).shape[0])
 
     @abstractmethod
     def sample_and_log_prob(
@@ -77,6 +91,10 @@ class ClippedNormal(AbstractDistribution):
     mean: Float[Array, " act"]
     scale: Float[Array, ""]
 
+    @property
+    def space(self) -> Box:
+        return Box(self.mean.shape[0])
+
     def sample(self, *, key: PRNGKeyArray) -> Float[Array, " act"]:
         noise = self.scale * jr.normal(key, self.mean.shape)
         return jnp.clip(self.mean + noise, -1, 1)
@@ -89,4 +107,60 @@ ClippedNormal.__init__.__doc__ = """**Arguments:**
 
 - `mean`: before clipping.
 - `scale`: standard deviation before clipping.
+"""
+
+
+class Softmax(AbstractDistribution):
+    """A choice with the probabilities that are the softmax of logits."""
+
+    logits: Float[Array, " actions"]
+
+    @property
+    def space(self) -> Discrete:
+        return Discrete(self.logits.shape[0])
+
+    def sample(self, *, key: PRNGKeyArray) -> Int[Array, ""]:
+        return jr.categorical(key, self.logits).astype(self.space.struct.dtype)
+
+    def mode(self) -> Int[Array, ""]:
+        return jnp.argmax(self.logits).astype(self.space.struct.dtype)
+
+    def log_probs(self) -> Float[Array, " actions"]:
+        """The logarithm of the probability of each action."""
+        return jax.nn.log_softmax(self.logits)
+
+
+Softmax.__init__.__doc__ = """**Arguments:**
+
+- `logits`: of each action; only their differences matter.
+"""
+
+
+class EpsilonGreedy(AbstractDistribution):
+    """The best action, or with some probability one of all, at random.
+
+    With `num_actions` in all, the best one is drawn with the probability
+    `1 - epsilon + epsilon / num_actions`. Of several that are best, it is the first.
+    """
+
+    values: Float[Array, " actions"]
+    epsilon: Float[Array, ""]
+
+    @property
+    def space(self) -> Discrete:
+        return Discrete(self.values.shape[0])
+
+    def sample(self, *, key: PRNGKeyArray) -> Int[Array, ""]:
+        explore_key, action_key = jr.split(key)
+        explores = jr.bernoulli(explore_key, self.epsilon)
+        return jnp.where(explores, self.space.sample(key=action_key), self.mode())
+
+    def mode(self) -> Int[Array, ""]:
+        return jnp.argmax(self.values).astype(self.space.struct.dtype)
+
+
+EpsilonGreedy.__init__.__doc__ = """**Arguments:**
+
+- `values`: of each action, by which they are compared.
+- `epsilon`: probability of an action at random, in [0, 1].
 """

@@ -17,6 +17,9 @@ from gymnax.environments.environment import Environment, EnvParams, EnvState
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree, Shaped
 
 from eqrl.envs import GymnaxEnv, Outcome
+from eqrl.envs._check import check_env
+from eqrl.envs._gymnax import make, names
+from eqrl.spaces import Discrete
 
 
 GetKey = Callable[[], PRNGKeyArray]
@@ -321,9 +324,12 @@ def test_a_step_to_a_state_of_python_numbers_gives_arrays(getkey: GetKey) -> Non
     assert eqx.tree_equal(state, EnvState(time=jnp.array(5)))  # pyright: ignore[reportArgumentType]
 
 
-def test_an_image_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"\(4, 4, 3\), such as an image"):
-        GymnaxEnv(Toy(jnp.zeros((4, 4, 3)), UNIT_BOX))
+def test_an_image_is_flattened(getkey: GetKey) -> None:
+    image = jnp.asarray(np.arange(12, dtype=np.uint8).reshape(2, 2, 3))
+    env = GymnaxEnv(Toy(image, UNIT_BOX))
+    assert (env.spec.observation_size, env.spec.observation_shape) == (12, (2, 2, 3))
+    _, observation = env.reset(key=getkey())
+    np.testing.assert_array_equal(observation, np.arange(12, dtype=np.float32))
 
 
 def test_observations_in_a_dictionary_are_refused() -> None:
@@ -331,9 +337,54 @@ def test_observations_in_a_dictionary_are_refused() -> None:
         GymnaxEnv(Toy({"a": jnp.zeros(1)}, UNIT_BOX))
 
 
-def test_discrete_actions_are_refused_with_what_to_do() -> None:
-    with pytest.raises(ValueError, match=r"`Discrete\(2.*must be continuous.*Choose"):
-        GymnaxEnv(gymnax.make("CartPole-v1")[0])
+def test_choices_are_passed_as_they_are(getkey: GetKey) -> None:
+    environment, params = gymnax.make("CartPole-v1")
+    env = GymnaxEnv(environment)
+    assert env.spec.action == Discrete(2)
+    state, _ = env.reset(key=getkey())
+    for action in (0, 1):
+        key = getkey()
+        _, outcome = env.step(state, jnp.asarray(action), key=jr.clone(key))
+        with jax.numpy_dtype_promotion("standard"):
+            expected, *_ = environment.step_env(key, state, action, params)
+        np.testing.assert_allclose(outcome.observation, expected, rtol=1e-6)
+
+
+def test_a_space_of_another_kind_is_refused() -> None:
+    space = spaces.Dict({"a": UNIT_BOX})
+    with pytest.raises(ValueError, match="must be a `Box` or `Discrete`"):
+        GymnaxEnv(Toy(jnp.zeros(1), space))
+
+
+# One of them downloads what it needs where it is made.
+@pytest.mark.parametrize("name", sorted({*names()} - {"MNISTBandit-bsuite"}))
+def test_every_environment_of_gymnax_does_what_its_spec_says(name: str) -> None:
+    env = make(name, max_steps=3)
+    check_env(env)
+    assert env.spec.max_steps == 3
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", sorted({*names()} - {"MNISTBandit-bsuite"}))
+def test_every_environment_of_gymnax_is_played_to_its_limit(name: str) -> None:
+    env = make(name, max_steps=3)
+
+    @jax.jit
+    def play(key: PRNGKeyArray) -> tuple[Array, Array]:
+        state, _ = env.reset(key=key)
+        flags = []
+        for index in range(3):
+            action = env.spec.action.sample(key=jr.fold_in(key, 2 * index))
+            step_key = jr.fold_in(key, 2 * index + 1)
+            state, outcome = env.step(state, action, key=step_key)
+            flags.append((outcome.terminated, outcome.truncated))
+        terminated, truncated = zip(*flags, strict=True)
+        return jnp.stack(terminated), jnp.stack(truncated)
+
+    terminated, truncated = play(jr.key(0))
+    assert not np.any(terminated & truncated)
+    # It ends by itself, or at the limit and not before.
+    assert np.any(terminated) or truncated.tolist() == [False, False, True]
 
 
 @pytest.mark.parametrize(

@@ -480,5 +480,5 @@ def test_no_steps_are_refused() -> None:
 
 
 def test_an_agent_of_another_environment_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"shape \(3,\).*action_size=2"):
+    with pytest.raises(ValueError, match=r"shape \(3,\).*Box\(size=2\)"):
         SkillChoice(Point(), Fading(), jnp.ones((4, 3)), 4, 3)

@@ -6,7 +6,6 @@ import jax.random as jr
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ..._pytree.control_flow import filter_cond
 from ..._pytree.fields import (
     check_choice,
     check_fields,
@@ -15,18 +14,20 @@ from ..._pytree.fields import (
     static_choice,
     static_integer,
 )
-from ..._pytree.tree import incremental_update, tree_copy
+from ..._pytree.tree import tree_copy
 from ..._types.custom_types import FloatLike, MakeOptimizer, Metrics, Mode
 from ..._types.data import EnvSpec, Transition
+from ..._types.spaces import Box
 from ...losses._taac import TDLoss
 from ...nn import Critic, Gaussian
 from ..actor_critic import (
-    Critics,
     MakeNetwork,
     check_make_optimizer,
+    check_space,
     init_optimizer,
     learning_rule,
     make_critics,
+    periodic_update,
 )
 from ..base import AbstractAgent
 from .checks import (
@@ -162,6 +163,7 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
         return self.window_length
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> TAACState:
+        check_space("TAAC", spec, Box)
         check_rewards(self.discount, self.reward_weights, spec)
         actor_key, critic_key = jr.split(key)
         num_parts = self.trajectory.num_parts
@@ -297,7 +299,13 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
         state = TAACState(
             actor=actor,
             critics=critics,
-            target_critics=self._move_targets(critics, state.target_critics, step),
+            target_critics=periodic_update(
+                critics,
+                state.target_critics,
+                self.target_step_size,
+                period=self.target_period,
+                step=step,
+            ),
             log_temperatures=log_temperatures,
             actor_optimizer=actor_optimizer,
             critic_optimizer=critic_optimizer,
@@ -311,20 +319,6 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
             return decision
         forced = memory.repeats >= self.max_repeat_steps
         return Decision(output=decision.output, switch=decision.switch | forced)
-
-    def _move_targets(
-        self, critics: Critics, target_critics: Critics, step: Int[Array, ""]
-    ) -> Critics:
-        move = lambda new, old: incremental_update(new, old, self.target_step_size)
-        if self.target_period == 1:
-            return move(critics, target_critics)
-        return filter_cond(
-            (step + 1) % self.target_period == 0,
-            move,
-            lambda new, old: old,
-            critics,
-            target_critics,
-        )
 
     def _preferences(self) -> Preferences:
         weights, clip = self.reward_weights, self.advantage_clip

@@ -7,6 +7,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from ..._pytree.fields import check_fields, check_vector
 from ..._types.custom_types import Extras, Memory, Metrics, Mode, State
 from ..._types.data import EnvSpec, Transition
+from ..._types.spaces import Action
 from ..base import AbstractAgent, AnyAgent
 from .base import AbstractWrapper
 from .intrinsic import Intrinsic
@@ -57,7 +58,7 @@ class FixedSkill(AbstractWrapper[State, Memory, Extras]):
         *,
         mode: Mode,
         key: PRNGKeyArray,
-    ) -> tuple[Float[Array, " act"], Memory, Extras]:
+    ) -> tuple[Action, Memory, Extras]:
         joined = jnp.concatenate([observation, self.skill])
         return self.agent.act(state, memory, joined, mode=mode, key=key)
 

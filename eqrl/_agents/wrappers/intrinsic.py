@@ -18,6 +18,7 @@ from ..._types.custom_types import (
     State,
 )
 from ..._types.data import EnvSpec, Transition
+from ..._types.spaces import Action
 from ..base import AbstractAgent, AnyAgent
 from .base import AbstractWrapper, check_state
 from .same_skills import check_same_skills
@@ -113,7 +114,7 @@ class Intrinsic(AbstractWrapper[IntrinsicState[State, RewardState], Memory, Extr
         *,
         mode: Mode,
         key: PRNGKeyArray,
-    ) -> tuple[Float[Array, " act"], Memory, Extras]:
+    ) -> tuple[Action, Memory, Extras]:
         return self.agent.act(state.agent, memory, observation, mode=mode, key=key)
 
     def observe(

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from ..._pytree.fields import check_fields, hyperparameter
 from ..._types.custom_types import Extras, FloatLike, Memory, Metrics, Mode, State
 from ..._types.data import EnvSpec, Transition
+from ..._types.spaces import Action
 from ..base import AbstractAgent, AnyAgent
 from .base import AbstractWrapper, check_state
 
@@ -140,7 +141,7 @@ class Normalized(AbstractWrapper[NormalizedState[State], Memory, Extras]):
         *,
         mode: Mode,
         key: PRNGKeyArray,
-    ) -> tuple[Float[Array, " act"], Memory, Extras]:
+    ) -> tuple[Action, Memory, Extras]:
         normalized = self._normalize(state.statistics, observation)
         return self.agent.act(state.agent, memory, normalized, mode=mode, key=key)
 

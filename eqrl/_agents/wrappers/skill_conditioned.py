@@ -10,6 +10,7 @@ from ..._pytree.fields import check_fields
 from ..._skills.prior import AbstractSkillPrior, SkillExtras, as_skill_prior
 from ..._types.custom_types import Extras, Memory, Metrics, Mode, State
 from ..._types.data import EnvSpec, Transition
+from ..._types.spaces import Action
 from ..base import AbstractAgent, AnyAgent
 from .base import AbstractWrapper
 
@@ -77,7 +78,7 @@ class SkillConditioned(
         *,
         mode: Mode,
         key: PRNGKeyArray,
-    ) -> tuple[Float[Array, " act"], SkillMemory[Memory], SkillExtras[Extras]]:
+    ) -> tuple[Action, SkillMemory[Memory], SkillExtras[Extras]]:
         action, agent_memory, extras = self.agent.act(
             state,
             memory.agent,

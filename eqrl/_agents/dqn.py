@@ -1,0 +1,250 @@
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from .._pytree.fields import check_fields, hyperparameter, static_integer
+from .._pytree.tree import gradient_step, tree_copy
+from .._types.custom_types import (
+    ActionValueFunction,
+    FloatLike,
+    MakeOptimizer,
+    Metrics,
+    Mode,
+)
+from .._types.data import EnvSpec, Transition
+from .._types.spaces import Discrete
+from ..losses import bootstrapped_target, dqn_loss, dqn_next_value, multi_step_return
+from ..nn import ActionValues, EpsilonGreedy
+from .actor_critic import (
+    MakeNetwork,
+    check_make_optimizer,
+    check_scalar_reward,
+    check_space,
+    init_optimizer,
+    learning_rule,
+    make_network,
+    periodic_update,
+)
+from .base import AbstractAgent, pick_action
+
+
+class DQNState(eqx.Module):
+    """What `DQN` learns."""
+
+    network: ActionValueFunction
+    target_network: ActionValueFunction
+    optimizer: optax.OptState
+    num_steps: Int[Array, ""]
+
+
+DQNState.__init__.__doc__ = """**Arguments:**
+
+- `network`: from one observation to the value of each action.
+- `target_network`: a copy of it from earlier, of which targets are made.
+- `optimizer`: the optimizer's state.
+- `num_steps`: environment steps that were observed, of all environments together.
+"""
+
+
+class DQN(AbstractAgent[DQNState, None, None]):
+    """Deep Q-network, for discrete actions.
+
+    In training it picks a random action with a probability, epsilon, that changes
+    linearly with the number of environment steps. By default the online network chooses
+    the action whose target value is bootstrapped from (double DQN, [van Hasselt et al.
+    2016](https://arxiv.org/abs/1509.06461)). Targets may be of several steps; there is
+    no correction for what the policy would have done otherwise, as in Rainbow ([Hessel
+    et al. 2018](https://arxiv.org/abs/1710.02298)).
+
+    In the paper errors and rewards are clipped; here `huber` and `reward_scale` are
+    there to be chosen. An episode that a time limit ends is bootstrapped from.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @article{mnih2015human,
+            title={Human-level control through deep reinforcement learning},
+            author={Mnih, Volodymyr and Kavukcuoglu, Koray and Silver, David and
+                others},
+            journal={Nature},
+            volume={518},
+            pages={529--533},
+            year={2015},
+        }
+        ```
+    """
+
+    lr: FloatLike = hyperparameter(2.5e-4, low=0)
+    discount: FloatLike = hyperparameter(0.99, low=0, high=1)
+    target_step_size: FloatLike = hyperparameter(1.0, low=0, high=1)
+    target_period: int = static_integer(50, least=1)
+    initial_epsilon: FloatLike = hyperparameter(1.0, low=0, high=1)
+    final_epsilon: FloatLike = hyperparameter(0.05, low=0, high=1)
+    epsilon_steps: FloatLike = hyperparameter(10_000.0, low=0, low_open=True)
+    reward_scale: FloatLike = hyperparameter(1.0)
+    return_steps: int = static_integer(1, least=1)
+    double: bool = eqx.field(default=True, static=True)
+    huber: bool = eqx.field(default=False, static=True)
+    make_network: MakeNetwork = eqx.field(default=ActionValues(), static=True)
+    make_optimizer: MakeOptimizer = eqx.field(default=optax.adam, static=True)
+
+    def __check_init__(self) -> None:
+        check_fields(self)
+        check_make_optimizer(self.make_optimizer, ("network",))
+
+    @property
+    def sequence_length(self) -> int:
+        return self.return_steps
+
+    def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> DQNState:
+        check_space("DQN", spec, Discrete)
+        check_scalar_reward("DQN", spec)
+        sizes = (spec.observation_size, spec.action.num_outputs)
+        network = make_network("make_network", self.make_network, *sizes, key=key)
+        _check_network(network, spec)
+        return DQNState(
+            network=network,
+            target_network=tree_copy(network),
+            optimizer=init_optimizer(self._learning_rule(), network),
+            num_steps=jnp.zeros((), int),
+        )
+
+    def begin(
+        self,
+        state: DQNState,
+        spec: EnvSpec,
+        *,
+        index: Int[Array, ""],
+        key: PRNGKeyArray,
+    ) -> None:
+        del state, spec, index, key
+        return None
+
+    def act(
+        self,
+        state: DQNState,
+        memory: None,
+        observation: Float[Array, " obs"],
+        *,
+        mode: Mode,
+        key: PRNGKeyArray,
+    ) -> tuple[Int[Array, ""], None, None]:
+        del memory
+        policy = EpsilonGreedy(
+            values=state.network(observation), epsilon=self._epsilon(state)
+        )
+        return pick_action(policy, mode=mode, key=key), None, None
+
+    def observe(self, state: DQNState, transitions: Transition[None]) -> DQNState:
+        num_steps = transitions.reward.shape[0]
+        # It stays at the largest integer, at which epsilon has long been final.
+        most = jnp.iinfo(state.num_steps.dtype).max - num_steps
+        taken = jnp.minimum(state.num_steps, most) + num_steps
+        return eqx.tree_at(lambda x: x.num_steps, state, taken)
+
+    def update(
+        self,
+        state: DQNState,
+        batch: Transition[None],
+        *,
+        step: Int[Array, ""],
+        key: PRNGKeyArray,
+    ) -> tuple[DQNState, Metrics]:
+        del key
+        observation, action, target = self._targets(state, batch)
+        (loss, value), gradient = eqx.filter_value_and_grad(dqn_loss, has_aux=True)(
+            state.network, observation, action, target, huber=self.huber
+        )
+        network, optimizer = gradient_step(
+            state.network, gradient, self._learning_rule(), state.optimizer
+        )
+        metrics = {
+            "critic_loss": loss,
+            "value": value,
+            "epsilon": self._epsilon(state),
+        }
+        state = DQNState(
+            network=network,
+            target_network=periodic_update(
+                network,
+                state.target_network,
+                self.target_step_size,
+                period=self.target_period,
+                step=step,
+            ),
+            optimizer=optimizer,
+            num_steps=state.num_steps,
+        )
+        return state, metrics
+
+    def _targets(
+        self, state: DQNState, batch: Transition[None]
+    ) -> tuple[Float[Array, "batch obs"], Int[Array, " batch"], Float[Array, " batch"]]:
+        """What to learn from a batch: observations, actions and targets."""
+        if self.return_steps == 1:
+            batch = jax.tree.map(lambda x: x[:, None], batch)
+        returns, last, discount = jax.vmap(multi_step_return, in_axes=(0, 0, 0, None))(
+            self.reward_scale * batch.reward,
+            batch.terminated,
+            batch.truncated,
+            self.discount,
+        )
+        end, terminated = jax.tree.map(
+            lambda x: jax.vmap(lambda run, index: run[index])(x, last),
+            (batch.next_observation, batch.terminated),
+        )
+        next_value = dqn_next_value(
+            state.network, state.target_network, end, double=self.double
+        )
+        target = bootstrapped_target(returns, terminated, next_value, discount)
+        return batch.observation[:, 0], batch.action[:, 0], target
+
+    def _epsilon(self, state: DQNState) -> Float[Array, ""]:
+        done = jnp.clip(state.num_steps.astype(float) / self.epsilon_steps, 0, 1)
+        initial = jnp.asarray(self.initial_epsilon)
+        return initial + done * (self.final_epsilon - initial)
+
+    def _learning_rule(self) -> optax.GradientTransformation:
+        return learning_rule(self.make_optimizer, 0, self.lr)
+
+
+def _check_network(network: Any, spec: EnvSpec) -> None:
+    """Raises a `ValueError` unless it gives one value for each action."""
+    observation = jax.ShapeDtypeStruct((spec.observation_size,), jnp.result_type(float))
+    values = eqx.filter_eval_shape(network, observation)
+    expected = (spec.action.num_outputs,)
+    if getattr(values, "shape", None) != expected:
+        raise ValueError(
+            f"The network of `make_network` gives {values} for one observation; it "
+            f"must give a vector of shape {expected}, the value of each action, as "
+            "`eqrl.nn.ActionValues` makes it."
+        )
+
+
+DQN.__init__.__doc__ = """**Arguments:**
+
+- `lr`: learning rate, at least 0.
+- `discount`: in [0, 1].
+- `target_step_size`: weight of the network when the target network moves, in [0, 1].
+- `target_period`: number of updates between such moves, at least 1.
+- `initial_epsilon`, `final_epsilon`: probability of a random action in training, at the
+    first step and from `epsilon_steps` on, in [0, 1].
+- `epsilon_steps`: environment steps, of all environments together, from the first to
+    the second, greater than 0. Random steps of the warm-up count.
+- `reward_scale`: factor by which rewards are multiplied.
+- `return_steps`: number of rewards in a target before the value of a later state, at
+    least 1; fewer where the episode ends.
+- `double`: whether the network, rather than the target network, chooses the action
+    whose target value counts.
+- `huber`: whether errors of more than 1 count linearly.
+- `make_network`: a factory `(observation_size, num_actions, *, key)` of a network: from
+    one observation to a vector of the value of each action.
+- `make_optimizer`: from a learning rate to an Optax optimizer.
+
+Factories that define equality, as the library's own do, are compared by value, all
+others by identity: a fresh lambda compiles everything again.
+"""

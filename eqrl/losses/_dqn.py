@@ -1,0 +1,96 @@
+import jax
+import jax.lax as lax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int
+
+from .._types.custom_types import ActionValueFunction, FloatLike
+
+
+def multi_step_return(
+    reward: Float[Array, " time"],
+    terminated: Bool[Array, " time"],
+    truncated: Bool[Array, " time"],
+    discount: FloatLike,
+) -> tuple[Float[Array, ""], Int[Array, ""], Float[Array, ""]]:
+    """Discounted rewards of consecutive steps, up to the end of the episode.
+
+    What comes after a step that is terminated or truncated is another episode, and is
+    left out.
+
+    **Arguments:**
+
+    - `reward`, `terminated`, `truncated`: of each step.
+    - `discount`: in [0, 1].
+
+    **Returns:**
+
+    The sum of the rewards; the index of the last step that counts; and the discount of
+    the value of the state that it reached, `discount` to the power of how many count.
+    """
+    over = terminated | truncated
+    # Whether no earlier step ended the episode.
+    counts = jnp.cumprod(1 - jnp.roll(over, 1).astype(int).at[0].set(0)) == 1
+    num_steps = jnp.sum(counts.astype(int))
+    factor = jnp.asarray(discount, reward.dtype)
+    weight = factor ** jnp.arange(reward.shape[0]).astype(reward.dtype)
+    total = jnp.sum(jnp.where(counts, weight * reward, 0))
+    return total, num_steps - 1, factor ** num_steps.astype(reward.dtype)
+
+
+def dqn_next_value(
+    network: ActionValueFunction,
+    target_network: ActionValueFunction,
+    observation: Float[Array, "batch obs"],
+    *,
+    double: bool,
+) -> Float[Array, " batch"]:
+    """Value of states under the greedy policy. No gradient flows through it.
+
+    **Arguments:**
+
+    - `network`: from one observation to the value of each action.
+    - `target_network`: a slowly moving copy of it, whose values these are.
+    - `observation`: of the next states.
+    - `double`: whether `network` chooses the action rather than `target_network`
+        itself, which overestimates (van Hasselt et al. 2016).
+    """
+    values = jax.vmap(target_network)(observation)
+    choosing = jax.vmap(network)(observation) if double else values
+    return lax.stop_gradient(_values_of(values, jnp.argmax(choosing, axis=-1)))
+
+
+def dqn_loss(
+    network: ActionValueFunction,
+    observation: Float[Array, "batch obs"],
+    action: Int[Array, " batch"],
+    target: Float[Array, " batch"],
+    *,
+    huber: bool,
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Loss of DQN, and the mean value of the actions taken.
+
+    **Arguments:**
+
+    - `network`: from one observation to the value of each action.
+    - `observation`: of the states before the step.
+    - `action`: taken in these states.
+    - `target`: for their values.
+    - `huber`: whether errors beyond 1 count linearly.
+
+    **Returns:**
+
+    The mean of `(value - target)**2 / 2`, or of the Huber loss; and the mean value.
+    """
+    value = _values_of(jax.vmap(network)(observation), action)
+    if huber:
+        losses = optax.huber_loss(value, target)
+    else:
+        losses = 0.5 * (value - target) ** 2
+    return jnp.mean(losses), jnp.mean(value)
+
+
+def _values_of(
+    values: Float[Array, "batch actions"], action: Int[Array, " batch"]
+) -> Float[Array, " batch"]:
+    return jnp.take_along_axis(values, action[:, None], axis=1)[:, 0]

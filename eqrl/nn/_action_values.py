@@ -1,0 +1,71 @@
+import dataclasses
+from collections.abc import Callable
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ._mlp import MLP, Activation, Linear, MLPFactory
+
+
+class DuelingHeads(eqx.Module):
+    """The values of actions, as that of the state and what each adds to it."""
+
+    trunk: Callable[[Float[Array, " obs"]], Float[Array, " features"]]
+    value: Callable[[Float[Array, " features"]], Float[Array, " 1"]]
+    advantage: Callable[[Float[Array, " features"]], Float[Array, " actions"]]
+    activation: Activation = eqx.field(static=True)
+
+    def __call__(self, observation: Float[Array, " obs"]) -> Float[Array, " actions"]:
+        """The value of each action at `observation`."""
+        features = self.activation(self.trunk(observation))
+        advantage = self.advantage(features)
+        return self.value(features)[0] + advantage - jnp.mean(advantage)
+
+
+DuelingHeads.__init__.__doc__ = """**Arguments:**
+
+- `trunk`: from an observation to features, which both heads share.
+- `activation`: of the features.
+- `value`: from these to the value of the state, a vector of length 1.
+- `advantage`: from these to one number for each action, of which the mean is
+    subtracted.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class ActionValues(MLPFactory):
+    """Makes a network of the value of each action. Equal factories share a compilation.
+
+    It is an `MLP`; if `dueling`, the last hidden layer leads to two heads, for the
+    value of the state and the advantages of the actions ([Wang et al.
+    2016](https://arxiv.org/abs/1511.06581)).
+
+    **Arguments:**
+
+    - `hidden_sizes`: width of each hidden layer.
+    - `activation`: elementwise; a function defined once.
+    - `dueling`: whether there are two heads.
+    """
+
+    hidden_sizes: tuple[int, ...] = (120, 84)
+    dueling: bool = False
+
+    def __call__(
+        self, observation_size: int, num_actions: int, *, key: PRNGKeyArray
+    ) -> MLP | DuelingHeads:
+        """One network with fresh weights."""
+        if not self.dueling:
+            return self._mlp(observation_size, num_actions, key=key)
+        if not self.hidden_sizes:
+            raise ValueError("`dueling=True` needs `hidden_sizes` with one at least.")
+        trunk_key, value_key, advantage_key = jr.split(key, 3)
+        features = self.hidden_sizes[-1]
+        sizes = (observation_size, features, self.hidden_sizes[:-1])
+        return DuelingHeads(
+            trunk=MLP(*sizes, self.activation, key=trunk_key),
+            value=Linear(features, 1, key=value_key),
+            advantage=Linear(features, num_actions, key=advantage_key),
+            activation=self.activation,
+        )

@@ -1,0 +1,8 @@
+"""What environments take for an action."""
+
+from .._types.spaces import (
+    AbstractActionSpace as AbstractActionSpace,
+    Action as Action,
+    Box as Box,
+    Discrete as Discrete,
+)
