@@ -12,6 +12,12 @@ from jaxtyping import PyTree
 import eqrl
 from docs.examples.redq import REDQ
 from eqrl._agents.base import AnyAgent
+from eqrl._agents.wrappers.unwrap import parts
+from eqrl.envs import Point
+from eqrl.envs._base import AnyEnv
+from eqrl.spaces import AbstractActionSpace, Box, Discrete
+
+from .toy import Directions
 
 
 HIDDEN = (16,)
@@ -112,6 +118,9 @@ ALL_AGENTS: dict[str, AnyAgent] = {
         sac(), eqrl.Incremental(descriptor="observation", recent_capacity=8)
     ),
     "REDQ": REDQ(hidden_sizes=HIDDEN, num_critics=4),
+    "DQN": dqn(),
+    "DQN-three-steps": dqn(return_steps=3, huber=True, target_period=2),
+    "Normalized(DIAYN(DQN))": eqrl.Normalized(diayn(dqn(), descriptor="observation")),
 }
 
 # Among them they have memory, extras, sequences, wrappers, a reward that observes, and
@@ -122,4 +131,16 @@ THOROUGHLY_TESTED = (
     "TAAC-options",
     "Normalized(DIAYN(SAC))-sphere",
     "DISk(SAC)",
+    "DQN-three-steps",
 )
+
+
+def space_of(agent: AnyAgent) -> AbstractActionSpace:
+    """A small space, out of which the agent picks actions."""
+    return Discrete(4) if parts(agent, eqrl.DQN) else Box(2)
+
+
+def env_of(agent: AnyAgent) -> AnyEnv:
+    """A point in the plane that takes the agent's actions."""
+    point = Point(max_steps=7, goal=(0.3, 0.1))
+    return Directions(point) if space_of(agent) == Discrete(4) else point

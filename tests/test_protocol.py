@@ -15,24 +15,28 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Int, PRNGKeyArray, PyTree, Shaped
 
 import eqrl
 from eqrl._agents.base import AnyAgent
 from eqrl._pytree.control_flow import filter_scan
 from eqrl._types.data import AnyTransition
+from eqrl.spaces import AbstractActionSpace, Discrete
 
-from .agents_under_test import ALL_AGENTS, THOROUGHLY_TESTED
+from .agents_under_test import ALL_AGENTS, THOROUGHLY_TESTED, space_of
 
 
 pytestmark = pytest.mark.checks_keys
 
 GetKey = Callable[[], PRNGKeyArray]
 
-SPEC = eqrl.EnvSpec(observation_size=3, action_size=2)
 BATCH_SIZE = 8
 NUM_UPDATES = 10
 FACTORS = (1.0, 0.9, 0.8)
+
+
+def spec_of(agent: AnyAgent) -> eqrl.EnvSpec:
+    return eqrl.EnvSpec(observation_size=3, action=space_of(agent))
 
 
 class Life(eqx.Module):
@@ -43,10 +47,10 @@ class Life(eqx.Module):
     batch: AnyTransition
     update_key: PRNGKeyArray
     metrics: eqrl.Metrics
-    random_before: Float[Array, "keys act"]
-    random: Float[Array, "keys act"]
-    sample: Float[Array, "keys act"]
-    greedy: Float[Array, "keys act"]
+    random_before: Shaped[Array, "keys ..."]
+    random: Shaped[Array, "keys ..."]
+    sample: Shaped[Array, "keys ..."]
+    greedy: Shaped[Array, "keys ..."]
 
 
 def random_batch(agent: AnyAgent, state: Any, *, key: PRNGKeyArray) -> AnyTransition:
@@ -54,11 +58,12 @@ def random_batch(agent: AnyAgent, state: Any, *, key: PRNGKeyArray) -> AnyTransi
     keys = jr.split(key, 5)
     time = (agent.sequence_length,) if agent.sequence_length > 1 else ()
     shape = (BATCH_SIZE, *time)
-    memory = agent.begin(state, SPEC, index=jnp.asarray(0), key=keys[3])
+    spec = spec_of(agent)
+    memory = agent.begin(state, spec, index=jnp.asarray(0), key=keys[3])
     _, _, extras = agent.act(state, memory, jnp.zeros(3), mode="sample", key=keys[4])
     return eqrl.Transition(
         observation=jr.normal(keys[0], (*shape, 3)),
-        action=jr.uniform(keys[1], (*shape, 2), minval=-1, maxval=1),
+        action=_random_actions(spec.action, shape, key=keys[1]),
         reward=jnp.ones(shape),
         next_observation=jr.normal(keys[2], (*shape, 3)),
         terminated=jnp.broadcast_to(jnp.arange(BATCH_SIZE) % 3 == 0, shape[::-1]).T,
@@ -68,6 +73,14 @@ def random_batch(agent: AnyAgent, state: Any, *, key: PRNGKeyArray) -> AnyTransi
         next_state_descriptor=None,
         extras=jax.tree.map(lambda x: jnp.broadcast_to(x, (*shape, *x.shape)), extras),
     )
+
+
+def _random_actions(
+    space: AbstractActionSpace, shape: tuple[int, ...], *, key: PRNGKeyArray
+) -> Array:
+    if isinstance(space, Discrete):
+        return jr.randint(key, shape, 0, space.num_actions)
+    return jr.uniform(key, (*shape, 2), minval=-1, maxval=1)
 
 
 def learn(
@@ -85,7 +98,7 @@ def learn(
 
 
 def act(agent: AnyAgent, state: Any, *, mode: Any, key: PRNGKeyArray) -> Array:
-    memory = agent.begin(state, SPEC, index=jnp.asarray(0), key=jr.key(0))
+    memory = agent.begin(state, spec_of(agent), index=jnp.asarray(0), key=jr.key(0))
     action, after, _ = agent.act(state, memory, jnp.full(3, 0.5), mode=mode, key=key)
     assert jax.tree.structure(memory) == jax.tree.structure(after)
     return action
@@ -93,7 +106,7 @@ def act(agent: AnyAgent, state: Any, *, mode: Any, key: PRNGKeyArray) -> Array:
 
 def live(agent: AnyAgent, key: PRNGKeyArray) -> Life:
     init_key, batch_key, update_key, act_key = jr.split(key, 4)
-    before = agent.init(SPEC, key=init_key)
+    before = agent.init(spec_of(agent), key=init_key)
     batch = random_batch(agent, before, key=batch_key)
     # The bound method is a pytree, which can be jitted itself.
     after, metrics = learn(eqx.filter_jit(agent.update), before, batch, update_key)
@@ -171,7 +184,10 @@ def run(request: pytest.FixtureRequest) -> Run:
 def test_actions_are_within_bounds_in_every_mode(run: Run) -> None:
     for life in run.lives:
         for actions in (life.random_before, life.random, life.sample, life.greedy):
-            assert np.all(np.abs(actions) <= 1)
+            actions = np.asarray(actions)
+            low = 0 if np.issubdtype(actions.dtype, np.integer) else -1
+            high = 3 if np.issubdtype(actions.dtype, np.integer) else 1
+            assert np.all((actions >= low) & (actions <= high))
 
 
 def test_random_actions_do_not_depend_on_the_state(run: Run) -> None:
@@ -182,6 +198,9 @@ def test_random_actions_do_not_depend_on_the_state(run: Run) -> None:
 def test_random_actions_fill_the_range(run: Run) -> None:
     for life in run.lives:
         actions = np.asarray(life.random)
+        if np.issubdtype(actions.dtype, np.integer):
+            assert set(actions.tolist()) == {0, 1, 2, 3}
+            continue
         assert np.all(actions.min(axis=0) < -0.9) and np.all(actions.max(axis=0) > 0.9)
 
 
@@ -230,7 +249,7 @@ def agent(request: pytest.FixtureRequest) -> AnyAgent:
 @pytest.fixture(scope="module")
 def state(agent: AnyAgent) -> Any:
     """Shapes and types of the state that it begins with."""
-    return eqx.filter_eval_shape(agent.init, SPEC, key=jr.key(0))
+    return eqx.filter_eval_shape(agent.init, spec_of(agent), key=jr.key(0))
 
 
 def shapes(tree: PyTree) -> PyTree:
@@ -254,7 +273,8 @@ def test_shapes_and_types_are_as_the_protocol_has_them(
     for mode in ("random", "sample", "greedy"):
         one = functools.partial(act, agent, mode=mode)
         action = eqx.filter_eval_shape(one, state, key=getkey())
-        assert (action.shape, action.dtype) == ((2,), jnp.float32)
+        struct = spec_of(agent).action.struct
+        assert (action.shape, action.dtype) == (struct.shape, struct.dtype)
 
     def update(state: Any, *, key: PRNGKeyArray) -> tuple[Any, eqrl.Metrics]:
         batch_key, update_key = jr.split(key)
@@ -278,7 +298,7 @@ def test_an_update_keeps_networks_of_half_precision(name: str, getkey: GetKey) -
 
     def begin_and_update(key: PRNGKeyArray) -> tuple[Any, Any]:
         init_key, batch_key, update_key = jr.split(key, 3)
-        state = agent.init(SPEC, key=init_key)
+        state = agent.init(spec_of(agent), key=init_key)
         batch = random_batch(agent, state, key=batch_key)
         after, _ = agent.update(state, batch, step=jnp.asarray(0), key=update_key)
         return state, after
@@ -308,7 +328,8 @@ def test_what_is_nan_acts_nan(agent: AnyAgent, state: Any) -> None:
     sample = functools.partial(act, agent, mode="sample", key=jr.key(1))
     greedy = functools.partial(act, agent, mode="greedy", key=jr.key(1))
     for action in eqx.filter_jit(lambda state: (sample(state), greedy(state)))(state):
-        assert np.all(np.isnan(action))
+        # An integer cannot be nan; there it is seen in the loss.
+        assert isinstance(space_of(agent), Discrete) or np.all(np.isnan(action))
 
 
 def test_a_state_holds_no_array_twice(agent: AnyAgent, getkey: GetKey) -> None:
@@ -318,7 +339,7 @@ def test_a_state_holds_no_array_twice(agent: AnyAgent, getkey: GetKey) -> None:
 
     def init(key: PRNGKeyArray) -> Any:
         nonlocal num_arrays, num_objects
-        state = agent.init(SPEC, key=key)
+        state = agent.init(spec_of(agent), key=key)
         leaves = jax.tree.leaves(eqx.filter(state, eqx.is_array))
         num_arrays, num_objects = len(leaves), len({id(leaf) for leaf in leaves})
         return state
@@ -344,9 +365,14 @@ def test_every_hyperparameter_is_a_strongly_typed_scalar(agent: AnyAgent) -> Non
 
 @pytest.mark.parametrize(
     "name",
-    [name for name in ALL_AGENTS if name.startswith(("SAC", "TD3", "Normalized(SAC)"))],
+    [
+        name
+        for name in ALL_AGENTS
+        if name.startswith(("SAC", "TD3", "DQN", "Normalized(SAC)"))
+    ],
 )
 def test_a_vector_reward_is_refused(name: str, getkey: GetKey) -> None:
-    spec = eqrl.EnvSpec(observation_size=3, action_size=2, reward_size=2)
+    agent = ALL_AGENTS[name]
+    spec = dataclasses.replace(spec_of(agent), reward_size=2)
     with pytest.raises(ValueError, match="reward_size=2"):
-        ALL_AGENTS[name].init(spec, key=getkey())
+        agent.init(spec, key=getkey())

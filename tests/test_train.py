@@ -23,6 +23,7 @@ from .agents_under_test import (
     ALL_AGENTS,
     THOROUGHLY_TESTED,
     all_finite,
+    env_of,
     sac,
     with_rates,
 )
@@ -72,6 +73,8 @@ TESTED_ELSEWHERE = {
     "DIAYN(TD3)-environment",
     "DIAYN(TAAC)",
     "REDQ",
+    "DQN",
+    "Normalized(DIAYN(DQN))",
 }
 
 
@@ -84,16 +87,17 @@ TESTED_ELSEWHERE = {
 )
 def test_every_agent_trains(name: str, getkey: GetKey) -> None:
     agent = ALL_AGENTS[name]
-    solution = eqrl.train(agent, ENV, TRAINER, num_steps=60, key=getkey())
+    env = env_of(agent)
+    solution = eqrl.train(agent, env, TRAINER, num_steps=60, key=getkey())
     assert int(solution.counts.updates) == 20
     assert np.isfinite(solution.metrics["critic_loss"][-1])
     # The same programs, in which the agent diverges.
     diverging = with_rates(agent, 1e30)
     with pytest.raises(eqrl.NonFiniteError, match=r"_loss`|agent's") as error:
-        eqrl.train(diverging, ENV, TRAINER, num_steps=60, key=getkey(), log_every=20)
+        eqrl.train(diverging, env, TRAINER, num_steps=60, key=getkey(), log_every=20)
     reached = error.value.solution
     assert all_finite(reached.state)
-    again = eqrl.train(agent, ENV, TRAINER, num_steps=20, key=getkey(), initial=reached)
+    again = eqrl.train(agent, env, TRAINER, num_steps=20, key=getkey(), initial=reached)
     assert all_finite(again.state)
 
 

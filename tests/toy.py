@@ -20,8 +20,9 @@ from eqrl import (
     Transition,
     hyperparameter,
 )
-from eqrl.envs import AbstractEnv, Outcome
+from eqrl.envs import AbstractEnv, Outcome, Point
 from eqrl.nn import AbstractDensity, AbstractPolicy, TanhNormal
+from eqrl.spaces import Discrete
 
 
 GetKey = Callable[[], PRNGKeyArray]
@@ -500,3 +501,25 @@ class Compass(AbstractAgent[Float[Array, ""], None, None]):
             "observation_size": jnp.full((), float(batch.observation.shape[-1])),
             "reward": jnp.sum(batch.reward),
         }
+
+
+class Directions(AbstractEnv[Any]):
+    """A point in the plane that goes one of four ways."""
+
+    point: Point
+
+    @property
+    def spec(self) -> EnvSpec:
+        return dataclasses.replace(self.point.spec, action=Discrete(4))
+
+    def reset(self, *, key: PRNGKeyArray) -> tuple[Any, Float[Array, " obs"]]:
+        return self.point.reset(key=key)
+
+    def step(
+        self, state: Any, action: Int[Array, ""], *, key: PRNGKeyArray
+    ) -> tuple[Any, Outcome]:
+        ways = jnp.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]])
+        return self.point.step(state, ways[action], key=key)
+
+    def state_descriptor(self, state: Any) -> Float[Array, " descriptor"] | None:
+        return self.point.state_descriptor(state)

@@ -102,6 +102,9 @@ def outcome(words: list[str]) -> tuple[str, str]:
         return FOREIGN, f"{code}: {text}"
     names = {re.sub("^--", "", word).replace("-", "_") for word in words if word}
     said = text.replace("-", "_")
+    # An empty word has no name.
+    if "" in words and "Unrecognized options" in text:
+        return NAMED, text
     if re.search(r"`[^`]+`", text) or any(name in said for name in names - {""}):
         return NAMED, text
     return UNNAMED, text

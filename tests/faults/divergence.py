@@ -21,9 +21,10 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 import eqrl
 from eqrl._agents.base import AnyAgent
-from eqrl.envs import AbstractEnv, Outcome, Point
+from eqrl.envs import AbstractEnv, Outcome
+from eqrl.envs._base import AnyEnv
 
-from ..agents_under_test import ALL_AGENTS, all_finite, with_rates
+from ..agents_under_test import ALL_AGENTS, all_finite, env_of, with_rates
 
 
 FINITE, RAISED, REFUSED = "finite", "raised, finite", "refused"
@@ -31,33 +32,30 @@ NOT_FINITE, NOT_KEPT, SILENT = "SUCCESS, NOT FINITE", "ERROR, NOT FINITE", "TAKE
 
 TRAINER = eqrl.Trainer(batch_size=4, warmup_steps=20, capacity=100)
 _COMMON: dict[str, Any] = {"num_steps": 120, "log_every": 30, "key": jr.key(0)}
-_POINT = Point(max_steps=7, goal=(0.3, 0.1))
 
 
 class Loud(AbstractEnv[Any]):
-    """A point in the plane, whose rewards are multiplied."""
+    """An environment whose rewards are multiplied."""
 
+    env: AnyEnv
     scale: Float[Array, ""]
 
     @property
     def spec(self) -> eqrl.EnvSpec:
-        return _POINT.spec
+        return self.env.spec
 
     def reset(self, *, key: PRNGKeyArray) -> tuple[Any, Any]:
-        return _POINT.reset(key=key)
+        return self.env.reset(key=key)
 
     def step(
         self, state: Any, action: Any, *, key: PRNGKeyArray
     ) -> tuple[Any, Outcome]:
-        state, outcome = _POINT.step(state, action, key=key)
+        state, outcome = self.env.step(state, action, key=key)
         louder = eqx.tree_at(lambda x: x.reward, outcome, outcome.reward * self.scale)
         return state, louder
 
     def state_descriptor(self, state: Any) -> Any:
-        return _POINT.state_descriptor(state)
-
-
-QUIET, LOUD = Loud(jnp.asarray(1.0)), Loud(jnp.asarray(1e30))
+        return self.env.state_descriptor(state)
 
 
 def train_one(agent: AnyAgent, env: Loud, initial: Any) -> Any:
@@ -108,14 +106,16 @@ def main() -> int:
 
 def attack(agent: AnyAgent, train: Callable[..., Any]) -> dict[str, str]:
     """What became of each attack."""
-    healthy = train(agent, QUIET, None)
+    env = env_of(agent)
+    quiet, loud = Loud(env, jnp.asarray(1.0)), Loud(env, jnp.asarray(1e30))
+    healthy = train(agent, quiet, None)
     outcomes = {
-        "1e3": _outcome(train, with_rates(agent, 1e3), QUIET, None),
-        "1e30": _outcome(train, with_rates(agent, 1e30), QUIET, None),
-        "rewards": _outcome(train, agent, LOUD, None),
+        "1e3": _outcome(train, with_rates(agent, 1e3), quiet, None),
+        "1e30": _outcome(train, with_rates(agent, 1e30), quiet, None),
+        "rewards": _outcome(train, agent, loud, None),
     }
     try:
-        train(agent, QUIET, _spoiled(healthy))
+        train(agent, quiet, _spoiled(healthy))
     except ValueError as error:
         outcomes["nan"] = REFUSED if "nan" in str(error) else SILENT
     else:
