@@ -100,6 +100,8 @@ def main() -> int:
             outcomes = attack(ALL_AGENTS[name], train)
             found.update(outcomes.values())
             print(f"{name:30} {kind:10} {outcomes}", flush=True)
+            # A process may have so many memory maps, and programs take them.
+            jax.clear_caches()
     print(dict(found))
     return 1 if found.keys() & {NOT_FINITE, NOT_KEPT, SILENT} else 0
 

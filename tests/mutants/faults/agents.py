@@ -7,11 +7,69 @@ _SAC = "tests/agents/test_sac.py"
 _TD3 = "tests/agents/test_td3.py"
 _TAAC = "tests/agents/test_taac.py"
 _TAAC_UPDATE = "tests/agents/test_taac_update.py -k restated"
+_DQN = "tests/agents/test_dqn.py"
+_SPACES = "tests/test_spaces.py"
 _NORMALIZED = "tests/agents/test_normalized.py"
 _INTRINSIC = "tests/skills/test_intrinsic.py"
 _SKILL_CONDITIONED = "tests/skills/test_skill_conditioned.py"
 
 FAULTS = (
+    Fault(
+        "agents:dqn-counts-one-environment",
+        "eqrl/_agents/dqn.py",
+        "num_steps = transitions.reward.shape[0]",
+        "num_steps = 1",
+        (f"{_DQN} -k epsilon",),
+    ),
+    Fault(
+        "agents:dqn-epsilon-goes-round",
+        "eqrl/_agents/dqn.py",
+        "taken = jnp.minimum(state.num_steps, most) + num_steps",
+        "taken = state.num_steps + num_steps",
+        (f"{_DQN} -k epsilon",),
+    ),
+    Fault(
+        "agents:dqn-epsilon-of-the-beginning",
+        "eqrl/_agents/dqn.py",
+        "initial + done * (self.final_epsilon - initial)",
+        "initial + done * self.final_epsilon",
+        (f"{_DQN} -k epsilon",),
+    ),
+    Fault(
+        "agents:dqn-value-of-the-first-state",
+        "eqrl/_agents/dqn.py",
+        "lambda run, index: run[index]",
+        "lambda run, index: run[0]",
+        (f"{_DQN} -k restated",),
+    ),
+    Fault(
+        "agents:dqn-discounts-one-step",
+        "eqrl/_agents/dqn.py",
+        "bootstrapped_target(returns, terminated, next_value, discount)",
+        "bootstrapped_target(returns, terminated, next_value, self.discount)",
+        (f"{_DQN} -k restated",),
+    ),
+    Fault(
+        "agents:dqn-learns-the-last-action",
+        "eqrl/_agents/dqn.py",
+        "return batch.observation[:, 0], batch.action[:, 0], target",
+        "return batch.observation[:, 0], batch.action[:, -1], target",
+        (f"{_DQN} -k restated",),
+    ),
+    Fault(
+        "agents:dqn-is-given-vectors",
+        "eqrl/_agents/dqn.py",
+        'check_space("DQN", spec, Discrete)',
+        "pass",
+        (f"{_SPACES} -k which_do",),
+    ),
+    Fault(
+        "agents:sac-is-given-choices",
+        "eqrl/_agents/sac.py",
+        'check_space("SAC", spec, Box)',
+        "pass",
+        (f"{_SPACES} -k which_do",),
+    ),
     Fault(
         "agents:reward-scale-left-out",
         "eqrl/_agents/actor_critic.py",
@@ -42,9 +100,9 @@ FAULTS = (
     ),
     Fault(
         "agents:random-actions-on-one-side",
-        "eqrl/_agents/base.py",
-        "jr.uniform(key, greedy.shape, minval=-1, maxval=1)",
-        "jr.uniform(key, greedy.shape, minval=0, maxval=1)",
+        "eqrl/_types/spaces.py",
+        "jr.uniform(key, (self.size,), minval=-1, maxval=1)",
+        "jr.uniform(key, (self.size,), minval=0, maxval=1)",
         (f"{_SAC} -k uniform",),
     ),
     Fault(
@@ -157,10 +215,10 @@ FAULTS = (
     ),
     Fault(
         "agents:taac-targets-move-at-the-wrong-turn",
-        "eqrl/_agents/taac/taac.py",
-        "(step + 1) % self.target_period == 0",
-        "step % self.target_period == 0",
-        (_TAAC_UPDATE,),
+        "eqrl/_agents/actor_critic.py",
+        "(step + 1) % period == 0",
+        "step % period == 0",
+        (f"{_DQN} -k period", _TAAC_UPDATE),
     ),
     Fault(
         "agents:taac-switch-explores-with-its-output",

@@ -3,7 +3,44 @@
 from ..fault import Fault
 
 
+_SPACES = "tests/test_spaces.py"
+
 FAULTS = (
+    Fault(
+        "nn:epsilon-greedy-the-other-way-round",
+        "eqrl/nn/_distribution.py",
+        "jnp.where(explores, self.space.sample(key=action_key), self.mode())",
+        "jnp.where(explores, self.mode(), self.space.sample(key=action_key))",
+        (f"{_SPACES} -k probabilities",),
+    ),
+    Fault(
+        "nn:softmax-without-its-logits",
+        "eqrl/nn/_distribution.py",
+        "jr.categorical(key, self.logits)",
+        "jr.categorical(key, 0 * self.logits)",
+        (f"{_SPACES} -k probabilities",),
+    ),
+    Fault(
+        "nn:dueling-without-the-mean",
+        "eqrl/nn/_action_values.py",
+        "advantage - jnp.mean(advantage)",
+        "advantage",
+        ("tests/agents/test_dqn.py -k heads",),
+    ),
+    Fault(
+        "types:choices-without-the-last",
+        "eqrl/_types/spaces.py",
+        "jr.randint(key, (), 0, self.num_actions)",
+        "jr.randint(key, (), 0, self.num_actions - 1)",
+        (f"{_SPACES} -k uniformly",),
+    ),
+    Fault(
+        "types:image-of-another-size",
+        "eqrl/_types/data.py",
+        "if math.prod(observation_shape) != observation_size:",
+        "if False:",
+        (f"{_SPACES} -k wrong_spec",),
+    ),
     Fault(
         "pytree:open-bound-is-closed",
         "eqrl/_pytree/fields.py",

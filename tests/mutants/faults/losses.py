@@ -3,7 +3,44 @@
 from ..fault import Fault
 
 
+_DQN = "tests/agents/test_dqn.py"
+
 FAULTS = (
+    Fault(
+        "losses:return-beyond-the-end",
+        "eqrl/losses/_dqn.py",
+        "over = terminated | truncated",
+        "over = terminated",
+        (f"{_DQN} -k summed",),
+    ),
+    Fault(
+        "losses:return-ends-a-step-early",
+        "eqrl/losses/_dqn.py",
+        "1 - jnp.roll(over, 1).astype(int).at[0].set(0)",
+        "1 - over.astype(int)",
+        (f"{_DQN} -k summed",),
+    ),
+    Fault(
+        "losses:return-discounts-by-all-steps",
+        "eqrl/losses/_dqn.py",
+        "factor ** num_steps.astype(reward.dtype)",
+        "factor ** reward.shape[0]",
+        (f"{_DQN} -k summed",),
+    ),
+    Fault(
+        "losses:double-the-other-way-round",
+        "eqrl/losses/_dqn.py",
+        "jax.vmap(network)(observation) if double else values",
+        "values if double else jax.vmap(network)(observation)",
+        (f"{_DQN} -k online",),
+    ),
+    Fault(
+        "losses:huber-where-it-is-not-asked",
+        "eqrl/losses/_dqn.py",
+        "    if huber:",
+        "    if not huber:",
+        (f"{_DQN} -k restated",),
+    ),
     Fault(
         "losses:terminated-inverted",
         "eqrl/losses/_critic.py",

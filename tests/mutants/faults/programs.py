@@ -247,8 +247,8 @@ FAULTS = (
     Fault(
         "run:checkpoints-at-each-row",
         "eqrl/_run/checkpoints.py",
-        "over = step - self._step >= self._every_steps",
-        "over = True",
+        "return step - self._step >= self._every_steps",
+        "return True",
         ("tests/test_checkpoints.py", "tests/test_train.py -k newest_checkpoint"),
     ),
     Fault(

@@ -297,8 +297,8 @@ FAULTS = (
     ),
     Fault(
         "training:actions-of-any-shape",
-        "eqrl/_training/trainer.py",
-        "if shape != (spec.action_size,):",
+        "eqrl/_interaction/fit.py",
+        "if (action.shape, action.dtype) != (asked.shape, asked.dtype):",
         "if False:",
         ("tests/test_bad_input.py -k do_not_fit_the_trainer",),
     ),
