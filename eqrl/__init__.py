@@ -20,6 +20,7 @@ from ._agents import (
     AbstractTrajectory as AbstractTrajectory,
     AbstractWrapper as AbstractWrapper,
     ConstantTrajectory as ConstantTrajectory,
+    DiscreteSAC as DiscreteSAC,
     DQNState as DQNState,
     FixedSkill as FixedSkill,
     Intrinsic as Intrinsic,

@@ -2,6 +2,7 @@ from .base import (
     AbstractAgent as AbstractAgent,
     AbstractMarkovAgent as AbstractMarkovAgent,
 )
+from .discrete_sac import DiscreteSAC as DiscreteSAC
 from .dqn import DQN as DQN, DQNState as DQNState
 from .sac import SAC as SAC, SACState as SACState
 from .taac.policy import TAACExtras as TAACExtras, TAACMemory as TAACMemory

@@ -13,11 +13,16 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 from .._pytree.control_flow import filter_cond
 from .._pytree.fields import check_factory, shown
 from .._pytree.tree import gradient_step, incremental_update
-from .._types.custom_types import CriticFunction, FloatLike, MakeOptimizer
+from .._types.custom_types import (
+    ActionValueFunction,
+    CriticFunction,
+    FloatLike,
+    MakeOptimizer,
+)
 from .._types.data import AnyTransition, EnvSpec
 from .._types.spaces import AbstractActionSpace, Box, Discrete
-from ..losses import bootstrapped_target, critic_loss
-from ..nn import AbstractDensity, Actor, StochasticPolicy
+from ..losses import bootstrapped_target, critic_loss, sac_temperature_loss
+from ..nn import AbstractDensity, Actor, ChoiceFunction, Softmax, StochasticPolicy
 
 
 MakeNetwork = Callable[..., Any]
@@ -26,7 +31,7 @@ MakeNetwork = Callable[..., Any]
 # The agents for each kind of actions.
 _FITTING: dict[type[AbstractActionSpace], tuple[str, ...]] = {
     Box: ("SAC", "TD3", "TAAC"),
-    Discrete: ("DQN",),
+    Discrete: ("DQN", "DiscreteSAC"),
 }
 
 Critics = TypeVar("Critics", bound=CriticFunction)
@@ -96,6 +101,30 @@ def check_density(policy: StochasticPolicy, spec: EnvSpec) -> None:
         lambda observation: policy(observation).mode(), _observation(spec)
     )
     _check_action_shape(action.shape, spec)
+
+
+def check_choice(policy: ChoiceFunction, spec: EnvSpec) -> None:
+    """Raises a `ValueError` unless a policy gives probabilities of all actions."""
+    softmax = eqx.filter_eval_shape(policy, _observation(spec))
+    expected = (spec.action.num_outputs,)
+    if not isinstance(softmax, Softmax) or softmax.logits.shape != expected:
+        raise ValueError(
+            f"The actor of `make_actor` gives {softmax} for one observation; it must "
+            f"give an `eqrl.nn.Softmax` of logits of shape {expected}, as "
+            "`eqrl.nn.Choice` makes it."
+        )
+
+
+def check_action_values(name: str, network: ActionValueFunction, spec: EnvSpec) -> None:
+    """Raises a `ValueError` unless a network gives one value for each action."""
+    values = eqx.filter_eval_shape(network, _observation(spec))
+    expected = (spec.action.num_outputs,)
+    if getattr(values, "shape", None) != expected:
+        raise ValueError(
+            f"The network of `{name}` gives {values} for one observation; it must give "
+            f"a vector of shape {expected}, the value of each action, as "
+            "`eqrl.nn.ActionValues` makes it."
+        )
 
 
 def _observation(spec: EnvSpec) -> jax.ShapeDtypeStruct:
@@ -215,8 +244,11 @@ def critic_step(
     *,
     reward_scale: FloatLike,
     discount: FloatLike,
+    loss: Callable[..., Float[Array, ""]] = critic_loss,
 ) -> tuple[Critics, optax.OptState, Float[Array, ""]]:
     """One gradient step of a stack of critics towards one target.
+
+    `loss` is of the critics, observations, actions and targets.
 
     **Returns:**
 
@@ -225,10 +257,36 @@ def critic_step(
     target = bootstrapped_target(
         reward_scale * batch.reward, batch.terminated, next_value, discount
     )
-    loss, gradient = eqx.filter_value_and_grad(critic_loss)(
+    error, gradient = eqx.filter_value_and_grad(loss)(
         critics, batch.observation, batch.action, target
     )
     critics, optimizer_state = gradient_step(
         critics, gradient, optimizer, optimizer_state
     )
-    return critics, optimizer_state, loss
+    return critics, optimizer_state, error
+
+
+def temperature_step(
+    log_temperature: Float[Array, ""],
+    optimizer_state: optax.OptState,
+    optimizer: optax.GradientTransformation,
+    entropy: Float[Array, ""],
+    target_entropy: FloatLike,
+    *,
+    learn: bool,
+) -> tuple[Float[Array, ""], optax.OptState, Float[Array, ""]]:
+    """One gradient step of a temperature, if it is learned.
+
+    **Returns:**
+
+    The logarithm and the state of its optimizer after the step; the loss before it,
+    which is a metric even where the temperature is fixed.
+    """
+    loss, gradient = eqx.filter_value_and_grad(sac_temperature_loss)(
+        log_temperature, entropy, target_entropy
+    )
+    if learn:
+        log_temperature, optimizer_state = gradient_step(
+            log_temperature, gradient, optimizer, optimizer_state
+        )
+    return log_temperature, optimizer_state, loss

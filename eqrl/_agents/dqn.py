@@ -1,5 +1,3 @@
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -21,6 +19,7 @@ from ..losses import bootstrapped_target, dqn_loss, dqn_next_value, multi_step_r
 from ..nn import ActionValues, EpsilonGreedy
 from .actor_critic import (
     MakeNetwork,
+    check_action_values,
     check_make_optimizer,
     check_scalar_reward,
     check_space,
@@ -105,7 +104,7 @@ class DQN(AbstractAgent[DQNState, None, None]):
         check_scalar_reward("DQN", spec)
         sizes = (spec.observation_size, spec.action.num_outputs)
         network = make_network("make_network", self.make_network, *sizes, key=key)
-        _check_network(network, spec)
+        check_action_values("make_network", network, spec)
         return DQNState(
             network=network,
             target_network=tree_copy(network),
@@ -210,19 +209,6 @@ class DQN(AbstractAgent[DQNState, None, None]):
 
     def _learning_rule(self) -> optax.GradientTransformation:
         return learning_rule(self.make_optimizer, 0, self.lr)
-
-
-def _check_network(network: Any, spec: EnvSpec) -> None:
-    """Raises a `ValueError` unless it gives one value for each action."""
-    observation = jax.ShapeDtypeStruct((spec.observation_size,), jnp.result_type(float))
-    values = eqx.filter_eval_shape(network, observation)
-    expected = (spec.action.num_outputs,)
-    if getattr(values, "shape", None) != expected:
-        raise ValueError(
-            f"The network of `make_network` gives {values} for one observation; it "
-            f"must give a vector of shape {expected}, the value of each action, as "
-            "`eqrl.nn.ActionValues` makes it."
-        )
 
 
 DQN.__init__.__doc__ = """**Arguments:**

@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -11,8 +11,8 @@ from .._pytree.tree import gradient_step, incremental_update, tree_copy
 from .._types.custom_types import FloatLike, MakeOptimizer, Metrics
 from .._types.data import EnvSpec, Transition
 from .._types.spaces import Box
-from ..losses import sac_actor_loss, sac_next_value, sac_temperature_loss
-from ..nn import Critic, Gaussian, StochasticPolicy
+from ..losses import sac_actor_loss, sac_next_value
+from ..nn import ChoiceFunction, Critic, Gaussian, StochasticPolicy
 from .actor_critic import (
     MakeNetwork,
     check_density,
@@ -24,6 +24,7 @@ from .actor_critic import (
     learning_rule,
     make_critics,
     make_network,
+    temperature_step,
 )
 from .base import AbstractMarkovAgent
 
@@ -34,7 +35,7 @@ _PARTS = ("actor", "critic", "temperature")
 class SACState(eqx.Module):
     """What `SAC` learns."""
 
-    actor: StochasticPolicy
+    actor: StochasticPolicy | ChoiceFunction
     critics: Any
     target_critics: Any
     log_temperature: Float[Array, ""]
@@ -45,7 +46,8 @@ class SACState(eqx.Module):
 
 SACState.__init__.__doc__ = """**Arguments:**
 
-- `actor`: from one observation to a distribution with a density.
+- `actor`: from one observation to a distribution with a density; of `DiscreteSAC`, to
+    a `Softmax`.
 - `critics`: a stack, one more leading axis on every array.
 - `target_critics`: a stack of slowly moving copies of the critics, from which the
     critics' targets are computed.
@@ -120,7 +122,7 @@ class SAC(AbstractMarkovAgent[SACState]):
         )
 
     def policy(self, state: SACState) -> StochasticPolicy:
-        return state.actor
+        return cast(StochasticPolicy, state.actor)
 
     def update(
         self,
@@ -136,8 +138,10 @@ class SAC(AbstractMarkovAgent[SACState]):
         log_temperature = self._log_temperature(state)
         temperature = jnp.exp(log_temperature)
 
+        actor = self.policy(state)
+
         next_value = sac_next_value(
-            state.actor,
+            actor,
             state.target_critics,
             batch.next_observation,
             temperature,
@@ -155,28 +159,19 @@ class SAC(AbstractMarkovAgent[SACState]):
 
         (actor_loss, metrics), actor_gradient = eqx.filter_value_and_grad(
             sac_actor_loss, has_aux=True
-        )(state.actor, critics, batch.observation, temperature, key=actor_key)
+        )(actor, critics, batch.observation, temperature, key=actor_key)
         actor, actor_optimizer = gradient_step(
-            state.actor, actor_gradient, actor_rule, state.actor_optimizer
+            actor, actor_gradient, actor_rule, state.actor_optimizer
         )
 
-        temperature_loss, temperature_gradient = eqx.filter_value_and_grad(
-            sac_temperature_loss
-        )(
+        log_temperature, temperature_optimizer, temperature_loss = temperature_step(
             log_temperature,
+            state.temperature_optimizer,
+            temperature_rule,
             metrics["entropy"],
             self._target_entropy(batch.action.shape[-1]),
+            learn=self.learn_temperature,
         )
-        # The loss is a metric even where the temperature is fixed.
-        if self.learn_temperature:
-            log_temperature, temperature_optimizer = gradient_step(
-                log_temperature,
-                temperature_gradient,
-                temperature_rule,
-                state.temperature_optimizer,
-            )
-        else:
-            temperature_optimizer = state.temperature_optimizer
 
         state = SACState(
             actor=actor,

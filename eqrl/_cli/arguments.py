@@ -97,7 +97,8 @@ class Learner:
     """The agent that learns the skills."""
 
     agent: str = "sac"
-    """sac, td3, dqn, taac, taac-l, taac-q, or one of your own: package.module:Class."""
+    """sac, td3, taac, taac-l, taac-q, dqn, discrete-sac, or one of your own:
+    package.module:Class."""
 
 
 @dataclasses.dataclass(frozen=True)

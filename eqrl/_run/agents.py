@@ -5,7 +5,16 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
-from .._agents import DQN, SAC, TAAC, TD3, LinearTrajectory, QuadraticTrajectory, diayn
+from .._agents import (
+    DQN,
+    SAC,
+    TAAC,
+    TD3,
+    DiscreteSAC,
+    LinearTrajectory,
+    QuadraticTrajectory,
+    diayn,
+)
 from .._agents.base import AnyAgent
 from .._pytree.fields import check_choice
 from .._skills.prior import (
@@ -33,6 +42,7 @@ AGENTS = {
     "sac": NamedAgent(SAC),
     "td3": NamedAgent(TD3),
     "dqn": NamedAgent(DQN),
+    "discrete-sac": NamedAgent(DiscreteSAC),
     "taac": NamedAgent(TAAC, num_windows=16),
     "taac-l": NamedAgent(
         TAAC, fixed={"trajectory": LinearTrajectory()}, num_windows=16
@@ -64,7 +74,8 @@ class SkillOptions:
     """Skills and their discriminator."""
 
     agent: str = "sac"
-    """Agent that learns them: sac, td3, dqn, taac, taac-l, taac-q, or one's own."""
+    """Agent that learns them: sac, td3, taac, taac-l, taac-q, dqn, discrete-sac, or
+    one's own."""
 
     skills: SkillKind = "one-hot"
     """Discrete, drawn at random or dealt evenly to environments; or real vectors."""

@@ -4,6 +4,12 @@ from ._critic import (
     critic_loss as critic_loss,
     critic_values as critic_values,
 )
+from ._discrete_sac import (
+    action_values as action_values,
+    discrete_critic_loss as discrete_critic_loss,
+    discrete_sac_actor_loss as discrete_sac_actor_loss,
+    discrete_sac_next_value as discrete_sac_next_value,
+)
 from ._dqn import (
     dqn_loss as dqn_loss,
     dqn_next_value as dqn_next_value,

@@ -25,6 +25,9 @@ from ._mlp import MLP as MLP, Linear as Linear
 from ._policy import (
     AbstractPolicy as AbstractPolicy,
     Actor as Actor,
+    Choice as Choice,
+    ChoiceFunction as ChoiceFunction,
+    ChoicePolicy as ChoicePolicy,
     Deterministic as Deterministic,
     DeterministicPolicy as DeterministicPolicy,
     ExploringPolicy as ExploringPolicy,

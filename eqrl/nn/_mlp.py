@@ -91,6 +91,24 @@ class MLP(eqx.Module):
         return self.layers[-1](x)
 
 
+def orthogonal(mlp: MLP, gain: float, *, key: PRNGKeyArray) -> MLP:
+    """The same layers with orthogonal weights and no biases.
+
+    Weights of the hidden layers are multiplied by the square root of 2, those of the
+    output by `gain`.
+    """
+    gains = [math.sqrt(2)] * (len(mlp.layers) - 1) + [gain]
+    keys = jr.split(key, len(mlp.layers))
+    layers = []
+    for layer, scale, layer_key in zip(mlp.layers, gains, keys, strict=True):
+        make = jax.nn.initializers.orthogonal(scale)
+        weight = make(layer_key, layer.weight.shape, layer.weight.dtype)
+        layers.append(
+            eqx.tree_at(lambda x: (x.weight, x.bias), layer, (weight, 0 * layer.bias))
+        )
+    return eqx.tree_at(lambda x: x.layers, mlp, tuple(layers))
+
+
 def _check_hidden_sizes(sizes: object) -> None:
     if not isinstance(sizes, Sequence) or not all(map(_is_size, sizes)):
         raise ValueError(

@@ -5,15 +5,17 @@ from typing import Generic, TypeVar
 
 import equinox as eqx
 import jax.numpy as jnp
+import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ._distribution import (
     AbstractDensity,
     AbstractDistribution,
     ClippedNormal,
+    Softmax,
     TanhNormal,
 )
-from ._mlp import MLPFactory
+from ._mlp import Activation, MLPFactory, orthogonal
 
 
 Distribution = TypeVar("Distribution", bound=AbstractDistribution, covariant=True)
@@ -24,6 +26,9 @@ Policy = Callable[[Float[Array, " obs"]], AbstractDistribution]
 
 StochasticPolicy = Callable[[Float[Array, " obs"]], AbstractDensity]
 """The same, if the distribution has a density and samples that carry gradients."""
+
+ChoiceFunction = Callable[[Float[Array, " obs"]], Softmax]
+"""The same, over a number of actions."""
 
 Actor = Callable[[Float[Array, " obs"]], Float[Array, " act"]]
 """From one observation to one action in [-1, 1]."""
@@ -87,6 +92,21 @@ ExploringPolicy.__init__.__doc__ = """**Arguments:**
 """
 
 
+class ChoicePolicy(AbstractPolicy[Softmax]):
+    """A network whose output is the logits of a `Softmax`."""
+
+    network: Callable[[Float[Array, " obs"]], Float[Array, " actions"]]
+
+    def __call__(self, observation: Float[Array, " obs"]) -> Softmax:
+        return Softmax(logits=self.network(observation))
+
+
+ChoicePolicy.__init__.__doc__ = """**Arguments:**
+
+- `network`: its output has one number for each action.
+"""
+
+
 @dataclasses.dataclass(frozen=True)
 class Gaussian(MLPFactory):
     """Makes a `GaussianPolicy` on an `MLP`. Equal factories share a compilation.
@@ -119,3 +139,28 @@ class Deterministic(MLPFactory):
     ) -> DeterministicPolicy:
         """One policy with fresh weights."""
         return DeterministicPolicy(self._mlp(observation_size, action_size, key=key))
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice(MLPFactory):
+    """Makes a `ChoicePolicy` on an `MLP`. Equal factories share a compilation.
+
+    Weights are orthogonal, those of the output small, so that all actions are about
+    equally likely at first.
+
+    **Arguments:**
+
+    - `hidden_sizes`: width of each hidden layer.
+    - `activation`: elementwise; a function defined once.
+    """
+
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    activation: Activation = jnp.tanh
+
+    def __call__(
+        self, observation_size: int, num_actions: int, *, key: PRNGKeyArray
+    ) -> ChoicePolicy:
+        """One policy with fresh weights."""
+        shape_key, key = jr.split(key)
+        network = self._mlp(observation_size, num_actions, key=shape_key)
+        return ChoicePolicy(orthogonal(network, 0.01, key=key))

@@ -1,0 +1,108 @@
+import equinox as eqx
+import jax
+import jax.lax as lax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from .._types.custom_types import ActionValueFunction, FloatLike, Metrics
+from ..nn import ChoiceFunction
+from ._critic import least_over_critics
+
+
+def action_values(
+    critics: ActionValueFunction, observation: Float[Array, "batch obs"]
+) -> Float[Array, "critics batch actions"]:
+    """Values that each of a stack of critics gives to all actions.
+
+    **Arguments:**
+
+    - `critics`: a stack, as `equinox.filter_vmap` over a factory makes it, of networks
+        from one observation to the value of each action.
+    - `observation`: of the states.
+
+    **Returns:**
+
+    The values, one row for each critic.
+    """
+    return eqx.filter_vmap(
+        lambda critic, x: jax.vmap(critic)(x), in_axes=(eqx.if_array(0), None)
+    )(critics, observation)
+
+
+def discrete_critic_loss(
+    critics: ActionValueFunction,
+    observation: Float[Array, "batch obs"],
+    action: Int[Array, " batch"],
+    target: Float[Array, " batch"],
+) -> Float[Array, ""]:
+    """Half the squared error of a stack of critics against one target.
+
+    **Arguments:**
+
+    - `critics`: a stack, as in `action_values`.
+    - `observation`: of the states before the step.
+    - `action`: taken in these states.
+    - `target`: as `bootstrapped_target` gives it; the same for all critics.
+
+    **Returns:**
+
+    `(value - target)**2 / 2`, averaged over the batch and the critics.
+    """
+    values = action_values(critics, observation)
+    taken = jnp.take_along_axis(values, action[None, :, None], axis=2)[..., 0]
+    return 0.5 * jnp.mean((taken - target[None]) ** 2)
+
+
+def discrete_sac_next_value(
+    actor: ChoiceFunction,
+    critics: ActionValueFunction,
+    observation: Float[Array, "batch obs"],
+    temperature: FloatLike,
+) -> Float[Array, " batch"]:
+    """Soft value of states, expected over all actions. No gradient flows through it.
+
+    **Arguments:**
+
+    - `actor`: from one observation to a `Softmax`.
+    - `critics`: the stack of target critics, as in `action_values`.
+    - `observation`: of the next states.
+    - `temperature`: weight of the entropy, at least 0.
+
+    **Returns:**
+
+    The expectation of the minimum over the critics minus `temperature` times the
+    log-probability.
+    """
+    log_probs = jax.vmap(lambda x: actor(x).log_probs())(observation)
+    values = least_over_critics(action_values(critics, observation))
+    soft = values - temperature * log_probs
+    return lax.stop_gradient(jnp.sum(jnp.exp(log_probs) * soft, axis=-1))
+
+
+def discrete_sac_actor_loss(
+    actor: ChoiceFunction,
+    critics: ActionValueFunction,
+    observation: Float[Array, "batch obs"],
+    temperature: FloatLike,
+) -> tuple[Float[Array, ""], Metrics]:
+    """Actor loss of SAC for discrete actions, exactly expected over all of them.
+
+    **Arguments:**
+
+    - `actor`: from one observation to a `Softmax`.
+    - `critics`: a stack, as in `action_values`. No gradient flows into it.
+    - `observation`: of the states before the step.
+    - `temperature`: weight of the entropy, at least 0.
+
+    **Returns:**
+
+    The mean over states of the expectation of `temperature * log_prob - value`, where
+    `value` is the minimum over the critics; and the metric `entropy`, the mean entropy
+    of the policy, to be passed to `sac_temperature_loss`.
+    """
+    log_probs = jax.vmap(lambda x: actor(x).log_probs())(observation)
+    probs = jnp.exp(log_probs)
+    values = least_over_critics(action_values(critics, observation))
+    costs = temperature * log_probs - lax.stop_gradient(values)
+    loss = jnp.mean(jnp.sum(probs * costs, axis=-1))
+    return loss, {"entropy": -jnp.mean(jnp.sum(probs * log_probs, axis=-1))}
