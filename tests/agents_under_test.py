@@ -55,6 +55,17 @@ def dqn(hidden_sizes: tuple[int, ...] = HIDDEN, **options: Any) -> eqrl.DQN:
     return eqrl.DQN(make_network=eqrl.nn.ActionValues(hidden_sizes), **options)
 
 
+def discrete_sac(
+    hidden_sizes: tuple[int, ...] = HIDDEN, **options: Any
+) -> eqrl.DiscreteSAC:
+    """A small `DiscreteSAC`."""
+    return eqrl.DiscreteSAC(
+        make_actor=eqrl.nn.Choice(hidden_sizes, jax.nn.relu),
+        make_critic=eqrl.nn.ActionValues(hidden_sizes),
+        **options,
+    )
+
+
 def diayn(
     agent: AnyAgent,
     skills: int | eqrl.AbstractSkillPrior = 3,
@@ -118,6 +129,7 @@ ALL_AGENTS: dict[str, AnyAgent] = {
         sac(), eqrl.Incremental(descriptor="observation", recent_capacity=8)
     ),
     "REDQ": REDQ(hidden_sizes=HIDDEN, num_critics=4),
+    "DiscreteSAC": discrete_sac(),
     "DQN": dqn(),
     "DQN-three-steps": dqn(return_steps=3, huber=True, target_period=2),
     "Normalized(DIAYN(DQN))": eqrl.Normalized(diayn(dqn(), descriptor="observation")),
@@ -137,7 +149,8 @@ THOROUGHLY_TESTED = (
 
 def space_of(agent: AnyAgent) -> AbstractActionSpace:
     """A small space, out of which the agent picks actions."""
-    return Discrete(4) if parts(agent, eqrl.DQN) else Box(2)
+    picks = parts(agent, eqrl.DQN) or parts(agent, eqrl.DiscreteSAC)
+    return Discrete(4) if picks else Box(2)
 
 
 def env_of(agent: AnyAgent) -> AnyEnv:

@@ -12,9 +12,9 @@ from jaxtyping import Array, PRNGKeyArray
 
 import eqrl
 from eqrl._agents.base import AnyAgent
-from eqrl.losses import critic_values
+from eqrl.losses import action_values, critic_values
 
-from .agents_under_test import dqn, sac, td3
+from .agents_under_test import discrete_sac, dqn, sac, td3
 from .probe import Probe
 
 
@@ -33,6 +33,9 @@ LEARNERS: dict[str, Any] = {
     "SAC": sac(initial_temperature=1e-3, learn_temperature=False, **FAST),
     "TD3": td3(exploration_noise=0.3, **FAST),
     "Normalized(TD3)": eqrl.Normalized(td3(exploration_noise=0.3, **FAST)),
+    "DiscreteSAC": discrete_sac(
+        initial_temperature=1e-2, learn_temperature=False, **FAST
+    ),
     "DQN": dqn(
         hidden_sizes=(32, 32),
         lr=3e-3,
@@ -101,6 +104,9 @@ class Learner(eqx.Module):
             seen, state = state.statistics.normalize(seen), state.agent
         if isinstance(self.agent, eqrl.DQN):
             return float(state.network(seen)[action])
+        if isinstance(self.agent, eqrl.DiscreteSAC):
+            values = action_values(state.critics, seen[None])
+            return float(jnp.mean(values[:, 0, action]))
         return float(jnp.mean(critic_values(state.critics, seen[None], action[None])))
 
 
@@ -111,14 +117,15 @@ class Learner(eqx.Module):
         "DQN",
         *(
             pytest.param(name, marks=pytest.mark.long)
-            for name in ("TD3", "Normalized(TD3)")
+            for name in ("TD3", "Normalized(TD3)", "DiscreteSAC")
         ),
     ],
 )
 def learner(request: pytest.FixtureRequest) -> Learner:
     agent = LEARNERS[request.param]
     # Among them are -0.5 and 0.5.
-    num_choices = 5 if isinstance(agent, eqrl.DQN) else None
+    is_discrete = isinstance(agent, (eqrl.DQN, eqrl.DiscreteSAC))
+    num_choices = 5 if is_discrete else None
     each = [dataclasses.replace(x, num_choices=num_choices) for x in PROBES.values()]
     probes = jax.tree.map(lambda *x: jnp.stack(x), *each)
     states = learn(agent, probes, jr.split(jr.key(0), len(PROBES)))

@@ -368,7 +368,7 @@ def test_every_hyperparameter_is_a_strongly_typed_scalar(agent: AnyAgent) -> Non
     [
         name
         for name in ALL_AGENTS
-        if name.startswith(("SAC", "TD3", "DQN", "Normalized(SAC)"))
+        if name.startswith(("SAC", "TD3", "DQN", "DiscreteSAC", "Normalized(SAC)"))
     ],
 )
 def test_a_vector_reward_is_refused(name: str, getkey: GetKey) -> None:

@@ -73,6 +73,7 @@ TESTED_ELSEWHERE = {
     "DIAYN(TD3)-environment",
     "DIAYN(TAAC)",
     "REDQ",
+    "DiscreteSAC",
     "DQN",
     "Normalized(DIAYN(DQN))",
 }

@@ -7,6 +7,7 @@ _SAC = "tests/agents/test_sac.py"
 _TD3 = "tests/agents/test_td3.py"
 _TAAC = "tests/agents/test_taac.py"
 _TAAC_UPDATE = "tests/agents/test_taac_update.py -k restated"
+_DISCRETE_SAC = "tests/agents/test_discrete_sac.py"
 _DQN = "tests/agents/test_dqn.py"
 _SPACES = "tests/test_spaces.py"
 _NORMALIZED = "tests/agents/test_normalized.py"
@@ -14,6 +15,27 @@ _INTRINSIC = "tests/skills/test_intrinsic.py"
 _SKILL_CONDITIONED = "tests/skills/test_skill_conditioned.py"
 
 FAULTS = (
+    Fault(
+        "agents:discrete-sac-online-for-target-critics",
+        "eqrl/_agents/discrete_sac.py",
+        "actor, state.target_critics, batch.next_observation, temperature",
+        "actor, state.critics, batch.next_observation, temperature",
+        (f"{_DISCRETE_SAC} -k restated",),
+    ),
+    Fault(
+        "agents:discrete-sac-old-critics-for-the-actor",
+        "eqrl/_agents/discrete_sac.py",
+        "(actor, critics, batch.observation, temperature)",
+        "(actor, state.critics, batch.observation, temperature)",
+        (f"{_DISCRETE_SAC} -k restated",),
+    ),
+    Fault(
+        "agents:discrete-target-entropy-of-one-action-less",
+        "eqrl/_agents/discrete_sac.py",
+        "others * math.log(others / (num_actions - 1))",
+        "others * math.log(others / num_actions)",
+        (f"{_DISCRETE_SAC} -k little_exploration",),
+    ),
     Fault(
         "agents:dqn-counts-one-environment",
         "eqrl/_agents/dqn.py",

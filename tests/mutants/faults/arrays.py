@@ -21,6 +21,13 @@ FAULTS = (
         (f"{_SPACES} -k probabilities",),
     ),
     Fault(
+        "nn:orthogonal-without-gains",
+        "eqrl/nn/_mlp.py",
+        "make = jax.nn.initializers.orthogonal(scale)",
+        "make = jax.nn.initializers.orthogonal()",
+        ("tests/agents/test_discrete_sac.py -k orthogonal",),
+    ),
+    Fault(
         "nn:dueling-without-the-mean",
         "eqrl/nn/_action_values.py",
         "advantage - jnp.mean(advantage)",

@@ -3,6 +3,7 @@
 from ..fault import Fault
 
 
+_DISCRETE_SAC = "tests/agents/test_discrete_sac.py"
 _DQN = "tests/agents/test_dqn.py"
 
 FAULTS = (
@@ -33,6 +34,27 @@ FAULTS = (
         "jax.vmap(network)(observation) if double else values",
         "values if double else jax.vmap(network)(observation)",
         (f"{_DQN} -k online",),
+    ),
+    Fault(
+        "losses:discrete-entropy-with-the-wrong-sign",
+        "eqrl/losses/_discrete_sac.py",
+        "soft = values - temperature * log_probs",
+        "soft = values + temperature * log_probs",
+        (f"{_DISCRETE_SAC} -k restated",),
+    ),
+    Fault(
+        "losses:discrete-actor-by-the-mean-over-actions",
+        "eqrl/losses/_discrete_sac.py",
+        "loss = jnp.mean(jnp.sum(probs * costs, axis=-1))",
+        "loss = jnp.mean(probs * costs)",
+        (f"{_DISCRETE_SAC} -k restated",),
+    ),
+    Fault(
+        "losses:discrete-actor-without-its-entropy",
+        "eqrl/losses/_discrete_sac.py",
+        "costs = temperature * log_probs - lax.stop_gradient(values)",
+        "costs = temperature - lax.stop_gradient(values)",
+        (f"{_DISCRETE_SAC} -k softmax",),
     ),
     Fault(
         "losses:huber-where-it-is-not-asked",
