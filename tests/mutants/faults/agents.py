@@ -144,8 +144,8 @@ FAULTS = (
     Fault(
         "agents:sac-actor-by-stale-critics",
         "eqrl/_agents/sac.py",
-        "(state.actor, critics, batch.observation, temperature, key=actor_key)",
-        "(state.actor, state.critics, batch.observation, temperature, key=actor_key)",
+        "(actor, critics, batch.observation, temperature, key=actor_key)",
+        "(actor, state.critics, batch.observation, temperature, key=actor_key)",
         (f"{_SAC} -k restated", _SAC),
     ),
     Fault(
@@ -164,9 +164,9 @@ FAULTS = (
     ),
     Fault(
         "agents:sac-fixed-temperature-moves",
-        "eqrl/_agents/sac.py",
-        "if self.learn_temperature:",
-        "if True:",
+        "eqrl/_agents/actor_critic.py",
+        "    if learn:",
+        "    if True:",
         (f"{_SAC} -k fixed_temperature", _SAC),
     ),
     Fault(
