@@ -357,7 +357,18 @@ def test_a_space_of_another_kind_is_refused() -> None:
 
 
 # One of them downloads what it needs where it is made.
-@pytest.mark.parametrize("name", sorted({*names()} - {"MNISTBandit-bsuite"}))
+NAMES = sorted({*names()} - {"MNISTBandit-bsuite"})
+# A vector and choices, an image, a matrix, and one that is made leniently.
+OF_EACH_KIND = ("CartPole-v1", "Breakout-MinAtar", "DeepSea-bsuite", "FourRooms-misc")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in OF_EACH_KIND else pytest.param(name, marks=pytest.mark.long)
+        for name in NAMES
+    ],
+)
 def test_every_environment_of_gymnax_does_what_its_spec_says(name: str) -> None:
     env = make(name, max_steps=3)
     check_env(env)
@@ -365,7 +376,7 @@ def test_every_environment_of_gymnax_does_what_its_spec_says(name: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", sorted({*names()} - {"MNISTBandit-bsuite"}))
+@pytest.mark.parametrize("name", NAMES)
 def test_every_environment_of_gymnax_is_played_to_its_limit(name: str) -> None:
     env = make(name, max_steps=3)
 
