@@ -21,7 +21,7 @@ from matplotlib.axes import Axes
 from PIL import Image
 
 import eqrl
-from eqrl._reporting.render import _play
+from eqrl._reporting.render import _DRAWN_BY_GYMNAX, _play
 from eqrl.envs import (
     AbstractEnv,
     AbstractEnvWrapper,
@@ -33,6 +33,8 @@ from eqrl.envs import (
     TimeLimit,
 )
 from eqrl.nn import Critic, Deterministic
+from eqrl.spaces import Box
+from tests.agents_under_test import dqn, sac
 from tests.toy import Clock, FixedDensity, GetKey, Scribe
 
 
@@ -209,6 +211,17 @@ def test_the_video_driver_is_left_as_it_was(
         monkeypatch.setenv("SDL_VIDEODRIVER", before)
     _render(_pendulum(), tmp_path / "x.gif", getkey())
     assert os.environ.get("SDL_VIDEODRIVER") == before
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", _DRAWN_BY_GYMNAX)
+def test_gymnax_draws_what_is_listed(name: str, tmp_path: Path, getkey: GetKey) -> None:
+    env = eqrl.envs.make(f"gymnax/{name}", max_steps=2)
+    agent = sac() if isinstance(env.spec.action, Box) else dqn()
+    state = agent.init(env.spec, key=getkey())
+    eqrl.render(agent, state, env, tmp_path / "x.gif", key=getkey())
+    with Image.open(tmp_path / "x.gif") as image:
+        assert getattr(image, "n_frames", 1) == 3
 
 
 def test_what_gymnax_does_not_draw_is_refused(tmp_path: Path, getkey: GetKey) -> None:

@@ -20,8 +20,23 @@ from ..envs import AbstractEnv, AbstractEnvWrapper, Point
 from ..envs._base import AnyEnv
 
 
-# Those with continuous actions.
-_DRAWN_BY_GYMNAX = ["MountainCarContinuous-v0", "Pendulum-v1", "PointRobot-misc"]
+_DRAWN_BY_GYMNAX = [
+    "Acrobot-v1",
+    "Asterix-MinAtar",
+    "Breakout-MinAtar",
+    "CartPole-v1",
+    "Catch-bsuite",
+    "FourRooms-misc",
+    "Freeway-MinAtar",
+    "MetaMaze-misc",
+    "MountainCar-v0",
+    "MountainCarContinuous-v0",
+    "Pendulum-v1",
+    "PointRobot-misc",
+    "Pong-misc",
+    "Seaquest-MinAtar",
+    "SpaceInvaders-MinAtar",
+]
 
 
 def render(
