@@ -73,7 +73,8 @@ def faults(session: nox.Session) -> None:
         "command_lines",
     ]
     for module in every if name == "all" else [name]:
-        session.run("python", "-m", f"tests.faults.{module}", *arguments)
+        given = arguments if name != "all" else []
+        session.run("python", "-m", f"tests.faults.{module}", *given)
 
 
 @nox.session

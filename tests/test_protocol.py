@@ -317,6 +317,9 @@ def test_an_update_keeps_networks_of_half_precision(name: str, getkey: GetKey) -
 
 
 def test_what_is_nan_acts_nan(agent: AnyAgent, state: Any) -> None:
+    if isinstance(space_of(agent), Discrete):
+        return  # An integer cannot be nan: `test_train.py` holds that training ends.
+
     # Or else training would go on, and nobody would know.
     def broken(x: Any) -> Any:
         if not isinstance(x, jax.ShapeDtypeStruct):
@@ -328,8 +331,7 @@ def test_what_is_nan_acts_nan(agent: AnyAgent, state: Any) -> None:
     sample = functools.partial(act, agent, mode="sample", key=jr.key(1))
     greedy = functools.partial(act, agent, mode="greedy", key=jr.key(1))
     for action in eqx.filter_jit(lambda state: (sample(state), greedy(state)))(state):
-        # An integer cannot be nan; there it is seen in the loss.
-        assert isinstance(space_of(agent), Discrete) or np.all(np.isnan(action))
+        assert np.all(np.isnan(action))
 
 
 def test_a_state_holds_no_array_twice(agent: AnyAgent, getkey: GetKey) -> None:

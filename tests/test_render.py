@@ -217,7 +217,7 @@ def test_the_video_driver_is_left_as_it_was(
 @pytest.mark.parametrize("name", _DRAWN_BY_GYMNAX)
 def test_gymnax_draws_what_is_listed(name: str, tmp_path: Path, getkey: GetKey) -> None:
     env = eqrl.envs.make(f"gymnax/{name}", max_steps=2)
-    agent = sac() if isinstance(env.spec.action, Box) else dqn()
+    agent: Any = sac() if isinstance(env.spec.action, Box) else dqn()
     state = agent.init(env.spec, key=getkey())
     eqrl.render(agent, state, env, tmp_path / "x.gif", key=getkey())
     with Image.open(tmp_path / "x.gif") as image:

@@ -1,8 +1,10 @@
 """Spaces of actions, and what an environment says of them."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -14,7 +16,8 @@ from eqrl import EnvSpec
 from eqrl.nn import ClippedNormal, EpsilonGreedy, Softmax, TanhNormal
 from eqrl.spaces import AbstractActionSpace, Box, Discrete
 
-from .agents_under_test import dqn, sac, taac, td3
+from .agents_under_test import diayn, discrete_sac, dqn, sac, taac, td3
+from .probe import Probe
 
 
 def test_actions_are_drawn_uniformly_from_all() -> None:
@@ -51,6 +54,7 @@ def test_a_spec_is_given_a_size_or_a_space() -> None:
         ({"action_size": 0}, "`action_size=0` must be at least 1"),
         ({"action_size": True}, "`action_size` is a bool"),
         ({"action_size": 2, "observation_shape": (2, 2, 2)}, "has 8 elements"),
+        ({"action_size": 2, "observation_shape": (-2, -2)}, "`observation_shape=-2`"),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -72,8 +76,10 @@ def test_an_agent_that_does_not_fit_says_which_do() -> None:
         message = rf"`{name}` picks.*`Box`.*Discrete\(num_actions=2\)`; use `eqrl.DQN`"
         with pytest.raises(ValueError, match=message):
             agent.init(choices, key=jr.key(0))
-    with pytest.raises(ValueError, match=r"`DQN` picks.*`Discrete`.*use `eqrl.SAC`"):
-        dqn().init(vectors, key=jr.key(0))
+    for agent, name in ((dqn(), "DQN"), (discrete_sac(), "DiscreteSAC")):
+        message = rf"`{name}` picks.*`Discrete`.*use `eqrl.SAC`"
+        with pytest.raises(ValueError, match=message):
+            agent.init(vectors, key=jr.key(0))
 
 
 def test_an_agent_of_no_library_may_have_a_space_of_its_own() -> None:
@@ -152,9 +158,35 @@ def test_an_action_of_another_type_is_refused() -> None:
         ) -> tuple[None, eqrl.Metrics]:
             return None, {}
 
-    from .probe import Probe
-
     with pytest.raises(ValueError, match=r"type float32.*Discrete.*type int32"):
         eqrl.Trainer(batch_size=2, warmup_steps=2, capacity=4).init(
             Floating(), Probe(num_choices=2), key=jr.key(0)
         )
+
+
+def test_a_skill_behind_an_image_makes_a_vector() -> None:
+    spec = EnvSpec(12, action=Discrete(3), observation_shape=(2, 2, 3))
+    agent = diayn(dqn(), descriptor="observation")
+    state = eqx.filter_eval_shape(agent.init, spec, key=jr.key(0))
+    # Three one-hot skills are behind the twelve numbers.
+    assert state.agent.network.layers[0].weight.shape[0] == 15
+
+
+def test_choices_have_no_elements_to_disable() -> None:
+    with pytest.raises(ValueError, match="`DisabledActions` needs"):
+        eqrl.envs.DisabledActions(Probe(num_choices=2), [0])
+
+
+def test_a_choice_is_exported_as_an_integer(tmp_path: Path) -> None:
+    agent, spec = dqn(hidden_sizes=(4,)), EnvSpec(2, action=Discrete(3))
+    state = agent.init(spec, key=jr.key(0))
+    eqrl.export_policy(tmp_path / "choice.policy", agent, state, spec)
+    policy = eqrl.load_policy(tmp_path / "choice.policy")
+    observation = np.array([0.3, -2.0], np.float32)
+    action = policy.act(observation)
+    assert (action.shape, action.dtype.kind) == ((), "i")
+    assert action == np.argmax(state.network(jnp.asarray(observation)))
+    # As many choices as the agent has.
+    fewer = EnvSpec(2, action=Discrete(2))
+    with pytest.raises(ValueError, match=r"not made for.*num_actions=2"):
+        eqrl.export_policy(tmp_path / "x", agent, state, fewer)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from .._pytree.control_flow import filter_cond
 from .._pytree.fields import check_factory, shown
-from .._pytree.tree import gradient_step, incremental_update
+from .._pytree.tree import described, gradient_step, incremental_update
 from .._types.custom_types import (
     ActionValueFunction,
     CriticFunction,
@@ -26,7 +26,7 @@ from ..nn import AbstractDensity, Actor, ChoiceFunction, Softmax, StochasticPoli
 
 
 MakeNetwork = Callable[..., Any]
-"""A factory `(observation_size, action_size, *, key)`."""
+"""A factory `(observation_size, action_size, *, key)`, or of `num_actions`."""
 
 # The agents for each kind of actions.
 _FITTING: dict[type[AbstractActionSpace], tuple[str, ...]] = {
@@ -103,15 +103,15 @@ def check_density(policy: StochasticPolicy, spec: EnvSpec) -> None:
     _check_action_shape(action.shape, spec)
 
 
-def check_choice(policy: ChoiceFunction, spec: EnvSpec) -> None:
+def check_softmax(policy: ChoiceFunction, spec: EnvSpec) -> None:
     """Raises a `ValueError` unless a policy gives probabilities of all actions."""
     softmax = eqx.filter_eval_shape(policy, _observation(spec))
     expected = (spec.action.num_outputs,)
     if not isinstance(softmax, Softmax) or softmax.logits.shape != expected:
         raise ValueError(
-            f"The actor of `make_actor` gives {softmax} for one observation; it must "
-            f"give an `eqrl.nn.Softmax` of logits of shape {expected}, as "
-            "`eqrl.nn.Choice` makes it."
+            f"The actor of `make_actor` gives a {type(softmax).__name__} for one "
+            f"observation; it must give an `eqrl.nn.Softmax` of logits of shape "
+            f"{expected}, as `eqrl.nn.Choice` makes it."
         )
 
 
@@ -121,8 +121,8 @@ def check_action_values(name: str, network: ActionValueFunction, spec: EnvSpec) 
     expected = (spec.action.num_outputs,)
     if getattr(values, "shape", None) != expected:
         raise ValueError(
-            f"The network of `{name}` gives {values} for one observation; it must give "
-            f"a vector of shape {expected}, the value of each action, as "
+            f"The network of `{name}` gives {described(values)} for one observation; "
+            f"it must give a vector of shape {expected}, the value of each action, as "
             "`eqrl.nn.ActionValues` makes it."
         )
 
@@ -193,7 +193,7 @@ def learning_rule(
     index: int,
     learning_rate: FloatLike,
 ) -> optax.GradientTransformation:
-    """The optimizer of one part, counted in the order actor, critic, temperature."""
+    """The optimizer of one part, counted in the order of the agent's rates."""
     if isinstance(make_optimizer, tuple):
         return make_optimizer[index](learning_rate)
     return make_optimizer(learning_rate)
@@ -264,6 +264,16 @@ def critic_step(
         critics, gradient, optimizer, optimizer_state
     )
     return critics, optimizer_state, error
+
+
+def read_temperature(
+    learned: Float[Array, ""], fixed: FloatLike, *, learn: bool
+) -> Float[Array, ""]:
+    """The logarithm of a temperature that is learned, or of one that is fixed.
+
+    The second is read at each update, so that another value is heeded.
+    """
+    return learned if learn else jnp.log(fixed)
 
 
 def temperature_step(

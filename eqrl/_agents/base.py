@@ -73,7 +73,8 @@ class AbstractAgent(eqx.Module, Generic[State, Memory, Extras]):
 
         The action, out of `spec.action`; the memory for the next step; and the extras
         to store. Where `state` has become nan an action that is a vector must be nan,
-        by which training ends.
+        by which training ends. An integer cannot be; there training ends by the next
+        update's metrics, or by the state, which is looked at after each row.
         """
 
     @abstractmethod

@@ -3,6 +3,7 @@ from typing import cast
 
 import equinox as eqx
 import jax
+import jax.core
 import jax.numpy as jnp
 import jax.random as jr
 import optax
@@ -23,14 +24,15 @@ from ..nn import ActionValues, Choice, ChoiceFunction
 from .actor_critic import (
     MakeNetwork,
     check_action_values,
-    check_choice,
     check_make_optimizer,
     check_scalar_reward,
+    check_softmax,
     check_space,
     critic_step,
     init_optimizer,
     learning_rule,
     make_network,
+    read_temperature,
     temperature_step,
 )
 from .base import AbstractMarkovAgent
@@ -97,10 +99,9 @@ class DiscreteSAC(AbstractMarkovAgent[SACState]):
         check_scalar_reward("DiscreteSAC", spec)
         actor_key, critic_key = jr.split(key)
         sizes = (spec.observation_size, spec.action.num_outputs)
-        if self.target_entropy is None:
-            _check_choices(spec.action.num_outputs)
+        _check_target_entropy(self.target_entropy, spec.action.num_outputs)
         actor = make_network("make_actor", self.make_actor, *sizes, key=actor_key)
-        check_choice(actor, spec)
+        check_softmax(actor, spec)
         critics = eqx.filter_vmap(
             lambda key: make_network("make_critic", self.make_critic, *sizes, key=key)
         )(jr.split(critic_key, self.num_critics))
@@ -130,10 +131,11 @@ class DiscreteSAC(AbstractMarkovAgent[SACState]):
     ) -> tuple[SACState, Metrics]:
         del step, key
         actor_rule, critic_rule, temperature_rule = self._learning_rules()
-        log_temperature = state.log_temperature
-        # A fixed temperature is read at each update, so that another value is heeded.
-        if not self.learn_temperature:
-            log_temperature = jnp.log(self.initial_temperature)
+        log_temperature = read_temperature(
+            state.log_temperature,
+            self.initial_temperature,
+            learn=self.learn_temperature,
+        )
         temperature = jnp.exp(log_temperature)
         actor = self.policy(state)
         next_value = discrete_sac_next_value(
@@ -205,11 +207,20 @@ def default_target_entropy(num_actions: int) -> float:
     return -best * math.log(best) - others * math.log(others / (num_actions - 1))
 
 
-def _check_choices(num_actions: int) -> None:
-    if num_actions < 2:
+def _check_target_entropy(target: FloatLike | None, num_actions: int) -> None:
+    if target is None and num_actions < 2:
         raise ValueError(
             f"`spec.action.num_actions={num_actions}` leaves nothing to choose, so "
             "there is no default target entropy; give `target_entropy`."
+        )
+    if target is None or isinstance(target, jax.core.Tracer):
+        return
+    most = math.log(num_actions)
+    if float(target) > most:
+        raise ValueError(
+            f"`target_entropy={float(target):.3g}` is more than {most:.3g}, the "
+            f"entropy of {num_actions} actions that are equally likely: the "
+            "temperature would grow without end. Lower it."
         )
 
 
@@ -219,8 +230,9 @@ DiscreteSAC.__init__.__doc__ = """**Arguments:**
 - `discount`: in [0, 1].
 - `target_step_size`: how far the target critics move at each update, in [0, 1].
 - `reward_scale`: factor by which rewards are multiplied.
-- `target_entropy`: in nats; `None` is that of a policy that takes its best action with
-    probability 0.9 and the others alike: 0.325 of two, 0.394 of three.
+- `target_entropy`: in nats, at most the logarithm of the number of actions; `None` is
+    that of a policy that takes its best action with probability 0.9 and the others
+    alike: 0.325 of two, 0.394 of three.
 - `initial_temperature`: initial weight of the entropy, more than 0.
 - `learn_temperature`: `False` keeps the temperature at `initial_temperature`, which
     each update then reads.

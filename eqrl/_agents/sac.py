@@ -24,6 +24,7 @@ from .actor_critic import (
     learning_rule,
     make_critics,
     make_network,
+    read_temperature,
     temperature_step,
 )
 from .base import AbstractMarkovAgent
@@ -33,7 +34,7 @@ _PARTS = ("actor", "critic", "temperature")
 
 
 class SACState(eqx.Module):
-    """What `SAC` learns."""
+    """What `SAC` and `DiscreteSAC` learn."""
 
     actor: StochasticPolicy | ChoiceFunction
     critics: Any
@@ -135,7 +136,11 @@ class SAC(AbstractMarkovAgent[SACState]):
         del step
         next_key, actor_key = jr.split(key)
         actor_rule, critic_rule, temperature_rule = self._learning_rules()
-        log_temperature = self._log_temperature(state)
+        log_temperature = read_temperature(
+            state.log_temperature,
+            self.initial_temperature,
+            learn=self.learn_temperature,
+        )
         temperature = jnp.exp(log_temperature)
 
         actor = self.policy(state)
@@ -191,12 +196,6 @@ class SAC(AbstractMarkovAgent[SACState]):
             "temperature": temperature,
             "entropy": metrics["entropy"],
         }
-
-    def _log_temperature(self, state: SACState) -> Float[Array, ""]:
-        # A fixed temperature is read at each update, so that another value is heeded.
-        if not self.learn_temperature:
-            return jnp.log(self.initial_temperature)
-        return state.log_temperature
 
     def _target_entropy(self, action_size: int) -> FloatLike:
         if self.target_entropy is None:

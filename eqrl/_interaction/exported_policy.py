@@ -59,7 +59,9 @@ class ExportedPolicy:
         self._memory = None
 
     def act(self, observation: np.ndarray) -> np.ndarray:
-        """The action, in [-1, 1], after the next observation of the episode.
+        """The action after the next observation of the episode.
+
+        It is a vector in [-1, 1], or an integer of shape `()`.
 
         **Arguments:**
 

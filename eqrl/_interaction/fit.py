@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Shaped
 from .._agents.base import AnyAgent
 from .._pytree.tree import described
 from .._types.data import EnvSpec
+from .._types.spaces import Discrete
 
 
 def check_fits(agent: AnyAgent, state: Any, spec: EnvSpec, *, hint: str) -> None:
@@ -35,6 +36,19 @@ def check_fits(agent: AnyAgent, state: Any, spec: EnvSpec, *, hint: str) -> None
             f"size {spec.observation_size}. {hint}"
         ) from error
     check_action_fits(action, spec, hint=hint)
+    if isinstance(spec.action, Discrete):
+        # All choices have one shape, however many there are.
+        expected = eqx.filter_eval_shape(agent.init, spec, key=jr.key(0))
+        given, wanted = (
+            [x.shape for x in jax.tree.leaves(tree) if hasattr(x, "shape")]
+            for tree in (state, expected)
+        )
+        if given != wanted:
+            raise ValueError(
+                f"A {type(agent).__name__} in this state was not made for `spec.action="
+                f"{spec.action}` and observations of size {spec.observation_size}. "
+                f"{hint}"
+            )
 
 
 def check_action_fits(

@@ -198,8 +198,9 @@ def naming_lost_processes(mesh: Mesh | None) -> Iterator[None]:
             raise
         raise RuntimeError(
             f"Process {jax.process_index()} of {jax.process_count()} cannot go on, "
-            "most likely since another one has ended. Start all of them again, with "
-            "the solution of the last checkpoint as `initial`."
+            f"most likely since another one has ended: {str(error).splitlines()[0]} "
+            "Start all of them again, with the solution of the last checkpoint as "
+            "`initial`."
         ) from error
 
 

@@ -1,3 +1,4 @@
+import functools
 from collections.abc import Callable
 from signal import SIGINT
 from typing import Any
@@ -133,20 +134,29 @@ def train_population(
     # fold in the generation. Training uses the same key in every generation, as `train`
     # does in every row: the trainer folds in its counters, so that where a generation
     # ends makes no difference.
-    agents, states, counts = _begin(agent, env, trainer, pbt, size, initial, mesh, key)
+    with naming_lost_processes(mesh):
+        agents, states, counts = _begin(
+            agent, env, trainer, pbt, size, initial, mesh, key
+        )
     # After the check of what `where` selects.
     names = _names(agent, pbt)
     pbt, env, evaluation_env, key, num_steps = replicate(
         (pbt, env, evaluation_env, key, jnp.asarray(steps_per_generation, int)), mesh
     )
     run_key, evaluation_key, exploit_key = (jr.fold_in(key, i) for i in (2, 3, 4))
-    how = (num_episodes, descriptor, score, members, mesh)
+    evaluate = functools.partial(
+        evaluate_members,
+        env=evaluation_env,
+        num_episodes=num_episodes,
+        descriptor=descriptor,
+        score=score,
+        members=members,
+        mesh=mesh,
+    )
     # Raises what is wrong with the evaluation and the score before any step; the trace
     # is kept for the first evaluation.
     evaluation, scores = eqx.filter_eval_shape(
-        evaluate_members,
-        *(agents, states.agent, states.failed),
-        *(evaluation_env, evaluation_key, *how),
+        evaluate, agents, states.agent, states.failed, key=evaluation_key
     )
     rows: list[Row] = []
     if initial is not None:
@@ -168,9 +178,9 @@ def train_population(
             states, counts, (metrics, report) = run_members(
                 kept, states, counts, members, mesh
             )
-            evaluation, scores = evaluate_members(
-                *(agents, states.agent, states.failed),
-                *(evaluation_env, jr.fold_in(evaluation_key, generation), *how),
+            generation_key = jr.fold_in(evaluation_key, generation)
+            evaluation, scores = evaluate(
+                agents, states.agent, states.failed, key=generation_key
             )
             values = () if pbt is None else pbt.where(agents)
             row = Row(

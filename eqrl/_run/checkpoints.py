@@ -92,7 +92,6 @@ class Checkpoints:
         self._on_error = on_error or _warn
         self._manager = checkpoint_manager(directory, max_to_keep=max_to_keep)
         self._quiet = ExitStack()
-        self._quiet.enter_context(quiet_event_loops())
         self._interval.begin_at(self._manager.latest_step() or 0)
         self._has_failed = False
 
@@ -127,6 +126,7 @@ class Checkpoints:
             self._manager.wait_until_finished()
 
     def __enter__(self) -> "Checkpoints":
+        self._quiet.enter_context(quiet_event_loops())
         return self
 
     def __exit__(

@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -45,7 +46,7 @@ def _make_loop() -> asyncio.AbstractEventLoop:
 def _is_called_by_orbax() -> bool:
     return any(
         str(frame.f_globals.get("__name__")).startswith("orbax.")
-        for frame, _ in traceback.walk_stack(None)
+        for frame, _ in traceback.walk_stack(sys._getframe())
     )
 
 

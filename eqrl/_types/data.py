@@ -44,8 +44,8 @@ class EnvSpec(eqx.Module):
         - `max_steps`: the environment's time limit in steps; `None` if it has none.
         - `action`: the space of the actions, such as `eqrl.spaces.Discrete(2)`, where
             `action_size` is not given.
-        - `observation_shape`: of the image, channels last, that an observation was
-            flattened from; `None` if it was a vector.
+        - `observation_shape`: what an observation was flattened from, such as an image,
+            channels last; `None` if it was a vector.
         """
         self.observation_size = _checked_size("observation_size", observation_size)
         self.action = _space_of(action_size, action)
@@ -55,7 +55,8 @@ class EnvSpec(eqx.Module):
         )
         self.max_steps = _checked_size("max_steps", max_steps, optional=True)
         if observation_shape is not None:
-            observation_shape = tuple(observation_shape)
+            for size in observation_shape:
+                check_size("observation_shape", size)
             if math.prod(observation_shape) != observation_size:
                 raise ValueError(
                     f"`observation_shape={observation_shape}` has "
@@ -82,7 +83,8 @@ def _space_of(
     if (action_size is None) == (action is None):
         raise ValueError(
             f"`action_size={action_size}` and `action={action}`: give one of the two, "
-            "as in `EnvSpec(4, 2)` or `EnvSpec(4, action=eqrl.spaces.Discrete(2))`."
+            "as in `EnvSpec(4, 2)` or `EnvSpec(4, action=eqrl.spaces.Discrete(2))`; in "
+            "`dataclasses.replace` it is `action`."
         )
     if action is None:
         check_size("action_size", action_size)

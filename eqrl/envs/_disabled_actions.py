@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from .._pytree.fields import converted
 from .._types.custom_types import EnvState
 from .._types.data import EnvSpec
+from .._types.spaces import Box
 from ._base import AbstractEnv, AbstractEnvWrapper, AnyEnv, Outcome, check_is_env
 
 
@@ -31,12 +32,17 @@ class DisabledActions(AbstractEnvWrapper[EnvState], Generic[EnvState]):
     ) -> None:
         """**Arguments:**
 
-        - `env`: any environment.
+        - `env`: an environment whose actions are vectors.
         - `disabled`: a mask of the elements of the action, true for those that are
             disabled; or their indices, from 0, possibly none.
         """
         check_is_env("env", env)
         self.env = env
+        if not isinstance(env.spec.action, Box):
+            raise ValueError(
+                f"`env` has the actions `{env.spec.action}`, which have no elements to "
+                "disable; `DisabledActions` needs an `eqrl.spaces.Box`."
+            )
         self.disabled = _mask(disabled, env.spec.action_size)
 
     @property

@@ -17,11 +17,11 @@ def bootstrapped_target(
     next_value: Float[Array, " batch"],
     discount: FloatLike | Float[Array, " batch"],
 ) -> Float[Array, " batch"]:
-    """One-step target for a critic, through which no gradient flows.
+    """Target for a critic, of one step or more, through which no gradient flows.
 
     **Arguments:**
 
-    - `reward`: of each transition.
+    - `reward`: of each transition, or summed over several steps.
     - `terminated`: whether the next state has no value. Never pass `truncated`: a state
         at the time limit has a value.
     - `next_value`: estimate at `next_observation`. It is ignored where `terminated` is

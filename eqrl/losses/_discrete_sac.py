@@ -7,6 +7,7 @@ from jaxtyping import Array, Float, Int
 from .._types.custom_types import ActionValueFunction, FloatLike, Metrics
 from ..nn import ChoiceFunction
 from ._critic import least_over_critics
+from ._dqn import values_of
 
 
 def action_values(
@@ -49,7 +50,7 @@ def discrete_critic_loss(
     `(value - target)**2 / 2`, averaged over the batch and the critics.
     """
     values = action_values(critics, observation)
-    taken = jnp.take_along_axis(values, action[None, :, None], axis=2)[..., 0]
+    taken = jax.vmap(values_of, in_axes=(0, None))(values, action)
     return 0.5 * jnp.mean((taken - target[None]) ** 2)
 
 

@@ -54,10 +54,14 @@ def dqn_next_value(
     - `observation`: of the next states.
     - `double`: whether `network` chooses the action rather than `target_network`
         itself, which overestimates (van Hasselt et al. 2016).
+
+    **Returns:**
+
+    The target network's value of the action chosen.
     """
     values = jax.vmap(target_network)(observation)
     choosing = jax.vmap(network)(observation) if double else values
-    return lax.stop_gradient(_values_of(values, jnp.argmax(choosing, axis=-1)))
+    return lax.stop_gradient(values_of(values, jnp.argmax(choosing, axis=-1)))
 
 
 def dqn_loss(
@@ -82,7 +86,7 @@ def dqn_loss(
 
     The mean of `(value - target)**2 / 2`, or of the Huber loss; and the mean value.
     """
-    value = _values_of(jax.vmap(network)(observation), action)
+    value = values_of(jax.vmap(network)(observation), action)
     if huber:
         losses = optax.huber_loss(value, target)
     else:
@@ -90,7 +94,8 @@ def dqn_loss(
     return jnp.mean(losses), jnp.mean(value)
 
 
-def _values_of(
-    values: Float[Array, "batch actions"], action: Int[Array, " batch"]
-) -> Float[Array, " batch"]:
-    return jnp.take_along_axis(values, action[:, None], axis=1)[:, 0]
+def values_of(
+    values: Float[Array, "*batch actions"], action: Int[Array, "*batch"]
+) -> Float[Array, "*batch"]:
+    """Of the values of all actions, that of the one taken."""
+    return jnp.take_along_axis(values, action[..., None], axis=-1)[..., 0]

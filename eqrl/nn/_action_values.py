@@ -27,10 +27,10 @@ class DuelingHeads(eqx.Module):
 DuelingHeads.__init__.__doc__ = """**Arguments:**
 
 - `trunk`: from an observation to features, which both heads share.
-- `activation`: of the features.
 - `value`: from these to the value of the state, a vector of length 1.
 - `advantage`: from these to one number for each action, of which the mean is
     subtracted.
+- `activation`: of the features.
 """
 
 
@@ -59,7 +59,10 @@ class ActionValues(MLPFactory):
         if not self.dueling:
             return self._mlp(observation_size, num_actions, key=key)
         if not self.hidden_sizes:
-            raise ValueError("`dueling=True` needs `hidden_sizes` with one at least.")
+            raise ValueError(
+                "`hidden_sizes=()` must have one width at least if `dueling=True`: the "
+                "heads share the hidden layers."
+            )
         trunk_key, value_key, advantage_key = jr.split(key, 3)
         features = self.hidden_sizes[-1]
         sizes = (observation_size, features, self.hidden_sizes[:-1])

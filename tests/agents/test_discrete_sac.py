@@ -166,6 +166,8 @@ def test_what_cannot_be_chosen_from_is_refused() -> None:
     with pytest.raises(ValueError, match=r"nothing to choose.*`target_entropy`"):
         discrete_sac().init(one, key=jr.key(0))
     discrete_sac(target_entropy=0.0).init(one, key=jr.key(0))
+    with pytest.raises(ValueError, match=r"`target_entropy=1\.5` is more than 1\.39"):
+        discrete_sac(target_entropy=1.5).init(SPEC, key=jr.key(0))
     gaussian = dataclasses.replace(discrete_sac(), make_actor=eqrl.nn.Gaussian((8,)))
     with pytest.raises(ValueError, match=r"must give an `eqrl.nn.Softmax`"):
         gaussian.init(SPEC, key=jr.key(0))

@@ -26,7 +26,10 @@ WOULD_TRAIN, NAMED = "would train", "named"
 UNNAMED, FOREIGN = "NOTHING NAMED", "OTHER ERROR"
 
 COMMANDS = (
-    *(("train", agent) for agent in ("sac", "td3", "taac", "taac-l", "diayn")),
+    *(
+        ("train", agent)
+        for agent in ("sac", "td3", "taac", "diayn", "dqn", "discrete-sac")
+    ),
     ("pbt", "sac"),
     ("pbt", "diayn"),
     ("disk",),
@@ -37,7 +40,7 @@ COMMANDS = (
 WORDS = (
     *("0", "1", "2", "8", "-1", "20", "1000", "100000000000000000000", "0.5", "-0.5"),
     *("1e-3", "1e400", "nan", "inf", "none", "None", "true", "false", "", "no"),
-    *("eqrl/Point", "gymnax/Pendulum-v1", "brax/ant", "eqrl", "observation", "keep"),
+    *("eqrl/Point", "gymnax/CartPole-v1", "brax/ant", "eqrl", "observation", "keep"),
     *("8 8", "8 0", "uniform 0 1", "/nowhere", "/dev/null", "é", "--", "-", "--seed"),
 )
 

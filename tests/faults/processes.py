@@ -21,6 +21,8 @@ from .kills import environment
 
 
 _SECONDS = 60
+# In which a process that is left alone must have come to its end.
+_WHOLE_SECONDS = 600
 # What is said by the library, and by JAX where it ends a process itself.
 _REASONS = ("most likely since another one has ended", "another task died")
 
@@ -72,13 +74,22 @@ def _train(folder: Path, limit: float | None, victim: int) -> float | None:
     except subprocess.TimeoutExpired:
         children[victim].kill()
         killed_at = time.monotonic()
-    codes = [child.wait() for child in children]
+    codes = [_wait(child) for child in children]
     if killed_at is not None:
         return time.monotonic() - killed_at
     if codes != [0, 0]:
         logs = [(folder / f"{index}.log").read_text() for index in range(2)]
         raise RuntimeError("\n".join([f"ended with {codes}", *logs]))
     return None
+
+
+def _wait(child: "subprocess.Popen[bytes]") -> int:
+    """The exit code of a process, which is killed if it hangs."""
+    try:
+        return child.wait(_WHOLE_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        return child.wait()
 
 
 def _start(folder: Path) -> list[subprocess.Popen[bytes]]:

@@ -119,7 +119,9 @@ SkillConditioned.__init__.__doc__ = """**Arguments:**
 
 def with_skill_size(spec: EnvSpec, size: int) -> EnvSpec:
     """The `spec` of an environment whose observations end with a skill."""
-    return dataclasses.replace(spec, observation_size=spec.observation_size + size)
+    size += spec.observation_size
+    # What was an image is the beginning of a longer vector.
+    return dataclasses.replace(spec, observation_size=size, observation_shape=None)
 
 
 def append_skill(

@@ -171,9 +171,9 @@ FAULTS = (
     ),
     Fault(
         "agents:sac-fixed-temperature-is-read-once",
-        "eqrl/_agents/sac.py",
-        "if not self.learn_temperature:",
-        "if False:",
+        "eqrl/_agents/actor_critic.py",
+        "return learned if learn else jnp.log(fixed)",
+        "return learned",
         (f"{_SAC} -k agents_at_each_update", _SAC),
     ),
     Fault(

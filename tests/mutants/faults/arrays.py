@@ -35,14 +35,14 @@ FAULTS = (
         ("tests/agents/test_dqn.py -k heads",),
     ),
     Fault(
-        "types:choices-without-the-last",
+        "nn:choices-without-the-last",
         "eqrl/_types/spaces.py",
         "jr.randint(key, (), 0, self.num_actions)",
         "jr.randint(key, (), 0, self.num_actions - 1)",
         (f"{_SPACES} -k uniformly",),
     ),
     Fault(
-        "types:image-of-another-size",
+        "nn:image-of-another-size",
         "eqrl/_types/data.py",
         "if math.prod(observation_shape) != observation_size:",
         "if False:",
