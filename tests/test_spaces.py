@@ -49,8 +49,8 @@ def test_a_spec_is_given_a_size_or_a_space() -> None:
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({}, "`action_size=None` and `action=None`: give one"),
-        ({"action_size": 2, "action": Box(2)}, "give one of the two"),
+        ({}, "Neither of `action_size` and `action`"),
+        ({"action_size": 2, "action": Box(2)}, "Both of `action_size` and `action`"),
         ({"action_size": 0}, "`action_size=0` must be at least 1"),
         ({"action_size": True}, "`action_size` is a bool"),
         ({"action_size": 2, "observation_shape": (2, 2, 2)}, "has 8 elements"),

@@ -207,8 +207,9 @@ def check_make_optimizer(
     factories = make_optimizer if is_tuple else (make_optimizer,) * len(parts)
     if len(factories) != len(parts) or not all(map(callable, factories)):
         raise ValueError(
-            f"`make_optimizer={make_optimizer!r}` must be one factory, from a learning "
-            f"rate to an optimizer, or a tuple of {len(parts)}, for {', '.join(parts)}."
+            f"`make_optimizer={shown(make_optimizer)}` must be one factory, from a "
+            f"learning rate to an optimizer, or a tuple of {len(parts)}, for "
+            f"{', '.join(parts)}."
         )
 
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._pytree.fields import shown
 from .._types.data import EnvSpec
 
 
@@ -19,13 +20,12 @@ StateDescriptor = (
 
 def check_descriptor(descriptor: StateDescriptor) -> None:
     """Raises a `ValueError` unless `descriptor` is a word or a function."""
-    if not callable(descriptor) and descriptor not in (
-        "state_descriptor",
-        "observation",
-    ):
+    words = ("state_descriptor", "observation")
+    is_word = isinstance(descriptor, str) and descriptor in words
+    if not is_word and not callable(descriptor):
         raise ValueError(
-            f"`descriptor={descriptor!r}` must be 'state_descriptor', 'observation', "
-            "or a function of one observation."
+            f"`descriptor={shown(descriptor)}` must be 'state_descriptor', "
+            "'observation', or a function of one observation."
         )
 
 

@@ -101,6 +101,11 @@ class OneHotSkills(AbstractSkillPrior):
 
     def __check_init__(self) -> None:
         check_integer("num_skills", self.num_skills, least=2)
+        if self.num_skills >= 2**31:
+            raise ValueError(
+                f"`num_skills={self.num_skills}` is more than an array can hold; lower "
+                "it."
+            )
         if self.weights is None:
             return
         if self.weights.shape != (self.num_skills,):
@@ -285,7 +290,8 @@ def as_skill_prior(skills: Any, name: str = "skills") -> AbstractSkillPrior:
     if isinstance(skills, AbstractSkillPrior):
         return skills
     if isinstance(skills, (int, np.integer)) and not isinstance(skills, bool):
-        return OneHotSkills(int(skills))
+        what = "must be a prior, or a number of one-hot skills that is at least 2."
+        return converted(name, OneHotSkills, int(skills), what)
     raise ValueError(
         f"`{name}={shown(skills)}` must be a prior, such as "
         "`eqrl.OneHotSkills(8)`, or the number of one-hot skills."

@@ -82,9 +82,9 @@ def _space_of(
 ) -> AbstractActionSpace:
     if (action_size is None) == (action is None):
         raise ValueError(
-            f"`action_size={action_size}` and `action={action}`: give one of the two, "
-            "as in `EnvSpec(4, 2)` or `EnvSpec(4, action=eqrl.spaces.Discrete(2))`; in "
-            "`dataclasses.replace` it is `action`."
+            f"{'Neither' if action is None else 'Both'} of `action_size` and `action` "
+            "is given: give one, as in `EnvSpec(4, 2)` or `EnvSpec(4, "
+            "action=eqrl.spaces.Discrete(2))`; in `dataclasses.replace` it is `action`."
         )
     if action is None:
         check_size("action_size", action_size)

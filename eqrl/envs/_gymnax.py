@@ -15,7 +15,7 @@ from gymnax.environments import spaces
 from gymnax.environments.environment import Environment, EnvParams, EnvState
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 
-from .._pytree.fields import check_callable, check_integer, shown
+from .._pytree.fields import check_callable, check_integer, converted, shown
 from .._types.data import EnvSpec
 from .._types.spaces import AbstractActionSpace, Action, Box, Discrete
 from ._adapter import (
@@ -123,7 +123,12 @@ class GymnaxEnv(AbstractEnv[EnvState]):
                 observation, state = strongly_typed(initial)
                 if state_descriptor is None:
                     return observation, None
-                return observation, state_descriptor(state)
+                return observation, converted(
+                    "state_descriptor",
+                    lambda function: function(state),
+                    state_descriptor,
+                    "must be a function of the environment's state.",
+                )
 
         observation, descriptor = eqx.filter_eval_shape(begin)
         size, shape = observation_sizes(observation, name=name)

@@ -5,6 +5,7 @@ import jax
 import jax.core
 import jax.numpy as jnp
 
+from ..._pytree.fields import shown
 from ..._types.custom_types import FloatLike
 from ..._types.data import EnvSpec
 from ...losses._taac import TDLoss
@@ -34,8 +35,8 @@ def check_trajectory(trajectory: object) -> None:
     """Raises a `ValueError` unless `trajectory` is a family of trajectories."""
     if not isinstance(trajectory, AbstractTrajectory):
         raise ValueError(
-            f"`trajectory={trajectory!r}` must be a family of trajectories, such as "
-            "`eqrl.ConstantTrajectory()`."
+            f"`trajectory={shown(trajectory)}` must be a family of trajectories, such "
+            "as `eqrl.ConstantTrajectory()`."
         )
 
 
@@ -68,7 +69,7 @@ def check_td_loss(td_loss: TDLoss) -> None:
     loss = eqx.filter_eval_shape(td_loss, values, values) if callable(td_loss) else None
     if getattr(loss, "shape", None) != values.shape:
         raise ValueError(
-            f"`td_loss={td_loss!r}` must be an elementwise function of values and "
+            f"`td_loss={shown(td_loss)}` must be an elementwise function of values and "
             "targets, such as `optax.huber_loss`."
         )
 
