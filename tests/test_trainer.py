@@ -851,7 +851,7 @@ class TestCheckEnv:
         ("fault", "message"),
         [
             ("no observation", r"`spec.observation_size=0` must be at least 1"),
-            ("no action", r"`spec.action_size=0` must be at least 1"),
+            ("no action", r"`action_size=0` must be at least 1"),
             (
                 "int observation of reset",
                 r"`reset` gives an observation.*int32.*floats",

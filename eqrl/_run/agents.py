@@ -41,8 +41,6 @@ class NamedAgent:
 AGENTS = {
     "sac": NamedAgent(SAC),
     "td3": NamedAgent(TD3),
-    "dqn": NamedAgent(DQN),
-    "discrete-sac": NamedAgent(DiscreteSAC),
     "taac": NamedAgent(TAAC, num_windows=16),
     "taac-l": NamedAgent(
         TAAC, fixed={"trajectory": LinearTrajectory()}, num_windows=16
@@ -50,6 +48,8 @@ AGENTS = {
     "taac-q": NamedAgent(
         TAAC, fixed={"trajectory": QuadraticTrajectory()}, num_windows=16
     ),
+    "dqn": NamedAgent(DQN),
+    "discrete-sac": NamedAgent(DiscreteSAC),
 }
 
 # Of an agent that has no default for them.
