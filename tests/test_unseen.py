@@ -4,8 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 
 from eqrl._population.evaluation import evaluate_members
+from eqrl._population.mesh import naming_lost_processes
 from eqrl._training.metrics import all_finite
 from eqrl.envs import Point
 
@@ -43,3 +45,20 @@ def test_a_member_that_failed_has_no_score(getkey: GetKey) -> None:
     )
     assert np.all(np.isfinite(evaluation.returns))
     assert np.isnan(scores).tolist() == [False, True]
+
+
+def test_a_process_that_is_lost_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = np.array(jax.devices()[:1])
+    # JAX keeps one mesh of each kind, and what it said of itself.
+    alone, mesh = Mesh(device, ("alone",)), Mesh(device, ("one of several",))
+    lost = jax.errors.JaxRuntimeError("UNAVAILABLE: connection closed\nmore")
+    # On its own, it is another error.
+    with pytest.raises(jax.errors.JaxRuntimeError), naming_lost_processes(alone):
+        raise lost
+    monkeypatch.setattr(Mesh, "is_multi_process", True)
+    message = r"Process 0 of 1 cannot go on.*connection closed Start all"
+    with pytest.raises(RuntimeError, match=message), naming_lost_processes(mesh):
+        raise lost
+    full = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: no room")
+    with pytest.raises(jax.errors.JaxRuntimeError), naming_lost_processes(mesh):
+        raise full

@@ -196,9 +196,10 @@ def naming_lost_processes(mesh: Mesh | None) -> Iterator[None]:
         out_of_memory = "RESOURCE_EXHAUSTED" in str(error)
         if mesh is None or not mesh.is_multi_process or out_of_memory:
             raise
+        reason = str(error).partition("\n")[0]
         raise RuntimeError(
             f"Process {jax.process_index()} of {jax.process_count()} cannot go on, "
-            f"most likely since another one has ended: {str(error).splitlines()[0]} "
+            f"most likely since another one has ended: {reason} "
             "Start all of them again, with the solution of the last checkpoint as "
             "`initial`."
         ) from error
