@@ -114,6 +114,8 @@ def benchmarks(session: nox.Session) -> None:
     name, *arguments = session.posargs or ["all"]
     every = [
         "learning",
+        "tasks",
+        "every_gymnax",
         "exploration",
         "recall",
         "pbt",

@@ -9,9 +9,17 @@ if _os.environ.get("EQRL_TYPECHECK") == "1":
     # Before anything else of the package is imported; it costs time at every call.
     _install_import_hook("eqrl", "beartype.beartype")
 
-from . import envs as envs, losses as losses, nn as nn, spaces as spaces
+from . import (
+    envs as envs,
+    losses as losses,
+    nn as nn,
+    presets as presets,
+    spaces as spaces,
+)
 from ._agents import (
     DQN as DQN,
+    PPO as PPO,
+    PQN as PQN,
     SAC as SAC,
     TAAC as TAAC,
     TD3 as TD3,
@@ -28,6 +36,8 @@ from ._agents import (
     LinearTrajectory as LinearTrajectory,
     Normalized as Normalized,
     NormalizedState as NormalizedState,
+    PPOState as PPOState,
+    PQNState as PQNState,
     QuadraticTrajectory as QuadraticTrajectory,
     RunningStatistics as RunningStatistics,
     SACState as SACState,
@@ -140,6 +150,7 @@ from ._skills.trajectories import SkillTrajectories as SkillTrajectories
 from ._storage.checkpoint import restore as restore, save as save
 from ._training.counts import Counts as Counts
 from ._training.jit import jit_init as jit_init, jit_run as jit_run
+from ._training.latest_rows import LatestRows as LatestRows
 from ._training.replay import (
     AbstractPrioritizedReplay as AbstractPrioritizedReplay,
     AbstractReplay as AbstractReplay,

@@ -10,6 +10,7 @@ import optax
 from jaxtyping import PyTree
 
 import eqrl
+from docs.examples.a2c import A2C
 from docs.examples.redq import REDQ
 from eqrl._agents.base import AnyAgent
 from eqrl._agents.wrappers.unwrap import parts
@@ -63,6 +64,26 @@ def discrete_sac(
         make_actor=eqrl.nn.Choice(hidden_sizes, jax.nn.relu),
         make_critic=eqrl.nn.ActionValues(hidden_sizes),
         **options,
+    )
+
+
+def ppo(
+    hidden_sizes: tuple[int, ...] = HIDDEN, *, discrete: bool = False, **options: Any
+) -> eqrl.PPO:
+    """A small `PPO`, for one kind of actions."""
+    make_actor = eqrl.nn.Choice if discrete else eqrl.nn.Normal
+    return eqrl.PPO(
+        make_actor=make_actor(hidden_sizes),
+        make_critic=eqrl.nn.Value(hidden_sizes),
+        **{"num_epochs": 2, "num_minibatches": 2, **options},
+    )
+
+
+def pqn(hidden_sizes: tuple[int, ...] = HIDDEN, **options: Any) -> eqrl.PQN:
+    """A small `PQN`."""
+    return eqrl.PQN(
+        make_network=eqrl.nn.ActionValues(hidden_sizes, layer_norm=True),
+        **{"num_minibatches": 2, **options},
     )
 
 
@@ -129,9 +150,16 @@ ALL_AGENTS: dict[str, AnyAgent] = {
         sac(), eqrl.Incremental(descriptor="observation", recent_capacity=8)
     ),
     "REDQ": REDQ(hidden_sizes=HIDDEN, num_critics=4),
+    "A2C": A2C(hidden_sizes=HIDDEN),
     "DiscreteSAC": discrete_sac(),
     "DQN": dqn(),
     "DQN-three-steps": dqn(return_steps=3, huber=True, target_period=2),
+    "PPO": ppo(value_clip=0.2, anneal_steps=1_000.0),
+    "PPO-discrete": ppo(discrete=True, num_epochs=3, normalize_advantage=False),
+    "PQN": pqn(),
+    "Normalized(DIAYN(PPO))": eqrl.Normalized(
+        diayn(ppo(discrete=True), descriptor="observation")
+    ),
     "Normalized(DIAYN(DQN))": eqrl.Normalized(diayn(dqn(), descriptor="observation")),
 }
 
@@ -144,16 +172,28 @@ THOROUGHLY_TESTED = (
     "Normalized(DIAYN(SAC))-sphere",
     "DISk(SAC)",
     "DQN-three-steps",
+    "PPO",
 )
 
 
 def space_of(agent: AnyAgent) -> AbstractActionSpace:
     """A small space, out of which the agent picks actions."""
-    picks = parts(agent, eqrl.DQN) or parts(agent, eqrl.DiscreteSAC)
-    return Discrete(4) if picks else Box(2)
+    for discrete in (A2C, eqrl.DQN, eqrl.DiscreteSAC, eqrl.PQN):
+        if parts(agent, discrete):
+            return Discrete(4)
+    actors = [ppo.make_actor for ppo in parts(agent, eqrl.PPO)]
+    picks = [isinstance(make_actor, eqrl.nn.Choice) for make_actor in actors]
+    return Discrete(4) if any(picks) else Box(2)
 
 
 def env_of(agent: AnyAgent) -> AnyEnv:
     """A point in the plane that takes the agent's actions."""
     point = Point(max_steps=7, goal=(0.3, 0.1))
     return Directions(point) if space_of(agent) == Discrete(4) else point
+
+
+def trainer_of(agent: AnyAgent, trainer: eqrl.Trainer) -> eqrl.Trainer:
+    """The trainer; on-policy one with iterations of 20 steps of two environments."""
+    if agent.sequence_length is not None:
+        return trainer
+    return eqrl.Trainer.on_policy(num_envs=2, num_steps=10)

@@ -37,6 +37,7 @@ _ORDER = (
     ("_population", "_disk"),
     ("_reporting",),
     ("_run",),
+    ("presets",),
     ("_cli",),
     ("__main__",),
 )

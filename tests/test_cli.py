@@ -79,6 +79,30 @@ def test_options_reach_agent_trainer_and_settings() -> None:
     assert run.settings.normalize
 
 
+def test_a_rollout_decides_the_trainer_of_an_agent_that_learns_on_policy() -> None:
+    sizes = ("--num-envs", "3", "--steps-per-iteration", "16", "--hidden-sizes", "8")
+    run = _parsed_run("ppo", "--env", "eqrl/Point", "--lr", "0.5", *sizes)
+    assert run.make_trainer() == eqrl.Trainer.on_policy(num_envs=3, num_steps=16)
+    agent = run.make_agent()
+    # Of actor and critic, whichever kind of actions there are.
+    assert agent.make_actor == eqrl.nn.Normal((8,))
+    assert agent.make_critic == eqrl.nn.Value((8,))
+    assert float(agent.lr) == 0.5
+    run = _parsed_run("ppo", "--env", "gymnax/Catch-bsuite", *sizes)
+    assert run.make_agent().make_actor == eqrl.nn.Choice((8,))
+    own = ("--agent", "docs.examples.a2c:A2C", "--env", "gymnax/Catch-bsuite")
+    trainer = eqrl.Trainer.on_policy(num_envs=3, num_steps=16)
+    assert _parsed_run(*own, *sizes).make_trainer() == trainer
+
+
+def test_what_a_rollout_does_not_have_is_no_option(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        parse(["train", "ppo", "--warmup-steps", "100"])
+    assert "--warmup-steps" in capsys.readouterr().err
+
+
 def test_evaluate_and_render_take_a_folder_and_options() -> None:
     command = parse(["evaluate", "x", "--num-episodes", "3", "--mode", "sample"])
     assert command == Evaluate(Path("x"), num_episodes=3, mode="sample", seed=0)

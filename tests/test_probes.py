@@ -13,8 +13,9 @@ from jaxtyping import Array, PRNGKeyArray
 import eqrl
 from eqrl._agents.base import AnyAgent
 from eqrl.losses import action_values, critic_values
+from eqrl.spaces import Discrete
 
-from .agents_under_test import discrete_sac, dqn, sac, td3
+from .agents_under_test import discrete_sac, dqn, ppo, pqn, sac, space_of, td3
 from .probe import Probe
 
 
@@ -28,6 +29,14 @@ FAST: dict[str, Any] = {
     "critic_lr": 3e-3,
     "discount": DISCOUNT,
     "target_step_size": 0.05,
+}
+ON_POLICY: dict[str, Any] = {
+    "hidden_sizes": (32, 32),
+    "lr": 3e-3,
+    "discount": DISCOUNT,
+    "entropy_weight": 0.0,
+    "num_epochs": 4,
+    "anneal_steps": float(NUM_STEPS),
 }
 LEARNERS: dict[str, Any] = {
     "SAC": sac(initial_temperature=1e-3, learn_temperature=False, **FAST),
@@ -44,7 +53,17 @@ LEARNERS: dict[str, Any] = {
         target_period=1,
         epsilon_steps=NUM_STEPS / 2,
     ),
+    "PPO": ppo(**ON_POLICY),
+    "PPO-discrete": ppo(discrete=True, **ON_POLICY),
+    "PQN": pqn(
+        hidden_sizes=(32, 32),
+        lr=3e-3,
+        discount=DISCOUNT,
+        epsilon_steps=NUM_STEPS / 2,
+        num_minibatches=4,
+    ),
 }
+ROLLOUTS = eqrl.Trainer.on_policy(num_envs=4, num_steps=20)
 TRAINER = eqrl.Trainer(num_envs=4, batch_size=32, warmup_steps=256, capacity=10_000)
 
 
@@ -66,8 +85,9 @@ def learn(agent: AnyAgent, probes: Probe, keys: PRNGKeyArray) -> Any:
 
     def learn_one(probe: Probe, key: PRNGKeyArray) -> Any:
         init_key, run_key = jr.split(key)
-        state, counts = TRAINER.init(agent, probe, key=init_key)
-        state, _, _ = TRAINER.run(
+        trainer = ROLLOUTS if agent.sequence_length is None else TRAINER
+        state, counts = trainer.init(agent, probe, key=init_key)
+        state, _, _ = trainer.run(
             agent, probe, state, counts, num_steps=NUM_STEPS, key=run_key
         )
         return state.agent
@@ -102,7 +122,9 @@ class Learner(eqx.Module):
         state, seen = self.states[probe], jnp.asarray(observation)
         if isinstance(self.agent, eqrl.Normalized):
             seen, state = state.statistics.normalize(seen), state.agent
-        if isinstance(self.agent, eqrl.DQN):
+        if isinstance(self.agent, eqrl.PPO):
+            return float(state.critic(seen))
+        if isinstance(self.agent, (eqrl.DQN, eqrl.PQN)):
             return float(state.network(seen)[action])
         if isinstance(self.agent, eqrl.DiscreteSAC):
             values = action_values(state.critics, seen[None])
@@ -115,17 +137,17 @@ class Learner(eqx.Module):
     params=[
         "SAC",
         "DQN",
+        "PPO",
         *(
             pytest.param(name, marks=pytest.mark.long)
-            for name in ("TD3", "Normalized(TD3)", "DiscreteSAC")
+            for name in ("TD3", "Normalized(TD3)", "DiscreteSAC", "PPO-discrete", "PQN")
         ),
     ],
 )
 def learner(request: pytest.FixtureRequest) -> Learner:
     agent = LEARNERS[request.param]
     # Among them are -0.5 and 0.5.
-    is_discrete = isinstance(agent, (eqrl.DQN, eqrl.DiscreteSAC))
-    num_choices = 5 if is_discrete else None
+    num_choices = 5 if isinstance(space_of(agent), Discrete) else None
     each = [dataclasses.replace(x, num_choices=num_choices) for x in PROBES.values()]
     probes = jax.tree.map(lambda *x: jnp.stack(x), *each)
     states = learn(agent, probes, jr.split(jr.key(0), len(PROBES)))

@@ -56,7 +56,9 @@ class Life(eqx.Module):
 def random_batch(agent: AnyAgent, state: Any, *, key: PRNGKeyArray) -> AnyTransition:
     """A batch of what this agent asks for, of which every third step terminates."""
     keys = jr.split(key, 5)
-    time = (agent.sequence_length,) if agent.sequence_length > 1 else ()
+    # On-policy it is a rollout, of any number of steps.
+    steps = 4 if agent.sequence_length is None else agent.sequence_length
+    time = (steps,) if steps > 1 else ()
     shape = (BATCH_SIZE, *time)
     spec = spec_of(agent)
     memory = agent.begin(state, spec, index=jnp.asarray(0), key=keys[3])

@@ -25,6 +25,7 @@ from .agents_under_test import (
     all_finite,
     env_of,
     sac,
+    trainer_of,
     with_rates,
 )
 from .toy import Drift, Learner, Scribe
@@ -76,6 +77,9 @@ TESTED_ELSEWHERE = {
     "DiscreteSAC",
     "DQN",
     "Normalized(DIAYN(DQN))",
+    "A2C",
+    "PQN",
+    "Normalized(DIAYN(PPO))",
 }
 
 
@@ -88,17 +92,17 @@ TESTED_ELSEWHERE = {
 )
 def test_every_agent_trains(name: str, getkey: GetKey) -> None:
     agent = ALL_AGENTS[name]
-    env = env_of(agent)
-    solution = eqrl.train(agent, env, TRAINER, num_steps=60, key=getkey())
-    assert int(solution.counts.updates) == 20
+    env, trainer = env_of(agent), trainer_of(agent, TRAINER)
+    solution = eqrl.train(agent, env, trainer, num_steps=60, key=getkey())
+    assert int(solution.counts.updates) == (20 if trainer is TRAINER else 3)
     assert np.isfinite(solution.metrics["critic_loss"][-1])
     # The same programs, in which the agent diverges.
     diverging = with_rates(agent, 1e30)
     with pytest.raises(eqrl.NonFiniteError, match=r"_loss`|agent's") as error:
-        eqrl.train(diverging, env, TRAINER, num_steps=60, key=getkey(), log_every=20)
+        eqrl.train(diverging, env, trainer, num_steps=60, key=getkey(), log_every=20)
     reached = error.value.solution
     assert all_finite(reached.state)
-    again = eqrl.train(agent, env, TRAINER, num_steps=20, key=getkey(), initial=reached)
+    again = eqrl.train(agent, env, trainer, num_steps=20, key=getkey(), initial=reached)
     assert all_finite(again.state)
 
 

@@ -4,6 +4,8 @@ from .base import (
 )
 from .discrete_sac import DiscreteSAC as DiscreteSAC
 from .dqn import DQN as DQN, DQNState as DQNState
+from .ppo import PPO as PPO, PPOState as PPOState
+from .pqn import PQN as PQN, PQNState as PQNState
 from .sac import SAC as SAC, SACState as SACState
 from .taac.policy import TAACExtras as TAACExtras, TAACMemory as TAACMemory
 from .taac.taac import TAAC as TAAC, TAACState as TAACState

@@ -22,7 +22,16 @@ from .._types.custom_types import (
 from .._types.data import AnyTransition, EnvSpec
 from .._types.spaces import AbstractActionSpace, Box, Discrete
 from ..losses import bootstrapped_target, critic_loss, sac_temperature_loss
-from ..nn import AbstractDensity, Actor, ChoiceFunction, Softmax, StochasticPolicy
+from ..nn import (
+    AbstractDensity,
+    AbstractLikelihood,
+    Actor,
+    ChoiceFunction,
+    LikelihoodPolicy,
+    Softmax,
+    StochasticPolicy,
+    ValueFunction,
+)
 
 
 MakeNetwork = Callable[..., Any]
@@ -30,8 +39,8 @@ MakeNetwork = Callable[..., Any]
 
 # The agents for each kind of actions.
 _FITTING: dict[type[AbstractActionSpace], tuple[str, ...]] = {
-    Box: ("SAC", "TD3", "TAAC"),
-    Discrete: ("DQN", "DiscreteSAC"),
+    Box: ("SAC", "TD3", "TAAC", "PPO"),
+    Discrete: ("DQN", "DiscreteSAC", "PPO", "PQN"),
 }
 
 Critics = TypeVar("Critics", bound=CriticFunction)
@@ -112,6 +121,33 @@ def check_softmax(policy: ChoiceFunction, spec: EnvSpec) -> None:
             f"The actor of `make_actor` gives a {type(softmax).__name__} for one "
             f"observation; it must give an `eqrl.nn.Softmax` of logits of shape "
             f"{expected}, as `eqrl.nn.Choice` makes it."
+        )
+
+
+def check_likelihood(policy: LikelihoodPolicy, spec: EnvSpec) -> None:
+    """Raises a `ValueError` unless a policy gives probabilities of fitting actions."""
+    likelihood = eqx.filter_eval_shape(policy, _observation(spec))
+    if not isinstance(likelihood, AbstractLikelihood):
+        raise ValueError(
+            f"The actor of `make_actor` gives a {type(likelihood).__name__}; it must "
+            "give an `eqrl.nn.AbstractLikelihood`, from one observation, as "
+            "`eqrl.nn.Choice` and `eqrl.nn.Normal` make it."
+        )
+    if likelihood.space != spec.action:
+        raise ValueError(
+            f"The actor of `make_actor` picks actions out of {likelihood.space}, but "
+            f"`spec.action={spec.action}`; use `eqrl.nn.Choice` for a `Discrete` and "
+            "`eqrl.nn.Normal` for a `Box`."
+        )
+
+
+def check_value(name: str, critic: ValueFunction, spec: EnvSpec) -> None:
+    """Raises a `ValueError` unless a critic gives a scalar."""
+    value = eqx.filter_eval_shape(critic, _observation(spec))
+    if getattr(value, "shape", None) != ():
+        raise ValueError(
+            f"The critic of `{name}` gives {described(value)} for one observation; it "
+            "must give a scalar, as `eqrl.nn.Value` makes it."
         )
 
 
@@ -211,6 +247,13 @@ def check_make_optimizer(
             f"learning rate to an optimizer, or a tuple of {len(parts)}, for "
             f"{', '.join(parts)}."
         )
+
+
+def clipped(
+    optimizer: optax.GradientTransformation, max_norm: FloatLike
+) -> optax.GradientTransformation:
+    """The optimizer of gradients that are scaled to a norm of at most `max_norm`."""
+    return optax.chain(optax.clip_by_global_norm(max_norm), optimizer)
 
 
 def init_optimizer(

@@ -21,10 +21,12 @@ class AbstractAgent(eqx.Module, Generic[State, Memory, Extras]):
 
     @property
     @abstractmethod
-    def sequence_length(self) -> int:
+    def sequence_length(self) -> int | None:
         """Number of consecutive steps in each element of a batch.
 
         If it is 1, the leading axes of a batch are `(batch,)`, else `(batch, time)`.
+        `None` says that the agent learns on-policy: a batch is all the steps of an
+        iteration, each once and in order, with the axes `(envs, time)`.
         """
 
     @abstractmethod
@@ -119,12 +121,12 @@ AnyAgent: TypeAlias = AbstractAgent[Any, Any, Any]
 class AbstractMarkovAgent(AbstractAgent[State, None, None]):
     """An agent whose actions depend on the current observation only.
 
-    It has no memory and no extras, and learns from batches of single transitions. A
-    subclass implements `init`, `policy` and `update`.
+    It has no memory and no extras, and learns from batches of single transitions unless
+    it says otherwise. A subclass implements `init`, `policy` and `update`.
     """
 
     @property
-    def sequence_length(self) -> int:
+    def sequence_length(self) -> int | None:
         return 1
 
     @abstractmethod

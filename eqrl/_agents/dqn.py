@@ -29,6 +29,7 @@ from .actor_critic import (
     periodic_update,
 )
 from .base import AbstractAgent, pick_action
+from .schedules import count_steps, linear_schedule
 
 
 class DQNState(eqx.Module):
@@ -139,11 +140,8 @@ class DQN(AbstractAgent[DQNState, None, None]):
         return pick_action(policy, mode=mode, key=key), None, None
 
     def observe(self, state: DQNState, transitions: Transition[None]) -> DQNState:
-        num_steps = transitions.reward.shape[0]
-        # It stays at the largest integer, at which epsilon has long been final.
-        most = jnp.iinfo(state.num_steps.dtype).max - num_steps
-        taken = jnp.minimum(state.num_steps, most) + num_steps
-        return eqx.tree_at(lambda x: x.num_steps, state, taken)
+        num_steps = count_steps(state.num_steps, transitions)
+        return eqx.tree_at(lambda x: x.num_steps, state, num_steps)
 
     def update(
         self,
@@ -203,9 +201,12 @@ class DQN(AbstractAgent[DQNState, None, None]):
         return batch.observation[:, 0], batch.action[:, 0], target
 
     def _epsilon(self, state: DQNState) -> Float[Array, ""]:
-        done = jnp.clip(state.num_steps.astype(float) / self.epsilon_steps, 0, 1)
-        initial = jnp.asarray(self.initial_epsilon)
-        return initial + done * (self.final_epsilon - initial)
+        return linear_schedule(
+            state.num_steps,
+            self.epsilon_steps,
+            initial=self.initial_epsilon,
+            final=self.final_epsilon,
+        )
 
     def _learning_rule(self) -> optax.GradientTransformation:
         return learning_rule(self.make_optimizer, 0, self.lr)

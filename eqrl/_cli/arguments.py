@@ -20,6 +20,7 @@ from .._run import (
     Training,
 )
 from .._training.trainer import Trainer
+from ..presets import Preset
 from .options import options_of
 
 
@@ -32,6 +33,10 @@ _DEFAULTS = {
 }
 # With skills the entropy competes with a reward of a few nats.
 _DIAYN_DEFAULTS = {**_DEFAULTS, "batch_size": 128, "initial_temperature": 0.1}
+
+# Of `Trainer.on_policy`, and what follows from them.
+_ROLLOUT = {"num_envs": 8, "steps_per_iteration": 128}
+_NO_ROLLOUT = ("batch_size", "capacity", "warmup_steps", "updates_per_iteration")
 
 OWN = "own"
 """Stands for the name of an agent that is given by its path."""
@@ -125,6 +130,7 @@ _Fields = list[Any]
 
 def command_type(
     given: Mapping[str, NamedAgent],
+    preset: Preset | None,
     rerun: type,
     evaluate: type,
     render: type,
@@ -136,10 +142,16 @@ def command_type(
 
     - `given`: the agent that follows `--agent`, by the words of the command: `train
         own`, `train diayn`, likewise of `pbt`, and `disk`.
+    - `preset`: from which the defaults of its agent come.
     - `rerun`, `evaluate`, `render`, `export`: the types of these commands.
     """
     training = [
-        _agent_type("Train", name, _train_fields(named), named.agent_type)
+        _agent_type(
+            "Train",
+            name,
+            _train_fields(named, preset if preset and preset.agent == name else None),
+            named.agent_type,
+        )
         for name, named in _agents_of("train", given).items()
     ]
     training.append(
@@ -184,12 +196,20 @@ def _inner(command: str, given: Mapping[str, NamedAgent]) -> NamedAgent:
     return given.get(f"{command} diayn", AGENTS[SkillOptions.agent])
 
 
-def _train_fields(named: NamedAgent) -> _Fields:
+def _train_fields(named: NamedAgent, preset: Preset | None) -> _Fields:
+    if preset is None:
+        return [
+            ("settings", Settings),
+            ("schedule", Training),
+            ("output", Output),
+            *_agent_fields(named, _DEFAULTS),
+        ]
+    defaults = {**_DEFAULTS, **preset.options, **preset.trainer}
     return [
-        ("settings", Settings),
-        ("schedule", Training),
+        ("settings", Settings, _default(preset.settings)),
+        ("schedule", Training, _default(Training(num_steps=preset.num_steps))),
         ("output", Output),
-        *_agent_fields(named, _DEFAULTS),
+        *_agent_fields(named, defaults),
     ]
 
 
@@ -249,9 +269,12 @@ def _agent_fields(named: NamedAgent, defaults: Mapping[str, Any]) -> _Fields:
     trainer_defaults = defaults
     if named.num_windows is not None:
         trainer_defaults = {**defaults, "batch_size": named.num_windows}
+    without: tuple[str, ...] = ()
+    if named.is_on_policy:
+        trainer_defaults, without = {**_ROLLOUT, **trainer_defaults}, _NO_ROLLOUT
     return [
         ("agent", options_of(named.agent_type, own_defaults)),
-        ("trainer", options_of(Trainer, trainer_defaults)),
+        ("trainer", options_of(Trainer, trainer_defaults, without=without)),
     ]
 
 

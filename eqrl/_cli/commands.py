@@ -8,6 +8,7 @@ from typing import Any
 
 import tyro
 
+from .. import presets
 from .._agents.base import AnyAgent
 from .._pytree.fields import check_integer
 from .._run import (
@@ -15,6 +16,7 @@ from .._run import (
     Population,
     Prior,
     Run,
+    Settings,
     SkillOptions,
     SkillSchedule,
     Training,
@@ -25,11 +27,13 @@ from .._run import (
     read_config,
 )
 from .._types.custom_types import Mode
+from ..presets import Preset
 from .arguments import OWN, command_type
 
 
 # Ranges in which the default networks learn something on small problems.
 _PRIORS: tuple[Prior, ...] = (
+    ("lr", "loguniform", 3e-5, 3e-2),
     ("actor_lr", "loguniform", 3e-5, 3e-2),
     ("critic_lr", "loguniform", 3e-5, 3e-2),
     ("discount", "oneminus-loguniform", 1e-3, 1e-1),
@@ -192,8 +196,11 @@ def parse(args: Sequence[str]) -> Command:
         args.insert(1, "sac" if own is None else OWN)
     # `Run` raises an error for an unknown name.
     given = find_agent(name if name in AGENTS else SkillOptions.agent, own)
+    preset = _find_preset(args)
     command = tyro.cli(
-        command_type({" ".join(args[:words]): given}, Rerun, Evaluate, Render, Export),
+        command_type(
+            {" ".join(args[:words]): given}, preset, Rerun, Evaluate, Render, Export
+        ),
         prog="eqrl",
         description="Train, evaluate and render reinforcement learning agents.",
         args=args,
@@ -208,6 +215,8 @@ def parse(args: Sequence[str]) -> Command:
         return Disk(run, _place_of(output), output.tensorboard)
     options, output = command.options, command.options.output
     if isinstance(options.schedule, Training):
+        if preset is not None:
+            print(f"by default the preset of {preset}")
         run = _make_run(options, options.schedule, own)
         return Train(run, _place_of(output), output.tensorboard)
     priors = options.priors.prior or _default_priors(options.agent)
@@ -316,6 +325,16 @@ def _names_agent(args: Sequence[str]) -> bool:
     return len(args) > 0 and (
         args[0] in ("-h", "--help") or not args[0].startswith("-")
     )
+
+
+def _find_preset(args: Sequence[str]) -> Preset | None:
+    """That of the agent and the environment of `eqrl train`, if there is one."""
+    if len(args) < 2 or args[0] != "train":
+        return None
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--env", nargs="?")
+    env = parser.parse_known_args(args)[0].env
+    return presets.find(args[1], Settings.env if env is None else env)
 
 
 def _given_agent(args: Sequence[str]) -> str | None:

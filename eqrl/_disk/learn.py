@@ -153,6 +153,12 @@ def learn_skills(
 def check_replay(replay: str, agent: AnyAgent) -> None:
     """Raises a `ValueError` unless an agent can learn from what is kept."""
     check_choice("replay", replay, get_args(Replay))
+    if agent.sequence_length is None:
+        raise ValueError(
+            f"`agent` is a {type(agent).__name__}, which learns on-policy, from each "
+            "step once; skills are learned one after another from a replay of what "
+            "earlier ones did. Use an agent with a replay, such as `eqrl.SAC`."
+        )
     if replay == "random_half" and agent.sequence_length != 1:
         raise ValueError(
             "`replay='random_half'` leaves no consecutive steps, but `agent.sequence_"

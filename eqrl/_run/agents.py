@@ -3,10 +3,13 @@
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, get_args
+from types import NoneType
+from typing import Any, Literal, get_args, get_type_hints
 
 from .._agents import (
     DQN,
+    PPO,
+    PQN,
     SAC,
     TAAC,
     TD3,
@@ -24,7 +27,8 @@ from .._skills.prior import (
     OneHotSkills,
     SphereSkills,
 )
-from ..nn import Critic, Gaussian
+from .._types.spaces import AbstractActionSpace, Box, Discrete
+from ..nn import Choice, Critic, Gaussian, Normal
 from .own_agent import check_own_agent, name_of
 
 
@@ -36,6 +40,13 @@ class NamedAgent:
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     num_windows: int | None = None
     """Default batch size, if an element of a batch is a window of several steps."""
+
+    @property
+    def is_on_policy(self) -> bool:
+        """Whether it learns on-policy, as the type of its `sequence_length` says."""
+        result = inspect.getattr_static(self.agent_type, "sequence_length")
+        getter = getattr(result, "fget", None)
+        return getter is not None and get_type_hints(getter).get("return") is NoneType
 
 
 AGENTS = {
@@ -50,6 +61,14 @@ AGENTS = {
     ),
     "dqn": NamedAgent(DQN),
     "discrete-sac": NamedAgent(DiscreteSAC),
+    "ppo": NamedAgent(PPO),
+    "pqn": NamedAgent(PQN),
+}
+
+# Of an agent whose default is whatever fits the environment.
+_ACTORS: dict[type[AbstractActionSpace], Callable[[tuple[int, ...]], object]] = {
+    Box: Normal,
+    Discrete: Choice,
 }
 
 # Of an agent that has no default for them.
@@ -74,8 +93,8 @@ class SkillOptions:
     """Skills and their discriminator."""
 
     agent: str = "sac"
-    """Agent that learns them: sac, td3, taac, taac-l, taac-q, dqn, discrete-sac, or
-    one's own."""
+    """Agent that learns them: sac, td3, taac, taac-l, taac-q, dqn, discrete-sac, ppo,
+    pqn, or one's own."""
 
     skills: SkillKind = "one-hot"
     """Discrete, drawn at random or dealt evenly to environments; or real vectors."""
@@ -106,16 +125,21 @@ def find_agent(name: str, agent_type: type[AnyAgent] | None) -> NamedAgent:
 
 
 def make_agent(
-    named: NamedAgent, options: Mapping[str, Any], hidden_sizes: tuple[int, ...]
+    named: NamedAgent,
+    options: Mapping[str, Any],
+    hidden_sizes: tuple[int, ...],
+    find_space: Callable[[], AbstractActionSpace],
 ) -> AnyAgent:
     """An agent without wrappers.
+
+    `find_space` gives the actions of the environment, where they decide the networks.
 
     Raises a `ValueError` unless its class takes the options.
     """
     arguments = {
         **options,
         **named.fixed,
-        **_networks(named.agent_type, hidden_sizes),
+        **_networks(named.agent_type, hidden_sizes, find_space),
     }
     try:
         inspect.signature(named.agent_type).bind(**arguments)
@@ -146,12 +170,15 @@ def add_skills(
 
 
 def _networks(
-    agent_type: type[AnyAgent], hidden_sizes: tuple[int, ...]
+    agent_type: type[AnyAgent],
+    hidden_sizes: tuple[int, ...],
+    find_space: Callable[[], AbstractActionSpace],
 ) -> dict[str, object]:
     """The arguments that decide an agent's networks, with these hidden layers.
 
     These are `hidden_sizes`, and factories that have them: those that are the default
-    or, where `make_actor` and `make_critic` have none, `Gaussian` and `Critic`.
+    or, where `make_actor` and `make_critic` have none, `Gaussian` and `Critic`. Where
+    the default of `make_actor` is `None`, it is what fits the actions.
     """
     networks: dict[str, object] = {}
     for name, parameter in inspect.signature(agent_type).parameters.items():
@@ -160,6 +187,9 @@ def _networks(
             continue
         if parameter.default is inspect.Parameter.empty and name in _FACTORIES:
             networks[name] = _FACTORIES[name](hidden_sizes)
+            continue
+        if parameter.default is None and name == "make_actor":
+            networks[name] = _ACTORS[type(find_space())](hidden_sizes)
             continue
         resized = _resized(parameter.default, hidden_sizes)
         if resized is not None:

@@ -19,7 +19,14 @@ from .._storage.version import library_version
 from .._training.trainer import Trainer
 from ..envs import make
 from ..envs._base import AnyEnv
-from .agents import SkillOptions, add_skills, check_agent, find_agent, make_agent
+from .agents import (
+    NamedAgent,
+    SkillOptions,
+    add_skills,
+    check_agent,
+    find_agent,
+    make_agent,
+)
 from .fields import check_type, make_typed
 from .files import CONFIG, write_json
 from .own_agent import is_path
@@ -232,9 +239,12 @@ class Run(Generic[Schedule]):
 
     def make_agent(self) -> AnyAgent:
         hidden_sizes = self.settings.hidden_sizes
-        inner = self.agent if self.skills is None else self.skills.agent
-        named = find_agent(inner, self.agent_type)
-        agent = make_agent(named, self.agent_options, hidden_sizes)
+        agent = make_agent(
+            self._named_agent,
+            self.agent_options,
+            hidden_sizes,
+            lambda: self.make_env().spec.action,
+        )
         if self.skills is not None:
             agent = add_skills(agent, self.skills, hidden_sizes)
         if self.settings.normalize:
@@ -256,7 +266,17 @@ class Run(Generic[Schedule]):
         )
 
     def make_trainer(self) -> Trainer:
-        return Trainer(**self.trainer_options)
+        if not self._named_agent.is_on_policy:
+            return Trainer(**self.trainer_options)
+        options = dict(self.trainer_options)
+        num_steps = options.pop("steps_per_iteration")
+        return Trainer.on_policy(**options, num_steps=num_steps)
+
+    @property
+    def _named_agent(self) -> NamedAgent:
+        """The agent within all wrappers."""
+        inner = self.agent if self.skills is None else self.skills.agent
+        return find_agent(inner, self.agent_type)
 
 
 def _shown(agent: str) -> str:

@@ -108,6 +108,37 @@ class ReplayState(eqx.Module, Generic[Item]):
     data: Item
 
 
+def empty_rows(item: Item, num_envs: int, num_rows: int) -> ReplayState[Item]:
+    """Room for a number of rows of transitions like `item`."""
+    return ReplayState(
+        data=jax.tree.map(
+            lambda x: jnp.zeros((num_envs, num_rows, *x.shape), x.dtype), item
+        )
+    )
+
+
+def write_row(
+    state: ReplayState[Item],
+    items: Item,
+    row: Int[Array, ""],
+    *,
+    keep: Bool[Array, ""] | None,
+) -> ReplayState[Item]:
+    """Writes a transition of every environment, unless `keep` is false."""
+
+    # Rows are an axis of their own, behind the environments, so that one slice holds
+    # the row of all of them. XLA writes a slice in place, and `vmap` with an unbatched
+    # row keeps it so.
+    def write(data: Array, item: Array) -> Array:
+        if keep is not None:
+            # Chosen within the row: between two replays it would cost a copy.
+            old = lax.dynamic_index_in_dim(data, row, axis=1, keepdims=False)
+            item = jnp.where(keep, item, old)
+        return lax.dynamic_update_index_in_dim(data, item, row, axis=1)
+
+    return ReplayState(data=jax.tree.map(write, state.data, items))
+
+
 class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
     """A ring buffer over time for each environment, sampled uniformly.
 
@@ -137,10 +168,7 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
                 f"environments {rows} rows, fewer than `sequence_length="
                 f"{self.sequence_length}`."
             )
-        data = jax.tree.map(
-            lambda x: jnp.zeros((num_envs, rows, *x.shape), x.dtype), item
-        )
-        return ReplayState(data=data)
+        return empty_rows(item, num_envs, rows)
 
     def add(
         self,
@@ -159,20 +187,9 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
         - `counts`: from before this row; it is for the caller to count it.
         - `keep`: if it is false, nothing changes.
         """
-
-        # Rows are an axis of their own, behind the environments, so that one slice
-        # holds the row of all of them. XLA writes a slice in place, and `vmap` with an
-        # unbatched row keeps it so.
-        def write(data: Array, item: Array) -> Array:
-            rows = data.shape[1]
-            row = (counts.rows_kept + counts.rows_written) % rows
-            if keep is not None:
-                # Chosen within the row: between two replays it would cost a copy.
-                old = lax.dynamic_index_in_dim(data, row, axis=1, keepdims=False)
-                item = jnp.where(keep, item, old)
-            return lax.dynamic_update_index_in_dim(data, item, row, axis=1)
-
-        return ReplayState(data=jax.tree.map(write, state.data, items))
+        row = counts.rows_kept + counts.rows_written
+        rows = jax.tree.leaves(state.data)[0].shape[1]
+        return write_row(state, items, row % rows, keep=keep)
 
     def keep_newest(
         self, state: ReplayState[Item], counts: Counts, *, num_rows: Int[Array, ""]

@@ -1,3 +1,4 @@
+import dataclasses
 from typing import Any, Generic
 
 import equinox as eqx
@@ -12,7 +13,7 @@ from .._interaction.actors import Actors, interact, start
 from .._interaction.arguments import check_is_agent
 from .._interaction.fit import check_action_fits
 from .._pytree.control_flow import filter_fori_loop
-from .._pytree.fields import check_fields, static_integer
+from .._pytree.fields import check_fields, shown, static_integer
 from .._pytree.stack import take_element
 from .._pytree.tree import check_same_shapes, tree_copy, tree_is_finite, tree_where
 from .._types.custom_types import EnvState, Extras, Memory, Metrics, Mode, State
@@ -22,6 +23,7 @@ from ..envs._check import check_env
 from .counts import Counts
 from .failure import FailureReport, empty_watch, no_failure
 from .iteration import Progress, collect, update
+from .latest_rows import LatestRows
 from .metrics import check_metrics, empty_averages, episode_metrics
 from .replay import (
     AbstractReplay,
@@ -76,7 +78,7 @@ class Trainer(eqx.Module):
     num_envs: int = static_integer(1, least=1)
     batch_size: int = static_integer(256, least=1)
     capacity: int = static_integer(100_000, least=1)
-    warmup_steps: int = static_integer(1_000, least=1)
+    warmup_steps: int = static_integer(1_000, least=0)
     steps_per_iteration: int = static_integer(1, least=1)
     updates_per_iteration: int = static_integer(1, least=0)
     make_replay: MakeReplay = eqx.field(default=ReplayBuffer, static=True)
@@ -88,6 +90,32 @@ class Trainer(eqx.Module):
                 f"`capacity={self.capacity}` is shared by `num_envs={self.num_envs}` "
                 "environments and must hold at least one transition of each."
             )
+
+    @staticmethod
+    def on_policy(
+        *, num_envs: int, num_steps: int, make_replay: MakeReplay = LatestRows
+    ) -> "Trainer":
+        """The trainer for an agent that learns on-policy, such as `eqrl.PPO`.
+
+        An iteration is a rollout, then one update on all of it. There is no warm-up:
+        the first action is the policy's own.
+
+        **Arguments:**
+
+        - `num_envs`: environments stepped side by side, at least 1.
+        - `num_steps`: steps of every environment in a rollout, at least 1.
+        - `make_replay`: as in `eqrl.Trainer`; what it makes gives the whole rollout for
+            a batch.
+        """
+        return Trainer(
+            num_envs=num_envs,
+            batch_size=num_envs,
+            capacity=num_envs * num_steps,
+            warmup_steps=0,
+            steps_per_iteration=num_steps,
+            updates_per_iteration=1,
+            make_replay=make_replay,
+        )
 
     @property
     def schedule(self) -> Schedule:
@@ -105,7 +133,7 @@ class Trainer(eqx.Module):
         """Environment steps in an iteration, summed over the environments."""
         return self.schedule.steps_of_iteration
 
-    def replay(self, sequence_length: int) -> AnyReplay:
+    def replay(self, sequence_length: int | None) -> AnyReplay:
         """The replay for an agent with this `sequence_length`."""
         replay = self.make_replay(
             capacity=self.capacity,
@@ -225,7 +253,8 @@ Trainer.__init__.__doc__ = """**Arguments:**
 - `capacity`: transitions that the replay holds in total; each environment has an equal
     share.
 - `warmup_steps`: environment steps, summed over the environments, which are taken at
-    random before the first update; rounded up to a whole number of iterations.
+    random before the first update; rounded up to a whole number of iterations. 0 only
+    for agents that learn on-policy.
 - `steps_per_iteration`: steps of every environment in an iteration, at least 1.
 - `updates_per_iteration`: updates in an iteration; 0 only collects.
 - `make_replay`: makes the replay, an `eqrl.AbstractReplay`; called as
@@ -365,8 +394,11 @@ def _metric_names(
     return names, list(of_episodes)
 
 
-def _check_sizes(trainer: Trainer, *, sequence_length: int) -> None:
+def _check_sizes(trainer: Trainer, *, sequence_length: int | None) -> None:
     """Raises a `ValueError` unless the sizes can work together."""
+    if sequence_length is None:
+        _check_on_policy(trainer)
+        return
     num_envs, capacity = trainer.num_envs, trainer.capacity
     batch_size, warmup_steps = trainer.batch_size, trainer.warmup_steps
     rows = capacity // num_envs
@@ -395,6 +427,29 @@ def _check_sizes(trainer: Trainer, *, sequence_length: int) -> None:
             f"`warmup_steps={warmup_steps}` is more than the {held} transitions that "
             f"`capacity={capacity}` holds: the first of them would be overwritten "
             "before the first update. Raise `capacity` or lower `warmup_steps`."
+        )
+
+
+def _check_on_policy(trainer: Trainer) -> None:
+    """Raises a `ValueError` unless a batch is all the steps of an iteration."""
+    num_envs, num_steps = trainer.num_envs, trainer.steps_per_iteration
+    fitting = Trainer.on_policy(
+        num_envs=num_envs, num_steps=num_steps, make_replay=trainer.make_replay
+    )
+    wrong = [
+        field.name
+        for field in dataclasses.fields(Trainer)
+        if getattr(trainer, field.name) != getattr(fitting, field.name)
+    ]
+    if trainer.make_replay is ReplayBuffer:
+        wrong.append("make_replay")
+    if wrong:
+        given = ", ".join(f"{name}={shown(getattr(trainer, name))}" for name in wrong)
+        raise ValueError(
+            "The agent learns on-policy, from all the steps of an iteration and once, "
+            f"which a trainer with `{given}` does not give it; use `eqrl.Trainer."
+            f"on_policy(num_envs={num_envs}, num_steps=...)`, with the steps of every "
+            "environment in a rollout."
         )
 
 

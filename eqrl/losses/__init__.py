@@ -16,6 +16,11 @@ from ._dqn import (
     multi_step_return as multi_step_return,
 )
 from ._knn import knn_distance as knn_distance
+from ._lambda_return import lambda_return as lambda_return
+from ._ppo import (
+    ppo_actor_loss as ppo_actor_loss,
+    ppo_critic_loss as ppo_critic_loss,
+)
 from ._sac import (
     sac_actor_loss as sac_actor_loss,
     sac_next_value as sac_next_value,

@@ -1,4 +1,9 @@
 from ._action_values import ActionValues as ActionValues, DuelingHeads as DuelingHeads
+from ._convolution import (
+    Convolution as Convolution,
+    Encoded as Encoded,
+    ImageEncoder as ImageEncoder,
+)
 from ._critic import (
     Critic as Critic,
     StateActionValue as StateActionValue,
@@ -16,11 +21,14 @@ from ._discriminator import (
 from ._distribution import (
     AbstractDensity as AbstractDensity,
     AbstractDistribution as AbstractDistribution,
+    AbstractLikelihood as AbstractLikelihood,
     ClippedNormal as ClippedNormal,
     EpsilonGreedy as EpsilonGreedy,
     Softmax as Softmax,
+    SquashedNormal as SquashedNormal,
     TanhNormal as TanhNormal,
 )
+from ._factory import NetworkFactory as NetworkFactory
 from ._mlp import MLP as MLP, Linear as Linear
 from ._policy import (
     AbstractPolicy as AbstractPolicy,
@@ -33,12 +41,21 @@ from ._policy import (
     ExploringPolicy as ExploringPolicy,
     Gaussian as Gaussian,
     GaussianPolicy as GaussianPolicy,
+    LikelihoodPolicy as LikelihoodPolicy,
+    Normal as Normal,
+    NormalPolicy as NormalPolicy,
     Policy as Policy,
     StochasticPolicy as StochasticPolicy,
 )
+from ._residual import ResidualBlock as ResidualBlock, ResidualMLP as ResidualMLP
 from ._skill_distribution import (
     AbstractSkillDistribution as AbstractSkillDistribution,
     Categorical as Categorical,
     DiagonalNormal as DiagonalNormal,
     VonMisesFisher as VonMisesFisher,
+)
+from ._value import (
+    StateValue as StateValue,
+    Value as Value,
+    ValueFunction as ValueFunction,
 )

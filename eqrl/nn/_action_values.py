@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ._mlp import MLP, Activation, Linear, MLPFactory
+from ._factory import Network, NetworkFactory
+from ._mlp import Activation, Linear
 
 
 class DuelingHeads(eqx.Module):
@@ -16,10 +17,14 @@ class DuelingHeads(eqx.Module):
     value: Callable[[Float[Array, " features"]], Float[Array, " 1"]]
     advantage: Callable[[Float[Array, " features"]], Float[Array, " actions"]]
     activation: Activation = eqx.field(static=True)
+    norm: eqx.nn.LayerNorm | None = None
 
     def __call__(self, observation: Float[Array, " obs"]) -> Float[Array, " actions"]:
         """The value of each action at `observation`."""
-        features = self.activation(self.trunk(observation))
+        features = self.trunk(observation)
+        if self.norm is not None:
+            features = self.norm(features)
+        features = self.activation(features)
         advantage = self.advantage(features)
         return self.value(features)[0] + advantage - jnp.mean(advantage)
 
@@ -31,21 +36,20 @@ DuelingHeads.__init__.__doc__ = """**Arguments:**
 - `advantage`: from these to one number for each action, of which the mean is
     subtracted.
 - `activation`: of the features.
+- `norm`: of the features before their activation; `None` for none.
 """
 
 
 @dataclasses.dataclass(frozen=True)
-class ActionValues(MLPFactory):
+class ActionValues(NetworkFactory):
     """Makes a network of the value of each action. Equal factories share a compilation.
 
-    It is an `MLP`; if `dueling`, the last hidden layer leads to two heads, for the
-    value of the state and the advantages of the actions ([Wang et al.
+    If `dueling`, the last hidden layer leads to two heads, for the value of the state
+    and the advantages of the actions ([Wang et al.
     2016](https://arxiv.org/abs/1511.06581)).
 
-    **Arguments:**
+    **Arguments:** those of `NetworkFactory`, and
 
-    - `hidden_sizes`: width of each hidden layer.
-    - `activation`: elementwise; a function defined once.
     - `dueling`: whether there are two heads.
     """
 
@@ -54,10 +58,10 @@ class ActionValues(MLPFactory):
 
     def __call__(
         self, observation_size: int, num_actions: int, *, key: PRNGKeyArray
-    ) -> MLP | DuelingHeads:
+    ) -> Network | DuelingHeads:
         """One network with fresh weights."""
         if not self.dueling:
-            return self._mlp(observation_size, num_actions, key=key)
+            return self._network(observation_size, num_actions, key=key)
         if not self.hidden_sizes:
             raise ValueError(
                 "`hidden_sizes=()` must have one width at least if `dueling=True`: the "
@@ -65,10 +69,11 @@ class ActionValues(MLPFactory):
             )
         trunk_key, value_key, advantage_key = jr.split(key, 3)
         features = self.hidden_sizes[-1]
-        sizes = (observation_size, features, self.hidden_sizes[:-1])
+        trunk = dataclasses.replace(self, hidden_sizes=self.hidden_sizes[:-1])
         return DuelingHeads(
-            trunk=MLP(*sizes, self.activation, key=trunk_key),
+            trunk=trunk._network(observation_size, features, key=trunk_key),
             value=Linear(features, 1, key=value_key),
             advantage=Linear(features, num_actions, key=advantage_key),
             activation=self.activation,
+            norm=eqx.nn.LayerNorm(features) if self.layer_norm else None,
         )

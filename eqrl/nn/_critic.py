@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ._mlp import MLPFactory
+from ._factory import NetworkFactory
 
 
 class StateActionValue(eqx.Module):
@@ -47,16 +47,13 @@ StateActionValues.__init__.__doc__ = """**Arguments:**
 
 
 @dataclasses.dataclass(frozen=True)
-class Critic(MLPFactory):
-    """Makes a `StateActionValue` on an `MLP`. Equal factories share a compilation.
+class Critic(NetworkFactory):
+    """Makes a `StateActionValue` on a network. Equal factories share a compilation.
 
     If rewards are vectors, it makes a `StateActionValues`, whose networks share no
     weights.
 
-    **Arguments:**
-
-    - `hidden_sizes`: width of each hidden layer.
-    - `activation`: elementwise; a function defined once.
+    **Arguments:** those of `NetworkFactory`.
     """
 
     def __call__(
@@ -81,6 +78,6 @@ class Critic(MLPFactory):
         valued_size = action_size if trajectory_size is None else trajectory_size
         input_size = observation_size + valued_size
         if reward_size is None:
-            return StateActionValue(self._mlp(input_size, 1, key=key))
-        networks = eqx.filter_vmap(lambda key: self._mlp(input_size, 1, key=key))
+            return StateActionValue(self._network(input_size, 1, key=key))
+        networks = eqx.filter_vmap(lambda key: self._network(input_size, 1, key=key))
         return StateActionValues(networks(jr.split(key, reward_size)))

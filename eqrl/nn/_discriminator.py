@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from ._mlp import MLPFactory
+from ._factory import NetworkFactory
 from ._skill_distribution import (
     AbstractSkillDistribution,
     Categorical,
@@ -118,49 +118,40 @@ VonMisesFisherNetwork.__init__.__doc__ = """**Arguments:**
 
 
 @dataclasses.dataclass(frozen=True)
-class CategoricalDiscriminator(MLPFactory):
-    """Makes a `CategoricalNetwork` on an `MLP`. Equal factories share a compilation.
+class CategoricalDiscriminator(NetworkFactory):
+    """Makes a `CategoricalNetwork` on a network. Equal factories share a compilation.
 
-    **Arguments:**
-
-    - `hidden_sizes`: width of each hidden layer.
-    - `activation`: elementwise; a function defined once.
+    **Arguments:** those of `NetworkFactory`.
     """
 
     def __call__(
         self, descriptor_size: int, skill_size: int, *, key: PRNGKeyArray
     ) -> CategoricalNetwork:
         """One discriminator with fresh weights."""
-        return CategoricalNetwork(self._mlp(descriptor_size, skill_size, key=key))
+        return CategoricalNetwork(self._network(descriptor_size, skill_size, key=key))
 
 
 @dataclasses.dataclass(frozen=True)
-class NormalDiscriminator(MLPFactory):
-    """Makes a `NormalNetwork` on an `MLP`. Equal factories share a compilation.
+class NormalDiscriminator(NetworkFactory):
+    """Makes a `NormalNetwork` on a network. Equal factories share a compilation.
 
-    **Arguments:**
-
-    - `hidden_sizes`: width of each hidden layer.
-    - `activation`: elementwise; a function defined once.
+    **Arguments:** those of `NetworkFactory`.
     """
 
     def __call__(
         self, descriptor_size: int, skill_size: int, *, key: PRNGKeyArray
     ) -> NormalNetwork:
         """One discriminator with fresh weights."""
-        return NormalNetwork(self._mlp(descriptor_size, 2 * skill_size, key=key))
+        return NormalNetwork(self._network(descriptor_size, 2 * skill_size, key=key))
 
 
 @dataclasses.dataclass(frozen=True)
-class VonMisesFisherDiscriminator(MLPFactory):
-    """Makes a `VonMisesFisherNetwork` on an `MLP`.
+class VonMisesFisherDiscriminator(NetworkFactory):
+    """Makes a `VonMisesFisherNetwork` on a network.
 
     Equal factories share a compilation.
 
-    **Arguments:**
-
-    - `hidden_sizes`: width of each hidden layer.
-    - `activation`: elementwise; a function defined once.
+    **Arguments:** those of `NetworkFactory`.
     """
 
     def __call__(
@@ -168,5 +159,5 @@ class VonMisesFisherDiscriminator(MLPFactory):
     ) -> VonMisesFisherNetwork:
         """One discriminator with fresh weights."""
         return VonMisesFisherNetwork(
-            self._mlp(descriptor_size, skill_size + 1, key=key)
+            self._network(descriptor_size, skill_size + 1, key=key)
         )

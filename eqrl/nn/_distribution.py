@@ -44,6 +44,30 @@ class AbstractDensity(AbstractDistribution):
         """Draws one action, differentiably, with the logarithm of its density."""
 
 
+class AbstractLikelihood(AbstractDistribution):
+    """A distribution over actions that are made of something drawn.
+
+    Probabilities are those of what was drawn, such as a vector before it is clipped to
+    [-1, 1]: they are known of each draw and stay finite.
+    """
+
+    @abstractmethod
+    def draw(self, *, key: PRNGKeyArray) -> Action:
+        """Draws what an action is made of."""
+
+    @abstractmethod
+    def action(self, drawn: Action) -> Action:
+        """The action made of it."""
+
+    @abstractmethod
+    def log_prob(self, drawn: Action) -> Float[Array, ""]:
+        """Logarithm of the probability, or of the density, of what was drawn."""
+
+    @abstractmethod
+    def entropy(self) -> Float[Array, ""]:
+        """Entropy, in nats, of what is drawn."""
+
+
 def _log_tanh_derivative(x: Float[Array, " act"]) -> Float[Array, " act"]:
     # log|d tanh(x)/dx|, in the form that is stable for large |x|.
     return 2 * (math.log(2) - x - jax.nn.softplus(-2 * x))
@@ -110,7 +134,52 @@ ClippedNormal.__init__.__doc__ = """**Arguments:**
 """
 
 
-class Softmax(AbstractDistribution):
+class SquashedNormal(AbstractLikelihood):
+    """A diagonal normal distribution, of which `tanh` or clipping makes actions.
+
+    Probabilities and the entropy are those of the normal distribution. For the ratio of
+    two policies this makes no difference, since the derivative of `tanh` cancels.
+    """
+
+    mean: Float[Array, " act"]
+    log_scale: Float[Array, " act"]
+    squash: bool = eqx.field(static=True)
+
+    @property
+    def space(self) -> Box:
+        return Box(self.mean.shape[0])
+
+    def draw(self, *, key: PRNGKeyArray) -> Float[Array, " act"]:
+        noise = jr.normal(key, self.mean.shape)
+        return self.mean + jnp.exp(self.log_scale) * noise
+
+    def action(self, drawn: Float[Array, " act"]) -> Float[Array, " act"]:
+        return jnp.tanh(drawn) if self.squash else jnp.clip(drawn, -1, 1)
+
+    def log_prob(self, drawn: Float[Array, " act"]) -> Float[Array, ""]:
+        noise = (drawn - self.mean) * jnp.exp(-self.log_scale)
+        constant = 0.5 * math.log(2 * math.pi)
+        return jnp.sum(-0.5 * noise**2 - self.log_scale - constant)
+
+    def entropy(self) -> Float[Array, ""]:
+        return jnp.sum(self.log_scale + 0.5 * math.log(2 * math.pi * math.e))
+
+    def sample(self, *, key: PRNGKeyArray) -> Float[Array, " act"]:
+        return self.action(self.draw(key=key))
+
+    def mode(self) -> Float[Array, " act"]:
+        return self.action(self.mean)
+
+
+SquashedNormal.__init__.__doc__ = """**Arguments:**
+
+- `mean`: of what is drawn.
+- `log_scale`: logarithm of its standard deviation.
+- `squash`: whether actions are made by `tanh` rather than by clipping to [-1, 1].
+"""
+
+
+class Softmax(AbstractLikelihood):
     """A choice with the probabilities that are the softmax of logits."""
 
     logits: Float[Array, " actions"]
@@ -119,8 +188,21 @@ class Softmax(AbstractDistribution):
     def space(self) -> Discrete:
         return Discrete(self.logits.shape[0])
 
-    def sample(self, *, key: PRNGKeyArray) -> Int[Array, ""]:
+    def draw(self, *, key: PRNGKeyArray) -> Int[Array, ""]:
         return jr.categorical(key, self.logits).astype(self.space.struct.dtype)
+
+    def action(self, drawn: Int[Array, ""]) -> Int[Array, ""]:
+        return drawn
+
+    def log_prob(self, drawn: Int[Array, ""]) -> Float[Array, ""]:
+        return self.log_probs()[drawn]
+
+    def entropy(self) -> Float[Array, ""]:
+        log_probs = self.log_probs()
+        return -jnp.sum(jnp.exp(log_probs) * log_probs)
+
+    def sample(self, *, key: PRNGKeyArray) -> Int[Array, ""]:
+        return self.draw(key=key)
 
     def mode(self) -> Int[Array, ""]:
         return jnp.argmax(self.logits).astype(self.space.struct.dtype)

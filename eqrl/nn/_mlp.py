@@ -1,4 +1,3 @@
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
@@ -50,6 +49,7 @@ class MLP(eqx.Module):
     """Multilayer perceptron with a linear output."""
 
     layers: tuple[Linear, ...]
+    norms: tuple[eqx.nn.LayerNorm, ...]
     activation: Activation = eqx.field(static=True)
 
     def __init__(
@@ -59,6 +59,7 @@ class MLP(eqx.Module):
         hidden_sizes: tuple[int, ...],
         activation: Activation = jax.nn.relu,
         *,
+        layer_norm: bool = False,
         key: PRNGKeyArray,
     ) -> None:
         """**Arguments:**
@@ -68,11 +69,13 @@ class MLP(eqx.Module):
         - `hidden_sizes`: width of each hidden layer, in order; may be empty.
         - `activation`: elementwise, after each hidden layer. It is compared by
             identity: pass a function that is defined once, not a fresh lambda.
+        - `layer_norm`: whether each hidden layer is normalized before its activation
+            ([Ba et al. 2016](https://arxiv.org/abs/1607.06450)).
         - `key`: for the initial weights and biases, as in `Linear`.
         """
-        _check_hidden_sizes(hidden_sizes)
-        _check_sizes(input_size=input_size, output_size=output_size)
-        _check_activation(activation)
+        check_hidden_sizes(hidden_sizes)
+        check_sizes(input_size=input_size, output_size=output_size)
+        check_activation(activation)
         check_key(key)
         sizes = (input_size, *hidden_sizes, output_size)
         keys = jr.split(key, len(sizes) - 1)
@@ -82,80 +85,44 @@ class MLP(eqx.Module):
                 sizes[:-1], sizes[1:], keys, strict=True
             )
         )
+        self.norms = tuple(
+            eqx.nn.LayerNorm(size) for size in hidden_sizes if layer_norm
+        )
         self.activation = activation
 
     def __call__(self, x: Float[Array, " inputs"]) -> Float[Array, " outputs"]:
         """Maps one input vector to one output vector."""
-        for layer in self.layers[:-1]:
-            x = self.activation(layer(x))
+        for index, layer in enumerate(self.layers[:-1]):
+            x = layer(x)
+            if self.norms:
+                x = self.norms[index](x)
+            x = self.activation(x)
         return self.layers[-1](x)
 
 
-def orthogonal(mlp: MLP, gain: float, *, key: PRNGKeyArray) -> MLP:
-    """The same layers with orthogonal weights and no biases.
-
-    Weights of the hidden layers are multiplied by the square root of 2, those of the
-    output by `gain`.
-    """
-    gains = [math.sqrt(2)] * (len(mlp.layers) - 1) + [gain]
-    keys = jr.split(key, len(mlp.layers))
-    layers = []
-    for layer, scale, layer_key in zip(mlp.layers, gains, keys, strict=True):
-        make = jax.nn.initializers.orthogonal(scale)
-        weight = make(layer_key, layer.weight.shape, layer.weight.dtype)
-        layers.append(
-            eqx.tree_at(lambda x: (x.weight, x.bias), layer, (weight, 0 * layer.bias))
-        )
-    return eqx.tree_at(lambda x: x.layers, mlp, tuple(layers))
-
-
-def _check_hidden_sizes(sizes: object) -> None:
-    if not isinstance(sizes, Sequence) or not all(map(_is_size, sizes)):
+def check_hidden_sizes(sizes: object) -> None:
+    if not isinstance(sizes, Sequence) or not all(map(is_size, sizes)):
         raise ValueError(
             f"`hidden_sizes={shown(sizes)}` must be a tuple of positive integers, such "
             "as (256, 256)."
         )
 
 
-def _check_sizes(**sizes: object) -> None:
+def check_sizes(**sizes: object) -> None:
     for name, size in sizes.items():
-        if not _is_size(size):
+        if not is_size(size):
             raise ValueError(f"`{name}={shown(size)}` must be an integer, at least 1.")
 
 
-def _is_size(size: object) -> bool:
+def is_size(size: object) -> bool:
     if not isinstance(size, (int, np.integer)) or isinstance(size, bool):
         return False
     return 1 <= int(size) < 2**31
 
 
-def _check_activation(activation: object) -> None:
+def check_activation(activation: object) -> None:
     if not callable(activation):
         raise ValueError(
             f"`activation={shown(activation)}` must be an elementwise function, such "
             "as `jax.nn.relu`."
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class MLPFactory:
-    """Base of the factories of networks on an `MLP`.
-
-    Frozen dataclasses are compared by value, so that modules with equal factories among
-    their static fields share a compilation.
-    """
-
-    hidden_sizes: tuple[int, ...] = (256, 256)
-    activation: Activation = jax.nn.relu
-
-    def __post_init__(self) -> None:
-        _check_hidden_sizes(self.hidden_sizes)
-        if not isinstance(self.hidden_sizes, tuple):
-            raise ValueError(
-                f"`hidden_sizes={shown(self.hidden_sizes)}` must be a tuple, such as "
-                f"{tuple(self.hidden_sizes)}: equal factories share a compilation."
-            )
-        _check_activation(self.activation)
-
-    def _mlp(self, input_size: int, output_size: int, *, key: PRNGKeyArray) -> MLP:
-        return MLP(input_size, output_size, self.hidden_sizes, self.activation, key=key)

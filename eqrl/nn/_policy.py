@@ -11,11 +11,14 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from ._distribution import (
     AbstractDensity,
     AbstractDistribution,
+    AbstractLikelihood,
     ClippedNormal,
     Softmax,
+    SquashedNormal,
     TanhNormal,
 )
-from ._mlp import Activation, MLPFactory, orthogonal
+from ._factory import NetworkFactory, orthogonal
+from ._mlp import Activation
 
 
 Distribution = TypeVar("Distribution", bound=AbstractDistribution, covariant=True)
@@ -26,6 +29,9 @@ Policy = Callable[[Float[Array, " obs"]], AbstractDistribution]
 
 StochasticPolicy = Callable[[Float[Array, " obs"]], AbstractDensity]
 """The same, if the distribution has a density and samples that carry gradients."""
+
+LikelihoodPolicy = Callable[[Float[Array, " obs"]], AbstractLikelihood]
+"""The same, if what was drawn has a known probability."""
 
 ChoiceFunction = Callable[[Float[Array, " obs"]], Softmax]
 """The same, over a number of actions."""
@@ -92,6 +98,32 @@ ExploringPolicy.__init__.__doc__ = """**Arguments:**
 """
 
 
+class NormalPolicy(AbstractPolicy[SquashedNormal]):
+    """A network whose output is the mean of a `SquashedNormal`.
+
+    The standard deviation is learned too, and is the same for all observations.
+    """
+
+    network: Callable[[Float[Array, " obs"]], Float[Array, " act"]]
+    log_scale: Float[Array, " act"]
+    squash: bool = eqx.field(static=True)
+
+    def __call__(self, observation: Float[Array, " obs"]) -> SquashedNormal:
+        return SquashedNormal(
+            mean=self.network(observation),
+            log_scale=self.log_scale,
+            squash=self.squash,
+        )
+
+
+NormalPolicy.__init__.__doc__ = """**Arguments:**
+
+- `network`: its output has the length of an action.
+- `log_scale`: logarithm of the standard deviation of each element.
+- `squash`: whether actions are made by `tanh` rather than by clipping to [-1, 1].
+"""
+
+
 class ChoicePolicy(AbstractPolicy[Softmax]):
     """A network whose output is the logits of a `Softmax`."""
 
@@ -108,50 +140,43 @@ ChoicePolicy.__init__.__doc__ = """**Arguments:**
 
 
 @dataclasses.dataclass(frozen=True)
-class Gaussian(MLPFactory):
-    """Makes a `GaussianPolicy` on an `MLP`. Equal factories share a compilation.
+class Gaussian(NetworkFactory):
+    """Makes a `GaussianPolicy` on a network. Equal factories share a compilation.
 
-    **Arguments:**
-
-    - `hidden_sizes`: width of each hidden layer.
-    - `activation`: elementwise; a function defined once.
+    **Arguments:** those of `NetworkFactory`.
     """
 
     def __call__(
         self, observation_size: int, action_size: int, *, key: PRNGKeyArray
     ) -> GaussianPolicy:
         """One policy with fresh weights."""
-        return GaussianPolicy(self._mlp(observation_size, 2 * action_size, key=key))
+        return GaussianPolicy(self._network(observation_size, 2 * action_size, key=key))
 
 
 @dataclasses.dataclass(frozen=True)
-class Deterministic(MLPFactory):
-    """Makes a `DeterministicPolicy` on an `MLP`. Equal factories share a compilation.
+class Deterministic(NetworkFactory):
+    """Makes a `DeterministicPolicy` on a network. Equal factories share a compilation.
 
-    **Arguments:**
-
-    - `hidden_sizes`: width of each hidden layer.
-    - `activation`: elementwise; a function defined once.
+    **Arguments:** those of `NetworkFactory`.
     """
 
     def __call__(
         self, observation_size: int, action_size: int, *, key: PRNGKeyArray
     ) -> DeterministicPolicy:
         """One policy with fresh weights."""
-        return DeterministicPolicy(self._mlp(observation_size, action_size, key=key))
+        return DeterministicPolicy(
+            self._network(observation_size, action_size, key=key)
+        )
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice(MLPFactory):
-    """Makes a `ChoicePolicy` on an `MLP`. Equal factories share a compilation.
+class Choice(NetworkFactory):
+    """Makes a `ChoicePolicy` on a network. Equal factories share a compilation.
 
     Weights are orthogonal, those of the output small, so that all actions are about
     equally likely at first.
 
-    **Arguments:**
-
-    - `hidden_sizes`: width of each hidden layer.
-    - `activation`: elementwise; a function defined once.
+    **Arguments:** those of `NetworkFactory`.
     """
 
     hidden_sizes: tuple[int, ...] = (64, 64)
@@ -162,5 +187,34 @@ class Choice(MLPFactory):
     ) -> ChoicePolicy:
         """One policy with fresh weights."""
         shape_key, key = jr.split(key)
-        network = self._mlp(observation_size, num_actions, key=shape_key)
+        network = self._network(observation_size, num_actions, key=shape_key)
         return ChoicePolicy(orthogonal(network, 0.01, key=key))
+
+
+@dataclasses.dataclass(frozen=True)
+class Normal(NetworkFactory):
+    """Makes a `NormalPolicy` on a network. Equal factories share a compilation.
+
+    Weights are orthogonal, those of the output small; standard deviations are 1 at
+    first.
+
+    **Arguments:** those of `NetworkFactory`, and
+
+    - `squash`: whether actions are made by `tanh` rather than by clipping to [-1, 1].
+    """
+
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    activation: Activation = jnp.tanh
+    squash: bool = False
+
+    def __call__(
+        self, observation_size: int, action_size: int, *, key: PRNGKeyArray
+    ) -> NormalPolicy:
+        """One policy with fresh weights."""
+        shape_key, key = jr.split(key)
+        network = self._network(observation_size, action_size, key=shape_key)
+        return NormalPolicy(
+            network=orthogonal(network, 0.01, key=key),
+            log_scale=jnp.zeros(action_size),
+            squash=self.squash,
+        )

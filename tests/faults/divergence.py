@@ -24,7 +24,13 @@ from eqrl._agents.base import AnyAgent
 from eqrl.envs import AbstractEnv, Outcome
 from eqrl.envs._base import AnyEnv
 
-from ..agents_under_test import ALL_AGENTS, all_finite, env_of, with_rates
+from ..agents_under_test import (
+    ALL_AGENTS,
+    all_finite,
+    env_of,
+    trainer_of,
+    with_rates,
+)
 
 
 FINITE, RAISED, REFUSED = "finite", "raised, finite", "refused"
@@ -59,12 +65,14 @@ class Loud(AbstractEnv[Any]):
 
 
 def train_one(agent: AnyAgent, env: Loud, initial: Any) -> Any:
-    return eqrl.train(agent, env, TRAINER, initial=initial, **_COMMON)
+    return eqrl.train(
+        agent, env, trainer_of(agent, TRAINER), initial=initial, **_COMMON
+    )
 
 
 def train_several(agent: AnyAgent, env: Loud, initial: Any) -> Any:
     return eqrl.train_seeds(
-        agent, env, TRAINER, num_seeds=2, initial=initial, **_COMMON
+        agent, env, trainer_of(agent, TRAINER), num_seeds=2, initial=initial, **_COMMON
     )
 
 
@@ -72,7 +80,7 @@ def train_members(agent: AnyAgent, env: Loud, initial: Any) -> Any:
     return eqrl.train_population(
         agent,
         env,
-        TRAINER,
+        trainer_of(agent, TRAINER),
         None,
         size=2,
         num_generations=2,

@@ -7,7 +7,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from eqrl.nn import ClippedNormal, TanhNormal
+from eqrl.nn import ClippedNormal, Softmax, SquashedNormal, TanhNormal
 from tests.toy import GetKey
 
 
@@ -173,3 +173,45 @@ def test_clipped_normal_has_its_mean_and_scale_where_nothing_is_clipped(
 def test_mode_of_clipped_normal_is_the_mean() -> None:
     distribution = ClippedNormal(mean=jnp.array([0.4, -0.2]), scale=jnp.array(0.1))
     np.testing.assert_array_equal(distribution.mode(), distribution.mean)
+
+
+def test_what_is_drawn_has_the_density_of_a_normal_distribution() -> None:
+    mean, scale = np.array([0.5, -1.0]), np.array([0.25, 2.0])
+    normal = SquashedNormal(
+        mean=jnp.asarray(mean), log_scale=jnp.log(jnp.asarray(scale)), squash=False
+    )
+    drawn = np.array([0.75, 3.0])
+    density = np.exp(-0.5 * ((drawn - mean) / scale) ** 2)
+    density /= scale * math.sqrt(2 * math.pi)
+    expected = np.log(density).sum()
+    np.testing.assert_allclose(normal.log_prob(jnp.asarray(drawn)), expected, rtol=1e-5)
+    entropy = np.sum(0.5 * np.log(2 * math.pi * math.e * scale**2))
+    np.testing.assert_allclose(normal.entropy(), entropy, rtol=1e-5)
+    np.testing.assert_allclose(normal.action(jnp.asarray(drawn)), [0.75, 1.0])
+    np.testing.assert_allclose(normal.mode(), [0.5, -1.0])
+    squashed = SquashedNormal(normal.mean, normal.log_scale, squash=True)
+    np.testing.assert_allclose(
+        squashed.action(jnp.asarray(drawn)), np.tanh(drawn), rtol=1e-6
+    )
+    np.testing.assert_allclose(squashed.mode(), np.tanh(mean), rtol=1e-6)
+
+
+def test_draws_are_normal(getkey: GetKey) -> None:
+    normal = SquashedNormal(
+        mean=jnp.array([2.0]), log_scale=jnp.log(jnp.array([0.5])), squash=True
+    )
+    keys = jr.split(getkey(), 4_000)
+    drawn = np.asarray(jax.vmap(lambda key: normal.draw(key=key))(keys))
+    assert abs(drawn.mean() - 2.0) < 0.04 and abs(drawn.std() - 0.5) < 0.03
+    # A sample is the action made of the draw with the same key.
+    sample = normal.sample(key=keys[0])
+    np.testing.assert_allclose(sample, np.tanh(drawn[0]), rtol=1e-6)
+
+
+def test_a_choice_has_the_probability_that_its_logits_say() -> None:
+    softmax = Softmax(jnp.log(jnp.array([1.0, 3.0, 4.0])))
+    for action, prob in enumerate([0.125, 0.375, 0.5]):
+        chosen = softmax.log_prob(jnp.asarray(action))
+        np.testing.assert_allclose(chosen, math.log(prob), rtol=1e-5)
+    expected = -sum(p * math.log(p) for p in (0.125, 0.375, 0.5))
+    np.testing.assert_allclose(softmax.entropy(), expected, rtol=1e-5)

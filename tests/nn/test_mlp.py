@@ -11,10 +11,14 @@ import pytest
 from eqrl.nn import (
     MLP,
     CategoricalDiscriminator,
+    Choice,
     Critic,
     Deterministic,
     Gaussian,
+    Normal,
     NormalDiscriminator,
+    ResidualMLP,
+    Value,
     VonMisesFisherDiscriminator,
 )
 from tests.toy import GetKey
@@ -117,3 +121,62 @@ def test_hidden_sizes_are_a_tuple_of_positive_integers(make: Factory) -> None:
             ValueError, match=r"hidden_sizes.*tuple of positive integers"
         ):
             make(hidden_sizes=hidden_sizes)
+
+
+def _normalized(x: np.ndarray) -> np.ndarray:
+    return (x - x.mean()) / np.sqrt(x.var() + 1e-5)
+
+
+def _through(layer: Any, x: np.ndarray) -> np.ndarray:
+    return x @ np.asarray(layer.weight) + np.asarray(layer.bias)
+
+
+def test_layers_are_normalized_before_their_activation(getkey: GetKey) -> None:
+    mlp = MLP(3, 2, (5, 4), layer_norm=True, key=getkey())
+    x = np.asarray(jr.normal(getkey(), (3,)))
+    expected = x
+    for layer in mlp.layers[:-1]:
+        expected = np.maximum(_normalized(_through(layer, expected)), 0)
+    expected = _through(mlp.layers[-1], expected)
+    np.testing.assert_allclose(mlp(jnp.asarray(x)), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_residual_blocks_add_to_what_they_are_given(getkey: GetKey) -> None:
+    network = ResidualMLP(3, 2, (4, 4), key=getkey())
+    x = np.asarray(jr.normal(getkey(), (3,)))
+    stream = _through(network.input, x)
+    for block in network.blocks:
+        wide = np.maximum(_through(block.widening, _normalized(stream)), 0)
+        stream = stream + _through(block.narrowing, wide)
+    assert network.blocks[0].widening.weight.shape == (4, 16)
+    expected = _through(network.output, _normalized(stream))
+    np.testing.assert_allclose(network(jnp.asarray(x)), expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="must be the same width"):
+        ResidualMLP(3, 2, (4, 5), key=getkey())
+    with pytest.raises(ValueError, match="leave `layer_norm` out"):
+        Critic(layer_norm=True, residual=True)
+    made = Gaussian((4,), residual=True)(3, 2, key=getkey())
+    assert isinstance(made.network, ResidualMLP)
+
+
+@pytest.mark.parametrize(
+    "make, gain",
+    [
+        (lambda key: Choice((6, 5))(3, 2, key=key), 0.01),
+        (lambda key: Normal((6, 5))(3, 2, key=key), 0.01),
+        (lambda key: Value((6, 5))(3, key=key), 1.0),
+    ],
+    ids=["Choice", "Normal", "Value"],
+)
+def test_weights_on_policy_are_orthogonal(
+    make: Callable[..., Any], gain: float, getkey: GetKey
+) -> None:
+    layers = make(getkey()).network.layers
+    for layer, scale in zip(layers, (2**0.5, 2**0.5, gain), strict=True):
+        weight = np.asarray(layer.weight, np.float64)
+        # Of the shorter of its two sides.
+        product = (
+            weight.T @ weight if len(weight) > weight.shape[1] else weight @ weight.T
+        )
+        np.testing.assert_allclose(product, scale**2 * np.eye(len(product)), atol=1e-5)
+        assert not np.any(layer.bias)

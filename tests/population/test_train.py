@@ -20,7 +20,7 @@ from eqrl._population.run import choose_members, init_members
 from eqrl._population.train import make_agents
 from eqrl.envs import Point
 
-from ..agents_under_test import ALL_AGENTS, env_of
+from ..agents_under_test import ALL_AGENTS, env_of, trainer_of
 from ..toy import Clock, GetKey
 from .pusher import Pusher
 
@@ -261,16 +261,16 @@ def test_an_unknown_way_to_run_members_is_an_error(
 
 
 def _check_equals_the_agent_alone(agent: Any) -> None:
-    env = env_of(agent)
-    solution = train(None, agent=agent, env=env, members="in_turn")
+    env, trainer = env_of(agent), trainer_of(agent, TRAINER)
+    solution = train(None, agent=agent, env=env, trainer=trainer, members="in_turn")
     assert np.all(np.isfinite(solution.returns))
     # As `train_population` derives them from its key, for member 1.
     init_key = jr.split(jr.fold_in(jr.key(0), 1), 3)[1]
     run_key = jr.fold_in(jr.fold_in(jr.key(0), 2), 1)
-    state, counts = eqrl.jit_init(TRAINER, agent, env, key=init_key)
+    state, counts = eqrl.jit_init(trainer, agent, env, key=init_key)
     for _ in range(3):
         state, counts, _ = eqrl.jit_run(
-            TRAINER, agent, env, state, counts, num_steps=40, key=run_key
+            trainer, agent, env, state, counts, num_steps=40, key=run_key
         )
     assert eqx.tree_equal(eqrl.member(solution.trainer_states, 1), state)
 

@@ -39,7 +39,7 @@ class FixedSkill(AbstractWrapper[State, Memory, Extras]):
         return append_skill(transitions, jnp.broadcast_to(self.skill, shape))
 
     @property
-    def sequence_length(self) -> int:
+    def sequence_length(self) -> int | None:
         return self.agent.sequence_length
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> State:

@@ -74,7 +74,7 @@ class Intrinsic(AbstractWrapper[IntrinsicState[State, RewardState], Memory, Extr
         return dataclasses.replace(transitions, reward=reward)
 
     @property
-    def sequence_length(self) -> int:
+    def sequence_length(self) -> int | None:
         return self.agent.sequence_length
 
     def init(

@@ -110,7 +110,7 @@ class Normalized(AbstractWrapper[NormalizedState[State], Memory, Extras]):
         )
 
     @property
-    def sequence_length(self) -> int:
+    def sequence_length(self) -> int | None:
         return self.agent.sequence_length
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> NormalizedState[State]:

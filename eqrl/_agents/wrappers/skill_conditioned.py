@@ -54,7 +54,7 @@ class SkillConditioned(
         return dataclasses.replace(joined, extras=transitions.extras.agent)
 
     @property
-    def sequence_length(self) -> int:
+    def sequence_length(self) -> int | None:
         return self.agent.sequence_length
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> State:

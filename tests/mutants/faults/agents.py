@@ -9,12 +9,105 @@ _TAAC = "tests/agents/test_taac.py"
 _TAAC_UPDATE = "tests/agents/test_taac_update.py -k restated"
 _DISCRETE_SAC = "tests/agents/test_discrete_sac.py"
 _DQN = "tests/agents/test_dqn.py"
+_PPO = "tests/agents/test_ppo.py"
+_PQN = "tests/agents/test_pqn.py"
 _SPACES = "tests/test_spaces.py"
 _NORMALIZED = "tests/agents/test_normalized.py"
 _INTRINSIC = "tests/skills/test_intrinsic.py"
 _SKILL_CONDITIONED = "tests/skills/test_skill_conditioned.py"
 
 FAULTS = (
+    Fault(
+        "agents:annealed-too-early",
+        "eqrl/_agents/schedules.py",
+        "linear_schedule(num_steps - counted,",
+        "linear_schedule(num_steps,",
+        (f"{_PPO} -k restated",),
+    ),
+    Fault(
+        "agents:ppo-returns-of-the-state-itself",
+        "eqrl/_agents/ppo.py",
+        "next_value = jax.vmap(state.critic)(rows.next_observation)",
+        "next_value = jax.vmap(state.critic)(rows.observation)",
+        (f"{_PPO} -k restated",),
+    ),
+    Fault(
+        "agents:ppo-raw-rewards",
+        "eqrl/_agents/on_policy.py",
+        "reward_scale * batch.reward,",
+        "batch.reward,",
+        (f"{_PPO} -k restated",),
+    ),
+    Fault(
+        "agents:ppo-entropy-is-lost",
+        "eqrl/_agents/ppo.py",
+        "self.value_weight * critic_loss - self.entropy_weight * entropy",
+        "self.value_weight * critic_loss + self.entropy_weight * entropy",
+        (f"{_PPO} -k restated",),
+    ),
+    Fault(
+        "agents:ppo-value-unweighted",
+        "eqrl/_agents/ppo.py",
+        "self.value_weight * critic_loss",
+        "critic_loss",
+        (f"{_PPO} -k restated",),
+    ),
+    Fault(
+        "agents:ppo-advantage-off-center",
+        "eqrl/_agents/ppo.py",
+        "(advantage - jnp.mean(advantage)) / scale",
+        "advantage / scale",
+        (f"{_PPO} -k restated",),
+    ),
+    Fault(
+        "agents:ppo-stores-the-action",
+        "eqrl/_agents/ppo.py",
+        "return policy.action(drawn), None, drawn",
+        "return policy.action(drawn), None, policy.action(drawn)",
+        (f"{_PPO} -k before_clipping",),
+    ),
+    Fault(
+        "agents:ppo-gradient-unbounded",
+        "eqrl/_agents/actor_critic.py",
+        "return optax.chain(optax.clip_by_global_norm(max_norm), optimizer)",
+        "return optax.chain(optax.identity(), optimizer)",
+        (f"{_PPO} -k scaled_down",),
+    ),
+    Fault(
+        "agents:minibatches-unshuffled",
+        "eqrl/_agents/on_policy.py",
+        "order = jr.permutation(key, num_rows)",
+        "order = jnp.arange(num_rows)",
+        (f"{_PPO} -k once_in_an_epoch",),
+    ),
+    Fault(
+        "agents:minibatches-with-replacement",
+        "eqrl/_agents/on_policy.py",
+        "order = jr.permutation(key, num_rows)",
+        "order = jr.randint(key, (num_rows,), 0, num_rows)",
+        (f"{_PPO} -k once_in_an_epoch",),
+    ),
+    Fault(
+        "agents:one-epoch",
+        "eqrl/_agents/on_policy.py",
+        "filter_scan(epoch, carry, jr.split(key, num_epochs))",
+        "filter_scan(epoch, carry, jr.split(key, 1))",
+        (f"{_PPO} -k once_in_an_epoch",),
+    ),
+    Fault(
+        "agents:pqn-mean-for-max",
+        "eqrl/_agents/pqn.py",
+        "next_value = jnp.max(",
+        "next_value = jnp.mean(",
+        (f"{_PQN} -k restated",),
+    ),
+    Fault(
+        "agents:pqn-is-given-vectors",
+        "eqrl/_agents/pqn.py",
+        'check_space("PQN", spec, Discrete)',
+        "pass",
+        (f"{_SPACES} -k which_do",),
+    ),
     Fault(
         "agents:discrete-sac-online-for-target-critics",
         "eqrl/_agents/discrete_sac.py",
@@ -38,23 +131,23 @@ FAULTS = (
     ),
     Fault(
         "agents:dqn-counts-one-environment",
-        "eqrl/_agents/dqn.py",
-        "num_steps = transitions.reward.shape[0]",
-        "num_steps = 1",
+        "eqrl/_agents/schedules.py",
+        "added = transitions.timestep.shape[0]",
+        "added = 1",
         (f"{_DQN} -k epsilon",),
     ),
     Fault(
         "agents:dqn-epsilon-goes-round",
-        "eqrl/_agents/dqn.py",
-        "taken = jnp.minimum(state.num_steps, most) + num_steps",
-        "taken = state.num_steps + num_steps",
+        "eqrl/_agents/schedules.py",
+        "return jnp.minimum(num_steps, most) + added",
+        "return num_steps + added",
         (f"{_DQN} -k epsilon",),
     ),
     Fault(
         "agents:dqn-epsilon-of-the-beginning",
-        "eqrl/_agents/dqn.py",
-        "initial + done * (self.final_epsilon - initial)",
-        "initial + done * self.final_epsilon",
+        "eqrl/_agents/schedules.py",
+        "start + done * (final - start)",
+        "start + done * final",
         (f"{_DQN} -k epsilon",),
     ),
     Fault(

@@ -7,6 +7,55 @@ _SPACES = "tests/test_spaces.py"
 
 FAULTS = (
     Fault(
+        "nn:image-channels-first",
+        "eqrl/nn/_convolution.py",
+        "image = x[:size].reshape(self.image_shape)",
+        "image = x[:size].reshape(self.image_shape[::-1]).T",
+        ("tests/nn/test_convolution.py -k hands_on",),
+    ),
+    Fault(
+        "nn:image-without-the-rest",
+        "eqrl/nn/_convolution.py",
+        "jnp.concatenate([features.reshape(-1), x[size:]])",
+        "features.reshape(-1)",
+        ("tests/nn/test_convolution.py -k hands_on",),
+    ),
+    Fault(
+        "nn:norm-behind-the-activation",
+        "eqrl/nn/_mlp.py",
+        "                x = self.norms[index](x)\n            x = self.activation(x)",
+        "                x = self.norms[index](self.activation(x))",
+        ("tests/nn/test_mlp.py -k before_their_activation",),
+    ),
+    Fault(
+        "nn:block-without-its-input",
+        "eqrl/nn/_residual.py",
+        "return x + self.narrowing(",
+        "return self.narrowing(",
+        ("tests/nn/test_mlp.py -k residual",),
+    ),
+    Fault(
+        "nn:squashed-normal-of-the-action",
+        "eqrl/nn/_distribution.py",
+        "return jnp.tanh(drawn) if self.squash else jnp.clip(drawn, -1, 1)",
+        "return jnp.clip(drawn, -1, 1)",
+        ("tests/nn/test_distribution.py -k density_of_a_normal",),
+    ),
+    Fault(
+        "nn:normal-log-prob-of-the-variance",
+        "eqrl/nn/_distribution.py",
+        "(drawn - self.mean) * jnp.exp(-self.log_scale)",
+        "(drawn - self.mean) * jnp.exp(-2 * self.log_scale)",
+        ("tests/nn/test_distribution.py -k density_of_a_normal",),
+    ),
+    Fault(
+        "nn:softmax-entropy-unweighted",
+        "eqrl/nn/_distribution.py",
+        "-jnp.sum(jnp.exp(log_probs) * log_probs)",
+        "-jnp.mean(log_probs)",
+        ("tests/nn/test_distribution.py -k logits_say",),
+    ),
+    Fault(
         "nn:epsilon-greedy-the-other-way-round",
         "eqrl/nn/_distribution.py",
         "jnp.where(explores, self.space.sample(key=action_key), self.mode())",
@@ -22,7 +71,7 @@ FAULTS = (
     ),
     Fault(
         "nn:orthogonal-without-gains",
-        "eqrl/nn/_mlp.py",
+        "eqrl/nn/_factory.py",
         "make = jax.nn.initializers.orthogonal(scale)",
         "make = jax.nn.initializers.orthogonal()",
         ("tests/agents/test_discrete_sac.py -k orthogonal",),

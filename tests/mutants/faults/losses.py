@@ -8,6 +8,48 @@ _DQN = "tests/agents/test_dqn.py"
 
 FAULTS = (
     Fault(
+        "losses:lambda-return-beyond-a-time-limit",
+        "eqrl/losses/_lambda_return.py",
+        "weight = jnp.where(truncated, 0, decay)",
+        "weight = jnp.where(truncated, decay, decay)",
+        ("tests/agents/test_ppo.py -k after_an_episode",),
+    ),
+    Fault(
+        "losses:lambda-return-beyond-the-end",
+        "eqrl/losses/_lambda_return.py",
+        "jnp.where(terminated, 0, discount * mixed)",
+        "discount * mixed",
+        ("tests/agents/test_ppo.py -k after_an_episode",),
+    ),
+    Fault(
+        "losses:lambda-return-multiplies-nan",
+        "eqrl/losses/_lambda_return.py",
+        "jnp.where(terminated, 0, discount * mixed)",
+        "(1 - terminated.astype(float)) * discount * mixed",
+        ("tests/agents/test_ppo.py -k not_finite",),
+    ),
+    Fault(
+        "losses:lambda-return-of-nothing-behind",
+        "eqrl/losses/_lambda_return.py",
+        "next_value[-1], rows",
+        "0 * next_value[-1], rows",
+        ("tests/agents/test_ppo.py -k after_an_episode",),
+    ),
+    Fault(
+        "losses:ppo-the-better-of-two",
+        "eqrl/losses/_ppo.py",
+        "jnp.minimum(ratio * advantage",
+        "jnp.maximum(ratio * advantage",
+        ("tests/agents/test_ppo.py -k until_it_is_clipped",),
+    ),
+    Fault(
+        "losses:ppo-value-clip-forgives",
+        "eqrl/losses/_ppo.py",
+        "jnp.maximum(squares,",
+        "jnp.minimum(squares,",
+        ("tests/agents/test_ppo.py -k clipped_where_asked",),
+    ),
+    Fault(
         "losses:return-beyond-the-end",
         "eqrl/losses/_dqn.py",
         "over = terminated | truncated",

@@ -9,10 +9,38 @@ _TRAIN = "tests/test_train.py"
 
 FAULTS = (
     Fault(
+        "training:rollout-begins-where-it-was-kept",
+        "eqrl/_training/latest_rows.py",
+        "counts.rows_written % rows",
+        "(counts.rows_kept + counts.rows_written) % rows",
+        ("tests/test_on_policy.py -k first_place",),
+    ),
+    Fault(
+        "training:rollouts-warm-up",
+        "eqrl/_training/trainer.py",
+        "            warmup_steps=0,",
+        "            warmup_steps=1,",
+        ("tests/test_on_policy.py -k policys_own",),
+    ),
+    Fault(
+        "training:any-trainer-for-rollouts",
+        "eqrl/_training/trainer.py",
+        "if trainer.make_replay is ReplayBuffer:",
+        "if False:",
+        ("tests/test_on_policy.py -k by_name",),
+    ),
+    Fault(
+        "training:any-sizes-for-rollouts",
+        "eqrl/_training/trainer.py",
+        "        if getattr(trainer, field.name) != getattr(fitting, field.name)\n",
+        "        if False\n",
+        ("tests/test_on_policy.py -k by_name",),
+    ),
+    Fault(
         "training:replay-writes-one-too-far",
         "eqrl/_training/replay.py",
-        "row = (counts.rows_kept + counts.rows_written) % rows",
-        "row = (counts.rows_kept + counts.rows_written + 1) % rows",
+        "write_row(state, items, row % rows, keep=keep)",
+        "write_row(state, items, (row + 1) % rows, keep=keep)",
         (f"{_REPLAY} -k samples_are",),
     ),
     Fault(

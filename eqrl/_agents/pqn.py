@@ -1,0 +1,244 @@
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from .._pytree.fields import check_fields, hyperparameter, static_integer
+from .._pytree.tree import gradient_step
+from .._types.custom_types import (
+    ActionValueFunction,
+    FloatLike,
+    MakeOptimizer,
+    Metrics,
+    Mode,
+)
+from .._types.data import EnvSpec, Transition, flatten_batch
+from .._types.spaces import Discrete
+from ..losses import dqn_loss
+from ..nn import ActionValues, EpsilonGreedy
+from .actor_critic import (
+    MakeNetwork,
+    check_action_values,
+    check_make_optimizer,
+    check_scalar_reward,
+    check_space,
+    clipped,
+    init_optimizer,
+    make_network,
+)
+from .base import AbstractAgent, pick_action
+from .on_policy import learn_in_minibatches, rollout_returns
+from .schedules import annealed, count_steps, linear_schedule
+
+
+class PQNState(eqx.Module):
+    """What `PQN` learns."""
+
+    network: ActionValueFunction
+    optimizer: optax.OptState
+    num_steps: Int[Array, ""]
+
+
+PQNState.__init__.__doc__ = """**Arguments:**
+
+- `network`: from one observation to the value of each action.
+- `optimizer`: the optimizer's state.
+- `num_steps`: environment steps that were observed, of all environments together.
+"""
+
+
+class _Row(eqx.Module):
+    """A step of the rollout, as the loss needs it, or a stack of such steps."""
+
+    observation: Float[Array, "*batch obs"]
+    action: Int[Array, "*batch"]
+    target: Float[Array, "*batch"]
+
+
+class PQN(AbstractAgent[PQNState, None, None]):
+    """Parallelized Q-network, for discrete actions: no replay and no target network.
+
+    It learns on-policy: from all the steps of an iteration, several times over, and
+    then never again. Train it with `eqrl.Trainer.on_policy`, in many environments. What
+    keeps it stable is the normalization of each layer.
+
+    An episode that a time limit ends is bootstrapped from the state it reached, where
+    the reference implementation takes its value for 0.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{gallici2025simplifying,
+            title={Simplifying Deep Temporal Difference Learning},
+            author={Gallici, Matteo and Fellows, Mattie and Ellis, Benjamin and Pou,
+                Bartomeu and Masmitja, Ivan and Foerster, Jakob Nicolaus and Martin,
+                Mario},
+            booktitle={International Conference on Learning Representations},
+            year={2025},
+        }
+        ```
+    """
+
+    lr: FloatLike = hyperparameter(5e-4, low=0)
+    discount: FloatLike = hyperparameter(0.99, low=0, high=1)
+    decay: FloatLike = hyperparameter(0.65, low=0, high=1)
+    initial_epsilon: FloatLike = hyperparameter(1.0, low=0, high=1)
+    final_epsilon: FloatLike = hyperparameter(0.05, low=0, high=1)
+    epsilon_steps: FloatLike = hyperparameter(100_000.0, low=0, low_open=True)
+    max_gradient_norm: FloatLike = hyperparameter(10.0, low=0, low_open=True)
+    anneal_steps: FloatLike | None = hyperparameter(None, low=0, low_open=True)
+    reward_scale: FloatLike = hyperparameter(1.0)
+    num_epochs: int = static_integer(2, least=1)
+    num_minibatches: int = static_integer(32, least=1)
+    make_network: MakeNetwork = eqx.field(
+        default=ActionValues((128, 128), layer_norm=True), static=True
+    )
+    make_optimizer: MakeOptimizer = eqx.field(default=optax.radam, static=True)
+
+    def __check_init__(self) -> None:
+        check_fields(self)
+        check_make_optimizer(self.make_optimizer, ("network",))
+
+    @property
+    def sequence_length(self) -> None:
+        return None
+
+    def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> PQNState:
+        check_space("PQN", spec, Discrete)
+        check_scalar_reward("PQN", spec)
+        sizes = (spec.observation_size, spec.action.num_outputs)
+        network = make_network("make_network", self.make_network, *sizes, key=key)
+        check_action_values("make_network", network, spec)
+        return PQNState(
+            network=network,
+            optimizer=init_optimizer(self._learning_rule(self.lr), network),
+            num_steps=jnp.zeros((), int),
+        )
+
+    def begin(
+        self,
+        state: PQNState,
+        spec: EnvSpec,
+        *,
+        index: Int[Array, ""],
+        key: PRNGKeyArray,
+    ) -> None:
+        del state, spec, index, key
+        return None
+
+    def act(
+        self,
+        state: PQNState,
+        memory: None,
+        observation: Float[Array, " obs"],
+        *,
+        mode: Mode,
+        key: PRNGKeyArray,
+    ) -> tuple[Int[Array, ""], None, None]:
+        del memory
+        policy = EpsilonGreedy(
+            values=state.network(observation), epsilon=self._epsilon(state)
+        )
+        return pick_action(policy, mode=mode, key=key), None, None
+
+    def observe(self, state: PQNState, transitions: Transition[None]) -> PQNState:
+        num_steps = count_steps(state.num_steps, transitions)
+        return eqx.tree_at(lambda x: x.num_steps, state, num_steps)
+
+    def update(
+        self,
+        state: PQNState,
+        batch: Transition[None],
+        *,
+        step: Int[Array, ""],
+        key: PRNGKeyArray,
+    ) -> tuple[PQNState, Metrics]:
+        del step
+        rows = self._rows(state, batch)
+        lr = annealed(
+            self.lr, state.num_steps, self.anneal_steps, counted=rows.target.size
+        )
+        rule = self._learning_rule(lr)
+
+        def learn(
+            carry: tuple[ActionValueFunction, optax.OptState], minibatch: _Row
+        ) -> tuple[tuple[ActionValueFunction, optax.OptState], Metrics]:
+            network, optimizer = carry
+            (loss, value), gradient = eqx.filter_value_and_grad(dqn_loss, has_aux=True)(
+                network,
+                minibatch.observation,
+                minibatch.action,
+                minibatch.target,
+                huber=False,
+            )
+            metrics = {"critic_loss": loss, "value": value}
+            return gradient_step(network, gradient, rule, optimizer), metrics
+
+        (network, optimizer), metrics = learn_in_minibatches(
+            learn,
+            (state.network, state.optimizer),
+            rows,
+            num_epochs=self.num_epochs,
+            num_minibatches=self.num_minibatches,
+            key=key,
+        )
+        epsilon = self._epsilon(state)
+        state = PQNState(
+            network=network, optimizer=optimizer, num_steps=state.num_steps
+        )
+        return state, {**metrics, "epsilon": epsilon}
+
+    def _rows(self, state: PQNState, batch: Transition[None]) -> _Row:
+        """The rollout with its returns, with one leading axis."""
+        rows = flatten_batch(batch)
+        next_value = jnp.max(jax.vmap(state.network)(rows.next_observation), axis=-1)
+        target = rollout_returns(
+            batch,
+            next_value,
+            reward_scale=self.reward_scale,
+            discount=self.discount,
+            decay=self.decay,
+        )
+        return _Row(
+            observation=rows.observation,
+            action=rows.action,
+            target=target,
+        )
+
+    def _epsilon(self, state: PQNState) -> Float[Array, ""]:
+        return linear_schedule(
+            state.num_steps,
+            self.epsilon_steps,
+            initial=self.initial_epsilon,
+            final=self.final_epsilon,
+        )
+
+    def _learning_rule(self, lr: FloatLike) -> optax.GradientTransformation:
+        return clipped(self.make_optimizer(lr), self.max_gradient_norm)
+
+
+PQN.__init__.__doc__ = """**Arguments:**
+
+- `lr`: learning rate, at least 0.
+- `discount`: in [0, 1].
+- `decay`: of the returns, lambda, in [0, 1]: 0 counts one reward, 1 all of them.
+- `initial_epsilon`, `final_epsilon`: probability of a random action in training, at the
+    first step and from `epsilon_steps` on, in [0, 1].
+- `epsilon_steps`: environment steps, of all environments together, from the first to
+    the second, greater than 0.
+- `max_gradient_norm`: a longer gradient is scaled down to this length; greater than 0.
+- `anneal_steps`: environment steps, of all environments together, over which the
+    learning rate goes to 0 in a line, greater than 0; those of the whole training.
+    `None` keeps it.
+- `reward_scale`: factor by which rewards are multiplied.
+- `num_epochs`: how often each step of a rollout is learned from, at least 1.
+- `num_minibatches`: gradient steps in an epoch, at least 1; it must divide the steps of
+    an iteration.
+- `make_network`: a factory `(observation_size, num_actions, *, key)` of a network: from
+    one observation to a vector of the value of each action.
+- `make_optimizer`: from a learning rate to an Optax optimizer.
+
+Factories that define equality, as the library's own do, are compared by value, all
+others by identity: a fresh lambda compiles everything again.
+"""

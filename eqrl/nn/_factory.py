@@ -1,0 +1,104 @@
+import dataclasses
+import math
+
+import equinox as eqx
+import jax
+import jax.random as jr
+from jaxtyping import PRNGKeyArray
+
+from .._pytree.fields import shown
+from ._convolution import Convolution, Encoded
+from ._mlp import MLP, Activation, Linear, check_activation, check_hidden_sizes
+from ._residual import ResidualMLP
+
+
+Network = MLP | ResidualMLP | Encoded
+"""What a `NetworkFactory` makes, before it is told what its output is."""
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkFactory:
+    """What the factories of networks have in common.
+
+    Frozen dataclasses are compared by value, so that modules with equal factories among
+    their static fields share a compilation.
+
+    **Arguments:**
+
+    - `hidden_sizes`: width of each hidden layer, or of each residual block.
+    - `activation`: elementwise; a function defined once.
+    - `layer_norm`: whether each hidden layer is normalized before its activation.
+    - `residual`: whether the network is a `ResidualMLP`, which is normalized anyway,
+        rather than an `MLP`.
+    - `encoder`: what reads the image with which the input begins; `None` if there is
+        none.
+    """
+
+    hidden_sizes: tuple[int, ...] = (256, 256)
+    activation: Activation = jax.nn.relu
+    layer_norm: bool = dataclasses.field(default=False, kw_only=True)
+    residual: bool = dataclasses.field(default=False, kw_only=True)
+    encoder: Convolution | None = dataclasses.field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_hidden_sizes(self.hidden_sizes)
+        if not isinstance(self.hidden_sizes, tuple):
+            raise ValueError(
+                f"`hidden_sizes={shown(self.hidden_sizes)}` must be a tuple, such as "
+                f"{tuple(self.hidden_sizes)}: equal factories share a compilation."
+            )
+        check_activation(self.activation)
+        if self.layer_norm and self.residual:
+            raise ValueError(
+                "`layer_norm=True` and `residual=True`: residual blocks are normalized "
+                "anyway; leave `layer_norm` out."
+            )
+        if self.encoder is not None and not isinstance(self.encoder, Convolution):
+            raise ValueError(
+                f"`encoder={shown(self.encoder)}` must be an `eqrl.nn.Convolution`."
+            )
+
+    def _network(
+        self, input_size: int, output_size: int, *, key: PRNGKeyArray
+    ) -> Network:
+        if self.encoder is None:
+            return self._body(input_size, output_size, key=key)
+        encoder_key, key = jr.split(key)
+        features = self.encoder.output_size(input_size)
+        return Encoded(
+            encoder=self.encoder(key=encoder_key),
+            network=self._body(features, output_size, key=key),
+        )
+
+    def _body(
+        self, input_size: int, output_size: int, *, key: PRNGKeyArray
+    ) -> MLP | ResidualMLP:
+        sizes = (input_size, output_size, self.hidden_sizes, self.activation)
+        if self.residual:
+            return ResidualMLP(*sizes, key=key)
+        return MLP(*sizes, layer_norm=self.layer_norm, key=key)
+
+
+def orthogonal(network: Network, gain: float, *, key: PRNGKeyArray) -> Network:
+    """The same network with orthogonal weights and no biases.
+
+    Weights of the hidden layers are multiplied by the square root of 2, those of the
+    output, its last layer, by `gain`.
+    """
+    layers = _layers(network)
+    gains = [math.sqrt(2)] * (len(layers) - 1) + [gain]
+    keys = jr.split(key, len(layers))
+    made: list[Linear] = []
+    for layer, scale, layer_key in zip(layers, gains, keys, strict=True):
+        make = jax.nn.initializers.orthogonal(scale)
+        weight = make(layer_key, layer.weight.shape, layer.weight.dtype)
+        made.append(
+            eqx.tree_at(lambda x: (x.weight, x.bias), layer, (weight, 0 * layer.bias))
+        )
+    return eqx.tree_at(_layers, network, made)
+
+
+def _layers(network: Network) -> list[Linear]:
+    """Its linear layers, in order."""
+    nodes = jax.tree.leaves(network, is_leaf=lambda x: isinstance(x, Linear))
+    return [node for node in nodes if isinstance(node, Linear)]

@@ -1,0 +1,289 @@
+"""`PPO` against numbers worked out by hand and written again in NumPy."""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+import pytest
+from jaxtyping import Array, Int
+
+import eqrl
+from eqrl._agents.on_policy import learn_in_minibatches
+from eqrl.losses import lambda_return, ppo_actor_loss, ppo_critic_loss
+from eqrl.spaces import Discrete
+
+from ..agents_under_test import ppo
+
+
+NUM_ENVS, NUM_STEPS, NUM_ACTIONS = 3, 5, 4
+SPEC = eqrl.EnvSpec(observation_size=3, action=Discrete(NUM_ACTIONS))
+returns_of = jax.jit(lambda_return)
+
+
+# A discount and a decay of 1/2, values of 1, 2, 3 before the steps and 2, 3, 4 behind.
+@pytest.mark.parametrize(
+    "reward, terminated, truncated, advantage",
+    [
+        ([1, 1, 1], None, None, [1.125, 0.5, 0]),
+        ([1, 1, 1], 1, None, [0.75, -1, 0]),
+        ([1, 1, 5], None, 1, [1.125, 0.5, 4]),
+        ([1, 1, 5], None, None, [1.375, 1.5, 4]),
+    ],
+)
+def test_what_comes_after_an_episode_does_not_count_for_it(
+    reward: list[float],
+    terminated: int | None,
+    truncated: int | None,
+    advantage: list[float],
+) -> None:
+    index = jnp.arange(3)
+    returns = returns_of(
+        jnp.asarray(reward, float),
+        index == (-1 if terminated is None else terminated),
+        index == (-1 if truncated is None else truncated),
+        jnp.array([2.0, 3.0, 4.0]),
+        0.5,
+        0.5,
+    )
+    np.testing.assert_array_equal(returns - jnp.array([1.0, 2.0, 3.0]), advantage)
+
+
+def test_nothing_counts_less_for_being_far_if_all_of_it_counts() -> None:
+    ends = jnp.zeros(40, bool)
+    # More steps than are unrolled.
+    returns = returns_of(jnp.ones(40), ends, ends, jnp.full(40, 7.0), 1.0, 1.0)
+    np.testing.assert_array_equal(returns, 47.0 - np.arange(40))
+
+
+def test_a_value_that_is_not_finite_behind_the_end_is_ignored() -> None:
+    ends = jnp.array([False, True])
+    values = jnp.array([1.0, jnp.nan])
+    returns = returns_of(jnp.ones(2), ends, ~ends & False, values, 0.5, 0.5)
+    np.testing.assert_array_equal(returns, [1 + 0.5 * (0.5 + 0.5), 1.0])
+
+
+def test_an_improvement_counts_until_it_is_clipped() -> None:
+    ratio = jnp.array([1.5, 1.5, 0.5, 0.5, 1.1])
+    advantage = jnp.array([1.0, -1.0, 1.0, -1.0, 2.0])
+    old = jnp.full(5, -0.7)
+    loss, metrics = ppo_actor_loss(old + jnp.log(ratio), old, advantage, 0.2)
+    # The lesser of the two products: what got worse counts in full.
+    products = [1.2, -1.5, 0.5, -0.8, 2.2]
+    assert loss == pytest.approx(-np.mean(products), rel=1e-5)
+    assert metrics["clip_fraction"] == pytest.approx(0.8)
+    expected = np.mean(np.asarray(ratio) - 1 - np.log(ratio))
+    assert metrics["kl"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_value_that_moved_far_is_clipped_where_asked() -> None:
+    value, old = jnp.array([3.0, 0.5]), jnp.array([1.0, 0.0])
+    target = jnp.array([4.0, 0.25])
+    free = ppo_critic_loss(value, old, target, None)
+    assert free == pytest.approx(0.5 * np.mean([1.0, 0.0625]))
+    # Clipped the first value is 1.2, and the greater error counts.
+    clipped = ppo_critic_loss(value, old, target, 0.2)
+    assert clipped == pytest.approx(0.5 * np.mean([2.8**2, 0.0625]))
+
+
+def rollout(seed: int = 0) -> eqrl.Transition[Any]:
+    """A rollout of discrete actions, some of whose episodes end in between."""
+    draw = np.random.default_rng(seed)
+    shape = (NUM_ENVS, NUM_STEPS)
+    ends = draw.integers(0, 4, shape)
+    seen = draw.normal(size=(NUM_ENVS, NUM_STEPS + 1, 3)).astype(np.float32)
+    action = jnp.asarray(draw.integers(0, NUM_ACTIONS, shape).astype(np.int32))
+    return eqrl.Transition(
+        observation=jnp.asarray(seen[:, :-1]),
+        action=action,
+        reward=jnp.asarray(draw.normal(size=shape).astype(np.float32)),
+        next_observation=jnp.asarray(seen[:, 1:]),
+        terminated=jnp.asarray(ends == 0),
+        truncated=jnp.asarray(ends == 1),
+        timestep=jnp.zeros(shape, int),
+        state_descriptor=None,
+        next_state_descriptor=None,
+        extras=action,
+    )
+
+
+def outputs_of(network: Any, observation: np.ndarray) -> np.ndarray:
+    """Outputs of an MLP with tanh, in NumPy."""
+    x = observation
+    for index, layer in enumerate(network.layers):
+        x = x @ np.asarray(layer.weight) + np.asarray(layer.bias)
+        if index < len(network.layers) - 1:
+            x = np.tanh(x)
+    return x
+
+
+def targets_of(agent: Any, state: Any, batch: Any) -> np.ndarray:
+    """Returns in NumPy, as a sum of errors that goes on to the end of the episode."""
+    value = outputs_of(state.critic.network, batch.observation)[..., 0]
+    after = outputs_of(state.critic.network, batch.next_observation)[..., 0]
+    after = np.where(batch.terminated, 0, after)
+    error = agent.reward_scale * batch.reward + agent.discount * after - value
+    over = batch.terminated | batch.truncated
+    targets = np.zeros_like(value)
+    for env in range(NUM_ENVS):
+        for time in range(NUM_STEPS):
+            weight = 1.0
+            for later in range(time, NUM_STEPS):
+                targets[env, time] += weight * error[env, later]
+                weight *= agent.discount * agent.decay
+                if over[env, later]:
+                    break
+    return targets + value
+
+
+def test_an_update_is_as_restated_in_numpy() -> None:
+    agent: Any = ppo(
+        discrete=True,
+        discount=0.9,
+        decay=0.8,
+        reward_scale=2.0,
+        entropy_weight=0.3,
+        value_weight=0.7,
+        max_gradient_norm=1e6,
+        lr=0.1,
+        # Half of it is over before this rollout.
+        anneal_steps=2.0 * 30,
+        num_epochs=1,
+        num_minibatches=1,
+        make_optimizer=optax.sgd,
+    )
+    state: Any = agent.init(SPEC, key=jr.key(0))
+    # Logits that tell actions from one another.
+    state = eqx.tree_at(
+        lambda x: x.actor.network.layers[-1].bias,
+        state,
+        jnp.array([0.5, 0.0, -0.5, 1.0]),
+    )
+    state = dataclasses.replace(state, num_steps=jnp.asarray(30 + NUM_ENVS * NUM_STEPS))
+    batch: Any = rollout()
+    after: Any
+    after, metrics = eqx.filter_jit(agent.update)(
+        state, batch, step=jnp.asarray(0), key=jr.key(0)
+    )
+    state, after, batch, metrics = jax.device_get((state, after, batch, metrics))
+    target = targets_of(agent, state, batch)
+    value = outputs_of(state.critic.network, batch.observation)[..., 0]
+    logits = outputs_of(state.actor.network, batch.observation)
+    probs = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
+    entropy = -(probs * np.log(probs)).sum(axis=-1)
+    advantage = target - value
+    advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    # The first ratios are 1.
+    assert metrics["actor_loss"] == pytest.approx(0, abs=1e-6)
+    assert metrics["kl"] == metrics["clip_fraction"] == 0
+    np.testing.assert_allclose(metrics["entropy"], entropy.mean(), rtol=1e-5)
+    critic_loss = 0.5 * np.mean((value - target) ** 2)
+    np.testing.assert_allclose(metrics["critic_loss"], critic_loss, rtol=1e-4)
+    taken = np.eye(NUM_ACTIONS)[batch.action]
+    of_logits = -advantage[..., None] * (taken - probs)
+    of_logits += 0.3 * probs * (np.log(probs) + entropy[..., None])
+    moved = after.actor.network.layers[-1].bias - state.actor.network.layers[-1].bias
+    np.testing.assert_allclose(
+        moved, -0.05 * of_logits.mean(axis=(0, 1)), rtol=1e-3, atol=1e-6
+    )
+    moved = after.critic.network.layers[-1].bias - state.critic.network.layers[-1].bias
+    np.testing.assert_allclose(
+        moved, -0.05 * 0.7 * np.mean(value - target)[None], rtol=1e-3, atol=1e-6
+    )
+
+
+def test_old_probabilities_are_those_of_what_is_known_now() -> None:
+    # The statistics moved while the rollout was collected.
+    inner = ppo(discrete=True, num_epochs=1, num_minibatches=1)
+    agent: Any = eqrl.Normalized(inner)
+    state = agent.init(SPEC, key=jr.key(0))
+    for seed in range(3):
+        seen = 5 * rollout(seed).observation[:, 0] + 3
+        statistics = state.statistics.update(seen)
+        state = eqx.tree_at(lambda x: x.statistics, state, statistics)
+    _, metrics = agent.update(state, rollout(), step=jnp.asarray(0), key=jr.key(0))
+    assert metrics["kl"] == metrics["clip_fraction"] == 0
+
+
+def test_a_long_gradient_of_both_networks_is_scaled_down() -> None:
+    agent: Any = ppo(
+        discrete=True,
+        num_epochs=1,
+        num_minibatches=1,
+        max_gradient_norm=0.01,
+        lr=1.0,
+        make_optimizer=optax.sgd,
+    )
+    state = agent.init(SPEC, key=jr.key(0))
+    after, _ = agent.update(state, rollout(), step=jnp.asarray(0), key=jr.key(0))
+    squares = jax.tree.map(
+        lambda x, y: jnp.sum((x - y) ** 2),
+        *(eqx.filter((x.actor, x.critic), eqx.is_array) for x in (state, after)),
+    )
+    assert np.sqrt(sum(jax.tree.leaves(squares))) == pytest.approx(0.01, rel=1e-3)
+
+
+def test_each_row_is_learned_from_once_in_an_epoch() -> None:
+    orders = []
+
+    def learn(
+        seen: Int[Array, " rows"], index: Int[Array, " minibatch"]
+    ) -> tuple[Array, eqrl.Metrics]:
+        jax.debug.callback(lambda x: orders.append(np.asarray(x)), index, ordered=True)
+        return seen.at[index].add(1), {"first": index[0].astype(float)}
+
+    def run(rows: Array, num_minibatches: int) -> Any:
+        return learn_in_minibatches(
+            learn,
+            jnp.zeros(12, int),
+            rows,
+            num_epochs=3,
+            num_minibatches=num_minibatches,
+            key=jr.key(0),
+        )
+
+    seen, metrics = run(jnp.arange(12), 4)
+    jax.effects_barrier()
+    np.testing.assert_array_equal(seen, np.full(12, 3))
+    epochs = np.concatenate(orders).reshape(3, 12)
+    assert all(sorted(epoch) == list(range(12)) for epoch in epochs.tolist())
+    # Drawn, and anew for each epoch.
+    assert len({tuple(epoch) for epoch in [*epochs.tolist(), range(12)]}) == 4
+    first = np.mean([order[0] for order in orders])
+    assert metrics["first"] == pytest.approx(first)
+    with pytest.raises(ValueError, match="`num_minibatches=5` must divide the 12"):
+        run(jnp.arange(12), 5)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"make_actor": eqrl.nn.Gaussian((8,))}, "AbstractLikelihood"),
+        ({"make_actor": eqrl.nn.Normal((8,))}, r"Box\(size=4\).*`eqrl.nn.Choice`"),
+        ({"make_critic": lambda size, *, key: lambda x: x}, "must give a scalar"),
+    ],
+    ids=["no likelihood", "other actions", "a vector"],
+)
+def test_networks_of_something_else_are_refused(options: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        eqrl.PPO(**options).init(SPEC, key=jr.key(0))
+
+
+def test_the_policy_fits_the_environment_by_default() -> None:
+    discrete = eqrl.PPO().init(SPEC, key=jr.key(0))
+    assert isinstance(discrete.actor, eqrl.nn.ChoicePolicy)
+    vectors = eqrl.PPO().init(eqrl.EnvSpec(3, 2), key=jr.key(0))
+    assert isinstance(vectors.actor, eqrl.nn.NormalPolicy)
+
+
+def test_what_is_stored_is_what_was_drawn_before_clipping() -> None:
+    agent = eqrl.PPO()
+    state: Any = agent.init(eqrl.EnvSpec(3, 2), key=jr.key(0))
+    far = eqx.tree_at(lambda x: x.actor.log_scale, state, jnp.full(2, 3.0))
+    action, _, drawn = agent.act(far, None, jnp.ones(3), mode="sample", key=jr.key(1))
+    assert np.all(np.abs(drawn) > 1)
+    np.testing.assert_array_equal(action, np.clip(drawn, -1, 1))

@@ -1,0 +1,71 @@
+import jax.numpy as jnp
+import jax.random as jr
+import jaxtyping
+import numpy as np
+import pytest
+
+from eqrl.nn import ActionValues, Choice, Convolution, Critic, Encoded, Gaussian, Value
+from tests.toy import GetKey
+
+
+SHAPE = (5, 4, 2)
+SIZE = 40
+
+
+def convolved(image: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    """A convolution with ReLU, by loops."""
+    rows, columns = image.shape[0] - 2, image.shape[1] - 2
+    features = np.zeros((rows, columns, len(bias)))
+    for row in range(rows):
+        for column in range(columns):
+            seen = image[row : row + 3, column : column + 3].reshape(-1)
+            features[row, column] = np.maximum(seen @ weight + bias, 0)
+    return features
+
+
+def test_an_encoder_convolves_the_image_and_hands_on_the_rest(getkey: GetKey) -> None:
+    encoder = Convolution(SHAPE, channels=3)(key=getkey())
+    x = np.asarray(jr.normal(getkey(), (SIZE + 2,)))
+    weight, bias = np.asarray(encoder.filters.weight), np.asarray(encoder.filters.bias)
+    features = convolved(x[:SIZE].reshape(SHAPE), weight, bias)
+    expected = np.concatenate([features.reshape(-1), x[SIZE:]])
+    np.testing.assert_allclose(encoder(jnp.asarray(x)), expected, rtol=1e-5, atol=1e-6)
+    # As many numbers as the layer behind it is made for.
+    assert Convolution(SHAPE, channels=3).output_size(SIZE + 2) == len(expected)
+
+
+def test_every_factory_takes_an_encoder(getkey: GetKey) -> None:
+    encoder = Convolution(SHAPE, channels=3)
+    x = jr.normal(getkey(), (SIZE,))
+    policy = Gaussian((8,), encoder=encoder)(SIZE, 2, key=getkey())
+    assert isinstance(policy.network, Encoded) and policy(x).mean.shape == (2,)
+    # The action is behind the image.
+    critic = Critic((8,), encoder=encoder)(SIZE, 2, key=getkey())
+    values = {float(critic(x, jnp.full(2, action))) for action in (0.0, 1.0)}
+    assert len(values) == 2
+    assert Choice(encoder=encoder)(SIZE, 3, key=getkey())(x).logits.shape == (3,)
+    assert Value(encoder=encoder)(SIZE, key=getkey())(x).shape == ()
+    dueling = ActionValues((8,), dueling=True, encoder=encoder, layer_norm=True)
+    assert dueling(SIZE, 3, key=getkey())(x).shape == (3,)
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (2, 5, 1), (5, 4, 0), [5, 4, 1]])
+def test_a_shape_of_no_image_is_refused(
+    shape: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Where types are checked at run time, that finds it first.
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(ValueError, match=r"`image_shape=.*height, width and"):
+        Convolution(shape)  # pyright: ignore[reportArgumentType]
+
+
+def test_an_image_larger_than_the_observation_is_refused(
+    getkey: GetKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ValueError, match=r"has 40 elements, but the input.*39"):
+        Value(encoder=Convolution(SHAPE))(SIZE - 1, key=getkey())
+    with pytest.raises(ValueError, match="`channels=0`"):
+        Convolution(SHAPE, channels=0)
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(ValueError, match="`encoder=3` must be"):
+        Value(encoder=3)  # pyright: ignore[reportArgumentType]

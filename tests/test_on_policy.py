@@ -1,0 +1,170 @@
+"""Training on rollouts: each step once, in order, without a copy."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from jaxtyping import Array, Int, PRNGKeyArray
+
+import eqrl
+from eqrl._training.counts import Counts
+
+from .agents_under_test import ppo, sac
+from .toy import Drift
+
+
+NUM_ENVS, NUM_STEPS = 3, 4
+TRAINER = eqrl.Trainer.on_policy(num_envs=NUM_ENVS, num_steps=NUM_STEPS)
+
+
+class RecorderState(eqx.Module):
+    """The batch of the last update, and how many steps were observed."""
+
+    batch: Any
+    num_steps: Int[Array, ""]
+
+
+class Recorder(eqrl.AbstractAgent[RecorderState, None, Any]):
+    """Stores the number of each step, and looks at what it is given to learn from."""
+
+    @property
+    def sequence_length(self) -> None:
+        return None
+
+    def init(self, spec: eqrl.EnvSpec, *, key: PRNGKeyArray) -> RecorderState:
+        del spec, key
+        shape = (NUM_ENVS, NUM_STEPS)
+        return RecorderState(
+            batch={"number": jnp.zeros(shape, int), "time": jnp.zeros(shape, int)},
+            num_steps=jnp.zeros((), int),
+        )
+
+    def begin(self, state: RecorderState, spec: Any, **_: Any) -> None:
+        del state, spec
+
+    def act(
+        self, state: RecorderState, memory: None, observation: Array, **_: Any
+    ) -> tuple[Array, None, Int[Array, ""]]:
+        del memory, observation
+        return jnp.zeros(1), None, state.num_steps
+
+    def observe(self, state: RecorderState, transitions: Any) -> RecorderState:
+        del transitions
+        return RecorderState(batch=state.batch, num_steps=state.num_steps + 1)
+
+    def update(
+        self, state: RecorderState, batch: Any, *, step: Any, key: PRNGKeyArray
+    ) -> tuple[RecorderState, eqrl.Metrics]:
+        del step, key
+        seen = {"number": batch.extras, "time": batch.timestep}
+        return RecorderState(batch=seen, num_steps=state.num_steps), {}
+
+
+def test_a_batch_is_the_iteration_in_the_order_of_time() -> None:
+    env = Drift(max_steps=7)
+    size = NUM_ENVS * NUM_STEPS
+    options: Any = {"key": jr.key(0), "log_every": size}
+    batches = []
+
+    def callback(step: int, metrics: Any, state: Any) -> None:
+        del step, metrics
+        batches.append(jax.device_get(state.agent.batch))
+
+    first = eqrl.train(
+        Recorder(), env, TRAINER, num_steps=2 * size, callback=callback, **options
+    )
+    # Also where it goes on from what was saved.
+    eqrl.train(
+        Recorder(),
+        env,
+        TRAINER,
+        num_steps=size,
+        initial=first,
+        callback=callback,
+        **options,
+    )
+    for iteration, batch in enumerate(batches):
+        expected = iteration * NUM_STEPS + np.arange(NUM_STEPS)
+        np.testing.assert_array_equal(batch["number"], np.tile(expected, (NUM_ENVS, 1)))
+    # Episodes of at most seven steps went on across rollouts, or began anew.
+    times = np.concatenate([batch["time"] for batch in batches], axis=1)
+    assert np.all((np.diff(times) == 1) | (times[:, 1:] == 0)) and times.max() > 3
+
+
+def test_the_rows_of_an_iteration_begin_at_the_first_place() -> None:
+    replay = TRAINER.replay(None)
+    state = replay.init({"x": jnp.zeros(())}, NUM_ENVS)
+    zero = jnp.zeros((), int)
+    # Whatever was kept when the replay was reset, and after many iterations.
+    counts = Counts(updates=zero, rows_written=zero + 40, rows_kept=zero + 3)
+    for row in range(NUM_STEPS):
+        items = {"x": jnp.full(NUM_ENVS, float(row))}
+        state = replay.add(state, items, counts.after_rows(row))
+    ignored = {"x": jnp.full(NUM_ENVS, -1.0)}
+    state = replay.add(state, ignored, counts, keep=jnp.asarray(False))
+    batch = replay.sample(state, counts, key=jr.key(0))
+    np.testing.assert_array_equal(
+        batch["x"], np.tile(np.arange(float(NUM_STEPS)), (NUM_ENVS, 1))
+    )
+    # The arrays themselves.
+    assert batch["x"] is state.data["x"]
+
+
+def test_the_first_action_is_the_policys_own() -> None:
+    agent = ppo()
+    state, counts = TRAINER.init(agent, Drift(), key=jr.key(0))
+    far = eqx.tree_at(
+        lambda x: x.agent.actor.network.layers[-1].bias, state, jnp.array([50.0])
+    )
+    after, counts, metrics = eqx.filter_jit(TRAINER.run)(
+        agent, Drift(), far, counts, num_steps=NUM_ENVS * NUM_STEPS, key=jr.key(1)
+    )
+    assert np.all(np.asarray(after.replay.data.action) == 1.0)
+    assert int(counts.updates) == 1
+    assert np.isfinite(metrics["actor_loss"])
+
+
+@pytest.mark.parametrize(
+    "trainer",
+    [
+        eqrl.Trainer(),
+        eqrl.Trainer(num_envs=2, batch_size=2, capacity=8, warmup_steps=0),
+        eqrl.Trainer(
+            num_envs=2,
+            batch_size=2,
+            capacity=8,
+            warmup_steps=0,
+            steps_per_iteration=4,
+            updates_per_iteration=2,
+            make_replay=eqrl.LatestRows,
+        ),
+        eqrl.Trainer.on_policy(num_envs=2, num_steps=4, make_replay=eqrl.ReplayBuffer),
+    ],
+    ids=["default", "one step", "two updates", "a replay"],
+)
+def test_another_trainer_is_refused_by_name(trainer: eqrl.Trainer) -> None:
+    with pytest.raises(ValueError, match=r"on-policy.*`eqrl\.Trainer\.on_policy\(num_"):
+        trainer.init(ppo(), Drift(), key=jr.key(0))
+
+
+def test_an_agent_with_a_replay_refuses_a_rollout() -> None:
+    with pytest.raises(ValueError, match="`warmup_steps=0` must be at least"):
+        TRAINER.init(sac(), Drift(), key=jr.key(0))
+    with pytest.raises(ValueError, match="`LatestRows` holds a rollout"):
+        TRAINER.replay(1)
+
+
+def test_skills_one_after_another_need_a_replay() -> None:
+    with pytest.raises(ValueError, match=r"learns on-policy.*`eqrl\.SAC`"):
+        eqrl.learn_skills(
+            eqrl.Intrinsic(ppo(), eqrl.Incremental(descriptor="observation")),
+            Drift(),
+            TRAINER,
+            num_skills=2,
+            num_steps=NUM_ENVS * NUM_STEPS,
+            key=jr.key(0),
+        )

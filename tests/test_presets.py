@@ -1,0 +1,56 @@
+"""Presets can be made, and are the defaults of the command line."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.random as jr
+import pytest
+
+from eqrl import presets
+from eqrl._cli.commands import Train, parse
+
+
+@pytest.mark.parametrize("preset", presets.PRESETS.values(), ids=str)
+def test_agent_environment_and_trainer_fit_each_other(preset: presets.Preset) -> None:
+    trainer = preset.make_trainer()
+    trainer.check_num_steps(preset.num_steps)
+    eqx.filter_eval_shape(
+        trainer.init, preset.make_agent(), preset.make_env(), key=jr.key(0)
+    )
+    # What it reached was measured with several seeds.
+    assert preset.num_seeds >= 3
+    low, high = min(preset.returns), max(preset.returns)
+    assert low <= preset.mean_return <= high
+
+
+def _parsed_run(*args: str) -> Any:
+    command = parse(["train", *args])
+    assert isinstance(command, Train)
+    return command.run
+
+
+def test_the_command_line_begins_with_the_preset_and_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    preset = presets.find("ppo", "gymnax/CartPole-v1")
+    assert preset is not None
+    run = _parsed_run("ppo", "--env", "gymnax/CartPole-v1")
+    assert eqx.tree_equal(run.make_agent(), preset.make_agent())
+    assert run.make_trainer() == preset.make_trainer()
+    assert run.schedule.num_steps == preset.num_steps
+    printed = capsys.readouterr().out
+    assert "preset of ppo on gymnax/CartPole-v1" in printed
+    assert f"lr={preset.options['lr']}" in printed
+    # Whatever is given counts.
+    run = _parsed_run("ppo", "--env=gymnax/CartPole-v1", "--lr", "0.5")
+    assert run.agent_options["lr"] == 0.5
+    assert run.make_trainer() == preset.make_trainer()
+
+
+def test_what_has_no_preset_has_the_usual_defaults(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert presets.find("ppo", "eqrl/Point") is None
+    run = _parsed_run("sac", "--env", "eqrl/Point")
+    assert run.settings.hidden_sizes == (64, 64)
+    assert "preset" not in capsys.readouterr().out
