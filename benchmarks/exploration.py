@@ -59,7 +59,7 @@ def returns(name: str, *, num_steps: int, seed: int) -> Float[Array, " seeds"]:
     env = eqrl.envs.make("gymnax/MountainCarContinuous-v0")
     trainer = eqrl.Trainer(
         num_envs=4,
-        batch_size=NUM_WINDOWS * WINDOW_LENGTH // agent.sequence_length,
+        batch_size=NUM_WINDOWS * WINDOW_LENGTH // (agent.sequence_length or 1),
         warmup_steps=20_000,
         capacity=max(num_steps, 20_000),
         updates_per_iteration=2,

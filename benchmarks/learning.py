@@ -89,7 +89,7 @@ def returns(task: Task, name: str, *, seed: int) -> Float[Array, " seeds"]:
     env = eqrl.envs.make(task.env, **task.options)
     trainer = eqrl.Trainer(
         num_envs=task.num_envs,
-        batch_size=64 // agent.sequence_length,
+        batch_size=64 // (agent.sequence_length or 1),
         updates_per_iteration=task.num_envs,
     )
     solution = eqrl.train_seeds(

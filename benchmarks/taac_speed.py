@@ -48,7 +48,7 @@ def make_run(
 ) -> Callable[[], PyTree]:
     """A function that makes that many updates from one batch of transitions."""
     trainer = eqrl.Trainer(
-        batch_size=NUM_TRANSITIONS // agent.sequence_length, warmup_steps=1_000
+        batch_size=NUM_TRANSITIONS // (agent.sequence_length or 1), warmup_steps=1_000
     )
     key = jr.key(0)
     state, counts = eqrl.jit_init(trainer, agent, env, key=jr.fold_in(key, 0))
@@ -58,7 +58,7 @@ def make_run(
     buffer = eqrl.ReplayBuffer(
         capacity=trainer.capacity,
         batch_size=trainer.batch_size,
-        sequence_length=agent.sequence_length,
+        sequence_length=agent.sequence_length or 1,
     )
     sample = eqx.filter_jit(buffer.sample)
     batch = sample(state.replay, counts, key=jr.fold_in(key, 2))

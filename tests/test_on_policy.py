@@ -96,7 +96,7 @@ def test_a_batch_is_the_iteration_in_the_order_of_time() -> None:
 
 
 def test_the_rows_of_an_iteration_begin_at_the_first_place() -> None:
-    replay = TRAINER.replay(None)
+    replay: Any = TRAINER.replay(None)
     state = replay.init({"x": jnp.zeros(())}, NUM_ENVS)
     zero = jnp.zeros((), int)
     # Whatever was kept when the replay was reset, and after many iterations.

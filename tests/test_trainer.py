@@ -704,7 +704,7 @@ class TestErrors:
             ("num_envs", 0),
             ("batch_size", 0),
             ("capacity", 0),
-            ("warmup_steps", 0),
+            ("warmup_steps", -1),
             ("steps_per_iteration", 0),
             ("updates_per_iteration", -1),
             ("batch_size", True),

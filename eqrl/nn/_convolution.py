@@ -1,5 +1,6 @@
 import dataclasses
 import math
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -56,7 +57,7 @@ class Encoded(eqx.Module):
     """A network of what an encoder makes of its input."""
 
     encoder: ImageEncoder
-    network: eqx.Module
+    network: Callable[[Float[Array, " features"]], Float[Array, " outputs"]]
 
     def __call__(self, x: Float[Array, " inputs"]) -> Float[Array, " outputs"]:
         """Maps one input vector to one output vector."""

@@ -192,7 +192,7 @@ def test_an_update_is_as_restated_in_numpy() -> None:
     )
     moved = after.critic.network.layers[-1].bias - state.critic.network.layers[-1].bias
     np.testing.assert_allclose(
-        moved, -0.05 * 0.7 * np.mean(value - target)[None], rtol=1e-3, atol=1e-6
+        moved, [-0.05 * 0.7 * np.mean(value - target)], rtol=1e-3, atol=1e-6
     )
 
 

@@ -57,7 +57,7 @@ class Shifted(eqrl.AbstractWrapper[ShiftedState, Any, Any]):
         return jnp.broadcast_to(state.shift, transitions.observation.shape)
 
     @property
-    def sequence_length(self) -> int:
+    def sequence_length(self) -> int | None:
         return self.within.sequence_length
 
     def init(self, spec: eqrl.EnvSpec, *, key: PRNGKeyArray) -> ShiftedState:
