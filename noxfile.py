@@ -60,9 +60,22 @@ def mutants(session: nox.Session) -> None:
 
 @nox.session
 def faults(session: nox.Session) -> None:
-    """Kills, interrupts and damages real runs: `nox -s faults -- kills --number 20`."""
+    """Kills, interrupts and damages real runs: `nox -s faults -- kills --number 20`.
+
+    `nox -s faults -- short` does a little of each kind that takes seconds.
+    """
     install(session, "tests")
     name, *arguments = session.posargs or ["all"]
+    if name == "short":
+        for line in (
+            "kills --number 2 --kinds sac",
+            "corruption --number 50",
+            "fuzz --number 500",
+            "command_lines --number 30",
+        ):
+            module, *given = line.split()
+            session.run("python", "-m", f"tests.faults.{module}", *given)
+        return
     every = [
         "kills",
         "signals",

@@ -3,8 +3,10 @@ import math
 
 import equinox as eqx
 import jax
+import jax.lax as lax
+import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.fields import shown
 from ._convolution import Convolution, Encoded
@@ -90,12 +92,37 @@ def orthogonal(network: Network, gain: float, *, key: PRNGKeyArray) -> Network:
     keys = jr.split(key, len(layers))
     made: list[Linear] = []
     for layer, scale, layer_key in zip(layers, gains, keys, strict=True):
-        make = jax.nn.initializers.orthogonal(scale)
-        weight = make(layer_key, layer.weight.shape, layer.weight.dtype)
+        weight = scale * orthonormal(layer.weight.shape, key=layer_key)
+        weight = weight.astype(layer.weight.dtype)
         made.append(
             eqx.tree_at(lambda x: (x.weight, x.bias), layer, (weight, 0 * layer.bias))
         )
     return eqx.tree_at(_layers, network, made)
+
+
+def orthonormal(
+    shape: tuple[int, int], *, key: PRNGKeyArray
+) -> Float[Array, "rows columns"]:
+    """A matrix drawn uniformly from those whose shorter side is orthonormal.
+
+    It is made by the method of Gram and Schmidt, in JAX's own operations. On a CPU
+    JAX's QR decompositions of two stacks of matrices can wait for each other for ever,
+    each holding a thread that the other one needs: seen with two cores, where several
+    seeds were initialized at once.
+    """
+    drawn = jr.normal(key, (max(shape), min(shape)))
+
+    def add_column(
+        index: Int[Array, ""], basis: Float[Array, "long short"]
+    ) -> Float[Array, "long short"]:
+        column = drawn[:, index]
+        # Columns that are still to come are 0. Twice, because of rounding.
+        for _ in range(2):
+            column = column - basis @ (basis.T @ column)
+        return basis.at[:, index].set(column / jnp.linalg.norm(column))
+
+    basis = lax.fori_loop(0, min(shape), add_column, jnp.zeros_like(drawn))
+    return basis if shape[0] >= shape[1] else basis.T
 
 
 def _layers(network: Network) -> list[Linear]:

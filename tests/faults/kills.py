@@ -38,6 +38,10 @@ KINDS = {
         "--steps-per-generation 400 --num-episodes 4 --num-replaced 1 --num-elite 1 "
         "--warmup-steps 200"
     ),
+    "ppo": (
+        "train ppo --env eqrl/Point --max-steps 20 --hidden-sizes 16 --num-envs 4 "
+        f"--steps-per-iteration 50 {_EVERY} --num-steps 40000 --log-every 200"
+    ),
     "diayn": f"train diayn {_COMMON} {_EVERY} --num-steps 20000 --log-every 200",
     "disk": (
         f"disk {_COMMON} {_EVERY} --num-skills 4 --num-steps 5000 --log-every 200 "

@@ -21,6 +21,7 @@ from eqrl.nn import (
     Value,
     VonMisesFisherDiscriminator,
 )
+from eqrl.nn._factory import orthonormal
 from tests.toy import GetKey
 
 
@@ -180,3 +181,16 @@ def test_weights_on_policy_are_orthogonal(
         )
         np.testing.assert_allclose(product, scale**2 * np.eye(len(product)), atol=1e-5)
         assert not np.any(layer.bias)
+
+
+@pytest.mark.parametrize("shape", [(1, 5), (70, 30), (40, 40)])
+def test_orthonormal_matrices_are_drawn_without_lapack(
+    shape: tuple[int, int], getkey: GetKey
+) -> None:
+    make = lambda key: orthonormal(shape, key=key)
+    first, second = (np.asarray(make(getkey()), np.float64) for _ in range(2))
+    short = first.T @ first if shape[0] > shape[1] else first @ first.T
+    np.testing.assert_allclose(short, np.eye(min(shape)), atol=3e-6)
+    assert np.max(np.abs(first - second)) > 0.1
+    # Stacks of its decompositions can wait for each other for ever.
+    assert "qr" not in str(jax.make_jaxpr(make)(getkey()))

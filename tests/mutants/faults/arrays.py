@@ -72,8 +72,8 @@ FAULTS = (
     Fault(
         "nn:orthogonal-without-gains",
         "eqrl/nn/_factory.py",
-        "make = jax.nn.initializers.orthogonal(scale)",
-        "make = jax.nn.initializers.orthogonal()",
+        "weight = scale * orthonormal(",
+        "weight = 1.0 * orthonormal(",
         ("tests/agents/test_discrete_sac.py -k orthogonal",),
     ),
     Fault(
