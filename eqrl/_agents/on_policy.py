@@ -19,7 +19,7 @@ Rows = TypeVar("Rows")
 
 
 def learn_in_minibatches(
-    learn: Callable[[Carry, Rows], tuple[Carry, Metrics]],
+    learn: Callable[[Carry, Rows, PRNGKeyArray], tuple[Carry, Metrics]],
     carry: Carry,
     rows: Rows,
     *,
@@ -33,11 +33,11 @@ def learn_in_minibatches(
 
     **Arguments:**
 
-    - `learn`: from a carry and a minibatch to a carry and metrics.
+    - `learn`: from a carry, a minibatch and a key to a carry and metrics.
     - `carry`: what is learned, to begin with.
     - `rows`: arrays with the same leading axis.
     - `num_epochs`, `num_minibatches`: at least 1.
-    - `key`: for the draws.
+    - `key`: for the draws, and those of `learn`.
 
     **Returns:**
 
@@ -55,14 +55,19 @@ def learn_in_minibatches(
     names: list[str] = []
 
     # One minibatch at a time is gathered: a shuffled rollout would be a copy of it.
-    def minibatch(carry: Carry, index: Int[Array, " rows"]) -> tuple[Carry, Metrics]:
-        carry, metrics = learn(carry, jax.tree.map(lambda x: x[index], rows))
+    def minibatch(
+        carry: Carry, drawn: tuple[Int[Array, " rows"], PRNGKeyArray]
+    ) -> tuple[Carry, Metrics]:
+        index, key = drawn
+        carry, metrics = learn(carry, jax.tree.map(lambda x: x[index], rows), key)
         names[:] = metrics
         return carry, metrics
 
     def epoch(carry: Carry, key: PRNGKeyArray) -> tuple[Carry, Metrics]:
-        order = jr.permutation(key, num_rows).reshape(num_minibatches, -1)
-        carry, metrics = filter_scan(minibatch, carry, order)
+        order_key, learn_key = jr.split(key)
+        order = jr.permutation(order_key, num_rows).reshape(num_minibatches, -1)
+        keys = jr.split(learn_key, num_minibatches)
+        carry, metrics = filter_scan(minibatch, carry, (order, keys))
         return carry, jax.tree.map(jnp.mean, metrics)
 
     carry, metrics = filter_scan(epoch, carry, jr.split(key, num_epochs))

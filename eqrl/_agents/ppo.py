@@ -187,9 +187,11 @@ class PPO(AbstractAgent[PPOState, None, Action]):
         def learn(
             carry: tuple[tuple[LikelihoodPolicy, ValueFunction], optax.OptState],
             minibatch: _Row,
+            key: PRNGKeyArray,
         ) -> tuple[
             tuple[tuple[LikelihoodPolicy, ValueFunction], optax.OptState], Metrics
         ]:
+            del key
             networks, optimizer = carry
             (_, metrics), gradient = eqx.filter_value_and_grad(
                 self._loss, has_aux=True

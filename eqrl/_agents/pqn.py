@@ -162,8 +162,11 @@ class PQN(AbstractAgent[PQNState, None, None]):
         rule = self._learning_rule(lr)
 
         def learn(
-            carry: tuple[ActionValueFunction, optax.OptState], minibatch: _Row
+            carry: tuple[ActionValueFunction, optax.OptState],
+            minibatch: _Row,
+            key: PRNGKeyArray,
         ) -> tuple[tuple[ActionValueFunction, optax.OptState], Metrics]:
+            del key
             network, optimizer = carry
             (loss, value), gradient = eqx.filter_value_and_grad(dqn_loss, has_aux=True)(
                 network,

@@ -10,7 +10,7 @@ import jax.random as jr
 import numpy as np
 import optax
 import pytest
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, PRNGKeyArray
 
 import eqrl
 from eqrl._agents.on_policy import learn_in_minibatches
@@ -231,8 +231,9 @@ def test_each_row_is_learned_from_once_in_an_epoch() -> None:
     orders = []
 
     def learn(
-        seen: Int[Array, " rows"], index: Int[Array, " minibatch"]
+        seen: Int[Array, " rows"], index: Int[Array, " minibatch"], key: PRNGKeyArray
     ) -> tuple[Array, eqrl.Metrics]:
+        del key
         jax.debug.callback(lambda x: orders.append(np.asarray(x)), index, ordered=True)
         return seen.at[index].add(1), {"first": index[0].astype(float)}
 

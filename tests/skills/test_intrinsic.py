@@ -63,6 +63,18 @@ def test_a_batch_is_scored_by_the_reward_from_before_the_update(
     assert state.reward == 4
 
 
+def test_a_reward_may_learn_several_times_from_a_batch(getkey: GetKey) -> None:
+    agent = eqrl.Intrinsic(Compass(), Countdown(), reward_minibatches=3)
+    state = agent.init(SPEC, key=getkey())
+    batch = random_transitions(getkey(), 3, observation_size=4, action_size=2)
+    after, metrics = agent.update(state, batch, step=jnp.asarray(2), key=getkey())
+    # All is scored by the reward from before.
+    assert metrics["reward"] == 3 * 7
+    # It counted 5, 4 and 3.
+    assert metrics["countdown"] == 4
+    assert after.reward == 2
+
+
 def test_the_environments_reward_is_added_with_its_weight(getkey: GetKey) -> None:
     agent = eqrl.Intrinsic(Compass(), Countdown(), environment_weight=0.5)
     state = agent.init(SPEC, key=getkey())

@@ -24,6 +24,7 @@ def diayn(
     environment_weight: FloatLike | None = None,
     make_network: MakeDiscriminator | None = None,
     make_optimizer: MakeOptimizer = optax.adam,
+    reward_minibatches: int = 1,
 ) -> Intrinsic[State, DiscriminatorState, SkillMemory[Memory], SkillExtras[Extras]]:
     """Makes any agent learn distinguishable skills without the environment's reward.
 
@@ -56,5 +57,8 @@ def diayn(
         make_optimizer=make_optimizer,
     )
     return Intrinsic(
-        SkillConditioned(agent, skills), reward, environment_weight=environment_weight
+        SkillConditioned(agent, skills),
+        reward,
+        environment_weight=environment_weight,
+        reward_minibatches=reward_minibatches,
     )

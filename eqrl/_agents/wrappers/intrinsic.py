@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ..._pytree.fields import check_fields, hyperparameter
+from ..._pytree.fields import check_fields, hyperparameter, static_integer
 from ..._rewards import AbstractReward
 from ..._types.custom_types import (
     Extras,
@@ -17,9 +17,10 @@ from ..._types.custom_types import (
     RewardState,
     State,
 )
-from ..._types.data import EnvSpec, Transition
+from ..._types.data import EnvSpec, Transition, flatten_batch
 from ..._types.spaces import Action
 from ..base import AbstractAgent, AnyAgent
+from ..on_policy import learn_in_minibatches
 from .base import AbstractWrapper, check_state
 from .same_skills import check_same_skills
 
@@ -49,6 +50,7 @@ class Intrinsic(AbstractWrapper[IntrinsicState[State, RewardState], Memory, Extr
     agent: AbstractAgent[State, Memory, Extras]
     reward: AbstractReward[RewardState]
     environment_weight: FloatLike | None = hyperparameter(None)
+    reward_minibatches: int = static_integer(1, least=1)
 
     def __check_init__(self) -> None:
         check_fields(self)
@@ -139,7 +141,7 @@ class Intrinsic(AbstractWrapper[IntrinsicState[State, RewardState], Memory, Extr
     ) -> tuple[IntrinsicState[State, RewardState], Metrics]:
         score_key, reward_key, agent_key = jr.split(key, 3)
         reward = self.reward.reward(state.reward, batch, step=step, key=score_key)
-        reward_state, reward_metrics = self.reward.update(
+        reward_state, reward_metrics = self._learn_reward(
             state.reward, batch, key=reward_key
         )
         agent_state, agent_metrics = self.agent.update(
@@ -151,6 +153,26 @@ class Intrinsic(AbstractWrapper[IntrinsicState[State, RewardState], Memory, Extr
         state = IntrinsicState(agent=agent_state, reward=reward_state)
         intrinsic = {"intrinsic_reward": jnp.mean(reward)}
         return state, _joined(agent_metrics, reward_metrics | intrinsic)
+
+    def _learn_reward(
+        self, state: RewardState, batch: Transition[Extras], *, key: PRNGKeyArray
+    ) -> tuple[RewardState, Metrics]:
+        if self.reward_minibatches == 1:
+            return self.reward.update(state, batch, key=key)
+
+        def learn(
+            state: RewardState, rows: Transition[Extras], key: PRNGKeyArray
+        ) -> tuple[RewardState, Metrics]:
+            return self.reward.update(state, rows, key=key)
+
+        return learn_in_minibatches(
+            learn,
+            state,
+            flatten_batch(batch),
+            num_epochs=1,
+            num_minibatches=self.reward_minibatches,
+            key=key,
+        )
 
     def _total(
         self, reward: Float[Array, "*batch"], transitions: Transition[Extras]
@@ -166,6 +188,9 @@ Intrinsic.__init__.__doc__ = """**Arguments:**
 - `reward`: such as `eqrl.Discriminator`.
 - `environment_weight`: factor of the environment's reward, which is added to the
     intrinsic one; any finite number. With `None` only the intrinsic reward counts.
+- `reward_minibatches`: updates of the reward for each of the agent, at least 1, each on
+    an equal share of the batch. An agent that learns on-policy makes an update only
+    once a rollout, from which the reward may learn in several steps.
 """
 
 AnyIntrinsic = Intrinsic[Any, Any, Any, Any]

@@ -76,15 +76,15 @@ FAULTS = (
     Fault(
         "agents:minibatches-unshuffled",
         "eqrl/_agents/on_policy.py",
-        "order = jr.permutation(key, num_rows)",
+        "order = jr.permutation(order_key, num_rows)",
         "order = jnp.arange(num_rows)",
         (f"{_PPO} -k once_in_an_epoch",),
     ),
     Fault(
         "agents:minibatches-with-replacement",
         "eqrl/_agents/on_policy.py",
-        "order = jr.permutation(key, num_rows)",
-        "order = jr.randint(key, (num_rows,), 0, num_rows)",
+        "order = jr.permutation(order_key, num_rows)",
+        "order = jr.randint(order_key, (num_rows,), 0, num_rows)",
         (f"{_PPO} -k once_in_an_epoch",),
     ),
     Fault(
