@@ -105,8 +105,8 @@ def test_options_reach_the_agent() -> None:
 
 
 def test_an_unknown_agent_or_a_number_below_one_is_an_error() -> None:
-    with pytest.raises(ValueError, match="`agent='ppo'` must be one of 'sac', "):
-        Run("ppo", {}, {}, Settings(), Training())
+    with pytest.raises(ValueError, match="`agent='a2c'` must be one of 'sac', "):
+        Run("a2c", {}, {}, Settings(), Training())
     for name in ("num_steps", "seeds"):
         with pytest.raises(ValueError, match=f"`{name}=0` must be .* at least 1"):
             Run("sac", {}, {}, Settings(), Training(**{name: 0}))

@@ -111,6 +111,9 @@ class SkillOptions:
     environment_weight: float | None = None
     """Weight of the environment's own reward; None leaves it out."""
 
+    reward_minibatches: int = 1
+    """Updates of the discriminator for each of the agent, on shares of its batch."""
+
     include_prior: bool = True
     """Subtract the logarithm of the skill's probability from the reward."""
 
@@ -165,6 +168,7 @@ def add_skills(
         descriptor=skills.descriptor,
         include_prior=skills.include_prior,
         environment_weight=skills.environment_weight,
+        reward_minibatches=skills.reward_minibatches,
         make_network=dataclasses.replace(factory, hidden_sizes=hidden_sizes),
     )
 
