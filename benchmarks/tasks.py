@@ -103,6 +103,7 @@ TASKS = {
                 entropy_weight=0.0,
                 num_epochs=10,
                 num_minibatches=8,
+                anneal_steps=153_600.0,
             )
         ),
         env="gymnax/Pendulum-v1",

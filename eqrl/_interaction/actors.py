@@ -1,9 +1,10 @@
 from typing import Generic
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
 
 from .._agents import AbstractAgent
 from .._pytree.tree import tree_where
@@ -32,15 +33,25 @@ Actors.__init__.__doc__ = """**Arguments:**
 """
 
 
+def step_keys(key: PRNGKeyArray, num_envs: int) -> Key[Array, "envs 2 2"]:
+    """The keys of a step of every environment.
+
+    Of each, the first two are for acting and for the environment's step, the last two
+    for the reset and the memory if an episode begins after it.
+    """
+    pairs = jax.vmap(jr.split)(jr.split(key, num_envs))
+    return jax.vmap(jax.vmap(jr.split))(pairs)
+
+
 def _begin(
     agent: AbstractAgent[State, Memory, Extras],
     state: State,
     env: AbstractEnv[EnvState],
     *,
     index: Int[Array, ""],
-    key: PRNGKeyArray,
+    reset_key: PRNGKeyArray,
+    memory_key: PRNGKeyArray,
 ) -> Actors[EnvState, Memory]:
-    reset_key, memory_key = jr.split(key)
     env_state, observation = env.reset(key=reset_key)
     memory = agent.begin(state, env.spec, index=index, key=memory_key)
     reward_size = env.spec.reward_size
@@ -53,17 +64,16 @@ def _begin(
     )
 
 
-def advance(
+def _advance(
     agent: AbstractAgent[State, Memory, Extras],
     state: State,
     env: AbstractEnv[EnvState],
     actor: Actors[EnvState, Memory],
     *,
     mode: Mode,
-    key: PRNGKeyArray,
+    act_key: PRNGKeyArray,
+    step_key: PRNGKeyArray,
 ) -> tuple[Actors[EnvState, Memory], Transition[Extras]]:
-    """One step of one environment; where the episode ends, it is left at its end."""
-    act_key, step_key = jr.split(key)
     action, memory, extras = agent.act(
         state, actor.memory, actor.observation, mode=mode, key=act_key
     )
@@ -90,6 +100,22 @@ def advance(
     return actor, transition
 
 
+def advance(
+    agent: AbstractAgent[State, Memory, Extras],
+    state: State,
+    env: AbstractEnv[EnvState],
+    actor: Actors[EnvState, Memory],
+    *,
+    mode: Mode,
+    key: PRNGKeyArray,
+) -> tuple[Actors[EnvState, Memory], Transition[Extras]]:
+    """One step of one environment; where the episode ends, it is left at its end."""
+    act_key, step_key = jr.split(key)
+    return _advance(
+        agent, state, env, actor, mode=mode, act_key=act_key, step_key=step_key
+    )
+
+
 def start(
     agent: AbstractAgent[State, Memory, Extras],
     state: State,
@@ -106,7 +132,15 @@ def start(
     """
 
     def begin(index: Int[Array, ""], key: PRNGKeyArray) -> Actors[EnvState, Memory]:
-        return _begin(agent, state, env, index=index, key=key)
+        reset_key, memory_key = jr.split(key)
+        return _begin(
+            agent,
+            state,
+            env,
+            index=index,
+            reset_key=reset_key,
+            memory_key=memory_key,
+        )
 
     return eqx.filter_vmap(begin)(jnp.arange(num_envs), jr.split(key, num_envs))
 
@@ -134,20 +168,41 @@ def interact(
 
     The actors after the step, and the transitions, with a leading axis `envs`.
     """
+    keys = step_keys(key, actors.timestep.shape[0])
+    return interact_with_keys(agent, state, env, actors, keys, mode=mode)
+
+
+def interact_with_keys(
+    agent: AbstractAgent[State, Memory, Extras],
+    state: State,
+    env: AbstractEnv[EnvState],
+    actors: Actors[EnvState, Memory],
+    keys: Key[Array, "envs 2 2"],
+    *,
+    mode: Mode,
+) -> tuple[Actors[EnvState, Memory], Transition[Extras]]:
+    """`interact` with keys from `step_keys`, which may be those of many steps."""
 
     def step(
-        actor: Actors[EnvState, Memory], index: Int[Array, ""], key: PRNGKeyArray
+        actor: Actors[EnvState, Memory], index: Int[Array, ""], keys: Key[Array, "2 2"]
     ) -> tuple[Actors[EnvState, Memory], Transition[Extras]]:
-        advance_key, begin_key = jr.split(key)
-        actor, transition = advance(
-            agent, state, env, actor, mode=mode, key=advance_key
+        (act_key, step_key), (reset_key, memory_key) = keys
+        actor, transition = _advance(
+            agent, state, env, actor, mode=mode, act_key=act_key, step_key=step_key
         )
-        fresh = _begin(agent, state, env, index=index, key=begin_key)
+        fresh = _begin(
+            agent,
+            state,
+            env,
+            index=index,
+            reset_key=reset_key,
+            memory_key=memory_key,
+        )
         done = transition.terminated | transition.truncated
         return tree_where(done, fresh, actor), transition
 
     num_envs = actors.timestep.shape[0]
-    return eqx.filter_vmap(step)(actors, jnp.arange(num_envs), jr.split(key, num_envs))
+    return eqx.filter_vmap(step)(actors, jnp.arange(num_envs), keys)
 
 
 def advance_all(

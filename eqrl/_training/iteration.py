@@ -7,13 +7,14 @@ finite, or a metric of an update infinite, they change nothing any more.
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Int, PRNGKeyArray, UInt32
 
 from .._agents.base import AnyAgent
-from .._interaction.actors import Actors, interact
-from .._pytree.control_flow import filter_fori_loop
+from .._interaction.actors import Actors, interact_with_keys, step_keys
+from .._pytree.control_flow import filter_fori_loop, filter_scan
 from .._pytree.tree import tree_where
 from .._types.custom_types import Mode
 from ..envs._base import AnyEnv
@@ -53,15 +54,23 @@ def collect(
     and `row_number`, the exact number of all rows modulo 2^32.
     """
 
-    def step(index: Int[Array, ""], progress: Progress) -> Progress:
-        now = counts.after_rows(index)
-        actors, transitions = interact(
-            agent,
-            progress.agent,
-            env,
-            progress.actors,
-            mode=mode,
-            key=jr.fold_in(key, row_number + index.astype(jnp.uint32)),
+    # Keys are hashed in a loop of many small kernels, however many they are: those of
+    # all steps are made at once. They are handed on as numbers: of a loop over keys,
+    # `jax.debug_key_reuse` says under `vmap` that it uses them twice.
+    num_envs = progress.actors.timestep.shape[0]
+    numbers = row_number + jnp.arange(num_steps, dtype=jnp.uint32)
+    keys = jax.vmap(lambda number: step_keys(jr.fold_in(key, number), num_envs))(
+        numbers
+    )
+    implementation = jr.key_impl(key)
+
+    def step(
+        progress: Progress, now: tuple[Int[Array, ""], UInt32[Array, "envs 2 2 words"]]
+    ) -> tuple[Progress, None]:
+        index, words = now
+        keys = jr.wrap_key_data(words, impl=implementation)
+        actors, transitions = interact_with_keys(
+            agent, progress.agent, env, progress.actors, keys, mode=mode
         )
         known = all_finite(transitions.observation)
         acting = all_finite(transitions.action)
@@ -82,11 +91,13 @@ def collect(
             ),
             (progress.agent, progress.actors, progress.averages),
         )
-        return Progress(
+        progress = Progress(
             agent=agent_state,
             actors=actors,
             # A choice between two replays would copy both: the row is chosen instead.
-            replay=replay.add(progress.replay, transitions, now, keep=going_on),
+            replay=replay.add(
+                progress.replay, transitions, counts.after_rows(index), keep=going_on
+            ),
             averages=averages,
             watch=progress.watch,
             failure=progress.failure.or_at(
@@ -96,8 +107,12 @@ def collect(
                 in_agent=known & ~acting,
             ),
         )
+        return progress, None
 
-    return filter_fori_loop(0, num_steps, step, progress)
+    progress, _ = filter_scan(
+        step, progress, (jnp.arange(num_steps), jr.key_data(keys))
+    )
+    return progress
 
 
 def update(

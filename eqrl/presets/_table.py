@@ -52,6 +52,39 @@ _ALL = (
         num_steps=199_680,
         returns=(499.9, 500.0, 500.0, 450.2, 500.0),
     ),
+    Preset(
+        agent="ppo",
+        env="gymnax/Acrobot-v1",
+        options={"lr": 2.5e-4, "anneal_steps": 500_000.0},
+        trainer={"num_envs": 4, "steps_per_iteration": 128},
+        num_steps=499_712,
+        returns=(-81.7, -87.2, -84.4, -86.3, -79.7),
+    ),
+    Preset(
+        agent="ppo",
+        env="gymnax/Catch-bsuite",
+        options={"lr": 1e-3, "anneal_steps": 100_000.0},
+        trainer={"num_envs": 8, "steps_per_iteration": 64},
+        num_steps=99_840,
+        returns=(1.0, 1.0, 1.0, 1.0, 1.0),
+    ),
+    Preset(
+        agent="ppo",
+        env="gymnax/Pendulum-v1",
+        options={
+            "lr": 1e-3,
+            "discount": 0.95,
+            "reward_scale": 0.1,
+            "entropy_weight": 0.0,
+            "num_epochs": 10,
+            "num_minibatches": 8,
+            "anneal_steps": 153_600.0,
+        },
+        trainer={"num_envs": 16, "steps_per_iteration": 64},
+        normalize=True,
+        num_steps=153_600,
+        returns=(-151.1, -163.4, -141.0, -183.2, -148.0),
+    ),
 )
 
 PRESETS: Mapping[tuple[str, str], Preset] = {

@@ -102,8 +102,8 @@ FAULTS = (
     Fault(
         "training:steps-with-one-key",
         "eqrl/_training/iteration.py",
-        "jr.fold_in(key, row_number + index.astype(jnp.uint32))",
-        "jr.fold_in(key, row_number)",
+        "jr.fold_in(key, number), num_envs",
+        "jr.fold_in(key, row_number), num_envs",
         (
             f"{_TRAINER} -k 'each_step_of_each_environment'",
             f"{_TRAINER} -k 'TestRun or TestMetrics'",
