@@ -33,7 +33,7 @@ class Task:
 
 def _ppo_on_cartpole(num_steps: int, asked: float) -> Task:
     return Task(
-        agent=eqrl.PPO(anneal_steps=float(num_steps)),
+        agent=eqrl.PPO(value_clip=0.2, anneal_steps=float(num_steps)),
         env="gymnax/CartPole-v1",
         trainer=eqrl.Trainer.on_policy(num_envs=4, num_steps=128),
         num_steps=num_steps,
@@ -81,7 +81,7 @@ TASKS = {
     "ppo-cartpole-200k": _ppo_on_cartpole(200_000, 470),
     "ppo-cartpole-500k": _ppo_on_cartpole(500_000, 490),
     "ppo-acrobot": Task(
-        agent=eqrl.PPO(anneal_steps=500_000.0),
+        agent=eqrl.PPO(value_clip=0.2, anneal_steps=500_000.0),
         env="gymnax/Acrobot-v1",
         trainer=eqrl.Trainer.on_policy(num_envs=4, num_steps=128),
         num_steps=500_000,

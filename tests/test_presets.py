@@ -8,15 +8,22 @@ import pytest
 
 from eqrl import presets
 from eqrl._cli.commands import Train, parse
+from eqrl._training.trainer import check_sizes
 
 
-@pytest.mark.parametrize("preset", presets.PRESETS.values(), ids=str)
+PRESETS = [
+    pytest.param(preset, marks=pytest.mark.long) if "brax" in preset.env else preset
+    for preset in presets.PRESETS.values()
+]
+
+
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda x: f"{x.agent} on {x.env}")
 def test_agent_environment_and_trainer_fit_each_other(preset: presets.Preset) -> None:
     trainer = preset.make_trainer()
     trainer.check_num_steps(preset.num_steps)
-    eqx.filter_eval_shape(
-        trainer.init, preset.make_agent(), preset.make_env(), key=jr.key(0)
-    )
+    agent, env = preset.make_agent(), preset.make_env()
+    check_sizes(trainer, sequence_length=agent.sequence_length)
+    eqx.filter_eval_shape(agent.init, env.spec, key=jr.key(0))
     # What it reached was measured with several seeds.
     assert preset.num_seeds >= 3
     low, high = min(preset.returns), max(preset.returns)

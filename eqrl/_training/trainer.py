@@ -162,7 +162,7 @@ class Trainer(eqx.Module):
         """
         check_is_agent(agent)
         check_env(env)
-        _check_sizes(self, sequence_length=agent.sequence_length)
+        check_sizes(self, sequence_length=agent.sequence_length)
         agent_key, start_key = jr.split(key)
         state = agent.init(env.spec, key=agent_key)
         if agent_state is not None:
@@ -394,7 +394,7 @@ def _metric_names(
     return names, list(of_episodes)
 
 
-def _check_sizes(trainer: Trainer, *, sequence_length: int | None) -> None:
+def check_sizes(trainer: Trainer, *, sequence_length: int | None) -> None:
     """Raises a `ValueError` unless the sizes can work together."""
     if sequence_length is None:
         _check_on_policy(trainer)
