@@ -166,7 +166,6 @@ ALL_AGENTS: dict[str, AnyAgent] = {
 # Among them they have memory, extras, sequences, wrappers, a reward that observes, and
 # a branch that is not taken at each update.
 THOROUGHLY_TESTED = (
-    "SAC",
     "TD3",
     "TAAC-options",
     "Normalized(DIAYN(SAC))-sphere",

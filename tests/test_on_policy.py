@@ -12,9 +12,11 @@ from jaxtyping import Array, Int, PRNGKeyArray
 
 import eqrl
 from eqrl._training.counts import Counts
+from eqrl.envs import AbstractEnv, Outcome
 
 from .agents_under_test import ppo, sac
-from .toy import Drift
+from .test_trainer import temporary_share
+from .toy import Drift, DriftState
 
 
 NUM_ENVS, NUM_STEPS = 3, 4
@@ -31,15 +33,17 @@ class RecorderState(eqx.Module):
 class Recorder(eqrl.AbstractAgent[RecorderState, None, Any]):
     """Stores the number of each step, and looks at what it is given to learn from."""
 
+    shape: tuple[int, int] = eqx.field(default=(NUM_ENVS, NUM_STEPS), static=True)
+
     @property
     def sequence_length(self) -> None:
         return None
 
     def init(self, spec: eqrl.EnvSpec, *, key: PRNGKeyArray) -> RecorderState:
         del spec, key
-        shape = (NUM_ENVS, NUM_STEPS)
+        empty = jnp.zeros(self.shape, int)
         return RecorderState(
-            batch={"number": jnp.zeros(shape, int), "time": jnp.zeros(shape, int)},
+            batch={"number": empty, "time": empty + 0},
             num_steps=jnp.zeros((), int),
         )
 
@@ -61,7 +65,46 @@ class Recorder(eqrl.AbstractAgent[RecorderState, None, Any]):
     ) -> tuple[RecorderState, eqrl.Metrics]:
         del step, key
         seen = {"number": batch.extras, "time": batch.timestep}
-        return RecorderState(batch=seen, num_steps=state.num_steps), {}
+        metrics = {"mean": jnp.mean(batch.observation + batch.next_observation)}
+        return RecorderState(batch=seen, num_steps=state.num_steps), metrics
+
+
+class Wide(AbstractEnv[DriftState]):
+    """`Drift`, which is observed many times over."""
+
+    drift: Drift = Drift()
+    repeats: int = eqx.field(default=512, static=True)
+
+    @property
+    def spec(self) -> eqrl.EnvSpec:
+        return eqrl.EnvSpec(observation_size=2 * self.repeats, action_size=1)
+
+    def reset(self, *, key: PRNGKeyArray) -> tuple[DriftState, Array]:
+        state, observation = self.drift.reset(key=key)
+        return state, jnp.tile(observation, self.repeats)
+
+    def step(
+        self, state: DriftState, action: Array, *, key: PRNGKeyArray
+    ) -> tuple[DriftState, Outcome]:
+        state, outcome = self.drift.step(state, action, key=key)
+        wide = jnp.tile(outcome.observation, self.repeats)
+        return state, eqx.tree_at(lambda x: x.observation, outcome, wide)
+
+    def state_descriptor(self, state: DriftState) -> None:
+        del state
+
+
+def test_there_is_no_second_rollout() -> None:
+    trainer = eqrl.Trainer.on_policy(num_envs=2, num_steps=1_000)
+    agent, env = Recorder(shape=(2, 1_000)), Wide()
+    state, counts = eqx.filter_eval_shape(trainer.init, agent, env, key=jr.key(0))
+    lowered = jax.jit(
+        lambda key, state, counts: trainer.run(
+            agent, env, state, counts, num_steps=4_000, key=key
+        ),
+        donate_argnums=(1, 2),
+    ).lower(jr.key(1), state, counts)
+    assert temporary_share(lowered, state) < 0.05
 
 
 def test_a_batch_is_the_iteration_in_the_order_of_time() -> None:

@@ -65,6 +65,7 @@ def whole() -> eqrl.Solution[Any, Any, Any, Any]:
 # made of parts that are trained in others.
 TESTED_ELSEWHERE = {
     *THOROUGHLY_TESTED,
+    "SAC",
     "TAAC",
     "TAAC-L",
     "TAAC-Q",

@@ -484,7 +484,7 @@ class TestPopulation:
             ),
             donate_argnums=(1, 2, 3),
         ).lower(self._agents(), state, self._keys()[1], counts)
-        assert _temporary_share(lowered, state) < 0.02
+        assert temporary_share(lowered, state) < 0.02
 
     def test_step_chooses_between_no_two_replays(self) -> None:
         state, counts, trainer = self._large()
@@ -526,7 +526,7 @@ class TestPopulation:
         assert max(branches) > 10 * max(min(branches), 1)
 
 
-def _temporary_share(lowered: Any, state: AnyTrainerState) -> float:
+def temporary_share(lowered: Any, state: AnyTrainerState) -> float:
     """What a program holds beside arguments and results, by the size of the replay."""
     replay_bytes = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state.replay))
     assert replay_bytes > 1_000_000
@@ -575,7 +575,9 @@ class TestJit:
         leaves = jax.tree.leaves(eqx.filter(before, eqx.is_array))
         assert all(leaf.is_deleted() for leaf in leaves)
 
-    @pytest.mark.parametrize("updates_per_iteration", [1, 3])
+    @pytest.mark.parametrize(
+        "updates_per_iteration", [pytest.param(1, marks=pytest.mark.long), 3]
+    )
     def test_run_holds_no_second_replay(
         self, updates_per_iteration: int, getkey: GetKey
     ) -> None:
@@ -593,7 +595,7 @@ class TestJit:
             ),
             donate_argnums=(1, 2),
         ).lower(getkey(), state, counts)
-        assert _temporary_share(lowered, state) < 0.02
+        assert temporary_share(lowered, state) < 0.02
 
     def test_run_leaves_the_agent_alone(self, getkey: GetKey) -> None:
         agent = Learner(actor_lr=jnp.array(1e-2))

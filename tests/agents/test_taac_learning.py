@@ -48,6 +48,7 @@ def begin_and_value(state: Any, observations: Array) -> tuple[Array, Array]:
     return action, jnp.mean(critic_values(state.critics, observations, actions), 0)
 
 
+@pytest.mark.long
 def test_a_later_reward_is_discounted_and_the_best_action_found(getkey: GetKey) -> None:
     probe = Probe(
         length=3.0, last_weight=1.0, action_weight=1.0, best_action_by_sign=0.5
