@@ -170,9 +170,20 @@ def serve(run: Callable[[], Any]) -> None:
 
 def serve_brax(setting: str) -> None:
     """brax's PPO, which trains in one go: it is held after each of its epochs."""
+    import jax
+    import jax.numpy as jnp
     from brax import envs
     from brax.training.agents.ppo import train as ppo
 
+    # brax calls it, and JAX has it no longer.
+    name = "device_put_replicated"
+    setattr(
+        jax,
+        name,
+        lambda tree, devices: jax.tree.map(
+            lambda x: jnp.stack([x] * len(devices)), tree
+        ),
+    )
     begin: list[float] = []
 
     def hold(step: int, *_: Any) -> None:

@@ -11,7 +11,9 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jax.random as jr
+import optax
 from jaxtyping import Array, Float
 
 import eqrl
@@ -41,7 +43,16 @@ def _ppo_on_cartpole(num_steps: int, asked: float) -> Task:
     )
 
 
-def _dqn_on_cartpole(return_steps: int, asked: float, **options: Any) -> Task:
+def annealed_adam(learning_rate: eqrl.FloatLike) -> optax.GradientTransformation:
+    """Adam, whose rate goes down to a fiftieth over 40,000 updates."""
+    return optax.adam(
+        lambda count: learning_rate * jnp.maximum(1 - count / 40_000, 0.02)
+    )
+
+
+def _dqn_on_cartpole(
+    return_steps: int, asked: float, *, updates: int = 2, **options: Any
+) -> Task:
     defaults = {
         "lr": 5e-4,
         "target_period": 100,
@@ -52,7 +63,7 @@ def _dqn_on_cartpole(return_steps: int, asked: float, **options: Any) -> Task:
         agent=eqrl.DQN(return_steps=return_steps, **(defaults | options)),
         env="gymnax/CartPole-v1",
         trainer=eqrl.Trainer(
-            num_envs=8, batch_size=64, capacity=80_000, updates_per_iteration=2
+            num_envs=8, batch_size=64, capacity=80_000, updates_per_iteration=updates
         ),
         num_steps=80_000,
         asked=asked,
@@ -126,7 +137,14 @@ TASKS = {
         num_seeds=3,
     ),
     "dqn-cartpole-n3": _dqn_on_cartpole(3, 450),
-    "dqn-cartpole-n1": _dqn_on_cartpole(1, 400),
+    "dqn-cartpole-n1": _dqn_on_cartpole(
+        1,
+        400,
+        updates=4,
+        target_period=50,
+        make_network=eqrl.nn.ActionValues((64, 64), layer_norm=True),
+        make_optimizer=annealed_adam,
+    ),
     "discrete-sac-cartpole-40k": _discrete_sac_on_cartpole(40_000, 300),
     "discrete-sac-cartpole-100k": _discrete_sac_on_cartpole(100_000, 450),
 }

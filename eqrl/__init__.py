@@ -25,6 +25,7 @@ from ._agents import (
     TD3 as TD3,
     AbstractAgent as AbstractAgent,
     AbstractMarkovAgent as AbstractMarkovAgent,
+    AbstractOnPolicyAgent as AbstractOnPolicyAgent,
     AbstractTrajectory as AbstractTrajectory,
     AbstractWrapper as AbstractWrapper,
     ConstantTrajectory as ConstantTrajectory,

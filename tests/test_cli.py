@@ -95,6 +95,18 @@ def test_a_rollout_decides_the_trainer_of_an_agent_that_learns_on_policy() -> No
     assert _parsed_run(*own, *sizes).make_trainer() == trainer
 
 
+@pytest.mark.parametrize("agent", ["ppo", "pqn"])
+@pytest.mark.parametrize("command", ["train", "train diayn", "pbt", "pbt diayn"])
+def test_defaults_of_rollouts_fit_each_other(command: str, agent: str) -> None:
+    named = [agent] if "diayn" not in command else ["--agent", agent]
+    run: Any = parse([*command.split(), *named, "--env", "eqrl/Point"])
+    run = run.run
+    trainer = run.make_trainer()
+    steps = getattr(run.schedule, "steps_per_generation", None)
+    trainer.check_num_steps(run.schedule.num_steps if steps is None else steps)
+    assert trainer.capacity % run.agent_options["num_minibatches"] == 0
+
+
 def test_what_a_rollout_does_not_have_is_no_option(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -12,6 +12,7 @@ def test_the_page_on_agents_includes_the_example() -> None:
     assert '```python\n--8<-- "docs/examples/redq.py"\n```' in page
 
 
-def test_the_example_is_under_eighty_lines() -> None:
-    example = (DOCS / "examples" / "redq.py").read_text()
-    assert len(example.splitlines()) < 80
+def test_the_examples_of_agents_are_under_eighty_lines() -> None:
+    for name in ("redq.py", "a2c.py"):
+        example = (DOCS / "examples" / name).read_text()
+        assert len(example.splitlines()) < 80

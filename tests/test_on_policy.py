@@ -1,5 +1,6 @@
 """Training on rollouts: each step once, in order, without a copy."""
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -138,6 +139,51 @@ def test_a_batch_is_the_iteration_in_the_order_of_time() -> None:
     assert np.all((np.diff(times) == 1) | (times[:, 1:] == 0)) and times.max() > 3
 
 
+class Breaking(AbstractEnv[DriftState]):
+    """`Drift` without an end, of which one step gives no number."""
+
+    drift: Drift = Drift(max_steps=1_000)
+    at: Array = eqx.field(converter=jnp.asarray, default=10**6)
+
+    @property
+    def spec(self) -> eqrl.EnvSpec:
+        return self.drift.spec
+
+    def reset(self, *, key: PRNGKeyArray) -> tuple[DriftState, Array]:
+        state, observation = self.drift.reset(key=key)
+        return DriftState(position=state.position * 0, time=state.time), observation
+
+    def step(
+        self, state: DriftState, action: Array, *, key: PRNGKeyArray
+    ) -> tuple[DriftState, Outcome]:
+        broken = jnp.where(state.time == self.at, jnp.nan, 0.0)
+        state, outcome = self.drift.step(state, action, key=key)
+        state = DriftState(position=state.position * 0, time=state.time)
+        going_on = outcome.terminated & False
+        outcome = dataclasses.replace(
+            outcome, reward=broken, terminated=going_on, truncated=going_on
+        )
+        return state, outcome
+
+    def state_descriptor(self, state: DriftState) -> None:
+        del state
+
+
+def test_after_what_was_not_finite_a_rollout_begins_anew() -> None:
+    size = NUM_ENVS * NUM_STEPS
+    options: Any = {"key": jr.key(0), "log_every": size, "num_steps": 2 * size}
+    # In the middle of the second rollout.
+    with pytest.raises(eqrl.NonFiniteError) as error:
+        eqrl.train(Recorder(), Breaking(at=NUM_STEPS + 2), TRAINER, **options)
+    reached = error.value.solution
+    assert int(reached.counts.rows_written) == NUM_STEPS
+    again = eqrl.train(Recorder(), Breaking(), TRAINER, initial=reached, **options)
+    # Two steps were taken, of which nothing was learned.
+    expected = 2 * NUM_STEPS + 2 + np.arange(NUM_STEPS)
+    batch = again.state.batch
+    np.testing.assert_array_equal(batch["time"], np.tile(expected, (NUM_ENVS, 1)))
+
+
 def test_the_rows_of_an_iteration_begin_at_the_first_place() -> None:
     replay: Any = TRAINER.replay(None)
     state = replay.init({"x": jnp.zeros(())}, NUM_ENVS)
@@ -192,6 +238,11 @@ def test_the_first_action_is_the_policys_own() -> None:
 def test_another_trainer_is_refused_by_name(trainer: eqrl.Trainer) -> None:
     with pytest.raises(ValueError, match=r"on-policy.*`eqrl\.Trainer\.on_policy\(num_"):
         trainer.init(ppo(), Drift(), key=jr.key(0))
+
+
+def test_sizes_of_a_rollout_are_named() -> None:
+    with pytest.raises(ValueError, match="`num_steps=0` must be an integer"):
+        eqrl.Trainer.on_policy(num_envs=4, num_steps=0)
 
 
 def test_an_agent_with_a_replay_refuses_a_rollout() -> None:

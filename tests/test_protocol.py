@@ -288,7 +288,7 @@ def test_shapes_and_types_are_as_the_protocol_has_them(
     assert all(metric.shape == () for metric in metrics.values())
 
 
-@pytest.mark.parametrize("name", ["SAC", "TD3"])
+@pytest.mark.parametrize("name", ["SAC", "TD3", "PPO"])
 def test_an_update_keeps_networks_of_half_precision(name: str, getkey: GetKey) -> None:
     def in_half(make: Callable[..., Any]) -> Callable[..., Any]:
         def made(*sizes: int, **options: Any) -> Any:

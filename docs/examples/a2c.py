@@ -17,15 +17,11 @@ class A2CState(eqx.Module):
     optimizer: optax.OptState
 
 
-class A2C(eqrl.AbstractMarkovAgent[A2CState]):
+class A2C(eqrl.AbstractOnPolicyAgent[A2CState]):
     learning_rate: eqrl.FloatLike = eqrl.hyperparameter(7e-4, low=0)
     discount: eqrl.FloatLike = eqrl.hyperparameter(0.99, low=0, high=1)
     entropy_weight: eqrl.FloatLike = eqrl.hyperparameter(0.01)
     hidden_sizes: tuple[int, ...] = eqx.field(default=(64, 64), static=True)
-
-    @property
-    def sequence_length(self) -> None:
-        return None  # On-policy: a batch is the rollout, with the axes (envs, time).
 
     def init(self, spec: eqrl.EnvSpec, *, key: Array) -> A2CState:
         actor_key, critic_key = jr.split(key)

@@ -1,6 +1,7 @@
 from .base import (
     AbstractAgent as AbstractAgent,
     AbstractMarkovAgent as AbstractMarkovAgent,
+    AbstractOnPolicyAgent as AbstractOnPolicyAgent,
 )
 from .discrete_sac import DiscreteSAC as DiscreteSAC
 from .dqn import DQN as DQN, DQNState as DQNState

@@ -253,7 +253,17 @@ def clipped(
     optimizer: optax.GradientTransformation, max_norm: FloatLike
 ) -> optax.GradientTransformation:
     """The optimizer of gradients that are scaled to a norm of at most `max_norm`."""
-    return optax.chain(optax.clip_by_global_norm(max_norm), optimizer)
+
+    def scaled(gradient: PyTree, params: PyTree) -> PyTree:
+        del params
+        squares = [jnp.sum(x.astype(float) ** 2) for x in jax.tree.leaves(gradient)]
+        norm = jnp.sqrt(jnp.sum(jnp.stack(squares)))
+        # A gradient of length 0 stays one.
+        factor = jnp.where(norm > max_norm, max_norm / jnp.maximum(norm, max_norm), 1)
+        # Each in its own type, of which there may be several.
+        return jax.tree.map(lambda x: (factor * x).astype(x.dtype), gradient)
+
+    return optax.chain(optax.stateless(scaled), optimizer)
 
 
 def init_optimizer(

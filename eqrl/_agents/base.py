@@ -118,16 +118,11 @@ AnyAgent: TypeAlias = AbstractAgent[Any, Any, Any]
 """Any agent; what its state, memory and extras hold is not known."""
 
 
-class AbstractMarkovAgent(AbstractAgent[State, None, None]):
+class AbstractMemorylessAgent(AbstractAgent[State, None, None]):
     """An agent whose actions depend on the current observation only.
 
-    It has no memory and no extras, and learns from batches of single transitions unless
-    it says otherwise. A subclass implements `init`, `policy` and `update`.
+    It has no memory and no extras.
     """
-
-    @property
-    def sequence_length(self) -> int | None:
-        return 1
 
     @abstractmethod
     def policy(self, state: State) -> Policy:
@@ -155,6 +150,31 @@ class AbstractMarkovAgent(AbstractAgent[State, None, None]):
     def observe(self, state: State, transitions: Transition[None]) -> State:
         del transitions
         return state
+
+
+class AbstractMarkovAgent(AbstractMemorylessAgent[State]):
+    """An agent whose actions depend on the current observation only.
+
+    It has no memory and no extras, and learns from batches of single transitions. A
+    subclass implements `init`, `policy` and `update`.
+    """
+
+    @property
+    def sequence_length(self) -> int:
+        return 1
+
+
+class AbstractOnPolicyAgent(AbstractMemorylessAgent[State]):
+    """An agent that learns from rollouts, each step of which it sees once.
+
+    Its actions depend on the current observation only, and it stores nothing more with
+    them. A subclass implements `init`, `policy` and `update`, whose batch has the axes
+    `(envs, time)`. It is trained with `eqrl.Trainer.on_policy`.
+    """
+
+    @property
+    def sequence_length(self) -> None:
+        return None
 
 
 def pick_action(

@@ -25,6 +25,7 @@ def learn_in_minibatches(
     *,
     num_epochs: int,
     num_minibatches: int,
+    name: str = "num_minibatches",
     key: PRNGKeyArray,
 ) -> tuple[Carry, Metrics]:
     """Calls `learn` on each of several minibatches, in each of several epochs.
@@ -37,6 +38,7 @@ def learn_in_minibatches(
     - `carry`: what is learned, to begin with.
     - `rows`: arrays with the same leading axis.
     - `num_epochs`, `num_minibatches`: at least 1.
+    - `name`: of the second, as an error says it.
     - `key`: for the draws, and those of `learn`.
 
     **Returns:**
@@ -48,8 +50,9 @@ def learn_in_minibatches(
     num_rows = jax.tree.leaves(rows)[0].shape[0]
     if num_rows % num_minibatches != 0:
         raise ValueError(
-            f"`num_minibatches={num_minibatches}` must divide the {num_rows} steps of "
-            "an iteration, num_envs * num_steps of `eqrl.Trainer.on_policy`."
+            f"`{name}={num_minibatches}` must divide the {num_rows} transitions of a "
+            "batch, which on-policy are num_envs * num_steps of "
+            "`eqrl.Trainer.on_policy`."
         )
 
     names: list[str] = []

@@ -1,3 +1,5 @@
+from typing import get_args
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -5,7 +7,12 @@ import jax.random as jr
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._pytree.fields import check_fields, hyperparameter, static_integer
+from .._pytree.fields import (
+    check_choice,
+    check_fields,
+    hyperparameter,
+    static_integer,
+)
 from .._pytree.tree import gradient_step
 from .._types.custom_types import FloatLike, MakeOptimizer, Metrics, Mode
 from .._types.data import EnvSpec, Transition, flatten_batch
@@ -155,16 +162,16 @@ class PPO(AbstractAgent[PPOState, None, Action]):
     ) -> tuple[Action, None, Action]:
         """See `AbstractAgent.act`.
 
-        The extras are what the action is made of: in mode `"sample"` the vector before
-        clipping or `tanh`, else the action itself.
+        The extras are what the action is made of, such as the vector before clipping or
+        `tanh`; of a random action those of the greedy one.
         """
         del memory
         policy = state.actor(observation)
-        if mode == "sample":
-            drawn = policy.draw(key=key)
-            return policy.action(drawn), None, drawn
-        action = pick_action(policy, mode=mode, key=key)
-        return action, None, action
+        drawn = policy.draw(key=key) if mode == "sample" else policy.most_likely()
+        if mode == "random":
+            return pick_action(policy, mode=mode, key=key), None, drawn
+        check_choice("mode", mode, get_args(Mode))
+        return policy.action(drawn), None, drawn
 
     def observe(self, state: PPOState, transitions: Transition[Action]) -> PPOState:
         num_steps = count_steps(state.num_steps, transitions)
@@ -276,8 +283,8 @@ PPO.__init__.__doc__ = """**Arguments:**
 - `discount`: in [0, 1].
 - `decay`: of generalized advantage estimation, lambda, in [0, 1].
 - `clip`: how far the ratio of probabilities may go from 1, greater than 0.
-- `value_clip`: how far a value may move in an update, in units of value, greater than
-    0; `None` for no limit.
+- `value_clip`: how far a value may move in an update, in units of returns that
+    `reward_scale` has scaled, greater than 0; `None` for no limit.
 - `value_weight`: of the critic's loss, next to the actor's, at least 0.
 - `entropy_weight`: of the policy's entropy, which is added to what it maximizes.
 - `max_gradient_norm`: a longer gradient, of both networks together, is scaled down to

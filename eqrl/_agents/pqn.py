@@ -61,7 +61,8 @@ class PQN(AbstractAgent[PQNState, None, None]):
 
     It learns on-policy: from all the steps of an iteration, several times over, and
     then never again. Train it with `eqrl.Trainer.on_policy`, in many environments. What
-    keeps it stable is the normalization of each layer.
+    keeps it stable is the normalization of its layers; a convolution that reads images
+    is not normalized here.
 
     An episode that a time limit ends is bootstrapped from the state it reached, where
     the reference implementation takes its value for 0.

@@ -12,7 +12,7 @@ def count_steps(
 ) -> Int[Array, ""]:
     """The number of steps after new transitions, one of each environment.
 
-    It stays at the largest integer, at which schedules have long come to their end.
+    It stays at the largest integer, and a schedule that is longer where it then is.
     """
     added = transitions.timestep.shape[0]
     most = jnp.iinfo(num_steps.dtype).max - added

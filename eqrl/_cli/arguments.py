@@ -35,7 +35,7 @@ _DEFAULTS = {
 _DIAYN_DEFAULTS = {**_DEFAULTS, "batch_size": 128, "initial_temperature": 0.1}
 
 # Of `Trainer.on_policy`, and what follows from them.
-_ROLLOUT = {"num_envs": 8, "steps_per_iteration": 128}
+_ROLLOUT = {"num_envs": 8, "steps_per_iteration": 125}
 _NO_ROLLOUT = ("batch_size", "capacity", "warmup_steps", "updates_per_iteration")
 
 OWN = "own"
@@ -45,7 +45,8 @@ _PRIOR_HELP = (
     "A hyperparameter to vary, and in which range: its name, then uniform, loguniform, "
     "oneminus-uniform or oneminus-loguniform, then two bounds. The last two kinds are "
     "of one minus the hyperparameter, such as a discount near one. By default the "
-    "learning rates of actor and critic, and the discount, where the agent has them."
+    "learning rates, of actor and critic or of all, and the discount, where the agent "
+    "has them."
 )
 
 
@@ -265,7 +266,7 @@ def _disk_type(named: NamedAgent) -> type:
 def _agent_fields(named: NamedAgent, defaults: Mapping[str, Any]) -> _Fields:
     """The options of an agent and of its trainer."""
     # Those of an agent that is not of eqrl's own are its author's.
-    own_defaults = {} if _is_own(named) else defaults
+    own_defaults = {} if _is_own(named) else {**named.defaults, **defaults}
     trainer_defaults = defaults
     if named.num_windows is not None:
         trainer_defaults = {**defaults, "batch_size": named.num_windows}

@@ -328,13 +328,27 @@ def _names_agent(args: Sequence[str]) -> bool:
 
 
 def _find_preset(args: Sequence[str]) -> Preset | None:
-    """That of the agent and the environment of `eqrl train`, if there is one."""
+    """That of the agent and the environment of `eqrl train`, if there is one.
+
+    There is none for other physics or another time limit. What is annealed over the
+    whole training follows the number of steps.
+    """
     if len(args) < 2 or args[0] != "train":
         return None
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--env", nargs="?")
-    env = parser.parse_known_args(args)[0].env
-    return presets.find(args[1], Settings.env if env is None else env)
+    for name in ("--env", "--backend", "--max-steps", "--num-steps"):
+        parser.add_argument(name, nargs="?")
+    given = parser.parse_known_args(args)[0]
+    preset = presets.find(args[1], Settings.env if given.env is None else given.env)
+    if preset is None or given.max_steps is not None:
+        return None
+    if given.backend is not None and given.backend != preset.backend:
+        return None
+    num_steps = given.num_steps
+    if "anneal_steps" not in preset.options or not str(num_steps).isdecimal():
+        return preset
+    options = {**preset.options, "anneal_steps": float(num_steps)}
+    return dataclasses.replace(preset, options=options)
 
 
 def _given_agent(args: Sequence[str]) -> str | None:

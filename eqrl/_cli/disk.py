@@ -53,9 +53,10 @@ class LibraryJob:
     def check(self) -> None:
         schedule = self.run.schedule
         self.trainer.check_num_steps(schedule.num_steps)
-        if schedule.replay is not None:
-            check_replay(schedule.replay, self.agent)
-        enlarge_past(find_task(self.agent), self.env, num_episodes=1)
+        task = find_task(self.agent)
+        replay = task.reward.preset.replay
+        check_replay(schedule.replay or replay, self.agent)
+        enlarge_past(task, self.env, num_episodes=1)
         eqx.filter_eval_shape(self.trainer.init, self.agent, self.env, key=jr.key(0))
 
     @property

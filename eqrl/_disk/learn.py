@@ -155,9 +155,9 @@ def check_replay(replay: str, agent: AnyAgent) -> None:
     check_choice("replay", replay, get_args(Replay))
     if agent.sequence_length is None:
         raise ValueError(
-            f"`agent` is a {type(agent).__name__}, which learns on-policy, from each "
-            "step once; skills are learned one after another from a replay of what "
-            "earlier ones did. Use an agent with a replay, such as `eqrl.SAC`."
+            "The agent learns on-policy, from each step once; skills are learned one "
+            "after another from a replay of what earlier ones did. Use an agent with a "
+            "replay, such as `eqrl.SAC`."
         )
     if replay == "random_half" and agent.sequence_length != 1:
         raise ValueError(

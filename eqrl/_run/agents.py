@@ -38,6 +38,9 @@ class NamedAgent:
 
     agent_type: type[AnyAgent]
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Defaults of options, where they are not those of the class."""
+
     num_windows: int | None = None
     """Default batch size, if an element of a batch is a window of several steps."""
 
@@ -62,7 +65,8 @@ AGENTS = {
     "dqn": NamedAgent(DQN),
     "discrete-sac": NamedAgent(DiscreteSAC),
     "ppo": NamedAgent(PPO),
-    "pqn": NamedAgent(PQN),
+    # A rollout has 1,000 steps by default.
+    "pqn": NamedAgent(PQN, defaults={"num_minibatches": 8}),
 }
 
 # Of an agent whose default is whatever fits the environment.
@@ -192,7 +196,7 @@ def _networks(
         if parameter.default is inspect.Parameter.empty and name in _FACTORIES:
             networks[name] = _FACTORIES[name](hidden_sizes)
             continue
-        if parameter.default is None and name == "make_actor":
+        if agent_type is PPO and name == "make_actor":
             networks[name] = _ACTORS[type(find_space())](hidden_sizes)
             continue
         resized = _resized(parameter.default, hidden_sizes)

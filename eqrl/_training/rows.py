@@ -145,6 +145,9 @@ def _counts_before_failure(
 ) -> Counts:
     schedule = trainer.schedule
     rows_before, rows = schedule.rows_taken(before), int(report.kept_rows)
+    if trainer.is_on_policy:
+        # A rollout begins at the first place of its replay.
+        rows -= (rows_before + rows) % trainer.steps_per_iteration
     # Those of an agent that has turned are not kept.
     updates = 0
     if not report.in_agent:

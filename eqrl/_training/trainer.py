@@ -13,7 +13,7 @@ from .._interaction.actors import Actors, interact, start
 from .._interaction.arguments import check_is_agent
 from .._interaction.fit import check_action_fits
 from .._pytree.control_flow import filter_fori_loop
-from .._pytree.fields import check_fields, shown, static_integer
+from .._pytree.fields import check_fields, check_integer, shown, static_integer
 from .._pytree.stack import take_element
 from .._pytree.tree import check_same_shapes, tree_copy, tree_is_finite, tree_where
 from .._types.custom_types import EnvState, Extras, Memory, Metrics, Mode, State
@@ -107,6 +107,8 @@ class Trainer(eqx.Module):
         - `make_replay`: as in `eqrl.Trainer`; what it makes gives the whole rollout for
             a batch.
         """
+        check_integer("num_envs", num_envs, least=1)
+        check_integer("num_steps", num_steps, least=1)
         return Trainer(
             num_envs=num_envs,
             batch_size=num_envs,
@@ -116,6 +118,25 @@ class Trainer(eqx.Module):
             updates_per_iteration=1,
             make_replay=make_replay,
         )
+
+    @property
+    def is_on_policy(self) -> bool:
+        """Whether it is one that `on_policy` makes."""
+        return not self.differences_from_on_policy()
+
+    def differences_from_on_policy(self) -> list[str]:
+        """The names of the arguments that a rollout does not allow."""
+        fitting = Trainer.on_policy(
+            num_envs=self.num_envs,
+            num_steps=self.steps_per_iteration,
+            make_replay=self.make_replay,
+        )
+        wrong = [
+            field.name
+            for field in dataclasses.fields(Trainer)
+            if getattr(self, field.name) != getattr(fitting, field.name)
+        ]
+        return [*wrong, "make_replay"] if self.make_replay is ReplayBuffer else wrong
 
     @property
     def schedule(self) -> Schedule:
@@ -432,24 +453,14 @@ def check_sizes(trainer: Trainer, *, sequence_length: int | None) -> None:
 
 def _check_on_policy(trainer: Trainer) -> None:
     """Raises a `ValueError` unless a batch is all the steps of an iteration."""
-    num_envs, num_steps = trainer.num_envs, trainer.steps_per_iteration
-    fitting = Trainer.on_policy(
-        num_envs=num_envs, num_steps=num_steps, make_replay=trainer.make_replay
-    )
-    wrong = [
-        field.name
-        for field in dataclasses.fields(Trainer)
-        if getattr(trainer, field.name) != getattr(fitting, field.name)
-    ]
-    if trainer.make_replay is ReplayBuffer:
-        wrong.append("make_replay")
+    wrong = trainer.differences_from_on_policy()
     if wrong:
         given = ", ".join(f"{name}={shown(getattr(trainer, name))}" for name in wrong)
         raise ValueError(
             "The agent learns on-policy, from all the steps of an iteration and once, "
             f"which a trainer with `{given}` does not give it; use `eqrl.Trainer."
-            f"on_policy(num_envs={num_envs}, num_steps=...)`, with the steps of every "
-            "environment in a rollout."
+            f"on_policy(num_envs={trainer.num_envs}, num_steps=...)`, with the steps "
+            "of every environment in a rollout."
         )
 
 

@@ -48,6 +48,7 @@ def lambda_return(
         total = reward + jnp.where(terminated, 0, discount * mixed)
         return total, total
 
+    next_value = next_value.astype(reward.dtype)
     # Behind the last step both parts of the mixture are the same value.
     rows = (reward, terminated, truncated, next_value)
     _, returns = lax.scan(one_step_back, next_value[-1], rows, reverse=True, unroll=16)

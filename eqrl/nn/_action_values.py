@@ -62,18 +62,21 @@ class ActionValues(NetworkFactory):
         """One network with fresh weights."""
         if not self.dueling:
             return self._network(observation_size, num_actions, key=key)
-        if not self.hidden_sizes:
+        least = 2 if self.residual else 1
+        if len(self.hidden_sizes) < least:
             raise ValueError(
-                "`hidden_sizes=()` must have one width at least if `dueling=True`: the "
-                "heads share the hidden layers."
+                f"`hidden_sizes={self.hidden_sizes}` must have {least} widths at least "
+                f"if `dueling=True` and `residual={self.residual}`: the heads share "
+                "the hidden layers, and the last one leads to them."
             )
         trunk_key, value_key, advantage_key = jr.split(key, 3)
         features = self.hidden_sizes[-1]
+        is_normalized = self.layer_norm or self.residual
         trunk = dataclasses.replace(self, hidden_sizes=self.hidden_sizes[:-1])
         return DuelingHeads(
             trunk=trunk._network(observation_size, features, key=trunk_key),
             value=Linear(features, 1, key=value_key),
             advantage=Linear(features, num_actions, key=advantage_key),
             activation=self.activation,
-            norm=eqx.nn.LayerNorm(features) if self.layer_norm else None,
+            norm=eqx.nn.LayerNorm(features) if is_normalized else None,
         )

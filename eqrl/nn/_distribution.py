@@ -56,6 +56,10 @@ class AbstractLikelihood(AbstractDistribution):
         """Draws what an action is made of."""
 
     @abstractmethod
+    def most_likely(self) -> Action:
+        """What the greedy action is made of."""
+
+    @abstractmethod
     def action(self, drawn: Action) -> Action:
         """The action made of it."""
 
@@ -153,6 +157,9 @@ class SquashedNormal(AbstractLikelihood):
         noise = jr.normal(key, self.mean.shape)
         return self.mean + jnp.exp(self.log_scale) * noise
 
+    def most_likely(self) -> Float[Array, " act"]:
+        return self.mean
+
     def action(self, drawn: Float[Array, " act"]) -> Float[Array, " act"]:
         return jnp.tanh(drawn) if self.squash else jnp.clip(drawn, -1, 1)
 
@@ -191,6 +198,9 @@ class Softmax(AbstractLikelihood):
     def draw(self, *, key: PRNGKeyArray) -> Int[Array, ""]:
         return jr.categorical(key, self.logits).astype(self.space.struct.dtype)
 
+    def most_likely(self) -> Int[Array, ""]:
+        return self.mode()
+
     def action(self, drawn: Int[Array, ""]) -> Int[Array, ""]:
         return drawn
 
@@ -199,7 +209,9 @@ class Softmax(AbstractLikelihood):
 
     def entropy(self) -> Float[Array, ""]:
         log_probs = self.log_probs()
-        return -jnp.sum(jnp.exp(log_probs) * log_probs)
+        # A choice that is ruled out by an infinite logit adds nothing.
+        known = jnp.where(jnp.isneginf(log_probs), 0, log_probs)
+        return -jnp.sum(jnp.exp(log_probs) * known)
 
     def sample(self, *, key: PRNGKeyArray) -> Int[Array, ""]:
         return self.draw(key=key)

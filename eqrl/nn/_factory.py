@@ -92,7 +92,8 @@ def orthogonal(network: Network, gain: float, *, key: PRNGKeyArray) -> Network:
     keys = jr.split(key, len(layers))
     made: list[Linear] = []
     for layer, scale, layer_key in zip(layers, gains, keys, strict=True):
-        weight = scale * orthonormal(layer.weight.shape, key=layer_key)
+        rows, columns = layer.weight.shape
+        weight = scale * orthonormal((rows, columns), key=layer_key)
         weight = weight.astype(layer.weight.dtype)
         made.append(
             eqx.tree_at(lambda x: (x.weight, x.bias), layer, (weight, 0 * layer.bias))

@@ -78,6 +78,8 @@ class Preset:
             "hidden_sizes": self.hidden_sizes,
             "normalize": self.normalize,
         }
+        if self.backend is not None:
+            numbers["backend"] = self.backend
         listed = ", ".join(f"{name}={value}" for name, value in numbers.items())
         return (
             f"{self.agent} on {self.env}: {listed}; it reached a mean return of "

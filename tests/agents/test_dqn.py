@@ -199,7 +199,7 @@ def test_two_heads_give_the_value_and_what_each_action_adds() -> None:
     expected = value + advantage - advantage.mean()
     np.testing.assert_allclose(given, expected, rtol=1e-5)
     assert factory == ActionValues((5, 4), dueling=True) != ActionValues((5, 4))
-    with pytest.raises(ValueError, match="must have one width"):
+    with pytest.raises(ValueError, match="must have 1 widths"):
         ActionValues((), dueling=True)(3, 2, key=jr.key(0))
 
 

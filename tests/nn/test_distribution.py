@@ -213,5 +213,7 @@ def test_a_choice_has_the_probability_that_its_logits_say() -> None:
     for action, prob in enumerate([0.125, 0.375, 0.5]):
         chosen = softmax.log_prob(jnp.asarray(action))
         np.testing.assert_allclose(chosen, math.log(prob), rtol=1e-5)
+    masked = Softmax(jnp.array([0.0, -jnp.inf, 0.0]))
+    np.testing.assert_allclose(masked.entropy(), math.log(2), rtol=1e-5)
     expected = -sum(p * math.log(p) for p in (0.125, 0.375, 0.5))
     np.testing.assert_allclose(softmax.entropy(), expected, rtol=1e-5)

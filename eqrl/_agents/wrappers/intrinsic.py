@@ -171,6 +171,7 @@ class Intrinsic(AbstractWrapper[IntrinsicState[State, RewardState], Memory, Extr
             flatten_batch(batch),
             num_epochs=1,
             num_minibatches=self.reward_minibatches,
+            name="reward_minibatches",
             key=key,
         )
 

@@ -69,7 +69,7 @@ FAULTS = (
     Fault(
         "agents:ppo-gradient-unbounded",
         "eqrl/_agents/actor_critic.py",
-        "return optax.chain(optax.clip_by_global_norm(max_norm), optimizer)",
+        "return optax.chain(optax.stateless(scaled), optimizer)",
         "return optax.chain(optax.identity(), optimizer)",
         (f"{_PPO} -k scaled_down",),
     ),

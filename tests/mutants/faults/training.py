@@ -9,6 +9,13 @@ _TRAIN = "tests/test_train.py"
 
 FAULTS = (
     Fault(
+        "training:rollout-goes-on-in-the-middle",
+        "eqrl/_training/rows.py",
+        "if trainer.is_on_policy:",
+        "if False:",
+        ("tests/test_on_policy.py -k begins_anew",),
+    ),
+    Fault(
         "training:rollout-begins-where-it-was-kept",
         "eqrl/_training/latest_rows.py",
         "counts.rows_written % rows",
@@ -25,15 +32,15 @@ FAULTS = (
     Fault(
         "training:any-trainer-for-rollouts",
         "eqrl/_training/trainer.py",
-        "if trainer.make_replay is ReplayBuffer:",
-        "if False:",
+        '[*wrong, "make_replay"] if self.make_replay is ReplayBuffer else wrong',
+        "wrong",
         ("tests/test_on_policy.py -k by_name",),
     ),
     Fault(
         "training:any-sizes-for-rollouts",
         "eqrl/_training/trainer.py",
-        "        if getattr(trainer, field.name) != getattr(fitting, field.name)\n",
-        "        if False\n",
+        "            if getattr(self, field.name) != getattr(fitting, field.name)\n",
+        "            if False\n",
         ("tests/test_on_policy.py -k by_name",),
     ),
     Fault(
