@@ -50,20 +50,19 @@ def annealed_adam(learning_rate: eqrl.FloatLike) -> optax.GradientTransformation
     )
 
 
-def _dqn_on_cartpole(
-    return_steps: int, asked: float, *, updates: int = 2, **options: Any
-) -> Task:
-    defaults = {
-        "lr": 5e-4,
-        "target_period": 100,
-        "epsilon_steps": 30_000.0,
-        "make_network": eqrl.nn.ActionValues((64, 64)),
-    }
+def _dqn_on_cartpole(return_steps: int, asked: float) -> Task:
     return Task(
-        agent=eqrl.DQN(return_steps=return_steps, **(defaults | options)),
+        agent=eqrl.DQN(
+            lr=5e-4,
+            target_period=50,
+            epsilon_steps=30_000.0,
+            return_steps=return_steps,
+            make_network=eqrl.nn.ActionValues((64, 64), layer_norm=True),
+            make_optimizer=annealed_adam,
+        ),
         env="gymnax/CartPole-v1",
         trainer=eqrl.Trainer(
-            num_envs=8, batch_size=64, capacity=80_000, updates_per_iteration=updates
+            num_envs=8, batch_size=64, capacity=80_000, updates_per_iteration=4
         ),
         num_steps=80_000,
         asked=asked,
@@ -137,14 +136,7 @@ TASKS = {
         num_seeds=3,
     ),
     "dqn-cartpole-n3": _dqn_on_cartpole(3, 450),
-    "dqn-cartpole-n1": _dqn_on_cartpole(
-        1,
-        400,
-        updates=4,
-        target_period=50,
-        make_network=eqrl.nn.ActionValues((64, 64), layer_norm=True),
-        make_optimizer=annealed_adam,
-    ),
+    "dqn-cartpole-n1": _dqn_on_cartpole(1, 400),
     "discrete-sac-cartpole-40k": _discrete_sac_on_cartpole(40_000, 300),
     "discrete-sac-cartpole-100k": _discrete_sac_on_cartpole(100_000, 450),
 }

@@ -201,4 +201,4 @@ def test_a_population_without_the_usual_hyperparameters_needs_priors(
     args = ["pbt", "--agent", "tests.skills.heading:Heading"]
     assert main(args) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "none of `actor_lr`, `critic_lr`, `discount` to vary" in line
+    assert "none of `lr`, `actor_lr`, `critic_lr`, `discount` to vary" in line
