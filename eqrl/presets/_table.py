@@ -85,6 +85,24 @@ _ALL = (
         num_steps=153_600,
         returns=(-151.1, -163.4, -141.0, -183.2, -148.0),
     ),
+    Preset(
+        agent="pqn",
+        env="gymnax/CartPole-v1",
+        options={
+            "lr": 1e-4,
+            "decay": 0.95,
+            "reward_scale": 0.1,
+            "final_epsilon": 0.2,
+            "epsilon_steps": 100_000.0,
+            "anneal_steps": 500_000.0,
+            "num_epochs": 4,
+            "num_minibatches": 16,
+        },
+        trainer={"num_envs": 32, "steps_per_iteration": 64},
+        hidden_sizes=(128, 128),
+        num_steps=499_712,
+        returns=(500.0, 500.0, 500.0),
+    ),
 )
 
 PRESETS: Mapping[tuple[str, str], Preset] = {
