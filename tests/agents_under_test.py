@@ -163,13 +163,12 @@ ALL_AGENTS: dict[str, AnyAgent] = {
     "Normalized(DIAYN(DQN))": eqrl.Normalized(diayn(dqn(), descriptor="observation")),
 }
 
-# Among them they have memory, extras, sequences, wrappers, a reward that observes, and
-# a branch that is not taken at each update.
+# Among them they have memory, extras, sequences, wrappers, rollouts, and a branch that
+# is not taken at each update.
 THOROUGHLY_TESTED = (
     "TD3",
     "TAAC-options",
     "Normalized(DIAYN(SAC))-sphere",
-    "DISk(SAC)",
     "DQN-three-steps",
     "PPO",
 )

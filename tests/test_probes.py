@@ -135,11 +135,10 @@ class Learner(eqx.Module):
 @pytest.fixture(
     scope="module",
     params=[
-        "DQN",
         "PPO",
         *(
             pytest.param(name, marks=pytest.mark.long)
-            for name in sorted(LEARNERS.keys() - {"DQN", "PPO"})
+            for name in sorted(LEARNERS.keys() - {"PPO"})
         ),
     ],
 )

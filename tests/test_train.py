@@ -66,6 +66,7 @@ def whole() -> eqrl.Solution[Any, Any, Any, Any]:
 TESTED_ELSEWHERE = {
     *THOROUGHLY_TESTED,
     "SAC",
+    "Normalized(SAC)",
     "TAAC",
     "TAAC-L",
     "TAAC-Q",
@@ -81,6 +82,7 @@ TESTED_ELSEWHERE = {
     "A2C",
     "PQN",
     "Normalized(DIAYN(PPO))",
+    "DISk(SAC)",
 }
 
 

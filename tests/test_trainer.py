@@ -240,6 +240,7 @@ class TestRun:
             times, [[2000, 2001, 2002, *range(1003, 2000)]] * 2
         )
 
+    @pytest.mark.long
     def test_no_steps_change_nothing(self, getkey: GetKey) -> None:
         first, first_counts, _ = _train(_TRAINER, Learner(), _WORLD, [10], getkey)
         kept = _numbers(first)
@@ -250,6 +251,7 @@ class TestRun:
             np.testing.assert_array_equal(before, after)
         assert second_counts.rows_written == 5
 
+    @pytest.mark.long
     def test_step_is_one_iteration(self, getkey: GetKey) -> None:
         trainer = dataclasses.replace(_TRAINER, steps_per_iteration=3)
         state, counts = jit_init(trainer, Scribe(), _WORLD, key=getkey())
@@ -475,6 +477,7 @@ class TestPopulation:
             alone = run_alone((*_member(members, index), run_keys[index]))
             _assert_same_bits(_member(state, index), alone)
 
+    @pytest.mark.long
     def test_step_holds_no_second_replay(self) -> None:
         # With a batched count, or a choice between replays, it would hold several.
         state, counts, trainer = self._large()

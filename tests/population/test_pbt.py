@@ -276,6 +276,7 @@ def test_a_selector_of_no_hyperparameter_is_an_error(getkey: GetKey) -> None:
         pbt.init(AGENT, 4, key=getkey())
 
 
+@pytest.mark.long
 @pytest.mark.optimized
 def test_exploiting_holds_no_second_copy(getkey: GetKey) -> None:
     pbt, size = make(num_replaced=2), 20

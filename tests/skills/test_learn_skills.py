@@ -93,6 +93,7 @@ def test_skills_may_be_learned_one_call_each(whole: eqrl.Skills[Any]) -> None:
     assert same(skills, whole)
 
 
+@pytest.mark.long
 def test_skills_beyond_those_there_was_room_for_are_the_same(
     whole: eqrl.Skills[Any],
 ) -> None:

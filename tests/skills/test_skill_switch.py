@@ -129,6 +129,7 @@ def learn_fragile(
     )
 
 
+@pytest.mark.long
 def test_a_skill_ends_with_the_iteration_in_which_an_episode_does() -> None:
     recorder = Recorder()
     whole = learn_fragile(STEPPING, [-1, -1], num_steps=8, callback=recorder)
