@@ -76,7 +76,8 @@ def test_an_agent_that_does_not_fit_says_which_do() -> None:
         message = rf"`{name}` picks.*`Box`.*Discrete\(num_actions=2\)`; use `eqrl.DQN`"
         with pytest.raises(ValueError, match=message):
             agent.init(choices, key=jr.key(0))
-    for agent, name in ((dqn(), "DQN"), (discrete_sac(), "DiscreteSAC")):
+    discrete = ((dqn(), "DQN"), (discrete_sac(), "DiscreteSAC"), (pqn(), "PQN"))
+    for agent, name in discrete:
         message = rf"`{name}` picks.*`Discrete`.*use `eqrl.SAC`"
         with pytest.raises(ValueError, match=message):
             agent.init(vectors, key=jr.key(0))
