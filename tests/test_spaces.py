@@ -16,7 +16,7 @@ from eqrl import EnvSpec
 from eqrl.nn import ClippedNormal, EpsilonGreedy, Softmax, TanhNormal
 from eqrl.spaces import AbstractActionSpace, Box, Discrete
 
-from .agents_under_test import diayn, discrete_sac, dqn, sac, taac, td3
+from .agents_under_test import diayn, discrete_sac, dqn, pqn, sac, taac, td3
 from .probe import Probe
 
 
