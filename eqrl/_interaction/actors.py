@@ -49,9 +49,9 @@ def _begin(
     env: AbstractEnv[EnvState],
     *,
     index: Int[Array, ""],
-    reset_key: PRNGKeyArray,
-    memory_key: PRNGKeyArray,
+    keys: Key[Array, "2"],
 ) -> Actors[EnvState, Memory]:
+    reset_key, memory_key = keys
     env_state, observation = env.reset(key=reset_key)
     memory = agent.begin(state, env.spec, index=index, key=memory_key)
     reward_size = env.spec.reward_size
@@ -71,9 +71,9 @@ def _advance(
     actor: Actors[EnvState, Memory],
     *,
     mode: Mode,
-    act_key: PRNGKeyArray,
-    step_key: PRNGKeyArray,
+    keys: Key[Array, "2"],
 ) -> tuple[Actors[EnvState, Memory], Transition[Extras]]:
+    act_key, step_key = keys
     action, memory, extras = agent.act(
         state, actor.memory, actor.observation, mode=mode, key=act_key
     )
@@ -110,10 +110,7 @@ def advance(
     key: PRNGKeyArray,
 ) -> tuple[Actors[EnvState, Memory], Transition[Extras]]:
     """One step of one environment; where the episode ends, it is left at its end."""
-    act_key, step_key = jr.split(key)
-    return _advance(
-        agent, state, env, actor, mode=mode, act_key=act_key, step_key=step_key
-    )
+    return _advance(agent, state, env, actor, mode=mode, keys=jr.split(key))
 
 
 def start(
@@ -132,15 +129,7 @@ def start(
     """
 
     def begin(index: Int[Array, ""], key: PRNGKeyArray) -> Actors[EnvState, Memory]:
-        reset_key, memory_key = jr.split(key)
-        return _begin(
-            agent,
-            state,
-            env,
-            index=index,
-            reset_key=reset_key,
-            memory_key=memory_key,
-        )
+        return _begin(agent, state, env, index=index, keys=jr.split(key))
 
     return eqx.filter_vmap(begin)(jnp.arange(num_envs), jr.split(key, num_envs))
 
@@ -186,18 +175,11 @@ def interact_with_keys(
     def step(
         actor: Actors[EnvState, Memory], index: Int[Array, ""], keys: Key[Array, "2 2"]
     ) -> tuple[Actors[EnvState, Memory], Transition[Extras]]:
-        (act_key, step_key), (reset_key, memory_key) = keys
+        advance_keys, begin_keys = keys
         actor, transition = _advance(
-            agent, state, env, actor, mode=mode, act_key=act_key, step_key=step_key
+            agent, state, env, actor, mode=mode, keys=advance_keys
         )
-        fresh = _begin(
-            agent,
-            state,
-            env,
-            index=index,
-            reset_key=reset_key,
-            memory_key=memory_key,
-        )
+        fresh = _begin(agent, state, env, index=index, keys=begin_keys)
         done = transition.terminated | transition.truncated
         return tree_where(done, fresh, actor), transition
 
