@@ -30,7 +30,7 @@ def main() -> None:
     solution = eqrl.train(agent, env, trainer, num_steps=100_000, key=key)
     # Compiles what updates.
     solution = eqrl.train(
-        agent, env, trainer, num_steps=1_000, key=key, initial=solution
+        agent, env, trainer, num_steps=100, log_every=100, key=key, initial=solution
     )
     times: dict[bool, list[float]] = {True: [], False: []}
     saved = 0
@@ -48,6 +48,9 @@ def main() -> None:
                         env,
                         trainer,
                         num_steps=arguments.steps,
+                        # Rows of less than a second, since checkpoints are made
+                        # between rows.
+                        log_every=100,
                         key=key,
                         initial=solution,
                         checkpoint=checkpoints if with_checkpoints else None,

@@ -147,10 +147,6 @@ class AbstractMemorylessAgent(AbstractAgent[State, None, None]):
         action = pick_action(self.policy(state)(observation), mode=mode, key=key)
         return action, None, None
 
-    def observe(self, state: State, transitions: Transition[None]) -> State:
-        del transitions
-        return state
-
 
 class AbstractMarkovAgent(AbstractMemorylessAgent[State]):
     """An agent whose actions depend on the current observation only.
@@ -162,6 +158,10 @@ class AbstractMarkovAgent(AbstractMemorylessAgent[State]):
     @property
     def sequence_length(self) -> int:
         return 1
+
+    def observe(self, state: State, transitions: Transition[None]) -> State:
+        del transitions
+        return state
 
 
 class AbstractOnPolicyAgent(AbstractMemorylessAgent[State]):
@@ -175,6 +175,10 @@ class AbstractOnPolicyAgent(AbstractMemorylessAgent[State]):
     @property
     def sequence_length(self) -> None:
         return None
+
+    def observe(self, state: State, transitions: Transition[None]) -> State:
+        del transitions
+        return state
 
 
 def pick_action(

@@ -11,12 +11,11 @@ from .._types.custom_types import (
     FloatLike,
     MakeOptimizer,
     Metrics,
-    Mode,
 )
 from .._types.data import EnvSpec, Transition
 from .._types.spaces import Discrete
 from ..losses import bootstrapped_target, dqn_loss, dqn_next_value, multi_step_return
-from ..nn import ActionValues, EpsilonGreedy
+from ..nn import ActionValues
 from .actor_critic import (
     MakeNetwork,
     check_action_values,
@@ -28,8 +27,8 @@ from .actor_critic import (
     make_network,
     periodic_update,
 )
-from .base import AbstractAgent, pick_action
-from .schedules import count_steps, linear_schedule
+from .epsilon_greedy import AbstractEpsilonGreedyAgent
+from .schedules import linear_schedule
 
 
 class DQNState(eqx.Module):
@@ -50,7 +49,7 @@ DQNState.__init__.__doc__ = """**Arguments:**
 """
 
 
-class DQN(AbstractAgent[DQNState, None, None]):
+class DQN(AbstractEpsilonGreedyAgent[DQNState]):
     """Deep Q-network, for discrete actions.
 
     In training it picks a random action with a probability, epsilon, that changes
@@ -113,35 +112,13 @@ class DQN(AbstractAgent[DQNState, None, None]):
             num_steps=jnp.zeros((), int),
         )
 
-    def begin(
-        self,
-        state: DQNState,
-        spec: EnvSpec,
-        *,
-        index: Int[Array, ""],
-        key: PRNGKeyArray,
-    ) -> None:
-        del state, spec, index, key
-        return None
-
-    def act(
-        self,
-        state: DQNState,
-        memory: None,
-        observation: Float[Array, " obs"],
-        *,
-        mode: Mode,
-        key: PRNGKeyArray,
-    ) -> tuple[Int[Array, ""], None, None]:
-        del memory
-        policy = EpsilonGreedy(
-            values=state.network(observation), epsilon=self._epsilon(state)
+    def epsilon(self, state: DQNState) -> Float[Array, ""]:
+        return linear_schedule(
+            state.num_steps,
+            self.epsilon_steps,
+            initial=self.initial_epsilon,
+            final=self.final_epsilon,
         )
-        return pick_action(policy, mode=mode, key=key), None, None
-
-    def observe(self, state: DQNState, transitions: Transition[None]) -> DQNState:
-        num_steps = count_steps(state.num_steps, transitions)
-        return eqx.tree_at(lambda x: x.num_steps, state, num_steps)
 
     def update(
         self,
@@ -162,7 +139,7 @@ class DQN(AbstractAgent[DQNState, None, None]):
         metrics = {
             "critic_loss": loss,
             "value": value,
-            "epsilon": self._epsilon(state),
+            "epsilon": self.epsilon(state),
         }
         state = DQNState(
             network=network,
@@ -199,14 +176,6 @@ class DQN(AbstractAgent[DQNState, None, None]):
         )
         target = bootstrapped_target(returns, terminated, next_value, discount)
         return batch.observation[:, 0], batch.action[:, 0], target
-
-    def _epsilon(self, state: DQNState) -> Float[Array, ""]:
-        return linear_schedule(
-            state.num_steps,
-            self.epsilon_steps,
-            initial=self.initial_epsilon,
-            final=self.final_epsilon,
-        )
 
     def _learning_rule(self) -> optax.GradientTransformation:
         return learning_rule(self.make_optimizer, 0, self.lr)

@@ -11,12 +11,11 @@ from .._types.custom_types import (
     FloatLike,
     MakeOptimizer,
     Metrics,
-    Mode,
 )
 from .._types.data import EnvSpec, Transition, flatten_batch
 from .._types.spaces import Discrete
 from ..losses import dqn_loss
-from ..nn import ActionValues, EpsilonGreedy
+from ..nn import ActionValues
 from .actor_critic import (
     MakeNetwork,
     check_action_values,
@@ -27,9 +26,9 @@ from .actor_critic import (
     init_optimizer,
     make_network,
 )
-from .base import AbstractAgent, pick_action
+from .epsilon_greedy import AbstractEpsilonGreedyAgent
 from .on_policy import learn_in_minibatches, rollout_returns
-from .schedules import annealed, count_steps, linear_schedule
+from .schedules import annealed, linear_schedule
 
 
 class PQNState(eqx.Module):
@@ -56,7 +55,7 @@ class _Row(eqx.Module):
     target: Float[Array, "*batch"]
 
 
-class PQN(AbstractAgent[PQNState, None, None]):
+class PQN(AbstractEpsilonGreedyAgent[PQNState]):
     """Parallelized Q-network, for discrete actions: no replay and no target network.
 
     It learns on-policy: from all the steps of an iteration, several times over, and
@@ -117,35 +116,13 @@ class PQN(AbstractAgent[PQNState, None, None]):
             num_steps=jnp.zeros((), int),
         )
 
-    def begin(
-        self,
-        state: PQNState,
-        spec: EnvSpec,
-        *,
-        index: Int[Array, ""],
-        key: PRNGKeyArray,
-    ) -> None:
-        del state, spec, index, key
-        return None
-
-    def act(
-        self,
-        state: PQNState,
-        memory: None,
-        observation: Float[Array, " obs"],
-        *,
-        mode: Mode,
-        key: PRNGKeyArray,
-    ) -> tuple[Int[Array, ""], None, None]:
-        del memory
-        policy = EpsilonGreedy(
-            values=state.network(observation), epsilon=self._epsilon(state)
+    def epsilon(self, state: PQNState) -> Float[Array, ""]:
+        return linear_schedule(
+            state.num_steps,
+            self.epsilon_steps,
+            initial=self.initial_epsilon,
+            final=self.final_epsilon,
         )
-        return pick_action(policy, mode=mode, key=key), None, None
-
-    def observe(self, state: PQNState, transitions: Transition[None]) -> PQNState:
-        num_steps = count_steps(state.num_steps, transitions)
-        return eqx.tree_at(lambda x: x.num_steps, state, num_steps)
 
     def update(
         self,
@@ -187,7 +164,7 @@ class PQN(AbstractAgent[PQNState, None, None]):
             num_minibatches=self.num_minibatches,
             key=key,
         )
-        epsilon = self._epsilon(state)
+        epsilon = self.epsilon(state)
         state = PQNState(
             network=network, optimizer=optimizer, num_steps=state.num_steps
         )
@@ -208,14 +185,6 @@ class PQN(AbstractAgent[PQNState, None, None]):
             observation=rows.observation,
             action=rows.action,
             target=target,
-        )
-
-    def _epsilon(self, state: PQNState) -> Float[Array, ""]:
-        return linear_schedule(
-            state.num_steps,
-            self.epsilon_steps,
-            initial=self.initial_epsilon,
-            final=self.final_epsilon,
         )
 
     def _learning_rule(self, lr: FloatLike) -> optax.GradientTransformation:

@@ -4,9 +4,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from .._agents import AbstractAgent
+from .._pytree.control_flow import filter_cond
 from .._pytree.tree import tree_where
 from .._types.custom_types import EnvState, Extras, Memory, Mode, State
 from .._types.data import Transition
@@ -158,33 +159,64 @@ def interact(
     The actors after the step, and the transitions, with a leading axis `envs`.
     """
     keys = step_keys(key, actors.timestep.shape[0])
-    return interact_with_keys(agent, state, env, actors, keys, mode=mode)
+    actors, transitions = advance_with_keys(
+        agent, state, env, actors, keys[:, 0], mode=mode
+    )
+    over = transitions.terminated | transitions.truncated
+    # To begin an episode costs as much as a step, or more, and most steps end none.
+    actors = filter_cond(
+        jnp.any(over),
+        lambda: begin_where(over, agent, state, env, actors, keys[:, 1]),
+        lambda: actors,
+    )
+    return actors, transitions
 
 
-def interact_with_keys(
+def advance_with_keys(
     agent: AbstractAgent[State, Memory, Extras],
     state: State,
     env: AbstractEnv[EnvState],
     actors: Actors[EnvState, Memory],
-    keys: Key[Array, "envs 2 2"],
+    keys: Key[Array, "envs 2"],
     *,
     mode: Mode,
 ) -> tuple[Actors[EnvState, Memory], Transition[Extras]]:
-    """`interact` with keys from `step_keys`, which may be those of many steps."""
+    """One step of every environment; where an episode ends, it is left at its end.
+
+    `keys` are the first halves of those from `step_keys`.
+    """
 
     def step(
-        actor: Actors[EnvState, Memory], index: Int[Array, ""], keys: Key[Array, "2 2"]
+        actor: Actors[EnvState, Memory], keys: Key[Array, "2"]
     ) -> tuple[Actors[EnvState, Memory], Transition[Extras]]:
-        advance_keys, begin_keys = keys
-        actor, transition = _advance(
-            agent, state, env, actor, mode=mode, keys=advance_keys
-        )
-        fresh = _begin(agent, state, env, index=index, keys=begin_keys)
-        done = transition.terminated | transition.truncated
-        return tree_where(done, fresh, actor), transition
+        return _advance(agent, state, env, actor, mode=mode, keys=keys)
 
-    num_envs = actors.timestep.shape[0]
-    return eqx.filter_vmap(step)(actors, jnp.arange(num_envs), keys)
+    return eqx.filter_vmap(step)(actors, keys)
+
+
+def begin_where(
+    over: Bool[Array, " envs"],
+    agent: AbstractAgent[State, Memory, Extras],
+    state: State,
+    env: AbstractEnv[EnvState],
+    actors: Actors[EnvState, Memory],
+    keys: Key[Array, "envs 2"],
+) -> Actors[EnvState, Memory]:
+    """Begins an episode in each environment whose last one is over.
+
+    `keys` are the second halves of those from `step_keys`.
+    """
+
+    def begin(
+        over: Bool[Array, ""],
+        actor: Actors[EnvState, Memory],
+        index: Int[Array, ""],
+        keys: Key[Array, "2"],
+    ) -> Actors[EnvState, Memory]:
+        fresh = _begin(agent, state, env, index=index, keys=keys)
+        return tree_where(over, fresh, actor)
+
+    return eqx.filter_vmap(begin)(over, actors, jnp.arange(over.shape[0]), keys)
 
 
 def advance_all(
@@ -198,9 +230,5 @@ def advance_all(
 ) -> tuple[Actors[EnvState, Memory], Transition[Extras]]:
     """One step of every environment; where an episode ends, it is left at its end."""
 
-    def step(
-        actor: Actors[EnvState, Memory], key: PRNGKeyArray
-    ) -> tuple[Actors[EnvState, Memory], Transition[Extras]]:
-        return advance(agent, state, env, actor, mode=mode, key=key)
-
-    return eqx.filter_vmap(step)(actors, jr.split(key, actors.timestep.shape[0]))
+    keys = jax.vmap(jr.split)(jr.split(key, actors.timestep.shape[0]))
+    return advance_with_keys(agent, state, env, actors, keys, mode=mode)

@@ -13,8 +13,8 @@ import jax.random as jr
 from jaxtyping import Array, Int, PRNGKeyArray, UInt32
 
 from .._agents.base import AnyAgent
-from .._interaction.actors import Actors, interact_with_keys, step_keys
-from .._pytree.control_flow import filter_fori_loop, filter_scan
+from .._interaction.actors import Actors, advance_with_keys, begin_where, step_keys
+from .._pytree.control_flow import filter_cond, filter_fori_loop, filter_scan
 from .._pytree.tree import tree_where
 from .._types.custom_types import Mode
 from ..envs._base import AnyEnv
@@ -46,12 +46,14 @@ def collect(
     row_number: UInt32[Array, ""],
     num_steps: int,
     mode: Mode,
+    mapped: bool,
     key: PRNGKeyArray,
 ) -> Progress:
     """Takes `num_steps` steps in every environment and stores them.
 
     `counts` are those from before, and so are `row`, the number of rows of this call,
-    and `row_number`, the exact number of all rows modulo 2^32.
+    and `row_number`, the exact number of all rows modulo 2^32. `mapped` says whether
+    `vmap` may map over this.
     """
 
     # Keys are hashed in a loop of many small kernels, however many they are: those of
@@ -69,31 +71,45 @@ def collect(
     ) -> tuple[Progress, None]:
         index, words = now
         keys = jr.wrap_key_data(words, impl=implementation)
-        actors, transitions = interact_with_keys(
-            agent, progress.agent, env, progress.actors, keys, mode=mode
+        actors, transitions = advance_with_keys(
+            agent, progress.agent, env, progress.actors, keys[:, 0], mode=mode
         )
         known = all_finite(transitions.observation)
         acting = all_finite(transitions.action)
         finite = all_finite(transitions.reward, transitions.next_observation)
         finite = known & acting & finite
         going_on = ~progress.failure.happened & finite
-        metrics = episode_metrics(
-            transitions.terminated | transitions.truncated,
-            transitions.timestep + 1,
-            progress.actors.episode_return + transitions.reward,
+        over = transitions.terminated | transitions.truncated
+
+        def turn() -> tuple[Actors[Any, Any], Averages]:
+            """Ends episodes and begins others, unless all stays as it was."""
+            begun = begin_where(over, agent, progress.agent, env, actors, keys[:, 1])
+            metrics = episode_metrics(
+                over,
+                transitions.timestep + 1,
+                progress.actors.episode_return + transitions.reward,
+            )
+            return tree_where(
+                going_on,
+                (begun, progress.averages.add(metrics)),
+                (progress.actors, progress.averages),
+            )
+
+        # To begin an episode costs as much as a step, or more, and most steps end none.
+        # Under `vmap` a branch would be a choice between both.
+        new_actors, averages = (
+            turn()
+            if mapped
+            else filter_cond(
+                jnp.any(over) | ~going_on, turn, lambda: (actors, progress.averages)
+            )
         )
-        agent_state, actors, averages = tree_where(
-            going_on,
-            (
-                agent.observe(progress.agent, transitions),
-                actors,
-                progress.averages.add(metrics),
-            ),
-            (progress.agent, progress.actors, progress.averages),
+        agent_state = tree_where(
+            going_on, agent.observe(progress.agent, transitions), progress.agent
         )
         progress = Progress(
             agent=agent_state,
-            actors=actors,
+            actors=new_actors,
             # A choice between two replays would copy both: the row is chosen instead.
             replay=replay.add(
                 progress.replay, transitions, counts.after_rows(index), keep=going_on

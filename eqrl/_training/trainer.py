@@ -323,6 +323,7 @@ def run_trainer(
             row_number=schedule.row_number(before),
             num_steps=steps,
             mode=mode,
+            mapped=mapped,
             key=interact_key,
         )
 

@@ -87,11 +87,13 @@ def _attack(
         code = _run(command, limit)
         if code == -signal.SIGKILL:
             kills += 1
+            print(f"{kind}: kill {kills} after {limit:.0f} s", file=sys.stderr)
             continue
         if code != 0:
             raise RuntimeError(f"{kind} ended with {code} after {kills} kills")
         ends += 1
         same += is_same(reference, victim)
+        print(f"{kind}: {ends} ends, {same} the same", file=sys.stderr)
         shutil.rmtree(victim)
     return kills, ends, same
 

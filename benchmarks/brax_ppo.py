@@ -1,0 +1,163 @@
+"""How many steps PPO needs on brax's inverted pendulum, beside brax's own PPO.
+
+Backend `generalized`, episodes of 1,000 steps. Both are evaluated after each twentieth
+of the training by 64 greedy episodes; a training has arrived where the mean return is
+1,000 and stays above 990. brax's PPO runs with the settings of its own tutorial and,
+for the same number of environments, with ours. Run it as `nox -s benchmarks --
+brax_ppo`.
+"""
+
+import argparse
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+
+import eqrl
+
+
+NUM_ENVS, ROLLOUT, MINIBATCHES, EPOCHS = 64, 64, 8, 4
+OURS: dict[str, Any] = {
+    "num_envs": NUM_ENVS,
+    "unroll_length": ROLLOUT // 8,
+    "batch_size": NUM_ENVS,
+    "num_minibatches": MINIBATCHES,
+    "num_updates_per_batch": EPOCHS,
+    "learning_rate": 1e-3,
+    "discounting": 0.97,
+    "entropy_cost": 1e-2,
+    "reward_scaling": 0.1,
+}
+TUTORIAL: dict[str, Any] = {
+    "num_envs": 2048,
+    "unroll_length": 5,
+    "batch_size": 1024,
+    "num_minibatches": 32,
+    "num_updates_per_batch": 4,
+    "learning_rate": 3e-4,
+    "discounting": 0.97,
+    "entropy_cost": 1e-2,
+    "reward_scaling": 10,
+}
+
+
+def ours(num_steps: int, num_evaluations: int, seed: int) -> list[tuple[int, float]]:
+    """The mean greedy return after so many steps, again and again."""
+    env = eqrl.envs.make("brax/inverted_pendulum", backend="generalized")
+    agent = eqrl.Normalized(
+        eqrl.PPO(
+            lr=1e-3,
+            discount=0.97,
+            reward_scale=0.1,
+            num_epochs=EPOCHS,
+            num_minibatches=MINIBATCHES,
+            anneal_steps=float(num_steps),
+        )
+    )
+    trainer = eqrl.Trainer.on_policy(num_envs=NUM_ENVS, num_steps=ROLLOUT)
+    size = trainer.steps_of_iteration
+    part = max(num_steps // num_evaluations // size, 1) * size
+
+    @eqx.filter_jit
+    def mean_return(state: Any) -> Any:
+        evaluation = eqrl.evaluate(
+            agent, state, env, num_episodes=64, key=jr.key(seed + 1)
+        )
+        return jnp.mean(evaluation.returns)
+
+    returns: list[tuple[int, float]] = []
+    solution = None
+    for index in range(num_evaluations):
+        solution = eqrl.train(
+            agent, env, trainer, num_steps=part, key=jr.key(seed), initial=solution
+        )
+        returns.append(((index + 1) * part, float(mean_return(solution.state))))
+    return returns
+
+
+def theirs(
+    options: dict[str, Any], num_steps: int, num_evaluations: int, seed: int
+) -> list[tuple[int, float]]:
+    """The same of brax's own PPO."""
+    from brax import envs
+    from brax.training.agents.ppo import train as ppo
+
+    # brax calls it, and JAX has it no longer.
+    name = "device_put_replicated"
+    setattr(
+        jax,
+        name,
+        lambda tree, devices: jax.tree.map(
+            lambda x: jnp.stack([x] * len(devices)), tree
+        ),
+    )
+    returns: list[tuple[int, float]] = []
+
+    def note(step: int, metrics: Any) -> None:
+        returns.append((int(step), float(metrics["eval/episode_reward"])))
+
+    ppo.train(
+        envs.get_environment("inverted_pendulum", backend="generalized"),
+        num_timesteps=num_steps,
+        episode_length=1000,
+        normalize_observations=True,
+        num_eval_envs=64,
+        deterministic_eval=True,
+        num_evals=num_evaluations + 1,
+        progress_fn=note,
+        seed=seed,
+        **options,
+    )
+    return [(step, value) for step, value in returns if step > 0]
+
+
+def arrival(returns: Sequence[tuple[int, float]]) -> int | None:
+    """Steps after which the return is 1,000, and never again below 990."""
+    for index, (step, value) in enumerate(returns):
+        if value >= 999.5 and all(later >= 990 for _, later in returns[index:]):
+            return step
+    return None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=327_680)
+    parser.add_argument("--tutorial-steps", type=int, default=2_000_000)
+    parser.add_argument("--evaluations", type=int, default=20)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--only", choices=["eqrl", "brax", "brax, tutorial"])
+    arguments = parser.parse_args()
+    print("| PPO of | seed | steps to 1,000 | best | last | minutes |")
+    print("|---|---|---|---|---|---|")
+    runs: dict[str, Any] = {
+        "eqrl": lambda seed: ours(arguments.steps, arguments.evaluations, seed),
+        "brax": lambda seed: theirs(
+            OURS, arguments.steps, arguments.evaluations, seed
+        ),
+        "brax, tutorial": lambda seed: theirs(
+            TUTORIAL, arguments.tutorial_steps, arguments.evaluations, seed
+        ),
+    }
+    for name, run in runs.items():
+        if arguments.only not in (None, name):
+            continue
+        for seed in arguments.seeds:
+            begin = time.perf_counter()
+            returns = run(seed)
+            minutes = (time.perf_counter() - begin) / 60
+            steps = arrival(returns)
+            reached = "not reached" if steps is None else f"{steps:,}"
+            best = max(value for _, value in returns)
+            print(
+                f"| {name} | {seed} | {reached} | {best:.1f} | {returns[-1][1]:.1f} | "
+                f"{minutes:.1f} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
