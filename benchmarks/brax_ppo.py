@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import jax.random as jr
 
 import eqrl
+
+from .ppo_workers import mend_brax
 
 
 NUM_ENVS, ROLLOUT, MINIBATCHES, EPOCHS = 64, 64, 8, 4
@@ -86,15 +87,7 @@ def theirs(
     from brax import envs
     from brax.training.agents.ppo import train as ppo
 
-    # brax calls it, and JAX has it no longer.
-    name = "device_put_replicated"
-    setattr(
-        jax,
-        name,
-        lambda tree, devices: jax.tree.map(
-            lambda x: jnp.stack([x] * len(devices)), tree
-        ),
-    )
+    mend_brax()
     returns: list[tuple[int, float]] = []
 
     def note(step: int, metrics: Any) -> None:
@@ -135,9 +128,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|")
     runs: dict[str, Any] = {
         "eqrl": lambda seed: ours(arguments.steps, arguments.evaluations, seed),
-        "brax": lambda seed: theirs(
-            OURS, arguments.steps, arguments.evaluations, seed
-        ),
+        "brax": lambda seed: theirs(OURS, arguments.steps, arguments.evaluations, seed),
         "brax, tutorial": lambda seed: theirs(
             TUTORIAL, arguments.tutorial_steps, arguments.evaluations, seed
         ),

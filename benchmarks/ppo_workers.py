@@ -168,14 +168,11 @@ def serve(run: Callable[[], Any]) -> None:
         answer(*measured())
 
 
-def serve_brax(setting: str) -> None:
-    """brax's PPO, which trains in one go: it is held after each of its epochs."""
+def mend_brax() -> None:
+    """Gives JAX a function that brax's PPO calls, and that JAX has no longer."""
     import jax
     import jax.numpy as jnp
-    from brax import envs
-    from brax.training.agents.ppo import train as ppo
 
-    # brax calls it, and JAX has it no longer.
     name = "device_put_replicated"
     setattr(
         jax,
@@ -184,6 +181,14 @@ def serve_brax(setting: str) -> None:
             lambda x: jnp.stack([x] * len(devices)), tree
         ),
     )
+
+
+def serve_brax(setting: str) -> None:
+    """brax's PPO, which trains in one go: it is held after each of its epochs."""
+    from brax import envs
+    from brax.training.agents.ppo import train as ppo
+
+    mend_brax()
     begin: list[float] = []
 
     def hold(step: int, *_: Any) -> None:

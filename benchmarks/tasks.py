@@ -135,6 +135,27 @@ TASKS = {
         asked=22,
         num_seeds=3,
     ),
+    "ppo-fast": Task(
+        agent=eqrl.Normalized(
+            eqrl.PPO(
+                lr=3e-4,
+                discount=0.95,
+                clip=0.3,
+                reward_scale=10.0,
+                num_epochs=4,
+                num_minibatches=8,
+                normalize_advantage=False,
+                make_actor=eqrl.nn.Normal((32,) * 4, jax.nn.swish),
+                make_critic=eqrl.nn.Value((256,) * 5, jax.nn.swish),
+            )
+        ),
+        env="brax/fast",
+        trainer=eqrl.Trainer.on_policy(num_envs=64, num_steps=40),
+        # The whole iterations of brax's own test, of 2^15 steps.
+        num_steps=30_720,
+        asked=135,
+        options={"max_steps": 128},
+    ),
     "pqn-cartpole": Task(
         agent=eqrl.PQN(
             lr=1e-4,

@@ -44,7 +44,7 @@ KINDS = {
     ),
     "diayn": f"train diayn {_COMMON} {_EVERY} --num-steps 20000 --log-every 200",
     "disk": (
-        f"disk {_COMMON} {_EVERY} --num-skills 4 --num-steps 5000 --log-every 200 "
+        f"disk {_COMMON} {_EVERY} --num-skills 3 --num-steps 2000 --log-every 200 "
         "--warmup-steps 200"
     ),
 }
