@@ -1,3 +1,4 @@
+import gc
 import os
 import signal
 import zlib
@@ -33,6 +34,14 @@ os.environ["XLA_FLAGS"] = " ".join(
         "--xla_cpu_parallel_codegen_split_count=1",
     ]
 )
+
+# Programs need not say where in the source each of their operations comes from.
+jax.config.update("jax_include_full_tracebacks_in_locations", False)
+jax.config.update("jax_traceback_in_locations_limit", 0)
+
+# Tracing makes many objects; by default Python looks through them all too often.
+gc.freeze()
+gc.set_threshold(50_000, 20, 50)
 
 # Compiled programs take memory maps, of which Linux lets a process have 65,530.
 MEMORY_MAPS = Path("/proc/self/maps")

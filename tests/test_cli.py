@@ -1,5 +1,7 @@
+import contextlib
 import dataclasses
 import importlib
+import io
 import json
 import runpy
 import shutil
@@ -43,10 +45,12 @@ _FILES = {
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run with two seeds."""
+    """The folder of a run with two seeds; what it printed is beside it."""
     folder = tmp_path_factory.mktemp("runs") / "x"
     options = ["--tensorboard", "--folder", str(folder)]
-    assert main([*_TRAIN, *options]) == 0
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert main([*_TRAIN, *options]) == 0
+    folder.with_name("printed").write_text(printed.getvalue())
     return folder
 
 
@@ -267,6 +271,16 @@ def _check_that_the_seed_decides(
 
 def _draw_nothing(path: Path, *args: object, **options: object) -> None:
     path.touch()
+
+
+def test_what_each_seed_reached_is_printed_with_its_standard_error(
+    trained: Path,
+) -> None:
+    returns = np.array(json.loads((trained / "evaluation.json").read_text())["returns"])
+    means = returns.mean(axis=1)
+    errors = np.sqrt(np.sum((returns - means[:, None]) ** 2, axis=1) / 63 / 64)
+    expected = f"{means[0]:.1f} ± {errors[0]:.1f}, {means[1]:.1f} ± {errors[1]:.1f}"
+    assert expected in trained.with_name("printed").read_text()
 
 
 def test_evaluate_prints_a_line_for_each_seed(

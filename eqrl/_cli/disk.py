@@ -154,11 +154,12 @@ class LibraryJob:
         folder: Path,
         reached: Skills[Any],
         policies: Policies,
-        mean_returns: Float[np.ndarray, " skills"],
+        returns: Float[np.ndarray, "skills episodes"],
         *,
         key: PRNGKeyArray,
     ) -> None:
         count = len(policies.pairs)
+        mean_returns = returns.mean(axis=1)
         trajectories = play_skills(
             self.agent,
             reached,

@@ -153,7 +153,7 @@ class PopulationJob:
         folder: Path,
         reached: PopulationSolution,
         policies: Policies,
-        mean_returns: Float[np.ndarray, " population"],
+        returns: Float[np.ndarray, "population episodes"],
         *,
         key: PRNGKeyArray,
     ) -> None:
@@ -163,8 +163,8 @@ class PopulationJob:
             f"{name} {history[-1, best]:.3g}" for name, history in histories.items()
         )
         print(f"mean return of {NUM_EPISODES} greedy episodes:")
-        print(f"all members: {mean_returns.mean():.1f}")
-        print(f"best member, {best}: {mean_returns[best]:.1f} with {values}")
+        print(f"all members: {returns.mean():.1f}")
+        print(f"best member, {best}: {returns[best].mean():.1f} with {values}")
         if self.run.skills is not None and best is not None:
             agent, state = policies.pairs[best]
             # The keys before this one are those of the members' evaluations.

@@ -138,13 +138,21 @@ class SeedsJob:
         folder: Path,
         reached: AnySolution,
         policies: Policies,
-        mean_returns: Float[np.ndarray, " seeds"],
+        returns: Float[np.ndarray, "seeds episodes"],
         *,
         key: PRNGKeyArray,
     ) -> None:
         del reached
-        means = ", ".join(f"{mean:.1f}" for mean in mean_returns)
-        print(f"mean return of {NUM_EPISODES} greedy episodes: {means}")
+        # Where episodes begin is drawn: on Pendulum-v1 that moves the mean by about 10.
+        errors = returns.std(axis=1, ddof=1) / np.sqrt(NUM_EPISODES)
+        means = ", ".join(
+            f"{mean:.1f} ± {error:.1f}"
+            for mean, error in zip(returns.mean(axis=1), errors, strict=True)
+        )
+        print(
+            f"mean return of {NUM_EPISODES} greedy episodes, and its standard error: "
+            f"{means}"
+        )
         if self.run.skills is not None:
             # The keys before this one are those of the seeds' evaluations.
             skill_key = jr.fold_in(key, self.run.schedule.seeds)

@@ -111,7 +111,7 @@ class Job(Protocol[Reached]):
         folder: Path,
         reached: Reached,
         policies: Policies,
-        mean_returns: Float[np.ndarray, " policies"],
+        returns: Float[np.ndarray, "policies episodes"],
         *,
         key: PRNGKeyArray,
     ) -> None:
@@ -229,4 +229,4 @@ def _evaluate(
         folder, returns, step=policies.step, mode="greedy", best=policies.best
     )
     with without_ending("The report"):
-        job.report(folder, reached, policies, returns.mean(axis=1), key=key)
+        job.report(folder, reached, policies, returns, key=key)
