@@ -16,8 +16,8 @@ class PooledReset(AbstractEnvWrapper[EnvState], Generic[EnvState]):
     """Begins every episode in one of a fixed number of initial states.
 
     For environments with an expensive reset, such as those of brax's `generalized` and
-    `mjx` backends: code that is mapped over environments computes a reset at every
-    step.
+    `mjx` backends: in a step in which any episode ends, a reset is computed for each
+    environment; in training that `vmap` maps, as several seeds are, at every step.
     """
 
     env: AbstractEnv[EnvState]
