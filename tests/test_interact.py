@@ -9,7 +9,7 @@ from jaxtyping import Array, Int, PRNGKeyArray
 from eqrl import Actors, Mode, Transition, interact, start
 from eqrl._pytree.control_flow import filter_scan
 from eqrl.envs import AbstractEnv
-from tests.toy import Clock, Drift, GetKey, Learner, LearnerState, Scribe
+from tests.toy import Clock, Drift, GetKey, Learner, LearnerState, Scribe, equations
 
 
 _NUM_ENVS = 3
@@ -69,6 +69,27 @@ def test_next_observation_is_the_successor_at_every_step(getkey: GetKey) -> None
     _, transitions = _play(Clock(), getkey())
     expected = np.asarray(transitions.observation) + np.array([1, 0])
     np.testing.assert_array_equal(transitions.next_observation, expected)
+
+
+def test_a_reset_is_computed_only_in_steps_that_end_an_episode(getkey: GetKey) -> None:
+    agent, env, key = Learner(), Clock(), getkey()
+    state = LearnerState(jnp.zeros(2), jnp.zeros(()))
+    actors = eqx.filter_eval_shape(
+        lambda key: start(agent, state, env, num_envs=2, key=key), key
+    )
+    jaxpr, _, _ = eqx.filter_make_jaxpr(
+        lambda actors, key: interact(agent, state, env, actors, mode="greedy", key=key)
+    )(actors, key)
+    draws = [
+        [x.primitive.name for x in equations(part)].count("random_bits")
+        for whole in equations(jaxpr)
+        if whole.primitive.name == "cond"
+        for part in whole.params["branches"]
+    ]
+    everywhere = [x.primitive.name for x in equations(jaxpr)].count("random_bits")
+    # The reset draws the episode's length; Learner and the step draw nothing.
+    assert min(draws) == 0
+    assert max(draws) == everywhere > 0
 
 
 def test_the_observation_after_an_end_is_that_of_a_reset(getkey: GetKey) -> None:

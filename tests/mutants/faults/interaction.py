@@ -13,8 +13,22 @@ FAULTS = (
     Fault(
         "interaction:episodes-go-on-behind-a-limit",
         "eqrl/_interaction/actors.py",
-        "done = transition.terminated | transition.truncated",
-        "done = transition.terminated",
+        "over = transitions.terminated | transitions.truncated",
+        "over = transitions.terminated",
+        (_INTERACT,),
+    ),
+    Fault(
+        "interaction:episodes-begin-all-at-once",
+        "eqrl/_interaction/actors.py",
+        "jnp.any(over),\n",
+        "jnp.all(over),\n",
+        (_INTERACT,),
+    ),
+    Fault(
+        "interaction:a-reset-at-every-step",
+        "eqrl/_interaction/actors.py",
+        "    actors = filter_cond(\n        jnp.any(over),\n",
+        "    actors = (lambda _, begin, leave: begin())(\n        jnp.any(over),\n",
         (_INTERACT,),
     ),
     Fault(

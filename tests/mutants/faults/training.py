@@ -161,16 +161,29 @@ FAULTS = (
     Fault(
         "training:environments-go-on-behind-nan",
         "eqrl/_training/iteration.py",
-        "(progress.agent, progress.actors, progress.averages),\n",
-        "(progress.agent, actors, progress.averages),\n",
+        "(progress.actors, progress.averages),\n",
+        "(actors, progress.averages),\n",
         (f"{_TRAINER} -k 'stays_as'",),
+    ),
+    Fault(
+        "training:environments-go-on-behind-nan-alone",
+        "eqrl/_training/iteration.py",
+        "jnp.any(over) | ~going_on, turn",
+        "jnp.any(over), turn",
+        (f"{_TRAINER} -k TestNonFinite",),
+    ),
+    Fault(
+        "training:no-episode-begins",
+        "eqrl/_training/iteration.py",
+        "jnp.any(over) | ~going_on, turn",
+        "~going_on, turn",
+        (_TRAIN,),
     ),
     Fault(
         "training:observed-behind-nan",
         "eqrl/_training/iteration.py",
-        "(progress.agent, progress.actors, progress.averages),\n",
-        "(agent.observe(progress.agent, transitions), progress.actors,"
-        " progress.averages),\n",
+        "going_on, agent.observe(progress.agent, transitions)",
+        "going_on | True, agent.observe(progress.agent, transitions)",
         (f"{_TRAINER} -k TestNonFinite",),
     ),
     Fault(
