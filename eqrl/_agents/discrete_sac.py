@@ -229,7 +229,8 @@ DiscreteSAC.__init__.__doc__ = """**Arguments:**
 - `actor_lr`, `critic_lr`, `temperature_lr`: learning rates, at least 0.
 - `discount`: in [0, 1].
 - `target_step_size`: how far the target critics move at each update, in [0, 1].
-- `reward_scale`: factor by which rewards are multiplied.
+- `reward_scale`: factor by which rewards are multiplied. Values of about 10 are learned
+    sooner than of 100: on CartPole-v1 0.1 is better than 1.
 - `target_entropy`: in nats, at most the logarithm of the number of actions; `None` is
     that of a policy that takes its best action with probability 0.9 and the others
     alike: 0.325 of two, 0.394 of three.

@@ -86,6 +86,14 @@ _ALL = (
         returns=(-151.1, -163.4, -141.0, -183.2, -148.0),
     ),
     Preset(
+        agent="discrete-sac",
+        env="gymnax/CartPole-v1",
+        options={**_RATES, "temperature_lr": 1e-3, "reward_scale": 0.1},
+        trainer={"num_envs": 8, "batch_size": 128, "updates_per_iteration": 2},
+        num_steps=100_000,
+        returns=(500.0, 500.0, 500.0, 500.0, 406.0),
+    ),
+    Preset(
         agent="pqn",
         env="gymnax/CartPole-v1",
         options={
