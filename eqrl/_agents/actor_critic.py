@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import optax
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.control_flow import filter_cond
 from .._pytree.fields import check_factory, shown
@@ -18,6 +18,7 @@ from .._types.custom_types import (
     CriticFunction,
     FloatLike,
     MakeOptimizer,
+    PyTree,
 )
 from .._types.data import AnyTransition, EnvSpec
 from .._types.spaces import AbstractActionSpace, Box, Discrete
@@ -28,14 +29,13 @@ from ..nn import (
     Actor,
     ChoiceFunction,
     LikelihoodPolicy,
+    MakeCritic,
+    MakeTrajectoryCritic,
     Softmax,
     StochasticPolicy,
     ValueFunction,
 )
 
-
-MakeNetwork = Callable[..., Any]
-"""A factory `(observation_size, action_size, *, key)`, or of `num_actions`."""
 
 # The agents for each kind of actions.
 _FITTING: dict[type[AbstractActionSpace], tuple[str, ...]] = {
@@ -43,7 +43,7 @@ _FITTING: dict[type[AbstractActionSpace], tuple[str, ...]] = {
     Discrete: ("DQN", "DiscreteSAC", "PPO", "PQN"),
 }
 
-Critics = TypeVar("Critics", bound=CriticFunction)
+Network = TypeVar("Network", bound=Callable[..., Any])
 
 
 def check_scalar_reward(agent_name: str, spec: EnvSpec) -> None:
@@ -70,7 +70,9 @@ def check_space(
     )
 
 
-def make_network(name: str, factory: MakeNetwork, *sizes: int, **options: Any) -> Any:
+def make_network(
+    name: str, factory: Callable[..., Network], *sizes: int, **options: Any
+) -> Network:
     """What the factory of the argument `name` makes.
 
     Raises a `ValueError` unless it can be called with these sizes and options, a key
@@ -178,7 +180,7 @@ def _check_action_shape(shape: tuple[int, ...], spec: EnvSpec) -> None:
 
 
 def make_critics(
-    make_critic: MakeNetwork,
+    make_critic: MakeCritic | MakeTrajectoryCritic,
     num_critics: int,
     spec: EnvSpec,
     *,
@@ -274,13 +276,13 @@ def init_optimizer(
 
 
 def periodic_update(
-    new: Critics,
-    old: Critics,
+    new: Network,
+    old: Network,
     step_size: FloatLike,
     *,
     period: int,
     step: Int[Array, ""],
-) -> Critics:
+) -> Network:
     """Target networks after an update: a step towards `new` at each `period`-th one."""
     move = lambda new, old: incremental_update(new, old, step_size)
     if period == 1:
@@ -290,7 +292,7 @@ def periodic_update(
 
 
 def critic_step(
-    critics: Critics,
+    critics: Network,
     optimizer_state: optax.OptState,
     optimizer: optax.GradientTransformation,
     batch: AnyTransition,
@@ -299,7 +301,7 @@ def critic_step(
     reward_scale: FloatLike,
     discount: FloatLike,
     loss: Callable[..., Float[Array, ""]] = critic_loss,
-) -> tuple[Critics, optax.OptState, Float[Array, ""]]:
+) -> tuple[Network, optax.OptState, Float[Array, ""]]:
     """One gradient step of a stack of critics towards one target.
 
     `loss` is of the critics, observations, actions and targets.

@@ -1,5 +1,4 @@
 import math
-from typing import cast
 
 import equinox as eqx
 import jax
@@ -20,9 +19,15 @@ from ..losses import (
     discrete_sac_actor_loss,
     discrete_sac_next_value,
 )
-from ..nn import ActionValues, Choice, ChoiceFunction
+from ..nn import (
+    ActionValueFunction,
+    ActionValues,
+    Choice,
+    ChoiceFunction,
+    MakeActionValues,
+    MakeChoice,
+)
 from .actor_critic import (
-    MakeNetwork,
     check_action_values,
     check_make_optimizer,
     check_scalar_reward,
@@ -39,13 +44,15 @@ from .base import AbstractMarkovAgent
 from .sac import SACState
 
 
+_State = SACState[ChoiceFunction, ActionValueFunction]
+
 _PARTS = ("actor", "critic", "temperature")
 
 # How often the policy whose entropy is the target takes another than its best action.
 _EXPLORATION = 0.1
 
 
-class DiscreteSAC(AbstractMarkovAgent[SACState]):
+class DiscreteSAC(AbstractMarkovAgent[_State]):
     """Soft actor-critic for discrete actions.
 
     All actions are valued at once, so that what `SAC` estimates from one action is an
@@ -82,10 +89,12 @@ class DiscreteSAC(AbstractMarkovAgent[SACState]):
     )
     learn_temperature: bool = eqx.field(default=True, static=True)
     num_critics: int = static_integer(2, least=1)
-    make_actor: MakeNetwork = eqx.field(
+    make_actor: MakeChoice = eqx.field(
         default=Choice((256, 256), jax.nn.relu), static=True
     )
-    make_critic: MakeNetwork = eqx.field(default=ActionValues((256, 256)), static=True)
+    make_critic: MakeActionValues = eqx.field(
+        default=ActionValues((256, 256)), static=True
+    )
     make_optimizer: MakeOptimizer | tuple[MakeOptimizer, ...] = eqx.field(
         default=optax.adam, static=True
     )
@@ -94,7 +103,7 @@ class DiscreteSAC(AbstractMarkovAgent[SACState]):
         check_fields(self)
         check_make_optimizer(self.make_optimizer, _PARTS)
 
-    def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> SACState:
+    def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> _State:
         check_space("DiscreteSAC", spec, Discrete)
         check_scalar_reward("DiscreteSAC", spec)
         actor_key, critic_key = jr.split(key)
@@ -118,17 +127,17 @@ class DiscreteSAC(AbstractMarkovAgent[SACState]):
             temperature_optimizer=init_optimizer(temperature_rule, log_temperature),
         )
 
-    def policy(self, state: SACState) -> ChoiceFunction:
-        return cast(ChoiceFunction, state.actor)
+    def policy(self, state: _State) -> ChoiceFunction:
+        return state.actor
 
     def update(
         self,
-        state: SACState,
+        state: _State,
         batch: Transition[None],
         *,
         step: Int[Array, ""],
         key: PRNGKeyArray,
-    ) -> tuple[SACState, Metrics]:
+    ) -> tuple[_State, Metrics]:
         del step, key
         actor_rule, critic_rule, temperature_rule = self._learning_rules()
         log_temperature = read_temperature(

@@ -15,9 +15,8 @@ from .._types.custom_types import (
 from .._types.data import EnvSpec, Transition
 from .._types.spaces import Discrete
 from ..losses import bootstrapped_target, dqn_loss, dqn_next_value, multi_step_return
-from ..nn import ActionValues
+from ..nn import ActionValues, MakeActionValues
 from .actor_critic import (
-    MakeNetwork,
     check_action_values,
     check_make_optimizer,
     check_scalar_reward,
@@ -88,7 +87,7 @@ class DQN(AbstractEpsilonGreedyAgent[DQNState]):
     return_steps: int = static_integer(1, least=1)
     double: bool = eqx.field(default=True, static=True)
     huber: bool = eqx.field(default=False, static=True)
-    make_network: MakeNetwork = eqx.field(default=ActionValues(), static=True)
+    make_network: MakeActionValues = eqx.field(default=ActionValues(), static=True)
     make_optimizer: MakeOptimizer = eqx.field(default=optax.adam, static=True)
 
     def __check_init__(self) -> None:

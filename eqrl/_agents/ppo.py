@@ -18,9 +18,16 @@ from .._types.custom_types import FloatLike, MakeOptimizer, Metrics, Mode
 from .._types.data import EnvSpec, Transition, flatten_batch
 from .._types.spaces import Action, Discrete
 from ..losses import ppo_actor_loss, ppo_critic_loss
-from ..nn import Choice, LikelihoodPolicy, Normal, Value, ValueFunction
+from ..nn import (
+    Choice,
+    LikelihoodPolicy,
+    MakeLikelihoodPolicy,
+    MakeValue,
+    Normal,
+    Value,
+    ValueFunction,
+)
 from .actor_critic import (
-    MakeNetwork,
     check_likelihood,
     check_make_optimizer,
     check_scalar_reward,
@@ -108,8 +115,8 @@ class PPO(AbstractAgent[PPOState, None, Action]):
     num_epochs: int = static_integer(4, least=1)
     num_minibatches: int = static_integer(4, least=1)
     normalize_advantage: bool = eqx.field(default=True, static=True)
-    make_actor: MakeNetwork | None = eqx.field(default=None, static=True)
-    make_critic: MakeNetwork = eqx.field(default=Value(), static=True)
+    make_actor: MakeLikelihoodPolicy | None = eqx.field(default=None, static=True)
+    make_critic: MakeValue = eqx.field(default=Value(), static=True)
     make_optimizer: MakeOptimizer = eqx.field(default=ppo_adam, static=True)
 
     def __check_init__(self) -> None:

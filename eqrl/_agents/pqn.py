@@ -15,9 +15,8 @@ from .._types.custom_types import (
 from .._types.data import EnvSpec, Transition, flatten_batch
 from .._types.spaces import Discrete
 from ..losses import dqn_loss
-from ..nn import ActionValues
+from ..nn import ActionValues, MakeActionValues
 from .actor_critic import (
-    MakeNetwork,
     check_action_values,
     check_make_optimizer,
     check_scalar_reward,
@@ -91,7 +90,7 @@ class PQN(AbstractEpsilonGreedyAgent[PQNState]):
     reward_scale: FloatLike = hyperparameter(1.0)
     num_epochs: int = static_integer(2, least=1)
     num_minibatches: int = static_integer(32, least=1)
-    make_network: MakeNetwork = eqx.field(
+    make_network: MakeActionValues = eqx.field(
         default=ActionValues((128, 128), layer_norm=True), static=True
     )
     make_optimizer: MakeOptimizer = eqx.field(default=optax.radam, static=True)

@@ -1,10 +1,11 @@
-from typing import Any, cast
+from typing import Generic
 
 import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
+from typing_extensions import TypeVar
 
 from .._pytree.fields import check_fields, hyperparameter, static_integer
 from .._pytree.tree import gradient_step, incremental_update, tree_copy
@@ -12,9 +13,15 @@ from .._types.custom_types import FloatLike, MakeOptimizer, Metrics
 from .._types.data import EnvSpec, Transition
 from .._types.spaces import Box
 from ..losses import sac_actor_loss, sac_next_value
-from ..nn import ChoiceFunction, Critic, Gaussian, StochasticPolicy
+from ..nn import (
+    Critic,
+    CriticFunction,
+    Gaussian,
+    MakeCritic,
+    MakePolicy,
+    StochasticPolicy,
+)
 from .actor_critic import (
-    MakeNetwork,
     check_density,
     check_make_optimizer,
     check_scalar_reward,
@@ -33,12 +40,16 @@ from .base import AbstractMarkovAgent
 _PARTS = ("actor", "critic", "temperature")
 
 
-class SACState(eqx.Module):
+Policy = TypeVar("Policy", default=StochasticPolicy)
+Critics = TypeVar("Critics", default=CriticFunction)
+
+
+class SACState(eqx.Module, Generic[Policy, Critics]):
     """What `SAC` and `DiscreteSAC` learn."""
 
-    actor: StochasticPolicy | ChoiceFunction
-    critics: Any
-    target_critics: Any
+    actor: Policy
+    critics: Critics
+    target_critics: Critics
     log_temperature: Float[Array, ""]
     actor_optimizer: optax.OptState
     critic_optimizer: optax.OptState
@@ -92,8 +103,8 @@ class SAC(AbstractMarkovAgent[SACState]):
     )
     learn_temperature: bool = eqx.field(default=True, static=True)
     num_critics: int = static_integer(2, least=1)
-    make_actor: MakeNetwork = eqx.field(default=Gaussian(), static=True)
-    make_critic: MakeNetwork = eqx.field(default=Critic(), static=True)
+    make_actor: MakePolicy = eqx.field(default=Gaussian(), static=True)
+    make_critic: MakeCritic = eqx.field(default=Critic(), static=True)
     make_optimizer: MakeOptimizer | tuple[MakeOptimizer, ...] = eqx.field(
         default=optax.adam, static=True
     )
@@ -123,7 +134,7 @@ class SAC(AbstractMarkovAgent[SACState]):
         )
 
     def policy(self, state: SACState) -> StochasticPolicy:
-        return cast(StochasticPolicy, state.actor)
+        return state.actor
 
     def update(
         self,

@@ -1,5 +1,3 @@
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
@@ -19,9 +17,15 @@ from .._types.custom_types import (
 from .._types.data import EnvSpec, Transition
 from .._types.spaces import Box
 from ..losses import td3_actor_loss, td3_next_value
-from ..nn import Actor, Critic, Deterministic, ExploringPolicy
+from ..nn import (
+    Actor,
+    Critic,
+    Deterministic,
+    ExploringPolicy,
+    MakeActor,
+    MakeCritic,
+)
 from .actor_critic import (
-    MakeNetwork,
     check_action,
     check_make_optimizer,
     check_scalar_reward,
@@ -46,8 +50,8 @@ class TD3State(eqx.Module):
 
     actor: Actor
     target_actor: Actor
-    critics: Any
-    target_critics: Any
+    critics: CriticFunction
+    target_critics: CriticFunction
     actor_optimizer: optax.OptState
     critic_optimizer: optax.OptState
 
@@ -92,8 +96,8 @@ class TD3(AbstractMarkovAgent[TD3State]):
     noise_clip: FloatLike = hyperparameter(0.5, low=0)
     policy_delay: int = static_integer(2, least=1)
     num_critics: int = static_integer(2, least=1)
-    make_actor: MakeNetwork = eqx.field(default=Deterministic(), static=True)
-    make_critic: MakeNetwork = eqx.field(default=Critic(), static=True)
+    make_actor: MakeActor = eqx.field(default=Deterministic(), static=True)
+    make_critic: MakeCritic = eqx.field(default=Critic(), static=True)
     make_optimizer: MakeOptimizer | tuple[MakeOptimizer, ...] = eqx.field(
         default=optax.adam, static=True
     )

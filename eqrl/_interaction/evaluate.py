@@ -5,10 +5,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .._agents import AbstractAgent
-from .._types.custom_types import EnvState, Extras, Memory, Mode, State
+from .._types.custom_types import EnvState, Extras, Memory, Mode, PyTree, State
 from .._types.data import Transition
 from ..envs import AbstractEnv
 from .actors import start

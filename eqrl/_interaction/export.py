@@ -9,13 +9,13 @@ import jax.export
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float, PyTree, UInt32
+from jaxtyping import Array, Float, UInt32
 
 from .._agents.base import AnyAgent
 from .._pytree.tree import is_array_shape
 from .._storage.replace import atomic_write
 from .._storage.version import library_version
-from .._types.custom_types import Mode
+from .._types.custom_types import Mode, PyTree
 from .._types.data import EnvSpec
 from .._types.spaces import Action
 from ..envs._base import AnyEnv

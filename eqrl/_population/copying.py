@@ -8,8 +8,9 @@ import jax.lax as lax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, Int
 
+from .._types.custom_types import PyTree
 from .mesh import from_owner, on_each_device, place_in_share
 
 

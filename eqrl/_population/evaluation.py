@@ -4,12 +4,13 @@ import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from .._agents.base import AnyAgent
 from .._interaction.evaluate import Descriptor, Evaluation, evaluate
 from .._interaction.scores import Score
 from .._pytree.stack import stack_size
+from .._types.custom_types import PyTree
 from ..envs._base import AnyEnv
 from .mesh import on_each_device
 from .run import Members, map_members

@@ -3,9 +3,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Float, Int, PyTree, Shaped
+from jaxtyping import Float, Int, Shaped
 
 from .._training.counts import Counts
+from .._types.custom_types import PyTree
 
 
 class PopulationSolution(eqx.Module):

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Bool, Int, PyTree
+from jaxtyping import Array, Bool, Int
 
 from .._pytree.fields import check_integer
-from .._types.custom_types import Tree
+from .._types.custom_types import PyTree, Tree
 
 
 _AXIS = "population"

@@ -9,7 +9,7 @@ import jax.lax as lax
 import jax.numpy as jnp
 import jax.random as jr
 from jax.sharding import Mesh
-from jaxtyping import Array, Int, Key, PRNGKeyArray, PyTree
+from jaxtyping import Array, Int, Key, PRNGKeyArray
 
 from .._agents.base import AnyAgent
 from .._pytree.fields import check_choice
@@ -17,6 +17,7 @@ from .._pytree.stack import stack_size
 from .._training.counts import Counts
 from .._training.failure import FailureReport
 from .._training.trainer import AnyTrainerState, Trainer, run_trainer
+from .._types.custom_types import PyTree
 from ..envs._base import AnyEnv
 from .mesh import on_each_device
 

@@ -5,10 +5,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int
 
 from .._pytree.stack import stack_size, take_element
-from .._types.custom_types import Tree
+from .._types.custom_types import PyTree, Tree
 from .._types.stacked import Stacked
 from .history import PopulationSolution
 from .mesh import (

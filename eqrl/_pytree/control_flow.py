@@ -12,7 +12,9 @@ import jax
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array, Bool, Int, PyTree
+from jaxtyping import Array, Bool, Int
+
+from .._types.custom_types import PyTree
 
 
 Carry = TypeVar("Carry")

@@ -14,9 +14,10 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import DictKey, GetAttrKey, SequenceKey
-from jaxtyping import Array, PyTree, Shaped
+from jaxtyping import Array, Shaped
+from typing_extensions import is_protocol
 
-from .._types.custom_types import FloatLike
+from .._types.custom_types import FloatLike, PyTree
 
 
 _RANGE = "eqrl_range"
@@ -277,10 +278,15 @@ def check_declared(name: str, value: object, declared: Any) -> None:
     elif kind is bool:
         if not isinstance(value, (bool, np.bool_)):
             raise ValueError(f"`{name}={shown(value)}` must be True or False.")
-    elif kind is Callable:
+    elif kind is Callable or _is_kind_of_function(kind):
         check_callable(name, value)
     elif _is_module(kind):
         check_instance(name, value, kind)
+
+
+def _is_kind_of_function(kind: object) -> bool:
+    is_interface = isinstance(kind, type) and is_protocol(kind)
+    return is_interface and "__call__" in vars(kind)
 
 
 def _is_module(kind: object) -> bool:

@@ -8,9 +8,9 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, Int
 
-from .._types.custom_types import Tree
+from .._types.custom_types import PyTree, Tree
 
 
 def take_element(stack: Tree, index: int | Int[Array, ""]) -> Tree:

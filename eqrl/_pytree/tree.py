@@ -5,9 +5,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Array, Bool
 
-from .._types.custom_types import FloatLike, Tree
+from .._types.custom_types import FloatLike, PyTree, Tree
 
 
 def tree_where(condition: Bool[Array, ""], if_true: Tree, if_false: Tree) -> Tree:

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._agents import AbstractAgent
 from .._interaction.actors import Actors, start
 from .._interaction.rollout import record_steps
-from .._types.custom_types import EnvState, Extras, Memory, State
+from .._types.custom_types import EnvState, Extras, Memory, PyTree, State
 from .._types.data import Transition
 from ..envs import AbstractEnv, AbstractEnvWrapper, Point
 from ..envs._base import AnyEnv

@@ -8,14 +8,13 @@ from .._pytree.fields import check_factory, check_fields, hyperparameter
 from .._pytree.tree import gradient_step
 from .._skills.prior import (
     AbstractSkillPrior,
-    MakeDiscriminator,
     SkillExtras,
     as_skill_prior,
 )
 from .._types.custom_types import FloatLike, MakeOptimizer, Metrics
 from .._types.data import AnyTransition, EnvSpec
 from ..losses import discriminator_loss, skill_log_ratio
-from ..nn import AbstractSkillDistribution, SkillDiscriminator
+from ..nn import AbstractSkillDistribution, MakeDiscriminator, SkillDiscriminator
 from .base import AbstractReward
 from .descriptor import (
     StateDescriptor,

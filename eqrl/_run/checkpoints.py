@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import PyTree
 
 from .._population import PopulationSolution
 from .._population.mesh import mesh_of_processes, on_any_process
@@ -19,6 +18,7 @@ from .._pytree.fields import check_integer
 from .._storage.checkpoint import Directory, begin_save, checkpoint_manager
 from .._storage.quiet import quiet_event_loops
 from .._training.solution import AnySolution
+from .._types.custom_types import PyTree
 from .solutions import content_of, step_of
 
 

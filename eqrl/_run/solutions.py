@@ -10,7 +10,6 @@ import jax
 import jax.random as jr
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
-from jaxtyping import PyTree
 
 from .._agents.base import AnyAgent
 from .._population import PopulationSolution
@@ -22,6 +21,7 @@ from .._training.replay import ReplayState
 from .._training.schedule import row_period
 from .._training.solution import AnySolution, Solution
 from .._training.trainer import Trainer
+from .._types.custom_types import PyTree
 from ..envs._base import AnyEnv
 
 

@@ -2,8 +2,8 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, Generic
+from collections.abc import Sequence
+from typing import Generic
 
 import equinox as eqx
 import jax
@@ -25,15 +25,11 @@ from .._pytree.fields import (
 from .._types.custom_types import Extras
 from ..nn import (
     CategoricalDiscriminator,
+    MakeDiscriminator,
     NormalDiscriminator,
     VonMisesFisherDiscriminator,
 )
 from ..nn._skill_distribution import log_sphere_area
-
-
-MakeDiscriminator = Callable[..., Any]
-"""A factory `(descriptor_size, skill_size, *, key)` of an
-`eqrl.nn.SkillDiscriminator`."""
 
 
 class SkillExtras(eqx.Module, Generic[Extras]):
@@ -285,7 +281,9 @@ OneSkill.__init__.__doc__ = """**Arguments:**
 """
 
 
-def as_skill_prior(skills: Any, name: str = "skills") -> AbstractSkillPrior:
+def as_skill_prior(
+    skills: AbstractSkillPrior | int, name: str = "skills"
+) -> AbstractSkillPrior:
     """A prior itself; a number as that many one-hot skills."""
     if isinstance(skills, AbstractSkillPrior):
         return skills

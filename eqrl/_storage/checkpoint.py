@@ -10,10 +10,9 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import PyTree
 
 from .._pytree.fields import is_zero_if_absent
-from .._types.custom_types import Tree
+from .._types.custom_types import PyTree, Tree
 from .digest import AnyArray, Piece, is_intact, is_spread, pieces_of
 from .json_file import Content, read_json, reason_of, sealed
 from .quiet import quiet_event_loops

@@ -4,9 +4,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, PyTree
+from jaxtyping import Array, Bool, Int
 
-from .._types.custom_types import Metrics
+from .._types.custom_types import Metrics, PyTree
 
 
 class Failure(eqx.Module):

@@ -1,8 +1,16 @@
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import optax
 from jaxtyping import Array, Float
+from typing_extensions import TypeVar
+
+
+if TYPE_CHECKING:
+    # That of jaxtyping is unknown to a static type checker, and so is all that has it.
+    PyTree: TypeAlias = Any
+else:
+    from jaxtyping import PyTree as PyTree
 
 
 FloatLike = float | int | Float[Array, ""]
@@ -17,28 +25,33 @@ Mode = Literal["random", "sample", "greedy"]
 MakeOptimizer = Callable[[FloatLike], optax.GradientTransformation]
 """From a learning rate to an Optax optimizer, whose state must not hold the rate."""
 
-CriticFunction = Callable[..., Any]
+CriticFunction = Callable[
+    [Float[Array, " obs"], Float[Array, " act"]], Float[Array, "*reward"]
+]
 """From one observation and one action to a scalar; to a vector if rewards are vectors.
 
 Not to be confused with `eqrl.nn.Critic`, which makes one.
 """
 
-ActionValueFunction = Callable[[Any], Any]
+ActionValueFunction = Callable[[Float[Array, " obs"]], Float[Array, " actions"]]
 """From one observation to the value of each action."""
 
-State = TypeVar("State")
+# Without a type argument it is `Any`, so that `Solution` alone may be written in strict
+# mode for one of any agent.
+
+State = TypeVar("State", default=Any)
 """The state of an agent: all that it learns."""
 
-Memory = TypeVar("Memory")
+Memory = TypeVar("Memory", default=Any)
 """What an agent carries from step to step within an episode."""
 
-Extras = TypeVar("Extras")
+Extras = TypeVar("Extras", default=Any)
 """What an agent stores with each transition."""
 
-EnvState = TypeVar("EnvState")
+EnvState = TypeVar("EnvState", default=Any)
 """The state of an environment."""
 
-RewardState = TypeVar("RewardState")
+RewardState = TypeVar("RewardState", default=Any)
 """The state of an intrinsic reward: all that it learns."""
 
 Tree = TypeVar("Tree")

@@ -4,9 +4,9 @@ from contextlib import contextmanager
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float, PyTree
+from jaxtyping import Array, ArrayLike, Float
 
-from .._types.custom_types import Tree
+from .._types.custom_types import PyTree, Tree
 
 
 @contextmanager

@@ -14,9 +14,10 @@ from brax.envs.humanoidstandup import HumanoidStandup
 from brax.envs.swimmer import Swimmer
 from brax.envs.walker2d import Walker2d
 from brax.envs.wrappers import training
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
+from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
 from .._pytree.fields import check_callable, check_choice, shown
+from .._types.custom_types import PyTree
 from .._types.data import EnvSpec
 from ._adapter import (
     flat_observation,

@@ -3,7 +3,7 @@ import functools
 import importlib.metadata
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import equinox as eqx
 import gymnax
@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from gymnax.environments import spaces
-from gymnax.environments.environment import Environment, EnvParams, EnvState
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
+from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
 from .._pytree.fields import check_callable, check_integer, converted, shown
+from .._types.custom_types import PyTree
 from .._types.data import EnvSpec
 from .._types.spaces import AbstractActionSpace, Action, Box, Discrete
 from ._adapter import (
@@ -26,6 +26,15 @@ from ._adapter import (
     strongly_typed,
 )
 from ._base import AbstractEnv, Outcome
+
+
+if TYPE_CHECKING:
+    # gymnax has no types of its own.
+    Environment: TypeAlias = Any
+    EnvParams: TypeAlias = Any
+    EnvState: TypeAlias = Any
+else:
+    from gymnax.environments.environment import Environment, EnvParams, EnvState
 
 
 # Each environment has its own class of states.
@@ -110,16 +119,15 @@ class GymnaxEnv(AbstractEnv[EnvState]):
         _check_is_of_gymnax(environment)
         if state_descriptor is not None:
             check_callable("state_descriptor", state_descriptor)
-        if params is None:
-            params = environment.default_params
+        chosen: EnvParams = environment.default_params if params is None else params
         self.environment = environment
-        self.params = params
+        self.params = chosen
         self._state_descriptor = state_descriptor
         name = environment.name
 
         def begin() -> tuple[PyTree, PyTree]:
             with lenient_promotion():
-                initial = environment.reset_env(jr.key(0), params)
+                initial = environment.reset_env(jr.key(0), chosen)
                 observation, state = strongly_typed(initial)
                 if state_descriptor is None:
                     return observation, None
@@ -134,10 +142,10 @@ class GymnaxEnv(AbstractEnv[EnvState]):
         size, shape = observation_sizes(observation, name=name)
         self._spec = EnvSpec(
             observation_size=size,
-            action=_action_space(environment.action_space(params), name=name),
+            action=_action_space(environment.action_space(chosen), name=name),
             observation_shape=shape,
             state_descriptor_size=state_descriptor_size(descriptor, name=name),
-            max_steps=int(params.max_steps_in_episode),
+            max_steps=int(chosen.max_steps_in_episode),
         )
 
     @property

@@ -6,9 +6,9 @@ import jax.lax as lax
 import jax.numpy as jnp
 import jax.random as jr
 import optax
-from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from .._types.custom_types import FloatLike, Metrics
+from .._types.custom_types import FloatLike, Metrics, PyTree
 from ..nn import AbstractDensity
 from ._critic import Critic, critic_values, least_over_critics
 from ._switch import AdvantageClip, switch_probabilities

@@ -1,3 +1,7 @@
+from .._types.custom_types import (
+    ActionValueFunction as ActionValueFunction,
+    CriticFunction as CriticFunction,
+)
 from ._action_values import ActionValues as ActionValues, DuelingHeads as DuelingHeads
 from ._convolution import (
     Convolution as Convolution,
@@ -29,6 +33,18 @@ from ._distribution import (
     TanhNormal as TanhNormal,
 )
 from ._factory import NetworkFactory as NetworkFactory
+from ._interface import (
+    MakeActionValues as MakeActionValues,
+    MakeActor as MakeActor,
+    MakeChoice as MakeChoice,
+    MakeCritic as MakeCritic,
+    MakeDiscriminator as MakeDiscriminator,
+    MakeLikelihoodPolicy as MakeLikelihoodPolicy,
+    MakeNetwork as MakeNetwork,
+    MakePolicy as MakePolicy,
+    MakeTrajectoryCritic as MakeTrajectoryCritic,
+    MakeValue as MakeValue,
+)
 from ._mlp import MLP as MLP, Linear as Linear
 from ._policy import (
     AbstractPolicy as AbstractPolicy,

@@ -1,5 +1,6 @@
 import dataclasses
 from collections.abc import Callable
+from typing import overload
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -55,6 +56,39 @@ class Critic(NetworkFactory):
 
     **Arguments:** those of `NetworkFactory`.
     """
+
+    @overload
+    def __call__(
+        self,
+        observation_size: int,
+        action_size: int,
+        *,
+        trajectory_size: int | None = None,
+        reward_size: None = None,
+        key: PRNGKeyArray,
+    ) -> StateActionValue: ...
+
+    @overload
+    def __call__(
+        self,
+        observation_size: int,
+        action_size: int,
+        *,
+        trajectory_size: int | None = None,
+        reward_size: int,
+        key: PRNGKeyArray,
+    ) -> StateActionValues: ...
+
+    @overload
+    def __call__(
+        self,
+        observation_size: int,
+        action_size: int,
+        *,
+        trajectory_size: int | None = None,
+        reward_size: int | None,
+        key: PRNGKeyArray,
+    ) -> StateActionValue | StateActionValues: ...
 
     def __call__(
         self,

@@ -14,8 +14,8 @@ from ..._types.custom_types import FloatLike
 from ..._types.data import EnvSpec
 from ...losses import Critic, switch_policy, trajectory_values
 from ...losses._switch import AdvantageClip
-from ...nn import AbstractDensity, Linear, StochasticPolicy
-from ..actor_critic import MakeNetwork, check_density, make_network
+from ...nn import AbstractDensity, Linear, MakePolicy, StochasticPolicy
+from ..actor_critic import check_density, make_network
 from .trajectory import AbstractTrajectory, Trajectory
 
 
@@ -81,7 +81,7 @@ TrajectoryPolicy.__init__.__doc__ = """**Arguments:**
 
 
 def make_trajectory_policy(
-    make_actor: MakeNetwork, num_parts: int, spec: EnvSpec, *, key: PRNGKeyArray
+    make_actor: MakePolicy, num_parts: int, spec: EnvSpec, *, key: PRNGKeyArray
 ) -> TrajectoryPolicy:
     """A policy whose network takes the observation and `num_parts` embedded parts."""
     actor_key, embedding_key = jr.split(key)

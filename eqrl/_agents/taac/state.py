@@ -1,11 +1,9 @@
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from ..._types.custom_types import Metrics
+from ..._types.custom_types import CriticFunction, Metrics
 from ...losses._taac_metrics import histogram
 from .policy import TrajectoryPolicy
 
@@ -53,8 +51,8 @@ class TAACState(eqx.Module):
     """The learned state of `TAAC`."""
 
     actor: TrajectoryPolicy
-    critics: Any
-    target_critics: Any
+    critics: CriticFunction
+    target_critics: CriticFunction
     log_temperatures: LogTemperatures
     actor_optimizer: optax.OptState
     critic_optimizer: optax.OptState

@@ -19,9 +19,8 @@ from ..._types.custom_types import FloatLike, MakeOptimizer, Metrics, Mode
 from ..._types.data import EnvSpec, Transition
 from ..._types.spaces import Box
 from ...losses._taac import TDLoss
-from ...nn import Critic, Gaussian
+from ...nn import Critic, Gaussian, MakePolicy, MakeTrajectoryCritic
 from ..actor_critic import (
-    MakeNetwork,
     check_make_optimizer,
     check_space,
     init_optimizer,
@@ -142,8 +141,8 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
     )
     td_loss: TDLoss = eqx.field(default=optax.squared_error, static=True)
     faithful: bool = eqx.field(default=False, static=True)
-    make_actor: MakeNetwork = eqx.field(default=Gaussian(), static=True)
-    make_critic: MakeNetwork = eqx.field(default=Critic(), static=True)
+    make_actor: MakePolicy = eqx.field(default=Gaussian(), static=True)
+    make_critic: MakeTrajectoryCritic = eqx.field(default=Critic(), static=True)
     make_optimizer: MakeOptimizer | tuple[MakeOptimizer, ...] = eqx.field(
         default=optax.adam, static=True
     )

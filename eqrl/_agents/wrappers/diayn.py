@@ -4,11 +4,11 @@ from ..._rewards import Discriminator, DiscriminatorState
 from ..._rewards.descriptor import StateDescriptor
 from ..._skills.prior import (
     AbstractSkillPrior,
-    MakeDiscriminator,
     SkillExtras,
     as_skill_prior,
 )
 from ..._types.custom_types import Extras, FloatLike, MakeOptimizer, Memory, State
+from ...nn import MakeDiscriminator
 from ..base import AbstractAgent
 from .intrinsic import Intrinsic
 from .skill_conditioned import SkillConditioned, SkillMemory
