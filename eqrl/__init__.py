@@ -51,6 +51,7 @@ from ._agents import (
     Trajectory as Trajectory,
     diayn as diayn,
     fix_skill as fix_skill,
+    unwrap as unwrap,
 )
 from ._disk import (
     Skills as Skills,

@@ -43,9 +43,9 @@ def make_too_long(
 
 # An agent that `SPEC` does not fit, and what is said of it.
 MISFITS = [
-    (eqrl.SAC(make_actor=nn.Deterministic((8,))), r"`make_actor`.*AbstractDensity"),
-    (eqrl.SAC(make_actor=make_mlp), r"`make_actor`.*AbstractDensity"),
-    (eqrl.TD3(make_actor=nn.Gaussian((8,))), r"`make_actor` gives a TanhNormal"),
+    (eqrl.SAC(make_actor=nn.Deterministic((8,))), r"`make_actor`.*AbstractDensity"),  # pyright: ignore[reportArgumentType]
+    (eqrl.SAC(make_actor=make_mlp), r"`make_actor`.*AbstractDensity"),  # pyright: ignore[reportArgumentType]
+    (eqrl.TD3(make_actor=nn.Gaussian((8,))), r"`make_actor` gives a TanhNormal"),  # pyright: ignore[reportArgumentType]
     (eqrl.TD3(make_actor=make_too_long), r"shape \(3,\).*takes \(2,\)"),
 ]
 

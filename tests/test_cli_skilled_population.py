@@ -54,7 +54,7 @@ def _begin(
     ]
     return eqrl.PopulationSolution(
         agents=agents,
-        trainer_states=SimpleNamespace(agent=states),
+        trainer_states=SimpleNamespace(agent=states),  # pyright: ignore[reportArgumentType]
         counts=eqrl.Counts(zero, zero, zero),
         returns=np.zeros((1, size, 8)),
         descriptors=None,

@@ -1,3 +1,5 @@
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -17,7 +19,7 @@ _NUM_EPISODES = 16
 _LONGEST = 4
 
 
-def _evaluate(env: AbstractEnv, getkey: GetKey, **options: object) -> Evaluation:
+def _evaluate(env: AbstractEnv, getkey: GetKey, **options: Any) -> Evaluation:
     agent = Scribe()
     state = agent.init(env.spec, key=getkey())
     return evaluate(
@@ -26,7 +28,7 @@ def _evaluate(env: AbstractEnv, getkey: GetKey, **options: object) -> Evaluation
         env,
         num_episodes=_NUM_EPISODES,
         key=getkey(),
-        **options,  # pyright: ignore[reportArgumentType]
+        **options,
     )
 
 

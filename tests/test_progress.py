@@ -157,7 +157,7 @@ def _population(
     zero = jnp.zeros((), int)
     return eqrl.PopulationSolution(
         agents=None,
-        trainer_states=None,
+        trainer_states=None,  # pyright: ignore[reportArgumentType]
         counts=eqrl.Counts(zero, zero, zero),
         returns=np.array([returns]),
         descriptors=None,

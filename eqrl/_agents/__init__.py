@@ -31,3 +31,4 @@ from .wrappers.skill_conditioned import (
     SkillConditioned as SkillConditioned,
     SkillMemory as SkillMemory,
 )
+from .wrappers.unwrap import unwrap as unwrap

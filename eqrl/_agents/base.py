@@ -1,8 +1,9 @@
 from abc import abstractmethod
-from typing import Any, Generic, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, get_args
 
 import equinox as eqx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
+from typing_extensions import TypeVar
 
 from .._pytree.fields import check_choice
 from .._types.custom_types import Extras, Memory, Metrics, Mode, State
@@ -18,6 +19,10 @@ class AbstractAgent(eqx.Module, Generic[State, Memory, Extras]):
     memory is carried from step to step within an episode, and its extras are stored
     with each transition; most agents have neither and use `None`.
     """
+
+    if TYPE_CHECKING:
+        # By which `AgentOfKind` finds out the class.
+        def _of_same_kind(self) -> Self: ...
 
     @property
     @abstractmethod
@@ -112,6 +117,20 @@ class AbstractAgent(eqx.Module, Generic[State, Memory, Extras]):
         order of computation. A metric is `nan` in an update that does not compute it.
         An infinite one ends training, and so does a state that is not finite.
         """
+
+
+if TYPE_CHECKING:
+    AgentState = TypeVar("AgentState", covariant=True)
+    Agent = TypeVar("Agent", covariant=True)
+
+    class AgentOfKind(Protocol[AgentState, Agent]):
+        """Any agent, of which both its class and that of its state are inferred."""
+
+        def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> AgentState: ...
+
+        def _of_same_kind(self) -> Agent: ...
+else:
+    AgentOfKind = AbstractAgent
 
 
 AnyAgent: TypeAlias = AbstractAgent[Any, Any, Any]

@@ -1,10 +1,9 @@
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import get_args
 
 import jax.random as jr
 from jaxtyping import PRNGKeyArray
 
-from .._agents import AbstractAgent
 from .._agents.base import AnyAgent
 from .._interaction.arguments import check_is_agent
 from .._pytree.fields import (
@@ -18,7 +17,9 @@ from .._rewards.incremental.mode import Replay
 from .._training.interrupt import deferred_interrupt
 from .._training.replay import ReplayBuffer
 from .._training.trainer import Trainer
+from .._types.custom_types import Extras, Memory, State
 from .library import (
+    Learner,
     Skills,
     enlarge_library,
     enlarge_past,
@@ -31,7 +32,7 @@ from .world import World, make_schedule
 
 
 def learn_skills(
-    agent: AbstractAgent[Any, Any, Any],
+    agent: Learner[State, Memory, Extras],
     env: World,
     trainer: Trainer,
     *,
@@ -41,10 +42,10 @@ def learn_skills(
     num_collected_episodes: int = 100,
     max_skills: int | None = None,
     replay: Replay | None = None,
-    initial: Skills[Any] | None = None,
+    initial: Skills[State] | None = None,
     log_every: int = 1_000,
-    callback: SkillCallback | None = None,
-) -> Skills[Any]:
+    callback: SkillCallback[State] | None = None,
+) -> Skills[State]:
     """Learns skills one after another, as DISk does.
 
     Each skill is an agent of its own that starts afresh. `eqrl.Incremental`, which

@@ -10,7 +10,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from .._agents import AbstractAgent, Intrinsic
+from .._agents import AbstractAgent, Intrinsic, IntrinsicState
 from .._agents.base import AnyAgent
 from .._agents.wrappers.intrinsic import AnyIntrinsic
 from .._pytree.fields import whole_number
@@ -22,15 +22,18 @@ from .._pytree.stack import (
     take_element,
 )
 from .._pytree.tree import check_same_shapes
-from .._rewards import Incremental
+from .._rewards import Incremental, IncrementalState
 from .._rewards.incremental.feature_set import enlarge
 from .._training.counts import Counts, Folding
 from .._training.jit import jit_init
 from .._training.solution import AnySolution, History, Solution
 from .._training.trainer import AnyTrainerState, Trainer
-from .._types.custom_types import State
+from .._types.custom_types import Extras, Memory, State
 from ..envs._base import AnyEnv
 
+
+Learner = AbstractAgent[IntrinsicState[State, IncrementalState], Memory, Extras]
+"""An `eqrl.Intrinsic(agent, eqrl.Incremental())` around any agent."""
 
 _FOLDING = Folding(limit=2**31 - 1, period=2**30)
 
@@ -265,8 +268,10 @@ def enlarge_library(progress: Progress, task: Task, *, capacity: int) -> Progres
 
 
 def pick_skill(
-    agent: AbstractAgent[Any, Any, Any], skills: Skills[Any], index: int
-) -> tuple[AbstractAgent[Any, Any, Any], Any]:
+    agent: Learner[State, Memory, Extras],
+    skills: Skills[State],
+    index: int,
+) -> tuple[AbstractAgent[State, Memory, Extras], State]:
     """Takes one skill out of a library.
 
     The result is an ordinary agent and its state. It can be evaluated and rendered, and

@@ -23,13 +23,13 @@ from .._training.rows import (
 )
 from .._training.solution import NonFiniteError, Solution, TrainingInterrupted
 from .._training.trainer import AnyTrainerState, Trainer
-from .._types.custom_types import Metrics
+from .._types.custom_types import Metrics, State
 from .handover import begin_skill, collect
 from .library import Progress, Skills, Task
 from .world import Schedule
 
 
-SkillCallback = Callable[[int, dict[str, Any], Skills[Any]], None]
+SkillCallback = Callable[[int, dict[str, Any], Skills[State]], None]
 
 
 def key_of_skill(key: PRNGKeyArray, skill: int) -> PRNGKeyArray:

@@ -10,15 +10,16 @@ from .._agents.base import AnyAgent
 from .._interaction.rollout import rollout
 from .._rewards import Incremental
 from .._skills.trajectories import SkillTrajectories
-from .._types.custom_types import Mode
+from .._types.custom_types import EnvState, Extras, Memory, Mode, State
+from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
-from .library import Skills, find_task, pick_skill
+from .library import Learner, Skills, find_task, pick_skill
 
 
 def play_skills(
-    agent: AnyAgent,
-    skills: Skills[Any],
-    env: AnyEnv,
+    agent: Learner[State, Memory, Extras],
+    skills: Skills[State],
+    env: AbstractEnv[EnvState],
     *,
     num_episodes: int,
     key: PRNGKeyArray,

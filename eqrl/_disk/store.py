@@ -13,7 +13,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array
 
-from .._agents.base import AnyAgent
+from .._agents import AbstractAgent
 from .._agents.wrappers.intrinsic import AnyIntrinsic
 from .._pytree.stack import empty_stack, put_element, stack_size, take_element
 from .._storage.checkpoint import (
@@ -29,7 +29,8 @@ from .._storage.version import library_version
 from .._training.rows import steps_taken
 from .._training.solution import History
 from .._training.trainer import Trainer
-from .library import Skills, find_task, init_library
+from .._types.custom_types import Extras, Memory, State
+from .library import Learner, Skills, find_task, init_library
 from .world import World, first_env
 
 
@@ -51,7 +52,7 @@ class _Sizes:
     metrics: dict[str, str] | None = None
 
 
-def save_skills(directory: Directory, skills: Skills[Any]) -> None:
+def save_skills(directory: Directory, skills: Skills) -> None:
     """Saves a library of skills and its training state.
 
     Each skill has a folder in `directory/skills` and is written once, since a learned
@@ -106,10 +107,10 @@ def save_skills(directory: Directory, skills: Skills[Any]) -> None:
 
 def load_skills(
     directory: Directory,
-    agent: AnyAgent,
+    agent: Learner[State, Memory, Extras],
     env: World,
     trainer: Trainer | None = None,
-) -> Skills[Any]:
+) -> Skills[State]:
     """Loads a library that `save_skills` saved.
 
     ```python
@@ -154,8 +155,11 @@ def load_skills(
 
 
 def load_skill(
-    directory: Directory, agent: AnyAgent, env: World, index: int
-) -> tuple[AnyAgent, Any]:
+    directory: Directory,
+    agent: Learner[State, Memory, Extras],
+    env: World,
+    index: int,
+) -> tuple[AbstractAgent[State, Memory, Extras], State]:
     """Loads one skill of a library, as `eqrl.pick_skill` returns it.
 
     **Arguments:**

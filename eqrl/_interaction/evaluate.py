@@ -1,14 +1,15 @@
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, overload
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from typing_extensions import TypeVar
 
 from .._agents import AbstractAgent
-from .._types.custom_types import EnvState, Extras, Memory, Mode, PyTree, State
+from .._types.custom_types import EnvState, Extras, Memory, Mode, State
 from .._types.data import Transition
 from ..envs import AbstractEnv
 from .actors import start
@@ -16,12 +17,15 @@ from .arguments import check_arguments
 from .rollout import check_lengths, jit_rollout, play_until_over, zero_outside
 
 
-class Evaluation(eqx.Module):
+Described = TypeVar("Described", default=Any)
+
+
+class Evaluation(eqx.Module, Generic[Described]):
     """Returns, lengths and descriptors of episodes."""
 
     returns: Float[Array, " episodes"] | Float[Array, "episodes reward"]
     lengths: Int[Array, " episodes"]
-    descriptors: PyTree
+    descriptors: Described
 
 
 Evaluation.__init__.__doc__ = """**Arguments:**
@@ -33,7 +37,49 @@ Evaluation.__init__.__doc__ = """**Arguments:**
     `descriptor`.
 """
 
-Descriptor = Callable[[Transition[Any], Bool[Array, " time"]], PyTree]
+Descriptor = Callable[[Transition[Any], Bool[Array, " time"]], Described]
+
+
+@overload
+def evaluate(
+    agent: AbstractAgent[State, Memory, Extras],
+    state: State,
+    env: AbstractEnv[EnvState],
+    *,
+    num_episodes: int,
+    key: PRNGKeyArray,
+    mode: Mode = "greedy",
+    max_steps: int | None = None,
+    descriptor: None = None,
+) -> Evaluation[None]: ...
+
+
+@overload
+def evaluate(
+    agent: AbstractAgent[State, Memory, Extras],
+    state: State,
+    env: AbstractEnv[EnvState],
+    *,
+    num_episodes: int,
+    key: PRNGKeyArray,
+    mode: Mode = "greedy",
+    max_steps: int | None = None,
+    descriptor: Descriptor[Described],
+) -> Evaluation[Described]: ...
+
+
+@overload
+def evaluate(
+    agent: AbstractAgent[State, Memory, Extras],
+    state: State,
+    env: AbstractEnv[EnvState],
+    *,
+    num_episodes: int,
+    key: PRNGKeyArray,
+    mode: Mode = "greedy",
+    max_steps: int | None = None,
+    descriptor: Descriptor | None,
+) -> Evaluation: ...
 
 
 def evaluate(
@@ -82,8 +128,8 @@ def evaluate(
 def _describe(
     transitions: Transition[Extras],
     mask: Bool[Array, "episodes time"],
-    descriptor: Descriptor,
-) -> Evaluation:
+    descriptor: Descriptor[Described],
+) -> Evaluation[Described]:
     return Evaluation(
         returns=jnp.sum(zero_outside(mask, transitions.reward), axis=1),
         lengths=jnp.sum(mask, axis=1),
@@ -101,7 +147,7 @@ def _play(
     *,
     mode: Mode,
     key: PRNGKeyArray,
-) -> Evaluation:
+) -> Evaluation[None]:
     # Stops when the last episode is over, which `rollout`, a scan, cannot.
     start_key, step_key = jr.split(key)
     actors = start(agent, state, env, num_envs=num_episodes, key=start_key)

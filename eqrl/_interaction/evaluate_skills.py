@@ -7,7 +7,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
-from .._agents import SkillConditioned
+from .._agents import AbstractAgent, SkillConditioned
 from .._agents.base import AnyAgent
 from .._agents.wrappers.unwrap import find, parts, with_skill
 from .._pytree.fields import check_integer
@@ -17,8 +17,9 @@ from .._skills.prior import (
     EvenOneHotSkills,
     OneHotSkills,
 )
-from .._types.custom_types import Mode
+from .._types.custom_types import EnvState, Extras, Memory, Mode, State
 from .._types.data import Transition
+from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from .arguments import check_arguments
 from .fit import check_fits
@@ -61,9 +62,9 @@ SkillEvaluation.__init__.__doc__ = """**Arguments:**
 
 
 def evaluate_skills(
-    agent: AnyAgent,
-    state: Any,
-    env: AnyEnv,
+    agent: AbstractAgent[State, Memory, Extras],
+    state: State,
+    env: AbstractEnv[EnvState],
     *,
     num_episodes: int,
     key: PRNGKeyArray,

@@ -6,27 +6,29 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._agents import TAAC
+from .._agents import TAAC, AbstractAgent
 from .._agents.base import AnyAgent
 from .._agents.wrappers.unwrap import parts
-from .._types.custom_types import FloatLike
-from ..envs._base import AnyEnv
+from .._types.custom_types import EnvState, Extras, FloatLike, Memory, State
+from ..envs import AbstractEnv
 from .evaluate import Evaluation
 from .evaluate_skills import evaluate_skills
 
 
-Score = Callable[[Any, Any, Evaluation], Float[Array, ""]]
+Score = Callable[[Any, State, Evaluation], Float[Array, ""]]
 """From an agent, its state and its evaluation to a number to rank by."""
 
 
-def mean_return(agent: Any, state: Any, evaluation: Evaluation) -> Float[Array, ""]:
+def mean_return(
+    agent: object, state: object, evaluation: Evaluation
+) -> Float[Array, ""]:
     """The default score: the mean return over all episodes."""
     del agent, state
     return jnp.mean(evaluation.returns)
 
 
 def weighted_return(
-    agent: AnyAgent, state: Any, evaluation: Evaluation
+    agent: AbstractAgent[State, Memory, Extras], state: object, evaluation: Evaluation
 ) -> Float[Array, ""]:
     """Score for vector rewards: the mean return, weighted as `TAAC` weights rewards.
 
@@ -63,9 +65,9 @@ def _reward_weights(agent: AnyAgent) -> tuple[FloatLike, ...] | None:
 
 
 def diversity_return(
-    agent: AnyAgent,
-    state: Any,
-    env: AnyEnv,
+    agent: AbstractAgent[State, Memory, Extras],
+    state: State,
+    env: AbstractEnv[EnvState],
     *,
     num_episodes: int,
     key: PRNGKeyArray,

@@ -1,19 +1,30 @@
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeAlias
 
 import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Float, Int, Shaped
+from typing_extensions import TypeVar
 
 from .._training.counts import Counts
-from .._types.custom_types import PyTree
+from .._training.trainer import TrainerState
+from .._types.custom_types import PyTree, State
 
 
-class PopulationSolution(eqx.Module):
+Agents = TypeVar("Agents", default=Any)
+
+if TYPE_CHECKING:
+    _TrainerStates: TypeAlias = TrainerState[State, Any, Any, Any]
+else:
+    # A history is drawn without a look at the states.
+    _TrainerStates = Annotated[State, "of its trainer"]
+
+
+class PopulationSolution(eqx.Module, Generic[State, Agents]):
     """The members of a population after training, and its history."""
 
-    agents: Any
-    trainer_states: Any
+    agents: Agents
+    trainer_states: _TrainerStates[State]
     counts: Counts
     returns: Shaped[np.ndarray, "generations population episodes ..."]
     descriptors: PyTree
@@ -23,7 +34,7 @@ class PopulationSolution(eqx.Module):
     scores: Float[np.ndarray, "generations population"]
 
     @property
-    def states(self) -> Any:
+    def states(self) -> State:
         """The stack of the agents' states."""
         return self.trainer_states.agent
 

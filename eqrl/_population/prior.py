@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._pytree.fields import check_fields, check_range, hyperparameter
+from .._pytree.fields import check_fields, check_range, interval, number
 from .._types.custom_types import FloatLike
 
 
@@ -49,8 +49,8 @@ def _check_order(low: FloatLike, high: FloatLike) -> None:
 class Uniform(AbstractPrior):
     """A uniform prior."""
 
-    low: FloatLike = hyperparameter()
-    high: FloatLike = hyperparameter()
+    low: FloatLike = eqx.field(converter=number("low"), metadata=interval())
+    high: FloatLike = eqx.field(converter=number("high"), metadata=interval())
 
     def __check_init__(self) -> None:
         check_fields(self)
@@ -74,8 +74,10 @@ Uniform.__init__.__doc__ = """**Arguments:**
 class LogUniform(AbstractPrior):
     """A uniform prior of the logarithm."""
 
-    low: FloatLike = hyperparameter(low=0, low_open=True)
-    high: FloatLike = hyperparameter()
+    low: FloatLike = eqx.field(
+        converter=number("low"), metadata=interval(low=0, low_open=True)
+    )
+    high: FloatLike = eqx.field(converter=number("high"), metadata=interval())
 
     def __check_init__(self) -> None:
         check_fields(self)

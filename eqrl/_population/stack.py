@@ -8,9 +8,9 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from .._pytree.stack import stack_size, take_element
-from .._types.custom_types import PyTree, Tree
+from .._types.custom_types import PyTree, State, Tree
 from .._types.stacked import Stacked
-from .history import PopulationSolution
+from .history import Agents, PopulationSolution
 from .mesh import (
     from_owner,
     mesh_of_processes,
@@ -47,7 +47,9 @@ def best(
 
 
 @overload
-def best(stack: PopulationSolution, returns: None = None) -> tuple[Any, Any]: ...
+def best(
+    stack: PopulationSolution[State, Agents], returns: None = None
+) -> tuple[Agents, State]: ...
 
 
 def best(

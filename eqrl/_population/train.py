@@ -1,7 +1,7 @@
 import functools
 from collections.abc import Callable
 from signal import SIGINT
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -10,8 +10,7 @@ import jax.random as jr
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._agents import AbstractAgent
-from .._agents.base import AnyAgent
+from .._agents.base import AgentOfKind, AnyAgent
 from .._interaction.arguments import check_arguments
 from .._interaction.evaluate import Descriptor
 from .._interaction.scores import Score, mean_return
@@ -24,10 +23,11 @@ from .._training.interrupt import deferred_interrupt
 from .._training.rows import has_failed, steps_taken, what_failed
 from .._training.solution import NonFiniteError, TrainingInterrupted
 from .._training.trainer import AnyTrainerState, Trainer
+from .._types.custom_types import EnvState, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv, check_is_env
 from .evaluation import check_scalar, evaluate_members
-from .history import PopulationSolution, Row, make_solution, rows_of
+from .history import Agents, PopulationSolution, Row, make_solution, rows_of
 from .mesh import (
     automatic,
     check_mesh,
@@ -43,12 +43,12 @@ from .resume import check_history, check_initial
 from .run import Members, choose_members, init_members, run_members
 
 
-Callback = Callable[[int, Any], None]
+Callback = Callable[[int, PopulationSolution[State, Agents]], None]
 
 
 def train_population(
-    agent: AbstractAgent[Any, Any, Any],
-    env: AbstractEnv[Any],
+    agent: AgentOfKind[State, Agents],
+    env: AbstractEnv[EnvState],
     trainer: Trainer,
     pbt: PBT | None,
     *,
@@ -57,14 +57,14 @@ def train_population(
     steps_per_generation: int,
     num_episodes: int,
     key: PRNGKeyArray,
-    initial: PopulationSolution | None = None,
-    score: Score | None = None,
-    evaluation_env: AbstractEnv[Any] | None = None,
-    descriptor: Descriptor | None = None,
+    initial: PopulationSolution[State, Agents] | None = None,
+    score: Score[State] | None = None,
+    evaluation_env: AbstractEnv[EnvState] | None = None,
+    descriptor: Descriptor[object] | None = None,
     mesh: Mesh | None = None,
     members: Members | None = None,
-    callback: Callback | None = None,
-) -> PopulationSolution:
+    callback: Callback[State, Agents] | None = None,
+) -> PopulationSolution[State, Agents]:
     """Trains a population of agents, with population based training or independently.
 
     In each generation all members train and are evaluated. After all but the last, the
@@ -120,7 +120,8 @@ def train_population(
     Both hold the solution so far.
     """
     evaluation_env = env if evaluation_env is None else evaluation_env
-    _check(agent, env, trainer, pbt, size, evaluation_env, key)
+    given = cast(AnyAgent, agent)
+    _check(given, env, trainer, pbt, size, evaluation_env, key)
     check_integer("num_generations", num_generations, least=1)
     check_mesh(mesh, size)
     trainer.check_num_steps(steps_per_generation)
@@ -136,10 +137,10 @@ def train_population(
     # ends makes no difference.
     with naming_lost_processes(mesh):
         agents, states, counts = _begin(
-            agent, env, trainer, pbt, size, initial, mesh, key
+            given, env, trainer, pbt, size, initial, mesh, key
         )
     # After the check of what `where` selects.
-    names = _names(agent, pbt)
+    names = _names(given, pbt)
     pbt, env, evaluation_env, key, num_steps = replicate(
         (pbt, env, evaluation_env, key, jnp.asarray(steps_per_generation, int)), mesh
     )

@@ -14,7 +14,7 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import DictKey, GetAttrKey, SequenceKey
-from jaxtyping import Array, Shaped
+from jaxtyping import Array, Float, Shaped
 from typing_extensions import is_protocol
 
 from .._types.custom_types import FloatLike, PyTree
@@ -111,6 +111,22 @@ def hyperparameter(
     allowed = Range(low=low, high=high, low_open=low_open, optional=default is None)
     metadata = {_RANGE: allowed, _INIT_ONLY: init_only}
     return _field(default, convert=_strong_scalar, what=_A_NUMBER, metadata=metadata)
+
+
+def number(name: str) -> Callable[[FloatLike], Float[Array, ""]]:
+    """The converter of a required hyperparameter, with the name of its field.
+
+    Static type checkers see that a field is required only where it is written out, as
+    in `low: FloatLike = eqx.field(converter=number("low"), metadata=interval())`.
+    """
+    return lambda value: converted(name, _strong_scalar, value, _A_NUMBER)
+
+
+def interval(
+    *, low: float | int = -math.inf, low_open: bool = False
+) -> dict[str, object]:
+    """The metadata of a required hyperparameter: the interval it must lie in."""
+    return {_RANGE: Range(low=low, high=math.inf, low_open=low_open, optional=False)}
 
 
 def hyperparameters(

@@ -4,15 +4,16 @@ from typing import Any, Generic, TypeAlias
 import equinox as eqx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._types.custom_types import Metrics, RewardState
-from .._types.data import AnyTransition, EnvSpec
+from .._types.custom_types import Metrics, RewardState, Seen
+from .._types.data import EnvSpec, Transition
 
 
-class AbstractReward(eqx.Module, Generic[RewardState]):
+class AbstractReward(eqx.Module, Generic[RewardState, Seen]):
     """A reward that is computed by the agent rather than given by the environment.
 
     The reward holds hyperparameters only; all that it learns is in its state.
-    `Intrinsic` trains an agent on it.
+    `Intrinsic` trains an agent on it, of which the extras are those that it needs;
+    `AbstractReward[State]` needs none.
     """
 
     @abstractmethod
@@ -23,14 +24,14 @@ class AbstractReward(eqx.Module, Generic[RewardState]):
         """
 
     @abstractmethod
-    def observe(self, state: RewardState, transitions: AnyTransition) -> RewardState:
+    def observe(self, state: RewardState, transitions: Transition[Seen]) -> RewardState:
         """The state after new transitions, with one leading axis, each seen once."""
 
     @abstractmethod
     def reward(
         self,
         state: RewardState,
-        batch: AnyTransition,
+        batch: Transition[Seen],
         *,
         step: Int[Array, ""],
         key: PRNGKeyArray,
@@ -47,7 +48,7 @@ class AbstractReward(eqx.Module, Generic[RewardState]):
 
     @abstractmethod
     def update(
-        self, state: RewardState, batch: AnyTransition, *, key: PRNGKeyArray
+        self, state: RewardState, batch: Transition[Seen], *, key: PRNGKeyArray
     ) -> tuple[RewardState, Metrics]:
         """One update on a batch, with any leading axes.
 
@@ -57,5 +58,5 @@ class AbstractReward(eqx.Module, Generic[RewardState]):
         """
 
 
-AnyReward: TypeAlias = AbstractReward[Any]
+AnyReward: TypeAlias = AbstractReward[Any, Any]
 """Any reward; what its state holds is not known."""

@@ -1,3 +1,5 @@
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -12,7 +14,7 @@ from .._skills.prior import (
     as_skill_prior,
 )
 from .._types.custom_types import FloatLike, MakeOptimizer, Metrics
-from .._types.data import AnyTransition, EnvSpec
+from .._types.data import EnvSpec, Transition
 from ..losses import discriminator_loss, skill_log_ratio
 from ..nn import AbstractSkillDistribution, MakeDiscriminator, SkillDiscriminator
 from .base import AbstractReward
@@ -22,6 +24,9 @@ from .descriptor import (
     describe,
     descriptor_size,
 )
+
+
+_Transition = Transition[SkillExtras[Any]]
 
 
 class DiscriminatorState(eqx.Module):
@@ -38,7 +43,7 @@ DiscriminatorState.__init__.__doc__ = """**Arguments:**
 """
 
 
-class Discriminator(AbstractReward[DiscriminatorState]):
+class Discriminator(AbstractReward[DiscriminatorState, SkillExtras[Any]]):
     """The reward of DIAYN: how well a state identifies the skill that led to it.
 
     It is `log q(skill | descriptor) - log p(skill)`, in nats. The discriminator q is
@@ -87,7 +92,7 @@ class Discriminator(AbstractReward[DiscriminatorState]):
         )
 
     def observe(
-        self, state: DiscriminatorState, transitions: AnyTransition
+        self, state: DiscriminatorState, transitions: _Transition
     ) -> DiscriminatorState:
         del transitions
         return state
@@ -95,7 +100,7 @@ class Discriminator(AbstractReward[DiscriminatorState]):
     def reward(
         self,
         state: DiscriminatorState,
-        batch: AnyTransition,
+        batch: _Transition,
         *,
         step: Int[Array, ""],
         key: PRNGKeyArray,
@@ -112,7 +117,7 @@ class Discriminator(AbstractReward[DiscriminatorState]):
         return reward.reshape(batch.timestep.shape)
 
     def update(
-        self, state: DiscriminatorState, batch: AnyTransition, *, key: PRNGKeyArray
+        self, state: DiscriminatorState, batch: _Transition, *, key: PRNGKeyArray
     ) -> tuple[DiscriminatorState, Metrics]:
         del key
         loss, gradient = eqx.filter_value_and_grad(discriminator_loss)(
@@ -125,7 +130,7 @@ class Discriminator(AbstractReward[DiscriminatorState]):
         return state, {"discriminator_loss": loss}
 
     def descriptors(
-        self, transitions: AnyTransition
+        self, transitions: _Transition
     ) -> Float[Array, "*batch descriptor"]:
         """Descriptors of the states that transitions, with any axes, have reached."""
         return describe(
@@ -135,7 +140,7 @@ class Discriminator(AbstractReward[DiscriminatorState]):
         )
 
     def _rows(
-        self, batch: AnyTransition
+        self, batch: _Transition
     ) -> tuple[Float[Array, "rows descriptor"], Float[Array, "rows skill"]]:
         """Descriptors and skills, with the leading axes of the batch flattened."""
         if not isinstance(batch.extras, SkillExtras):

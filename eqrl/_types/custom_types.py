@@ -54,5 +54,8 @@ EnvState = TypeVar("EnvState", default=Any)
 RewardState = TypeVar("RewardState", default=Any)
 """The state of an intrinsic reward: all that it learns."""
 
+Seen = TypeVar("Seen", default=Any, contravariant=True)
+"""The extras that an intrinsic reward needs in transitions."""
+
 Tree = TypeVar("Tree")
 """Any pytree."""

@@ -224,7 +224,9 @@ class TestUpdate:
         after, _ = _update(agent, state, random_batch(getkey), getkey())
         assert bool(eqx.tree_equal(after.actor, state.actor))
         assert bool(eqx.tree_equal(after.log_temperature, state.log_temperature))
-        assert np.all(after.critics.action_weight != state.critics.action_weight)
+        before: Any = state.critics
+        moved: Any = after.critics
+        assert np.all(moved.action_weight != before.action_weight)
 
     @pytest.mark.parametrize("part", ["actor", "critic", "temperature"])
     def test_each_part_has_a_rate_of_its_own(self, part: str, getkey: GetKey) -> None:
@@ -313,9 +315,10 @@ class TestInit:
         # Not jitted, for a compiled function copies what it returns twice.
         state = _linear().init(SPEC, key=getkey())
         assert bool(eqx.tree_equal(state.target_critics, state.critics))
+        critics: Any = state.critics
+        targets: Any = state.target_critics
         assert (
-            state.target_critics.bias.unsafe_buffer_pointer()
-            != state.critics.bias.unsafe_buffer_pointer()
+            targets.bias.unsafe_buffer_pointer() != critics.bias.unsafe_buffer_pointer()
         )
 
     def test_temperature_begins_as_asked_for(self, getkey: GetKey) -> None:

@@ -131,7 +131,9 @@ class TestUpdate:
         state = init(agent, key=getkey())
         after, _ = _update(agent, state, random_batch(getkey), jnp.array(0), getkey())
         assert bool(eqx.tree_equal(after.actor, state.actor))
-        assert np.all(after.critics.action_weight != state.critics.action_weight)
+        before: Any = state.critics
+        moved: Any = after.critics
+        assert np.all(moved.action_weight != before.action_weight)
 
 
 class TestDelay:

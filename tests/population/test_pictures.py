@@ -30,7 +30,7 @@ def _population(
         returns = _MEANS[..., None] + np.array([-1.0, 1.0])
     return eqrl.PopulationSolution(
         agents=None,
-        trainer_states=None,
+        trainer_states=None,  # pyright: ignore[reportArgumentType]
         counts=eqrl.Counts(zero, zero, zero),
         returns=returns,
         descriptors=None,

@@ -254,7 +254,7 @@ def test_a_stack_of_states_is_refused() -> None:
 
 def test_an_agent_without_skills_is_refused() -> None:
     with pytest.raises(ValueError, match="SAC has no skills"):
-        eqrl.evaluate_skills(sac(), None, ENV, num_episodes=1, key=jr.key(0))
+        eqrl.evaluate_skills(sac(), None, ENV, num_episodes=1, key=jr.key(0))  # pyright: ignore[reportArgumentType]
 
 
 def test_an_agent_without_a_discriminator_is_refused() -> None:

@@ -125,7 +125,8 @@ def test_a_skill_that_is_not_there_cannot_be_picked(index: int) -> None:
     )
     with pytest.raises(ValueError, match=f"`index={index}` is not a skill; .* 0 to 1"):
         eqrl.pick_skill(AGENT, skills, index)
-    assert eqrl.pick_skill(AGENT, skills, 1)[1]["weight"].shape == (3,)
+    _, state = eqrl.pick_skill(AGENT, skills, 1)
+    assert jax.tree.map(jnp.shape, state) == {"weight": (3,)}
 
 
 def test_of_no_skills_none_can_be_picked() -> None:
@@ -135,4 +136,4 @@ def test_of_no_skills_none_can_be_picked() -> None:
 
 def test_skills_are_picked_with_the_agent_that_learnt_them() -> None:
     with pytest.raises(ValueError, match="`agent` is a Heading; it must be the"):
-        eqrl.pick_skill(Heading(), beginning(), 0)
+        eqrl.pick_skill(Heading(), beginning(), 0)  # pyright: ignore[reportArgumentType]

@@ -278,7 +278,7 @@ class TestFixSkill:
 
     def test_an_agent_without_skills_is_refused(self, getkey: GetKey) -> None:
         with pytest.raises(ValueError, match="SAC has no skill"):
-            eqrl.fix_skill(sac(), None, jnp.ones(2))
+            eqrl.fix_skill(sac(), None, jnp.ones(2))  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 def test_a_state_of_another_agent_is_refused(getkey: GetKey) -> None:

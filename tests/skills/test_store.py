@@ -398,9 +398,9 @@ def test_skills_of_another_trainer_are_refused(library: Path) -> None:
 def test_an_agent_without_an_incremental_reward_is_refused(library: Path) -> None:
     for agent in (Heading(), eqrl.diayn(Heading(), 3)):
         with pytest.raises(ValueError, match="`agent` is "):
-            eqrl.load_skills(library, agent, ENV, TRAINER)
+            eqrl.load_skills(library, agent, ENV, TRAINER)  # pyright: ignore[reportArgumentType]
         with pytest.raises(ValueError, match="`agent` is "):
-            eqrl.load_skill(library, agent, ENV, 0)
+            eqrl.load_skill(library, agent, ENV, 0)  # pyright: ignore[reportArgumentType]
 
 
 def test_loaded_skills_can_be_evaluated_elsewhere(library: Path) -> None:

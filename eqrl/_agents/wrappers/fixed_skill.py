@@ -1,17 +1,23 @@
-from typing import Any
+from typing import Any, overload
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..._pytree.fields import check_fields, check_vector
-from ..._types.custom_types import Extras, Memory, Metrics, Mode, State
+from ..._skills.prior import SkillExtras
+from ..._types.custom_types import Extras, Memory, Metrics, Mode, RewardState, State
 from ..._types.data import EnvSpec, Transition
 from ..._types.spaces import Action
 from ..base import AbstractAgent, AnyAgent
 from .base import AbstractWrapper
-from .intrinsic import Intrinsic
-from .skill_conditioned import SkillConditioned, append_skill, with_skill_size
+from .intrinsic import Intrinsic, IntrinsicState
+from .skill_conditioned import (
+    SkillConditioned,
+    SkillMemory,
+    append_skill,
+    with_skill_size,
+)
 
 
 class FixedSkill(AbstractWrapper[State, Memory, Extras]):
@@ -87,9 +93,33 @@ FixedSkill.__init__.__doc__ = """**Arguments:**
 """
 
 
+@overload
 def fix_skill(
-    agent: AbstractAgent[Any, Any, Any], state: Any, z: Float[Array, " skill"]
-) -> tuple[AbstractAgent[Any, Any, Any], Any]:
+    agent: Intrinsic[State, RewardState, SkillMemory[Memory], SkillExtras[Extras]],
+    state: IntrinsicState[State, RewardState],
+    z: Float[Array, " skill"],
+) -> tuple[AbstractAgent[State, Memory, Extras], State]: ...
+
+
+@overload
+def fix_skill(
+    agent: SkillConditioned[State, Memory, Extras],
+    state: State,
+    z: Float[Array, " skill"],
+) -> tuple[AbstractAgent[State, Memory, Extras], State]: ...
+
+
+@overload
+def fix_skill(
+    agent: AbstractAgent[State, Memory, Extras],
+    state: State,
+    z: Float[Array, " skill"],
+) -> tuple[AnyAgent, Any]: ...
+
+
+def fix_skill(
+    agent: AnyAgent, state: Any, z: Float[Array, " skill"]
+) -> tuple[AnyAgent, Any]:
     """Takes one skill out of an agent that has learned several.
 
     The result is an ordinary agent. It can be evaluated, rendered, and trained further

@@ -48,7 +48,7 @@ class Intrinsic(AbstractWrapper[IntrinsicState[State, RewardState], Memory, Extr
     """
 
     agent: AbstractAgent[State, Memory, Extras]
-    reward: AbstractReward[RewardState]
+    reward: AbstractReward[RewardState, Extras]
     environment_weight: FloatLike | None = hyperparameter(None)
     reward_minibatches: int = static_integer(1, least=1)
 

@@ -65,6 +65,22 @@ def find(
         agent = agent.inner
 
 
+def unwrap(agent: AnyAgent, kind: type[Part]) -> Part:
+    """The outermost agent or intrinsic reward of one kind inside nested wrappers.
+
+    In `eqrl.unwrap(agent, eqrl.SAC).actor_lr` a static type checker knows what it is.
+
+    **Arguments:**
+
+    - `agent`: any agent, perhaps an `eqrl.AbstractWrapper`.
+    - `kind`: a class of agents or of rewards, such as `eqrl.SAC` or
+        `eqrl.Discriminator`.
+
+    Raises a `ValueError` if there is none.
+    """
+    return find(agent, None, None, kind)[0]
+
+
 def _rewards(reward: AnyReward, state: Any) -> list[tuple[AnyReward, Any]]:
     """A reward and, of a sum, all that are added, each with its state."""
     found = [(reward, state)]
