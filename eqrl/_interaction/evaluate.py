@@ -68,20 +68,6 @@ def evaluate(
 ) -> Evaluation[Described]: ...
 
 
-@overload
-def evaluate(
-    agent: AbstractAgent[State, Memory, Extras],
-    state: State,
-    env: AbstractEnv[EnvState],
-    *,
-    num_episodes: int,
-    key: PRNGKeyArray,
-    mode: Mode = "greedy",
-    max_steps: int | None = None,
-    descriptor: Descriptor | None,
-) -> Evaluation: ...
-
-
 def evaluate(
     agent: AbstractAgent[State, Memory, Extras],
     state: State,

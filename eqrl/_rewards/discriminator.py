@@ -1,4 +1,4 @@
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -73,6 +73,18 @@ class Discriminator(AbstractReward[DiscriminatorState, SkillExtras[Any]]):
     include_prior: bool = eqx.field(default=True, static=True)
     make_network: MakeDiscriminator | None = eqx.field(default=None, static=True)
     make_optimizer: MakeOptimizer = eqx.field(default=optax.adam, static=True)
+
+    if TYPE_CHECKING:
+        # What the converter takes, of which not all static type checkers know.
+        def __init__(
+            self,
+            skills: AbstractSkillPrior | int,
+            lr: FloatLike = ...,
+            descriptor: StateDescriptor = ...,
+            include_prior: bool = ...,
+            make_network: MakeDiscriminator | None = ...,
+            make_optimizer: MakeOptimizer = ...,
+        ) -> None: ...
 
     def __check_init__(self) -> None:
         check_fields(self)

@@ -3,7 +3,7 @@
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Generic, TypeAlias
+from typing import Generic
 
 import equinox as eqx
 import jax
@@ -281,15 +281,7 @@ OneSkill.__init__.__doc__ = """**Arguments:**
 """
 
 
-if TYPE_CHECKING:
-    # Which is what a field may be given, by a static type checker.
-    _Given: TypeAlias = AbstractSkillPrior | int
-else:
-    # Anything else is refused below, in words of its own.
-    _Given = object
-
-
-def as_skill_prior(skills: _Given, name: str = "skills") -> AbstractSkillPrior:
+def as_skill_prior(skills: object, name: str = "skills") -> AbstractSkillPrior:
     """A prior itself; a number as that many one-hot skills."""
     if isinstance(skills, AbstractSkillPrior):
         return skills

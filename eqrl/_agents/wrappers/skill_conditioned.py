@@ -1,5 +1,5 @@
 import dataclasses
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -35,6 +35,14 @@ class SkillConditioned(
 
     agent: AbstractAgent[State, Memory, Extras]
     skills: AbstractSkillPrior = eqx.field(converter=as_skill_prior)
+
+    if TYPE_CHECKING:
+        # What the converter takes, of which not all static type checkers know.
+        def __init__(
+            self,
+            agent: AbstractAgent[State, Memory, Extras],
+            skills: AbstractSkillPrior | int,
+        ) -> None: ...
 
     def __check_init__(self) -> None:
         check_fields(self)
