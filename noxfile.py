@@ -92,12 +92,19 @@ def faults(session: nox.Session) -> None:
 
 @nox.session
 def typecheck(session: nox.Session) -> None:
-    """Checks types of the library, the tests and the snippets of the documentation."""
+    """Checks types of the library, the tests and the snippets of the documentation.
+
+    All that is public has a type that is known; see `tests/typing` for what is inferred
+    and for which errors are found.
+    """
     install(session, "typecheck")
     snippets = session.create_tmp()
     session.run("python", "docs/snippets.py", snippets)
     session.run("pyright", *session.posargs)
-    session.run("pyright", "--project", snippets)
+    session.run("pyright", "--verifytypes", "eqrl", "--ignoreexternal")
+    for folder in ("tests/typing", snippets):
+        session.run("pyright", "--project", folder)
+        session.run("mypy", "--config-file", "tests/typing/mypy.ini", folder)
 
 
 @nox.session

@@ -23,9 +23,18 @@ def main() -> None:
             name = "_".join(page.relative_to(ROOT).with_suffix("").parts)
             (folder / f"{name.replace('-', '_').lower()}.py").write_text(code)
     settings = {
-        "typeCheckingMode": "standard",
         "pythonVersion": "3.11",
         "extraPaths": [str(ROOT)],
+        "typeCheckingMode": "strict",
+        # A page is one module, in which a later snippet may import anew.
+        "reportDuplicateImport": "none",
+        "reportMissingTypeStubs": "none",
+        # JAX, Equinox and Optax leave much unknown to a strict type checker.
+        "reportUnknownArgumentType": "none",
+        "reportUnknownLambdaType": "none",
+        "reportUnknownMemberType": "none",
+        "reportUnknownParameterType": "none",
+        "reportUnknownVariableType": "none",
     }
     (folder / "pyrightconfig.json").write_text(json.dumps(settings))
 

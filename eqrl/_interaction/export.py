@@ -11,14 +11,22 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, UInt32
 
+from .._agents import AbstractAgent
 from .._agents.base import AnyAgent
 from .._pytree.tree import is_array_shape
 from .._storage.replace import atomic_write
 from .._storage.version import library_version
-from .._types.custom_types import Mode, PyTree
+from .._types.custom_types import (
+    EnvState,
+    Extras,
+    Memory,
+    Mode,
+    PyTree,
+    State,
+)
 from .._types.data import EnvSpec
 from .._types.spaces import Action
-from ..envs._base import AnyEnv
+from ..envs import AbstractEnv
 from .exported_policy import pack, weights_header
 from .fit import check_fits
 
@@ -30,9 +38,9 @@ _EPISODES, _STEPS = 0, 1
 
 def export_policy(
     path: str | os.PathLike[str],
-    agent: AnyAgent,
-    state: Any,
-    env: AnyEnv | EnvSpec,
+    agent: AbstractAgent[State, Memory, Extras],
+    state: State,
+    env: AbstractEnv[EnvState] | EnvSpec,
     *,
     platforms: Sequence[str] = ("cpu", "cuda", "tpu"),
 ) -> None:

@@ -28,7 +28,6 @@ from .._types.custom_types import EnvState, Extras, Memory, State
 from .._types.data import EnvSpec
 from .._types.spaces import Box
 from ..envs import AbstractEnv, AbstractEnvWrapper, Outcome
-from ..envs._base import AnyEnv
 from .actors import Actors
 from .fit import check_fits
 from .rollout import play_until_over
@@ -98,7 +97,7 @@ class SkillChoice(
         self._check_action()
 
     @property
-    def inner(self) -> AnyEnv:
+    def inner(self) -> AbstractEnv[EnvState]:
         return self.env
 
     def inner_state(self, state: SkillChoiceState[EnvState]) -> EnvState:

@@ -1,16 +1,16 @@
 import os
-from typing import Any
 
 import numpy as np
 from jaxtyping import Array, Bool
 
 from .._agents import TAACExtras
+from .._types.custom_types import Extras
 from .._types.data import Transition
 
 
 def draw_repeats(
     path: str | os.PathLike[str],
-    transitions: Transition[Any],
+    transitions: Transition[Extras],
     mask: Bool[Array, "episodes time"],
     *,
     title: str = "When the policy repeats",

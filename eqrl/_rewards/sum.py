@@ -1,4 +1,5 @@
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -6,9 +7,13 @@ import jax.random as jr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.fields import check_fields, converted_field, hyperparameters
-from .._types.custom_types import FloatLike, Metrics
-from .._types.data import AnyTransition, EnvSpec
-from .base import AbstractReward, AnyReward
+from .._types.custom_types import (
+    FloatLike,
+    Metrics,
+    Seen,
+)
+from .._types.data import EnvSpec, Transition
+from .base import AbstractReward
 
 
 class SumState(eqx.Module):
@@ -23,17 +28,25 @@ SumState.__init__.__doc__ = """**Arguments:**
 """
 
 
-class Sum(AbstractReward[SumState]):
+class Sum(AbstractReward[SumState, Seen]):
     """The weighted sum of several rewards, each of which learns for itself.
 
     The names of their metrics begin with the index of the reward, as in
     `0_discriminator_loss`.
     """
 
-    rewards: tuple[AnyReward, ...] = converted_field(
+    rewards: tuple[AbstractReward[Any, Seen], ...] = converted_field(
         convert=tuple, what="must be a sequence of rewards."
     )
     weights: tuple[FloatLike, ...] | None = hyperparameters(None)
+
+    if TYPE_CHECKING:
+        # What the converters take, of which not all static type checkers know.
+        def __init__(
+            self,
+            rewards: Sequence[AbstractReward[Any, Seen]],
+            weights: Sequence[FloatLike] | None = ...,
+        ) -> None: ...
 
     def __check_init__(self) -> None:
         check_fields(self)
@@ -58,7 +71,7 @@ class Sum(AbstractReward[SumState]):
             )
         )
 
-    def observe(self, state: SumState, transitions: AnyTransition) -> SumState:
+    def observe(self, state: SumState, transitions: Transition[Seen]) -> SumState:
         return SumState(
             tuple(
                 reward.observe(part, transitions)
@@ -69,7 +82,7 @@ class Sum(AbstractReward[SumState]):
     def reward(
         self,
         state: SumState,
-        batch: AnyTransition,
+        batch: Transition[Seen],
         *,
         step: Int[Array, ""],
         key: PRNGKeyArray,
@@ -84,7 +97,7 @@ class Sum(AbstractReward[SumState]):
         return total
 
     def update(
-        self, state: SumState, batch: AnyTransition, *, key: PRNGKeyArray
+        self, state: SumState, batch: Transition[Seen], *, key: PRNGKeyArray
     ) -> tuple[SumState, Metrics]:
         parts, metrics = [], {}
         keys = jr.split(key, len(self.rewards))

@@ -11,6 +11,7 @@ import jax.random as jr
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
+from .._agents import AbstractAgent
 from .._agents.base import AnyAgent
 from .._population import PopulationSolution
 from .._population.mesh import shardings_over
@@ -21,7 +22,14 @@ from .._training.replay import ReplayState
 from .._training.schedule import row_period
 from .._training.solution import AnySolution, Solution
 from .._training.trainer import Trainer
-from .._types.custom_types import PyTree
+from .._types.custom_types import (
+    EnvState,
+    Extras,
+    Memory,
+    PyTree,
+    State,
+)
+from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 
 
@@ -91,8 +99,8 @@ def content_of(solution: AnySolution | PopulationSolution) -> PyTree:
 
 def load_solution(
     directory: Directory,
-    agent: AnyAgent,
-    env: AnyEnv,
+    agent: AbstractAgent[State, Memory, Extras],
+    env: AbstractEnv[EnvState],
     trainer: Trainer,
     step: int | None = None,
     *,

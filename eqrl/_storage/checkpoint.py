@@ -65,7 +65,7 @@ class _Leaf:
     path: tuple[Any, ...]
 
 
-def save(directory: Directory, step: SupportsIndex, tree: PyTree) -> None:
+def save(directory: Directory, step: SupportsIndex, tree: object) -> None:
     """Saves the arrays of a tree, bit for bit.
 
     The tree may contain anything: modules, optimizer states, typed keys. Arrays are

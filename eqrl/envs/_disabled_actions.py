@@ -10,7 +10,7 @@ from .._pytree.fields import converted
 from .._types.custom_types import EnvState
 from .._types.data import EnvSpec
 from .._types.spaces import Box
-from ._base import AbstractEnv, AbstractEnvWrapper, AnyEnv, Outcome, check_is_env
+from ._base import AbstractEnv, AbstractEnvWrapper, Outcome, check_is_env
 
 
 class DisabledActions(AbstractEnvWrapper[EnvState], Generic[EnvState]):
@@ -46,7 +46,7 @@ class DisabledActions(AbstractEnvWrapper[EnvState], Generic[EnvState]):
         self.disabled = _mask(disabled, env.spec.action_size)
 
     @property
-    def inner(self) -> AnyEnv:
+    def inner(self) -> AbstractEnv[EnvState]:
         return self.env
 
     def inner_state(self, state: EnvState) -> EnvState:

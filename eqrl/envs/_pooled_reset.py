@@ -9,7 +9,7 @@ from .._pytree.stack import take_element
 from .._types.custom_types import EnvState
 from .._types.data import EnvSpec
 from .._types.spaces import Action
-from ._base import AbstractEnv, AbstractEnvWrapper, AnyEnv, Outcome, check_is_env
+from ._base import AbstractEnv, AbstractEnvWrapper, Outcome, check_is_env
 
 
 class PooledReset(AbstractEnvWrapper[EnvState], Generic[EnvState]):
@@ -41,7 +41,7 @@ class PooledReset(AbstractEnvWrapper[EnvState], Generic[EnvState]):
         self._states, self._observations = _reset_many(env, jr.split(key, num_states))
 
     @property
-    def inner(self) -> AnyEnv:
+    def inner(self) -> AbstractEnv[EnvState]:
         return self.env
 
     def inner_state(self, state: EnvState) -> EnvState:

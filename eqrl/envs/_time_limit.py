@@ -12,7 +12,6 @@ from .._types.spaces import Action
 from ._base import (
     AbstractEnv,
     AbstractEnvWrapper,
-    AnyEnv,
     Outcome,
     check_is_env,
     check_step_limit,
@@ -41,7 +40,7 @@ class TimeLimit(AbstractEnvWrapper[TimeLimitState[EnvState]], Generic[EnvState])
         check_step_limit(self.max_steps)
 
     @property
-    def inner(self) -> AnyEnv:
+    def inner(self) -> AbstractEnv[EnvState]:
         return self.env
 
     def inner_state(self, state: TimeLimitState[EnvState]) -> EnvState:

@@ -34,7 +34,7 @@ class TrajectoryFamily(Protocol):
     def new(self, trajectory: PyTree, output: Float[Array, "*batch act"]) -> PyTree: ...
 
 
-def flat_trajectory(trajectory: PyTree) -> Float[Array, "*batch trajectory"]:
+def flat_trajectory(trajectory: object) -> Float[Array, "*batch trajectory"]:
     """The parts of a trajectory concatenated into one vector, the critics' input."""
     return jnp.concatenate(jax.tree.leaves(trajectory), axis=-1)
 
@@ -84,7 +84,7 @@ def _total_value(
 def trajectory_values(
     critics: Critic,
     observation: Float[Array, "batch obs"],
-    trajectories: tuple[PyTree, ...],
+    trajectories: tuple[object, ...],
 ) -> tuple[Float[Array, "critics batch *reward"], ...]:
     """Values of several trajectories at the same observations, from one call.
 
@@ -138,7 +138,7 @@ def switch_policy(
 def _sample(
     actor: TrajectoryActor,
     observation: Float[Array, "batch obs"],
-    trajectory: PyTree,
+    trajectory: object,
     *,
     key: PRNGKeyArray,
 ) -> tuple[Float[Array, "batch act"], Float[Array, " batch"]]:
@@ -153,7 +153,7 @@ def taac_next_value(
     critics: Critic,
     target_critics: Critic,
     observation: Float[Array, "batch obs"],
-    trajectory: PyTree,
+    trajectory: object,
     switch_temperature: FloatLike,
     family: TrajectoryFamily,
     *,
@@ -216,7 +216,7 @@ def taac_next_value(
 def taac_critic_loss(
     critics: Critic,
     observation: Float[Array, "batch obs"],
-    trajectory: PyTree,
+    trajectory: object,
     target: Float[Array, "batch *reward"],
     td_loss: TDLoss = optax.squared_error,
 ) -> tuple[Float[Array, ""], Metrics]:
@@ -249,7 +249,7 @@ def taac_actor_loss(
     actor: TrajectoryActor,
     critics: Critic,
     observation: Float[Array, "batch obs"],
-    trajectory: PyTree,
+    trajectory: object,
     temperature: FloatLike,
     switch_temperature: FloatLike,
     family: TrajectoryFamily,

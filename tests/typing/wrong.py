@@ -86,13 +86,13 @@ def factories() -> None:
 def states(solution: eqrl.Solution[ImitatorState, BoatState, None, None]) -> None:
     eqrl.evaluate(AGENT, solution, ENV, num_episodes=2, key=KEY)  # type: ignore[misc]  # pyright: ignore[reportArgumentType]
     eqrl.evaluate(eqrl.SAC(), solution.state, ENV, num_episodes=2, key=KEY)  # type: ignore[misc]  # pyright: ignore[reportArgumentType]
-    eqrl.evaluate(  # type: ignore[call-overload]
+    eqrl.rollout(
         AGENT,
         solution.state,
         ENV,
         num_episodes=2,
-        mode="deterministic",
-        key=KEY,  # pyright: ignore[reportArgumentType]
+        mode="deterministic",  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        key=KEY,
     )
     normalized = eqrl.Normalized(AGENT)
     state = normalized.init(ENV.spec, key=KEY)

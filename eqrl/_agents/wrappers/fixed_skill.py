@@ -31,7 +31,7 @@ class FixedSkill(AbstractWrapper[State, Memory, Extras]):
         check_vector("skill", self.skill)
 
     @property
-    def inner(self) -> AnyAgent:
+    def inner(self) -> AbstractAgent[State, Memory, Extras]:
         return self.agent
 
     def inner_state(self, state: State) -> State:

@@ -19,7 +19,7 @@ from ..._types.custom_types import (
 )
 from ..._types.data import EnvSpec, Transition, flatten_batch
 from ..._types.spaces import Action
-from ..base import AbstractAgent, AnyAgent
+from ..base import AbstractAgent
 from ..on_policy import learn_in_minibatches
 from .base import AbstractWrapper, check_state
 from .same_skills import check_same_skills
@@ -57,7 +57,7 @@ class Intrinsic(AbstractWrapper[IntrinsicState[State, RewardState], Memory, Extr
         check_same_skills(self.agent, self.reward)
 
     @property
-    def inner(self) -> AnyAgent:
+    def inner(self) -> AbstractAgent[State, Memory, Extras]:
         return self.agent
 
     def inner_state(self, state: IntrinsicState[State, RewardState]) -> State:

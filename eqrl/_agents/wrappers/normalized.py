@@ -9,7 +9,7 @@ from ..._pytree.fields import check_fields, hyperparameter
 from ..._types.custom_types import Extras, FloatLike, Memory, Metrics, Mode, State
 from ..._types.data import EnvSpec, Transition
 from ..._types.spaces import Action
-from ..base import AbstractAgent, AnyAgent
+from ..base import AbstractAgent
 from .base import AbstractWrapper, check_state
 
 
@@ -92,7 +92,7 @@ class Normalized(AbstractWrapper[NormalizedState[State], Memory, Extras]):
         check_fields(self)
 
     @property
-    def inner(self) -> AnyAgent:
+    def inner(self) -> AbstractAgent[State, Memory, Extras]:
         return self.agent
 
     def inner_state(self, state: NormalizedState[State]) -> State:

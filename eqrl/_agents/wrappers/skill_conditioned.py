@@ -11,7 +11,7 @@ from ..._skills.prior import AbstractSkillPrior, SkillExtras, as_skill_prior
 from ..._types.custom_types import Extras, Memory, Metrics, Mode, State
 from ..._types.data import EnvSpec, Transition
 from ..._types.spaces import Action
-from ..base import AbstractAgent, AnyAgent
+from ..base import AbstractAgent
 from .base import AbstractWrapper
 
 
@@ -48,7 +48,7 @@ class SkillConditioned(
         check_fields(self)
 
     @property
-    def inner(self) -> AnyAgent:
+    def inner(self) -> AbstractAgent[State, Memory, Extras]:
         return self.agent
 
     def inner_state(self, state: State) -> State:

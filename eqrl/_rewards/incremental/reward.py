@@ -15,8 +15,12 @@ from ..._pytree.fields import (
     static_choice,
     static_integer,
 )
-from ..._types.custom_types import FloatLike, Metrics
-from ..._types.data import AnyTransition, EnvSpec, flatten_batch
+from ..._types.custom_types import (
+    Extras,
+    FloatLike,
+    Metrics,
+)
+from ..._types.data import EnvSpec, Transition, flatten_batch
 from ..base import AbstractReward
 from ..descriptor import (
     StateDescriptor,
@@ -190,7 +194,7 @@ class Incremental(AbstractReward[IncrementalState]):
         )
 
     def observe(
-        self, state: IncrementalState, transitions: AnyTransition
+        self, state: IncrementalState, transitions: Transition[Extras]
     ) -> IncrementalState:
         features = self.features(transitions)
         num_buckets = state.recent.features.shape[0]
@@ -208,7 +212,7 @@ class Incremental(AbstractReward[IncrementalState]):
     def reward(
         self,
         state: IncrementalState,
-        batch: AnyTransition,
+        batch: Transition[Extras],
         *,
         step: Int[Array, ""],
         key: PRNGKeyArray,
@@ -220,7 +224,7 @@ class Incremental(AbstractReward[IncrementalState]):
         return lax.stop_gradient(diversity + consistency).reshape(batch.timestep.shape)
 
     def update(
-        self, state: IncrementalState, batch: AnyTransition, *, key: PRNGKeyArray
+        self, state: IncrementalState, batch: Transition[Extras], *, key: PRNGKeyArray
     ) -> tuple[IncrementalState, Metrics]:
         rows = jax.tree.map(lambda x: x[:_NUM_MEASURED], flatten_batch(batch))
         distances = self._distances(state, rows, key=key)
@@ -242,7 +246,9 @@ class Incremental(AbstractReward[IncrementalState]):
         """The number of buckets of each set: one, or one for each timestep."""
         return _max_steps(spec, "`per_timestep`") if self.per_timestep else 1
 
-    def features(self, transitions: AnyTransition) -> Float[Array, "*batch descriptor"]:
+    def features(
+        self, transitions: Transition[Extras]
+    ) -> Float[Array, "*batch descriptor"]:
         """Features of transitions with any leading axes."""
         reached = self.descriptors(transitions)
         if self.feature == "next_state":
@@ -253,7 +259,7 @@ class Incremental(AbstractReward[IncrementalState]):
         return reached - left
 
     def descriptors(
-        self, transitions: AnyTransition
+        self, transitions: Transition[Extras]
     ) -> Float[Array, "*batch descriptor"]:
         """Descriptors of the states reached, with any leading axes."""
         return describe(
@@ -269,7 +275,7 @@ class Incremental(AbstractReward[IncrementalState]):
     def with_past(
         self,
         state: IncrementalState,
-        transitions: AnyTransition,
+        transitions: Transition[Extras],
         mask: Bool[Array, "episodes time"],
     ) -> IncrementalState:
         """Adds the features of a skill's episodes to the past.
@@ -322,7 +328,7 @@ class Incremental(AbstractReward[IncrementalState]):
         return jnp.minimum(timestep, num_buckets - 1)
 
     def _distances(
-        self, state: IncrementalState, batch: AnyTransition, *, key: PRNGKeyArray
+        self, state: IncrementalState, batch: Transition[Extras], *, key: PRNGKeyArray
     ) -> Distances:
         past_key, recent_key = jr.split(key)
         features = self.features(batch)
