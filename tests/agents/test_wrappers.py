@@ -209,3 +209,17 @@ def test_inner_transitions_are_what_the_agent_observes(
     )
     inside: Any = agent
     assert agent.inner is inside.agent
+
+
+def test_an_agent_is_unwrapped_through_wrappers_and_rewards() -> None:
+    inside = diayn(sac(), 3)
+    agent = eqrl.Normalized(Shifted(inside))
+    assert isinstance(inside.agent, eqrl.SkillConditioned)
+    assert eqrl.unwrap(agent, eqrl.SAC) is inside.agent.agent
+    assert eqrl.unwrap(agent, eqrl.Normalized) is agent
+    assert eqrl.unwrap(agent, eqrl.Discriminator) is inside.reward
+    # Of two of one kind the outer one.
+    twice = eqrl.Normalized(eqrl.Normalized(sac()), clip=5.0)
+    assert eqrl.unwrap(twice, eqrl.Normalized) is twice
+    with pytest.raises(ValueError, match="no `TD3` in this agent, a Normalized around"):
+        eqrl.unwrap(agent, eqrl.TD3)

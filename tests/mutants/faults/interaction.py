@@ -109,6 +109,13 @@ FAULTS = (
         (f"{_SKILLS} -k normalization", _SKILLS),
     ),
     Fault(
+        "interaction:unwraps-to-the-state",
+        "eqrl/_agents/wrappers/unwrap.py",
+        "return find(agent, None, None, kind)[0]",
+        "return find(agent, None, None, kind)[1]",
+        ("tests/agents/test_wrappers.py -k unwrapped",),
+    ),
+    Fault(
         "interaction:skills-that-are-not-there",
         "eqrl/_interaction/skill_choice.py",
         "jnp.where(exists, action, -jnp.inf)",
