@@ -1,13 +1,13 @@
 """Typed reinforcement learning agents on JAX and Equinox."""
 
-import os as _os
+from ._types.typecheck import (
+    check_own_types as _check_own_types,
+    typecheck as typecheck,
+)
 
-from jaxtyping import install_import_hook as _install_import_hook
 
-
-if _os.environ.get("EQRL_TYPECHECK") == "1":
-    # Before anything else of the package is imported; it costs time at every call.
-    _install_import_hook("eqrl", "beartype.beartype")
+# Before anything else of the package is imported.
+_check_own_types()
 
 from . import (
     envs as envs,

@@ -301,13 +301,13 @@ eqrl.losses.bootstrapped_target(
 
 
 def test_types_are_checked_if_the_user_asks_for_it() -> None:
-    result = _python(_WRONG_SHAPE, EQRL_TYPECHECK="1")
+    result = _python(_WRONG_SHAPE, EQRL_TYPECHECK="true")
     assert result.stdout.split() == [
         "to",
         "be",
         "checked:",
         "eqrl",
-        "beartype.beartype",
+        "eqrl._types.typecheck.checked_when_called",
     ]
     assert result.returncode != 0
     assert "TypeCheckError" in result.stderr

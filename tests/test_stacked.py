@@ -1,5 +1,7 @@
 """Stacks are seen for what they are where shapes are checked."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 import pytest
@@ -43,6 +45,29 @@ def test_leaves_that_do_not_agree_are_refused() -> None:
     pairs = eqx.tree_at(lambda pair: pair.number, make(3), jnp.ones(2))
     with pytest.raises(TypeCheckError):
         take(pairs, jnp.ones(3))
+
+
+def test_a_stack_of_stacks_is_refused() -> None:
+    stacks = eqx.filter_vmap(lambda _: make(3))(jnp.ones(3))
+    with pytest.raises(TypeCheckError):
+        take(stacks, jnp.ones(3))
+
+
+def test_one_is_refused_although_its_axes_agree() -> None:
+    class Square(eqx.Module):
+        matrix: Float[Array, "size size"]
+        vectors: tuple[Pair, ...] = ()
+
+    stack: Any = Stacked[Square, "members"]
+    square = Square(matrix=jnp.ones((3, 3)))
+    assert not isinstance(square, stack)
+    squares = eqx.filter_vmap(lambda _: square)(jnp.ones(3))
+    assert isinstance(squares, stack)
+    # Modules in a tuple are looked at too.
+    within = eqx.tree_at(
+        lambda x: x.vectors, squares, (Pair(jnp.ones((3, 3)), jnp.ones((3, 3))),)
+    )
+    assert not isinstance(within, stack)
 
 
 def test_something_else_is_refused() -> None:

@@ -1,0 +1,113 @@
+"""Checks of types at run time: which packages are checked, and how strictly.
+
+Imported before all else, so that what comes after can be checked.
+"""
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import beartype
+import jax
+from jaxtyping import install_import_hook
+
+
+_VARIABLE = "EQRL_TYPECHECK"
+_ON, _OFF = ("1", "true"), ("", "0", "false")
+
+# Whether `train` plays environments before it trains in them.
+_plays_envs = False
+
+
+def check_own_types() -> None:
+    """Has the types of eqrl checked if the environment variable asks for it."""
+    value = os.environ.get(_VARIABLE, "").strip().lower()
+    if value in _ON:
+        install_import_hook("eqrl", f"{__name__}.checked_when_called")
+    elif value not in _OFF:
+        raise ValueError(
+            f"The environment variable `{_VARIABLE}={os.environ[_VARIABLE]}` must be 1 "
+            "or true, or 0, false or nothing."
+        )
+
+
+def checked_when_called(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`beartype.beartype(function)`, made at its first call.
+
+    It takes about a millisecond for each of a thousand functions, of which a program
+    calls few.
+    """
+    checked: Callable[..., Any] | None = None
+
+    @functools.wraps(function)
+    def check(*args: Any, **kwargs: Any) -> Any:
+        nonlocal checked
+        if checked is None:
+            checked = beartype.beartype(function)
+        return checked(*args, **kwargs)
+
+    return check
+
+
+def typecheck(
+    *packages: str, strict: bool = False, play_envs: bool | None = None
+) -> None:
+    """Has types and shapes checked at run time in packages of your own.
+
+    To be called before they are imported, or first in their `__init__.py`. Every
+    function and every dataclass in them is checked against its annotations whenever it
+    is called; within `jit` that is while it is traced, so compiled programs are the
+    same and as fast. The types of eqrl itself are checked if the environment variable
+    `EQRL_TYPECHECK` is `1` or `true` when it is imported.
+
+    **Arguments:**
+
+    - `packages`: names of packages or modules, such as `"mylab"`, with all that is in
+        them. The module that is run as a program cannot be one.
+    - `strict`: whether JAX is to refuse arrays of different ranks in one operation,
+        types that would be promoted, and keys that are used twice
+        (`jax_numpy_rank_promotion="raise"`, `jax_numpy_dtype_promotion="strict"`,
+        `jax_debug_key_reuse=True`). It holds for the whole process.
+    - `play_envs`: whether an environment is played by `eqrl.envs.check` before a
+        training in it begins; `None` does if `strict`.
+
+    Raises a `ValueError` if a package has been imported already.
+    """
+    for name in packages:
+        if not isinstance(name, str) or not all(
+            part.isidentifier() for part in name.split(".")
+        ):
+            raise ValueError(
+                f"`{name!r}` is no name of a package; give one such as 'mylab'."
+            )
+        if name == "eqrl" or name.startswith("eqrl."):
+            raise ValueError(
+                f"The types of eqrl are checked by the environment variable "
+                f"`{_VARIABLE}=1`, which is read when it is imported."
+            )
+        if name in sys.modules and not _is_being_imported(name):
+            raise ValueError(
+                f"`{name}` has been imported already, so nothing in it would be "
+                "checked. Call `eqrl.typecheck` first."
+            )
+    if packages:
+        install_import_hook(list(packages), "beartype.beartype")
+    if strict:
+        jax.config.update("jax_numpy_rank_promotion", "raise")
+        jax.config.update("jax_numpy_dtype_promotion", "strict")
+        jax.config.update("jax_debug_key_reuse", True)
+    global _plays_envs
+    _plays_envs = strict if play_envs is None else play_envs
+
+
+def _is_being_imported(name: str) -> bool:
+    """Whether a package is about to import its parts, so in its `__init__.py`."""
+    spec = getattr(sys.modules[name], "__spec__", None)
+    return bool(getattr(spec, "_initializing", False))
+
+
+def plays_envs() -> bool:
+    """Whether environments are to be played before a training begins."""
+    return _plays_envs
