@@ -8,6 +8,7 @@ from ._base import (
 from ._broken_legs import ant_with_broken_legs as ant_with_broken_legs
 from ._disabled_actions import DisabledActions as DisabledActions
 from ._make import make as make
+from ._play import check as check
 from ._point import Point as Point
 from ._pooled_reset import PooledReset as PooledReset
 from ._sectors import sector_of as sector_of, sectors as sectors

@@ -6,11 +6,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+from jax.extend.core import Var
+from jaxtyping import Array, Bool, PRNGKeyArray
 
 from .._pytree.fields import check_instance
 from .._pytree.tree import described, is_array_shape, is_float_shape
 from .._types.data import EnvSpec
-from ._base import AnyEnv, check_is_env
+from .._types.spaces import Action
+from ._base import AnyEnv, Outcome, check_is_env
 
 
 def check_env(env: AnyEnv) -> None:
@@ -28,15 +31,27 @@ def check_env(env: AnyEnv) -> None:
     key = jax.eval_shape(lambda: jr.key(0))
     state, observation = eqx.filter_eval_shape(env.reset, key=key)
     _check_vector("`reset` gives an observation", observation, spec.observation_size)
-    next_state, outcome = eqx.filter_eval_shape(
-        env.step, state, spec.action.struct, key=key
-    )
+    same_flag: list[bool] = []
+
+    def step(state: Any, action: Action, key: PRNGKeyArray) -> tuple[Any, Outcome]:
+        after, outcome = env.step(state, action, key=key)
+        same_flag[:] = [outcome.terminated is outcome.truncated]
+        return after, outcome
+
+    next_state, outcome = eqx.filter_eval_shape(step, state, spec.action.struct, key)
     _check_vector(
         "`step` gives an observation", outcome.observation, spec.observation_size
     )
     _check_reward(outcome.reward, spec.reward_size)
     _check_flag("terminated", outcome.terminated)
     _check_flag("truncated", outcome.truncated)
+    if same_flag == [True] and _varies(env, state, key):
+        raise ValueError(
+            "`step` gives one array for both `terminated` and `truncated`, so they are "
+            "true together; an episode either ends in a state without value or at a "
+            "time limit. If there is but one `done`, give `jnp.array(False)` for the "
+            "other."
+        )
     _check_state(state, next_state)
     descriptor = eqx.filter_eval_shape(env.state_descriptor, state)
     if (descriptor is None) != (spec.state_descriptor_size is None):
@@ -48,6 +63,21 @@ def check_env(env: AnyEnv) -> None:
         _check_vector(
             "`state_descriptor` gives one", descriptor, spec.state_descriptor_size
         )
+
+
+def _varies(env: AnyEnv, state: Any, key: Any) -> bool:
+    """Whether `terminated` depends on anything at all."""
+
+    def terminated(state: Any, action: Action, key: PRNGKeyArray) -> Bool[Array, ""]:
+        return env.step(state, action, key=key)[1].terminated
+
+    action: Any = env.spec.action.struct
+    closed, _, _ = eqx.filter_make_jaxpr(terminated)(state, action, key)
+    (flag,), known = closed.jaxpr.outvars, set(closed.jaxpr.invars)
+    for equation in closed.jaxpr.eqns:
+        if any(isinstance(x, Var) and x in known for x in equation.invars):
+            known.update(equation.outvars)
+    return isinstance(flag, Var) and flag in known
 
 
 def _check_vector(what: str, value: Any, size: int | None) -> None:
