@@ -6,6 +6,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from typing_extensions import TypeVar
 
 from .._pytree.fields import check_choice
+from .._pytree.tree import described
 from .._types.custom_types import Extras, Memory, Metrics, Mode, State
 from .._types.data import EnvSpec, Transition
 from .._types.spaces import Action
@@ -205,6 +206,12 @@ def pick_action(
 ) -> Action:
     """The action that a policy picks in this mode."""
     check_choice("mode", mode, get_args(Mode))
+    if not isinstance(distribution, AbstractDistribution):
+        raise ValueError(
+            f"The policy gives {described(distribution)} for one observation; it must "
+            "give an `eqrl.nn.AbstractDistribution` of actions, as "
+            "`eqrl.nn.GaussianPolicy` and `eqrl.nn.ExploringPolicy` do."
+        )
     if mode == "greedy":
         return distribution.mode()
     if mode == "sample":

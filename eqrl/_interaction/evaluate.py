@@ -14,6 +14,7 @@ from .._types.data import Transition
 from ..envs import AbstractEnv
 from .actors import start
 from .arguments import check_arguments
+from .fit import explaining_misfits
 from .rollout import check_lengths, jit_rollout, play_until_over, zero_outside
 
 
@@ -98,7 +99,8 @@ def evaluate(
 
     The returns, the lengths and the descriptors of the episodes.
 
-    Raises a `ValueError` if neither `max_steps` nor the environment sets a limit.
+    Raises a `ValueError` if neither `max_steps` nor the environment sets a limit, or if
+    the state is not one of this agent in such an environment, such as a stack of them.
     """
     check_arguments(agent, env, key)
     num_episodes, limit = check_lengths(env, num_episodes, max_steps)
@@ -136,10 +138,11 @@ def _play(
 ) -> Evaluation[None]:
     # Stops when the last episode is over, which `rollout`, a scan, cannot.
     start_key, step_key = jr.split(key)
-    actors = start(agent, state, env, num_envs=num_episodes, key=start_key)
-    episodes = play_until_over(
-        agent, state, env, actors, max_steps=max_steps, mode=mode, key=step_key
-    )
+    with explaining_misfits(agent, state, env.spec):
+        actors = start(agent, state, env, num_envs=num_episodes, key=start_key)
+        episodes = play_until_over(
+            agent, state, env, actors, max_steps=max_steps, mode=mode, key=step_key
+        )
     return Evaluation(
         returns=episodes.returns, lengths=episodes.lengths, descriptors=None
     )

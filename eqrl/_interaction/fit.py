@@ -1,3 +1,7 @@
+"""Whether an agent, its state and an environment belong together."""
+
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
@@ -61,3 +65,118 @@ def check_action_fits(
             f"`act` gives actions of {described(action)}, but `spec.action="
             f"{spec.action}` asks for {described(asked)}. {hint}".rstrip()
         )
+
+
+def check_action_taken(action: object, spec: EnvSpec) -> None:
+    """Raises a `ValueError` unless an environment takes an action of this shape."""
+    asked = spec.action.struct
+    fits = (
+        isinstance(action, (jax.Array, jax.ShapeDtypeStruct))
+        and action.shape == asked.shape
+        and jnp.issubdtype(action.dtype, jnp.floating)
+        == jnp.issubdtype(asked.dtype, jnp.floating)
+    )
+    if not fits:
+        raise ValueError(
+            f"`act` gives actions of {described(action)}, but `spec.action="
+            f"{spec.action}` asks for {described(asked)}: is the agent's state that of "
+            "another environment?"
+        )
+
+
+@contextlib.contextmanager
+def explaining_misfits(agent: AnyAgent, state: Any, spec: EnvSpec) -> Iterator[None]:
+    """Says of an error in tracing whether a state that does not fit is its cause.
+
+    Only then is it looked at, since to trace `init` takes a while.
+    """
+    if isinstance(spec.action, Discrete):
+        _check_choices(agent, state, spec, spec.action.num_actions)
+    try:
+        yield
+    except (TypeError, ValueError, AttributeError, LookupError) as error:
+        _check_state(agent, state, spec, error)
+        raise
+
+
+def _check_choices(
+    agent: AnyAgent, state: Any, spec: EnvSpec, num_actions: int
+) -> None:
+    """Raises a `ValueError` if a state was made for another number of choices.
+
+    All choices have one shape, however many there are, so nothing else would fail.
+    """
+    wanted, given = _shapes(_initial(agent, spec)), _shapes(state)
+    for path in wanted.keys() & given.keys():
+        pairs = list(zip(wanted[path], given[path], strict=False))
+        if len(wanted[path]) == len(given[path]) and [
+            x for x, y in pairs if x != y
+        ] == [num_actions]:
+            raise ValueError(
+                f"`state` was not made for `spec.action={spec.action}`: the shape of "
+                f"its `{path}` is {given[path]}, not {wanted[path]}. Give the state "
+                "that this agent has learned in such an environment."
+            )
+
+
+def _initial(agent: AnyAgent, spec: EnvSpec) -> Any:
+    """What `init` would make; `None` where that cannot be known."""
+    try:
+        return eqx.filter_eval_shape(agent.init, spec, key=jr.key(0))
+    except Exception:
+        return None
+
+
+def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+    paths = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {
+        jax.tree_util.keystr(path): x.shape for path, x in paths if hasattr(x, "shape")
+    }
+
+
+def _check_state(agent: AnyAgent, state: Any, spec: EnvSpec, cause: Exception) -> None:
+    """Raises a `ValueError` unless a state is like that which `init` makes."""
+    expected = _initial(agent, spec)
+    kind, name = type(state).__name__, type(agent).__name__
+    if expected is None or _shapes(expected) == _shapes(state):
+        return
+    size = _size_over(expected, state)
+    if size is not None:
+        raise ValueError(
+            f"`state` is a stack of {size}, but `agent` is a single {name}. Take one "
+            "by `eqrl.member(state, index)`, or map over both by "
+            "`equinox.filter_vmap`."
+        ) from cause
+    if type(state) is not type(expected):
+        raise ValueError(
+            f"`state` is a {kind}, but the state of a {name} is a "
+            f"{type(expected).__name__}; give what this agent has learned, such as "
+            "`solution.state`."
+        ) from cause
+    raise ValueError(
+        f"`state` does not fit: it is not like that which this {name} has in "
+        f"environments with observations of size {spec.observation_size} and `action="
+        f"{spec.action}`{_first_difference(expected, state)}. Give the state that this "
+        "agent has learned in such an environment."
+    ) from cause
+
+
+def _size_over(expected: Any, given: Any) -> int | None:
+    """How many a stack holds if each of them is like `expected`; else `None`."""
+    wanted, found = (
+        [x for x in jax.tree.leaves(tree) if hasattr(x, "shape")]
+        for tree in (expected, given)
+    )
+    if len(wanted) != len(found) or not found or found[0].ndim == 0:
+        return None
+    size = found[0].shape[0]
+    same = all(x.shape == (size, *y.shape) for x, y in zip(found, wanted, strict=True))
+    return size if same else None
+
+
+def _first_difference(expected: Any, given: Any) -> str:
+    wanted, found = _shapes(expected), _shapes(given)
+    for path in wanted:
+        if path in found and found[path] != wanted[path]:
+            return f": the shape of `{path}` is {found[path]}, not {wanted[path]}"
+    return ""

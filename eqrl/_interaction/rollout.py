@@ -17,6 +17,7 @@ from .._types.data import Transition
 from ..envs import AbstractEnv
 from .actors import Actors, advance, advance_all, start
 from .arguments import check_arguments
+from .fit import explaining_misfits
 
 
 class Episodes(eqx.Module, Generic[EnvState, Memory]):
@@ -169,7 +170,8 @@ def rollout(
     The transitions, with leading axes `(episodes, time)`, and a mask of the same shape
     that is true within the episode. Transitions outside it have no meaning.
 
-    Raises a `ValueError` if neither `max_steps` nor the environment sets a limit.
+    Raises a `ValueError` if neither `max_steps` nor the environment sets a limit, or if
+    the state is not one of this agent in such an environment, such as a stack of them.
     """
     check_arguments(agent, env, key)
     num_episodes, limit = check_lengths(env, num_episodes, max_steps)
@@ -207,14 +209,15 @@ def jit_rollout(
     def transitions_of(_: Any, transitions: Transition[Extras]) -> Transition[Extras]:
         return transitions
 
-    recorded = record_steps(
-        agent,
-        state,
-        env,
-        start(agent, state, env, num_envs=num_episodes, key=start_key),
-        max_steps=max_steps,
-        mode=mode,
-        key=step_key,
-        record=transitions_of,
-    )
+    with explaining_misfits(agent, state, env.spec):
+        recorded = record_steps(
+            agent,
+            state,
+            env,
+            start(agent, state, env, num_envs=num_episodes, key=start_key),
+            max_steps=max_steps,
+            mode=mode,
+            key=step_key,
+            record=transitions_of,
+        )
     return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), recorded)

@@ -16,7 +16,7 @@ from .._pytree.fields import (
     init_only_leaves,
     static_integer,
 )
-from .._pytree.stack import stack_size
+from .._pytree.stack import check_stack, stack_size
 from .._training.trainer import TrainerState
 from .._types.custom_types import FloatLike, State
 from .._types.stacked import Stacked
@@ -163,7 +163,14 @@ class PBT(eqx.Module):
         axis `population`, and each device an equal share of the members; `None` is no
         mesh.
         """
+        check_stack("states", states)
         size = stack_size(states)
+        check_stack("agents", agents, size=size)
+        if jnp.shape(scores) != (size,):
+            raise ValueError(
+                f"`scores` has the shape {jnp.shape(scores)}, but there are {size} "
+                f"members: one number for each is needed, of shape ({size},)."
+            )
         scheme = self.scheme
         scheme.check_size(size)
         most_replaced = scheme.most_replaced(size)
@@ -201,7 +208,13 @@ class PBT(eqx.Module):
         self._check_where(agent)
 
     def _check_where(self, agent: Any) -> None:
-        values = self.where(agent)
+        try:
+            values = self.where(agent)
+        except AttributeError as error:
+            raise ValueError(
+                f"`where` cannot select from a {type(agent).__name__}: {error}. Select "
+                "its hyperparameters, as in `lambda a: (a.actor_lr,)`."
+            ) from error
         if not isinstance(values, tuple) or len(values) != len(self.priors):
             raise ValueError(
                 f"`where` must select a tuple of {len(self.priors)} hyperparameters, "

@@ -7,7 +7,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from .._pytree.stack import stack_size, take_element
+from .._pytree.stack import check_stack, stack_size, take_element
 from .._types.custom_types import PyTree, State, Tree
 from .._types.stacked import Stacked
 from .history import Agents, PopulationSolution
@@ -32,7 +32,12 @@ def member(stack: Stacked[Tree, "population"], index: int | Int[Array, ""]) -> T
 
     That member, without the axis. If the stack is sharded over several processes, all
     of them must take the same member, and each gets a copy of its own.
+
+    Raises a `ValueError` if `stack` is no stack, or has no such member.
     """
+    check_stack("stack", stack)
+    if isinstance(index, (int, np.integer)):
+        _check_index(int(index), stack_size(stack))
     mesh = mesh_of_processes(stack)
     if mesh is not None:
         return _local_member(stack, index, mesh)
@@ -69,6 +74,8 @@ def best(
 
     Of a `PopulationSolution`, the agent and the agent's state that were ranked best in
     the last generation; of a stack, that member, without the axis.
+
+    Raises a `ValueError` unless `returns` has one row for each member.
     """
     if isinstance(stack, PopulationSolution) and returns is None:
         return best((stack.agents, stack.states), stack.scores[-1])
@@ -77,8 +84,21 @@ def best(
             "`returns` is needed to choose from a stack; only a `PopulationSolution` "
             "holds its scores."
         )
+    check_stack("stack", stack)
+    size = stack_size(stack)
+    if jnp.shape(returns)[:1] != (size,):
+        raise ValueError(
+            f"`returns` has the shape {jnp.shape(returns)}, but `stack` has {size} "
+            "members: the first axis must be theirs. Of the history of a "
+            "`PopulationSolution`, take one generation, as `solution.returns[-1]`."
+        )
     means = jnp.mean(jnp.asarray(returns).reshape(returns.shape[0], -1), axis=1)
     return member(stack, jnp.argmax(jnp.where(jnp.isfinite(means), means, -jnp.inf)))
+
+
+def _check_index(index: int, size: int) -> None:
+    if not -size <= index < size:
+        raise ValueError(f"`index={index}` must be less than the {size} members.")
 
 
 def _local_member(
@@ -86,8 +106,7 @@ def _local_member(
 ) -> Tree:
     size = stack_size(stack)
     number = int(index)
-    if not -size <= number < size:
-        raise ValueError(f"`index={number}` must be less than the {size} members.")
+    _check_index(number, size)
     replicated = _replicated_member(
         stack, replicate(jnp.asarray(number % size, int), mesh), mesh
     )

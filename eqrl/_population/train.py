@@ -14,7 +14,7 @@ from .._agents.base import AgentOfKind, AnyAgent
 from .._interaction.arguments import check_arguments
 from .._interaction.evaluate import Descriptor
 from .._interaction.scores import Score, mean_return
-from .._pytree.fields import check_instance, check_integer
+from .._pytree.fields import check_arity, check_instance, check_integer
 from .._pytree.stack import take_element
 from .._pytree.tree import tree_copy
 from .._training.counts import Counts
@@ -26,6 +26,7 @@ from .._training.trainer import AnyTrainerState, Trainer
 from .._types.custom_types import EnvState, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv, check_is_env
+from ..envs._play import play_if_asked
 from .evaluation import check_scalar, evaluate_members
 from .history import Agents, PopulationSolution, Row, make_solution, rows_of
 from .mesh import (
@@ -123,9 +124,14 @@ def train_population(
     given = cast(AnyAgent, agent)
     _check(given, env, trainer, pbt, size, evaluation_env, key)
     check_integer("num_generations", num_generations, least=1)
+    if callback is not None:
+        check_arity("callback", callback, "generation", "solution")
+    if score is not None:
+        check_arity("score", score, "agent", "state", "evaluation")
     check_mesh(mesh, size)
     trainer.check_num_steps(steps_per_generation)
     trainer.schedule.check_call("steps_per_generation", steps_per_generation)
+    play_if_asked(env)
     if score is None:
         check_scalar(evaluation_env)
         score = mean_return
@@ -216,7 +222,7 @@ def _check(
     key: PRNGKeyArray,
 ) -> None:
     """Raises a `ValueError` unless the arguments are of their kinds."""
-    check_arguments(agent, env, key)
+    check_arguments(agent, env, key, may_be_stack=True)
     check_instance("trainer", trainer, Trainer, such_as="`eqrl.Trainer()`")
     if pbt is not None:
         check_instance("pbt", pbt, PBT)

@@ -6,7 +6,7 @@ import math
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import equinox as eqx
 import jax
@@ -333,6 +333,22 @@ def check_factory(name: str, factory: Any, *sizes: Any, **options: Any) -> None:
         ) from None
 
 
+def check_arity(name: str, function: object, *arguments: str) -> None:
+    """Raises a `ValueError` unless `function` can be called with these arguments."""
+    check_callable(name, function)
+    try:
+        signature = inspect.signature(cast(Callable[..., Any], function))
+    except (TypeError, ValueError):
+        return  # Some that are not written in Python have none.
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise ValueError(
+            f"`{name}={shown(function)}` cannot be called as `{name}("
+            f"{', '.join(arguments)})`: {error}."
+        ) from None
+
+
 def check_instance(name: str, value: object, kind: type, *, such_as: str = "") -> None:
     """Raises a `ValueError` unless `value` is an instance of `kind`."""
     if isinstance(value, kind):
@@ -387,6 +403,26 @@ def range_of(module: eqx.Module | type[eqx.Module], name: str) -> Range | None:
     for field in dataclasses.fields(module):
         if field.name == name:
             return field.metadata.get(_RANGE)
+    return None
+
+
+def stack_of(tree: object) -> tuple[str, int] | None:
+    """A hyperparameter that has an axis, and its length; `None` if there is none.
+
+    Hyperparameters are scalars, so what holds such a one is a stack.
+    """
+    if isinstance(tree, (tuple, list)):
+        return next((found for x in tree if (found := stack_of(x))), None)
+    if not isinstance(tree, eqx.Module):
+        return None
+    for field in dataclasses.fields(tree):
+        value = getattr(tree, field.name, None)
+        if _RANGE in field.metadata:
+            for each in value if isinstance(value, tuple) else (value,):
+                if len(shape := getattr(each, "shape", ())) > 0:
+                    return field.name, shape[0]
+        elif found := stack_of(value):
+            return found
     return None
 
 

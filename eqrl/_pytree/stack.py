@@ -30,6 +30,29 @@ def stack_size(stack: PyTree) -> int:
     return jax.tree.leaves(eqx.filter(stack, eqx.is_array))[0].shape[0]
 
 
+def check_stack(name: str, stack: PyTree, *, size: int | None = None) -> None:
+    """Raises a `ValueError` unless all arrays have one leading axis in common.
+
+    With a `size`, that is how long it must be.
+    """
+    paths = jax.tree_util.tree_flatten_with_path(eqx.filter(stack, eqx.is_array))[0]
+    sizes = {x.shape[0] for _, x in paths if x.ndim > 0}
+    scalars = [(path, x) for path, x in paths if x.ndim == 0]
+    if scalars or len(sizes) > 1:
+        path, array = (scalars or paths)[0]
+        raise ValueError(
+            f"`{name}` is a single {type(stack).__name__}, no stack: its leaf "
+            f"`{jax.tree_util.keystr(path)}` has the shape {array.shape}, but all "
+            "arrays of a stack have the same leading axis. `PBT.init`, "
+            "`train_population` and `equinox.filter_vmap` make stacks."
+        )
+    if size is not None and sizes != {size} and len(sizes) > 0:
+        raise ValueError(
+            f"`{name}` is a stack of {sizes.pop()}, but {size} are needed: one for "
+            "each."
+        )
+
+
 def empty_stack(element: Tree, capacity: int) -> Tree:
     """A zero-filled stack of `capacity` elements of the shapes of `element`."""
     return jax.tree.map(

@@ -93,6 +93,7 @@ def gradient_step(
 
     The model and the optimizer's state after the step, each array in its own type.
     """
+    _check_gradient(model, gradient)
     # Optax multiplies arrays by Python numbers and by weakly typed numbers of other
     # types, which is an error under strict promotion.
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
@@ -102,6 +103,25 @@ def gradient_step(
         # A learning rate makes float32 of half precision.
         moved = eqx.apply_updates(model, updates)
         return _typed_as(moved, model), _typed_as(after, optimizer_state)
+
+
+def _check_gradient(model: PyTree, gradient: PyTree) -> None:
+    wanted, given = (
+        jax.tree_util.tree_flatten_with_path(eqx.filter(tree, eqx.is_inexact_array))[0]
+        for tree in (model, gradient)
+    )
+    if [path for path, _ in wanted] != [path for path, _ in given]:
+        raise ValueError(
+            f"`gradient` has {len(given)} arrays of floats, at other places than the "
+            f"{len(wanted)} of the {type(model).__name__}: it is that of another model."
+        )
+    for (path, x), (_, y) in zip(wanted, given, strict=True):
+        if x.shape != y.shape:
+            raise ValueError(
+                f"`gradient` is that of another model: its leaf "
+                f"`{jax.tree_util.keystr(path)}` has the shape {y.shape}, but that of "
+                f"the {type(model).__name__} has {x.shape}."
+            )
 
 
 def _typed_as(tree: Tree, like: Tree) -> Tree:
@@ -146,7 +166,7 @@ def is_float_shape(value: object) -> TypeGuard[jax.ShapeDtypeStruct]:
 
 
 def described(value: object) -> str:
-    """The shape and type of a leaf of a result of `jax.eval_shape`, in words."""
-    if is_array_shape(value):
+    """The shape and type of an array, or of what stands for one, in words."""
+    if isinstance(value, (jax.ShapeDtypeStruct, jax.Array, np.ndarray)):
         return f"shape {value.shape} and type {value.dtype}"
     return f"the Python type {type(value).__name__}"

@@ -12,11 +12,13 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Int, PRNGKeyArray, UInt32
 
+from .._agents import AbstractAgent
 from .._agents.base import AnyAgent
 from .._interaction.actors import Actors, advance_with_keys, begin_where, step_keys
 from .._pytree.control_flow import filter_cond, filter_fori_loop, filter_scan
 from .._pytree.tree import tree_where
-from .._types.custom_types import Mode
+from .._types.custom_types import Extras, Memory, Metrics, Mode, State
+from .._types.data import Transition
 from ..envs._base import AnyEnv
 from .counts import Counts
 from .failure import Failure, Watch
@@ -162,8 +164,8 @@ def update(
         batch = replay.sample(
             progress.replay if prioritized is None else stored, counts, key=sample_key
         )
-        new_state, metrics = agent.update(
-            state, batch, step=counts.updates + index, key=update_key
+        new_state, metrics = _learn(
+            agent, state, batch, step=counts.updates + index, key=update_key
         )
         after = (new_state, averages.add(metrics), watch.add(metrics))
         if mapped:
@@ -208,3 +210,15 @@ def update(
             in_agent=jnp.array(True),
         ),
     )
+
+
+def _learn(
+    agent: AbstractAgent[State, Memory, Extras],
+    state: State,
+    batch: Transition[Extras],
+    *,
+    step: Int[Array, ""],
+    key: PRNGKeyArray,
+) -> tuple[State, Metrics]:
+    """`agent.update`, of any agent, with what it gives checked where types are."""
+    return agent.update(state, batch, step=step, key=key)

@@ -59,6 +59,9 @@ def jit_run(
     """`Trainer.run`, compiled once for all `num_steps` and all hyperparameters.
 
     `state` and `counts` are donated: do not use them again.
+
+    Raises a `ValueError` unless the state is one that `Trainer.init` gives for these
+    arguments.
     """
     state, counts, metrics, _ = jit_run_reported(
         trainer, agent, env, state, counts, num_steps=num_steps, key=key

@@ -10,11 +10,12 @@ from jaxtyping import Array, Int, Key, PRNGKeyArray
 from .._agents import AbstractAgent
 from .._agents.base import AnyAgent
 from .._interaction.arguments import check_arguments
-from .._pytree.fields import check_instance, check_integer
+from .._pytree.fields import check_arity, check_instance, check_integer
 from .._pytree.tree import check_same_shapes, tree_copy
 from .._types.custom_types import EnvState, Extras, Memory, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
+from ..envs._play import play_if_asked
 from .counts import Counts
 from .failure import FailureReport, check_finite_agent
 from .interrupt import deferred_interrupt
@@ -84,7 +85,9 @@ def train(
     check_arguments(agent, env, key)
     check_instance("trainer", trainer, Trainer, such_as="`eqrl.Trainer()`")
     check_integer("log_every", log_every, least=1)
+    _check_callbacks(callback, checkpoint)
     trainer.check_num_steps(num_steps)
+    play_if_asked(env)
     if initial is not None and agent_state is not None:
         raise ValueError(
             "`initial` and `agent_state` both give the agent's state; give one. "
@@ -153,8 +156,10 @@ def train_seeds(
     check_arguments(agent, env, key)
     check_instance("trainer", trainer, Trainer, such_as="`eqrl.Trainer()`")
     check_integer("log_every", log_every, least=1)
+    _check_callbacks(callback, checkpoint)
     check_integer("num_seeds", num_seeds, least=1)
     trainer.check_num_steps(num_steps)
+    play_if_asked(env)
     keys = jr.split(key, num_seeds)
     init_keys = jax.vmap(_init_key)(keys)
     if initial is None:
@@ -183,6 +188,13 @@ def train_seeds(
         callback=callback,
         checkpoint=checkpoint,
     )
+
+
+def _check_callbacks(callback: object, checkpoint: object) -> None:
+    if callback is not None:
+        check_arity("callback", callback, "step", "metrics", "trainer_state")
+    if checkpoint is not None:
+        check_arity("checkpoint", checkpoint, "step", "solution")
 
 
 def _train_and_log(

@@ -1,4 +1,6 @@
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from typing import Any, Generic
 
 import equinox as eqx
@@ -19,6 +21,7 @@ from .._pytree.tree import check_same_shapes, tree_copy, tree_is_finite, tree_wh
 from .._types.custom_types import EnvState, Extras, Memory, Metrics, Mode, State
 from .._types.data import EnvSpec, Transition
 from ..envs import AbstractEnv
+from ..envs._base import AnyEnv
 from ..envs._check import check_env
 from .counts import Counts
 from .failure import FailureReport, empty_watch, no_failure
@@ -301,6 +304,33 @@ def run_trainer(
     if not isinstance(num_steps, jax.Array):
         trainer.check_num_steps(num_steps)
         trainer.schedule.check_call("num_steps", num_steps)
+    _check_num_envs(trainer, state)
+    with _explaining_misfits(trainer, agent, env, state):
+        return _run(
+            trainer,
+            agent,
+            env,
+            state,
+            counts,
+            num_steps=num_steps,
+            key=key,
+            mapped=mapped,
+        )
+
+
+def _run(
+    trainer: Trainer,
+    agent: AbstractAgent[State, Memory, Extras],
+    env: AbstractEnv[EnvState],
+    state: TrainerState[State, EnvState, Memory, Extras],
+    counts: Counts,
+    *,
+    num_steps: int | Int[Array, ""],
+    key: PRNGKeyArray,
+    mapped: bool,
+) -> tuple[
+    TrainerState[State, EnvState, Memory, Extras], Counts, Metrics, FailureReport
+]:
     replay = trainer.replay(agent.sequence_length)
     steps = trainer.steps_per_iteration
     num_iterations = jnp.asarray(num_steps // trainer.steps_of_iteration, int)
@@ -388,6 +418,45 @@ def run_trainer(
     return state, counts, metrics, report
 
 
+def _check_num_envs(trainer: Trainer, state: object) -> None:
+    if not isinstance(state, TrainerState):
+        raise ValueError(
+            f"`state` is a {type(state).__name__}; it must be the `TrainerState` that "
+            "`Trainer.init` or an earlier call gives, such as `solution.trainer_state`."
+        )
+    shape = state.actors.timestep.shape
+    if len(shape) != 1:
+        raise ValueError(
+            f"`state` is a stack: its environments have the axes {shape}, not "
+            f"{(trainer.num_envs,)}. Take one by `eqrl.member(state, index)`, or map "
+            "over it by `equinox.filter_vmap`."
+        )
+    if shape != (trainer.num_envs,):
+        raise ValueError(
+            f"`state` has {shape[0]} environments, but `num_envs={trainer.num_envs}`; "
+            "go on with the trainer that it began with."
+        )
+
+
+@contextlib.contextmanager
+def _explaining_misfits(
+    trainer: Trainer, agent: AnyAgent, env: AnyEnv, state: AnyTrainerState
+) -> Iterator[None]:
+    """Says of an error in tracing whether a state that does not fit is its cause."""
+    try:
+        yield
+    except (TypeError, ValueError, AttributeError, LookupError) as error:
+        try:
+            expected, _ = eqx.filter_eval_shape(trainer.init, agent, env, key=jr.key(0))
+        except Exception:
+            raise error from None
+        try:
+            check_same_shapes("state", expected, state)
+        except ValueError as misfit:
+            raise misfit from error
+        raise
+
+
 def _metric_names(
     agent: AnyAgent,
     replay: AnyReplay,
@@ -401,11 +470,12 @@ def _metric_names(
 
     def metrics(
         state: AnyTrainerState, counts: Counts, key: PRNGKeyArray
-    ) -> tuple[Metrics, Metrics]:
+    ) -> tuple[dict[str, Any], Metrics]:
         batch = replay.sample(state.replay, counts, key=key)
-        _, metrics = agent.update(
+        updated = agent.update(
             state.agent, batch, step=counts.updates, key=jr.fold_in(key, 0)
         )
+        metrics = _metrics_of(agent, updated)
         # In the agent's order: JAX returns dictionaries in that of the alphabet.
         names[:] = metrics
         timestep, episode_return = state.actors.timestep, state.actors.episode_return
@@ -414,6 +484,19 @@ def _metric_names(
     of_updates, of_episodes = eqx.filter_eval_shape(metrics, state, counts, key)
     check_metrics(of_updates | of_episodes)
     return names, list(of_episodes)
+
+
+def _metrics_of(agent: AnyAgent, updated: object) -> dict[str, Any]:
+    """The metrics of what `update` gives; a `ValueError` if it is no such pair."""
+    if isinstance(updated, tuple) and len(updated) == 2:
+        metrics = updated[1]
+        if isinstance(metrics, dict):
+            return metrics
+    raise ValueError(
+        f"`update` of {type(agent).__name__} gives "
+        f"{shown(eqx.tree_pformat(updated, short_arrays=True))}; it must give the "
+        "state after the update and a dictionary of metrics, as `return state, {}`."
+    )
 
 
 def check_sizes(trainer: Trainer, *, sequence_length: int | None) -> None:

@@ -126,6 +126,16 @@ class Transition(eqx.Module, Generic[Extras]):
     next_state_descriptor: Float[Array, "*batch descriptor"] | None
     extras: Extras
 
+    def __check_init__(self) -> None:
+        for name in ("terminated", "truncated"):
+            flag = getattr(self, name)
+            if _is_array(flag) and flag.dtype != np.bool_:
+                raise ValueError(
+                    f"`{name}` is of type {flag.dtype}; it must be an array of type "
+                    "bool, such as `done.astype(bool)`."
+                )
+        _check_rows(self)
+
 
 Transition.__init__.__doc__ = """**Arguments:**
 
@@ -141,6 +151,46 @@ Transition.__init__.__doc__ = """**Arguments:**
 - `next_state_descriptor`: of the state after the step, likewise.
 - `extras`: data that the agent stores with each transition; `None` for most agents.
 """
+
+
+# How many axes each field has in one transition; those before them are the rows.
+_NUM_AXES = {
+    "terminated": (0,),
+    "truncated": (0,),
+    "action": (0, 1),
+    "reward": (0, 1),
+    "observation": (1,),
+    "next_observation": (1,),
+    "state_descriptor": (1,),
+    "next_state_descriptor": (1,),
+}
+
+
+def _check_rows(transition: Transition[Any]) -> None:
+    """Raises a `ValueError` unless all fields are of the same transitions.
+
+    In a specification, such as the `in_axes` of a `vmap`, fields are no arrays.
+    """
+    if not _is_array(transition.timestep):
+        return
+    rows = tuple(transition.timestep.shape)
+    for name, num_axes in _NUM_AXES.items():
+        value = getattr(transition, name)
+        if not _is_array(value):
+            continue
+        shape = tuple(value.shape)
+        if shape[: len(rows)] != rows or len(shape) - len(rows) not in num_axes:
+            raise ValueError(
+                f"`{name}` has the shape {shape}, but `timestep` has {rows}: all "
+                "fields of a `Transition` begin with the same axes, those of its rows"
+                + (", and have one more." if num_axes == (1,) else ".")
+            )
+
+
+def _is_array(value: object) -> bool:
+    if isinstance(value, type):
+        return False
+    return hasattr(value, "shape") and hasattr(value, "dtype")
 
 
 AnyTransition: TypeAlias = Transition[Any]

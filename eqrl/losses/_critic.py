@@ -4,8 +4,9 @@ import jax.lax as lax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._pytree.stack import stack_size
+from .._pytree.stack import check_stack, stack_size
 from .._types.custom_types import CriticFunction, FloatLike
+from ._arguments import check_flags, check_same_rows, check_same_shape
 
 
 Critic = CriticFunction
@@ -32,6 +33,10 @@ def bootstrapped_target(
 
     `reward + discount * next_value`, without the second term where `terminated`.
     """
+    check_same_shape(reward=reward, terminated=terminated, next_value=next_value)
+    check_flags(terminated=terminated)
+    if jnp.ndim(discount) > 0:
+        check_same_shape(reward=reward, discount=discount)
     future = jnp.where(terminated, 0, discount * next_value)
     return lax.stop_gradient(reward + future)
 
@@ -63,6 +68,8 @@ def critic_values(
     ) -> Float[Array, "batch *reward"]:
         return jax.vmap(critic)(observation, action)
 
+    check_stack("critics", critics)
+    check_same_rows(observation=observation, action=action)
     # Each critic gets a copy of the batch, so that its first layer is a batched product
     # like the others. Without it an update of two critics was 4 % slower on a CPU.
     num_critics = stack_size(critics)
@@ -91,8 +98,19 @@ def critic_loss(
 
     `(value - target)**2 / 2`, averaged over the batch and the critics.
     """
-    errors = critic_values(critics, observation, action) - target[None]
+    values = critic_values(critics, observation, action)
+    check_target(target, values)
+    errors = values - target[None]
     return 0.5 * jnp.mean(errors**2)
+
+
+def check_target(target: Array, values: Array) -> None:
+    """Raises a `ValueError` unless a target is for the values of each critic."""
+    if jnp.shape(target) != values.shape[1:]:
+        raise ValueError(
+            f"`target` has the shape {jnp.shape(target)}, but each critic gives values "
+            f"of shape {values.shape[1:]}; they must be the same."
+        )
 
 
 def least_over_critics(

@@ -4,8 +4,10 @@ import jax.lax as lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from .._pytree.stack import check_stack
 from .._types.custom_types import ActionValueFunction, FloatLike, Metrics
 from ..nn import ChoiceFunction
+from ._arguments import check_same_rows, check_same_shape
 from ._critic import least_over_critics
 from ._dqn import values_of
 
@@ -25,6 +27,7 @@ def action_values(
 
     The values, one row for each critic.
     """
+    check_stack("critics", critics)
     return eqx.filter_vmap(
         lambda critic, x: jax.vmap(critic)(x), in_axes=(eqx.if_array(0), None)
     )(critics, observation)
@@ -49,6 +52,8 @@ def discrete_critic_loss(
 
     `(value - target)**2 / 2`, averaged over the batch and the critics.
     """
+    check_same_shape(action=action, target=target)
+    check_same_rows(observation=observation, action=action)
     values = action_values(critics, observation)
     taken = jax.vmap(values_of, in_axes=(0, None))(values, action)
     return 0.5 * jnp.mean((taken - target[None]) ** 2)

@@ -5,6 +5,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from .._types.custom_types import ActionValueFunction, FloatLike
+from ._arguments import check_flags, check_same_rows, check_same_shape
 
 
 def multi_step_return(
@@ -28,6 +29,8 @@ def multi_step_return(
     The sum of the rewards; the index of the last step that counts; and the discount of
     the value of the state that it reached, `discount` to the power of how many count.
     """
+    check_same_shape(reward=reward, terminated=terminated, truncated=truncated)
+    check_flags(terminated=terminated, truncated=truncated)
     over = terminated | truncated
     # Whether no earlier step ended the episode.
     counts = jnp.cumprod(1 - jnp.roll(over, 1).astype(int).at[0].set(0)) == 1
@@ -86,6 +89,8 @@ def dqn_loss(
 
     The mean of `(value - target)**2 / 2`, or of the Huber loss; and the mean value.
     """
+    check_same_shape(action=action, target=target)
+    check_same_rows(observation=observation, action=action)
     value = values_of(jax.vmap(network)(observation), action)
     if huber:
         losses = optax.huber_loss(value, target)

@@ -3,6 +3,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._pytree.fields import check_integer
+from ._arguments import check_flags, check_same_rows
 
 
 def knn_distance(
@@ -28,6 +29,14 @@ def knn_distance(
     The k-th smallest distance, infinite if there are fewer than `k` points.
     """
     check_integer("k", k, least=1)
+    if queries.shape[-1] != points.shape[-1]:
+        raise ValueError(
+            f"`queries` are vectors of length {queries.shape[-1]}, but `points` of "
+            f"length {points.shape[-1]}."
+        )
+    if mask is not None:
+        check_same_rows(points=points, mask=mask)
+        check_flags(mask=mask)
     if mask is None:
         mask = jnp.ones(points.shape[0], bool)
 

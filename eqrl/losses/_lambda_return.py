@@ -3,6 +3,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._types.custom_types import FloatLike
+from ._arguments import check_flags, check_same_shape
 
 
 def lambda_return(
@@ -38,6 +39,14 @@ def lambda_return(
 
     One return for each step.
     """
+
+    check_same_shape(
+        reward=reward,
+        terminated=terminated,
+        truncated=truncated,
+        next_value=next_value,
+    )
+    check_flags(terminated=terminated, truncated=truncated)
 
     def one_step_back(
         following: Float[Array, ""], step: tuple[Array, Array, Array, Array]

@@ -2,6 +2,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._types.custom_types import FloatLike, Metrics
+from ._arguments import check_same_shape
 
 
 def ppo_actor_loss(
@@ -27,6 +28,7 @@ def ppo_actor_loss(
     the one that acted, never negative, and `clip_fraction`, how many ratios were
     clipped.
     """
+    check_same_shape(log_prob=log_prob, old_log_prob=old_log_prob, advantage=advantage)
     log_ratio = log_prob - old_log_prob
     ratio = jnp.exp(log_ratio)
     clipped = jnp.clip(ratio, 1 - clip, 1 + clip)
@@ -60,6 +62,7 @@ def ppo_critic_loss(
     The mean of `(value - target)**2 / 2`; with `clip` the larger of this and the same
     of the clipped value.
     """
+    check_same_shape(value=value, old_value=old_value, target=target)
     squares = (value - target) ** 2
     if clip is not None:
         near = old_value + jnp.clip(value - old_value, -clip, clip)

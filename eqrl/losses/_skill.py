@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ..nn import SkillDiscriminator
+from ._arguments import check_same_rows, check_same_shape
 
 
 def _log_probs(
@@ -11,6 +12,7 @@ def _log_probs(
     descriptor: Float[Array, "batch descriptor"],
     skill: Float[Array, "batch skill"],
 ) -> Float[Array, " batch"]:
+    check_same_rows(descriptor=descriptor, skill=skill)
     return jax.vmap(lambda x, z: discriminator(x).log_prob(z))(descriptor, skill)
 
 
@@ -55,5 +57,6 @@ def skill_log_ratio(
     """
     log_ratio = _log_probs(discriminator, descriptor, skill)
     if log_prior is not None:
+        check_same_shape(log_ratio=log_ratio, log_prior=log_prior)
         log_ratio = log_ratio - log_prior
     return lax.stop_gradient(log_ratio)

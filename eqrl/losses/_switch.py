@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._types.custom_types import FloatLike
+from ._arguments import check_flags, check_same_shape
 
 
 AdvantageClip = tuple[FloatLike, FloatLike]
@@ -32,6 +33,7 @@ def switch_probabilities(
     Two probabilities, of keeping and of switching, proportional to
     `exp(value / temperature)`. A temperature below 1e-10 counts as 1e-10.
     """
+    check_same_shape(keep_value=keep_value, new_value=new_value)
     values = jnp.stack([keep_value, new_value])
     if advantage_clip is not None:
         advantage = jnp.clip(new_value - keep_value, *advantage_clip)
@@ -68,6 +70,8 @@ def compare_through_target(
     For each transition, the discounted sum of the rewards up to and including the first
     row with `stop`, plus the discounted value there.
     """
+    check_same_shape(reward=reward, next_value=next_value)
+    check_flags(stop=stop)
     discount, stop = (
         x.reshape(x.shape + (1,) * (reward.ndim - x.ndim)) for x in (discount, stop)
     )

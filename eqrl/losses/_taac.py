@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from .._types.custom_types import FloatLike, Metrics, PyTree
 from ..nn import AbstractDensity
-from ._critic import Critic, critic_values, least_over_critics
+from ._critic import Critic, check_target, critic_values, least_over_critics
 from ._switch import AdvantageClip, switch_probabilities
 from ._taac_metrics import critic_metrics, switch_metrics
 
@@ -240,6 +240,7 @@ def taac_critic_loss(
     vectors, in that of the dimension.
     """
     values = critic_values(critics, observation, flat_trajectory(trajectory))
+    check_target(target, values)
     targets = jnp.broadcast_to(target[None], values.shape)
     loss = jnp.mean(td_loss(values, targets)) * values.shape[0]
     return loss, critic_metrics(lax.stop_gradient(values), target)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from .._pytree.tree import described
 from ._factory import NetworkFactory
 
 
@@ -14,17 +15,21 @@ class StateActionValue(eqx.Module):
     """A critic: the value of one action at one observation."""
 
     network: Callable[[Float[Array, " inputs"]], Float[Array, " 1"]]
+    observation_size: int | None = eqx.field(default=None, static=True)
 
     def __call__(
         self, observation: Float[Array, " obs"], action: Float[Array, " act"]
     ) -> Float[Array, ""]:
         """The value of taking `action` at `observation`."""
+        _check_observation(observation, self.observation_size)
         return self.network(jnp.concatenate([observation, action]))[0]
 
 
 StateActionValue.__init__.__doc__ = """**Arguments:**
 
 - `network`: from an observation, concatenated with an action, to a vector of length 1.
+- `observation_size`: length of the observation, by which an action in its place is
+    noticed; `None` if it may have any.
 """
 
 
@@ -32,11 +37,13 @@ class StateActionValues(eqx.Module):
     """A critic with one network for each dimension of a vector of rewards."""
 
     networks: Callable[[Float[Array, " inputs"]], Float[Array, " 1"]]
+    observation_size: int | None = eqx.field(default=None, static=True)
 
     def __call__(
         self, observation: Float[Array, " obs"], action: Float[Array, " act"]
     ) -> Float[Array, " reward"]:
         """The values of taking `action` at `observation`."""
+        _check_observation(observation, self.observation_size)
         inputs = jnp.concatenate([observation, action])
         return eqx.filter_vmap(lambda network: network(inputs)[0])(self.networks)
 
@@ -44,7 +51,17 @@ class StateActionValues(eqx.Module):
 StateActionValues.__init__.__doc__ = """**Arguments:**
 
 - `networks`: as in `StateActionValue`, a stack: each array has one more leading axis.
+- `observation_size`: as in `StateActionValue`.
 """
+
+
+def _check_observation(observation: Array, size: int | None) -> None:
+    if size is not None and jnp.shape(observation) != (size,):
+        raise ValueError(
+            f"A critic for observations of length {size} was given one of "
+            f"{described(observation)}. The observation comes first, then the action; "
+            "map over a batch by `jax.vmap`."
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +129,8 @@ class Critic(NetworkFactory):
         valued_size = action_size if trajectory_size is None else trajectory_size
         input_size = observation_size + valued_size
         if reward_size is None:
-            return StateActionValue(self._network(input_size, 1, key=key))
+            network = self._network(input_size, 1, key=key)
+            return StateActionValue(network, observation_size)
         networks = eqx.filter_vmap(lambda key: self._network(input_size, 1, key=key))
-        return StateActionValues(networks(jr.split(key, reward_size)))
+        stack = networks(jr.split(key, reward_size))
+        return StateActionValues(stack, observation_size)

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._pytree.fields import check_key, shown
+from .._pytree.tree import described
 
 
 Activation = Callable[[Float[Array, "..."]], Float[Array, "..."]]
@@ -42,6 +43,12 @@ class Linear(eqx.Module):
 
     def __call__(self, x: Float[Array, " inputs"]) -> Float[Array, " outputs"]:
         """Maps one input vector to one output vector."""
+        size = self.weight.shape[-2]
+        if getattr(x, "shape", ())[-1:] != (size,):
+            raise ValueError(
+                f"A layer for inputs of length {size} was given {described(x)}; does "
+                "the network belong to another environment?"
+            )
         return x @ self.weight + self.bias
 
 

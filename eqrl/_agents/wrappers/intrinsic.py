@@ -7,6 +7,7 @@ import jax.random as jr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..._pytree.fields import check_fields, hyperparameter, static_integer
+from ..._pytree.tree import described
 from ..._rewards import AbstractReward
 from ..._types.custom_types import (
     Extras,
@@ -141,6 +142,7 @@ class Intrinsic(AbstractWrapper[IntrinsicState[State, RewardState], Memory, Extr
     ) -> tuple[IntrinsicState[State, RewardState], Metrics]:
         score_key, reward_key, agent_key = jr.split(key, 3)
         reward = self.reward.reward(state.reward, batch, step=step, key=score_key)
+        _check_reward(self.reward, reward, batch)
         reward_state, reward_metrics = self._learn_reward(
             state.reward, batch, key=reward_key
         )
@@ -196,6 +198,14 @@ Intrinsic.__init__.__doc__ = """**Arguments:**
 
 AnyIntrinsic = Intrinsic[Any, Any, Any, Any]
 """An `Intrinsic` around any agent, with any reward."""
+
+
+def _check_reward(rewarder: object, reward: Array, batch: Transition[Any]) -> None:
+    if jnp.shape(reward) != batch.timestep.shape:
+        raise ValueError(
+            f"`reward` of {type(rewarder).__name__} gives {described(reward)}; it must "
+            f"give one number for each transition, of shape {batch.timestep.shape}."
+        )
 
 
 def _with_scalar_reward(spec: EnvSpec) -> EnvSpec:

@@ -510,4 +510,18 @@ FAULTS = (
         "jnp.concatenate([self.skill, observation])",
         (f"{_SKILL_CONDITIONED} -k with_that_skill", _SKILL_CONDITIONED),
     ),
+    Fault(
+        "agents:policy-gives-an-action",
+        "eqrl/_agents/base.py",
+        "if not isinstance(distribution, AbstractDistribution):",
+        "if distribution is None:",
+        ("tests/test_boundary.py -k give_a_distribution",),
+    ),
+    Fault(
+        "agents:intrinsic-reward-is-a-column",
+        "eqrl/_agents/wrappers/intrinsic.py",
+        "if jnp.shape(reward) != batch.timestep.shape:",
+        "if jnp.ndim(reward) == 0:",
+        ("tests/test_boundary.py -k one_number_for_each",),
+    ),
 )

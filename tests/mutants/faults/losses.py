@@ -317,4 +317,25 @@ FAULTS = (
         "jnp.mean(jnp.exp(log_temperature) * excess)",
         ("tests/agents/test_taac_update.py -k restated",),
     ),
+    Fault(
+        "losses:columns-broadcast",
+        "eqrl/losses/_arguments.py",
+        "if jnp.shape(array) != jnp.shape(reference):",
+        "if jnp.ndim(array) == 0 and jnp.ndim(reference) > 0:",
+        ("tests/test_boundary.py -k would_broadcast",),
+    ),
+    Fault(
+        "losses:flags-may-be-numbers",
+        "eqrl/losses/_arguments.py",
+        "if jnp.result_type(flag) != jnp.bool_:",
+        "if jnp.result_type(flag) == jnp.int8:",
+        ("tests/test_boundary.py -k would_broadcast",),
+    ),
+    Fault(
+        "losses:target-of-other-rows",
+        "eqrl/losses/_critic.py",
+        "if jnp.shape(target) != values.shape[1:]:",
+        "if jnp.ndim(target) > values.ndim:",
+        ("tests/test_boundary.py -k losses_of_critics",),
+    ),
 )

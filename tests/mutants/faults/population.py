@@ -198,4 +198,25 @@ FAULTS = (
         "",
         (f"{_TRAIN} -k before_the_first",),
     ),
+    Fault(
+        "population:best-of-other-rows",
+        "eqrl/_population/stack.py",
+        "if jnp.shape(returns)[:1] != (size,):",
+        "if jnp.shape(returns) == ():",
+        ("tests/test_boundary.py -k one_row_for_each",),
+    ),
+    Fault(
+        "population:scores-of-another-length",
+        "eqrl/_population/pbt.py",
+        "if jnp.shape(scores) != (size,):",
+        "if jnp.shape(scores) == ():",
+        ("tests/test_boundary.py -k one_row_for_each",),
+    ),
+    Fault(
+        "population:member-that-is-not-there",
+        "eqrl/_population/stack.py",
+        "        _check_index(int(index), stack_size(stack))\n",
+        "        pass\n",
+        ("tests/test_boundary.py -k stack_is_wanted",),
+    ),
 )

@@ -357,4 +357,32 @@ FAULTS = (
         'if name == "step":',
         ("tests/test_bad_input.py -k do_not_fit_the_trainer",),
     ),
+    Fault(
+        "training:state-of-another-trainer",
+        "eqrl/_training/trainer.py",
+        "    if shape != (trainer.num_envs,):\n",
+        "    if shape == ():\n",
+        ("tests/test_boundary.py -k where_it_is_trained",),
+    ),
+    Fault(
+        "training:misfits-are-not-explained",
+        "eqrl/_training/trainer.py",
+        '            check_same_shapes("state", expected, state)\n',
+        "            pass\n",
+        ("tests/test_boundary.py -k where_it_is_trained",),
+    ),
+    Fault(
+        "training:metrics-checked-by-their-type-first",
+        "eqrl/_training/trainer.py",
+        ") -> tuple[dict[str, Any], Metrics]:",
+        ") -> tuple[Metrics, Metrics]:",
+        ("tests/test_boundary.py -k method_of_an_agent",),
+    ),
+    Fault(
+        "training:update-gives-a-state-only",
+        "eqrl/_training/trainer.py",
+        "if isinstance(updated, tuple) and len(updated) == 2:",
+        "if True:",
+        ("tests/test_boundary.py -k method_of_an_agent",),
+    ),
 )

@@ -1,0 +1,418 @@
+"""What does not fit is refused while it is traced, before anything is computed.
+
+Nothing here is compiled: arguments are shapes, or fail first.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+import pytest
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+import eqrl
+from eqrl import losses, nn
+from eqrl._agents.base import pick_action
+from eqrl._interaction.arguments import check_is_agent
+from eqrl._pytree.stack import check_stack
+from eqrl.envs import Outcome
+from eqrl.envs._check import check_env
+from eqrl.spaces import Discrete
+
+from .toy import Compass, Drift, DriftState, Learner, random_transitions
+
+
+ROW = np.zeros(4, np.float32)
+COLUMN = np.zeros((4, 1), np.float32)
+NO = np.zeros(4, bool)
+INDEX = np.zeros(4, np.int32)
+
+# A loss, what it is given, and what is said of it. Without the checks of types, which
+# the tests have on and which would come first.
+WRONG_LOSSES: list[tuple[Callable[..., Any], tuple[Any, ...], str]] = [
+    (losses.bootstrapped_target, (COLUMN, NO, ROW, 0.9), r"`terminated`.*\(4, 1\)"),
+    (losses.bootstrapped_target, (ROW, NO, COLUMN, 0.9), r"`next_value`.*\(4, 1\)"),
+    (losses.bootstrapped_target, (ROW, ROW, ROW, 0.9), "`terminated`.*type bool"),
+    (losses.bootstrapped_target, (ROW, NO, ROW, COLUMN), r"`discount`.*\(4, 1\)"),
+    (losses.multi_step_return, (ROW, NO, ROW, 0.9), "`truncated`.*type bool"),
+    (losses.multi_step_return, (ROW, NO[:3], NO, 0.9), r"`terminated`.*\(3,\)"),
+    (losses.lambda_return, (ROW, NO, NO, COLUMN, 0.9, 0.9), r"`next_value`.*\(4, 1\)"),
+    (losses.lambda_return, (ROW, ROW, NO, ROW, 0.9, 0.9), "`terminated`.*type bool"),
+    (losses.ppo_actor_loss, (ROW, ROW, COLUMN, 0.2), r"`advantage`.*\(4, 1\)"),
+    (losses.ppo_critic_loss, (ROW, ROW, COLUMN, None), r"`target`.*\(4, 1\)"),
+    (losses.compare_through_target, (ROW, ROW, ROW, ROW), "`stop`.*type bool"),
+    (losses.compare_through_target, (ROW, ROW, NO, COLUMN), r"`next_value`.*\(4, 1\)"),
+    (losses.switch_probabilities, (ROW[0], ROW, 0.1), r"`new_value`.*\(4,\)"),
+]
+
+
+@pytest.mark.parametrize(("loss", "arguments", "message"), WRONG_LOSSES)
+def test_losses_refuse_shapes_that_would_broadcast_and_flags_that_are_numbers(
+    loss: Callable[..., Any], arguments: tuple[Any, ...], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        inspect.unwrap(loss)(*arguments)
+
+
+def struct(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def traced(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    return eqx.filter_eval_shape(
+        lambda *xs: inspect.unwrap(function)(*xs, **options), *arguments
+    )
+
+
+KEY = jax.eval_shape(lambda: jr.key(0))
+CRITIC = eqx.filter_eval_shape(lambda key: nn.Critic((8,))(2, 1, key=key), KEY)
+CRITICS = eqx.filter_eval_shape(
+    lambda key: eqx.filter_vmap(lambda key: nn.Critic((8,))(2, 1, key=key))(
+        jr.split(key)
+    ),
+    KEY,
+)
+
+
+def test_losses_of_critics_refuse_one_critic_and_targets_of_other_rows() -> None:
+    rows = (struct(4, 2), struct(4, 1))
+    with pytest.raises(ValueError, match="`critics` is a single StateActionValue"):
+        traced(losses.critic_values, CRITIC, *rows)
+    with pytest.raises(ValueError, match=r"`action` has the shape \(3, 1\)"):
+        traced(losses.critic_values, CRITICS, rows[0], struct(3, 1))
+    with pytest.raises(ValueError, match=r"`target` has the shape \(4, 1\)"):
+        traced(losses.critic_loss, CRITICS, *rows, struct(4, 1))
+
+
+def test_a_critic_notices_an_action_in_the_place_of_the_observation() -> None:
+    with pytest.raises(ValueError, match="observations of length 2 was given one of"):
+        traced(lambda critic, *xs: critic(*xs), CRITIC, struct(1), struct(2))
+
+
+def test_a_network_says_how_long_its_input_must_be() -> None:
+    linear = nn.Linear.__call__
+    layer = eqx.filter_eval_shape(lambda key: nn.Linear(2, 3, key=key), KEY)
+    for wrong in (struct(3), [0.0, 1.0]):
+        with pytest.raises(ValueError, match="inputs of length 2 was given"):
+            traced(linear, layer, wrong)
+
+
+BATCH: eqrl.Transition[None] = jax.eval_shape(
+    lambda key: random_transitions(key, 4, observation_size=2, action_size=1), KEY
+)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("terminated", ROW, "`terminated` is of type float32"),
+        ("truncated", INDEX, "`truncated` is of type int32"),
+        ("terminated", NO[:1], r"`terminated` has the shape \(1,\)"),
+        ("reward", ROW[:1], r"`reward` has the shape \(1,\)"),
+        ("reward", COLUMN[None], r"`reward` has the shape \(1, 4, 1\)"),
+        ("observation", ROW, r"`observation` has the shape \(4,\).*one more"),
+        ("state_descriptor", COLUMN[:2], r"`state_descriptor` has the shape \(2, 1\)"),
+    ],
+)
+def test_a_transition_has_flags_that_are_booleans_and_rows_that_agree(
+    field: str, value: np.ndarray, message: str
+) -> None:
+    wrong = eqx.tree_at(
+        lambda batch: getattr(batch, field), BATCH, value, is_leaf=lambda x: x is None
+    )
+    with pytest.raises(ValueError, match=message):
+        inspect.unwrap(eqrl.Transition.__check_init__)(wrong)
+
+
+def test_a_transition_may_be_made_of_what_stands_for_arrays() -> None:
+    check = inspect.unwrap(eqrl.Transition.__check_init__)
+    for leaf in (0, None, "envs", np.float32):
+        # As in the `in_axes` of a `vmap`, or in a specification of shards.
+        check(jax.tree.map(lambda _, leaf=leaf: leaf, BATCH))
+    check(BATCH)
+    check(jax.tree.map(lambda x: struct(5, *x.shape, dtype=x.dtype), BATCH))
+    check(eqx.tree_at(lambda batch: batch.reward, BATCH, struct(4, 3)))
+    check(eqx.tree_at(lambda batch: batch.action, BATCH, struct(4, dtype=jnp.int32)))
+
+
+def state_of(agent: Any, spec: eqrl.EnvSpec) -> Any:
+    return eqx.filter_eval_shape(agent.init, spec, key=KEY)
+
+
+def stacked(tree: Any, size: int) -> Any:
+    return jax.tree.map(lambda x: struct(size, *x.shape, dtype=x.dtype), tree)
+
+
+ENV = Drift()
+OTHER = eqrl.EnvSpec(observation_size=3, action_size=1)
+
+
+def play(agent: Any, state: Any, env: Any = ENV) -> object:
+    return eqx.filter_eval_shape(
+        lambda state: eqrl.evaluate(agent, state, env, num_episodes=2, key=jr.key(0)),
+        state,
+    )
+
+
+def test_a_state_that_does_not_fit_is_named_where_it_is_played() -> None:
+    agent = Learner()
+    of_other = state_of(agent, OTHER)
+    with pytest.raises(ValueError, match=r"`\.weight` is \(3,\), not \(2,\)"):
+        play(agent, of_other)
+    with pytest.raises(ValueError, match=r"`\.weight` is \(3,\), not \(2,\)"):
+        eqx.filter_eval_shape(
+            lambda state: eqrl.rollout(
+                agent, state, ENV, num_episodes=2, key=jr.key(0)
+            ),
+            of_other,
+        )
+    state = state_of(agent, ENV.spec)
+    with pytest.raises(ValueError, match=r"stack of 3.*`eqrl.member\(state, index\)`"):
+        play(agent, stacked(state, 3))
+    with pytest.raises(ValueError, match=r"`state` is a dict.*is a LearnerState"):
+        play(agent, {"state": state})
+
+
+def test_actions_of_another_size_than_the_environment_takes_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"shape \(2,\).*asks for shape \(1,\)"):
+        play(Compass(), struct())
+
+
+class Turns(Drift):
+    """A point that is pushed one way or another, or not."""
+
+    @property
+    def spec(self) -> eqrl.EnvSpec:
+        return eqrl.EnvSpec(observation_size=2, action=Discrete(3), max_steps=5)
+
+
+class Voter(eqrl.AbstractMarkovAgent[Float[Array, "choices obs"]]):
+    """Chooses by a linear score, without learning."""
+
+    def init(
+        self, spec: eqrl.EnvSpec, *, key: PRNGKeyArray
+    ) -> Float[Array, "choices obs"]:
+        return jr.normal(key, (spec.action.num_outputs, spec.observation_size))
+
+    def policy(self, state: Float[Array, "choices obs"]) -> nn.ChoicePolicy:
+        return nn.ChoicePolicy(lambda x: state @ x)
+
+    def update(
+        self,
+        state: Float[Array, "choices obs"],
+        batch: eqrl.Transition[None],
+        *,
+        step: Int[Array, ""],
+        key: PRNGKeyArray,
+    ) -> tuple[Float[Array, "choices obs"], eqrl.Metrics]:
+        del batch, step, key
+        return state, {}
+
+
+def test_a_state_made_for_more_choices_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"is \(5, 2\), not \(3, 2\)"):
+        play(Voter(), struct(5, 2), Turns())
+
+
+def test_a_population_is_refused_where_one_agent_is_wanted() -> None:
+    several = eqx.tree_at(lambda agent: agent.actor_lr, Learner(), np.ones(3))
+    message = r"stack of 3: its `actor_lr`.*`eqrl.member.*`eqrl.train_population`"
+    with pytest.raises(ValueError, match=message):
+        check_is_agent(several)
+    with pytest.raises(ValueError, match=message):
+        check_is_agent(eqrl.Normalized(several))
+    with pytest.raises(ValueError, match=message):
+        eqrl.train(several, ENV, TRAINER, num_steps=8, key=jr.key(0))
+
+
+def test_one_is_refused_where_a_stack_is_wanted() -> None:
+    check_stack("stack", {"a": jnp.zeros((3, 2)), "b": jnp.zeros(3)}, size=3)
+    with pytest.raises(ValueError, match=r"no stack: its leaf .*\.actor_lr"):
+        inspect.unwrap(eqrl.member)(Learner(), 0)
+    with pytest.raises(ValueError, match="`index=3` must be less than the 3 members"):
+        inspect.unwrap(eqrl.member)(jnp.zeros(3), 3)
+    with pytest.raises(ValueError, match="`agents` is a stack of 2, but 3 are needed"):
+        check_stack("agents", jnp.zeros(2), size=3)
+
+
+PBT = eqrl.PBT(where=lambda agent: (agent.rate,), priors=(eqrl.Uniform(0, 1),))
+
+
+def test_returns_and_scores_must_have_one_row_for_each_member() -> None:
+    members = jnp.zeros(3)
+    with pytest.raises(ValueError, match=r"\(2, 3, 4\).*3 members.*`solution.returns"):
+        inspect.unwrap(eqrl.best)(members, np.zeros((2, 3, 4), np.float32))
+    for scores in (np.zeros(4, np.float32), np.zeros((3, 1), np.float32)):
+        with pytest.raises(ValueError, match=r"`scores`.*of shape \(3,\)"):
+            inspect.unwrap(eqrl.PBT.exploit_over)(
+                PBT, None, members, members, scores, key=None
+            )
+
+
+def test_what_where_cannot_select_is_named() -> None:
+    with pytest.raises(
+        ValueError, match=r"`where` cannot select from a Learner: .*rate"
+    ):
+        PBT.check(Learner(), 4)
+
+
+TRAINER = eqrl.Trainer(num_envs=2, batch_size=2, capacity=20, warmup_steps=4)
+
+
+COUNTS = eqx.filter_eval_shape(TRAINER.init, Learner(), ENV, key=KEY)[1]
+
+
+def run(agent: Any, state: Any, trainer: eqrl.Trainer = TRAINER) -> object:
+    counts = COUNTS
+    return eqx.filter_eval_shape(
+        lambda state, counts: trainer.run(
+            agent, ENV, state, counts, num_steps=8, key=jr.key(0)
+        ),
+        state,
+        counts,
+    )
+
+
+def begun(agent: Any) -> Any:
+    return eqx.filter_eval_shape(TRAINER.init, agent, ENV, key=KEY)[0]
+
+
+def test_a_state_that_does_not_fit_is_named_where_it_is_trained() -> None:
+    agent = Learner()
+    state = begun(agent)
+    with pytest.raises(ValueError, match="2 environments, but `num_envs=4`"):
+        run(agent, state, eqrl.Trainer(num_envs=4, batch_size=2, warmup_steps=8))
+    with pytest.raises(ValueError, match=r"is a stack.*`eqrl.member"):
+        run(agent, stacked(state, 3))
+    with pytest.raises(ValueError, match=r"\.agent\.weight`? is .*\[3\]"):
+        run(agent, eqx.tree_at(lambda s: s.agent, state, state_of(agent, OTHER)))
+
+
+class Forgetful(Learner):
+    """Returns what `wrong` says from its methods."""
+
+    wrong: str = eqx.field(default="", static=True)
+
+    def act(self, *args: Any, **options: Any) -> Any:
+        action, memory, extras = Learner.act(self, *args, **options)
+        return action if self.wrong == "act" else (action, memory, extras)
+
+    def update(self, *args: Any, **options: Any) -> Any:
+        state, metrics = Learner.update(self, *args, **options)
+        given = {"update": state, "metric": (state, {"loss": 0.0})}
+        return given.get(self.wrong, (state, metrics))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("act", r"`act` of Forgetful gives .*`return action, None, None`"),
+        ("update", r"`update` of Forgetful gives .*`return state, \{\}`"),
+        ("metric", "The metric `loss` is of the Python type float"),
+    ],
+)
+def test_what_a_method_of_an_agent_gives_is_named(wrong: str, message: str) -> None:
+    state = begun(Learner())
+    with pytest.raises(ValueError, match=message):
+        run(Forgetful(wrong=wrong), state)
+
+
+def test_a_policy_must_give_a_distribution() -> None:
+    with pytest.raises(ValueError, match=r"gives shape \(1,\).*AbstractDistribution"):
+        inspect.unwrap(pick_action)(jnp.zeros(1), mode="greedy", key=None)
+
+
+class Columns(eqrl.AbstractReward[None]):
+    """Gives a column of rewards."""
+
+    def init(self, spec: eqrl.EnvSpec, *, key: PRNGKeyArray) -> None:
+        del spec, key
+
+    def observe(self, state: None, transitions: Any) -> None:
+        del state, transitions
+
+    def reward(
+        self, state: None, batch: Any, *, step: Int[Array, ""], key: PRNGKeyArray
+    ) -> Float[Array, "..."]:
+        del state, step, key
+        return batch.observation[..., :1]
+
+    def update(
+        self, state: None, batch: Any, *, key: PRNGKeyArray
+    ) -> tuple[None, eqrl.Metrics]:
+        del state, batch, key
+        return None, {}
+
+
+def test_an_intrinsic_reward_is_one_number_for_each_transition() -> None:
+    agent = eqrl.Intrinsic(Learner(), Columns())
+    with pytest.raises(ValueError, match=r"`reward` of Columns gives shape \(4, 1\)"):
+        eqx.filter_eval_shape(
+            agent.update,
+            state_of(agent, ENV.spec),
+            BATCH,
+            step=struct(dtype=jnp.int32),
+            key=KEY,
+        )
+
+
+def test_a_gradient_of_another_model_is_refused() -> None:
+    adam = optax.adam(1e-3)
+    step = inspect.unwrap(eqrl.gradient_step)
+    with pytest.raises(ValueError, match=r"has the shape \(3,\), but .* \(2,\)"):
+        step({"a": jnp.zeros(2)}, {"a": jnp.zeros(3)}, adam, None)
+    with pytest.raises(ValueError, match="at other places"):
+        step({"a": jnp.zeros(2)}, {"b": jnp.zeros(2)}, adam, None)
+
+
+def test_callbacks_that_take_other_arguments_are_refused_before_the_first_step() -> (
+    None
+):
+    options: dict[str, Any] = {"num_steps": 8, "key": jr.key(0)}
+    with pytest.raises(ValueError, match=r"`callback\(step, metrics, trainer_state\)`"):
+        eqrl.train(Learner(), ENV, TRAINER, callback=lambda step: None, **options)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match=r"`checkpoint\(step, solution\)`"):
+        eqrl.train(Learner(), ENV, TRAINER, checkpoint=lambda: None, **options)  # pyright: ignore[reportArgumentType]
+    options = {
+        "size": 2,
+        "num_generations": 1,
+        "steps_per_generation": 8,
+        "num_episodes": 1,
+        "key": jr.key(0),
+    }
+    for name, message in (
+        ("callback", r"`callback\(generation, solution\)`"),
+        ("score", r"`score\(agent, state, evaluation\)`"),
+    ):
+        wrong: Any = {name: lambda only: None}
+        with pytest.raises(ValueError, match=message):
+            eqrl.train_population(Learner(), ENV, TRAINER, None, **options, **wrong)
+
+
+class Ends(Drift):
+    """Gives one flag for both ends of an episode."""
+
+    never: bool = eqx.field(default=False, static=True)
+
+    def step(
+        self, state: DriftState, action: Float[Array, "1"], *, key: PRNGKeyArray
+    ) -> tuple[DriftState, Outcome]:
+        after, outcome = Drift.step(self, state, action, key=key)
+        over: Bool[Array, ""] = (
+            jnp.zeros((), bool) if self.never else outcome.terminated
+        )
+        outcome = dataclasses.replace(outcome, terminated=over, truncated=over)
+        return after, outcome
+
+
+def test_one_array_for_both_flags_is_refused_unless_it_never_ends() -> None:
+    with pytest.raises(ValueError, match="one array for both"):
+        check_env(Ends())
+    check_env(Ends(never=True))
