@@ -1,6 +1,10 @@
 """The pages of the documentation hold what they promise."""
 
+import ast
 import pathlib
+import tomllib
+
+import yaml
 
 
 DOCS = pathlib.Path(__file__).parent.parent / "docs"
@@ -16,3 +20,31 @@ def test_the_examples_of_agents_are_under_eighty_lines() -> None:
     for name in ("redq.py", "a2c.py"):
         example = (DOCS / "examples" / name).read_text()
         assert len(example.splitlines()) < 80
+
+
+def test_the_files_to_copy_for_type_checking_can_be_read_and_are_on_their_page() -> (
+    None
+):
+    folder = DOCS / "examples" / "type_checking"
+    page = (DOCS / "type-checking.md").read_text()
+    read = {
+        ".py": lambda text: [
+            x.name for x in ast.parse(text).body if hasattr(x, "name")
+        ],
+        ".toml": lambda text: sorted(tomllib.loads(text)["tool"]),
+        ".yaml": lambda text: [
+            x["id"] for x in yaml.safe_load(text)["repos"][0]["hooks"]
+        ],
+        ".yml": lambda text: yaml.safe_load(text)["jobs"]["typecheck"]["steps"][-1],
+    }
+    found = {}
+    for path in folder.iterdir():
+        assert f'--8<-- "docs/examples/type_checking/{path.name}"' in page
+        found[path.name] = read[path.suffix](path.read_text())
+    assert found == {
+        "conftest.py": [],
+        "noxfile.py": ["typecheck"],
+        "pyproject-section.toml": ["mypy", "pyright", "ruff"],
+        "pre-commit-config.yaml": ["pyright", "mypy"],
+        "workflow.yml": {"run": "nox -s typecheck"},
+    }

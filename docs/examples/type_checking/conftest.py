@@ -1,0 +1,6 @@
+"""Checks `mylab` while its tests run: before anything of it is imported."""
+
+import eqrl
+
+
+eqrl.typecheck("mylab", strict=True)
