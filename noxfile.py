@@ -108,6 +108,13 @@ def typecheck(session: nox.Session) -> None:
 
 
 @nox.session
+def wrong_programs(session: nox.Session) -> None:
+    """Runs programs with one mistake each, and looks at how they end."""
+    install(session, "tests")
+    session.run("python", "-m", "tests.typing.runtime", *session.posargs)
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Checks the style; `nox -s lint -- --fix` mends what can be mended."""
     session.install(*nox.project.dependency_groups(PROJECT, "lint"))
