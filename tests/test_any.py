@@ -95,6 +95,7 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "load_skill(env)",
         "load_skills(env)",
     ),
+    "Whatever the state of an environment is, it can be played": ("check(env)",),
     "Any number of wrappers is looked through": (
         "fix_skill()",
         "unwrap(agent)",

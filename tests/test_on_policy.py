@@ -159,7 +159,7 @@ class Breaking(AbstractEnv[DriftState]):
         broken = jnp.where(state.time == self.at, jnp.nan, 0.0)
         state, outcome = self.drift.step(state, action, key=key)
         state = DriftState(position=state.position * 0, time=state.time)
-        going_on = outcome.terminated & False
+        going_on = jnp.array(False)
         outcome = dataclasses.replace(
             outcome, reward=broken, terminated=going_on, truncated=going_on
         )
