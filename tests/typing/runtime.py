@@ -103,7 +103,8 @@ def ends_of(mode: str) -> dict[str, tuple[str, str]]:
         capture_output=True,
         text=True,
     )
-    return json.loads(result.stdout.splitlines()[-1])
+    ends: dict[str, tuple[str, str]] = json.loads(result.stdout.splitlines()[-1])
+    return ends
 
 
 def main(arguments: list[str]) -> int:

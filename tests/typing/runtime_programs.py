@@ -218,9 +218,10 @@ class Changed(_eqrl.envs.AbstractEnv[Any]):
 
     @property
     def spec(self) -> _eqrl.EnvSpec:
-        return eqrl.EnvSpec(
+        spec: _eqrl.EnvSpec = eqrl.EnvSpec(
             ENV.spec.observation_size, self.action_size, max_steps=self.limit
         )
+        return spec
 
     def reset(self, *, key: Any) -> Any:
         return ENV.reset(key=key)
