@@ -9,9 +9,7 @@ from jaxtyping import Array, Float
 from ..._rewards import Sum
 from ..._rewards.base import AnyReward
 from ..._skills.prior import OneSkill
-from ..base import (
-    AnyAgent,
-)
+from ..base import AnyAgent
 from .base import AbstractWrapper, check_state
 from .intrinsic import Intrinsic, IntrinsicState
 from .skill_conditioned import SkillConditioned
