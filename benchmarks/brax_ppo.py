@@ -1,10 +1,10 @@
 """How many steps PPO needs on brax's inverted pendulum, beside brax's own PPO.
 
-Backend `generalized`, episodes of 1,000 steps. Both are evaluated six times in the
-training, by 64 greedy episodes; a training has arrived where the mean return is
-1,000 and stays above 990. brax's PPO runs with the settings of its own tutorial and,
-for the same number of environments, with ours. Run it as `nox -s benchmarks --
-brax_ppo`.
+Backend `generalized`, episodes of 1,000 steps. Both are evaluated again and again in
+the training, by 64 greedy episodes; a training has arrived where the mean return is
+1,000. Sizes, rates and networks are the same for both: networks and clip are brax's
+defaults. brax's PPO also runs with the settings of its own tutorial. Run it as
+`nox -s benchmarks -- brax_ppo`.
 """
 
 import argparse
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 
@@ -57,7 +58,10 @@ def ours(num_steps: int, num_evaluations: int, seed: int) -> list[tuple[int, flo
             entropy_weight=0.0,
             num_epochs=EPOCHS,
             num_minibatches=MINIBATCHES,
-            anneal_steps=float(num_steps),
+            clip=0.3,
+            max_gradient_norm=10.0,
+            make_actor=eqrl.nn.Normal((32,) * 4, jax.nn.swish),
+            make_critic=eqrl.nn.Value((256,) * 5, jax.nn.swish),
         )
     )
     trainer = eqrl.Trainer.on_policy(num_envs=NUM_ENVS, num_steps=ROLLOUT)
@@ -110,22 +114,19 @@ def theirs(
 
 
 def arrival(returns: Sequence[tuple[int, float]]) -> int | None:
-    """Steps after which the return is 1,000, and never again below 990."""
-    for index, (step, value) in enumerate(returns):
-        if value >= 999.5 and all(later >= 990 for _, later in returns[index:]):
-            return step
-    return None
+    """Steps after which the return is 1,000."""
+    return next((step for step, value in returns if value >= 999.5), None)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=49_152)
     parser.add_argument("--tutorial-steps", type=int, default=2_000_000)
-    parser.add_argument("--evaluations", type=int, default=6)
+    parser.add_argument("--evaluations", type=int, default=24)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--only", choices=["eqrl", "brax", "brax, tutorial"])
     arguments = parser.parse_args()
-    print("| PPO of | seed | steps to 1,000 | best | last | minutes |")
+    print("| PPO of | seed | steps to 1,000 | below 990 later | last | minutes |")
     print("|---|---|---|---|---|---|")
     runs: dict[str, Any] = {
         "eqrl": lambda seed: ours(arguments.steps, arguments.evaluations, seed),
@@ -143,9 +144,11 @@ def main() -> None:
             minutes = (time.perf_counter() - begin) / 60
             steps = arrival(returns)
             reached = "not reached" if steps is None else f"{steps:,}"
-            best = max(value for _, value in returns)
+            later = [value for step, value in returns if step > (steps or 0)]
+            fallen = sum(value < 990 for value in later)
             print(
-                f"| {name} | {seed} | {reached} | {best:.1f} | {returns[-1][1]:.1f} | "
+                f"| {name} | {seed} | {reached} | {fallen} of {len(later)} looks "
+                f"| {returns[-1][1]:.1f} | "
                 f"{minutes:.1f} |",
                 flush=True,
             )

@@ -1,11 +1,12 @@
 """What checkpoints cost a training: SAC with a full replay of 100,000 transitions.
 
-The same training goes on in turns without checkpoints and with one every ten seconds.
-One environment (brax `fast`), one update a step, hidden layers of 256 and 256, batches
-of 256. Run it as `nox -s benchmarks -- checkpoint_cost`.
+The same training goes on in turns of ten seconds, each of them with one checkpoint or
+with none. One environment (brax `fast`), one update a step, hidden layers of 256 and
+256, batches of 256. Run it as `nox -s benchmarks -- checkpoint_cost`.
 """
 
 import argparse
+import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -14,54 +15,59 @@ import jax.random as jr
 
 import eqrl
 
-from .measure import median_ratio
+
+# Rows of less than a second, since checkpoints are made between rows.
+ROW = 100
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=15_000, help="of each turn")
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of a turn")
+    parser.add_argument("--pairs", type=int, default=20, help="of turns")
     arguments = parser.parse_args()
 
     env = eqrl.envs.make("brax/fast", max_steps=1000)
     trainer = eqrl.Trainer(capacity=100_000, warmup_steps=100_000)
     agent, key = eqrl.SAC(), jr.key(0)
     solution = eqrl.train(agent, env, trainer, num_steps=100_000, key=key)
-    # Compiles what updates.
-    solution = eqrl.train(
-        agent, env, trainer, num_steps=100, log_every=100, key=key, initial=solution
+
+    def turn(num_steps: int, has_checkpoint: bool) -> tuple[float, int]:
+        nonlocal solution
+        with tempfile.TemporaryDirectory() as folder:
+            begin = time.perf_counter()
+            # The first row is far beyond the last checkpoint, and no other row is.
+            with eqrl.Checkpoints(folder, every_steps=num_steps) as checkpoints:
+                solution = eqrl.train(
+                    agent,
+                    env,
+                    trainer,
+                    num_steps=num_steps,
+                    log_every=ROW,
+                    key=key,
+                    initial=solution,
+                    checkpoint=checkpoints if has_checkpoint else None,
+                )
+            return time.perf_counter() - begin, len(list(Path(folder).iterdir()))
+
+    turn(10 * ROW, True)  # Compiles what updates, and imports what writes.
+    # A step takes another time from minute to minute on some machines.
+    second = 10 * ROW / turn(10 * ROW, False)[0]
+    num_steps = ROW * max(1, round(arguments.seconds * second / ROW))
+    without, ratios, saved = [], [], 0
+    for index in range(arguments.pairs):
+        times = {}
+        for has_checkpoint in (True, False) if index % 2 == 0 else (False, True):
+            times[has_checkpoint], found = turn(num_steps, has_checkpoint)
+            saved += found
+        without.append(times[False])
+        ratios.append(times[True] / times[False])
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    print("| seconds of a turn | pairs | checkpoints | with / without | quartiles |")
+    print("|---|---|---|---|---|")
+    print(
+        f"| {statistics.median(without):.1f} | {arguments.pairs} | {saved} "
+        f"| {middle:.3f} | {low:.3f} to {high:.3f} |"
     )
-    times: dict[bool, list[float]] = {True: [], False: []}
-    saved = 0
-    for index in range(arguments.repeats):
-        for with_checkpoints in (True, False) if index % 2 == 0 else (False, True):
-            with tempfile.TemporaryDirectory() as folder:
-                begin = time.perf_counter()
-                with eqrl.Checkpoints(
-                    folder,
-                    every_seconds=arguments.seconds,
-                    max_to_keep=1_000,
-                ) as checkpoints:
-                    solution = eqrl.train(
-                        agent,
-                        env,
-                        trainer,
-                        num_steps=arguments.steps,
-                        # Rows of less than a second, since checkpoints are made
-                        # between rows.
-                        log_every=100,
-                        key=key,
-                        initial=solution,
-                        checkpoint=checkpoints if with_checkpoints else None,
-                    )
-                times[with_checkpoints].append(time.perf_counter() - begin)
-                saved += len(list(Path(folder).iterdir()))
-    print("| seconds of a turn | checkpoints in all | time with / without |")
-    print("|---|---|---|")
-    middle = sorted(times[False])[arguments.repeats // 2]
-    ratio = median_ratio(times[True], times[False])
-    print(f"| {middle:.1f} | {saved} | {ratio:.3f} |")
 
 
 if __name__ == "__main__":

@@ -1,17 +1,20 @@
 """Parts shared by the agents that learn on-policy."""
 
+import math
 from collections.abc import Callable
 from typing import TypeVar
 
 import jax
+import jax.lax as lax
 import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.control_flow import filter_scan
 from .._types.custom_types import FloatLike, Metrics
-from .._types.data import AnyTransition
+from .._types.data import AnyTransition, flatten_batch
 from ..losses import lambda_return
+from ..nn import ValueFunction
 
 
 Carry = TypeVar("Carry")
@@ -68,7 +71,7 @@ def learn_in_minibatches(
 
     def epoch(carry: Carry, key: PRNGKeyArray) -> tuple[Carry, Metrics]:
         order_key, learn_key = jr.split(key)
-        order = jr.permutation(order_key, num_rows).reshape(num_minibatches, -1)
+        order = permutation(order_key, num_rows).reshape(num_minibatches, -1)
         keys = jr.split(learn_key, num_minibatches)
         carry, metrics = filter_scan(minibatch, carry, (order, keys))
         return carry, jax.tree.map(jnp.mean, metrics)
@@ -76,6 +79,58 @@ def learn_in_minibatches(
     carry, metrics = filter_scan(epoch, carry, jr.split(key, num_epochs))
     # In the order of computation: JAX returns dictionaries in that of the alphabet.
     return carry, {name: jnp.mean(metrics[name]) for name in names}
+
+
+def permutation(key: PRNGKeyArray, size: int) -> Int[Array, " size"]:
+    """The numbers below `size`, in a random order.
+
+    Each number is sorted by random bits that are packed into one word with it, which on
+    a CPU takes a fraction of the time of `jax.random.permutation`, which sorts pairs of
+    words. Numbers with the same bits keep their order; sorting is repeated until less
+    than one pair of numbers is expected to.
+    """
+    num_bits = max((size - 1).bit_length(), 1)
+    mask = (1 << num_bits) - 1
+    numbers = jnp.arange(size, dtype=jnp.uint32)
+    order = numbers
+    for round_key in jr.split(key, math.ceil(2 * num_bits / (32 - num_bits))):
+        bits = jr.bits(round_key, (size,), jnp.uint32)
+        packed = (bits << num_bits) | numbers
+        order = order[lax.sort(packed, is_stable=False) & mask]
+    return order.astype(int)
+
+
+def rollout_values(
+    critic: ValueFunction, batch: AnyTransition
+) -> tuple[Float[Array, " rows"], Float[Array, " rows"]]:
+    """Values of the states before and after each step of a rollout.
+
+    A step that ends no episode reaches the state from which the next step begins, so
+    one pass of the critic serves both. The value after a termination counts nowhere,
+    and what stands there is that of a new episode.
+
+    **Arguments:**
+
+    - `critic`: from one observation to a scalar.
+    - `batch`: the rollout, with the axes `(envs, time)`.
+
+    **Returns:**
+
+    Both with one leading axis.
+    """
+    rows = flatten_batch(batch)
+    value = jax.vmap(critic)(rows.observation)
+
+    def all_after() -> Float[Array, " rows"]:
+        return jax.vmap(critic)(rows.next_observation)
+
+    def shifted() -> Float[Array, " rows"]:
+        last = jax.vmap(critic)(batch.next_observation[:, -1])
+        before = value.reshape(batch.reward.shape)[:, 1:]
+        return jnp.concatenate([before, last[:, None]], axis=1).reshape(-1)
+
+    # The last state is not followed by another in the rollout anyway.
+    return value, lax.cond(jnp.any(batch.truncated[:, :-1]), all_after, shifted)
 
 
 def rollout_returns(

@@ -37,7 +37,7 @@ from .actor_critic import (
     make_network,
 )
 from .base import AbstractAgent, pick_action
-from .on_policy import learn_in_minibatches, rollout_returns
+from .on_policy import learn_in_minibatches, rollout_returns, rollout_values
 from .schedules import annealed, count_steps
 
 
@@ -230,8 +230,7 @@ class PPO(AbstractAgent[PPOState, None, Action]):
     def _rows(self, state: PPOState, batch: Transition[Action]) -> _Row:
         """The rollout with its returns, with one leading axis."""
         rows = flatten_batch(batch)
-        value = jax.vmap(state.critic)(rows.observation)
-        next_value = jax.vmap(state.critic)(rows.next_observation)
+        value, next_value = rollout_values(state.critic, batch)
         target = rollout_returns(
             batch,
             next_value,

@@ -73,7 +73,9 @@ def check_metrics(metrics: Mapping[str, object]) -> None:
 
 def all_finite(*arrays: Array) -> Bool[Array, ""]:
     """Whether no element is `nan` or infinite."""
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(array)) for array in arrays]))
+    # The difference is `nan` of whatever is not finite. A sum of numbers is one loop on
+    # a CPU, where `jnp.all` of flags is several slow ones.
+    return jnp.all(jnp.stack([jnp.sum(array - array) == 0 for array in arrays]))
 
 
 def episode_metrics(

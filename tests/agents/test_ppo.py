@@ -13,7 +13,11 @@ import pytest
 from jaxtyping import Array, Int, PRNGKeyArray
 
 import eqrl
-from eqrl._agents.on_policy import learn_in_minibatches
+from eqrl._agents.on_policy import (
+    learn_in_minibatches,
+    permutation,
+    rollout_values,
+)
 from eqrl.losses import lambda_return, ppo_actor_loss, ppo_critic_loss
 from eqrl.spaces import Discrete
 
@@ -96,9 +100,12 @@ def rollout(seed: int = 0) -> eqrl.Transition[Any]:
     shape = (NUM_ENVS, NUM_STEPS)
     ends = draw.integers(0, 4, shape)
     seen = draw.normal(size=(NUM_ENVS, NUM_STEPS + 1, 3)).astype(np.float32)
+    begun = draw.normal(size=seen[:, 1:-1].shape).astype(np.float32)
+    # After an end an episode begins elsewhere.
+    begun = np.where(ends[:, :-1, None] <= 1, begun, seen[:, 1:-1])
     action = jnp.asarray(draw.integers(0, NUM_ACTIONS, shape).astype(np.int32))
     return eqrl.Transition(
-        observation=jnp.asarray(seen[:, :-1]),
+        observation=jnp.asarray(np.concatenate([seen[:, :1], begun], axis=1)),
         action=action,
         reward=jnp.asarray(draw.normal(size=shape).astype(np.float32)),
         next_observation=jnp.asarray(seen[:, 1:]),
@@ -194,6 +201,38 @@ def test_an_update_is_as_restated_in_numpy() -> None:
     np.testing.assert_allclose(
         moved, [-0.05 * 0.7 * np.mean(value - target)], rtol=1e-3, atol=1e-6
     )
+
+
+@pytest.mark.parametrize("truncates", [True, False])
+def test_each_step_has_the_values_of_the_states_before_and_after_it(
+    truncates: bool,
+) -> None:
+    batch: Any = rollout()
+    assert np.any(batch.truncated[:, :-1]) and np.any(batch.terminated[:, :-1])
+    if not truncates:
+        # Of a step that is truncated last the next one is not known either way.
+        batch = dataclasses.replace(
+            batch,
+            terminated=batch.terminated | batch.truncated.at[:, -1].set(False),
+            truncated=batch.truncated.at[:, :-1].set(False),
+        )
+    value, after = rollout_values(jnp.sum, batch)
+    np.testing.assert_allclose(value, batch.observation.sum(axis=-1).ravel(), rtol=1e-6)
+    counts = ~np.asarray(batch.terminated).ravel()
+    expected = batch.next_observation.sum(axis=-1).ravel()
+    np.testing.assert_allclose(after[counts], expected[counts], rtol=1e-6)
+
+
+def test_all_orders_are_as_likely_as_each_other() -> None:
+    orders = jax.vmap(lambda key: permutation(key, 3))(jr.split(jr.key(0), 6_000))
+    _, counts = np.unique(np.asarray(orders), axis=0, return_counts=True)
+    # Of six cells with 1,000 each; beyond 20.5 once in a thousand draws.
+    assert len(counts) == 6 and np.sum((counts - 1_000) ** 2 / 1_000) < 20.5
+    # More numbers than there are bits beside them for.
+    many = np.asarray(permutation(jr.key(1), 100_000))
+    np.testing.assert_array_equal(np.sort(many), np.arange(100_000))
+    # Neighbors are far from each other: a third of the size, on average.
+    assert np.mean(np.abs(np.diff(many))) == pytest.approx(100_000 / 3, rel=0.02)
 
 
 def test_old_probabilities_are_those_of_what_is_known_now() -> None:

@@ -26,9 +26,9 @@ FAULTS = (
     ),
     Fault(
         "agents:ppo-returns-of-the-state-itself",
-        "eqrl/_agents/ppo.py",
-        "next_value = jax.vmap(state.critic)(rows.next_observation)",
-        "next_value = jax.vmap(state.critic)(rows.observation)",
+        "eqrl/_agents/on_policy.py",
+        "return jax.vmap(critic)(rows.next_observation)",
+        "return jax.vmap(critic)(rows.observation)",
         (f"{_PPO} -k restated",),
     ),
     Fault(
@@ -76,16 +76,30 @@ FAULTS = (
     Fault(
         "agents:minibatches-unshuffled",
         "eqrl/_agents/on_policy.py",
-        "order = jr.permutation(order_key, num_rows)",
+        "order = permutation(order_key, num_rows)",
         "order = jnp.arange(num_rows)",
         (f"{_PPO} -k once_in_an_epoch",),
     ),
     Fault(
         "agents:minibatches-with-replacement",
         "eqrl/_agents/on_policy.py",
-        "order = jr.permutation(order_key, num_rows)",
+        "order = permutation(order_key, num_rows)",
         "order = jr.randint(order_key, (num_rows,), 0, num_rows)",
         (f"{_PPO} -k once_in_an_epoch",),
+    ),
+    Fault(
+        "agents:orders-of-few-bits",
+        "eqrl/_agents/on_policy.py",
+        "packed = (bits << num_bits) | numbers",
+        "packed = ((bits % 2) << num_bits) | numbers",
+        (f"{_PPO} -k as_likely",),
+    ),
+    Fault(
+        "agents:values-of-the-next-episode",
+        "eqrl/_agents/on_policy.py",
+        "jnp.any(batch.truncated[:, :-1])",
+        "jnp.any(batch.truncated[:, :0])",
+        (f"{_PPO} -k before_and_after",),
     ),
     Fault(
         "agents:one-epoch",
