@@ -571,7 +571,7 @@ def test_a_solution_goes_on_from_disk_bit_for_bit(
     loaded = eqrl.load_solution(tmp_path, AGENT, ENV, TRAINER, 60)
     assert same(loaded, half)
     assert same(train(60, initial=loaded), whole)
-    with pytest.raises(ValueError, match="does not fit `like`"):
+    with pytest.raises(ValueError, match=rf"in `{tmp_path}/\d+` does not fit `like`"):
         eqrl.load_solution(tmp_path, sac(), ENV, TRAINER)
 
 

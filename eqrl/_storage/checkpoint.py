@@ -222,7 +222,7 @@ def restore_part(
         if name in wanted and name not in saved and is_zero_if_absent(like, path)
     }
     wanted = {name: leaf for name, leaf in wanted.items() if name not in absent}
-    _check(saved, wanted, kept, _roots(part))
+    _check(folder, saved, wanted, kept, _roots(part))
     loaded = _read_arrays(folder, saved, wanted, advice) | absent
     return jax.tree.unflatten(
         structure,
@@ -419,6 +419,7 @@ def _advice(folder: Path) -> str:
 
 
 def _check(
+    folder: Path,
     saved: dict[str, _Saved],
     wanted: dict[str, Any],
     kept: set[_Path],
@@ -443,7 +444,7 @@ def _check(
         listed = "; ".join(problems[:_MAX_LISTED])
         more = len(problems) - _MAX_LISTED
         raise ValueError(
-            f"What was saved does not fit `like`: {listed}"
+            f"What was saved in `{folder}` does not fit `like`: {listed}"
             + (f"; and {more} more." if more > 0 else ".")
         )
 
