@@ -105,6 +105,7 @@ def typecheck(session: nox.Session) -> None:
     for folder in ("tests/typing", snippets):
         session.run("pyright", "--project", folder)
         session.run("mypy", "--config-file", "tests/typing/mypy.ini", folder)
+    session.run("python", "-m", "tests.typing.copied", f"{snippets}-of-a-user")
 
 
 @nox.session

@@ -1,6 +1,8 @@
 """Types are checked where, and as strictly as, the user asks for."""
 
 import importlib
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,8 @@ from jaxtyping import TypeCheckError
 
 import eqrl
 from eqrl._types import typecheck
+
+from .typing.copied import ROOT, write_project
 
 
 @pytest.fixture(autouse=True)
@@ -122,3 +126,20 @@ def test_strict_sets_the_flags_of_jax_and_plays_environments(
 def test_what_is_no_package_of_ones_own_is_refused(name: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         eqrl.typecheck(name)
+
+
+@pytest.mark.long
+def test_a_whole_project_trains_with_all_types_checked_as_strictly_as_can_be(
+    tmp_path: Path,
+) -> None:
+    write_project(tmp_path / "project")
+    paths = os.pathsep.join(map(str, (tmp_path / "project", ROOT)))
+    program = (
+        "import eqrl; eqrl.typecheck('mylab', strict=True); "
+        "from mylab import population, train; train.main(); population.main()"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": paths, "EQRL_TYPECHECK": "1"},
+        check=True,
+    )

@@ -18,7 +18,7 @@ from .._pytree.fields import (
 )
 from .._pytree.stack import check_stack, stack_size
 from .._training.trainer import TrainerState
-from .._types.custom_types import FloatLike, State
+from .._types.custom_types import FloatLike, PyTree, State
 from .._types.stacked import Stacked
 from .copying import copy_members
 from .mesh import replicate, shard
@@ -109,7 +109,40 @@ class PBT(eqx.Module):
             agent,
         )
         values = jax.vmap(self._sample)(jr.split(key, size))
-        return eqx.tree_at(self.where, agents, values)
+        return self._with(agents, values)
+
+    def selected(self, tree: PyTree) -> tuple[Any, ...]:
+        """The leaves that `where` selects, of anything with the structure of an agent.
+
+        `where` itself is given one agent with numbers, whatever the leaves are: it may
+        be written, and checked at run time, for one.
+        """
+        leaves = jax.tree.leaves(tree)
+        return tuple(leaves[position] for position in self._positions(tree))
+
+    def _with(
+        self, agents: Stacked[Agent, "population"], values: tuple[Array, ...]
+    ) -> Stacked[Agent, "population"]:
+        """The agents with other values of the selected hyperparameters."""
+        leaves, structure = jax.tree.flatten(agents)
+        for position, value in zip(self._positions(agents), values, strict=True):
+            leaves[position] = value
+        return jax.tree.unflatten(structure, leaves)
+
+    def _positions(self, tree: PyTree) -> list[int]:
+        """Which leaves `where` selects."""
+        structure = jax.tree.structure(tree)
+        with jax.ensure_compile_time_eval():
+            leaves = [jnp.zeros(()) for _ in range(structure.num_leaves)]
+        numbers = {id(leaf): index for index, leaf in enumerate(leaves)}
+        selected = self.where(jax.tree.unflatten(structure, leaves))
+        positions = [numbers[id(x)] for x in selected if id(x) in numbers]
+        if len(set(positions)) != len(selected):
+            raise ValueError(
+                "`where` must select hyperparameters as they are, and each once, as in "
+                "`lambda a: (a.actor_lr, a.critic_lr)`."
+            )
+        return positions
 
     def exploit(
         self,
@@ -227,6 +260,7 @@ class PBT(eqx.Module):
                     "hyperparameter: select float fields of a single agent, as in "
                     "`lambda a: (a.actor_lr,)`."
                 )
+        self._positions(agent)
 
     def _sample(self, key: PRNGKeyArray) -> tuple[Float[Array, ""], ...]:
         keys = jr.split(key, len(self.priors))
@@ -264,15 +298,15 @@ class PBT(eqx.Module):
                 for index, prior in enumerate(self.priors)
             )
 
-        before = self.where(agents)
+        before = self.selected(agents)
         varied = jax.vmap(vary)(before, replaced, keys)
         # A child inherits what its parent's `init` made of these.
-        settled = self.where(init_only_leaves(agents))
+        settled = self.selected(init_only_leaves(agents))
         values = tuple(
             old if fixed else new
             for old, new, fixed in zip(before, varied, settled, strict=True)
         )
-        return eqx.tree_at(self.where, agents, values)
+        return self._with(agents, values)
 
 
 PBT.__init__.__doc__ = """**Arguments:**

@@ -189,7 +189,7 @@ def train_population(
             evaluation, scores = evaluate(
                 agents, states.agent, states.failed, key=generation_key
             )
-            values = () if pbt is None else pbt.where(agents)
+            values = () if pbt is None else pbt.selected(agents)
             row = Row(
                 returns=evaluation.returns,
                 descriptors=evaluation.descriptors,
@@ -299,7 +299,7 @@ def _names(agent: AnyAgent, pbt: PBT | None) -> list[str]:
     paths = jax.tree_util.tree_map_with_path(
         lambda path, leaf: jax.tree_util.keystr(path).removeprefix("."), agent
     )
-    return list(pbt.where(paths))
+    return list(pbt.selected(paths))
 
 
 @eqx.filter_jit(donate="all-except-first")

@@ -117,7 +117,9 @@ def _differences(
     """Whether ends of the range, and any values, of each element lead elsewhere."""
 
     def reached(index: Int[Array, ""], value: Float[Array, ""]) -> PyTree:
-        return _numbers(env.step(state, action.at[index].set(value), key=key))
+        # Of the same chance, so that only the action makes a difference.
+        same_key = jr.clone(key)
+        return _numbers(env.step(state, action.at[index].set(value), key=same_key))
 
     indices = jnp.arange(action.shape[0])
     values = jnp.asarray(_ELEMENTS, action.dtype)

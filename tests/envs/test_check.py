@@ -30,12 +30,12 @@ class Faulty(AbstractEnv[Int[Array, ""]]):
     def step(
         self, state: Int[Array, ""], action: Float[Array, "3"], *, key: PRNGKeyArray
     ) -> tuple[Int[Array, ""], Outcome]:
-        del key
         is_faulty = self.fault > 0
         time = state + 1
         ignored = jnp.where(is_faulty, 0, action[1])
         clipped = jnp.where(is_faulty, jnp.maximum(action[2], 0), action[2])
-        reward = action[0] + ignored + clipped
+        # The key is used, so that it would be noticed if the next step had it too.
+        reward = action[0] + ignored + clipped + jr.uniform(key)
         over = jnp.where(is_faulty, time >= 5, time >= 3)
         outcome = Outcome(
             observation=jnp.where(is_faulty & (time == 4), jnp.nan, reward)[None],
@@ -49,6 +49,7 @@ class Faulty(AbstractEnv[Int[Array, ""]]):
         del state
 
 
+@pytest.mark.checks_keys
 def test_what_is_wrong_with_an_environment_is_reported_all_at_once() -> None:
     check(Faulty(), key=jr.key(0), num_steps=20)
     with pytest.raises(ValueError) as raised:

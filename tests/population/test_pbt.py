@@ -21,6 +21,8 @@ AGENT = sac()
 
 
 def where(agent: eqrl.SAC) -> tuple[Any, Any]:
+    # It is given one agent, also where all members of a population are varied.
+    assert jnp.ndim(agent.actor_lr) == 0
     return agent.actor_lr, agent.discount
 
 
@@ -271,6 +273,13 @@ def test_a_selector_that_does_not_fit_the_priors_is_an_error(getkey: GetKey) -> 
 
 
 def test_a_selector_of_no_hyperparameter_is_an_error(getkey: GetKey) -> None:
+    for wrong in (
+        lambda a: (a.actor_lr, a.actor_lr),
+        lambda a: (a.actor_lr, 1 - a.discount),
+    ):
+        pbt = PBT(where=wrong, priors=PRIORS)
+        with pytest.raises(ValueError, match="as they are, and each once"):
+            pbt.init(AGENT, 4, key=getkey())
     pbt = PBT(where=lambda a: (a.num_critics,), priors=(Uniform(0.0, 1.0),))
     with pytest.raises(ValueError, match="which is no hyperparameter"):
         pbt.init(AGENT, 4, key=getkey())

@@ -180,6 +180,13 @@ FAULTS = (
         ("tests/test_boundary.py -k both_flags",),
     ),
     Fault(
+        "envs:check-takes-a-key-twice",
+        "eqrl/envs/_play.py",
+        "same_key = jr.clone(key)",
+        "same_key = key",
+        ("tests/envs/test_check.py -k all_at_once",),
+    ),
+    Fault(
         "envs:check-sees-no-limit",
         "eqrl/envs/_play.py",
         "time + 1 >= spec.max_steps",

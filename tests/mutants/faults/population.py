@@ -10,6 +10,20 @@ _PICTURES = "tests/population/test_pictures.py"
 
 FAULTS = (
     Fault(
+        "population:computes-hyperparameters",
+        "eqrl/_population/pbt.py",
+        "if len(set(positions)) != len(selected):",
+        "if len(positions) > len(selected):",
+        (f"{_PBT} -k no_hyperparameter",),
+    ),
+    Fault(
+        "population:where-is-given-a-stack",
+        "eqrl/_population/pbt.py",
+        "leaves = [jnp.zeros(()) for _ in range(structure.num_leaves)]",
+        "leaves = [jnp.zeros(1) for _ in range(structure.num_leaves)]",
+        (f"{_PBT} -k of_any_of_the_best",),
+    ),
+    Fault(
         "population:goes-on-without-replacing",
         "eqrl/_population/train.py",
         "if generation > 0 and pbt is not None:",

@@ -122,7 +122,9 @@ def drawn(
 ) -> Float[Array, "batch act"]:
     """An action of the policy for each observation."""
 
-    def draw(observation: Float[Array, " obs"], key: PRNGKeyArray) -> Float[Array, ""]:
+    def draw(
+        observation: Float[Array, " obs"], key: PRNGKeyArray
+    ) -> Float[Array, " act"]:
         return policy(observation).sample(key=key)
 
     return jax.vmap(draw)(observation, jr.split(key, observation.shape[0]))
