@@ -4,9 +4,10 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-from jaxtyping import Array, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Int, PRNGKeyArray, PyTree
 
 from eqrl import Actors, Mode, Transition, interact, start
+from eqrl._interaction.actors import begin_where, step_keys
 from eqrl._pytree.control_flow import filter_scan
 from eqrl.envs import AbstractEnv
 from tests.toy import Clock, Drift, GetKey, Learner, LearnerState, Scribe, equations
@@ -90,6 +91,33 @@ def test_a_reset_is_computed_only_in_steps_that_end_an_episode(getkey: GetKey) -
     # The reset draws the episode's length; Learner and the step draw nothing.
     assert min(draws) == 0
     assert max(draws) == everywhere > 0
+
+
+@pytest.mark.checks_keys
+def test_many_environments_begin_in_groups_what_they_would_begin_at_once(
+    monkeypatch: pytest.MonkeyPatch, getkey: GetKey
+) -> None:
+    agent, env, num_envs = Scribe(), Drift(), 20
+    state = agent.init(env.spec, key=getkey())
+    actors = start(agent, state, env, num_envs=num_envs, key=getkey())
+    actors = eqx.tree_at(lambda x: x.timestep, actors, actors.timestep + 5)
+    keys = step_keys(getkey(), num_envs)[:, 1]
+    # None, all, the last, and as many as do not fill two groups.
+    overs = jnp.stack([jnp.arange(num_envs) >= begin for begin in (20, 0, 19, 17)])
+
+    def begun(many: int) -> PyTree:
+        monkeypatch.setattr("eqrl._interaction.actors._MANY", many)
+
+        @jax.jit
+        def begin(over: Bool[Array, " envs"], words: Array) -> Actors:
+            keys = jr.wrap_key_data(words)
+            return begin_where(over, agent, state, env, actors, keys)
+
+        return [jax.device_get(begin(over, jr.key_data(keys))) for over in overs]
+
+    at_once, in_groups = begun(100), begun(16)
+    assert eqx.tree_equal(at_once, in_groups)
+    assert [int(jnp.sum(x.timestep == 0)) for x in in_groups] == [0, 20, 1, 3]
 
 
 def test_the_observation_after_an_end_is_that_of_a_reset(getkey: GetKey) -> None:

@@ -2,12 +2,13 @@ from typing import Generic
 
 import equinox as eqx
 import jax
+import jax.lax as lax
 import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from .._agents import AbstractAgent
-from .._pytree.control_flow import filter_cond
+from .._pytree.control_flow import filter_cond, filter_while_loop
 from .._pytree.fields import shown
 from .._pytree.tree import tree_where
 from .._types.custom_types import EnvState, Extras, Memory, Mode, State
@@ -15,6 +16,11 @@ from .._types.data import Transition
 from .._types.spaces import Action
 from ..envs import AbstractEnv
 from .fit import check_action_taken
+
+
+# Of at least so many environments only those begin whose episodes are over, in so many
+# groups.
+_MANY, _GROUPS = 64, 8
 
 
 class Actors(eqx.Module, Generic[EnvState, Memory]):
@@ -230,17 +236,45 @@ def begin_where(
 
     `keys` are the second halves of those from `step_keys`.
     """
+    num_envs = over.shape[0]
 
-    def begin(
-        over: Bool[Array, ""],
-        actor: Actors[EnvState, Memory],
-        index: Int[Array, ""],
-        keys: Key[Array, "2"],
-    ) -> Actors[EnvState, Memory]:
-        fresh = _begin(agent, state, env, index=index, keys=keys)
-        return tree_where(over, fresh, actor)
+    def begin(index: Int[Array, ""], keys: Key[Array, "2"]) -> Actors[EnvState, Memory]:
+        return _begin(agent, state, env, index=index, keys=keys)
 
-    return eqx.filter_vmap(begin)(over, actors, jnp.arange(over.shape[0]), keys)
+    if num_envs < _MANY:
+        fresh = eqx.filter_vmap(begin)(jnp.arange(num_envs), keys)
+        return eqx.filter_vmap(tree_where)(over, fresh, actors)
+
+    # Of many environments some are over in most steps, but few at a time: groups of
+    # those that are over begin, one after another.
+    size = num_envs // _GROUPS
+    first = jnp.nonzero(over, size=num_envs + size, fill_value=num_envs)[0]
+    # In a loop they are numbers: as keys they would seem to be used twice.
+    words, implementation = jr.key_data(keys), jr.key_impl(keys)
+
+    def begin_group(
+        carry: tuple[Int[Array, ""], Actors[EnvState, Memory]],
+    ) -> tuple[Int[Array, ""], Actors[EnvState, Memory]]:
+        begun, actors = carry
+        index = lax.dynamic_slice(first, (begun,), (size,))
+        # Behind the last one that is over some index is out of range: of these nothing
+        # is written.
+        group_keys = jr.wrap_key_data(words[index], impl=implementation)
+        fresh = eqx.filter_vmap(begin)(index, group_keys)
+        actors = jax.tree.map(
+            lambda old, new: (
+                old.at[index].set(new, mode="drop") if eqx.is_array(old) else old
+            ),
+            actors,
+            fresh,
+        )
+        return begun + size, actors
+
+    count = jnp.sum(over)
+    _, actors = filter_while_loop(
+        lambda carry: carry[0] < count, begin_group, (jnp.zeros((), int), actors)
+    )
+    return actors
 
 
 def advance_all(

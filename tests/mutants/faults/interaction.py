@@ -11,6 +11,20 @@ _CHOICE = "tests/skills/test_skill_choice.py"
 
 FAULTS = (
     Fault(
+        "interaction:begins-one-group-only",
+        "eqrl/_interaction/actors.py",
+        "lambda carry: carry[0] < count, begin_group",
+        "lambda carry: carry[0] < jnp.minimum(count, 1), begin_group",
+        ("tests/test_interact.py -k in_groups",),
+    ),
+    Fault(
+        "interaction:begins-those-beyond-the-last",
+        "eqrl/_interaction/actors.py",
+        "size=num_envs + size, fill_value=num_envs",
+        "size=num_envs + size, fill_value=0",
+        ("tests/test_interact.py -k in_groups",),
+    ),
+    Fault(
         "interaction:episodes-go-on-behind-a-limit",
         "eqrl/_interaction/actors.py",
         "over = transitions.terminated | transitions.truncated",
@@ -62,8 +76,8 @@ FAULTS = (
     Fault(
         "interaction:one-index-for-all",
         "eqrl/_interaction/actors.py",
-        "eqx.filter_vmap(begin)(jnp.arange(num_envs)",
-        "eqx.filter_vmap(begin)(jnp.zeros(num_envs, int)",
+        "return eqx.filter_vmap(begin)(jnp.arange(num_envs)",
+        "return eqx.filter_vmap(begin)(jnp.zeros(num_envs, int)",
         (f"{_INTERACT} -k index",),
     ),
     Fault(
