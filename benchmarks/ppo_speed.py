@@ -14,103 +14,33 @@ PureJaxRL imports for environments that are not used here.
 """
 
 import argparse
-import dataclasses
-import os
-import pathlib
 import statistics
-import subprocess
 import sys
 
 from .measure import median_ratio
 from .ppo_workers import GYMNAX_NAMES, SETTINGS, steps_of
+from .workers import compare
 
 
-WORKERS = pathlib.Path(__file__).with_name("ppo_workers.py")
+WORKERS = "benchmarks.ppo_workers"
 OURS = ("alone", "train")
-
-
-@dataclasses.dataclass(frozen=True)
-class Times:
-    """Seconds of processor time and of wall time."""
-
-    cpu: float
-    wall: float
-
-
-class Worker:
-    """A process that has compiled one training and repeats it on demand."""
-
-    def __init__(self, command: list[str]) -> None:
-        # Safe paths: the folder of the workers must not hide packages.
-        root = str(WORKERS.parent.parent)
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": root, "PYTHONSAFEPATH": "1"},
-        )
-        self.first = self._answer()
-
-    def measure(self) -> Times:
-        stdin = self._process.stdin
-        assert stdin is not None
-        stdin.write("go\n")
-        stdin.flush()
-        return self._answer()
-
-    def close(self) -> None:
-        self._process.communicate()
-
-    def _answer(self) -> Times:
-        stdout = self._process.stdout
-        assert stdout is not None
-        for line in stdout:
-            try:
-                cpu, wall = map(float, line.split())
-            except ValueError:
-                continue  # What a library prints.
-            return Times(cpu, wall)
-        raise RuntimeError(f"{self._process.args} ended")
 
 
 def commands(setting: str, arguments: argparse.Namespace) -> dict[str, list[str]]:
     """How to start each library's process."""
-    workers = str(WORKERS)
-    started = {name: [sys.executable, workers, name, setting] for name in OURS}
+
+    def command(python: str, library: str, *rest: str) -> list[str]:
+        return [python, "-m", WORKERS, library, setting, *rest]
+
+    started = {name: command(sys.executable, name) for name in OURS}
     if setting not in GYMNAX_NAMES:
-        return started | {"brax": [sys.executable, workers, "brax", setting]}
+        return started | {"brax": command(sys.executable, "brax")}
     if arguments.peers:
-        started["rejax"] = [arguments.peers, workers, "rejax", setting]
+        started["rejax"] = command(arguments.peers, "rejax")
         if arguments.purejaxrl:
             path = arguments.purejaxrl
-            started["purejaxrl"] = [
-                arguments.peers,
-                workers,
-                "purejaxrl",
-                setting,
-                path,
-            ]
+            started["purejaxrl"] = command(arguments.peers, "purejaxrl", path)
     return started
-
-
-def compare(
-    started: dict[str, list[str]], *, processes: int, repeats: int
-) -> tuple[dict[str, list[Times]], dict[str, list[Times]]]:
-    """Times of compiling and the first run, and of the others, in turns."""
-    first: dict[str, list[Times]] = {name: [] for name in started}
-    times: dict[str, list[Times]] = {name: [] for name in started}
-    for index in range(processes):
-        names = list(started) if index % 2 == 0 else list(reversed(started))
-        workers = {name: Worker(started[name]) for name in names}
-        for name in names:
-            first[name].append(workers[name].first)
-        for turn in range(repeats):
-            for name in names if turn % 2 == 0 else reversed(names):
-                times[name].append(workers[name].measure())
-        for worker in workers.values():
-            worker.close()
-    return first, times
 
 
 def main() -> None:

@@ -1,15 +1,14 @@
-"""PPO of this library and of others, each in a process that `ppo_speed.py` drives.
+"""PPO of this library and of others, each in a process that `workers.py` drives.
 
-It is run by path, with the Python that has the library: `python ppo_workers.py LIBRARY
-SETTING`. It imports no more than that library needs. When all is compiled it prints how
-long that took; then, for each line that it reads, it trains once and prints the seconds
-of processor time and of wall time.
+It is run with the Python that has the library: `python -m benchmarks.ppo_workers
+LIBRARY SETTING`. It imports no more than that library needs.
 """
 
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
+
+from .workers import make_hold, serve
 
 
 # Environment steps of one measurement.
@@ -150,24 +149,6 @@ def make_rejax(setting: str) -> Callable[[], Any]:
     return lambda: train(jax.random.PRNGKey(0))
 
 
-def answer(cpu: float, wall: float) -> None:
-    print(cpu, wall, flush=True)
-
-
-def serve(run: Callable[[], Any]) -> None:
-    """Compiles, says so, and measures on demand."""
-    import jax
-
-    def measured() -> tuple[float, float]:
-        cpu, wall = time.process_time(), time.perf_counter()
-        jax.block_until_ready(run())
-        return time.process_time() - cpu, time.perf_counter() - wall
-
-    answer(*measured())
-    for _ in sys.stdin:
-        answer(*measured())
-
-
 def mend_brax() -> None:
     """Gives JAX a function that brax's PPO calls, and that JAX has no longer."""
     import jax
@@ -189,18 +170,8 @@ def serve_brax(setting: str) -> None:
     from brax.training.agents.ppo import train as ppo
 
     mend_brax()
-    begin: list[float] = []
-
-    def hold(step: int, *_: Any) -> None:
-        del step
-        cpu, wall = time.process_time(), time.perf_counter()
-        if begin:
-            answer(cpu - begin[0], wall - begin[1])
-            if not sys.stdin.readline():
-                sys.exit()
-        begin[:] = [time.process_time(), time.perf_counter()]
-
-    hold(0)
+    hold = make_hold()
+    hold()
     epochs = 1_000
     sizes = SETTINGS[setting]
     ppo.train(
