@@ -1,8 +1,13 @@
 """Times things side by side: these machines are noisy, so only ratios count."""
 
+import dataclasses
+import os
+import pathlib
+import platform
 import statistics
 import time
 from collections.abc import Callable
+from importlib import metadata
 
 import jax
 from jaxtyping import PyTree
@@ -34,3 +39,53 @@ def median_ratio(numerator: list[float], denominator: list[float]) -> float:
     """Median over rounds of the ratio of two times measured in the same round."""
     ratios = [x / y for x, y in zip(numerator, denominator, strict=True)]
     return statistics.median(ratios)
+
+
+def use_all_cores() -> None:
+    """Makes a device of each core of the processor, before JAX starts."""
+    jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
+
+
+def machine() -> dict[str, str]:
+    """What a result depends on, in words."""
+    device = jax.devices()[0]
+    return {
+        "device": device.device_kind if device.platform != "cpu" else _processor(),
+        "devices": str(jax.device_count()),
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in ("jax", "jaxlib", "equinox")},
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if "model name" in line]
+    return names[0] if names else platform.machine()
+
+
+def amount_for(run: Callable[[int], PyTree], *, seconds: float, unit: int = 1) -> int:
+    """So many units of work that they take about `seconds`; compiles first."""
+    # A second time, because what comes out of the first call may be of other types than
+    # what it began with, such as strong ones.
+    for _ in range(2):
+        jax.block_until_ready(run(unit))
+    amount = unit
+    while True:
+        begin = time.perf_counter()
+        jax.block_until_ready(run(amount))
+        elapsed = time.perf_counter() - begin
+        if elapsed > seconds / 4:
+            return max(1, round(seconds / elapsed * amount / unit)) * unit
+        # Never by so much that a first, slow call leads astray.
+        amount *= 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Effort:
+    """How long a call takes at least, in seconds, and how many rounds there are."""
+
+    seconds: float
+    repeats: int

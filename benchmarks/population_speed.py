@@ -1,33 +1,39 @@
 """Total updates per second of a population, beside QDax's.
 
 As `speed.py`: one environment and one update a step for each member, hidden layers of
-256 and 256, batches of 256. Ours is laid over two devices, which this module asks XLA
-to make of the processor, with members one after another on each. Run it as
+256 and 256, batches of 256. Ours is laid over a device for each core of the processor,
+with members one after another on each. Run it as
 `nox -s benchmarks -- population_speed --env ant`.
 """
 
 import argparse
-import os
+import math
 import statistics
 from collections.abc import Callable
-
-
-# Before JAX is imported, which reads it then.
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
 
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 import eqrl
 from eqrl._population.mesh import automatic, replicate, shard
-from eqrl._population.run import init_members, run_members
+from eqrl._population.run import choose_members, init_members, run_members
 
-from .measure import median_ratio, side_by_side
+from .measure import median_ratio, side_by_side, use_all_cores
 
 
 WARMUP_STEPS = 500
+
+
+def mesh_for(size: int) -> Mesh | None:
+    """As many devices as can have equal shares of the members."""
+    number = math.gcd(size, jax.device_count())
+    if number == 1:
+        return None
+    devices = jax.devices()[:number]
+    return automatic(jax.make_mesh((number,), ("population",), devices=devices))
 
 
 def make_run(
@@ -36,21 +42,21 @@ def make_run(
     *,
     size: int,
     capacity: int,
-    num_updates: int,
-) -> Callable[[], PyTree]:
-    """A function that makes `num_updates` of each member, going on each time."""
+) -> Callable[[int], PyTree]:
+    """A function that makes so many updates of each member, going on each time."""
     env = eqrl.envs.make(f"brax/{env_name}", backend="spring", max_steps=1000)
     trainer = eqrl.Trainer(batch_size=256, capacity=capacity, warmup_steps=WARMUP_STEPS)
-    mesh = automatic(jax.make_mesh((jax.device_count(),), ("population",)))
+    mesh = mesh_for(size)
+    members = choose_members(None, mesh)
     agents = jax.tree.map(lambda x: jnp.broadcast_to(x, (size, *x.shape)), agent)
     agents, keys = shard((agents, jr.split(jr.key(0), size)), mesh)
     states, counts = init_members(trainer, agents, env, keys, mesh)
     key = replicate(jr.key(1), mesh)
 
-    def run(num_steps: int = num_updates) -> PyTree:
+    def run(num_steps: int) -> PyTree:
         nonlocal states, counts
         kept = (trainer, agents, env, jnp.asarray(num_steps, int), key)
-        states, counts, metrics = run_members(kept, states, counts, "in_turn", mesh)
+        states, counts, metrics = run_members(kept, states, counts, members, mesh)
         return metrics
 
     run(WARMUP_STEPS)
@@ -66,22 +72,24 @@ def main() -> None:
     parser.add_argument("--capacity", type=int, default=100_000)
     parser.add_argument("--alone", action="store_true", help="leave QDax out")
     arguments = parser.parse_args()
+    use_all_cores()
     agents = {"sac": eqrl.SAC(), "td3": eqrl.TD3()}
     print("| agent | members | ours, updates/s in total | QDax | QDax's time / ours |")
     print("|---|---|---|---|---|")
     for name, agent in agents.items():
         for size in arguments.sizes:
-            sizes = {
-                "size": size,
-                "capacity": arguments.capacity,
-                "num_updates": arguments.updates,
+            sizes = {"size": size, "capacity": arguments.capacity}
+            run = make_run(agent, arguments.env, **sizes)
+            runs: dict[str, Callable[[], PyTree]] = {
+                "ours": lambda run=run: run(arguments.updates)
             }
-            runs = {"ours": make_run(agent, arguments.env, **sizes)}
             if not arguments.alone:
                 from . import qdax_peers
 
                 make_peer = qdax_peers.make_population_run
-                runs["qdax"] = make_peer(name, arguments.env, **sizes)
+                runs["qdax"] = make_peer(
+                    name, arguments.env, num_updates=arguments.updates, **sizes
+                )
             times = side_by_side(runs, repeats=arguments.repeats)
             total = size * arguments.updates
             ours = total / statistics.median(times["ours"])

@@ -19,10 +19,8 @@ from .measure import median_ratio, side_by_side
 WARMUP_STEPS = 1_000
 
 
-def make_run(
-    agent: eqrl.AbstractAgent, *, capacity: int, num_updates: int
-) -> Callable[[], PyTree]:
-    """A function that makes `num_updates` steps and updates, going on each time."""
+def make_run(agent: eqrl.AbstractAgent, *, capacity: int) -> Callable[[int], PyTree]:
+    """A function that makes so many steps and updates, going on each time."""
     env = eqrl.envs.make("brax/fast", max_steps=1000)
     trainer = eqrl.Trainer(
         num_envs=1, batch_size=256, capacity=capacity, warmup_steps=WARMUP_STEPS
@@ -34,10 +32,10 @@ def make_run(
         trainer, agent, env, state, counts, num_steps=WARMUP_STEPS, key=run_key
     )
 
-    def run() -> PyTree:
+    def run(num_steps: int) -> PyTree:
         nonlocal state, counts
         state, counts, metrics = eqrl.jit_run(
-            trainer, agent, env, state, counts, num_steps=num_updates, key=run_key
+            trainer, agent, env, state, counts, num_steps=num_steps, key=run_key
         )
         return metrics
 
@@ -56,13 +54,11 @@ def main() -> None:
     print("| | updates/s, median | time of QDax / ours | ours: 100k / 1M |")
     print("|---|---|---|---|")
     for name, agent in agents.items():
+        small = make_run(agent, capacity=100_000)
+        large = make_run(agent, capacity=1_000_000)
         runs = {
-            "eqrl 100k": make_run(
-                agent, capacity=100_000, num_updates=arguments.updates
-            ),
-            "eqrl 1M": make_run(
-                agent, capacity=1_000_000, num_updates=arguments.updates
-            ),
+            "eqrl 100k": lambda run=small: run(arguments.updates),
+            "eqrl 1M": lambda run=large: run(arguments.updates),
             "qdax 100k": qdax_peers.make_run(
                 name,
                 "fast",

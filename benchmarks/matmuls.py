@@ -1,0 +1,202 @@
+"""The matmuls of a program, and nothing but them: what a machine can do at most.
+
+They are the `dot_general`s of the program as JAX traces it; one of `batch` products of
+`rows x inner` with `inner x columns` counts 2 * batch * rows * inner * columns
+operations.
+"""
+
+import collections
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.lax as lax
+import jax.numpy as jnp
+import jax.random as jr
+from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+
+import eqrl
+from eqrl._population.mesh import on_each_device, replicate, shard
+from eqrl._population.run import Members
+
+
+@dataclasses.dataclass(frozen=True)
+class Matmul:
+    """A `dot_general`; `dimensions` says which axes it contracts and which it maps."""
+
+    left: tuple[int, ...]
+    right: tuple[int, ...]
+    dimensions: Any
+    dtype: str
+
+    @property
+    def operations(self) -> int:
+        (inner, _), (batch, _) = self.dimensions
+        shared = math.prod(self.left[axis] for axis in (*inner, *batch))
+        in_batch = math.prod(self.left[axis] for axis in batch)
+        return (
+            2
+            * math.prod(self.left)
+            * math.prod(self.right)
+            * in_batch
+            // (shared * in_batch)
+        )
+
+
+def matmuls_of(jaxpr: Jaxpr, share: Fraction) -> Iterator[tuple[Matmul, Fraction]]:
+    """All matmuls in a program, each with how often it is run.
+
+    **Arguments:**
+
+    - `jaxpr`: of the program.
+    - `share`: of how many runs take a branch.
+    """
+    for equation in jaxpr.eqns:
+        name = equation.primitive.name
+        if name == "dot_general":
+            operands: list[Any] = [variable.aval for variable in equation.invars]
+            left, right = operands
+            yield (
+                Matmul(
+                    left=tuple(left.shape),
+                    right=tuple(right.shape),
+                    dimensions=equation.params["dimension_numbers"],
+                    dtype=str(left.dtype),
+                ),
+                Fraction(1),
+            )
+        times = Fraction(1)
+        if name == "cond":
+            times = share
+        elif name == "scan":
+            times = Fraction(equation.params["length"])
+        for inner in _jaxprs(equation.params):
+            found = list(matmuls_of(inner, share))
+            if found and name == "while":
+                raise ValueError("How often a loop runs its matmuls is not known.")
+            for matmul, count in found:
+                yield matmul, count * times
+
+
+def _jaxprs(parameters: dict[str, Any]) -> Iterator[Jaxpr]:
+    for value in parameters.values():
+        for entry in value if isinstance(value, tuple | list) else [value]:
+            if isinstance(entry, ClosedJaxpr):
+                yield entry.jaxpr
+            elif isinstance(entry, Jaxpr):
+                yield entry
+
+
+@eqx.filter_jit
+def _multiply(
+    operands: Any,
+    counts: tuple[tuple[Matmul, int], ...],
+    num_rounds: Int[Array, ""],
+    members: Members,
+    mesh: Mesh | None,
+) -> Float[Array, " population"]:
+    def multiply_member(operands: Any, num_rounds: Int[Array, ""]) -> Float[Array, ""]:
+        def multiply_all(index: Int[Array, ""], total: Float[Array, ""]) -> Any:
+            del index
+            for (matmul, count), pair in zip(counts, operands, strict=True):
+                total = lax.fori_loop(
+                    0, count, lambda _, x, m=matmul, p=pair: _once(m, p, x), total
+                )
+            return total
+
+        return lax.fori_loop(0, num_rounds, multiply_all, jnp.zeros(()))
+
+    def multiply_share(stacked: Any, num_rounds: Int[Array, ""]) -> tuple[Any, None]:
+        map_all = jax.vmap if members == "together" else _map_in_turn
+        return map_all(lambda x: multiply_member(x, num_rounds))(stacked), None
+
+    totals, _ = on_each_device(multiply_share, mesh, operands, num_rounds)
+    return totals
+
+
+def _map_in_turn(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda stacked: lax.map(function, stacked)
+
+
+def _once(
+    matmul: Matmul, operands: tuple[Array, Array], total: Float[Array, ""]
+) -> Float[Array, ""]:
+    # Behind the barriers neither that the operands are always the same nor that one
+    # number of the product is used is known, so all of it is computed each time.
+    left, right, total = lax.optimization_barrier((*operands, total))
+    product = lax.dot_general(left, right, matmul.dimensions)
+    return total + lax.optimization_barrier(product).ravel()[0]
+
+
+def make_matmul_run(
+    counts: list[tuple[Matmul, int]],
+    *,
+    size: int = 1,
+    members: Members = "in_turn",
+    mesh: Mesh | None = None,
+) -> Callable[[int], PyTree]:
+    """A function that runs these matmuls, each so often, for so many rounds.
+
+    **Arguments:**
+
+    - `counts`: how often each is run in a round.
+    - `size`: members, each with operands of its own.
+    - `members`: whether those of a device multiply at once or in turn.
+    - `mesh`: the devices; `None` is the first one.
+    """
+
+    def make(matmul: Matmul, key: PRNGKeyArray) -> tuple[Array, Array]:
+        left_key, right_key = jr.split(key)
+        return (
+            jr.normal(left_key, (size, *matmul.left), matmul.dtype),
+            jr.normal(right_key, (size, *matmul.right), matmul.dtype),
+        )
+
+    keys = jr.split(jr.key(3), len(counts))
+    operands = [make(matmul, keys[i]) for i, (matmul, _) in enumerate(counts)]
+    operands = shard(operands, mesh)
+
+    def run(num_rounds: int) -> PyTree:
+        length = replicate(jnp.asarray(num_rounds, int), mesh)
+        return _multiply(operands, tuple(counts), length, members, mesh)
+
+    return run
+
+
+def count_matmuls(
+    agent: Any, spec: eqrl.EnvSpec, batch: Any, share: Fraction
+) -> list[tuple[Matmul, Fraction]]:
+    """How often an update runs each matmul, on average.
+
+    **Arguments:**
+
+    - `agent`, `batch`: of the update.
+    - `spec`: of the environment.
+    - `share`: of how many updates take a branch.
+    """
+    shapes = eqx.filter_eval_shape(agent.init, spec, key=jr.key(0))
+    arrays, static = eqx.partition(
+        shapes, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct)
+    )
+
+    def update(arrays: Any, batch: Any, step: Int[Array, ""], key: PRNGKeyArray) -> Any:
+        state = eqx.combine(arrays, static)
+        state, _ = agent.update(state, batch, step=step, key=key)
+        return eqx.filter(state, eqx.is_array)
+
+    closed = jax.make_jaxpr(update)(arrays, batch, jnp.zeros((), int), jr.key(2))
+    totals: dict[Matmul, Fraction] = collections.defaultdict(Fraction)
+    for matmul, count in matmuls_of(closed.jaxpr, share):
+        totals[matmul] += count
+    return list(totals.items())
+
+
+def operations_of(counts: list[tuple[Matmul, Fraction]]) -> float:
+    """How many billions of operations the matmuls of an update are."""
+    return float(sum(matmul.operations * count for matmul, count in counts)) / 1e9
