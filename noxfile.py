@@ -137,9 +137,17 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def benchmarks(session: nox.Session) -> None:
-    """Measures: `nox -s benchmarks -- speed --repeats 9`; without a name, all."""
+    """Measures speed in minutes; `nox -s benchmarks -- speed` another benchmark.
+
+    `-- --check FILE` compares with an earlier run, and `-- all` runs every other
+    benchmark, which takes hours.
+    """
+    if not session.posargs or session.posargs[0].startswith("-"):
+        install(session)
+        session.run("python", "-m", "benchmarks", *session.posargs)
+        return
     install(session, "benchmarks")
-    name, *arguments = session.posargs or ["all"]
+    name, *arguments = session.posargs
     every = [
         "learning",
         "tasks",

@@ -21,6 +21,7 @@ ROOMS = [
     "reporting",
     "run",
     "cli",
+    "benchmarks",
 ]
 
 

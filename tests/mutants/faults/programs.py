@@ -1,4 +1,4 @@
-"""Faults of `_reporting`, `_run` and `_cli`."""
+"""Faults of `_reporting`, `_run`, `_cli` and of benchmarks."""
 
 from ..fault import Fault
 
@@ -292,5 +292,19 @@ FAULTS = (
         "if not 0 <= skill < prior.size:",
         "if not 0 <= skill <= prior.size:",
         ("tests/test_cli_skills.py -k does_not_have",),
+    ),
+    Fault(
+        "benchmarks:times-divided-by-the-limit",
+        "benchmarks/report.py",
+        "return tuple(value * limit for value, limit in pairs)",
+        "return tuple(value / limit for value, limit in pairs)",
+        ("tests/test_benchmarks.py -k slower_machine",),
+    ),
+    Fault(
+        "benchmarks:slower-within-the-spread",
+        "benchmarks/report.py",
+        "beyond = high < low_before",
+        "beyond = middle < middle_before",
+        ("tests/test_benchmarks.py -k within_the_spread",),
     ),
 )

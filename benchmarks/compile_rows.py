@@ -1,0 +1,136 @@
+"""Rows of compilation: to trace, to lower and to compile a training; and its memory.
+
+Nothing is kept from one round to the next. The memory is what the compiled program
+holds at most on one device: its arguments, the replay among them, its results that are
+not written over arguments, and its temporaries.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Int, PRNGKeyArray
+
+import eqrl
+from eqrl._population.run import choose_members, init_members, run_members
+from eqrl._training.trainer import run_trainer
+
+from .beside_limit import limit_of_now
+from .command import MakeRows
+from .measure import Effort
+from .report import Row
+
+
+# Compiling takes long and varies little.
+NUM_ROUNDS = 3
+NUM_MEMBERS = 8
+
+Program = tuple[Callable[..., Any], Any, Any]
+"""A function from arrays to arrays, and its first two arguments, of which the first one
+is donated; the others are a number of steps and a key."""
+
+
+def megabytes(size: float) -> float:
+    return size / 1e6
+
+
+def _training(agent: Any) -> Program:
+    env = eqrl.envs.make("brax/fast", max_steps=1000)
+    trainer = eqrl.Trainer()
+    state, counts = eqrl.jit_init(trainer, agent, env, key=jr.key(0))
+    arrays, static = eqx.partition((state, counts), eqx.is_array)
+
+    def run(
+        arrays: Any, agent: Any, num_steps: Int[Array, ""], key: PRNGKeyArray
+    ) -> Any:
+        state, counts = eqx.combine(arrays, static)
+        state, counts, metrics, _ = run_trainer(
+            trainer,
+            agent,
+            env,
+            state,
+            counts,
+            num_steps=num_steps,
+            key=key,
+            mapped=False,
+        )
+        return eqx.filter((state, counts, metrics), eqx.is_array)
+
+    return run, arrays, agent
+
+
+def _population(agent: Any) -> Program:
+    env = eqrl.envs.make("brax/fast", max_steps=1000)
+    trainer = eqrl.Trainer(capacity=10_000)
+    agents = jax.tree.map(lambda x: jnp.broadcast_to(x, (NUM_MEMBERS, *x.shape)), agent)
+    keys = jr.split(jr.key(0), NUM_MEMBERS)
+    states, counts = init_members(trainer, agents, env, keys, None)
+    arrays, static = eqx.partition((states, counts), eqx.is_array)
+    members = choose_members(None, None)
+
+    def run(
+        arrays: Any, agents: Any, num_steps: Int[Array, ""], key: PRNGKeyArray
+    ) -> Any:
+        states, counts = eqx.combine(arrays, static)
+        kept = (trainer, agents, env, num_steps, key)
+        results = run_members(kept, states, counts, members, None)
+        return eqx.filter(results, eqx.is_array)
+
+    return run, arrays, agents
+
+
+def _rows_of(name: str, make_program: Callable[[], Program]) -> MakeRows:
+    def make(effort: Effort) -> list[Row]:
+        del effort
+        run, arrays, agent = make_program()
+        num_steps, key = jnp.asarray(1_000), jr.key(1)
+        # To compile is what is measured.
+        jax.config.update("jax_enable_compilation_cache", False)
+        seconds: dict[str, list[float]] = {"trace": [], "lower": [], "compile": []}
+        limits: list[float] = []
+        compiled: Any = None
+        for _ in range(NUM_ROUNDS):
+            jax.clear_caches()
+            limits.append(limit_of_now())
+            jitted = jax.jit(run, donate_argnums=0)
+            marks = [time.perf_counter()]
+            traced = jitted.trace(arrays, agent, num_steps, key)
+            marks.append(time.perf_counter())
+            lowered = traced.lower()
+            marks.append(time.perf_counter())
+            compiled = lowered.compile()
+            marks.append(time.perf_counter())
+            for index, part in enumerate(seconds):
+                seconds[part].append(marks[index + 1] - marks[index])
+        rows = [
+            Row(f"compile/{name}/{part}", "s", tuple(measured), limits=tuple(limits))
+            for part, measured in seconds.items()
+        ]
+        memory = compiled.memory_analysis()
+        if memory is not None:
+            held = (
+                memory.argument_size_in_bytes
+                + memory.output_size_in_bytes
+                - memory.alias_size_in_bytes
+                + memory.temp_size_in_bytes
+            )
+            temporaries = megabytes(memory.temp_size_in_bytes)
+            note = f"temporaries: {temporaries:.2f} MB"
+            rows.append(Row(f"memory/{name}", "MB", (megabytes(held),), note=note))
+        return rows
+
+    return make
+
+
+COMPILES = {
+    f"compile/{name}": _rows_of(name, make_program)
+    for name, make_program in {
+        "SAC": lambda: _training(eqrl.SAC()),
+        "TAAC": lambda: _training(eqrl.TAAC()),
+        f"population of {NUM_MEMBERS}": lambda: _population(eqrl.SAC()),
+    }.items()
+}
