@@ -167,6 +167,7 @@ def benchmarks(session: nox.Session) -> None:
         "population_speed",
         "matmul_limit",
         "insert",
+        "environments",
         "checkpoint_cost",
     ]
     for module in every if name == "all" else [name]:
