@@ -139,8 +139,8 @@ def docs(session: nox.Session) -> None:
 def benchmarks(session: nox.Session) -> None:
     """Measures speed in minutes; `nox -s benchmarks -- speed` another benchmark.
 
-    `-- --check FILE` compares with an earlier run, and `-- all` runs every other
-    benchmark, which takes hours.
+    `-- --check FILE` compares with an earlier run, `-- --peers` measures other
+    libraries too, and `-- all` runs every other benchmark, which takes hours.
     """
     if not session.posargs or session.posargs[0].startswith("-"):
         install(session)

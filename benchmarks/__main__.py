@@ -3,7 +3,8 @@
 Updates a second of every agent, steps a second with and without learning, populations
 from 1 to 64, rows written to and batches drawn from the replay by its capacity, the
 copying of members, and the time and memory of compiled programs. Beside them stand the
-same matmuls alone, measured in turns with them.
+same matmuls alone, measured in turns with them. `--peers` measures other libraries on
+the same work first, each in an environment of its own, which is installed.
 
 `--check FILE` compares with the JSON of an earlier run, as ratios to the machine's
 limit, and exits with 1 if a row is worse beyond the spread. Run it as
@@ -16,10 +17,14 @@ from pathlib import Path
 from .agent_rows import STEPS, UPDATES
 from .command import add_arguments, chosen, measure_all
 from .compile_rows import COMPILES
+from .environments import ENVIRONMENTS
+from .peer_environments import REQUIREMENTS
+from .peers import peer_rows
 from .population_rows import EXPLOITS, POPULATIONS
 from .replay_rows import REPLAYS
 
 
+# Those that are measured without being asked for.
 STANDARD = UPDATES | STEPS | POPULATIONS | REPLAYS | EXPLOITS | COMPILES
 
 
@@ -30,13 +35,23 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_arguments(parser)
+    parser.add_argument(
+        "--peers",
+        nargs="*",
+        choices=list(REQUIREMENTS),
+        help="measure these libraries too; without a name, all",
+    )
     arguments = parser.parse_args()
     if arguments.output is None:
         # Never over the file that it is compared with.
         names = [Path("benchmarks.json"), Path("benchmarks-new.json")]
         arguments.output = names[arguments.check == names[0]]
-    names = chosen(list(STANDARD), arguments.only)
-    measure_all({name: STANDARD[name] for name in names}, arguments)
+    peers = {} if arguments.peers is None else peer_rows(arguments.peers)
+    # Peers come first, before JAX takes memory here.
+    benchmarks = {**peers, **STANDARD, **ENVIRONMENTS}
+    only = arguments.only or [*peers, *STANDARD]
+    names = chosen(list(benchmarks), only)
+    measure_all({name: benchmarks[name] for name in names}, arguments)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,111 @@
+"""Rows of other libraries beside this one, on the same work.
+
+Each library is in a process of its own, with a Python of its own. Processes take turns,
+and several sets of them are started, because one program is faster or slower from
+process to process. What the work is stands in `peer_workers.py` and `ppo_workers.py`.
+PureJaxRL is no package: `ppo_speed.py` says how to measure beside it by hand.
+"""
+
+import functools
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from . import peer_environments, peer_workers, ppo_workers
+from .command import MakeRows
+from .measure import Effort
+from .report import Row
+from .workers import compare
+
+
+PROCESSES = 2
+
+# Each work with the libraries that do it; the first one is this library.
+WORKS = {
+    "sac": ("eqrl", "qdax", "brax", "sbx", "sbx-64", "rejax"),
+    "td3": ("eqrl", "qdax", "sbx", "sbx-64", "rejax"),
+    "diayn": ("eqrl", "qdax"),
+    "sac-8": ("eqrl", "train_seeds", "qdax"),
+    "td3-8": ("eqrl", "qdax"),
+    "ppo-fast": ("alone", "train", "brax"),
+    "ppo-cartpole": ("alone", "train", "rejax"),
+}
+OURS = ("eqrl", "train_seeds", "alone", "train")
+
+
+def _package_of(library: str) -> str:
+    return library.partition("-")[0]
+
+
+@functools.cache
+def _python(library: str) -> str | None:
+    """The Python for a library; `None` if it cannot be installed."""
+    if library in OURS:
+        return sys.executable
+    try:
+        return peer_environments.python_of(_package_of(library))
+    except peer_environments.NotInstalled as error:
+        print(f"{library} is left out: {error}", file=sys.stderr, flush=True)
+        return None
+
+
+def _commands(work: str, libraries: Sequence[str]) -> dict[str, list[str]]:
+    """How to start each library's process."""
+    module, setting = "peer_workers", work
+    if work.startswith("ppo-"):
+        module, setting = "ppo_workers", work.removeprefix("ppo-")
+    return {
+        library: [python, "-m", f"benchmarks.{module}", library, setting]
+        for library in libraries
+        if (python := _python(library)) is not None
+    }
+
+
+def _amount(work: str) -> tuple[int, str]:
+    """What one measurement counts, and its unit."""
+    if work.startswith("ppo-"):
+        return ppo_workers.steps_of(work.removeprefix("ppo-")), "steps/s"
+    return peer_workers.updates_of(work), "updates/s"
+
+
+def _rows_of(work: str, libraries: Sequence[str]) -> MakeRows:
+    def make(effort: Effort) -> list[Row]:
+        commands = _commands(work, libraries)
+        if set(commands) <= set(OURS):
+            return []
+        try:
+            _, times = compare(commands, processes=PROCESSES, repeats=effort.repeats)
+        except RuntimeError as error:
+            # What the process said stands above; the other rows are worth having.
+            print(f"peers/{work} is left out: {error}", file=sys.stderr, flush=True)
+            return []
+        amount, unit = _amount(work)
+        ours = [measured.wall for measured in times[libraries[0]]]
+        rows: list[Row] = []
+        for library, measured in times.items():
+            walls = [each.wall for each in measured]
+            cores = sum(each.cpu for each in measured) / sum(walls)
+            note = f"cores in use: {cores:.2f}"
+            name = f"peers/{work}/{library}"
+            rates = tuple(amount / wall for wall in walls)
+            rows.append(Row(name, unit, rates, note=note))
+            if library != libraries[0]:
+                ratios = tuple(x / y for x, y in zip(walls, ours, strict=True))
+                beside = f"peers/{work}/{libraries[0]} beside {library}"
+                rows.append(Row(beside, "times", ratios))
+        return rows
+
+    return make
+
+
+def peer_rows(packages: Sequence[str]) -> Mapping[str, MakeRows]:
+    """Rows of all work that one of the packages does; of none, of all packages."""
+    rows: dict[str, Callable[[Effort], list[Row]]] = {}
+    for work, libraries in WORKS.items():
+        wanted = [
+            library
+            for library in libraries
+            if library in OURS or not packages or _package_of(library) in packages
+        ]
+        if not set(wanted) <= set(OURS):
+            rows[f"peers/{work}"] = _rows_of(work, wanted)
+    return rows
