@@ -109,8 +109,8 @@ def train(agent: Any) -> Any:
     return eqrl.train(agent, ENV, TRAINER, num_steps=300, key=jr.key(0), log_every=100)
 
 
-def train_seeds() -> Any:
-    """Three seeds of SAC at once."""
+def train_seeds(members: Any) -> Any:
+    """Three seeds of SAC."""
     return eqrl.train_seeds(
         make_sac(),
         ENV,
@@ -119,6 +119,7 @@ def train_seeds() -> Any:
         num_steps=200,
         key=jr.key(1),
         log_every=100,
+        members=members,
     )
 
 
@@ -182,7 +183,8 @@ def make_runs() -> dict[str, Callable[[], Any]]:
     runs: dict[str, Callable[[], Any]] = {
         name: lambda agent=agent: train(agent) for name, agent in make_agents().items()
     }
-    runs["seeds(SAC)"] = train_seeds
+    runs["seeds(SAC)"] = lambda: train_seeds("together")
+    runs["seeds(SAC)-in_turn"] = lambda: train_seeds("in_turn")
     for members in ("in_turn", "together"):
         runs[f"population(SAC)-{members}"] = lambda members=members: train_population(
             make_sac(), members

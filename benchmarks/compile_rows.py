@@ -16,7 +16,8 @@ import jax.random as jr
 from jaxtyping import Array, Int, PRNGKeyArray
 
 import eqrl
-from eqrl._population.run import choose_members, init_members, run_members
+from eqrl._population.run import init_members, run_members
+from eqrl._training.members import choose_members
 from eqrl._training.trainer import run_trainer
 
 from .beside_limit import limit_of_now

@@ -14,8 +14,9 @@ import jax.random as jr
 from jaxtyping import Array, Float, PyTree
 
 import eqrl
-from eqrl._population.mesh import replicate, shard
-from eqrl._population.run import choose_members, init_members
+from eqrl._population.run import init_members
+from eqrl._training.members import choose_members
+from eqrl._training.mesh import replicate, shard
 
 from . import population_speed
 from .agent_rows import make_alone, make_batch

@@ -18,8 +18,9 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 import eqrl
-from eqrl._population.mesh import automatic, replicate, shard
-from eqrl._population.run import choose_members, init_members, run_members
+from eqrl._population.run import init_members, run_members
+from eqrl._training.members import choose_members
+from eqrl._training.mesh import automatic, replicate, shard
 
 from .measure import median_ratio, side_by_side, use_all_cores
 

@@ -150,6 +150,7 @@ from ._skills.prior import (
 )
 from ._skills.trajectories import SkillTrajectories as SkillTrajectories
 from ._storage.checkpoint import restore as restore, save as save
+from ._training.cores import use_all_cores as use_all_cores
 from ._training.counts import Counts as Counts
 from ._training.jit import jit_init as jit_init, jit_run as jit_run
 from ._training.latest_rows import LatestRows as LatestRows

@@ -39,6 +39,9 @@ os.environ["XLA_FLAGS"] = " ".join(
 jax.config.update("jax_include_full_tracebacks_in_locations", False)
 jax.config.update("jax_traceback_in_locations_limit", 0)
 
+# Commands make no devices of their own, which would be other programs.
+jax.config.update("jax_num_cpu_devices", 1)
+
 # Tracing makes many objects; by default Python looks through them all too often.
 gc.freeze()
 gc.set_threshold(50_000, 20, 50)

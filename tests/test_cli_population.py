@@ -13,8 +13,9 @@ import pytest
 
 import eqrl
 from eqrl._cli import main
-from eqrl._cli.commands import Pbt, parse
+from eqrl._cli.commands import Pbt, Train, parse
 from eqrl._cli.pbt import population_job
+from eqrl._cli.train import seeds_job
 from eqrl._population.history import ancestors_of
 from eqrl._reporting.progress import PopulationProgressBar
 from eqrl._run import read_config
@@ -209,7 +210,7 @@ _WRONG = [
     (["--prior", "actor_lr", "oneminus-uniform", "0", "2"], "`actor_lr=-1` is out"),
     ([*_PRIORS, *_PRIORS], "There are two priors of `discount`"),
     (["--num-elite", "3"], "`num_elite=3` and `num_replaced=1` are more than"),
-    (["--devices", "64"], "--xla_force_host_platform_device_count=N"),
+    (["--devices", "64"], "`devices=64` must be from 1 to"),
     (["--devices", "0"], "`devices=0` must be from 1 to"),
     (["--num-envs", "7"], "must be a whole number of iterations"),
     (["--warmup-steps", "99"], "`warmup_steps=99` is more than"),
@@ -302,3 +303,6 @@ def test_devices_are_a_mesh() -> None:
     assert job.mesh is not None
     assert (job.mesh.size, job.mesh.axis_names) == (1, ("population",))
     job.check()
+    command = parse(["train", "--seeds", "2", "--devices", "1"])
+    assert isinstance(command, Train)
+    assert seeds_job(command).mesh == job.mesh

@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import Mesh
 
 from eqrl._population.evaluation import evaluate_members
-from eqrl._population.mesh import naming_lost_processes
+from eqrl._training.mesh import naming_lost_processes
 from eqrl._training.metrics import all_finite
 from eqrl.envs import Point
 

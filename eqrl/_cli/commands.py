@@ -29,6 +29,7 @@ from .._run import (
 from .._types.custom_types import Mode
 from ..presets import Preset
 from .arguments import OWN, command_type
+from .devices import make_devices_of
 
 
 # Ranges in which the default networks learn something on small problems.
@@ -238,6 +239,7 @@ def import_given(path: str | None) -> type[AnyAgent] | None:
 
 
 def _repeat(command: Rerun) -> Train | Pbt | Disk:
+    make_devices_of(command.source)
     run = read_config(command.source, import_given(command.agent))
     place = Place(folder=command.folder)
     return _command_of(run, place, command.source, tensorboard=command.tensorboard)
@@ -251,6 +253,7 @@ def _parse_resume(args: list[str]) -> Train | Pbt | Disk:
         args=args[1:],
         config=(tyro.conf.OmitArgPrefixes,),
     )
+    make_devices_of(options.resume)
     run = read_config(options.resume, import_given(options.agent))
     place = Place(
         folder=options.resume,

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Sequence
 
 from .commands import Command, Disk, Evaluate, Export, Pbt, Train, parse
+from .devices import make_devices_for
 from .disk import library_job
 from .evaluate import run_evaluate
 from .export import run_export
@@ -53,6 +54,8 @@ def _leave_broken_output() -> None:
 
 
 def _run(command: Command) -> int:
+    if isinstance(command, (Train, Pbt)):
+        make_devices_for(command.run.schedule)
     if isinstance(command, Train):
         return run_training(seeds_job(command), command.place)
     if isinstance(command, Pbt):

@@ -3,7 +3,6 @@ from pathlib import Path
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.random as jr
 import numpy as np
 from jax.sharding import Mesh
@@ -16,7 +15,6 @@ from .._interaction.scores import Score, diversity_return
 from .._population import PBT, PopulationSolution, member, train_population
 from .._population.evaluation import check_scalar
 from .._population.history import scores_of, winner_of
-from .._population.mesh import check_mesh
 from .._reporting.progress import PopulationProgressBar
 from .._run import (
     Population,
@@ -29,9 +27,11 @@ from .._run import (
     write_skills_of_member,
 )
 from .._storage.checkpoint import saved_steps
+from .._training.mesh import check_mesh
 from .._training.trainer import Trainer
 from ..envs._base import AnyEnv
 from .commands import Pbt
+from .devices import make_mesh
 from .evaluate import NUM_EPISODES
 from .reporter import Reporter, open_checkpoints
 from .training import NUM_SKILL_EPISODES, Policies, print_skills
@@ -201,18 +201,5 @@ def population_job(command: Pbt) -> PopulationJob:
         env=run.make_env(),
         trainer=run.make_trainer(),
         pbt=run.schedule.make_pbt(agent, run.priors),
-        mesh=_make_mesh(run.schedule.devices),
+        mesh=make_mesh(run.schedule.devices),
     )
-
-
-def _make_mesh(num_devices: int | None) -> Mesh | None:
-    if num_devices is None:
-        return None
-    devices = jax.devices()
-    if not 1 <= num_devices <= len(devices):
-        raise ValueError(
-            f"`devices={num_devices}` must be from 1 to {len(devices)}, which is how "
-            "many JAX has here. Of a processor it makes more where "
-            "`XLA_FLAGS=--xla_force_host_platform_device_count=N` is set."
-        )
-    return Mesh(np.array(devices[:num_devices]), ("population",))

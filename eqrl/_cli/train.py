@@ -7,6 +7,7 @@ from typing import Any
 import equinox as eqx
 import jax.random as jr
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from .._agents.base import AnyAgent
@@ -27,11 +28,13 @@ from .._run import (
     write_skills,
 )
 from .._storage.checkpoint import saved_steps
+from .._training.mesh import check_mesh
 from .._training.solution import AnySolution
 from .._training.train import train, train_seeds
 from .._training.trainer import Trainer
 from ..envs._base import AnyEnv
 from .commands import Train
+from .devices import make_mesh
 from .evaluate import NUM_EPISODES
 from .reporter import Reporter, open_checkpoints
 from .training import NUM_SKILL_EPISODES, Policies, print_skills
@@ -46,10 +49,12 @@ class SeedsJob:
     env: AnyEnv
     trainer: Trainer
     tensorboard: bool
+    mesh: Mesh | None
 
     def check(self) -> None:
         self.trainer.check_num_steps(self.run.schedule.num_steps)
         check_integer("log_every", self.run.schedule.log_every, least=1)
+        check_mesh(self.mesh, self.run.schedule.seeds, name="seeds")
         eqx.filter_eval_shape(self.trainer.init, self.agent, self.env, key=jr.key(0))
 
     @property
@@ -102,7 +107,6 @@ class SeedsJob:
                 "callback": callback,
                 "checkpoint": checkpoint,
             }
-            # A single seed trains without `vmap`, which is faster.
             if schedule.seeds == 1:
                 return train(self.agent, self.env, self.trainer, **options)
             return train_seeds(
@@ -110,6 +114,8 @@ class SeedsJob:
                 self.env,
                 self.trainer,
                 num_seeds=schedule.seeds,
+                mesh=self.mesh,
+                members=schedule.members,
                 **options,
             )
 
@@ -185,4 +191,5 @@ def seeds_job(command: Train) -> SeedsJob:
         env=run.make_env(),
         trainer=run.make_trainer(),
         tensorboard=command.tensorboard,
+        mesh=make_mesh(run.schedule.devices),
     )

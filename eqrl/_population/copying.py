@@ -10,8 +10,8 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Int
 
+from .._training.mesh import from_owner, on_each_device, place_in_share
 from .._types.custom_types import PyTree
-from .mesh import from_owner, on_each_device, place_in_share
 
 
 # Elements that are copied at a time: enough that devices seldom wait for each other,

@@ -10,10 +10,11 @@ from .._agents.base import AnyAgent
 from .._interaction.evaluate import Descriptor, Evaluation, evaluate
 from .._interaction.scores import Score
 from .._pytree.stack import stack_size
+from .._training.members import Members
+from .._training.mesh import on_each_device
 from .._types.custom_types import PyTree
 from ..envs._base import AnyEnv
-from .mesh import on_each_device
-from .run import Members, map_members
+from .run import map_members
 
 
 def check_scalar(env: AnyEnv) -> None:

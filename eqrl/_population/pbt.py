@@ -17,11 +17,11 @@ from .._pytree.fields import (
     static_integer,
 )
 from .._pytree.stack import check_stack, stack_size
+from .._training.mesh import replicate, shard
 from .._training.trainer import TrainerState
 from .._types.custom_types import FloatLike, PyTree, State
 from .._types.stacked import Stacked
 from .copying import copy_members
-from .mesh import replicate, shard
 from .prior import AbstractPrior
 from .selection import AbstractSelection, Tournament, Truncation
 

@@ -8,16 +8,17 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from .._pytree.stack import check_stack, stack_size, take_element
-from .._types.custom_types import PyTree, State, Tree
-from .._types.stacked import Stacked
-from .history import Agents, PopulationSolution
-from .mesh import (
+from .._training.mesh import (
     from_owner,
+    gather,
     mesh_of_processes,
     on_each_device,
     place_in_share,
     replicate,
 )
+from .._types.custom_types import PyTree, State, Tree
+from .._types.stacked import Stacked
+from .history import Agents, PopulationSolution
 
 
 def member(stack: Stacked[Tree, "population"], index: int | Int[Array, ""]) -> Tree:
@@ -30,8 +31,8 @@ def member(stack: Stacked[Tree, "population"], index: int | Int[Array, ""]) -> T
 
     **Returns:**
 
-    That member, without the axis. If the stack is sharded over several processes, all
-    of them must take the same member, and each gets a copy of its own.
+    That member, without the axis, on one device. If the stack is sharded over several
+    processes, all of them must take the same member, and each gets a copy of its own.
 
     Raises a `ValueError` if `stack` is no stack, or has no such member.
     """
@@ -41,7 +42,7 @@ def member(stack: Stacked[Tree, "population"], index: int | Int[Array, ""]) -> T
     mesh = mesh_of_processes(stack)
     if mesh is not None:
         return _local_member(stack, index, mesh)
-    return take_element(stack, index)
+    return gather(take_element(stack, index))
 
 
 @overload

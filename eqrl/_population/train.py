@@ -20,6 +20,18 @@ from .._pytree.tree import tree_copy
 from .._training.counts import Counts
 from .._training.failure import check_finite_agent
 from .._training.interrupt import deferred_interrupt
+from .._training.members import Members, choose_members, default_mesh
+from .._training.mesh import (
+    automatic,
+    check_mesh,
+    gather,
+    hand_over,
+    naming_lost_processes,
+    on_any_process,
+    replicate,
+    shard,
+    to_host,
+)
 from .._training.rows import has_failed, steps_taken, what_failed
 from .._training.solution import NonFiniteError, TrainingInterrupted
 from .._training.trainer import AnyTrainerState, Trainer
@@ -29,19 +41,9 @@ from ..envs._base import AnyEnv, check_is_env
 from ..envs._play import play_if_asked
 from .evaluation import check_scalar, evaluate_members
 from .history import Agents, PopulationSolution, Row, make_solution, rows_of
-from .mesh import (
-    automatic,
-    check_mesh,
-    gather,
-    naming_lost_processes,
-    on_any_process,
-    replicate,
-    shard,
-    to_host,
-)
 from .pbt import PBT
 from .resume import check_history, check_initial
-from .run import Members, choose_members, init_members, run_members
+from .run import init_members, run_members
 
 
 Callback = Callable[[int, PopulationSolution[State, Agents]], None]
@@ -96,7 +98,9 @@ def train_population(
         `population`; `size` must be a multiple of their number. What `pbt` replaces
         and copies still counts the whole population. The devices may belong to several
         processes (`jax.distributed`), each of which makes this call with the same
-        arguments.
+        arguments. `None`, where members run in turn, is as many devices of a single
+        process as divide `size`, such as those that `use_all_cores` makes; where they
+        run together, one.
     - `members`: on each device, `"together"` maps over members and `"in_turn"` runs one
         after another, which gives each the result that it has alone, bit for bit,
         whatever the devices. `None` is `"in_turn"` on a CPU and `"together"` on other
@@ -109,9 +113,10 @@ def train_population(
 
     **Returns:**
 
-    A `PopulationSolution`, whose history begins with that of `initial`. With a mesh,
-    `agents` and `trainer_states` stay sharded over it; every process has the whole
-    history.
+    A `PopulationSolution`, whose history begins with that of `initial`. With a `mesh`,
+    `agents` and `trainer_states` stay sharded over it, as they are in the callback on
+    any devices; every process has the whole history. Without one they are returned on
+    one device.
 
     Raises a `ValueError` before the first step unless the arguments, and the shape of
     what `score` returns, fit each other. A member of which something became `nan` or
@@ -135,8 +140,9 @@ def train_population(
     if score is None:
         check_scalar(evaluation_env)
         score = mean_return
-    mesh = automatic(mesh)
     members = choose_members(members, mesh)
+    given_mesh = mesh
+    mesh = default_mesh(members, size) if mesh is None else automatic(mesh)
     # One key for each purpose; 0 samples hyperparameters. Evaluation and exploitation
     # fold in the generation. Training uses the same key in every generation, as `train`
     # does in every row: the trainer folds in its counters, so that where a generation
@@ -203,13 +209,14 @@ def train_population(
             if has_failed(rows[-1].metrics):
                 step = steps_taken(trainer, counts)
                 what = what_failed(to_host(report, mesh))
-                raise NonFiniteError(step, solution, what)
+                raise NonFiniteError(step, hand_over(solution, given_mesh), what)
             if callback is not None:
                 callback(generation, solution)
             if on_any_process(interrupted() is not None, mesh):
-                raise TrainingInterrupted(solution, interrupted() or SIGINT)
+                reached = hand_over(solution, given_mesh)
+                raise TrainingInterrupted(reached, interrupted() or SIGINT)
     assert solution is not None
-    return solution
+    return hand_over(solution, given_mesh)
 
 
 def _check(

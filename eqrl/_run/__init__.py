@@ -12,6 +12,7 @@ from .config import (
     SkillSchedule as SkillSchedule,
     Training as Training,
     read_config as read_config,
+    read_schedule as read_schedule,
     write_config as write_config,
 )
 from .files import (

@@ -13,10 +13,10 @@ import jax.random as jr
 import numpy as np
 
 from .._population import PopulationSolution
-from .._population.mesh import mesh_of_processes, on_any_process
 from .._pytree.fields import check_integer
 from .._storage.checkpoint import Directory, begin_save, checkpoint_manager
 from .._storage.quiet import quiet_event_loops
+from .._training.mesh import mesh_of_processes, on_any_process
 from .._training.solution import AnySolution
 from .._types.custom_types import PyTree
 from .solutions import content_of, step_of

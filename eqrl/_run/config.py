@@ -9,13 +9,13 @@ from .._agents import Intrinsic, Normalized
 from .._agents.base import AnyAgent
 from .._population import PBT, Tournament, Truncation
 from .._population.pbt import Selection
-from .._population.run import Members
 from .._pytree.fields import check_integer
 from .._rewards import Incremental
 from .._rewards.incremental.mode import Replay
 from .._storage.checkpoint import Directory
 from .._storage.json_file import Content, read_json
 from .._storage.version import library_version
+from .._training.members import Members
 from .._training.trainer import Trainer
 from ..envs import make
 from ..envs._base import AnyEnv
@@ -64,10 +64,16 @@ class Training:
     """Environment steps of each seed, warm-up included."""
 
     seeds: int = 1
-    """Agents to train at once, each from a seed of its own."""
+    """Agents to train, each from a seed of its own."""
 
     log_every: int = 1_000
     """Environment steps between two rows of metrics."""
+
+    members: Members | None = None
+    """How the seeds on one device train; by default in turn on a CPU."""
+
+    devices: int | None = None
+    """Devices to divide the seeds among; by default all cores that divide them."""
 
     def check(self) -> None:
         """Raises a `ValueError` unless the numbers are large enough."""
@@ -120,7 +126,7 @@ class Population:
     """How the members on one device train; by default in turn on a CPU."""
 
     devices: int | None = None
-    """Devices to divide the population among; by default one."""
+    """Devices to divide the population among; by default all cores that divide it."""
 
     def check(self) -> None:
         """Raises a `ValueError` unless the numbers are large enough."""
@@ -312,6 +318,19 @@ def read_config(folder: Directory, agent_type: type[AnyAgent] | None = None) -> 
     )
 
 
+def read_schedule(folder: Directory) -> Training | Population | SkillSchedule:
+    """Reads no more than the schedule of a run, for which JAX has nothing to do.
+
+    Raises a `ValueError` where `read_config` does, which says more.
+    """
+    return read_json(Path(folder) / CONFIG, _pop_schedule, advice="see `read_config`")
+
+
+def _pop_schedule(content: Content) -> Training | Population | SkillSchedule:
+    name = next((name for name in _SCHEDULES if name in content), "training")
+    return make_typed(_SCHEDULES[name], content.pop(name))
+
+
 def _parse_run(content: Content, agent_type: type[AnyAgent] | None) -> Run:
     content = dict(content)
     content.pop("eqrl")
@@ -319,8 +338,7 @@ def _parse_run(content: Content, agent_type: type[AnyAgent] | None) -> Run:
         content.pop(name) for name in ("settings", "skills", "priors")
     )
     settings = {**settings, "hidden_sizes": tuple(settings["hidden_sizes"])}
-    name = next((name for name in _SCHEDULES if name in content), "training")
-    schedule = make_typed(_SCHEDULES[name], content.pop(name))
+    schedule = _pop_schedule(content)
     run = Run(
         settings=make_typed(Settings, settings),
         schedule=schedule,

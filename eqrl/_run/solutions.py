@@ -14,10 +14,10 @@ from jax.sharding import Mesh, NamedSharding
 from .._agents import AbstractAgent
 from .._agents.base import AnyAgent
 from .._population import PopulationSolution
-from .._population.mesh import shardings_over
 from .._population.train import make_agents
 from .._pytree.tree import is_array_shape
 from .._storage.checkpoint import Directory, restore, save, saved_arrays
+from .._training.mesh import shardings_over
 from .._training.replay import ReplayState
 from .._training.schedule import row_period
 from .._training.solution import AnySolution, Solution

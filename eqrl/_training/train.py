@@ -5,6 +5,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+from jax.sharding import Mesh
 from jaxtyping import Array, Int, Key, PRNGKeyArray
 
 from .._agents import AbstractAgent
@@ -20,6 +21,23 @@ from .counts import Counts
 from .failure import FailureReport, check_finite_agent
 from .interrupt import deferred_interrupt
 from .jit import jit_init, jit_run_reported
+from .members import (
+    Logged,
+    Members,
+    choose_members,
+    default_mesh,
+    run_in_turn,
+    run_together,
+)
+from .mesh import (
+    automatic,
+    check_mesh,
+    gather,
+    hand_over,
+    on_each_device,
+    replicate,
+    shard,
+)
 from .rows import RunChunk, append_row, run_chunks, steps_taken
 from .solution import (
     AnySolution,
@@ -134,50 +152,74 @@ def train_seeds(
     log_every: int = 1_000,
     callback: Callback | None = None,
     checkpoint: Checkpoint | None = None,
+    mesh: Mesh | None = None,
+    members: Members | None = None,
 ) -> Solution[State, EnvState, Memory, Extras]:
-    """Trains the same agent from several seeds at once.
+    """Trains the same agent from several seeds.
 
     **Arguments:**
 
     - `num_seeds`: at least 1.
     - `initial`: what an earlier call returned, with the axis `num_seeds`, from which to
         resume; with the same key the two equal one call. It stays usable.
+    - `mesh`: devices of this process among which to divide the seeds, with the one axis
+        `population`; `num_seeds` must be a multiple of their number. `None`, where
+        seeds run in turn, is as many devices as divide `num_seeds`, such as those that
+        `use_all_cores` makes; where they run together, one.
+    - `members`: on each device, `"together"` maps over seeds and `"in_turn"` runs one
+        after another, which gives each the result that it has alone, bit for bit,
+        whatever the devices. `None` is `"in_turn"` on a CPU and `"together"` on other
+        devices.
     - The others are those of `train`; `num_steps` is per seed.
 
     **Returns:**
 
     A stack of solutions, of which member i is what `train` gives for
-    `jax.random.split(key, num_seeds)[i]`, up to rounding. Arrays have one more leading
-    axis, `num_seeds`, except `counts`, which all seeds share; the metrics have the axes
-    `(logs, seeds)`. A seed of which something became `nan` or infinite stays as it was
-    before, and its `nonfinite` says so; the error is raised if that has happened to all
-    seeds.
+    `jax.random.split(key, num_seeds)[i]`, bit for bit if seeds run in turn and else up
+    to rounding. Arrays have one more leading axis, `num_seeds`, except `counts`, which
+    all seeds share; the metrics have the axes `(logs, seeds)`. With a `mesh`, the
+    states stay sharded over it, as they are in the callback on any devices; without
+    one they are returned on one device. A seed of which something became `nan` or
+    infinite stays as it was before, and its `nonfinite` says so; the error is raised if
+    that has happened to all seeds.
     """
     check_arguments(agent, env, key)
     check_instance("trainer", trainer, Trainer, such_as="`eqrl.Trainer()`")
     check_integer("log_every", log_every, least=1)
     _check_callbacks(callback, checkpoint)
-    check_integer("num_seeds", num_seeds, least=1)
+    check_mesh(mesh, num_seeds, name="num_seeds")
+    if mesh is not None and mesh.is_multi_process:
+        raise ValueError(
+            "The devices of `mesh` belong to several processes, but seeds train in "
+            "one; `train_population` with `pbt=None` trains over several."
+        )
     trainer.check_num_steps(num_steps)
     play_if_asked(env)
+    how = choose_members(members, mesh)
+    devices = default_mesh(how, num_seeds) if mesh is None else automatic(mesh)
     keys = jr.split(key, num_seeds)
-    init_keys = jax.vmap(_init_key)(keys)
+    agent, env = replicate((agent, env), devices)
+    init_keys = shard(jax.vmap(_init_key)(keys), devices)
     if initial is None:
-        state, counts = _init_seeds(trainer, agent, env, init_keys)
+        state, counts = _init_seeds(trainer, agent, env, init_keys, devices)
         history: History = {}
     else:
         _check_num_seeds(initial, num_seeds)
-        expected, _ = eqx.filter_eval_shape(_init_seeds, trainer, agent, env, init_keys)
+        expected, _ = eqx.filter_eval_shape(
+            _init_seeds, trainer, agent, env, init_keys, None
+        )
         check_same_shapes("initial", expected, initial.trainer_state)
-        state, counts = tree_copy((initial.trainer_state, initial.counts))
+        initial = gather(initial) if devices is None else initial
+        state = shard(tree_copy(initial.trainer_state), devices)
+        counts = replicate(tree_copy(initial.counts), devices)
         history = initial.metrics
-    run_keys = jax.vmap(_run_key)(keys)
+    run_keys = shard(jax.vmap(_run_key)(keys), devices)
 
     def run(
         state: AnyTrainerState, counts: Counts, num_steps: int
     ) -> tuple[AnyTrainerState, Counts, dict[str, Array], FailureReport]:
         kept = (trainer, agent, env, jnp.asarray(num_steps, int), run_keys)
-        return _run_seeds(kept, state, counts)
+        return _run_seeds(kept, state, counts, how, devices)
 
     return _train_and_log(
         run,
@@ -187,6 +229,7 @@ def train_seeds(
         log_every=log_every,
         callback=callback,
         checkpoint=checkpoint,
+        mesh=mesh,
     )
 
 
@@ -206,8 +249,9 @@ def _train_and_log(
     log_every: int,
     callback: Callback | None,
     checkpoint: Checkpoint | None,
+    mesh: Mesh | None = None,
 ) -> AnySolution:
-    """Goes on from `solution`, which is donated."""
+    """Goes on from `solution`, which is donated. `mesh` is the one that was given."""
     check_finite_agent(solution.state)
     with deferred_interrupt() as interrupted:
         for state, counts, row, what in run_chunks(
@@ -225,14 +269,14 @@ def _train_and_log(
                 metrics=append_row(solution.metrics, step, row),
             )
             if what is not None:
-                raise NonFiniteError(step, solution, what)
+                raise NonFiniteError(step, hand_over(solution, mesh), what)
             if callback is not None:
                 callback(step, row, state)
             if checkpoint is not None:
                 checkpoint(step, solution)
             if (signal := interrupted()) is not None:
-                raise TrainingInterrupted(solution, signal)
-    return solution
+                raise TrainingInterrupted(hand_over(solution, mesh), signal)
+    return hand_over(solution, mesh)
 
 
 def _init_key(key: PRNGKeyArray) -> PRNGKeyArray:
@@ -249,33 +293,58 @@ def _init_seeds(
     agent: AnyAgent,
     env: AnyEnv,
     keys: Key[Array, " seeds"],
+    mesh: Mesh | None,
 ) -> tuple[AnyTrainerState, Counts]:
-    return eqx.filter_vmap(
-        lambda key: trainer.init(agent, env, key=key),
-        out_axes=(eqx.if_array(0), None),
-    )(keys)
+    def init_share(
+        keys: Key[Array, " share"], shared: tuple[AnyAgent, AnyEnv]
+    ) -> tuple[AnyTrainerState, Counts]:
+        return eqx.filter_vmap(
+            lambda key: trainer.init(*shared, key=key),
+            out_axes=(eqx.if_array(0), None),
+        )(keys)
+
+    return on_each_device(init_share, mesh, keys, (agent, env))
 
 
 @eqx.filter_jit(donate="all-except-first")
 def _run_seeds(
     kept: tuple[Trainer, Any, Any, Int[Array, ""], Key[Array, " seeds"]],
-    state: AnyTrainerState,
+    states: AnyTrainerState,
     counts: Counts,
+    members: Members,
+    mesh: Mesh | None,
 ) -> tuple[AnyTrainerState, Counts, dict[str, Array], FailureReport]:
     trainer, agent, env, num_steps, keys = kept
-    return eqx.filter_vmap(
-        lambda state, key: run_trainer(
-            trainer,
-            agent,
-            env,
-            state,
-            counts,
-            num_steps=num_steps,
-            key=key,
-            mapped=True,
-        ),
-        out_axes=(eqx.if_array(0), None, eqx.if_array(0), eqx.if_array(0)),
-    )(state, keys)
+
+    def run_share(
+        stacked: tuple[AnyTrainerState, Key[Array, " share"]],
+        shared: tuple[AnyAgent, AnyEnv, Counts, Int[Array, ""]],
+    ) -> tuple[tuple[AnyTrainerState, Logged], Counts]:
+        agent, env, counts, num_steps = shared
+
+        def run(
+            state: AnyTrainerState, key: PRNGKeyArray
+        ) -> tuple[AnyTrainerState, Counts, Logged]:
+            state, counts_after, metrics, report = run_trainer(
+                trainer,
+                agent,
+                env,
+                state,
+                counts,
+                num_steps=num_steps,
+                key=key,
+                mapped=members == "together",
+            )
+            return state, counts_after, (metrics, report)
+
+        run_all = run_together if members == "together" else run_in_turn
+        states, counts_after, logged = run_all(run, *stacked)
+        return (states, logged), counts_after
+
+    (states, (metrics, report)), counts = on_each_device(
+        run_share, mesh, (states, keys), (agent, env, counts, num_steps)
+    )
+    return states, counts, metrics, report
 
 
 def _check_initial(

@@ -8,13 +8,15 @@ import jax
 import pytest
 from jax.sharding import Mesh
 
-from eqrl._population.mesh import check_mesh
+from eqrl._training.mesh import check_mesh
 
 
 _HISTORY = """
+import equinox as eqx
 import jax
 import jax.random as jr
 import numpy as np
+from jax.sharding import Mesh
 
 import eqrl
 from eqrl.envs import Point
@@ -29,7 +31,7 @@ pbt = eqrl.PBT(
 )
 
 
-def train(mesh, num_generations=3, initial=None):
+def train(mesh, num_generations=3, **options):
     return eqrl.train_population(
         sac(),
         Point(max_steps=5, goal=(0.3, 0.1)),
@@ -37,17 +39,18 @@ def train(mesh, num_generations=3, initial=None):
         pbt,
         size=16,
         num_generations=num_generations,
-        initial=initial,
         steps_per_generation=40,
         num_episodes=2,
         key=jr.key(0),
         mesh=mesh,
         members="in_turn",
+        **options,
     )
 
 
 mesh = jax.make_mesh((8,), ("population",))
-one, eight = train(None), train(mesh)
+single = Mesh(jax.devices()[:1], ("population",))
+one, eight = train(single), train(mesh)
 assert len(jax.devices()) == 8
 leaf = jax.tree.leaves(eight.states)[0]
 assert len(leaf.sharding.device_set) == 8, leaf.sharding
@@ -57,11 +60,50 @@ assert np.array_equal(one.returns, eight.returns)
 for name, values in one.hyperparameters.items():
     assert np.array_equal(values, eight.hyperparameters[name])
 # From one device to eight, and from eight to one.
-for first, second in ((None, mesh), (mesh, None)):
+for first, second in ((single, mesh), (mesh, single)):
     begun = train(first, num_generations=1)
     went_on = train(second, num_generations=2, initial=begun)
     assert np.array_equal(one.parents, went_on.parents)
     assert np.array_equal(one.returns, went_on.returns)
+
+
+# Where no devices are given, they are all used, and what is returned is on one.
+def same(tree, other):
+    for x, y in zip(jax.tree.leaves(tree), jax.tree.leaves(other), strict=True):
+        if eqx.is_inexact_array(x):
+            assert np.array_equal(x, y, equal_nan=True)
+        if isinstance(x, jax.Array):
+            assert len(x.sharding.device_set) == 1
+            assert not x.committed
+
+
+def spread(*arguments):
+    leaf = jax.tree.leaves(arguments[-1])[0]
+    numbers.append(len(leaf.sharding.device_set))
+
+
+numbers = []
+same(train(None, callback=lambda _, solution: spread(solution.states)), one)
+member = eqrl.member(eight.states, 3)
+same(member, eqrl.member(one.states, 3))
+
+
+def train_seeds(**options):
+    return eqrl.train_seeds(
+        sac(),
+        Point(max_steps=5, goal=(0.3, 0.1)),
+        eqrl.Trainer(num_envs=2, batch_size=4, warmup_steps=20, capacity=100),
+        num_seeds=16,
+        key=jr.key(0),
+        log_every=20,
+        **{"num_steps": 60, **options},
+    )
+
+
+seeds = train_seeds(callback=spread)
+assert numbers == [8] * 6, numbers
+same(seeds, train_seeds(mesh=single))
+same(train_seeds(num_steps=40, initial=train_seeds(num_steps=20, mesh=mesh)), seeds)
 print("passed")
 """
 
@@ -73,7 +115,7 @@ import jax.random as jr
 import numpy as np
 
 import eqrl
-from eqrl._population.mesh import automatic, replicate, shard
+from eqrl._training.mesh import automatic, replicate, shard
 from tests.population.pusher import Pusher
 
 

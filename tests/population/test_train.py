@@ -15,9 +15,10 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 import eqrl
 from eqrl._population import train as population_train
-from eqrl._population.mesh import automatic, replicate, shard
-from eqrl._population.run import choose_members, init_members
+from eqrl._population.run import init_members
 from eqrl._population.train import make_agents
+from eqrl._training.members import choose_members
+from eqrl._training.mesh import automatic, replicate, shard
 from eqrl.envs import Point
 
 from ..agents_under_test import ALL_AGENTS, env_of, trainer_of

@@ -144,7 +144,7 @@ FAULTS = (
     ),
     Fault(
         "population:mesh-that-does-not-divide",
-        "eqrl/_population/mesh.py",
+        "eqrl/_training/mesh.py",
         "if size % mesh.size != 0:",
         "if False:",
         ("tests/population/test_mesh.py -k divide",),
@@ -165,7 +165,7 @@ FAULTS = (
     ),
     Fault(
         "population:together-on-a-processor",
-        "eqrl/_population/run.py",
+        "eqrl/_training/members.py",
         'return "in_turn" if device.platform == "cpu" else "together"',
         'return "together" if device.platform == "cpu" else "in_turn"',
         (f"{_TRAIN} -k on_a_cpu",),

@@ -14,6 +14,13 @@ FAULTS = (
         ("tests/test_train.py -k solution_goes_on",),
     ),
     Fault(
+        "cli:devices-when-jax-has-started",
+        "eqrl/_cli/commands.py",
+        "    make_devices_of(options.resume)\n",
+        "",
+        ("tests/test_cores.py -k before_jax",),
+    ),
+    Fault(
         "run:tuples-come-back-as-lists",
         "eqrl/_run/solutions.py",
         'tuple(values) if kinds == {"tuple"} else values',

@@ -292,6 +292,27 @@ FAULTS = (
         (f"{_TRAIN} -k keys_of_their_own",),
     ),
     Fault(
+        "training:devices-that-do-not-divide-the-members",
+        "eqrl/_training/members.py",
+        "if size % number == 0)",
+        "if number <= size)",
+        ("tests/test_cores.py -k as_many_devices",),
+    ),
+    Fault(
+        "training:cores-whose-time-others-have",
+        "eqrl/_training/cores.py",
+        "int(min(available, _cores_of_time(_LIMITS)))",
+        "available",
+        ("tests/test_cores.py -k whose_time",),
+    ),
+    Fault(
+        "training:cores-are-not-refused-once-jax-has-started",
+        "eqrl/_training/cores.py",
+        "if there != number:",
+        "if there > number:",
+        ("tests/test_cores.py -k before_jax",),
+    ),
+    Fault(
         "training:seeds-with-one-key",
         "eqrl/_training/train.py",
         "keys = jr.split(key, num_seeds)",
@@ -309,10 +330,9 @@ FAULTS = (
     Fault(
         "training:seeds-forget-their-metrics",
         "eqrl/_training/train.py",
-        "tree_copy((initial.trainer_state, initial.counts))\n"
-        "        history = initial.metrics\n    run_keys",
-        "tree_copy((initial.trainer_state, initial.counts))\n"
-        "        history = {}\n    run_keys",
+        "replicate(tree_copy(initial.counts), devices)\n"
+        "        history = initial.metrics",
+        "replicate(tree_copy(initial.counts), devices)\n        history = {}",
         (f"{_TRAIN} -k seeds_go_on",),
     ),
     Fault(

@@ -1,4 +1,4 @@
-"""Populations on several devices, along the one axis of a mesh."""
+"""Stacks of members on several devices, along the one axis of a mesh."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,22 +18,26 @@ from .._pytree.fields import check_integer
 from .._types.custom_types import PyTree, Tree
 
 
-_AXIS = "population"
+POPULATION = "population"
+"""The name of the axis."""
 
 
-def check_mesh(mesh: Mesh | None, size: int) -> None:
-    """Raises a `ValueError` unless the devices can have equal shares of the members."""
-    check_integer("size", size, least=1)
+def check_mesh(mesh: Mesh | None, size: int, *, name: str = "size") -> None:
+    """Raises a `ValueError` unless the devices can have equal shares of the members.
+
+    `name` is that of the argument which gives their number.
+    """
+    check_integer(name, size, least=1)
     if mesh is None:
         return
-    if mesh.axis_names != (_AXIS,):
+    if mesh.axis_names != (POPULATION,):
         raise ValueError(
-            f"`mesh` has the axes {mesh.axis_names}; it must have one, `{_AXIS}`, as "
-            f"in `jax.make_mesh((8,), ('{_AXIS}',))`."
+            f"`mesh` has the axes {mesh.axis_names}; it must have one, "
+            f"`{POPULATION}`, as in `jax.make_mesh((8,), ('{POPULATION}',))`."
         )
     if size % mesh.size != 0:
         raise ValueError(
-            f"`size={size}` members cannot be divided among the {mesh.size} devices of "
+            f"`{name}={size}` cannot be divided among the {mesh.size} devices of "
             f"`mesh`; the nearest that can are {size // mesh.size * mesh.size} and "
             f"{(size // mesh.size + 1) * mesh.size}."
         )
@@ -46,7 +50,7 @@ def automatic(mesh: Mesh | None) -> Mesh | None:
 
 def shard(stack: Tree, mesh: Mesh | None) -> Tree:
     """Shards a stack along its leading axis."""
-    return _put(stack, mesh, PartitionSpec(_AXIS))
+    return _put(stack, mesh, PartitionSpec(POPULATION))
 
 
 def replicate(tree: Tree, mesh: Mesh | None) -> Tree:
@@ -62,19 +66,33 @@ def shardings_over(
         return None, None
     devices = Mesh(mesh.devices, mesh.axis_names)
     return (
-        NamedSharding(devices, PartitionSpec(_AXIS)),
+        NamedSharding(devices, PartitionSpec(POPULATION)),
         NamedSharding(devices, PartitionSpec()),
     )
 
 
 def gather(tree: Tree) -> Tree:
-    """Puts arrays that are spread over several devices on one."""
+    """Puts arrays that are spread over several devices where JAX puts new ones.
+
+    They are then as if they had never been spread: bound to no device.
+    """
 
     def put(leaf: Any) -> Any:
-        spread = isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) > 1
-        return jax.device_put(leaf, jax.devices()[0]) if spread else leaf
+        if not isinstance(leaf, jax.Array) or len(leaf.sharding.device_set) == 1:
+            return leaf
+        if _is_key(leaf):
+            return jr.wrap_key_data(put(jr.key_data(leaf)), impl=jr.key_impl(leaf))
+        return jnp.array(np.asarray(leaf))
 
     return jax.tree.map(put, tree)
+
+
+def hand_over(tree: Tree, mesh: Mesh | None) -> Tree:
+    """What a call returns: spread over the mesh that it was given, else on one device.
+
+    Nobody who names no devices is then asked on which of them to go on.
+    """
+    return gather(tree) if mesh is None else tree
 
 
 def _put(tree: Tree, mesh: Mesh | None, spec: PartitionSpec) -> Tree:
@@ -126,8 +144,8 @@ def on_each_device(
     arrays = jax.shard_map(
         local,
         mesh=mesh,
-        in_specs=(PartitionSpec(_AXIS), PartitionSpec()),
-        out_specs=(PartitionSpec(_AXIS), PartitionSpec()),
+        in_specs=(PartitionSpec(POPULATION), PartitionSpec()),
+        out_specs=(PartitionSpec(POPULATION), PartitionSpec()),
         # JAX cannot infer that the shared result is the same on every device.
         check_vma=False,
     )(stacks, commons)
@@ -150,7 +168,7 @@ def place_in_share(
     An index less than `share`, and whether the member is on this device.
     """
     if mesh is not None:
-        index = index - lax.axis_index(_AXIS) * share
+        index = index - lax.axis_index(POPULATION) * share
     return jnp.clip(index, 0, share - 1), (index >= 0) & (index < share)
 
 
@@ -166,7 +184,7 @@ def from_owner(array: Array, owned: Bool[Array, ""], mesh: Mesh | None) -> Array
         return jr.wrap_key_data(data, impl=jr.key_impl(array))
     # A sum of integers: one of floats may lose the sign of a zero, or a denormal.
     bits = array.view(f"uint{8 * array.dtype.itemsize}")
-    bits = lax.psum(jnp.where(owned, bits, jnp.zeros_like(bits)), _AXIS)
+    bits = lax.psum(jnp.where(owned, bits, jnp.zeros_like(bits)), POPULATION)
     return bits.view(array.dtype)
 
 
@@ -181,7 +199,7 @@ def on_any_process(flag: bool, mesh: Mesh | None) -> bool:
         return flag
     flags = jax.make_array_from_callback(
         (mesh.size,),
-        NamedSharding(mesh, PartitionSpec(_AXIS)),
+        NamedSharding(mesh, PartitionSpec(POPULATION)),
         lambda index: np.array([flag]),
     )
     return bool(to_host(flags, mesh).any())

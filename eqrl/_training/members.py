@@ -1,0 +1,99 @@
+"""Seeds and members of a population: at once or in turn, and on which devices."""
+
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+import equinox as eqx
+import jax
+import jax.lax as lax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Int
+
+from .._pytree.fields import check_choice
+from .._pytree.stack import stack_size
+from .._types.custom_types import PyTree
+from .counts import Counts
+from .failure import FailureReport
+from .mesh import POPULATION
+from .trainer import AnyTrainerState
+
+
+Members = Literal["together", "in_turn"]
+Logged = tuple[dict[str, Array], FailureReport]
+"""What training reports: a value for each member."""
+
+RunOne = Callable[..., tuple[AnyTrainerState, Counts, Logged]]
+"""Trains one member, from its state and whatever else belongs to it."""
+
+
+def choose_members(members: Members | None, mesh: Mesh | None) -> Members:
+    """How to run the members of each device; `None` chooses by the kind of device."""
+    if members is None:
+        device = jax.devices()[0] if mesh is None else mesh.devices.flat[0]
+        return "in_turn" if device.platform == "cpu" else "together"
+    check_choice("members", members, get_args(Members))
+    return members
+
+
+def default_mesh(members: Members, size: int) -> Mesh | None:
+    """As many devices as can have equal shares of the members; `None` for one.
+
+    Members together are on one device, since what they round depends on how many there
+    are on each; and so they are where a device was chosen, or there are several
+    processes.
+    """
+    is_placed = jax.config.values["jax_default_device"] is not None
+    if members == "together" or is_placed or jax.process_count() > 1:
+        return None
+    devices = jax.devices()
+    number = most_shares(size, len(devices))
+    if number == 1:
+        return None
+    return Mesh(np.array(devices[:number]), (POPULATION,))
+
+
+def most_shares(size: int, limit: int) -> int:
+    """The largest number, up to a limit, of equal shares of `size` members."""
+    return max(number for number in range(1, limit + 1) if size % number == 0)
+
+
+def run_together(
+    run: RunOne, states: AnyTrainerState, *stacked: PyTree
+) -> tuple[AnyTrainerState, Counts, Logged]:
+    """Trains all members at once."""
+    out_axes = (eqx.if_array(0), None, eqx.if_array(0))
+    return eqx.filter_vmap(run, out_axes=out_axes)(states, *stacked)
+
+
+def run_in_turn(
+    run: RunOne, states: AnyTrainerState, *stacked: PyTree
+) -> tuple[AnyTrainerState, Counts, Logged]:
+    """Trains one member after another, each written back to where it was taken from.
+
+    The states are the carry of the loop, so that they are updated in place: as inputs
+    and outputs of it they, replays included, would be in memory twice.
+    """
+    arrays, static = eqx.partition(states, eqx.is_array)
+    stacked_arrays, stacked_static = eqx.partition(stacked, eqx.is_array)
+
+    def body(arrays: PyTree, index: Int[Array, ""]) -> tuple[PyTree, Any]:
+        state_of, rest_of = jax.tree.map(
+            lambda x: lax.dynamic_index_in_dim(x, index, keepdims=False),
+            (arrays, stacked_arrays),
+        )
+        state, counts, logged = run(
+            eqx.combine(state_of, static), *eqx.combine(rest_of, stacked_static)
+        )
+        arrays = jax.tree.map(
+            lambda x, y: lax.dynamic_update_index_in_dim(x, y, index, axis=0),
+            arrays,
+            eqx.filter(state, eqx.is_array),
+        )
+        return arrays, (counts, logged)
+
+    arrays, (counts, logged) = lax.scan(body, arrays, jnp.arange(stack_size(states)))
+    # The counters of all members are the same.
+    counts = jax.tree.map(lambda x: x[0], counts)
+    return eqx.combine(arrays, static), counts, logged
