@@ -169,6 +169,7 @@ def benchmarks(session: nox.Session) -> None:
         "insert",
         "environments",
         "checkpoint_cost",
+        "first_update",
     ]
     for module in every if name == "all" else [name]:
         session.run("python", "-m", f"benchmarks.{module}", *arguments)

@@ -1,4 +1,4 @@
-"""A device for each core, and what is divided among devices."""
+"""A device for each core, what is divided among devices, and compiled programs."""
 
 import os
 import subprocess
@@ -9,6 +9,7 @@ import jax
 import pytest
 
 import eqrl
+from eqrl._cli import compilations
 from eqrl._training import cores
 from eqrl._training.members import default_mesh
 
@@ -47,6 +48,7 @@ def test_members_in_turn_are_on_as_many_devices_as_divide_them(
 
 _COMMANDS = """
 import importlib
+import os
 import sys
 
 import jax
@@ -73,6 +75,23 @@ def reset():
     jax.config.update("jax_num_cpu_devices", -1)
 
 
+def kept(home):
+    os.environ["XDG_CACHE_HOME"] = home
+    made("train")
+    return jax.config.values["jax_compilation_cache_dir"]
+
+
+# What is compiled is kept unless JAX was told not to, or there can be no folder.
+home, config = sys.argv[1:]
+assert kept(home) is None
+jax.config.update("jax_enable_compilation_cache", True)
+assert kept(f"{home}/file") is None
+assert kept(home).startswith(f"{home}/eqrl/") and os.path.isdir(kept(home))
+assert jax.config.values["jax_persistent_cache_min_compile_time_secs"] == 0.0
+jax.config.update("jax_compilation_cache_dir", "/else")
+assert kept(home) == "/else"
+jax.config.update("jax_enable_compilation_cache", False)
+
 eqrl.use_all_cores()
 assert jax.config.values["jax_num_cpu_devices"] == 3
 reset()
@@ -86,8 +105,8 @@ assert made("pbt --size 4") == 2
 reset()
 assert made("train --seeds 4 --devices 4") == 4
 reset()
-write_config(sys.argv[1], commands.parse(["pbt", "--size", "9"]).run)
-assert made(f"pbt --resume {sys.argv[1]}") == jax.device_count() == 3
+write_config(config, commands.parse(["pbt", "--size", "9"]).run)
+assert made(f"pbt --resume {config}") == jax.device_count() == 3
 # JAX has started.
 eqrl.use_all_cores()
 cores.count_cores = lambda: 4
@@ -99,10 +118,14 @@ except RuntimeError as error:
 """
 
 
-def test_devices_are_made_before_jax_starts_and_refused_later(tmp_path: Path) -> None:
+def test_what_a_command_sets_before_jax_starts(tmp_path: Path) -> None:
+    home, config = tmp_path / "home", tmp_path / "run"
+    for folder in (home, config):
+        folder.mkdir()
+    (home / "file").touch()
     unset = ("JAX_NUM_CPU_DEVICES", "XLA_FLAGS")
     result = subprocess.run(
-        [sys.executable, "-c", _COMMANDS, str(tmp_path)],
+        [sys.executable, "-c", _COMMANDS, str(home), str(config)],
         cwd=Path(__file__).parents[1],
         env={k: v for k, v in os.environ.items() if k not in unset}
         | {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "0"},
@@ -111,6 +134,20 @@ def test_devices_are_made_before_jax_starts_and_refused_later(tmp_path: Path) ->
         check=False,
     )
     assert result.stdout.endswith("passed\n"), result.stderr[-3000:]
+
+
+def test_programs_that_were_used_longest_ago_are_deleted_first(tmp_path: Path) -> None:
+    for name, size, used in (("b/x", 5, 30), ("a/x", 4, 10), ("a/y", 3, 20)):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"x" * size)
+        os.utime(path, (used, 1))
+    compilations.forget_oldest(tmp_path, 12)
+    assert len([*tmp_path.glob("*/*")]) == 3
+    compilations.forget_oldest(tmp_path, 8)
+    assert [path.name for path in sorted(tmp_path.glob("*/*"))] == ["y", "x"]
+    compilations.forget_oldest(tmp_path, 7)
+    assert [path.parent.name for path in tmp_path.glob("*/*")] == ["b"]
 
 
 def test_seeds_of_several_devices_have_to_divide() -> None:

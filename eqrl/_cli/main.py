@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Sequence
 
 from .commands import Command, Disk, Evaluate, Export, Pbt, Train, parse
+from .compilations import keep_compilations
 from .devices import make_devices_for
 from .disk import library_job
 from .evaluate import run_evaluate
@@ -32,6 +33,9 @@ def main(args: Sequence[str] | None = None) -> int:
     warnings.filterwarnings("ignore", "Brax System", UserWarning)
     # Orbax logs with tracebacks what its threads raise; here it is said in one line.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
+    # JAX compiles what it cannot read or write; a disk may be full.
+    warnings.filterwarnings("ignore", "Error .* persistent compilation", UserWarning)
+    keep_compilations()
     try:
         return _run(parse(sys.argv[1:] if args is None else args))
     except KeyboardInterrupt:

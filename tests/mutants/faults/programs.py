@@ -18,7 +18,21 @@ FAULTS = (
         "eqrl/_cli/commands.py",
         "    make_devices_of(options.resume)\n",
         "",
-        ("tests/test_cores.py -k before_jax",),
+        ("tests/test_cores.py -k sets_before",),
+    ),
+    Fault(
+        "cli:compiled-programs-in-place-of-those-of-the-users-folder",
+        "eqrl/_cli/compilations.py",
+        "if is_set or not values",
+        "if not values",
+        ("tests/test_cores.py -k sets_before",),
+    ),
+    Fault(
+        "cli:newest-programs-are-deleted-first",
+        "eqrl/_cli/compilations.py",
+        "in sorted(entries):",
+        "in sorted(entries, reverse=True):",
+        ("tests/test_cores.py -k longest_ago",),
     ),
     Fault(
         "run:tuples-come-back-as-lists",

@@ -310,7 +310,7 @@ FAULTS = (
         "eqrl/_training/cores.py",
         "if there != number:",
         "if there > number:",
-        ("tests/test_cores.py -k before_jax",),
+        ("tests/test_cores.py -k sets_before",),
     ),
     Fault(
         "training:seeds-with-one-key",
