@@ -28,6 +28,7 @@ from .._run import (
     write_skills,
 )
 from .._storage.checkpoint import saved_steps
+from .._training.jit import jit_init
 from .._training.mesh import check_mesh
 from .._training.solution import AnySolution
 from .._training.train import train, train_seeds
@@ -55,7 +56,10 @@ class SeedsJob:
         self.trainer.check_num_steps(self.run.schedule.num_steps)
         check_integer("log_every", self.run.schedule.log_every, least=1)
         check_mesh(self.mesh, self.run.schedule.seeds, name="seeds")
-        eqx.filter_eval_shape(self.trainer.init, self.agent, self.env, key=jr.key(0))
+        # What is traced for it serves the training too.
+        eqx.filter_eval_shape(
+            jit_init, self.trainer, self.agent, self.env, key=jr.key(0)
+        )
 
     @property
     def command(self) -> str:

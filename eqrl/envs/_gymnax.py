@@ -6,12 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import equinox as eqx
-import gymnax
 import jax.core
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from gymnax.environments import spaces
 from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
 from .._pytree.fields import check_callable, check_integer, converted, shown
@@ -26,6 +24,13 @@ from ._adapter import (
     strongly_typed,
 )
 from ._base import AbstractEnv, Outcome
+from ._later import imported_later
+
+
+# What only draws some environments takes longer to import than the rest of gymnax.
+with imported_later("matplotlib.pyplot", "seaborn"):
+    import gymnax
+    from gymnax.environments import spaces
 
 
 if TYPE_CHECKING:

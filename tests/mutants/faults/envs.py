@@ -5,6 +5,13 @@ from ..fault import Fault
 
 FAULTS = (
     Fault(
+        "envs:what-stands-for-modules-stays",
+        "eqrl/envs/_later.py",
+        "            del sys.modules[name]",
+        "            assert name",
+        ("tests/envs/test_later.py",),
+    ),
+    Fault(
         "envs:brax-wrapper-within-is-accepted",
         "eqrl/envs/_brax.py",
         "        environment = environment.env\n",
