@@ -1,8 +1,10 @@
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -10,6 +12,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from .._pytree.fields import check_key, shown
 from .._pytree.tree import described
 
+
+# Of memory, while the layers are made.
+_MOST_DRAWN = 2**22
 
 Activation = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 
@@ -85,13 +90,7 @@ class MLP(eqx.Module):
         check_activation(activation)
         check_key(key)
         sizes = (input_size, *hidden_sizes, output_size)
-        keys = jr.split(key, len(sizes) - 1)
-        self.layers = tuple(
-            Linear(fan_in, fan_out, key=layer_key)
-            for fan_in, fan_out, layer_key in zip(
-                sizes[:-1], sizes[1:], keys, strict=True
-            )
-        )
+        self.layers = _make_layers(sizes, key=key)
         self.norms = tuple(
             eqx.nn.LayerNorm(size) for size in hidden_sizes if layer_norm
         )
@@ -105,6 +104,51 @@ class MLP(eqx.Module):
                 x = self.norms[index](x)
             x = self.activation(x)
         return self.layers[-1](x)
+
+
+def _make_layers(sizes: Sequence[int], *, key: PRNGKeyArray) -> tuple[Linear, ...]:
+    """The layers between vectors of these sizes, as `Linear` makes them, bit for bit.
+
+    To compile what draws an array of one more shape takes longer than all else about a
+    layer. So all are drawn as one, of which each takes the beginning, which is what it
+    would draw alone.
+    """
+    keys = jr.split(key, len(sizes) - 1)
+    ends = tuple(itertools.pairwise(sizes))
+    longest = max(fan_in * fan_out for fan_in, fan_out in ends)
+    if not _begins_alike(key) or 2 * len(ends) * longest > _MOST_DRAWN:
+        return tuple(
+            Linear(fan_in, fan_out, key=layer_key)
+            for (fan_in, fan_out), layer_key in zip(ends, keys, strict=True)
+        )
+
+    def draw(
+        key: PRNGKeyArray, limit: Float[Array, ""]
+    ) -> Float[Array, "both longest"]:
+        return jax.vmap(
+            lambda key: jr.uniform(key, (longest,), minval=-limit, maxval=limit)
+        )(jr.split(key))
+
+    limits = jnp.asarray([1 / math.sqrt(fan_in) for fan_in, _ in ends], float)
+    drawn = jax.vmap(draw)(keys, limits)
+    some_key = jax.eval_shape(lambda: jr.key(0))
+    layers = []
+    for (fan_in, fan_out), (weight, bias) in zip(ends, drawn, strict=True):
+        weight = weight[: fan_in * fan_out].reshape(fan_in, fan_out)
+        layers.append(
+            eqx.tree_at(
+                lambda layer: (layer.weight, layer.bias),
+                eqx.filter_eval_shape(Linear, fan_in, fan_out, key=some_key),
+                (weight, bias[:fan_out]),
+            )
+        )
+    return tuple(layers)
+
+
+def _begins_alike(key: PRNGKeyArray) -> bool:
+    """Whether a short array is the beginning of a longer one from the same key."""
+    is_threefry = str(jr.key_impl(key)) == "threefry2x32"
+    return is_threefry and jax.config.values["jax_threefry_partitionable"]
 
 
 def check_hidden_sizes(sizes: object) -> None:

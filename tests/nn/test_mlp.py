@@ -22,6 +22,7 @@ from eqrl.nn import (
     VonMisesFisherDiscriminator,
 )
 from eqrl.nn._factory import orthonormal
+from eqrl.nn._mlp import Linear
 from tests.toy import GetKey
 
 
@@ -53,6 +54,17 @@ def test_mlp_multiplies_adds_and_activates_between_layers(
 def test_mlp_has_the_widths_asked_for(getkey: GetKey) -> None:
     mlp = MLP(3, 4, (5, 7), key=getkey())
     assert [layer.weight.shape for layer in mlp.layers] == [(3, 5), (5, 7), (7, 4)]
+
+
+def test_layers_are_those_that_would_be_made_one_by_one(getkey: GetKey) -> None:
+    key = getkey()
+    mlp = MLP(3, 4, (5, 7), key=jr.clone(key))
+    for layer, size, layer_key in zip(
+        mlp.layers, (3, 5, 7), jr.split(key, 3), strict=True
+    ):
+        alone = Linear(size, layer.bias.shape[0], key=layer_key)
+        np.testing.assert_array_equal(layer.weight, alone.weight)
+        np.testing.assert_array_equal(layer.bias, alone.bias)
 
 
 @pytest.mark.parametrize("leaf", ["weight", "bias"])

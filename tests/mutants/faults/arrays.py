@@ -7,6 +7,13 @@ _SPACES = "tests/test_spaces.py"
 
 FAULTS = (
     Fault(
+        "nn:every-layer-within-the-limits-of-the-first",
+        "eqrl/nn/_mlp.py",
+        "[1 / math.sqrt(fan_in) for fan_in, _ in ends]",
+        "[1 / math.sqrt(sizes[0]) for _ in ends]",
+        ("tests/nn/test_mlp.py -k one_by_one",),
+    ),
+    Fault(
         "nn:image-channels-first",
         "eqrl/nn/_convolution.py",
         "image = x[:size].reshape(self.image_shape)",
