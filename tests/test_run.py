@@ -107,9 +107,12 @@ def test_options_reach_the_agent() -> None:
 def test_an_unknown_agent_or_a_number_below_one_is_an_error() -> None:
     with pytest.raises(ValueError, match="`agent='a2c'` must be one of 'sac', "):
         Run("a2c", {}, {}, Settings(), Training())
-    for name in ("num_steps", "seeds"):
+    for name, training in (
+        ("num_steps", Training(num_steps=0)),
+        ("seeds", Training(seeds=0)),
+    ):
         with pytest.raises(ValueError, match=f"`{name}=0` must be .* at least 1"):
-            Run("sac", {}, {}, Settings(), Training(**{name: 0}))
+            Run("sac", {}, {}, Settings(), training)
 
 
 def test_metrics_have_a_row_for_each_seed_and_log_row(folder: Path) -> None:

@@ -31,7 +31,7 @@ def keep_compilations() -> None:
     if is_set or not values["jax_enable_compilation_cache"]:
         return
     try:
-        root = _user_folder() / "eqrl"
+        root = _user_folder() / "eqrl" / "compiled"
         folder = root / _machine()
         folder.mkdir(parents=True, exist_ok=True)
         forget_oldest(root, _MOST_BYTES)

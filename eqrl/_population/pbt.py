@@ -111,17 +111,20 @@ class PBT(eqx.Module):
         values = jax.vmap(self._sample)(jr.split(key, size))
         return self._with(agents, values)
 
-    def selected(self, tree: PyTree) -> tuple[Any, ...]:
+    def selected(self, tree: object) -> tuple[object, ...]:
         """The leaves that `where` selects, of anything with the structure of an agent.
 
         `where` itself is given one agent with numbers, whatever the leaves are: it may
         be written, and checked at run time, for one.
         """
+        return self._selected(tree)
+
+    def _selected(self, tree: PyTree) -> tuple[Any, ...]:
         leaves = jax.tree.leaves(tree)
         return tuple(leaves[position] for position in self._positions(tree))
 
     def _with(
-        self, agents: Stacked[Agent, "population"], values: tuple[Array, ...]
+        self, agents: Stacked[Agent, "population"], values: tuple[object, ...]
     ) -> Stacked[Agent, "population"]:
         """The agents with other values of the selected hyperparameters."""
         leaves, structure = jax.tree.flatten(agents)
@@ -298,10 +301,10 @@ class PBT(eqx.Module):
                 for index, prior in enumerate(self.priors)
             )
 
-        before = self.selected(agents)
+        before = self._selected(agents)
         varied = jax.vmap(vary)(before, replaced, keys)
         # A child inherits what its parent's `init` made of these.
-        settled = self.selected(init_only_leaves(agents))
+        settled = self._selected(init_only_leaves(agents))
         values = tuple(
             old if fixed else new
             for old, new, fixed in zip(before, varied, settled, strict=True)

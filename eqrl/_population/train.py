@@ -306,7 +306,7 @@ def _names(agent: AnyAgent, pbt: PBT | None) -> list[str]:
     paths = jax.tree_util.tree_map_with_path(
         lambda path, leaf: jax.tree_util.keystr(path).removeprefix("."), agent
     )
-    return list(pbt.selected(paths))
+    return list(map(str, pbt.selected(paths)))
 
 
 @eqx.filter_jit(donate="all-except-first")
