@@ -45,7 +45,8 @@ def main() -> None:
     if arguments.output is None:
         # Never over the file that it is compared with.
         names = [Path("benchmarks.json"), Path("benchmarks-new.json")]
-        arguments.output = names[arguments.check == names[0]]
+        is_same = arguments.check and arguments.check.resolve() == names[0].resolve()
+        arguments.output = names[bool(is_same)]
     peers = {} if arguments.peers is None else peer_rows(arguments.peers)
     # Peers come first, before JAX takes memory here.
     benchmarks = {**peers, **STANDARD, **ENVIRONMENTS}

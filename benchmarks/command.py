@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from .measure import Effort, machine, use_all_cores
+import eqrl
+
+from .measure import Effort, machine
 from .report import TITLE, Row, compare, line, read, write
 
 
@@ -68,7 +70,7 @@ def measure_all(
     rows: list[Row] = []
     # Processes of peers need memory of a GPU too.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    use_all_cores()
+    eqrl.use_all_cores()
     print(TITLE, flush=True)
     for make_rows in benchmarks.values():
         for row in make_rows(effort):

@@ -97,6 +97,7 @@ def returns(task: Task, name: str, *, seed: int) -> Float[Array, " seeds"]:
         env,
         trainer,
         num_seeds=NUM_SEEDS,
+        members="together",
         num_steps=task.num_steps[name],
         key=jr.key(seed),
     )

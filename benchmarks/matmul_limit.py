@@ -28,7 +28,7 @@ from eqrl._pytree.control_flow import filter_fori_loop
 from eqrl._training.mesh import automatic, on_each_device, replicate, shard
 
 from .matmuls import count_matmuls, make_matmul_run, operations_of
-from .measure import median_ratio, side_by_side, use_all_cores
+from .measure import median_ratio, side_by_side
 
 
 SPEC = eqrl.EnvSpec(observation_size=27, action_size=8)
@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
-    use_all_cores()
+    eqrl.use_all_cores()
     mesh = automatic(jax.make_mesh((jax.device_count(),), ("population",)))
     assert mesh is not None
     td3 = eqrl.TD3()

@@ -1,7 +1,6 @@
 """Times things side by side: these machines are noisy, so only ratios count."""
 
 import dataclasses
-import os
 import pathlib
 import platform
 import statistics
@@ -39,11 +38,6 @@ def median_ratio(numerator: list[float], denominator: list[float]) -> float:
     """Median over rounds of the ratio of two times measured in the same round."""
     ratios = [x / y for x, y in zip(numerator, denominator, strict=True)]
     return statistics.median(ratios)
-
-
-def use_all_cores() -> None:
-    """Makes a device of each core of the processor, before JAX starts."""
-    jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
 
 
 def machine() -> dict[str, str]:

@@ -40,9 +40,8 @@ def make_ours(work: str) -> Run:
     import eqrl
 
     from . import population_speed, skill_speed, speed
-    from .measure import use_all_cores
 
-    use_all_cores()
+    eqrl.use_all_cores()
     num_updates = UPDATES[work]
     agent: Any = eqrl.TD3() if work.startswith("td3") else eqrl.SAC()
     if work == "diayn":
@@ -63,9 +62,7 @@ def make_seeds(work: str) -> Run:
 
     import eqrl
 
-    from .measure import use_all_cores
-
-    use_all_cores()
+    eqrl.use_all_cores()
     env = eqrl.envs.make("brax/fast", max_steps=MAX_STEPS)
     agent: Any = eqrl.TD3() if work.startswith("td3") else eqrl.SAC()
     trainer = eqrl.Trainer(capacity=CAPACITY, warmup_steps=WARMUP_STEPS)

@@ -22,7 +22,7 @@ from eqrl._population.run import init_members, run_members
 from eqrl._training.members import choose_members
 from eqrl._training.mesh import automatic, replicate, shard
 
-from .measure import median_ratio, side_by_side, use_all_cores
+from .measure import median_ratio, side_by_side
 
 
 WARMUP_STEPS = 500
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--capacity", type=int, default=100_000)
     parser.add_argument("--alone", action="store_true", help="leave QDax out")
     arguments = parser.parse_args()
-    use_all_cores()
+    eqrl.use_all_cores()
     agents = {"sac": eqrl.SAC(), "td3": eqrl.TD3()}
     print("| agent | members | ours, updates/s in total | QDax | QDax's time / ours |")
     print("|---|---|---|---|---|")

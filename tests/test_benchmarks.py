@@ -88,7 +88,7 @@ def test_rows_are_chosen_by_their_names_and_groups() -> None:
 def test_a_check_exits_with_1_where_a_row_is_worse(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "use_all_cores", lambda: None)
+    monkeypatch.setattr("eqrl.use_all_cores", lambda: None)
     monkeypatch.setattr(command, "machine", lambda: {"jax": "1"})
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)

@@ -1,9 +1,11 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 from jaxtyping import Array
 
+import eqrl
 from eqrl._pytree.stack import (
     empty_stack,
     enlarge_stack,
@@ -29,6 +31,13 @@ def test_an_element_is_taken_without_the_axis() -> None:
     np.testing.assert_array_equal(element.number, 1)
     np.testing.assert_array_equal(element.vector, [2, 3])
     assert element.function is jnp.abs
+
+
+def test_a_member_is_taken_where_it_is_traced() -> None:
+    stack = {"x": jnp.arange(6.0).reshape(3, 2), "key": jr.split(jr.key(0), 3)}
+    taken = jax.jit(lambda stack, index: eqrl.member(stack, index))(stack, 1)
+    np.testing.assert_array_equal(taken["x"], [2, 3])
+    assert taken["key"] == stack["key"][1]
 
 
 def test_one_element_is_put_and_the_others_stay() -> None:

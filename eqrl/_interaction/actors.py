@@ -258,9 +258,10 @@ def begin_where(
         begun, actors = carry
         index = lax.dynamic_slice(first, (begun,), (size,))
         # Behind the last one that is over some index is out of range: of these nothing
-        # is written.
-        group_keys = jr.wrap_key_data(words[index], impl=implementation)
-        fresh = eqx.filter_vmap(begin)(index, group_keys)
+        # is written, and what begins is the last environment again.
+        known = jnp.minimum(index, num_envs - 1)
+        group_keys = jr.wrap_key_data(words[known], impl=implementation)
+        fresh = eqx.filter_vmap(begin)(known, group_keys)
         actors = jax.tree.map(
             lambda old, new: (
                 old.at[index].set(new, mode="drop") if eqx.is_array(old) else old

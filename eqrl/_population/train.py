@@ -98,9 +98,8 @@ def train_population(
         `population`; `size` must be a multiple of their number. What `pbt` replaces
         and copies still counts the whole population. The devices may belong to several
         processes (`jax.distributed`), each of which makes this call with the same
-        arguments. `None`, where members run in turn, is as many devices of a single
-        process as divide `size`, such as those that `use_all_cores` makes; where they
-        run together, one.
+        arguments. `None`, where members run in turn on a CPU, is as many of its devices
+        as divide `size`, such as those that `use_all_cores` makes; else it is one.
     - `members`: on each device, `"together"` maps over members and `"in_turn"` runs one
         after another, which gives each the result that it has alone, bit for bit,
         whatever the devices. `None` is `"in_turn"` on a CPU and `"together"` on other
@@ -215,8 +214,8 @@ def train_population(
             if on_any_process(interrupted() is not None, mesh):
                 reached = hand_over(solution, given_mesh)
                 raise TrainingInterrupted(reached, interrupted() or SIGINT)
-    assert solution is not None
-    return hand_over(solution, given_mesh)
+        assert solution is not None
+        return hand_over(solution, given_mesh)
 
 
 def _check(

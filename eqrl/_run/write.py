@@ -13,6 +13,7 @@ from .._reporting.learning_curve import draw_learning_curve
 from .._reporting.skills import draw_skills
 from .._storage.checkpoint import Directory
 from .._storage.replace import atomic_write
+from .._training.mesh import gather
 from .._training.solution import AnySolution, History
 from .._types.custom_types import Mode
 from .config import Run, Training
@@ -30,7 +31,9 @@ def states_of_seeds(solution: AnySolution, num_seeds: int) -> list[Any]:
     """The state of the agent of each seed."""
     if num_seeds == 1:
         return [solution.state]
-    return [take_element(solution.state, seed) for seed in range(num_seeds)]
+    # On one device, or each would be evaluated on all.
+    states = gather(solution.state)
+    return [take_element(states, seed) for seed in range(num_seeds)]
 
 
 class GrowingMetrics:

@@ -38,16 +38,17 @@ def choose_members(members: Members | None, mesh: Mesh | None) -> Members:
 
 
 def default_mesh(members: Members, size: int) -> Mesh | None:
-    """As many devices as can have equal shares of the members; `None` for one.
+    """As many CPU devices as can have equal shares of the members; `None` for one.
 
     Members together are on one device, since what they round depends on how many there
     are on each; and so they are where a device was chosen, or there are several
     processes.
     """
     is_placed = jax.config.values["jax_default_device"] is not None
-    if members == "together" or is_placed or jax.process_count() > 1:
-        return None
     devices = jax.devices()
+    is_cpu = devices[0].platform == "cpu"
+    if members == "together" or is_placed or jax.process_count() > 1 or not is_cpu:
+        return None
     number = most_shares(size, len(devices))
     if number == 1:
         return None

@@ -11,6 +11,7 @@ import jax.lax as lax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Int
 
@@ -78,7 +79,10 @@ def gather(tree: Tree) -> Tree:
     """
 
     def put(leaf: Any) -> Any:
-        if not isinstance(leaf, jax.Array) or len(leaf.sharding.device_set) == 1:
+        # Where it is traced, an array is nowhere yet.
+        if not isinstance(leaf, jax.Array) or isinstance(leaf, Tracer):
+            return leaf
+        if len(leaf.sharding.device_set) == 1:
             return leaf
         if _is_key(leaf):
             return jr.wrap_key_data(put(jr.key_data(leaf)), impl=jr.key_impl(leaf))
@@ -226,7 +230,7 @@ def naming_lost_processes(mesh: Mesh | None) -> Iterator[None]:
 def mesh_of_processes(stack: PyTree) -> Mesh | None:
     """The mesh of a stack that is sharded over several processes, else `None`."""
     for leaf in jax.tree.leaves(stack):
-        if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer):
+        if not isinstance(leaf, jax.Array) or isinstance(leaf, Tracer):
             continue
         if not leaf.is_fully_addressable and isinstance(leaf.sharding, NamedSharding):
             mesh = leaf.sharding.mesh

@@ -164,8 +164,8 @@ def train_seeds(
         resume; with the same key the two equal one call. It stays usable.
     - `mesh`: devices of this process among which to divide the seeds, with the one axis
         `population`; `num_seeds` must be a multiple of their number. `None`, where
-        seeds run in turn, is as many devices as divide `num_seeds`, such as those that
-        `use_all_cores` makes; where they run together, one.
+        seeds run in turn on a CPU, is as many of its devices as divide `num_seeds`,
+        such as those that `use_all_cores` makes; else it is one.
     - `members`: on each device, `"together"` maps over seeds and `"in_turn"` runs one
         after another, which gives each the result that it has alone, bit for bit,
         whatever the devices. `None` is `"in_turn"` on a CPU and `"together"` on other
@@ -276,7 +276,7 @@ def _train_and_log(
                 checkpoint(step, solution)
             if (signal := interrupted()) is not None:
                 raise TrainingInterrupted(hand_over(solution, mesh), signal)
-    return hand_over(solution, mesh)
+        return hand_over(solution, mesh)
 
 
 def _init_key(key: PRNGKeyArray) -> PRNGKeyArray:

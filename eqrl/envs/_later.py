@@ -14,6 +14,8 @@ class _Later(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        # Else it would find itself.
+        _forget(self)
         return getattr(importlib.import_module(self.__name__), name)
 
 
@@ -25,5 +27,10 @@ def imported_later(*names: str) -> Iterator[None]:
     try:
         yield
     finally:
-        for name in modules:
-            del sys.modules[name]
+        for module in modules.values():
+            _forget(module)
+
+
+def _forget(module: ModuleType) -> None:
+    if sys.modules.get(module.__name__) is module:
+        del sys.modules[module.__name__]

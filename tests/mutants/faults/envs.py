@@ -7,8 +7,15 @@ FAULTS = (
     Fault(
         "envs:what-stands-for-modules-stays",
         "eqrl/envs/_later.py",
-        "            del sys.modules[name]",
-        "            assert name",
+        "        for module in modules.values():",
+        "        for module in ():",
+        ("tests/envs/test_later.py",),
+    ),
+    Fault(
+        "envs:what-stands-for-a-module-finds-itself",
+        "eqrl/envs/_later.py",
+        "        _forget(self)",
+        "        assert self",
         ("tests/envs/test_later.py",),
     ),
     Fault(

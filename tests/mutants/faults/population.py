@@ -10,6 +10,13 @@ _PICTURES = "tests/population/test_pictures.py"
 
 FAULTS = (
     Fault(
+        "population:no-member-where-it-is-traced",
+        "eqrl/_training/mesh.py",
+        "or isinstance(leaf, Tracer):",
+        "or leaf is None:",
+        ("tests/test_stack.py -k traced",),
+    ),
+    Fault(
         "population:computes-hyperparameters",
         "eqrl/_population/pbt.py",
         "if len(set(positions)) != len(selected):",
