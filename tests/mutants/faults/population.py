@@ -12,8 +12,8 @@ FAULTS = (
     Fault(
         "population:no-member-where-it-is-traced",
         "eqrl/_training/mesh.py",
-        "or isinstance(leaf, Tracer):",
-        "or leaf is None:",
+        "or isinstance(leaf, Tracer):\n            return leaf\n        if len",
+        "or leaf is None:\n            return leaf\n        if len",
         ("tests/test_stack.py -k traced",),
     ),
     Fault(
