@@ -114,7 +114,8 @@ def _make_layers(sizes: Sequence[int], *, key: PRNGKeyArray) -> tuple[Linear, ..
     would draw alone.
     """
     keys = jr.split(key, len(sizes) - 1)
-    ends = tuple(itertools.pairwise(sizes))
+    # A size may be an integer of NumPy, which would be traced.
+    ends = tuple(itertools.pairwise(map(int, sizes)))
     longest = max(fan_in * fan_out for fan_in, fan_out in ends)
     if not _begins_alike(key) or 2 * len(ends) * longest > _MOST_DRAWN:
         return tuple(
