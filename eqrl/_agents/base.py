@@ -6,6 +6,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from typing_extensions import TypeVar
 
 from .._pytree.fields import check_choice
+from .._pytree.show import show_values
 from .._pytree.tree import described
 from .._types.custom_types import Extras, Memory, Metrics, Mode, State
 from .._types.data import EnvSpec, Transition
@@ -24,6 +25,9 @@ class AbstractAgent(eqx.Module, Generic[State, Memory, Extras]):
     if TYPE_CHECKING:
         # By which `AgentOfKind` finds out the class.
         def _of_same_kind(self) -> Self: ...
+
+    def __repr__(self) -> str:
+        return show_values(self)
 
     @property
     @abstractmethod

@@ -16,6 +16,7 @@ from .._pytree.fields import (
     init_only_leaves,
     static_integer,
 )
+from .._pytree.show import show_values
 from .._pytree.stack import check_stack, stack_size
 from .._training.mesh import replicate, shard
 from .._training.trainer import TrainerState
@@ -64,6 +65,9 @@ class PBT(eqx.Module):
         default="truncation", static=True
     )
     copy_replay: bool = eqx.field(default=True, static=True)
+
+    def __repr__(self) -> str:
+        return show_values(self)
 
     def __check_init__(self) -> None:
         check_fields(self)

@@ -6,6 +6,7 @@ import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._pytree.fields import check_fields, check_range, interval, number
+from .._pytree.show import show_values
 from .._types.custom_types import FloatLike
 
 
@@ -15,6 +16,9 @@ _UP = 1.25
 
 class AbstractPrior(eqx.Module):
     """The prior of one hyperparameter, and how its values are perturbed."""
+
+    def __repr__(self) -> str:
+        return show_values(self)
 
     @abstractmethod
     def sample(self, *, key: PRNGKeyArray) -> Float[Array, ""]:

@@ -4,6 +4,7 @@ from typing import Any, Generic, TypeAlias
 import equinox as eqx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from .._pytree.show import show_values
 from .._types.custom_types import Metrics, RewardState, Seen
 from .._types.data import EnvSpec, Transition
 
@@ -15,6 +16,9 @@ class AbstractReward(eqx.Module, Generic[RewardState, Seen]):
     `Intrinsic` trains an agent on it, of which the extras are those that it needs;
     `AbstractReward[State]` needs none.
     """
+
+    def __repr__(self) -> str:
+        return show_values(self)
 
     @abstractmethod
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> RewardState:

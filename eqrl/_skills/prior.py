@@ -22,6 +22,7 @@ from .._pytree.fields import (
     shown,
     static_integer,
 )
+from .._pytree.show import show_values
 from .._types.custom_types import Extras
 from ..nn import (
     CategoricalDiscriminator,
@@ -41,6 +42,9 @@ class SkillExtras(eqx.Module, Generic[Extras]):
 
 class AbstractSkillPrior(eqx.Module):
     """A distribution of skills, vectors of which one is drawn for each episode."""
+
+    def __repr__(self) -> str:
+        return show_values(self)
 
     @property
     @abstractmethod

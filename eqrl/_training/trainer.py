@@ -16,6 +16,7 @@ from .._interaction.arguments import check_is_agent
 from .._interaction.fit import check_action_fits
 from .._pytree.control_flow import filter_fori_loop
 from .._pytree.fields import check_fields, check_integer, shown, static_integer
+from .._pytree.show import show_values
 from .._pytree.stack import take_element
 from .._pytree.tree import check_same_shapes, tree_copy, tree_is_finite, tree_where
 from .._types.custom_types import EnvState, Extras, Memory, Metrics, Mode, State
@@ -85,6 +86,9 @@ class Trainer(eqx.Module):
     steps_per_iteration: int = static_integer(1, least=1)
     updates_per_iteration: int = static_integer(1, least=0)
     make_replay: MakeReplay = eqx.field(default=ReplayBuffer, static=True)
+
+    def __repr__(self) -> str:
+        return show_values(self)
 
     def __check_init__(self) -> None:
         check_fields(self)
