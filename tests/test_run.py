@@ -80,7 +80,7 @@ def folder(solution: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
     write_config(folder, _RUN)
     write_policies(folder, _RUN, solution)
-    draw_solution(folder, _RUN, solution)
+    draw_solution(folder, _RUN.title, solution)
     return folder
 
 
@@ -138,6 +138,52 @@ def test_a_loaded_run_can_be_evaluated(folder: Path, getkey: GetKey) -> None:
     agent, state, env = eqrl.load_run(folder)
     evaluation = eqrl.evaluate(agent, state, env, num_episodes=3, key=getkey())
     np.testing.assert_array_equal(evaluation.lengths, [5, 5, 5])
+
+
+def test_a_run_of_a_program_is_loaded_with_its_agent_and_environment(
+    solution: Any, tmp_path: Path
+) -> None:
+    agent, env = _RUN.make_agent(), _RUN.make_env()
+    eqrl.save_run(tmp_path / "run", solution, agent, env, title="Mine")
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names >= {"config.json", "metrics.csv", "learning_curve.png", "policy"}
+    assert len(_rows(tmp_path / "run")) == 6
+    for seed in (0, 1):
+        loaded = eqrl.load_run(tmp_path / "run", seed, agent=agent, env=env)
+        assert eqx.tree_equal(loaded, (agent, states_of_seeds(solution, 2)[seed], env))
+    wrong: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"seed": 2}, "has the seeds 0 to 1"),
+        ({"env": None}, r"load_run\(folder, agent=agent.*actor_lr=0.01"),
+    )
+    for given, message in wrong:
+        with pytest.raises(ValueError, match=message):
+            eqrl.load_run(tmp_path / "run", **({"agent": agent, "env": env} | given))
+    with pytest.raises(ValueError, match=r"was written by `eqrl\.save_run`"):
+        read_config(tmp_path / "run")
+    with pytest.raises(ValueError, match="already and not empty"):
+        eqrl.save_run(tmp_path / "run", solution, agent, env)
+    eqrl.save_run(tmp_path / "run", solution, agent, env, overwrite=True)
+
+
+def test_the_run_of_one_seed_has_one_policy(solution: Any, tmp_path: Path) -> None:
+    first = jax.tree.map(lambda x: x[0], solution.trainer_state)
+    metrics = {"step": np.array([20]), "critic_loss": np.array([0.5])}
+    one = eqrl.Solution(trainer_state=first, counts=solution.counts, metrics=metrics)
+    agent, env = _RUN.make_agent(), _RUN.make_env()
+    eqrl.save_run(tmp_path, one, agent, env)
+    assert eqx.tree_equal(
+        eqrl.load_run(tmp_path, agent=agent, env=env), (agent, first.agent, env)
+    )
+    # With rewards that are vectors there is nothing to draw.
+    assert not (tmp_path / "learning_curve.png").exists()
+    empty = eqrl.Solution(trainer_state=first, counts=solution.counts, metrics={})
+    with pytest.raises(ValueError, match="no row of metrics"):
+        eqrl.save_run(tmp_path / "empty", empty, agent, env)
+
+
+def test_the_agent_of_a_run_of_the_command_line_is_not_given(folder: Path) -> None:
+    with pytest.raises(ValueError, match="leave `agent` and `env` out"):
+        eqrl.load_run(folder, agent=_RUN.make_agent())  # pyright: ignore[reportCallIssue]
 
 
 def test_the_state_of_a_seed_is_its_own(solution: Any) -> None:
@@ -462,6 +508,16 @@ def test_tensorboard_has_the_metrics_of_each_seed(tmp_path: Path) -> None:
     ]
     found = [[name in events for name in (b"first", b"second")] for events in written]
     assert found == [[True, False], [False, True]]
+    with pytest.raises(ValueError, match=r"with eqrl\.TensorBoard"):
+        eqrl.TensorBoard(tmp_path).log({"first": 1.0}, 10)
+
+
+def test_a_logger_is_given_the_numbers_that_are_known() -> None:
+    logged: list[tuple[dict[str, float], int]] = []
+    logger = eqrl.Logger(lambda metrics, step: logged.append((metrics, step)))
+    logger(10, {"one": np.asarray(0.5), "none": np.asarray(math.nan)}, None)
+    logger(20, {"seeds": np.array([1.0, math.inf, 3.0])}, None)
+    assert logged == [({"one": 0.5}, 10), ({"seeds/0": 1.0, "seeds/2": 3.0}, 20)]
 
 
 def test_the_figure_of_a_run_is_closed(folder: Path) -> None:

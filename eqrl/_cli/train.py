@@ -1,5 +1,4 @@
 import dataclasses
-from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ import equinox as eqx
 import jax.random as jr
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Bool, Float, PRNGKeyArray
 
 from .._agents.base import AnyAgent
 from .._interaction.evaluate_skills import evaluate_skills
@@ -95,20 +94,13 @@ class SeedsJob:
             checkpoint = stack.enter_context(
                 open_checkpoints(folder, every_steps=checkpoint_every)
             )
-
-            def callback(
-                step: int, metrics: Mapping[str, np.ndarray | Array], state: Any
-            ) -> None:
-                for each in callbacks:
-                    each(step, dict(metrics), state)
-
             done = 0 if initial is None else step_of(initial)
             options: dict[str, Any] = {
                 "num_steps": schedule.num_steps - done,
                 "key": key,
                 "initial": initial,
                 "log_every": schedule.log_every,
-                "callback": callback,
+                "callback": callbacks,
                 "checkpoint": checkpoint,
             }
             if schedule.seeds == 1:
@@ -141,7 +133,7 @@ class SeedsJob:
         return Policies(pairs, step=int(reached.metrics["step"][-1]))
 
     def draw(self, folder: Path, reached: AnySolution) -> None:
-        draw_solution(folder, self.run, reached)
+        draw_solution(folder, self.run.title, reached)
 
     def report(
         self,

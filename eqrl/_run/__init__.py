@@ -33,6 +33,7 @@ from .own_agent import (
     name_of as name_of,
 )
 from .priors import Prior as Prior
+from .saved import save_run as save_run
 from .solutions import (
     load_solution as load_solution,
     save_solution as save_solution,

@@ -326,12 +326,22 @@ def read_schedule(folder: Directory) -> Training | Population | SkillSchedule:
     return read_json(Path(folder) / CONFIG, _pop_schedule, advice="see `read_config`")
 
 
+def _check_of_command_line(content: Content) -> None:
+    if "saved" in content:
+        raise ValueError(
+            "it was written by `eqrl.save_run`, and its agent and environment are in "
+            "that program, where `eqrl.load_run(folder, agent=agent, env=env)` loads it"
+        )
+
+
 def _pop_schedule(content: Content) -> Training | Population | SkillSchedule:
+    _check_of_command_line(content)
     name = next((name for name in _SCHEDULES if name in content), "training")
     return make_typed(_SCHEDULES[name], content.pop(name))
 
 
 def _parse_run(content: Content, agent_type: type[AnyAgent] | None) -> Run:
+    _check_of_command_line(content)
     content = dict(content)
     content.pop("eqrl")
     settings, skills, priors = (

@@ -114,8 +114,8 @@ def load_solution(
     - `agent`, `env`, `trainer`: with which it was trained. The hyperparameters of the
         members of a population are loaded, so `agent` may be a single one.
     - `step`: the step to load; `None` is the latest.
-    - `mesh`: over which to spread a population, as in `train_population`. It need not
-        be the one it was trained on.
+    - `mesh`: over which to spread seeds or a population, as in `train_seeds` and
+        `train_population`. It need not be the one they were trained on.
 
     **Returns:**
 
@@ -132,8 +132,10 @@ def load_solution(
             f"Step {step} of `{directory}` holds no solution that "
             "`eqrl.save_solution` saved; `eqrl.restore` loads what `eqrl.save` saved."
         )
-    if mesh is not None and kind != "population":
-        raise ValueError("`mesh` is for populations, but no population was saved.")
+    if mesh is not None and kind == "solution":
+        raise ValueError(
+            "`mesh` is for seeds and populations, but a single training was saved."
+        )
     content = _shapes(kind, saved, agent, env, trainer, mesh)
     history = {
         _key_of(name): np.zeros(shape.shape, shape.dtype)
@@ -177,15 +179,14 @@ def _shapes(
         agents = eqx.filter_eval_shape(make_agents, agent, None, size[0], key=key)
         agent = _reshaped(agents, lambda shape: shape[1:])
     state, counts = eqx.filter_eval_shape(trainer.init, agent, env, key=key)
-    state = _reshaped(state, lambda shape: (*size, *shape))
-    if kind != "population":
-        return {"state": state, "counts": counts}
     spread, same = shardings_over(mesh)
-    return {
-        "agents": _reshaped(agents, lambda shape: shape, spread),
-        "state": _reshaped(state, lambda shape: shape, spread),
+    shapes = {
+        "state": _reshaped(state, lambda shape: (*size, *shape), spread),
         "counts": _reshaped(counts, lambda shape: shape, same),
     }
+    if kind == "population":
+        shapes["agents"] = _reshaped(agents, lambda shape: shape, spread)
+    return shapes
 
 
 def _reshaped(

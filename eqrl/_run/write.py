@@ -66,16 +66,23 @@ def write_policies(
     folder: Directory, run: Run[Training], solution: AnySolution
 ) -> None:
     """Writes `metrics.csv` and the policy of each seed."""
+    write_seeds(folder, solution, states_of_seeds(solution, run.schedule.seeds))
+
+
+def write_seeds(
+    folder: Directory, solution: AnySolution, states: Sequence[Any]
+) -> None:
+    """Writes `metrics.csv` and the policy of each seed, whose states are given."""
     _write_metrics(folder, solution.metrics)
     step = int(solution.metrics["step"][-1])
-    for seed, state in enumerate(states_of_seeds(solution, run.schedule.seeds)):
-        save_policy(policy_folder(folder, run.schedule.kind, seed), step, state)
+    for seed, state in enumerate(states):
+        save_policy(policy_folder(folder, "seed", seed), step, state)
 
 
-def draw_solution(folder: Directory, run: Run[Training], solution: AnySolution) -> None:
+def draw_solution(folder: Directory, title: str, solution: AnySolution) -> None:
     """Draws `learning_curve.png`."""
     with atomic_write(Path(folder) / "learning_curve.png") as path:
-        draw_learning_curve(path, solution.metrics, title=run.title)
+        draw_learning_curve(path, solution.metrics, title=title)
 
 
 def write_evaluation(

@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Int
 
 from .._interaction.evaluate_skills import SkillEvaluation
 from .._population import PopulationSolution, member
@@ -22,11 +23,19 @@ def write_members(
     folder: Directory, run: Run[Population], solution: PopulationSolution
 ) -> None:
     """Writes `metrics.csv` and the policy of each member."""
-    write_generations(folder, run, solution)
-    step = len(solution.returns) * run.schedule.steps_per_generation
-    for index in range(run.schedule.size):
+    write_stack(folder, _with_given_names(run, solution), _steps(run, solution))
+
+
+def write_stack(
+    folder: Directory,
+    solution: PopulationSolution,
+    steps: Int[np.ndarray, " generations"],
+) -> None:
+    """Writes `metrics.csv` and the policy of each member."""
+    _write_metrics(folder, solution, steps)
+    for index in range(solution.parents.shape[1]):
         policy = (member(solution.agents, index), member(solution.states, index))
-        save_policy(policy_folder(folder, run.schedule.kind, index), step, policy)
+        save_policy(policy_folder(folder, "member", index), int(steps[-1]), policy)
 
 
 def write_generations(
@@ -40,7 +49,38 @@ def draw_population(
     folder: Directory, run: Run[Population], solution: PopulationSolution
 ) -> None:
     """Draws the plots."""
-    _draw(folder, run, _with_given_names(run, solution), _steps(run, solution))
+    solution = _with_given_names(run, solution)
+    draw_scores(folder, run.title, solution, _steps(run, solution))
+    with atomic_write(Path(folder) / "hyperparameters.png") as path:
+        kinds = {name: kind for name, kind, *_ in run.priors}
+        draw_schedules(
+            path,
+            solution,
+            logarithmic=[name for name in kinds if "loguniform" in kinds[name]],
+            one_minus=[name for name in kinds if "oneminus" in kinds[name]],
+            title=run.title,
+        )
+
+
+def draw_scores(
+    folder: Directory,
+    title: str,
+    solution: PopulationSolution,
+    steps: Int[np.ndarray, " generations"],
+) -> None:
+    """Draws the learning curve of a population, and who was copied from whom."""
+    with atomic_write(Path(folder) / "learning_curve.png") as path:
+        scores = scores_of(solution, None)
+        draw_learning_curve(
+            path,
+            {"step": steps, "episode_return": scores},
+            title=title,
+            kind="member",
+            best=True,
+            label=("episode return" if are_mean_returns(solution, scores) else "score"),
+        )
+    with atomic_write(Path(folder) / "family_tree.png") as path:
+        draw_family_tree(path, solution, title=title)
 
 
 def _with_given_names(
@@ -51,7 +91,9 @@ def _with_given_names(
     )
 
 
-def _steps(run: Run[Population], solution: PopulationSolution) -> np.ndarray:
+def _steps(
+    run: Run[Population], solution: PopulationSolution
+) -> Int[np.ndarray, " generations"]:
     """Environment steps of a member at the end of each generation."""
     return run.schedule.steps_per_generation * np.arange(1, 1 + len(solution.returns))
 
@@ -68,7 +110,9 @@ def write_skills_of_member(
 
 
 def _write_metrics(
-    folder: Directory, solution: PopulationSolution, steps: np.ndarray
+    folder: Directory,
+    solution: PopulationSolution,
+    steps: Int[np.ndarray, " generations"],
 ) -> None:
     columns = {
         "mean_return": solution.returns.mean(axis=2),
@@ -90,32 +134,3 @@ def _write_metrics(
     ]
     header = ["generation", "member", "step", "parent", *columns]
     write_csv(folder, "metrics.csv", header, rows)
-
-
-def _draw(
-    folder: Directory,
-    run: Run[Population],
-    solution: PopulationSolution,
-    steps: np.ndarray,
-) -> None:
-    with atomic_write(Path(folder) / "learning_curve.png") as path:
-        scores = scores_of(solution, None)
-        draw_learning_curve(
-            path,
-            {"step": steps, "episode_return": scores},
-            title=run.title,
-            kind="member",
-            best=True,
-            label=("episode return" if are_mean_returns(solution, scores) else "score"),
-        )
-    with atomic_write(Path(folder) / "hyperparameters.png") as path:
-        kinds = {name: kind for name, kind, *_ in run.priors}
-        draw_schedules(
-            path,
-            solution,
-            logarithmic=[name for name in kinds if "loguniform" in kinds[name]],
-            one_minus=[name for name in kinds if "oneminus" in kinds[name]],
-            title=run.title,
-        )
-    with atomic_write(Path(folder) / "family_tree.png") as path:
-        draw_family_tree(path, solution, title=run.title)

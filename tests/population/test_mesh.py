@@ -12,6 +12,8 @@ from eqrl._training.mesh import check_mesh
 
 
 _HISTORY = """
+import tempfile
+
 import equinox as eqx
 import jax
 import jax.random as jr
@@ -88,11 +90,16 @@ member = eqrl.member(eight.states, 3)
 same(member, eqrl.member(one.states, 3))
 
 
+seeds_of = (
+    sac(),
+    Point(max_steps=5, goal=(0.3, 0.1)),
+    eqrl.Trainer(num_envs=2, batch_size=4, warmup_steps=20, capacity=100),
+)
+
+
 def train_seeds(**options):
     return eqrl.train_seeds(
-        sac(),
-        Point(max_steps=5, goal=(0.3, 0.1)),
-        eqrl.Trainer(num_envs=2, batch_size=4, warmup_steps=20, capacity=100),
+        *seeds_of,
         num_seeds=16,
         key=jr.key(0),
         log_every=20,
@@ -103,7 +110,11 @@ def train_seeds(**options):
 seeds = train_seeds(callback=spread)
 assert numbers == [8] * 6, numbers
 same(seeds, train_seeds(mesh=single))
-same(train_seeds(num_steps=40, initial=train_seeds(num_steps=20, mesh=mesh)), seeds)
+with tempfile.TemporaryDirectory() as folder:
+    eqrl.save_solution(folder, train_seeds(num_steps=20, mesh=mesh))
+    begun = eqrl.load_solution(folder, *seeds_of, mesh=mesh)
+assert len(begun.trainer_state.failed.sharding.device_set) == 8
+same(train_seeds(num_steps=40, initial=begun), seeds)
 print("passed")
 """
 

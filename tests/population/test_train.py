@@ -1,3 +1,4 @@
+import csv
 import dataclasses
 import functools
 import signal
@@ -17,6 +18,7 @@ import eqrl
 from eqrl._population import train as population_train
 from eqrl._population.run import init_members
 from eqrl._population.train import make_agents
+from eqrl._run.solutions import step_of
 from eqrl._training.members import choose_members
 from eqrl._training.mesh import automatic, replicate, shard
 from eqrl.envs import Point
@@ -88,6 +90,19 @@ def test_two_calls_equal_one_bit_for_bit(
     # What they went on from stays usable.
     arrays = filter(eqx.is_array, jax.tree.leaves(first))
     assert not any(x.is_deleted() for x in arrays if isinstance(x, jax.Array))
+
+
+def test_a_population_is_saved_as_a_run_with_the_policy_of_each_member(
+    solution: eqrl.PopulationSolution, tmp_path: Path
+) -> None:
+    eqrl.save_run(tmp_path, solution, AGENT, ENV)
+    with open(tmp_path / "metrics.csv", newline="") as file:
+        steps = [int(row["step"]) for row in csv.DictReader(file)]
+    total = step_of(solution)
+    assert steps == [total // 3] * 3 + [2 * total // 3] * 3 + [total] * 3
+    loaded = eqrl.load_run(tmp_path, 2, agent=AGENT, env=ENV)
+    expected = (*eqrl.member((solution.agents, solution.states), 2), ENV)
+    assert eqx.tree_equal(loaded, expected)
 
 
 def test_a_population_comes_back_from_disk_bit_for_bit(
@@ -186,6 +201,9 @@ def test_without_pbt_nobody_is_replaced_and_the_callback_sees_each_generation() 
     solution = train(None, callback=lambda generation, _: seen.append(generation))
     assert np.array_equal(solution.parents, np.tile(np.arange(3), (3, 1)))
     assert seen == [0, 1, 2]
+    # One that returns true ends training with its generation.
+    stopped = train(None, callback=lambda generation, _: generation == 1)
+    assert eqx.tree_equal(stopped.returns, solution.returns[:2])
 
 
 def test_a_stack_of_agents_is_taken_as_it_is_and_stays_usable(getkey: GetKey) -> None:
