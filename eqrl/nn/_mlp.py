@@ -13,7 +13,8 @@ from .._pytree.fields import check_key, shown
 from .._pytree.tree import described
 
 
-# Of memory, while the layers are made.
+# Numbers drawn at once, which all are in memory while a network is made, 16 MiB of it
+# in float32, and of a stack so much for each network.
 _MOST_DRAWN = 2**22
 
 Activation = Callable[[Float[Array, "..."]], Float[Array, "..."]]
