@@ -105,6 +105,7 @@ from ._pytree.tree import (
     incremental_update as incremental_update,
     tree_copy as tree_copy,
 )
+from ._reporting.logger import Logger as Logger
 from ._reporting.population import (
     draw_family_tree as draw_family_tree,
     draw_schedules as draw_schedules,
@@ -116,6 +117,7 @@ from ._reporting.progress import (
 from ._reporting.render import render as render
 from ._reporting.repeats import draw_repeats as draw_repeats
 from ._reporting.skills import draw_skills as draw_skills
+from ._reporting.tensorboard import TensorBoard as TensorBoard
 from ._rewards import (
     AbstractReward as AbstractReward,
     Discriminator as Discriminator,
@@ -129,6 +131,7 @@ from ._run import (
     Checkpoints as Checkpoints,
     load_run as load_run,
     load_solution as load_solution,
+    save_run as save_run,
     save_solution as save_solution,
 )
 from ._skills.distances import (
@@ -152,6 +155,10 @@ from ._skills.trajectories import SkillTrajectories as SkillTrajectories
 from ._storage.checkpoint import restore as restore, save as save
 from ._training.cores import use_all_cores as use_all_cores
 from ._training.counts import Counts as Counts
+from ._training.evaluations import (
+    BestPolicy as BestPolicy,
+    Evaluations as Evaluations,
+)
 from ._training.jit import jit_init as jit_init, jit_run as jit_run
 from ._training.latest_rows import LatestRows as LatestRows
 from ._training.replay import (

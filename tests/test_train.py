@@ -1,5 +1,6 @@
 """The entry point: going on, cutting short, failing, and compiling once."""
 
+import math
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 import eqrl
 from eqrl._run.solutions import step_of
+from eqrl._training.callback import asks_to_stop
 from eqrl._training.failure import empty_watch
 from eqrl.envs import AbstractEnv, Outcome, Point
 
@@ -28,7 +30,7 @@ from .agents_under_test import (
     trainer_of,
     with_rates,
 )
-from .toy import Drift, Learner, Scribe
+from .toy import Clock, Drift, Learner, Scribe
 
 
 pytestmark = pytest.mark.checks_keys
@@ -183,6 +185,95 @@ def test_the_callback_gets_steps_metrics_and_state() -> None:
     assert steps == [20, 40, 60]
     assert np.array_equal(losses, solution.metrics["critic_loss"], equal_nan=True)
     assert rows == [(2, 30, 4)] * 3
+
+
+def test_a_callback_that_returns_true_ends_training_with_this_row(
+    whole: eqrl.Solution[Any, Any, Any, Any], tmp_path: Path
+) -> None:
+    seen: list[tuple[int, list[int]]] = []
+
+    def keep(step: int, solution: eqrl.Solution[Any, Any, Any, Any]) -> int:
+        seen.append((step, solution.metrics["step"].tolist()))
+        return 1
+
+    with eqrl.Checkpoints(tmp_path, every_steps=20) as checkpoints:
+        stopped = train(
+            120,
+            callback=[lambda step, metrics, state: step == 40, keep],
+            checkpoint=checkpoints,
+        )
+    assert seen == [(20, [20]), (40, [20, 40])]
+    assert stopped.metrics["step"].tolist() == [20, 40]
+    assert same(eqrl.load_solution(tmp_path, AGENT, ENV, TRAINER), stopped)
+    assert same(train(80, initial=stopped), whole)
+
+
+def test_only_a_single_truth_value_asks_to_stop() -> None:
+    true = (True, np.bool_(True), jnp.asarray(1.0) > 0, np.asarray(True))
+    others = (None, False, 1, 1.0, "stop", [True], np.asarray([True]), jnp.asarray(1))
+    assert all(map(asks_to_stop, true))
+    assert not any(map(asks_to_stop, others))
+
+
+# Evaluations.
+
+
+def test_evaluations_keep_the_best_policy_and_end_training_out_of_patience() -> None:
+    scores = {20: 1.0, 40: 3.0, 60: 3.0, 80: math.nan, 100: 9.0}
+    logged: list[tuple[int, dict[str, float]]] = []
+    given = iter(scores.values())
+    evaluations = eqrl.Evaluations(
+        AGENT,
+        ENV,
+        every=20,
+        num_episodes=2,
+        key=jr.key(5),
+        score=lambda agent, state, evaluation: jnp.asarray(next(given)),
+        patience=2,
+        log=lambda metrics, step: logged.append((step, metrics)),
+    )
+    solution = train(120, callback=evaluations)
+    assert solution.metrics["step"].tolist() == evaluations.steps == [20, 40, 60, 80]
+    np.testing.assert_array_equal(evaluations.scores, [1.0, 3.0, 3.0, math.nan])
+    best = evaluations.best
+    assert best is not None and (best.step, best.score) == (40, 3.0)
+    assert same(best.state, train(40).state)
+    returns = evaluations.returns[1]
+    expected = eqrl.evaluate(
+        AGENT, best.state, ENV, num_episodes=2, key=jr.fold_in(jr.key(5), 40)
+    )
+    assert np.array_equal(returns, expected.returns)
+    assert logged[1] == (
+        40,
+        {
+            "evaluation_length": 7.0,
+            "evaluation_return": pytest.approx(returns.mean()),
+            "evaluation_score": 3.0,
+        },
+    )
+
+
+def test_evaluations_end_training_at_their_target_and_resume_with_it() -> None:
+    def evaluations(target: float | None) -> eqrl.Evaluations[Any]:
+        return eqrl.Evaluations(
+            AGENT, ENV, every=50, num_episodes=2, key=jr.key(5), target=target
+        )
+
+    whole, first, second = (evaluations(None) for _ in range(3))
+    train(120, callback=whole)
+    # The first rows that reach 50 and 100.
+    assert whole.steps == [60, 100]
+    train(60, initial=train(60, callback=first), callback=second)
+    assert (first.steps, second.steps) == ([60], [100])
+    assert first.scores + second.scores == whole.scores
+    assert train(120, callback=evaluations(whole.scores[0])).metrics["step"][-1] == 60
+    above = evaluations(max(whole.scores) + 1)
+    assert train(120, callback=above).metrics["step"][-1] == 120
+
+
+def test_evaluations_of_vector_rewards_ask_for_a_score() -> None:
+    with pytest.raises(ValueError, match="give a `score`"):
+        eqrl.Evaluations(Learner(), Clock(reward_size=2), every=20, key=jr.key(0))
 
 
 def test_steps_that_are_no_whole_number_of_iterations_are_refused() -> None:

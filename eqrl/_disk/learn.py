@@ -91,10 +91,11 @@ def learn_skills(
         stay usable.
     - `log_every`: steps in a row of the metrics, rounded up to whole iterations. The
         rest of an episode after `num_steps` is a row of its own.
-    - `callback`: called as `callback(step, metrics, skills)` after each row; training
-        can resume from `skills`. Copy what you keep (`eqrl.tree_copy`) or save it
-        (`eqrl.save_skills`): it is donated to the next row. A skill that has just ended
-        is not yet among them, so save the returned skills as well.
+    - `callback`: called as `callback(step, metrics, skills)` after each row. Training
+        ends there if it returns true, and can resume from `skills`. Copy what you keep
+        (`eqrl.tree_copy`) or save it (`eqrl.save_skills`): it is donated to the next
+        row. A skill that has just ended is not yet among them, so save the returned
+        skills as well.
 
     **Returns:**
 

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from .._rewards.incremental.mode import Replay
+from .._training.callback import asks_to_stop
 from .._training.counts import Counts
 from .._training.failure import FailureReport, check_finite_agent
 from .._training.jit import jit_run_reported
@@ -29,7 +30,15 @@ from .library import Progress, Skills, Task
 from .world import Schedule
 
 
-SkillCallback = Callable[[int, dict[str, Any], Skills[State]], None]
+SkillCallback = Callable[[int, dict[str, Any], Skills[State]], object]
+
+
+class _Stop(Exception):
+    """A callback asked to stop here."""
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__()
+        self.progress = progress
 
 
 def key_of_skill(key: PRNGKeyArray, skill: int) -> PRNGKeyArray:
@@ -59,6 +68,12 @@ class SkillLoop:
     def learn(self, progress: Progress) -> Progress:
         """Learns the rest of a skill in training, and all further ones."""
         check_finite_agent(progress.solution.state)
+        try:
+            return self._learn(progress)
+        except _Stop as stop:
+            return stop.progress
+
+    def _learn(self, progress: Progress) -> Progress:
         for skill in range(progress.count, len(self.num_steps)):
             if progress.skill < skill:
                 progress = self._begin_skill(progress, skill)
@@ -176,8 +191,11 @@ class SkillLoop:
         progress = dataclasses.replace(progress, solution=solution)
         if what is not None:
             raise NonFiniteError(step, progress.to_skills(), what)
-        if self.callback is not None:
-            self.callback(step, row, progress.to_skills())
+        if self.callback is None:
+            return progress
+        answer = self.callback(step, row, progress.to_skills())
+        if asks_to_stop(answer):
+            raise _Stop(progress)
         return progress
 
     def _check_interrupted(self, progress: Progress) -> None:

@@ -17,6 +17,7 @@ from .._interaction.scores import Score, mean_return
 from .._pytree.fields import check_arity, check_instance, check_integer
 from .._pytree.stack import take_element
 from .._pytree.tree import tree_copy
+from .._training.callback import asks_to_stop
 from .._training.counts import Counts
 from .._training.failure import check_finite_agent
 from .._training.interrupt import deferred_interrupt
@@ -46,7 +47,7 @@ from .resume import check_history, check_initial
 from .run import init_members, run_members
 
 
-Callback = Callable[[int, PopulationSolution[State, Agents]], None]
+Callback = Callable[[int, PopulationSolution[State, Agents]], object]
 
 
 def train_population(
@@ -107,7 +108,8 @@ def train_population(
         and 1.00 times as fast as together; as a mesh of two, 1.10 and 1.09 times, which
         is the fastest of all.
     - `callback`: called as `callback(generation, solution)` after each evaluation, on
-        every process. `agents` and the history can be kept. Copy what you keep of
+        every process. Training ends with this generation if it returns true, on any
+        process. `agents` and the history can be kept. Copy what you keep of
         `trainer_states` and `counts`: they are donated to the next generation.
 
     **Returns:**
@@ -209,11 +211,12 @@ def train_population(
                 step = steps_taken(trainer, counts)
                 what = what_failed(to_host(report, mesh))
                 raise NonFiniteError(step, hand_over(solution, given_mesh), what)
-            if callback is not None:
-                callback(generation, solution)
+            answer = None if callback is None else callback(generation, solution)
             if on_any_process(interrupted() is not None, mesh):
                 reached = hand_over(solution, given_mesh)
                 raise TrainingInterrupted(reached, interrupted() or SIGINT)
+            if on_any_process(asks_to_stop(answer), mesh):
+                break
         assert solution is not None
         return hand_over(solution, given_mesh)
 

@@ -336,17 +336,29 @@ def check_factory(name: str, factory: Any, *sizes: Any, **options: Any) -> None:
 def check_arity(name: str, function: object, *arguments: str) -> None:
     """Raises a `ValueError` unless `function` can be called with these arguments."""
     check_callable(name, function)
+    misfit = _misfit(function, arguments)
+    if misfit is not None:
+        raise ValueError(
+            f"`{name}={shown(function)}` cannot be called as `{name}("
+            f"{', '.join(arguments)})`: {misfit}."
+        )
+
+
+def can_take(function: object, number: int) -> bool:
+    """Whether a function can be called with so many arguments."""
+    return _misfit(function, (None,) * number) is None
+
+
+def _misfit(function: object, arguments: Sequence[object]) -> str | None:
     try:
         signature = inspect.signature(cast(Callable[..., Any], function))
     except (TypeError, ValueError):
-        return  # Some that are not written in Python have none.
+        return None  # Some that are not written in Python have none.
     try:
         signature.bind(*arguments)
     except TypeError as error:
-        raise ValueError(
-            f"`{name}={shown(function)}` cannot be called as `{name}("
-            f"{', '.join(arguments)})`: {error}."
-        ) from None
+        return str(error)
+    return None
 
 
 def check_instance(name: str, value: object, kind: type, *, such_as: str = "") -> None:

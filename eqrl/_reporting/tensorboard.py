@@ -8,9 +8,15 @@ from jaxtyping import Array
 
 
 class TensorBoard:
-    """Writes metrics for TensorBoard; a callback of `train` and of `train_seeds`."""
+    """Writes metrics for TensorBoard; a callback of `train` and of `train_seeds`.
 
-    def __init__(self, folder: str | os.PathLike[str], num_seeds: int) -> None:
+    ```python
+    with eqrl.TensorBoard("runs/pendulum") as tensorboard:
+        eqrl.train(..., callback=tensorboard)
+    ```
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], num_seeds: int = 1) -> None:
         """**Arguments:**
 
         - `folder`: where to write; each seed has a folder in it.
@@ -35,6 +41,15 @@ class TensorBoard:
     ) -> None:
         """Writes one row of metrics; `train` calls this."""
         del state
+        self.log(metrics, step)
+
+    def log(self, metrics: Mapping[str, np.ndarray | Array | float], step: int) -> None:
+        """Writes numbers, of which there is one for each seed."""
+        if not self._writers:
+            raise ValueError(
+                "A `TensorBoard` writes between its beginning and its end: use it in "
+                "`with eqrl.TensorBoard(folder) as tensorboard:`."
+            )
         for name, values in metrics.items():
             for writer, value in zip(
                 self._writers, np.asarray(values).reshape(-1), strict=True

@@ -17,6 +17,7 @@ from .._types.custom_types import EnvState, Extras, Memory, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from ..envs._play import play_if_asked
+from .callback import Callbacks, bind_callbacks
 from .counts import Counts
 from .failure import FailureReport, check_finite_agent
 from .interrupt import deferred_interrupt
@@ -49,7 +50,6 @@ from .solution import (
 from .trainer import AnyTrainerState, Trainer, run_trainer
 
 
-Callback = Callable[[int, dict[str, Any], AnyTrainerState], None]
 Checkpoint = Callable[[int, AnySolution], None]
 
 
@@ -63,7 +63,7 @@ def train(
     initial: Solution[State, EnvState, Memory, Extras] | None = None,
     agent_state: State | None = None,
     log_every: int = 1_000,
-    callback: Callback | None = None,
+    callback: Callbacks | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> Solution[State, EnvState, Memory, Extras]:
     """Trains one agent.
@@ -84,9 +84,12 @@ def train(
     - `log_every`: steps in a row of the metrics, rounded up to whole iterations. It is
         also how often `callback` is called and Ctrl-C is looked for. It does not affect
         the result.
-    - `callback`: called as `callback(step, metrics, trainer_state)` after each row.
-        Copy what you keep of the state (`eqrl.tree_copy`): it is donated to the next
-        row. What it raises ends the training, and what was reached with it.
+    - `callback`: called after each row as `callback(step, solution)`, or, if it takes
+        three arguments, as `callback(step, metrics, trainer_state)` with the metrics of
+        this row; several of them in a list or a tuple are called in turn. Training ends
+        with this row if one returns true. Copy what you keep of the states
+        (`eqrl.tree_copy`): they are donated to the next row. What it raises ends the
+        training, and what was reached with it.
     - `checkpoint`: called as `checkpoint(step, solution)` after each row, with all from
         which training can resume, such as an `eqrl.Checkpoints`. The solution's arrays
         are donated to the next row, too.
@@ -150,7 +153,7 @@ def train_seeds(
     key: PRNGKeyArray,
     initial: Solution[State, EnvState, Memory, Extras] | None = None,
     log_every: int = 1_000,
-    callback: Callback | None = None,
+    callback: Callbacks | None = None,
     checkpoint: Checkpoint | None = None,
     mesh: Mesh | None = None,
     members: Members | None = None,
@@ -233,9 +236,8 @@ def train_seeds(
     )
 
 
-def _check_callbacks(callback: object, checkpoint: object) -> None:
-    if callback is not None:
-        check_arity("callback", callback, "step", "metrics", "trainer_state")
+def _check_callbacks(callback: Callbacks | None, checkpoint: object) -> None:
+    bind_callbacks(callback)
     if checkpoint is not None:
         check_arity("checkpoint", checkpoint, "step", "solution")
 
@@ -247,12 +249,13 @@ def _train_and_log(
     *,
     num_steps: int,
     log_every: int,
-    callback: Callback | None,
+    callback: Callbacks | None,
     checkpoint: Checkpoint | None,
     mesh: Mesh | None = None,
 ) -> AnySolution:
     """Goes on from `solution`, which is donated. `mesh` is the one that was given."""
     check_finite_agent(solution.state)
+    report = bind_callbacks(callback)
     with deferred_interrupt() as interrupted:
         for state, counts, row, what in run_chunks(
             run,
@@ -270,12 +273,13 @@ def _train_and_log(
             )
             if what is not None:
                 raise NonFiniteError(step, hand_over(solution, mesh), what)
-            if callback is not None:
-                callback(step, row, state)
+            stops = report(step, row, solution)
             if checkpoint is not None:
                 checkpoint(step, solution)
             if (signal := interrupted()) is not None:
                 raise TrainingInterrupted(hand_over(solution, mesh), signal)
+            if stops:
+                break
         return hand_over(solution, mesh)
 
 

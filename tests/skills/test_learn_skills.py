@@ -240,6 +240,8 @@ def test_after_ctrl_c_it_goes_on_as_if_never_stopped(
     solution = interrupted(callback=interrupt_at(step))
     assert same(solution, recorder.skills[ENDS.index(step)])
     assert same(learn(initial=solution), whole)
+    # A callback that returns true ends it there, too.
+    assert same(learn(callback=lambda now, row, skills: now == step), solution)
 
 
 def test_ctrl_c_waits_for_the_end_of_a_last_episode(
