@@ -489,4 +489,11 @@ FAULTS = (
         "if size == 0:",
         ("tests/test_boundary.py -k how_long_its_input",),
     ),
+    Fault(
+        "arrays:defaults-are-not-printed",
+        "eqrl/_pytree/show.py",
+        "hide_defaults=False",
+        "hide_defaults=True",
+        ("tests/test_show.py -k trainer",),
+    ),
 )

@@ -178,4 +178,11 @@ FAULTS = (
         "jnp.concatenate([missing, x])",
         (f"{_LEARN} -k beyond", _LEARN),
     ),
+    Fault(
+        "disk:callbacks-cannot-stop",
+        "eqrl/_disk/loop.py",
+        "if asks_to_stop(answer):",
+        "if False:",
+        ("tests/skills/test_learn_skills.py -k never_stopped",),
+    ),
 )

@@ -240,4 +240,11 @@ FAULTS = (
         "        pass\n",
         ("tests/test_boundary.py -k stack_is_wanted",),
     ),
+    Fault(
+        "population:callbacks-cannot-stop",
+        "eqrl/_population/train.py",
+        "if on_any_process(asks_to_stop(answer), mesh):",
+        "if False:",
+        ("tests/population/test_train.py -k sees_each_generation",),
+    ),
 )

@@ -405,4 +405,32 @@ FAULTS = (
         "if True:",
         ("tests/test_boundary.py -k method_of_an_agent",),
     ),
+    Fault(
+        "training:callbacks-cannot-stop",
+        "eqrl/_training/train.py",
+        "            if stops:\n                break\n",
+        "            del stops\n",
+        ("tests/test_train.py -k returns_true",),
+    ),
+    Fault(
+        "training:any-true-value-stops",
+        "eqrl/_training/callback.py",
+        "if not isinstance(answer, (bool, np.bool_, np.ndarray, jax.Array)):",
+        "if answer is None:",
+        ("tests/test_train.py -k truth_value",),
+    ),
+    Fault(
+        "training:the-last-of-equals-is-best",
+        "eqrl/_training/evaluations.py",
+        "if self.scores[-1] > least:",
+        "if self.scores[-1] >= least:",
+        ("tests/test_train.py -k best_policy",),
+    ),
+    Fault(
+        "training:evaluations-at-every-row",
+        "eqrl/_training/evaluations.py",
+        "if step // self._every == before // self._every:",
+        "if step < self._every:",
+        ("tests/test_train.py -k at_their_target",),
+    ),
 )
