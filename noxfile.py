@@ -136,6 +136,20 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session
+def pages(session: nox.Session) -> None:
+    """Runs every block of the documentation with what is built for a release."""
+    session.install(".[all]")
+    session.run("python", "docs/run_pages.py", *session.posargs)
+
+
+@nox.session
+def results(session: nox.Session) -> None:
+    """Trains every agent where it fits, and writes `docs/results`; takes hours."""
+    install(session)
+    session.run("python", "-m", "benchmarks.results", *session.posargs)
+
+
+@nox.session
 def benchmarks(session: nox.Session) -> None:
     """Measures speed in minutes; `nox -s benchmarks -- speed` another benchmark.
 
@@ -151,7 +165,6 @@ def benchmarks(session: nox.Session) -> None:
     every = [
         "learning",
         "tasks",
-        "every_gymnax",
         "exploration",
         "recall",
         "pbt",

@@ -376,8 +376,14 @@ def test_callbacks_that_take_other_arguments_are_refused_before_the_first_step()
     None
 ):
     options: dict[str, Any] = {"num_steps": 8, "key": jr.key(0)}
-    with pytest.raises(ValueError, match=r"`callback\(step, metrics, trainer_state\)`"):
-        eqrl.train(Learner(), ENV, TRAINER, callback=lambda step: None, **options)  # pyright: ignore[reportArgumentType]
+    callbacks: tuple[Any, ...] = (
+        lambda step: None,
+        lambda step, metrics: None,
+        [lambda step, metrics, state: None, lambda step, metrics: None],
+    )
+    for callback in callbacks:
+        with pytest.raises(ValueError, match=r"`callback\(step, metrics, trainer_sta"):
+            eqrl.train(Learner(), ENV, TRAINER, callback=callback, **options)
     with pytest.raises(ValueError, match=r"`checkpoint\(step, solution\)`"):
         eqrl.train(Learner(), ENV, TRAINER, checkpoint=lambda: None, **options)  # pyright: ignore[reportArgumentType]
     options = {

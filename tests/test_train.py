@@ -192,7 +192,14 @@ def test_a_callback_that_returns_true_ends_training_with_this_row(
 ) -> None:
     seen: list[tuple[int, list[int]]] = []
 
-    def keep(step: int, solution: eqrl.Solution[Any, Any, Any, Any]) -> int:
+    def keep(
+        step: int,
+        metrics: dict[str, Any],
+        state: Any,
+        solution: eqrl.Solution[Any, Any, Any, Any],
+    ) -> int:
+        assert state is solution.trainer_state
+        assert metrics["critic_loss"] is not None
         seen.append((step, solution.metrics["step"].tolist()))
         return 1
 

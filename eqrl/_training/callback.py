@@ -15,8 +15,8 @@ from .trainer import AnyTrainerState
 RowCallback = Callable[[int, dict[str, Any], AnyTrainerState], object]
 """Called as `callback(step, metrics, trainer_state)`."""
 
-SolutionCallback = Callable[[int, Any], object]
-"""Called as `callback(step, solution)`."""
+SolutionCallback = Callable[[int, dict[str, Any], AnyTrainerState, Any], object]
+"""Called as `callback(step, metrics, trainer_state, solution)`."""
 
 Callback = RowCallback | SolutionCallback
 Callbacks = Callback | Sequence[Callback]
@@ -57,10 +57,13 @@ def _bind(callback: object) -> Callable[[int, Row, AnySolution], object]:
     if can_take(callback, 3):
         with_row = cast(RowCallback, callback)
         return lambda step, row, solution: with_row(step, row, solution.trainer_state)
-    if can_take(callback, 2):
+    if can_take(callback, 4):
         with_solution = cast(SolutionCallback, callback)
-        return lambda step, row, solution: with_solution(step, solution)
+        return lambda step, row, solution: with_solution(
+            step, row, solution.trainer_state, solution
+        )
     raise ValueError(
         f"`callback={shown(callback)}` cannot be called as `callback(step, metrics, "
-        "trainer_state)`, nor as `callback(step, solution)`; it must take these."
+        "trainer_state)`, nor as `callback(step, metrics, trainer_state, solution)`; "
+        "it must take these."
     )

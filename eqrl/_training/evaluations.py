@@ -120,9 +120,14 @@ class Evaluations(Generic[State]):
         self.best: BestPolicy[State] | None = None
 
     def __call__(
-        self, step: int, solution: Solution[State, EnvState, Memory, Extras]
+        self,
+        step: int,
+        metrics: object,
+        trainer_state: object,
+        solution: Solution[State, EnvState, Memory, Extras],
     ) -> bool:
         """Evaluates if it is time; whether training should end. `train` calls this."""
+        del metrics, trainer_state
         rows = solution.metrics["step"]
         before = int(rows[-2]) if len(rows) > 1 else 0
         if step // self._every == before // self._every:

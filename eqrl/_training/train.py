@@ -84,12 +84,12 @@ def train(
     - `log_every`: steps in a row of the metrics, rounded up to whole iterations. It is
         also how often `callback` is called and Ctrl-C is looked for. It does not affect
         the result.
-    - `callback`: called after each row as `callback(step, solution)`, or, if it takes
-        three arguments, as `callback(step, metrics, trainer_state)` with the metrics of
-        this row; several of them in a list or a tuple are called in turn. Training ends
-        with this row if one returns true. Copy what you keep of the states
-        (`eqrl.tree_copy`): they are donated to the next row. What it raises ends the
-        training, and what was reached with it.
+    - `callback`: called as `callback(step, metrics, trainer_state)` after each row; one
+        that takes a fourth argument is given the solution so far, too. Several of them
+        in a list or a tuple are called in turn. Training ends with this row if one
+        returns true. Copy what you keep of the states (`eqrl.tree_copy`): they are
+        donated to the next row. What it raises ends the training, and what was reached
+        with it.
     - `checkpoint`: called as `checkpoint(step, solution)` after each row, with all from
         which training can resume, such as an `eqrl.Checkpoints`. The solution's arrays
         are donated to the next row, too.

@@ -1,0 +1,98 @@
+"""Runs the Python blocks of every page, each page in a process and a folder of its own.
+
+Trainings are cut short, since what they learn is tested elsewhere. Run it as
+`nox -s pages`, which installs what is built for a release.
+"""
+
+import argparse
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+from snippets import ROOT, snippets
+
+
+# Stands before the blocks of a page.
+_SHORTEN = """
+import functools
+
+import jax
+
+import eqrl
+
+
+def _shorten(name, **most):
+    original = getattr(eqrl, name)
+
+    @functools.wraps(original)
+    def shortened(*args, **options):
+        given = [*args, *options.values()]
+        trainers = [each for each in given if isinstance(each, eqrl.Trainer)]
+        size = trainers[0].steps_of_iteration if trainers else 1
+        for option, limit in most.items():
+            if isinstance(options.get(option), int) and options[option] > limit:
+                is_of_steps = "steps" in option
+                options[option] = max(limit // size, 1) * size if is_of_steps else limit
+        return original(*args, **options)
+
+    setattr(eqrl, name, shortened)
+
+
+for name in ("train", "train_seeds"):
+    _shorten(name, num_steps=1_200)
+_shorten("learn_skills", num_steps=300, num_collected_episodes=2)
+_shorten("train_population", num_generations=2, steps_per_generation=1_200)
+_shorten("Evaluations", every=500, num_episodes=2)
+for name in ("evaluate", "evaluate_skills"):
+    _shorten(name, num_episodes=2)
+# A cluster of one process needs no coordinator.
+jax.distributed.initialize = lambda *args, **options: None
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="of pages; by default all")
+    arguments = parser.parse_args()
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    failed = [
+        page.stem
+        for page in pages
+        if not arguments.names or page.stem in arguments.names
+        if not _runs(page)
+    ]
+    if failed:
+        sys.exit(f"Blocks of these pages do not run: {', '.join(failed)}.")
+
+
+def _runs(page: pathlib.Path) -> bool:
+    """Whether all blocks of a page run, one after another."""
+    blocks = snippets(page.read_text())
+    if not blocks:
+        return True
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        # A page may import an example, as one does in a copy of the repository.
+        shutil.copytree(ROOT / "docs" / "examples", f"{folder}/docs/examples")
+        script = pathlib.Path(folder) / "page.py"
+        script.write_text("\n".join([_SHORTEN, *blocks]))
+        ended = subprocess.run(
+            [sys.executable, "-W", "default", script.name],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+        )
+    is_right = ended.returncode == 0
+    words = f"{len(blocks)} blocks, {time.perf_counter() - begin:.0f} s"
+    print(f"{page.relative_to(ROOT)}: {words}, {'ran' if is_right else 'FAILED'}")
+    if not is_right:
+        print(ended.stderr)
+    sys.stdout.flush()
+    return is_right
+
+
+if __name__ == "__main__":
+    main()
