@@ -143,6 +143,12 @@ def pages(session: nox.Session) -> None:
 
 
 @nox.session
+def stranger(session: nox.Session) -> None:
+    """Does what a stranger does first, in an empty environment, from a wheel."""
+    session.run("python", "tests/stranger.py")
+
+
+@nox.session
 def results(session: nox.Session) -> None:
     """Trains every agent where it fits, and writes `docs/results`; takes hours."""
     install(session)
