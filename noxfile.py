@@ -13,7 +13,7 @@ ON_ALL_CORES = ("-n", "auto", "--maxprocesses=8", "--dist=loadfile")
 
 
 def install(session: nox.Session, *groups: str) -> None:
-    session.install("-e", ".", *nox.project.dependency_groups(PROJECT, *groups))
+    session.install("-e", ".[all]", *nox.project.dependency_groups(PROJECT, *groups))
     # uv compiles no bytecode: what the first import compiles has to be kept.
     session.env["PYTHONDONTWRITEBYTECODE"] = None
 
@@ -39,6 +39,14 @@ def tests(session: nox.Session) -> None:
     install(session, "tests")
     # The tests of a file share what they compile, so they stay together.
     session.run("pytest", *ON_ALL_CORES, *session.posargs)
+
+
+@nox.session
+def bare(session: nox.Session) -> None:
+    """Trains where none of brax, gymnax and matplotlib is installed, from a wheel."""
+    session.install(".")
+    # Without the source tree on the path.
+    session.run("python", "-P", "tests/bare.py")
 
 
 @nox.session

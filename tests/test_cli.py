@@ -427,6 +427,26 @@ def test_a_run_that_is_complete_stays_what_it_is(trained: Path, tmp_path: Path) 
         assert (folder / name).read_bytes() == (trained / name).read_bytes()
 
 
+def test_without_matplotlib_all_but_the_pictures_is_written_and_that_is_said(
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = shutil.copytree(trained, tmp_path / "x")
+    for name in ("learning_curve.png", "evaluation.json"):
+        (folder / name).unlink()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["train", "--resume", str(folder)]) == 0
+    assert not (folder / "learning_curve.png").exists()
+    assert (folder / "evaluation.json").exists()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        "eqrl: There are no pictures: drawing needs matplotlib, which is not "
+        'installed: `pip install "eqrl[plots]"`.'
+    )
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [

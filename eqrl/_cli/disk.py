@@ -21,7 +21,7 @@ from .._disk import (
 from .._disk.learn import check_replay
 from .._disk.library import enlarge_past, find_task
 from .._reporting.progress import SkillProgressBar
-from .._reporting.tensorboard import TensorBoard
+from .._reporting.tensorboard import TensorBoard, check_tensorboard
 from .._run import (
     Interval,
     Run,
@@ -51,6 +51,8 @@ class LibraryJob:
     tensorboard: bool
 
     def check(self) -> None:
+        if self.tensorboard:
+            check_tensorboard("`--tensorboard`")
         schedule = self.run.schedule
         self.trainer.check_num_steps(schedule.num_steps)
         task = find_task(self.agent)

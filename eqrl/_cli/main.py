@@ -26,8 +26,9 @@ def main(args: Sequence[str] | None = None) -> int:
 
     **Returns:**
 
-    The exit code: 0, 1 if training met `nan`, 2 if the arguments are wrong, 130 after
-    Ctrl-C, 143 after SIGTERM, or 129 after SIGHUP.
+    The exit code: 0, 1 if training met `nan`, 2 if the arguments are wrong or need a
+    package that is not installed, 130 after Ctrl-C, 143 after SIGTERM, or 129 after
+    SIGHUP.
     """
     # Brax warns at every use that it is unmaintained, about which nothing can be done.
     warnings.filterwarnings("ignore", "Brax System", UserWarning)
@@ -41,7 +42,7 @@ def main(args: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say("Interrupted.")
         return 130
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ModuleNotFoundError) as error:
         say(one_line(error))
         return 2
     finally:

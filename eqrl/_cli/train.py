@@ -13,7 +13,7 @@ from .._agents.base import AnyAgent
 from .._interaction.evaluate_skills import evaluate_skills
 from .._pytree.fields import check_integer
 from .._reporting.progress import ProgressBar
-from .._reporting.tensorboard import TensorBoard
+from .._reporting.tensorboard import TensorBoard, check_tensorboard
 from .._run import (
     GrowingMetrics,
     Run,
@@ -52,6 +52,8 @@ class SeedsJob:
     mesh: Mesh | None
 
     def check(self) -> None:
+        if self.tensorboard:
+            check_tensorboard("`--tensorboard`")
         self.trainer.check_num_steps(self.run.schedule.num_steps)
         check_integer("log_every", self.run.schedule.log_every, least=1)
         check_mesh(self.mesh, self.run.schedule.seeds, name="seeds")

@@ -24,6 +24,7 @@ from .._run import (
 from .._training.interrupt import Interrupt, deferred_interrupt
 from .._training.solution import AnySolution, NonFiniteError, TrainingInterrupted
 from .._training.trainer import Trainer
+from .._types.installed import is_installed, not_installed
 from ..envs._base import AnyEnv
 from .commands import Place
 from .evaluate import NUM_EPISODES, returns_of_policies
@@ -185,6 +186,8 @@ def _train_into(
     if interrupt.insisted:
         raise KeyboardInterrupt
     _warn_of(job, reached, exit_code)
+    if not is_installed("matplotlib"):
+        say(f"There are no pictures: {not_installed('drawing', 'matplotlib', 'plots')}")
     with without_ending("A picture"):
         job.draw(folder, reached)
     _evaluate(folder, job, reached, policies, key=evaluation_key)

@@ -4,6 +4,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from .._training.solution import History
+from .._types.installed import check_installed
 
 
 def draw_learning_curve(
@@ -27,6 +28,7 @@ def draw_learning_curve(
     - `best`: whether to plot the maximum as a line of its own.
     - `label`: what the values are, if they are no returns.
     """
+    check_installed("matplotlib", "A learning curve", extra="plots")
     # Figures are made without pyplot, which keeps a list of them and may open windows.
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter

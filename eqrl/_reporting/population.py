@@ -15,6 +15,7 @@ from .._population.history import (
     scores_of,
     winner_of,
 )
+from .._types.installed import check_installed
 
 
 _LINE = "0.75"
@@ -54,6 +55,7 @@ def draw_schedules(
 
     Raises a `ValueError` unless there are hyperparameters, with all given names.
     """
+    check_installed("matplotlib", "`draw_schedules`", extra="plots")
     # Figures are made without pyplot, which keeps a list of them and may open windows.
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -111,6 +113,7 @@ def draw_family_tree(
         scores by which members were ranked.
     - `title`: above the axes.
     """
+    check_installed("matplotlib", "`draw_family_tree`", extra="plots")
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 

@@ -1,4 +1,5 @@
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,11 +12,13 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from .. import envs
 from .._agents import AbstractAgent
 from .._interaction.actors import Actors, start
 from .._interaction.rollout import record_steps
 from .._types.custom_types import EnvState, Extras, Memory, PyTree, State
 from .._types.data import Transition
+from .._types.installed import check_installed
 from ..envs import AbstractEnv, AbstractEnvWrapper, Point
 from ..envs._base import AnyEnv
 
@@ -70,11 +73,12 @@ def render(
             "This environment has no time limit (`spec.max_steps` is None), so an "
             "episode might never end; put it into an `eqrl.envs.TimeLimit`."
         )
+    inner = _unwrap(env)
+    _check_can_draw(inner, suffix)
     states, rewards, length = _play(agent, state, env, max_steps, key=key)
     length = int(length)
     returns = np.concatenate([[0.0], np.cumsum(np.asarray(rewards)[:length])])
     states = jax.tree.map(lambda leaf: leaf[: length + 1], _unwrap_states(env, states))
-    inner = _unwrap(env)
     path.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(inner, Point):
         _draw_point(inner, np.asarray(states.position), float(returns[-1]), path)
@@ -89,18 +93,15 @@ def render_suffix(env: AnyEnv) -> str:
     inner = _unwrap(env)
     if isinstance(inner, Point):
         return ".png"
-    from ..envs import GymnaxEnv
-
-    if isinstance(inner, GymnaxEnv):
+    # Whoever has an environment of a library has imported its adapter.
+    if f"{envs.__name__}._gymnax" in sys.modules and isinstance(inner, envs.GymnaxEnv):
         if inner.environment.name in _DRAWN_BY_GYMNAX:
             return ".gif"
         raise ValueError(
             f"gymnax does not draw `{inner.environment.name}`; it does "
             f"{', '.join(_DRAWN_BY_GYMNAX)}."
         )
-    from ..envs import BraxEnv
-
-    if isinstance(inner, BraxEnv):
+    if f"{envs.__name__}._brax" in sys.modules and isinstance(inner, envs.BraxEnv):
         # All of brax's own have one, except `fast`, which is for tests.
         if getattr(inner.environment, "sys", None) is not None:
             return ".html"
@@ -110,6 +111,16 @@ def render_suffix(env: AnyEnv) -> str:
         f"There is no way to draw a `{type(inner).__name__}`: environments of brax and "
         "gymnax and `eqrl.envs.Point` can be drawn."
     )
+
+
+def _check_can_draw(env: Any, suffix: str) -> None:
+    """Raises a `ModuleNotFoundError` unless what draws this environment is there."""
+    if isinstance(env, Point):
+        check_installed("matplotlib", "`render` of `eqrl/Point`", extra="plots")
+    elif suffix == ".gif" and "-v" in env.environment.name:
+        # Those of classic control alone have a version.
+        name = f"gymnax/{env.environment.name}"
+        check_installed("pygame", f"`render` of `{name}`", extra="gymnax")
 
 
 def _unwrap(env: AnyEnv) -> AnyEnv:

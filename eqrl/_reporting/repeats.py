@@ -6,6 +6,7 @@ from jaxtyping import Array, Bool
 from .._agents import TAACExtras
 from .._types.custom_types import Extras
 from .._types.data import Transition
+from .._types.installed import check_installed
 
 
 def draw_repeats(
@@ -28,6 +29,7 @@ def draw_repeats(
         of its own, replace them by those of `TAAC`, with `dataclasses.replace`.
     - `title`: above the axes.
     """
+    check_installed("matplotlib", "`draw_repeats`", extra="plots")
     # Figures are made without pyplot, which keeps a list of them and may open windows.
     from matplotlib.figure import Figure
 

@@ -5,6 +5,7 @@ import numpy as np
 
 from .._interaction.evaluate_skills import SkillEvaluation
 from .._skills.trajectories import SkillTrajectories
+from .._types.installed import check_installed
 
 
 def draw_skills(
@@ -31,6 +32,7 @@ def draw_skills(
 
     Raises a `ValueError` unless a descriptor has these elements.
     """
+    check_installed("matplotlib", "`draw_skills`", extra="plots")
     # Figures are made without pyplot, which keeps a list of them and may open windows.
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D

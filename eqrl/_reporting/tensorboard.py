@@ -6,6 +6,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array
 
+from .._types.installed import check_installed
+
+
+def check_tensorboard(what: str) -> None:
+    """Raises a `ModuleNotFoundError` unless files for TensorBoard can be written."""
+    check_installed("tensorboardX", what, extra="tensorboard")
+
 
 class TensorBoard:
     """Writes metrics for TensorBoard; a callback of `train` and of `train_seeds`.
@@ -26,6 +33,7 @@ class TensorBoard:
         self._writers: list[Any] = []
 
     def __enter__(self) -> "TensorBoard":
+        check_tensorboard("`TensorBoard`")
         from tensorboardX import SummaryWriter
 
         self._writers = [SummaryWriter(str(folder)) for folder in self._folders]

@@ -7,9 +7,9 @@ import math
 import re
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
 from jaxtyping import Float
@@ -18,9 +18,12 @@ from .._storage.checkpoint import Directory, save, saved_steps
 from .._storage.json_file import sealed
 from .._storage.lock import LOCK, locked
 from .._storage.replace import atomic_write
+from .._types.installed import is_installed
 
 
 CONFIG = "config.json"
+
+Options = ParamSpec("Options")
 
 # What a run writes, and `eqrl render`; a checkpoint has the files of Orbax in it.
 _OWN_FILES = re.compile(
@@ -195,3 +198,23 @@ def append_csv(folder: Directory, name: str, rows: Iterable[Sequence[Any]]) -> N
     """Writes more rows of a table that is there."""
     with open(Path(folder) / name, "a", newline="") as file:
         csv.writer(file).writerows(rows)
+
+
+def write_picture(
+    folder: Directory,
+    name: str,
+    draw: Callable[Concatenate[Path, Options], None],
+    *arguments: Options.args,
+    **options: Options.kwargs,
+) -> None:
+    """Draws a picture; none where there is no matplotlib.
+
+    **Arguments:**
+
+    - `folder`, `name`: of the file.
+    - `draw`: draws into a file, whose path comes before the other arguments.
+    """
+    if not is_installed("matplotlib"):
+        return
+    with atomic_write(Path(folder) / name) as path:
+        draw(path, *arguments, **options)

@@ -59,10 +59,10 @@ def save_run(
     agent, state, env = eqrl.load_run("runs/mine", agent=agent, env=env)
     ```
 
-    There will be `metrics.csv`, `learning_curve.png`, the policy of each seed or
-    member, and `config.json`, in which agent and environment stand as they are printed.
-    They are values of a program, of any classes and networks, so who loads the run
-    gives them again. To resume training, `eqrl.save_solution` saves all of it.
+    There will be `metrics.csv`, the policy of each seed or member, where Matplotlib is
+    installed `learning_curve.png`, and `config.json`, in which agent and environment
+    stand as they are printed. They are values of a program, of any classes and
+    networks, so who loads the run gives them again. To resume training, `eqrl.save_solution` saves all of it.
 
     **Arguments:**
 

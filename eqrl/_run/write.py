@@ -12,7 +12,6 @@ from .._pytree.stack import take_element
 from .._reporting.learning_curve import draw_learning_curve
 from .._reporting.skills import draw_skills
 from .._storage.checkpoint import Directory
-from .._storage.replace import atomic_write
 from .._training.mesh import gather
 from .._training.solution import AnySolution, History
 from .._types.custom_types import Mode
@@ -24,6 +23,7 @@ from .files import (
     save_policy,
     write_csv,
     write_json,
+    write_picture,
 )
 
 
@@ -81,8 +81,9 @@ def write_seeds(
 
 def draw_solution(folder: Directory, title: str, solution: AnySolution) -> None:
     """Draws `learning_curve.png`."""
-    with atomic_write(Path(folder) / "learning_curve.png") as path:
-        draw_learning_curve(path, solution.metrics, title=title)
+    write_picture(
+        folder, "learning_curve.png", draw_learning_curve, solution.metrics, title=title
+    )
 
 
 def write_evaluation(
@@ -115,8 +116,7 @@ def write_skills(
     write_json(folder, "skills.json", {"num_episodes": num_episodes, "seeds": seeds})
     for seed, evaluation in enumerate(evaluations):
         name = "skills.png" if len(seeds) == 1 else f"skills_of_seed_{seed}.png"
-        with atomic_write(Path(folder) / name) as path:
-            draw_skills(path, evaluation, title=run.title)
+        write_picture(folder, name, draw_skills, evaluation, title=run.title)
 
 
 def skill_summary(evaluation: SkillEvaluation) -> dict[str, Any]:

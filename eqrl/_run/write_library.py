@@ -1,6 +1,5 @@
 """What `eqrl disk` writes."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,9 @@ from .._skills.distances import (
 )
 from .._skills.trajectories import SkillTrajectories
 from .._storage.checkpoint import Directory
-from .._storage.replace import atomic_write
 from .._training.solution import History
 from .config import Run, SkillSchedule
-from .files import finite, library_folder, write_csv, write_json
+from .files import finite, library_folder, write_csv, write_json, write_picture
 
 
 def write_library(folder: Directory, skills: Skills[Any]) -> None:
@@ -65,6 +63,5 @@ def write_trajectories(
         "distances": distances,
     }
     write_json(folder, "skills.json", content)
-    with atomic_write(Path(folder) / "skills.png") as path:
-        draw_skills(path, trajectories, title=run.title)
+    write_picture(folder, "skills.png", draw_skills, trajectories, title=run.title)
     return distances

@@ -1,7 +1,6 @@
 """What `eqrl pbt` writes."""
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int
@@ -13,9 +12,8 @@ from .._reporting.learning_curve import draw_learning_curve
 from .._reporting.population import draw_family_tree, draw_schedules
 from .._reporting.skills import draw_skills
 from .._storage.checkpoint import Directory
-from .._storage.replace import atomic_write
 from .config import Population, Run
-from .files import policy_folder, save_policy, write_csv, write_json
+from .files import policy_folder, save_policy, write_csv, write_json, write_picture
 from .write import skill_summary
 
 
@@ -51,15 +49,16 @@ def draw_population(
     """Draws the plots."""
     solution = _with_given_names(run, solution)
     draw_scores(folder, run.title, solution, _steps(run, solution))
-    with atomic_write(Path(folder) / "hyperparameters.png") as path:
-        kinds = {name: kind for name, kind, *_ in run.priors}
-        draw_schedules(
-            path,
-            solution,
-            logarithmic=[name for name in kinds if "loguniform" in kinds[name]],
-            one_minus=[name for name in kinds if "oneminus" in kinds[name]],
-            title=run.title,
-        )
+    kinds = {name: kind for name, kind, *_ in run.priors}
+    write_picture(
+        folder,
+        "hyperparameters.png",
+        draw_schedules,
+        solution,
+        logarithmic=[name for name in kinds if "loguniform" in kinds[name]],
+        one_minus=[name for name in kinds if "oneminus" in kinds[name]],
+        title=run.title,
+    )
 
 
 def draw_scores(
@@ -69,18 +68,18 @@ def draw_scores(
     steps: Int[np.ndarray, " generations"],
 ) -> None:
     """Draws the learning curve of a population, and who was copied from whom."""
-    with atomic_write(Path(folder) / "learning_curve.png") as path:
-        scores = scores_of(solution, None)
-        draw_learning_curve(
-            path,
-            {"step": steps, "episode_return": scores},
-            title=title,
-            kind="member",
-            best=True,
-            label=("episode return" if are_mean_returns(solution, scores) else "score"),
-        )
-    with atomic_write(Path(folder) / "family_tree.png") as path:
-        draw_family_tree(path, solution, title=title)
+    scores = scores_of(solution, None)
+    write_picture(
+        folder,
+        "learning_curve.png",
+        draw_learning_curve,
+        {"step": steps, "episode_return": scores},
+        title=title,
+        kind="member",
+        best=True,
+        label="episode return" if are_mean_returns(solution, scores) else "score",
+    )
+    write_picture(folder, "family_tree.png", draw_family_tree, solution, title=title)
 
 
 def _with_given_names(
@@ -105,8 +104,7 @@ def write_skills_of_member(
     num_episodes = evaluation.returns.shape[1]
     content = {"num_episodes": num_episodes, "member": index}
     write_json(folder, "skills.json", {**content, **skill_summary(evaluation)})
-    with atomic_write(Path(folder) / "skills.png") as path:
-        draw_skills(path, evaluation, title=run.title)
+    write_picture(folder, "skills.png", draw_skills, evaluation, title=run.title)
 
 
 def _write_metrics(

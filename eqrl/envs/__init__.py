@@ -1,5 +1,6 @@
 from typing import TYPE_CHECKING
 
+from .._types.installed import needed as _needed
 from ._base import (
     AbstractEnv as AbstractEnv,
     AbstractEnvWrapper as AbstractEnvWrapper,
@@ -22,11 +23,13 @@ else:
     # Brax and gymnax take seconds to import, so they are imported on first use.
     def __getattr__(name: str) -> type[AbstractEnv]:
         if name == "BraxEnv":
-            from ._brax import BraxEnv
+            with _needed("`eqrl.envs.BraxEnv`", "brax"):
+                from ._brax import BraxEnv
 
             return BraxEnv
         if name == "GymnaxEnv":
-            from ._gymnax import GymnaxEnv
+            with _needed("`eqrl.envs.GymnaxEnv`", "gymnax"):
+                from ._gymnax import GymnaxEnv
 
             return GymnaxEnv
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

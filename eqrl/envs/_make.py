@@ -9,6 +9,7 @@ from typing import Any
 from jaxtyping import Array, Shaped
 
 from .._pytree.fields import check_callable, shown
+from .._types.installed import needed
 from ._base import AbstractEnv, AnyEnv, check_step_limit
 from ._point import Point
 
@@ -45,7 +46,8 @@ class _Library:
 
 
 # To add a library, add its prefix here, the adapter `_library.py` beside this file, its
-# class to `__init__.py`, its package to `pyproject.toml` and its tests to `tests/envs`.
+# class to `__init__.py`, an extra of the same name to `pyproject.toml` and its tests to
+# `tests/envs`.
 _LIBRARIES = {
     "brax": _Library("._brax", options=("backend", "state_descriptor")),
     "gymnax": _Library("._gymnax", options=("state_descriptor",)),
@@ -84,7 +86,8 @@ def make(
 
     **Returns:**
 
-    The environment. An option that it does not have is a `ValueError`.
+    The environment. An option that it does not have is a `ValueError`, and a library
+    that is not installed a `ModuleNotFoundError`, which says how to install it.
     """
     _check_is_name(name)
     if max_steps is not None:
@@ -109,7 +112,9 @@ def make(
                 f"`{option}` is not an option of `{name}`; leave it out. "
                 f"`{option}` is for environments of {_libraries_with(option)}."
             )
-    _check_name(f"{prefix}/", rest, library.names())
+    with needed(f"`{name}`", prefix):
+        names = library.names()
+    _check_name(f"{prefix}/", rest, names)
     return library.make(rest, max_steps=max_steps, **given)
 
 
@@ -133,11 +138,11 @@ def _libraries_with(option: str) -> str:
 
 
 def _near_names(name: str) -> list[str]:
-    known = [
-        f"{prefix}/{each}"
-        for prefix, library in _LIBRARIES.items()
-        for each in library.names()
-    ]
+    known: list[str] = []
+    for prefix, library in _LIBRARIES.items():
+        # Those that are not installed have no names.
+        with contextlib.suppress(ModuleNotFoundError):
+            known += [f"{prefix}/{each}" for each in library.names()]
     # A bare name lacks its library; a full one may be misspelled.
     by_key = {
         key.lower(): f"`{each}`"

@@ -5,6 +5,13 @@ from ..fault import Fault
 
 FAULTS = (
     Fault(
+        "envs:names-of-libraries-that-are-not-installed",
+        "eqrl/envs/_make.py",
+        "contextlib.suppress(ModuleNotFoundError)",
+        "contextlib.nullcontext()",
+        ("tests/test_installed.py -k are_suggested",),
+    ),
+    Fault(
         "envs:what-stands-for-modules-stays",
         "eqrl/envs/_later.py",
         "        for module in modules.values():",

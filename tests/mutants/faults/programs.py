@@ -7,6 +7,27 @@ _PROGRESS = "tests/test_progress.py"
 
 FAULTS = (
     Fault(
+        "run:pictures-without-matplotlib",
+        "eqrl/_run/files.py",
+        'if not is_installed("matplotlib"):',
+        "if False:",
+        ("tests/test_cli.py -k without_matplotlib",),
+    ),
+    Fault(
+        "reporting:an-episode-is-played-before-matplotlib-is-missed",
+        "eqrl/_reporting/render.py",
+        "    _check_can_draw(inner, suffix)\n",
+        "",
+        ("tests/test_installed.py -k is_named",),
+    ),
+    Fault(
+        "cli:trains-before-tensorboardx-is-missed",
+        "eqrl/_cli/train.py",
+        "        if self.tensorboard:\n            check_tensorboard",
+        "        if False:\n            check_tensorboard",
+        ("tests/test_installed.py -k writes_nothing",),
+    ),
+    Fault(
         "run:solution-under-its-first-step",
         "eqrl/_run/solutions.py",
         'int(solution.metrics["step"][-1])',

@@ -1,0 +1,46 @@
+"""Packages that eqrl uses and installs for those only who ask for them."""
+
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def needed(what: str, extra: str) -> Iterator[None]:
+    """Within it, an import of a package that is not installed says how to install it.
+
+    **Arguments:**
+
+    - `what`: what is not to be had without the package.
+    - `extra`: the extra of eqrl that installs it, as in `eqrl[plots]`.
+
+    Raises a `ModuleNotFoundError`.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "eqrl"):
+            raise
+        raise ModuleNotFoundError(
+            not_installed(what, package, extra), name=package
+        ) from error
+
+
+def not_installed(what: str, package: str, extra: str) -> str:
+    """Says what a package is missing for, and how to install it."""
+    return (
+        f"{what} needs {package}, which is not installed: "
+        f'`pip install "eqrl[{extra}]"`.'
+    )
+
+
+def check_installed(package: str, what: str, extra: str) -> None:
+    """Raises what an import of the package within `needed` does."""
+    if not is_installed(package):
+        raise ModuleNotFoundError(not_installed(what, package, extra), name=package)
+
+
+def is_installed(package: str) -> bool:
+    """Whether there is such a package."""
+    return importlib.util.find_spec(package) is not None
