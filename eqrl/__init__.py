@@ -153,6 +153,7 @@ from ._skills.prior import (
 )
 from ._skills.trajectories import SkillTrajectories as SkillTrajectories
 from ._storage.checkpoint import restore as restore, save as save
+from ._storage.version import __version__ as __version__
 from ._training.cores import use_all_cores as use_all_cores
 from ._training.counts import Counts as Counts
 from ._training.evaluations import (

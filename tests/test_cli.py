@@ -7,6 +7,7 @@ import runpy
 import shutil
 import signal
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,20 @@ def test_help_shows_the_texts(capsys: pytest.CaptureFixture[str]) -> None:
             main(args)
         assert stop.value.code == 0
         assert text in capsys.readouterr().out
+
+
+def test_the_version_is_printed_and_is_that_of_the_package(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"eqrl {eqrl.__version__}\n"
+    root = Path(__file__).parents[1]
+    settings = tomllib.loads((root / "pyproject.toml").read_text())
+    assert settings["project"]["dynamic"] == ["version"]
+    file = root / settings["tool"]["hatch"]["version"]["path"]
+    assert f'__version__ = "{eqrl.__version__}"' in file.read_text().splitlines()
 
 
 def test_a_run_writes_all_its_files_and_evaluates_64_episodes_of_each_seed(

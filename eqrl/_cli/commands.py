@@ -26,6 +26,7 @@ from .._run import (
     name_of,
     read_config,
 )
+from .._storage.version import __version__
 from .._types.custom_types import Mode
 from ..presets import Preset
 from .arguments import OWN, command_type
@@ -179,8 +180,14 @@ Command = Train | Pbt | Disk | Evaluate | Render | Export
 
 
 def parse(args: Sequence[str]) -> Command:
-    """The command in `args`. Exits with 2 if there is none, with 0 after help."""
+    """The command in `args`.
+
+    Exits with 2 if there is none, with 0 after help and after the version.
+    """
     args = list(args)
+    if args == ["--version"]:
+        print(f"eqrl {__version__}")
+        raise SystemExit(0)
     trains = args[:1] in (["train"], ["pbt"], ["disk"])
     if trains and any(word.partition("=")[0] == "--resume" for word in args):
         return _parse_resume(args)
@@ -203,7 +210,8 @@ def parse(args: Sequence[str]) -> Command:
             {" ".join(args[:words]): given}, preset, Rerun, Evaluate, Render, Export
         ),
         prog="eqrl",
-        description="Train, evaluate and render reinforcement learning agents.",
+        description="Train, evaluate and render reinforcement learning agents. "
+        "`eqrl --version` prints the version.",
         args=args,
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
     )

@@ -25,7 +25,7 @@ from .._storage.checkpoint import (
 )
 from .._storage.json_file import Content, read_json, reason_of, sealed
 from .._storage.replace import atomic_write
-from .._storage.version import library_version
+from .._storage.version import __version__
 from .._training.rows import steps_taken
 from .._training.solution import History
 from .._training.trainer import Trainer
@@ -248,7 +248,7 @@ def _holds(folder: Path, state: Any) -> bool:
 
 def _write_sizes(path: Path, number: int, sizes: _Sizes) -> None:
     path.mkdir(parents=True, exist_ok=True)
-    content = sealed({"eqrl": library_version(), **dataclasses.asdict(sizes)})
+    content = sealed({"eqrl": __version__, **dataclasses.asdict(sizes)})
     with atomic_write(path / f"sizes_{number}.json") as file:
         file.write_text(json.dumps(content) + "\n")
 

@@ -15,7 +15,7 @@ from .._agents import AbstractAgent
 from .._agents.base import AnyAgent
 from .._pytree.tree import is_array_shape
 from .._storage.replace import atomic_write
-from .._storage.version import library_version
+from .._storage.version import __version__
 from .._types.custom_types import (
     EnvState,
     Extras,
@@ -83,7 +83,7 @@ def export_policy(
     used = [any(index in some for some in kept) for index in range(len(weights))]
     described, content = weights_header(weights, used)
     header = {
-        "eqrl": library_version(),
+        "eqrl": __version__,
         "jax": jax.__version__,
         "x64": jax.config.read("jax_enable_x64"),
         "weights": described,

@@ -14,7 +14,7 @@ from .._rewards import Incremental
 from .._rewards.incremental.mode import Replay
 from .._storage.checkpoint import Directory
 from .._storage.json_file import Content, read_json
-from .._storage.version import library_version
+from .._storage.version import __version__
 from .._training.members import Members
 from .._training.trainer import Trainer
 from ..envs import make
@@ -296,7 +296,7 @@ def write_config(folder: Directory, run: Run) -> None:
     del content["agent_type"]
     (name,) = [name for name, each in _SCHEDULES.items() if each is type(run.schedule)]
     content[name] = content.pop("schedule")
-    write_json(folder, CONFIG, {"eqrl": library_version(), **content})
+    write_json(folder, CONFIG, {"eqrl": __version__, **content})
 
 
 def read_config(folder: Directory, agent_type: type[AnyAgent] | None = None) -> Run:

@@ -13,7 +13,7 @@ from .._population import PopulationSolution
 from .._pytree.stack import take_element
 from .._storage.checkpoint import Directory
 from .._storage.json_file import Content, read_json
-from .._storage.version import library_version
+from .._storage.version import __version__
 from .._training.mesh import gather
 from .._training.solution import AnySolution, Solution
 from .._types.custom_types import EnvState, Extras, Memory, State
@@ -95,7 +95,7 @@ def save_run(
         kind=kind, count=count, title=title, agent=repr(agent), env=repr(env)
     )
     with claim_folder(folder, overwrite=overwrite) as path:
-        content = {"eqrl": library_version(), "saved": dataclasses.asdict(saved)}
+        content = {"eqrl": __version__, "saved": dataclasses.asdict(saved)}
         write_json(path, CONFIG, content)
         if isinstance(solution, PopulationSolution):
             _write_population(path, title, solution)

@@ -16,7 +16,7 @@ from .._types.custom_types import PyTree, Tree
 from .digest import AnyArray, Piece, is_intact, is_spread, pieces_of
 from .json_file import Content, read_json, reason_of, sealed
 from .quiet import quiet_event_loops
-from .version import library_version
+from .version import __version__
 
 
 Directory = str | os.PathLike[str]
@@ -299,7 +299,7 @@ def _make_record(
         name: dataclasses.asdict(entry) | {"pieces": _listed(pieces.get(name, []))}
         for name, entry in saved.items()
     }
-    return sealed({"eqrl": library_version(), "arrays": arrays})
+    return sealed({"eqrl": __version__, "arrays": arrays})
 
 
 def _listed(pieces: list[Piece]) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .version import is_newer, library_version
+from .version import __version__, is_newer
 
 
 Content = dict[str, Any]
@@ -55,7 +55,7 @@ def read_json(path: Path, parse: Callable[[Content], Parsed], advice: str) -> Pa
         if is_newer(version):
             raise ValueError(
                 f"`{path}` was saved by eqrl {one_line(version)}, newer than this one "
-                f"({library_version()}), which cannot read it ({reason_of(error)}). "
+                f"({__version__}), which cannot read it ({reason_of(error)}). "
                 "Update eqrl to load it."
             ) from error
         what = (

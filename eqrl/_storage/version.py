@@ -1,19 +1,13 @@
-import importlib.metadata
 import re
 
 
-def library_version() -> str:
-    """The version of this library, as files that it writes name it."""
-    try:
-        return importlib.metadata.version("eqrl")
-    except importlib.metadata.PackageNotFoundError:
-        # It is run from its source, without being installed.
-        return "0"
+# That of the installed package is taken from here, and files that are written name it.
+__version__ = "0.1.0"
 
 
 def is_newer(version: object) -> bool:
     """Whether a version that stands in a file is later than this library's."""
-    return isinstance(version, str) and _numbers(version) > _numbers(library_version())
+    return isinstance(version, str) and _numbers(version) > _numbers(__version__)
 
 
 def _numbers(version: str) -> list[int]:

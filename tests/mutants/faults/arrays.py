@@ -261,8 +261,8 @@ FAULTS = (
     Fault(
         "storage:newer-versions-are-damaged",
         "eqrl/_storage/version.py",
-        "_numbers(version) > _numbers(library_version())",
-        "_numbers(version) < _numbers(library_version())",
+        "_numbers(version) > _numbers(__version__)",
+        "_numbers(version) < _numbers(__version__)",
         ("tests/test_checkpoint.py -k newer_version",),
     ),
     Fault(
