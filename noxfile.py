@@ -197,6 +197,7 @@ def benchmarks(session: nox.Session) -> None:
         "environments",
         "checkpoint_cost",
         "first_update",
+        "imports",
     ]
     for module in every if name == "all" else [name]:
         session.run("python", "-m", f"benchmarks.{module}", *arguments)

@@ -228,7 +228,8 @@ import eqrl
 from jax._src.xla_bridge import backends_are_initialized
 
 print("JAX has run:", backends_are_initialized())
-heavy = ["tyro", "rich", "matplotlib", "orbax", "tensorboardX", "brax", "gymnax"]
+heavy = ["beartype", "tyro", "rich", "matplotlib", "orbax", "tensorboardX"]
+heavy += ["brax", "gymnax", "pygame", "seaborn", "flax", "mujoco"]
 print("imported:", [name for name in heavy if name in sys.modules])
 eqrl.envs.make("eqrl/Point")
 try:

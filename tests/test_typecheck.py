@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import beartype
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -67,7 +68,7 @@ def test_a_function_is_prepared_to_be_checked_at_its_first_call(
         prepared.append(function)
         return function
 
-    monkeypatch.setattr(typecheck.beartype, "beartype", prepare)
+    monkeypatch.setattr(beartype, "beartype", prepare)
     function = lambda x: x + 1
     checked = typecheck.checked_when_called(function)
     assert function not in prepared

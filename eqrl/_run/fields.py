@@ -4,8 +4,6 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from beartype.door import is_bearable
-
 
 Value = TypeVar("Value")
 
@@ -34,6 +32,9 @@ def check_type(name: str, value: Value, expected: Any) -> Value:
     elif isinstance(value, int) and float in alternatives:
         fits = True
     else:
+        # Imported here because importing it is slow.
+        from beartype.door import is_bearable
+
         fits = is_bearable(value, expected)
     if not fits:
         shown = getattr(expected, "__name__", str(expected))

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import beartype
 import jax
 from jaxtyping import install_import_hook
 
@@ -45,6 +44,9 @@ def checked_when_called(function: Callable[..., Any]) -> Callable[..., Any]:
     def check(*args: Any, **kwargs: Any) -> Any:
         nonlocal checked
         if checked is None:
+            # Imported here because importing it is slow.
+            import beartype
+
             checked = beartype.beartype(function)
         return checked(*args, **kwargs)
 
