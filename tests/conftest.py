@@ -24,16 +24,14 @@ jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 # compiled program itself is marked `optimized`.
 jax.config.update("jax_disable_most_optimizations", True)
 
-# XLA's newer way to make code of fused operations takes more than half of the time to
-# compile such small programs. XLA reads this when it is first asked to do something,
-# and ends the process where it does not know a name.
-os.environ["XLA_FLAGS"] = " ".join(
-    [
-        os.environ.get("XLA_FLAGS", ""),
-        "--xla_cpu_use_fusion_emitters=false",
-        "--xla_cpu_parallel_codegen_split_count=1",
-    ]
-)
+# XLA reads this when it is first asked to do something, and ends the process where it
+# does not know a name.
+_FLAGS = ["--xla_cpu_parallel_codegen_split_count=1"]
+if jax.__version_info__ < (0, 11):
+    # XLA's newer way to make code of fused operations takes more than half of the time
+    # to compile such small programs. Since jax 0.11 there is no other.
+    _FLAGS.insert(0, "--xla_cpu_use_fusion_emitters=false")
+os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_FLAGS])
 
 # Programs need not say where in the source each of their operations comes from.
 jax.config.update("jax_include_full_tracebacks_in_locations", False)

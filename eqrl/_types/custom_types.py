@@ -9,8 +9,13 @@ from typing_extensions import TypeVar
 if TYPE_CHECKING:
     # That of jaxtyping is unknown to a static type checker, and so is all that has it.
     PyTree: TypeAlias = Any
+    _Anything: TypeAlias = Any
 else:
     from jaxtyping import PyTree as PyTree
+
+    # From Python 3.13 on beartype fails at a union with a variable that is `Any` by
+    # default.
+    _Anything = object
 
 
 FloatLike = float | int | Float[Array, ""]
@@ -39,22 +44,22 @@ ActionValueFunction = Callable[[Float[Array, " obs"]], Float[Array, " actions"]]
 # Without a type argument it is `Any`, so that `Solution` alone may be written in strict
 # mode for one of any agent.
 
-State = TypeVar("State", default=Any)
+State = TypeVar("State", default=_Anything)
 """The state of an agent: all that it learns."""
 
-Memory = TypeVar("Memory", default=Any)
+Memory = TypeVar("Memory", default=_Anything)
 """What an agent carries from step to step within an episode."""
 
-Extras = TypeVar("Extras", default=Any)
+Extras = TypeVar("Extras", default=_Anything)
 """What an agent stores with each transition."""
 
-EnvState = TypeVar("EnvState", default=Any)
+EnvState = TypeVar("EnvState", default=_Anything)
 """The state of an environment."""
 
-RewardState = TypeVar("RewardState", default=Any)
+RewardState = TypeVar("RewardState", default=_Anything)
 """The state of an intrinsic reward: all that it learns."""
 
-Seen = TypeVar("Seen", default=Any, contravariant=True)
+Seen = TypeVar("Seen", default=_Anything, contravariant=True)
 """The extras that an intrinsic reward needs in transitions."""
 
 Tree = TypeVar("Tree")
