@@ -12,9 +12,14 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 ON_ALL_CORES = ("-n", "auto", "--maxprocesses=8", "--dist=loadfile")
 
 
-def install(session: nox.Session, *groups: str) -> None:
-    session.install("-e", ".[all]", *nox.project.dependency_groups(PROJECT, *groups))
-    # uv compiles no bytecode: what the first import compiles has to be kept.
+def install(session: nox.Session, *groups: str, options: tuple[str, ...] = ()) -> None:
+    requirements = nox.project.dependency_groups(PROJECT, *groups)
+    session.install(*options, "-e", ".[all]", *requirements)
+    keep_bytecode(session)
+
+
+def keep_bytecode(session: nox.Session) -> None:
+    """Has what the first import compiles be kept, since uv compiles no bytecode."""
     session.env["PYTHONDONTWRITEBYTECODE"] = None
 
 
@@ -41,10 +46,27 @@ def tests(session: nox.Session) -> None:
     session.run("pytest", *ON_ALL_CORES, *session.posargs)
 
 
+@nox.session(python=["3.11", "3.12", "3.13"])
+def tests_versions(session: nox.Session) -> None:
+    """Runs the tests with each Python: `nox -s tests_versions-3.13` with one."""
+    install(session, "tests")
+    session.run("pytest", *ON_ALL_CORES, *session.posargs)
+
+
+@nox.session(python="3.11", venv_backend="uv")
+def tests_min(session: nox.Session) -> None:
+    """Runs the tests with the lowest versions that `pyproject.toml` allows."""
+    install(session, "tests", options=("--resolution", "lowest-direct"))
+    # What is old is warned of by what it asks for, which is not.
+    quiet = ("-W", "ignore::DeprecationWarning")
+    session.run("pytest", *quiet, *ON_ALL_CORES, *session.posargs)
+
+
 @nox.session
 def bare(session: nox.Session) -> None:
     """Trains where none of brax, gymnax and matplotlib is installed, from a wheel."""
     session.install(".")
+    keep_bytecode(session)
     # Without the source tree on the path.
     session.run("python", "-P", "tests/bare.py")
 

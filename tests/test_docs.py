@@ -6,6 +6,8 @@ import tomllib
 
 import yaml
 
+import eqrl
+
 
 DOCS = pathlib.Path(__file__).parent.parent / "docs"
 
@@ -20,6 +22,11 @@ def test_the_examples_of_agents_are_under_eighty_lines() -> None:
     for name in ("redq.py", "a2c.py"):
         example = (DOCS / "examples" / name).read_text()
         assert len(example.splitlines()) < 80
+
+
+def test_the_citation_has_the_version_of_the_library() -> None:
+    citation = yaml.safe_load((DOCS.parent / "CITATION.cff").read_text())
+    assert citation["version"] == eqrl.__version__
 
 
 def test_the_files_to_copy_for_type_checking_can_be_read_and_are_on_their_page() -> (
