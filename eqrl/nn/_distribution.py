@@ -5,6 +5,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+from jax.scipy.special import log_ndtr, ndtr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._types.spaces import AbstractActionSpace, Action, Box, Discrete
@@ -43,6 +44,14 @@ class AbstractDensity(AbstractDistribution):
     ) -> tuple[Float[Array, " act"], Float[Array, ""]]:
         """Draws one action, differentiably, with the logarithm of its density."""
 
+    def entropy(self, *, key: PRNGKeyArray) -> Float[Array, ""]:
+        """An estimate of the entropy, in nats, from one sample.
+
+        It is right on average, and so is its gradient. For what `tanh` makes of a
+        normal distribution there is no closed form.
+        """
+        return -self.sample_and_log_prob(key=key)[1]
+
 
 class AbstractLikelihood(AbstractDistribution):
     """A distribution over actions that are made of something drawn.
@@ -77,6 +86,12 @@ def _log_tanh_derivative(x: Float[Array, " act"]) -> Float[Array, " act"]:
     return 2 * (math.log(2) - x - jax.nn.softplus(-2 * x))
 
 
+def _before_tanh(action: Float[Array, " act"]) -> Float[Array, " act"]:
+    # The largest number below 1, of which `arctanh` is finite.
+    most = 1 - float(jnp.finfo(action.dtype).epsneg)
+    return jnp.arctanh(jnp.clip(action, -most, most))
+
+
 class TanhNormal(AbstractDensity):
     """`tanh` of a diagonal normal distribution.
 
@@ -102,6 +117,18 @@ class TanhNormal(AbstractDensity):
         log_prob = jnp.sum(log_normal - _log_tanh_derivative(before))
         return jnp.tanh(before), log_prob
 
+    def log_prob(self, action: Float[Array, " act"]) -> Float[Array, ""]:
+        """Logarithm of the density of an action, such as one of a data set.
+
+        It is finite, and so is its gradient, for actions at the border of [-1, 1] too:
+        they count as the numbers next to it. Of an action that was just drawn,
+        `sample_and_log_prob` knows the density more exactly.
+        """
+        before = _before_tanh(action)
+        noise = (before - self.mean) * jnp.exp(-self.log_scale)
+        log_normal = -0.5 * (noise**2 + math.log(2 * math.pi)) - self.log_scale
+        return jnp.sum(log_normal - _log_tanh_derivative(before))
+
     def mode(self) -> Float[Array, " act"]:
         return jnp.tanh(self.mean)
 
@@ -113,8 +140,29 @@ TanhNormal.__init__.__doc__ = """**Arguments:**
 """
 
 
+def _normal_density(x: Float[Array, " act"]) -> Float[Array, " act"]:
+    return jnp.exp(-0.5 * x**2) / math.sqrt(2 * math.pi)
+
+
+def _clipped_log_prob(
+    mean: Float[Array, " act"],
+    scale: Float[Array, ""] | Float[Array, " act"],
+    action: Float[Array, " act"],
+) -> Float[Array, " act"]:
+    """Of each element: its density inside [-1, 1], the tail's probability outside."""
+    noise = (jnp.clip(action, -1, 1) - mean) / scale
+    inside = -0.5 * (noise**2 + math.log(2 * math.pi)) - jnp.log(scale)
+    below, above = log_ndtr((-1 - mean) / scale), log_ndtr((mean - 1) / scale)
+    return jnp.where(action <= -1, below, jnp.where(action >= 1, above, inside))
+
+
 class ClippedNormal(AbstractDistribution):
-    """An isotropic normal distribution, clipped to [-1, 1]."""
+    """An isotropic normal distribution, clipped to [-1, 1].
+
+    What lies beyond the border is on it after clipping. So an element inside has a
+    density, and one on the border a probability; log-probabilities and the entropy
+    count the one or the other.
+    """
 
     mean: Float[Array, " act"]
     scale: Float[Array, ""]
@@ -127,6 +175,24 @@ class ClippedNormal(AbstractDistribution):
         noise = self.scale * jr.normal(key, self.mean.shape)
         return jnp.clip(self.mean + noise, -1, 1)
 
+    def log_prob(self, action: Float[Array, " act"]) -> Float[Array, ""]:
+        """Logarithm of the density, or on the border of the probability, of an action.
+
+        Both are those of each element, and summed.
+        """
+        return jnp.sum(_clipped_log_prob(self.mean, self.scale, action))
+
+    def entropy(self) -> Float[Array, ""]:
+        """Entropy, in nats, of the density inside and what is on the border."""
+        low, high = (-1 - self.mean) / self.scale, (1 - self.mean) / self.scale
+        tails = (log_ndtr(low), log_ndtr(-high))
+        inside = ndtr(high) - ndtr(low)
+        # The integral of the squared noise, and of the constant, between the borders.
+        squares = inside - (high * _normal_density(high) - low * _normal_density(low))
+        constant = 0.5 * math.log(2 * math.pi) + jnp.log(self.scale)
+        on_border = sum(jnp.exp(tail) * tail for tail in tails)
+        return jnp.sum(0.5 * squares + constant * inside - on_border)
+
     def mode(self) -> Float[Array, " act"]:
         return jnp.clip(self.mean, -1, 1)
 
@@ -134,7 +200,7 @@ class ClippedNormal(AbstractDistribution):
 ClippedNormal.__init__.__doc__ = """**Arguments:**
 
 - `mean`: before clipping.
-- `scale`: standard deviation before clipping.
+- `scale`: standard deviation before clipping. Where it is 0 there is no density.
 """
 
 
@@ -142,7 +208,8 @@ class SquashedNormal(AbstractLikelihood):
     """A diagonal normal distribution, of which `tanh` or clipping makes actions.
 
     Probabilities and the entropy are those of the normal distribution. For the ratio of
-    two policies this makes no difference, since the derivative of `tanh` cancels.
+    two policies this makes no difference, since the derivative of `tanh` cancels. Of
+    actions, such as those of a data set, `action_log_prob` gives the probability.
     """
 
     mean: Float[Array, " act"]
@@ -167,6 +234,16 @@ class SquashedNormal(AbstractLikelihood):
         noise = (drawn - self.mean) * jnp.exp(-self.log_scale)
         constant = 0.5 * math.log(2 * math.pi)
         return jnp.sum(-0.5 * noise**2 - self.log_scale - constant)
+
+    def action_log_prob(self, action: Float[Array, " act"]) -> Float[Array, ""]:
+        """Logarithm of the density of an action, as `TanhNormal` has it.
+
+        Without `squash` it is that of a `ClippedNormal`: on the border, a probability.
+        """
+        if self.squash:
+            return TanhNormal(self.mean, self.log_scale).log_prob(action)
+        scale = jnp.exp(self.log_scale)
+        return jnp.sum(_clipped_log_prob(self.mean, scale, action))
 
     def entropy(self) -> Float[Array, ""]:
         return jnp.sum(self.log_scale + 0.5 * math.log(2 * math.pi * math.e))
@@ -248,6 +325,22 @@ class EpsilonGreedy(AbstractDistribution):
         explore_key, action_key = jr.split(key)
         explores = jr.bernoulli(explore_key, self.epsilon)
         return jnp.where(explores, self.space.sample(key=action_key), self.mode())
+
+    def log_prob(self, action: Int[Array, ""]) -> Float[Array, ""]:
+        """Logarithm of an action's probability; minus infinity if it is never drawn."""
+        return jnp.log(self._probs()[action])
+
+    def entropy(self) -> Float[Array, ""]:
+        """Entropy, in nats."""
+        probs = self._probs()
+        # What is never drawn adds nothing.
+        return -jnp.sum(probs * jnp.log(jnp.where(probs > 0, probs, 1)))
+
+    def _probs(self) -> Float[Array, " actions"]:
+        num_actions = self.values.shape[0]
+        is_best = jnp.arange(num_actions) == self.mode()
+        explores = self.epsilon / num_actions
+        return jnp.where(is_best, 1 - self.epsilon + explores, explores)
 
     def mode(self) -> Int[Array, ""]:
         return jnp.argmax(self.values).astype(self.space.struct.dtype)

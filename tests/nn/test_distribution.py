@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -6,8 +7,15 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
+from scipy import integrate, stats
 
-from eqrl.nn import ClippedNormal, Softmax, SquashedNormal, TanhNormal
+from eqrl.nn import (
+    ClippedNormal,
+    EpsilonGreedy,
+    Softmax,
+    SquashedNormal,
+    TanhNormal,
+)
 from tests.toy import GetKey
 
 
@@ -25,7 +33,9 @@ def _sample_and_log_prob(
     return jax.vmap(lambda key: distribution.sample_and_log_prob(key=key))(keys)
 
 
-def _density(mean: float, scale: float, action: np.ndarray) -> np.ndarray:
+def _density(
+    mean: float | np.ndarray, scale: float | np.ndarray, action: np.ndarray
+) -> np.ndarray:
     """Of the action, by change of variables in double precision."""
     before = np.arctanh(action)
     normal = np.exp(-0.5 * ((before - mean) / scale) ** 2)
@@ -62,19 +72,6 @@ def test_density_integrates_to_one_over_the_actions(getkey: GetKey) -> None:
     error = float(np.std(inverse)) / math.sqrt(inverse.size)
     assert error < 0.02
     np.testing.assert_allclose(np.mean(inverse), 2, atol=4 * error)
-
-
-def test_log_prob_is_summed_over_the_dimensions(getkey: GetKey) -> None:
-    mean, scale = [0.4, -0.3], [0.7, 0.2]
-    distribution = TanhNormal(mean=jnp.array(mean), log_scale=jnp.log(jnp.array(scale)))
-    action, log_prob = distribution.sample_and_log_prob(key=getkey())
-    expected = sum(
-        np.log(_density(*of_dimension))
-        for of_dimension in zip(
-            mean, scale, np.asarray(action, np.float64), strict=True
-        )
-    )
-    np.testing.assert_allclose(log_prob, expected, atol=1e-4)
 
 
 def test_log_prob_and_its_gradient_are_finite_where_actions_saturate(
@@ -217,3 +214,115 @@ def test_a_choice_has_the_probability_that_its_logits_say() -> None:
     np.testing.assert_allclose(masked.entropy(), math.log(2), rtol=1e-5)
     expected = -sum(p * math.log(p) for p in (0.125, 0.375, 0.5))
     np.testing.assert_allclose(softmax.entropy(), expected, rtol=1e-5)
+
+
+MEAN, SCALE = np.array([0.4, -1.5], np.float32), np.array([0.7, 0.2], np.float32)
+ACTIONS = np.array([[0.3, -0.9], [0.99, -0.999], [0.0, 0.4]], np.float32)
+BORDERS = np.array([[1.0, -1.0], [-1.0, 1.0], [1.0, 0.2]], np.float32)
+
+
+@jax.jit
+def _values_and_gradients(mean: Array, log_scale: Array, action: Array) -> Array:
+    """Of `TanhNormal.log_prob`, by the mean, the log-scale and the action."""
+
+    def log_prob(mean: Array, log_scale: Array, action: Array) -> Array:
+        return TanhNormal(mean=mean, log_scale=log_scale).log_prob(action)
+
+    value, gradient = jax.value_and_grad(log_prob, argnums=(0, 1, 2))(
+        mean, log_scale, action
+    )
+    return jnp.concatenate([value[None], *gradient])
+
+
+def test_log_prob_of_given_actions_is_that_of_the_change_of_variables() -> None:
+    expected = 0.0
+    for action in ACTIONS:
+        found = _values_and_gradients(MEAN, np.log(SCALE), action)[0]
+        expected = np.sum(np.log(_density(MEAN, SCALE, action.astype(np.float64))))
+        np.testing.assert_allclose(found, expected, rtol=1e-3)
+    squashed = SquashedNormal(jnp.asarray(MEAN), jnp.log(SCALE), squash=True)
+    found = squashed.action_log_prob(jnp.asarray(ACTIONS[-1]))
+    np.testing.assert_allclose(found, expected, rtol=1e-3)
+
+
+def test_log_prob_of_a_sample_is_the_one_that_is_known_of_it(getkey: GetKey) -> None:
+    distribution = TanhNormal(mean=jnp.array([0.4, -0.3]), log_scale=jnp.zeros(2))
+    key = getkey()
+    action, expected = distribution.sample_and_log_prob(key=jr.clone(key))
+    np.testing.assert_allclose(distribution.log_prob(action), expected, rtol=1e-4)
+    np.testing.assert_array_equal(distribution.entropy(key=key), -expected)
+
+
+def test_log_prob_is_finite_at_the_borders_and_so_is_its_gradient() -> None:
+    for log_scale in (-20.0, 2.0):
+        for action in BORDERS:
+            found = _values_and_gradients(
+                MEAN, np.full(2, log_scale, np.float32), action
+            )
+            assert np.all(np.isfinite(found))
+    # A mean further out makes the border likelier.
+    found = _values_and_gradients(MEAN, np.log(SCALE), BORDERS[0])
+    assert found[1] > 0 and found[2] < 0
+
+
+def test_entropy_of_tanh_normal_is_right_on_average(getkey: GetKey) -> None:
+    distribution = TanhNormal(
+        mean=jnp.array([0.4]), log_scale=jnp.log(jnp.array([0.7]))
+    )
+    _, log_probs = _samples(distribution, getkey, 500)
+    before = np.linspace(-6, 6, 2001)
+    density = stats.norm.pdf(before, 0.4, 0.7)
+    # Of the normal distribution, and the mean of log|d tanh|.
+    shrinking = np.sum(density * np.log(1 - np.tanh(before) ** 2)) * 12 / 2000
+    expected = stats.norm.entropy(0.4, 0.7) + shrinking
+    # One sample, as `entropy` takes it, is off by the standard deviation.
+    error = float(np.std(log_probs)) / math.sqrt(500)
+    np.testing.assert_allclose(-np.mean(log_probs), expected, atol=4 * error)
+
+
+def test_a_clipped_normal_has_a_density_inside_and_probabilities_on_the_border() -> (
+    None
+):
+    mean, scale = 0.6, 0.5
+    clipped = ClippedNormal(jnp.array([mean]), jnp.array(scale))
+    found_of: dict[float, Any] = {}
+    normal: Any = stats.norm(mean, scale)
+    expected = {
+        0.9: normal.logpdf(0.9),
+        1.0: normal.logsf(1.0),
+        -1.0: normal.logcdf(-1.0),
+    }
+
+    @jax.jit
+    def found(action: Array) -> tuple[Array, Array, Array]:
+        squashed = SquashedNormal(
+            clipped.mean, jnp.log(clipped.scale)[None], squash=False
+        )
+        return (
+            clipped.log_prob(action),
+            squashed.action_log_prob(action),
+            clipped.entropy(),
+        )
+
+    for action, log_prob in expected.items():
+        found_of[action] = found(np.array([action], np.float32))
+        np.testing.assert_allclose(found_of[action][:2], [log_prob] * 2, rtol=1e-5)
+    inside, _ = integrate.quad(lambda x: -normal.pdf(x) * normal.logpdf(x), -1, 1)
+    border = sum(-math.exp(expected[x]) * expected[x] for x in (-1.0, 1.0))
+    np.testing.assert_allclose(found_of[1.0][2], inside + border, rtol=1e-5)
+
+
+def test_an_epsilon_greedy_choice_has_the_probability_of_either_way() -> None:
+    values = jnp.array([0.0, 2.0, 1.0, -1.0])
+
+    @jax.jit
+    def found(epsilon: Array) -> tuple[Array, Array]:
+        choice = EpsilonGreedy(values, epsilon)
+        return jax.vmap(choice.log_prob)(jnp.arange(4)), choice.entropy()
+
+    probs = [0.05, 0.85, 0.05, 0.05]
+    log_prob, entropy = found(np.float32(0.2))
+    np.testing.assert_allclose(log_prob, np.log(probs), rtol=1e-5)
+    np.testing.assert_allclose(entropy, stats.entropy(probs), rtol=1e-5)
+    log_prob, entropy = found(np.float32(0))
+    assert entropy == 0 and log_prob[0] == -math.inf

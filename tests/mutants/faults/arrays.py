@@ -303,8 +303,8 @@ FAULTS = (
     Fault(
         "nn:tanh-correction-with-the-wrong-sign",
         "eqrl/nn/_distribution.py",
-        "jnp.sum(log_normal - _log_tanh_derivative(before))",
-        "jnp.sum(log_normal + _log_tanh_derivative(before))",
+        "log_prob = jnp.sum(log_normal - _log_tanh_derivative(before))",
+        "log_prob = jnp.sum(log_normal + _log_tanh_derivative(before))",
         ("tests/nn/test_distribution.py",),
     ),
     Fault(
@@ -502,5 +502,33 @@ FAULTS = (
         "hide_defaults=False",
         "hide_defaults=True",
         ("tests/test_show.py -k trainer",),
+    ),
+    Fault(
+        "nn:density-of-an-action-without-the-change-of-variables",
+        "eqrl/nn/_distribution.py",
+        "return jnp.sum(log_normal - _log_tanh_derivative(before))",
+        "return jnp.sum(log_normal)",
+        ("tests/nn/test_distribution.py -k of_given_actions",),
+    ),
+    Fault(
+        "nn:no-end-of-the-density-at-the-border",
+        "eqrl/nn/_distribution.py",
+        "jnp.arctanh(jnp.clip(action, -most, most))",
+        "jnp.arctanh(action)",
+        ("tests/nn/test_distribution.py -k finite_at_the_borders",),
+    ),
+    Fault(
+        "nn:the-same-tail-on-both-borders",
+        "eqrl/nn/_distribution.py",
+        "log_ndtr((mean - 1) / scale)",
+        "log_ndtr((-1 - mean) / scale)",
+        ("tests/nn/test_distribution.py -k probabilities_on_the_border",),
+    ),
+    Fault(
+        "nn:best-action-explores-not",
+        "eqrl/nn/_distribution.py",
+        "jnp.where(is_best, 1 - self.epsilon + explores, explores)",
+        "jnp.where(is_best, 1 - self.epsilon, explores)",
+        ("tests/nn/test_distribution.py -k either_way",),
     ),
 )
