@@ -1,6 +1,7 @@
 from typing import TYPE_CHECKING
 
 from .._types.installed import needed as _needed
+from ._action_repeat import ActionRepeat as ActionRepeat
 from ._base import (
     AbstractEnv as AbstractEnv,
     AbstractEnvWrapper as AbstractEnvWrapper,
@@ -8,6 +9,7 @@ from ._base import (
 )
 from ._broken_legs import ant_with_broken_legs as ant_with_broken_legs
 from ._disabled_actions import DisabledActions as DisabledActions
+from ._frame_stack import FrameStack as FrameStack
 from ._make import make as make
 from ._play import check as check
 from ._point import Point as Point

@@ -235,4 +235,32 @@ FAULTS = (
         "apart(0, 3), apart(1, 2), apart(0, 3)",
         ("tests/envs/test_check.py -k all_at_once",),
     ),
+    Fault(
+        "envs:newest-frame-first",
+        "eqrl/envs/_frame_stack.py",
+        "[state.frames[1:], outcome.observation[None]]",
+        "[outcome.observation[None], state.frames[:-1]]",
+        ("tests/envs/test_frame_stack.py -k before_it",),
+    ),
+    Fault(
+        "envs:frames-side-by-side",
+        "eqrl/envs/_frame_stack.py",
+        "axis = -1 if len(shape) == 2 else -2",
+        "axis = -1",
+        ("tests/envs/test_frame_stack.py -k channels",),
+    ),
+    Fault(
+        "envs:repeats-behind-the-end",
+        "eqrl/envs/_action_repeat.py",
+        "over = so_far.terminated | so_far.truncated",
+        "over = so_far.terminated",
+        ("tests/envs/test_action_repeat.py -k time_limit",),
+    ),
+    Fault(
+        "envs:repeats-of-one-chance",
+        "eqrl/envs/_action_repeat.py",
+        "jr.fold_in(key, index)",
+        "jr.fold_in(key, 0 * index)",
+        ("tests/envs/test_action_repeat.py -k chance",),
+    ),
 )
