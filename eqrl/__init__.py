@@ -156,12 +156,17 @@ from ._storage.checkpoint import restore as restore, save as save
 from ._storage.version import __version__ as __version__
 from ._training.cores import use_all_cores as use_all_cores
 from ._training.counts import Counts as Counts
+from ._training.data_set import (
+    fill_replay as fill_replay,
+    transitions_from_arrays as transitions_from_arrays,
+)
 from ._training.evaluations import (
     BestPolicy as BestPolicy,
     Evaluations as Evaluations,
 )
 from ._training.jit import jit_init as jit_init, jit_run as jit_run
 from ._training.latest_rows import LatestRows as LatestRows
+from ._training.offline import train_offline as train_offline
 from ._training.replay import (
     AbstractPrioritizedReplay as AbstractPrioritizedReplay,
     AbstractReplay as AbstractReplay,
@@ -170,6 +175,7 @@ from ._training.replay import (
 )
 from ._training.solution import (
     NonFiniteError as NonFiniteError,
+    OfflineSolution as OfflineSolution,
     Solution as Solution,
     TrainingInterrupted as TrainingInterrupted,
 )

@@ -11,6 +11,8 @@ from jaxtyping import PyTree
 
 import eqrl
 from docs.examples.a2c import A2C
+from docs.examples.awac import AWAC
+from docs.examples.behavior_cloning import BC
 from docs.examples.redq import REDQ
 from eqrl._agents.base import AnyAgent
 from eqrl._agents.wrappers.unwrap import parts
@@ -151,6 +153,8 @@ ALL_AGENTS: dict[str, AnyAgent] = {
     ),
     "REDQ": REDQ(hidden_sizes=HIDDEN, num_critics=4),
     "A2C": A2C(hidden_sizes=HIDDEN),
+    "AWAC": AWAC(hidden_sizes=HIDDEN),
+    "BC": BC(hidden_sizes=HIDDEN),
     "DiscreteSAC": discrete_sac(),
     "DQN": dqn(),
     "DQN-three-steps": dqn(return_steps=3, huber=True, target_period=2),

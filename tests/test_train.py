@@ -82,6 +82,8 @@ TESTED_ELSEWHERE = {
     "DQN",
     "Normalized(DIAYN(DQN))",
     "A2C",
+    "AWAC",
+    "BC",
     "PQN",
     "Normalized(DIAYN(PPO))",
     "DISk(SAC)",
@@ -100,7 +102,8 @@ def test_every_agent_trains(name: str, getkey: GetKey) -> None:
     env, trainer = env_of(agent), trainer_of(agent, TRAINER)
     solution = eqrl.train(agent, env, trainer, num_steps=60, key=getkey())
     assert int(solution.counts.updates) == (20 if trainer is TRAINER else 3)
-    assert np.isfinite(solution.metrics["critic_loss"][-1])
+    loss = "actor_loss" if name == "BC" else "critic_loss"
+    assert np.isfinite(solution.metrics[loss][-1])
     # The same programs, in which the agent diverges.
     diverging = with_rates(agent, 1e30)
     with pytest.raises(eqrl.NonFiniteError, match=r"_loss`|agent's") as error:

@@ -15,7 +15,7 @@ from .._pytree.fields import check_arity, check_integer, check_range
 from .._pytree.tree import tree_copy
 from .._types.custom_types import EnvState, Extras, Memory, Mode, State
 from ..envs import AbstractEnv
-from .solution import Solution
+from .solution import OfflineSolution, Solution
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +36,8 @@ class BestPolicy(Generic[State]):
 
 class Evaluations(Generic[State]):
     """Evaluates an agent every so many steps; a callback of `train`.
+
+    Of `train_offline` they are updates.
 
     ```python
     evaluations = eqrl.Evaluations(agent, env, every=5_000, key=jr.key(1), patience=5)
@@ -124,7 +126,7 @@ class Evaluations(Generic[State]):
         step: int,
         metrics: object,
         trainer_state: object,
-        solution: Solution[State, EnvState, Memory, Extras],
+        solution: Solution[State, EnvState, Memory, Extras] | OfflineSolution[State],
     ) -> bool:
         """Evaluates if it is time; whether training should end. `train` calls this."""
         del metrics, trainer_state

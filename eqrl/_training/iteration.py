@@ -30,7 +30,8 @@ class Progress(eqx.Module):
     """The carry of the loop over iterations."""
 
     agent: Any
-    actors: Actors[Any, Any]
+    # `Actors`; nothing where there is no environment.
+    actors: Any
     replay: Any
     averages: Averages
     watch: Watch
@@ -142,7 +143,7 @@ def update(
     row: Int[Array, ""],
     update_number: UInt32[Array, ""],
     num_steps: int,
-    num_updates: int,
+    num_updates: int | Int[Array, ""],
     mapped: bool,
     key: PRNGKeyArray,
 ) -> Progress:

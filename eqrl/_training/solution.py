@@ -41,22 +41,42 @@ Solution.__init__.__doc__ = """**Arguments:**
 AnySolution = Solution[Any, Any, Any, Any]
 
 
+class OfflineSolution(eqx.Module, Generic[State]):
+    """The result of training from a data set."""
+
+    state: State
+    metrics: History
+
+
+OfflineSolution.__init__.__doc__ = """**Arguments:**
+
+- `state`: the agent's state.
+- `metrics`: a row every `log_every` updates. `step` is the number of updates at the
+    row's end; the others are averages over the row, `nan` if there was nothing to
+    average.
+"""
+
+
 class NonFiniteError(ValueError):
     """Something became `nan` or infinite in training.
 
     **Attributes:**
 
-    - `step`: environment steps before that at which it happened.
+    - `step`: environment steps before that at which it happened; of `train_offline`,
+        updates before those of the row in which it did.
     - `solution`: the result up to that step, from which `train` can resume. If it is
         the agent that was not finite, its state is that of the beginning of the row:
-        with a lower learning rate it can go on.
+        with a lower learning rate it can go on. Of `train_offline` it is an
+        `OfflineSolution`.
     - `what`: what it was, in words: the metric of the updates that turned first, the
         agent's state or action, or an observation or a reward.
     """
 
-    def __init__(self, step: int, solution: Any, what: str) -> None:
+    def __init__(
+        self, step: int, solution: Any, what: str, *, counted: str = "environment step"
+    ) -> None:
         super().__init__(
-            f"At environment step {step} {what} was nan or infinite. Training stopped "
+            f"At {counted} {step} {what} was nan or infinite. Training stopped "
             "before it; what was reached is the `solution` of this error. If it is the "
             "environment's doing, bound what it gives; if the agent diverged, lower "
             "its learning rates or `reward_scale`."

@@ -479,7 +479,7 @@ def _metric_names(
         updated = agent.update(
             state.agent, batch, step=counts.updates, key=jr.fold_in(key, 0)
         )
-        metrics = _metrics_of(agent, updated)
+        metrics = metrics_of(agent, updated)
         # In the agent's order: JAX returns dictionaries in that of the alphabet.
         names[:] = metrics
         timestep, episode_return = state.actors.timestep, state.actors.episode_return
@@ -490,7 +490,7 @@ def _metric_names(
     return names, list(of_episodes)
 
 
-def _metrics_of(agent: AnyAgent, updated: object) -> dict[str, Any]:
+def metrics_of(agent: AnyAgent, updated: object) -> dict[str, Any]:
     """The metrics of what `update` gives; a `ValueError` if it is no such pair."""
     if isinstance(updated, tuple) and len(updated) == 2:
         metrics = updated[1]

@@ -1,0 +1,285 @@
+"""Data sets: transitions made of arrays, what they must be, and replays of them."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Int, PRNGKeyArray, Shaped
+
+from .._agents.base import AnyAgent
+from .._pytree.control_flow import filter_scan
+from .._pytree.fields import check_instance
+from .._types.custom_types import Extras, State
+from .._types.data import AnyTransition, EnvSpec, Transition
+from .._types.spaces import Discrete
+from .counts import Counts
+from .replay import AbstractReplay
+
+
+Rows = Shaped[Array | np.ndarray, "rows ..."]
+
+
+def transitions_from_arrays(
+    *,
+    observation: Rows,
+    action: Rows,
+    reward: Rows,
+    next_observation: Rows,
+    terminated: Rows,
+    truncated: Rows | None = None,
+    timestep: Rows | None = None,
+) -> Transition[None]:
+    """The transitions of a data set, in the types that agents learn from.
+
+    All arrays begin with the same axis, one row for each step. If an agent learns from
+    several steps in a row, as `eqrl.DQN(return_steps=3)` does, the steps of an episode
+    must follow each other.
+
+    **Arguments:**
+
+    - `observation`, `next_observation`: before and after the step, never the one after
+        a reset; what is no vector is flattened.
+    - `action`: vectors in [-1, 1]; or one integer each, with no other axis.
+    - `reward`: of the step; a scalar, or a vector.
+    - `terminated`: whether the step ended the episode in a state without value; bools,
+        or 0 and 1.
+    - `truncated`: whether a time limit, or the end of the recording, ended the episode;
+        what is terminated is not truncated. `None` is wherever the next row does not
+        begin with `next_observation`, and the last row.
+    - `timestep`: steps of the episode before this one. `None` counts them, from each
+        row that does not begin with the `next_observation` of the row before.
+
+    **Returns:**
+
+    Transitions with one leading axis `rows`, for `eqrl.train_offline`.
+    """
+    num_rows = len(observation)
+    observation, next_observation = (
+        np.asarray(x).reshape(num_rows, -1) for x in (observation, next_observation)
+    )
+    terminated = np.asarray(terminated).astype(bool)
+    goes_on = np.all(next_observation[:-1] == observation[1:], axis=-1)
+    if truncated is None:
+        truncated = np.append(~goes_on, True)
+    truncated = np.asarray(truncated).astype(bool) & ~terminated
+    if timestep is None:
+        row = np.arange(num_rows)
+        begins = np.append(True, (terminated | truncated)[:-1] | ~goes_on)
+        timestep = row - np.maximum.accumulate(np.where(begins, row, 0))
+    action = np.asarray(action)
+    is_choice = action.ndim == 1 and np.issubdtype(action.dtype, np.integer)
+    return Transition(
+        observation=jnp.asarray(observation, float),
+        action=jnp.asarray(action, int if is_choice else float),
+        reward=jnp.asarray(reward, float),
+        next_observation=jnp.asarray(next_observation, float),
+        terminated=jnp.asarray(terminated),
+        truncated=jnp.asarray(truncated),
+        timestep=jnp.asarray(timestep, int),
+        state_descriptor=None,
+        next_state_descriptor=None,
+        extras=None,
+    )
+
+
+def fill_replay(
+    replay: AbstractReplay[State], transitions: Transition[Extras]
+) -> tuple[State, Counts]:
+    """A replay that holds given transitions.
+
+    **Arguments:**
+
+    - `replay`: with sizes, such as an `eqrl.ReplayBuffer`. If it has less room, the
+        last transitions stay.
+    - `transitions`: with the axis `(rows,)`, as those of one environment, or with the
+        axes `(envs, rows)`.
+
+    **Returns:**
+
+    The state of the replay, and the counts with which to draw from it, in which all
+    rows are rows that were kept.
+    """
+    check_instance("transitions", transitions, Transition)
+    axes = transitions.timestep.shape
+    if len(axes) not in (1, 2):
+        raise ValueError(
+            f"`transitions` has the axes {axes}; give one, `(rows,)`, or two, "
+            "`(envs, rows)`."
+        )
+    if len(axes) == 1:
+        transitions = jax.tree.map(lambda x: x[None], transitions)
+    return _fill(replay, transitions), _counts(axes[-1])
+
+
+@eqx.filter_jit
+def _fill(replay: AbstractReplay[State], transitions: AnyTransition) -> State:
+    num_envs, num_rows = transitions.timestep.shape
+    item = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), transitions
+    )
+
+    def add(state: State, row: Int[Array, ""]) -> tuple[State, None]:
+        items = jax.tree.map(lambda x: x[:, row], transitions)
+        return replay.add(state, items, _counts(row)), None
+
+    return filter_scan(add, replay.init(item, num_envs), jnp.arange(num_rows))[0]
+
+
+def _counts(rows_kept: int | Int[Array, ""]) -> Counts:
+    return Counts(
+        updates=jnp.zeros((), int),
+        rows_written=jnp.zeros((), int),
+        rows_kept=jnp.asarray(rows_kept, int),
+    )
+
+
+def fitting_transitions(
+    agent: AnyAgent, transitions: AnyTransition, spec: EnvSpec
+) -> AnyTransition:
+    """The transitions in the types that the agent learns from.
+
+    Raises a `ValueError` unless they are those of such an environment, and hold all
+    that the agent needs. Extras that it does not need are left out.
+    """
+    such_as = "what `eqrl.transitions_from_arrays` gives"
+    check_instance("transitions", transitions, Transition, such_as=such_as)
+    axes = transitions.timestep.shape
+    if len(axes) != 1 or axes[0] == 0:
+        raise ValueError(
+            f"`transitions` has the axes {axes}; give one, of at least one row. Of "
+            "what `eqrl.rollout` returns, these are the steps within the episodes: "
+            "`jax.tree.map(lambda x: x[mask], transitions)`."
+        )
+    fields: dict[str, Any] = {
+        name: _fitting(name, getattr(transitions, name), axes[0], shape, spec)
+        for name, shape in _shapes(transitions, spec).items()
+    }
+    extras = _fitting_extras(agent, transitions, spec)
+    transitions = Transition(**fields, extras=extras)
+    _check_values(transitions, spec)
+    if agent.sequence_length is not None and agent.sequence_length > 1:
+        _check_sequences(agent, agent.sequence_length, transitions)
+    return transitions
+
+
+def _shapes(
+    transitions: AnyTransition, spec: EnvSpec
+) -> dict[str, jax.ShapeDtypeStruct | None]:
+    """Of each field of one transition but its extras."""
+    vector = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.result_type(float))
+    flag = jax.ShapeDtypeStruct((), jnp.result_type(bool))
+    descriptor = None
+    if transitions.state_descriptor is not None:
+        descriptor = vector(transitions.state_descriptor.shape[-1])
+    return {
+        "observation": vector(spec.observation_size),
+        "action": spec.action.struct,
+        "reward": vector() if spec.reward_size is None else vector(spec.reward_size),
+        "next_observation": vector(spec.observation_size),
+        "terminated": flag,
+        "truncated": flag,
+        "timestep": jax.ShapeDtypeStruct((), jnp.result_type(int)),
+        "state_descriptor": descriptor,
+        "next_state_descriptor": descriptor,
+    }
+
+
+def _fitting(
+    name: str,
+    value: Array | np.ndarray | None,
+    num_rows: int,
+    wanted: jax.ShapeDtypeStruct | None,
+    spec: EnvSpec,
+) -> Array | None:
+    if value is None or wanted is None:
+        return None
+    is_number = lambda kind: (
+        np.issubdtype(value.dtype, kind) == np.issubdtype(wanted.dtype, kind)
+    )
+    shape = (num_rows, *wanted.shape)
+    if value.shape != shape or not is_number(np.integer):
+        raise ValueError(
+            f"`transitions.{name}` has the shape {value.shape} and the type "
+            f"{value.dtype}, but {shape} and {wanted.dtype} are needed for `{spec}`."
+        )
+    return jnp.asarray(value, wanted.dtype)
+
+
+def _fitting_extras(agent: AnyAgent, transitions: AnyTransition, spec: EnvSpec) -> Any:
+    def extras(key: PRNGKeyArray) -> Any:
+        init_key, begin_key, act_key = jr.split(key, 3)
+        state = agent.init(spec, key=init_key)
+        index = jnp.zeros((), int)
+        memory = agent.begin(state, spec, index=index, key=begin_key)
+        observation = jnp.zeros(spec.observation_size)
+        return agent.act(state, memory, observation, mode="sample", key=act_key)[2]
+
+    wanted = eqx.filter_eval_shape(extras, jr.key(0))
+    if wanted is None:
+        return None
+    given = transitions.extras
+    leaves, structure = jax.tree.flatten(given)
+    wanted_leaves, wanted_structure = jax.tree.flatten(wanted)
+    if structure != wanted_structure or (
+        [(x.shape[1:], x.dtype) for x in leaves]
+        != [(x.shape, x.dtype) for x in wanted_leaves]
+    ):
+        raise ValueError(
+            f"`{type(agent).__name__}` stores more with each transition, its extras, "
+            f"a `{type(wanted).__name__}`, and `transitions.extras` is "
+            f"{'none' if given is None else 'another'}. Collect the data with such an "
+            "agent, by `eqrl.rollout`, or take an agent without extras, such as "
+            "`eqrl.SAC`."
+        )
+    return given
+
+
+def _check_values(transitions: AnyTransition, spec: EnvSpec) -> None:
+    """Raises a `ValueError` unless all are finite and actions within their bounds."""
+    for name in ("observation", "action", "reward", "next_observation"):
+        finite = np.isfinite(np.asarray(getattr(transitions, name)))
+        if not np.all(finite):
+            rows = np.flatnonzero(~finite.reshape(len(finite), -1).all(axis=1))
+            raise ValueError(
+                f"`transitions.{name}` is not finite in {len(rows)} rows, the first of "
+                f"which is {rows[0]}; leave them out."
+            )
+    action = np.asarray(transitions.action)
+    low, high = float(action.min()), float(action.max())
+    if isinstance(spec.action, Discrete):
+        if low < 0 or high >= spec.action.num_actions:
+            raise ValueError(
+                f"`transitions.action` goes from {low:.0f} to {high:.0f}, but "
+                f"`spec.action={spec.action}` counts from 0 to "
+                f"{spec.action.num_actions - 1}."
+            )
+    elif low < -1 or high > 1:
+        raise ValueError(
+            f"`transitions.action` goes from {low:g} to {high:g}, but actions are in "
+            "[-1, 1]: rescale them, `2 * (action - low) / (high - low) - 1`, or clip "
+            "what is beyond."
+        )
+
+
+def _check_sequences(agent: AnyAgent, length: int, transitions: AnyTransition) -> None:
+    """Raises a `ValueError` unless each episode goes on from row to row."""
+    timestep = np.asarray(transitions.timestep)
+    if len(timestep) < length:
+        raise ValueError(
+            f"`transitions` has {len(timestep)} rows, fewer than the `sequence_length="
+            f"{length}` steps in a row from which `{type(agent).__name__}` learns."
+        )
+    over = np.asarray(transitions.terminated | transitions.truncated)
+    broken = np.flatnonzero(~over[:-1] & (timestep[1:] != timestep[:-1] + 1))
+    if len(broken) > 0:
+        row = int(broken[0])
+        raise ValueError(
+            f"`{type(agent).__name__}` learns from `sequence_length={length}` steps in "
+            f"a row, but row {row} of `transitions` ends no episode and row {row + 1} "
+            f"is not its next step: their timesteps are {timestep[row]} and "
+            f"{timestep[row + 1]}. Put the steps of each episode one behind the other, "
+            "and make `truncated` true in the last one of each that does not terminate."
+        )

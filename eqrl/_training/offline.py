@@ -1,0 +1,201 @@
+"""Training from a data set alone."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from .._agents import AbstractAgent
+from .._agents.base import AnyAgent
+from .._interaction.arguments import check_is_agent
+from .._pytree.fields import check_instance, check_integer, check_key
+from .._pytree.tree import tree_is_finite, tree_where
+from .._types.custom_types import Extras, Memory, Metrics, State
+from .._types.data import AnyTransition, EnvSpec, Transition
+from .callback import Callbacks, bind_callbacks
+from .counts import Counts
+from .data_set import fill_replay, fitting_transitions
+from .failure import FailureReport, check_finite_agent, empty_watch, no_failure
+from .interrupt import deferred_interrupt
+from .iteration import Progress, update
+from .metrics import check_metrics, empty_averages
+from .replay import AnyReplay, ReplayBuffer
+from .rows import append_row, what_failed
+from .solution import NonFiniteError, OfflineSolution, TrainingInterrupted
+from .trainer import metrics_of
+
+
+_Row = dict[str, Float[np.ndarray, ""]]
+OfflineCallback = (
+    Callable[[int, _Row, State], object]
+    | Callable[[int, _Row, State, OfflineSolution[State]], object]
+)
+"""Called as `callback(update, metrics, state)`, or with the solution behind them."""
+
+
+def train_offline(
+    agent: AbstractAgent[State, Memory, Extras],
+    transitions: Transition[Extras],
+    spec: EnvSpec,
+    *,
+    num_updates: int,
+    key: PRNGKeyArray,
+    batch_size: int = 256,
+    log_every: int = 1_000,
+    callback: OfflineCallback[State] | Sequence[OfflineCallback[State]] | None = None,
+) -> OfflineSolution[State]:
+    """Trains one agent on a data set, without an environment.
+
+    The agent observes all transitions once, which is what `eqrl.Normalized` and other
+    wrappers learn from, and is then updated on batches that a replay of them draws.
+
+    **Arguments:**
+
+    - `agent`: any agent that learns from a replay.
+    - `transitions`: the data, with one leading axis, such as those that
+        `eqrl.transitions_from_arrays` makes. For an agent that learns from several
+        steps in a row, the steps of an episode follow each other. Extras are needed
+        where the agent stores some, and otherwise left out.
+    - `spec`: of the environment that they are from: `env.spec`, or made by hand as in
+        `eqrl.EnvSpec(observation_size=17, action_size=6)`.
+    - `num_updates`: how many updates to make.
+    - `key`: of the whole training.
+    - `batch_size`: elements of a batch, each of the agent's `sequence_length`
+        transitions.
+    - `log_every`: updates in a row of the metrics. It is also how often `callback` is
+        called and Ctrl-C is looked for. It does not affect the result.
+    - `callback`: called as `callback(update, metrics, state)` after each row, with the
+        number of updates so far and the agent's state; with a fourth argument, the
+        solution so far, if it takes one; or several of them, as in `eqrl.train`, such
+        as an `eqrl.Evaluations`. Training ends with this row if one returns true. Copy
+        what you keep of the state (`eqrl.tree_copy`): it is donated to the next row.
+
+    **Returns:**
+
+    An `OfflineSolution`.
+
+    Raises a `ValueError` unless the agent fits the transitions, they fit `spec`, and
+    their numbers are finite and actions in [-1, 1]; a `NonFiniteError` if what an
+    update makes is not finite, and `TrainingInterrupted` after Ctrl-C, SIGTERM or
+    SIGHUP. The last two hold the solution so far.
+    """
+    check_is_agent(agent)
+    check_instance("spec", spec, EnvSpec, such_as="`env.spec`")
+    check_key(key)
+    check_integer("num_updates", num_updates, least=0)
+    check_integer("batch_size", batch_size, least=1)
+    check_integer("log_every", log_every, least=1)
+    report = bind_callbacks(cast(Callbacks | None, callback))
+    if agent.sequence_length is None:
+        raise ValueError(
+            f"`{type(agent).__name__}` learns on-policy, from steps that it has just "
+            "taken itself, so not from a data set; take an agent that learns from a "
+            "replay, such as `eqrl.SAC` or, for discrete actions, `eqrl.DQN`."
+        )
+    data = fitting_transitions(agent, transitions, spec)
+    replay = ReplayBuffer(data.timestep.shape[0], batch_size, agent.sequence_length)
+    stored, counts = fill_replay(replay, data)
+    state = _begin(agent, spec, data, jr.fold_in(key, 0))
+    check_finite_agent(state)
+    del data
+    run_key, solution, done = (
+        jr.fold_in(key, 1),
+        OfflineSolution(state=state, metrics={}),
+        0,
+    )
+    with deferred_interrupt() as interrupted:
+        while done < num_updates:
+            size = min(log_every, num_updates - done)
+            kept = (agent, replay, _at(counts, done), jnp.asarray(size, int), run_key)
+            state, stored, metrics, failure = _update(kept, state, stored)
+            if bool(failure.in_agent):
+                solution = OfflineSolution(state=state, metrics=solution.metrics)
+                what = what_failed(failure)
+                raise NonFiniteError(done, solution, what, counted="update")
+            done += size
+            row = {name: np.asarray(value) for name, value in metrics.items()}
+            solution = OfflineSolution(
+                state=state, metrics=append_row(solution.metrics, done, row)
+            )
+            if report(done, row, solution):
+                break
+            if (signal := interrupted()) is not None:
+                raise TrainingInterrupted(solution, signal)
+    return solution
+
+
+def _at(counts: Counts, updates: int) -> Counts:
+    return eqx.tree_at(lambda x: x.updates, counts, jnp.asarray(updates, int))
+
+
+@eqx.filter_jit
+def _begin(
+    agent: AbstractAgent[State, Memory, Extras],
+    spec: EnvSpec,
+    data: AnyTransition,
+    key: PRNGKeyArray,
+) -> State:
+    return agent.observe(agent.init(spec, key=key), data)
+
+
+@eqx.filter_jit(donate="all-except-first")
+def _update(
+    kept: tuple[AnyAgent, AnyReplay, Counts, Int[Array, ""], PRNGKeyArray],
+    state: Any,
+    stored: Any,
+) -> tuple[Any, Any, Metrics, FailureReport]:
+    """So many updates; the state from before them if one is not finite."""
+    agent, replay, counts, num_updates, key = kept
+    names = _metric_names(agent, replay, state, stored, counts, key)
+    progress = Progress(
+        agent=state,
+        actors=None,
+        replay=stored,
+        averages=empty_averages(names),
+        watch=empty_watch(names),
+        failure=no_failure(happened=jnp.array(False)),
+    )
+    progress = update(
+        agent,
+        replay,
+        progress,
+        counts,
+        row=jnp.zeros((), int),
+        update_number=counts.updates.astype(jnp.uint32),
+        num_steps=0,
+        num_updates=num_updates,
+        mapped=False,
+        key=key,
+    )
+    failed = progress.failure.happened | ~tree_is_finite(progress.agent)
+    report = FailureReport(
+        kept_rows=jnp.zeros((), int), in_agent=failed, turned=progress.watch.turned()
+    )
+    after = tree_where(failed, state, progress.agent)
+    return after, progress.replay, progress.averages.result(), report
+
+
+def _metric_names(
+    agent: AnyAgent,
+    replay: AnyReplay,
+    state: Any,
+    stored: Any,
+    counts: Counts,
+    key: PRNGKeyArray,
+) -> list[str]:
+    """The names of the metrics of updates, in the agent's order."""
+    names: list[str] = []
+
+    def metrics(state: Any, stored: Any, key: PRNGKeyArray) -> dict[str, Any]:
+        sample_key, update_key = jr.split(key)
+        batch = replay.sample(stored, counts, key=sample_key)
+        updated = agent.update(state, batch, step=counts.updates, key=update_key)
+        names[:] = metrics_of(agent, updated)
+        return metrics_of(agent, updated)
+
+    check_metrics(eqx.filter_eval_shape(metrics, state, stored, key))
+    return names
