@@ -12,6 +12,7 @@ import pytest
 from jaxtyping import Array, PRNGKeyArray
 
 import eqrl
+from docs.examples.n_step_replay import NStepReplay
 from docs.examples.prioritized_replay import PrioritizedReplay, td_error
 from eqrl.envs import Point
 
@@ -215,6 +216,60 @@ def test_a_population_of_prioritized_replays_is_traced(getkey: GetKey) -> None:
 
     shapes = eqx.filter_eval_shape(members, jr.split(getkey(), 3))
     assert shapes.replay.priority.shape == (3, 2, 30)
+
+
+def test_the_example_of_several_steps_sums_rewards_to_the_end(getkey: GetKey) -> None:
+    # Two environments, of which the second one has rewards ten times as large. Their
+    # rows are numbered by their rewards; the ring has gone on over row 0.
+    num_rows, steps, discount = 11, 3, 0.5
+    row = np.arange(num_rows)
+    terminated, truncated = row == 3, row == 7
+    transitions = eqrl.transitions_from_arrays(
+        observation=row[:, None],
+        action=row[:, None] / 10.0,
+        reward=row + 1.0,
+        next_observation=row[:, None] + 0.5,
+        terminated=terminated,
+        truncated=truncated,
+    )
+    both = jax.tree.map(lambda x: np.stack([x, x]), transitions)
+    both = eqx.tree_at(
+        lambda x: x.reward, both, both.reward * np.array([[1], [10]], "f")
+    )
+    replay = NStepReplay(steps, discount, capacity=20, batch_size=400)
+    in_ring = np.array([10, *range(1, 10)])
+    state = eqrl.ReplayState(
+        jax.tree.map(lambda x: jnp.asarray(np.asarray(x)[:, in_ring]), both)
+    )
+    zero = jnp.zeros((), int)
+    counts = eqrl.Counts(updates=zero, rows_written=zero + num_rows, rows_kept=zero)
+    batch = jax.device_get(
+        eqx.filter_jit(lambda key: replay.sample(state, counts, key=key))(getkey())
+    )
+    expected = {}
+    for start in range(1, num_rows - steps + 1):
+        run = range(start, start + steps)
+        end = next((x for x in run if terminated[x] or truncated[x]), run[-1])
+        if not (truncated[end] and end < run[-1]):
+            total = sum(
+                discount ** (x - start) * (x + 1) for x in range(start, end + 1)
+            )
+            expected[start] = (total, end + 0.5, terminated[end], truncated[end])
+    # Row 7 ends an episode by a time limit, with less than three steps from 6 and 7.
+    assert sorted(expected) == [1, 2, 3, 4, 5, 8]
+    drawn = batch.observation[:, 0].astype(int)
+    assert set(drawn.tolist()) == set(expected)
+    factor = set()
+    for index, start in enumerate(drawn):
+        total, reached, terminates, truncates = expected[int(start)]
+        factor.add(round(float(batch.reward[index] / total), 4))
+        assert batch.next_observation[index, 0] == reached
+        assert batch.terminated[index] == terminates
+        assert batch.truncated[index] == truncates
+        assert batch.action[index, 0] == np.float32(start / 10)
+    assert factor == {1.0, 10.0}
+    shares = np.array([np.mean(drawn == start) for start in expected])
+    np.testing.assert_allclose(shares, 1 / 6, atol=0.07)
 
 
 def test_the_default_replay_is_the_ring_and_equal_trainers_are_equal() -> None:

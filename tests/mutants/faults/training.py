@@ -468,4 +468,11 @@ FAULTS = (
         ".astype(bool)",
         ("tests/test_offline.py -k timesteps",),
     ),
+    Fault(
+        "training:several-steps-across-a-time-limit",
+        "docs/examples/n_step_replay.py",
+        "whole = ~cut & (age",
+        "whole = (~cut | cut) & (age",
+        ("tests/test_own_replay.py -k several_steps",),
+    ),
 )
