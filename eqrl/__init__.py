@@ -36,6 +36,8 @@ from ._agents import (
     IntrinsicState as IntrinsicState,
     LinearTrajectory as LinearTrajectory,
     Normalized as Normalized,
+    NormalizedReward as NormalizedReward,
+    NormalizedRewardState as NormalizedRewardState,
     NormalizedState as NormalizedState,
     PPOState as PPOState,
     PQNState as PQNState,

@@ -27,6 +27,10 @@ from .wrappers.normalized import (
     NormalizedState as NormalizedState,
     RunningStatistics as RunningStatistics,
 )
+from .wrappers.normalized_reward import (
+    NormalizedReward as NormalizedReward,
+    NormalizedRewardState as NormalizedRewardState,
+)
 from .wrappers.skill_conditioned import (
     SkillConditioned as SkillConditioned,
     SkillMemory as SkillMemory,

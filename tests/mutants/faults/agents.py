@@ -538,4 +538,18 @@ FAULTS = (
         "if jnp.ndim(reward) == 0:",
         ("tests/test_boundary.py -k one_number_for_each",),
     ),
+    Fault(
+        "agents:rewards-centered",
+        "eqrl/_agents/wrappers/normalized_reward.py",
+        "statistics.variance() + statistics.mean**2 + _EPSILON",
+        "statistics.variance() + _EPSILON",
+        ("tests/agents/test_normalized_reward.py",),
+    ),
+    Fault(
+        "agents:rewards-of-batches-as-they-are",
+        "eqrl/_agents/wrappers/normalized_reward.py",
+        "state.agent, self.inner_transitions(state, batch), step=step, key=key",
+        "state.agent, batch, step=step, key=key",
+        ("tests/agents/test_normalized_reward.py",),
+    ),
 )
