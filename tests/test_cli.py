@@ -75,13 +75,16 @@ def test_options_reach_agent_trainer_and_settings() -> None:
     run = _parsed_run(
         *("sac", "--actor-lr", "0.5", "--no-learn-temperature", "--num-envs", "3"),
         *("--hidden-sizes", "7", "9", "--normalize", "--target-entropy", "-2.5"),
+        *("--normalize-clip", "5"),
     )
     assert run.agent_options["actor_lr"] == 0.5
     assert run.agent_options["learn_temperature"] is False
     assert run.agent_options["target_entropy"] == -2.5
     assert run.trainer_options["num_envs"] == 3
     assert run.settings.hidden_sizes == (7, 9)
-    assert run.settings.normalize
+    assert run.settings.normalize and run.settings.normalize_clip == 5
+    agent = run.make_agent()
+    assert isinstance(agent, eqrl.Normalized) and agent.clip == 5
 
 
 def test_a_rollout_decides_the_trainer_of_an_agent_that_learns_on_policy() -> None:

@@ -243,6 +243,12 @@ _WRONG_CONFIGS = {
     _changed(lambda c: c["settings"].update(max_steps=0)): "`max_steps=0`",
     _changed(lambda c: c["settings"].update(max_steps="x")): "`max_steps` is 'x'",
     _changed(lambda c: c["settings"].update(max_steps=True)): "`max_steps` is True",
+    _changed(
+        lambda c: c["settings"].update(normalize_clip=-1.0)
+    ): "`normalize_clip=-1`",
+    _changed(lambda c: c["settings"].update(normalize=False, normalize_clip=5.0)): (
+        "`normalize_clip=5.0` bounds normalized observations"
+    ),
     _changed(lambda c: c["settings"].update(hidden_sizes=5)): "not iterable",
     _changed(lambda c: c["training"].update(seeds=1.5)): "`seeds` is 1.5",
     _changed(lambda c: c["training"].update(seeds=0)): "`seeds=0`",

@@ -9,7 +9,7 @@ from .._agents import Intrinsic, Normalized
 from .._agents.base import AnyAgent
 from .._population import PBT, Tournament, Truncation
 from .._population.pbt import Selection
-from .._pytree.fields import check_integer
+from .._pytree.fields import check_integer, check_range
 from .._rewards import Incremental
 from .._rewards.incremental.mode import Replay
 from .._storage.checkpoint import Directory
@@ -51,6 +51,9 @@ class Settings:
 
     normalize: bool = False
     """Normalize observations to mean zero and standard deviation one."""
+
+    normalize_clip: float | None = None
+    """With --normalize: bound of the absolute value of each normalized element."""
 
     seed: int = 0
     """Seed of all randomness of the run."""
@@ -228,6 +231,13 @@ class Run(Generic[Schedule]):
     def __post_init__(self) -> None:
         check_agent(self.agent, self.skills, self.agent_type)
         self.schedule.check()
+        clip = self.settings.normalize_clip
+        check_range("normalize_clip", clip, low=0, low_open=True, optional=True)
+        if clip is not None and not self.settings.normalize:
+            raise ValueError(
+                f"`normalize_clip={clip}` bounds normalized observations, but "
+                "`normalize` is false: normalize them, too, or leave it out."
+            )
 
     @property
     def title(self) -> str:
@@ -254,7 +264,7 @@ class Run(Generic[Schedule]):
         if self.skills is not None:
             agent = add_skills(agent, self.skills, hidden_sizes)
         if self.settings.normalize:
-            agent = Normalized(agent)
+            agent = Normalized(agent, clip=self.settings.normalize_clip)
         if isinstance(self.schedule, SkillSchedule):
             # Outermost, since a skill is what is inside.
             agent = Intrinsic(agent, Incremental(**self.reward_options))

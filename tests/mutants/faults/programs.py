@@ -363,4 +363,11 @@ FAULTS = (
         "numbers * 0 + step_of(solution)",
         ("tests/population/test_train.py -k saved_as_a_run",),
     ),
+    Fault(
+        "run:normalized-without-its-bound",
+        "eqrl/_run/config.py",
+        "Normalized(agent, clip=self.settings.normalize_clip)",
+        "Normalized(agent)",
+        ("tests/test_cli.py -k options_reach",),
+    ),
 )
