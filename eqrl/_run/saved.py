@@ -62,7 +62,8 @@ def save_run(
     There will be `metrics.csv`, the policy of each seed or member, where Matplotlib is
     installed `learning_curve.png`, and `config.json`, in which agent and environment
     stand as they are printed. They are values of a program, of any classes and
-    networks, so who loads the run gives them again. To resume training, `eqrl.save_solution` saves all of it.
+    networks, so who loads the run gives them again. To resume training,
+    `eqrl.save_solution` saves all of it.
 
     **Arguments:**
 
