@@ -169,6 +169,7 @@ def docs(session: nox.Session) -> None:
 def pages(session: nox.Session) -> None:
     """Runs every block of the documentation with what is built for a release."""
     session.install(".[all]")
+    keep_bytecode(session)
     session.run("python", "docs/run_pages.py", *session.posargs)
 
 

@@ -497,7 +497,7 @@ FAULTS = (
         ("tests/test_boundary.py -k how_long_its_input",),
     ),
     Fault(
-        "arrays:defaults-are-not-printed",
+        "pytree:defaults-are-not-printed",
         "eqrl/_pytree/show.py",
         "hide_defaults=False",
         "hide_defaults=True",

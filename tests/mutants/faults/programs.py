@@ -350,14 +350,14 @@ FAULTS = (
         ("tests/test_benchmarks.py -k within_the_spread",),
     ),
     Fault(
-        "programs:a-saved-run-has-any-seed",
+        "run:a-saved-run-has-any-seed",
         "eqrl/_run/load.py",
         "_check_seed(folder, seed, saved.kind, saved.count)",
         "pass",
         ("tests/test_run.py -k run_of_a_program",),
     ),
     Fault(
-        "programs:generations-of-a-saved-run-end-alike",
+        "run:generations-of-a-saved-run-end-alike",
         "eqrl/_run/saved.py",
         "numbers * step_of(solution) // num_generations",
         "numbers * 0 + step_of(solution)",
