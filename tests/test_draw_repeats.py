@@ -47,9 +47,9 @@ def test_a_picture_of_when_a_policy_repeats_is_written(
         switch=jnp.array([[True, False, True, False]] * 3),
         repeats=jnp.array([[1, 2, 1, 2]] * 3),
     )
-    path = tmp_path / "repeats.png"
+    path = tmp_path / "repeats.svg"
     eqrl.draw_repeats(path, transitions(extras), MASK)
-    assert path.read_bytes().startswith(b"\x89PNG")
+    assert path.read_bytes().startswith(b"<?xml")
     expected = np.where(MASK, [[0, 1, 0, 1]], np.nan)
     np.testing.assert_array_equal(shown, [expected])
 

@@ -96,9 +96,11 @@ def test_open_walls_are_not_drawn(
     assert black == [((-0.25, -0.25), (-1.0, 1.0))]
 
 
-def test_folders_above_the_file_are_made(tmp_path: Path, getkey: GetKey) -> None:
-    _render(Point(max_steps=2), tmp_path / "a" / "b" / "x.png", getkey())
-    assert (tmp_path / "a" / "b" / "x.png").is_file()
+def test_a_pdf_is_one_and_folders_above_it_are_made(
+    tmp_path: Path, getkey: GetKey
+) -> None:
+    _render(Point(max_steps=2), tmp_path / "a" / "b" / "x.pdf", getkey())
+    assert (tmp_path / "a" / "b" / "x.pdf").read_bytes().startswith(b"%PDF")
 
 
 class DelayedState(eqx.Module):
@@ -275,7 +277,7 @@ def test_what_has_no_bodies_is_refused(tmp_path: Path, getkey: GetKey) -> None:
 
 
 def test_a_path_that_does_not_fit_is_refused(tmp_path: Path, getkey: GetKey) -> None:
-    with pytest.raises(ValueError, match=r"must end in `\.png`"):
+    with pytest.raises(ValueError, match=r"must end in `\.png`, `\.pdf` or `\.svg`"):
         _render(Point(), tmp_path / "x.gif", getkey())
 
 

@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from .._training.solution import History
-from .._types.installed import check_installed
+from .figure import save_figure
 
 
 def draw_learning_curve(
@@ -16,7 +16,7 @@ def draw_learning_curve(
     best: bool = False,
     label: str = "episode return",
 ) -> None:
-    """Plots the episode return over the steps, as a PNG.
+    """Plots the episode return over the steps.
 
     **Arguments:**
 
@@ -69,7 +69,7 @@ def draw_learning_curve(
     axes.set_ylabel(label)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(alpha=0.3)
-    figure.savefig(path, format="png", dpi=150)
+    save_figure(figure, path)
 
 
 def _known_returns(

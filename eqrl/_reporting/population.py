@@ -15,7 +15,7 @@ from .._population.history import (
     scores_of,
     winner_of,
 )
-from .._types.installed import check_installed
+from .figure import save_figure
 
 
 _LINE = "0.75"
@@ -34,7 +34,7 @@ def draw_schedules(
     scores: Float[np.ndarray, "generations population"] | None = None,
     title: str = "",
 ) -> None:
-    """Plots the hyperparameters of each member in each generation, as a PNG.
+    """Plots the hyperparameters of each member in each generation.
 
     Each hyperparameter has a panel. Every member of every generation is a dot, colored
     by its score and joined to its parent in the generation before; the best member of
@@ -43,7 +43,7 @@ def draw_schedules(
 
     **Arguments:**
 
-    - `path`: file to write.
+    - `path`: file to write; its suffix decides the format: `.png`, `.pdf` or `.svg`.
     - `population`: from `train_population`, with a `PBT`.
     - `logarithmic`: names of the hyperparameters to plot on a logarithmic axis, without
         their values that are not positive.
@@ -99,7 +99,7 @@ def draw_family_tree(
     scores: Float[np.ndarray, "generations population"] | None = None,
     title: str = "",
 ) -> None:
-    """Plots which member was copied from which, as a PNG.
+    """Plots which member was copied from which.
 
     Generations go from left to right and every member has a row; a line leads from each
     parent to its copies, level if a member was kept. The ancestors of the
@@ -107,7 +107,7 @@ def draw_family_tree(
 
     **Arguments:**
 
-    - `path`: file to write.
+    - `path`: file to write; its suffix decides the format: `.png`, `.pdf` or `.svg`.
     - `population`: from `train_population`.
     - `scores`: determine colors and the best member, higher is better; by default the
         scores by which members were ranked.
@@ -282,4 +282,4 @@ def _finish(
     )
     if title:
         figure.suptitle(title)
-    figure.savefig(path, format="png", dpi=150)
+    save_figure(figure, path)

@@ -21,6 +21,7 @@ from .._types.data import Transition
 from .._types.installed import check_installed
 from ..envs import AbstractEnv, AbstractEnvWrapper, Point
 from ..envs._base import AnyEnv
+from .figure import FIGURE_SUFFIXES, one_of, save_figure
 
 
 _DRAWN_BY_GYMNAX = [
@@ -58,14 +59,16 @@ def render(
     - `env`: an environment of brax, one of gymnax that gymnax can draw, such as
         `Pendulum-v1`, or `eqrl/Point`, inside any `eqrl.envs.AbstractEnvWrapper`s.
     - `path`: the file to write: `.html` for brax, an interactive page which loads its
-        player from the web; `.gif` for gymnax; `.png` for `eqrl/Point`.
+        player from the web; `.gif` for gymnax; `.png`, `.pdf` or `.svg` for
+        `eqrl/Point`.
     - `key`: for the environment and the agent.
     """
     path = Path(path)
     suffix = render_suffix(env)
-    if path.suffix != suffix:
+    allowed = FIGURE_SUFFIXES if suffix in FIGURE_SUFFIXES else (suffix,)
+    if path.suffix.lower() not in allowed:
         raise ValueError(
-            f"`path={str(path)!r}` must end in `{suffix}` for this environment."
+            f"`path={str(path)!r}` must end in {one_of(allowed)} for this environment."
         )
     max_steps = env.spec.max_steps
     if max_steps is None:
@@ -89,7 +92,7 @@ def render(
 
 
 def render_suffix(env: AnyEnv) -> str:
-    """The suffix of the file that `render` writes for this environment."""
+    """The suffix of the file that `render` writes, if nobody asks for another."""
     inner = _unwrap(env)
     if isinstance(inner, Point):
         return ".png"
@@ -234,4 +237,4 @@ def _draw_point(
     axes.set_aspect("equal", adjustable="datalim")
     axes.grid(alpha=0.3)
     axes.legend(loc="best", frameon=False)
-    figure.savefig(path, format="png", dpi=150)
+    save_figure(figure, path)

@@ -6,7 +6,7 @@ from jaxtyping import Array, Bool
 from .._agents import TAACExtras
 from .._types.custom_types import Extras
 from .._types.data import Transition
-from .._types.installed import check_installed
+from .figure import save_figure
 
 
 def draw_repeats(
@@ -16,7 +16,7 @@ def draw_repeats(
     *,
     title: str = "When the policy repeats",
 ) -> None:
-    """Plots at which steps of an episode a policy of TAAC repeats, as a PNG.
+    """Plots at which steps of an episode a policy of TAAC repeats.
 
     The upper panel has a row for each episode, dark where it repeats and light where it
     switches; the lower one shows the share of repeats at each step, among the episodes
@@ -24,7 +24,7 @@ def draw_repeats(
 
     **Arguments:**
 
-    - `path`: file to write.
+    - `path`: file to write; its suffix decides the format: `.png`, `.pdf` or `.svg`.
     - `transitions`, `mask`: from `eqrl.rollout` of `TAAC`. If a wrapper stores extras
         of its own, replace them by those of `TAAC`, with `dataclasses.replace`.
     - `title`: above the axes.
@@ -62,4 +62,4 @@ def draw_repeats(
     share.set_ylabel("share repeating")
     share.set_xlabel("step of the episode")
     share.grid(alpha=0.3)
-    figure.savefig(path, format="png", dpi=150)
+    save_figure(figure, path)

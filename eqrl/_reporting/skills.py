@@ -5,7 +5,7 @@ import numpy as np
 
 from .._interaction.evaluate_skills import SkillEvaluation
 from .._skills.trajectories import SkillTrajectories
-from .._types.installed import check_installed
+from .figure import save_figure
 
 
 def draw_skills(
@@ -15,7 +15,7 @@ def draw_skills(
     dimensions: tuple[int, ...] = (0, 1),
     title: str = "",
 ) -> None:
-    """Plots the trajectories of each skill in descriptor space, as a PNG.
+    """Plots the trajectories of each skill in descriptor space.
 
     Every episode is a line from its first state to its last, which has a dot; every
     skill has a color. Skills in the plane are colored by their direction, all others
@@ -23,7 +23,7 @@ def draw_skills(
 
     **Arguments:**
 
-    - `path`: file to write.
+    - `path`: file to write; its suffix decides the format: `.png`, `.pdf` or `.svg`.
     - `evaluation`: from `evaluate_skills`; or trajectories alone, which are colored by
         number.
     - `dimensions`: which two elements of the descriptor to draw, or the one to draw
@@ -70,7 +70,7 @@ def draw_skills(
         )
     axes.set_title(title)
     axes.grid(alpha=0.3)
-    figure.savefig(path, format="png", dpi=150)
+    save_figure(figure, path)
 
 
 _MOST_IN_LEGEND = 20

@@ -63,6 +63,13 @@ FAULTS = (
         ("tests/population/test_train.py -k from_disk",),
     ),
     Fault(
+        "reporting:a-png-whatever-the-suffix",
+        "eqrl/_reporting/figure.py",
+        "format=suffix[1:]",
+        'format="png"',
+        ("tests/test_figures.py",),
+    ),
+    Fault(
         "reporting:rows-without-an-episode-are-drawn",
         "eqrl/_reporting/learning_curve.py",
         "return steps[known], returns[known]",

@@ -1,0 +1,54 @@
+"""Files of figures, whose suffixes decide their formats."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .._storage.replace import PARTIAL
+
+
+# By suffix, the metadata that would hold the time at which the file was written.
+_FORMATS: dict[str, dict[str, None]] = {
+    ".png": {},
+    ".pdf": {"CreationDate": None},
+    ".svg": {"Date": None},
+}
+
+FIGURE_SUFFIXES = tuple(_FORMATS)
+"""Of the files that figures can be written into."""
+
+
+def figure_suffix(path: str | os.PathLike[str]) -> str:
+    """The suffix that decides the format of a figure; without one it is a PNG.
+
+    Raises a `ValueError` if figures are not written in the format of the suffix.
+    """
+    # A file that replaces another when it is whole has a name behind its suffix.
+    suffix = Path(os.fspath(path).removesuffix(PARTIAL)).suffix.lower()
+    if suffix and suffix not in _FORMATS:
+        raise ValueError(
+            f"`path={os.fspath(path)!r}` ends in `{suffix}`, but the suffix decides "
+            f"the format of a figure: {one_of(FIGURE_SUFFIXES)}. Give one of these."
+        )
+    return suffix or ".png"
+
+
+def one_of(suffixes: Sequence[str]) -> str:
+    """Suffixes in words."""
+    *others, last = (f"`{suffix}`" for suffix in suffixes)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
+    """Writes a figure in the format of the path's suffix. Equal figures, equal bytes.
+
+    Raises a `ValueError` if figures are not written in that format.
+    """
+    from matplotlib import rc_context
+
+    suffix = figure_suffix(path)
+    # Publishers refuse the fonts of type 3 that Matplotlib embeds by default; and
+    # without a salt the names within an SVG are drawn at random.
+    with rc_context({"pdf.fonttype": 42, "svg.hashsalt": "eqrl"}):
+        figure.savefig(path, format=suffix[1:], dpi=150, metadata=_FORMATS[suffix])
