@@ -107,6 +107,7 @@ from ._pytree.tree import (
     incremental_update as incremental_update,
     tree_copy as tree_copy,
 )
+from ._reporting.learning_curve import draw_learning_curves as draw_learning_curves
 from ._reporting.logger import Logger as Logger
 from ._reporting.population import (
     draw_family_tree as draw_family_tree,
@@ -119,6 +120,10 @@ from ._reporting.progress import (
 from ._reporting.render import render as render
 from ._reporting.repeats import draw_repeats as draw_repeats
 from ._reporting.skills import draw_skills as draw_skills
+from ._reporting.statistics import (
+    bootstrap_interval as bootstrap_interval,
+    interquartile_mean as interquartile_mean,
+)
 from ._reporting.tensorboard import TensorBoard as TensorBoard
 from ._rewards import (
     AbstractReward as AbstractReward,

@@ -62,6 +62,9 @@ _DRAWINGS: dict[str, Callable[[Path], None]] = {
     "draw_schedules": lambda path: eqrl.draw_schedules(path, _population()),
     "draw_family_tree": lambda path: eqrl.draw_family_tree(path, _population()),
     "draw_learning_curve": lambda path: draw_learning_curve(path, _METRICS, title=""),
+    "draw_learning_curves": lambda path: eqrl.draw_learning_curves(
+        path, {"run": _METRICS}
+    ),
 }
 
 

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 
 import eqrl
-from eqrl._reporting.learning_curve import _known_returns, draw_learning_curve
 from eqrl._reporting.tensorboard import TensorBoard
 from eqrl._run import (
     Population,
@@ -481,28 +480,6 @@ def test_interrupted_writing_leaves_nothing_else_behind(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         _write_half(tmp_path / "file")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_learning_curve_leaves_out_rows_without_an_episode() -> None:
-    nan = np.nan
-    metrics = {
-        "step": np.array([10, 20, 30]),
-        "episode_return": np.array([[nan, nan], [1.0, nan], [2.0, np.inf]]),
-    }
-    steps, returns = _known_returns(metrics)
-    np.testing.assert_array_equal(steps, [20, 30])
-    np.testing.assert_array_equal(returns, [[1, nan], [2, nan]])
-
-
-@pytest.mark.parametrize(
-    "returns",
-    [np.ones(3), np.ones((3, 2)), np.full(3, math.nan)],
-    ids=["one seed", "two seeds", "no episode"],
-)
-def test_learning_curve_is_a_png(tmp_path: Path, returns: np.ndarray) -> None:
-    metrics = {"step": np.array([10, 20, 30]), "episode_return": returns}
-    draw_learning_curve(tmp_path / "curve", metrics, title="SAC")
-    assert (tmp_path / "curve").read_bytes().startswith(b"\x89PNG")
 
 
 def test_tensorboard_has_the_metrics_of_each_seed(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
-"""Files of figures, whose suffixes decide their formats."""
+"""What figures have in common: files whose suffix decides the format, and colors."""
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from .._storage.replace import PARTIAL
 
@@ -52,3 +54,18 @@ def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
     # without a salt the names within an SVG are drawn at random.
     with rc_context({"pdf.fonttype": 42, "svg.hashsalt": "eqrl"}):
         figure.savefig(path, format=suffix[1:], dpi=150, metadata=_FORMATS[suffix])
+
+
+def numbered_colors(count: int) -> list[tuple[float, float, float]]:
+    """Colors for so many things, which have numbers."""
+    from matplotlib import colormaps
+
+    if count <= 10:
+        return [as_rgb(colormaps["tab10"](index)) for index in range(count)]
+    return [as_rgb(colormaps["turbo"](x)) for x in np.linspace(0.03, 0.97, count)]
+
+
+def as_rgb(color: Sequence[float] | np.ndarray) -> tuple[float, float, float]:
+    """A color without its opacity."""
+    red, green, blue = color[:3]
+    return float(red), float(green), float(blue)

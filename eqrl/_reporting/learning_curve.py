@@ -1,10 +1,95 @@
+"""Plots of metrics over the steps of training."""
+
 import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int
 
+from .._pytree.fields import check_choice, check_integer, check_range
 from .._training.solution import History
-from .figure import save_figure
+from .figure import numbered_colors, save_figure
+from .statistics import Center, bootstrap_interval, center_of, moving_average
+
+
+Interval = float | Literal["range"] | None
+"""A level of confidence, what lies between minimum and maximum, or neither."""
+
+_Curve = tuple[Int[np.ndarray, " rows"], Float[np.ndarray, "rows seeds"]]
+
+_CENTERS: dict[Center, str] = {"mean": "mean", "iqm": "interquartile mean"}
+
+
+def draw_learning_curves(
+    path: str | os.PathLike[str],
+    runs: Mapping[str, History],
+    *,
+    metric: str = "episode_return",
+    center: Center = "mean",
+    interval: Interval = 0.95,
+    smoothing: int = 1,
+    title: str = "",
+    names: tuple[str, str] | None = None,
+) -> None:
+    """Plots how a metric went in several runs, as a PNG, PDF or SVG.
+
+    ```python
+    runs = {"SAC": sac.metrics, "TD3": td3.metrics}
+    eqrl.draw_learning_curves("curves.pdf", runs, center="iqm", smoothing=5)
+    ```
+
+    Each run is a line, the center of its seeds at each step. If it has several seeds, a
+    confidence interval for the center is shaded.
+
+    **Arguments:**
+
+    - `path`: file to write, whose suffix decides the format: `.png`, `.pdf` or `.svg`.
+    - `runs`: by what to call them, the `metrics` of the `Solution`s of `train` and
+        `train_seeds`.
+    - `metric`: the name of one of the metrics.
+    - `center`: `"mean"`, or `"iqm"` for the [`eqrl.interquartile_mean`][].
+    - `interval`: level of the [`eqrl.bootstrap_interval`][] over seeds, in (0, 1];
+        `"range"` to shade from their minimum to their maximum; or `None`.
+    - `smoothing`: the number of rows of the metrics that are averaged, for each seed by
+        itself: the row at a step and those right before it. A row in which the metric
+        is not finite has no part in the average.
+    - `title`: above the axes.
+    - `names`: of the two axes; by default what they show.
+
+    Raises a `ValueError` if there is no run, if one does not have the metric, or if the
+    metric is no number of each seed.
+    """
+    if not runs:
+        raise ValueError("`runs` is empty; give the metrics of at least one run.")
+    check_choice("center", center, _CENTERS)
+    if isinstance(interval, str):
+        check_choice("interval", interval, ("range",))
+    elif interval is not None:
+        check_range("interval", interval, low=0, high=1, low_open=True)
+    check_integer("smoothing", smoothing, least=1)
+    curves = {
+        label: _curve(metrics, metric, smoothing=smoothing, run=label)
+        for label, metrics in runs.items()
+    }
+    figure, (axes,) = _new_figure(1)
+    handles = _draw_curves(axes, curves, center=center, interval=interval)
+    sizes = _sizes(curves)
+    if interval is not None and sizes:
+        shaded = "range" if interval == "range" else f"{100 * interval:g} % interval"
+        seeds = "seeds" if len(sizes) > 1 else f"{sizes[0]} seeds"
+        label = f"{_CENTERS[center]} and {shaded} of {seeds}"
+        color = "0.5" if len(runs) > 1 else handles[0].get_color()
+        handles.append(_shade(label, color))
+    if len(handles) > 1:
+        axes.legend(handles=handles, loc="best", frameon=False)
+    _say_if_empty(axes, curves, metric)
+    axes.set_title(title)
+    default = (_name_of_steps(sizes, "seed"), metric.replace("_", " "))
+    along, upward = default if names is None else names
+    axes.set_xlabel(along)
+    axes.set_ylabel(upward)
+    save_figure(figure, path)
 
 
 def draw_learning_curve(
@@ -14,9 +99,9 @@ def draw_learning_curve(
     title: str,
     kind: str = "seed",
     best: bool = False,
-    label: str = "episode return",
+    label: str | None = None,
 ) -> None:
-    """Plots the episode return over the steps.
+    """Plots what a run learned from over the steps: `shown_metrics`, one below another.
 
     **Arguments:**
 
@@ -26,58 +111,139 @@ def draw_learning_curve(
     - `title`: above the axes.
     - `kind`: the name of what the range is taken over, in the singular.
     - `best`: whether to plot the maximum as a line of its own.
-    - `label`: what the values are, if they are no returns.
+    - `label`: what the values are, if they are not what their metric is called.
     """
-    check_installed("matplotlib", "A learning curve", extra="plots")
+    shown = shown_metrics(metrics)
+    figure, panels = _new_figure(len(shown))
+    sizes = []
+    for axes, metric in zip(panels, shown, strict=True):
+        curves = {"mean": _curve(metrics, metric)}
+        handles = _draw_curves(axes, curves, center="mean", interval="range")
+        sizes = _sizes(curves)
+        if sizes:
+            text = f"range over {sizes[0]} {kind}s"
+            handles.append(_shade(text, handles[0].get_color()))
+            if best:
+                steps, values = curves["mean"]
+                color = numbered_colors(2)[1]
+                handles.append(
+                    _draw_line(axes, steps, np.nanmax(values, axis=1), color, "best")
+                )
+            axes.legend(handles=handles, loc="best", frameon=False)
+        _say_if_empty(axes, curves, metric)
+        axes.set_ylabel(metric.replace("_", " ") if label is None else label)
+    panels[0].set_title(title)
+    panels[-1].set_xlabel(_name_of_steps(sizes, kind))
+    save_figure(figure, path)
+
+
+def shown_metrics(metrics: Mapping[str, np.ndarray]) -> list[str]:
+    """The names of the metrics that say what a run has learned.
+
+    They are the return, or each element of a vector of returns; before them the
+    intrinsic reward, if there is one, and then no return that was 0 throughout.
+    """
+    returns = [name for name in metrics if name.startswith("episode_return")]
+    if "intrinsic_reward" not in metrics:
+        return returns
+    return [
+        "intrinsic_reward",
+        *(name for name in returns if np.any(np.nan_to_num(metrics[name]))),
+    ]
+
+
+def _curve(
+    metrics: Mapping[str, np.ndarray],
+    metric: str,
+    *,
+    smoothing: int = 1,
+    run: str | None = None,
+) -> _Curve:
+    """Steps and values of the rows in which any seed has a value."""
+    where = "" if run is None else f" of `runs[{run!r}]`"
+    if metric not in metrics or "step" not in metrics:
+        missing = metric if "step" in metrics else "step"
+        raise ValueError(
+            f"`metric={metric!r}` cannot be drawn: `{missing}` is not among the "
+            f"metrics{where}, which are {', '.join(sorted(metrics))}."
+        )
+    steps, values = np.asarray(metrics["step"]), np.asarray(metrics[metric])
+    if steps.ndim != 1 or values.ndim not in (1, 2) or len(values) != len(steps):
+        raise ValueError(
+            f"`metric={metric!r}`{where} has shape {values.shape}, and `step` has "
+            f"{steps.shape}; they must be of shape (logs,) or (logs, seeds), and "
+            "(logs,), as in the `metrics` of a `Solution`."
+        )
+    values = values.reshape(len(steps), -1)
+    values = moving_average(np.where(np.isfinite(values), values, np.nan), smoothing)
+    known = np.any(np.isfinite(values), axis=1)
+    return steps[known], values[known]
+
+
+def _new_figure(num_panels: int) -> tuple[Any, Sequence[Any]]:
+    """A figure with panels over the same steps, one below another."""
     # Figures are made without pyplot, which keeps a list of them and may open windows.
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
-    steps, returns = _known_returns(metrics)
-    num_seeds = returns.shape[1]
-    figure = Figure(figsize=(6.4, 4), layout="constrained")
-    axes = figure.add_subplot()
-    (line,) = axes.plot(steps, np.nanmean(returns, axis=1), label="mean")
-    if len(steps) == 1:
-        line.set_marker("o")
-    if num_seeds > 1:
-        axes.fill_between(
-            steps,
-            np.nanmin(returns, axis=1),
-            np.nanmax(returns, axis=1),
-            color=line.get_color(),
-            alpha=0.25,
-            linewidth=0,
-            label=f"range over {num_seeds} {kind}s",
-        )
-        if best:
-            (line,) = axes.plot(steps, np.nanmax(returns, axis=1), label="best")
-            if len(steps) == 1:
-                line.set_marker("o")
-        axes.legend(loc="best", frameon=False)
-    if len(steps) == 0:
-        axes.text(
-            *(0.5, 0.5, "no episode has ended"),
-            ha="center",
-            va="center",
-            transform=axes.transAxes,
-        )
-    axes.set_title(title)
-    axes.set_xlabel(
-        "environment steps" if num_seeds == 1 else f"environment steps of each {kind}"
-    )
-    axes.set_ylabel(label)
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.grid(alpha=0.3)
-    save_figure(figure, path)
+    figure = Figure(figsize=(6.4, 1.4 + 2.6 * num_panels), layout="constrained")
+    panels = figure.subplots(num_panels, sharex=True, squeeze=False)[:, 0]
+    for axes in panels:
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.grid(alpha=0.3)
+    return figure, list(panels)
 
 
-def _known_returns(
-    metrics: History,
-) -> tuple[Int[np.ndarray, " rows"], Float[np.ndarray, "rows seeds"]]:
-    """Steps and returns of the rows in which an episode of any seed ended."""
-    steps = metrics["step"]
-    returns = metrics["episode_return"].reshape(len(steps), -1)
-    returns = np.where(np.isfinite(returns), returns, np.nan)
-    known = np.any(np.isfinite(returns), axis=1)
-    return steps[known], returns[known]
+def _draw_curves(
+    axes: Any, curves: Mapping[str, _Curve], *, center: Center, interval: Interval
+) -> list[Any]:
+    """Draws lines and, where there are several seeds, shades; returns the lines."""
+    lines = []
+    colors = numbered_colors(len(curves))
+    for (label, (steps, values)), color in zip(curves.items(), colors, strict=True):
+        middle = center_of(values, center)
+        lines.append(_draw_line(axes, steps, middle, color, label))
+        if interval is None or values.shape[1] == 1:
+            continue
+        if interval == "range":
+            ends = np.nanmin(values, axis=1), np.nanmax(values, axis=1)
+        else:
+            ends = bootstrap_interval(values, center=center, level=interval)
+        axes.fill_between(steps, *ends, color=color, alpha=0.25, linewidth=0)
+    return lines
+
+
+def _draw_line(
+    axes: Any,
+    steps: Int[np.ndarray, " rows"],
+    values: Float[np.ndarray, " rows"],
+    color: tuple[float, float, float],
+    label: str,
+) -> Any:
+    marker = "o" if len(steps) == 1 else None
+    (line,) = axes.plot(steps, values, color=color, marker=marker, label=label)
+    return line
+
+
+def _shade(label: str, color: Any) -> Any:
+    """What stands for the shades in a legend."""
+    from matplotlib.patches import Patch
+
+    return Patch(facecolor=color, alpha=0.25, linewidth=0, label=label)
+
+
+def _sizes(curves: Mapping[str, _Curve]) -> list[int]:
+    """How many seeds runs have, of those that have several."""
+    return sorted({values.shape[1] for _, values in curves.values()} - {1})
+
+
+def _name_of_steps(sizes: list[int], kind: str) -> str:
+    return f"environment steps of each {kind}" if sizes else "environment steps"
+
+
+def _say_if_empty(axes: Any, curves: Mapping[str, _Curve], metric: str) -> None:
+    if any(len(steps) > 0 for steps, _ in curves.values()):
+        return
+    is_of_episodes = metric.startswith("episode_")
+    text = "no episode has ended" if is_of_episodes else f"there is no `{metric}` yet"
+    axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes)

@@ -1,11 +1,10 @@
 import os
-from collections.abc import Sequence
 
 import numpy as np
 
 from .._interaction.evaluate_skills import SkillEvaluation
 from .._skills.trajectories import SkillTrajectories
-from .figure import save_figure
+from .figure import as_rgb, numbered_colors, save_figure
 
 
 def draw_skills(
@@ -96,18 +95,5 @@ def _colors(
         if skills.shape[1] == 2 and not set(np.unique(skills)) <= {0.0, 1.0}:
             angles = np.arctan2(skills[:, 1], skills[:, 0])
             hues = (angles / (2 * np.pi)) % 1
-            return [_rgb(hsv_to_rgb((hue, 0.9, 0.8))) for hue in hues]
-    return _numbered_colors(evaluation.mask.shape[0])
-
-
-def _numbered_colors(num_skills: int) -> list[tuple[float, float, float]]:
-    from matplotlib import colormaps
-
-    if num_skills <= 10:
-        return [_rgb(colormaps["tab10"](index)) for index in range(num_skills)]
-    return [_rgb(colormaps["turbo"](x)) for x in np.linspace(0.03, 0.97, num_skills)]
-
-
-def _rgb(color: Sequence[float] | np.ndarray) -> tuple[float, float, float]:
-    red, green, blue = color[:3]
-    return float(red), float(green), float(blue)
+            return [as_rgb(hsv_to_rgb((hue, 0.9, 0.8))) for hue in hues]
+    return numbered_colors(evaluation.mask.shape[0])

@@ -72,9 +72,30 @@ FAULTS = (
     Fault(
         "reporting:rows-without-an-episode-are-drawn",
         "eqrl/_reporting/learning_curve.py",
-        "return steps[known], returns[known]",
-        "return steps, returns",
-        ("tests/test_run.py -k leaves_out_rows",),
+        "return steps[known], values[known]",
+        "return steps, values",
+        ("tests/test_learning_curves.py -k rows_with_an_episode",),
+    ),
+    Fault(
+        "reporting:an-average-of-rows-without-a-value",
+        "eqrl/_reporting/statistics.py",
+        "sums / np.maximum(counts, 1)",
+        "sums / num_rows",
+        ("tests/test_learning_curves.py -k moving_average",),
+    ),
+    Fault(
+        "reporting:intervals-of-one-level",
+        "eqrl/_reporting/learning_curve.py",
+        "bootstrap_interval(values, center=center, level=interval)",
+        "bootstrap_interval(values, center=center)",
+        ("tests/test_learning_curves.py -k after_smoothing",),
+    ),
+    Fault(
+        "reporting:a-quarter-is-left-out",
+        "eqrl/_reporting/statistics.py",
+        "range(count // 4, count - count // 4)",
+        "range(count // 8, count - count // 8)",
+        ("tests/test_learning_curves.py -k interquartile",),
     ),
     Fault(
         "reporting:time-left-from-the-beginning",

@@ -1,0 +1,220 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+import eqrl
+from eqrl._reporting.learning_curve import draw_learning_curve
+from eqrl._reporting.statistics import moving_average
+
+
+_NAN = np.nan
+
+
+def test_an_interquartile_mean_is_that_of_the_middle_half() -> None:
+    for values, expected in (
+        ([0.0, 1.0, 100.0, 2.0, 3.0], 2.0),
+        ([8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0], 4.5),
+        ([0.0, 0.0, 6.0], 2.0),
+        # Of those that are known, four.
+        ([9.0, _NAN, 0.0, 2.0, 1.0], 1.5),
+        ([_NAN, _NAN], _NAN),
+    ):
+        result = eqrl.interquartile_mean(np.array(values))
+        np.testing.assert_allclose(result, expected)
+    rows = np.array([[[0.0, 1.0, 2.0, 9.0]], [[4.0, _NAN, 6.0, _NAN]]])
+    np.testing.assert_allclose(eqrl.interquartile_mean(rows), [[1.5], [5.0]])
+
+
+def _interval_restated(
+    values: np.ndarray, *, level: float, num_resamples: int, seed: int, cut: int
+) -> list[float]:
+    random = np.random.default_rng(seed)
+    size = len(values)
+    centers = []
+    for _ in range(num_resamples):
+        drawn = sorted(values[random.integers(0, size)] for _ in range(size))
+        kept = drawn[cut : size - cut]
+        centers.append(sum(kept) / len(kept))
+    tail = (1 - level) / 2
+    return [float(np.quantile(centers, q)) for q in (tail, 1 - tail)]
+
+
+@pytest.mark.parametrize(("center", "cut"), [("mean", 0), ("iqm", 1)])
+def test_an_interval_holds_the_centers_of_drawn_seeds(center: Any, cut: int) -> None:
+    values = np.array([[3.0, 1.0, 4.0, 1.5, 9.0], [2.0, 7.0, 1.0, 8.0, 2.5]])
+    options: dict[str, Any] = {"level": 0.8, "num_resamples": 40, "seed": 3}
+    low, high = eqrl.bootstrap_interval(values, center=center, **options)
+    for row in range(2):
+        expected = _interval_restated(values[row], cut=cut, **options)
+        np.testing.assert_allclose([low[row], high[row]], expected)
+
+
+def test_of_two_seeds_an_interval_is_known_by_heart() -> None:
+    # Half of all draws have the mean 0.5, a quarter 0 and a quarter 1.
+    values = np.array([[0.0, 1.0, _NAN], [5.0, _NAN, _NAN]])
+    for level, expected in ((0.95, (0, 1)), (0.4, (0.5, 0.5))):
+        low, high = eqrl.bootstrap_interval(values, level=level)
+        # One seed does not say how much seeds differ.
+        np.testing.assert_allclose(low, [expected[0], _NAN])
+        np.testing.assert_allclose(high, [expected[1], _NAN])
+
+
+def test_wrong_arguments_of_an_interval_are_refused() -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"level": 95.0}, r"`level=95` is out of range.*\(0, 1\]"),
+        ({"num_resamples": 1}, "at least 2"),
+        ({"seed": -1}, "at least 0"),
+    ]
+    for options, message in wrong:
+        with pytest.raises(ValueError, match=message):
+            eqrl.bootstrap_interval(np.ones((2, 3)), **options)
+
+
+def test_a_moving_average_looks_back_and_leaves_out_what_is_not_known() -> None:
+    values = np.array([[1.0, _NAN], [_NAN, _NAN], [3.0, 5.0], [5.0, _NAN]])
+    np.testing.assert_array_equal(moving_average(values, 1), values)
+    expected = [[1, _NAN], [1, _NAN], [3, 5], [4, 5]]
+    np.testing.assert_allclose(moving_average(values, 2), expected)
+    expected = [[1, _NAN], [1, _NAN], [2, 5], [3, 5]]
+    np.testing.assert_allclose(moving_average(values, 10**9), expected)
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """All figures that would be written; to render them takes most of the time."""
+    written: list[Any] = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: written.append(self))
+    return written
+
+
+_STEPS = np.array([10, 20, 30])
+_ONE = {"step": _STEPS, "episode_return": np.array([_NAN, 2.0, 4.0])}
+_FIVE = {
+    "step": 2 * _STEPS,
+    "episode_return": np.array(
+        [[0.0, 1.0, 2.0, 3.0, 100.0], [1.0, 2.0, 3.0, 4.0, 5.0], [_NAN] * 5]
+    ),
+}
+
+
+def _lines(axes: Any) -> dict[str, list[list[float]]]:
+    return {
+        line.get_label(): [list(line.get_xdata()), list(line.get_ydata())]
+        for line in axes.lines
+    }
+
+
+def _shaded(axes: Any) -> list[set[tuple[float, float]]]:
+    """The corners of what is shaded."""
+    return [
+        {(float(x), float(y)) for x, y in each.get_paths()[0].vertices}
+        for each in axes.collections
+    ]
+
+
+def _legend(axes: Any) -> list[str]:
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def test_each_run_is_a_line_of_its_center_and_shaded_where_seeds_lie(
+    figures: list[Any],
+) -> None:
+    runs = {"one": _ONE, "five": _FIVE}
+    eqrl.draw_learning_curves("x.pdf", runs, center="iqm", interval="range")
+    (axes,) = figures[0].axes
+    assert _lines(axes) == {
+        "one": [[20, 30], [2, 4]],
+        "five": [[20, 40], [2, 3]],
+    }
+    assert _shaded(axes) == [{(20, 0), (20, 100), (40, 1), (40, 5)}]
+    assert _legend(axes) == ["one", "five", "interquartile mean and range of 5 seeds"]
+    assert axes.get_xlabel() == "environment steps of each seed"
+    assert axes.get_ylabel() == "episode return"
+
+
+def test_intervals_are_those_of_the_bootstrap_after_smoothing(
+    figures: list[Any],
+) -> None:
+    names = ("frames", "score")
+    eqrl.draw_learning_curves(
+        "x", {"five": _FIVE}, interval=0.5, smoothing=2, names=names, title="Hopper"
+    )
+    (axes,) = figures[0].axes
+    smooth = moving_average(_FIVE["episode_return"], 2)
+    low, high = eqrl.bootstrap_interval(smooth, level=0.5)
+    ends = {*zip(2 * _STEPS, low, strict=True), *zip(2 * _STEPS, high, strict=True)}
+    assert _shaded(axes) == [ends]
+    means = [106 / 5, (0.5 + 1.5 + 2.5 + 3.5 + 52.5) / 5, 3]
+    assert _lines(axes)["five"][0] == [20, 40, 60]
+    np.testing.assert_allclose(_lines(axes)["five"][1], means)
+    assert _legend(axes)[1:] == ["mean and 50 % interval of 5 seeds"]
+    shown = (axes.get_xlabel(), axes.get_ylabel(), axes.get_title())
+    assert shown == ("frames", "score", "Hopper")
+
+
+def test_without_an_interval_or_with_one_seed_nothing_is_shaded(
+    figures: list[Any],
+) -> None:
+    eqrl.draw_learning_curves("x", {"one": _ONE})
+    eqrl.draw_learning_curves("x", {"five": _FIVE}, interval=None)
+    assert [_shaded(figure.axes[0]) for figure in figures] == [[], []]
+    assert figures[0].axes[0].get_xlabel() == "environment steps"
+
+
+def test_what_cannot_be_compared_is_refused_with_what_there_is(tmp_path: Path) -> None:
+    wrong: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+        ({}, {}, "`runs` is empty"),
+        ({"a": _ONE}, {"metric": "loss"}, r"`runs\['a'\]`, which are episode_return"),
+        ({"a": _ONE | {"step": _STEPS[:2]}}, {}, r"has shape \(3,\).*\(2,\)"),
+        ({"a": _ONE}, {"interval": 95.0}, "out of range"),
+        ({"a": _ONE}, {"smoothing": 0}, "at least 1"),
+    ]
+    for runs, options, message in wrong:
+        with pytest.raises(ValueError, match=message):
+            eqrl.draw_learning_curves(tmp_path / "x.png", runs, **options)
+
+
+def test_a_run_shows_the_mean_and_range_of_its_rows_with_an_episode(
+    figures: list[Any],
+) -> None:
+    returns = np.array([[_NAN, _NAN], [1.0, _NAN], [2.0, np.inf], [2.0, 4.0]])
+    metrics = {"step": np.array([10, 20, 30, 40]), "episode_return": returns}
+    draw_learning_curve("x", metrics, title="SAC")
+    draw_learning_curve("x", metrics, title="", kind="member", best=True, label="score")
+    seeds, members = (figure.axes[0] for figure in figures)
+    assert _lines(seeds) == {"mean": [[20, 30, 40], [1, 2, 3]]}
+    assert _shaded(seeds) == [{(20, 1), (30, 2), (40, 2), (40, 4)}]
+    assert _legend(seeds) == ["mean", "range over 2 seeds"]
+    assert (seeds.get_title(), seeds.get_ylabel()) == ("SAC", "episode return")
+    assert _lines(members)["best"] == [[20, 30, 40], [1, 2, 4]]
+    assert _legend(members) == ["mean", "range over 2 members", "best"]
+    assert members.get_ylabel() == "score"
+
+
+def test_a_run_without_an_episode_says_so(figures: list[Any]) -> None:
+    metrics = {"step": _STEPS, "episode_return": np.full(3, _NAN)}
+    draw_learning_curve("x", metrics, title="SAC")
+    assert [text.get_text() for text in figures[0].axes[0].texts] == [
+        "no episode has ended"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("returns", "shown"),
+    [(0.0, ["intrinsic reward"]), (-3.0, ["intrinsic reward", "episode return"])],
+)
+def test_a_run_of_skills_shows_what_it_learned_from(
+    returns: float, shown: list[str], figures: list[Any]
+) -> None:
+    metrics = {
+        "step": _STEPS,
+        "episode_return": np.array([_NAN, returns, returns]),
+        "intrinsic_reward": np.array([_NAN, -1.0, 2.0]),
+    }
+    draw_learning_curve("x", metrics, title="DIAYN")
+    panels = figures[0].axes
+    assert [panel.get_ylabel() for panel in panels] == shown
+    assert _lines(panels[0])["mean"] == [[20, 30], [-1, 2]]
