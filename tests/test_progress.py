@@ -75,6 +75,26 @@ def test_shows_no_return_before_an_episode_has_ended() -> None:
     assert "return" not in _lines((200, _row(math.nan)))[-1]
 
 
+def test_a_run_of_skills_shows_its_intrinsic_reward_and_no_return_of_zero() -> None:
+    rows = [
+        {"episode_return": np.array(given), "intrinsic_reward": np.array(rewards)}
+        for given, rewards in (
+            ([0.0, 0.0], [math.nan, math.nan]),
+            ([0.0, math.nan], [1.0, 1.5]),
+            ([3.0, 0.0], [math.nan, math.nan]),
+            ([0.0, 0.0], [2.0, math.nan]),
+        )
+    ]
+    lines = _lines(*((step, row) for step, row in enumerate(rows, 1)))[1:]
+    texts = ("return 0.0", "return 1.5", "reward 1.25", "intrinsic reward 2.00")
+    assert [[text for text in texts if text in line] for line in lines] == [
+        [],
+        ["reward 1.25"],
+        ["return 1.5", "reward 1.25"],
+        ["return 0.0", "intrinsic reward 2.00"],
+    ]
+
+
 def _last_line(clock: _Clock, *, until: float) -> str:
     """After 200 steps at 110 s and 600 at `until`, of 1000."""
     file = io.StringIO()

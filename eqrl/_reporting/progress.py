@@ -3,7 +3,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from .._disk import Skills
 from .._population import PopulationSolution
@@ -22,8 +22,9 @@ class ProgressBar:
 
     It shows that JAX compiles until the first row of metrics; then the steps, their
     rate (without compilation), the latest episodes' return (the mean over seeds) and
-    the remaining time. If the standard output is not a terminal, it prints a line from
-    time to time.
+    the remaining time. Of an agent with an intrinsic reward it shows that reward, too,
+    and no return as long as that is 0. If the standard output is not a terminal, it
+    prints a line from time to time.
     """
 
     def __init__(
@@ -43,7 +44,9 @@ class ProgressBar:
         check_range("seconds_between_lines", seconds_between_lines, low=0)
         self._num_steps = num_steps
         self._display = Display(num_steps, seconds_between_lines=seconds_between_lines)
-        self._result: str | None = None
+        self._return: str | None = None
+        self._reward: str | None = None
+        self._is_rewarded = False
 
     def __enter__(self) -> "ProgressBar":
         self._display.start()
@@ -59,12 +62,21 @@ class ProgressBar:
         """Shows one row of metrics; `train` calls this."""
         del state
         # With vector rewards there is one for each element, and no single number.
-        returns = np.asarray(metrics.get("episode_return", math.nan))
-        known = returns[np.isfinite(returns)]
-        if known.size > 0:
-            self._result = f"return {known.mean():,.1f}"
-        text = f"{step:,}/{self._num_steps:,} steps"
-        self._display.show(text, done=step, steps=step, result=self._result)
+        returns = _known(metrics, "episode_return")
+        if returns.size > 0:
+            self._return = f"return {returns.mean():,.1f}"
+        rewards = _known(metrics, "intrinsic_reward")
+        if rewards.size > 0:
+            self._reward = f"intrinsic reward {rewards.mean():,.2f}"
+        # Skills are often learned where the environment gives nothing.
+        self._is_rewarded |= "intrinsic_reward" not in metrics or bool(np.any(returns))
+        results = [self._return if self._is_rewarded else None, self._reward]
+        self._display.show(
+            f"{step:,}/{self._num_steps:,} steps",
+            done=step,
+            steps=step,
+            result="  ".join(filter(None, results)) or None,
+        )
 
 
 class PopulationProgressBar:
@@ -168,6 +180,14 @@ class SkillProgressBar:
             steps=done,
             result=self._result,
         )
+
+
+def _known(
+    metrics: Mapping[str, np.ndarray | Array], name: str
+) -> Float[np.ndarray, " known"]:
+    """The values of a metric that are finite; none if there is no such metric."""
+    values = np.asarray(metrics.get(name, math.nan), float)
+    return values[np.isfinite(values)]
 
 
 def _mean_and_best(solution: PopulationSolution) -> str | None:

@@ -119,6 +119,13 @@ FAULTS = (
         (f"{_PROGRESS} -k failed",),
     ),
     Fault(
+        "reporting:a-return-of-zero-is-shown-of-skills",
+        "eqrl/_reporting/progress.py",
+        "or bool(np.any(returns))",
+        "or returns.size > 0",
+        (f"{_PROGRESS} -k run_of_skills",),
+    ),
+    Fault(
         "reporting:angles-mirrored",
         "eqrl/_reporting/skills.py",
         "np.arctan2(skills[:, 1], skills[:, 0])",
