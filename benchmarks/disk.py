@@ -166,7 +166,12 @@ def opening(seeds: list[int], pictures: Path | None) -> None:
         where = sector_of(ends_of(played)[:, 0], radius=RADIUS)
         print(f"| {seed} | {', '.join(str(int(each)) for each in where)} |", flush=True)
         if pictures is not None and seed == seeds[0]:
-            eqrl.draw_skills(pictures / "opening.png", played)
+            eqrl.draw_skills(
+                pictures / "opening.png",
+                played,
+                names=("x", "y"),
+                env=opening_world(4),
+            )
 
 
 TASKS: dict[str, Callable[[list[int], Path | None], None]] = {

@@ -84,7 +84,8 @@ def _begin(agent: Any, env: Any, trainer: Any, **options: Any) -> eqrl.Skills[An
     return reached[3]
 
 
-def _draw_nothing(path: Path, *args: object, **options: object) -> None:
+def _draw_nothing(path: Path, trajectories: object, **options: object) -> None:
+    _CALLED["drawn"] = trajectories
     path.touch()
 
 
@@ -152,6 +153,9 @@ def test_skills_are_written_with_all_that_is_said_of_them(trained: Path) -> None
     written = json.loads((trained / "skills.json").read_text())
     assert written["environment_returns"] == [0, 0, 0]
     assert np.shape(written["ends"]) == (3, 2)
+    # All eight episodes of a skill begin at the origin.
+    first = _CALLED["drawn"].first_descriptors
+    np.testing.assert_array_equal(first, np.zeros((3, 8, 2)))
     # Three points, of which each stands for all episodes of a skill.
     ends = np.array(written["ends"])
     apart = np.linalg.norm(ends[:, None] - ends[None], axis=-1)

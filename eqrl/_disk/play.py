@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from .._agents.base import AnyAgent
 from .._interaction.rollout import rollout
 from .._rewards import Incremental
+from .._rewards.descriptor import as_if_left
 from .._skills.trajectories import SkillTrajectories
 from .._types.custom_types import EnvState, Extras, Memory, Mode, State
 from ..envs import AbstractEnv
@@ -57,8 +58,10 @@ def play_skills(
                 inner, state, env, reward, num_episodes, mode, max_steps, key=skill_key
             )
         )
-    descriptors, mask = jax.tree.map(lambda *x: jnp.stack(x), *trajectories)
-    return SkillTrajectories(descriptors=descriptors, mask=mask)
+    descriptors, mask, first = jax.tree.map(lambda *x: jnp.stack(x), *trajectories)
+    return SkillTrajectories(
+        descriptors=descriptors, mask=mask, first_descriptors=first
+    )
 
 
 @eqx.filter_jit
@@ -72,7 +75,11 @@ def _play(
     max_steps: int | None,
     *,
     key: PRNGKeyArray,
-) -> tuple[Float[Array, "episodes time descriptor"], Bool[Array, "episodes time"]]:
+) -> tuple[
+    Float[Array, "episodes time descriptor"],
+    Bool[Array, "episodes time"],
+    Float[Array, "episodes descriptor"],
+]:
     transitions, mask = rollout(
         agent,
         state,
@@ -82,4 +89,5 @@ def _play(
         mode=mode,
         max_steps=max_steps,
     )
-    return reward.descriptors(transitions), mask
+    first = jax.tree.map(lambda x: x[:, 0], as_if_left(transitions))
+    return reward.descriptors(transitions), mask, reward.descriptors(first)

@@ -12,6 +12,7 @@ from .._agents.base import AnyAgent
 from .._agents.wrappers.unwrap import find, parts, with_skill
 from .._pytree.fields import check_integer
 from .._rewards import Discriminator
+from .._rewards.descriptor import as_if_left
 from .._skills.prior import (
     AbstractSkillPrior,
     EvenOneHotSkills,
@@ -44,6 +45,7 @@ class SkillEvaluation(eqx.Module):
     recovered_skills: Float[Array, "skills episodes time skill"]
     mask: Bool[Array, "skills episodes time"]
     accuracy: Float[Array, ""]
+    first_descriptors: Float[Array, "skills episodes descriptor"] | None = None
 
 
 SkillEvaluation.__init__.__doc__ = """**Arguments:**
@@ -58,6 +60,8 @@ SkillEvaluation.__init__.__doc__ = """**Arguments:**
 - `mask`: which steps are within the episode; other steps have no meaning.
 - `accuracy`: share of the steps at which, among `skills`, the discriminator holds the
     one that was played most probable.
+- `first_descriptors`: of the state in which each episode began, before its first step;
+    `None` if they are not known.
 """
 
 
@@ -143,6 +147,7 @@ def _evaluate(
     zero = jnp.zeros((), int)
     rewards = discriminator.reward(reward_state, seen, step=zero, key=key)
     descriptors = discriminator.descriptors(seen)
+    first = jax.tree.map(lambda x: x[:, :, 0], as_if_left(seen))
 
     def judge(
         descriptor: Float[Array, " descriptor"],
@@ -163,6 +168,7 @@ def _evaluate(
         recovered_skills=recovered,
         mask=mask,
         accuracy=jnp.mean(right.astype(float), where=mask),
+        first_descriptors=discriminator.descriptors(first),
     )
 
 

@@ -82,6 +82,7 @@ def render(
     length = int(length)
     returns = np.concatenate([[0.0], np.cumsum(np.asarray(rewards)[:length])])
     states = jax.tree.map(lambda leaf: leaf[: length + 1], _unwrap_states(env, states))
+    inner = innermost(env)
     path.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(inner, Point):
         _draw_point(inner, np.asarray(states.position), float(returns[-1]), path)
@@ -93,7 +94,7 @@ def render(
 
 def render_suffix(env: AnyEnv) -> str:
     """The suffix of the file that `render` writes, if nobody asks for another."""
-    inner = _unwrap(env)
+    inner = innermost(env)
     if isinstance(inner, Point):
         return ".png"
     # Whoever has an environment of a library has imported its adapter.
@@ -116,17 +117,7 @@ def render_suffix(env: AnyEnv) -> str:
     )
 
 
-def _check_can_draw(env: Any, suffix: str) -> None:
-    """Raises a `ModuleNotFoundError` unless what draws this environment is there."""
-    if isinstance(env, Point):
-        check_installed("matplotlib", "`render` of `eqrl/Point`", extra="plots")
-    elif suffix == ".gif" and "-v" in env.environment.name:
-        # Those of classic control alone have a version.
-        name = f"gymnax/{env.environment.name}"
-        check_installed("pygame", f"`render` of `{name}`", extra="gymnax")
-
-
-def _unwrap(env: AnyEnv) -> AnyEnv:
+def innermost(env: AnyEnv) -> AnyEnv:
     """The environment inside all wrappers."""
     while isinstance(env, AbstractEnvWrapper):
         env = env.inner

@@ -1,10 +1,15 @@
 import os
 
 import numpy as np
+from jaxtyping import Float
 
 from .._interaction.evaluate_skills import SkillEvaluation
 from .._skills.trajectories import SkillTrajectories
+from .._types.custom_types import EnvState
+from ..envs import AbstractEnv, Point
+from ..envs._base import AnyEnv
 from .figure import as_rgb, numbered_colors, save_figure
+from .render import innermost
 
 
 def draw_skills(
@@ -13,12 +18,14 @@ def draw_skills(
     *,
     dimensions: tuple[int, ...] = (0, 1),
     title: str = "",
+    names: tuple[str, ...] | None = None,
+    env: AbstractEnv[EnvState] | None = None,
 ) -> None:
     """Plots the trajectories of each skill in descriptor space.
 
-    Every episode is a line from its first state to its last, which has a dot; every
-    skill has a color. Skills in the plane are colored by their direction, all others
-    by their number.
+    Every episode is a line from the state in which it began to its last, which has a
+    dot; every skill has a color. Skills in the plane are colored by their direction,
+    all others by their number.
 
     **Arguments:**
 
@@ -28,11 +35,18 @@ def draw_skills(
     - `dimensions`: which two elements of the descriptor to draw, or the one to draw
         over the steps. Descriptors of one element are drawn over the steps.
     - `title`: above the axes.
+    - `names`: of the elements that are drawn, such as `("x", "y")`, instead of their
+        numbers.
+    - `env`: an `eqrl.envs.Point`, inside any wrappers, whose closed walls are drawn, as
+        far as the trajectories reach. The descriptor is then the position, and both of
+        its elements are drawn.
 
-    Raises a `ValueError` unless a descriptor has these elements.
+    Raises a `ValueError` unless a descriptor has these elements, unless there are as
+    many `names`, and if `env` has no walls to draw.
     """
     check_installed("matplotlib", "`draw_skills`", extra="plots")
     # Figures are made without pyplot, which keeps a list of them and may open windows.
+    from matplotlib.collections import LineCollection
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
@@ -42,25 +56,34 @@ def draw_skills(
     if size == 1:
         dimensions = (0,)
     _check_dimensions(dimensions, size)
+    names = _names(dimensions, names)
+    walls = None if env is None else _walls(env, dimensions)
+    first = evaluation.first_descriptors
+    first = None if first is None else np.asarray(first)
     colors = _colors(evaluation)
     figure = Figure(figsize=(6.4, 5.4), layout="constrained")
     axes = figure.add_subplot()
+    if walls is not None:
+        # They have no part in the limits of the axes, since some are all but endless.
+        drawn = LineCollection(list(walls), colors="black", linewidths=2)
+        axes.add_collection(drawn, autolim=False)
     for skill, color in enumerate(colors):
         for episode in range(descriptors.shape[1]):
             visited = descriptors[skill, episode][mask[skill, episode]]
-            drawn = visited[:, list(dimensions)].T
-            x, y = (
-                drawn if len(drawn) == 2 else (np.arange(1, len(visited) + 1), drawn[0])
-            )
+            steps = np.arange(1, len(visited) + 1)
+            if first is not None:
+                visited = np.concatenate([first[skill, episode][None], visited])
+                steps = np.arange(len(visited))
+            elements = visited[:, list(dimensions)].T
+            x, y = elements if len(elements) == 2 else (steps, elements[0])
             axes.plot(x, y, color=color, alpha=0.8, linewidth=1.2)
             axes.plot(x[-1:], y[-1:], ".", color=color, markersize=7)
     if len(dimensions) == 2:
-        axes.set_xlabel(f"descriptor {dimensions[0]}")
-        axes.set_ylabel(f"descriptor {dimensions[1]}")
+        axes.set_xlabel(names[0])
         axes.set_aspect("equal", adjustable="datalim")
     else:
         axes.set_xlabel("step")
-        axes.set_ylabel(f"descriptor {dimensions[0]}")
+    axes.set_ylabel(names[-1])
     if len(colors) <= _MOST_IN_LEGEND:
         handles = [Line2D([], [], color=color) for color in colors]
         labels = [f"{skill}" for skill in range(len(colors))]
@@ -83,6 +106,37 @@ def _check_dimensions(dimensions: tuple[int, ...], size: int) -> None:
             f"`dimensions={dimensions}` must be one or two of the {size} elements of a "
             f"descriptor, 0 to {size - 1}."
         )
+
+
+def _names(
+    dimensions: tuple[int, ...], names: tuple[str, ...] | None
+) -> tuple[str, ...]:
+    if names is None:
+        return tuple(f"descriptor {each}" for each in dimensions)
+    if isinstance(names, str) or len(names) != len(dimensions):
+        raise ValueError(
+            f"`names={names!r}` must be {len(dimensions)}: one for each of "
+            f"`dimensions={dimensions}`."
+        )
+    return names
+
+
+def _walls(
+    env: AnyEnv, dimensions: tuple[int, ...]
+) -> Float[np.ndarray, "walls ends xy"]:
+    inner = innermost(env)
+    if not isinstance(inner, Point):
+        raise ValueError(
+            f"`env` has no walls: it is a `{type(inner).__name__}`, not an "
+            "`eqrl.envs.Point`. Leave it out."
+        )
+    if set(dimensions) != {0, 1}:
+        raise ValueError(
+            f"`env` gives the walls in the plane, but `dimensions={dimensions}`; draw "
+            "(0, 1), or leave `env` out."
+        )
+    closed = np.array(inner.walls[int(inner.num_open) :]).reshape(-1, 2, 2)
+    return closed[..., list(dimensions)]
 
 
 def _colors(

@@ -1,5 +1,6 @@
 """Descriptors: the part of a state that an intrinsic reward sees."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Literal
 
@@ -9,7 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._pytree.fields import shown
-from .._types.data import EnvSpec
+from .._types.custom_types import Extras
+from .._types.data import EnvSpec, Transition
 
 
 StateDescriptor = (
@@ -89,3 +91,15 @@ def describe(
     rows = observation.reshape(-1, observation.shape[-1])
     described = jax.vmap(descriptor)(rows)
     return described.reshape(*observation.shape[:-1], described.shape[-1])
+
+
+def as_if_left(transitions: Transition[Extras]) -> Transition[Extras]:
+    """The transitions, as if each had reached the state that it began in.
+
+    What describes the states that transitions reach then describes where they began.
+    """
+    return dataclasses.replace(
+        transitions,
+        next_observation=transitions.observation,
+        next_state_descriptor=transitions.state_descriptor,
+    )

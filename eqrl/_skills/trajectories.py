@@ -7,6 +7,7 @@ class SkillTrajectories(eqx.Module):
 
     descriptors: Float[Array, "skills episodes time descriptor"]
     mask: Bool[Array, "skills episodes time"]
+    first_descriptors: Float[Array, "skills episodes descriptor"] | None = None
 
 
 SkillTrajectories.__init__.__doc__ = """**Arguments:**
@@ -14,4 +15,6 @@ SkillTrajectories.__init__.__doc__ = """**Arguments:**
 - `descriptors`: of the state that each step reached, such as the transitions'
     `next_state_descriptor`.
 - `mask`: which steps are within the episode; all other values are meaningless.
+- `first_descriptors`: of the state in which each episode began, before its first step;
+    `None` if they are not known.
 """

@@ -1,3 +1,4 @@
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -6,8 +7,10 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.colors import rgb_to_hsv
+from matplotlib.figure import Figure
 
 import eqrl
+from tests.toy import Clock
 
 
 def evaluation(
@@ -49,6 +52,14 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any, Any]]:
     return lines
 
 
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """All figures that would be written; to render them takes most of the time."""
+    written: list[Any] = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: written.append(self))
+    return written
+
+
 def is_png(path: Path) -> bool:
     return path.read_bytes().startswith(b"\x89PNG")
 
@@ -64,35 +75,80 @@ def test_each_episode_is_a_line_up_to_its_end(
     np.testing.assert_array_equal(drawn[5][0], [2, 4])
 
 
-def test_each_skill_has_a_color(
-    drawn: list[tuple[Any, Any, Any]], tmp_path: Path
+def test_a_line_begins_where_the_episode_did(
+    drawn: list[tuple[Any, Any, Any]], figures: list[Any]
 ) -> None:
-    eqrl.draw_skills(tmp_path / "skills.png", evaluation(num_skills=12))
+    whole = dataclasses.replace(
+        evaluation(), first_descriptors=jnp.full((3, 2, 2), -5.0)
+    )
+    eqrl.draw_skills("skills.png", whole)
+    eqrl.draw_skills("skills.png", whole, dimensions=(1,), names=("height",))
+    np.testing.assert_array_equal(drawn[2][:2], [[-5, 1, 2, 3, 4], [-5, 2, 4, 6, 8]])
+    np.testing.assert_array_equal(drawn[8][:2], [[0, 1, 2, 3, 4], [-5, 2, 4, 6, 8]])
+    assert figures[1].axes[0].get_ylabel() == "height"
+
+
+def test_closed_walls_are_drawn_and_elements_have_the_names_that_are_given(
+    figures: list[Any],
+) -> None:
+    walls = (((9.0, 1.0), (9.0, 2.0)), ((3.0, 1.0), (50.0, 2.0)))
+    env = eqrl.envs.TimeLimit(eqrl.envs.Point(walls=walls, num_open=1), 5)
+    for dimensions, expected in (
+        ((0, 1), [[3, 1], [50, 2]]),
+        ((1, 0), [[1, 3], [2, 50]]),
+    ):
+        names = ("north", "east")
+        eqrl.draw_skills(
+            "skills.png", evaluation(), dimensions=dimensions, names=names, env=env
+        )
+        axes = figures[-1].axes[0]
+        (drawn,) = axes.collections
+        np.testing.assert_array_equal(drawn.get_segments(), [expected])
+        assert (axes.get_xlabel(), axes.get_ylabel()) == names
+        # They reach further than the skills, which decide what is shown.
+        assert max(axes.get_xlim()[1], axes.get_ylim()[1]) < 30
+    eqrl.draw_skills("skills.png", evaluation())
+    assert figures[-1].axes[0].get_xlabel() == "descriptor 0"
+
+
+def test_names_and_walls_that_do_not_fit_are_refused() -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"names": ("x",)}, r"`names=\('x',\)` must be 2"),
+        ({"env": eqrl.envs.Point(), "dimensions": (0,)}, "walls in the plane"),
+        ({"env": Clock()}, "no walls: it is a `Clock`"),
+    ]
+    for options, message in wrong:
+        with pytest.raises(ValueError, match=message):
+            eqrl.draw_skills("skills.png", evaluation(), **options)
+
+
+@pytest.mark.usefixtures("figures")
+def test_each_skill_has_a_color(drawn: list[tuple[Any, Any, Any]]) -> None:
+    eqrl.draw_skills("skills.png", evaluation(num_skills=12))
     colors = [color for _, _, color in drawn]
     assert colors[::2] == colors[1::2]
     assert len(set(colors)) == 12
 
 
+@pytest.mark.usefixtures("figures")
 def test_directions_are_colored_by_their_angle(
-    drawn: list[tuple[Any, Any, Any]], tmp_path: Path
+    drawn: list[tuple[Any, Any, Any]],
 ) -> None:
     skills = jnp.array([[1.0, 0.0], [2.0, 0.0], [0.0, -1.0]])
-    eqrl.draw_skills(tmp_path / "skills.png", evaluation(skills=skills))
+    eqrl.draw_skills("skills.png", evaluation(skills=skills))
     hues = [rgb_to_hsv(color)[0] for _, _, color in drawn[::2]]
     np.testing.assert_allclose(hues, [0, 0, 0.75], atol=1e-6)
 
 
+@pytest.mark.usefixtures("figures")
 @pytest.mark.parametrize(("size", "dimensions"), [(1, (0, 1)), (3, (2,)), (1, (0,))])
 def test_one_element_is_drawn_over_the_steps(
     size: int,
     dimensions: tuple[int, ...],
     drawn: list[tuple[Any, Any, Any]],
-    tmp_path: Path,
 ) -> None:
     eqrl.draw_skills(
-        tmp_path / "skills.png",
-        evaluation(descriptor_size=size),
-        dimensions=dimensions,
+        "skills.png", evaluation(descriptor_size=size), dimensions=dimensions
     )
     np.testing.assert_array_equal(drawn[2][0], [1, 2, 3, 4])
     factor = dimensions[0] + 1

@@ -64,6 +64,8 @@ def test_each_skill_is_shown_from_beginning_to_end() -> None:
     np.testing.assert_allclose(
         evaluation.descriptors, np.broadcast_to(expected, (3, 2, 3, 2)), atol=1e-6
     )
+    # Where the point begins, before the first of these steps.
+    np.testing.assert_array_equal(evaluation.first_descriptors, np.zeros((3, 2, 2)))
     np.testing.assert_array_equal(evaluation.skills, DIRECTIONS)
     np.testing.assert_array_equal(evaluation.lengths, np.full((3, 2), 3))
     assert evaluation.mask.all()

@@ -133,6 +133,27 @@ FAULTS = (
         ("tests/skills/test_draw_skills.py -k angle",),
     ),
     Fault(
+        "reporting:lines-begin-one-step-late",
+        "eqrl/_reporting/skills.py",
+        "if first is not None:",
+        "if False:",
+        ("tests/skills/test_draw_skills.py -k begins_where",),
+    ),
+    Fault(
+        "reporting:open-walls-of-skills-are-drawn",
+        "eqrl/_reporting/skills.py",
+        "inner.walls[int(inner.num_open) :]",
+        "inner.walls[:]",
+        ("tests/skills/test_draw_skills.py -k closed_walls",),
+    ),
+    Fault(
+        "interaction:skills-begin-where-their-first-step-leads",
+        "eqrl/_interaction/evaluate_skills.py",
+        "lambda x: x[:, :, 0], as_if_left(seen)",
+        "lambda x: x[:, :, 0], seen",
+        ("tests/skills/test_evaluate_skills.py -k from_beginning_to_end",),
+    ),
+    Fault(
         "reporting:one-minus-is-drawn-as-it-is",
         "eqrl/_reporting/population.py",
         "values = 1 - values",
