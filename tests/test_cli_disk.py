@@ -46,6 +46,7 @@ _FILES = {
 
 _WRITING: Any = importlib.import_module("eqrl._run.write_library")
 _CALLED: dict[str, Any] = {}
+_DRAWN: list[Any] = []
 
 
 def _begin(agent: Any, env: Any, trainer: Any, **options: Any) -> eqrl.Skills[Any]:
@@ -85,7 +86,7 @@ def _begin(agent: Any, env: Any, trainer: Any, **options: Any) -> eqrl.Skills[An
 
 
 def _draw_nothing(path: Path, trajectories: object, **options: object) -> None:
-    _CALLED["drawn"] = trajectories
+    _DRAWN.append(trajectories)
     path.touch()
 
 
@@ -154,8 +155,8 @@ def test_skills_are_written_with_all_that_is_said_of_them(trained: Path) -> None
     assert written["environment_returns"] == [0, 0, 0]
     assert np.shape(written["ends"]) == (3, 2)
     # All eight episodes of a skill begin at the origin.
-    first = _CALLED["drawn"].first_descriptors
-    np.testing.assert_array_equal(first, np.zeros((3, 8, 2)))
+    begun = _DRAWN[0].first_descriptors
+    np.testing.assert_array_equal(begun, np.zeros((3, 8, 2)))
     # Three points, of which each stands for all episodes of a skill.
     ends = np.array(written["ends"])
     apart = np.linalg.norm(ends[:, None] - ends[None], axis=-1)

@@ -132,10 +132,7 @@ _Fields = list[Any]
 def command_type(
     given: Mapping[str, NamedAgent],
     preset: Preset | None,
-    rerun: type,
-    evaluate: type,
-    render: type,
-    export: type,
+    **others: type,
 ) -> Any:
     """The union of all commands.
 
@@ -144,7 +141,7 @@ def command_type(
     - `given`: the agent that follows `--agent`, by the words of the command: `train
         own`, `train diayn`, likewise of `pbt`, and `disk`.
     - `preset`: from which the defaults of its agent come.
-    - `rerun`, `evaluate`, `render`, `export`: the types of these commands.
+    - `others`: the types of the other commands, by name.
     """
     training = [
         _agent_type(
@@ -165,7 +162,7 @@ def command_type(
     skilled = _skilled_population_fields(_inner("pbt", given))
     populations.append(_agent_type("Pbt", "diayn", skilled, diayn))
     of_your_own = "with --agent package.module:Class, one of your own"
-    return (
+    commands = (
         _command(
             "train",
             f"Train an agent; without a name, that is sac or, {of_your_own}.",
@@ -178,11 +175,10 @@ def command_type(
             populations,
         )
         | _named("disk", _disk_type(given.get("disk", AGENTS[Learner.agent])))
-        | _named("rerun", rerun)
-        | _named("evaluate", evaluate)
-        | _named("render", render)
-        | _named("export", export)
     )
+    for name, other in others.items():
+        commands = commands | _named(name, other)
+    return commands
 
 
 def _agents_of(

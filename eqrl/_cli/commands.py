@@ -11,6 +11,8 @@ import tyro
 from .. import presets
 from .._agents.base import AnyAgent
 from .._pytree.fields import check_integer
+from .._reporting.learning_curve import Interval
+from .._reporting.statistics import Center
 from .._run import (
     AGENTS,
     Population,
@@ -157,6 +159,32 @@ class Render:
 
 
 @dataclasses.dataclass(frozen=True)
+class Plot:
+    """Draw the learning curves of runs into one figure."""
+
+    folders: tyro.conf.Positional[tuple[Path, ...]]
+    """Folders of the runs, each of which becomes a curve."""
+
+    output: Path = Path("learning_curves.png")
+    """File to write, whose suffix decides the format: .png, .pdf or .svg."""
+
+    metric: str | None = None
+    """Column of metrics.csv; by default episode_return, of skills intrinsic_reward."""
+
+    center: Center = "mean"
+    """Mean or interquartile mean of the seeds."""
+
+    interval: Interval = 0.95
+    """Level of the bootstrap interval over seeds, in (0, 1]; or their range."""
+
+    smoothing: int = 1
+    """Rows of the metrics to average: each and those right before it."""
+
+    title: str | None = None
+    """Above the axes; by default agent and environment, if all runs have the same."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Export:
     """Write a policy of a run into one file, which `eqrl.load_policy` loads."""
 
@@ -176,7 +204,7 @@ class Export:
     """Class of its agent, if that was one of your own; a folder never imports it."""
 
 
-Command = Train | Pbt | Disk | Evaluate | Render | Export
+Command = Train | Pbt | Disk | Evaluate | Render | Plot | Export
 
 
 def parse(args: Sequence[str]) -> Command:
@@ -207,7 +235,13 @@ def parse(args: Sequence[str]) -> Command:
     preset = _find_preset(args)
     command = tyro.cli(
         command_type(
-            {" ".join(args[:words]): given}, preset, Rerun, Evaluate, Render, Export
+            {" ".join(args[:words]): given},
+            preset,
+            rerun=Rerun,
+            evaluate=Evaluate,
+            render=Render,
+            plot=Plot,
+            export=Export,
         ),
         prog="eqrl",
         description="Train, evaluate and render reinforcement learning agents. "
@@ -215,7 +249,7 @@ def parse(args: Sequence[str]) -> Command:
         args=args,
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
     )
-    if isinstance(command, (Evaluate, Render, Export)):
+    if isinstance(command, (Evaluate, Render, Plot, Export)):
         return command
     if isinstance(command, Rerun):
         return _repeat(command)

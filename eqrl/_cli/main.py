@@ -4,13 +4,14 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from .commands import Command, Disk, Evaluate, Export, Pbt, Train, parse
+from .commands import Command, Disk, Evaluate, Export, Pbt, Plot, Train, parse
 from .compilations import keep_compilations
 from .devices import make_devices_for
 from .disk import library_job
 from .evaluate import run_evaluate
 from .export import run_export
 from .pbt import population_job
+from .plot import run_plot
 from .render import run_render
 from .reporter import one_line, say
 from .train import seeds_job
@@ -71,4 +72,6 @@ def _run(command: Command) -> int:
         return run_evaluate(command)
     if isinstance(command, Export):
         return run_export(command)
+    if isinstance(command, Plot):
+        return run_plot(command)
     return run_render(command)

@@ -13,6 +13,7 @@ from .config import (
     Training as Training,
     read_config as read_config,
     read_schedule as read_schedule,
+    read_title as read_title,
     write_config as write_config,
 )
 from .files import (
@@ -33,7 +34,8 @@ from .own_agent import (
     name_of as name_of,
 )
 from .priors import Prior as Prior
-from .saved import save_run as save_run
+from .read_metrics import read_metrics as read_metrics
+from .saved import read_saved as read_saved, save_run as save_run
 from .solutions import (
     load_solution as load_solution,
     save_solution as save_solution,

@@ -242,9 +242,8 @@ class Run(Generic[Schedule]):
     @property
     def title(self) -> str:
         """Title of the plots."""
-        inner = "" if self.skills is None else f" with {_shown(self.skills.agent)}"
-        outer = "DISk with " if isinstance(self.schedule, SkillSchedule) else ""
-        return f"{outer}{_shown(self.agent)}{inner} on {self.settings.env}"
+        inner = None if self.skills is None else self.skills.agent
+        return _title(self.agent, inner, self.settings.env, self.schedule)
 
     @property
     def name(self) -> str:
@@ -300,6 +299,17 @@ def _shown(agent: str) -> str:
     return agent.rpartition(":")[2] if is_path(agent) else agent.upper()
 
 
+def _title(
+    agent: str,
+    inner: str | None,
+    env: str,
+    schedule: Training | Population | SkillSchedule,
+) -> str:
+    within = "" if inner is None else f" with {_shown(inner)}"
+    outer = "DISk with " if isinstance(schedule, SkillSchedule) else ""
+    return f"{outer}{_shown(agent)}{within} on {env}"
+
+
 def write_config(folder: Directory, run: Run) -> None:
     """Writes `config.json`, from which a run can be repeated."""
     content = dataclasses.asdict(run)
@@ -334,6 +344,23 @@ def read_schedule(folder: Directory) -> Training | Population | SkillSchedule:
     Raises a `ValueError` where `read_config` does, which says more.
     """
     return read_json(Path(folder) / CONFIG, _pop_schedule, advice="see `read_config`")
+
+
+def read_title(folder: Directory) -> str:
+    """Reads no more than the title of a run, for which no agent is imported.
+
+    Raises a `ValueError` where `read_config` does, which says more.
+    """
+    path = Path(folder) / CONFIG
+    return read_json(path, _parse_title, advice="mend it, or train again")
+
+
+def _parse_title(content: Content) -> str:
+    skills = content["skills"]
+    inner = None if skills is None else check_type("`agent`", skills["agent"], str)
+    agent = check_type("`agent`", content["agent"], str)
+    env = check_type("`env`", content["settings"]["env"], str)
+    return _title(agent, inner, env, _pop_schedule(content))
 
 
 def _check_of_command_line(content: Content) -> None:

@@ -189,6 +189,20 @@ FAULTS = (
         ("tests/test_run.py -k 'metrics'",),
     ),
     Fault(
+        "run:seeds-of-a-table-are-steps",
+        "eqrl/_run/read_metrics.py",
+        ".reshape(logs, count)",
+        ".reshape(count, logs).T",
+        ("tests/test_cli_plot.py -k being_written",),
+    ),
+    Fault(
+        "cli:members-are-seeds",
+        "eqrl/_cli/plot.py",
+        'if kind != "member":',
+        "if True:",
+        ("tests/test_cli_plot.py -k independent_samples",),
+    ),
+    Fault(
         "run:nan-in-json",
         "eqrl/_run/files.py",
         "float(value) if math.isfinite(value) else None",
