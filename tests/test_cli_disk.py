@@ -205,11 +205,14 @@ def test_render_shows_one_skill(
     shown = []
     monkeypatch.setattr(
         "eqrl._cli.render.render",
-        lambda agent, state, env, path, *, key: shown.append((state, path)),
+        lambda agent, state, env, path, **options: shown.append(
+            (state, path, options["title"])
+        ),
     )
     render = ["render", str(trained), *_AGENT]
     assert main([*render, "--skill", "2"]) == 0
-    ((state, path),) = shown
+    ((state, path, title),) = shown
+    assert title == "DISk with Heading on eqrl/Point, skill 2"
     assert eqx.tree_equal(state, eqrl.load_run(trained, 2, agent_type=Heading)[1])
     assert path == trained / "episode_of_skill_2.png"
     assert main([*render, "--seed", "2"]) == 2

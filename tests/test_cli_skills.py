@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 
 import eqrl
 from eqrl._cli import main
@@ -134,20 +135,29 @@ def test_render_shows_one_skill(trained: Path, monkeypatch: pytest.MonkeyPatch) 
     shown = []
     monkeypatch.setattr(
         "eqrl._cli.render.render",
-        lambda agent, state, env, path, *, key: shown.append((agent, path)),
+        lambda agent, state, env, path, **options: shown.append(
+            (agent, path, options["title"])
+        ),
     )
     assert main(["render", str(trained), "--skill", "2"]) == 0
-    ((agent, path),) = shown
+    ((agent, path, title),) = shown
+    assert title == "DIAYN with TD3 on eqrl/Point, seed 0, skill 2"
     np.testing.assert_array_equal(agent.agent.skill, jax.nn.one_hot(2, 3))
     assert path == trained / "episode_of_seed_0_skill_2.png"
 
 
-def test_evaluate_and_render_play_such_a_run(trained: Path, tmp_path: Path) -> None:
+def test_evaluate_and_render_play_such_a_run(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    titles: list[str] = []
+    monkeypatch.setattr(Axes, "set_title", lambda self, title: titles.append(title))
     assert main(["evaluate", str(trained), "--num-episodes", "64"]) == 0
     path = tmp_path / "x.png"
     args = ["render", str(trained), "--skill", "1", "--output", str(path)]
     assert main(args) == 0
     assert path.is_file()
+    skill = "DIAYN with TD3 on eqrl/Point, seed 0, skill 1"
+    assert titles == [f"{skill}\n5 steps, return 0.00"]
 
 
 def test_a_skill_that_a_run_does_not_have_is_an_error(

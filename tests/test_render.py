@@ -21,7 +21,7 @@ from matplotlib.axes import Axes
 from PIL import Image
 
 import eqrl
-from eqrl._reporting.render import _DRAWN_BY_GYMNAX, _play
+from eqrl._reporting.render import _DRAWN_BY_GYMNAX, _name_of_skill, _play
 from eqrl.envs import (
     AbstractEnv,
     AbstractEnvWrapper,
@@ -32,10 +32,11 @@ from eqrl.envs import (
     PooledReset,
     TimeLimit,
 )
+from eqrl.envs._time_limit import TimeLimitState
 from eqrl.nn import Critic, Deterministic
 from eqrl.spaces import Box
 from tests.agents_under_test import dqn, sac
-from tests.toy import Clock, FixedDensity, GetKey, Scribe
+from tests.toy import Clock, ClockState, FixedDensity, GetKey, Scribe
 
 
 class Constant(eqrl.AbstractMarkovAgent[Float[Array, " act"]]):
@@ -163,6 +164,82 @@ def test_the_environment_inside_all_wrappers_is_drawn(
     # Only the second element of the action, 0.5, acts, and one step later.
     np.testing.assert_allclose(drawn, [[[0, 0], [0, 0], [0, 0.5], [0, 1]]])
     assert (tmp_path / "x.png").is_file()
+
+
+class Painted(AbstractEnvWrapper[Any]):
+    """A user's own environment that draws itself: it gets brighter."""
+
+    world: AbstractEnv[Any]
+    kind: type = eqx.field(default=np.uint8, static=True)
+
+    @property
+    def inner(self) -> AbstractEnv[Any]:
+        return self.world
+
+    def inner_state(self, state: Any) -> Any:
+        return state
+
+    @property
+    def spec(self) -> eqrl.EnvSpec:
+        return self.world.spec
+
+    def reset(self, *, key: PRNGKeyArray) -> tuple[Any, Float[Array, " obs"]]:
+        return self.world.reset(key=key)
+
+    def step(
+        self, state: Any, action: Float[Array, " act"], *, key: PRNGKeyArray
+    ) -> tuple[Any, Outcome]:
+        return self.world.step(state, action, key=key)
+
+    def state_descriptor(self, state: Any) -> Float[Array, " descriptor"] | None:
+        return self.world.state_descriptor(state)
+
+    def draw(self, state: Any) -> np.ndarray:
+        return np.full((8, 12, 3), 60 * state.time, self.kind)
+
+
+@pytest.fixture
+def three_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An episode of three steps, for which nothing is compiled."""
+    zero = jnp.zeros((), int)
+    first = TimeLimitState(ClockState(time=zero, length=zero), zero)
+    states = jax.tree.map(lambda _: jnp.arange(6), first)
+    played = (states, np.ones(5), 3)
+    monkeypatch.setattr("eqrl._reporting.render._play", lambda *_, key: played)
+
+
+@pytest.mark.usefixtures("three_steps")
+def test_an_environment_with_a_method_draw_is_a_gif_of_its_images(
+    tmp_path: Path,
+) -> None:
+    env = TimeLimit(Painted(Clock()), 5)
+    assert isinstance(env.env, eqrl.envs.Drawable)
+    eqrl.render(Constant(), jnp.ones(1), env, tmp_path / "x.gif", key=jr.key(0))
+    levels = []
+    with Image.open(tmp_path / "x.gif") as image:
+        assert image.size == (12, 8)
+        for frame in range(getattr(image, "n_frames", 1)):
+            image.seek(frame)
+            levels.append(np.unique(np.asarray(image.convert("RGB"))).tolist())
+    assert levels == [[0], [60], [120], [180]]
+
+
+@pytest.mark.usefixtures("three_steps")
+def test_what_is_drawn_must_be_an_image(tmp_path: Path) -> None:
+    env = TimeLimit(Painted(Clock(), float), 5)
+    with pytest.raises(ValueError, match=r"`Painted` gives an array of type float64"):
+        eqrl.render(Constant(), jnp.ones(1), env, tmp_path / "x.gif", key=jr.key(0))
+
+
+def test_a_fixed_skill_is_named() -> None:
+    for skill, name in (
+        ([0, 0, 1], "skill 2"),
+        ([0.6, 0.8], "skill (0.60, 0.80)"),
+        ([1, 1], "skill (1.00, 1.00)"),
+    ):
+        fixed = eqrl.FixedSkill(Constant(), jnp.array(skill, float))
+        assert _name_of_skill(eqrl.Normalized(fixed)) == name
+    assert _name_of_skill(Constant()) == ""
 
 
 def test_choices_among_skills_are_drawn_in_their_environment(

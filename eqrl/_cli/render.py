@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 from .._agents import fix_skill
 from .._agents.base import AnyAgent
 from .._reporting.render import render, render_suffix
-from .._run import Run, SkillSchedule, best_policy, load_run, read_config
+from .._run import Run, SkillSchedule, best_policy, load_run, read_config, read_title
 from .._skills.prior import EvenOneHotSkills, OneHotSkills
 from ..envs._base import AnyEnv
 from .commands import Export, Render, import_given
@@ -18,8 +18,10 @@ def run_render(command: Render) -> int:
     name, (agent, state, env) = chosen_policy(command)
     path = command.output
     if path is None:
-        path = command.folder / f"episode_of_{name}{render_suffix(env)}"
-    render(agent, state, env, path, key=jr.key(0))
+        words = name.replace(",", "").replace(" ", "_")
+        path = command.folder / f"episode_of_{words}{render_suffix(env)}"
+    title = f"{read_title(command.folder)}, {name}"
+    render(agent, state, env, path, key=jr.key(0), title=title)
     print(path)
     return 0
 
@@ -27,7 +29,10 @@ def run_render(command: Render) -> int:
 def chosen_policy(
     command: Render | Export,
 ) -> tuple[str, tuple[AnyAgent, Any, AnyEnv]]:
-    """The policy of a run that a command names: its name, agent, state, environment."""
+    """The policy of a run that a command names: its name, agent, state, environment.
+
+    The name is as in `seed 0, skill 3`.
+    """
     agent_type = import_given(command.agent)
     run = read_config(command.folder, agent_type)
     index = best_policy(command.folder, run) if command.seed is None else command.seed
@@ -37,10 +42,10 @@ def chosen_policy(
     elif command.skill is not None:
         skill = _one_hot(run, command.skill)
     agent, state, env = load_run(command.folder, index, agent_type=agent_type)
-    name = f"{run.schedule.kind}_{index}"
+    name = f"{run.schedule.kind} {index}"
     if skill is not None:
         agent, state = fix_skill(agent, state, skill)
-        name = f"{name}_skill_{command.skill}"
+        name = f"{name}, skill {command.skill}"
     return name, (agent, state, env)
 
 

@@ -12,14 +12,14 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .. import envs
-from .._agents import AbstractAgent
+from .._agents import AbstractAgent, FixedSkill
+from .._agents.base import AnyAgent
+from .._agents.wrappers.unwrap import parts
 from .._interaction.actors import Actors, start
 from .._interaction.rollout import record_steps
 from .._types.custom_types import EnvState, Extras, Memory, PyTree, State
 from .._types.data import Transition
-from .._types.installed import check_installed
-from ..envs import AbstractEnv, AbstractEnvWrapper, Point
+from ..envs import AbstractEnv, AbstractEnvWrapper, Drawable, Point
 from ..envs._base import AnyEnv
 from .figure import FIGURE_SUFFIXES, one_of, save_figure
 
@@ -50,6 +50,7 @@ def render(
     path: str | os.PathLike[str],
     *,
     key: PRNGKeyArray,
+    title: str = "",
 ) -> None:
     """Plays one greedy episode and writes a picture of it.
 
@@ -57,13 +58,17 @@ def render(
 
     - `agent`, `state`: the agent that acts, and its state.
     - `env`: an environment of brax, one of gymnax that gymnax can draw, such as
-        `Pendulum-v1`, or `eqrl/Point`, inside any `eqrl.envs.AbstractEnvWrapper`s.
+        `Pendulum-v1`, `eqrl/Point`, or one that is an [`eqrl.envs.Drawable`][], inside
+        any `eqrl.envs.AbstractEnvWrapper`s.
     - `path`: the file to write: `.html` for brax, an interactive page which loads its
-        player from the web; `.gif` for gymnax; `.png`, `.pdf` or `.svg` for
-        `eqrl/Point`.
+        player from the web; `.gif` for gymnax and what draws itself; `.png`, `.pdf` or
+        `.svg` for `eqrl/Point`.
     - `key`: for the environment and the agent.
+    - `title`: above what gymnax and `eqrl/Point` show; by default the skill, if the
+        agent has a fixed one.
     """
     path = Path(path)
+    title = title or _name_of_skill(agent)
     suffix = render_suffix(env)
     allowed = FIGURE_SUFFIXES if suffix in FIGURE_SUFFIXES else (suffix,)
     if path.suffix.lower() not in allowed:
@@ -81,20 +86,24 @@ def render(
     states, rewards, length = _play(agent, state, env, max_steps, key=key)
     length = int(length)
     returns = np.concatenate([[0.0], np.cumsum(np.asarray(rewards)[:length])])
-    states = jax.tree.map(lambda leaf: leaf[: length + 1], _unwrap_states(env, states))
-    inner = innermost(env)
+    states = jax.tree.map(lambda leaf: leaf[: length + 1], _drawn_states(env, states))
+    drawn = _drawn(env)
     path.parent.mkdir(parents=True, exist_ok=True)
-    if isinstance(inner, Point):
-        _draw_point(inner, np.asarray(states.position), float(returns[-1]), path)
+    if isinstance(drawn, Drawable):
+        _write_images(drawn, states, path)
+    elif isinstance(drawn, Point):
+        _draw_point(drawn, np.asarray(states.position), float(returns[-1]), path, title)
     elif suffix == ".html":
-        _write_brax(inner, states.pipeline_state, path)
+        _write_brax(drawn, states.pipeline_state, path)
     else:
-        _write_gymnax(inner, states, returns, path)
+        _write_gymnax(drawn, states, returns, path, title)
 
 
 def render_suffix(env: AnyEnv) -> str:
     """The suffix of the file that `render` writes, if nobody asks for another."""
-    inner = innermost(env)
+    inner = _drawn(env)
+    if isinstance(inner, Drawable):
+        return ".gif"
     if isinstance(inner, Point):
         return ".png"
     # Whoever has an environment of a library has imported its adapter.
@@ -113,7 +122,8 @@ def render_suffix(env: AnyEnv) -> str:
         raise ValueError(f"brax's `{name}` has no bodies that could be drawn.")
     raise ValueError(
         f"There is no way to draw a `{type(inner).__name__}`: environments of brax and "
-        "gymnax and `eqrl.envs.Point` can be drawn."
+        "gymnax and `eqrl.envs.Point` can be drawn, and those with a method `draw` "
+        "from a state to an image, see `eqrl.envs.Drawable`."
     )
 
 
@@ -124,11 +134,30 @@ def innermost(env: AnyEnv) -> AnyEnv:
     return env
 
 
-def _unwrap_states(env: AnyEnv, states: PyTree) -> PyTree:
-    """The states of the environment inside all wrappers."""
-    while isinstance(env, AbstractEnvWrapper):
+def _drawn(env: AnyEnv) -> AnyEnv:
+    """The outermost environment that draws itself, or else the innermost."""
+    while isinstance(env, AbstractEnvWrapper) and not isinstance(env, Drawable):
+        env = env.inner
+    return env
+
+
+def _drawn_states(env: AnyEnv, states: PyTree) -> PyTree:
+    """The states of the environment that is drawn."""
+    while isinstance(env, AbstractEnvWrapper) and not isinstance(env, Drawable):
         env, states = env.inner, env.inner_state(states)
     return states
+
+
+def _name_of_skill(agent: AnyAgent) -> str:
+    """What an agent with a fixed skill is called; nothing if it has none."""
+    fixed = parts(agent, FixedSkill)
+    if not fixed:
+        return ""
+    skill = np.asarray(fixed[0].skill)
+    is_one_hot = np.array_equal(np.sort(skill), np.eye(len(skill))[-1])
+    if is_one_hot:
+        return f"skill {np.argmax(skill)}"
+    return f"skill ({', '.join(f'{each:.2f}' for each in skill)})"
 
 
 @eqx.filter_jit
@@ -184,13 +213,36 @@ def _write_brax(env: Any, pipeline_states: PyTree, path: Path) -> None:
     path.write_text(brax.io.html.render(system, _per_step(pipeline_states)))
 
 
+def _write_images(env: Any, states: PyTree, path: Path) -> None:
+    from PIL import Image
+
+    images = [np.asarray(env.draw(state)) for state in _per_step(states)]
+    for image in images:
+        is_image = image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3
+        if not is_image or image.shape != images[0].shape:
+            raise ValueError(
+                f"`draw` of `{type(env).__name__}` gives an array of type "
+                f"{image.dtype} and shape {image.shape}; it must be an image of type "
+                "uint8 and shape (height, width, 3), of one size in all states."
+            )
+    first, *others = (Image.fromarray(image) for image in images)
+    first.save(path, save_all=True, append_images=others, duration=50, loop=0)
+
+
 def _write_gymnax(
-    env: Any, states: PyTree, returns: Float[np.ndarray, " states"], path: Path
+    env: Any,
+    states: PyTree,
+    returns: Float[np.ndarray, " states"],
+    path: Path,
+    title: str,
 ) -> None:
     from gymnax.visualize import Visualizer
 
     with _no_devices():
         visualizer = Visualizer(env.environment, env.params, _per_step(states), returns)
+        if title:
+            # Above that of the axes, which gymnax sets for each frame.
+            visualizer.fig.suptitle(title)
         visualizer.animate(str(path))
 
 
@@ -209,7 +261,11 @@ def _no_devices() -> Iterator[None]:
 
 
 def _draw_point(
-    env: Point, positions: Float[np.ndarray, "states 2"], total: float, path: Path
+    env: Point,
+    positions: Float[np.ndarray, "states 2"],
+    total: float,
+    path: Path,
+    title: str,
 ) -> None:
     from matplotlib.figure import Figure
 
@@ -222,7 +278,8 @@ def _draw_point(
     axes.plot(*positions[-1], marker="s", linestyle="none", label="end")
     if env.goal is not None:
         axes.plot(*env.goal, marker="*", markersize=12, linestyle="none", label="goal")
-    axes.set_title(f"Point: {len(positions) - 1} steps, return {total:.2f}")
+    outcome = f"{len(positions) - 1} steps, return {total:.2f}"
+    axes.set_title(f"{title}\n{outcome}" if title else f"Point: {outcome}")
     axes.set_xlabel("x")
     axes.set_ylabel("y")
     axes.set_aspect("equal", adjustable="datalim")

@@ -5,6 +5,7 @@ from ._action_repeat import ActionRepeat as ActionRepeat
 from ._base import (
     AbstractEnv as AbstractEnv,
     AbstractEnvWrapper as AbstractEnvWrapper,
+    Drawable as Drawable,
     Outcome as Outcome,
 )
 from ._broken_legs import ant_with_broken_legs as ant_with_broken_legs

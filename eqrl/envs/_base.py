@@ -1,14 +1,18 @@
 from abc import abstractmethod
-from typing import Any, Generic, TypeAlias
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+import numpy as np
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, UInt8
 
 from .._pytree.fields import check_instance, check_integer, shown
 from .._types.custom_types import EnvState
 from .._types.data import EnvSpec
 from .._types.spaces import Action
+
+
+_Drawn = TypeVar("_Drawn", contravariant=True)
 
 
 class Outcome(eqx.Module):
@@ -131,3 +135,24 @@ class AbstractEnvWrapper(AbstractEnv[EnvState]):
 
         `state` may be a stack of states.
         """
+
+
+@runtime_checkable
+class Drawable(Protocol[_Drawn]):
+    """An environment that can draw its states, of which `eqrl.render` makes a GIF.
+
+    It need not derive from this class: a method `draw` is enough. If a wrapper has one,
+    it is drawn in place of what is inside.
+    """
+
+    def draw(
+        self, state: _Drawn
+    ) -> UInt8[np.ndarray, "height width 3"] | UInt8[Array, "height width 3"]:
+        """An image of a state, in red, green and blue.
+
+        **Arguments:**
+
+        - `state`: of one environment, with arrays of NumPy. This is not compiled, so
+            that any library may draw.
+        """
+        ...

@@ -241,4 +241,11 @@ FAULTS = (
         "if chosen is None:",
         ("tests/test_boundary.py -k method_of_an_agent",),
     ),
+    Fault(
+        "interaction:skills-begin-where-their-first-step-leads",
+        "eqrl/_interaction/evaluate_skills.py",
+        "lambda x: x[:, :, 0], as_if_left(seen)",
+        "lambda x: x[:, :, 0], seen",
+        (f"{_SKILLS} -k from_beginning_to_end",),
+    ),
 )

@@ -147,13 +147,6 @@ FAULTS = (
         ("tests/skills/test_draw_skills.py -k closed_walls",),
     ),
     Fault(
-        "interaction:skills-begin-where-their-first-step-leads",
-        "eqrl/_interaction/evaluate_skills.py",
-        "lambda x: x[:, :, 0], as_if_left(seen)",
-        "lambda x: x[:, :, 0], seen",
-        ("tests/skills/test_evaluate_skills.py -k from_beginning_to_end",),
-    ),
-    Fault(
         "reporting:one-minus-is-drawn-as-it-is",
         "eqrl/_reporting/population.py",
         "values = 1 - values",
@@ -180,6 +173,21 @@ FAULTS = (
         "leaf[: length + 1]",
         "leaf[:length]",
         ("tests/test_render.py -k 'point or png or after_the_end or each_state'",),
+    ),
+    Fault(
+        "reporting:what-draws-itself-is-looked-into",
+        "eqrl/_reporting/render.py",
+        "isinstance(env, AbstractEnvWrapper) and not isinstance(env, Drawable):\n"
+        "        env = env.inner",
+        "isinstance(env, AbstractEnvWrapper):\n        env = env.inner",
+        ("tests/test_render.py -k method_draw",),
+    ),
+    Fault(
+        "cli:a-picture-does-not-name-its-skill",
+        "eqrl/_cli/render.py",
+        'name = f"{name}, skill {command.skill}"',
+        "pass",
+        ("tests/test_cli_skills.py -k shows_one_skill",),
     ),
     Fault(
         "run:metrics-of-the-first-seed",
