@@ -5,6 +5,7 @@ import os
 import re
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import brax.envs
@@ -21,7 +22,12 @@ from matplotlib.axes import Axes
 from PIL import Image
 
 import eqrl
-from eqrl._reporting.render import _DRAWN_BY_GYMNAX, _name_of_skill, _play
+from eqrl._reporting.render import (
+    _DRAWN_BY_GYMNAX,
+    _name_of_skill,
+    _play,
+    _write_brax,
+)
 from eqrl.envs import (
     AbstractEnv,
     AbstractEnvWrapper,
@@ -348,6 +354,33 @@ def test_brax_is_a_page_with_each_state(page: str) -> None:
     np.testing.assert_allclose(np.diff(along_x, axis=0), 1, atol=1e-5)
 
 
+def test_brax_is_a_gif_where_mujoco_can_draw_and_else_an_error_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+
+    def draw(system: Any, states: list[Any], **options: Any) -> bytes:
+        if given:
+            raise AttributeError("no display")
+        given.extend([system.replaced, np.stack(states), options])
+        return b"GIF89a"
+
+    monkeypatch.setattr("brax.io.image.render", draw)
+    camera = lambda index: SimpleNamespace(name=f"camera {index}")
+    model = SimpleNamespace(ncam=1, camera=camera)
+    replace = lambda values: SimpleNamespace(replaced=values, mj_model=model)
+    bodies = SimpleNamespace(sys=SimpleNamespace(tree_replace=replace), dt=0.05)
+    env, states = SimpleNamespace(environment=bodies), np.arange(4)
+    path = tmp_path / "x.gif"
+    _write_brax(env, states, path)
+    assert path.read_bytes() == b"GIF89a"
+    assert given[0] == {"opt.timestep": 0.05}
+    np.testing.assert_array_equal(given[1], states)
+    assert (given[2]["camera"], given[2]["fmt"]) == ("camera 0", "gif")
+    with pytest.raises(ValueError, match=r"no display\. .*`MUJOCO_GL=egl`.*html"):
+        _write_brax(env, states, path)
+
+
 def test_what_has_no_bodies_is_refused(tmp_path: Path, getkey: GetKey) -> None:
     with pytest.raises(ValueError, match="brax's `Fast` has no bodies"):
         _render(eqrl.envs.make("brax/fast"), tmp_path / "x.html", getkey())
@@ -368,6 +401,8 @@ def test_an_environment_without_a_limit_is_refused(
 ) -> None:
     env = eqrl.envs.make("brax/inverted_pendulum", backend="spring")
     assert isinstance(env, TimeLimit)
+    with pytest.raises(ValueError, match=r"must end in `\.html` or `\.gif`"):
+        _render(env.env, tmp_path / "x.png", getkey())
     with pytest.raises(ValueError, match=r"no time limit.*`eqrl\.envs\.TimeLimit`"):
         _render(env.env, tmp_path / "x.html", getkey())
 

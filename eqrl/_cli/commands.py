@@ -152,7 +152,7 @@ class Render:
     """Skill to show, from 0; of diayn if the skills are discrete."""
 
     output: Path | None = None
-    """File to write: .html of brax, .gif of gymnax, else .png."""
+    """File to write: .html or .gif of brax, .gif of gymnax, else .png, .pdf or .svg."""
 
     agent: str | None = None
     """Class of its agent, if that was one of your own; a folder never imports it."""

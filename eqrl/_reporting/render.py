@@ -43,6 +43,10 @@ _DRAWN_BY_GYMNAX = [
 ]
 
 
+# What else may be written in place of the suffix that is the default.
+_ALTERNATIVES = {".html": (".html", ".gif"), ".png": FIGURE_SUFFIXES}
+
+
 def render(
     agent: AbstractAgent[State, Memory, Extras],
     state: State,
@@ -61,8 +65,9 @@ def render(
         `Pendulum-v1`, `eqrl/Point`, or one that is an [`eqrl.envs.Drawable`][], inside
         any `eqrl.envs.AbstractEnvWrapper`s.
     - `path`: the file to write: `.html` for brax, an interactive page which loads its
-        player from the web; `.gif` for gymnax and what draws itself; `.png`, `.pdf` or
-        `.svg` for `eqrl/Point`.
+        player from the web, or `.gif`, for which MuJoCo needs OpenGL: without a screen,
+        set `MUJOCO_GL=egl` before Python starts; `.gif` for gymnax and what draws
+        itself; `.png`, `.pdf` or `.svg` for `eqrl/Point`.
     - `key`: for the environment and the agent.
     - `title`: above what gymnax and `eqrl/Point` show; by default the skill, if the
         agent has a fixed one.
@@ -70,7 +75,7 @@ def render(
     path = Path(path)
     title = title or _name_of_skill(agent)
     suffix = render_suffix(env)
-    allowed = FIGURE_SUFFIXES if suffix in FIGURE_SUFFIXES else (suffix,)
+    allowed = _ALTERNATIVES.get(suffix, (suffix,))
     if path.suffix.lower() not in allowed:
         raise ValueError(
             f"`path={str(path)!r}` must end in {one_of(allowed)} for this environment."
@@ -205,12 +210,36 @@ def _per_step(states: PyTree) -> list[PyTree]:
 
 
 def _write_brax(env: Any, pipeline_states: PyTree, path: Path) -> None:
-    import brax.io.html
-
     environment = env.environment
     # The player takes the time between two states from here.
     system = environment.sys.tree_replace({"opt.timestep": environment.dt})
-    path.write_text(brax.io.html.render(system, _per_step(pipeline_states)))
+    states = _per_step(pipeline_states)
+    if path.suffix.lower() == ".gif":
+        path.write_bytes(_brax_gif(system, states))
+        return
+    import brax.io.html
+
+    path.write_text(brax.io.html.render(system, states))
+
+
+def _brax_gif(system: Any, states: list[PyTree]) -> bytes:
+    import brax.io.image
+    import mujoco
+
+    # What it exports is compiled, which no type checker knows.
+    library: Any = mujoco
+    model = system.mj_model
+    # Its first camera follows the body, where the model has one.
+    camera = model.camera(0).name if model.ncam > 0 else None
+    try:
+        return brax.io.image.render(
+            system, states, height=360, width=480, camera=camera, fmt="gif"
+        )
+    except (AttributeError, ImportError, library.FatalError) as error:
+        raise ValueError(
+            f"MuJoCo cannot draw here: {error}. Without a screen, set `MUJOCO_GL=egl` "
+            "before Python starts; or write a `.html`, which the browser draws."
+        ) from error
 
 
 def _write_images(env: Any, states: PyTree, path: Path) -> None:

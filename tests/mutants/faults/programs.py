@@ -183,6 +183,13 @@ FAULTS = (
         ("tests/test_render.py -k method_draw",),
     ),
     Fault(
+        "reporting:a-gif-at-the-speed-of-the-physics",
+        "eqrl/_reporting/render.py",
+        '{"opt.timestep": environment.dt}',
+        "{}",
+        ("tests/test_render.py -k 'mujoco_can_draw or each_state'",),
+    ),
+    Fault(
         "cli:a-picture-does-not-name-its-skill",
         "eqrl/_cli/render.py",
         'name = f"{name}, skill {command.skill}"',
