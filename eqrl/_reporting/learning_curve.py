@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 
 from .._pytree.fields import check_choice, check_integer, check_range
 from .._training.solution import History
+from .._types.installed import check_installed
 from .figure import numbered_colors, save_figure
 from .statistics import Center, bootstrap_interval, center_of, moving_average
 
@@ -182,6 +183,7 @@ def _curve(
 
 def _new_figure(num_panels: int) -> tuple[Any, Sequence[Any]]:
     """A figure with panels over the same steps, one below another."""
+    check_installed("matplotlib", "A learning curve", extra="plots")
     # Figures are made without pyplot, which keeps a list of them and may open windows.
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter

@@ -15,6 +15,7 @@ from .._population.history import (
     scores_of,
     winner_of,
 )
+from .._types.installed import check_installed
 from .figure import save_figure
 
 

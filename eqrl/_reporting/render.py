@@ -12,6 +12,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from .. import envs
 from .._agents import AbstractAgent, FixedSkill
 from .._agents.base import AnyAgent
 from .._agents.wrappers.unwrap import parts
@@ -19,6 +20,7 @@ from .._interaction.actors import Actors, start
 from .._interaction.rollout import record_steps
 from .._types.custom_types import EnvState, Extras, Memory, PyTree, State
 from .._types.data import Transition
+from .._types.installed import check_installed
 from ..envs import AbstractEnv, AbstractEnvWrapper, Drawable, Point
 from ..envs._base import AnyEnv
 from .figure import FIGURE_SUFFIXES, one_of, save_figure
@@ -86,13 +88,12 @@ def render(
             "This environment has no time limit (`spec.max_steps` is None), so an "
             "episode might never end; put it into an `eqrl.envs.TimeLimit`."
         )
-    inner = _unwrap(env)
-    _check_can_draw(inner, suffix)
+    drawn: Any = _drawn(env)
+    _check_can_draw(drawn, path.suffix.lower())
     states, rewards, length = _play(agent, state, env, max_steps, key=key)
     length = int(length)
     returns = np.concatenate([[0.0], np.cumsum(np.asarray(rewards)[:length])])
     states = jax.tree.map(lambda leaf: leaf[: length + 1], _drawn_states(env, states))
-    drawn = _drawn(env)
     path.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(drawn, Drawable):
         _write_images(drawn, states, path)
@@ -130,6 +131,18 @@ def render_suffix(env: AnyEnv) -> str:
         "gymnax and `eqrl.envs.Point` can be drawn, and those with a method `draw` "
         "from a state to an image, see `eqrl.envs.Drawable`."
     )
+
+
+def _check_can_draw(env: Any, suffix: str) -> None:
+    """Raises a `ModuleNotFoundError` unless what draws this environment is there."""
+    if isinstance(env, Drawable):
+        check_installed("PIL", f"`render` of a `{type(env).__name__}`", extra="plots")
+    elif isinstance(env, Point):
+        check_installed("matplotlib", "`render` of `eqrl/Point`", extra="plots")
+    elif suffix == ".gif" and "-v" in getattr(env.environment, "name", ""):
+        # Those of classic control alone have a version.
+        name = f"gymnax/{env.environment.name}"
+        check_installed("pygame", f"`render` of `{name}`", extra="gymnax")
 
 
 def innermost(env: AnyEnv) -> AnyEnv:

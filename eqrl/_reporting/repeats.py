@@ -6,6 +6,7 @@ from jaxtyping import Array, Bool
 from .._agents import TAACExtras
 from .._types.custom_types import Extras
 from .._types.data import Transition
+from .._types.installed import check_installed
 from .figure import save_figure
 
 

@@ -6,6 +6,7 @@ from jaxtyping import Float
 from .._interaction.evaluate_skills import SkillEvaluation
 from .._skills.trajectories import SkillTrajectories
 from .._types.custom_types import EnvState
+from .._types.installed import check_installed
 from ..envs import AbstractEnv, Point
 from ..envs._base import AnyEnv
 from .figure import as_rgb, numbered_colors, save_figure
