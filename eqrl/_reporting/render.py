@@ -75,7 +75,6 @@ def render(
         agent has a fixed one.
     """
     path = Path(path)
-    title = title or _name_of_skill(agent)
     suffix = render_suffix(env)
     allowed = _ALTERNATIVES.get(suffix, (suffix,))
     if path.suffix.lower() not in allowed:
@@ -90,6 +89,7 @@ def render(
         )
     drawn: Any = _drawn(env)
     _check_can_draw(drawn, path.suffix.lower())
+    title = title or _name_of_skill(agent)
     states, rewards, length = _play(agent, state, env, max_steps, key=key)
     length = int(length)
     returns = np.concatenate([[0.0], np.cumsum(np.asarray(rewards)[:length])])

@@ -16,7 +16,7 @@ FAULTS = (
     Fault(
         "reporting:an-episode-is-played-before-matplotlib-is-missed",
         "eqrl/_reporting/render.py",
-        "    _check_can_draw(inner, suffix)\n",
+        "    _check_can_draw(drawn, path.suffix.lower())\n",
         "",
         ("tests/test_installed.py -k is_named",),
     ),
