@@ -1,4 +1,4 @@
-"""The page of results, from the files that `results.py` writes."""
+"""The table and the pictures of results, from the files that `results.py` writes."""
 
 import csv
 import pathlib
@@ -6,10 +6,12 @@ import pathlib
 import numpy as np
 from jaxtyping import Float
 
+import eqrl
+
 
 FOLDER = pathlib.Path(__file__).parent.parent / "docs" / "results"
 DATA = FOLDER / "data"
-COLUMNS = ("random", "PPO", "PQN", "DQN", "DiscreteSAC", "SAC", "TD3")
+AGENTS = ("PPO", "PQN", "DQN", "DiscreteSAC", "SAC", "TD3")
 
 # Returns that gymnax's README gives for its checkpoints of PPO or evolution strategies.
 PUBLISHED = {
@@ -36,28 +38,64 @@ PUBLISHED = {
 
 
 def write_page() -> None:
-    """Writes the table of greedy returns."""
-    heads = ["environment", *COLUMNS, "published"]
-    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
-    folders = sorted(path for path in DATA.glob("*/*") if path.is_dir())
-    for folder in folders:
+    """Writes what the page of results includes: a table, and a picture of each row."""
+    heads = ["environment", "random", *AGENTS, "published"]
+    table = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    pictures = []
+    for folder in sorted(path for path in DATA.glob("*/*") if path.is_dir()):
         environment = f"{folder.parent.name}/{folder.name}"
-        cells = [_cell(folder / f"{agent}.csv") for agent in COLUMNS]
+        cells = [_cell(folder / f"{agent}.csv") for agent in ("random", *AGENTS)]
         published = PUBLISHED.get(environment)
         last = "" if published is None else f"{published:g}"
-        lines.append(f"| {' | '.join([environment, *cells, last])} |")
-    (FOLDER / "table.md").write_text("\n".join(lines) + "\n")
+        table.append(f"| {' | '.join([environment, *cells, last])} |")
+        name = f"{folder.name}.png"
+        if _draw(FOLDER / "pictures" / name, folder, title=environment):
+            pictures.append(f"![Learning curves on {environment}](pictures/{name})")
+    (FOLDER / "table.md").write_text("\n".join(table) + "\n")
+    (FOLDER / "pictures.md").write_text("\n".join(pictures) + "\n")
 
 
 def _cell(path: pathlib.Path) -> str:
-    """Mean over seeds, with the range."""
+    """Mean over seeds, with a bootstrap interval."""
     if not path.exists():
         return ""
     returns = greedy_returns(path)
-    return f"{returns.mean():.4g} ({returns.min():.4g} to {returns.max():.4g})"
+    low, high = eqrl.bootstrap_interval(returns[None])
+    return f"{returns.mean():.4g} ({low[0]:.4g} to {high[0]:.4g})"
 
 
 def greedy_returns(path: pathlib.Path) -> Float[np.ndarray, " seeds"]:
+    """The mean greedy return of each seed."""
+    return np.asarray(
+        [float(row["greedy_return"]) for row in _read(path) if row["greedy_return"]]
+    )
+
+
+def _draw(path: pathlib.Path, folder: pathlib.Path, *, title: str) -> bool:
+    """Draws the learning curves of all agents that there are."""
+    runs = {
+        agent: _curve(folder / f"{agent}.csv")
+        for agent in AGENTS
+        if (folder / f"{agent}.csv").exists()
+    }
+    if not runs:
+        return False
+    path.parent.mkdir(exist_ok=True)
+    eqrl.draw_learning_curves(path, runs, smoothing=3, title=title)
+    return True
+
+
+def _curve(path: pathlib.Path) -> dict[str, np.ndarray]:
+    """The metrics of five seeds, which were written one behind another."""
+    rows = _read(path)
+    steps = sorted({int(row["step"]) for row in rows})
+    returns = np.asarray([float(row["episode_return"] or "nan") for row in rows])
+    return {
+        "step": np.asarray(steps),
+        "episode_return": returns.reshape(-1, len(steps)).T,
+    }
+
+
+def _read(path: pathlib.Path) -> list[dict[str, str]]:
     with path.open() as file:
-        values = [row["greedy_return"] for row in csv.DictReader(file)]
-    return np.asarray([float(value) for value in values if value])
+        return list(csv.DictReader(file))

@@ -260,7 +260,7 @@ def test_interrupted_populations_leave_what_was_reached_and_go_on(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("time.strftime", lambda form: "20260101-120000")
     writing = importlib.import_module("eqrl._run.write_population")
-    monkeypatch.setattr(writing, "_draw", lambda *args: None)
+    monkeypatch.setattr(writing, "write_picture", lambda *args, **options: None)
     # Nothing pays here, so that the best would always be the first.
     ranking = importlib.import_module("eqrl._cli.pbt")
     monkeypatch.setattr(ranking, "winner_of", lambda *args: 1)
@@ -282,7 +282,7 @@ def test_interrupted_populations_leave_what_was_reached_and_go_on(
     assert f"folder: {name}" in out
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(writing, "_draw", lambda *args: None)
+    monkeypatch.setattr(writing, "write_picture", lambda *args, **options: None)
     assert main(["pbt", "--resume", name]) == 0
     for file in ("metrics.csv", "evaluation.json"):
         assert (tmp_path / name / file).read_bytes() == (trained / file).read_bytes()

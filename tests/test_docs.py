@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import re
 import tomllib
 
 import yaml
@@ -27,6 +28,34 @@ def test_the_examples_of_agents_are_under_eighty_lines() -> None:
 def test_the_citation_has_the_version_of_the_library() -> None:
     citation = yaml.safe_load((DOCS.parent / "CITATION.cff").read_text())
     assert citation["version"] == eqrl.__version__
+
+
+def test_every_public_name_is_on_a_page() -> None:
+    pages = "\n".join(path.read_text() for path in DOCS.rglob("*.md"))
+    missing = []
+    for file in (DOCS.parent / "eqrl").rglob("__init__.py"):
+        module = ".".join(file.parent.relative_to(DOCS.parent).parts)
+        if "._" in module:
+            continue
+        for statement in ast.parse(file.read_text()).body:
+            if not isinstance(statement, ast.ImportFrom) or statement.module is None:
+                continue
+            for alias in statement.names:
+                name = f"{module}.{alias.asname}"
+                is_public = not (alias.asname or "_").startswith("_")
+                if is_public and not re.search(rf"{re.escape(name)}\b", pages):
+                    missing.append(name)
+    assert missing == []
+
+
+def test_every_page_is_in_the_index_and_in_the_navigation() -> None:
+    index = (DOCS / "index.md").read_text()
+    config = (DOCS.parent / "mkdocs.yml").read_text()
+    pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
+    # What a page includes.
+    pages -= {"index.md", "results/table.md", "results/pictures.md"}
+    assert {page for page in pages if f"({page})" not in index} == set()
+    assert {page for page in pages if f"  - {page}\n" not in config} == set()
 
 
 def test_the_files_to_copy_for_type_checking_can_be_read_and_are_on_their_page() -> (

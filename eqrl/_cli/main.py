@@ -4,6 +4,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 
+from .._types.installed import NotInstalledError
 from .commands import Command, Disk, Evaluate, Export, Pbt, Plot, Train, parse
 from .compilations import keep_compilations
 from .devices import make_devices_for
@@ -43,7 +44,7 @@ def main(args: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say("Interrupted.")
         return 130
-    except (ValueError, OSError, ModuleNotFoundError) as error:
+    except (ValueError, OSError, NotInstalledError) as error:
         say(one_line(error))
         return 2
     finally:

@@ -5,6 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
+class NotInstalledError(ModuleNotFoundError):
+    """A package of one of eqrl's extras is not installed."""
+
+
 @contextmanager
 def needed(what: str, extra: str) -> Iterator[None]:
     """Within it, an import of a package that is not installed says how to install it.
@@ -14,7 +18,7 @@ def needed(what: str, extra: str) -> Iterator[None]:
     - `what`: what is not to be had without the package.
     - `extra`: the extra of eqrl that installs it, as in `eqrl[plots]`.
 
-    Raises a `ModuleNotFoundError`.
+    Raises a `NotInstalledError`.
     """
     try:
         yield
@@ -22,9 +26,8 @@ def needed(what: str, extra: str) -> Iterator[None]:
         package = (error.name or "").partition(".")[0]
         if package in ("", "eqrl"):
             raise
-        raise ModuleNotFoundError(
-            not_installed(what, package, extra), name=package
-        ) from error
+        message = not_installed(what, package, extra)
+        raise NotInstalledError(message, name=package) from error
 
 
 def not_installed(what: str, package: str, extra: str) -> str:
@@ -38,7 +41,7 @@ def not_installed(what: str, package: str, extra: str) -> str:
 def check_installed(package: str, what: str, extra: str) -> None:
     """Raises what an import of the package within `needed` does."""
     if not is_installed(package):
-        raise ModuleNotFoundError(not_installed(what, package, extra), name=package)
+        raise NotInstalledError(not_installed(what, package, extra), name=package)
 
 
 def is_installed(package: str) -> bool:
