@@ -1,5 +1,6 @@
 """Agents learn from the transitions of a data set, and from nothing else."""
 
+import inspect
 import math
 from typing import Any
 
@@ -57,6 +58,24 @@ def test_ends_and_timesteps_are_found_where_they_are_not_given() -> None:
     np.testing.assert_array_equal(np.flatnonzero(given.truncated), [0, 3, 6])
     choices = data(action=np.arange(12), observation=np.zeros((12, 2, 1)))
     assert choices.action.dtype == jnp.int32 and choices.observation.shape == (12, 2)
+
+
+def test_arrays_of_different_lengths_are_refused_with_their_lengths() -> None:
+    arrays: dict[str, Any] = {
+        "observation": np.zeros((4, 2)),
+        "action": np.zeros((4, 1)),
+        "reward": np.zeros(4),
+        "next_observation": np.zeros((4, 2)),
+        "terminated": np.zeros(4, bool),
+    }
+    # Without the checks of types, which would come first.
+    make = inspect.unwrap(eqrl.transitions_from_arrays)
+    for name in arrays:
+        shorter = arrays | {name: arrays[name][:2]}
+        with pytest.raises(ValueError, match=rf"rows, or none: .*`{name}` 2"):
+            make(**shorter)
+    with pytest.raises(ValueError, match="or none"):
+        make(**{name: x[:0] for name, x in arrays.items()})
 
 
 def test_a_replay_holds_the_last_rows_that_it_has_room_for() -> None:

@@ -1,4 +1,5 @@
 import csv
+import inspect
 import json
 import math
 import os
@@ -173,9 +174,13 @@ def test_the_run_of_one_seed_has_one_policy(solution: Any, tmp_path: Path) -> No
     assert eqx.tree_equal(
         eqrl.load_run(tmp_path, agent=agent, env=env), (agent, first.agent, env)
     )
-    # With rewards that are vectors there is nothing to draw.
+    # There is no return to draw.
     assert not (tmp_path / "learning_curve.png").exists()
     empty = eqrl.Solution(trainer_state=first, counts=solution.counts, metrics={})
+    offline = eqrl.OfflineSolution(state=first.agent, metrics=metrics)
+    with pytest.raises(ValueError, match=r"eqrl\.save\(directory, step"):
+        # Without the checks of types, which would come first.
+        inspect.unwrap(eqrl.save_run)(tmp_path / "empty", offline, agent, env)
     with pytest.raises(ValueError, match="no row of metrics"):
         eqrl.save_run(tmp_path / "empty", empty, agent, env)
 
@@ -493,6 +498,9 @@ def test_tensorboard_has_the_metrics_of_each_seed(tmp_path: Path) -> None:
     assert found == [[True, False], [False, True]]
     with pytest.raises(ValueError, match=r"with eqrl\.TensorBoard"):
         eqrl.TensorBoard(tmp_path).log({"first": 1.0}, 10)
+    with eqrl.TensorBoard(tmp_path / "one") as write:
+        with pytest.raises(ValueError, match="2 values, but `num_seeds=1`"):
+            write(10, row, None)
 
 
 def test_a_logger_is_given_the_numbers_that_are_known() -> None:

@@ -84,6 +84,7 @@ TESTED_ELSEWHERE = {
     "A2C",
     "AWAC",
     "BC",
+    "PPO-discrete",
     "PQN",
     "Normalized(DIAYN(PPO))",
     "DISk(SAC)",
@@ -279,6 +280,16 @@ def test_evaluations_end_training_at_their_target_and_resume_with_it() -> None:
     assert train(120, callback=evaluations(whole.scores[0])).metrics["step"][-1] == 60
     above = evaluations(max(whole.scores) + 1)
     assert train(120, callback=above).metrics["step"][-1] == 120
+
+
+def test_evaluations_of_several_seeds_are_refused_at_the_first_row(
+    whole: eqrl.Solution[Any, Any, Any, Any],
+) -> None:
+    seeds = jax.tree.map(lambda x: x[None], whole.trainer_state)
+    stack = eqrl.Solution(trainer_state=seeds, counts=whole.counts, metrics={})
+    evaluations = eqrl.Evaluations(AGENT, ENV, every=1_000, key=jr.key(0))
+    with pytest.raises(ValueError, match=r"eqrl\.member\(solution.state, seed\)"):
+        evaluations(20, {}, seeds, stack)
 
 
 def test_evaluations_of_vector_rewards_ask_for_a_score() -> None:

@@ -4,7 +4,9 @@ A batch holds the summed rewards of `num_steps` steps and the state that they le
 The agent multiplies the value of that state by its own discount, once: give it
 `discount**num_steps`. That is wrong where a time limit ends an episode earlier, so
 runs across one are not drawn; after a termination there is nothing to discount. There
-is no correction for what the policy would have done otherwise in between.
+is no correction for what the policy would have done otherwise in between. A whole run
+must be there at the first update: `warmup_steps` of at least `num_steps` for each
+environment, and episodes of as many steps.
 """
 
 import dataclasses

@@ -52,7 +52,7 @@ def _read(folder: Path, center: Center) -> History:
         return metrics
     # Members copy each other, so how they differ says nothing about another population.
     return {
-        name: values if name == "step" else center_of(values, center)
+        name: center_of(values, center) if values.ndim == 2 else values
         for name, values in metrics.items()
     }
 

@@ -7,6 +7,7 @@ from jaxtyping import PRNGKeyArray
 from .._agents.base import AnyAgent
 from .._interaction.arguments import check_is_agent
 from .._pytree.fields import (
+    check_arity,
     check_choice,
     check_instance,
     check_integer,
@@ -110,6 +111,8 @@ def learn_skills(
     check_key(key)
     check_instance("trainer", trainer, Trainer, such_as="`eqrl.Trainer()`")
     check_integer("log_every", log_every, least=1)
+    if callback is not None:
+        check_arity("callback", callback, "step", "metrics", "skills")
     task = find_task(agent)
     check_integer("num_collected_episodes", num_collected_episodes, least=1)
     steps = _steps_of_skills(num_steps, num_skills, trainer)

@@ -195,6 +195,7 @@ class SkillLoop:
             return progress
         answer = self.callback(step, row, progress.to_skills())
         if asks_to_stop(answer):
+            self._check_interrupted(progress)
             raise _Stop(progress)
         return progress
 

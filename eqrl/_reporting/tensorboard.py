@@ -59,8 +59,13 @@ class TensorBoard:
                 "`with eqrl.TensorBoard(folder) as tensorboard:`."
             )
         for name, values in metrics.items():
-            for writer, value in zip(
-                self._writers, np.asarray(values).reshape(-1), strict=True
-            ):
+            numbers = np.asarray(values).reshape(-1)
+            if len(numbers) != len(self._writers):
+                raise ValueError(
+                    f"`{name}` has {len(numbers)} values, but "
+                    f"`num_seeds={len(self._writers)}`; give `TensorBoard` the number "
+                    "of seeds."
+                )
+            for writer, value in zip(self._writers, numbers, strict=True):
                 if np.isfinite(value):
                     writer.add_scalar(name, float(value), step)

@@ -1,7 +1,7 @@
 """What decides a run, as `config.json` holds it."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -331,11 +331,7 @@ def read_config(folder: Directory, agent_type: type[AnyAgent] | None = None) -> 
         raise ValueError(
             f"`{folder}` is not the folder of a run: there is no `{CONFIG}` in it."
         )
-    return read_json(
-        path,
-        lambda content: _parse_run(content, agent_type),
-        advice="mend it, or train again",
-    )
+    return _read(folder, lambda content: _parse_run(content, agent_type))
 
 
 def read_schedule(folder: Directory) -> Training | Population | SkillSchedule:
@@ -343,7 +339,7 @@ def read_schedule(folder: Directory) -> Training | Population | SkillSchedule:
 
     Raises a `ValueError` where `read_config` does, which says more.
     """
-    return read_json(Path(folder) / CONFIG, _pop_schedule, advice="see `read_config`")
+    return _read(folder, _pop_schedule)
 
 
 def read_title(folder: Directory) -> str:
@@ -351,8 +347,25 @@ def read_title(folder: Directory) -> str:
 
     Raises a `ValueError` where `read_config` does, which says more.
     """
-    path = Path(folder) / CONFIG
-    return read_json(path, _parse_title, advice="mend it, or train again")
+    return _read(folder, _parse_title)
+
+
+def _read(folder: Directory, parse: Callable[[Content], Value]) -> Value:
+    def parse_if_of_command_line(content: Content) -> Value | None:
+        return None if "saved" in content else parse(content)
+
+    found = read_json(
+        Path(folder) / CONFIG,
+        parse_if_of_command_line,
+        advice="mend it, or train again",
+    )
+    if found is None:
+        raise ValueError(
+            f"`{folder}` was written by `eqrl.save_run`. Its agent and environment are "
+            "in that program, where `eqrl.load_run(folder, agent=agent, env=env)` "
+            "loads it; `eqrl plot` draws it."
+        )
+    return found
 
 
 def _parse_title(content: Content) -> str:
@@ -363,22 +376,12 @@ def _parse_title(content: Content) -> str:
     return _title(agent, inner, env, _pop_schedule(content))
 
 
-def _check_of_command_line(content: Content) -> None:
-    if "saved" in content:
-        raise ValueError(
-            "it was written by `eqrl.save_run`, and its agent and environment are in "
-            "that program, where `eqrl.load_run(folder, agent=agent, env=env)` loads it"
-        )
-
-
 def _pop_schedule(content: Content) -> Training | Population | SkillSchedule:
-    _check_of_command_line(content)
     name = next((name for name in _SCHEDULES if name in content), "training")
     return make_typed(_SCHEDULES[name], content.pop(name))
 
 
 def _parse_run(content: Content, agent_type: type[AnyAgent] | None) -> Run:
-    _check_of_command_line(content)
     content = dict(content)
     content.pop("eqrl")
     settings, skills, priors = (

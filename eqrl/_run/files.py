@@ -97,7 +97,8 @@ def _check_claim(path: Path, overwrite: bool) -> None:
     if not overwrite:
         raise ValueError(
             f"`folder={str(path)!r}` is there already and not empty; give another, or "
-            "`--overwrite` a run that is in it, or `--resume` it."
+            "overwrite a run that is in it (`overwrite=True`, `--overwrite`), or "
+            "`--resume` one of the command line."
         )
     if CONFIG not in names:
         raise ValueError(

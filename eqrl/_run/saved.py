@@ -11,11 +11,12 @@ from .._disk import Skills
 from .._interaction.arguments import check_is_agent
 from .._population import PopulationSolution
 from .._pytree.stack import take_element
+from .._reporting.learning_curve import shown_metrics
 from .._storage.checkpoint import Directory
 from .._storage.json_file import Content, read_json
 from .._storage.version import __version__
 from .._training.mesh import gather
-from .._training.solution import AnySolution, Solution
+from .._training.solution import AnySolution, OfflineSolution, Solution
 from .._types.custom_types import EnvState, Extras, Memory, State
 from ..envs import AbstractEnv
 from ..envs._base import check_is_env
@@ -84,6 +85,11 @@ def save_run(
             "`solution` holds skills that were learned one after another; "
             "`eqrl.save_skills` saves them."
         )
+    if isinstance(solution, OfflineSolution):
+        raise ValueError(
+            "`solution` is one of `train_offline`, which has no run to resume; "
+            "`eqrl.save(directory, step, solution.state)` saves what was learned."
+        )
     if isinstance(solution, Solution) and not solution.metrics:
         raise ValueError("`solution` has no row of metrics, so there was no training.")
     if title is None:
@@ -137,6 +143,5 @@ def _write_solution(path: Path, title: str, solution: AnySolution) -> None:
         count = solution.trainer_state.failed.size
         states = [take_element(stack, seed) for seed in range(count)]
     write_seeds(path, solution, states)
-    # With vectors of rewards there is no one return.
-    if "episode_return" in solution.metrics:
+    if shown_metrics(solution.metrics):
         draw_solution(path, title, solution)

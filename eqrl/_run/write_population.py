@@ -112,8 +112,15 @@ def _write_metrics(
     solution: PopulationSolution,
     steps: Int[np.ndarray, " generations"],
 ) -> None:
+    means = solution.returns.mean(axis=2)
+    # Of a vector of rewards there is one for each element.
+    named = (
+        {"mean_return": means}
+        if means.ndim == 2
+        else {f"mean_return_{i}": means[..., i] for i in range(means.shape[2])}
+    )
     columns = {
-        "mean_return": solution.returns.mean(axis=2),
+        **named,
         "score": solution.scores,
         **solution.hyperparameters,
         **solution.metrics,

@@ -56,7 +56,23 @@ def transitions_from_arrays(
 
     Transitions with one leading axis `rows`, for `eqrl.train_offline`.
     """
-    num_rows = len(observation)
+    given = {
+        "observation": observation,
+        "action": action,
+        "reward": reward,
+        "next_observation": next_observation,
+        "terminated": terminated,
+        "truncated": truncated,
+        "timestep": timestep,
+    }
+    lengths = {name: len(x) for name, x in given.items() if x is not None}
+    num_rows = lengths["observation"]
+    if num_rows == 0 or set(lengths.values()) != {num_rows}:
+        named = ", ".join(f"`{name}` {length}" for name, length in lengths.items())
+        raise ValueError(
+            f"The arrays have different numbers of rows, or none: {named}. Each has "
+            "one row for each step."
+        )
     observation, next_observation = (
         np.asarray(x).reshape(num_rows, -1) for x in (observation, next_observation)
     )

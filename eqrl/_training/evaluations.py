@@ -116,6 +116,8 @@ class Evaluations(Generic[State]):
         self._mode: Mode = mode
         self._score, self._patience, self._target = score, patience, target
         self._log = log
+        # Evaluations that were no better.
+        self._since_best = 0
         self.steps: list[int] = []
         self.scores: list[float] = []
         self.returns: list[Float[np.ndarray, "episodes ..."]] = []
@@ -130,6 +132,12 @@ class Evaluations(Generic[State]):
     ) -> bool:
         """Evaluates if it is time; whether training should end. `train` calls this."""
         del metrics, trainer_state
+        if isinstance(solution, Solution) and solution.trainer_state.failed.ndim == 1:
+            raise ValueError(
+                "`Evaluations` is a callback of `train`, which trains one agent; of "
+                "`train_seeds` evaluate `eqrl.member(solution.state, seed)` in a "
+                "callback of your own, or when training is over."
+            )
         rows = solution.metrics["step"]
         before = int(rows[-2]) if len(rows) > 1 else 0
         if step // self._every == before // self._every:
@@ -146,7 +154,9 @@ class Evaluations(Generic[State]):
         self._keep(step, score(self._agent, solution.state, evaluation), evaluation)
         # What is better than nothing is a number.
         least = -math.inf if self.best is None else self.best.score
+        self._since_best += 1
         if self.scores[-1] > least:
+            self._since_best = 0
             state = tree_copy(solution.state)
             self.best = BestPolicy(step=step, score=self.scores[-1], state=state)
         return self._is_over()
@@ -169,7 +179,4 @@ class Evaluations(Generic[State]):
     def _is_over(self) -> bool:
         if self._target is not None and self.scores[-1] >= self._target:
             return True
-        if self._patience is None or self.best is None:
-            return False
-        since = len(self.steps) - 1 - self.steps.index(self.best.step)
-        return since >= self._patience
+        return self._patience is not None and self._since_best >= self._patience

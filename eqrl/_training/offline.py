@@ -121,10 +121,11 @@ def train_offline(
             solution = OfflineSolution(
                 state=state, metrics=append_row(solution.metrics, done, row)
             )
-            if report(done, row, solution):
-                break
+            stops = report(done, row, solution)
             if (signal := interrupted()) is not None:
                 raise TrainingInterrupted(solution, signal)
+            if stops:
+                break
     return solution
 
 

@@ -85,7 +85,7 @@ def train(
         also how often `callback` is called and Ctrl-C is looked for. It does not affect
         the result.
     - `callback`: called as `callback(step, metrics, trainer_state)` after each row; one
-        that takes a fourth argument is given the solution so far, too. Several of them
+        that needs a fourth argument is given the solution so far, too. Several of them
         in a list or a tuple are called in turn. Training ends with this row if one
         returns true. Copy what you keep of the states (`eqrl.tree_copy`): they are
         donated to the next row. What it raises ends the training, and what was reached

@@ -76,3 +76,8 @@ def test_each_dimension_of_a_reward_has_its_own_scale() -> None:
     np.testing.assert_allclose(scaled, expected, rtol=1e-5)
     with pytest.raises(ValueError, match="clip=0"):
         eqrl.NormalizedReward(Compass(), clip=0.0)
+
+
+def test_within_an_intrinsic_reward_it_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"`NormalizedReward\(Intrinsic"):
+        eqrl.Intrinsic(eqrl.NormalizedReward(eqrl.SAC()), eqrl.Incremental())

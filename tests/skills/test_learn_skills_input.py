@@ -137,3 +137,8 @@ def test_of_no_skills_none_can_be_picked() -> None:
 def test_skills_are_picked_with_the_agent_that_learnt_them() -> None:
     with pytest.raises(ValueError, match="`agent` is a Heading; it must be the"):
         eqrl.pick_skill(Heading(), beginning(), 0)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_callback_with_other_arguments_is_refused_before_the_first_step() -> None:
+    with pytest.raises(ValueError, match=r"`callback\(step, metrics, skills\)`"):
+        learn(callback=lambda step, metrics: None)

@@ -20,9 +20,10 @@ from ..._types.custom_types import (
 )
 from ..._types.data import EnvSpec, Transition, flatten_batch
 from ..._types.spaces import Action
-from ..base import AbstractAgent
+from ..base import AbstractAgent, AnyAgent
 from ..on_policy import learn_in_minibatches
 from .base import AbstractWrapper, check_state
+from .normalized_reward import NormalizedReward
 from .same_skills import check_same_skills
 
 
@@ -45,7 +46,9 @@ class Intrinsic(AbstractWrapper[IntrinsicState[State, RewardState], Memory, Extr
     of the agent has the name of another, as in an `Intrinsic` of an `Intrinsic`, it
     begins with `inner_`.
 
-    Raises a `ValueError` if a `Discriminator` has other skills than the agent.
+    Raises a `ValueError` if a `Discriminator` has other skills than the agent, and
+    around a `NormalizedReward`, which would see fresh transitions alone, of which none
+    has an intrinsic reward yet: it belongs around this one.
     """
 
     agent: AbstractAgent[State, Memory, Extras]
@@ -56,6 +59,13 @@ class Intrinsic(AbstractWrapper[IntrinsicState[State, RewardState], Memory, Extr
     def __check_init__(self) -> None:
         check_fields(self)
         check_same_skills(self.agent, self.reward)
+        if _has_normalized_reward(self.agent):
+            raise ValueError(
+                "A `NormalizedReward` within `Intrinsic` learns its scale from fresh "
+                "transitions, which have no intrinsic reward yet; put it around: "
+                "`NormalizedReward(Intrinsic(agent, reward))`, which scales what the "
+                "environment gives."
+            )
 
     @property
     def inner(self) -> AbstractAgent[State, Memory, Extras]:
@@ -220,3 +230,11 @@ def _joined(agent: Metrics, own: Metrics) -> Metrics:
             name = f"inner_{name}"
         joined[name] = value
     return joined
+
+
+def _has_normalized_reward(agent: AnyAgent) -> bool:
+    while isinstance(agent, AbstractWrapper):
+        if isinstance(agent, NormalizedReward):
+            return True
+        agent = agent.inner
+    return False
