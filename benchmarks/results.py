@@ -5,8 +5,8 @@ seeds, for 100,000 steps, of PPO and PQN in MinAtar for 1,000,000; then it acts 
 in 64 episodes for each seed. `random` is what random actions give. A run is a file of
 `docs/results/data`; a run whose file is there is not made again, so that this can be
 stopped at any time. At the end it writes what the page `docs/results/index.md`
-includes.
-`MNISTBandit-bsuite`, which downloads its data, is left out. Run it as `nox -s results`.
+includes. `MNISTBandit-bsuite`, which downloads its data, is left out. Run it as
+`nox -s results`.
 """
 
 import argparse
