@@ -204,7 +204,10 @@ def test_a_run_without_an_episode_says_so(figures: list[Any]) -> None:
 
 @pytest.mark.parametrize(
     ("returns", "shown"),
-    [(0.0, ["intrinsic reward"]), (-3.0, ["intrinsic reward", "episode return"])],
+    [
+        (0.0, ["intrinsic reward", "accuracy"]),
+        (-3.0, ["intrinsic reward", "accuracy", "episode return"]),
+    ],
 )
 def test_a_run_of_skills_shows_what_it_learned_from(
     returns: float, shown: list[str], figures: list[Any]
@@ -213,6 +216,7 @@ def test_a_run_of_skills_shows_what_it_learned_from(
         "step": _STEPS,
         "episode_return": np.array([_NAN, returns, returns]),
         "intrinsic_reward": np.array([_NAN, -1.0, 2.0]),
+        "accuracy": np.array([_NAN, 0.25, 0.5]),
     }
     draw_learning_curve("x", metrics, title="DIAYN")
     panels = figures[0].axes

@@ -24,7 +24,9 @@ def run_plot(command: Plot) -> int:
     }
     metric = command.metric
     if metric is None:
-        are_skills = all(shown_metrics(run) == [_INTRINSIC] for run in runs.values())
+        shown = [name for run in runs.values() for name in shown_metrics(run)]
+        has_returns = any(name.startswith("episode_return") for name in shown)
+        are_skills = _INTRINSIC in shown and not has_returns
         metric = _INTRINSIC if are_skills else "episode_return"
     for folder, run in zip(command.folders, runs.values(), strict=True):
         if metric not in run:

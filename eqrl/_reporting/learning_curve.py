@@ -142,13 +142,14 @@ def shown_metrics(metrics: Mapping[str, np.ndarray]) -> list[str]:
     """The names of the metrics that say what a run has learned.
 
     They are the return, or each element of a vector of returns; before them the
-    intrinsic reward, if there is one, and then no return that was 0 throughout.
+    intrinsic reward and the accuracy of a discriminator, if there are such, and then no
+    return that was 0 throughout.
     """
     returns = [name for name in metrics if name.startswith("episode_return")]
     if "intrinsic_reward" not in metrics:
         return returns
     return [
-        "intrinsic_reward",
+        *(name for name in ("intrinsic_reward", "accuracy") if name in metrics),
         *(name for name in returns if np.any(np.nan_to_num(metrics[name]))),
     ]
 

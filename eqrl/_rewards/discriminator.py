@@ -16,7 +16,12 @@ from .._skills.prior import (
 from .._types.custom_types import FloatLike, MakeOptimizer, Metrics
 from .._types.data import EnvSpec, Transition
 from ..losses import discriminator_loss, skill_log_ratio
-from ..nn import AbstractSkillDistribution, MakeDiscriminator, SkillDiscriminator
+from ..nn import (
+    AbstractSkillDistribution,
+    Categorical,
+    MakeDiscriminator,
+    SkillDiscriminator,
+)
 from .base import AbstractReward
 from .descriptor import (
     StateDescriptor,
@@ -49,6 +54,10 @@ class Discriminator(AbstractReward[DiscriminatorState, SkillExtras[Any]]):
     It is `log q(skill | descriptor) - log p(skill)`, in nats. The discriminator q is
     trained by cross-entropy to predict the skill from the state reached, and p is the
     prior of the skills. The reward of a batch is computed before the update on it.
+
+    The metrics are `discriminator_loss` and, where q is an `eqrl.nn.Categorical`,
+    `accuracy`: the share of the batch whose skill q holds the most probable, before the
+    update on it.
 
     Differences from the paper: skills may be continuous, with a normal or a von
     Mises-Fisher distribution for q; q may see less than the full observation.
@@ -132,14 +141,21 @@ class Discriminator(AbstractReward[DiscriminatorState, SkillExtras[Any]]):
         self, state: DiscriminatorState, batch: _Transition, *, key: PRNGKeyArray
     ) -> tuple[DiscriminatorState, Metrics]:
         del key
+        descriptor, skill = self._rows(batch)
         loss, gradient = eqx.filter_value_and_grad(discriminator_loss)(
-            state.network, *self._rows(batch)
+            state.network, descriptor, skill
         )
+        metrics = {"discriminator_loss": loss}
+        # XLA passes the descriptors through the network once for this and the loss.
+        predicted = jax.vmap(state.network)(descriptor)
+        if isinstance(predicted, Categorical):
+            is_right = jnp.argmax(predicted.logits, axis=1) == jnp.argmax(skill, axis=1)
+            metrics["accuracy"] = jnp.mean(is_right.astype(loss.dtype))
         network, optimizer = gradient_step(
             state.network, gradient, self.make_optimizer(self.lr), state.optimizer
         )
         state = DiscriminatorState(network=network, optimizer=optimizer)
-        return state, {"discriminator_loss": loss}
+        return state, metrics
 
     def descriptors(
         self, transitions: _Transition

@@ -124,6 +124,9 @@ def test_an_update_is_a_step_down_the_cross_entropy(getkey: GetKey) -> None:
     after, metrics = update(reward, state, batch)
     loss = -(log_softmax(logits) * np.asarray(skill)).sum(axis=1).mean()
     np.testing.assert_allclose(metrics["discriminator_loss"], loss, rtol=1e-5)
+    right = np.argmax(logits, axis=1) == np.array([0, 2, 1, 2])
+    assert 0 < right.mean() < 1
+    assert metrics["accuracy"] == right.mean()
     np.testing.assert_allclose(
         layer_of(after).weight,
         layer_of(state).weight - 0.1 * gradient,
