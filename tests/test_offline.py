@@ -123,12 +123,20 @@ def test_rows_of_metrics_make_no_difference_and_data_are_observed_once() -> None
     assert float(statistics.count) == 64
 
 
-def test_a_callback_ends_it_with_the_row() -> None:
+def test_a_callback_ends_it_with_the_row_from_which_it_goes_on() -> None:
     def enough(update: int, row: Any, state: Any, solution: Any) -> bool:
         assert solution.state is state and solution.metrics["step"][-1] == update
         return update > 150
 
-    np.testing.assert_array_equal(clone(callback=[enough]).metrics["step"], [100, 200])
+    stopped = clone(callback=[enough])
+    np.testing.assert_array_equal(stopped.metrics["step"], [100, 200])
+    whole, resumed = clone(), clone(num_updates=100, initial=stopped)
+    assert eqx.tree_equal(resumed.state, whole.state)
+    for name, values in whole.metrics.items():
+        np.testing.assert_array_equal(resumed.metrics[name], values)
+    # It stays as it was.
+    again = clone(num_updates=100, initial=stopped)
+    assert eqx.tree_equal(again.state, whole.state)
 
 
 def test_an_update_that_is_not_finite_ends_it_with_the_state_before() -> None:

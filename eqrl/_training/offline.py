@@ -13,7 +13,7 @@ from .._agents import AbstractAgent
 from .._agents.base import AnyAgent
 from .._interaction.arguments import check_is_agent
 from .._pytree.fields import check_instance, check_integer, check_key
-from .._pytree.tree import tree_is_finite, tree_where
+from .._pytree.tree import check_same_shapes, tree_copy, tree_is_finite, tree_where
 from .._types.custom_types import Extras, Memory, Metrics, State
 from .._types.data import AnyTransition, EnvSpec, Transition
 from .callback import Callbacks, bind_callbacks
@@ -46,6 +46,7 @@ def train_offline(
     key: PRNGKeyArray,
     batch_size: int = 256,
     log_every: int = 1_000,
+    initial: OfflineSolution[State] | None = None,
     callback: OfflineCallback[State] | Sequence[OfflineCallback[State]] | None = None,
 ) -> OfflineSolution[State]:
     """Trains one agent on a data set, without an environment.
@@ -62,12 +63,15 @@ def train_offline(
         where the agent stores some, and otherwise left out.
     - `spec`: of the environment that they are from: `env.spec`, or made by hand as in
         `eqrl.EnvSpec(observation_size=17, action_size=6)`.
-    - `num_updates`: how many updates to make.
-    - `key`: of the whole training.
+    - `num_updates`: how many updates to make, beyond those of `initial`.
+    - `key`: of the whole training. To go on, give the same one again.
     - `batch_size`: elements of a batch, each of the agent's `sequence_length`
         transitions.
     - `log_every`: updates in a row of the metrics. It is also how often `callback` is
         called and Ctrl-C is looked for. It does not affect the result.
+    - `initial`: the solution of an earlier call, from which to go on: with the same
+        data, key and hyperparameters, as one longer call would have, bit for bit. The
+        data are not observed again. It stays usable.
     - `callback`: called as `callback(update, metrics, state)` after each row, with the
         number of updates so far and the agent's state; with a fourth argument, the
         solution so far, if it takes one; or several of them, as in `eqrl.train`, such
@@ -99,17 +103,23 @@ def train_offline(
     data = fitting_transitions(agent, transitions, spec)
     replay = ReplayBuffer(data.timestep.shape[0], batch_size, agent.sequence_length)
     stored, counts = fill_replay(replay, data)
-    state = _begin(agent, spec, data, jr.fold_in(key, 0))
+    init_key, run_key = jr.fold_in(key, 0), jr.fold_in(key, 1)
+    if initial is None:
+        state = _begin(agent, spec, data, init_key)
+        solution, done = OfflineSolution(state=state, metrics={}), 0
+    else:
+        check_instance("initial", initial, OfflineSolution)
+        expected = eqx.filter_eval_shape(agent.init, spec, key=init_key)
+        check_same_shapes("initial", expected, initial.state)
+        state = tree_copy(initial.state)
+        solution = OfflineSolution(state=state, metrics=initial.metrics)
+        done = int(initial.metrics["step"][-1]) if initial.metrics else 0
     check_finite_agent(state)
     del data
-    run_key, solution, done = (
-        jr.fold_in(key, 1),
-        OfflineSolution(state=state, metrics={}),
-        0,
-    )
+    end = done + num_updates
     with deferred_interrupt() as interrupted:
-        while done < num_updates:
-            size = min(log_every, num_updates - done)
+        while done < end:
+            size = min(log_every, end - done)
             kept = (agent, replay, _at(counts, done), jnp.asarray(size, int), run_key)
             state, stored, metrics, failure = _update(kept, state, stored)
             if bool(failure.in_agent):

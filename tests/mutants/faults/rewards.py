@@ -105,6 +105,13 @@ FAULTS = (
         ("tests/skills/test_discriminator.py -k weight_0",),
     ),
     Fault(
+        "rewards:right-where-it-is-wrong",
+        "eqrl/_rewards/discriminator.py",
+        "jnp.argmax(predicted.logits, axis=1)",
+        "jnp.argmin(predicted.logits, axis=1)",
+        ("tests/skills/test_discriminator.py -k cross_entropy",),
+    ),
+    Fault(
         "rewards:any-network-will-do",
         "eqrl/_rewards/discriminator.py",
         "self._check_network(network, size)",

@@ -448,6 +448,20 @@ FAULTS = (
         ("tests/test_offline.py -k observed_once",),
     ),
     Fault(
+        "training:updates-from-data-counted-anew",
+        "eqrl/_training/offline.py",
+        'int(initial.metrics["step"][-1]) if initial.metrics else 0',
+        "0",
+        ("tests/test_offline.py -k goes_on",),
+    ),
+    Fault(
+        "training:data-observed-again",
+        "eqrl/_training/offline.py",
+        "state = tree_copy(initial.state)",
+        "state = agent.observe(initial.state, data)",
+        ("tests/test_offline.py -k goes_on",),
+    ),
+    Fault(
         "training:diverged-on-data",
         "eqrl/_training/offline.py",
         "tree_where(failed, state, progress.agent)",
