@@ -11,6 +11,7 @@ includes. `MNISTBandit-bsuite`, which downloads its data, is left out. Run it as
 
 import argparse
 import csv
+import dataclasses
 import math
 import multiprocessing
 import os
@@ -75,6 +76,8 @@ ROLLOUTS = eqrl.Trainer.on_policy(num_envs=8, num_steps=128)
 REPLAYED = eqrl.Trainer(
     num_envs=8, batch_size=128, capacity=100_000, updates_per_iteration=2
 )
+# As many transitions, in windows of four.
+WINDOWS = dataclasses.replace(REPLAYED, batch_size=32)
 
 
 def _ppo(num_steps: int) -> AnyAgent:
@@ -127,6 +130,18 @@ def _td3(num_steps: int) -> AnyAgent:
     )
 
 
+def _taac(num_steps: int) -> AnyAgent:
+    del num_steps
+    return eqrl.TAAC(
+        actor_lr=1e-3,
+        critic_lr=1e-3,
+        temperature_lr=1e-3,
+        window_length=4,
+        make_actor=eqrl.nn.Gaussian(HIDDEN),
+        make_critic=eqrl.nn.Critic(HIDDEN),
+    )
+
+
 DISCRETE: dict[str, Callable[[int], AnyAgent]] = {
     "PPO": _ppo,
     "PQN": _pqn,
@@ -138,6 +153,7 @@ VECTORS: dict[str, Callable[[int], AnyAgent]] = {
     "PPO": _ppo,
     "SAC": _sac,
     "TD3": _td3,
+    "TAAC": _taac,
     "random": _ppo,
 }
 AGENTS = tuple(dict.fromkeys([*DISCRETE, *VECTORS]))
@@ -184,6 +200,8 @@ def run(job: Job) -> str:
 
 def _rows(agent: AnyAgent, env: Any, num_steps: int) -> Iterator[Line]:
     trainer = ROLLOUTS if agent.sequence_length is None else REPLAYED
+    if isinstance(agent, eqrl.TAAC):
+        trainer = WINDOWS
     size = trainer.steps_of_iteration
     num_steps = num_steps // size * size
     solution = eqrl.train_seeds(

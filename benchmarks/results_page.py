@@ -11,7 +11,7 @@ import eqrl
 
 FOLDER = pathlib.Path(__file__).parent.parent / "docs" / "results"
 DATA = FOLDER / "data"
-AGENTS = ("PPO", "PQN", "DQN", "DiscreteSAC", "SAC", "TD3")
+AGENTS = ("PPO", "PQN", "DQN", "DiscreteSAC", "SAC", "TD3", "TAAC")
 
 # Returns that gymnax's README gives for its checkpoints of PPO or evolution strategies.
 PUBLISHED = {
