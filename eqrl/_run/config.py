@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from .._agents import Intrinsic, Normalized
@@ -28,7 +27,7 @@ from .agents import (
     make_agent,
 )
 from .fields import check_type, make_typed
-from .files import CONFIG, write_json
+from .files import CONFIG, config_of, write_json
 from .own_agent import is_path
 from .priors import Prior, path_of, select_tuned
 
@@ -326,11 +325,6 @@ def read_config(folder: Directory, agent_type: type[AnyAgent] | None = None) -> 
     of what is in it, and unless `agent_type` is the class that it names, `None` if the
     agent is of eqrl's own.
     """
-    path = Path(folder) / CONFIG
-    if not path.is_file():
-        raise ValueError(
-            f"`{folder}` is not the folder of a run: there is no `{CONFIG}` in it."
-        )
     return _read(folder, lambda content: _parse_run(content, agent_type))
 
 
@@ -355,7 +349,7 @@ def _read(folder: Directory, parse: Callable[[Content], Value]) -> Value:
         return None if "saved" in content else parse(content)
 
     found = read_json(
-        Path(folder) / CONFIG,
+        config_of(folder),
         parse_if_of_command_line,
         advice="mend it, or train again",
     )

@@ -58,6 +58,16 @@ def new_folder(name: str) -> Path:
             return folder
 
 
+def config_of(folder: Directory) -> Path:
+    """The file that says what a run is. Raises a `ValueError` if there is none."""
+    path = Path(folder) / CONFIG
+    if not path.is_file():
+        raise ValueError(
+            f"`{folder}` is not the folder of a run: there is no `{CONFIG}` in it."
+        )
+    return path
+
+
 @contextlib.contextmanager
 def claim_folder(folder: Directory, *, overwrite: bool = False) -> Iterator[Path]:
     """Makes a folder for a run, which no other process may write until the end.

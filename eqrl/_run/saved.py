@@ -20,7 +20,7 @@ from .._training.solution import AnySolution, OfflineSolution, Solution
 from .._types.custom_types import EnvState, Extras, Memory, State
 from ..envs import AbstractEnv
 from ..envs._base import check_is_env
-from .files import CONFIG, claim_folder, write_json
+from .files import CONFIG, claim_folder, config_of, write_json
 from .solutions import step_of
 from .write import draw_solution, write_seeds
 from .write_population import draw_scores, write_stack
@@ -115,12 +115,7 @@ def read_saved(folder: Directory) -> SavedRun | None:
 
     Raises a `ValueError` if there is no run, or the file is damaged.
     """
-    path = Path(folder) / CONFIG
-    if not path.is_file():
-        raise ValueError(
-            f"`{folder}` is not the folder of a run: there is no `{CONFIG}` in it."
-        )
-    return read_json(path, _parse, advice="mend it, or save the run again")
+    return read_json(config_of(folder), _parse, advice="mend it, or save the run again")
 
 
 def _parse(content: Content) -> SavedRun | None:
