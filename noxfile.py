@@ -174,6 +174,13 @@ def pages(session: nox.Session) -> None:
 
 
 @nox.session
+def tutorials(session: nox.Session) -> None:
+    """Runs the tutorials, and writes their pictures, notebooks and pages."""
+    install(session, "tutorials")
+    session.run("python", "docs/make_tutorials.py", *session.posargs)
+
+
+@nox.session
 def stranger(session: nox.Session) -> None:
     """Does what a stranger does first, in an empty environment, from a wheel."""
     session.run("python", "tests/stranger.py")

@@ -1,16 +1,19 @@
 """The pages of the documentation hold what they promise."""
 
 import ast
+import json
 import pathlib
 import re
 import tomllib
 
+import pytest
 import yaml
 
 import eqrl
 
 
 DOCS = pathlib.Path(__file__).parent.parent / "docs"
+TUTORIALS = sorted(path.stem for path in (DOCS / "tutorials").glob("*.py"))
 
 
 def test_the_page_on_agents_includes_the_example() -> None:
@@ -84,3 +87,42 @@ def test_the_files_to_copy_for_type_checking_can_be_read_and_are_on_their_page()
         "pre-commit-config.yaml": ["pyright", "mypy"],
         "workflow.yml": {"run": "nox -s typecheck"},
     }
+
+
+def _cells_of_script(name: str) -> list[tuple[str, str]]:
+    """Kind and text of each cell of a tutorial."""
+    script = (DOCS / "tutorials" / f"{name}.py").read_text()
+    cells = []
+    for part in re.split(r"^# %%", script, flags=re.MULTILINE)[1:]:
+        head, text = part.split("\n", 1)
+        if head == " [markdown]":
+            text = re.sub(r"^# ?", "", text, flags=re.MULTILINE)
+        kind = "markdown" if head == " [markdown]" else "code"
+        cells.append((kind, text.strip("\n")))
+    return cells
+
+
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_the_page_of_a_tutorial_is_what_its_script_gives(name: str) -> None:
+    page = (DOCS / "tutorials" / f"{name}.md").read_text()
+    cells = [
+        text if kind == "markdown" else f"```python\n{text}\n```"
+        for kind, text in _cells_of_script(name)
+    ]
+    title, link, rest = page.split("\n\n", 2)
+    assert f"{title}\n\n{rest}" == "\n\n".join(cells) + "\n"
+    assert f"({name}.ipynb)" in link
+    pictures = re.findall(r"!\[.+\]\(\.\./(.+)\)", page)
+    assert pictures and all((DOCS / picture).is_file() for picture in pictures)
+
+
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_the_notebook_of_a_tutorial_is_what_its_script_gives(name: str) -> None:
+    notebook = json.loads((DOCS / "tutorials" / f"{name}.ipynb").read_text())
+    cells = [(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]]
+    # It shows the pictures that it has drawn in place of those of the page.
+    picture = r"!\[.+\]\(\.\./images/tutorials/.+\)\n*"
+    assert [cell for cell in cells if "IPython.display" not in cell[1]] == [
+        (kind, re.sub(picture, "", text)) for kind, text in _cells_of_script(name)
+    ]
+    assert not any(cell.get("outputs") for cell in notebook["cells"])
