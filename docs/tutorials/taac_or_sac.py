@@ -105,7 +105,11 @@ eqrl.draw_learning_curves("returns.png", runs, title="MountainCarContinuous-v0")
 # %% [markdown]
 # ![Returns of SAC and TAAC](../images/tutorials/taac_or_sac_returns.png)
 #
-# PICTURE
+# SAC begins at -33, the price of random pushes, and rises towards 0: it learns to save
+# force, and so to do nothing. Its four seeds differ so little that no shade is seen.
+# TAAC has some successes among its random steps already, which lift its mean. From
+# 28,000 steps on it climbs, some seeds earlier than others, hence the wide shade; at
+# the end all four are near the best.
 #
 # ## Greedy episodes
 
@@ -120,7 +124,8 @@ for seed in range(4):
     print(seed, of_sac.returns.mean(), of_taac.returns.mean())
 
 # %% [markdown]
-# RESULT
+# The four greedy policies of SAC return between -0.13 and 0, those of TAAC between 92.3
+# and 94.3.
 #
 # ## When it repeats
 #
@@ -142,7 +147,10 @@ eqrl.draw_repeats("repeats.png", transitions, mask)
 # %% [markdown]
 # ![When the policy repeats](../images/tutorials/taac_or_sac_repeats.png)
 #
-# REPEATS
+# Each row ends where the car has reached the top, after 67 to 86 steps. In all episodes
+# the policy holds its first action for some 18 steps, switches at every step around
+# step 38, where the share falls to 0, and then holds again. To repeat is not only a way
+# to explore: the policy that was learned uses it, too.
 #
 # ## What to try next
 #
