@@ -149,13 +149,16 @@ def _run(script: pathlib.Path) -> Ran:
             text=True,
         )
         seconds, after = time.perf_counter() - begin, os.times()
+        processor_seconds = sum(after[2:4]) - sum(before[2:4])
         print(f"{script.name}\n{ended.stdout}", flush=True)
         faults = [] if ended.returncode == 0 else [ended.stderr]
         faults += [f"warns: {line}" for line in _own_warnings(ended.stderr)]
         if seconds > MOST_SECONDS:
-            faults.append(f"took {seconds:.0f} s; at most {MOST_SECONDS} are allowed")
+            faults.append(
+                f"took {seconds:.0f} s, and {processor_seconds:.0f} s of processor "
+                f"time; at most {MOST_SECONDS} s are allowed"
+            )
         faults += _keep_pictures(script, pathlib.Path(folder))
-    processor_seconds = sum(after[2:4]) - sum(before[2:4])
     return Ran(seconds, processor_seconds, faults)
 
 

@@ -6,6 +6,10 @@
 # eight agents learn side by side, and again and again the two worst are replaced by
 # copies of the two best, whose hyperparameters are varied a little. So values can
 # change during training, and what comes out is a schedule. At the end we see it.
+#
+# To JAX a processor is one device. `use_all_cores` makes a device of each core, among
+# which the eight are divided. It must come before anything else that JAX does, so it
+# stands right behind the imports.
 
 # %%
 import jax.random as jr

@@ -113,7 +113,7 @@ eqrl.render(agent, best.state, env, "policy.html", key=jr.key(3))
 # %% [markdown]
 # ## What to try next
 #
-# - Replace `SAC` by `eqrl.TD3` or `eqrl.PPO`; [Choosing an
+# - Replace `SAC` by `eqrl.TD3`, or by `eqrl.PPO` and a trainer for it; [Choosing an
 #   agent](../choosing-an-agent.md) says which fits what, and has presets, one of which
 #   are the settings above.
 # - Stop early with `target=1_000` in `Evaluations`, or see the progress with a

@@ -18,7 +18,7 @@ import eqrl
 eqrl.use_all_cores()
 
 # %% [markdown]
-# ## Two agents that differ in one point
+# ## The two agents
 #
 # Networks, learning rates and batches are the same. TAAC learns from windows of four
 # steps, so 16 of them are as many transitions as the 64 of SAC. Its two target
@@ -131,7 +131,7 @@ for seed in range(4):
 #
 # `draw_repeats` shows what a policy of TAAC has chosen: above, a row for each of 16
 # episodes, dark where the action was repeated; below, the share of the episodes that
-# repeat at each step.
+# repeat at each step. They are all over before step 100, which is as far as we play.
 
 # %%
 transitions, mask = eqrl.rollout(
