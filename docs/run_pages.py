@@ -1,11 +1,14 @@
 """Runs the Python blocks of every page, each page in a process and a folder of its own.
 
+Where a block reads a folder that a command of the page writes, that command runs before.
 Trainings are cut short, since what they learn is tested elsewhere. Run it as
 `nox -s pages`, which installs what is built for a release.
 """
 
 import argparse
 import pathlib
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -52,6 +55,17 @@ for name in ("evaluate", "evaluate_skills"):
 jax.distributed.initialize = lambda *args, **options: None
 """
 
+# Options that make the commands of a page short, whatever they say themselves.
+_SHORT_COMMANDS = {
+    "train": {"--num-steps": "1200", "--seeds": "2"},
+    "pbt": {"--num-generations": "2", "--steps-per-generation": "1200", "--size": "2"},
+    "disk": {
+        "--num-skills": "2",
+        "--num-steps": "300",
+        "--num-collected-episodes": "2",
+    },
+}
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -70,7 +84,8 @@ def main() -> None:
 
 def _runs(page: pathlib.Path) -> bool:
     """Whether all blocks of a page run, one after another."""
-    blocks = snippets(page.read_text())
+    text = page.read_text()
+    blocks = snippets(text)
     if not blocks:
         return True
     begin = time.perf_counter()
@@ -79,19 +94,46 @@ def _runs(page: pathlib.Path) -> bool:
         shutil.copytree(ROOT / "docs" / "examples", f"{folder}/docs/examples")
         script = pathlib.Path(folder) / "page.py"
         script.write_text("\n".join([_SHORTEN, *blocks]))
-        ended = subprocess.run(
-            [sys.executable, "-W", "default", script.name],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-        )
+        programs = [["-m", "eqrl", *words] for words in _commands(text, blocks)]
+        for program in [*programs, ["-W", "default", script.name]]:
+            ended = subprocess.run(
+                [sys.executable, *program], cwd=folder, capture_output=True, text=True
+            )
+            if ended.returncode != 0:
+                break
     is_right = ended.returncode == 0
     words = f"{len(blocks)} blocks, {time.perf_counter() - begin:.0f} s"
     print(f"{page.relative_to(ROOT)}: {words}, {'ran' if is_right else 'FAILED'}")
     if not is_right:
-        print(ended.stderr)
+        print(shlex.join(program), ended.stderr, sep="\n")
     sys.stdout.flush()
     return is_right
+
+
+def _commands(text: str, blocks: list[str]) -> list[list[str]]:
+    """The commands of a page that write folders which its Python blocks read, in short.
+
+    Such a command names its folder by `--folder`, and a block in quotes.
+    """
+    code = "\n".join(blocks)
+    shell = re.findall(r"^```sh\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    commands = []
+    for line in "".join(shell).splitlines():
+        words = shlex.split(line, comments=True)
+        if words[:1] != ["eqrl"] or "--folder" not in words:
+            continue
+        if f'"{words[words.index("--folder") + 1]}' in code:
+            commands.append(_shortened(words[1:]))
+    return commands
+
+
+def _shortened(words: list[str]) -> list[str]:
+    words = list(words)
+    options = _SHORT_COMMANDS[words[0]]
+    for option in options.keys() & set(words):
+        place = words.index(option)
+        del words[place : place + 2]
+    return [*words, *(word for pair in options.items() for word in pair)]
 
 
 if __name__ == "__main__":
