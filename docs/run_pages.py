@@ -1,6 +1,6 @@
 """Runs the Python blocks of every page, each page in a process and a folder of its own.
 
-Where a block reads a folder that a command of the page writes, that command runs before.
+Where a block reads a folder that a command of the page writes, that command runs first.
 Trainings are cut short, since what they learn is tested elsewhere. Run it as
 `nox -s pages`, which installs what is built for a release.
 """
@@ -34,11 +34,14 @@ def _shorten(name, **most):
     def shortened(*args, **options):
         given = [*args, *options.values()]
         trainers = [each for each in given if isinstance(each, eqrl.Trainer)]
-        size = trainers[0].steps_of_iteration if trainers else 1
+        iteration = trainers[0].steps_of_iteration if trainers else 1
         for option, limit in most.items():
-            if isinstance(options.get(option), int) and options[option] > limit:
-                is_of_steps = "steps" in option
-                options[option] = max(limit // size, 1) * size if is_of_steps else limit
+            if not isinstance(options.get(option), int) or options[option] <= limit:
+                continue
+            unit = iteration if "steps" in option else 1
+            # Devices have equal shares of a population.
+            unit = jax.device_count() if option == "size" else unit
+            options[option] = max(limit // unit, 1) * unit
         return original(*args, **options)
 
     setattr(eqrl, name, shortened)
@@ -47,13 +50,16 @@ def _shorten(name, **most):
 for name in ("train", "train_seeds"):
     _shorten(name, num_steps=1_200)
 _shorten("learn_skills", num_steps=300, num_collected_episodes=2)
-_shorten("train_population", num_generations=2, steps_per_generation=1_200)
+_shorten("train_population", size=4, num_generations=2, steps_per_generation=1_200)
 _shorten("Evaluations", every=500, num_episodes=2)
 for name in ("evaluate", "evaluate_skills"):
     _shorten(name, num_episodes=2)
 # A cluster of one process needs no coordinator.
 jax.distributed.initialize = lambda *args, **options: None
 """
+
+# A page may show late what has to come first in a program.
+_FIRST = "eqrl.use_all_cores()\n"
 
 # Options that make the commands of a page short, whatever they say themselves.
 _SHORT_COMMANDS = {
@@ -93,7 +99,8 @@ def _runs(page: pathlib.Path) -> bool:
         # A page may import an example, as one does in a copy of the repository.
         shutil.copytree(ROOT / "docs" / "examples", f"{folder}/docs/examples")
         script = pathlib.Path(folder) / "page.py"
-        script.write_text("\n".join([_SHORTEN, *blocks]))
+        first = _FIRST if _FIRST in "".join(blocks) else ""
+        script.write_text("\n".join([_SHORTEN, first, *blocks]))
         programs = [["-m", "eqrl", *words] for words in _commands(text, blocks)]
         for program in [*programs, ["-W", "default", script.name]]:
             ended = subprocess.run(
