@@ -102,19 +102,25 @@ def _runs(page: pathlib.Path) -> bool:
         first = _FIRST if _FIRST in "".join(blocks) else ""
         script.write_text("\n".join([_SHORTEN, first, *blocks]))
         programs = [["-m", "eqrl", *words] for words in _commands(text, blocks)]
-        for program in [*programs, ["-W", "default", script.name]]:
-            ended = subprocess.run(
-                [sys.executable, *program], cwd=folder, capture_output=True, text=True
-            )
-            if ended.returncode != 0:
-                break
-    is_right = ended.returncode == 0
+        programs.append(["-W", "default", script.name])
+        failures = (_failure(program, folder) for program in programs)
+        failure = next(filter(None, failures), None)
     words = f"{len(blocks)} blocks, {time.perf_counter() - begin:.0f} s"
-    print(f"{page.relative_to(ROOT)}: {words}, {'ran' if is_right else 'FAILED'}")
-    if not is_right:
-        print(shlex.join(program), ended.stderr, sep="\n")
+    print(f"{page.relative_to(ROOT)}: {words}, {'FAILED' if failure else 'ran'}")
+    if failure:
+        print(failure)
     sys.stdout.flush()
-    return is_right
+    return failure is None
+
+
+def _failure(program: list[str], folder: str) -> str | None:
+    """What a program says that fails; `None` if it does not."""
+    ended = subprocess.run(
+        [sys.executable, *program], cwd=folder, capture_output=True, text=True
+    )
+    if ended.returncode == 0:
+        return None
+    return f"{shlex.join(program)}: exit code {ended.returncode}\n{ended.stderr}"
 
 
 def _commands(text: str, blocks: list[str]) -> list[list[str]]:
