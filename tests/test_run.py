@@ -93,8 +93,9 @@ def test_config_holds_the_whole_run(folder: Path) -> None:
     assert read_config(folder) == _RUN
 
 
-def test_config_names_the_version(folder: Path) -> None:
-    assert json.loads((folder / "config.json").read_text())["eqrl"] == "0.1.0"
+def test_config_names_the_versions(folder: Path) -> None:
+    content = json.loads((folder / "config.json").read_text())
+    assert (content["eqrl"], content["jax"]) == ("0.1.0", jax.__version__)
 
 
 def test_options_reach_the_agent() -> None:

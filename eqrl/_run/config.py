@@ -13,7 +13,6 @@ from .._rewards import Incremental
 from .._rewards.incremental.mode import Replay
 from .._storage.checkpoint import Directory
 from .._storage.json_file import Content, read_json
-from .._storage.version import __version__
 from .._training.members import Members
 from .._training.trainer import Trainer
 from ..envs import make
@@ -27,7 +26,7 @@ from .agents import (
     make_agent,
 )
 from .fields import check_type, make_typed
-from .files import CONFIG, config_of, write_json
+from .files import CONFIG, config_of, versions, write_json
 from .own_agent import is_path
 from .priors import Prior, path_of, select_tuned
 
@@ -315,7 +314,7 @@ def write_config(folder: Directory, run: Run) -> None:
     del content["agent_type"]
     (name,) = [name for name, each in _SCHEDULES.items() if each is type(run.schedule)]
     content[name] = content.pop("schedule")
-    write_json(folder, CONFIG, {"eqrl": __version__, **content})
+    write_json(folder, CONFIG, {**versions(), **content})
 
 
 def read_config(folder: Directory, agent_type: type[AnyAgent] | None = None) -> Run:
@@ -378,6 +377,7 @@ def _pop_schedule(content: Content) -> Training | Population | SkillSchedule:
 def _parse_run(content: Content, agent_type: type[AnyAgent] | None) -> Run:
     content = dict(content)
     content.pop("eqrl")
+    content.pop("jax", None)
     settings, skills, priors = (
         content.pop(name) for name in ("settings", "skills", "priors")
     )

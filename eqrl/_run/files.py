@@ -8,6 +8,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
@@ -18,6 +19,7 @@ from .._storage.checkpoint import Directory, save, saved_steps
 from .._storage.json_file import sealed
 from .._storage.lock import LOCK, locked
 from .._storage.replace import atomic_write
+from .._storage.version import __version__
 from .._types.installed import is_installed
 
 
@@ -56,6 +58,11 @@ def new_folder(name: str) -> Path:
             number += 1
         else:
             return folder
+
+
+def versions() -> dict[str, str]:
+    """What a run's last bits depend on, beside its settings and the machine."""
+    return {"eqrl": __version__, "jax": metadata.version("jax")}
 
 
 def config_of(folder: Directory) -> Path:

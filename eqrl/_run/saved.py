@@ -14,13 +14,12 @@ from .._pytree.stack import take_element
 from .._reporting.learning_curve import shown_metrics
 from .._storage.checkpoint import Directory
 from .._storage.json_file import Content, read_json
-from .._storage.version import __version__
 from .._training.mesh import gather
 from .._training.solution import AnySolution, OfflineSolution, Solution
 from .._types.custom_types import EnvState, Extras, Memory, State
 from ..envs import AbstractEnv
 from ..envs._base import check_is_env
-from .files import CONFIG, claim_folder, config_of, write_json
+from .files import CONFIG, claim_folder, config_of, versions, write_json
 from .solutions import step_of
 from .write import draw_solution, write_seeds
 from .write_population import draw_scores, write_stack
@@ -102,7 +101,7 @@ def save_run(
         kind=kind, count=count, title=title, agent=repr(agent), env=repr(env)
     )
     with claim_folder(folder, overwrite=overwrite) as path:
-        content = {"eqrl": __version__, "saved": dataclasses.asdict(saved)}
+        content = {**versions(), "saved": dataclasses.asdict(saved)}
         write_json(path, CONFIG, content)
         if isinstance(solution, PopulationSolution):
             _write_population(path, title, solution)
