@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import jupytext
 from PIL import Image
-from snippets import ROOT
+from snippets import ROOT, check_names
 
 
 FOLDER = ROOT / "docs" / "tutorials"
@@ -54,6 +54,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="of tutorials; by default all")
     parser.add_argument("--only-write", action="store_true", help="notebooks and pages")
     arguments = parser.parse_args()
+    check_names(arguments.names, FOLDER.glob("*.py"))
     scripts = [
         script
         for script in sorted(FOLDER.glob("*.py"))

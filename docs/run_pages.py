@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 
-from snippets import ROOT, snippets
+from snippets import ROOT, check_names, snippets
 
 
 # Stands before the blocks of a page.
@@ -78,6 +78,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="of pages; by default all")
     arguments = parser.parse_args()
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    check_names(arguments.names, pages)
     failed = [
         page.stem
         for page in pages

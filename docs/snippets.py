@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 import sys
+from collections.abc import Iterable
 
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -13,6 +14,14 @@ def snippets(page: str) -> list[str]:
     """What stands in a page's Python blocks, included files excepted."""
     blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
     return [block for block in blocks if not block.startswith("--8<--")]
+
+
+def check_names(names: Iterable[str], files: Iterable[pathlib.Path]) -> None:
+    """Ends the program if one of the names is of no file."""
+    known = sorted({file.stem for file in files})
+    for name in names:
+        if name not in known:
+            sys.exit(f"There is no {name}; there are {', '.join(known)}.")
 
 
 def main() -> None:

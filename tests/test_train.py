@@ -19,6 +19,7 @@ import eqrl
 from eqrl._run.solutions import step_of
 from eqrl._training.callback import asks_to_stop
 from eqrl._training.failure import empty_watch
+from eqrl._training.rows import append_row
 from eqrl.envs import AbstractEnv, Outcome, Point
 
 from .agents_under_test import (
@@ -740,3 +741,13 @@ def test_a_second_evaluation_of_the_same_shapes_compiles_nothing(
     compilations.clear()
     eqrl.evaluate(agent, states[1], env, num_episodes=2, key=keys[1])
     assert compilations == []
+
+
+def test_a_metric_that_earlier_rows_lack_is_nan_in_them() -> None:
+    history = append_row({}, 10, {"loss": np.array([1.0, 2.0])})
+    row = {"loss": np.array([3.0, 4.0]), "accuracy": np.array([0.5, 1.0])}
+    history = append_row(history, 20, row)
+    np.testing.assert_array_equal(history["step"], [10, 20])
+    np.testing.assert_array_equal(history["loss"], [[1, 2], [3, 4]])
+    nan = math.nan
+    np.testing.assert_array_equal(history["accuracy"], [[nan, nan], [0.5, 1]])

@@ -121,7 +121,7 @@ eqrl.render(fixed, tuned.state, world, "tuned.png", key=jr.key(4))
 #
 # ## What to try next
 #
-# - Learn directions in place of numbers, with `eqrl.SphereSkills()` for `num_skills`:
-#   [Skills without a reward](../skills.md).
+# - Learn directions in place of numbers, with `eqrl.SphereSkills()` for `num_skills`
+#   and without `make_network`: [Skills without a reward](../skills.md).
 # - Let a second agent choose among the skills, by `eqrl.SkillChoice`; on the same page.
 # - Learn skills [one after another](disk_opening_world.md), in a world that changes.

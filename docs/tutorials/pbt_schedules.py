@@ -126,8 +126,9 @@ print(winner.actor_lr, winner.critic_lr, winner.discount, evaluation.returns.mea
 #
 # ## What to try next
 #
-# - Leave the same members alone, with `None` in place of `pbt` and `pbt.init(agent, 8,
-#   key=jr.key(1_000))` in place of the agent, and compare the last generations.
+# - Leave members alone that are drawn in the same way, with `None` in place of `pbt`
+#   and `pbt.init(agent, 8, key=jr.key(1))` in place of the agent, and compare the last
+#   generations.
 # - Select by `eqrl.Tournament()`, rank by a `score` of your own, save and resume, or
 #   use several devices: [Populations](../populations.md).
 # - Do the same at the [command line](../command-line.md) by `eqrl pbt`.

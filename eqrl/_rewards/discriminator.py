@@ -10,7 +10,9 @@ from .._pytree.fields import check_factory, check_fields, hyperparameter
 from .._pytree.tree import gradient_step
 from .._skills.prior import (
     AbstractSkillPrior,
+    NormalSkills,
     SkillExtras,
+    SphereSkills,
     as_skill_prior,
 )
 from .._types.custom_types import FloatLike, MakeOptimizer, Metrics
@@ -197,6 +199,13 @@ class Discriminator(AbstractReward[DiscriminatorState, SkillExtras[Any]]):
                 f"The network of `make_network` gives a {type(distribution).__name__}; "
                 "it must give an `eqrl.nn.AbstractSkillDistribution`, such as "
                 "`eqrl.nn.Categorical`, from one descriptor."
+            )
+        of_vectors = isinstance(self.skills, SphereSkills | NormalSkills)
+        if isinstance(distribution, Categorical) and of_vectors:
+            raise ValueError(
+                "The network of `make_network` gives a `Categorical`, of one-hot "
+                f"skills, but `skills={self.skills}` are vectors; leave it out for one "
+                "that fits, such as `eqrl.nn.NormalDiscriminator()`."
             )
         shape = eqx.filter_eval_shape(lambda x: network(x).mode(), descriptor).shape
         if shape != (self.skills.size,):

@@ -70,8 +70,9 @@ def train_offline(
     - `log_every`: updates in a row of the metrics. It is also how often `callback` is
         called and Ctrl-C is looked for. It does not affect the result.
     - `initial`: the solution of an earlier call, from which to go on: with the same
-        data, key and hyperparameters, as one longer call would have, bit for bit. The
-        data are not observed again. It stays usable.
+        data, key and hyperparameters, the state is that of one longer call, bit for
+        bit, and so are the rows of the metrics if the earlier call ended with a whole
+        one. The data are not observed again. It stays usable.
     - `callback`: called as `callback(update, metrics, state)` after each row, with the
         number of updates so far and the agent's state; with a fourth argument, the
         solution so far, if it takes one; or several of them, as in `eqrl.train`, such
@@ -119,7 +120,8 @@ def train_offline(
     end = done + num_updates
     with deferred_interrupt() as interrupted:
         while done < end:
-            size = min(log_every, end - done)
+            # Rows end where those of one call would.
+            size = min(log_every - done % log_every, end - done)
             kept = (agent, replay, _at(counts, done), jnp.asarray(size, int), run_key)
             state, stored, metrics, failure = _update(kept, state, stored)
             if bool(failure.in_agent):

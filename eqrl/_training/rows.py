@@ -102,7 +102,15 @@ def append_row(history: History, step: int, row: Row) -> History:
     rows = {name: value[None] for name, value in row.items()}
     if not history:
         return rows
-    return {name: np.concatenate([history[name], rows[name]]) for name in rows}
+    # A solution of an earlier version may lack a metric.
+    num_rows = len(history["step"])
+    missing = {
+        name: np.full((num_rows, *value.shape), np.nan)
+        for name, value in row.items()
+        if name not in history
+    }
+    earlier = {**history, **missing}
+    return {name: np.concatenate([earlier[name], rows[name]]) for name in rows}
 
 
 def _has_ended(

@@ -222,6 +222,12 @@ def test_a_network_for_other_skills_is_refused(getkey: GetKey) -> None:
         discriminator(3, make_network=make_network).init(SPEC, key=getkey())
 
 
+def test_a_network_of_one_hot_skills_is_refused_for_vectors(getkey: GetKey) -> None:
+    reward = discriminator(eqrl.SphereSkills(2), make_network=linear)
+    with pytest.raises(ValueError, match=r"`Categorical`.*SphereSkills\(.*vectors"):
+        reward.init(SPEC, key=getkey())
+
+
 def test_a_network_that_gives_no_distribution_is_refused(getkey: GetKey) -> None:
     def make_network(
         descriptor_size: int, skill_size: int, *, key: PRNGKeyArray

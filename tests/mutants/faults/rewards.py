@@ -105,6 +105,13 @@ FAULTS = (
         ("tests/skills/test_discriminator.py -k weight_0",),
     ),
     Fault(
+        "rewards:one-hot-network-for-vectors",
+        "eqrl/_rewards/discriminator.py",
+        "isinstance(distribution, Categorical) and of_vectors",
+        "False",
+        ("tests/skills/test_discriminator.py -k a_network",),
+    ),
+    Fault(
         "rewards:right-where-it-is-wrong",
         "eqrl/_rewards/discriminator.py",
         "jnp.argmax(predicted.logits, axis=1)",

@@ -455,6 +455,13 @@ FAULTS = (
         ("tests/test_offline.py -k goes_on",),
     ),
     Fault(
+        "training:rows-from-data-begun-anew",
+        "eqrl/_training/offline.py",
+        "log_every - done % log_every",
+        "log_every",
+        ("tests/test_offline.py -k goes_on",),
+    ),
+    Fault(
         "training:data-observed-again",
         "eqrl/_training/offline.py",
         "state = tree_copy(initial.state)",
