@@ -377,7 +377,7 @@ def _pop_schedule(content: Content) -> Training | Population | SkillSchedule:
 def _parse_run(content: Content, agent_type: type[AnyAgent] | None) -> Run:
     content = dict(content)
     content.pop("eqrl")
-    content.pop("jax", None)
+    content.pop("jax", None)  # Which earlier versions did not write.
     settings, skills, priors = (
         content.pop(name) for name in ("settings", "skills", "priors")
     )

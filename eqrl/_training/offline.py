@@ -104,20 +104,9 @@ def train_offline(
     data = fitting_transitions(agent, transitions, spec)
     replay = ReplayBuffer(data.timestep.shape[0], batch_size, agent.sequence_length)
     stored, counts = fill_replay(replay, data)
-    init_key, run_key = jr.fold_in(key, 0), jr.fold_in(key, 1)
-    if initial is None:
-        state = _begin(agent, spec, data, init_key)
-        solution, done = OfflineSolution(state=state, metrics={}), 0
-    else:
-        check_instance("initial", initial, OfflineSolution)
-        expected = eqx.filter_eval_shape(agent.init, spec, key=init_key)
-        check_same_shapes("initial", expected, initial.state)
-        state = tree_copy(initial.state)
-        solution = OfflineSolution(state=state, metrics=initial.metrics)
-        done = int(initial.metrics["step"][-1]) if initial.metrics else 0
-    check_finite_agent(state)
+    solution, done = _start(agent, spec, data, initial, key=jr.fold_in(key, 0))
     del data
-    end = done + num_updates
+    state, run_key, end = solution.state, jr.fold_in(key, 1), done + num_updates
     with deferred_interrupt() as interrupted:
         while done < end:
             # Rows end where those of one call would.
@@ -139,6 +128,28 @@ def train_offline(
             if stops:
                 break
     return solution
+
+
+def _start(
+    agent: AbstractAgent[State, Memory, Extras],
+    spec: EnvSpec,
+    data: AnyTransition,
+    initial: OfflineSolution[State] | None,
+    *,
+    key: PRNGKeyArray,
+) -> tuple[OfflineSolution[State], int]:
+    """A solution to go on from, which may be donated, and its number of updates."""
+    if initial is None:
+        state, metrics = _begin(agent, spec, data, key), {}
+    else:
+        check_instance("initial", initial, OfflineSolution)
+        expected = eqx.filter_eval_shape(agent.init, spec, key=key)
+        check_same_shapes("initial", expected, initial.state)
+        state = tree_copy(initial.state)
+        metrics = initial.metrics
+    check_finite_agent(state)
+    done = int(metrics["step"][-1]) if metrics else 0
+    return OfflineSolution(state=state, metrics=metrics), done
 
 
 def _at(counts: Counts, updates: int) -> Counts:

@@ -450,7 +450,7 @@ FAULTS = (
     Fault(
         "training:updates-from-data-counted-anew",
         "eqrl/_training/offline.py",
-        'int(initial.metrics["step"][-1]) if initial.metrics else 0',
+        'int(metrics["step"][-1]) if metrics else 0',
         "0",
         ("tests/test_offline.py -k goes_on",),
     ),
