@@ -159,7 +159,12 @@ ALL_AGENTS: dict[str, AnyAgent] = {
     "DQN": dqn(),
     "DQN-three-steps": dqn(return_steps=3, huber=True, target_period=2),
     "PPO": ppo(value_clip=0.2, anneal_steps=1_000.0),
-    "PPO-discrete": ppo(discrete=True, num_epochs=3, normalize_advantage=False),
+    "PPO-discrete": ppo(
+        discrete=True,
+        num_epochs=3,
+        normalize_advantage=False,
+        recompute_advantages=True,
+    ),
     "PQN": pqn(),
     "Normalized(DIAYN(PPO))": eqrl.Normalized(
         diayn(ppo(discrete=True), descriptor="observation")

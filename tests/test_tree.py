@@ -16,7 +16,7 @@ from eqrl import (
     tree_copy,
 )
 from eqrl._pytree.fields import strong_integer, whole_number
-from eqrl._pytree.tree import tree_where
+from eqrl._pytree.tree import check_same_shapes, tree_where
 from tests.toy import GetKey
 
 
@@ -153,6 +153,18 @@ class TestTreeCopy:
             jax.tree.leaves(tree_copy(tree)), jax.tree.leaves(tree), strict=True
         ):
             assert new.unsafe_buffer_pointer() != old.unsafe_buffer_pointer()
+
+
+class TestCheckSameShapes:
+    def test_a_weak_type_is_none_after_a_step(self) -> None:
+        weak = jnp.full(2, 1.0)
+        assert weak.weak_type
+        check_same_shapes("initial", {"x": weak}, {"x": jnp.ones(2)})
+
+    @pytest.mark.parametrize("other", [jnp.ones(3), jnp.ones(2, int)])
+    def test_another_shape_or_type_is_refused(self, other: Any) -> None:
+        with pytest.raises(ValueError, match=r"`\['x'\]` is .* but float32\[2\] is"):
+            check_same_shapes("initial", {"x": jnp.ones(2)}, {"x": other})
 
 
 class TestIncrementalUpdate:

@@ -29,6 +29,7 @@ def learn_in_minibatches(
     num_epochs: int,
     num_minibatches: int,
     name: str = "num_minibatches",
+    before_epoch: Callable[[Carry, Rows], Rows] | None = None,
     key: PRNGKeyArray,
 ) -> tuple[Carry, Metrics]:
     """Calls `learn` on each of several minibatches, in each of several epochs.
@@ -42,6 +43,8 @@ def learn_in_minibatches(
     - `rows`: arrays with the same leading axis.
     - `num_epochs`, `num_minibatches`: at least 1.
     - `name`: of the second, as an error says it.
+    - `before_epoch`: from a carry and `rows` to what an epoch learns from; `None` for
+        `rows` in all of them.
     - `key`: for the draws, and those of `learn`.
 
     **Returns:**
@@ -60,16 +63,19 @@ def learn_in_minibatches(
 
     names: list[str] = []
 
-    # One minibatch at a time is gathered: a shuffled rollout would be a copy of it.
-    def minibatch(
-        carry: Carry, drawn: tuple[Int[Array, " rows"], PRNGKeyArray]
-    ) -> tuple[Carry, Metrics]:
-        index, key = drawn
-        carry, metrics = learn(carry, jax.tree.map(lambda x: x[index], rows), key)
-        names[:] = metrics
-        return carry, metrics
-
     def epoch(carry: Carry, key: PRNGKeyArray) -> tuple[Carry, Metrics]:
+        learned = rows if before_epoch is None else before_epoch(carry, rows)
+
+        # One minibatch at a time is gathered: a shuffled rollout would be a copy of it.
+        def minibatch(
+            carry: Carry, drawn: tuple[Int[Array, " rows"], PRNGKeyArray]
+        ) -> tuple[Carry, Metrics]:
+            index, key = drawn
+            rows = jax.tree.map(lambda x: x[index], learned)
+            carry, metrics = learn(carry, rows, key)
+            names[:] = metrics
+            return carry, metrics
+
         order_key, learn_key = jr.split(key)
         order = permutation(order_key, num_rows).reshape(num_minibatches, -1)
         keys = jr.split(learn_key, num_minibatches)

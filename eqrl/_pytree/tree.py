@@ -146,7 +146,10 @@ def check_same_shapes(name: str, expected: PyTree, given: PyTree) -> None:
         )
     paths = jax.tree_util.tree_flatten_with_path(expected)[0]
     for (path, wanted), found in zip(paths, jax.tree.leaves(given), strict=True):
-        if isinstance(wanted, jax.ShapeDtypeStruct) and wanted != found:
+        # Not by `!=`: a weakly typed number is no longer one after a step.
+        if is_array_shape(wanted) and (
+            wanted.shape != found.shape or wanted.dtype != found.dtype
+        ):
             raise ValueError(
                 f"`{name}` does not fit this agent, environment and trainer: its leaf "
                 f"`{jax.tree_util.keystr(path)}` is {found.dtype}{list(found.shape)}, "

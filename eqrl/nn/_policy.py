@@ -1,4 +1,5 @@
 import dataclasses
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from .._pytree.fields import check_range
 from ._distribution import (
     AbstractDensity,
     AbstractDistribution,
@@ -195,17 +197,23 @@ class Choice(NetworkFactory):
 class Normal(NetworkFactory):
     """Makes a `NormalPolicy` on a network. Equal factories share a compilation.
 
-    Weights are orthogonal, those of the output small; standard deviations are 1 at
-    first.
+    Weights are orthogonal, those of the output small.
 
     **Arguments:** those of `NetworkFactory`, and
 
     - `squash`: whether actions are made by `tanh` rather than by clipping to [-1, 1].
+    - `initial_scale`: standard deviation of each element at first, before `tanh` or
+        clipping; greater than 0. With 1, the usual one, a third of them is clipped.
     """
 
     hidden_sizes: tuple[int, ...] = (64, 64)
     activation: Activation = jnp.tanh
     squash: bool = False
+    initial_scale: float = dataclasses.field(default=1.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range("initial_scale", self.initial_scale, low=0, low_open=True)
 
     def __call__(
         self, observation_size: int, action_size: int, *, key: PRNGKeyArray
@@ -215,6 +223,6 @@ class Normal(NetworkFactory):
         network = self._network(observation_size, action_size, key=shape_key)
         return NormalPolicy(
             network=orthogonal(network, 0.01, key=key),
-            log_scale=jnp.zeros(action_size),
+            log_scale=jnp.full(action_size, math.log(self.initial_scale), float),
             squash=self.squash,
         )

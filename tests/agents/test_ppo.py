@@ -203,6 +203,50 @@ def test_an_update_is_as_restated_in_numpy() -> None:
     )
 
 
+def test_advantages_are_computed_again_before_each_epoch_if_asked() -> None:
+    def after(**options: Any) -> tuple[Any, eqrl.Metrics]:
+        agent: Any = ppo(
+            discrete=True,
+            # So wide that no ratio is clipped.
+            clip=10.0,
+            entropy_weight=0.0,
+            max_gradient_norm=1e6,
+            lr=0.1,
+            num_minibatches=1,
+            make_optimizer=optax.sgd,
+            normalize_advantage=False,
+            **options,
+        )
+        return agent.update(begun, batch, step=jnp.asarray(0), key=jr.key(0))
+
+    agent: Any = ppo(discrete=True)
+    begun, batch = agent.init(SPEC, key=jr.key(0)), rollout()
+    first, metrics = after(num_epochs=1)
+    twice, both = after(num_epochs=2, recompute_advantages=True)
+    kept, _ = after(num_epochs=2)
+    # The networks share nothing, so the critic learned as in two updates.
+    begun = dataclasses.replace(first, actor=begun.actor)
+    expected, _ = after(num_epochs=1)
+    for leaf, wanted, other in zip(
+        *(jax.tree.leaves(x.critic) for x in (twice, expected, kept)), strict=True
+    ):
+        np.testing.assert_allclose(leaf, wanted, rtol=1e-4, atol=1e-6)
+        assert np.max(np.abs(leaf - other)) > 1e-5
+    state, old, batch = jax.device_get((first, begun, batch))
+    value = outputs_of(state.critic.network, batch.observation)[..., 0]
+    advantage = targets_of(agent, state, batch) - value
+    taken = np.eye(NUM_ACTIONS)[batch.action]
+    log_probs = [
+        (
+            taken * jax.nn.log_softmax(outputs_of(x.actor.network, batch.observation))
+        ).sum(axis=-1)
+        for x in (state, old)
+    ]
+    second = -np.mean(np.exp(log_probs[0] - log_probs[1]) * advantage)
+    mean = (float(metrics["actor_loss"]) + second) / 2
+    assert both["actor_loss"] == pytest.approx(mean, rel=1e-4)
+
+
 @pytest.mark.parametrize("truncates", [True, False])
 def test_each_step_has_the_values_of_the_states_before_and_after_it(
     truncates: bool,

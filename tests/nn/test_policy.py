@@ -9,6 +9,7 @@ from eqrl.nn import (
     DeterministicPolicy,
     ExploringPolicy,
     GaussianPolicy,
+    Normal,
     StateActionValue,
 )
 from tests.toy import GetKey
@@ -37,6 +38,14 @@ def test_exploring_policy_is_its_actor_with_its_noise() -> None:
     distribution = policy(jnp.array([0.5]))
     np.testing.assert_array_equal(distribution.mean, [-0.5])
     np.testing.assert_array_equal(distribution.scale, 0.25)
+
+
+def test_a_normal_policy_begins_with_the_scale_that_was_asked_for() -> None:
+    policy = Normal((8,), initial_scale=0.5)(3, 2, key=jr.key(0))
+    np.testing.assert_allclose(policy.log_scale, np.log([0.5, 0.5]), rtol=1e-6)
+    assert not policy.log_scale.weak_type
+    with pytest.raises(ValueError, match=r"`initial_scale=0` .*\(0, inf\)"):
+        Normal((8,), initial_scale=0.0)
 
 
 def test_state_action_value_reads_the_observation_then_the_action() -> None:

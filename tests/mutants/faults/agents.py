@@ -109,6 +109,20 @@ FAULTS = (
         (f"{_PPO} -k once_in_an_epoch",),
     ),
     Fault(
+        "agents:advantages-once",
+        "eqrl/_agents/ppo.py",
+        "before_epoch=valued if self.recompute_advantages else None",
+        "before_epoch=None",
+        (f"{_PPO} -k again_before_each_epoch",),
+    ),
+    Fault(
+        "agents:initial-scale-not-logged",
+        "eqrl/nn/_policy.py",
+        "math.log(self.initial_scale)",
+        "self.initial_scale",
+        ("tests/nn/test_policy.py -k begins_with_the_scale",),
+    ),
+    Fault(
         "agents:pqn-mean-for-max",
         "eqrl/_agents/pqn.py",
         "next_value = jnp.max(",
