@@ -24,13 +24,10 @@ import eqrl
 from .ppo_workers import mend_brax
 
 
-NUM_ENVS, ROLLOUT, MINIBATCHES, EPOCHS = 16, 64, 8, 10
+NUM_ENVS, ROLLOUT, UNROLL = 16, 64, 8
 OURS: dict[str, Any] = {
     "num_envs": NUM_ENVS,
-    "unroll_length": ROLLOUT // 8,
-    "batch_size": NUM_ENVS,
-    "num_minibatches": MINIBATCHES,
-    "num_updates_per_batch": EPOCHS,
+    "unroll_length": UNROLL,
     "learning_rate": 1e-3,
     "discounting": 0.97,
     "entropy_cost": 0.0,
@@ -49,7 +46,14 @@ TUTORIAL: dict[str, Any] = {
 }
 
 
-def ours(num_steps: int, num_evaluations: int, seed: int) -> list[tuple[int, float]]:
+def ours(
+    num_steps: int,
+    num_evaluations: int,
+    seed: int,
+    *,
+    num_epochs: int,
+    num_minibatches: int,
+) -> list[tuple[int, float]]:
     """The mean greedy return after so many steps, again and again."""
     env = eqrl.envs.make("brax/inverted_pendulum", backend="generalized")
     agent = eqrl.Normalized(
@@ -58,8 +62,8 @@ def ours(num_steps: int, num_evaluations: int, seed: int) -> list[tuple[int, flo
             discount=0.97,
             reward_scale=0.1,
             entropy_weight=0.0,
-            num_epochs=EPOCHS,
-            num_minibatches=MINIBATCHES,
+            num_epochs=num_epochs,
+            num_minibatches=num_minibatches,
             clip=0.3,
             max_gradient_norm=10.0,
             recompute_advantages=True,
@@ -127,13 +131,27 @@ def main() -> None:
     parser.add_argument("--tutorial-steps", type=int, default=2_000_000)
     parser.add_argument("--evaluations", type=int, default=24)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--epochs", type=int, default=16)
+    parser.add_argument("--minibatches", type=int, default=16)
     parser.add_argument("--only", choices=["eqrl", "brax", "brax, tutorial"])
     arguments = parser.parse_args()
     print("| PPO of | seed | steps to 1,000 | below 990 later | last | minutes |")
     print("|---|---|---|---|---|---|")
+    sizes = {
+        "num_minibatches": arguments.minibatches,
+        "num_updates_per_batch": arguments.epochs,
+        # So many unrolls; a rollout is as long as ours.
+        "batch_size": NUM_ENVS * ROLLOUT // UNROLL // arguments.minibatches,
+    }
+    length = (arguments.steps, arguments.evaluations)
     runs: dict[str, Any] = {
-        "eqrl": lambda seed: ours(arguments.steps, arguments.evaluations, seed),
-        "brax": lambda seed: theirs(OURS, arguments.steps, arguments.evaluations, seed),
+        "eqrl": lambda seed: ours(
+            *length,
+            seed,
+            num_epochs=arguments.epochs,
+            num_minibatches=arguments.minibatches,
+        ),
+        "brax": lambda seed: theirs(OURS | sizes, *length, seed),
         "brax, tutorial": lambda seed: theirs(
             TUTORIAL, arguments.tutorial_steps, arguments.evaluations, seed
         ),
