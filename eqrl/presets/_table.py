@@ -14,6 +14,9 @@ _PENDULUM: dict[str, Any] = {
 _INVERTED_PENDULUM: dict[str, Any] = {
     "env": "brax/inverted_pendulum",
     "backend": "generalized",
+}
+_REPLAYED_PENDULUM: dict[str, Any] = {
+    **_INVERTED_PENDULUM,
     "trainer": {"num_envs": 4, "batch_size": 64, "updates_per_iteration": 4},
 }
 
@@ -35,14 +38,14 @@ _ALL = (
         options={**_RATES, "temperature_lr": 1e-3},
         num_steps=25_000,
         returns=(1000.0, 1000.0, 1000.0, 1000.0, 1000.0),
-        **_INVERTED_PENDULUM,
+        **_REPLAYED_PENDULUM,
     ),
     Preset(
         agent="td3",
         options=_RATES,
         num_steps=50_000,
         returns=(1000.0, 1000.0, 1000.0, 1000.0, 1000.0),
-        **_INVERTED_PENDULUM,
+        **_REPLAYED_PENDULUM,
     ),
     Preset(
         agent="ppo",
@@ -84,6 +87,24 @@ _ALL = (
         normalize=True,
         num_steps=153_600,
         returns=(-151.1, -163.4, -141.0, -183.2, -148.0),
+    ),
+    Preset(
+        agent="ppo",
+        options={
+            "lr": 3e-3,
+            "discount": 0.97,
+            "reward_scale": 0.1,
+            "entropy_weight": 0.0,
+            "num_epochs": 10,
+            "num_minibatches": 8,
+            "recompute_advantages": True,
+            "anneal_steps": 20_480.0,
+        },
+        trainer={"num_envs": 16, "steps_per_iteration": 64},
+        normalize=True,
+        num_steps=20_480,
+        returns=(1000.0, 1000.0, 1000.0, 1000.0, 1000.0),
+        **_INVERTED_PENDULUM,
     ),
     Preset(
         agent="discrete-sac",
