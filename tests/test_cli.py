@@ -331,12 +331,19 @@ def test_export_writes_one_policy_of_a_run(
     assert eqx.tree_equal(tuple(rest), (agent, state, env))
 
 
+_CARTPOLE = ("--env", "gymnax/CartPole-v1", "--num-envs", "3")
+_CARTPOLE += ("--steps-per-iteration", "3", "--num-steps", "900")
+
 _WRONG = [
     (["train", "--env", "eqrl/Pont"], "There is no environment `eqrl/Pont`"),
     ([*_TRAIN, "--num-envs", "7"], "`num_steps=60` must be a whole number"),
     ([*_TRAIN, "--discount", "2"], "`discount=2` is out of range"),
     ([*_TRAIN, "--log-every", "0"], "`log_every=0` must be an integer, at least 1"),
     ([*_TRAIN, "--warmup-steps", "99"], "`warmup_steps=99` is more than"),
+    (
+        ["train", "ppo", *_CARTPOLE, "--num-minibatches", "4"],
+        "`num_minibatches=4` must divide the 9 transitions",
+    ),
     (["evaluate", "/nowhere"], "`/nowhere` is not the folder of a run"),
     (["evaluate", "/no\nwhere"], "`/no where` is not the folder of a run"),
     (["export", "/nowhere", "--output", "x"], "`/nowhere` is not the folder of a run"),

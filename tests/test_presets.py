@@ -49,8 +49,10 @@ def test_the_command_line_begins_with_the_preset_and_says_so(
     assert "preset of ppo on gymnax/CartPole-v1" in printed
     assert f"lr={preset.options['lr']}" in printed
     # What goes down over the whole training goes down over the steps that are given.
-    longer = _parsed_run("ppo", "--env", preset.env, "--num-steps", "499712")
-    assert longer.agent_options["anneal_steps"] == longer.schedule.num_steps == 499_712
+    for option in (("--num-steps", "499712"), ("--num_steps=499_712",)):
+        longer = _parsed_run("ppo", "--env", preset.env, *option)
+        num_steps = longer.schedule.num_steps
+        assert longer.agent_options["anneal_steps"] == num_steps == 499_712
     # Whatever is given counts.
     run = _parsed_run("ppo", "--env=gymnax/CartPole-v1", "--lr", "0.5")
     assert run.agent_options["lr"] == 0.5
@@ -63,7 +65,7 @@ def test_what_has_no_preset_has_the_usual_defaults(
     assert presets.find("ppo", "eqrl/Point") is None
     spring = ("--env", "brax/inverted_pendulum", "--backend", "spring")
     assert _parsed_run("sac", *spring).settings.hidden_sizes == (64, 64)
-    assert _parsed_run("ppo", "--env", "gymnax/CartPole-v1", "--max-steps", "9")
+    assert _parsed_run("ppo", "--env", "gymnax/CartPole-v1", "--max_steps", "9")
     run = _parsed_run("sac", "--env", "eqrl/Point")
     assert run.settings.hidden_sizes == (64, 64)
     assert "preset" not in capsys.readouterr().out

@@ -161,7 +161,7 @@ class TestCheckSameShapes:
         assert weak.weak_type
         check_same_shapes("initial", {"x": weak}, {"x": jnp.ones(2)})
 
-    @pytest.mark.parametrize("other", [jnp.ones(3), jnp.ones(2, int)])
+    @pytest.mark.parametrize("other", [jnp.ones(3), jnp.ones(2, int), 1.0])
     def test_another_shape_or_type_is_refused(self, other: Any) -> None:
         with pytest.raises(ValueError, match=r"`\['x'\]` is .* but float32\[2\] is"):
             check_same_shapes("initial", {"x": jnp.ones(2)}, {"x": other})

@@ -142,6 +142,25 @@ def check_likelihood(policy: LikelihoodPolicy, spec: EnvSpec) -> None:
             "`eqrl.nn.Normal` for a `Box`."
         )
 
+    def probability(
+        likelihood: AbstractLikelihood, key: PRNGKeyArray
+    ) -> dict[str, Any]:
+        drawn = likelihood.draw(key=key)
+        return {
+            "log_prob": likelihood.log_prob(drawn),
+            "entropy": likelihood.entropy(),
+        }
+
+    for name, value in eqx.filter_eval_shape(
+        probability, likelihood, jr.key(0)
+    ).items():
+        if getattr(value, "shape", None) != ():
+            raise ValueError(
+                f"`{name}` of the {type(likelihood).__name__} of `make_actor` gives "
+                f"{described(value)}; it must give a scalar, of all elements of an "
+                "action together."
+            )
+
 
 def check_value(name: str, critic: ValueFunction, spec: EnvSpec) -> None:
     """Raises a `ValueError` unless a critic gives a scalar."""

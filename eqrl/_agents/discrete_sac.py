@@ -108,14 +108,17 @@ class DiscreteSAC(AbstractMarkovAgent[_State]):
         check_scalar_reward("DiscreteSAC", spec)
         actor_key, critic_key = jr.split(key)
         sizes = (spec.observation_size, spec.action.num_outputs)
-        _check_target_entropy(self.target_entropy, spec.action.num_outputs)
         actor = make_network("make_actor", self.make_actor, *sizes, key=actor_key)
         check_softmax(actor, spec)
         critics = eqx.filter_vmap(
             lambda key: make_network("make_critic", self.make_critic, *sizes, key=key)
         )(jr.split(critic_key, self.num_critics))
         check_action_values("make_critic", take_element(critics, 0), spec)
-        log_temperature = jnp.log(self.initial_temperature)
+        log_temperature = _checked_target_entropy(
+            jnp.log(self.initial_temperature),
+            self.target_entropy,
+            spec.action.num_outputs,
+        )
         actor_rule, critic_rule, temperature_rule = self._learning_rules()
         return SACState(
             actor=actor,
@@ -216,21 +219,33 @@ def default_target_entropy(num_actions: int) -> float:
     return -best * math.log(best) - others * math.log(others / (num_actions - 1))
 
 
-def _check_target_entropy(target: FloatLike | None, num_actions: int) -> None:
-    if target is None and num_actions < 2:
-        raise ValueError(
-            f"`spec.action.num_actions={num_actions}` leaves nothing to choose, so "
-            "there is no default target entropy; give `target_entropy`."
-        )
-    if target is None or isinstance(target, jax.core.Tracer):
-        return
+def _checked_target_entropy(
+    log_temperature: Float[Array, ""], target: FloatLike | None, num_actions: int
+) -> Float[Array, ""]:
+    """`log_temperature`, if the target entropy can be reached.
+
+    Raises a `ValueError` else, or, where `target` is traced, Equinox's error when the
+    program runs.
+    """
+    if target is None:
+        if num_actions < 2:
+            raise ValueError(
+                f"`spec.action.num_actions={num_actions}` leaves nothing to choose, so "
+                "there is no default target entropy; give `target_entropy`."
+            )
+        return log_temperature
     most = math.log(num_actions)
-    if float(target) > most:
-        raise ValueError(
-            f"`target_entropy={float(target):.3g}` is more than {most:.3g}, the "
-            f"entropy of {num_actions} actions that are equally likely: the "
-            "temperature would grow without end. Lower it."
+    limit = (
+        f"more than {most:.3g}, the entropy of {num_actions} actions that are equally "
+        "likely: the temperature would grow without end. Lower it."
+    )
+    if isinstance(target, jax.core.Tracer):
+        return eqx.error_if(
+            log_temperature, target > most, f"`target_entropy` is {limit}"
         )
+    if float(target) > most:
+        raise ValueError(f"`target_entropy={float(target):.3g}` is {limit}")
+    return log_temperature
 
 
 DiscreteSAC.__init__.__doc__ = """**Arguments:**

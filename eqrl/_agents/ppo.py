@@ -288,6 +288,7 @@ class PPO(AbstractAgent[PPOState, None, Action]):
         log_prob, entropies = jax.vmap(probability)(rows.observation, rows.drawn)
         advantage = rows.target - rows.value
         if self.normalize_advantage:
+            self._check_minibatch(advantage.shape[0])
             scale = jnp.std(advantage) + 1e-8
             advantage = (advantage - jnp.mean(advantage)) / scale
         actor_loss, metrics = ppo_actor_loss(
@@ -305,6 +306,15 @@ class PPO(AbstractAgent[PPOState, None, Action]):
             "entropy": entropy,
             **metrics,
         }
+
+    def _check_minibatch(self, num_rows: int) -> None:
+        # Of one number the difference from the mean is 0: nothing would be learned.
+        if num_rows < 2:
+            raise ValueError(
+                f"`num_minibatches={self.num_minibatches}` leaves one transition to a "
+                "minibatch, whose advantage cannot be normalized. Lower it, lengthen "
+                "the rollout, or give `normalize_advantage=False`."
+            )
 
     def _learning_rule(self, lr: FloatLike) -> optax.GradientTransformation:
         return clipped(self.make_optimizer(lr), self.max_gradient_norm)
@@ -324,11 +334,12 @@ PPO.__init__.__doc__ = """**Arguments:**
     this length; greater than 0.
 - `anneal_steps`: environment steps, of all environments together, over which the
     learning rate goes to 0 in a line, greater than 0; those of the whole training.
-    `None` keeps it.
+    `None` keeps it. A state that is trained further, by `initial` or `agent_state`,
+    counts on: give the steps of all its trainings together, or it learns nothing more.
 - `reward_scale`: factor by which rewards are multiplied.
 - `num_epochs`: how often each step of a rollout is learned from, at least 1.
 - `num_minibatches`: gradient steps in an epoch, at least 1; it must divide the steps of
-    an iteration.
+    an iteration, and leave at least two to a minibatch if advantages are normalized.
 - `normalize_advantage`: whether advantages are shifted and scaled to mean 0 and
     standard deviation 1, in each minibatch.
 - `recompute_advantages`: whether values, returns and advantages are computed again

@@ -383,17 +383,29 @@ def _find_preset(args: Sequence[str]) -> Preset | None:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in ("--env", "--backend", "--max-steps", "--num-steps"):
         parser.add_argument(name, nargs="?")
-    given = parser.parse_known_args(args)[0]
+    given = parser.parse_known_args([_hyphenated(arg) for arg in args])[0]
     preset = presets.find(args[1], Settings.env if given.env is None else given.env)
     if preset is None or given.max_steps is not None:
         return None
     if given.backend is not None and given.backend != preset.backend:
         return None
-    num_steps = given.num_steps
-    if "anneal_steps" not in preset.options or not str(num_steps).isdecimal():
+    if "anneal_steps" not in preset.options or given.num_steps is None:
+        return preset
+    try:
+        num_steps = int(given.num_steps)
+    except ValueError:
+        # What is wrong with it is said where all options are read.
         return preset
     options = {**preset.options, "anneal_steps": float(num_steps)}
     return dataclasses.replace(preset, options=options)
+
+
+def _hyphenated(arg: str) -> str:
+    """An option as its name is written here; others with `_` mean the same."""
+    if not arg.startswith("--"):
+        return arg
+    name, equals, value = arg.partition("=")
+    return name.replace("_", "-") + equals + value
 
 
 def _given_agent(args: Sequence[str]) -> str | None:

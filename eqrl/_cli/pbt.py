@@ -34,7 +34,7 @@ from .commands import Pbt
 from .devices import make_mesh
 from .evaluate import NUM_EPISODES
 from .reporter import Reporter, open_checkpoints
-from .training import NUM_SKILL_EPISODES, Policies, print_skills
+from .training import NUM_SKILL_EPISODES, Policies, check_training, print_skills
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +54,7 @@ class PopulationJob:
         check_mesh(self.mesh, size)
         check_scalar(self.env)
         eqx.filter_eval_shape(self.pbt.init, self.agent, size, key=jr.key(0))
-        eqx.filter_eval_shape(self.trainer.init, self.agent, self.env, key=jr.key(0))
+        check_training(self.trainer, self.agent, self.env)
 
     @property
     def command(self) -> str:

@@ -3,7 +3,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
 import jax.random as jr
 import numpy as np
 from jax.sharding import Mesh
@@ -27,7 +26,6 @@ from .._run import (
     write_skills,
 )
 from .._storage.checkpoint import saved_steps
-from .._training.jit import jit_init
 from .._training.mesh import check_mesh
 from .._training.solution import AnySolution
 from .._training.train import train, train_seeds
@@ -37,7 +35,7 @@ from .commands import Train
 from .devices import make_mesh
 from .evaluate import NUM_EPISODES
 from .reporter import Reporter, open_checkpoints
-from .training import NUM_SKILL_EPISODES, Policies, print_skills
+from .training import NUM_SKILL_EPISODES, Policies, check_training, print_skills
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,10 +55,7 @@ class SeedsJob:
         self.trainer.check_num_steps(self.run.schedule.num_steps)
         check_integer("log_every", self.run.schedule.log_every, least=1)
         check_mesh(self.mesh, self.run.schedule.seeds, name="seeds")
-        # What is traced for it serves the training too.
-        eqx.filter_eval_shape(
-            jit_init, self.trainer, self.agent, self.env, key=jr.key(0)
-        )
+        check_training(self.trainer, self.agent, self.env)
 
     @property
     def command(self) -> str:

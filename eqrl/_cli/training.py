@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+import equinox as eqx
 import jax.random as jr
 import numpy as np
 from jaxtyping import Bool, Float, PRNGKeyArray
@@ -22,6 +23,7 @@ from .._run import (
     write_evaluation,
 )
 from .._training.interrupt import Interrupt, deferred_interrupt
+from .._training.jit import jit_init
 from .._training.solution import AnySolution, NonFiniteError, TrainingInterrupted
 from .._training.trainer import Trainer
 from .._types.installed import is_installed, not_installed
@@ -33,6 +35,16 @@ from .reporter import say, without_ending
 
 NUM_SKILL_EPISODES = 8
 """Episodes of each skill by which skills are judged at the end of training."""
+
+
+def check_training(trainer: Trainer, agent: AnyAgent, env: AnyEnv) -> None:
+    """Raises what the beginning of a training would, of these or of its programs."""
+    # What is traced for it serves the training too.
+    state, counts = eqx.filter_eval_shape(jit_init, trainer, agent, env, key=jr.key(0))
+    # Whether minibatches fit the rollout is known to the update alone.
+    if agent.sequence_length is None:
+        eqx.filter_eval_shape(trainer.step, agent, env, state, counts, key=jr.key(0))
+
 
 Reached = TypeVar("Reached", AnySolution, PopulationSolution, Skills[Any])
 

@@ -107,7 +107,9 @@ def _check_choices(
     All choices have one shape, however many there are, so nothing else would fail.
     """
     wanted, given = _shapes(_initial(agent, spec)), _shapes(state)
-    for path in wanted.keys() & given.keys():
+    for path in wanted:
+        if path not in given:
+            continue
         pairs = list(zip(wanted[path], given[path], strict=False))
         if len(wanted[path]) == len(given[path]) and [
             x for x, y in pairs if x != y

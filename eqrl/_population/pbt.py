@@ -14,6 +14,7 @@ from .._pytree.fields import (
     check_integer,
     hyperparameter,
     init_only_leaves,
+    range_at,
     static_integer,
 )
 from .._pytree.show import show_values
@@ -23,7 +24,7 @@ from .._training.trainer import TrainerState
 from .._types.custom_types import FloatLike, PyTree, State
 from .._types.stacked import Stacked
 from .copying import copy_members
-from .prior import AbstractPrior
+from .prior import AbstractPrior, check_prior
 from .selection import AbstractSelection, Tournament, Truncation
 
 
@@ -267,7 +268,14 @@ class PBT(eqx.Module):
                     "hyperparameter: select float fields of a single agent, as in "
                     "`lambda a: (a.actor_lr,)`."
                 )
-        self._positions(agent)
+        leaves = jax.tree_util.tree_flatten_with_path(agent)[0]
+        for position, prior in zip(self._positions(agent), self.priors, strict=True):
+            path, _ = leaves[position]
+            name = jax.tree_util.keystr(path).lstrip(".")
+            try:
+                check_prior(name, prior, range_at(agent, path))
+            except ValueError as error:
+                raise ValueError(f"The prior of `{name}` is wrong: {error}") from error
 
     def _sample(self, key: PRNGKeyArray) -> tuple[Float[Array, ""], ...]:
         keys = jr.split(key, len(self.priors))

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._pytree.fields import check_fields, check_range, interval, number
+from .._pytree.fields import Range, check_fields, check_range, interval, number
 from .._pytree.show import show_values
 from .._types.custom_types import FloatLike
 
@@ -130,3 +130,28 @@ OneMinus.__init__.__doc__ = """**Arguments:**
 
 - `prior`: the prior of one minus the hyperparameter.
 """
+
+
+def check_prior(name: str, prior: AbstractPrior, allowed: Range | None) -> None:
+    """Raises a `ValueError` if a prior of this module leaves a range.
+
+    **Arguments:**
+
+    - `name`: of the hyperparameter.
+    - `prior`: any; what one of another class draws cannot be known.
+    - `allowed`: the range of the hyperparameter; `None` if it has none.
+    """
+    bounds = _bounds_of(prior)
+    if allowed is None or bounds is None:
+        return
+    for bound in bounds:
+        allowed.check(name, bound)
+
+
+def _bounds_of(prior: AbstractPrior) -> tuple[FloatLike, FloatLike] | None:
+    if isinstance(prior, (Uniform, LogUniform)):
+        return prior.low, prior.high
+    if isinstance(prior, OneMinus):
+        bounds = _bounds_of(prior.prior)
+        return None if bounds is None else (1 - bounds[1], 1 - bounds[0])
+    return None

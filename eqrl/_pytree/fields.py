@@ -462,6 +462,21 @@ def _is_init_only(node: Any, path: Sequence[Any]) -> bool:
 
 def is_zero_if_absent(tree: PyTree, path: Sequence[Any]) -> bool:
     """Whether a leaf may be absent from a checkpoint; see `whole_number`."""
+    owner = _owner_of(tree, path)
+    if owner is None:
+        return False
+    found = {field.name: field for field in dataclasses.fields(owner)}
+    return found[path[-1].name].metadata.get(_ZERO_IF_ABSENT, False)
+
+
+def range_at(tree: PyTree, path: Sequence[Any]) -> Range | None:
+    """The range that the field of a leaf was declared with; `None` if with none."""
+    owner = _owner_of(tree, path)
+    return None if owner is None else range_of(owner, path[-1].name)
+
+
+def _owner_of(tree: PyTree, path: Sequence[Any]) -> eqx.Module | None:
+    """The module a field of which a leaf is; `None` if it is in something else."""
     node = tree
     for key in path[:-1]:
         if isinstance(key, GetAttrKey):
@@ -471,12 +486,9 @@ def is_zero_if_absent(tree: PyTree, path: Sequence[Any]) -> bool:
         elif isinstance(key, DictKey):
             node = node[key.key]
         else:
-            return False
+            return None
     named = len(path) > 0 and isinstance(path[-1], GetAttrKey)
-    if not named or not isinstance(node, eqx.Module):
-        return False
-    found = {field.name: field for field in dataclasses.fields(node)}
-    return found[path[-1].name].metadata.get(_ZERO_IF_ABSENT, False)
+    return node if named and isinstance(node, eqx.Module) else None
 
 
 def _strong_scalar(value: Any) -> Any:

@@ -147,15 +147,19 @@ def check_same_shapes(name: str, expected: PyTree, given: PyTree) -> None:
     paths = jax.tree_util.tree_flatten_with_path(expected)[0]
     for (path, wanted), found in zip(paths, jax.tree.leaves(given), strict=True):
         # Not by `!=`: a weakly typed number is no longer one after a step.
-        if is_array_shape(wanted) and (
-            wanted.shape != found.shape or wanted.dtype != found.dtype
-        ):
+        if is_array_shape(wanted) and _kind(wanted) != _kind(found):
             raise ValueError(
                 f"`{name}` does not fit this agent, environment and trainer: its leaf "
-                f"`{jax.tree_util.keystr(path)}` is {found.dtype}{list(found.shape)}, "
-                f"but {wanted.dtype}{list(wanted.shape)} is needed. Go on with the "
-                "sizes it was trained with."
+                f"`{jax.tree_util.keystr(path)}` is {_kind(found)}, but "
+                f"{_kind(wanted)} is needed. Go on with the sizes it was trained with."
             )
+
+
+def _kind(leaf: object) -> str:
+    """The type and the shape of an array, or the type of what is none."""
+    if is_array_shape(leaf):
+        return f"{leaf.dtype}{list(leaf.shape)}"
+    return f"a {type(leaf).__name__}"
 
 
 def is_array_shape(value: object) -> TypeGuard[jax.ShapeDtypeStruct]:

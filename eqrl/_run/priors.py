@@ -10,6 +10,7 @@ from jax.tree_util import GetAttrKey
 
 from .._agents.base import AnyAgent
 from .._population import AbstractPrior, LogUniform, OneMinus, Uniform
+from .._population.prior import check_prior
 from .._pytree.fields import check_choice, range_of
 
 
@@ -76,11 +77,7 @@ def _make_prior(agent: AnyAgent, path: str, prior: Prior) -> AbstractPrior:
         made = _KINDS[kind](low, high)
         owner_path, _, field = path.rpartition(".")
         owner = operator.attrgetter(owner_path)(agent) if owner_path else agent
-        allowed = range_of(owner, field)
-        if allowed is not None:
-            for bound in (low, high):
-                value = 1 - bound if kind.startswith("oneminus") else bound
-                allowed.check(field, value)
+        check_prior(field, made, range_of(owner, field))
     except ValueError as error:
         raise ValueError(f"The prior of `{name}` is wrong: {error}") from error
     return made

@@ -80,7 +80,9 @@ def train(
     - `initial`: the solution of an earlier call, from which to resume. It stays usable.
     - `agent_state`: the agent's state to begin with, learned elsewhere, such as a skill
         that `eqrl.fix_skill` took out of an agent; environments and replay begin
-        afresh. It stays usable. Not together with `initial`.
+        afresh. It stays usable. What it counts goes on: a rate that was annealed to 0
+        stays there unless the agent is given more `anneal_steps`. Not together with
+        `initial`.
     - `log_every`: steps in a row of the metrics, rounded up to whole iterations. It is
         also how often `callback` is called and Ctrl-C is looked for. It does not affect
         the result.

@@ -390,7 +390,9 @@ def _run(
         watch=empty_watch(of_updates),
         failure=no_failure(happened=state.failed),
     )
-    progress = filter_fori_loop(0, warmup_left, warm_up, progress)
+    # XLA cannot tell that a loop over a traced number is empty, and would compile it.
+    if trainer.warmup_steps > 0:
+        progress = filter_fori_loop(0, warmup_left, warm_up, progress)
     progress = filter_fori_loop(warmup_left, num_iterations, learn, progress)
     counts = trainer.counts_after(counts, num_iterations)
     num_rows = num_iterations * steps
@@ -508,6 +510,11 @@ def check_sizes(trainer: Trainer, *, sequence_length: int | None) -> None:
     if sequence_length is None:
         _check_on_policy(trainer)
         return
+    if trainer.is_on_policy:
+        raise ValueError(
+            "The agent learns from a replay, but `eqrl.Trainer.on_policy` holds one "
+            f"rollout only; use `eqrl.Trainer(num_envs={trainer.num_envs})`."
+        )
     num_envs, capacity = trainer.num_envs, trainer.capacity
     batch_size, warmup_steps = trainer.batch_size, trainer.warmup_steps
     rows = capacity // num_envs

@@ -79,10 +79,10 @@ def discrete_sac_next_value(
     The expectation of the minimum over the critics minus `temperature` times the
     log-probability.
     """
-    log_probs = jax.vmap(lambda x: actor(x).log_probs())(observation)
+    probs, log_probs = _probabilities(actor, observation)
     values = least_over_critics(action_values(critics, observation))
     soft = values - temperature * log_probs
-    return lax.stop_gradient(jnp.sum(jnp.exp(log_probs) * soft, axis=-1))
+    return lax.stop_gradient(jnp.sum(probs * soft, axis=-1))
 
 
 def discrete_sac_actor_loss(
@@ -106,9 +106,18 @@ def discrete_sac_actor_loss(
     `value` is the minimum over the critics; and the metric `entropy`, the mean entropy
     of the policy, to be passed to `sac_temperature_loss`.
     """
-    log_probs = jax.vmap(lambda x: actor(x).log_probs())(observation)
-    probs = jnp.exp(log_probs)
+    probs, log_probs = _probabilities(actor, observation)
     values = least_over_critics(action_values(critics, observation))
     costs = temperature * log_probs - lax.stop_gradient(values)
     loss = jnp.mean(jnp.sum(probs * costs, axis=-1))
     return loss, {"entropy": -jnp.mean(jnp.sum(probs * log_probs, axis=-1))}
+
+
+def _probabilities(
+    actor: ChoiceFunction, observation: Float[Array, "batch obs"]
+) -> tuple[Float[Array, "batch actions"], Float[Array, "batch actions"]]:
+    """Probabilities of all actions, and their logarithms, which are finite."""
+    log_probs = jax.vmap(lambda x: actor(x).log_probs())(observation)
+    # An action that is ruled out by an infinite logit adds nothing.
+    known = jnp.where(jnp.isneginf(log_probs), 0, log_probs)
+    return jnp.exp(log_probs), known

@@ -214,6 +214,8 @@ class Normal(NetworkFactory):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_range("initial_scale", self.initial_scale, low=0, low_open=True)
+        # A factory is hashed, which an array cannot be.
+        object.__setattr__(self, "initial_scale", float(self.initial_scale))
 
     def __call__(
         self, observation_size: int, action_size: int, *, key: PRNGKeyArray

@@ -12,7 +12,7 @@ import optax
 import pytest
 
 import eqrl
-from eqrl.losses import discrete_sac_actor_loss
+from eqrl.losses import discrete_sac_actor_loss, discrete_sac_next_value
 from eqrl.nn import Choice, Softmax
 from eqrl.spaces import Discrete
 
@@ -168,6 +168,11 @@ def test_what_cannot_be_chosen_from_is_refused() -> None:
     discrete_sac(target_entropy=0.0).init(one, key=jr.key(0))
     with pytest.raises(ValueError, match=r"`target_entropy=1\.5` is more than 1\.39"):
         discrete_sac(target_entropy=1.5).init(SPEC, key=jr.key(0))
+    # Traced, as in a training, it is known when the program runs.
+    init = eqx.filter_jit(lambda agent: agent.init(SPEC, key=jr.key(0)))
+    with pytest.raises(eqx.EquinoxRuntimeError, match="`target_entropy` is more than"):
+        init(discrete_sac(target_entropy=1.5))
+    init(discrete_sac(target_entropy=1.3))
     gaussian = dataclasses.replace(discrete_sac(), make_actor=eqrl.nn.Gaussian((8,)))
     with pytest.raises(ValueError, match=r"must give an `eqrl.nn.Softmax`"):
         gaussian.init(SPEC, key=jr.key(0))
@@ -182,3 +187,36 @@ def test_orthogonal_weights_have_the_gains_asked_for() -> None:
         expected = gain * np.eye(len(weight))
         np.testing.assert_allclose(weight @ weight.T, expected, atol=1e-5 * gain)
         assert not np.any(layer.bias)
+
+
+def test_an_action_that_is_ruled_out_adds_nothing() -> None:
+    values = jnp.array([[1.0, 2.0, 7.0], [3.0, 1.0, 9.0]])
+    observation, temperature = jnp.zeros((1, 3)), 0.5
+    least = np.array([1.0, 1.0])
+
+    class Fixed(eqx.Module):
+        values: Any
+
+        def __call__(self, observation: Any) -> Any:
+            return self.values + 0 * jnp.sum(observation)
+
+    def loss(logits: Any) -> Any:
+        # The last one is ruled out.
+        masked = jnp.where(jnp.arange(3) < 2, logits, -jnp.inf)
+        actor, critics = (lambda x: Softmax(masked)), Fixed(values)
+        value = discrete_sac_next_value(actor, critics, observation, temperature)
+        found, metrics = discrete_sac_actor_loss(
+            actor, critics, observation, temperature
+        )
+        return found, (value, metrics["entropy"])
+
+    logits = jnp.array([0.3, -0.2, 0.1])
+    (found, (value, entropy)), gradient = jax.value_and_grad(loss, has_aux=True)(logits)
+    log_probs = log_softmax(np.array([0.3, -0.2]))
+    probs = np.exp(log_probs)
+    costs = temperature * log_probs - least
+    np.testing.assert_allclose(found, np.sum(probs * costs), rtol=1e-5)
+    np.testing.assert_allclose(value, [-np.sum(probs * costs)], rtol=1e-5)
+    np.testing.assert_allclose(entropy, -np.sum(probs * log_probs), rtol=1e-5)
+    wanted = probs * (costs - np.sum(probs * costs))
+    np.testing.assert_allclose(gradient, [*wanted, 0], rtol=1e-4, atol=1e-6)

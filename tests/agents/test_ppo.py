@@ -345,6 +345,37 @@ def test_each_row_is_learned_from_once_in_an_epoch() -> None:
         run(jnp.arange(12), 5)
 
 
+def test_a_minibatch_of_one_cannot_be_normalized() -> None:
+    def update(**options: Any) -> Any:
+        agent: Any = ppo(discrete=True, num_minibatches=15, **options)
+        state = agent.init(SPEC, key=jr.key(0))
+        return eqx.filter_eval_shape(
+            agent.update, state, rollout(), step=jnp.asarray(0), key=jr.key(0)
+        )
+
+    with pytest.raises(ValueError, match="`num_minibatches=15` leaves one transition"):
+        update()
+    update(normalize_advantage=False)
+
+
+def test_an_entropy_of_each_element_is_refused() -> None:
+    class Unsummed(eqrl.nn.SquashedNormal):
+        def entropy(self) -> Any:
+            return self.log_scale
+
+    def make_actor(
+        observation_size: int, action_size: int, *, key: PRNGKeyArray
+    ) -> Any:
+        del observation_size, key
+        scale = jnp.zeros(action_size)
+        return lambda observation: Unsummed(
+            mean=observation[:action_size], log_scale=scale, squash=False
+        )
+
+    with pytest.raises(ValueError, match=r"`entropy` of the Unsummed.*scalar"):
+        eqrl.PPO(make_actor=make_actor).init(eqrl.EnvSpec(3, 2), key=jr.key(0))
+
+
 @pytest.mark.parametrize(
     "options, message",
     [

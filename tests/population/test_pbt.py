@@ -285,6 +285,22 @@ def test_a_selector_of_no_hyperparameter_is_an_error(getkey: GetKey) -> None:
         pbt.init(AGENT, 4, key=getkey())
 
 
+@pytest.mark.parametrize(
+    "prior",
+    [Uniform(0.9, 1.5), LogUniform(0.5, 2.0), OneMinus(Uniform(-0.5, 0.1))],
+    ids=["uniform", "loguniform", "one minus"],
+)
+def test_a_prior_stays_in_the_range_of_its_hyperparameter(prior: Any) -> None:
+    pbt = PBT(where=lambda a: (a.agent.discount,), priors=(prior,))
+    with pytest.raises(ValueError, match=r"prior of `agent\.discount` .*\[0, 1\]"):
+        pbt.init(eqrl.Normalized(AGENT), 4, key=jr.key(0))
+    # One that goes up to the bound is allowed, as is one of a field without a range.
+    fitting = (OneMinus(Uniform(0.0, 0.5)), Uniform(-1.0, 1.5))
+    PBT(where=lambda a: (a.discount, a.target_entropy), priors=fitting).check(
+        sac(target_entropy=0.0), 4
+    )
+
+
 @pytest.mark.long
 @pytest.mark.optimized
 def test_exploiting_holds_no_second_copy(getkey: GetKey) -> None:

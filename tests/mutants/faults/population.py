@@ -17,6 +17,13 @@ FAULTS = (
         ("tests/test_stack.py -k traced",),
     ),
     Fault(
+        "population:priors-leave-their-range",
+        "eqrl/_population/pbt.py",
+        "check_prior(name, prior, range_at(agent, path))",
+        "check_prior(name, prior, None)",
+        ("tests/population/test_pbt.py -k stays_in_the_range",),
+    ),
+    Fault(
         "population:computes-hyperparameters",
         "eqrl/_population/pbt.py",
         "if len(set(positions)) != len(selected):",

@@ -289,9 +289,9 @@ FAULTS = (
     ),
     Fault(
         "run:bounds-are-not-mirrored",
-        "eqrl/_run/priors.py",
-        '1 - bound if kind.startswith("oneminus") else bound',
-        "bound",
+        "eqrl/_population/prior.py",
+        "(1 - bounds[1], 1 - bounds[0])",
+        "bounds",
         ("tests/test_cli_population.py -k 'error'",),
     ),
     Fault(
