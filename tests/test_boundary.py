@@ -236,7 +236,7 @@ def test_one_is_refused_where_a_stack_is_wanted() -> None:
     check_stack("stack", {"a": jnp.zeros((3, 2)), "b": jnp.zeros(3)}, size=3)
     with pytest.raises(ValueError, match=r"no stack: its leaf .*\.actor_lr"):
         inspect.unwrap(eqrl.member)(Learner(), 0)
-    with pytest.raises(ValueError, match="`index=3` must be less than the 3 members"):
+    with pytest.raises(ValueError, match="`index=3` must be from -3 to 2"):
         inspect.unwrap(eqrl.member)(jnp.zeros(3), 3)
     with pytest.raises(ValueError, match="`agents` is a stack of 2, but 3 are needed"):
         check_stack("agents", jnp.zeros(2), size=3)

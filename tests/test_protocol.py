@@ -290,11 +290,19 @@ def test_shapes_and_types_are_as_the_protocol_has_them(
 
 @pytest.mark.parametrize("name", ["SAC", "TD3", "PPO"])
 def test_an_update_keeps_networks_of_half_precision(name: str, getkey: GetKey) -> None:
+    def half(x: Any) -> Any:
+        return x.astype(jnp.bfloat16) if eqx.is_inexact_array(x) else x
+
+    class Half(eqx.Module):
+        network: Any
+
+        def __call__(self, observation: Any, action: Any = None) -> Any:
+            given = (observation,) if action is None else (observation, action)
+            return self.network(*map(half, given))
+
     def in_half(make: Callable[..., Any]) -> Callable[..., Any]:
         def made(*sizes: int, **options: Any) -> Any:
-            network = make(*sizes, **options)
-            half = lambda x: x.astype(jnp.bfloat16) if eqx.is_inexact_array(x) else x
-            return jax.tree.map(half, network)
+            return Half(jax.tree.map(half, make(*sizes, **options)))
 
         return made
 

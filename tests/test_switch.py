@@ -58,6 +58,16 @@ class TestCompareThroughTarget:
         )
         np.testing.assert_allclose(actual, [1.0, 2.0])
 
+    def test_values_may_be_of_half_precision(self) -> None:
+        actual = compare_through_target(
+            jnp.ones(2),
+            jnp.full(2, 0.5),
+            jnp.zeros(2, bool),
+            jnp.array([1.0, 2.0], jnp.bfloat16),
+        )
+        assert actual.dtype == jnp.float32
+        np.testing.assert_allclose(actual, [2.0, 2.0])
+
     @pytest.mark.parametrize("argument", [0, 1, 3])
     def test_passes_no_gradient(self, argument: int) -> None:
         arguments = [jnp.ones(3), jnp.full(3, 0.9), jnp.zeros(3, bool), jnp.ones(3)]

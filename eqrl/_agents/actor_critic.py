@@ -5,13 +5,14 @@ from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
+import jax.core
 import jax.numpy as jnp
 import jax.random as jr
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.control_flow import filter_cond
-from .._pytree.fields import check_factory, shown
+from .._pytree.fields import check_arity, check_factory, shown
 from .._pytree.tree import described, gradient_step, incremental_update
 from .._types.custom_types import (
     ActionValueFunction,
@@ -222,7 +223,9 @@ def make_critics(
         expected = () if spec.reward_size is None else (spec.reward_size,)
 
     def make(key: PRNGKeyArray) -> CriticFunction:
-        return make_network("make_critic", make_critic, *sizes, **options, key=key)
+        critic = make_network("make_critic", make_critic, *sizes, **options, key=key)
+        check_arity("make_critic(...)", critic, "observation", "action")
+        return critic
 
     critics = eqx.filter_vmap(make)(jr.split(key, num_critics))
 
@@ -256,11 +259,46 @@ def learning_rule(
     return make_optimizer(learning_rate)
 
 
+def reachable(
+    log_temperature: Float[Array, ""],
+    target: FloatLike | None,
+    most: float,
+    *,
+    name: str = "target_entropy",
+    what: str,
+) -> Float[Array, ""]:
+    """`log_temperature`, if a policy can have the target entropy.
+
+    **Arguments:**
+
+    - `log_temperature`: the initial one.
+    - `target`: of the argument `name`; `None` for the default.
+    - `most`: the entropy that a policy can have, in nats.
+    - `what`: whose entropy this is.
+
+    Raises a `ValueError` else, or, where `target` is traced, Equinox's error when the
+    program runs.
+    """
+    if target is None:
+        return log_temperature
+    limit = (
+        f"more than {most:.3g}, the entropy of {what}: the temperature would grow "
+        "without end. Lower it."
+    )
+    if isinstance(target, jax.core.Tracer):
+        return eqx.error_if(log_temperature, target > most, f"`{name}` is {limit}")
+    if float(target) > most:
+        raise ValueError(f"`{name}={float(target):.3g}` is {limit}")
+    return log_temperature
+
+
 def check_make_optimizer(
     make_optimizer: MakeOptimizer | tuple[MakeOptimizer, ...], parts: tuple[str, ...]
 ) -> None:
     """Raises a `ValueError` unless it is one factory, or a tuple of one per part."""
-    is_tuple = isinstance(make_optimizer, tuple)
+    # An optimizer itself is a tuple, too, of two functions.
+    is_optimizer = isinstance(make_optimizer, optax.GradientTransformation)
+    is_tuple = isinstance(make_optimizer, tuple) and not is_optimizer
     factories = make_optimizer if is_tuple else (make_optimizer,) * len(parts)
     if len(factories) != len(parts) or not all(map(callable, factories)):
         raise ValueError(

@@ -2,7 +2,6 @@ import math
 
 import equinox as eqx
 import jax
-import jax.core
 import jax.numpy as jnp
 import jax.random as jr
 import optax
@@ -37,6 +36,7 @@ from .actor_critic import (
     init_optimizer,
     learning_rule,
     make_network,
+    reachable,
     read_temperature,
     temperature_step,
 )
@@ -114,10 +114,17 @@ class DiscreteSAC(AbstractMarkovAgent[_State]):
             lambda key: make_network("make_critic", self.make_critic, *sizes, key=key)
         )(jr.split(critic_key, self.num_critics))
         check_action_values("make_critic", take_element(critics, 0), spec)
-        log_temperature = _checked_target_entropy(
+        num_actions = spec.action.num_outputs
+        if self.target_entropy is None and num_actions < 2:
+            raise ValueError(
+                f"`spec.action.num_actions={num_actions}` leaves nothing to choose, so "
+                "there is no default target entropy; give `target_entropy`."
+            )
+        log_temperature = reachable(
             jnp.log(self.initial_temperature),
             self.target_entropy,
-            spec.action.num_outputs,
+            math.log(num_actions),
+            what=f"{num_actions} actions that are equally likely",
         )
         actor_rule, critic_rule, temperature_rule = self._learning_rules()
         return SACState(
@@ -217,35 +224,6 @@ def default_target_entropy(num_actions: int) -> float:
     """The entropy, in nats, of a policy that explores one step in ten."""
     best, others = 1 - _EXPLORATION, _EXPLORATION
     return -best * math.log(best) - others * math.log(others / (num_actions - 1))
-
-
-def _checked_target_entropy(
-    log_temperature: Float[Array, ""], target: FloatLike | None, num_actions: int
-) -> Float[Array, ""]:
-    """`log_temperature`, if the target entropy can be reached.
-
-    Raises a `ValueError` else, or, where `target` is traced, Equinox's error when the
-    program runs.
-    """
-    if target is None:
-        if num_actions < 2:
-            raise ValueError(
-                f"`spec.action.num_actions={num_actions}` leaves nothing to choose, so "
-                "there is no default target entropy; give `target_entropy`."
-            )
-        return log_temperature
-    most = math.log(num_actions)
-    limit = (
-        f"more than {most:.3g}, the entropy of {num_actions} actions that are equally "
-        "likely: the temperature would grow without end. Lower it."
-    )
-    if isinstance(target, jax.core.Tracer):
-        return eqx.error_if(
-            log_temperature, target > most, f"`target_entropy` is {limit}"
-        )
-    if float(target) > most:
-        raise ValueError(f"`target_entropy={float(target):.3g}` is {limit}")
-    return log_temperature
 
 
 DiscreteSAC.__init__.__doc__ = """**Arguments:**

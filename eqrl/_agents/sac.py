@@ -1,3 +1,4 @@
+import math
 from typing import Generic
 
 import equinox as eqx
@@ -31,6 +32,7 @@ from .actor_critic import (
     learning_rule,
     make_critics,
     make_network,
+    reachable,
     read_temperature,
     temperature_step,
 )
@@ -122,6 +124,13 @@ class SAC(AbstractMarkovAgent[SACState]):
         check_density(actor, spec)
         critics = make_critics(self.make_critic, self.num_critics, spec, key=critic_key)
         log_temperature = jnp.log(self.initial_temperature)
+        if self.learn_temperature:
+            log_temperature = reachable(
+                log_temperature,
+                self.target_entropy,
+                spec.action_size * math.log(2),
+                what="actions that are uniform in [-1, 1]",
+            )
         actor_rule, critic_rule, temperature_rule = self._learning_rules()
         return SACState(
             actor=actor,

@@ -194,7 +194,8 @@ class TD3(AbstractMarkovAgent[TD3State]):
             actor, gradient, actor_rule, optimizer_state
         )
         target_actor = incremental_update(actor, target_actor, self.target_step_size)
-        return actor, target_actor, optimizer_state, loss
+        # Of the type that it has where there is no step.
+        return actor, target_actor, optimizer_state, loss.astype(float)
 
     def _learning_rules(self) -> tuple[optax.GradientTransformation, ...]:
         return (

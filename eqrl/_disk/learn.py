@@ -2,6 +2,7 @@ from collections.abc import Sequence
 from typing import get_args
 
 import jax.random as jr
+import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from .._agents.base import AnyAgent
@@ -176,6 +177,8 @@ def _steps_of_skills(
 ) -> list[int]:
     """The number of steps of each skill."""
     check_integer("num_skills", num_skills, least=1)
+    if isinstance(num_steps, np.ndarray) and num_steps.ndim == 1:
+        num_steps = num_steps.tolist()
     steps = (
         list(num_steps) if isinstance(num_steps, Sequence) else [num_steps] * num_skills
     )

@@ -19,6 +19,7 @@ from .._pytree.fields import (
 )
 from .._pytree.show import show_values
 from .._pytree.stack import check_stack, stack_size
+from .._pytree.tree import described
 from .._training.mesh import replicate, shard
 from .._training.trainer import TrainerState
 from .._types.custom_types import FloatLike, PyTree, State
@@ -274,13 +275,16 @@ class PBT(eqx.Module):
             name = jax.tree_util.keystr(path).lstrip(".")
             try:
                 check_prior(name, prior, range_at(agent, path))
+                _check_drawn(prior, name)
             except ValueError as error:
                 raise ValueError(f"The prior of `{name}` is wrong: {error}") from error
 
     def _sample(self, key: PRNGKeyArray) -> tuple[Float[Array, ""], ...]:
         keys = jr.split(key, len(self.priors))
+        # A prior of one's own may draw integers, or weakly typed numbers.
         return tuple(
-            prior.sample(key=keys[index]) for index, prior in enumerate(self.priors)
+            jnp.asarray(prior.sample(key=keys[index]), float)
+            for index, prior in enumerate(self.priors)
         )
 
     def _vary(
@@ -306,7 +310,9 @@ class PBT(eqx.Module):
                     jnp.where(
                         fresh[index],
                         sampled[index],
-                        prior.perturb(values[index], key=perturb_keys[index]),
+                        jnp.asarray(
+                            prior.perturb(values[index], key=perturb_keys[index]), float
+                        ),
                     ),
                     values[index],
                 )
@@ -322,6 +328,22 @@ class PBT(eqx.Module):
             for old, new, fixed in zip(before, varied, settled, strict=True)
         )
         return self._with(agents, values)
+
+
+def _check_drawn(prior: AbstractPrior, name: str) -> None:
+    """Raises a `ValueError` unless a prior draws and perturbs single numbers."""
+
+    def draw(key: PRNGKeyArray) -> dict[str, object]:
+        sample_key, perturb_key = jr.split(key)
+        value = prior.sample(key=sample_key)
+        return {"sample": value, "perturb": prior.perturb(value, key=perturb_key)}
+
+    for method, value in eqx.filter_eval_shape(draw, jr.key(0)).items():
+        if jnp.shape(value) != ():
+            raise ValueError(
+                f"`{method}` of {type(prior).__name__} gives {described(value)}; it "
+                f"must give a scalar, a value of `{name}`."
+            )
 
 
 PBT.__init__.__doc__ = """**Arguments:**

@@ -31,6 +31,8 @@ class AbstractSelection(eqx.Module):
     ) -> Int[Array, " population"]:
         """The index of each member's parent, which is its own index if it is kept.
 
+        A parent stands behind its children in `order`, or is kept itself.
+
         **Arguments:**
 
         - `ranked`: score of each member, minus infinity if it failed.

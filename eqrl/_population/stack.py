@@ -99,7 +99,10 @@ def best(
 
 def _check_index(index: int, size: int) -> None:
     if not -size <= index < size:
-        raise ValueError(f"`index={index}` must be less than the {size} members.")
+        raise ValueError(
+            f"`index={index}` must be from -{size} to {size - 1}: there are {size} "
+            "members."
+        )
 
 
 def _local_member(

@@ -260,7 +260,10 @@ def _begin(
     else:
         check_initial(
             initial,
-            eqx.filter_eval_shape(make_agents, agent, pbt, size, key=agents_key),
+            # The priors' bounds are looked at, so they are not traced.
+            eqx.filter_eval_shape(
+                lambda agent: make_agents(agent, pbt, size, key=agents_key), agent
+            ),
             trainer,
             env,
             size=size,

@@ -470,7 +470,12 @@ def is_zero_if_absent(tree: PyTree, path: Sequence[Any]) -> bool:
 
 
 def range_at(tree: PyTree, path: Sequence[Any]) -> Range | None:
-    """The range that the field of a leaf was declared with; `None` if with none."""
+    """The range that the field of a leaf was declared with; `None` if with none.
+
+    A leaf may be an element of a tuple, each of which must lie in the range.
+    """
+    if len(path) > 0 and isinstance(path[-1], SequenceKey):
+        path = path[:-1]
     owner = _owner_of(tree, path)
     return None if owner is None else range_of(owner, path[-1].name)
 

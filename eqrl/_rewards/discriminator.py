@@ -10,7 +10,9 @@ from .._pytree.fields import check_factory, check_fields, hyperparameter
 from .._pytree.tree import gradient_step
 from .._skills.prior import (
     AbstractSkillPrior,
+    EvenOneHotSkills,
     NormalSkills,
+    OneHotSkills,
     SkillExtras,
     SphereSkills,
     as_skill_prior,
@@ -21,8 +23,10 @@ from ..losses import discriminator_loss, skill_log_ratio
 from ..nn import (
     AbstractSkillDistribution,
     Categorical,
+    DiagonalNormal,
     MakeDiscriminator,
     SkillDiscriminator,
+    VonMisesFisher,
 )
 from .base import AbstractReward
 from .descriptor import (
@@ -206,6 +210,20 @@ class Discriminator(AbstractReward[DiscriminatorState, SkillExtras[Any]]):
                 "The network of `make_network` gives a `Categorical`, of one-hot "
                 f"skills, but `skills={self.skills}` are vectors; leave it out for one "
                 "that fits, such as `eqrl.nn.NormalDiscriminator()`."
+            )
+        on_sphere = isinstance(self.skills, SphereSkills)
+        if isinstance(distribution, VonMisesFisher) and not on_sphere:
+            raise ValueError(
+                "The network of `make_network` gives a `VonMisesFisher`, a density on "
+                f"the unit sphere, where `skills={self.skills}` do not lie; leave it "
+                "out for one that fits."
+            )
+        of_choices = isinstance(self.skills, OneHotSkills | EvenOneHotSkills)
+        if isinstance(distribution, DiagonalNormal) and of_choices:
+            raise ValueError(
+                "The network of `make_network` gives a `DiagonalNormal`, a density of "
+                f"vectors, but `skills={self.skills}` are one-hot; leave it out for "
+                "one that fits, such as `eqrl.nn.CategoricalDiscriminator()`."
             )
         shape = eqx.filter_eval_shape(lambda x: network(x).mode(), descriptor).shape
         if shape != (self.skills.size,):

@@ -1,7 +1,9 @@
 """Checks of what losses are given, while they are traced."""
 
+import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
+from jaxtyping import Array
 
 from .._pytree.tree import described
 
@@ -39,3 +41,13 @@ def check_flags(**flags: ArrayLike) -> None:
                 f"`{name}` is of {described(flag)}; it must be of type bool: whether, "
                 "not how much."
             )
+
+
+def in_one_type(*values: ArrayLike) -> tuple[Array, ...]:
+    """The values in the type that arithmetic with all of them has.
+
+    A scan's carry keeps its type, while rewards, discounts and values may be of others.
+    """
+    with jax.numpy_dtype_promotion("standard"):
+        dtype = jnp.result_type(*values)
+    return tuple(jnp.asarray(x, dtype) for x in values)

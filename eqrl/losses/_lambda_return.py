@@ -3,7 +3,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._types.custom_types import FloatLike
-from ._arguments import check_flags, check_same_shape
+from ._arguments import check_flags, check_same_shape, in_one_type
 
 
 def lambda_return(
@@ -57,7 +57,9 @@ def lambda_return(
         total = reward + jnp.where(terminated, 0, discount * mixed)
         return total, total
 
-    next_value = next_value.astype(reward.dtype)
+    reward, next_value, discount, decay = in_one_type(
+        reward, next_value, discount, decay
+    )
     # Behind the last step both parts of the mixture are the same value.
     rows = (reward, terminated, truncated, next_value)
     _, returns = lax.scan(one_step_back, next_value[-1], rows, reverse=True, unroll=16)

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._types.custom_types import FloatLike
-from ._arguments import check_flags, check_same_shape
+from ._arguments import check_flags, check_same_shape, in_one_type
 
 
 AdvantageClip = tuple[FloatLike, FloatLike]
@@ -75,6 +75,7 @@ def compare_through_target(
     discount, stop = (
         x.reshape(x.shape + (1,) * (reward.ndim - x.ndim)) for x in (discount, stop)
     )
+    reward, discount, next_value = in_one_type(reward, discount, next_value)
     rows = (reward, discount, stop, next_value)
     _, target = lax.scan(_one_step_back, next_value[-1], rows, reverse=True)
     return lax.stop_gradient(target)

@@ -299,6 +299,12 @@ _MISFITS = [
     ({}, _VECTOR_REWARD, "`SAC` learns from a scalar reward"),
     ({"make_actor": _make_short_actor}, SPEC, r"`make_actor`.*\(1,\).*takes \(2,\)"),
     ({"make_critic": _make_vector_critic}, SPEC, r"`make_critic`.*\(1,\).*scalar"),
+    (
+        {"make_critic": lambda *sizes, key: lambda both: jnp.sum(both)},
+        SPEC,
+        r"cannot be called as `make_critic\(\.\.\.\)\(observation, action\)`",
+    ),
+    ({"target_entropy": 2.0}, SPEC, "`target_entropy=2` is more than 1.39"),
 ]
 
 

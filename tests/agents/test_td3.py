@@ -227,6 +227,7 @@ _OUT_OF_RANGE = [
         {"make_optimizer": (optax.sgd, optax.sgd, optax.sgd)},
         r"`make_optimizer=.*2, for actor, critic",
     ),
+    ({"make_optimizer": optax.sgd(0.1)}, r"`make_optimizer=.*from a learning rate"),
 ]
 
 # Options, the environment, and what is said where the two do not fit.

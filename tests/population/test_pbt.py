@@ -13,7 +13,7 @@ import eqrl
 from eqrl import PBT, LogUniform, OneMinus, Uniform
 from eqrl._pytree.fields import init_only_leaves
 
-from ..agents_under_test import sac
+from ..agents_under_test import sac, taac
 
 
 GetKey = Callable[[], PRNGKeyArray]
@@ -299,6 +299,37 @@ def test_a_prior_stays_in_the_range_of_its_hyperparameter(prior: Any) -> None:
     PBT(where=lambda a: (a.discount, a.target_entropy), priors=fitting).check(
         sac(target_entropy=0.0), 4
     )
+
+
+def test_an_element_of_a_tuple_has_the_range_of_its_field() -> None:
+    agent = taac(discount=(0.9, 0.9))
+    pbt = PBT(where=lambda a: (a.discount[0],), priors=(Uniform(0.5, 3.0),))
+    with pytest.raises(ValueError, match=r"`discount\[0\]` is wrong.*\[0, 1\]"):
+        pbt.check(agent, 4)
+
+
+class Choices(eqrl.AbstractPrior):
+    """A prior of one's own, of whole numbers."""
+
+    shape: tuple[int, ...] = eqx.field(static=True, default=())
+
+    def sample(self, *, key: PRNGKeyArray) -> Any:
+        return jr.randint(key, self.shape, 1, 4)
+
+    def perturb(self, value: Any, *, key: PRNGKeyArray) -> Any:
+        del key
+        return value
+
+
+def test_what_an_own_prior_draws_is_a_scalar_of_the_type_of_the_leaf() -> None:
+    def where(agent: Any) -> tuple[Any]:
+        return (agent.reward_scale,)
+
+    agents: Any = PBT(where=where, priors=(Choices(),)).init(AGENT, 4, key=jr.key(0))
+    assert agents.reward_scale.dtype == jnp.float32
+    wrong = PBT(where=where, priors=(Choices(shape=(1,)),))
+    with pytest.raises(ValueError, match=r"`sample` of Choices gives .*scalar"):
+        wrong.init(AGENT, 4, key=jr.key(0))
 
 
 @pytest.mark.long

@@ -228,6 +228,26 @@ def test_a_network_of_one_hot_skills_is_refused_for_vectors(getkey: GetKey) -> N
         reward.init(SPEC, key=getkey())
 
 
+@pytest.mark.parametrize(
+    ("skills", "make_network", "message"),
+    [
+        (
+            eqrl.NormalSkills(2),
+            eqrl.nn.VonMisesFisherDiscriminator((8,)),
+            r"`VonMisesFisher`.*NormalSkills\(.*do not lie",
+        ),
+        (3, eqrl.nn.NormalDiscriminator((8,)), r"`DiagonalNormal`.*are one-hot"),
+        (3, eqrl.nn.VonMisesFisherDiscriminator((8,)), r"`VonMisesFisher`.*OneHot"),
+    ],
+)
+def test_a_density_on_another_space_than_the_skills_is_refused(
+    skills: Any, make_network: Any, message: str
+) -> None:
+    reward = discriminator(skills, make_network=make_network)
+    with pytest.raises(ValueError, match=message):
+        reward.init(SPEC, key=jr.key(0))
+
+
 def test_a_network_that_gives_no_distribution_is_refused(getkey: GetKey) -> None:
     def make_network(
         descriptor_size: int, skill_size: int, *, key: PRNGKeyArray

@@ -1,3 +1,4 @@
+import math
 from typing import get_args
 
 import equinox as eqx
@@ -27,6 +28,7 @@ from ..actor_critic import (
     learning_rule,
     make_critics,
     periodic_update,
+    reachable,
 )
 from ..base import AbstractAgent
 from .checks import (
@@ -175,8 +177,19 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
             key=critic_key,
         )
         log_temperatures = LogTemperatures(
-            action=jnp.log(self.initial_temperature),
-            switch=jnp.log(self.initial_temperature),
+            action=reachable(
+                jnp.log(self.initial_temperature),
+                self.target_entropy,
+                spec.action_size * math.log(2),
+                what="actions that are uniform in [-1, 1]",
+            ),
+            switch=reachable(
+                jnp.log(self.initial_temperature),
+                self.switch_target_entropy,
+                math.log(2),
+                name="switch_target_entropy",
+                what="a switch that is as likely as not",
+            ),
         )
         actor_rule, critic_rule, temperature_rule = self._learning_rules()
         return TAACState(
