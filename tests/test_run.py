@@ -20,6 +20,7 @@ import pytest
 import eqrl
 from eqrl._reporting.tensorboard import TensorBoard
 from eqrl._run import (
+    GrowingMetrics,
     Population,
     Run,
     Settings,
@@ -28,6 +29,7 @@ from eqrl._run import (
     claim_folder,
     draw_solution,
     read_config,
+    read_metrics,
     states_of_seeds,
     write_config,
     write_evaluation,
@@ -349,6 +351,36 @@ def test_a_folder_with_something_in_it_is_not_claimed(tmp_path: Path) -> None:
         _claimed(tmp_path)
     with pytest.raises(ValueError, match="is a file"):
         _claimed(tmp_path / "thesis.tex")
+
+
+def test_what_was_stopped_before_its_first_row_is_claimed_again(tmp_path: Path) -> None:
+    (tmp_path / "config.json").touch()
+    (tmp_path / "checkpoints").mkdir()
+    assert sorted(_claimed(tmp_path)) == [".lock", "checkpoints", "config.json"]
+
+
+def test_a_folder_in_which_arrays_would_be_lost_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"contains a `\["):
+        _claimed(tmp_path / "lr=[0.1]")
+    with pytest.raises(ValueError, match=r"contains a `\["):
+        eqrl.save(tmp_path / "lr=[0.1]", 0, np.ones(2))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_are_written_by_the_names_of_their_metrics(tmp_path: Path) -> None:
+    history = {"step": np.array([10]), "b": np.array([1.0]), "a": np.array([2.0])}
+    grow = GrowingMetrics(tmp_path, history)
+    grow(20, {"a": np.asarray(4.0), "b": np.asarray(3.0)}, None)
+    metrics = read_metrics(tmp_path)
+    np.testing.assert_array_equal(metrics["a"], [2.0, 4.0])
+    # Others than before are columns from the first row on.
+    grow(30, {"c": np.asarray(5.0), "b": np.asarray(6.0)}, None)
+    grow(40, {"c": np.asarray(7.0), "b": np.asarray(8.0), "a": np.asarray(9.0)}, None)
+    metrics = read_metrics(tmp_path)
+    np.testing.assert_array_equal(metrics["step"], [10, 20, 30, 40])
+    np.testing.assert_array_equal(metrics["a"], [2.0, 4.0, np.nan, 9.0])
+    np.testing.assert_array_equal(metrics["b"], [1.0, 3.0, 6.0, 8.0])
+    np.testing.assert_array_equal(metrics["c"], [np.nan, np.nan, 5.0, 7.0])
 
 
 def test_a_folder_and_those_above_it_are_made(tmp_path: Path) -> None:

@@ -751,3 +751,7 @@ def test_a_metric_that_earlier_rows_lack_is_nan_in_them() -> None:
     np.testing.assert_array_equal(history["loss"], [[1, 2], [3, 4]])
     nan = math.nan
     np.testing.assert_array_equal(history["accuracy"], [[nan, nan], [0.5, 1]])
+    # One that is gone is kept.
+    history = append_row(history, 30, {"accuracy": np.array([0.1, 0.2])})
+    np.testing.assert_array_equal(history["loss"], [[1, 2], [3, 4], [nan, nan]])
+    np.testing.assert_array_equal(history["accuracy"][2], [0.1, 0.2])

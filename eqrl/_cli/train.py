@@ -1,4 +1,5 @@
 import dataclasses
+import math
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -92,8 +93,10 @@ class SeedsJob:
                 open_checkpoints(folder, every_steps=checkpoint_every)
             )
             done = 0 if initial is None else step_of(initial)
+            # After a failure within an iteration it is no whole number of them.
+            size = self.trainer.steps_of_iteration
             options: dict[str, Any] = {
-                "num_steps": schedule.num_steps - done,
+                "num_steps": math.ceil((schedule.num_steps - done) / size) * size,
                 "key": key,
                 "initial": initial,
                 "log_every": schedule.log_every,

@@ -68,7 +68,7 @@ class Training:
     """Agents to train, each from a seed of its own."""
 
     log_every: int = 1_000
-    """Environment steps between two rows of metrics."""
+    """Environment steps between two rows of metrics, where checkpoints can be."""
 
     members: Members | None = None
     """How the seeds on one device train; by default in turn on a CPU."""

@@ -15,7 +15,7 @@ from typing import Any, Concatenate, ParamSpec
 import numpy as np
 from jaxtyping import Float
 
-from .._storage.checkpoint import Directory, save, saved_steps
+from .._storage.checkpoint import Directory, check_directory, save, saved_steps
 from .._storage.json_file import sealed
 from .._storage.lock import LOCK, locked
 from .._storage.replace import atomic_write
@@ -79,8 +79,8 @@ def config_of(folder: Directory) -> Path:
 def claim_folder(folder: Directory, *, overwrite: bool = False) -> Iterator[Path]:
     """Makes a folder for a run, which no other process may write until the end.
 
-    A `config.json` alone was left by a run that was stopped before its first row, and
-    may be overwritten.
+    A `config.json` alone, or with empty folders, was left by a run that was stopped
+    before its first row, and may be overwritten.
 
     **Arguments:**
 
@@ -94,6 +94,7 @@ def claim_folder(folder: Directory, *, overwrite: bool = False) -> Iterator[Path
     path = Path(folder)
     if path.exists() and not path.is_dir():
         raise ValueError(f"`folder={str(folder)!r}` is a file; give another.")
+    check_directory(path)
     # A folder that a run is writing is refused for that reason.
     if not (path / LOCK).exists():
         _check_claim(path, overwrite)
@@ -108,8 +109,8 @@ def claim_folder(folder: Directory, *, overwrite: bool = False) -> Iterator[Path
 def _check_claim(path: Path, overwrite: bool) -> None:
     if not path.exists():
         return
-    names = {item.name for item in path.iterdir()}
-    if names <= {CONFIG, f"{CONFIG}.partial", LOCK}:
+    files = _files(path)
+    if {*files} <= {CONFIG, f"{CONFIG}.partial"}:
         return
     if not overwrite:
         raise ValueError(
@@ -117,12 +118,12 @@ def _check_claim(path: Path, overwrite: bool) -> None:
             "overwrite a run that is in it (`overwrite=True`, `--overwrite`), or "
             "`--resume` one of the command line."
         )
-    if CONFIG not in names:
+    if CONFIG not in files:
         raise ValueError(
             f"`folder={str(path)!r}` is not the folder of a run, since there is no "
             f"`{CONFIG}` in it; it is not overwritten. Give another."
         )
-    foreign = [name for name in _files(path) if not _OWN_FILES.fullmatch(name)]
+    foreign = [name for name in files if not _OWN_FILES.fullmatch(name)]
     if foreign:
         raise ValueError(
             f"`folder={str(path)!r}` holds `{foreign[0]}`, which no run writes; it is "

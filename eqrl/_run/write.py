@@ -13,6 +13,7 @@ from .._reporting.learning_curve import draw_learning_curve
 from .._reporting.skills import draw_skills
 from .._storage.checkpoint import Directory
 from .._training.mesh import gather
+from .._training.rows import append_row
 from .._training.solution import AnySolution, History
 from .._types.custom_types import Mode
 from .config import Run, Training
@@ -25,6 +26,7 @@ from .files import (
     write_json,
     write_picture,
 )
+from .read_metrics import read_metrics
 
 
 def states_of_seeds(solution: AnySolution, num_seeds: int) -> list[Any]:
@@ -46,8 +48,8 @@ class GrowingMetrics:
         - `metrics`: what there is already, with which the file begins.
         """
         self._folder = Path(folder)
-        self._begun = bool(metrics)
-        if self._begun:
+        self._names = list(metrics)
+        if metrics:
             _write_metrics(folder, metrics)
 
     def __call__(self, step: int, metrics: Mapping[str, Any], state: Any) -> None:
@@ -55,11 +57,16 @@ class GrowingMetrics:
         del state
         row = {"step": np.asarray(step), **metrics}
         history = {name: np.asarray(value)[None] for name, value in row.items()}
-        if not self._begun:
-            _write_metrics(self._folder, history)
-            self._begun = True
+        if {*history} == {*self._names}:
+            ordered = {name: history[name] for name in self._names}
+            append_csv(self._folder, "metrics.csv", _rows(ordered))
             return
-        append_csv(self._folder, "metrics.csv", _rows(history))
+        # What went before may have had other metrics.
+        if self._names:
+            values = {name: np.asarray(value) for name, value in metrics.items()}
+            history = append_row(read_metrics(self._folder), step, values)
+        self._names = list(history)
+        _write_metrics(self._folder, history)
 
 
 def write_policies(

@@ -83,6 +83,7 @@ def save(directory: Directory, step: SupportsIndex, tree: object) -> None:
         of them can access; any other tree is saved by process 0 alone.
     """
     number = _whole_number(step)
+    check_directory(directory)
     if number in saved_steps(directory):
         raise ValueError(
             f"`step={number}` is in `{directory}` already. Save another step, or "
@@ -97,6 +98,20 @@ def save(directory: Directory, step: SupportsIndex, tree: object) -> None:
         checkpointer.save(folder, args=content)
 
 
+def check_directory(directory: Directory) -> None:
+    """Raises a `ValueError` if arrays that are saved in it would be lost.
+
+    Orbax looks for what it wrote by a pattern, and `[` begins one; it says nothing if
+    it finds none of it.
+    """
+    path = str(Path(directory).absolute())
+    if "[" in path:
+        raise ValueError(
+            f"`{path}` contains a `[`, and arrays in such a folder would be lost; give "
+            "a folder whose path has none."
+        )
+
+
 def checkpoint_manager(directory: Directory, *, max_to_keep: int) -> Any:
     """Orbax's manager of a directory, with which `begin_save` saves.
 
@@ -104,6 +119,7 @@ def checkpoint_manager(directory: Directory, *, max_to_keep: int) -> Any:
     """
     import orbax.checkpoint as ocp
 
+    check_directory(directory)
     options = ocp.CheckpointManagerOptions(
         max_to_keep=max_to_keep, cleanup_tmp_directories=True
     )

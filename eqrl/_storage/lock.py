@@ -37,6 +37,8 @@ def _take(path: Path, own: Owner) -> None:
         try:
             descriptor = _open(path)
         except FileNotFoundError:
+            if not path.parent.is_dir():
+                raise
             # Its owner released it since.
             continue
         with os.fdopen(descriptor, "r+") as file, _alone(file):

@@ -10,6 +10,10 @@ from .._pytree.tree import described, is_float_shape
 from .._types.custom_types import Metrics
 
 
+# What the trainer adds to the metrics, and the columns that count rows of a run.
+_TAKEN = {"step", "nonfinite", "seed", "member", "skill", "generation", "parent"}
+
+
 class Averages(eqx.Module):
     """Running averages of metrics, which skip `nan`."""
 
@@ -60,9 +64,10 @@ def check_metrics(metrics: Mapping[str, object]) -> None:
     `metrics` is a result of `jax.eval_shape`.
     """
     for name, value in metrics.items():
-        if name in ("step", "nonfinite"):
+        if name in _TAKEN:
             raise ValueError(
-                f"The metric `{name}` is the trainer's; name it otherwise."
+                f"The metric `{name}` is the trainer's, or a column of `metrics.csv`; "
+                "name it otherwise."
             )
         if not is_float_shape(value) or value.shape != ():
             raise ValueError(

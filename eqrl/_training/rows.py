@@ -102,15 +102,22 @@ def append_row(history: History, step: int, row: Row) -> History:
     rows = {name: value[None] for name, value in row.items()}
     if not history:
         return rows
-    # A solution of an earlier version may lack a metric.
-    num_rows = len(history["step"])
-    missing = {
-        name: np.full((num_rows, *value.shape), np.nan)
-        for name, value in row.items()
-        if name not in history
+    # A solution of an earlier version, or of another agent, may have other metrics.
+    names = [*rows, *(name for name in history if name not in rows)]
+    return {
+        name: np.concatenate(
+            [
+                history[name] if name in history else _absent(rows[name], like=history),
+                rows[name] if name in rows else _absent(history[name], like=rows),
+            ]
+        )
+        for name in names
     }
-    earlier = {**history, **missing}
-    return {name: np.concatenate([earlier[name], rows[name]]) for name in rows}
+
+
+def _absent(values: np.ndarray, *, like: History) -> np.ndarray:
+    """`nan`, as often as there are rows."""
+    return np.full((len(like["step"]), *values.shape[1:]), np.nan)
 
 
 def _has_ended(

@@ -328,7 +328,7 @@ def test_what_an_own_prior_draws_is_a_scalar_of_the_type_of_the_leaf() -> None:
     agents: Any = PBT(where=where, priors=(Choices(),)).init(AGENT, 4, key=jr.key(0))
     assert agents.reward_scale.dtype == jnp.float32
     wrong = PBT(where=where, priors=(Choices(shape=(1,)),))
-    with pytest.raises(ValueError, match=r"`sample` of Choices gives .*scalar"):
+    with pytest.raises(ValueError, match=r"`reward_scale`.* of Choices gives .*scalar"):
         wrong.init(AGENT, 4, key=jr.key(0))
 
 

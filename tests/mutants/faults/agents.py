@@ -138,10 +138,24 @@ FAULTS = (
     ),
     Fault(
         "agents:traced-target-entropy",
-        "eqrl/_agents/discrete_sac.py",
+        "eqrl/_agents/actor_critic.py",
         "log_temperature, target > most,",
         "log_temperature, target > most + 9,",
         ("tests/agents/test_discrete_sac.py -k chosen_from",),
+    ),
+    Fault(
+        "agents:optimizer-for-a-tuple",
+        "eqrl/_agents/actor_critic.py",
+        "isinstance(make_optimizer, tuple) and not is_optimizer",
+        "isinstance(make_optimizer, tuple)",
+        ("tests/agents/test_td3.py -k out_of_range",),
+    ),
+    Fault(
+        "agents:type-of-no-actor-step",
+        "eqrl/_agents/td3.py",
+        "optimizer_state, loss.astype(float)",
+        "optimizer_state, loss",
+        ("tests/test_protocol.py -k half_precision",),
     ),
     Fault(
         "agents:initial-scale-not-logged",

@@ -358,10 +358,17 @@ FAULTS = (
         ("tests/test_cli.py -k overwrite_reaches",),
     ),
     Fault(
+        "run:metrics-by-position",
+        "eqrl/_run/write.py",
+        "ordered = {name: history[name] for name in self._names}",
+        "ordered = history",
+        ("tests/test_run.py -k names_of_their_metrics",),
+    ),
+    Fault(
         "cli:resumes-from-the-beginning",
         "eqrl/_cli/train.py",
-        '"num_steps": schedule.num_steps - done,',
-        '"num_steps": schedule.num_steps,',
+        "(schedule.num_steps - done) / size",
+        "schedule.num_steps / size",
         ("tests/test_cli.py -k as_if_it_had_not_been",),
     ),
     Fault(
