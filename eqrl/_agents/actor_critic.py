@@ -296,10 +296,11 @@ def check_make_optimizer(
     make_optimizer: MakeOptimizer | tuple[MakeOptimizer, ...], parts: tuple[str, ...]
 ) -> None:
     """Raises a `ValueError` unless it is one factory, or a tuple of one per part."""
+    factories: tuple[object, ...] = (make_optimizer,) * len(parts)
     # An optimizer itself is a tuple, too, of two functions.
     is_optimizer = isinstance(make_optimizer, optax.GradientTransformation)
-    is_tuple = isinstance(make_optimizer, tuple) and not is_optimizer
-    factories = make_optimizer if is_tuple else (make_optimizer,) * len(parts)
+    if isinstance(make_optimizer, tuple) and not is_optimizer:
+        factories = make_optimizer
     if len(factories) != len(parts) or not all(map(callable, factories)):
         raise ValueError(
             f"`make_optimizer={shown(make_optimizer)}` must be one factory, from a "

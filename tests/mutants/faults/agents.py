@@ -146,8 +146,8 @@ FAULTS = (
     Fault(
         "agents:optimizer-for-a-tuple",
         "eqrl/_agents/actor_critic.py",
-        "isinstance(make_optimizer, tuple) and not is_optimizer",
-        "isinstance(make_optimizer, tuple)",
+        "isinstance(make_optimizer, tuple) and not is_optimizer:",
+        "isinstance(make_optimizer, tuple):",
         ("tests/agents/test_td3.py -k out_of_range",),
     ),
     Fault(
