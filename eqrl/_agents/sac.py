@@ -236,8 +236,8 @@ SAC.__init__.__doc__ = """**Arguments:**
 - `discount`: in [0, 1].
 - `target_step_size`: how far the target critics move at each update, in [0, 1].
 - `reward_scale`: factor by which rewards are multiplied.
-- `target_entropy`: in nats, summed over the dimensions of the action; `None` is minus
-    the number of dimensions, as in the paper.
+- `target_entropy`: in nats, summed over the dimensions of the action, each of which has
+    log 2 at most; `None` is minus the number of dimensions, as in the paper.
 - `initial_temperature`: initial weight of the entropy, more than 0.
 - `learn_temperature`: `False` keeps the temperature at `initial_temperature`, which
     each update then reads.
