@@ -370,7 +370,7 @@ TAAC.__init__.__doc__ = """**Arguments:**
 - `initial_temperature`: initial weight of both entropies, greater than 0.
 - `target_entropy`: of the actor, in nats, summed over the dimensions of the action;
     `None` is log 0.2 for each dimension, the entropy of a uniform distribution over a
-    tenth of the range. It is log 2 for each dimension at most, as that of the switch is.
+    tenth of the range. At most it is log 2 for each, and log 2 for the switch.
 - `switch_target_entropy`: of the switch, in nats; `None` is 0.325, the entropy of a
     switch with probability 0.1.
 - `advantage_clip`: lower and upper bound of the advantage of switching before the
