@@ -26,7 +26,7 @@ class Pusher(AbstractAgent[PusherState, None, None]):
     """Acts by a linear policy with noise, and imitates actions by their rewards."""
 
     rate: FloatLike = hyperparameter(0.1)
-    noise: FloatLike = hyperparameter(0.5)
+    noise: FloatLike = hyperparameter(0.5, low=0, high=1)
 
     @property
     def sequence_length(self) -> int:

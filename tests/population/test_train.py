@@ -130,6 +130,14 @@ def test_a_population_comes_back_from_disk_bit_for_bit(
             "`initial` is of another kind",
         ),
         ({"pbt": None}, r"tunes \['noise', 'rate'\], but this one tunes nothing"),
+        (
+            {
+                "pbt": dataclasses.replace(
+                    PBT, priors=(PBT.priors[0], eqrl.Uniform(0.5, 2.0))
+                )
+            },
+            r"prior of `noise` is wrong: `noise=2` .*\[0, 1\]",
+        ),
         ({"num_episodes": 4}, r"\(3, 2\).*have \(.3, 4\).*same `num_episodes`"),
         (
             {"trainer": dataclasses.replace(TRAINER, num_envs=4)},
