@@ -69,9 +69,9 @@ def _population(agent: Any) -> Program:
     trainer = eqrl.Trainer(capacity=10_000)
     agents = jax.tree.map(lambda x: jnp.broadcast_to(x, (NUM_MEMBERS, *x.shape)), agent)
     keys = jr.split(jr.key(0), NUM_MEMBERS)
-    states, counts = init_members(trainer, agents, env, keys, None)
-    arrays, static = eqx.partition((states, counts), eqx.is_array)
     members = choose_members(None, None)
+    states, counts = init_members(trainer, agents, env, keys, members, None)
+    arrays, static = eqx.partition((states, counts), eqx.is_array)
 
     def run(
         arrays: Any, agents: Any, num_steps: Int[Array, ""], key: PRNGKeyArray

@@ -34,7 +34,7 @@ def make_run(
     )
     agents = jax.tree.map(lambda x: jnp.broadcast_to(x, (size, *x.shape)), agent)
     keys = jr.split(jr.key(0), size)
-    states, counts = init_members(trainer, agents, env, keys, None)
+    states, counts = init_members(trainer, agents, env, keys, members, None)
 
     def run() -> PyTree:
         nonlocal states, counts

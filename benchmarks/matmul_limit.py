@@ -23,8 +23,8 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 import eqrl
-from eqrl._population.run import map_members
 from eqrl._pytree.control_flow import filter_fori_loop
+from eqrl._training.members import map_members
 from eqrl._training.mesh import automatic, on_each_device, replicate, shard
 
 from .matmuls import count_matmuls, make_matmul_run, operations_of
@@ -73,7 +73,7 @@ def _update(
             state = filter_fori_loop(0, num_updates, update, state)
             return eqx.filter(state, eqx.is_array)
 
-        return map_members(update_member, "in_turn", stacked), None
+        return map_members(update_member, "in_turn", *stacked), None
 
     stacked = (agents, states, batches)
     states_after, _ = on_each_device(update_share, mesh, stacked, (key, num_updates))

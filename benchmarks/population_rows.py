@@ -88,7 +88,9 @@ def _exploiting(effort: Effort) -> list[Row]:
     pbt = eqrl.PBT(where=_learning_rate, priors=(eqrl.LogUniform(1e-5, 1e-2),))
     agents = shard(pbt.init(eqrl.SAC(), NUM_MEMBERS, key=jr.key(0)), mesh)
     keys = shard(jr.split(jr.key(1), NUM_MEMBERS), mesh)
-    states, _ = init_members(trainer, agents, env, keys, mesh)
+    states, _ = init_members(
+        trainer, agents, env, keys, choose_members(None, mesh), mesh
+    )
     scores: Float[Array, " population"] = jnp.arange(float(NUM_MEMBERS))
     kept = replicate((pbt, agents, scores, jr.key(2)), mesh)
     exploit: Any = _exploit

@@ -51,7 +51,7 @@ def make_run(
     members = choose_members(None, mesh)
     agents = jax.tree.map(lambda x: jnp.broadcast_to(x, (size, *x.shape)), agent)
     agents, keys = shard((agents, jr.split(jr.key(0), size)), mesh)
-    states, counts = init_members(trainer, agents, env, keys, mesh)
+    states, counts = init_members(trainer, agents, env, keys, members, mesh)
     key = replicate(jr.key(1), mesh)
 
     def run(num_steps: int) -> PyTree:

@@ -25,7 +25,9 @@ def make_run(size: int, num_steps: int) -> Callable[[], Any]:
     env = eqrl.envs.make("gymnax/CartPole-v1")
     trainer = eqrl.Trainer.on_policy(num_envs=4, num_steps=128)
     agents = jax.tree.map(lambda x: jnp.broadcast_to(x, (size, *x.shape)), eqrl.PPO())
-    states, counts = init_members(trainer, agents, env, jr.split(jr.key(0), size), None)
+    states, counts = init_members(
+        trainer, agents, env, jr.split(jr.key(0), size), "in_turn", None
+    )
 
     def run() -> Any:
         nonlocal states, counts

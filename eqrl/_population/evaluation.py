@@ -10,11 +10,10 @@ from .._agents.base import AnyAgent
 from .._interaction.evaluate import Descriptor, Evaluation, evaluate
 from .._interaction.scores import Score
 from .._pytree.stack import stack_size
-from .._training.members import Members
+from .._training.members import Members, map_members
 from .._training.mesh import on_each_device
 from .._types.custom_types import PyTree
 from ..envs._base import AnyEnv
-from .run import map_members
 
 
 def check_scalar(env: AnyEnv) -> None:
@@ -66,7 +65,7 @@ def evaluate_members(
             _check_score(value)
             return evaluation, jnp.where(failed, jnp.nan, value)
 
-        return map_members(evaluate_one, members, stacked), None
+        return map_members(evaluate_one, members, *stacked), None
 
     keys = jr.split(key, stack_size(states))
     stacked = (agents, states, failed, keys)

@@ -34,7 +34,7 @@ def check_initial(
             "with as many members as it has."
         )
     states, counts = eqx.filter_eval_shape(
-        init_members, trainer, agents, env, jr.split(jr.key(0), size), None
+        init_members, trainer, agents, env, jr.split(jr.key(0), size), "in_turn", None
     )
     check_same_shapes(
         "initial",

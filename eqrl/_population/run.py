@@ -1,11 +1,7 @@
 """Runs the members of a population, at once or in turn, on each device."""
 
-from collections.abc import Callable
-from typing import Any
-
 import equinox as eqx
 import jax
-import jax.lax as lax
 import jax.numpy as jnp
 import jax.random as jr
 from jax.sharding import Mesh
@@ -14,18 +10,16 @@ from jaxtyping import Array, Int, Key, PRNGKeyArray
 from .._agents.base import AnyAgent
 from .._pytree.stack import stack_size
 from .._training.counts import Counts
-from .._training.members import Logged, Members, run_in_turn, run_together
+from .._training.members import (
+    Logged,
+    Members,
+    map_members,
+    run_in_turn,
+    run_together,
+)
 from .._training.mesh import on_each_device
 from .._training.trainer import AnyTrainerState, Trainer, run_trainer
 from ..envs._base import AnyEnv
-
-
-def map_members(function: Callable[..., Any], members: Members, stacked: Any) -> Any:
-    """Maps over stacks to a stack of arrays, the members together or in turn."""
-    if members == "together":
-        return eqx.filter_vmap(function)(*stacked)
-    arrays, static = eqx.partition(stacked, eqx.is_array)
-    return lax.map(lambda x: function(*eqx.combine(x, static)), arrays)
 
 
 @eqx.filter_jit
@@ -34,6 +28,7 @@ def init_members(
     agents: AnyAgent,
     env: AnyEnv,
     keys: Key[Array, " population"],
+    members: Members,
     mesh: Mesh | None,
 ) -> tuple[AnyTrainerState, Counts]:
     """The initial state of each member, made on the device that will train it."""
@@ -44,7 +39,9 @@ def init_members(
         def init(agent: AnyAgent, key: PRNGKeyArray) -> tuple[AnyTrainerState, Counts]:
             return trainer.init(agent, env, key=key)
 
-        return eqx.filter_vmap(init, out_axes=(eqx.if_array(0), None))(*stacked)
+        states, counts = map_members(init, members, *stacked)
+        # The counters of all members are the same.
+        return states, jax.tree.map(lambda x: x[0], counts)
 
     return on_each_device(init_share, mesh, (agents, keys), env)
 

@@ -150,7 +150,7 @@ def train_population(
     # ends makes no difference.
     with naming_lost_processes(mesh):
         agents, states, counts = _begin(
-            given, env, trainer, pbt, size, initial, mesh, key
+            given, env, trainer, pbt, size, initial, members, mesh, key
         )
     # After the check of what `where` selects.
     names = _names(given, pbt)
@@ -246,6 +246,7 @@ def _begin(
     pbt: PBT | None,
     size: int,
     initial: PopulationSolution | None,
+    members: Members,
     mesh: Mesh | None,
     key: PRNGKeyArray,
 ) -> tuple[AnyAgent, AnyTrainerState, Counts]:
@@ -255,7 +256,7 @@ def _begin(
         agents = shard(make_agents(agent, pbt, size, key=agents_key), mesh)
         init_keys = shard(jr.split(replicate(init_key, mesh), size), mesh)
         states, counts = init_members(
-            trainer, agents, replicate(env, mesh), init_keys, mesh
+            trainer, agents, replicate(env, mesh), init_keys, members, mesh
         )
     else:
         check_initial(

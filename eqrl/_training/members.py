@@ -60,6 +60,28 @@ def most_shares(size: int, limit: int) -> int:
     return max(number for number in range(1, limit + 1) if size % number == 0)
 
 
+def map_members(
+    function: Callable[..., Any], members: Members, *stacked: PyTree
+) -> Any:
+    """Maps over stacks to a stack, the members together or in turn.
+
+    In turn each has the result that it has alone, bit for bit. Together its numbers are
+    rounded otherwise, those of orthogonal initial weights too.
+    """
+    if members == "together":
+        return eqx.filter_vmap(function)(*stacked)
+    arrays, static = eqx.partition(stacked, eqx.is_array)
+    statics: list[PyTree] = []
+
+    def of_one(arrays: PyTree) -> PyTree:
+        result = function(*eqx.combine(arrays, static))
+        result_arrays, result_static = eqx.partition(result, eqx.is_array)
+        statics.append(result_static)
+        return result_arrays
+
+    return eqx.combine(lax.map(of_one, arrays), statics[-1])
+
+
 def run_together(
     run: RunOne, states: AnyTrainerState, *stacked: PyTree
 ) -> tuple[AnyTrainerState, Counts, Logged]:

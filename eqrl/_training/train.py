@@ -27,6 +27,7 @@ from .members import (
     Members,
     choose_members,
     default_mesh,
+    map_members,
     run_in_turn,
     run_together,
 )
@@ -206,12 +207,12 @@ def train_seeds(
     agent, env = replicate((agent, env), devices)
     init_keys = shard(jax.vmap(_init_key)(keys), devices)
     if initial is None:
-        state, counts = _init_seeds(trainer, agent, env, init_keys, devices)
+        state, counts = _init_seeds(trainer, agent, env, init_keys, how, devices)
         history: History = {}
     else:
         _check_num_seeds(initial, num_seeds)
         expected, _ = eqx.filter_eval_shape(
-            _init_seeds, trainer, agent, env, init_keys, None
+            _init_seeds, trainer, agent, env, init_keys, how, None
         )
         check_same_shapes("initial", expected, initial.trainer_state)
         initial = gather(initial) if devices is None else initial
@@ -299,15 +300,17 @@ def _init_seeds(
     agent: AnyAgent,
     env: AnyEnv,
     keys: Key[Array, " seeds"],
+    members: Members,
     mesh: Mesh | None,
 ) -> tuple[AnyTrainerState, Counts]:
     def init_share(
         keys: Key[Array, " share"], shared: tuple[AnyAgent, AnyEnv]
     ) -> tuple[AnyTrainerState, Counts]:
-        return eqx.filter_vmap(
-            lambda key: trainer.init(*shared, key=key),
-            out_axes=(eqx.if_array(0), None),
-        )(keys)
+        states, counts = map_members(
+            lambda key: trainer.init(*shared, key=key), members, keys
+        )
+        # The counters of all seeds are the same.
+        return states, jax.tree.map(lambda x: x[0], counts)
 
     return on_each_device(init_share, mesh, keys, (agent, env))
 

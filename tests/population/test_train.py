@@ -256,9 +256,14 @@ def test_a_mesh_of_one_device_begins_the_same_bit_for_bit(
     agents = jax.tree.map(lambda leaf: jnp.full(3, leaf), AGENT)
     keys = jr.split(getkey(), 3)
     mesh = automatic(jax.make_mesh((1,), ("population",)))
-    expected = init_members(TRAINER, agents, ENV, keys, None)
+    expected = init_members(TRAINER, agents, ENV, keys, "in_turn", None)
     on_mesh = init_members(
-        TRAINER, shard(agents, mesh), replicate(ENV, mesh), shard(keys, mesh), mesh
+        TRAINER,
+        shard(agents, mesh),
+        replicate(ENV, mesh),
+        shard(keys, mesh),
+        "in_turn",
+        mesh,
     )
     assert eqx.tree_equal(on_mesh, expected)
 

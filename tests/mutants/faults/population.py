@@ -10,6 +10,13 @@ _PICTURES = "tests/population/test_pictures.py"
 
 FAULTS = (
     Fault(
+        "population:members-in-turn-begin-together",
+        "eqrl/_population/run.py",
+        "map_members(init, members, *stacked)",
+        'map_members(init, "together", *stacked)',
+        ("tests/population/test_alone.py -k begins",),
+    ),
+    Fault(
         "population:no-member-where-it-is-traced",
         "eqrl/_training/mesh.py",
         "or isinstance(leaf, Tracer):\n            return leaf\n        if len",

@@ -9,6 +9,13 @@ _TRAIN = "tests/test_train.py"
 
 FAULTS = (
     Fault(
+        "training:seeds-in-turn-begin-together",
+        "eqrl/_training/train.py",
+        "lambda key: trainer.init(*shared, key=key), members, keys",
+        'lambda key: trainer.init(*shared, key=key), "together", keys',
+        ("tests/population/test_alone.py -k begins",),
+    ),
+    Fault(
         "training:rollout-goes-on-in-the-middle",
         "eqrl/_training/rows.py",
         "if trainer.is_on_policy:",

@@ -1,0 +1,67 @@
+"""Seeds and members have the bits of the agent alone, at the default sizes."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.random as jr
+import pytest
+
+import eqrl
+from eqrl._population.run import init_members
+from eqrl._training.train import _init_seeds
+from tests.agents_under_test import env_of, trainer_of
+
+from .alone import AGENTS, KEY, TRAINER
+
+
+def _seeds(agent: Any, env: Any, trainer: Any, keys: Any) -> Any:
+    return _init_seeds(trainer, agent, env, keys, "in_turn", None)
+
+
+def _members(agent: Any, env: Any, trainer: Any, keys: Any) -> Any:
+    agents = eqx.filter_vmap(lambda _: agent)(keys)
+    return init_members(trainer, agents, env, keys, "in_turn", None)
+
+
+# A map over them rounds the orthogonal weights of these otherwise, with XLA's
+# optimizations and layers of this size.
+@pytest.mark.optimized
+@pytest.mark.parametrize(("name", "init"), [("PPO", _seeds), ("DiscreteSAC", _members)])
+def test_in_turn_each_begins_as_it_does_alone(
+    name: str, init: Callable[..., Any]
+) -> None:
+    agent = AGENTS[name]
+    env, trainer = env_of(agent), trainer_of(agent, TRAINER)
+    keys = jr.split(KEY, 2)
+    states, counts = init(agent, env, trainer, keys)
+    alone, counts_alone = eqrl.jit_init(trainer, agent, env, key=keys[1])
+    assert eqx.tree_equal(jax.tree.map(lambda x: x[1], states), alone)
+    assert eqx.tree_equal(counts, counts_alone)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("optimized", [True, False])
+@pytest.mark.parametrize("kind", ["seeds", "members"])
+@pytest.mark.parametrize("name", list(AGENTS))
+def test_in_turn_and_one_to_a_device_each_is_as_it_is_alone(
+    name: str, kind: str, optimized: bool
+) -> None:
+    # None of the flags that make these tests compile sooner: as users compile.
+    result = subprocess.run(
+        [sys.executable, "-m", "tests.population.alone", kind, name],
+        env={
+            **os.environ,
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+            "JAX_DISABLE_MOST_OPTIMIZATIONS": str(int(not optimized)),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert "passed" in result.stdout
