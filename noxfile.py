@@ -194,6 +194,16 @@ def results(session: nox.Session) -> None:
 
 
 @nox.session
+def presets(session: nox.Session) -> None:
+    """Trains every preset with twenty seeds and writes what they reach; takes an hour.
+
+    What has ended in `runs/presets` is not made again, and what was stopped is resumed.
+    """
+    install(session)
+    session.run("python", "-m", "benchmarks.presets", *session.posargs)
+
+
+@nox.session
 def benchmarks(session: nox.Session) -> None:
     """Measures speed in minutes; `nox -s benchmarks -- speed` another benchmark.
 

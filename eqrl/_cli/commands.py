@@ -65,6 +65,8 @@ class Train:
     run: Run[Training]
     place: Place
     tensorboard: bool
+    preset: Preset | None = None
+    """Where its defaults came from, if it is a preset."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,14 +127,14 @@ class Evaluate:
     folder: tyro.conf.Positional[Path]
     """Folder of the run."""
 
-    num_episodes: int = 64
-    """Episodes of each policy."""
+    num_episodes: int | None = None
+    """Episodes of each policy; by default 64 of brax, 1024 of other environments."""
 
     mode: Mode = "greedy"
     """How to choose actions: at random, sampled as in training, or greedily."""
 
     seed: int = 0
-    """Seed of the episodes."""
+    """Seed of the episodes; the default plays those with which training ended."""
 
     agent: str | None = None
     """Class of its agent, if that was one of your own; a folder never imports it."""
@@ -261,7 +263,7 @@ def parse(args: Sequence[str]) -> Command:
         if preset is not None:
             print(f"by default the preset of {preset}")
         run = _make_run(options, options.schedule, own)
-        return Train(run, _place_of(output), output.tensorboard)
+        return Train(run, _place_of(output), output.tensorboard, preset)
     priors = options.priors.prior or _default_priors(options.agent)
     run = _make_run(options, options.schedule, own, priors)
     return Pbt(run, _place_of(output))

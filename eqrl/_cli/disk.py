@@ -35,7 +35,6 @@ from .._storage.checkpoint import saved_steps
 from .._training.trainer import Trainer
 from ..envs._base import AnyEnv
 from .commands import Disk
-from .evaluate import NUM_EPISODES
 from .reporter import Reporter
 from .training import NUM_SKILL_EPISODES, Policies
 
@@ -173,7 +172,7 @@ class LibraryJob:
         distances = write_trajectories(folder, self.run, trajectories, mean_returns)
         means = ", ".join(f"{mean:.1f}" for mean in mean_returns)
         print(f"skills learned: {count}")
-        print(f"mean return of {NUM_EPISODES} greedy episodes of each: {means}")
+        print(f"mean return of {returns.shape[1]} greedy episodes of each: {means}")
         if distances:
             pairs, nearest = (
                 distances[name] for name in ("pairwise_hausdorff", "nearest_distance")

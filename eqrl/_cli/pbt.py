@@ -32,7 +32,6 @@ from .._training.trainer import Trainer
 from ..envs._base import AnyEnv
 from .commands import Pbt
 from .devices import make_mesh
-from .evaluate import NUM_EPISODES
 from .reporter import Reporter, open_checkpoints
 from .training import NUM_SKILL_EPISODES, Policies, check_training, print_skills
 
@@ -162,7 +161,7 @@ class PopulationJob:
         values = ", ".join(
             f"{name} {history[-1, best]:.3g}" for name, history in histories.items()
         )
-        print(f"mean return of {NUM_EPISODES} greedy episodes:")
+        print(f"mean return of {returns.shape[1]} greedy episodes:")
         print(f"all members: {returns.mean():.1f}")
         print(f"best member, {best}: {returns[best].mean():.1f} with {values}")
         if self.run.skills is not None and best is not None:

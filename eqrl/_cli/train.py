@@ -32,9 +32,9 @@ from .._training.solution import AnySolution
 from .._training.train import train, train_seeds
 from .._training.trainer import Trainer
 from ..envs._base import AnyEnv
+from ..presets import Preset
 from .commands import Train
 from .devices import make_mesh
-from .evaluate import NUM_EPISODES
 from .reporter import Reporter, open_checkpoints
 from .training import NUM_SKILL_EPISODES, Policies, check_training, print_skills
 
@@ -49,6 +49,7 @@ class SeedsJob:
     trainer: Trainer
     tensorboard: bool
     mesh: Mesh | None
+    preset: Preset | None
 
     def check(self) -> None:
         if self.tensorboard:
@@ -145,16 +146,24 @@ class SeedsJob:
         key: PRNGKeyArray,
     ) -> None:
         del reached
-        # Where episodes begin is drawn: on Pendulum-v1 that moves the mean by about 10.
-        errors = returns.std(axis=1, ddof=1) / np.sqrt(NUM_EPISODES)
-        means = ", ".join(
+        num_episodes = returns.shape[1]
+        means = returns.mean(axis=1)
+        errors = returns.std(axis=1, ddof=1) / np.sqrt(num_episodes)
+        listed = ", ".join(
             f"{mean:.1f} ± {error:.1f}"
-            for mean, error in zip(returns.mean(axis=1), errors, strict=True)
+            for mean, error in zip(means, errors, strict=True)
         )
         print(
-            f"mean return of {NUM_EPISODES} greedy episodes, and its standard error: "
-            f"{means}"
+            f"mean return of {num_episodes} greedy episodes, ± its standard error "
+            f"over their starting states: {listed}"
         )
+        if len(means) > 1:
+            print(
+                f"over {len(means)} seeds: {means.mean():.1f}, standard deviation "
+                f"{means.std(ddof=1):.1f}"
+            )
+        if self.preset is not None:
+            print(f"the preset reached: {self.preset.reached}")
         if self.run.skills is not None:
             # The keys before this one are those of the seeds' evaluations.
             skill_key = jr.fold_in(key, self.run.schedule.seeds)
@@ -188,4 +197,5 @@ def seeds_job(command: Train) -> SeedsJob:
         trainer=run.make_trainer(),
         tensorboard=command.tensorboard,
         mesh=make_mesh(run.schedule.devices),
+        preset=command.preset,
     )

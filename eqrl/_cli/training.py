@@ -28,8 +28,8 @@ from .._training.solution import AnySolution, NonFiniteError, TrainingInterrupte
 from .._training.trainer import Trainer
 from .._types.installed import is_installed, not_installed
 from ..envs._base import AnyEnv
-from .commands import Place
-from .evaluate import NUM_EPISODES, returns_of_policies
+from .commands import Evaluate, Place
+from .evaluate import evaluation_key, num_episodes_of, returns_of_policies
 from .reporter import say, without_ending
 
 
@@ -168,7 +168,7 @@ def _train_into(
     place: Place,
     interrupt: Interrupt,
 ) -> int:
-    train_key, evaluation_key = jr.split(jr.key(job.run.settings.seed))
+    train_key, _ = jr.split(jr.key(job.run.settings.seed))
     exit_code = 0
     try:
         reached = job.train(
@@ -202,7 +202,8 @@ def _train_into(
         say(f"There are no pictures: {not_installed('drawing', 'matplotlib', 'plots')}")
     with without_ending("A picture"):
         job.draw(folder, reached)
-    _evaluate(folder, job, reached, policies, key=evaluation_key)
+    # The same episodes whatever the seed of training.
+    _evaluate(folder, job, reached, policies, key=evaluation_key(Evaluate.seed))
     with without_ending("The standard output"):
         print(f"folder: {folder}", flush=True)
     return exit_code
@@ -238,7 +239,11 @@ def _evaluate(
         say(f"No {kind} was learned to its end, so none is evaluated.")
         return
     returns = returns_of_policies(
-        policies.pairs, job.env, num_episodes=NUM_EPISODES, mode="greedy", key=key
+        policies.pairs,
+        job.env,
+        num_episodes=num_episodes_of(job.run.settings.env),
+        mode="greedy",
+        key=key,
     )
     write_evaluation(
         folder, returns, step=policies.step, mode="greedy", best=policies.best

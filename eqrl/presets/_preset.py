@@ -1,4 +1,5 @@
 import dataclasses
+import statistics
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,8 +17,10 @@ class Preset:
     agent that learns on-policy they are `num_envs` and `steps_per_iteration`, the
     `num_steps` of `eqrl.Trainer.on_policy`. All are options of the command line.
 
-    `mean_return` is that of 64 greedy episodes for each of `num_seeds` seeds after
-    `num_steps` environment steps, and `returns` that of each seed.
+    `returns` holds the mean return of each of `num_seeds` seeds after `num_steps`
+    environment steps, over 1,024 greedy episodes, or 64 of brax, the same for all
+    presets of an environment: those with which `eqrl train` ends. `nox -s presets`
+    measures them.
     """
 
     agent: str
@@ -39,6 +42,19 @@ class Preset:
     def mean_return(self) -> float:
         """The mean over the seeds."""
         return sum(self.returns) / len(self.returns)
+
+    @property
+    def std_return(self) -> float:
+        """The standard deviation over the seeds."""
+        return statistics.stdev(self.returns)
+
+    @property
+    def reached(self) -> str:
+        """What was reached, in words."""
+        return (
+            f"{self.mean_return:.1f} over {self.num_seeds} seeds, standard deviation "
+            f"{self.std_return:.1f}, after {self.num_steps} steps"
+        )
 
     @property
     def settings(self) -> Settings:
@@ -83,6 +99,5 @@ class Preset:
         listed = ", ".join(f"{name}={value}" for name, value in numbers.items())
         return (
             f"{self.agent} on {self.env}: {listed}; it reached a mean return of "
-            f"{self.mean_return:.4g} with {self.num_seeds} seeds after "
-            f"{self.num_steps} steps"
+            f"{self.reached}"
         )

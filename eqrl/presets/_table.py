@@ -50,7 +50,7 @@ _ALL = (
     Preset(
         agent="ppo",
         env="gymnax/CartPole-v1",
-        options={"lr": 2.5e-4, "value_clip": 0.2, "anneal_steps": 200_000.0},
+        options={"lr": 2.5e-4, "value_clip": 0.2, "anneal_steps": 199_680.0},
         trainer={"num_envs": 4, "steps_per_iteration": 128},
         num_steps=199_680,
         returns=(500.0, 500.0, 488.9, 482.4, 497.7),
@@ -58,7 +58,7 @@ _ALL = (
     Preset(
         agent="ppo",
         env="gymnax/Acrobot-v1",
-        options={"lr": 2.5e-4, "value_clip": 0.2, "anneal_steps": 500_000.0},
+        options={"lr": 2.5e-4, "value_clip": 0.2, "anneal_steps": 499_712.0},
         trainer={"num_envs": 4, "steps_per_iteration": 128},
         num_steps=499_712,
         returns=(-82.5, -82.2, -82.3, -83.1, -82.1),
@@ -66,7 +66,7 @@ _ALL = (
     Preset(
         agent="ppo",
         env="gymnax/Catch-bsuite",
-        options={"lr": 1e-3, "anneal_steps": 100_000.0},
+        options={"lr": 1e-3, "anneal_steps": 99_840.0},
         trainer={"num_envs": 8, "steps_per_iteration": 64},
         num_steps=99_840,
         returns=(1.0, 1.0, 1.0, 1.0, 1.0),
@@ -123,7 +123,7 @@ _ALL = (
             "reward_scale": 0.1,
             "final_epsilon": 0.2,
             "epsilon_steps": 100_000.0,
-            "anneal_steps": 500_000.0,
+            "anneal_steps": 499_712.0,
             "num_epochs": 4,
             "num_minibatches": 16,
         },
