@@ -2,7 +2,8 @@
 
 Each step is a command of the README or of a page, in an empty environment and an empty
 folder, with fewer steps of training. It prints a table and ends with 1 if a command
-fails or if eqrl warns. Run it as `nox -s stranger`.
+fails, if eqrl warns, or if a package that eqrl uses writes to the standard error where
+it is used first. Run it as `nox -s stranger`.
 """
 
 import argparse
@@ -51,6 +52,37 @@ print(eqrl.evaluate(agent, solution.state, env, num_episodes=4, key=jr.key(1)).r
 """
 
 
+FIRST_USE = """
+import sys
+
+import jax.random as jr
+
+import eqrl
+
+
+name = sys.argv[1]
+env = eqrl.envs.make(name)
+agent = eqrl.TD3(
+    make_actor=eqrl.nn.Deterministic((8,)), make_critic=eqrl.nn.Critic((8,))
+)
+trainer = eqrl.Trainer(batch_size=16, warmup_steps=100, capacity=1_000)
+with eqrl.Checkpoints("checkpoints/" + name, every_steps=100) as checkpoints:
+    solution = eqrl.train(
+        agent,
+        env,
+        trainer,
+        num_steps=300,
+        key=jr.key(0),
+        log_every=100,
+        checkpoint=checkpoints,
+    )
+solution = eqrl.load_solution("checkpoints/" + name, agent, env, trainer)
+eqrl.draw_learning_curves("curves.png", {"TD3": solution.metrics})
+# MuJoCo warns of attributes in the models of some.
+eqrl.envs.make("brax/halfcheetah")
+"""
+
+
 @dataclasses.dataclass(frozen=True)
 class Step:
     """What a stranger does, and what must be there then."""
@@ -59,9 +91,16 @@ class Step:
     command: str
     expected: str | None = None
     begins_with: bytes = b""
+    is_silent: bool = False
+    """Whether it must write nothing to the standard error."""
 
 
+# The very first ones, with no cache of any package.
 STEPS = (
+    *(
+        Step(f"first use of {name}", f"python first_use.py {name}", is_silent=True)
+        for name in ("gymnax/Pendulum-v1", "brax/inverted_pendulum")
+    ),
     Step("the version", "eqrl --version"),
     Step(
         "first training",
@@ -133,7 +172,10 @@ class Visit:
     def take(self, step: Step) -> None:
         begin = time.perf_counter()
         ended = subprocess.run(
-            self._words(step.command), cwd=self._folder, capture_output=True, text=True
+            self._words(step.command, warns=not step.is_silent),
+            cwd=self._folder,
+            capture_output=True,
+            text=True,
         )
         problem = ""
         if ended.returncode != 0:
@@ -142,6 +184,8 @@ class Visit:
             path = self._folder / step.expected
             if not path.is_file() or not path.read_bytes().startswith(step.begins_with):
                 problem = f"there is no such `{step.expected}`"
+        elif step.is_silent and ended.stderr:
+            problem = f"wrote {ended.stderr[-2_000:]}"
         self._say(step.name, step.command, begin, problem or _warnings(ended.stderr))
 
     def kill(self) -> None:
@@ -161,11 +205,22 @@ class Visit:
         problem = "" if was_killed else f"ended by itself with {process.returncode}"
         self._say("a kill", KILLED, begin, problem)
 
-    def _words(self, command: str) -> list[str]:
+    def _words(self, command: str, *, warns: bool = True) -> list[str]:
         program, *words = command.split()
-        # Whatever else is installed stays out of sight.
-        isolated = ["env", "-u", "PYTHONPATH", "-u", "VIRTUAL_ENV"]
-        python = [*isolated, str(self._programs / "python"), "-W", "default"]
+        # Whatever else is installed stays out of sight, and so do caches.
+        isolated = [
+            "env",
+            "-u",
+            "PYTHONPATH",
+            "-u",
+            "VIRTUAL_ENV",
+            "-u",
+            "XDG_CACHE_HOME",
+        ]
+        isolated += ["-u", "MPLCONFIGDIR", f"HOME={self._folder}"]
+        python = [*isolated, str(self._programs / "python")]
+        if warns:
+            python += ["-W", "default"]
         if program == "python":
             return [*python, *words]
         return [*python, "-m", program, *words]
@@ -191,6 +246,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         (folder / "own_network.py").write_text(OWN_NETWORK)
+        (folder / "first_use.py").write_text(FIRST_USE)
         shutil.copy(ROOT / "docs/examples/redq.py", folder)
         print("| step | command | seconds | how it went |\n|---|---|---|---|")
         visit = Visit(folder)

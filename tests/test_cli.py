@@ -8,12 +8,15 @@ import shutil
 import signal
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import equinox as eqx
+import jax.random as jr
 import numpy as np
 import pytest
+from jaxtyping import PRNGKeyArray
 
 import eqrl
 from eqrl._cli import export, main, train as _train
@@ -42,6 +45,20 @@ _FILES = {
     "metrics.csv",
     "policy",
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def random_returns() -> Iterator[None]:
+    """Adds to each return what depends on the key alone: the reward here is 0."""
+
+    def evaluate(*args: Any, key: PRNGKeyArray, **options: Any) -> eqrl.Evaluation:
+        evaluation = eqrl.evaluate(*args, key=key, **options)
+        noise = jr.normal(key, evaluation.returns.shape)
+        return eqx.tree_at(lambda x: x.returns, evaluation, evaluation.returns + noise)
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("eqrl._cli.evaluate.evaluate", evaluate)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -200,11 +217,17 @@ def test_help_shows_the_texts(capsys: pytest.CaptureFixture[str]) -> None:
     for args, text in (
         (["train", "td3", "--help"], "actions are in [-1, 1]"),
         (["train", "--help"], begin),
+        (["train", "--help"], "`eqrl train --resume FOLDER` resumes"),
+        (["train", "ppo", "--help"], "--resume"),
+        (["pbt", "--help"], "`eqrl pbt --resume FOLDER` resumes"),
+        (["pbt", "diayn", "--help"], "--resume"),
+        (["disk", "--help"], "`eqrl disk --resume FOLDER` resumes"),
+        (["disk", "--help"], "--resume {None}|PATH"),
     ):
         with pytest.raises(SystemExit) as stop:
             main(args)
         assert stop.value.code == 0
-        assert text in capsys.readouterr().out
+        assert text in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_version_is_printed_and_is_that_of_the_package(
@@ -221,12 +244,12 @@ def test_the_version_is_printed_and_is_that_of_the_package(
     assert f'__version__ = "{eqrl.__version__}"' in file.read_text().splitlines()
 
 
-def test_a_run_writes_all_its_files_and_evaluates_64_episodes_of_each_seed(
+def test_a_run_writes_all_its_files_and_evaluates_1024_episodes_of_each_seed(
     trained: Path,
 ) -> None:
     assert {path.name for path in trained.iterdir()} == {*_FILES, "tensorboard"}
     evaluation = json.loads((trained / "evaluation.json").read_text())
-    assert np.shape(evaluation["returns"]) == (2, 64)
+    assert np.shape(evaluation["returns"]) == (2, 1024)
 
 
 def test_a_seed_decides_a_run_and_without_a_folder_it_is_in_runs(
@@ -296,18 +319,35 @@ def test_what_each_seed_reached_is_printed_with_its_standard_error(
 ) -> None:
     returns = np.array(json.loads((trained / "evaluation.json").read_text())["returns"])
     means = returns.mean(axis=1)
-    errors = np.sqrt(np.sum((returns - means[:, None]) ** 2, axis=1) / 63 / 64)
-    expected = f"{means[0]:.1f} ± {errors[0]:.1f}, {means[1]:.1f} ± {errors[1]:.1f}"
-    assert expected in trained.with_name("printed").read_text()
+    errors = np.sqrt(np.sum((returns - means[:, None]) ** 2, axis=1) / 1023 / 1024)
+    seeds = f"{means[0]:.1f} ± {errors[0]:.1f}, {means[1]:.1f} ± {errors[1]:.1f}"
+    printed = trained.with_name("printed").read_text()
+    begin = "mean return of 1024 greedy episodes, ± its standard error over their"
+    assert f"{begin} starting states: {seeds}\n" in printed
+    spread = abs(means[1] - means[0]) / np.sqrt(2)
+    over = f"over 2 seeds: {means.mean():.1f}, standard deviation {spread:.1f}\n"
+    assert over in printed
 
 
 def test_evaluate_prints_a_line_for_each_seed(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
-    assert main(["evaluate", str(trained), "--num-episodes", "64"]) == 0
+    assert main(["evaluate", str(trained)]) == 0
     lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "returns of 1024 episodes, greedy:"
     assert [line.split()[0] for line in lines[1:]] == ["seed", "0", "1"]
+    # By default these are the episodes with which training ended.
+    returns = np.array(json.loads((trained / "evaluation.json").read_text())["returns"])
+    for line, of_seed in zip(lines[2:], returns, strict=True):
+        numbers = (of_seed.mean(), of_seed.std(), of_seed.min(), of_seed.max())
+        assert line.split()[1:] == [f"{number:.2f}" for number in numbers]
+    # Others have another number or seed.
+    given = ("--num-episodes", "64", "--seed", "1")
+    assert main(["evaluate", str(trained), *given]) == 0
+    others = capsys.readouterr().out.splitlines()
+    assert others[0] == "returns of 64 episodes, greedy:"
+    assert all(x != y for x, y in zip(lines[2:], others[2:], strict=True))
 
 
 def test_render_writes_into_the_folder(trained: Path) -> None:
@@ -476,6 +516,7 @@ def test_without_matplotlib_all_but_the_pictures_is_written_and_that_is_said(
     ("args", "message"),
     [
         (["pbt", "--resume", "{}"], "is a run of `eqrl train`; go on with it by"),
+        (["train", "sac", "--resume", "{}"], "is a run of `td3`, not of `sac`; resume"),
         (["train", "--resume", "{}/no"], "is not the folder of a run"),
         (
             ["train", "--resume", "{}", "--checkpoint-every", "0"],

@@ -163,7 +163,7 @@ def test_skills_are_written_with_all_that_is_said_of_them(trained: Path) -> None
     mean = apart.sum() / 6
     np.testing.assert_allclose(written["distances"]["pairwise_hausdorff"], mean, 1e-4)
     evaluation = json.loads((trained / "evaluation.json").read_text())
-    assert np.shape(evaluation["returns"]) == (3, 64)
+    assert np.shape(evaluation["returns"]) == (3, 1024)
 
 
 def test_all_that_the_command_says_is_done(trained: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_skill_is_loaded_by_its_number(
 def test_evaluate_prints_a_line_for_each_skill_that_there_is(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["evaluate", str(trained), *_AGENT, "--num-episodes", "64"]) == 0
+    assert main(["evaluate", str(trained), *_AGENT]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:]] == ["skill", "0", "1", "2"]
 

@@ -148,7 +148,7 @@ def test_a_loaded_member_is_its_own_with_its_own_hyperparameters(trained: Path) 
         assert all(isinstance(leaf, jax.Array) for leaf in leaves)
         # As it was evaluated at the end of training.
         key = jr.fold_in(jr.split(jr.key(0))[1], index)
-        evaluation = eqrl.evaluate(agent, state, env, num_episodes=64, key=key)
+        evaluation = eqrl.evaluate(agent, state, env, num_episodes=1024, key=key)
         written = json.loads((trained / "evaluation.json").read_text())["returns"]
         np.testing.assert_allclose(evaluation.returns, written[index], rtol=1e-5)
         states.append(state)
@@ -162,7 +162,7 @@ def test_there_is_no_member_behind_the_last(trained: Path) -> None:
 
 def test_the_evaluation_names_the_best(trained: Path) -> None:
     evaluation = json.loads((trained / "evaluation.json").read_text())
-    assert np.shape(evaluation["returns"]) == (3, 64)
+    assert np.shape(evaluation["returns"]) == (3, 1024)
     assert evaluation["step"] == 120
     means = _column(trained, "mean_return")[-1]
     assert evaluation["best"] == np.argmax(means)
@@ -172,7 +172,7 @@ def test_evaluate_prints_a_line_for_each_member(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
-    assert main(["evaluate", str(trained), "--num-episodes", "64"]) == 0
+    assert main(["evaluate", str(trained)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:]] == ["member", "0", "1", "2"]
 

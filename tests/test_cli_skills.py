@@ -151,7 +151,7 @@ def test_evaluate_and_render_play_such_a_run(
 ) -> None:
     titles: list[str] = []
     monkeypatch.setattr(Axes, "set_title", lambda self, title: titles.append(title))
-    assert main(["evaluate", str(trained), "--num-episodes", "64"]) == 0
+    assert main(["evaluate", str(trained)]) == 0
     path = tmp_path / "x.png"
     args = ["render", str(trained), "--skill", "1", "--output", str(path)]
     assert main(args) == 0

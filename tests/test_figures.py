@@ -1,3 +1,4 @@
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,15 @@ def test_a_file_holds_what_its_suffix_says_and_equal_figures_equal_bytes(
     assert first == second
     # Fonts of type 3 are refused by publishers.
     assert b"/Type3" not in first
+
+
+def test_the_search_for_fonts_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    # Matplotlib warns so if the first import, or a slow machine, needs five seconds.
+    logger = logging.getLogger("matplotlib.font_manager")
+    logger.warning("Matplotlib is building the font cache; this may take a moment.")
+    assert caplog.messages == []
+    logger.warning("findfont: Font family 'Nowhere' not found.")
+    assert caplog.messages == ["findfont: Font family 'Nowhere' not found."]
 
 
 def _population() -> Any:

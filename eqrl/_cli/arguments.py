@@ -38,6 +38,8 @@ _DIAYN_DEFAULTS = {**_DEFAULTS, "batch_size": 128, "initial_temperature": 0.1}
 _ROLLOUT = {"num_envs": 8, "steps_per_iteration": 125}
 _NO_ROLLOUT = ("batch_size", "capacity", "warmup_steps", "updates_per_iteration")
 
+_RESUMES = "`eqrl {} --resume FOLDER` resumes a run that was stopped or killed."
+
 OWN = "own"
 """Stands for the name of an agent that is given by its path."""
 
@@ -66,6 +68,10 @@ class Output:
     checkpoint_every: int | None = None
     """Environment steps of a seed between checkpoints; by default a minute."""
 
+    resume: Path | None = None
+    """Folder of a run that was stopped or killed, to resume from its last checkpoint;
+    all other options but --checkpoint-every come from it."""
+
 
 @dataclasses.dataclass(frozen=True)
 class PopulationOutput:
@@ -79,6 +85,10 @@ class PopulationOutput:
 
     checkpoint_every: int | None = None
     """Environment steps of a member between checkpoints; by default a minute."""
+
+    resume: Path | None = None
+    """Folder of a run that was stopped or killed, to resume from its last checkpoint;
+    all other options but --checkpoint-every come from it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +106,10 @@ class LibraryOutput:
 
     checkpoint_every: int | None = None
     """Environment steps of all skills between checkpoints; by default a minute."""
+
+    resume: Path | None = None
+    """Folder of a run that was stopped or killed, to resume from its last checkpoint;
+    all other options but --checkpoint-every come from it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,13 +179,15 @@ def command_type(
     commands = (
         _command(
             "train",
-            f"Train an agent; without a name, that is sac or, {of_your_own}.",
+            f"Train an agent; without a name, that is sac or, {of_your_own}. "
+            + _RESUMES.format("train"),
             training,
         )
         | _command(
             "pbt",
             "Train a population, whose worst members copy the best and vary their "
-            f"hyperparameters; without a name, of sac or, {of_your_own}.",
+            f"hyperparameters; without a name, of sac or, {of_your_own}. "
+            + _RESUMES.format("pbt"),
             populations,
         )
         | _named("disk", _disk_type(given.get("disk", AGENTS[Learner.agent])))
@@ -255,7 +271,8 @@ def _disk_type(named: NamedAgent) -> type:
     ]
     _check_unique(fields)
     options = dataclasses.make_dataclass("DiskOptions", sorted(fields, key=len))
-    options.__doc__ = "Learn skills one after another, each unlike all before it."
+    text = "Learn skills one after another, each unlike all before it. "
+    options.__doc__ = text + _RESUMES.format("disk")
     return options
 
 

@@ -65,8 +65,8 @@ class Train:
     run: Run[Training]
     place: Place
     tensorboard: bool
-    preset: Preset | None = None
-    """Where its defaults came from, if it is a preset."""
+    preset: Preset | None = dataclasses.field(default=None, compare=False)
+    """The preset whose values are its defaults, if any."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Disk:
 
 @dataclasses.dataclass(frozen=True)
 class Resume:
-    """Go on with a run that was stopped or killed, from its last checkpoint."""
+    """Resume a run that was stopped or killed, from its last checkpoint."""
 
     resume: Path
     """Folder of the run, from which all else is taken."""
@@ -290,11 +290,13 @@ def _repeat(command: Rerun) -> Train | Pbt | Disk:
 
 
 def _parse_resume(args: list[str]) -> Train | Pbt | Disk:
-    """What goes on: `eqrl train --resume FOLDER`, and so the others."""
+    """The run that `eqrl train --resume FOLDER` resumes, and so the others."""
+    command_name, *words = args
+    agent_name = None if words[0].startswith("-") else words.pop(0)
     options = tyro.cli(
         Resume,
-        prog=f"eqrl {args[0]}",
-        args=args[1:],
+        prog=f"eqrl {command_name}",
+        args=words,
         config=(tyro.conf.OmitArgPrefixes,),
     )
     make_devices_of(options.resume)
@@ -306,7 +308,12 @@ def _parse_resume(args: list[str]) -> Train | Pbt | Disk:
     )
     command = _command_of(run, place, options.resume, tensorboard=options.tensorboard)
     name = type(command).__name__.lower()
-    if name != args[0]:
+    if agent_name is not None and agent_name not in (run.agent, OWN):
+        raise ValueError(
+            f"`{options.resume}` is a run of `{run.agent}`, not of `{agent_name}`; "
+            f"resume it by `eqrl {name} --resume {options.resume}`."
+        )
+    if name != command_name:
         raise ValueError(
             f"`{options.resume}` is a run of `eqrl {name}`; go on with it by "
             f"`eqrl {name} --resume {options.resume}`."

@@ -32,8 +32,6 @@ def main(args: Sequence[str] | None = None) -> int:
     package that is not installed, 130 after Ctrl-C, 143 after SIGTERM, or 129 after
     SIGHUP.
     """
-    # Brax warns at every use that it is unmaintained, about which nothing can be done.
-    warnings.filterwarnings("ignore", "Brax System", UserWarning)
     # Orbax logs with tracebacks what its threads raise; here it is said in one line.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     # JAX compiles what it cannot read or write; a disk may be full.

@@ -1,5 +1,6 @@
 """What figures have in common: files whose suffix decides the format, and colors."""
 
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,11 @@ import numpy as np
 
 from .._storage.replace import PARTIAL
 
+
+# The first import on a slow machine logs a warning that Matplotlib looks for fonts.
+logging.getLogger("matplotlib.font_manager").addFilter(
+    lambda record: "building the font cache" not in record.getMessage()
+)
 
 # By suffix, the metadata that would hold the time at which the file was written.
 _FORMATS: dict[str, dict[str, None]] = {

@@ -1,4 +1,5 @@
 import functools
+import warnings
 from collections.abc import Callable
 
 import brax.envs
@@ -6,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import mujoco
 from brax.envs.ant import Ant
 from brax.envs.half_cheetah import Halfcheetah
 from brax.envs.hopper import Hopper
@@ -194,8 +196,16 @@ class BraxEnv(AbstractEnv[brax.envs.State]):
 def _environment(name: str, backend: str | None) -> brax.envs.Env:
     """Brax's environment of this name, always the same object."""
     options = {} if backend is None else {"backend": backend}
-    with lenient_promotion():
-        return brax.envs.get_environment(name, **options)
+    # A user can do nothing about these: brax warns that it is unmaintained, and MuJoCo,
+    # on the standard error and in a file, of attributes in brax's models.
+    report = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda message: None)
+    try:
+        with lenient_promotion(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Brax System", UserWarning)
+            return brax.envs.get_environment(name, **options)
+    finally:
+        mujoco.set_mju_user_warning(report)
 
 
 def names() -> list[str]:

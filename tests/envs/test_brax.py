@@ -1,6 +1,8 @@
 import dataclasses
 import functools
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import brax.envs
@@ -15,6 +17,7 @@ from brax import base
 from brax.envs.fast import Fast
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 
+import eqrl
 from eqrl.envs import BraxEnv, Outcome
 
 
@@ -276,3 +279,19 @@ def test_an_environment_in_wrappers_for_training_is_refused(
 def test_an_environment_in_a_wrapper_of_ones_own_is_accepted() -> None:
     environment = brax.envs.Wrapper(brax.envs.get_environment("fast"))
     assert BraxEnv(environment).spec == BraxEnv(environment.env).spec
+
+
+def test_making_an_environment_is_silent(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    # MuJoCo writes a file of its warnings into the current folder.
+    monkeypatch.chdir(tmp_path)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        # Its model has an attribute of which MuJoCo warns.
+        eqrl.envs.make("brax/halfcheetah", backend="positional")
+    assert not [one for one in caught if issubclass(one.category, UserWarning)]
+    assert capfd.readouterr() == ("", "")
+    assert list(tmp_path.iterdir()) == []
