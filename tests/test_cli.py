@@ -53,7 +53,7 @@ def random_returns() -> Iterator[None]:
 
     def evaluate(*args: Any, key: PRNGKeyArray, **options: Any) -> eqrl.Evaluation:
         evaluation = eqrl.evaluate(*args, key=key, **options)
-        noise = jr.normal(key, evaluation.returns.shape)
+        noise = 100.0 * jr.normal(key, evaluation.returns.shape)
         return eqx.tree_at(lambda x: x.returns, evaluation, evaluation.returns + noise)
 
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -308,6 +308,12 @@ def _check_that_the_seed_decides(
     assert sorted(Path("runs").iterdir()) == sorted([*folders, taken])
     texts = [(path / "metrics.csv").read_text() for path in (trained, *folders)]
     assert texts[0] == texts[1] != texts[2]
+    # Whatever the seed, the episodes at the end are the same.
+    evaluations = [
+        json.loads((path / "evaluation.json").read_text())["returns"]
+        for path in (trained, *folders)
+    ]
+    assert evaluations[0] == evaluations[1] == evaluations[2]
 
 
 def _draw_nothing(path: Path, *args: object, **options: object) -> None:
@@ -342,6 +348,11 @@ def test_evaluate_prints_a_line_for_each_seed(
     for line, of_seed in zip(lines[2:], returns, strict=True):
         numbers = (of_seed.mean(), of_seed.std(), of_seed.min(), of_seed.max())
         assert line.split()[1:] == [f"{number:.2f}" for number in numbers]
+    # Their key is not that of the training, the first of the two.
+    _, key = jr.split(jr.key(0))
+    for seed, of_seed in enumerate(returns):
+        noise = 100.0 * jr.normal(jr.fold_in(key, seed), (1024,))
+        np.testing.assert_allclose(of_seed, noise, rtol=1e-5)
     # Others have another number or seed.
     given = ("--num-episodes", "64", "--seed", "1")
     assert main(["evaluate", str(trained), *given]) == 0

@@ -51,6 +51,31 @@ def test_every_public_name_is_on_a_page() -> None:
     assert missing == []
 
 
+def test_the_same_program_makes_the_picture_of_skills_on_both_pages() -> None:
+    names = {
+        "point": "env",
+        "skilled": "agent",
+        "batches": "trainer",
+        "learned": "solution",
+        "skills": "evaluation",
+    }
+    programs = []
+    for page in (DOCS.parent / "README.md", DOCS / "skills.md"):
+        before, picture, _ = page.read_text().partition("images/point.png")
+        assert picture
+        block = re.findall(r"```python\n(.*?)```", before, flags=re.DOTALL)[-1]
+        tree = ast.parse(block)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name):
+                node.id = names.get(node.id, node.id)
+        lines = map(ast.unparse, tree.body)
+        programs.append(
+            [line for line in lines if not line.startswith(("import", "from", "print"))]
+        )
+    assert len(programs[0]) == 7
+    assert programs[0] == programs[1]
+
+
 def test_every_page_is_in_the_index_and_in_the_navigation() -> None:
     index = (DOCS / "index.md").read_text()
     config = (DOCS.parent / "mkdocs.yml").read_text()

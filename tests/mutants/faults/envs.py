@@ -5,6 +5,20 @@ from ..fault import Fault
 
 FAULTS = (
     Fault(
+        "envs:brax-warns",
+        "eqrl/envs/_brax.py",
+        'warnings.filterwarnings("ignore", "Brax System", UserWarning)',
+        "pass",
+        ("tests/envs/test_brax.py -k silent",),
+    ),
+    Fault(
+        "envs:mujoco-warns",
+        "eqrl/envs/_brax.py",
+        "mujoco.set_mju_user_warning(lambda message: None)",
+        "pass",
+        ("tests/envs/test_brax.py -k silent",),
+    ),
+    Fault(
         "envs:names-of-libraries-that-are-not-installed",
         "eqrl/envs/_make.py",
         "contextlib.suppress(ModuleNotFoundError)",
