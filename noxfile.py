@@ -75,7 +75,8 @@ def bare(session: nox.Session) -> None:
 def tests_long(session: nox.Session) -> None:
     """Runs the long tests: several processes, kill loops, soak tests, whole learning.
 
-    The session `tests` leaves them out.
+    The session `tests` leaves them out. With `EQRL_TESTS_OPTIMIZED=1` they compile as
+    users do, which takes longer.
     """
     install(session, "tests")
     session.run("pytest", "-m", "long", *ON_ALL_CORES, *session.posargs)

@@ -21,8 +21,10 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 # Nearly all of the tests' time is compiling; a test that is about bits, memory or the
-# compiled program itself is marked `optimized`.
-jax.config.update("jax_disable_most_optimizations", True)
+# compiled program itself is marked `optimized`. With this variable all of them compile
+# as users do.
+ALL_OPTIMIZED = os.environ.get("EQRL_TESTS_OPTIMIZED") == "1"
+jax.config.update("jax_disable_most_optimizations", not ALL_OPTIMIZED)
 
 # XLA reads this when it is first asked to do something, and ends the process where it
 # does not know a name.
@@ -31,7 +33,8 @@ if jax.__version_info__ < (0, 11):
     # XLA's newer way to make code of fused operations takes more than half of the time
     # to compile such small programs. Since jax 0.11 there is no other.
     _FLAGS.insert(0, "--xla_cpu_use_fusion_emitters=false")
-os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_FLAGS])
+if not ALL_OPTIMIZED:
+    os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_FLAGS])
 
 # Programs need not say where in the source each of their operations comes from.
 jax.config.update("jax_include_full_tracebacks_in_locations", False)
@@ -55,7 +58,7 @@ jax.config.update("jax_raise_persistent_cache_errors", False)
 @pytest.fixture(autouse=True)
 def optimizations(request: pytest.FixtureRequest) -> Iterator[None]:
     """Compiles as users do in tests marked `optimized`."""
-    if request.node.get_closest_marker("optimized") is None:
+    if ALL_OPTIMIZED or request.node.get_closest_marker("optimized") is None:
         yield
         return
     jax.clear_caches()
