@@ -4,6 +4,10 @@ from typing import Any
 from ._preset import Preset
 
 
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(map(float, text.split()))
+
+
 _RATES: dict[str, Any] = {"actor_lr": 1e-3, "critic_lr": 1e-3}
 
 _PENDULUM: dict[str, Any] = {
@@ -24,27 +28,33 @@ _ALL = (
     Preset(
         agent="sac",
         options={**_RATES, "temperature_lr": 1e-3},
-        returns=(-140.9, -151.9, -145.6, -130.4, -137.3),
+        returns=_numbers(
+            "-149.1 -146.8 -146.4 -151.6 -147.2 -148.9 -147.3 -144.8 -149.7 -144.8 "
+            "-151.2 -149.3 -147.6 -152.3 -145.0 -152.9 -152.5 -147.3 -148.4 -148.0"
+        ),
         **_PENDULUM,
     ),
     Preset(
         agent="td3",
         options=_RATES,
-        returns=(-140.7, -149.2, -137.1, -135.7, -139.6),
+        returns=_numbers(
+            "-150.8 -147.7 -143.7 -152.0 -147.5 -150.0 -148.4 -150.2 -145.7 -157.9 "
+            "-148.7 -154.6 -150.2 -157.6 -145.3 -149.0 -151.7 -145.5 -145.2 -144.0"
+        ),
         **_PENDULUM,
     ),
     Preset(
         agent="sac",
         options={**_RATES, "temperature_lr": 1e-3},
         num_steps=25_000,
-        returns=(1000.0, 1000.0, 1000.0, 1000.0, 1000.0),
+        returns=(1000.0,) * 20,
         **_REPLAYED_PENDULUM,
     ),
     Preset(
         agent="td3",
         options=_RATES,
         num_steps=50_000,
-        returns=(1000.0, 1000.0, 1000.0, 1000.0, 1000.0),
+        returns=(1000.0,) * 20,
         **_REPLAYED_PENDULUM,
     ),
     Preset(
@@ -53,7 +63,10 @@ _ALL = (
         options={"lr": 2.5e-4, "value_clip": 0.2, "anneal_steps": 199_680.0},
         trainer={"num_envs": 4, "steps_per_iteration": 128},
         num_steps=199_680,
-        returns=(500.0, 500.0, 488.9, 482.4, 497.7),
+        returns=_numbers(
+            "496.2 498.9 497.2 492.8 498.5 422.9 480.4 495.2 492.3 495.0 "
+            "493.1 473.2 491.8 495.3 492.4 494.3 484.3 493.6 490.5 496.8"
+        ),
     ),
     Preset(
         agent="ppo",
@@ -61,7 +74,10 @@ _ALL = (
         options={"lr": 2.5e-4, "value_clip": 0.2, "anneal_steps": 499_712.0},
         trainer={"num_envs": 4, "steps_per_iteration": 128},
         num_steps=499_712,
-        returns=(-82.5, -82.2, -82.3, -83.1, -82.1),
+        returns=_numbers(
+            "-84.8 -83.0 -85.3 -83.1 -83.3 -84.6 -83.1 -82.6 -83.3 -82.5 "
+            "-83.5 -84.2 -82.7 -84.3 -82.3 -82.0 -84.8 -84.3 -83.9 -85.2"
+        ),
     ),
     Preset(
         agent="ppo",
@@ -69,7 +85,7 @@ _ALL = (
         options={"lr": 1e-3, "anneal_steps": 99_840.0},
         trainer={"num_envs": 8, "steps_per_iteration": 64},
         num_steps=99_840,
-        returns=(1.0, 1.0, 1.0, 1.0, 1.0),
+        returns=(1.0,) * 20,
     ),
     Preset(
         agent="ppo",
@@ -86,7 +102,10 @@ _ALL = (
         trainer={"num_envs": 16, "steps_per_iteration": 64},
         normalize=True,
         num_steps=153_600,
-        returns=(-151.1, -163.4, -141.0, -183.2, -148.0),
+        returns=_numbers(
+            "-160.9 -160.6 -148.7 -155.7 -214.3 -203.6 -156.4 -168.0 -162.8 -157.1 "
+            "-176.8 -173.0 -159.1 -173.1 -150.6 -170.1 -159.3 -163.2 -163.3 -160.0"
+        ),
     ),
     Preset(
         agent="ppo",
@@ -103,7 +122,10 @@ _ALL = (
         trainer={"num_envs": 16, "steps_per_iteration": 64},
         normalize=True,
         num_steps=20_480,
-        returns=(1000.0, 1000.0, 1000.0, 1000.0, 1000.0),
+        returns=_numbers(
+            "1000.0 1000.0 1000.0 1000.0 1000.0 1000.0 1000.0 1000.0 1000.0 1000.0 "
+            "1000.0 1000.0 1000.0 1000.0 1000.0 1000.0 761.3 1000.0 1000.0 1000.0"
+        ),
         **_INVERTED_PENDULUM,
     ),
     Preset(
@@ -112,7 +134,10 @@ _ALL = (
         options={**_RATES, "temperature_lr": 1e-3, "reward_scale": 0.1},
         trainer={"num_envs": 8, "batch_size": 128, "updates_per_iteration": 2},
         num_steps=100_000,
-        returns=(500.0, 500.0, 500.0, 500.0, 406.0),
+        returns=_numbers(
+            "500.0 500.0 500.0 500.0 500.0 496.7 500.0 500.0 500.0 500.0 "
+            "500.0 500.0 500.0 500.0 500.0 500.0 500.0 500.0 500.0 500.0"
+        ),
     ),
     Preset(
         agent="pqn",
@@ -130,7 +155,7 @@ _ALL = (
         trainer={"num_envs": 32, "steps_per_iteration": 64},
         hidden_sizes=(128, 128),
         num_steps=499_712,
-        returns=(500.0, 500.0, 500.0),
+        returns=(500.0,) * 20,
     ),
 )
 
