@@ -300,28 +300,130 @@ class Forgetful(Learner):
 
     wrong: str = eqx.field(default="", static=True)
 
-    def act(self, *args: Any, **options: Any) -> Any:
-        action, memory, extras = Learner.act(self, *args, **options)
-        return action if self.wrong == "act" else (action, memory, extras)
+    def begin(self, *args: Any, **options: Any) -> Any:
+        del args, options
+        given = {"number": {"hidden": 0}, "weak": {"hidden": jnp.asarray(0)}}
+        return given.get(self.wrong, {"hidden": jnp.zeros(2)})
+
+    def act(self, state: Any, memory: Any, *args: Any, **options: Any) -> Any:
+        action, _, extras = Learner.act(self, state, None, *args, **options)
+        after = {
+            "shape": {"hidden": jnp.zeros(3)},
+            "type": {"hidden": jnp.zeros(2, int)},
+            "structure": {"hidden": None},
+            "names": {"visible": jnp.zeros(2)},
+            "kind": (jnp.zeros(2),),
+            "number": {"hidden": jnp.zeros((), int)},
+            "weak": {"hidden": jnp.zeros(())},
+        }
+        chosen = (action, after.get(self.wrong, memory), extras)
+        return action if self.wrong == "act" else chosen
+
+    def observe(self, state: Any, transitions: Any) -> Any:
+        after = Learner.observe(self, state, transitions)
+        return None if self.wrong == "observe" else after
 
     def update(self, *args: Any, **options: Any) -> Any:
         state, metrics = Learner.update(self, *args, **options)
-        given = {"update": state, "metric": (state, {"loss": 0.0})}
+        longer = eqx.tree_at(lambda x: x.weight, state, jnp.zeros(3))
+        static = eqx.tree_at(lambda x: x.weight, state, jnp.tanh)
+        given = {
+            "update": state,
+            "metric": (state, {"loss": 0.0}),
+            "longer": (longer, metrics),
+            "static": (static, metrics),
+        }
         return given.get(self.wrong, (state, metrics))
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ("act", r"`act` of Forgetful gives .*`return action, None, None`"),
         ("update", r"`update` of Forgetful gives .*`return state, \{\}`"),
         ("metric", "The metric `loss` is of the Python type float"),
+        (
+            "longer",
+            r"`update` of Forgetful gives another state than `init`: `\.weight` is of "
+            r"shape \(3,\) and type float32, not of shape \(2,\) and type float32\.",
+        ),
+        ("static", r"`update` .*: `\.weight` is <.*, not of shape \(2,\)"),
+        ("observe", "`observe` .* another state than `init`: it is None, not a Learn"),
     ],
 )
 def test_what_a_method_of_an_agent_gives_is_named(wrong: str, message: str) -> None:
-    state = begun(Learner())
-    with pytest.raises(ValueError, match=message):
+    state = begun(Forgetful())
+    with pytest.raises(ValueError, match=message) as caught:
         run(Forgetful(wrong=wrong), state)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("act", r"`act` of Forgetful gives .*`return action, None, None`"),
+        (
+            "shape",
+            r"`act` of Forgetful gives another memory than `begin`: `\['hidden'\]` is "
+            r"of shape \(3,\) and type float32, not of shape \(2,\) and type float32",
+        ),
+        ("type", r"`\['hidden'\]` is of shape \(2,\) and type int32, not of shape"),
+        ("structure", r"`\['hidden'\]` is None, not of shape \(2,\)"),
+        ("names", r"`\['hidden'\]` is missing"),
+        ("kind", "it is a tuple, not a dict"),
+        ("number", r"`\['hidden'\]` is of shape \(\) and type int32, not 0\."),
+    ],
+)
+def test_a_memory_that_changes_its_structure_is_named(wrong: str, message: str) -> None:
+    agent = Forgetful(wrong=wrong)
+    state = state_of(agent, ENV.spec)
+    for use in (lambda: begun(agent), lambda: play(agent, state)):
+        with pytest.raises(ValueError, match=message) as caught:
+            use()
+        assert "\n" not in str(caught.value)
+
+
+def test_a_weakly_typed_memory_may_take_the_type_that_it_is_given() -> None:
+    agent = Forgetful(wrong="weak")
+    with jax.numpy_dtype_promotion("standard"):
+        run(agent, begun(agent))
+
+
+def test_a_state_that_changes_is_named_where_data_are_learned_from(
+    getkey: Callable[[], PRNGKeyArray],
+) -> None:
+    data = random_transitions(getkey(), 8, observation_size=2, action_size=1)
+    for wrong in ("observe", "longer"):
+        with pytest.raises(ValueError, match="of Forgetful gives another state than"):
+            eqrl.train_offline(
+                Forgetful(wrong=wrong),
+                data,
+                ENV.spec,
+                num_updates=1,
+                batch_size=2,
+                key=getkey(),
+            )
+
+
+def updated(agent: Any) -> object:
+    return eqx.filter_eval_shape(
+        agent.update,
+        state_of(agent, ENV.spec),
+        BATCH,
+        step=struct(dtype=jnp.int32),
+        key=KEY,
+    )
+
+
+@pytest.mark.parametrize("wrap", [eqrl.Normalized, eqrl.NormalizedReward])
+def test_what_the_agent_within_a_wrapper_gives_is_named(
+    wrap: Callable[[Any], Any],
+) -> None:
+    for wrong, message in (
+        ("update", r"`update` of Forgetful gives .*`return state, \{\}`"),
+        ("longer", r"`update` of Forgetful gives another state.*`\.weight`"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            updated(wrap(Forgetful(wrong=wrong)))
 
 
 def test_a_policy_must_give_a_distribution() -> None:
@@ -352,15 +454,47 @@ class Columns(eqrl.AbstractReward[None]):
 
 
 def test_an_intrinsic_reward_is_one_number_for_each_transition() -> None:
-    agent = eqrl.Intrinsic(Learner(), Columns())
     with pytest.raises(ValueError, match=r"`reward` of Columns gives shape \(4, 1\)"):
-        eqx.filter_eval_shape(
-            agent.update,
-            state_of(agent, ENV.spec),
-            BATCH,
-            step=struct(dtype=jnp.int32),
-            key=KEY,
-        )
+        updated(eqrl.Intrinsic(Learner(), Columns()))
+
+
+class Amnesiac(eqrl.AbstractReward[Any]):
+    """Returns what `wrong` says from its update."""
+
+    wrong: str = eqx.field(static=True)
+
+    def init(self, spec: eqrl.EnvSpec, *, key: PRNGKeyArray) -> Any:
+        del spec, key
+        return jnp.zeros(2)
+
+    def observe(self, state: Any, transitions: Any) -> Any:
+        del transitions
+        return state
+
+    def reward(
+        self, state: Any, batch: Any, *, step: Int[Array, ""], key: PRNGKeyArray
+    ) -> Float[Array, "..."]:
+        del state, step, key
+        return batch.reward
+
+    def update(self, state: Any, batch: Any, *, key: PRNGKeyArray) -> Any:
+        del batch, key
+        return state if self.wrong == "update" else (jnp.zeros(3), {})
+
+
+def test_what_the_update_of_a_reward_gives_is_named() -> None:
+    for wrong, message in (
+        ("update", r"`update` of Amnesiac gives 'f32\[2\]'; .*`return state, \{\}`"),
+        ("state", r"`update` of Amnesiac .*: it is of shape \(3,\) .*\(2,\)"),
+    ):
+        reward = Amnesiac(wrong=wrong)
+        for agent in (
+            eqrl.Intrinsic(Learner(), reward),
+            eqrl.Intrinsic(Learner(), reward, reward_minibatches=2),
+            eqrl.Intrinsic(Learner(), eqrl.Sum((reward,))),
+        ):
+            with pytest.raises(ValueError, match=message):
+                updated(agent)
 
 
 def test_a_gradient_of_another_model_is_refused() -> None:

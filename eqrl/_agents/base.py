@@ -5,9 +5,9 @@ import equinox as eqx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 from typing_extensions import TypeVar
 
-from .._pytree.fields import check_choice
+from .._pytree.fields import check_choice, shown
 from .._pytree.show import show_values
-from .._pytree.tree import described
+from .._pytree.tree import check_kept, described
 from .._types.custom_types import Extras, Memory, Metrics, Mode, State
 from .._types.data import EnvSpec, Transition
 from .._types.spaces import Action
@@ -140,6 +140,35 @@ else:
 
 AnyAgent: TypeAlias = AbstractAgent[Any, Any, Any]
 """Any agent; what its state, memory and extras hold is not known."""
+
+
+def after_observe(agent: AnyAgent, state: State, observed: State) -> State:
+    """The state that `observe` of an agent gives, if it is like the one before.
+
+    Raises a `ValueError` else.
+    """
+    what = f"`observe` of {type(agent).__name__} gives another state"
+    check_kept(what, state, observed, source="init")
+    return observed
+
+
+def after_act(
+    agent: AnyAgent, memory: Memory, chosen: object
+) -> tuple[Any, Memory, Any]:
+    """The action, the memory and the extras that `act` of an agent gives.
+
+    Raises a `ValueError` unless it gives these three, and a memory like the one before.
+    """
+    name = type(agent).__name__
+    if not isinstance(chosen, tuple) or len(chosen) != 3:
+        raise ValueError(
+            f"`act` of {name} gives "
+            f"{shown(eqx.tree_pformat(chosen, short_arrays=True))}; it must give the "
+            "action, the memory and the extras, as `return action, None, None`."
+        )
+    what = f"`act` of {name} gives another memory"
+    check_kept(what, memory, chosen[1], source="begin")
+    return chosen
 
 
 class AbstractMemorylessAgent(AbstractAgent[State, None, None]):

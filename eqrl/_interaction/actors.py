@@ -8,12 +8,11 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from .._agents import AbstractAgent
+from .._agents.base import after_act
 from .._pytree.control_flow import filter_cond, filter_while_loop
-from .._pytree.fields import shown
 from .._pytree.tree import tree_where
 from .._types.custom_types import EnvState, Extras, Memory, Mode, State
 from .._types.data import Transition
-from .._types.spaces import Action
 from ..envs import AbstractEnv
 from .fit import check_action_taken
 
@@ -84,9 +83,8 @@ def _advance(
     keys: Key[Array, "2"],
 ) -> tuple[Actors[EnvState, Memory], Transition[Extras]]:
     act_key, step_key = keys
-    action, memory, extras = _act(
-        agent, state, actor.memory, actor.observation, mode=mode, key=act_key
-    )
+    chosen = agent.act(state, actor.memory, actor.observation, mode=mode, key=act_key)
+    action, memory, extras = after_act(agent, actor.memory, chosen)
     check_action_taken(action, env.spec)
     env_state, outcome = env.step(actor.env_state, action, key=step_key)
     transition = Transition(
@@ -109,26 +107,6 @@ def _advance(
         episode_return=actor.episode_return + outcome.reward,
     )
     return actor, transition
-
-
-def _act(
-    agent: AbstractAgent[State, Memory, Extras],
-    state: State,
-    memory: Memory,
-    observation: Float[Array, " obs"],
-    *,
-    mode: Mode,
-    key: PRNGKeyArray,
-) -> tuple[Action, Memory, Extras]:
-    """`agent.act`, of any agent, with what it gives checked where types are."""
-    chosen: object = agent.act(state, memory, observation, mode=mode, key=key)
-    if not isinstance(chosen, tuple) or len(chosen) != 3:
-        raise ValueError(
-            f"`act` of {type(agent).__name__} gives "
-            f"{shown(eqx.tree_pformat(chosen, short_arrays=True))}; it must give the "
-            "action, the memory and the extras, as `return action, None, None`."
-        )
-    return chosen
 
 
 def advance(

@@ -8,9 +8,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Float
 
-from .._agents.base import AnyAgent
+from .._agents.base import AnyAgent, after_act
 from .._pytree.tree import described
 from .._types.data import EnvSpec
 from .._types.spaces import Discrete
@@ -24,21 +24,22 @@ def check_fits(agent: AnyAgent, state: Any, spec: EnvSpec, *, hint: str) -> None
 
     def act(
         agent: AnyAgent, state: Any, observation: Float[Array, " obs"]
-    ) -> Shaped[Array, "..."]:
+    ) -> tuple[object, object]:
         begin_key, act_key = jr.split(jr.key(0))
         zero = jnp.zeros((), int)
         memory = agent.begin(state, spec, index=zero, key=begin_key)
-        action, _, _ = agent.act(state, memory, observation, mode="greedy", key=act_key)
-        return action
+        chosen = agent.act(state, memory, observation, mode="greedy", key=act_key)
+        return memory, chosen
 
     observation = jax.ShapeDtypeStruct((spec.observation_size,), jnp.result_type(float))
     try:
-        action = eqx.filter_eval_shape(act, agent, state, observation)
+        memory, chosen = eqx.filter_eval_shape(act, agent, state, observation)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"A {type(agent).__name__} in this state does not act on observations of "
             f"size {spec.observation_size}. {hint}"
         ) from error
+    action, _, _ = after_act(agent, memory, chosen)
     check_action_fits(action, spec, hint=hint)
     if isinstance(spec.action, Discrete):
         # All choices have one shape, however many there are.

@@ -8,6 +8,7 @@ import optax
 from jaxtyping import Array, Bool
 
 from .._types.custom_types import FloatLike, PyTree, Tree
+from .fields import shown
 
 
 def tree_where(condition: Bool[Array, ""], if_true: Tree, if_false: Tree) -> Tree:
@@ -153,6 +154,71 @@ def check_same_shapes(name: str, expected: PyTree, given: PyTree) -> None:
                 f"`{jax.tree_util.keystr(path)}` is {_kind(found)}, but "
                 f"{_kind(wanted)} is needed. Go on with the sizes it was trained with."
             )
+
+
+def check_kept(what: str, before: PyTree, after: PyTree, *, source: str) -> None:
+    """Raises a `ValueError` unless a tree keeps its structure, shapes and types.
+
+    **Arguments:**
+
+    - `what`: the method that gives `after`, as the beginning of the message, such as
+        "`update` of SAC gives another state".
+    - `before`, `after`: the tree before and after the call. A weakly typed number may
+        change its type, as in JAX's loops.
+    - `source`: the method that gave the first one.
+    """
+    difference = _difference(before, after)
+    if difference is not None:
+        raise ValueError(
+            f"{what} than `{source}`: {difference}. Arrays must keep their shapes and "
+            "types, and everything else must stay the same."
+        )
+
+
+def _difference(before: PyTree, after: PyTree) -> str | None:
+    old, new = (
+        {
+            jax.tree_util.keystr(path): leaf
+            for path, leaf in jax.tree_util.tree_leaves_with_path(
+                tree, is_leaf=lambda x: x is None
+            )
+        }
+        for tree in (before, after)
+    )
+    if old.keys() != new.keys() and type(before) is not type(after):
+        return f"it is {_in_words(after)}, not {_in_words(before)}"
+    for path, leaf in old.items():
+        name = f"`{path}`" if path else "it"
+        if path not in new:
+            return f"{name} is missing"
+        if not _is_same(leaf, new[path]):
+            return f"{name} is {_in_words(new[path])}, not {_in_words(leaf)}"
+    for path in new:
+        if path not in old:
+            return f"`{path}` has been added"
+    if jax.tree.structure(before) != jax.tree.structure(after):
+        return "the class or a static field of a part has changed"
+    return None
+
+
+def _is_same(old: object, new: object) -> bool:
+    if _is_array(old) and _is_array(new):
+        same_type = old.dtype == new.dtype or old.weak_type
+        return old.shape == new.shape and same_type
+    if _is_array(old) or _is_array(new):
+        return False
+    return bool(eqx.tree_equal(old, new))
+
+
+def _in_words(node: object) -> str:
+    if _is_array(node):
+        return f"of {described(node)}"
+    is_leaf = node is None or jax.tree_util.all_leaves([node])
+    return shown(node) if is_leaf else f"a {type(node).__name__}"
+
+
+def _is_array(value: object) -> TypeGuard[jax.Array | jax.ShapeDtypeStruct]:
+    return isinstance(value, (jax.Array, jax.ShapeDtypeStruct))
 
 
 def _kind(leaf: object) -> str:

@@ -4,8 +4,10 @@ from typing import Any, Generic, TypeAlias
 import equinox as eqx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from .._pytree.fields import shown
 from .._pytree.show import show_values
-from .._types.custom_types import Metrics, RewardState, Seen
+from .._pytree.tree import check_kept
+from .._types.custom_types import Metrics, RewardState, Seen, State
 from .._types.data import EnvSpec, Transition
 
 
@@ -64,3 +66,24 @@ class AbstractReward(eqx.Module, Generic[RewardState, Seen]):
 
 AnyReward: TypeAlias = AbstractReward[Any, Any]
 """Any reward; what its state holds is not known."""
+
+
+def after_update(
+    learner: eqx.Module, state: State, updated: object
+) -> tuple[State, dict[str, Any]]:
+    """The state and the metrics that `update` of an agent or a reward gives.
+
+    Raises a `ValueError` unless it gives these two, and a state like the one before.
+    """
+    name = type(learner).__name__
+    if isinstance(updated, tuple) and len(updated) == 2:
+        after, metrics = updated
+        if isinstance(metrics, dict):
+            what = f"`update` of {name} gives another state"
+            check_kept(what, state, after, source="init")
+            return after, metrics
+    raise ValueError(
+        f"`update` of {name} gives "
+        f"{shown(eqx.tree_pformat(updated, short_arrays=True))}; it must give the "
+        "state after the update and a dictionary of metrics, as `return state, {}`."
+    )

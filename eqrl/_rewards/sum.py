@@ -13,7 +13,7 @@ from .._types.custom_types import (
     Seen,
 )
 from .._types.data import EnvSpec, Transition
-from .base import AbstractReward
+from .base import AbstractReward, after_update
 
 
 class SumState(eqx.Module):
@@ -104,7 +104,8 @@ class Sum(AbstractReward[SumState, Seen]):
         for index, (reward, part, key) in enumerate(
             zip(self.rewards, state.rewards, keys, strict=True)
         ):
-            part, found = reward.update(part, batch, key=key)
+            updated = reward.update(part, batch, key=key)
+            part, found = after_update(reward, part, updated)
             parts.append(part)
             metrics |= {f"{index}_{name}": value for name, value in found.items()}
         return SumState(tuple(parts)), metrics

@@ -13,7 +13,7 @@ import jax.random as jr
 from jaxtyping import Array, Int, PRNGKeyArray, UInt32
 
 from .._agents import AbstractAgent
-from .._agents.base import AnyAgent
+from .._agents.base import AnyAgent, after_observe
 from .._interaction.actors import Actors, advance_with_keys, begin_where, step_keys
 from .._pytree.control_flow import filter_cond, filter_fori_loop, filter_scan
 from .._pytree.tree import tree_where
@@ -107,9 +107,10 @@ def collect(
                 jnp.any(over) | ~going_on, turn, lambda: (actors, progress.averages)
             )
         )
-        agent_state = tree_where(
-            going_on, agent.observe(progress.agent, transitions), progress.agent
+        observed = after_observe(
+            agent, progress.agent, agent.observe(progress.agent, transitions)
         )
+        agent_state = tree_where(going_on, observed, progress.agent)
         progress = Progress(
             agent=agent_state,
             actors=new_actors,

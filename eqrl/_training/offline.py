@@ -10,10 +10,11 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._agents import AbstractAgent
-from .._agents.base import AnyAgent
+from .._agents.base import AnyAgent, after_observe
 from .._interaction.arguments import check_is_agent
 from .._pytree.fields import check_instance, check_integer, check_key
 from .._pytree.tree import check_same_shapes, tree_copy, tree_is_finite, tree_where
+from .._rewards.base import after_update
 from .._types.custom_types import Extras, Memory, Metrics, State
 from .._types.data import AnyTransition, EnvSpec, Transition
 from .callback import Callbacks, bind_callbacks
@@ -26,7 +27,6 @@ from .metrics import check_metrics, empty_averages
 from .replay import AnyReplay, ReplayBuffer
 from .rows import append_row, what_failed
 from .solution import NonFiniteError, OfflineSolution, TrainingInterrupted
-from .trainer import metrics_of
 
 
 _Row = dict[str, Float[np.ndarray, ""]]
@@ -163,7 +163,8 @@ def _begin(
     data: AnyTransition,
     key: PRNGKeyArray,
 ) -> State:
-    return agent.observe(agent.init(spec, key=key), data)
+    state = agent.init(spec, key=key)
+    return after_observe(agent, state, agent.observe(state, data))
 
 
 @eqx.filter_jit(donate="all-except-first")
@@ -218,8 +219,9 @@ def _metric_names(
         sample_key, update_key = jr.split(key)
         batch = replay.sample(stored, counts, key=sample_key)
         updated = agent.update(state, batch, step=counts.updates, key=update_key)
-        names[:] = metrics_of(agent, updated)
-        return metrics_of(agent, updated)
+        _, metrics = after_update(agent, state, updated)
+        names[:] = metrics
+        return metrics
 
     check_metrics(eqx.filter_eval_shape(metrics, state, stored, key))
     return names

@@ -10,7 +10,7 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from .._agents import AbstractAgent
-from .._agents.base import AnyAgent
+from .._agents.base import AnyAgent, after_act
 from .._interaction.actors import Actors, interact, start
 from .._interaction.arguments import check_is_agent
 from .._interaction.fit import check_action_fits
@@ -19,6 +19,7 @@ from .._pytree.fields import check_fields, check_integer, shown, static_integer
 from .._pytree.show import show_values
 from .._pytree.stack import take_element
 from .._pytree.tree import check_same_shapes, tree_copy, tree_is_finite, tree_where
+from .._rewards.base import after_update
 from .._types.custom_types import EnvState, Extras, Memory, Metrics, Mode, State
 from .._types.data import EnvSpec, Transition
 from ..envs import AbstractEnv
@@ -481,7 +482,7 @@ def _metric_names(
         updated = agent.update(
             state.agent, batch, step=counts.updates, key=jr.fold_in(key, 0)
         )
-        metrics = metrics_of(agent, updated)
+        _, metrics = after_update(agent, state.agent, updated)
         # In the agent's order: JAX returns dictionaries in that of the alphabet.
         names[:] = metrics
         timestep, episode_return = state.actors.timestep, state.actors.episode_return
@@ -490,19 +491,6 @@ def _metric_names(
     of_updates, of_episodes = eqx.filter_eval_shape(metrics, state, counts, key)
     check_metrics(of_updates | of_episodes)
     return names, list(of_episodes)
-
-
-def metrics_of(agent: AnyAgent, updated: object) -> dict[str, Any]:
-    """The metrics of what `update` gives; a `ValueError` if it is no such pair."""
-    if isinstance(updated, tuple) and len(updated) == 2:
-        metrics = updated[1]
-        if isinstance(metrics, dict):
-            return metrics
-    raise ValueError(
-        f"`update` of {type(agent).__name__} gives "
-        f"{shown(eqx.tree_pformat(updated, short_arrays=True))}; it must give the "
-        "state after the update and a dictionary of metrics, as `return state, {}`."
-    )
 
 
 def check_sizes(trainer: Trainer, *, sequence_length: int | None) -> None:
@@ -569,11 +557,10 @@ def _check_action(
 ) -> None:
     """Raises a `ValueError` unless actions are those that `spec` asks for."""
 
-    def act(actor: Actors[EnvState, Memory]) -> Array:
-        action, _, _ = agent.act(
-            state, actor.memory, actor.observation, mode="sample", key=key
-        )
-        return action
+    def act(actor: Actors[EnvState, Memory]) -> object:
+        return agent.act(state, actor.memory, actor.observation, mode="sample", key=key)
 
     actor = eqx.filter_eval_shape(lambda: take_element(actors, 0))
-    check_action_fits(eqx.filter_eval_shape(act, actor), spec)
+    chosen = eqx.filter_eval_shape(act, actor)
+    action, _, _ = after_act(agent, actor.memory, chosen)
+    check_action_fits(action, spec)

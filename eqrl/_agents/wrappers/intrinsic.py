@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from ..._pytree.fields import check_fields, hyperparameter, static_integer
 from ..._pytree.tree import described
 from ..._rewards import AbstractReward
+from ..._rewards.base import after_update
 from ..._types.custom_types import (
     Extras,
     FloatLike,
@@ -156,12 +157,13 @@ class Intrinsic(AbstractWrapper[IntrinsicState[State, RewardState], Memory, Extr
         reward_state, reward_metrics = self._learn_reward(
             state.reward, batch, key=reward_key
         )
-        agent_state, agent_metrics = self.agent.update(
+        updated = self.agent.update(
             state.agent,
             dataclasses.replace(batch, reward=self._total(reward, batch)),
             step=step,
             key=agent_key,
         )
+        agent_state, agent_metrics = after_update(self.agent, state.agent, updated)
         state = IntrinsicState(agent=agent_state, reward=reward_state)
         intrinsic = {"intrinsic_reward": jnp.mean(reward)}
         return state, _joined(agent_metrics, reward_metrics | intrinsic)
@@ -170,12 +172,14 @@ class Intrinsic(AbstractWrapper[IntrinsicState[State, RewardState], Memory, Extr
         self, state: RewardState, batch: Transition[Extras], *, key: PRNGKeyArray
     ) -> tuple[RewardState, Metrics]:
         if self.reward_minibatches == 1:
-            return self.reward.update(state, batch, key=key)
+            updated = self.reward.update(state, batch, key=key)
+            return after_update(self.reward, state, updated)
 
         def learn(
             state: RewardState, rows: Transition[Extras], key: PRNGKeyArray
         ) -> tuple[RewardState, Metrics]:
-            return self.reward.update(state, rows, key=key)
+            updated = self.reward.update(state, rows, key=key)
+            return after_update(self.reward, state, updated)
 
         return learn_in_minibatches(
             learn,

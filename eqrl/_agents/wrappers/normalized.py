@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..._pytree.fields import check_fields, hyperparameter
+from ..._rewards.base import after_update
 from ..._types.custom_types import Extras, FloatLike, Memory, Metrics, Mode, State
 from ..._types.data import EnvSpec, Transition
 from ..._types.spaces import Action
@@ -164,12 +165,13 @@ class Normalized(AbstractWrapper[NormalizedState[State], Memory, Extras]):
         step: Int[Array, ""],
         key: PRNGKeyArray,
     ) -> tuple[NormalizedState[State], Metrics]:
-        agent_state, metrics = self.agent.update(
+        updated = self.agent.update(
             state.agent,
             self.inner_transitions(state, batch),
             step=step,
             key=key,
         )
+        agent_state, metrics = after_update(self.agent, state.agent, updated)
         metrics = metrics | {
             "observation_mean": jnp.mean(state.statistics.mean),
             "observation_std": jnp.mean(jnp.sqrt(state.statistics.variance())),

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..._pytree.fields import check_fields, hyperparameter
+from ..._rewards.base import after_update
 from ..._types.custom_types import Extras, FloatLike, Memory, Metrics, Mode, State
 from ..._types.data import EnvSpec, Transition
 from ..._types.spaces import Action
@@ -123,9 +124,10 @@ class NormalizedReward(AbstractWrapper[NormalizedRewardState[State], Memory, Ext
         step: Int[Array, ""],
         key: PRNGKeyArray,
     ) -> tuple[NormalizedRewardState[State], Metrics]:
-        agent_state, metrics = self.agent.update(
+        updated = self.agent.update(
             state.agent, self.inner_transitions(state, batch), step=step, key=key
         )
+        agent_state, metrics = after_update(self.agent, state.agent, updated)
         scale = jnp.mean(_root_mean_square(state.statistics))
         return (
             NormalizedRewardState(agent=agent_state, statistics=state.statistics),

@@ -11,7 +11,7 @@ from ..._skills.prior import AbstractSkillPrior, SkillExtras, as_skill_prior
 from ..._types.custom_types import Extras, Memory, Metrics, Mode, State
 from ..._types.data import EnvSpec, Transition
 from ..._types.spaces import Action
-from ..base import AbstractAgent
+from ..base import AbstractAgent, after_act
 from .base import AbstractWrapper
 
 
@@ -87,13 +87,14 @@ class SkillConditioned(
         mode: Mode,
         key: PRNGKeyArray,
     ) -> tuple[Action, SkillMemory[Memory], SkillExtras[Extras]]:
-        action, agent_memory, extras = self.agent.act(
+        chosen = self.agent.act(
             state,
             memory.agent,
             jnp.concatenate([observation, memory.skill]),
             mode=mode,
             key=key,
         )
+        action, agent_memory, extras = after_act(self.agent, memory.agent, chosen)
         return (
             action,
             SkillMemory(skill=memory.skill, agent=agent_memory),
