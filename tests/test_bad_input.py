@@ -41,6 +41,139 @@ def make_too_long(
     return nn.Deterministic((8,))(observation_size, action_size + 1, key=key)
 
 
+def actor(function: Callable[..., Any]) -> Any:
+    """A factory of one function, whatever the sizes."""
+    return lambda observation_size, action_size, *, key: function
+
+
+def make_for_seven(
+    observation_size: int, action_size: int, *, key: PRNGKeyArray
+) -> Any:
+    del observation_size
+    return eqx.nn.MLP(7, action_size, 8, 1, key=key)
+
+
+class Blurred(eqx.Module):
+    """A critic that gives what it was told to."""
+
+    given: Any
+    weight: Array
+
+    def __call__(self, observation: Array, action: Array) -> Any:
+        del observation, action
+        return self.given
+
+
+def make_blurred(given: Any) -> Any:
+    return lambda *sizes, key: Blurred(given, jr.normal(key))
+
+
+def uneven(observation: Array) -> nn.TanhNormal:
+    del observation
+    return nn.TanhNormal(mean=jnp.zeros(2), log_scale=jnp.zeros(3))
+
+
+class Spread(nn.AbstractDensity):
+    """Gives the density of each element."""
+
+    def mode(self) -> Array:
+        return jnp.zeros(2)
+
+    def sample(self, *, key: PRNGKeyArray) -> Array:
+        return jr.normal(key, (2,))
+
+    def sample_and_log_prob(self, *, key: PRNGKeyArray) -> tuple[Array, Array]:
+        return self.sample(key=key), jnp.zeros(2)
+
+
+def pointlike(observation: Array) -> nn.SquashedNormal:
+    zero = jnp.sum(observation)
+    return nn.SquashedNormal(mean=zero, log_scale=zero, squash=False)
+
+
+OF_CHOICES = eqrl.EnvSpec(observation_size=3, action=eqrl.spaces.Discrete(3))
+OBSERVATION_ALONE = (
+    r"`make_\w+\(...\)=.*`make_\w+\(...\)\(observation\)`: missing .*'b'"
+)
+TWO_ARGUMENTS = actor(lambda a, b: a)
+
+# The same for networks of one's own, made for `SPEC` or for `OF_CHOICES`.
+OWN_NETWORKS: list[tuple[Any, str]] = [
+    (eqrl.SAC(make_actor=TWO_ARGUMENTS), OBSERVATION_ALONE),
+    (eqrl.TD3(make_actor=TWO_ARGUMENTS), OBSERVATION_ALONE),
+    (eqrl.TAAC(make_actor=TWO_ARGUMENTS), OBSERVATION_ALONE),
+    (eqrl.PPO(make_actor=TWO_ARGUMENTS), OBSERVATION_ALONE),
+    (
+        eqrl.PPO(make_critic=lambda *sizes, key: TWO_ARGUMENTS(0, 0, key=key)),
+        OBSERVATION_ALONE,
+    ),
+    (eqrl.DiscreteSAC(make_actor=TWO_ARGUMENTS), OBSERVATION_ALONE),
+    (eqrl.DiscreteSAC(make_critic=TWO_ARGUMENTS), OBSERVATION_ALONE),
+    (eqrl.DQN(make_network=TWO_ARGUMENTS), OBSERVATION_ALONE),
+    (eqrl.PQN(make_network=TWO_ARGUMENTS), OBSERVATION_ALONE),
+    (
+        eqrl.SAC(make_actor=make_for_seven),
+        r"`make_actor` fails for one vector of shape \(3,\): .*\(7,\).*\. Write it",
+    ),
+    (eqrl.TD3(make_actor=make_for_seven), r"`make_actor` fails .*\(3,\): "),
+    (eqrl.TAAC(make_actor=make_for_seven), r"`make_actor` fails .*\(6,\): "),
+    (eqrl.PPO(make_actor=make_for_seven), r"`make_actor` fails .*\(3,\): "),
+    (eqrl.DQN(make_network=make_for_seven), r"`make_network` fails .*\(3,\): "),
+    (
+        eqrl.TD3(make_actor=actor(lambda x: x[:, 0])),
+        r"`make_actor` fails .*but 2 were indexed\. Write it for a single observation",
+    ),
+    (
+        eqrl.TD3(make_actor=actor(lambda x: jnp.zeros(2, int))),
+        r"`make_actor` gives actions of shape \(2,\) and type int32 .*of floats\.",
+    ),
+    (eqrl.SAC(make_actor=actor(uneven)), r"`make_actor` fails .*\(3,\), \(2,\)"),
+    (
+        eqrl.SAC(make_actor=actor(lambda x: Spread())),
+        r"`sample_and_log_prob` of the Spread of `make_actor` gives shape \(2,\)",
+    ),
+    (eqrl.PPO(make_actor=actor(pointlike)), "`make_actor` fails .*out of range"),
+    (
+        eqrl.DiscreteSAC(make_actor=actor(lambda x: nn.Softmax(logits=x[:2]))),
+        r"a Softmax of logits of shape \(2,\) .*of logits of shape \(3,\)",
+    ),
+    (
+        eqrl.SAC(make_critic=actor(lambda x, y: jnp.sum(x))),
+        "`make_critic` gives <function .*, which holds no arrays",
+    ),
+    (
+        eqrl.DiscreteSAC(make_critic=actor(lambda x: x)),
+        "`make_critic` gives <function .*, which holds no arrays",
+    ),
+    (
+        eqrl.SAC(make_critic=make_blurred(None)),
+        "`make_critic` gives the Python type NoneType .*must be a scalar",
+    ),
+    (
+        eqrl.SAC(make_critic=make_blurred(jnp.zeros(4))),
+        r"`make_critic` gives shape \(4,\) .*must be a scalar",
+    ),
+]
+
+
+def test_networks_of_ones_own_that_do_not_fit_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    for agent, message in OWN_NETWORKS:
+        of_choices = (eqrl.DiscreteSAC, eqrl.DQN, eqrl.PQN)
+        spec = OF_CHOICES if isinstance(agent, of_choices) else SPEC
+        with pytest.raises(ValueError, match=message) as caught:
+            eqx.filter_eval_shape(agent.init, spec, key=jr.key(0))
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("policy", [None, lambda: None, lambda x, y: x])
+def test_a_policy_takes_one_observation(policy: Any) -> None:
+    with pytest.raises(ValueError, match=r"`Askew.policy\(...\)"):
+        Askew(given=policy).act(None, None, jnp.zeros(2), mode="greedy", key=jr.key(0))
+
+
 # An agent that `SPEC` does not fit, and what is said of it.
 MISFITS = [
     (eqrl.SAC(make_actor=nn.Deterministic((8,))), r"`make_actor`.*AbstractDensity"),  # pyright: ignore[reportArgumentType]
@@ -208,12 +341,15 @@ class Askew(eqrl.AbstractMarkovAgent[None]):
 
     metrics: Any = eqx.field(default=None, static=True)
     action_size: int = eqx.field(default=2, static=True)
+    given: Any = eqx.field(default="normal", static=True)
 
     def init(self, spec: eqrl.EnvSpec, *, key: PRNGKeyArray) -> None:
         del spec, key
 
-    def policy(self, state: None) -> nn.Policy:
+    def policy(self, state: None) -> Any:
         del state
+        if self.given != "normal":
+            return self.given
 
         def policy(observation: Float[Array, " obs"]) -> nn.ClippedNormal:
             del observation

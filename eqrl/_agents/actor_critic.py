@@ -13,7 +13,13 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.control_flow import filter_cond
 from .._pytree.fields import check_arity, check_factory, shown
-from .._pytree.tree import described, gradient_step, incremental_update
+from .._pytree.stack import take_element
+from .._pytree.tree import (
+    described,
+    gradient_step,
+    incremental_update,
+    is_float_shape,
+)
 from .._types.custom_types import (
     ActionValueFunction,
     CriticFunction,
@@ -72,12 +78,16 @@ def check_space(
 
 
 def make_network(
-    name: str, factory: Callable[..., Network], *sizes: int, **options: Any
+    name: str,
+    factory: Callable[..., Network],
+    *sizes: int,
+    takes: tuple[str, ...] = ("observation",),
+    **options: Any,
 ) -> Network:
     """What the factory of the argument `name` makes.
 
     Raises a `ValueError` unless it can be called with these sizes and options, a key
-    among them, and gives something that can be called.
+    among them, and gives something that can be called with what it `takes`.
     """
     check_factory(name, factory, *sizes, **options)
     network = factory(*sizes, **options)
@@ -86,86 +96,106 @@ def make_network(
             f"`{name}` gives {shown(network)}, a {type(network).__name__}; it must "
             "return a network, which can be called."
         )
+    check_arity(f"{name}(...)", network, *takes)
     return network
+
+
+def make_stack(
+    name: str, make: Callable[[PRNGKeyArray], Network], size: int, *, key: PRNGKeyArray
+) -> Network:
+    """A stack of networks with independent weights.
+
+    Raises a `ValueError` if they have none.
+    """
+    networks = eqx.filter_vmap(make)(jr.split(key, size))
+    if not any(map(eqx.is_array, jax.tree.leaves(networks))):
+        raise ValueError(
+            f"`{name}` gives {shown(networks)}, which holds no arrays, so that there "
+            "is nothing to learn. Return a pytree that holds the weights, such as an "
+            "`equinox.Module`, rather than a function that refers to them."
+        )
+    return networks
 
 
 def check_action(actor: Actor, spec: EnvSpec) -> None:
     """Raises a `ValueError` unless an actor gives actions of the environment's size."""
-    action = eqx.filter_eval_shape(actor, _observation(spec))
+    action = _output("make_actor", actor, spec.observation_size)
     if not isinstance(action, jax.ShapeDtypeStruct):
         raise ValueError(
             f"The actor of `make_actor` gives a {type(action).__name__}; it must give "
             "an action, from one observation, as `eqrl.nn.Deterministic` makes it."
         )
-    _check_action_shape(action.shape, spec)
+    _check_action(action, spec)
 
 
 def check_density(policy: StochasticPolicy, spec: EnvSpec) -> None:
     """Raises a `ValueError` unless a policy gives a density over actions that fit."""
-    density = eqx.filter_eval_shape(policy, _observation(spec))
+    density = _output("make_actor", policy, spec.observation_size)
     if not isinstance(density, AbstractDensity):
         raise ValueError(
             f"The actor of `make_actor` gives a {type(density).__name__}; it must give "
             "an `eqrl.nn.AbstractDensity`, such as `eqrl.nn.TanhNormal`, from one "
             "observation, as `eqrl.nn.Gaussian` makes it."
         )
-    action = eqx.filter_eval_shape(
-        lambda observation: policy(observation).mode(), _observation(spec)
-    )
-    _check_action_shape(action.shape, spec)
+
+    def draw(observation: Float[Array, " obs"]) -> tuple[Any, Any, Any]:
+        density = policy(observation)
+        return density.mode(), *density.sample_and_log_prob(key=jr.key(0))
+
+    mode, sample, log_prob = _output("make_actor", draw, spec.observation_size)
+    for action in (mode, sample):
+        _check_action(action, spec)
+    _check_scalar(density, "sample_and_log_prob", log_prob)
 
 
 def check_softmax(policy: ChoiceFunction, spec: EnvSpec) -> None:
     """Raises a `ValueError` unless a policy gives probabilities of all actions."""
-    softmax = eqx.filter_eval_shape(policy, _observation(spec))
+    softmax = _output("make_actor", policy, spec.observation_size)
     expected = (spec.action.num_outputs,)
     if not isinstance(softmax, Softmax) or softmax.logits.shape != expected:
+        given = f"a {type(softmax).__name__}"
+        if isinstance(softmax, Softmax):
+            given += f" of logits of shape {softmax.logits.shape}"
         raise ValueError(
-            f"The actor of `make_actor` gives a {type(softmax).__name__} for one "
-            f"observation; it must give an `eqrl.nn.Softmax` of logits of shape "
-            f"{expected}, as `eqrl.nn.Choice` makes it."
+            f"The actor of `make_actor` gives {given} for one observation; it must "
+            f"give an `eqrl.nn.Softmax` of logits of shape {expected}, as "
+            "`eqrl.nn.Choice` makes it."
         )
 
 
 def check_likelihood(policy: LikelihoodPolicy, spec: EnvSpec) -> None:
     """Raises a `ValueError` unless a policy gives probabilities of fitting actions."""
-    likelihood = eqx.filter_eval_shape(policy, _observation(spec))
+    size = spec.observation_size
+    likelihood = _output("make_actor", policy, size)
     if not isinstance(likelihood, AbstractLikelihood):
         raise ValueError(
             f"The actor of `make_actor` gives a {type(likelihood).__name__}; it must "
             "give an `eqrl.nn.AbstractLikelihood`, from one observation, as "
             "`eqrl.nn.Choice` and `eqrl.nn.Normal` make it."
         )
-    if likelihood.space != spec.action:
+    space = _output("make_actor", lambda x: policy(x).space, size)
+    if space != spec.action:
         raise ValueError(
-            f"The actor of `make_actor` picks actions out of {likelihood.space}, but "
+            f"The actor of `make_actor` picks actions out of {space}, but "
             f"`spec.action={spec.action}`; use `eqrl.nn.Choice` for a `Discrete` and "
             "`eqrl.nn.Normal` for a `Box`."
         )
 
-    def probability(
-        likelihood: AbstractLikelihood, key: PRNGKeyArray
-    ) -> dict[str, Any]:
-        drawn = likelihood.draw(key=key)
+    def probability(observation: Float[Array, " obs"]) -> dict[str, Any]:
+        likelihood = policy(observation)
+        drawn = likelihood.draw(key=jr.key(0))
         return {
             "log_prob": likelihood.log_prob(drawn),
             "entropy": likelihood.entropy(),
         }
 
-    for name, value in eqx.filter_eval_shape(
-        probability, likelihood, jr.key(0)
-    ).items():
-        if getattr(value, "shape", None) != ():
-            raise ValueError(
-                f"`{name}` of the {type(likelihood).__name__} of `make_actor` gives "
-                f"{described(value)}; it must give a scalar, of all elements of an "
-                "action together."
-            )
+    for name, value in _output("make_actor", probability, size).items():
+        _check_scalar(likelihood, name, value)
 
 
 def check_value(name: str, critic: ValueFunction, spec: EnvSpec) -> None:
     """Raises a `ValueError` unless a critic gives a scalar."""
-    value = eqx.filter_eval_shape(critic, _observation(spec))
+    value = _output(name, critic, spec.observation_size)
     if getattr(value, "shape", None) != ():
         raise ValueError(
             f"The critic of `{name}` gives {described(value)} for one observation; it "
@@ -175,7 +205,7 @@ def check_value(name: str, critic: ValueFunction, spec: EnvSpec) -> None:
 
 def check_action_values(name: str, network: ActionValueFunction, spec: EnvSpec) -> None:
     """Raises a `ValueError` unless a network gives one value for each action."""
-    values = eqx.filter_eval_shape(network, _observation(spec))
+    values = _output(name, network, spec.observation_size)
     expected = (spec.action.num_outputs,)
     if getattr(values, "shape", None) != expected:
         raise ValueError(
@@ -185,17 +215,39 @@ def check_action_values(name: str, network: ActionValueFunction, spec: EnvSpec) 
         )
 
 
-def _observation(spec: EnvSpec) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((spec.observation_size,), jnp.result_type(float))
+def _output(name: str, network: Callable[..., Any], *sizes: int) -> Any:
+    """What a network of the factory `name` gives for vectors of these sizes, traced.
 
-
-def _check_action_shape(shape: tuple[int, ...], spec: EnvSpec) -> None:
-    if shape != (spec.action_size,):
+    Raises a `ValueError` where it fails.
+    """
+    vectors = [jax.ShapeDtypeStruct((size,), jnp.result_type(float)) for size in sizes]
+    try:
+        return eqx.filter_eval_shape(network, *vectors)
+    except (TypeError, ValueError, IndexError) as error:
+        shapes = " and one of shape ".join(str(vector.shape) for vector in vectors)
         raise ValueError(
-            f"The actor of `make_actor` gives actions of shape {shape} for one "
+            f"The network of `{name}` fails for one vector of shape {shapes}: "
+            f"{str(error).splitlines()[0].rstrip('.')}. Write it for a single "
+            "observation, and let it follow the sizes that it is made with."
+        ) from error
+
+
+def _check_scalar(distribution: object, method: str, value: object) -> None:
+    if getattr(value, "shape", None) != ():
+        raise ValueError(
+            f"`{method}` of the {type(distribution).__name__} of `make_actor` gives "
+            f"{described(value)}; it must give a scalar, of all elements of an action "
+            "together."
+        )
+
+
+def _check_action(action: jax.ShapeDtypeStruct, spec: EnvSpec) -> None:
+    if action.shape != (spec.action_size,) or not is_float_shape(action):
+        raise ValueError(
+            f"The actor of `make_actor` gives actions of {described(action)} for one "
             f"observation of shape {(spec.observation_size,)}, but the environment "
-            f"takes {(spec.action_size,)}. Write it for a single observation, and let "
-            "its output follow the `action_size` it is made with."
+            f"takes {(spec.action_size,)}, of floats. Write it for a single "
+            "observation, and let its output follow the `action_size` it is made with."
         )
 
 
@@ -223,27 +275,27 @@ def make_critics(
         expected = () if spec.reward_size is None else (spec.reward_size,)
 
     def make(key: PRNGKeyArray) -> CriticFunction:
-        critic = make_network("make_critic", make_critic, *sizes, **options, key=key)
-        check_arity("make_critic(...)", critic, "observation", "action")
-        return critic
+        return make_network(
+            "make_critic",
+            make_critic,
+            *sizes,
+            takes=("observation", "action"),
+            **options,
+            key=key,
+        )
 
-    critics = eqx.filter_vmap(make)(jr.split(key, num_critics))
+    critics = make_stack("make_critic", make, num_critics, key=key)
 
-    def values(observation: PyTree, action: PyTree) -> PyTree:
-        return eqx.filter_vmap(lambda critic: critic(observation, action))(critics)
+    def value_of_first(observation: PyTree, action: PyTree) -> PyTree:
+        return take_element(critics, 0)(observation, action)
 
-    dtype = jnp.result_type(float)
-    value = eqx.filter_eval_shape(
-        values,
-        jax.ShapeDtypeStruct((spec.observation_size,), dtype),
-        jax.ShapeDtypeStruct((valued_size,), dtype),
-    )
-    shape = getattr(value, "shape", (None,))[1:]
-    if shape != expected:
+    sizes = (spec.observation_size, valued_size)
+    value = _output("make_critic", value_of_first, *sizes)
+    if getattr(value, "shape", None) != expected:
         what = "a scalar, of shape ()" if expected == () else f"of shape {expected}"
         raise ValueError(
-            f"A critic of `make_critic` gives a value of shape {shape} for one "
-            f"observation and one action; it must be {what}."
+            f"A critic of `make_critic` gives {described(value)} for one observation "
+            f"and one action; it must be {what}."
         )
     return critics
 

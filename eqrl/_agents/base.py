@@ -5,7 +5,7 @@ import equinox as eqx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 from typing_extensions import TypeVar
 
-from .._pytree.fields import check_choice, shown
+from .._pytree.fields import check_arity, check_choice, shown
 from .._pytree.show import show_values
 from .._pytree.tree import check_kept, described
 from .._types.custom_types import Extras, Memory, Metrics, Mode, State
@@ -197,7 +197,9 @@ class AbstractMemorylessAgent(AbstractAgent[State, None, None]):
         key: PRNGKeyArray,
     ) -> tuple[Action, None, None]:
         del memory
-        action = pick_action(self.policy(state)(observation), mode=mode, key=key)
+        policy = self.policy(state)
+        check_arity(f"{type(self).__name__}.policy(...)", policy, "observation")
+        action = pick_action(policy(observation), mode=mode, key=key)
         return action, None, None
 
 

@@ -36,6 +36,7 @@ from .actor_critic import (
     init_optimizer,
     learning_rule,
     make_network,
+    make_stack,
     reachable,
     read_temperature,
     temperature_step,
@@ -110,9 +111,12 @@ class DiscreteSAC(AbstractMarkovAgent[_State]):
         sizes = (spec.observation_size, spec.action.num_outputs)
         actor = make_network("make_actor", self.make_actor, *sizes, key=actor_key)
         check_softmax(actor, spec)
-        critics = eqx.filter_vmap(
-            lambda key: make_network("make_critic", self.make_critic, *sizes, key=key)
-        )(jr.split(critic_key, self.num_critics))
+        critics = make_stack(
+            "make_critic",
+            lambda key: make_network("make_critic", self.make_critic, *sizes, key=key),
+            self.num_critics,
+            key=critic_key,
+        )
         check_action_values("make_critic", take_element(critics, 0), spec)
         num_actions = spec.action.num_outputs
         if self.target_entropy is None and num_actions < 2:
