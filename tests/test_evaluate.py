@@ -115,7 +115,7 @@ class TestEvaluate:
                 state,
                 env,
                 num_episodes=_NUM_EPISODES,
-                key=jr.clone(key),
+                key=key,
                 descriptor=descriptor,
             )
             for descriptor in (None, _first_length)
@@ -167,8 +167,10 @@ class TestRollout:
     ) -> tuple[Transition, np.ndarray]:
         agent = Scribe()
         state = agent.init(env.spec, key=getkey())
+        # The key of a whole rollout may have been used before.
+        jr.bits(key := getkey())
         transitions, mask = rollout(
-            agent, state, env, num_episodes=_NUM_EPISODES, key=getkey(), mode=mode
+            agent, state, env, num_episodes=_NUM_EPISODES, key=key, mode=mode
         )
         return transitions, np.asarray(mask)
 

@@ -4,8 +4,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 import pytest
+from jaxtyping import Array, PRNGKeyArray
 
 from eqrl import FloatLike, check_fields, hyperparameter
 from eqrl._pytree.fields import (
@@ -15,6 +17,7 @@ from eqrl._pytree.fields import (
     hyperparameters,
     plain_integer,
     range_of,
+    reusable_key,
     static_choice,
     static_integer,
 )
@@ -114,3 +117,18 @@ def test_plain_integer_turns_an_integer_of_numpy_into_one_of_python() -> None:
     assert type(plain_integer(np.int64(3))) is int
     for value in (3, 2.5, "3"):
         assert plain_integer(value) is value
+
+
+@pytest.mark.checks_keys
+def test_a_key_may_be_given_again_but_not_be_used_twice_within() -> None:
+    jr.bits(key := jr.key(3))
+    again = reusable_key(key)
+    assert jr.bits(again) == jr.bits(jr.key(3))
+    assert reusable_key(raw := jr.PRNGKey(3)) is raw
+
+    @jax.jit
+    def twice(key: PRNGKeyArray) -> tuple[Array, Array]:
+        return jr.bits(reusable_key(key)), jr.bits(reusable_key(key))
+
+    with pytest.raises(jax.errors.KeyReuseError):
+        twice(jr.key(3))

@@ -103,10 +103,14 @@ def test_open_walls_are_not_drawn(
     assert black == [((-0.25, -0.25), (-1.0, 1.0))]
 
 
+@pytest.mark.checks_keys
 def test_a_pdf_is_one_and_folders_above_it_are_made(
     tmp_path: Path, getkey: GetKey
 ) -> None:
-    _render(Point(max_steps=2), tmp_path / "a" / "b" / "x.pdf", getkey())
+    # The key may have been used before.
+    jr.bits(key := getkey())
+    path = tmp_path / "a" / "b" / "x.pdf"
+    eqrl.render(Constant(), jnp.array([1.0, 0.5]), Point(max_steps=2), path, key=key)
     assert (tmp_path / "a" / "b" / "x.pdf").read_bytes().startswith(b"%PDF")
 
 

@@ -622,7 +622,7 @@ def test_a_seed_equals_its_training_alone_bit_for_bit_and_metrics_have_an_axis(
         TRAINER,
         num_seeds=3,
         num_steps=60,
-        key=jr.clone(key),
+        key=key,
         log_every=20,
     )
     alone = eqrl.train(

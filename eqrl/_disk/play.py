@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from .._agents.base import AnyAgent
 from .._interaction.rollout import rollout
+from .._pytree.fields import reusable_key
 from .._rewards import Incremental
 from .._rewards.descriptor import as_if_left
 from .._skills.trajectories import SkillTrajectories
@@ -46,6 +47,7 @@ def play_skills(
 
     Raises a `ValueError` if there are no skills, or no limit to an episode.
     """
+    key = reusable_key(key)
     reward = find_task(agent).reward
     count = int(skills.count)
     if count == 0:

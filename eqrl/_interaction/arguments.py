@@ -1,17 +1,22 @@
 """Checks of what every function that plays or trains is given."""
 
+from jaxtyping import PRNGKeyArray
+
 from .._agents import AbstractAgent
-from .._pytree.fields import check_instance, check_key, stack_of
+from .._pytree.fields import check_instance, reusable_key, stack_of
 from ..envs._base import check_is_env
 
 
 def check_arguments(
-    agent: object, env: object, key: object, *, may_be_stack: bool = False
-) -> None:
-    """Raises a `ValueError` unless these are an agent, an environment and a key."""
+    agent: object, env: object, key: PRNGKeyArray, *, may_be_stack: bool = False
+) -> PRNGKeyArray:
+    """The key, which may be used again.
+
+    Raises a `ValueError` unless these are an agent, an environment and a key.
+    """
     check_is_agent(agent, may_be_stack=may_be_stack)
     check_is_env("env", env)
-    check_key(key)
+    return reusable_key(key)
 
 
 def check_is_agent(agent: object, *, may_be_stack: bool = False) -> None:

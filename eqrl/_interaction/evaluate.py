@@ -102,7 +102,7 @@ def evaluate(
     Raises a `ValueError` if neither `max_steps` nor the environment sets a limit, or if
     the state is not one of this agent in such an environment, such as a stack of them.
     """
-    check_arguments(agent, env, key)
+    key = check_arguments(agent, env, key)
     num_episodes, limit = check_lengths(env, num_episodes, max_steps)
     if descriptor is None:
         return _play(agent, state, env, num_episodes, limit, mode=mode, key=key)

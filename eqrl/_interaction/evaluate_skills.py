@@ -97,7 +97,7 @@ def evaluate_skills(
     Raises a `ValueError` if the agent has no skills or no discriminator, if `skills` do
     not fit, if `state` is a stack, or if nothing limits the length of an episode.
     """
-    check_arguments(agent, env, key)
+    key = check_arguments(agent, env, key)
     check_integer("num_episodes", num_episodes, least=1)
     skills_key, play_key, score_key = jr.split(key, 3)
     prior = _prior(agent)

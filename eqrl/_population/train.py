@@ -128,7 +128,7 @@ def train_population(
     """
     evaluation_env = env if evaluation_env is None else evaluation_env
     given = cast(AnyAgent, agent)
-    _check(given, env, trainer, pbt, size, evaluation_env, key)
+    key = _check(given, env, trainer, pbt, size, evaluation_env, key)
     check_integer("num_generations", num_generations, least=1)
     if callback is not None:
         check_arity("callback", callback, "generation", "solution")
@@ -229,14 +229,15 @@ def _check(
     size: int,
     evaluation_env: AnyEnv,
     key: PRNGKeyArray,
-) -> None:
-    """Raises a `ValueError` unless the arguments are of their kinds."""
-    check_arguments(agent, env, key, may_be_stack=True)
+) -> PRNGKeyArray:
+    """The key; a `ValueError` unless the arguments are of their kinds."""
+    key = check_arguments(agent, env, key, may_be_stack=True)
     check_instance("trainer", trainer, Trainer, such_as="`eqrl.Trainer()`")
     if pbt is not None:
         check_instance("pbt", pbt, PBT)
     check_is_env("evaluation_env", evaluation_env)
     check_integer("size", size, least=1)
+    return key
 
 
 def _begin(

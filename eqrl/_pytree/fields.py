@@ -12,9 +12,10 @@ import equinox as eqx
 import jax
 import jax.core
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 from jax.tree_util import DictKey, GetAttrKey, SequenceKey
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 from typing_extensions import is_protocol
 
 from .._types.custom_types import FloatLike, PyTree
@@ -402,6 +403,20 @@ def check_key(key: object) -> None:
     raise ValueError(
         f"`key={shown(key)}` is no key; give one, such as `jax.random.key(0)`."
     )
+
+
+def reusable_key(key: PRNGKeyArray) -> PRNGKeyArray:
+    """The key of a whole training or evaluation, which may be given again.
+
+    To resume takes the same key, and so does a comparison, but `jax_debug_key_reuse`
+    refuses a key that was used before: a clone is used instead. Within a program the
+    key stays what it is. Raises a `ValueError` unless it is one key of JAX.
+    """
+    check_key(key)
+    if isinstance(key, jax.core.Tracer):
+        return key
+    is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    return jr.clone(key) if is_typed else key
 
 
 def shown(value: object) -> str:

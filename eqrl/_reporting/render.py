@@ -18,6 +18,7 @@ from .._agents.base import AnyAgent
 from .._agents.wrappers.unwrap import parts
 from .._interaction.actors import Actors, start
 from .._interaction.rollout import record_steps
+from .._pytree.fields import reusable_key
 from .._types.custom_types import EnvState, Extras, Memory, PyTree, State
 from .._types.data import Transition
 from .._types.installed import check_installed
@@ -74,6 +75,7 @@ def render(
     - `title`: above what gymnax and `eqrl/Point` show; by default the skill, if the
         agent has a fixed one.
     """
+    key = reusable_key(key)
     path = Path(path)
     suffix = render_suffix(env)
     allowed = _ALTERNATIVES.get(suffix, (suffix,))

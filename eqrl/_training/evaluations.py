@@ -94,7 +94,7 @@ class Evaluations(Generic[State]):
             `evaluation_return` and `evaluation_length`, and with `evaluation_score`, if
             there is a `score`.
         """
-        check_arguments(agent, env, key)
+        key = check_arguments(agent, env, key)
         check_integer("every", every, least=1)
         check_integer("num_episodes", num_episodes, least=1)
         if patience is not None:

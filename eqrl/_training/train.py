@@ -106,7 +106,7 @@ def train(
     `TrainingInterrupted` after Ctrl-C, SIGTERM or SIGHUP. The last two hold the
     solution so far.
     """
-    check_arguments(agent, env, key)
+    key = check_arguments(agent, env, key)
     check_instance("trainer", trainer, Trainer, such_as="`eqrl.Trainer()`")
     check_integer("log_every", log_every, least=1)
     _check_callbacks(callback, checkpoint)
@@ -189,7 +189,7 @@ def train_seeds(
     infinite stays as it was before, and its `nonfinite` says so; the error is raised if
     that has happened to all seeds.
     """
-    check_arguments(agent, env, key)
+    key = check_arguments(agent, env, key)
     check_instance("trainer", trainer, Trainer, such_as="`eqrl.Trainer()`")
     check_integer("log_every", log_every, least=1)
     _check_callbacks(callback, checkpoint)

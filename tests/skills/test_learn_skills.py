@@ -18,6 +18,7 @@ from eqrl.envs import Point
 from ..agents_under_test import sac, taac, td3
 from .heading import (
     AGENT,
+    ENV,
     NUM_STEPS,
     Recorder,
     all_finite,
@@ -117,6 +118,17 @@ def test_initial_skills_stay_usable(recorded: Recorded) -> None:
     learn(num_skills=2, initial=initial)
     arrays = [x for x in jax.tree.leaves(initial) if isinstance(x, jax.Array)]
     assert not any(array.is_deleted() for array in arrays)
+
+
+def test_skills_may_be_played_again_with_the_same_key(
+    whole: eqrl.Skills[Any],
+) -> None:
+    key = jr.key(7)
+    first, again = (
+        eqrl.play_skills(AGENT, whole, ENV, num_episodes=2, key=key) for _ in range(2)
+    )
+    assert same(first, again)
+    assert first.mask.shape == (3, 2, 5)
 
 
 def test_a_skill_never_changes_once_it_is_learned(
