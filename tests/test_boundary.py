@@ -21,6 +21,7 @@ import eqrl
 from eqrl import losses, nn
 from eqrl._agents.base import pick_action
 from eqrl._interaction.arguments import check_is_agent
+from eqrl._interaction.fit import check_numbers, check_rate
 from eqrl._pytree.stack import check_stack
 from eqrl.envs import Outcome
 from eqrl.envs._check import check_env
@@ -534,6 +535,110 @@ def test_callbacks_that_take_other_arguments_are_refused_before_the_first_step()
         wrong: Any = {name: lambda only: None}
         with pytest.raises(ValueError, match=message):
             eqrl.train_population(Learner(), ENV, TRAINER, None, **options, **wrong)
+
+
+def train(agent: Any, env: Any = ENV, **options: Any) -> object:
+    given = {"num_steps": 8, "key": jr.key(0)} | options
+    return eqrl.train(agent, env, TRAINER, **given)
+
+
+def train_members(agent: Any) -> object:
+    return eqrl.train_population(
+        agent,
+        ENV,
+        TRAINER,
+        None,
+        size=2,
+        num_generations=1,
+        steps_per_generation=8,
+        num_episodes=1,
+        key=jr.key(0),
+    )
+
+
+HIGH = eqrl.SAC(target_entropy=0.7)
+TOO_HIGH: list[Callable[[], object]] = [
+    lambda: train(HIGH),
+    lambda: train(eqrl.Normalized(eqrl.diayn(HIGH, 2, descriptor="observation"))),
+    lambda: train(eqrl.TAAC(target_entropy=0.7)),
+    lambda: train(eqrl.TAAC(switch_target_entropy=0.7)),
+    lambda: train(eqrl.DiscreteSAC(target_entropy=1.2), Turns()),
+    lambda: eqrl.train_seeds(
+        HIGH, ENV, TRAINER, num_seeds=2, num_steps=8, key=jr.key(0)
+    ),
+    lambda: train_members(HIGH),
+    lambda: train_members(
+        eqx.filter_vmap(lambda x: eqrl.SAC(target_entropy=x))(jnp.array([0.7, 0.0]))
+    ),
+    lambda: train_members(
+        eqx.filter_vmap(lambda x: eqrl.SAC(target_entropy=x))(jnp.array([0.0, 0.7]))
+    ),
+    lambda: eqrl.train_offline(HIGH, BATCH, ENV.spec, num_updates=1, key=jr.key(0)),
+    lambda: eqrl.learn_skills(
+        eqrl.Intrinsic(HIGH, eqrl.Incremental()),
+        ENV,
+        TRAINER,
+        num_skills=1,
+        num_steps=8,
+        num_collected_episodes=1,
+        key=jr.key(0),
+    ),
+]
+
+
+@pytest.mark.parametrize("run", TOO_HIGH)
+def test_a_target_entropy_out_of_reach_is_refused_before_the_first_step(
+    run: Callable[[], object],
+) -> None:
+    message = r"target_entropy=(0\.7|1\.2)` is more than (0\.693|1\.1), .* Lower it\."
+    with pytest.raises(ValueError, match=message):
+        run()
+
+
+def test_a_target_entropy_within_reach_is_not_refused() -> None:
+    for agent in (
+        eqrl.SAC(target_entropy=0.69),
+        eqrl.SAC(target_entropy=0.7, learn_temperature=False),
+        eqx.filter_vmap(lambda x: eqrl.SAC(target_entropy=x))(jnp.array([0.6, 0.5])),
+    ):
+        check_numbers(agent, ENV.spec)
+    fixed = eqrl.DiscreteSAC(target_entropy=1.2, learn_temperature=False)
+    check_numbers(fixed, Turns().spec)
+
+
+def wrapped(agent: Any) -> Any:
+    skilled = eqrl.NormalizedReward(eqrl.diayn(agent, 2, descriptor="observation"))
+    return eqrl.Normalized(skilled)
+
+
+@pytest.mark.parametrize("wrap", [lambda agent: agent, wrapped])
+@pytest.mark.parametrize("kind", [eqrl.PPO, eqrl.PQN])
+def test_a_state_whose_rate_was_annealed_to_0_is_refused(wrap: Any, kind: Any) -> None:
+    def after(agent: Any, num_steps: int) -> Any:
+        state = state_of(agent, Turns().spec)
+        return jax.tree_util.tree_map_with_path(
+            lambda path, x: (
+                np.int32(num_steps) if "num_steps" in jax.tree_util.keystr(path) else x
+            ),
+            state,
+        )
+
+    agent = wrap(kind(anneal_steps=60.0))
+    message = r"observed 60 steps.* `anneal_steps=60`.*such as 68, or `None`\."
+    with pytest.raises(ValueError, match=message):
+        train(agent, Turns(), agent_state=after(agent, 60))
+    check_rate(agent, after(agent, 59), 8)
+    check_rate(wrap(kind()), after(agent, 60), 8)
+    check_rate(agent, after(wrap(eqrl.DQN()), 60), 8)
+
+
+def test_a_skill_of_a_state_whose_rate_was_annealed_to_0_is_refused() -> None:
+    agent = eqrl.diayn(eqrl.PPO(anneal_steps=60.0), 2, descriptor="observation")
+    state = state_of(agent, ENV.spec)
+    done = eqx.tree_at(lambda x: x.agent.num_steps, state, np.int32(70))
+    fixed, of_skill = eqrl.fix_skill(agent, done, jnp.array([0.0, 1.0]))
+    with pytest.raises(ValueError, match="`agent_state` would learn nothing more"):
+        train(fixed, agent_state=of_skill)
 
 
 class Ends(Drift):

@@ -124,12 +124,14 @@ class DiscreteSAC(AbstractMarkovAgent[_State]):
                 f"`spec.action.num_actions={num_actions}` leaves nothing to choose, so "
                 "there is no default target entropy; give `target_entropy`."
             )
-        log_temperature = reachable(
-            jnp.log(self.initial_temperature),
-            self.target_entropy,
-            math.log(num_actions),
-            what=f"{num_actions} actions that are equally likely",
-        )
+        log_temperature = jnp.log(self.initial_temperature)
+        if self.learn_temperature:
+            log_temperature = reachable(
+                log_temperature,
+                self.target_entropy,
+                math.log(num_actions),
+                what=f"{num_actions} actions that are equally likely",
+            )
         actor_rule, critic_rule, temperature_rule = self._learning_rules()
         return SACState(
             actor=actor,
@@ -237,9 +239,9 @@ DiscreteSAC.__init__.__doc__ = """**Arguments:**
 - `target_step_size`: how far the target critics move at each update, in [0, 1].
 - `reward_scale`: factor by which rewards are multiplied. Values of about 10 are learned
     sooner than of 100: on CartPole-v1 0.1 is better than 1.
-- `target_entropy`: in nats, at most the logarithm of the number of actions; `None` is
-    that of a policy that takes its best action with probability 0.9 and the others
-    alike: 0.325 of two, 0.394 of three.
+- `target_entropy`: in nats, at most the logarithm of the number of actions unless the
+    temperature is fixed; `None` is that of a policy that takes its best action with
+    probability 0.9 and the others alike: 0.325 of two, 0.394 of three.
 - `initial_temperature`: initial weight of the entropy, more than 0.
 - `learn_temperature`: `False` keeps the temperature at `initial_temperature`, which
     each update then reads.

@@ -203,7 +203,8 @@ PQN.__init__.__doc__ = """**Arguments:**
 - `anneal_steps`: environment steps, of all environments together, over which the
     learning rate goes to 0 in a line, greater than 0; those of the whole training.
     `None` keeps it. A state that is trained further, by `initial` or `agent_state`,
-    counts on: give the steps of all its trainings together, or it learns nothing more.
+    keeps its count: give the steps of all its trainings together. An `agent_state`
+    whose rate is 0 already is refused; with `initial` it learns nothing more.
 - `reward_scale`: factor by which rewards are multiplied.
 - `num_epochs`: how often each step of a rollout is learned from, at least 1.
 - `num_minibatches`: gradient steps in an epoch, at least 1; it must divide the steps of

@@ -7,6 +7,7 @@ from jaxtyping import PRNGKeyArray
 
 from .._agents.base import AnyAgent
 from .._interaction.arguments import check_is_agent
+from .._interaction.fit import check_numbers
 from .._pytree.fields import (
     check_arity,
     check_choice,
@@ -127,6 +128,7 @@ def learn_skills(
     capacity = _check_max_skills(max_skills, num_skills)
     schedule = make_schedule(env, num_skills)
     first = schedule.envs[0]
+    check_numbers(agent, first.spec)
     if initial is None:
         num_episodes = capacity * num_collected_episodes
         task = enlarge_past(task, first, num_episodes=num_episodes)

@@ -10,7 +10,9 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float
 
+from .._agents import PPO, PQN, AbstractWrapper, PPOState, PQNState
 from .._agents.base import AnyAgent, after_act
+from .._pytree.fields import stack_of
 from .._pytree.tree import described
 from .._types.data import EnvSpec
 from .._types.spaces import Discrete
@@ -54,6 +56,48 @@ def check_fits(agent: AnyAgent, state: Any, spec: EnvSpec, *, hint: str) -> None
                 f"{spec.action}` and observations of size {spec.observation_size}. "
                 f"{hint}"
             )
+
+
+def check_numbers(agent: AnyAgent, spec: EnvSpec) -> None:
+    """Raises the `ValueError`s of `init` about numbers, which `jit` hides from it.
+
+    These are target entropies, and `init` is traced only where one is given. `agent`
+    may be a stack, of which the greatest of each number are looked at: a target entropy
+    may only be too great.
+    """
+    paths = jax.tree_util.tree_leaves_with_path(agent)
+    if not any("target_entropy" in jax.tree_util.keystr(path) for path, _ in paths):
+        return
+    if stack_of(agent) is not None:
+        agent = jax.tree.map(_greatest, agent)
+    eqx.filter_eval_shape(lambda key: agent.init(spec, key=key), jr.key(0))
+
+
+def _greatest(leaf: Any) -> Any:
+    if eqx.is_inexact_array(leaf):
+        return jnp.max(leaf, axis=0)
+    return leaf[0] if eqx.is_array(leaf) else leaf
+
+
+def check_rate(agent: AnyAgent, state: Any, num_steps: int) -> None:
+    """Raises a `ValueError` if `agent_state` has a rate that was annealed to 0.
+
+    `num_steps` are those that it is to learn from.
+    """
+    while isinstance(agent, AbstractWrapper):
+        agent, state = agent.inner, agent.inner_state(state)
+    if not isinstance(agent, (PPO, PQN)) or agent.anneal_steps is None:
+        return
+    if not isinstance(state, (PPOState, PQNState)):
+        return  # Its shapes are compared later.
+    done, duration = int(state.num_steps), float(agent.anneal_steps)
+    if done >= duration:
+        raise ValueError(
+            f"`agent_state` would learn nothing more: it has observed {done} steps, "
+            f"and the learning rate of this {type(agent).__name__} is annealed to 0 "
+            f"over `anneal_steps={duration:g}`, which count the steps of all trainings "
+            f"together. Give the agent more, such as {done + num_steps}, or `None`."
+        )
 
 
 def check_action_fits(

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from .._agents.base import AgentOfKind, AnyAgent
 from .._interaction.arguments import check_arguments
 from .._interaction.evaluate import Descriptor
+from .._interaction.fit import check_numbers
 from .._interaction.scores import Score, mean_return
 from .._pytree.fields import check_arity, check_instance, check_integer
 from .._pytree.stack import take_element
@@ -254,7 +255,9 @@ def _begin(
     """The members that train first: new ones, or copies of those of `initial`."""
     agents_key, init_key = (jr.fold_in(key, i) for i in (0, 1))
     if initial is None:
-        agents = shard(make_agents(agent, pbt, size, key=agents_key), mesh)
+        agents = make_agents(agent, pbt, size, key=agents_key)
+        check_numbers(agents, env.spec)
+        agents = shard(agents, mesh)
         init_keys = shard(jr.split(replicate(init_key, mesh), size), mesh)
         states, counts = init_members(
             trainer, agents, replicate(env, mesh), init_keys, members, mesh

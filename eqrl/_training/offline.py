@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from .._agents import AbstractAgent
 from .._agents.base import AnyAgent, after_observe
 from .._interaction.arguments import check_is_agent
+from .._interaction.fit import check_numbers
 from .._pytree.fields import check_instance, check_integer, check_key
 from .._pytree.tree import check_same_shapes, tree_copy, tree_is_finite, tree_where
 from .._rewards.base import after_update
@@ -101,6 +102,7 @@ def train_offline(
             "taken itself, so not from a data set; take an agent that learns from a "
             "replay, such as `eqrl.SAC` or, for discrete actions, `eqrl.DQN`."
         )
+    check_numbers(agent, spec)
     data = fitting_transitions(agent, transitions, spec)
     replay = ReplayBuffer(data.timestep.shape[0], batch_size, agent.sequence_length)
     stored, counts = fill_replay(replay, data)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Int, Key, PRNGKeyArray
 from .._agents import AbstractAgent
 from .._agents.base import AnyAgent
 from .._interaction.arguments import check_arguments
+from .._interaction.fit import check_numbers, check_rate
 from .._pytree.fields import check_arity, check_instance, check_integer
 from .._pytree.tree import check_same_shapes, tree_copy
 from .._types.custom_types import EnvState, Extras, Memory, State
@@ -81,9 +82,8 @@ def train(
     - `initial`: the solution of an earlier call, from which to resume. It stays usable.
     - `agent_state`: the agent's state to begin with, learned elsewhere, such as a skill
         that `eqrl.fix_skill` took out of an agent; environments and replay begin
-        afresh. It stays usable. What it counts goes on: a rate that was annealed to 0
-        stays there unless the agent is given more `anneal_steps`. Not together with
-        `initial`.
+        afresh. It stays usable. What it counts continues: where a rate was annealed to
+        0, give the agent more `anneal_steps`. Not together with `initial`.
     - `log_every`: steps in a row of the metrics, rounded up to whole iterations. It is
         also how often `callback` is called and Ctrl-C is looked for. It does not affect
         the result.
@@ -117,6 +117,9 @@ def train(
             "`initial` and `agent_state` both give the agent's state; give one. "
             "`initial` resumes environments and replay as well."
         )
+    check_numbers(agent, env.spec)
+    if agent_state is not None:
+        check_rate(agent, agent_state, num_steps)
     if initial is None:
         state, counts = jit_init(
             trainer, agent, env, key=_init_key(key), agent_state=agent_state
@@ -201,6 +204,7 @@ def train_seeds(
         )
     trainer.check_num_steps(num_steps)
     play_if_asked(env)
+    check_numbers(agent, env.spec)
     how = choose_members(members, mesh)
     devices = default_mesh(how, num_seeds) if mesh is None else automatic(mesh)
     keys = jr.split(key, num_seeds)
