@@ -6,6 +6,7 @@ Nothing here is compiled: arguments are shapes, or fail first.
 import dataclasses
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -381,6 +382,20 @@ def test_a_memory_that_changes_its_structure_is_named(wrong: str, message: str) 
         with pytest.raises(ValueError, match=message) as caught:
             use()
         assert "\n" not in str(caught.value)
+
+
+def test_a_memory_within_a_wrapper_and_one_that_is_exported_is_named(
+    tmp_path: Path,
+) -> None:
+    agent = eqrl.SkillConditioned(Forgetful(wrong="act"), 2)
+    with pytest.raises(
+        ValueError, match=r"`act` of Forgetful gives .*it must give the"
+    ):
+        begun(agent)
+    agent = Forgetful(wrong="shape")
+    state = state_of(agent, ENV.spec)
+    with pytest.raises(ValueError, match="`act` of Forgetful gives another memory"):
+        eqrl.export_policy(tmp_path / "x.policy", agent, state, ENV)
 
 
 def test_a_weakly_typed_memory_may_take_the_type_that_it_is_given() -> None:

@@ -1,6 +1,7 @@
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -133,6 +134,43 @@ def test_each_run_is_a_line_of_its_center_and_shaded_where_seeds_lie(
     assert _legend(axes) == ["one", "five", "interquartile mean and range of 5 seeds"]
     assert axes.get_xlabel() == "environment steps of each seed"
     assert axes.get_ylabel() == "episode return"
+
+
+def test_infinite_values_make_infinite_ends() -> None:
+    inf = np.inf
+    rows = np.array([[1.0, 2, inf], [inf, inf, inf], [-inf, 1, 2], [1, 2, 3]])
+    low, high = eqrl.bootstrap_interval(rows)
+    np.testing.assert_array_equal(low, [1, inf, -inf, 1])
+    np.testing.assert_array_equal(high, [inf, inf, 2, 3])
+    low, high = eqrl.bootstrap_interval(rows, level=1.0)
+    np.testing.assert_array_equal(low, [1, inf, -inf, 1])
+    # The largest of so few is left out, and so are draws that hold it seldom.
+    rare = np.array([inf, 1, 2, 3, 4, 5, 6, 7])
+    assert eqrl.interquartile_mean(rare) == 4.5
+    low, high = eqrl.bootstrap_interval(rare, center="iqm")
+    assert low == 2.5 and high == inf
+    # Halfway between a draw that holds it and one that does not.
+    for seed in range(8):
+        draws = np.random.default_rng(seed).integers(2, size=(2, 2))
+        number = np.sum(np.any(draws == 0, axis=1))
+        for value in (inf, -inf):
+            ends = eqrl.bootstrap_interval(
+                np.array([value, 1]), level=0.5, num_resamples=2, seed=seed
+            )
+            assert np.all(np.array(ends) == (value if number > 0 else 1))
+    # There is no mean of both.
+    assert np.isnan(eqrl.interquartile_mean(np.array([-inf, inf])))
+    assert np.all(np.isnan(eqrl.bootstrap_interval(np.array([-inf, inf, 1]))))
+
+
+@pytest.mark.parametrize("values", [3.0, None, "a", [[1.0, 2.0], [3.0]]])
+def test_what_has_no_axis_of_seeds_is_named(
+    values: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    for function in (eqrl.interquartile_mean, eqrl.bootstrap_interval):
+        with pytest.raises(ValueError, match=r"^`values=.*` must be an array of numb"):
+            function(values)
 
 
 def test_intervals_are_those_of_the_bootstrap_after_smoothing(

@@ -16,7 +16,7 @@ from eqrl import (
     tree_copy,
 )
 from eqrl._pytree.fields import strong_integer, whole_number
-from eqrl._pytree.tree import check_same_shapes, tree_where
+from eqrl._pytree.tree import check_kept, check_same_shapes, tree_where
 from tests.toy import GetKey
 
 
@@ -165,6 +165,32 @@ class TestCheckSameShapes:
     def test_another_shape_or_type_is_refused(self, other: Any) -> None:
         with pytest.raises(ValueError, match=r"`\['x'\]` is .* but float32\[2\] is"):
             check_same_shapes("initial", {"x": jnp.ones(2)}, {"x": other})
+
+
+class TestCheckKept:
+    @pytest.mark.parametrize(
+        ("before", "after", "difference"),
+        [
+            ({"x": 0}, {"x": 1}, r"`\['x'\]` is 1, not 0\. Arrays"),
+            ({"x": 1}, {}, r"`\['x'\]` is missing\. Arrays"),
+            ({"x": 1}, {"x": 1, "y": 2}, r"`\['y'\]` has been added\. Arrays"),
+            ({"x": [1]}, {"x": (1,)}, "class or a static field of a part has changed"),
+            (None, {"x": 1}, "it is a dict, not None"),
+            ({"x": jnp.abs}, {"x": jnp.sign}, "is <.* sign at .*, not <.* abs at"),
+            ({"x": np.ones(2)}, {"x": jnp.ones(2)}, "is of shape .*, not array"),
+        ],
+    )
+    def test_names_what_differs(self, before: Any, after: Any, difference: str) -> None:
+        with pytest.raises(
+            ValueError, match=rf"^It became another than `a`: .*{difference}"
+        ):
+            check_kept("It became another", before, after, source="a")
+
+    def test_other_values_of_arrays_are_no_difference(self) -> None:
+        before = {"x": jnp.ones(2), "y": np.ones(2), "z": (jnp.abs, None, 3)}
+        after = {"x": jnp.zeros(2), "y": np.ones(2), "z": (jnp.abs, None, 3)}
+        check_kept("It became another", before, after, source="a")
+        check_kept("It became another", None, None, source="a")
 
 
 class TestIncrementalUpdate:

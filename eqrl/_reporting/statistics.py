@@ -7,7 +7,13 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._pytree.fields import check_choice, check_integer, check_range
+from .._pytree.fields import (
+    check_choice,
+    check_integer,
+    check_range,
+    converted,
+    shown,
+)
 
 
 Center = Literal["mean", "iqm"]
@@ -32,7 +38,8 @@ def interquartile_mean(
 
     **Returns:**
 
-    The interquartile means, `nan` where there is no value.
+    The interquartile means, `nan` where there is no value, or where infinite values of
+    both signs are in the middle half. Raises a `ValueError` for a number alone.
 
     ??? cite "Reference"
 
@@ -76,7 +83,9 @@ def bootstrap_interval(
 
     **Returns:**
 
-    The lower and the upper ends, `nan` where there are fewer than two values.
+    The lower and the upper ends, `nan` where there are fewer than two values. Infinite
+    values of one sign make infinite ends, those of both signs `nan`. Raises a
+    `ValueError` for a number alone.
     """
     check_choice("center", center, _CENTERS)
     check_range("level", level, low=0, high=1, low_open=True)
@@ -95,11 +104,27 @@ def bootstrap_interval(
             some = slice(start, start + at_once)
             centers = _CENTERS[center](rows[some][:, drawn], axis=-1)
             tails = [(1 - level) / 2, (1 + level) / 2]
-            result[some] = np.quantile(centers, tails, axis=-1).T
+            result[some] = _quantiles(centers, tails).T
         return result
 
     both = _of_known(values, ends, width=2)
     return both[..., 0], both[..., 1]
+
+
+def _quantiles(
+    values: Float[np.ndarray, "rows draws"], levels: list[float]
+) -> Float[np.ndarray, "levels rows"]:
+    """The quantiles of each row, also where there are infinite values in it."""
+    result = np.quantile(values, levels, axis=-1)
+    if np.all(np.isfinite(result)):
+        return result
+    # NumPy's interpolation subtracts neighbors, which is `nan` of infinite ones.
+    low, high = (
+        np.quantile(values, levels, axis=-1, method=method)
+        for method in ("lower", "higher")
+    )
+    between = np.where(low == high, low, low + high)
+    return np.where(np.isfinite(result), result, between)
 
 
 def center_of(
@@ -173,12 +198,17 @@ def _of_known(
     width: int,
 ) -> Float[np.ndarray, "*rows width"]:
     """Some statistics of each row, of those values in it that are not `nan`."""
-    given = np.asarray(values, float)
+    what = "must be an array of numbers, whose last axis is that of the seeds."
+    given = converted("values", lambda x: np.asarray(x, float), values, what)
+    if given.ndim == 0:
+        raise ValueError(f"`values={shown(values)}` {what}")
     rows = given.reshape(math.prod(given.shape[:-1]), given.shape[-1])
     result = np.empty((len(rows), width))
     # Those rows in which the same seeds have a value are a matrix again.
     patterns, which = np.unique(~np.isnan(rows), axis=0, return_inverse=True)
     for index, pattern in enumerate(patterns):
         chosen = which.reshape(-1) == index
-        result[chosen] = statistic(rows[chosen][:, pattern])
+        # What infinite values of both signs have in the middle is `nan`.
+        with np.errstate(invalid="ignore"):
+            result[chosen] = statistic(rows[chosen][:, pattern])
     return result.reshape(*given.shape[:-1], width)

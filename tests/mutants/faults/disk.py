@@ -185,4 +185,18 @@ FAULTS = (
         "if False:",
         ("tests/skills/test_learn_skills.py -k never_stopped",),
     ),
+    Fault(
+        "disk:target-entropy",
+        "eqrl/_disk/learn.py",
+        "    check_numbers(agent, first.spec)\n",
+        "",
+        ("tests/test_boundary.py -k out_of_reach",),
+    ),
+    Fault(
+        "disk:skills-played-once-a-key",
+        "eqrl/_disk/play.py",
+        "    key = reusable_key(key)\n",
+        "",
+        ("tests/skills/test_learn_skills.py -k played_again",),
+    ),
 )

@@ -261,4 +261,11 @@ FAULTS = (
         "if False:",
         ("tests/population/test_train.py -k sees_each_generation",),
     ),
+    Fault(
+        "population:target-entropy",
+        "eqrl/_population/train.py",
+        "        check_numbers(agents, env.spec)\n",
+        "",
+        ("tests/test_boundary.py -k out_of_reach",),
+    ),
 )

@@ -243,4 +243,32 @@ FAULTS = (
         "previous_diversity=scale.previous_diversity",
         (f"{_INCREMENTAL} -k 'said_to_be'",),
     ),
+    Fault(
+        "rewards:updated-state-changes",
+        "eqrl/_rewards/base.py",
+        '            check_kept(what, state, after, source="init")\n',
+        "            del what, state\n",
+        ("tests/test_boundary.py -k update_of_a_reward",),
+    ),
+    Fault(
+        "rewards:update-within-sum",
+        "eqrl/_rewards/sum.py",
+        "= after_update(reward, part, updated)",
+        "= updated",
+        ("tests/test_boundary.py -k update_of_a_reward",),
+    ),
+    Fault(
+        "rewards:update-of-minibatches",
+        "eqrl/_agents/wrappers/intrinsic.py",
+        "            updated = self.reward.update(state, rows, key=key)\n            return after_update(self.reward, state, updated)",
+        "            return self.reward.update(state, rows, key=key)",
+        ("tests/test_boundary.py -k update_of_a_reward",),
+    ),
+    Fault(
+        "rewards:update-of-a-batch",
+        "eqrl/_agents/wrappers/intrinsic.py",
+        "            updated = self.reward.update(state, batch, key=key)\n            return after_update(self.reward, state, updated)",
+        "            return self.reward.update(state, batch, key=key)",
+        ("tests/test_boundary.py -k update_of_a_reward",),
+    ),
 )
