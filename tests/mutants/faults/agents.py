@@ -272,8 +272,8 @@ FAULTS = (
     Fault(
         "agents:critics-with-one-key",
         "eqrl/_agents/actor_critic.py",
-        "eqx.filter_vmap(make)(jr.split(key, num_critics))",
-        "eqx.filter_vmap(make)(jnp.broadcast_to(key, (num_critics,)))",
+        "eqx.filter_vmap(make)(jr.split(key, size))",
+        "eqx.filter_vmap(make)(jnp.broadcast_to(key, (size,)))",
         (f"{_SAC} -k all_different", _SAC),
     ),
     Fault(
@@ -625,8 +625,8 @@ FAULTS = (
     Fault(
         "agents:policy-of-two-arguments",
         "eqrl/_agents/base.py",
-        '        check_arity(f"{type(self).__name__}.policy(...)", policy, "observation")\n',
-        "",
+        ', policy, "observation")\n        action',
+        ", policy)\n        action",
         ("tests/test_bad_input.py -k takes_one_observation",),
     ),
     Fault(

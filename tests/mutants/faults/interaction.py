@@ -236,10 +236,10 @@ FAULTS = (
     ),
     Fault(
         "interaction:act-gives-an-action-only",
-        "eqrl/_interaction/actors.py",
+        "eqrl/_agents/base.py",
         "if not isinstance(chosen, tuple) or len(chosen) != 3:",
         "if chosen is None:",
-        ("tests/test_boundary.py -k method_of_an_agent",),
+        ("tests/test_boundary.py -k memory_that_changes",),
     ),
     Fault(
         "interaction:skills-begin-where-their-first-step-leads",

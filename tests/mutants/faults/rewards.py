@@ -260,15 +260,17 @@ FAULTS = (
     Fault(
         "rewards:update-of-minibatches",
         "eqrl/_agents/wrappers/intrinsic.py",
-        "            updated = self.reward.update(state, rows, key=key)\n            return after_update(self.reward, state, updated)",
-        "            return self.reward.update(state, rows, key=key)",
+        "(state, rows, key=key)\n"
+        "            return after_update(self.reward, state, updated)",
+        "(state, rows, key=key)\n            return updated",
         ("tests/test_boundary.py -k update_of_a_reward",),
     ),
     Fault(
         "rewards:update-of-a-batch",
         "eqrl/_agents/wrappers/intrinsic.py",
-        "            updated = self.reward.update(state, batch, key=key)\n            return after_update(self.reward, state, updated)",
-        "            return self.reward.update(state, batch, key=key)",
+        "(state, batch, key=key)\n"
+        "            return after_update(self.reward, state, updated)",
+        "(state, batch, key=key)\n            return updated",
         ("tests/test_boundary.py -k update_of_a_reward",),
     ),
 )
