@@ -430,7 +430,14 @@ def updated(agent: Any) -> object:
     )
 
 
-@pytest.mark.parametrize("wrap", [eqrl.Normalized, eqrl.NormalizedReward])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        eqrl.Normalized,
+        eqrl.NormalizedReward,
+        lambda agent: eqrl.Intrinsic(agent, Amnesiac(wrong="")),
+    ],
+)
 def test_what_the_agent_within_a_wrapper_gives_is_named(
     wrap: Callable[[Any], Any],
 ) -> None:
@@ -495,7 +502,8 @@ class Amnesiac(eqrl.AbstractReward[Any]):
 
     def update(self, state: Any, batch: Any, *, key: PRNGKeyArray) -> Any:
         del batch, key
-        return state if self.wrong == "update" else (jnp.zeros(3), {})
+        after = jnp.zeros(3) if self.wrong == "state" else state
+        return state if self.wrong == "update" else (after, {})
 
 
 def test_what_the_update_of_a_reward_gives_is_named() -> None:

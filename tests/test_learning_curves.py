@@ -158,6 +158,19 @@ def test_infinite_values_make_infinite_ends() -> None:
                 np.array([value, 1]), level=0.5, num_resamples=2, seed=seed
             )
             assert np.all(np.array(ends) == (value if number > 0 else 1))
+    # Of five draws the second and the fourth, whatever is next to them.
+    for seed in range(8):
+        draws = np.random.default_rng(seed).integers(2, size=(5, 2))
+        finite = np.sum(np.all(draws == 1, axis=1))
+        ends = eqrl.bootstrap_interval(
+            np.array([inf, 1]), level=0.5, num_resamples=5, seed=seed
+        )
+        assert ends == (1 if finite >= 2 else inf, 1 if finite >= 4 else inf)
+    # An infinite value in one row changes nothing in another.
+    known = np.array([0.3, 1.7, 2.2, 4.9, 5.1])
+    beside = eqrl.bootstrap_interval(np.array([known, [inf] * 5]), num_resamples=10)
+    alone = eqrl.bootstrap_interval(known, num_resamples=10)
+    assert (beside[0][0], beside[1][0]) == alone
     # There is no mean of both.
     assert np.isnan(eqrl.interquartile_mean(np.array([-inf, inf])))
     assert np.all(np.isnan(eqrl.bootstrap_interval(np.array([-inf, inf, 1]))))
