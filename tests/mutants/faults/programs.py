@@ -49,14 +49,14 @@ FAULTS = (
         ("tests/test_cli.py -k standard_error",),
     ),
     Fault(
-        "presets:spread-as-if-these-were-all-seeds",
+        "cli:preset-spread-as-if-these-were-all-seeds",
         "eqrl/presets/_preset.py",
         "statistics.stdev(",
         "statistics.pstdev(",
         ("tests/test_presets.py -k measured",),
     ),
     Fault(
-        "presets:anneals-beyond-the-end",
+        "cli:preset-anneals-beyond-the-end",
         "eqrl/presets/_table.py",
         '"value_clip": 0.2, "anneal_steps": 199_680.0',
         '"value_clip": 0.2, "anneal_steps": 200_000.0',
