@@ -1,7 +1,7 @@
 """Trains agents of default sizes alone, in turn, and each on a device of its own.
 
-`python -m tests.population.alone KIND NAME ...`, with two devices, ends with an error
-unless each of two seeds, or members, has the same bits in all three ways.
+`python -m tests.population.alone NAME ...`, with two devices, ends with an error unless
+each of two seeds, and of two members, has the same bits in all three ways.
 """
 
 import sys
@@ -107,6 +107,7 @@ def _arrays(tree: Any) -> Any:
 
 
 if __name__ == "__main__":
-    for name in sys.argv[2:]:
-        check(sys.argv[1], name)
+    for name in sys.argv[1:]:
+        check("seeds", name)
+        check("members", name)
     print("passed")
