@@ -322,6 +322,84 @@ def test_training_goes_on_from_the_newest_checkpoint(
     assert same(train(40, initial=newest), whole)
 
 
+def test_checkpoints_of_a_resumed_training_keep_to_their_steps(
+    whole: eqrl.Solution[Any, Any, Any, Any], tmp_path: Path
+) -> None:
+    def steps() -> list[int]:
+        return sorted(int(item.name) for item in tmp_path.iterdir())
+
+    def resume(num_steps: int, **options: Any) -> None:
+        solution = eqrl.load_solution(tmp_path, AGENT, ENV, TRAINER)
+        options = {"every_steps": 40, "max_to_keep": 3} | options
+        with eqrl.Checkpoints(tmp_path, **options) as checkpoints:
+            train(num_steps, initial=solution, checkpoint=checkpoints)
+
+    with eqrl.Checkpoints(tmp_path, every_steps=20, max_to_keep=1) as checkpoints:
+        train(60, checkpoint=checkpoints)
+    assert steps() == [60]
+    # From 60 on, not from 0.
+    resume(20)
+    assert steps() == [60]
+    resume(60)
+    assert steps() == [60, 100]
+    resume(20, every_steps=20)
+    assert steps() == [60, 100, 120]
+    newest = eqrl.load_solution(tmp_path, AGENT, ENV, TRAINER)
+    assert same(newest, whole)
+    resume(20, every_steps=20)
+    assert steps() == [100, 120, 140]
+    # A complete training is resumed, and what is there is saved again.
+    with eqrl.Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(eqrl.load_solution(tmp_path, AGENT, ENV, TRAINER))
+    assert steps() == [100, 120, 140]
+
+
+def test_checkpoints_of_another_training_are_refused_at_its_first_row(
+    whole: eqrl.Solution[Any, Any, Any, Any], tmp_path: Path
+) -> None:
+    def kept() -> dict[str, bytes]:
+        files = (path for path in tmp_path.rglob("*") if path.is_file())
+        return {str(path): path.read_bytes() for path in files}
+
+    with eqrl.Checkpoints(tmp_path, every_steps=40) as checkpoints:
+        checkpoints.save(train(40))
+        # One object cannot serve two trainings either.
+        with pytest.raises(ValueError, match="holds step 40 of another training"):
+            train(20, checkpoint=checkpoints)
+    before = kept()
+    rows: list[int] = []
+    count = lambda step, metrics, state: rows.append(step)
+    # By steps and by the clock, before and beyond the step that is there.
+    for options, log_every in (
+        ({"every_steps": 40}, 20),
+        ({"every_seconds": 0}, 20),
+        ({"every_seconds": 60}, 20),
+        ({"every_steps": 40}, 120),
+    ):
+        with (
+            eqrl.Checkpoints(tmp_path, **options) as checkpoints,
+            pytest.raises(ValueError, match=r"holds step 40 .* this one, which is at"),
+        ):
+            train(
+                120,
+                key=jr.key(7),
+                log_every=log_every,
+                callback=count,
+                checkpoint=checkpoints,
+            )
+    assert rows == [20, 20, 20, 120]
+    with eqrl.Checkpoints(tmp_path) as checkpoints:
+        for other in (train(40, key=jr.key(7)), train(20)):
+            with pytest.raises(ValueError, match="each needs a folder of its own"):
+                checkpoints.save(other)
+    assert kept() == before
+    # What is saved by hand is no training.
+    eqrl.save(tmp_path, 50, jnp.zeros(1))
+    with eqrl.Checkpoints(tmp_path) as checkpoints:
+        with pytest.raises(ValueError, match="holds step 50 of another training"):
+            checkpoints.save(whole)
+
+
 def test_a_checkpoint_that_cannot_be_written_is_one_warning(
     whole: eqrl.Solution[Any, Any, Any, Any],
     tmp_path: Path,

@@ -19,7 +19,7 @@ from .._storage.quiet import quiet_event_loops
 from .._training.mesh import mesh_of_processes, on_any_process
 from .._training.solution import AnySolution
 from .._types.custom_types import PyTree
-from .solutions import content_of, step_of
+from .solutions import content_of, continues, step_of
 
 
 class Interval:
@@ -61,7 +61,8 @@ class Checkpoints:
     It is the `checkpoint` of `train` and `train_seeds`, and the `callback` of
     `train_population`. What it saves is what `eqrl.save_solution` does; it is written
     in the background, from a copy. A checkpoint that cannot be written does not end the
-    training.
+    training. One of a training other than that in the directory is a `ValueError`, at
+    its first row: nothing that was saved is lost, and nothing goes unsaved.
     """
 
     def __init__(
@@ -77,8 +78,9 @@ class Checkpoints:
 
         **Arguments:**
 
-        - `directory`: created if it does not exist; of one training only. What a killed
-            process left unfinished in it is removed.
+        - `directory`: created if it does not exist; of one training only, which may
+            have resumed from the latest step in it. What a killed process left
+            unfinished in it is removed.
         - `every_steps`: environment steps, of each seed or member, from one checkpoint
             to the next, rounded up to rows or generations; `None` goes by the time.
         - `every_seconds`: seconds from one checkpoint to the next, if `every_steps` is
@@ -92,7 +94,11 @@ class Checkpoints:
         self._on_error = on_error or _warn
         self._manager = checkpoint_manager(directory, max_to_keep=max_to_keep)
         self._quiet = ExitStack()
-        self._interval.begin_at(self._manager.latest_step() or 0)
+        self._directory = directory
+        # The step of the checkpoint, or call, after which the next one comes.
+        self._latest: int | None = self._manager.latest_step()
+        self._is_own = False
+        self._interval.begin_at(self._latest or 0)
         self._has_failed = False
 
     def __call__(self, step: int, solution: AnySolution | PopulationSolution) -> None:
@@ -100,6 +106,7 @@ class Checkpoints:
         # Of a population it is the generation.
         del step
         number = step_of(solution)
+        self._check_order(solution, number)
         # The clocks of several processes differ, and all of them have to save.
         mesh = mesh_of_processes(solution)
         if not on_any_process(self._interval.is_over(number), mesh):
@@ -116,6 +123,7 @@ class Checkpoints:
         Nothing is written if it is there already.
         """
         number = step_of(solution)
+        self._check_order(solution, number)
         try:
             self._manager.wait_until_finished()
         except Exception as error:
@@ -141,6 +149,23 @@ class Checkpoints:
                 self._manager.close()
             except Exception as error:
                 self._report(error)
+
+    def _check_order(
+        self, solution: AnySolution | PopulationSolution, number: int
+    ) -> None:
+        """Raises a `ValueError` unless a solution is of the training in the folder."""
+        latest = self._latest
+        if latest is not None:
+            if number >= latest and not self._is_own:
+                self._is_own = continues(solution, self._directory, latest)
+            if number < latest or not self._is_own:
+                raise ValueError(
+                    f"`{self._directory}` holds step {latest} of another training than "
+                    f"this one, which is at step {number}: each needs a folder of its "
+                    "own. To resume the earlier one, pass what `eqrl.load_solution` "
+                    "gives as `initial`; to resume an older step, delete later ones."
+                )
+        self._latest, self._is_own = number, True
 
     def _report(self, error: Exception) -> None:
         if not self._has_failed:

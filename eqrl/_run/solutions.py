@@ -137,12 +137,8 @@ def load_solution(
             "`mesh` is for seeds and populations, but a single training was saved."
         )
     content = _shapes(kind, saved, agent, env, trainer, mesh)
-    history = {
-        _key_of(name): np.zeros(shape.shape, shape.dtype)
-        for name, shape in saved.items()
-        if _is_of(name, _HISTORY)
-    }
-    loaded = restore(directory, {kind: content, _HISTORY: history}, step)
+    like = {kind: content, _HISTORY: _history_like(saved)}
+    loaded = restore(directory, like, step)
     content, history = loaded[kind], _unflatten(loaded[_HISTORY])
     if kind != "population":
         return Solution(
@@ -161,6 +157,33 @@ def load_solution(
         metrics=history.get("metrics", {}),
         scores=history["scores"],
     )
+
+
+def continues(
+    solution: AnySolution | PopulationSolution, directory: Directory, step: int
+) -> bool:
+    """Whether the history of a solution begins with that of the one that was saved."""
+    _, saved = saved_arrays(directory, step)
+    if _kind_of(saved) is None:
+        return False
+    like = {_HISTORY: _history_like(saved)}
+    earlier = restore(directory, like, step, lambda tree: tree[_HISTORY])[_HISTORY]
+    history = content_of(solution)[_HISTORY]
+    return all(
+        name in history
+        and np.array_equal(history[name][: len(rows)], rows, equal_nan=True)
+        for name, rows in earlier.items()
+    )
+
+
+def _history_like(
+    saved: dict[str, jax.ShapeDtypeStruct],
+) -> dict[str, np.ndarray]:
+    return {
+        _key_of(name): np.zeros(shape.shape, shape.dtype)
+        for name, shape in saved.items()
+        if _is_of(name, _HISTORY)
+    }
 
 
 def _shapes(

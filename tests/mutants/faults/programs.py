@@ -7,6 +7,48 @@ _PROGRESS = "tests/test_progress.py"
 
 FAULTS = (
     Fault(
+        "run:checkpoints-of-a-resumed-training-count-from-0",
+        "eqrl/_run/checkpoints.py",
+        "self._interval.begin_at(self._latest or 0)",
+        "self._interval.begin_at(0)",
+        ("tests/test_train.py -k keep_to_their_steps",),
+    ),
+    Fault(
+        "run:another-training-is-refused-beyond-the-latest-step-only",
+        "eqrl/_run/checkpoints.py",
+        "if number < latest or not self._is_own:",
+        "if number >= latest and not self._is_own:",
+        ("tests/test_train.py -k refused_at_its_first_row",),
+    ),
+    Fault(
+        "run:another-training-is-refused-before-the-latest-step-only",
+        "eqrl/_run/checkpoints.py",
+        "self._is_own = continues(solution, self._directory, latest)",
+        "self._is_own = True",
+        ("tests/test_train.py -k refused_at_its_first_row",),
+    ),
+    Fault(
+        "run:any-rows-continue-those-that-were-saved",
+        "eqrl/_run/solutions.py",
+        "and np.array_equal(history[name][: len(rows)], rows, equal_nan=True)",
+        "and len(history[name]) >= len(rows)",
+        ("tests/test_train.py -k refused_at_its_first_row",),
+    ),
+    Fault(
+        "run:unknown-numbers-differ-from-themselves",
+        "eqrl/_run/solutions.py",
+        "rows, equal_nan=True)\n        for name",
+        "rows)\n        for name",
+        ("tests/test_train.py -k keep_to_their_steps",),
+    ),
+    Fault(
+        "storage:one-checkpoint-more-is-kept",
+        "eqrl/_storage/checkpoint.py",
+        "max_to_keep=max_to_keep, cleanup_tmp_directories=True",
+        "max_to_keep=max_to_keep + 1, cleanup_tmp_directories=True",
+        ("tests/test_train.py -k keep_to_their_steps",),
+    ),
+    Fault(
         "cli:each-seed-ends-with-its-own-episodes",
         "eqrl/_cli/training.py",
         "key=evaluation_key(Evaluate.seed)",
