@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -13,9 +13,11 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 import eqrl
 from eqrl._interaction import exported_policy
+from eqrl._types.custom_types import Mode
 from eqrl.nn import Critic, Deterministic, Gaussian
 from tests.toy import Clock, GetKey, Learner, Scribe
 
@@ -74,6 +76,92 @@ def test_a_policy_remembers_within_an_episode_only(tmp_path: Path) -> None:
         episodes.append([float(policy.act(x)[0]) for x in _OBSERVATIONS])
     assert [len(set(actions)) for actions in episodes] == [1, 1]
     assert episodes[0] != episodes[1]
+
+
+class _KeyedState(eqx.Module):
+    key: PRNGKeyArray
+    scale: Float[Array, " act"]
+    num_calls: Int[Array, ""]
+
+
+class _Keyed(eqrl.AbstractAgent[_KeyedState, PRNGKeyArray, None]):
+    """Draws with keys of its state and its memory; samples with a scale of its own."""
+
+    @property
+    def sequence_length(self) -> int:
+        return 1
+
+    def init(self, spec: eqrl.EnvSpec, *, key: PRNGKeyArray) -> _KeyedState:
+        return _KeyedState(key, jnp.full(spec.action_size, 0.3), jnp.zeros((), int))
+
+    def begin(
+        self,
+        state: _KeyedState,
+        spec: eqrl.EnvSpec,
+        *,
+        index: Int[Array, ""],
+        key: PRNGKeyArray,
+    ) -> PRNGKeyArray:
+        del spec
+        return jr.fold_in(key, index)
+
+    def act(
+        self,
+        state: _KeyedState,
+        memory: PRNGKeyArray,
+        observation: Float[Array, " obs"],
+        *,
+        mode: Mode,
+        key: PRNGKeyArray,
+    ) -> tuple[Float[Array, " act"], PRNGKeyArray, None]:
+        drawn = jr.uniform(state.key) + jr.uniform(memory)
+        action = 0.1 * jnp.tanh(observation[:1]) + 0.1 * drawn
+        if mode == "sample":
+            action = action + state.scale * jr.uniform(key, (1,))
+        return action, jr.fold_in(memory, 1), None
+
+    def observe(
+        self, state: _KeyedState, transitions: eqrl.Transition[None]
+    ) -> _KeyedState:
+        del transitions
+        return state
+
+    def update(
+        self,
+        state: _KeyedState,
+        batch: eqrl.Transition[None],
+        *,
+        step: Int[Array, ""],
+        key: PRNGKeyArray,
+    ) -> tuple[_KeyedState, dict[str, Array]]:
+        del batch, step, key
+        return state, {}
+
+
+@pytest.mark.parametrize("mode", ["greedy", "sample"])
+def test_keys_and_what_only_sampled_actions_read_are_exported(
+    mode: Literal["greedy", "sample"], tmp_path: Path
+) -> None:
+    agent = _Keyed()
+    # A state's keys need not be of one kind.
+    state = agent.init(_SPEC, key=jr.key(5, impl="rbg"))
+    eqrl.export_policy(tmp_path / "keyed", agent, state, _SPEC)
+    policy = eqrl.load_policy(tmp_path / "keyed", mode=mode, seed=3)
+    act = eqx.filter_jit(agent.act)
+    begin_key, step_key = (jr.fold_in(jr.key(3), purpose) for purpose in (0, 1))
+    for episode in range(2):
+        policy.reset()
+        index = jnp.zeros((), int)
+        memory = agent.begin(
+            state, _SPEC, index=index, key=jr.fold_in(begin_key, episode)
+        )
+        for step, observation in enumerate(_OBSERVATIONS, 3 * episode):
+            key = jr.fold_in(step_key, step)
+            action, memory, _ = act(
+                state, memory, jnp.asarray(observation), mode=mode, key=key
+            )
+            exported = policy.act(observation)
+            np.testing.assert_allclose(exported, np.asarray(action), rtol=1e-6)
 
 
 def test_the_file_holds_nothing_that_acting_does_not_read(

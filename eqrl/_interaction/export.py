@@ -1,5 +1,5 @@
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,6 @@ import numpy as np
 from jaxtyping import Array, Float, UInt32
 
 from .._agents import AbstractAgent
-from .._agents.base import AnyAgent
-from .._pytree.tree import is_array_shape
 from .._storage.replace import atomic_write
 from .._storage.version import __version__
 from .._types.custom_types import (
@@ -72,12 +70,12 @@ def export_policy(
     spec = env if isinstance(env, EnvSpec) else env.spec
     hint = "Export one agent with its own state; take it from a stack by `eqrl.member`."
     check_fits(agent, state, spec, hint=hint)
-    weights = jax.tree.leaves(eqx.filter((agent, state), eqx.is_array))
+    weights, restore = _as_data((agent, state))
     programs = {
         name: jax.export.export(jax.jit(program), platforms=tuple(platforms))(
             weights, *arguments
         )
-        for name, (program, arguments) in _programs(agent, state, spec).items()
+        for name, (program, arguments) in _programs(weights, restore, spec).items()
     }
     kept = [set(program.module_kept_var_idx) for program in programs.values()]
     used = [any(index in some for some in kept) for index in range(len(weights))]
@@ -93,35 +91,47 @@ def export_policy(
         partial.write_bytes(pack(header, {**parts, "weights": content}))
 
 
+def _as_data(tree: PyTree) -> tuple[list[Array], Callable[[Sequence[Array]], Any]]:
+    """The arrays of a tree, and a function that makes the tree of them again.
+
+    Of typed keys, which no file can hold, they are the data.
+    """
+    arrays, static = eqx.partition(tree, eqx.is_array)
+    leaves, structure = jax.tree.flatten(arrays)
+    is_key = lambda leaf: jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    kinds = [jr.key_impl(leaf) if is_key(leaf) else None for leaf in leaves]
+
+    def restore(data: Sequence[Array]) -> Any:
+        leaves = [
+            leaf if kind is None else jr.wrap_key_data(leaf, impl=kind)
+            for leaf, kind in zip(data, kinds, strict=True)
+        ]
+        return eqx.combine(jax.tree.unflatten(structure, leaves), static)
+
+    return [jr.key_data(leaf) if is_key(leaf) else leaf for leaf in leaves], restore
+
+
 def _programs(
-    agent: AnyAgent, state: Any, spec: EnvSpec
+    weights: list[Array], restore: Callable[[Sequence[Array]], Any], spec: EnvSpec
 ) -> dict[str, tuple[Any, tuple[PyTree, ...]]]:
     """What is exported, and the shapes of the arguments after the weights.
 
     What goes in and out is lists of arrays, since a file can name no class.
     """
-    arrays, static = eqx.partition((agent, state), eqx.is_array)
-    treedef = jax.tree.structure(arrays)
-
-    def begin_memory(
-        weights: list[Array], seed: UInt32[Array, ""], episode: UInt32[Array, ""]
-    ) -> Any:
-        agent, state = eqx.combine(jax.tree.unflatten(treedef, weights), static)
-        key = jr.fold_in(jr.fold_in(jr.key(seed), _EPISODES), episode)
-        return agent.begin(state, spec, index=jnp.zeros((), int), key=key)
+    restore_memory: list[Callable[[Sequence[Array]], Any]] = []
 
     def begin(
         weights: list[Array], seed: UInt32[Array, ""], episode: UInt32[Array, ""]
     ) -> list[Array]:
-        memory = begin_memory(weights, seed, episode)
-        return jax.tree.leaves(eqx.filter(memory, eqx.is_array))
+        agent, state = restore(weights)
+        key = jr.fold_in(jr.fold_in(jr.key(seed), _EPISODES), episode)
+        memory = agent.begin(state, spec, index=jnp.zeros((), int), key=key)
+        data, restore_this = _as_data(memory)
+        restore_memory.append(restore_this)
+        return data
 
     number = jax.ShapeDtypeStruct((), np.uint32)
-    memory = eqx.filter_eval_shape(
-        begin_memory, jax.tree.leaves(arrays), number, number
-    )
-    memory_shapes, memory_static = eqx.partition(memory, is_array_shape)
-    memory_treedef = jax.tree.structure(memory_shapes)
+    memory_shapes = jax.eval_shape(begin, weights, number, number)
 
     def act_in(mode: Mode) -> Any:
         def act(
@@ -131,17 +141,15 @@ def _programs(
             seed: UInt32[Array, ""],
             step: UInt32[Array, ""],
         ) -> tuple[Action, list[Array]]:
-            agent, state = eqx.combine(jax.tree.unflatten(treedef, weights), static)
-            before = eqx.combine(
-                jax.tree.unflatten(memory_treedef, memory), memory_static
-            )
+            agent, state = restore(weights)
+            before = restore_memory[0](memory)
             key = jr.fold_in(jr.fold_in(jr.key(seed), _STEPS), step)
             action, after, _ = agent.act(state, before, observation, mode=mode, key=key)
-            return action, jax.tree.leaves(eqx.filter(after, eqx.is_array))
+            return action, _as_data(after)[0]
 
         return act
 
     observation = jax.ShapeDtypeStruct((spec.observation_size,), jnp.result_type(float))
-    shapes = (jax.tree.leaves(memory_shapes), observation, number, number)
+    shapes = (memory_shapes, observation, number, number)
     acting = {mode: (act_in(mode), shapes) for mode in _MODES}
     return {"begin": (begin, (number, number)), **acting}

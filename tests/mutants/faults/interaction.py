@@ -11,6 +11,34 @@ _CHOICE = "tests/skills/test_skill_choice.py"
 
 FAULTS = (
     Fault(
+        "interaction:exports-no-weights-that-only-sampling-reads",
+        "eqrl/_interaction/export.py",
+        "for program in programs.values()]",
+        'for name, program in programs.items() if name != "sample"]',
+        (f"{_EXPORT} -k only_sampled_actions_read",),
+    ),
+    Fault(
+        "interaction:keys-of-another-kind-when-exported",
+        "eqrl/_interaction/export.py",
+        "jr.wrap_key_data(leaf, impl=kind)",
+        'jr.wrap_key_data(leaf[..., :2], impl="threefry2x32")',
+        (f"{_EXPORT} -k only_sampled_actions_read",),
+    ),
+    Fault(
+        "interaction:exported-memory-stays-as-it-began",
+        "eqrl/_interaction/export.py",
+        "return action, _as_data(after)[0]",
+        "return action, memory",
+        (f"{_EXPORT} -k only_sampled_actions_read",),
+    ),
+    Fault(
+        "interaction:each-exported-episode-begins-alike",
+        "eqrl/_interaction/export.py",
+        "key = jr.fold_in(jr.fold_in(jr.key(seed), _EPISODES), episode)",
+        "key = jr.fold_in(jr.key(seed), _EPISODES)",
+        (f"{_EXPORT} -k only_sampled_actions_read",),
+    ),
+    Fault(
         "interaction:begins-one-group-only",
         "eqrl/_interaction/actors.py",
         "lambda carry: carry[0] < count, begin_group",
