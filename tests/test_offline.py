@@ -14,6 +14,7 @@ import pytest
 import eqrl
 from docs.examples.awac import AWAC
 from docs.examples.behavior_cloning import BC
+from eqrl._training.data_set import fitting_transitions
 
 from .agents_under_test import all_finite
 from .toy import Scribe, ScribeMemory
@@ -58,6 +59,64 @@ def test_ends_and_timesteps_are_found_where_they_are_not_given() -> None:
     np.testing.assert_array_equal(np.flatnonzero(given.truncated), [0, 3, 6])
     choices = data(action=np.arange(12), observation=np.zeros((12, 2, 1)))
     assert choices.action.dtype == jnp.int32 and choices.observation.shape == (12, 2)
+
+
+def test_rows_continue_where_all_elements_are_equal_and_nothing_ended() -> None:
+    # Numbers of another float type are compared as those that are stored.
+    given = arrays()
+    half = given["observation"].astype(np.float16)
+    one_type = data(
+        observation=half, next_observation=np.roll(half, -1, axis=0).astype(float)
+    )
+    np.testing.assert_array_equal(np.flatnonzero(one_type.truncated), [11])
+    # One element of two in common is another state.
+    shared = given["next_observation"].copy()
+    shared[4] = given["observation"][5] + [0.0, 1.0]
+    others = data(next_observation=shared)
+    assert bool(others.truncated[4]) and int(others.timestep[5]) == 0
+    # An episode that begins where the one before it ended begins at 0 all the same.
+    shared = given["next_observation"].copy()
+    shared[9] = given["observation"][10]
+    np.testing.assert_array_equal(
+        data(next_observation=shared).timestep, [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]
+    )
+
+
+def test_flags_are_one_a_row_and_known() -> None:
+    flags = arrays()["terminated"]
+    for name in ("terminated", "truncated"):
+        with pytest.raises(ValueError, match=rf"`{name}` has the shape \(12, 1\).*12,"):
+            data(**{name: flags[:, None]})
+        with pytest.raises(ValueError, match=f"`{name}` holds `nan`"):
+            data(**{name: np.where(flags, np.nan, 0.0)})
+    assert eqx.tree_equal(data(terminated=flags.astype(float)), data())
+
+
+def test_rows_of_alternating_environments_are_refused_until_they_are_reordered() -> (
+    None
+):
+    whole = arrays(10)
+    mixed = {
+        name: np.stack([x[:5], x[5:]], axis=1).reshape(x.shape)
+        for name, x in whole.items()
+    }
+    choices = {"action": np.zeros(10, int)}
+    spec = eqrl.EnvSpec(2, action=eqrl.spaces.Discrete(2))
+    agent = eqrl.DQN(return_steps=3)
+    data_set = eqrl.transitions_from_arrays(**(mixed | choices))
+    with pytest.raises(ValueError, match=r"each row .* is an episode .*swapaxes\(0, 1"):
+        eqrl.train_offline(agent, data_set, spec, num_updates=1, key=KEY)
+    # As the message says.
+    reordered = {
+        name: x.reshape(-1, 2, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)
+        for name, x in mixed.items()
+    }
+    data_set = eqrl.transitions_from_arrays(**(reordered | choices))
+    assert eqx.tree_equal(data_set, data(10, **choices))
+    assert fitting_transitions(agent, data_set, spec) is not None
+    # Episodes that really have one step have ended.
+    bandit = data(10, terminated=np.ones(10, bool), **choices)
+    assert fitting_transitions(agent, bandit, spec) is not None
 
 
 def test_arrays_of_different_lengths_are_refused_with_their_lengths() -> None:
@@ -158,6 +217,15 @@ def test_sequences_are_learned_from_with_what_the_agent_stored() -> None:
         Scribe(length=3), transitions, SPEC, num_updates=0, key=KEY
     )
     assert int(solution.state.num_observed) == 12 and solution.metrics == {}
+    solution = eqrl.train_offline(
+        Scribe(length=3), transitions, SPEC, num_updates=3, batch_size=5, key=KEY
+    )
+    np.testing.assert_array_equal(solution.metrics["batch_size"], [15])
+    # Each update has a key of its own, and none is that of `init`.
+    keys = [jr.split(jr.fold_in(jr.fold_in(KEY, 1), step))[1] for step in range(3)]
+    np.testing.assert_array_equal(
+        solution.state.draws[:3], [float(jr.uniform(key)) for key in keys]
+    )
 
 
 three_steps = eqrl.DQN(return_steps=3)

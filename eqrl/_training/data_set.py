@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Int, PRNGKeyArray, Shaped
+from jaxtyping import Array, Bool, Int, PRNGKeyArray, Shaped
 
 from .._agents.base import AnyAgent
 from .._pytree.control_flow import filter_scan
@@ -36,7 +36,8 @@ def transitions_from_arrays(
 
     All arrays begin with the same axis, one row for each step. If an agent learns from
     several steps in a row, as `eqrl.DQN(return_steps=3)` does, the steps of an episode
-    must follow each other.
+    must follow each other. Where rows of several environments alternate, make it
+    `x.reshape(-1, num_envs, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)` of each.
 
     **Arguments:**
 
@@ -45,7 +46,7 @@ def transitions_from_arrays(
     - `action`: vectors in [-1, 1]; or one integer each, with no other axis.
     - `reward`: of the step; a scalar, or a vector.
     - `terminated`: whether the step ended the episode in a state without value; bools,
-        or 0 and 1.
+        or 0 and 1, of shape `(rows,)`.
     - `truncated`: whether a time limit, or the end of the recording, ended the episode;
         what is terminated is not truncated. `None` is wherever the next row does not
         begin with `next_observation`, and the last row.
@@ -55,6 +56,9 @@ def transitions_from_arrays(
     **Returns:**
 
     Transitions with one leading axis `rows`, for `eqrl.train_offline`.
+
+    Raises a `ValueError` if the numbers of rows differ, or if flags have another shape
+    or are `nan`.
     """
     given = {
         "observation": observation,
@@ -73,14 +77,16 @@ def transitions_from_arrays(
             f"The arrays have different numbers of rows, or none: {named}. Each has "
             "one row for each step."
         )
+    # Cast before they are compared: numbers of two types are hardly ever equal.
     observation, next_observation = (
-        np.asarray(x).reshape(num_rows, -1) for x in (observation, next_observation)
+        np.asarray(x).reshape(num_rows, -1).astype(jnp.result_type(float))
+        for x in (observation, next_observation)
     )
-    terminated = np.asarray(terminated).astype(bool)
+    terminated = _flags("terminated", terminated)
     goes_on = np.all(next_observation[:-1] == observation[1:], axis=-1)
     if truncated is None:
         truncated = np.append(~goes_on, True)
-    truncated = np.asarray(truncated).astype(bool) & ~terminated
+    truncated = _flags("truncated", truncated) & ~terminated
     if timestep is None:
         row = np.arange(num_rows)
         begins = np.append(True, (terminated | truncated)[:-1] | ~goes_on)
@@ -99,6 +105,19 @@ def transitions_from_arrays(
         next_state_descriptor=None,
         extras=None,
     )
+
+
+def _flags(name: str, values: Rows) -> Bool[np.ndarray, " rows"]:
+    given = np.asarray(values)
+    if given.ndim != 1:
+        raise ValueError(
+            f"`{name}` has the shape {given.shape}; give one flag for each row, of "
+            f"shape ({len(given)},), such as `{name}.reshape(-1)`."
+        )
+    # A `nan` would count as true.
+    if np.any(np.isnan(given.astype(float))):
+        raise ValueError(f"`{name}` holds `nan`; give bools, or 0 and 1.")
+    return given.astype(bool)
 
 
 def fill_replay(
@@ -289,6 +308,14 @@ def _check_sequences(agent: AnyAgent, length: int, transitions: AnyTransition) -
             f"{length}` steps in a row from which `{type(agent).__name__}` learns."
         )
     over = np.asarray(transitions.terminated | transitions.truncated)
+    if np.all(over) and not np.all(transitions.terminated):
+        raise ValueError(
+            f"`{type(agent).__name__}` learns from `sequence_length={length}` steps in "
+            "a row, but each row of `transitions` is an episode of its own: none "
+            "begins with the `next_observation` of the row before. Where rows of "
+            "several environments alternate, reorder each array before: "
+            "`x.reshape(-1, num_envs, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)`."
+        )
     broken = np.flatnonzero(~over[:-1] & (timestep[1:] != timestep[:-1] + 1))
     if len(broken) > 0:
         row = int(broken[0])
