@@ -86,6 +86,8 @@ def test_what_has_no_preset_has_the_usual_defaults(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert presets.find("ppo", "eqrl/Point") is None
+    assert presets.find("taac", "gymnax/Pendulum-v1") is None
+    assert presets.find("sac", "brax/inverted_pendulum") is not None
     spring = ("--env", "brax/inverted_pendulum", "--backend", "spring")
     assert _parsed_run("sac", *spring).settings.hidden_sizes == (64, 64)
     assert _parsed_run("ppo", "--env", "gymnax/CartPole-v1", "--max_steps", "9")

@@ -61,6 +61,8 @@ LEARNERS: dict[str, Any] = {
         discount=DISCOUNT,
         epsilon_steps=NUM_STEPS / 2,
         num_minibatches=4,
+        # At a constant rate rounding drives what was learned off again.
+        anneal_steps=float(NUM_STEPS),
     ),
 }
 ROLLOUTS = eqrl.Trainer.on_policy(num_envs=4, num_steps=20)

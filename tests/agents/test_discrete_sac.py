@@ -55,7 +55,8 @@ def batch_of_six() -> Any:
     )
 
 
-def test_an_update_is_as_restated_in_numpy() -> None:
+@pytest.mark.parametrize("given", [None, 0.5])
+def test_an_update_is_as_restated_in_numpy(given: float | None) -> None:
     agent = discrete_sac(
         actor_lr=0.1,
         critic_lr=0.1,
@@ -64,6 +65,7 @@ def test_an_update_is_as_restated_in_numpy() -> None:
         reward_scale=2.0,
         target_step_size=0.3,
         initial_temperature=0.5,
+        target_entropy=given,
         make_optimizer=optax.sgd,
     )
     state: Any = agent.init(SPEC, key=jr.key(0))
@@ -114,8 +116,9 @@ def test_an_update_is_as_restated_in_numpy() -> None:
 
     entropy = -np.mean(np.sum(probs * log, axis=-1))
     np.testing.assert_allclose(metrics["entropy"], entropy, rtol=1e-5)
-    # Of four: the best with 0.9, the others with a thirtieth each.
-    target_entropy = -0.9 * np.log(0.9) - 0.1 * np.log(0.1 / 3)
+    # By default, of four: the best with 0.9, the others with a thirtieth each.
+    default = -0.9 * np.log(0.9) - 0.1 * np.log(0.1 / 3)
+    target_entropy = default if given is None else given
     np.testing.assert_allclose(
         after.log_temperature - state.log_temperature,
         -0.1 * 0.5 * (entropy - target_entropy),

@@ -85,13 +85,13 @@ def test_an_improvement_counts_until_it_is_clipped() -> None:
 
 
 def test_a_value_that_moved_far_is_clipped_where_asked() -> None:
-    value, old = jnp.array([3.0, 0.5]), jnp.array([1.0, 0.0])
-    target = jnp.array([4.0, 0.25])
+    value, old = jnp.array([3.0, 0.5, -1.0]), jnp.array([1.0, 0.5, 1.0])
+    target = jnp.array([4.0, 0.25, -2.0])
     free = ppo_critic_loss(value, old, target, None)
-    assert free == pytest.approx(0.5 * np.mean([1.0, 0.0625]))
-    # Clipped the first value is 1.2, and the greater error counts.
+    assert free == pytest.approx(0.5 * np.mean([1.0, 0.0625, 1.0]))
+    # Clipped the first value is 1.2 and the last 0.8, and the greater error counts.
     clipped = ppo_critic_loss(value, old, target, 0.2)
-    assert clipped == pytest.approx(0.5 * np.mean([2.8**2, 0.0625]))
+    assert clipped == pytest.approx(0.5 * np.mean([2.8**2, 0.0625, 2.8**2]))
 
 
 def rollout(seed: int = 0) -> eqrl.Transition[Any]:
@@ -265,6 +265,19 @@ def test_each_step_has_the_values_of_the_states_before_and_after_it(
     counts = ~np.asarray(batch.terminated).ravel()
     expected = batch.next_observation.sum(axis=-1).ravel()
     np.testing.assert_allclose(after[counts], expected[counts], rtol=1e-6)
+
+
+def test_a_truncation_in_any_column_is_one() -> None:
+    batch: Any = rollout()
+    values = jax.jit(lambda batch: rollout_values(jnp.sum, batch)[1])
+    expected = batch.next_observation.sum(axis=-1)
+    for column in range(NUM_STEPS):
+        truncated = jnp.zeros((NUM_ENVS, NUM_STEPS), bool).at[1, column].set(True)
+        one = dataclasses.replace(
+            batch, truncated=truncated, terminated=batch.terminated & False
+        )
+        after = values(one).reshape(NUM_ENVS, NUM_STEPS)
+        np.testing.assert_allclose(after[1, column], expected[1, column], rtol=1e-6)
 
 
 def test_all_orders_are_as_likely_as_each_other() -> None:

@@ -1,5 +1,6 @@
 """`PQN` against NumPy."""
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import optax
+import pytest
 
 from ..agents_under_test import pqn
 from .test_ppo import NUM_ACTIONS, NUM_ENVS, NUM_STEPS, SPEC, rollout
@@ -34,8 +36,12 @@ def test_an_update_is_as_restated_in_numpy() -> None:
         num_epochs=1,
         num_minibatches=1,
         make_optimizer=optax.sgd,
+        anneal_steps=4.0 * NUM_ENVS * NUM_STEPS,
+        epsilon_steps=100.0 * NUM_ENVS * NUM_STEPS,
     )
     state: Any = agent.init(SPEC, key=jr.key(0))
+    # Two rollouts came before this one, so half of the rate is left.
+    state = dataclasses.replace(state, num_steps=jnp.array(3 * NUM_ENVS * NUM_STEPS))
     batch: Any = rollout()
     after: Any
     after, metrics = eqx.filter_jit(agent.update)(
@@ -59,7 +65,24 @@ def test_an_update_is_as_restated_in_numpy() -> None:
         metrics["critic_loss"], 0.5 * np.mean(error**2), rtol=1e-4
     )
     np.testing.assert_allclose(metrics["value"], value.mean(), rtol=1e-4, atol=1e-6)
-    assert metrics["epsilon"] == 1.0
+    np.testing.assert_allclose(metrics["epsilon"], 1 - 0.03 * 0.95, rtol=1e-6)
     gradient = (error[..., None] * taken).mean(axis=(0, 1))
     moved = after.network.layers[-1].bias - state.network.layers[-1].bias
-    np.testing.assert_allclose(moved, -0.1 * gradient, rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(moved, -0.05 * gradient, rtol=1e-3, atol=1e-6)
+
+
+def test_a_long_gradient_is_scaled_down() -> None:
+    agent: Any = pqn(
+        num_epochs=1,
+        num_minibatches=1,
+        max_gradient_norm=0.01,
+        lr=1.0,
+        make_optimizer=optax.sgd,
+    )
+    state = agent.init(SPEC, key=jr.key(0))
+    after, _ = agent.update(state, rollout(), step=jnp.asarray(0), key=jr.key(0))
+    squares = jax.tree.map(
+        lambda x, y: jnp.sum((x - y) ** 2),
+        *(eqx.filter(x.network, eqx.is_array) for x in (state, after)),
+    )
+    assert np.sqrt(sum(jax.tree.leaves(squares))) == pytest.approx(0.01, rel=1e-3)
