@@ -430,6 +430,17 @@ def test_blocks_of_an_array_have_digests_of_their_own() -> None:
     assert halves[0] == Piece(((0, 2), (0, 3)), zlib.crc32(array[:2].tobytes()))
 
 
+def test_a_flip_anywhere_in_an_array_changes_its_digest() -> None:
+    # Of several pages.
+    array = np.random.default_rng(0).normal(size=(3, 5_000))
+    pieces = pieces_of({"": array})[""]
+    for place in (0, 511, 512, 513, 4_999, 5_000, 9_999, 14_999):
+        changed = array.copy()
+        changed.view(np.uint64).reshape(-1)[place] ^= 1
+        assert not is_intact(changed, pieces)
+    assert is_intact(array, pieces)
+
+
 _KILLED_WHILE_SAVING = """
 import os, sys
 import jax.numpy as jnp

@@ -13,7 +13,7 @@ import eqrl
 from eqrl import PBT, LogUniform, OneMinus, Uniform
 from eqrl._pytree.fields import init_only_leaves
 
-from ..agents_under_test import sac, taac
+from ..agents_under_test import ALL_AGENTS, sac, taac
 
 
 GetKey = Callable[[], PRNGKeyArray]
@@ -181,16 +181,52 @@ def test_a_child_inherits_what_only_init_reads_and_varies_the_rest(
         )
 
 
-@pytest.mark.parametrize("agent", [eqrl.SAC(), eqrl.Normalized(eqrl.TAAC())])
-def test_a_learned_temperature_begins_where_only_init_reads(agent: Any) -> None:
-    marked = init_only_leaves(agent)
-    inner, leaves = getattr(marked, "agent", marked), jax.tree.leaves(marked)
-    assert inner.initial_temperature and sum(leaves) == 1
+def test_a_learned_temperature_is_all_that_only_init_reads() -> None:
+    found = set()
+    for name, agent in ALL_AGENTS.items():
+        leaves = jax.tree_util.tree_leaves_with_path(init_only_leaves(agent))
+        for path, is_marked in leaves:
+            is_temperature = jax.tree_util.keystr(path).endswith("initial_temperature")
+            assert is_marked == (is_temperature and name != "SAC-fixed-temperature")
+            found |= {name} if is_marked else set()
+    assert {"SAC", "TAAC", "DiscreteSAC", "Normalized(TAAC)"} < found
 
 
 def test_a_fixed_temperature_is_tuned_as_any_hyperparameter() -> None:
     marked = init_only_leaves(eqrl.SAC(learn_temperature=False))
     assert not any(jax.tree.leaves(marked))
+
+
+def test_hyperparameters_of_children_vary_independently() -> None:
+    class Pair(eqx.Module):
+        one: eqrl.FloatLike = eqrl.hyperparameter(0.5)
+        other: eqrl.FloatLike = eqrl.hyperparameter(0.5)
+
+    pbt = PBT(
+        where=lambda a: (a.one, a.other),
+        priors=(LogUniform(1e-3, 1e3),) * 2,
+        resample_probability=0.5,
+    )
+    size = 4_000
+    agents = Pair(*jnp.ones((2, size)))
+    after = eqx.filter_jit(pbt._vary)(
+        agents, jnp.ones(size, bool), jr.split(jr.key(0), size)
+    )
+    values = np.log(np.stack([after.one, after.other]))
+    down, up = (np.isclose(values, np.log(factor)) for factor in (0.8, 1.25))
+    sampled = ~(down | up)
+    # Each expectation is within five standard errors, and between the two of a child
+    # as between neighbors.
+    assert np.abs(sampled.mean(axis=1) - 0.5).max() < 0.04
+    pairs = ((values[0], values[1]), (values[0, :-1], values[0, 1:]))
+    masks = ((sampled[0], sampled[1]), (sampled[0, :-1], sampled[0, 1:]))
+    for pair, (first, second) in zip(pairs, masks, strict=True):
+        assert abs(np.corrcoef(first, second)[0, 1]) < 0.08
+        both = first & second
+        assert abs(np.corrcoef(pair[0][both], pair[1][both])[0, 1]) < 0.16
+        neither = ~first & ~second
+        signs = (pair[0][neither] > 0, pair[1][neither] > 0)
+        assert abs(np.corrcoef(*signs)[0, 1]) < 0.16
 
 
 def test_two_children_of_one_parent_differ(getkey: GetKey) -> None:
@@ -230,6 +266,20 @@ def test_in_a_tournament_every_loser_may_be_replaced(getkey: GetKey) -> None:
     assert counts[0] == 40 and counts[5] == 0
     assert np.all(np.abs(counts - 8 * np.arange(5, -1, -1)) <= 14) and counts[3] > 2
     assert scheme.most_replaced(6) == 5 and scheme.most_replaced(1) == 0
+
+
+def test_a_limited_tournament_replaces_the_worst_losers(getkey: GetKey) -> None:
+    ranked = jnp.asarray(SCORES)
+    order = jnp.argsort(ranked)
+    for key in jr.split(getkey(), 12):
+        everyone = np.asarray(eqrl.Tournament().parents(ranked, order, key=key))
+        losers = [i for i in np.asarray(order) if everyone[i] != i]
+        for number in (0, 1, 2, 5):
+            scheme = eqrl.Tournament(num_replaced=number)
+            parents = np.asarray(scheme.parents(ranked, order, key=key))
+            expected = np.arange(6)
+            expected[losers[:number]] = everyone[losers[:number]]
+            np.testing.assert_array_equal(parents, expected)
 
 
 def test_a_tournament_is_not_restricted_by_an_elite() -> None:

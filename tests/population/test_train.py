@@ -15,6 +15,7 @@ import pytest
 from jaxtyping import Array, Float, PRNGKeyArray
 
 import eqrl
+from eqrl._interaction.scores import mean_return
 from eqrl._population import train as population_train
 from eqrl._population.run import init_members
 from eqrl._population.train import make_agents
@@ -316,6 +317,29 @@ def test_a_member_in_turn_equals_the_agent_alone_bit_for_bit() -> None:
 @pytest.mark.parametrize("name", list(ALL_AGENTS))
 def test_a_member_in_turn_equals_each_agent_alone_bit_for_bit(name: str) -> None:
     _check_equals_the_agent_alone(ALL_AGENTS[name])
+
+
+def test_each_member_is_evaluated_on_episodes_of_its_own(
+    solution: eqrl.PopulationSolution,
+) -> None:
+    # As `train_population` derives them from its key, for the last generation.
+    key = jr.fold_in(jr.fold_in(jr.key(0), 3), 2)
+    for index, member_key in enumerate(jr.split(key, 3)):
+        agent, state = eqrl.member((solution.agents, solution.states), index)
+        evaluation = eqrl.evaluate(agent, state, ENV, num_episodes=2, key=member_key)
+        np.testing.assert_allclose(
+            evaluation.returns, solution.returns[-1, index], rtol=1e-5
+        )
+    # By default the mean of its returns ranks it.
+    np.testing.assert_allclose(
+        solution.scores, solution.returns.mean(axis=2), rtol=1e-6
+    )
+
+
+def test_the_default_score_is_the_mean_of_all_returns() -> None:
+    returns = jnp.array([0.0, 0.0, 9.0])
+    evaluation = eqrl.Evaluation(returns, jnp.ones(3, int), None)
+    assert mean_return(None, None, evaluation) == 3.0
 
 
 def test_the_score_decides_and_is_kept_with_descriptors_and_agents() -> None:

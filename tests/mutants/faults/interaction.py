@@ -11,6 +11,13 @@ _CHOICE = "tests/skills/test_skill_choice.py"
 
 FAULTS = (
     Fault(
+        "interaction:median-return",
+        "eqrl/_interaction/scores.py",
+        "return jnp.mean(evaluation.returns)",
+        "return jnp.median(evaluation.returns)",
+        ("tests/population/test_train.py -k default_score",),
+    ),
+    Fault(
         "interaction:exports-no-weights-that-only-sampling-reads",
         "eqrl/_interaction/export.py",
         "for program in programs.values()]",

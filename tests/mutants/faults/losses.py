@@ -8,6 +8,20 @@ _DQN = "tests/agents/test_dqn.py"
 
 FAULTS = (
     Fault(
+        "losses:ppo-value-clipped-upwards-only",
+        "eqrl/losses/_ppo.py",
+        "jnp.clip(value - old_value, -clip, clip)",
+        "jnp.minimum(value - old_value, clip)",
+        ("tests/agents/test_ppo.py -k moved_far",),
+    ),
+    Fault(
+        "losses:ppo-value-clipped-downwards-only",
+        "eqrl/losses/_ppo.py",
+        "jnp.clip(value - old_value, -clip, clip)",
+        "jnp.maximum(value - old_value, -clip)",
+        ("tests/agents/test_ppo.py -k moved_far",),
+    ),
+    Fault(
         "losses:lambda-return-beyond-a-time-limit",
         "eqrl/losses/_lambda_return.py",
         "weight = jnp.where(truncated, 0, decay)",

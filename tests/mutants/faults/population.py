@@ -10,6 +10,62 @@ _PICTURES = "tests/population/test_pictures.py"
 
 FAULTS = (
     Fault(
+        "population:a-child-is-resampled-as-a-whole",
+        "eqrl/_population/pbt.py",
+        "choice_key, self.resample_probability, (len(self.priors),)\n            )",
+        "choice_key, self.resample_probability, ()\n            ) & jnp.ones(len(self.priors), bool)",
+        ("tests/population/test_pbt.py -k vary_independently",),
+    ),
+    Fault(
+        "population:all-are-perturbed-the-same-way",
+        "eqrl/_population/pbt.py",
+        "key=perturb_keys[index]",
+        "key=perturb_keys[0]",
+        ("tests/population/test_pbt.py -k vary_independently",),
+    ),
+    Fault(
+        "population:all-are-sampled-with-one-key",
+        "eqrl/_population/pbt.py",
+        "prior.sample(key=keys[index])",
+        "prior.sample(key=keys[0])",
+        ("tests/population/test_pbt.py -k vary_independently",),
+    ),
+    Fault(
+        "population:a-limited-tournament-replaces-one-less",
+        "eqrl/_population/selection.py",
+        "allowed = num_losses <= self.most_replaced(size)",
+        "allowed = num_losses < self.most_replaced(size)",
+        ("tests/population/test_pbt.py -k limited_tournament",),
+    ),
+    Fault(
+        "population:a-limited-tournament-replaces-the-best-losers",
+        "eqrl/_population/selection.py",
+        "num_losses = jnp.cumsum(loses[order])",
+        "num_losses = jnp.cumsum(loses[order][::-1])[::-1]",
+        ("tests/population/test_pbt.py -k limited_tournament",),
+    ),
+    Fault(
+        "population:members-are-evaluated-with-one-key",
+        "eqrl/_population/evaluation.py",
+        "keys = jr.split(key, stack_size(states))",
+        "keys = jnp.broadcast_to(key, (stack_size(states),))",
+        ("tests/population/test_train.py -k episodes_of_its_own",),
+    ),
+    Fault(
+        "population:all-generations-are-evaluated-with-one-key",
+        "eqrl/_population/train.py",
+        "generation_key = jr.fold_in(evaluation_key, generation)",
+        "generation_key = jr.clone(evaluation_key)",
+        ("tests/population/test_train.py -k episodes_of_its_own",),
+    ),
+    Fault(
+        "population:children-on-a-mesh-in-the-order-of-their-indices",
+        "eqrl/_population/pbt.py",
+        "copied = copy_members(states, children, parents, mesh)",
+        "copied = copy_members(\n            states, children if mesh is None else jnp.sort(children), parents, mesh\n        )",
+        ("tests/population/test_mesh.py -k exploit",),
+    ),
+    Fault(
         "population:members-in-turn-begin-together",
         "eqrl/_population/run.py",
         "map_members(init, members, *stacked)",

@@ -7,6 +7,13 @@ _PROGRESS = "tests/test_progress.py"
 
 FAULTS = (
     Fault(
+        "cli:preset-of-any-agent",
+        "eqrl/presets/_find.py",
+        "return PRESETS.get((agent, env))",
+        "return next((p for (_, e), p in PRESETS.items() if e == env), None)",
+        ("tests/test_presets.py -k usual_defaults",),
+    ),
+    Fault(
         "run:checkpoints-of-a-resumed-training-count-from-0",
         "eqrl/_run/checkpoints.py",
         "self._interval.begin_at(self._latest or 0)",
