@@ -78,8 +78,10 @@ def test_layers_start_within_one_over_the_root_of_their_inputs(
 
 
 def test_layers_of_an_mlp_start_with_weights_of_their_own(getkey: GetKey) -> None:
-    mlp = MLP(4, 4, (4,), key=getkey())
-    assert np.all(mlp.layers[0].weight != mlp.layers[1].weight)
+    # Drawn as one, and, with keys of this kind, one after another.
+    for key in (getkey(), jr.key(0, impl="rbg")):
+        mlp = MLP(4, 4, (4,), key=key)
+        assert np.all(mlp.layers[0].weight != mlp.layers[1].weight)
 
 
 @pytest.mark.parametrize("make", FACTORIES)

@@ -25,7 +25,7 @@ from eqrl._training.mesh import automatic, replicate, shard
 from eqrl.envs import Point
 
 from ..agents_under_test import ALL_AGENTS, env_of, trainer_of
-from ..toy import Clock, GetKey
+from ..toy import Clock, GetKey, Learner
 from .pusher import Pusher
 
 
@@ -319,17 +319,22 @@ def test_a_member_in_turn_equals_each_agent_alone_bit_for_bit(name: str) -> None
     _check_equals_the_agent_alone(ALL_AGENTS[name])
 
 
-def test_each_member_is_evaluated_on_episodes_of_its_own(
-    solution: eqrl.PopulationSolution,
-) -> None:
-    # As `train_population` derives them from its key, for the last generation.
-    key = jr.fold_in(jr.fold_in(jr.key(0), 3), 2)
-    for index, member_key in enumerate(jr.split(key, 3)):
-        agent, state = eqrl.member((solution.agents, solution.states), index)
-        evaluation = eqrl.evaluate(agent, state, ENV, num_episodes=2, key=member_key)
-        np.testing.assert_allclose(
-            evaluation.returns, solution.returns[-1, index], rtol=1e-5
-        )
+def test_each_member_is_evaluated_on_episodes_of_its_own() -> None:
+    # Returns follow from the lengths of episodes, which are drawn, whoever acts.
+    env, agent = Clock(longest=50), Learner()
+    solution = train(None, agent=agent, env=env, num_generations=2, num_episodes=3)
+    state = eqrl.member(solution.states, 0)
+    for generation in range(2):
+        # As `train_population` derives them from its key.
+        key = jr.fold_in(jr.fold_in(jr.key(0), 3), generation)
+        for index, member_key in enumerate(jr.split(key, 3)):
+            evaluation = eqrl.evaluate(
+                agent, state, env, num_episodes=3, key=member_key
+            )
+            np.testing.assert_array_equal(
+                evaluation.returns, solution.returns[generation, index]
+            )
+    assert len(np.unique(solution.returns)) > 9
     # By default the mean of its returns ranks it.
     np.testing.assert_allclose(
         solution.scores, solution.returns.mean(axis=2), rtol=1e-6

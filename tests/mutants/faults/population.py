@@ -13,7 +13,7 @@ FAULTS = (
         "population:a-child-is-resampled-as-a-whole",
         "eqrl/_population/pbt.py",
         "choice_key, self.resample_probability, (len(self.priors),)\n            )",
-        "choice_key, self.resample_probability, ()\n            ) & jnp.ones(len(self.priors), bool)",
+        "choice_key, self.resample_probability\n            ) & jnp.ones(2, bool)",
         ("tests/population/test_pbt.py -k vary_independently",),
     ),
     Fault(
@@ -62,8 +62,9 @@ FAULTS = (
         "population:children-on-a-mesh-in-the-order-of-their-indices",
         "eqrl/_population/pbt.py",
         "copied = copy_members(states, children, parents, mesh)",
-        "copied = copy_members(\n            states, children if mesh is None else jnp.sort(children), parents, mesh\n        )",
-        ("tests/population/test_mesh.py -k exploit",),
+        "children = children if mesh is None else jnp.sort(children)\n"
+        "        copied = copy_members(states, children, parents, mesh)",
+        ("tests/population/test_mesh.py -m long -k exploiting",),
     ),
     Fault(
         "population:members-in-turn-begin-together",

@@ -555,8 +555,8 @@ FAULTS = (
     Fault(
         "training:what-terminates-is-truncated-too",
         "eqrl/_training/data_set.py",
-        ".astype(bool) & ~terminated",
-        ".astype(bool)",
+        '_flags("truncated", truncated) & ~terminated',
+        '_flags("truncated", truncated)',
         ("tests/test_offline.py -k timesteps",),
     ),
     Fault(
