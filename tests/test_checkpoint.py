@@ -439,6 +439,8 @@ def test_a_flip_anywhere_in_an_array_changes_its_digest() -> None:
         changed.view(np.uint64).reshape(-1)[place] ^= 1
         assert not is_intact(changed, pieces)
     assert is_intact(array, pieces)
+    # In whichever order of bytes it is.
+    assert is_intact(array.astype(">f8"), pieces)
 
 
 _KILLED_WHILE_SAVING = """

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
+from eqrl._interaction.evaluate import Evaluation
+from eqrl._interaction.scores import mean_return
 from eqrl._population.evaluation import evaluate_members
 from eqrl._training.mesh import naming_lost_processes
 from eqrl._training.metrics import all_finite
-from eqrl.envs import Point
 
-from .toy import Compass, GetKey, random_transitions
+from .toy import Drift, GetKey, Learner, random_transitions
 
 
 finite = jax.jit(all_finite)
@@ -31,11 +32,14 @@ def test_what_is_not_finite_is_found_wherever_it_is(
 
 
 def test_a_member_that_failed_has_no_score(getkey: GetKey) -> None:
+    env = Drift(max_steps=2)
+    state = Learner().init(env.spec, key=getkey())
+    agents, states = jax.tree.map(lambda x: np.stack([x, x]), (Learner(), state))
     evaluation, scores = evaluate_members(
-        Compass(),
-        jnp.zeros(2),
+        agents,
+        states,
         jnp.array([False, True]),
-        Point(max_steps=2, goal=(0.3, 0.1)),
+        env,
         getkey(),
         1,
         None,
@@ -45,6 +49,14 @@ def test_a_member_that_failed_has_no_score(getkey: GetKey) -> None:
     )
     assert np.all(np.isfinite(evaluation.returns))
     assert np.isnan(scores).tolist() == [False, True]
+    # Equal members, who play episodes of their own.
+    assert evaluation.returns[0] != evaluation.returns[1]
+
+
+def test_the_default_score_is_the_mean() -> None:
+    returns = jnp.array([0.0, 1.0, 11.0])
+    evaluation = Evaluation(returns=returns, lengths=jnp.ones(3, int), descriptors=None)
+    assert mean_return(None, None, evaluation) == 4.0
 
 
 def test_a_process_that_is_lost_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,12 +119,18 @@ def _write_metrics(
         if means.ndim == 2
         else {f"mean_return_{i}": means[..., i] for i in range(means.shape[2])}
     )
-    columns = {
-        **named,
-        "score": solution.scores,
-        **solution.hyperparameters,
-        **solution.metrics,
-    }
+    columns = {**named, "score": solution.scores}
+    counters = ["generation", "member", "step", "parent"]
+    # An agent names its hyperparameters and metrics as it likes; none may take the
+    # place of another column.
+    for kind, given in (
+        ("hyperparameter", solution.hyperparameters),
+        ("metric", solution.metrics),
+    ):
+        for name, values in given.items():
+            while name in columns or name in counters:
+                name = f"{kind}_{name}"
+            columns[name] = values
     num_generations, size = solution.parents.shape
     rows = [
         [
@@ -137,5 +143,4 @@ def _write_metrics(
         for generation in range(num_generations)
         for member in range(size)
     ]
-    header = ["generation", "member", "step", "parent", *columns]
-    write_csv(folder, "metrics.csv", header, rows)
+    write_csv(folder, "metrics.csv", [*counters, *columns], rows)

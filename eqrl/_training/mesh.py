@@ -75,7 +75,8 @@ def shardings_over(
 def gather(tree: Tree) -> Tree:
     """Puts arrays that are spread over several devices where JAX puts new ones.
 
-    They are then as if they had never been spread: bound to no device.
+    They are then as if they had never been spread: bound to no device. Besides the tree
+    and the result, no more than one array is held at a time.
     """
 
     def put(leaf: Any) -> Any:
@@ -86,9 +87,20 @@ def gather(tree: Tree) -> Tree:
             return leaf
         if _is_key(leaf):
             return jr.wrap_key_data(put(jr.key_data(leaf)), impl=jr.key_impl(leaf))
-        return jnp.array(np.asarray(leaf))
+        return jnp.array(_whole(leaf))
 
     return jax.tree.map(put, tree)
+
+
+def _whole(array: Array) -> np.ndarray:
+    # `np.asarray(array)` would stay in memory for as long as `array` does.
+    if array.is_fully_replicated:
+        return np.asarray(array.addressable_data(0))
+    assert array.is_fully_addressable
+    whole = np.empty(array.shape, array.dtype)
+    for part in array.addressable_shards:
+        whole[part.index] = part.data
+    return whole
 
 
 def hand_over(tree: Tree, mesh: Mesh | None) -> Tree:

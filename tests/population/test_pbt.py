@@ -7,11 +7,13 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 from jaxtyping import Array, PRNGKeyArray
 
 import eqrl
 from eqrl import PBT, LogUniform, OneMinus, Uniform
 from eqrl._pytree.fields import init_only_leaves
+from eqrl._training.mesh import shard
 
 from ..agents_under_test import ALL_AGENTS, sac, taac
 
@@ -280,6 +282,22 @@ def test_a_limited_tournament_replaces_the_worst_losers(getkey: GetKey) -> None:
             expected = np.arange(6)
             expected[losers[:number]] = everyone[losers[:number]]
             np.testing.assert_array_equal(parents, expected)
+
+
+def test_on_a_mesh_a_parent_is_copied_before_it_is_replaced(getkey: GetKey) -> None:
+    mesh = Mesh(jax.devices()[:1], ("population",))
+    pbt = make(selection=eqrl.Tournament())
+    before = _init(pbt, AGENT, 6, key=getkey())
+    states = shard(jnp.arange(6), mesh)
+    scores = jnp.asarray(SCORES)
+    exploit_over = eqx.filter_jit(pbt.exploit_over)
+    num_replaced_parents = 0
+    for key in jr.split(getkey(), 5):
+        _, owners, parents = exploit_over(mesh, before, states, scores, key=key)
+        parents = np.asarray(parents)
+        assert owners.tolist() == parents.tolist()
+        num_replaced_parents += np.count_nonzero(parents[parents] != parents)
+    assert num_replaced_parents > 0
 
 
 def test_a_tournament_is_not_restricted_by_an_elite() -> None:

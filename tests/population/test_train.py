@@ -106,6 +106,36 @@ def test_a_population_is_saved_as_a_run_with_the_policy_of_each_member(
     assert eqx.tree_equal(loaded, expected)
 
 
+def test_no_column_of_a_saved_population_takes_the_place_of_another(
+    solution: eqrl.PopulationSolution, tmp_path: Path
+) -> None:
+    names = ["mean_return", "score", "noise", "metric_noise", "loss"]
+    metrics = {name: np.full((3, 3), float(i)) for i, name in enumerate(names)}
+    tuned = {"noise": np.full((3, 3), 5.0), "parent": np.full((3, 3), 6.0)}
+    named = dataclasses.replace(solution, metrics=metrics, hyperparameters=tuned)
+    eqrl.save_run(tmp_path, named, AGENT, ENV)
+    with open(tmp_path / "metrics.csv", newline="") as file:
+        table = list(csv.reader(file))
+    columns = {name: values for name, *values in zip(*table, strict=True)}
+    assert len(columns) == len(table[0])
+    expected = {
+        "score": solution.scores,
+        "mean_return": solution.returns.mean(axis=2),
+        "parent": solution.parents,
+        "hyperparameter_parent": tuned["parent"],
+        "noise": tuned["noise"],
+        "metric_mean_return": metrics["mean_return"],
+        "metric_score": metrics["score"],
+        "metric_noise": metrics["noise"],
+        "metric_metric_noise": metrics["metric_noise"],
+        "loss": metrics["loss"],
+    }
+    for name, values in expected.items():
+        np.testing.assert_allclose(
+            np.asarray(columns[name], float), values.reshape(-1), rtol=1e-6
+        )
+
+
 def test_a_population_comes_back_from_disk_bit_for_bit(
     solution: eqrl.PopulationSolution, tmp_path: Path
 ) -> None:

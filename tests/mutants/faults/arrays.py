@@ -7,6 +7,13 @@ _SPACES = "tests/test_spaces.py"
 
 FAULTS = (
     Fault(
+        "storage:digests-of-the-order-of-bytes",
+        "eqrl/_storage/digest.py",
+        'block.astype(block.dtype.newbyteorder("="), copy=False)',
+        "block",
+        ("tests/test_checkpoint.py -k flip_anywhere",),
+    ),
+    Fault(
         "storage:digests-of-the-first-page",
         "eqrl/_storage/digest.py",
         "reshape(-1).view(np.uint8).data)",

@@ -64,7 +64,7 @@ FAULTS = (
         "copied = copy_members(states, children, parents, mesh)",
         "children = children if mesh is None else jnp.sort(children)\n"
         "        copied = copy_members(states, children, parents, mesh)",
-        ("tests/population/test_mesh.py -m long -k exploiting",),
+        ("tests/population/test_pbt.py -k on_a_mesh",),
     ),
     Fault(
         "population:members-in-turn-begin-together",
@@ -324,5 +324,12 @@ FAULTS = (
         "        check_numbers(agents, env.spec)\n",
         "",
         ("tests/test_boundary.py -k out_of_reach",),
+    ),
+    Fault(
+        "population:gathered-arrays-stay-on-the-host",
+        "eqrl/_training/mesh.py",
+        "return jnp.array(_whole(leaf))",
+        "return jnp.array(np.asarray(leaf))",
+        ("tests/population/test_mesh.py -m long -k gathering",),
     ),
 )

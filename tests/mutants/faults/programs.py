@@ -444,8 +444,8 @@ FAULTS = (
     Fault(
         "run:scores-are-returns",
         "eqrl/_run/write_population.py",
-        '"score": solution.scores,',
-        '"score": solution.returns.mean(axis=2),',
+        '"score": solution.scores}',
+        '"score": solution.returns.mean(axis=2)}',
         ("tests/test_cli_skilled_population.py -k ranked",),
     ),
     Fault(
@@ -643,5 +643,12 @@ FAULTS = (
         'with np.errstate(invalid="ignore"):',
         'with np.errstate(invalid="warn"):',
         ("tests/test_learning_curves.py -k infinite",),
+    ),
+    Fault(
+        "run:metrics-in-the-place-of-columns",
+        "eqrl/_run/write_population.py",
+        "while name in columns or name in counters:",
+        "while name in counters:",
+        ("tests/population/test_train.py -k no_column",),
     ),
 )
