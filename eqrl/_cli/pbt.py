@@ -183,9 +183,7 @@ def _diversity_score(env: AnyEnv, num_episodes: int, *, key: PRNGKeyArray) -> Sc
 
     def score(agent: AnyAgent, state: Any, evaluation: Evaluation) -> Float[Array, ""]:
         del evaluation
-        return diversity_return(
-            agent, state, env, num_episodes=num_episodes, key=jr.clone(key)
-        )
+        return diversity_return(agent, state, env, num_episodes=num_episodes, key=key)
 
     return score
 

@@ -176,7 +176,7 @@ FAULTS = (
         "eqrl/_pytree/stack.py",
         "jnp.concatenate([x, missing])",
         "jnp.concatenate([missing, x])",
-        (f"{_LEARN} -k beyond", _LEARN),
+        (f"{_LEARN} -m long -k beyond",),
     ),
     Fault(
         "disk:callbacks-cannot-stop",

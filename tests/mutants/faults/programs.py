@@ -449,13 +449,6 @@ FAULTS = (
         ("tests/test_cli_skilled_population.py -k ranked",),
     ),
     Fault(
-        "cli:one-key-for-each-use",
-        "eqrl/_cli/pbt.py",
-        "key=jr.clone(key)",
-        "key=key",
-        ("tests/test_cli_skilled_population.py -k ranked",),
-    ),
-    Fault(
         "reporting:progress-of-returns-alone",
         "eqrl/_reporting/progress.py",
         "scores = scores_of(solution, None)",

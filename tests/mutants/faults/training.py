@@ -438,7 +438,7 @@ FAULTS = (
         "eqrl/_interaction/fit.py",
         "if (action.shape, action.dtype) != (asked.shape, asked.dtype):",
         "if False:",
-        ("tests/test_bad_input.py -k do_not_fit_the_trainer",),
+        ("tests/test_export.py -k cannot_be_exported",),
     ),
     Fault(
         "training:metric-named-like-the-trainers",
