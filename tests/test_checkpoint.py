@@ -21,6 +21,7 @@ import optax
 import pytest
 
 import eqrl
+from eqrl._storage.checkpoint import saved_steps
 from eqrl._storage.digest import Piece, is_intact, pieces_of
 from eqrl._storage.json_file import sealed
 from eqrl.nn import Critic, Gaussian
@@ -441,6 +442,18 @@ def test_a_flip_anywhere_in_an_array_changes_its_digest() -> None:
     assert is_intact(array, pieces)
     # In whichever order of bytes it is.
     assert is_intact(array.astype(">f8"), pieces)
+
+
+def test_an_array_in_another_order_of_bytes_comes_back(tmp_path: Path) -> None:
+    array = np.arange(3, dtype=">i4")
+    eqrl.save(tmp_path, 0, array)
+    assert eqrl.restore(tmp_path, array).tolist() == [0, 1, 2]
+
+
+def test_a_folder_with_zeros_before_its_number_is_no_step(tmp_path: Path) -> None:
+    for name in ("007", "5"):
+        (tmp_path / name / "record").mkdir(parents=True)
+    assert saved_steps(tmp_path) == [5]
 
 
 _KILLED_WHILE_SAVING = """

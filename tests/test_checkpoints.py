@@ -1,13 +1,17 @@
-"""When it is time for a checkpoint; `test_train.py` trains with them."""
+"""When it is time for a checkpoint, and of what; `test_train.py` trains with them."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
 import pytest
 
 import eqrl
-from eqrl._run.checkpoints import Interval
+from eqrl._run.checkpoints import Interval, _copied
 
 
 def test_an_interval_of_steps_is_over_after_so_many() -> None:
@@ -48,3 +52,14 @@ def _saved_at(interval: Interval, steps: Iterable[int]) -> list[int]:
 def test_what_is_no_interval_is_refused(options: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"`{next(iter(options))}="):
         eqrl.Checkpoints(tmp_path, **options)
+
+
+def test_what_is_written_in_the_background_outlives_what_training_donates() -> None:
+    tree = {"array": jnp.arange(3), "key": jr.key(3, impl="rbg"), "none": None}
+    key = np.asarray(jr.key_data(tree["key"]))
+    copied = _copied(tree)
+    for leaf in jax.tree.leaves(tree):
+        leaf.delete()
+    assert copied["array"].tolist() == [0, 1, 2]
+    assert np.array_equal(jr.key_data(copied["key"]), key)
+    assert str(jr.key_impl(copied["key"])) == "rbg"

@@ -337,9 +337,13 @@ def test_checkpoints_of_a_resumed_training_keep_to_their_steps(
     with eqrl.Checkpoints(tmp_path, every_steps=20, max_to_keep=1) as checkpoints:
         train(60, checkpoint=checkpoints)
     assert steps() == [60]
+    # A process was killed while it wrote this.
+    unfinished = tmp_path / "80.orbax-checkpoint-tmp"
+    unfinished.mkdir()
     # From 60 on, not from 0.
     resume(20)
     assert steps() == [60]
+    assert not unfinished.exists()
     resume(60)
     assert steps() == [60, 100]
     resume(20, every_steps=20)
@@ -352,6 +356,10 @@ def test_checkpoints_of_a_resumed_training_keep_to_their_steps(
     with eqrl.Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(eqrl.load_solution(tmp_path, AGENT, ENV, TRAINER))
     assert steps() == [100, 120, 140]
+    with eqrl.Checkpoints(tmp_path / "other") as checkpoints:
+        checkpoints.save(newest)
+        # What is saved is there at once.
+        assert (tmp_path / "other" / "120").exists()
 
 
 def test_checkpoints_of_another_training_are_refused_at_its_first_row(
@@ -415,6 +423,13 @@ def test_a_checkpoint_that_cannot_be_written_is_one_warning(
         checkpoints(120, whole)
         with pytest.raises(OSError, match="No space left"):
             checkpoints.save(whole)
+    errors: list[Exception] = []
+    with eqrl.Checkpoints(
+        tmp_path, every_seconds=0, on_error=errors.append
+    ) as checkpoints:
+        checkpoints(120, whole)
+        checkpoints(120, whole)
+    assert [type(error) for error in errors] == [OSError]
 
 
 # Ctrl-C.

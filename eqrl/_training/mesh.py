@@ -76,7 +76,7 @@ def gather(tree: Tree) -> Tree:
     """Puts arrays that are spread over several devices where JAX puts new ones.
 
     They are then as if they had never been spread: bound to no device. Besides the tree
-    and the result, no more than one array is held at a time.
+    and the result only one or two arrays are held at a time.
     """
 
     def put(leaf: Any) -> Any:

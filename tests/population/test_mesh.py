@@ -200,6 +200,7 @@ import jax
 import jax.random as jr
 import numpy as np
 
+from eqrl._storage.digest import is_intact, pieces_of
 from eqrl._training.mesh import gather, replicate, shard
 
 
@@ -232,6 +233,15 @@ gathered += (gather(keys),)
 assert np.array_equal(jr.key_data(gathered[2]), jr.key_data(keys))
 for x in jax.tree.leaves(gathered):
     assert len(x.sharding.device_set) == 1 and not x.committed, x.sharding
+# What each device holds has a digest of its own.
+pieces = pieces_of({"": stack[0]})[""]
+assert [piece.index for piece in pieces] == [
+    ((row, row + 1), (0, size // 16)) for row in range(4)
+]
+assert is_intact(stack[0], pieces) and is_intact(gathered[0][0], pieces)
+changed = np.array(stack[0])
+changed[3, -1] = 1
+assert not is_intact(changed, pieces)
 print("passed")
 """
 

@@ -7,6 +7,27 @@ _SPACES = "tests/test_spaces.py"
 
 FAULTS = (
     Fault(
+        "storage:digest-of-the-first-share",
+        "eqrl/_storage/digest.py",
+        "for index in _all_blocks(array):",
+        "for index in _all_blocks(array)[:1]:",
+        ("tests/population/test_mesh.py -m long -k gathering",),
+    ),
+    Fault(
+        "storage:other-orders-of-bytes-are-damaged",
+        "eqrl/_storage/checkpoint.py",
+        'dtype = np.dtype(leaf.dtype).newbyteorder("=")',
+        "dtype = np.dtype(leaf.dtype)",
+        ("tests/test_checkpoint.py -k order_of_bytes",),
+    ),
+    Fault(
+        "storage:steps-with-zeros-before-them",
+        "eqrl/_storage/checkpoint.py",
+        "        and str(int(item.name)) == item.name\n",
+        "",
+        ("tests/test_checkpoint.py -k zeros_before",),
+    ),
+    Fault(
         "storage:digests-of-the-order-of-bytes",
         "eqrl/_storage/digest.py",
         'block.astype(block.dtype.newbyteorder("="), copy=False)',

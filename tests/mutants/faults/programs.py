@@ -7,6 +7,41 @@ _PROGRESS = "tests/test_progress.py"
 
 FAULTS = (
     Fault(
+        "run:checkpoints-of-what-is-donated",
+        "eqrl/_run/checkpoints.py",
+        "        return np.array(leaf)\n",
+        "        return leaf\n",
+        ("tests/test_checkpoints.py -k outlives",),
+    ),
+    Fault(
+        "run:checkpoints-with-keys-of-the-default-kind",
+        "eqrl/_run/checkpoints.py",
+        "jr.wrap_key_data(jnp.copy(jr.key_data(leaf)), impl=jr.key_impl(leaf))",
+        "jr.wrap_key_data(jnp.copy(jr.key_data(leaf))[:2])",
+        ("tests/test_checkpoints.py -k outlives",),
+    ),
+    Fault(
+        "run:the-last-checkpoint-is-not-awaited",
+        "eqrl/_run/checkpoints.py",
+        "content_of(solution))\n            self._manager.wait_until_finished()",
+        "content_of(solution))",
+        ("tests/test_train.py -k keep_to_their_steps",),
+    ),
+    Fault(
+        "run:unfinished-checkpoints-stay",
+        "eqrl/_storage/checkpoint.py",
+        "cleanup_tmp_directories=True",
+        "cleanup_tmp_directories=False",
+        ("tests/test_train.py -k keep_to_their_steps",),
+    ),
+    Fault(
+        "run:failed-checkpoints-are-always-warnings",
+        "eqrl/_run/checkpoints.py",
+        "self._on_error = on_error or _warn",
+        "self._on_error = _warn",
+        ("tests/test_train.py -k cannot_be_written",),
+    ),
+    Fault(
         "cli:preset-of-any-agent",
         "eqrl/presets/_find.py",
         "return PRESETS.get((agent, env))",
