@@ -209,6 +209,11 @@ def test_what_cannot_be_exported_or_loaded_is_named(
     with pytest.raises(ValueError, match=r"actions of shape \(1,\)"):
         eqrl.export_policy(tmp_path / "x", Learner(), state, two)
     assert not list(tmp_path.iterdir())
+    with (
+        jax.enable_x64(True),
+        pytest.raises(ValueError, match="exported with `jax_enable_x64=False`"),
+    ):
+        eqrl.load_policy(path)
     for seed in (-1, 2**32, True):
         with pytest.raises(ValueError, match=f"`seed={seed}` must be"):
             eqrl.load_policy(path, seed=seed)

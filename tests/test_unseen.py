@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
+import eqrl
 from eqrl._interaction.evaluate import Evaluation
 from eqrl._interaction.scores import mean_return
 from eqrl._population.evaluation import evaluate_members
@@ -57,6 +58,12 @@ def test_the_default_score_is_the_mean() -> None:
     returns = jnp.array([0.0, 1.0, 11.0])
     evaluation = Evaluation(returns=returns, lengths=jnp.ones(3, int), descriptors=None)
     assert mean_return(None, None, evaluation) == 4.0
+
+
+def test_the_best_is_that_of_the_highest_mean_without_a_bad_episode() -> None:
+    returns = np.array([[9.0, 0, 0], [2, 2, 2], [1, 1, 1], [0, 0, np.inf]])
+    assert eqrl.best(jnp.arange(4), returns) == 0
+    assert eqrl.best(jnp.arange(4), returns[:, 1:]) == 1
 
 
 def test_a_process_that_is_lost_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -286,16 +286,20 @@ def test_a_limited_tournament_replaces_the_worst_losers(getkey: GetKey) -> None:
 
 def test_on_a_mesh_a_parent_is_copied_before_it_is_replaced(getkey: GetKey) -> None:
     mesh = Mesh(jax.devices()[:1], ("population",))
-    pbt = make(selection=eqrl.Tournament())
-    before = _init(pbt, AGENT, 6, key=getkey())
-    states = shard(jnp.arange(6), mesh)
+    pbt = PBT(
+        where=lambda a: a, priors=(Uniform(0.5, 0.9),), selection=eqrl.Tournament()
+    )
+    agents = (jnp.full(6, 0.7),)
+    # Each member is copied in three pieces.
+    rows = np.arange(6 * 2 * 70_000, dtype=np.int32).reshape(6, 2, 70_000)
+    states = shard(jnp.asarray(rows), mesh)
     scores = jnp.asarray(SCORES)
     exploit_over = eqx.filter_jit(pbt.exploit_over)
     num_replaced_parents = 0
     for key in jr.split(getkey(), 5):
-        _, owners, parents = exploit_over(mesh, before, states, scores, key=key)
+        _, copied, parents = exploit_over(mesh, agents, states, scores, key=key)
         parents = np.asarray(parents)
-        assert owners.tolist() == parents.tolist()
+        assert np.array_equal(copied, rows[parents])
         num_replaced_parents += np.count_nonzero(parents[parents] != parents)
     assert num_replaced_parents > 0
 

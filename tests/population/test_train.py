@@ -15,7 +15,6 @@ import pytest
 from jaxtyping import Array, Float, PRNGKeyArray
 
 import eqrl
-from eqrl._interaction.scores import mean_return
 from eqrl._population import train as population_train
 from eqrl._population.run import init_members
 from eqrl._population.train import make_agents
@@ -68,7 +67,7 @@ def solution() -> eqrl.PopulationSolution:
 @pytest.mark.parametrize(
     "members", ["in_turn", pytest.param("together", marks=pytest.mark.long)]
 )
-def test_two_calls_equal_one_bit_for_bit(
+def test_several_calls_equal_one_bit_for_bit(
     solution: eqrl.PopulationSolution, members: Any
 ) -> None:
     whole = solution if members == "in_turn" else train(members=members)
@@ -80,13 +79,15 @@ def test_two_calls_equal_one_bit_for_bit(
         first = error.value.solution
     else:
         first = train(members=members, num_generations=1)
-    second = train(
-        members=members,
-        num_generations=2,
-        initial=first,
-        callback=lambda generation, _: seen.append(generation),
-    )
-    assert eqx.tree_equal(second, whole)
+    resumed = first
+    for _ in range(2):
+        resumed = train(
+            members=members,
+            num_generations=1,
+            initial=resumed,
+            callback=lambda generation, _: seen.append(generation),
+        )
+    assert eqx.tree_equal(resumed, whole)
     assert seen == [1, 2]
     # What they went on from stays usable.
     arrays = filter(eqx.is_array, jax.tree.leaves(first))
@@ -207,6 +208,28 @@ def test_the_worst_of_a_generation_is_replaced_by_the_best(
         expected = np.arange(3)
         expected[means.argmin()] = means.argmax()
         assert np.array_equal(solution.parents[generation], expected)
+
+
+def test_hyperparameters_are_drawn_and_varied_with_keys_of_their_own(
+    solution: eqrl.PopulationSolution,
+) -> None:
+    agents_key, exploit_key = (jr.fold_in(jr.key(0), purpose) for purpose in (0, 4))
+
+    @eqx.filter_jit
+    def begin_and_vary(scores: Array) -> tuple[Any, Any, Array]:
+        agents = make_agents(AGENT, PBT, 3, key=agents_key)
+        varied, _, parents = PBT.exploit(
+            agents, jnp.arange(3), scores, key=jr.fold_in(exploit_key, 1)
+        )
+        return agents, varied, parents
+
+    agents, varied, parents = begin_and_vary(jnp.asarray(solution.scores[0]))
+    assert np.array_equal(parents, solution.parents[1])
+    for generation, stack in enumerate((agents, varied)):
+        for name, values in solution.hyperparameters.items():
+            np.testing.assert_allclose(
+                getattr(stack, name), values[generation], rtol=1e-6
+            )
 
 
 def test_only_children_change_their_hyperparameters(
@@ -369,12 +392,6 @@ def test_each_member_is_evaluated_on_episodes_of_its_own() -> None:
     np.testing.assert_allclose(
         solution.scores, solution.returns.mean(axis=2), rtol=1e-6
     )
-
-
-def test_the_default_score_is_the_mean_of_all_returns() -> None:
-    returns = jnp.array([0.0, 0.0, 9.0])
-    evaluation = eqrl.Evaluation(returns, jnp.ones(3, int), None)
-    assert mean_return(None, None, evaluation) == 3.0
 
 
 def test_the_score_decides_and_is_kept_with_descriptors_and_agents() -> None:

@@ -11,11 +11,39 @@ _CHOICE = "tests/skills/test_skill_choice.py"
 
 FAULTS = (
     Fault(
+        "interaction:seed-of-an-exported-policy-is-ignored",
+        "eqrl/_interaction/exported_policy.py",
+        "self._seed = np.uint32(seed)",
+        "self._seed = np.uint32(0)",
+        ("tests/test_export.py -k only_sampled",),
+    ),
+    Fault(
+        "interaction:one-key-for-episodes-and-steps-of-an-exported-policy",
+        "eqrl/_interaction/export.py",
+        "_EPISODES, _STEPS = 0, 1",
+        "_EPISODES, _STEPS = 0, 0",
+        ("tests/test_export.py -k only_sampled",),
+    ),
+    Fault(
+        "interaction:steps-of-an-exported-policy-count-anew",
+        "eqrl/_interaction/exported_policy.py",
+        "        self._memory = None\n\n    def act",
+        "        self._memory = None\n        self._num_steps = 0\n\n    def act",
+        ("tests/test_export.py -k only_sampled",),
+    ),
+    Fault(
+        "interaction:exported-with-other-floats",
+        "eqrl/_interaction/exported_policy.py",
+        'if header["x64"] != jax.config.read("jax_enable_x64"):',
+        "if False:",
+        ("tests/test_export.py -k cannot_be_exported",),
+    ),
+    Fault(
         "interaction:median-return",
         "eqrl/_interaction/scores.py",
         "return jnp.mean(evaluation.returns)",
         "return jnp.median(evaluation.returns)",
-        ("tests/population/test_train.py -k default_score",),
+        ("tests/test_unseen.py -k default_score",),
     ),
     Fault(
         "interaction:exports-no-weights-that-only-sampling-reads",

@@ -10,6 +10,48 @@ _PICTURES = "tests/population/test_pictures.py"
 
 FAULTS = (
     Fault(
+        "population:the-last-piece-is-not-copied",
+        "eqrl/_population/copying.py",
+        "math.ceil(shape[axis] / sizes[axis])",
+        "math.floor(shape[axis] / sizes[axis])",
+        ("tests/population/test_pbt.py -k on_a_mesh",),
+    ),
+    Fault(
+        "population:only-the-first-piece-is-copied",
+        "eqrl/_population/copying.py",
+        "start[axis] = index % num_pieces * sizes[axis]",
+        "start[axis] = 0",
+        ("tests/population/test_pbt.py -k on_a_mesh",),
+    ),
+    Fault(
+        "population:replaced-by-the-scores-of-the-first-generation",
+        "eqrl/_population/train.py",
+        "initial.scores[-1]",
+        "initial.scores[0]",
+        ("tests/population/test_train.py -k several_calls",),
+    ),
+    Fault(
+        "population:evaluated-and-varied-with-one-key",
+        "eqrl/_population/train.py",
+        "for i in (2, 3, 4))",
+        "for i in (2, 3, 3))",
+        ("tests/population/test_train.py -k keys_of_their_own",),
+    ),
+    Fault(
+        "population:best-by-the-median",
+        "eqrl/_population/stack.py",
+        "means = jnp.mean(",
+        "means = jnp.median(",
+        ("tests/test_unseen.py -k highest_mean",),
+    ),
+    Fault(
+        "population:best-by-an-infinite-return",
+        "eqrl/_population/stack.py",
+        "jnp.where(jnp.isfinite(means)",
+        "jnp.where(~jnp.isnan(means)",
+        ("tests/test_unseen.py -k highest_mean",),
+    ),
+    Fault(
         "population:a-child-is-resampled-as-a-whole",
         "eqrl/_population/pbt.py",
         "choice_key, self.resample_probability, (len(self.priors),)\n            )",
@@ -106,14 +148,14 @@ FAULTS = (
         "eqrl/_population/train.py",
         "if generation > 0 and pbt is not None:",
         "if generation > first and pbt is not None:",
-        ("tests/population/test_train.py -k two_calls",),
+        ("tests/population/test_train.py -k several_calls",),
     ),
     Fault(
         "population:generations-are-counted-anew",
         "eqrl/_population/train.py",
         "for generation in range(first, first + num_generations):",
         "for generation in range(num_generations):",
-        ("tests/population/test_train.py -k two_calls",),
+        ("tests/population/test_train.py -k several_calls",),
     ),
     Fault(
         "population:nan-ranks-first",
