@@ -100,7 +100,7 @@ def test_rows_of_alternating_environments_are_refused_until_they_are_reordered()
         name: np.stack([x[:5], x[5:]], axis=1).reshape(x.shape)
         for name, x in whole.items()
     }
-    choices = {"action": np.zeros(10, int)}
+    choices: dict[str, Any] = {"action": np.zeros(10, int)}
     spec = eqrl.EnvSpec(2, action=eqrl.spaces.Discrete(2))
     agent = eqrl.DQN(return_steps=3)
     data_set = eqrl.transitions_from_arrays(**(mixed | choices))

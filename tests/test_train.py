@@ -378,12 +378,13 @@ def test_checkpoints_of_another_training_are_refused_at_its_first_row(
     rows: list[int] = []
     count = lambda step, metrics, state: rows.append(step)
     # By steps and by the clock, before and beyond the step that is there.
-    for options, log_every in (
+    given: tuple[tuple[dict[str, Any], int], ...] = (
         ({"every_steps": 40}, 20),
         ({"every_seconds": 0}, 20),
         ({"every_seconds": 60}, 20),
         ({"every_steps": 40}, 120),
-    ):
+    )
+    for options, log_every in given:
         with (
             eqrl.Checkpoints(tmp_path, **options) as checkpoints,
             pytest.raises(ValueError, match=r"holds step 40 .* this one, which is at"),

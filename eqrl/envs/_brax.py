@@ -1,6 +1,7 @@
 import functools
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import brax.envs
 import equinox as eqx
@@ -198,14 +199,15 @@ def _environment(name: str, backend: str | None) -> brax.envs.Env:
     options = {} if backend is None else {"backend": backend}
     # A user can do nothing about these: brax warns that it is unmaintained, and MuJoCo,
     # on the standard error and in a file, of attributes in brax's models.
-    report = mujoco.get_mju_user_warning()
-    mujoco.set_mju_user_warning(lambda message: None)
+    callbacks: Any = mujoco  # Whose stubs lack them.
+    report = callbacks.get_mju_user_warning()
+    callbacks.set_mju_user_warning(lambda message: None)
     try:
         with lenient_promotion(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Brax System", UserWarning)
             return brax.envs.get_environment(name, **options)
     finally:
-        mujoco.set_mju_user_warning(report)
+        callbacks.set_mju_user_warning(report)
 
 
 def names() -> list[str]:

@@ -14,7 +14,7 @@ FAULTS = (
     Fault(
         "envs:mujoco-warns",
         "eqrl/envs/_brax.py",
-        "mujoco.set_mju_user_warning(lambda message: None)",
+        "callbacks.set_mju_user_warning(lambda message: None)",
         "pass",
         ("tests/envs/test_brax.py -k silent",),
     ),
