@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax.random as jr
 import pytest
 
 import eqrl
@@ -42,7 +43,7 @@ _ANY: Any = None
 
 # Functions without the checks of types, which would come first.
 def _render(env: Any) -> object:
-    return inspect.unwrap(eqrl.render)(_ANY, _ANY, env, "x.png", key=_ANY)
+    return inspect.unwrap(eqrl.render)(_ANY, _ANY, env, "x.png", key=jr.key(0))
 
 
 # What needs which package of which extra.

@@ -85,10 +85,12 @@ def test_rows_continue_where_all_elements_are_equal_and_nothing_ended() -> None:
 def test_flags_are_one_a_row_and_known() -> None:
     flags = arrays()["terminated"]
     for name in ("terminated", "truncated"):
+        column: dict[str, Any] = {name: flags[:, None]}
         with pytest.raises(ValueError, match=rf"`{name}` has the shape \(12, 1\).*12,"):
-            data(**{name: flags[:, None]})
+            data(**column)
+        unknown: dict[str, Any] = {name: np.where(flags, np.nan, 0.0)}
         with pytest.raises(ValueError, match=f"`{name}` holds `nan`"):
-            data(**{name: np.where(flags, np.nan, 0.0)})
+            data(**unknown)
     assert eqx.tree_equal(data(terminated=flags.astype(float)), data())
 
 
