@@ -16,7 +16,7 @@ import jax.random as jr
 from jaxtyping import Array, Int, PRNGKeyArray
 
 import eqrl
-from eqrl._population.run import init_members, run_members
+from eqrl._population.train import init_members, run_members
 from eqrl._training.members import choose_members
 from eqrl._training.trainer import run_trainer
 

@@ -14,7 +14,7 @@ import jax.random as jr
 from jaxtyping import Array, Float, PyTree
 
 import eqrl
-from eqrl._population.run import init_members
+from eqrl._population.train import init_members
 from eqrl._training.members import choose_members
 from eqrl._training.mesh import replicate, shard
 

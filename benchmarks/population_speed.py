@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 import eqrl
-from eqrl._population.run import init_members, run_members
+from eqrl._population.train import init_members, run_members
 from eqrl._training.members import choose_members
 from eqrl._training.mesh import automatic, replicate, shard
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import jax.random as jr
 
 import eqrl
-from eqrl._population.run import init_members, run_members
+from eqrl._population.train import init_members, run_members
 
 from .measure import median_ratio, side_by_side
 

@@ -2,7 +2,7 @@
 
 The runs are folders of `--folder`; a run that is stopped is resumed, and one that has
 ended is not made again. At the end it writes `docs/results/presets.csv`, a line for
-each seed, and prints what `eqrl/presets/_table.py` holds as `returns`. Run it as
+each seed, and prints what `eqrl/presets/_preset.py` holds as `returns`. Run it as
 `nox -s presets`, or `nox -s presets -- --only td3` for some.
 """
 

@@ -14,7 +14,7 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 import eqrl
 from eqrl._pytree.control_flow import filter_fori_loop
-from eqrl._training.counts import Counts
+from eqrl._training.schedule import Counts
 
 from .agent_rows import ACTION_SIZE, NUM_TRANSITIONS, OBSERVATION_SIZE
 from .beside_limit import Repeated, measure_row

@@ -16,52 +16,57 @@ from . import (
     presets as presets,
     spaces as spaces,
 )
-from ._agents import (
-    DQN as DQN,
-    PPO as PPO,
-    PQN as PQN,
-    SAC as SAC,
-    TAAC as TAAC,
-    TD3 as TD3,
+from ._agents.base import (
     AbstractAgent as AbstractAgent,
     AbstractMarkovAgent as AbstractMarkovAgent,
     AbstractOnPolicyAgent as AbstractOnPolicyAgent,
+)
+from ._agents.discrete_sac import DiscreteSAC as DiscreteSAC
+from ._agents.dqn import DQN as DQN, DQNState as DQNState
+from ._agents.ppo import PPO as PPO, PPOState as PPOState
+from ._agents.pqn import PQN as PQN, PQNState as PQNState
+from ._agents.sac import SAC as SAC, SACState as SACState
+from ._agents.taac.policy import TAACExtras as TAACExtras, TAACMemory as TAACMemory
+from ._agents.taac.taac import TAAC as TAAC, TAACState as TAACState
+from ._agents.taac.trajectory import (
     AbstractTrajectory as AbstractTrajectory,
-    AbstractWrapper as AbstractWrapper,
     ConstantTrajectory as ConstantTrajectory,
-    DiscreteSAC as DiscreteSAC,
-    DQNState as DQNState,
+    LinearTrajectory as LinearTrajectory,
+    QuadraticTrajectory as QuadraticTrajectory,
+    Trajectory as Trajectory,
+)
+from ._agents.td3 import TD3 as TD3, TD3State as TD3State
+from ._agents.wrappers.base import AbstractWrapper as AbstractWrapper
+from ._agents.wrappers.fixed_skill import (
     FixedSkill as FixedSkill,
+    fix_skill as fix_skill,
+)
+from ._agents.wrappers.intrinsic import (
     Intrinsic as Intrinsic,
     IntrinsicState as IntrinsicState,
-    LinearTrajectory as LinearTrajectory,
+    diayn as diayn,
+)
+from ._agents.wrappers.normalized import (
     Normalized as Normalized,
     NormalizedReward as NormalizedReward,
     NormalizedRewardState as NormalizedRewardState,
     NormalizedState as NormalizedState,
-    PPOState as PPOState,
-    PQNState as PQNState,
-    QuadraticTrajectory as QuadraticTrajectory,
     RunningStatistics as RunningStatistics,
-    SACState as SACState,
+)
+from ._agents.wrappers.skills import (
     SkillConditioned as SkillConditioned,
     SkillMemory as SkillMemory,
-    TAACExtras as TAACExtras,
-    TAACMemory as TAACMemory,
-    TAACState as TAACState,
-    TD3State as TD3State,
-    Trajectory as Trajectory,
-    diayn as diayn,
-    fix_skill as fix_skill,
-    unwrap as unwrap,
 )
-from ._disk import (
+from ._agents.wrappers.unwrap import unwrap as unwrap
+from ._disk.learn import learn_skills as learn_skills
+from ._disk.library import (
     Skills as Skills,
     SkillTraining as SkillTraining,
-    learn_skills as learn_skills,
+    pick_skill as pick_skill,
+)
+from ._disk.store import (
     load_skill as load_skill,
     load_skills as load_skills,
-    pick_skill as pick_skill,
     play_skills as play_skills,
     save_skills as save_skills,
 )
@@ -69,7 +74,9 @@ from ._interaction.actors import Actors as Actors, interact as interact, start a
 from ._interaction.evaluate import Evaluation as Evaluation, evaluate as evaluate
 from ._interaction.evaluate_skills import (
     SkillEvaluation as SkillEvaluation,
+    diversity_return as diversity_return,
     evaluate_skills as evaluate_skills,
+    weighted_return as weighted_return,
 )
 from ._interaction.export import export_policy as export_policy
 from ._interaction.exported_policy import (
@@ -77,27 +84,24 @@ from ._interaction.exported_policy import (
     load_policy as load_policy,
 )
 from ._interaction.rollout import rollout as rollout
-from ._interaction.scores import (
-    diversity_return as diversity_return,
-    weighted_return as weighted_return,
-)
 from ._interaction.skill_choice import (
     SkillChoice as SkillChoice,
     SkillChoiceState as SkillChoiceState,
 )
-from ._population import (
+from ._population.history import PopulationSolution as PopulationSolution
+from ._population.pbt import (
     PBT as PBT,
+    Tournament as Tournament,
+    Truncation as Truncation,
+)
+from ._population.prior import (
     AbstractPrior as AbstractPrior,
     LogUniform as LogUniform,
     OneMinus as OneMinus,
-    PopulationSolution as PopulationSolution,
-    Tournament as Tournament,
-    Truncation as Truncation,
     Uniform as Uniform,
-    best as best,
-    member as member,
-    train_population as train_population,
 )
+from ._population.stack import best as best, member as member
+from ._population.train import train_population as train_population
 from ._pytree.fields import (
     check_fields as check_fields,
     hyperparameter as hyperparameter,
@@ -107,8 +111,8 @@ from ._pytree.tree import (
     incremental_update as incremental_update,
     tree_copy as tree_copy,
 )
+from ._reporting.figure import draw_repeats as draw_repeats
 from ._reporting.learning_curve import draw_learning_curves as draw_learning_curves
-from ._reporting.logger import Logger as Logger
 from ._reporting.population import (
     draw_family_tree as draw_family_tree,
     draw_schedules as draw_schedules,
@@ -118,27 +122,29 @@ from ._reporting.progress import (
     ProgressBar as ProgressBar,
 )
 from ._reporting.render import render as render
-from ._reporting.repeats import draw_repeats as draw_repeats
 from ._reporting.skills import draw_skills as draw_skills
 from ._reporting.statistics import (
     bootstrap_interval as bootstrap_interval,
     interquartile_mean as interquartile_mean,
 )
-from ._reporting.tensorboard import TensorBoard as TensorBoard
-from ._rewards import (
+from ._reporting.tensorboard import Logger as Logger, TensorBoard as TensorBoard
+from ._rewards.base import (
     AbstractReward as AbstractReward,
-    Discriminator as Discriminator,
-    DiscriminatorState as DiscriminatorState,
-    Incremental as Incremental,
-    IncrementalState as IncrementalState,
     Sum as Sum,
     SumState as SumState,
 )
-from ._run import (
+from ._rewards.discriminator import (
+    Discriminator as Discriminator,
+    DiscriminatorState as DiscriminatorState,
+)
+from ._rewards.incremental.reward import (
+    Incremental as Incremental,
+    IncrementalState as IncrementalState,
+)
+from ._run.load import load_run as load_run, save_run as save_run
+from ._run.solutions import (
     Checkpoints as Checkpoints,
-    load_run as load_run,
     load_solution as load_solution,
-    save_run as save_run,
     save_solution as save_solution,
 )
 from ._skills.distances import (
@@ -160,32 +166,29 @@ from ._skills.prior import (
 )
 from ._skills.trajectories import SkillTrajectories as SkillTrajectories
 from ._storage.checkpoint import restore as restore, save as save
-from ._storage.version import __version__ as __version__
-from ._training.cores import use_all_cores as use_all_cores
-from ._training.counts import Counts as Counts
+from ._storage.files import __version__ as __version__
+from ._training.callback import BestPolicy as BestPolicy, Evaluations as Evaluations
 from ._training.data_set import (
     fill_replay as fill_replay,
     transitions_from_arrays as transitions_from_arrays,
 )
-from ._training.evaluations import (
-    BestPolicy as BestPolicy,
-    Evaluations as Evaluations,
-)
 from ._training.jit import jit_init as jit_init, jit_run as jit_run
-from ._training.latest_rows import LatestRows as LatestRows
+from ._training.mesh import use_all_cores as use_all_cores
 from ._training.offline import train_offline as train_offline
 from ._training.replay import (
     AbstractPrioritizedReplay as AbstractPrioritizedReplay,
     AbstractReplay as AbstractReplay,
+    LatestRows as LatestRows,
     ReplayBuffer as ReplayBuffer,
     ReplayState as ReplayState,
 )
-from ._training.solution import (
+from ._training.rows import (
     NonFiniteError as NonFiniteError,
     OfflineSolution as OfflineSolution,
     Solution as Solution,
     TrainingInterrupted as TrainingInterrupted,
 )
+from ._training.schedule import Counts as Counts
 from ._training.train import train as train, train_seeds as train_seeds
 from ._training.trainer import (
     Trainer as Trainer,

@@ -120,22 +120,22 @@ def test_functions_are_annotated_throughout() -> None:
 
 # What each figure has come to. A change that makes one worse says why it must.
 _MOST = {
-    "lines": 30_560,
+    "lines": 29_850,
     "lines of the longest module": 700,
-    "files": 209,
+    "files": 141,
     "private functions named once": 260,
     "of these of at most 6 lines": 101,
     "internal share of definitions": 59.8,
-    "share of imports": 10.5,
+    "share of imports": 8.9,
     "lines of checks": 3_259,
     "longest body": 93,
     "bodies over 60 lines": 6,
-    "uses of Any": 487,
+    "uses of Any": 470,
     "body of SAC.update": 63,
-    "lines of sac.py without its texts": 201,
-    "translated first sentences": 218,
-    "private faces": 6,
-    "lines of tests": 31_200,
+    "lines of sac.py without its texts": 200,
+    "translated first sentences": 207,
+    "private faces": 1,
+    "lines of tests": 31_187,
 }
 _LEAST = {"share of comments": 1.4}
 

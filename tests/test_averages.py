@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eqrl._training.metrics import empty_averages
+from eqrl._training.iteration import empty_averages
 
 
 def test_result_is_the_mean_of_each_metric() -> None:

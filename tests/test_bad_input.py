@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 import eqrl
 from eqrl import nn
-from eqrl._training.metrics import check_metrics
+from eqrl._training.iteration import check_metrics
 from eqrl.envs import Point
 
 from .agents_under_test import sac, td3

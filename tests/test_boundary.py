@@ -21,9 +21,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 import eqrl
 from eqrl import losses, nn
 from eqrl._agents.base import pick_action
-from eqrl._interaction.arguments import check_is_agent
-from eqrl._interaction.fit import check_numbers, check_rate
-from eqrl._pytree.stack import check_stack
+from eqrl._interaction.fit import check_is_agent, check_numbers, check_rate
+from eqrl._pytree.tree import check_stack
 from eqrl.envs import Outcome
 from eqrl.envs._check import check_env
 from eqrl.spaces import Discrete

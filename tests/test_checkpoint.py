@@ -22,8 +22,8 @@ import pytest
 
 import eqrl
 from eqrl._storage.checkpoint import saved_steps
-from eqrl._storage.digest import Piece, is_intact, pieces_of
-from eqrl._storage.json_file import sealed
+from eqrl._storage.files import sealed
+from eqrl._storage.orbax import Piece, is_intact, pieces_of
 from eqrl.nn import Critic, Gaussian
 from tests.population.pusher import Pusher
 from tests.toy import Drift, GetKey

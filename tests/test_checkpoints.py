@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import eqrl
-from eqrl._run.checkpoints import Interval, _copied
+from eqrl._run.solutions import Interval, _copied
 
 
 def test_an_interval_of_steps_is_over_after_so_many() -> None:

@@ -19,12 +19,13 @@ import pytest
 from jaxtyping import PRNGKeyArray
 
 import eqrl
-from eqrl._cli import export, main, train as _train
+from eqrl._cli import main, render, train as _train
+from eqrl._cli.arguments import argument_texts, options_of
 from eqrl._cli.commands import Evaluate, Place, Render, Train, parse
-from eqrl._cli.options import argument_texts, options_of
 from eqrl._pytree.fields import check_fields, hyperparameter
 from eqrl._reporting.progress import ProgressBar
-from eqrl._run import claim_folder, write_config
+from eqrl._run.config import write_config
+from eqrl._run.files import claim_folder
 from eqrl._types.custom_types import FloatLike
 
 
@@ -373,7 +374,7 @@ def test_export_writes_one_policy_of_a_run(
 ) -> None:
     # How a policy is written is tested where it is.
     written: list[Any] = []
-    monkeypatch.setattr(export, "export_policy", lambda *args: written.append(args))
+    monkeypatch.setattr(render, "export_policy", lambda *args: written.append(args))
     path = tmp_path / "x.policy"
     assert main(["export", str(trained), "--seed", "1", "--output", str(path)]) == 0
     agent, state, env = eqrl.load_run(trained, 1)
@@ -552,7 +553,7 @@ def test_what_fails_in_a_report_is_said_once_and_ends_nothing(
     monkeypatch.setattr(ProgressBar, "__call__", fail)
     monkeypatch.setattr("eqrl._run.write.draw_learning_curve", fail)
     monkeypatch.setattr("eqrl._run.write.append_csv", fail)
-    monkeypatch.setattr("eqrl._run.checkpoints.begin_save", fail)
+    monkeypatch.setattr("eqrl._run.solutions.begin_save", fail)
     folder = tmp_path / "x"
     assert main([*_TRAIN, "--checkpoint-every", "20", "--folder", str(folder)]) == 0
     lines = capsys.readouterr().err.splitlines()

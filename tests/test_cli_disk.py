@@ -21,7 +21,7 @@ import eqrl
 from eqrl._cli import disk as _disk, main
 from eqrl._cli.commands import Disk, Place, parse
 from eqrl._reporting.progress import SkillProgressBar
-from eqrl._run import claim_folder
+from eqrl._run.files import claim_folder
 from eqrl._training.jit import jit_init
 from tests.skills.heading import ENV, NUM_STEPS, TRAINER, Heading
 
@@ -44,7 +44,7 @@ _FILES = {
 }
 
 
-_WRITING: Any = importlib.import_module("eqrl._run.write_library")
+_WRITING: Any = importlib.import_module("eqrl._run.write")
 _CALLED: dict[str, Any] = {}
 _DRAWN: list[Any] = []
 

@@ -14,7 +14,7 @@ from docs.examples.redq import REDQ
 from eqrl import nn
 from eqrl._cli import main
 from eqrl._cli.commands import parse
-from eqrl._run import write_config
+from eqrl._run.config import write_config
 
 
 _REDQ = "docs.examples.redq:REDQ"

@@ -12,19 +12,18 @@ from matplotlib.figure import Figure
 from eqrl._cli import main
 from eqrl._cli.commands import Plot
 from eqrl._cli.plot import run_plot
-from eqrl._run import (
-    GrowingMetrics,
+from eqrl._run.agents import SkillOptions
+from eqrl._run.config import (
     Population,
     Run,
     Settings,
-    SkillOptions,
     SkillSchedule,
     Training,
-    read_metrics,
     write_config,
 )
 from eqrl._run.files import write_csv, write_json
-from eqrl._run.saved import SavedRun
+from eqrl._run.load import SavedRun
+from eqrl._run.write import GrowingMetrics, read_metrics
 
 
 def _write_config(

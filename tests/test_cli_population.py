@@ -18,7 +18,7 @@ from eqrl._cli.pbt import population_job
 from eqrl._cli.train import seeds_job
 from eqrl._population.history import ancestors_of
 from eqrl._reporting.progress import PopulationProgressBar
-from eqrl._run import read_config
+from eqrl._run.config import read_config
 from eqrl._run.priors import select_tuned
 
 
@@ -259,7 +259,7 @@ def test_interrupted_populations_leave_what_was_reached_and_go_on(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("time.strftime", lambda form: "20260101-120000")
-    writing = importlib.import_module("eqrl._run.write_population")
+    writing = importlib.import_module("eqrl._run.write")
     monkeypatch.setattr(writing, "write_picture", lambda *args, **options: None)
     # Nothing pays here, so that the best would always be the first.
     ranking = importlib.import_module("eqrl._cli.pbt")

@@ -17,7 +17,7 @@ import pytest
 import eqrl
 from eqrl._cli import main, pbt as _pbt, training as _training
 from eqrl._cli.commands import parse
-from eqrl._pytree.stack import take_element
+from eqrl._pytree.tree import take_element
 
 
 # Nothing is drawn at random when this agent is greedy, so that an evaluation does not
@@ -69,7 +69,7 @@ def _begin(
 def test_a_population_of_diayn_is_ranked_and_reported_by_its_skills(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    writing: Any = importlib.import_module("eqrl._run.write_population")
+    writing: Any = importlib.import_module("eqrl._run.write")
     labels = []
     for name in ("draw_schedules", "draw_family_tree", "draw_skills"):
         monkeypatch.setattr(writing, name, lambda path, *args, **options: path.touch())

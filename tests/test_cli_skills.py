@@ -14,7 +14,9 @@ from matplotlib.axes import Axes
 import eqrl
 from eqrl._cli import main
 from eqrl._cli.commands import Train, parse
-from eqrl._run import SkillOptions, read_config, write_config, write_skills
+from eqrl._run.agents import SkillOptions
+from eqrl._run.config import read_config, write_config
+from eqrl._run.write import write_skills
 
 
 _TINY = [

@@ -9,26 +9,26 @@ import jax
 import pytest
 
 import eqrl
-from eqrl._cli import compilations
-from eqrl._training import cores
+from eqrl._cli import devices
+from eqrl._training import mesh
 from eqrl._training.members import default_mesh
 
 
 def test_cores_are_no_more_than_those_whose_time_a_container_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cores, "_LIMITS", tmp_path)
+    monkeypatch.setattr(mesh, "_LIMITS", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
-    assert cores.count_cores() == 8
+    assert mesh.count_cores() == 8
     old = tmp_path / "cpu"
     old.mkdir()
     for quota, expected in (("-1", 8), ("50000", 1), ("650000", 6)):
         (old / "cpu.cfs_quota_us").write_text(f"{quota}\n")
         (old / "cpu.cfs_period_us").write_text("100000\n")
-        assert cores.count_cores() == expected
+        assert mesh.count_cores() == expected
     for limit, expected in (("max", 8), ("350000", 3), ("10000", 1)):
         (tmp_path / "cpu.max").write_text(f"{limit} 100000\n")
-        assert cores.count_cores() == expected
+        assert mesh.count_cores() == expected
 
 
 def test_members_in_turn_are_on_as_many_devices_as_divide_them(
@@ -54,12 +54,12 @@ import sys
 import jax
 
 import eqrl
-from eqrl._run import write_config
+from eqrl._run.config import write_config
 
 
 cores, commands, devices, main = (
     importlib.import_module(f"eqrl.{name}")
-    for name in ("_training.cores", "_cli.commands", "_cli.devices", "_cli.main")
+    for name in ("_training.mesh", "_cli.commands", "_cli.devices", "_cli.main")
 )
 cores.count_cores = devices.count_cores = lambda: 3
 main.seeds_job = main.population_job = lambda command: None
@@ -142,11 +142,11 @@ def test_programs_that_were_used_longest_ago_are_deleted_first(tmp_path: Path) -
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"x" * size)
         os.utime(path, (used, 1))
-    compilations.forget_oldest(tmp_path, 12)
+    devices.forget_oldest(tmp_path, 12)
     assert len([*tmp_path.glob("*/*")]) == 3
-    compilations.forget_oldest(tmp_path, 8)
+    devices.forget_oldest(tmp_path, 8)
     assert [path.name for path in sorted(tmp_path.glob("*/*"))] == ["y", "x"]
-    compilations.forget_oldest(tmp_path, 7)
+    devices.forget_oldest(tmp_path, 7)
     assert [path.parent.name for path in tmp_path.glob("*/*")] == ["b"]
 
 

@@ -8,7 +8,7 @@ import pytest
 from jaxtyping import Array
 
 from eqrl import Trainer
-from eqrl._training.counts import Folding
+from eqrl._training.schedule import Folding
 
 
 _MOST = 2**31 - 1

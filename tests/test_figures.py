@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 import eqrl
 from eqrl._reporting.figure import save_figure
 from eqrl._reporting.learning_curve import draw_learning_curve
-from eqrl._storage.replace import atomic_write
+from eqrl._storage.files import atomic_write
 
 
 _BEGINNINGS = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml", "": b"\x89PNG"}

@@ -12,7 +12,7 @@ import pytest
 from jaxtyping import Array, Int, PRNGKeyArray
 
 import eqrl
-from eqrl._training.counts import Counts
+from eqrl._training.schedule import Counts
 from eqrl.envs import AbstractEnv, Outcome
 
 from .agents_under_test import ppo, sac

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import eqrl
-from eqrl._reporting import terminal as _display
+from eqrl._reporting import progress as _display
 
 
 class _Terminal(io.StringIO):

@@ -38,7 +38,7 @@ from eqrl.envs import (
     PooledReset,
     TimeLimit,
 )
-from eqrl.envs._time_limit import TimeLimitState
+from eqrl.envs._wrappers import TimeLimitState
 from eqrl.nn import Critic, Deterministic
 from eqrl.spaces import Box
 from tests.agents_under_test import dqn, sac

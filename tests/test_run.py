@@ -19,23 +19,24 @@ import pytest
 
 import eqrl
 from eqrl._reporting.tensorboard import TensorBoard
-from eqrl._run import (
-    GrowingMetrics,
+from eqrl._run.config import (
     Population,
     Run,
     Settings,
     Training,
-    best_policy,
-    claim_folder,
-    draw_solution,
     read_config,
+    write_config,
+)
+from eqrl._run.files import atomic_write, claim_folder
+from eqrl._run.load import best_policy
+from eqrl._run.write import (
+    GrowingMetrics,
+    draw_solution,
     read_metrics,
     states_of_seeds,
-    write_config,
     write_evaluation,
     write_policies,
 )
-from eqrl._run.files import atomic_write
 from tests.toy import GetKey
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Array
 
 import eqrl
-from eqrl._pytree.stack import (
+from eqrl._pytree.tree import (
     empty_stack,
     enlarge_stack,
     put_element,

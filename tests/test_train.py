@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 import eqrl
 from eqrl._run.solutions import step_of
 from eqrl._training.callback import asks_to_stop
-from eqrl._training.failure import empty_watch
+from eqrl._training.iteration import empty_watch
 from eqrl._training.rows import append_row
 from eqrl.envs import AbstractEnv, Outcome, Point
 
@@ -417,7 +417,7 @@ def test_a_checkpoint_that_cannot_be_written_is_one_warning(
     def fail(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("eqrl._run.checkpoints.begin_save", fail)
+    monkeypatch.setattr("eqrl._run.solutions.begin_save", fail)
     with eqrl.Checkpoints(tmp_path, every_seconds=0) as checkpoints:
         with pytest.warns(UserWarning, match="training goes on: .*No space left"):
             checkpoints(120, whole)

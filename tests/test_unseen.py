@@ -8,10 +8,10 @@ from jax.sharding import Mesh
 
 import eqrl
 from eqrl._interaction.evaluate import Evaluation
-from eqrl._interaction.scores import mean_return
-from eqrl._population.evaluation import evaluate_members
+from eqrl._interaction.evaluate_skills import mean_return
+from eqrl._population.train import evaluate_members
+from eqrl._training.iteration import all_finite
 from eqrl._training.mesh import naming_lost_processes
-from eqrl._training.metrics import all_finite
 
 from .toy import Drift, GetKey, Learner, random_transitions
 

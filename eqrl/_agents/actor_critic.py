@@ -13,12 +13,12 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.control_flow import filter_cond
 from .._pytree.fields import check_arity, check_factory, shown
-from .._pytree.stack import take_element
 from .._pytree.tree import (
     described,
     gradient_step,
     incremental_update,
     is_float_shape,
+    take_element,
 )
 from .._types.custom_types import (
     ActionValueFunction,
@@ -27,8 +27,7 @@ from .._types.custom_types import (
     MakeOptimizer,
     PyTree,
 )
-from .._types.data import AnyTransition, EnvSpec
-from .._types.spaces import AbstractActionSpace, Box, Discrete
+from .._types.data import AbstractActionSpace, AnyTransition, Box, Discrete, EnvSpec
 from ..losses import bootstrapped_target, critic_loss, sac_temperature_loss
 from ..nn import (
     AbstractDensity,

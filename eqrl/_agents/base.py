@@ -6,11 +6,9 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from typing_extensions import TypeVar
 
 from .._pytree.fields import check_arity, check_choice, shown
-from .._pytree.show import show_values
-from .._pytree.tree import check_kept, described
+from .._pytree.tree import check_kept, described, show_values
 from .._types.custom_types import Extras, Memory, Metrics, Mode, State
-from .._types.data import EnvSpec, Transition
-from .._types.spaces import Action
+from .._types.data import Action, EnvSpec, Transition
 from ..nn import AbstractDistribution, Policy
 
 

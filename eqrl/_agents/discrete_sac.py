@@ -8,11 +8,9 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.fields import check_fields, hyperparameter, static_integer
-from .._pytree.stack import take_element
-from .._pytree.tree import gradient_step, incremental_update, tree_copy
+from .._pytree.tree import gradient_step, incremental_update, take_element, tree_copy
 from .._types.custom_types import FloatLike, MakeOptimizer, Metrics
-from .._types.data import EnvSpec, Transition
-from .._types.spaces import Discrete
+from .._types.data import Discrete, EnvSpec, Transition
 from ..losses import (
     discrete_critic_loss,
     discrete_sac_actor_loss,

@@ -12,8 +12,7 @@ from .._types.custom_types import (
     MakeOptimizer,
     Metrics,
 )
-from .._types.data import EnvSpec, Transition
-from .._types.spaces import Discrete
+from .._types.data import Discrete, EnvSpec, Transition
 from ..losses import bootstrapped_target, dqn_loss, dqn_next_value, multi_step_return
 from ..nn import ActionValues, MakeActionValues
 from .actor_critic import (
@@ -26,8 +25,7 @@ from .actor_critic import (
     make_network,
     periodic_update,
 )
-from .epsilon_greedy import AbstractEpsilonGreedyAgent
-from .schedules import linear_schedule
+from .schedules import AbstractEpsilonGreedyAgent, linear_schedule
 
 
 class DQNState(eqx.Module):

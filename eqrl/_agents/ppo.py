@@ -15,8 +15,7 @@ from .._pytree.fields import (
 )
 from .._pytree.tree import gradient_step
 from .._types.custom_types import FloatLike, MakeOptimizer, Metrics, Mode
-from .._types.data import EnvSpec, Transition, flatten_batch
-from .._types.spaces import Action, Discrete
+from .._types.data import Action, Discrete, EnvSpec, Transition, flatten_batch
 from ..losses import ppo_actor_loss, ppo_critic_loss
 from ..nn import (
     Choice,

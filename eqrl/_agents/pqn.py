@@ -12,8 +12,7 @@ from .._types.custom_types import (
     MakeOptimizer,
     Metrics,
 )
-from .._types.data import EnvSpec, Transition, flatten_batch
-from .._types.spaces import Discrete
+from .._types.data import Discrete, EnvSpec, Transition, flatten_batch
 from ..losses import dqn_loss
 from ..nn import ActionValues, MakeActionValues
 from .actor_critic import (
@@ -25,9 +24,8 @@ from .actor_critic import (
     init_optimizer,
     make_network,
 )
-from .epsilon_greedy import AbstractEpsilonGreedyAgent
 from .on_policy import learn_in_minibatches, rollout_returns
-from .schedules import annealed, linear_schedule
+from .schedules import AbstractEpsilonGreedyAgent, annealed, linear_schedule
 
 
 class PQNState(eqx.Module):

@@ -11,8 +11,7 @@ from typing_extensions import TypeVar
 from .._pytree.fields import check_fields, hyperparameter, static_integer
 from .._pytree.tree import gradient_step, incremental_update, tree_copy
 from .._types.custom_types import FloatLike, MakeOptimizer, Metrics
-from .._types.data import EnvSpec, Transition
-from .._types.spaces import Box
+from .._types.data import Box, EnvSpec, Transition
 from ..losses import sac_actor_loss, sac_next_value
 from ..nn import (
     Critic,

@@ -1,10 +1,16 @@
 """What changes with the number of environment steps that an agent has observed."""
 
+from abc import abstractmethod
+from typing import Protocol, TypeVar, runtime_checkable
+
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._types.custom_types import FloatLike
-from .._types.data import AnyTransition
+from .._types.custom_types import ActionValueFunction, FloatLike
+from .._types.data import AnyTransition, Transition
+from ..nn import EpsilonGreedy, Policy
+from .base import AbstractMemorylessAgent
 
 
 def count_steps(
@@ -58,3 +64,34 @@ def annealed(
     if anneal_steps is None:
         return lr
     return linear_schedule(num_steps - counted, anneal_steps, initial=lr, final=0.0)
+
+
+@runtime_checkable
+class _ValueState(Protocol):
+    """The state of an agent that values actions and counts the steps it observes."""
+
+    @property
+    def network(self) -> ActionValueFunction: ...
+
+    @property
+    def num_steps(self) -> Int[Array, ""]: ...
+
+
+ValueState = TypeVar("ValueState", bound=_ValueState)
+
+
+class AbstractEpsilonGreedyAgent(AbstractMemorylessAgent[ValueState]):
+    """An agent that takes the action it values most, or with a probability any."""
+
+    @abstractmethod
+    def epsilon(self, state: ValueState) -> Float[Array, ""]:
+        """The probability of a random action in training, in [0, 1]."""
+
+    def policy(self, state: ValueState) -> Policy:
+        return lambda observation: EpsilonGreedy(
+            values=state.network(observation), epsilon=self.epsilon(state)
+        )
+
+    def observe(self, state: ValueState, transitions: Transition[None]) -> ValueState:
+        num_steps = count_steps(state.num_steps, transitions)
+        return eqx.tree_at(lambda x: x.num_steps, state, num_steps)

@@ -6,16 +6,14 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.control_flow import filter_cond
 from .._pytree.fields import check_fields, hyperparameter, static_integer
-from .._pytree.stack import take_element
-from .._pytree.tree import gradient_step, incremental_update, tree_copy
+from .._pytree.tree import gradient_step, incremental_update, take_element, tree_copy
 from .._types.custom_types import (
     CriticFunction,
     FloatLike,
     MakeOptimizer,
     Metrics,
 )
-from .._types.data import EnvSpec, Transition
-from .._types.spaces import Box
+from .._types.data import Box, EnvSpec, Transition
 from ..losses import td3_actor_loss, td3_next_value
 from ..nn import (
     Actor,

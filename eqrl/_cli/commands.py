@@ -13,22 +13,24 @@ from .._agents.base import AnyAgent
 from .._pytree.fields import check_integer
 from .._reporting.learning_curve import Interval
 from .._reporting.statistics import Center
-from .._run import (
+from .._run.agents import (
     AGENTS,
-    Population,
-    Prior,
-    Run,
-    Settings,
     SkillOptions,
-    SkillSchedule,
-    Training,
     find_agent,
     import_agent,
     is_path,
     name_of,
+)
+from .._run.config import (
+    Population,
+    Run,
+    Settings,
+    SkillSchedule,
+    Training,
     read_config,
 )
-from .._storage.version import __version__
+from .._run.priors import Prior
+from .._storage.files import __version__
 from .._types.custom_types import Mode
 from ..presets import Preset
 from .arguments import OWN, command_type

@@ -1,17 +1,99 @@
 """The devices on which a command trains."""
 
 import contextlib
+import hashlib
 import os
+import platform
+import sys
 from pathlib import Path
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from .._run import Population, SkillSchedule, Training, read_schedule
-from .._training.cores import count_cores, make_devices
+from .._run.config import Population, SkillSchedule, Training, read_schedule
 from .._training.members import most_shares
-from .._training.mesh import POPULATION
+from .._training.mesh import POPULATION, count_cores, make_devices
+
+
+_MOST_BYTES = 1_000_000_000
+
+# JAX keeps by default what takes it a second; what takes less adds up to seconds.
+_SETTINGS = {
+    "jax_persistent_cache_min_compile_time_secs": 0.0,
+    "jax_persistent_cache_min_entry_size_bytes": -1,
+}
+
+
+def keep_compilations() -> None:
+    """Has JAX keep what it compiles in a folder of the user's.
+
+    What the user has set for JAX stays: another folder, or that nothing is kept, as in
+    `JAX_ENABLE_COMPILATION_CACHE=0`. Nothing is kept either where there can be no
+    folder.
+    """
+    values = jax.config.values
+    is_set = values["jax_compilation_cache_dir"] is not None
+    if is_set or not values["jax_enable_compilation_cache"]:
+        return
+    try:
+        root = _user_folder() / "eqrl" / "compiled"
+        folder = root / _machine()
+        folder.mkdir(parents=True, exist_ok=True)
+        forget_oldest(root, _MOST_BYTES)
+    # Without a home it is a `RuntimeError`.
+    except (OSError, RuntimeError):
+        return
+    if not os.access(folder, os.W_OK):
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    for name, value in _SETTINGS.items():
+        if name.upper() not in os.environ:
+            jax.config.update(name, value)
+
+
+def forget_oldest(root: Path, most_bytes: int) -> None:
+    """Deletes what was used longest ago in the folders of a folder, if it is too much.
+
+    JAX could do it, but it locks the folder for every program, and keeps no program any
+    more after it was killed at the wrong moment.
+    """
+    entries: list[tuple[float, int, Path]] = []
+    for path in root.glob("*/*"):
+        with contextlib.suppress(OSError):  # Another command deletes, too.
+            status = path.stat()
+            used = max(status.st_atime, status.st_mtime)
+            entries.append((used, status.st_size, path))
+    too_much = sum(size for _, size, _ in entries) - most_bytes
+    for _, size, path in sorted(entries):
+        if too_much <= 0:
+            return
+        with contextlib.suppress(OSError):
+            path.unlink()
+        too_much -= size
+
+
+def _user_folder() -> Path:
+    """Where programs keep what can be made again, by the platform's custom."""
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData/Local")
+    if sys.platform == "darwin":
+        return Path.home() / "Library/Caches"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+
+
+def _machine() -> str:
+    """A name of this kind of processor.
+
+    A home may be that of several machines, and what is compiled for one may have
+    instructions that another does not know.
+    """
+    described = [platform.machine(), platform.processor()]
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        names = ("model name", "flags", "Features")
+        described += sorted({line for line in lines if line.startswith(names)})
+    return hashlib.sha256("\n".join(described).encode()).hexdigest()[:12]
 
 
 _FLAG = "--xla_force_host_platform_device_count"

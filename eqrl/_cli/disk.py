@@ -10,33 +10,20 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from .._agents.base import AnyAgent
-from .._disk import (
-    Skills,
-    learn_skills,
-    load_skills,
-    pick_skill,
-    play_skills,
-    save_skills,
-)
-from .._disk.learn import check_replay
-from .._disk.library import enlarge_past, find_task
+from .._disk.learn import check_replay, learn_skills
+from .._disk.library import Skills, enlarge_past, find_task, pick_skill
+from .._disk.store import load_skills, play_skills, save_skills
 from .._reporting.progress import SkillProgressBar
 from .._reporting.tensorboard import TensorBoard, check_tensorboard
-from .._run import (
-    Interval,
-    Run,
-    SkillSchedule,
-    library_folder,
-    write_library,
-    write_rows,
-    write_trajectories,
-)
+from .._run.config import Run, SkillSchedule
+from .._run.files import library_folder
+from .._run.solutions import Interval
+from .._run.write import write_library, write_rows, write_trajectories
 from .._storage.checkpoint import saved_steps
 from .._training.trainer import Trainer
 from ..envs._base import AnyEnv
 from .commands import Disk
-from .reporter import Reporter
-from .training import NUM_SKILL_EPISODES, Policies
+from .training import NUM_SKILL_EPISODES, Policies, Reporter
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,8 @@ from jaxtyping import Float, PRNGKeyArray
 
 from .._agents.base import AnyAgent
 from .._interaction.evaluate import evaluate
-from .._run import count_policies, load_run, read_config
+from .._run.config import read_config
+from .._run.load import count_policies, load_run
 from .._types.custom_types import Mode
 from ..envs._base import AnyEnv
 from .commands import Evaluate, import_given

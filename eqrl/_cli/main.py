@@ -6,17 +6,14 @@ from collections.abc import Sequence
 
 from .._types.installed import NotInstalledError
 from .commands import Command, Disk, Evaluate, Export, Pbt, Plot, Train, parse
-from .compilations import keep_compilations
-from .devices import make_devices_for
+from .devices import keep_compilations, make_devices_for
 from .disk import library_job
 from .evaluate import run_evaluate
-from .export import run_export
 from .pbt import population_job
 from .plot import run_plot
-from .render import run_render
-from .reporter import one_line, say
+from .render import run_export, run_render
 from .train import seeds_job
-from .training import run_training
+from .training import one_line, run_training, say
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -10,18 +10,17 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from .._agents.base import AnyAgent
 from .._interaction.evaluate import Evaluation
-from .._interaction.evaluate_skills import evaluate_skills
-from .._interaction.scores import Score, diversity_return
-from .._population import PBT, PopulationSolution, member, train_population
-from .._population.evaluation import check_scalar
-from .._population.history import scores_of, winner_of
+from .._interaction.evaluate_skills import Score, diversity_return, evaluate_skills
+from .._population.history import PopulationSolution, scores_of, winner_of
+from .._population.pbt import PBT
+from .._population.stack import member
+from .._population.train import check_scalar, train_population
 from .._reporting.progress import PopulationProgressBar
-from .._run import (
-    Population,
-    Run,
-    checkpoints_folder,
+from .._run.config import Population, Run
+from .._run.files import checkpoints_folder
+from .._run.solutions import load_solution
+from .._run.write import (
     draw_population,
-    load_solution,
     write_generations,
     write_members,
     write_skills_of_member,
@@ -32,8 +31,14 @@ from .._training.trainer import Trainer
 from ..envs._base import AnyEnv
 from .commands import Pbt
 from .devices import make_mesh
-from .reporter import Reporter, open_checkpoints
-from .training import NUM_SKILL_EPISODES, Policies, check_training, print_skills
+from .training import (
+    NUM_SKILL_EPISODES,
+    Policies,
+    Reporter,
+    check_training,
+    open_checkpoints,
+    print_skills,
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,8 +4,10 @@ from pathlib import Path
 from .._reporting.figure import figure_suffix
 from .._reporting.learning_curve import draw_learning_curves, shown_metrics
 from .._reporting.statistics import Center, center_of
-from .._run import read_metrics, read_saved, read_schedule, read_title
-from .._training.solution import History
+from .._run.config import read_schedule, read_title
+from .._run.load import read_saved
+from .._run.write import read_metrics
+from .._training.rows import History
 from .commands import Plot
 
 

@@ -4,10 +4,12 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float
 
-from .._agents import fix_skill
 from .._agents.base import AnyAgent
+from .._agents.wrappers.fixed_skill import fix_skill
+from .._interaction.export import export_policy
 from .._reporting.render import render, render_suffix
-from .._run import Run, SkillSchedule, best_policy, load_run, read_config, read_title
+from .._run.config import Run, SkillSchedule, read_config, read_title
+from .._run.load import best_policy, load_run
 from .._skills.prior import EvenOneHotSkills, OneHotSkills
 from ..envs._base import AnyEnv
 from .commands import Export, Render, import_given
@@ -72,3 +74,11 @@ def _one_hot(run: Run, skill: int) -> Float[Array, " skill"]:
             f"{prior.size - 1}."
         )
     return jnp.eye(prior.size)[skill]
+
+
+def run_export(command: Export) -> int:
+    """Writes one policy of a run into one file."""
+    _, (agent, state, env) = chosen_policy(command)
+    export_policy(command.output, agent, state, env)
+    print(command.output)
+    return 0

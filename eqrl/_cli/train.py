@@ -14,29 +14,33 @@ from .._interaction.evaluate_skills import evaluate_skills
 from .._pytree.fields import check_integer
 from .._reporting.progress import ProgressBar
 from .._reporting.tensorboard import TensorBoard, check_tensorboard
-from .._run import (
+from .._run.config import Run, Training
+from .._run.files import checkpoints_folder
+from .._run.solutions import load_solution, step_of
+from .._run.write import (
     GrowingMetrics,
-    Run,
-    Training,
-    checkpoints_folder,
     draw_solution,
-    load_solution,
     states_of_seeds,
-    step_of,
     write_policies,
     write_skills,
 )
 from .._storage.checkpoint import saved_steps
 from .._training.mesh import check_mesh
-from .._training.solution import AnySolution
+from .._training.rows import AnySolution
 from .._training.train import train, train_seeds
 from .._training.trainer import Trainer
 from ..envs._base import AnyEnv
 from ..presets import Preset
 from .commands import Train
 from .devices import make_mesh
-from .reporter import Reporter, open_checkpoints
-from .training import NUM_SKILL_EPISODES, Policies, check_training, print_skills
+from .training import (
+    NUM_SKILL_EPISODES,
+    Policies,
+    Reporter,
+    check_training,
+    open_checkpoints,
+    print_skills,
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,9 @@
 """The pipeline behind `eqrl train`, `eqrl pbt` and `eqrl disk`."""
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -11,26 +13,97 @@ import numpy as np
 from jaxtyping import Bool, Float, PRNGKeyArray
 
 from .._agents.base import AnyAgent
-from .._disk import Skills
+from .._disk.library import Skills
 from .._interaction.evaluate_skills import SkillEvaluation
-from .._population import PopulationSolution
-from .._run import (
-    Run,
-    claim_folder,
-    hold_folder,
-    new_folder,
-    write_config,
-    write_evaluation,
-)
-from .._training.interrupt import Interrupt, deferred_interrupt
+from .._population.history import PopulationSolution
+from .._run.config import Run, write_config
+from .._run.files import checkpoints_folder, claim_folder, hold_folder, new_folder
+from .._run.solutions import Checkpoints
+from .._run.write import write_evaluation
 from .._training.jit import jit_init
-from .._training.solution import AnySolution, NonFiniteError, TrainingInterrupted
+from .._training.rows import (
+    AnySolution,
+    Interrupt,
+    NonFiniteError,
+    TrainingInterrupted,
+    deferred_interrupt,
+)
 from .._training.trainer import Trainer
 from .._types.installed import is_installed, not_installed
 from ..envs._base import AnyEnv
 from .commands import Evaluate, Place
 from .evaluate import evaluation_key, num_episodes_of, returns_of_policies
-from .reporter import say, without_ending
+
+
+def say(message: str) -> None:
+    """Writes one line to the standard error, if there is still one."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"eqrl: {message}", file=sys.stderr, flush=True)
+
+
+class Reporter:
+    """A callback of training whose errors are said once and do not end it.
+
+    What is reported may be a context manager, which this enters and leaves.
+    """
+
+    def __init__(self, name: str, report: Any) -> None:
+        """**Arguments:**
+
+        - `name`: in words, for the message.
+        - `report`: the callback.
+        """
+        self._name = name
+        self._report = report
+        self._has_failed = False
+
+    def __enter__(self) -> "Reporter":
+        if hasattr(self._report, "__enter__"):
+            self._try(self._report.__enter__)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        del exception
+        if hasattr(self._report, "__exit__"):
+            self._try(self._report.__exit__, None, None, None)
+
+    def __call__(self, *arguments: Any) -> None:
+        if not self._has_failed:
+            self._try(self._report, *arguments)
+
+    def _try(self, function: Callable[..., Any], *arguments: Any) -> None:
+        try:
+            function(*arguments)
+        except Exception as error:
+            if not self._has_failed:
+                say(f"{self._name} failed, and training goes on: {one_line(error)}")
+            self._has_failed = True
+
+
+@contextlib.contextmanager
+def without_ending(name: str) -> Iterator[None]:
+    """Says what goes wrong in a report, and goes on behind it."""
+    try:
+        yield
+    except Exception as error:
+        say(f"{name} failed: {one_line(error)}")
+
+
+def one_line(error: BaseException) -> str:
+    """The message of an error, or its name if it has none."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def open_checkpoints(folder: Path, *, every_steps: int | None = None) -> Checkpoints:
+    """The checkpoints of a run, of which only the first failure is said."""
+    return Checkpoints(
+        checkpoints_folder(folder),
+        every_steps=every_steps,
+        on_error=lambda error: say(
+            "A checkpoint could not be written, and training goes on: "
+            + one_line(error)
+        ),
+    )
 
 
 NUM_SKILL_EPISODES = 8

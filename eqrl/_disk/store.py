@@ -11,11 +11,16 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from .._agents import AbstractAgent
+from .._agents.base import AbstractAgent, AnyAgent
 from .._agents.wrappers.intrinsic import AnyIntrinsic
-from .._pytree.stack import empty_stack, put_element, stack_size, take_element
+from .._interaction.rollout import rollout
+from .._pytree.fields import reusable_key
+from .._pytree.tree import empty_stack, put_element, stack_size, take_element
+from .._rewards.base import as_if_left
+from .._rewards.incremental.reward import Incremental
+from .._skills.trajectories import SkillTrajectories
 from .._storage.checkpoint import (
     Directory,
     is_checkpoint,
@@ -23,15 +28,28 @@ from .._storage.checkpoint import (
     save,
     saved_steps,
 )
-from .._storage.json_file import Content, read_json, reason_of, sealed
-from .._storage.replace import atomic_write
-from .._storage.version import __version__
-from .._training.rows import steps_taken
-from .._training.solution import History
+from .._storage.files import (
+    Content,
+    __version__,
+    atomic_write,
+    read_json,
+    reason_of,
+    sealed,
+)
+from .._training.rows import History, steps_taken
 from .._training.trainer import Trainer
-from .._types.custom_types import Extras, Memory, State
-from .library import Learner, Skills, find_task, init_library
-from .world import World, first_env
+from .._types.custom_types import EnvState, Extras, Memory, Mode, State
+from ..envs import AbstractEnv
+from ..envs._base import AnyEnv
+from .library import (
+    Learner,
+    Skills,
+    World,
+    find_task,
+    first_env,
+    init_library,
+    pick_skill,
+)
 
 
 # What to do where a file of a library is damaged.
@@ -308,3 +326,80 @@ def _read_metrics(path: Path, step: int, digests: dict[str, str] | None) -> Hist
                 f"`{file}` is damaged: `{name}` differs from its digest; {_ADVICE}."
             )
     return rows
+
+
+def play_skills(
+    agent: Learner[State, Memory, Extras],
+    skills: Skills[State],
+    env: AbstractEnv[EnvState],
+    *,
+    num_episodes: int,
+    key: PRNGKeyArray,
+    mode: Mode = "greedy",
+    max_steps: int | None = None,
+) -> SkillTrajectories:
+    """Rolls out each skill of a library, without training.
+
+    **Arguments:**
+
+    - `agent`: with which the skills were learned.
+    - `skills`: at least one.
+    - `env`: the environment.
+    - `num_episodes`: of each skill, at least 1.
+    - `key`: for actions and environments.
+    - `mode`: how actions are picked.
+    - `max_steps`: the most steps of an episode; `None` takes `env.spec.max_steps`.
+
+    **Returns:**
+
+    The trajectories of the descriptor of `eqrl.Incremental`, with a leading axis for
+    the skills there are. `eqrl.draw_skills` draws them.
+
+    Raises a `ValueError` if there are no skills, or no limit to an episode.
+    """
+    key = reusable_key(key)
+    reward = find_task(agent).reward
+    count = int(skills.count)
+    if count == 0:
+        raise ValueError("`skills` holds none yet; learn one first.")
+    trajectories = []
+    for index, skill_key in enumerate(jr.split(key, count)):
+        inner, state = pick_skill(agent, skills, index)
+        trajectories.append(
+            _play(
+                inner, state, env, reward, num_episodes, mode, max_steps, key=skill_key
+            )
+        )
+    descriptors, mask, first = jax.tree.map(lambda *x: jnp.stack(x), *trajectories)
+    return SkillTrajectories(
+        descriptors=descriptors, mask=mask, first_descriptors=first
+    )
+
+
+@eqx.filter_jit
+def _play(
+    agent: AnyAgent,
+    state: Any,
+    env: AnyEnv,
+    reward: Incremental,
+    num_episodes: int,
+    mode: Mode,
+    max_steps: int | None,
+    *,
+    key: PRNGKeyArray,
+) -> tuple[
+    Float[Array, "episodes time descriptor"],
+    Bool[Array, "episodes time"],
+    Float[Array, "episodes descriptor"],
+]:
+    transitions, mask = rollout(
+        agent,
+        state,
+        env,
+        num_episodes=num_episodes,
+        key=key,
+        mode=mode,
+        max_steps=max_steps,
+    )
+    first = jax.tree.map(lambda x: x[:, 0], as_if_left(transitions))
+    return reward.descriptors(transitions), mask, reward.descriptors(first)

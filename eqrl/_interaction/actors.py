@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
-from .._agents import AbstractAgent
-from .._agents.base import after_act
+from .._agents.base import AbstractAgent, after_act
 from .._pytree.control_flow import filter_cond, filter_while_loop
 from .._pytree.tree import tree_where
 from .._types.custom_types import EnvState, Extras, Memory, Mode, State

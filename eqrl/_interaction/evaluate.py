@@ -8,13 +8,12 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from typing_extensions import TypeVar
 
-from .._agents import AbstractAgent
+from .._agents.base import AbstractAgent
 from .._types.custom_types import EnvState, Extras, Memory, Mode, State
 from .._types.data import Transition
 from ..envs import AbstractEnv
 from .actors import start
-from .arguments import check_arguments
-from .fit import explaining_misfits
+from .fit import check_arguments, explaining_misfits
 from .rollout import check_lengths, jit_rollout, play_until_over, zero_outside
 
 

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -7,23 +8,20 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
-from .._agents import AbstractAgent, SkillConditioned
-from .._agents.base import AnyAgent
+from .._agents.base import AbstractAgent, AnyAgent
+from .._agents.taac.taac import TAAC
+from .._agents.wrappers.skills import SkillConditioned
 from .._agents.wrappers.unwrap import find, parts, with_skill
 from .._pytree.fields import check_integer
-from .._rewards import Discriminator
-from .._rewards.descriptor import as_if_left
-from .._skills.prior import (
-    AbstractSkillPrior,
-    EvenOneHotSkills,
-    OneHotSkills,
-)
-from .._types.custom_types import EnvState, Extras, Memory, Mode, State
+from .._rewards.base import as_if_left
+from .._rewards.discriminator import Discriminator
+from .._skills.prior import AbstractSkillPrior, EvenOneHotSkills, OneHotSkills
+from .._types.custom_types import EnvState, Extras, FloatLike, Memory, Mode, State
 from .._types.data import Transition
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
-from .arguments import check_arguments
-from .fit import check_fits
+from .evaluate import Evaluation
+from .fit import check_arguments, check_fits
 from .rollout import rollout, zero_outside
 
 
@@ -214,3 +212,71 @@ def _shown(
             f"{prior.size}; give one skill a row, of shape (skills, {prior.size})."
         )
     return shown
+
+
+Score = Callable[[Any, State, Evaluation], Float[Array, ""]]
+"""From an agent, its state and its evaluation to a number to rank by."""
+
+
+def mean_return(
+    agent: object, state: object, evaluation: Evaluation
+) -> Float[Array, ""]:
+    """The default score: the mean return over all episodes."""
+    del agent, state
+    return jnp.mean(evaluation.returns)
+
+
+def weighted_return(
+    agent: AbstractAgent[State, Memory, Extras], state: object, evaluation: Evaluation
+) -> Float[Array, ""]:
+    """Score for vector rewards: the mean return, weighted as `TAAC` weights rewards.
+
+    **Arguments:**
+
+    - `agent`: a `TAAC`, or any wrapper around one; without `reward_weights` all
+        dimensions have the weight 1.
+    - `state`: unused.
+    - `evaluation`: of the agent; returns of shape `(episodes, reward)`.
+
+    Raises a `ValueError` if there is no `TAAC` or the returns are not vectors.
+    """
+    del state
+    if evaluation.returns.ndim != 2:
+        raise ValueError(
+            "`weighted_return` is a score of vectors of rewards, but this reward is a "
+            "scalar; leave `score` out."
+        )
+    weights = _reward_weights(agent)
+    means = jnp.mean(evaluation.returns, axis=0)
+    if weights is None:
+        return jnp.sum(means)
+    return jnp.dot(jnp.stack([jnp.asarray(weight) for weight in weights]), means)
+
+
+def _reward_weights(agent: AnyAgent) -> tuple[FloatLike, ...] | None:
+    found = parts(agent, TAAC)
+    if not found:
+        raise ValueError(
+            "`weighted_return` weighs rewards as a `TAAC` does, but there is none in "
+            f"{type(agent).__name__}; give a `score` of your own."
+        )
+    return found[0].reward_weights
+
+
+def diversity_return(
+    agent: AbstractAgent[State, Memory, Extras],
+    state: State,
+    env: AbstractEnv[EnvState],
+    *,
+    num_episodes: int,
+    key: PRNGKeyArray,
+) -> Float[Array, ""]:
+    """Mean of `evaluate_skills`' diversity returns over skills and episodes.
+
+    With its other arguments bound it is a `score` by which `train_population` ranks:
+    `lambda agent, state, evaluation: eqrl.diversity_return(agent, state, env,
+    num_episodes=4, key=key)`. All members and generations then share one key and are
+    compared on equal terms.
+    """
+    evaluation = evaluate_skills(agent, state, env, num_episodes=num_episodes, key=key)
+    return jnp.mean(evaluation.diversity_returns)

@@ -11,9 +11,8 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, UInt32
 
-from .._agents import AbstractAgent
-from .._storage.replace import atomic_write
-from .._storage.version import __version__
+from .._agents.base import AbstractAgent
+from .._storage.files import __version__, atomic_write
 from .._types.custom_types import (
     EnvState,
     Extras,
@@ -22,8 +21,7 @@ from .._types.custom_types import (
     PyTree,
     State,
 )
-from .._types.data import EnvSpec
-from .._types.spaces import Action
+from .._types.data import Action, EnvSpec
 from ..envs import AbstractEnv
 from .exported_policy import pack, weights_header
 from .fit import check_fits

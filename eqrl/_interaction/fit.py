@@ -8,14 +8,40 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._agents import PPO, PQN, AbstractWrapper, PPOState, PQNState
-from .._agents.base import AnyAgent, after_act
-from .._pytree.fields import stack_of
+from .._agents.base import AbstractAgent, AnyAgent, after_act
+from .._agents.ppo import PPO, PPOState
+from .._agents.pqn import PQN, PQNState
+from .._agents.wrappers.base import AbstractWrapper
+from .._pytree.fields import check_instance, reusable_key, stack_of
 from .._pytree.tree import described
-from .._types.data import EnvSpec
-from .._types.spaces import Discrete
+from .._types.data import Discrete, EnvSpec
+from ..envs._base import check_is_env
+
+
+def check_arguments(
+    agent: object, env: object, key: PRNGKeyArray, *, may_be_stack: bool = False
+) -> PRNGKeyArray:
+    """The key, which may be used again.
+
+    Raises a `ValueError` unless these are an agent, an environment and a key.
+    """
+    check_is_agent(agent, may_be_stack=may_be_stack)
+    check_is_env("env", env)
+    return reusable_key(key)
+
+
+def check_is_agent(agent: object, *, may_be_stack: bool = False) -> None:
+    """Raises a `ValueError` unless `agent` is an agent, and a single one."""
+    check_instance("agent", agent, AbstractAgent, such_as="`eqrl.SAC()`")
+    if not may_be_stack and (stack := stack_of(agent)) is not None:
+        name, size = stack
+        raise ValueError(
+            f"`agent` is a stack of {size}: its `{name}` has an axis of that length. "
+            "Take one by `eqrl.member(agent, index)`, and its state likewise; or train "
+            "them all by `eqrl.train_population`."
+        )
 
 
 def check_fits(agent: AnyAgent, state: Any, spec: EnvSpec, *, hint: str) -> None:

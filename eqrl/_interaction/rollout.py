@@ -9,15 +9,14 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
-from .._agents import AbstractAgent
+from .._agents.base import AbstractAgent
 from .._pytree.control_flow import filter_scan, filter_while_loop
 from .._pytree.fields import check_integer
 from .._types.custom_types import EnvState, Extras, Memory, Mode, PyTree, State
 from .._types.data import Transition
 from ..envs import AbstractEnv
 from .actors import Actors, advance, advance_all, start
-from .arguments import check_arguments
-from .fit import explaining_misfits
+from .fit import check_arguments, explaining_misfits
 
 
 class Episodes(eqx.Module, Generic[EnvState, Memory]):

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._agents import AbstractAgent, FixedSkill, SkillConditioned
-from .._agents.base import AnyAgent
+from .._agents.base import AbstractAgent, AnyAgent
+from .._agents.wrappers.fixed_skill import FixedSkill
+from .._agents.wrappers.skills import SkillConditioned
 from .._agents.wrappers.unwrap import parts, with_skill
 from .._pytree.fields import (
     check_fields,
@@ -16,7 +17,7 @@ from .._pytree.fields import (
     static_integer,
     strong_integer,
 )
-from .._pytree.stack import take_element
+from .._pytree.tree import take_element
 from .._skills.prior import (
     AbstractSkillPrior,
     EvenOneHotSkills,
@@ -25,8 +26,7 @@ from .._skills.prior import (
     SphereSkills,
 )
 from .._types.custom_types import EnvState, Extras, Memory, State
-from .._types.data import EnvSpec
-from .._types.spaces import Box
+from .._types.data import Box, EnvSpec
 from ..envs import AbstractEnv, AbstractEnvWrapper, Outcome
 from .actors import Actors
 from .fit import check_fits

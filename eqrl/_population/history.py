@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 from typing_extensions import TypeVar
 
-from .._training.counts import Counts
+from .._training.schedule import Counts
 from .._training.trainer import TrainerState
 from .._types.custom_types import PyTree, State
 

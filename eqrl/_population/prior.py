@@ -6,7 +6,7 @@ import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._pytree.fields import Range, check_fields, check_range, interval, number
-from .._pytree.show import show_values
+from .._pytree.tree import show_values
 from .._types.custom_types import FloatLike
 
 

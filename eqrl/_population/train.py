@@ -1,5 +1,5 @@
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from signal import SIGINT
 from typing import Any, cast
 
@@ -8,21 +8,25 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from .._agents.base import AgentOfKind, AnyAgent
-from .._interaction.arguments import check_arguments
-from .._interaction.evaluate import Descriptor
-from .._interaction.fit import check_numbers
-from .._interaction.scores import Score, mean_return
+from .._interaction.evaluate import Descriptor, Evaluation, evaluate
+from .._interaction.evaluate_skills import Score, mean_return
+from .._interaction.fit import check_arguments, check_numbers
 from .._pytree.fields import check_arity, check_instance, check_integer
-from .._pytree.stack import take_element
-from .._pytree.tree import tree_copy
+from .._pytree.tree import check_same_shapes, stack_size, take_element, tree_copy
 from .._training.callback import asks_to_stop
-from .._training.counts import Counts
-from .._training.failure import check_finite_agent
-from .._training.interrupt import deferred_interrupt
-from .._training.members import Members, choose_members, default_mesh
+from .._training.iteration import check_finite_agent
+from .._training.members import (
+    Logged,
+    Members,
+    choose_members,
+    default_mesh,
+    map_members,
+    run_in_turn,
+    run_together,
+)
 from .._training.mesh import (
     automatic,
     check_mesh,
@@ -30,22 +34,209 @@ from .._training.mesh import (
     hand_over,
     naming_lost_processes,
     on_any_process,
+    on_each_device,
     replicate,
     shard,
     to_host,
 )
-from .._training.rows import has_failed, steps_taken, what_failed
-from .._training.solution import NonFiniteError, TrainingInterrupted
-from .._training.trainer import AnyTrainerState, Trainer
-from .._types.custom_types import EnvState, State
+from .._training.rows import (
+    NonFiniteError,
+    TrainingInterrupted,
+    deferred_interrupt,
+    has_failed,
+    steps_taken,
+    what_failed,
+)
+from .._training.schedule import Counts
+from .._training.trainer import AnyTrainerState, Trainer, run_trainer
+from .._types.custom_types import EnvState, PyTree, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv, check_is_env
-from ..envs._play import play_if_asked
-from .evaluation import check_scalar, evaluate_members
+from ..envs._check import play_if_asked
 from .history import Agents, PopulationSolution, Row, make_solution, rows_of
 from .pbt import PBT
-from .resume import check_history, check_initial
-from .run import init_members, run_members
+
+
+@eqx.filter_jit
+def init_members(
+    trainer: Trainer,
+    agents: AnyAgent,
+    env: AnyEnv,
+    keys: Key[Array, " population"],
+    members: Members,
+    mesh: Mesh | None,
+) -> tuple[AnyTrainerState, Counts]:
+    """The initial state of each member, made on the device that will train it."""
+
+    def init_share(
+        stacked: tuple[AnyAgent, Key[Array, " share"]], env: AnyEnv
+    ) -> tuple[AnyTrainerState, Counts]:
+        def init(agent: AnyAgent, key: PRNGKeyArray) -> tuple[AnyTrainerState, Counts]:
+            return trainer.init(agent, env, key=key)
+
+        states, counts = map_members(init, members, *stacked)
+        # The counters of all members are the same.
+        return states, jax.tree.map(lambda x: x[0], counts)
+
+    return on_each_device(init_share, mesh, (agents, keys), env)
+
+
+@eqx.filter_jit(donate="all-except-first")
+def run_members(
+    kept: tuple[Trainer, AnyAgent, AnyEnv, Int[Array, ""], PRNGKeyArray],
+    states: AnyTrainerState,
+    counts: Counts,
+    members: Members,
+    mesh: Mesh | None,
+) -> tuple[AnyTrainerState, Counts, Logged]:
+    """Trains each member for a number of environment steps."""
+    trainer, agents, env, num_steps, key = kept
+    # Folded, not split: every generation passes the same key, from which the trainer
+    # derives one for each step; and member i has the same key whatever the size.
+    keys = jax.vmap(lambda index: jr.fold_in(key, index))(
+        jnp.arange(stack_size(states))
+    )
+
+    def run_share(
+        stacked: tuple[AnyTrainerState, AnyAgent, Key[Array, " share"]],
+        shared: tuple[AnyEnv, Counts, Int[Array, ""]],
+    ) -> tuple[tuple[AnyTrainerState, Logged], Counts]:
+        env, counts, num_steps = shared
+
+        def run(
+            state: AnyTrainerState, agent: AnyAgent, key: PRNGKeyArray
+        ) -> tuple[AnyTrainerState, Counts, Logged]:
+            state, counts_after, metrics, report = run_trainer(
+                trainer,
+                agent,
+                env,
+                state,
+                counts,
+                num_steps=num_steps,
+                key=key,
+                mapped=members == "together",
+            )
+            return state, counts_after, (metrics, report)
+
+        run_all = run_together if members == "together" else run_in_turn
+        states, counts, logged = run_all(run, *stacked)
+        return (states, logged), counts
+
+    (states, logged), counts = on_each_device(
+        run_share, mesh, (states, agents, keys), (env, counts, num_steps)
+    )
+    return states, counts, logged
+
+
+def check_scalar(env: AnyEnv) -> None:
+    """Raises a `ValueError` if the reward is a vector: returns cannot be ranked."""
+    if env.spec.reward_size is not None:
+        raise ValueError(
+            "The reward is a vector, so `score` is needed: from an agent, its state "
+            "and its `Evaluation` to one number to rank by, such as "
+            "`eqrl.weighted_return`."
+        )
+
+
+def _check_score(value: Any) -> None:
+    if not eqx.is_array_like(value) or jnp.shape(value) != ():
+        raise ValueError(
+            "`score` must be one number for each member, such as a mean over its "
+            f"episodes, but it is {eqx.tree_pformat(value)}."
+        )
+
+
+@eqx.filter_jit
+def evaluate_members(
+    agents: AnyAgent,
+    states: PyTree,
+    failed: Bool[Array, " population"],
+    env: AnyEnv,
+    key: PRNGKeyArray,
+    num_episodes: int,
+    descriptor: Descriptor | None,
+    score: Score,
+    members: Members,
+    mesh: Mesh | None,
+) -> tuple[Evaluation, Float[Array, " population"]]:
+    """The evaluation and the score of each member; the score is `nan` if it failed."""
+
+    def evaluate_share(stacked: PyTree, env: AnyEnv) -> tuple[PyTree, None]:
+        def evaluate_one(
+            agent: AnyAgent, state: PyTree, failed: Bool[Array, ""], key: PRNGKeyArray
+        ) -> tuple[Evaluation, Float[Array, ""]]:
+            evaluation = evaluate(
+                agent,
+                state,
+                env,
+                num_episodes=num_episodes,
+                key=key,
+                descriptor=descriptor,
+            )
+            value = score(agent, state, evaluation)
+            _check_score(value)
+            return evaluation, jnp.where(failed, jnp.nan, value)
+
+        return map_members(evaluate_one, members, *stacked), None
+
+    keys = jr.split(key, stack_size(states))
+    stacked = (agents, states, failed, keys)
+    result, _ = on_each_device(evaluate_share, mesh, stacked, env)
+    return result
+
+
+def check_initial(
+    initial: PopulationSolution,
+    agents: AnyAgent,
+    trainer: Trainer,
+    env: AnyEnv,
+    *,
+    size: int,
+) -> None:
+    """Raises a `ValueError` unless the members are such as this call would begin with.
+
+    `agents` are the shapes of the stack that it would make.
+    """
+    given = initial.parents.shape[1]
+    if given != size:
+        raise ValueError(
+            f"`initial` holds {given} members, but `size={size}`; a population goes on "
+            "with as many members as it has."
+        )
+    states, counts = eqx.filter_eval_shape(
+        init_members, trainer, agents, env, jr.split(jr.key(0), size), "in_turn", None
+    )
+    check_same_shapes(
+        "initial",
+        (agents, states, counts),
+        (initial.agents, initial.trainer_states, initial.counts),
+    )
+
+
+def check_history(
+    initial: PopulationSolution, evaluation: Evaluation, names: Sequence[str]
+) -> None:
+    """Raises a `ValueError` unless further generations fit those of `initial`.
+
+    `evaluation` holds the shapes of the next one, and `names` are those of the tuned
+    hyperparameters.
+    """
+    tuned = list(initial.hyperparameters)
+    if set(tuned) != set(names):
+        raise ValueError(
+            f"`initial` was trained with a `pbt` that tunes {tuned or 'nothing'}, but "
+            f"this one tunes {list(names) or 'nothing'}; go on with the same."
+        )
+    expected = jax.tree.map(
+        lambda x: x.shape, (evaluation.returns, evaluation.descriptors)
+    )
+    given = jax.tree.map(lambda x: x.shape[1:], (initial.returns, initial.descriptors))
+    if given != expected:
+        raise ValueError(
+            f"The returns and descriptors of each generation of `initial` have the "
+            f"shapes {given}, but those of this call have {expected}; go on with the "
+            "same `num_episodes`, `descriptor` and `evaluation_env`."
+        )
 
 
 Callback = Callable[[int, PopulationSolution[State, Agents]], object]

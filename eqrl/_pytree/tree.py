@@ -2,10 +2,12 @@ from typing import Any, TypeGuard
 
 import equinox as eqx
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Bool
+import wadler_lindig
+from jaxtyping import Array, Bool, Int
 
 from .._types.custom_types import FloatLike, PyTree, Tree
 from .fields import shown
@@ -243,3 +245,89 @@ def described(value: object) -> str:
     if isinstance(value, (jax.ShapeDtypeStruct, jax.Array, np.ndarray)):
         return f"shape {value.shape} and type {value.dtype}"
     return f"the Python type {type(value).__name__}"
+
+
+def take_element(stack: Tree, index: int | Int[Array, ""]) -> Tree:
+    """One element of a stack, without the axis."""
+    return jax.tree.map(lambda x: x[index] if eqx.is_array(x) else x, stack)
+
+
+def put_element(stack: Tree, element: Tree, index: int | Int[Array, ""]) -> Tree:
+    """A stack with one element replaced."""
+    return jax.tree.map(
+        lambda x, y: x.at[index].set(y) if eqx.is_array(x) else x, stack, element
+    )
+
+
+def stack_size(stack: PyTree) -> int:
+    """The number of elements of a stack."""
+    return jax.tree.leaves(eqx.filter(stack, eqx.is_array))[0].shape[0]
+
+
+def check_stack(name: str, stack: PyTree, *, size: int | None = None) -> None:
+    """Raises a `ValueError` unless all arrays have one leading axis in common.
+
+    With a `size`, that is how long it must be.
+    """
+    paths = jax.tree_util.tree_flatten_with_path(eqx.filter(stack, eqx.is_array))[0]
+    sizes = {x.shape[0] for _, x in paths if x.ndim > 0}
+    scalars = [(path, x) for path, x in paths if x.ndim == 0]
+    if scalars or len(sizes) > 1:
+        path, array = (scalars or paths)[0]
+        raise ValueError(
+            f"`{name}` is a single {type(stack).__name__}, no stack: its leaf "
+            f"`{jax.tree_util.keystr(path)}` has the shape {array.shape}, but all "
+            "arrays of a stack have the same leading axis. `PBT.init`, "
+            "`train_population` and `equinox.filter_vmap` make stacks."
+        )
+    if size is not None and sizes != {size} and len(sizes) > 0:
+        raise ValueError(
+            f"`{name}` is a stack of {sizes.pop()}, but {size} are needed: one for "
+            "each."
+        )
+
+
+def empty_stack(element: Tree, capacity: int) -> Tree:
+    """A zero-filled stack of `capacity` elements of the shapes of `element`."""
+    return jax.tree.map(
+        lambda x: (
+            jnp.zeros((capacity, *x.shape), x.dtype)
+            if isinstance(x, (jax.Array, jax.ShapeDtypeStruct))
+            else x
+        ),
+        element,
+    )
+
+
+def enlarge_stack(stack: Tree, capacity: int) -> Tree:
+    """A stack of `capacity` elements: those of `stack`, followed by zeros."""
+
+    def enlarged(x: Any) -> Any:
+        if not eqx.is_array(x) or x.shape[0] == capacity:
+            return x
+        missing = jnp.zeros((capacity - x.shape[0], *x.shape[1:]), x.dtype)
+        return jnp.concatenate([x, missing])
+
+    return jax.tree.map(enlarged, stack)
+
+
+def show_values(module: object) -> str:
+    """A module as text, all its fields included, with the values of its scalars.
+
+    Equinox shows the shape of an array instead, and leaves out static fields that have
+    their default.
+    """
+    return wadler_lindig.pformat(module, custom=_show_scalar, hide_defaults=False)
+
+
+def _show_scalar(value: object) -> wadler_lindig.AbstractDoc | None:
+    if isinstance(value, jax.core.Tracer):
+        return None
+    if not isinstance(value, (jax.Array, np.ndarray, np.generic)) or value.ndim != 0:
+        return None
+    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return None
+    # `str` has the fewest digits that tell a number from its neighbors.
+    text = str(np.asarray(value)[()])
+    is_float = jnp.issubdtype(value.dtype, jnp.floating)
+    return wadler_lindig.TextDoc(repr(float(text)) if is_float else text)

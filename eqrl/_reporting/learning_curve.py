@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from .._pytree.fields import check_choice, check_integer, check_range
-from .._training.solution import History
+from .._training.rows import History
 from .._types.installed import check_installed
 from .figure import numbered_colors, save_figure
 from .statistics import Center, bootstrap_interval, center_of, moving_average

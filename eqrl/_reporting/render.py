@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .. import envs
-from .._agents import AbstractAgent, FixedSkill
-from .._agents.base import AnyAgent
+from .._agents.base import AbstractAgent, AnyAgent
+from .._agents.wrappers.fixed_skill import FixedSkill
 from .._agents.wrappers.unwrap import parts
 from .._interaction.actors import Actors, start
 from .._interaction.rollout import record_steps

@@ -1,13 +1,17 @@
+import dataclasses
 from abc import abstractmethod
-from typing import Any, Generic, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._pytree.fields import shown
-from .._pytree.show import show_values
-from .._pytree.tree import check_kept
-from .._types.custom_types import Metrics, RewardState, Seen, State
+from .._pytree.fields import check_fields, converted_field, hyperparameters, shown
+from .._pytree.tree import check_kept, show_values
+from .._types.custom_types import Extras, FloatLike, Metrics, RewardState, Seen, State
 from .._types.data import EnvSpec, Transition
 
 
@@ -87,3 +91,197 @@ def after_update(
         f"{shown(eqx.tree_pformat(updated, short_arrays=True))}; it must give the "
         "state after the update and a dictionary of metrics, as `return state, {}`."
     )
+
+
+StateDescriptor = (
+    Literal["state_descriptor", "observation"]
+    | Callable[[Float[Array, " obs"]], Float[Array, " descriptor"]]
+)
+
+
+def check_descriptor(descriptor: StateDescriptor) -> None:
+    """Raises a `ValueError` unless `descriptor` is a word or a function."""
+    words = ("state_descriptor", "observation")
+    is_word = isinstance(descriptor, str) and descriptor in words
+    if not is_word and not callable(descriptor):
+        raise ValueError(
+            f"`descriptor={shown(descriptor)}` must be 'state_descriptor', "
+            "'observation', or a function of one observation."
+        )
+
+
+def descriptor_size(descriptor: StateDescriptor, spec: EnvSpec) -> int:
+    """The number of elements of a descriptor.
+
+    Raises a `ValueError` unless the environment gives it, or the function is one from
+    an observation to a vector of floats.
+    """
+    if descriptor == "state_descriptor":
+        if spec.state_descriptor_size is None:
+            raise ValueError(
+                "`descriptor='state_descriptor'`, but the environment describes no "
+                "behavior (`spec.state_descriptor_size` is None). It gives "
+                f"observations of size {spec.observation_size}: pass `descriptor="
+                "'observation'` or a function of one, such as `lambda observation: "
+                "observation[:2]`, or an environment with a descriptor, as "
+                "`eqrl.envs.make(..., state_descriptor=)` makes it."
+            )
+        return spec.state_descriptor_size
+    if descriptor == "observation":
+        return spec.observation_size
+    observation = jax.ShapeDtypeStruct((spec.observation_size,), jnp.result_type(float))
+    described = eqx.filter_eval_shape(descriptor, observation)
+    shape = getattr(described, "shape", None)
+    if (
+        shape is None
+        or len(shape) != 1
+        or shape[0] < 1
+        or not jnp.issubdtype(described.dtype, jnp.floating)
+    ):
+        raise ValueError(
+            f"The function `descriptor` gives {described} for one observation of "
+            f"size {spec.observation_size}; it must give a vector of floats."
+        )
+    return shape[0]
+
+
+def describe(
+    descriptor: StateDescriptor,
+    observation: Float[Array, "*batch obs"],
+    state_descriptor: Float[Array, "*batch given"] | None,
+) -> Float[Array, "*batch descriptor"]:
+    """The descriptors of states.
+
+    **Arguments:**
+
+    - `descriptor`: which descriptor to take.
+    - `observation`: of the states, with any leading axes.
+    - `state_descriptor`: of the states, if the environment gives one.
+    """
+    if descriptor == "state_descriptor":
+        if state_descriptor is None:
+            raise ValueError(
+                "`descriptor='state_descriptor'`, but these transitions have none: "
+                "their environment describes no behavior."
+            )
+        return state_descriptor
+    if descriptor == "observation":
+        return observation
+    rows = observation.reshape(-1, observation.shape[-1])
+    described = jax.vmap(descriptor)(rows)
+    return described.reshape(*observation.shape[:-1], described.shape[-1])
+
+
+def as_if_left(transitions: Transition[Extras]) -> Transition[Extras]:
+    """The transitions, as if each had reached the state that it began in.
+
+    What describes the states that transitions reach then describes where they began.
+    """
+    return dataclasses.replace(
+        transitions,
+        next_observation=transitions.observation,
+        next_state_descriptor=transitions.state_descriptor,
+    )
+
+
+class SumState(eqx.Module):
+    """State of `Sum`: those of its rewards."""
+
+    rewards: tuple[Any, ...]
+
+
+SumState.__init__.__doc__ = """**Arguments:**
+
+- `rewards`: a state for each reward.
+"""
+
+
+class Sum(AbstractReward[SumState, Seen]):
+    """The weighted sum of several rewards, each of which learns for itself.
+
+    The names of their metrics begin with the index of the reward, as in
+    `0_discriminator_loss`.
+    """
+
+    rewards: tuple[AbstractReward[Any, Seen], ...] = converted_field(
+        convert=tuple, what="must be a sequence of rewards."
+    )
+    weights: tuple[FloatLike, ...] | None = hyperparameters(None)
+
+    if TYPE_CHECKING:
+        # What the converters take, of which not all static type checkers know.
+        def __init__(
+            self,
+            rewards: Sequence[AbstractReward[Any, Seen]],
+            weights: Sequence[FloatLike] | None = ...,
+        ) -> None: ...
+
+    def __check_init__(self) -> None:
+        check_fields(self)
+        if len(self.rewards) == 0:
+            raise ValueError("`rewards` is empty; give at least one reward.")
+        if self.weights is None:
+            return
+        if not isinstance(self.weights, tuple) or len(self.weights) != len(
+            self.rewards
+        ):
+            raise ValueError(
+                f"`weights` must be a sequence of {len(self.rewards)} numbers, one for "
+                "each of `rewards`."
+            )
+
+    def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> SumState:
+        keys = jr.split(key, len(self.rewards))
+        return SumState(
+            tuple(
+                reward.init(spec, key=key)
+                for reward, key in zip(self.rewards, keys, strict=True)
+            )
+        )
+
+    def observe(self, state: SumState, transitions: Transition[Seen]) -> SumState:
+        return SumState(
+            tuple(
+                reward.observe(part, transitions)
+                for reward, part in zip(self.rewards, state.rewards, strict=True)
+            )
+        )
+
+    def reward(
+        self,
+        state: SumState,
+        batch: Transition[Seen],
+        *,
+        step: Int[Array, ""],
+        key: PRNGKeyArray,
+    ) -> Float[Array, "*batch"]:
+        total = jnp.zeros(batch.timestep.shape)
+        weights = self.weights or (1.0,) * len(self.rewards)
+        keys = jr.split(key, len(self.rewards))
+        for reward, part, weight, key in zip(
+            self.rewards, state.rewards, weights, keys, strict=True
+        ):
+            total = total + weight * reward.reward(part, batch, step=step, key=key)
+        return total
+
+    def update(
+        self, state: SumState, batch: Transition[Seen], *, key: PRNGKeyArray
+    ) -> tuple[SumState, Metrics]:
+        parts, metrics = [], {}
+        keys = jr.split(key, len(self.rewards))
+        for index, (reward, part, key) in enumerate(
+            zip(self.rewards, state.rewards, keys, strict=True)
+        ):
+            updated = reward.update(part, batch, key=key)
+            part, found = after_update(reward, part, updated)
+            parts.append(part)
+            metrics |= {f"{index}_{name}": value for name, value in found.items()}
+        return SumState(tuple(parts)), metrics
+
+
+Sum.__init__.__doc__ = """**Arguments:**
+
+- `rewards`: at least one, such as an `eqrl.Discriminator`.
+- `weights`: a factor for each, any finite number; `None` is 1 for all. They are leaves,
+    which population based training can tune.
+"""

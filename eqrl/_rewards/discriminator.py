@@ -28,8 +28,8 @@ from ..nn import (
     SkillDiscriminator,
     VonMisesFisher,
 )
-from .base import AbstractReward
-from .descriptor import (
+from .base import (
+    AbstractReward,
     StateDescriptor,
     check_descriptor,
     describe,

@@ -1,18 +1,19 @@
 """What decides a run, as `config.json` holds it."""
 
 import dataclasses
+import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
-from .._agents import Intrinsic, Normalized
 from .._agents.base import AnyAgent
-from .._population import PBT, Tournament, Truncation
-from .._population.pbt import Selection
+from .._agents.wrappers.intrinsic import Intrinsic
+from .._agents.wrappers.normalized import Normalized
+from .._population.pbt import PBT, Selection, Tournament, Truncation
 from .._pytree.fields import check_integer, check_range
-from .._rewards import Incremental
-from .._rewards.incremental.mode import Replay
+from .._rewards.incremental.reward import Incremental
+from .._rewards.incremental.scale import Replay
 from .._storage.checkpoint import Directory
-from .._storage.json_file import Content, read_json
+from .._storage.files import Content, read_json
 from .._training.members import Members
 from .._training.trainer import Trainer
 from ..envs import make
@@ -23,12 +24,48 @@ from .agents import (
     add_skills,
     check_agent,
     find_agent,
+    is_path,
     make_agent,
 )
-from .fields import check_type, make_typed
 from .files import CONFIG, config_of, versions, write_json
-from .own_agent import is_path
 from .priors import Prior, path_of, select_tuned
+
+
+Value = TypeVar("Value")
+
+
+def make_typed(options: type[Value], values: Mapping[str, Any]) -> Value:
+    """An instance of a dataclass, of whose fields all have a value of their type.
+
+    Raises a `TypeError` that names the field otherwise.
+    """
+    types = typing.get_type_hints(options)
+    for name, value in values.items():
+        if name not in types:
+            raise TypeError(f"`{name}` is no option of this version")
+        check_type(f"`{name}`", value, types[name])
+    return options(**values)
+
+
+def check_type(name: str, value: Value, expected: Any) -> Value:
+    """The value itself. Raises a `TypeError` unless it is of a type.
+
+    A whole number may stand for a float, but no truth value for a number.
+    """
+    alternatives = (expected, *typing.get_args(expected))
+    if isinstance(value, bool):
+        fits = bool in alternatives
+    elif isinstance(value, int) and float in alternatives:
+        fits = True
+    else:
+        # Imported here because importing it is slow.
+        from beartype.door import is_bearable
+
+        fits = is_bearable(value, expected)
+    if not fits:
+        shown = getattr(expected, "__name__", str(expected))
+        raise TypeError(f"{name} is {value!r} and must be of the type {shown}")
+    return value
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,10 +16,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .._storage.checkpoint import Directory, check_directory, save, saved_steps
-from .._storage.json_file import sealed
-from .._storage.lock import LOCK, locked
-from .._storage.replace import atomic_write
-from .._storage.version import __version__
+from .._storage.files import LOCK, __version__, atomic_write, locked, sealed
 from .._types.installed import is_installed
 
 

@@ -9,8 +9,13 @@ import jax
 from jax.tree_util import GetAttrKey
 
 from .._agents.base import AnyAgent
-from .._population import AbstractPrior, LogUniform, OneMinus, Uniform
-from .._population.prior import check_prior
+from .._population.prior import (
+    AbstractPrior,
+    LogUniform,
+    OneMinus,
+    Uniform,
+    check_prior,
+)
 from .._pytree.fields import check_choice, range_of
 
 

@@ -1,32 +1,101 @@
 """What `eqrl train` writes."""
 
+import csv
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
+from .._disk.library import Skills
+from .._disk.store import save_skills
 from .._interaction.evaluate_skills import SkillEvaluation
-from .._pytree.stack import take_element
+from .._population.history import PopulationSolution, are_mean_returns, scores_of
+from .._population.stack import member
+from .._pytree.tree import take_element
 from .._reporting.learning_curve import draw_learning_curve
+from .._reporting.population import draw_family_tree, draw_schedules
 from .._reporting.skills import draw_skills
+from .._skills.distances import (
+    nearest_distance,
+    pairwise_hausdorff,
+    terminal_descriptors,
+    union_hausdorff,
+)
+from .._skills.trajectories import SkillTrajectories
 from .._storage.checkpoint import Directory
 from .._training.mesh import gather
-from .._training.rows import append_row
-from .._training.solution import AnySolution, History
+from .._training.rows import AnySolution, History, append_row
 from .._types.custom_types import Mode
-from .config import Run, Training
+from .config import Population, Run, SkillSchedule, Training
 from .files import (
     append_csv,
     finite,
+    library_folder,
     policy_folder,
     save_policy,
     write_csv,
     write_json,
     write_picture,
 )
-from .read_metrics import read_metrics
+
+
+# Columns that say whose row it is, where several train side by side.
+_OWNERS = ("seed", "member")
+
+# Columns that count and measure nothing.
+_COUNTERS = {*_OWNERS, "skill", "generation", "parent"}
+
+
+def read_metrics(folder: Directory) -> History:
+    """Reads `metrics.csv` of a run, which may still be in training.
+
+    **Returns:**
+
+    As the metrics of a solution: by name, of shape (logs,) or, of several seeds or the
+    members of a population, (logs, seeds). A row that is not there to its end is left
+    out.
+
+    Raises a `ValueError` that names the file unless it is a table of metrics.
+    """
+    path = Path(folder) / "metrics.csv"
+    try:
+        text = path.read_text()
+        # A line that is being written has no end yet.
+        header, *lines = csv.reader(text[: text.rfind("\n") + 1].splitlines())
+        table = np.array([[float(cell) for cell in line] for line in lines])
+        columns = table.reshape(-1, len(header)).T
+        return _by_owner(dict(zip(header, columns, strict=True)))
+    except OSError as error:
+        raise ValueError(
+            f"`{path}` cannot be read: {error.strerror}. A run writes it when it has "
+            "reached the first row of its metrics."
+        ) from error
+    except (ArithmeticError, KeyError, ValueError, csv.Error) as error:
+        raise ValueError(
+            f"`{path}` is damaged: it is not the table of metrics that a run writes. "
+            "Take it from a copy of the run."
+        ) from error
+
+
+def _by_owner(columns: dict[str, Float[np.ndarray, " rows"]]) -> History:
+    """The metrics, in which those who train side by side have an axis."""
+    steps = columns["step"]
+    owners = next((columns[name] for name in _OWNERS if name in columns), 0 * steps)
+    count = int(owners.max(initial=0)) + 1
+    if np.any(owners != np.arange(len(steps)) % count):
+        raise ValueError("Some rows are missing.")
+    logs = len(steps) // count
+    metrics = {
+        name: values[: logs * count].reshape(logs, count)
+        for name, values in columns.items()
+        if name not in _COUNTERS
+    }
+    if count == 1:
+        metrics = {name: values[:, 0] for name, values in metrics.items()}
+    return metrics | {"step": steps[: logs * count : count].astype(int)}
 
 
 def states_of_seeds(solution: AnySolution, num_seeds: int) -> list[Any]:
@@ -157,3 +226,181 @@ def _rows(metrics: History) -> list[list[int | float]]:
         for row, step in enumerate(steps)
         for seed in range(columns[0].shape[1])
     ]
+
+
+def write_members(
+    folder: Directory, run: Run[Population], solution: PopulationSolution
+) -> None:
+    """Writes `metrics.csv` and the policy of each member."""
+    write_stack(folder, _with_given_names(run, solution), _steps(run, solution))
+
+
+def write_stack(
+    folder: Directory,
+    solution: PopulationSolution,
+    steps: Int[np.ndarray, " generations"],
+) -> None:
+    """Writes `metrics.csv` and the policy of each member."""
+    _write_generation_table(folder, solution, steps)
+    for index in range(solution.parents.shape[1]):
+        policy = (member(solution.agents, index), member(solution.states, index))
+        save_policy(policy_folder(folder, "member", index), int(steps[-1]), policy)
+
+
+def write_generations(
+    folder: Directory, run: Run[Population], solution: PopulationSolution
+) -> None:
+    """Writes `metrics.csv` of all generations so far."""
+    _write_generation_table(
+        folder, _with_given_names(run, solution), _steps(run, solution)
+    )
+
+
+def draw_population(
+    folder: Directory, run: Run[Population], solution: PopulationSolution
+) -> None:
+    """Draws the plots."""
+    solution = _with_given_names(run, solution)
+    draw_scores(folder, run.title, solution, _steps(run, solution))
+    kinds = {name: kind for name, kind, *_ in run.priors}
+    write_picture(
+        folder,
+        "hyperparameters.png",
+        draw_schedules,
+        solution,
+        logarithmic=[name for name in kinds if "loguniform" in kinds[name]],
+        one_minus=[name for name in kinds if "oneminus" in kinds[name]],
+        title=run.title,
+    )
+
+
+def draw_scores(
+    folder: Directory,
+    title: str,
+    solution: PopulationSolution,
+    steps: Int[np.ndarray, " generations"],
+) -> None:
+    """Draws the learning curve of a population, and who was copied from whom."""
+    scores = scores_of(solution, None)
+    write_picture(
+        folder,
+        "learning_curve.png",
+        draw_learning_curve,
+        {"step": steps, "episode_return": scores},
+        title=title,
+        kind="member",
+        best=True,
+        label="episode return" if are_mean_returns(solution, scores) else "score",
+    )
+    write_picture(folder, "family_tree.png", draw_family_tree, solution, title=title)
+
+
+def _with_given_names(
+    run: Run[Population], solution: PopulationSolution
+) -> PopulationSolution:
+    return dataclasses.replace(
+        solution, hyperparameters=run.by_given_names(solution.hyperparameters)
+    )
+
+
+def _steps(
+    run: Run[Population], solution: PopulationSolution
+) -> Int[np.ndarray, " generations"]:
+    """Environment steps of a member at the end of each generation."""
+    return run.schedule.steps_per_generation * np.arange(1, 1 + len(solution.returns))
+
+
+def write_skills_of_member(
+    folder: Directory, run: Run[Population], index: int, evaluation: SkillEvaluation
+) -> None:
+    """Writes `skills.json` and `skills.png` of one member of a population."""
+    num_episodes = evaluation.returns.shape[1]
+    content = {"num_episodes": num_episodes, "member": index}
+    write_json(folder, "skills.json", {**content, **skill_summary(evaluation)})
+    write_picture(folder, "skills.png", draw_skills, evaluation, title=run.title)
+
+
+def _write_generation_table(
+    folder: Directory,
+    solution: PopulationSolution,
+    steps: Int[np.ndarray, " generations"],
+) -> None:
+    means = solution.returns.mean(axis=2)
+    # Of a vector of rewards there is one for each element.
+    named = (
+        {"mean_return": means}
+        if means.ndim == 2
+        else {f"mean_return_{i}": means[..., i] for i in range(means.shape[2])}
+    )
+    columns = {**named, "score": solution.scores}
+    counters = ["generation", "member", "step", "parent"]
+    # An agent names its hyperparameters and metrics as it likes; none may take the
+    # place of another column.
+    for kind, given in (
+        ("hyperparameter", solution.hyperparameters),
+        ("metric", solution.metrics),
+    ):
+        for name, values in given.items():
+            while name in columns or name in counters:
+                name = f"{kind}_{name}"
+            columns[name] = values
+    num_generations, size = solution.parents.shape
+    rows = [
+        [
+            generation,
+            member,
+            int(steps[generation]),
+            int(solution.parents[generation, member]),
+            *(float(column[generation, member]) for column in columns.values()),
+        ]
+        for generation in range(num_generations)
+        for member in range(size)
+    ]
+    write_csv(folder, "metrics.csv", [*counters, *columns], rows)
+
+
+def write_library(folder: Directory, skills: Skills[Any]) -> None:
+    """Writes `metrics.csv` and the library with its training state."""
+    write_rows(folder, skills.metrics)
+    save_skills(library_folder(folder), skills)
+
+
+def write_rows(folder: Directory, metrics: History) -> None:
+    """Writes `metrics.csv`."""
+    names = [name for name in metrics if name not in ("skill", "step")]
+    rows = [
+        [int(skill), int(step), *(float(metrics[name][row]) for name in names)]
+        for row, (skill, step) in enumerate(
+            zip(metrics["skill"], metrics["step"], strict=True)
+        )
+    ]
+    write_csv(folder, "metrics.csv", ["skill", "step", *names], rows)
+
+
+def write_trajectories(
+    folder: Directory,
+    run: Run[SkillSchedule],
+    trajectories: SkillTrajectories,
+    mean_returns: Float[np.ndarray, " skills"],
+) -> dict[str, float]:
+    """Writes `skills.json` and `skills.png`.
+
+    Returns the distances between the ends of the skills, if there are two.
+    """
+    ends = terminal_descriptors(trajectories.descriptors, trajectories.mask)
+    distances = {}
+    if len(ends) > 1:
+        distances = {
+            "pairwise_hausdorff": float(pairwise_hausdorff(ends)),
+            "union_hausdorff": float(union_hausdorff(ends)),
+            "nearest_distance": float(nearest_distance(ends)),
+        }
+    content = {
+        "num_episodes": ends.shape[1],
+        "environment_returns": finite(mean_returns),
+        "ends": [finite(end) for end in np.asarray(ends).mean(axis=1)],
+        "distances": distances,
+    }
+    write_json(folder, "skills.json", content)
+    write_picture(folder, "skills.png", draw_skills, trajectories, title=run.title)
+    return distances

@@ -22,7 +22,7 @@ from .._pytree.fields import (
     shown,
     static_integer,
 )
-from .._pytree.show import show_values
+from .._pytree.tree import show_values
 from .._types.custom_types import Extras
 from ..nn import (
     CategoricalDiscriminator,
@@ -30,7 +30,7 @@ from ..nn import (
     NormalDiscriminator,
     VonMisesFisherDiscriminator,
 )
-from ..nn._skill_distribution import log_sphere_area
+from ..nn._discriminator import log_sphere_area
 
 
 class SkillExtras(eqx.Module, Generic[Extras]):

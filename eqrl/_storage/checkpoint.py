@@ -13,10 +13,8 @@ import numpy as np
 
 from .._pytree.fields import is_zero_if_absent
 from .._types.custom_types import PyTree, Tree
-from .digest import AnyArray, Piece, is_intact, is_spread, pieces_of
-from .json_file import Content, read_json, reason_of, sealed
-from .quiet import quiet_event_loops
-from .version import __version__
+from .files import Content, __version__, read_json, reason_of, sealed
+from .orbax import AnyArray, Piece, is_intact, is_spread, pieces_of, quiet_event_loops
 
 
 Directory = str | os.PathLike[str]

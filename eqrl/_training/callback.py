@@ -1,14 +1,31 @@
 """What training calls after each row of its metrics."""
 
+import dataclasses
+import math
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, Generic, cast
 
 import jax
+import jax.random as jr
 import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._pytree.fields import can_take, check_callable, shown
-from .rows import Row
-from .solution import AnySolution, OfflineSolution
+from .._agents.base import AbstractAgent
+from .._interaction.evaluate import Evaluation, evaluate
+from .._interaction.evaluate_skills import mean_return
+from .._interaction.fit import check_arguments
+from .._pytree.fields import (
+    can_take,
+    check_arity,
+    check_callable,
+    check_integer,
+    check_range,
+    shown,
+)
+from .._pytree.tree import tree_copy
+from .._types.custom_types import EnvState, Extras, Memory, Mode, State
+from ..envs import AbstractEnv
+from .rows import AnySolution, OfflineSolution, Row, Solution
 from .trainer import AnyTrainerState
 
 
@@ -75,3 +92,167 @@ def _bind(callback: object) -> Callable[[int, Row, Reached], object]:
         "trainer_state)`, nor as `callback(step, metrics, trainer_state, solution)`; "
         "it must take these."
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class BestPolicy(Generic[State]):
+    """The agent's state with the highest score of an `Evaluations`.
+
+    **Attributes:**
+
+    - `step`: environment steps after which it was evaluated.
+    - `score`: by which it is the best, the mean return by default.
+    - `state`: the agent's state, a copy.
+    """
+
+    step: int
+    score: float
+    state: State
+
+
+class Evaluations(Generic[State]):
+    """Evaluates an agent every so many steps; a callback of `train`.
+
+    Of `train_offline` they are updates.
+
+    ```python
+    evaluations = eqrl.Evaluations(agent, env, every=5_000, key=jr.key(1), patience=5)
+    eqrl.train(agent, env, trainer, num_steps=..., key=key, callback=evaluations)
+    policy = evaluations.best.state
+    ```
+
+    It keeps the best policy, and ends training where that is asked for. Episodes are
+    played beside the training, which they do not affect; their steps are not counted.
+
+    **Attributes:**
+
+    - `steps`: the environment steps at which the agent was evaluated.
+    - `scores`: as many numbers, mean returns by default.
+    - `returns`: as many arrays with the axis `episodes`.
+    - `best`: the policy with the highest score, the first of several; `None` before
+        the first evaluation.
+    """
+
+    def __init__(
+        self,
+        agent: AbstractAgent[State, Memory, Extras],
+        env: AbstractEnv[EnvState],
+        *,
+        every: int,
+        key: PRNGKeyArray,
+        num_episodes: int = 16,
+        mode: Mode = "greedy",
+        score: Callable[
+            [AbstractAgent[State, Memory, Extras], State, Evaluation[None]],
+            Float[Array, ""],
+        ]
+        | None = None,
+        patience: int | None = None,
+        target: float | None = None,
+        log: Callable[[dict[str, float], int], object] | None = None,
+    ) -> None:
+        """**Arguments:**
+
+        - `agent`: the agent that is trained, or one that acts from its state.
+        - `env`: where to evaluate it; it needs a time limit.
+        - `every`: environment steps from one evaluation to the next. An evaluation
+            takes place after the first row of the metrics, of `log_every` steps, that
+            reaches a multiple of it.
+        - `key`: from it and the step each evaluation derives its own.
+        - `num_episodes`: of each evaluation.
+        - `mode`: how actions are picked.
+        - `score`: maps an agent, its state and its `Evaluation` to a number, the higher
+            the better; by default the mean return. Required if the reward is a vector.
+        - `patience`: ends training when so many evaluations in a row were no better
+            than the best before them; `None` is never.
+        - `target`: ends training when a score reaches it; `None` is never.
+        - `log`: called as `log(metrics, step)` after each evaluation with the mean
+            `evaluation_return` and `evaluation_length`, and with `evaluation_score`, if
+            there is a `score`.
+        """
+        key = check_arguments(agent, env, key)
+        check_integer("every", every, least=1)
+        check_integer("num_episodes", num_episodes, least=1)
+        if patience is not None:
+            check_integer("patience", patience, least=1)
+        if target is not None:
+            check_range("target", target)
+        if score is not None:
+            check_arity("score", score, "agent", "state", "evaluation")
+        elif env.spec.reward_size is not None:
+            raise ValueError(
+                "The environment's reward is a vector, so that there is no mean return "
+                "by which one policy is better than another; give a `score`, such as "
+                "`eqrl.weighted_return`."
+            )
+        if log is not None:
+            check_arity("log", log, "metrics", "step")
+        self._agent, self._env, self._key = agent, env, key
+        self._every, self._num_episodes = every, num_episodes
+        self._mode: Mode = mode
+        self._score, self._patience, self._target = score, patience, target
+        self._log = log
+        # Evaluations that were no better.
+        self._since_best = 0
+        self.steps: list[int] = []
+        self.scores: list[float] = []
+        self.returns: list[Float[np.ndarray, "episodes ..."]] = []
+        self.best: BestPolicy[State] | None = None
+
+    def __call__(
+        self,
+        step: int,
+        metrics: object,
+        trainer_state: object,
+        solution: Solution[State, EnvState, Memory, Extras] | OfflineSolution[State],
+    ) -> bool:
+        """Evaluates if it is time; whether training should end. `train` calls this."""
+        del metrics, trainer_state
+        if isinstance(solution, Solution) and solution.trainer_state.failed.ndim == 1:
+            raise ValueError(
+                "`Evaluations` is a callback of `train`, which trains one agent; of "
+                "`train_seeds` evaluate `eqrl.member(solution.state, seed)` in a "
+                "callback of your own, or when training is over."
+            )
+        rows = solution.metrics["step"]
+        before = int(rows[-2]) if len(rows) > 1 else 0
+        if step // self._every == before // self._every:
+            return False
+        evaluation = evaluate(
+            self._agent,
+            solution.state,
+            self._env,
+            num_episodes=self._num_episodes,
+            key=jr.fold_in(self._key, step),
+            mode=self._mode,
+        )
+        score = mean_return if self._score is None else self._score
+        self._keep(step, score(self._agent, solution.state, evaluation), evaluation)
+        # What is better than nothing is a number.
+        least = -math.inf if self.best is None else self.best.score
+        self._since_best += 1
+        if self.scores[-1] > least:
+            self._since_best = 0
+            state = tree_copy(solution.state)
+            self.best = BestPolicy(step=step, score=self.scores[-1], state=state)
+        return self._is_over()
+
+    def _keep(
+        self, step: int, score: Float[Array, ""], evaluation: Evaluation[None]
+    ) -> None:
+        self.steps.append(step)
+        self.scores.append(float(score))
+        self.returns.append(np.asarray(evaluation.returns))
+        if self._log is None:
+            return
+        metrics = {"evaluation_length": float(np.mean(evaluation.lengths))}
+        if evaluation.returns.ndim == 1:
+            metrics["evaluation_return"] = float(np.mean(evaluation.returns))
+        if self._score is not None:
+            metrics["evaluation_score"] = self.scores[-1]
+        self._log(metrics, step)
+
+    def _is_over(self) -> bool:
+        if self._target is not None and self.scores[-1] >= self._target:
+            return True
+        return self._patience is not None and self._since_best >= self._patience

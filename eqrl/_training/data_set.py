@@ -13,10 +13,9 @@ from .._agents.base import AnyAgent
 from .._pytree.control_flow import filter_scan
 from .._pytree.fields import check_instance
 from .._types.custom_types import Extras, State
-from .._types.data import AnyTransition, EnvSpec, Transition
-from .._types.spaces import Discrete
-from .counts import Counts
+from .._types.data import AnyTransition, Discrete, EnvSpec, Transition
 from .replay import AbstractReplay
+from .schedule import Counts
 
 
 Rows = Shaped[Array | np.ndarray, "rows ..."]

@@ -4,26 +4,242 @@ Both are functions of one carry. After an observation, an action or a reward was
 finite, or a metric of an update infinite, they change nothing any more.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Int, PRNGKeyArray, UInt32
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt32
 
-from .._agents import AbstractAgent
-from .._agents.base import AnyAgent, after_observe
+from .._agents.base import AbstractAgent, AnyAgent, after_observe
 from .._interaction.actors import Actors, advance_with_keys, begin_where, step_keys
 from .._pytree.control_flow import filter_cond, filter_fori_loop, filter_scan
-from .._pytree.tree import tree_where
-from .._types.custom_types import Extras, Memory, Metrics, Mode, State
+from .._pytree.tree import described, is_float_shape, tree_where
+from .._types.custom_types import Extras, Memory, Metrics, Mode, PyTree, State
 from .._types.data import Transition
 from ..envs._base import AnyEnv
-from .counts import Counts
-from .failure import Failure, Watch
-from .metrics import Averages, all_finite, episode_metrics
 from .replay import AbstractPrioritizedReplay, AnyReplay
+from .schedule import Counts
+
+
+class Failure(eqx.Module):
+    """Where something was not finite for the first time."""
+
+    # Rows of this call written before the step, or before the iteration whose update
+    # it was; -1 while all is finite.
+    row: Int[Array, ""]
+    # Rows of this call that stay in the replay: in the second case those of the
+    # iteration, too.
+    kept_rows: Int[Array, ""]
+    # Whether it is the agent's doing, whose state is then of no use.
+    in_agent: Bool[Array, ""]
+
+    @property
+    def happened(self) -> Bool[Array, ""]:
+        """Whether there was any."""
+        return self.row >= 0
+
+    def or_at(
+        self,
+        condition: Bool[Array, ""],
+        *,
+        row: Int[Array, ""],
+        kept_rows: Int[Array, ""],
+        in_agent: Bool[Array, ""],
+    ) -> "Failure":
+        """With one more that may have happened; an earlier one stays."""
+        first = condition & ~self.happened
+        return Failure(
+            row=jnp.where(first, row, self.row),
+            kept_rows=jnp.where(first, kept_rows, self.kept_rows),
+            in_agent=self.in_agent | (condition & in_agent),
+        )
+
+
+def no_failure(*, happened: Bool[Array, ""]) -> Failure:
+    """That of the beginning of a call, before which one may have happened."""
+    return Failure(
+        row=jnp.where(happened, 0, -1),
+        kept_rows=jnp.zeros((), int),
+        in_agent=jnp.array(False),
+    )
+
+
+class FailureReport(eqx.Module):
+    """What a call returns about its failure, if there was one."""
+
+    kept_rows: Int[Array, ""]
+    in_agent: Bool[Array, ""]
+    # Whether a metric is the one that turned first; of none if it was no metric.
+    turned: dict[str, Bool[Array, ""]]
+
+
+class Watch(eqx.Module):
+    """In which update of a call each metric was finite last.
+
+    A metric that is not computed in each update is `nan` in the others. It has turned
+    where it is `nan` after more updates than there were between two finite values.
+    """
+
+    names: tuple[str, ...] = eqx.field(static=True)
+    updates: Int[Array, ""]
+    # -1 before there was one.
+    last: Int[Array, " metrics"]
+    interval: Int[Array, " metrics"]
+    overflowed: Bool[Array, ""]
+
+    def add(self, metrics: Metrics) -> "Watch":
+        """With the metrics of one more update; the same after one that overflowed."""
+        if not self.names:
+            return self
+        values = jnp.stack([metrics[name].astype(float) for name in self.names])
+        finite = jnp.isfinite(values) & ~self.overflowed
+        pause = jnp.maximum(self.interval, self.updates - self.last)
+        return Watch(
+            names=self.names,
+            updates=self.updates + (~self.overflowed).astype(self.updates.dtype),
+            last=jnp.where(finite, self.updates, self.last),
+            interval=jnp.where(finite & (self.last >= 0), pause, self.interval),
+            overflowed=self.overflowed | jnp.any(jnp.isinf(values)),
+        )
+
+    def turned(self) -> dict[str, Bool[Array, ""]]:
+        """Which metric turned first, if any did: of several, the first in `names`."""
+        if not self.names:
+            return {}
+        newest = self.updates - 1
+        since = jnp.where(self.last < 0, newest, self.last + self.interval)
+        first = jnp.argmin(since)
+        return {
+            name: (first == index) & (since[index] <= newest)
+            for index, name in enumerate(self.names)
+        }
+
+
+def empty_watch(names: list[str]) -> Watch:
+    """That of the beginning of a call."""
+    return Watch(
+        names=tuple(names),
+        updates=jnp.zeros((), int),
+        last=jnp.full(len(names), -1),
+        interval=jnp.ones(len(names), int),
+        overflowed=jnp.array(False),
+    )
+
+
+def check_finite_agent(state: PyTree) -> None:
+    """Raises a `ValueError` unless all numbers of an agent's state are finite."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        if not eqx.is_inexact_array(leaf):
+            continue
+        parts = [leaf]
+        if isinstance(leaf, jax.Array):
+            # Other processes hold the rest of an array that is spread over several.
+            parts = [shard.data for shard in leaf.addressable_shards]
+        for part in parts:
+            if not np.all(np.isfinite(np.asarray(part))):
+                raise ValueError(
+                    "The agent's state begins with nan or infinity in "
+                    f"`{jax.tree_util.keystr(path)}`; make its networks, or the state "
+                    "that is given, finite."
+                )
+
+
+# What the trainer adds to the metrics, and the columns that count rows of a run.
+_TAKEN = {"step", "nonfinite", "seed", "member", "skill", "generation", "parent"}
+
+
+class Averages(eqx.Module):
+    """Running averages of metrics, which skip `nan`."""
+
+    means: dict[str, Float[Array, ""]]
+    counts: dict[str, Int[Array, ""]]
+
+    def add(self, metrics: Metrics) -> "Averages":
+        """With one more value of some of the metrics."""
+        means, counts = dict(self.means), dict(self.counts)
+        for name, value in metrics.items():
+            known = ~jnp.isnan(value)
+            counts[name] = counts[name] + known.astype(counts[name].dtype)
+            means[name] = jnp.where(
+                known, _mean_with(means[name], value, counts[name]), means[name]
+            )
+        return Averages(means=means, counts=counts)
+
+    def result(self) -> Metrics:
+        """The averages; `nan` where there was nothing to average."""
+        return {
+            name: jnp.where(self.counts[name] > 0, self.means[name], jnp.nan)
+            for name in self.means
+        }
+
+
+def empty_averages(names: list[str]) -> Averages:
+    """A running average for each name, without values yet."""
+    return Averages(
+        means={name: jnp.zeros(()) for name in names},
+        counts={name: jnp.zeros((), int) for name in names},
+    )
+
+
+def _mean_with(
+    mean: Float[Array, ""], value: Float[Array, ""], count: Int[Array, ""]
+) -> Float[Array, ""]:
+    """The mean of `count` values, given that of all but the last of them."""
+    # A sum of millions of values would lose the last digits of each.
+    value = value.astype(mean.dtype)
+    moved = mean + (value - mean) / count.astype(mean.dtype)
+    # inf - inf is nan, but what was infinite once has an infinite average.
+    return jnp.where(jnp.isinf(mean), mean + value, moved)
+
+
+def check_metrics(metrics: Mapping[str, object]) -> None:
+    """Raises a `ValueError` unless each metric is a float scalar with a free name.
+
+    `metrics` is a result of `jax.eval_shape`.
+    """
+    for name, value in metrics.items():
+        if name in _TAKEN:
+            raise ValueError(
+                f"The metric `{name}` is the trainer's, or a column of `metrics.csv`; "
+                "name it otherwise."
+            )
+        if not is_float_shape(value) or value.shape != ():
+            raise ValueError(
+                f"The metric `{name}` is of {described(value)}; it must be a scalar "
+                "array of floats."
+            )
+
+
+def all_finite(*arrays: Array) -> Bool[Array, ""]:
+    """Whether no element is `nan` or infinite."""
+    # The difference is `nan` of whatever is not finite. A sum of numbers is one loop on
+    # a CPU, where `jnp.all` of flags is several slow ones.
+    return jnp.all(jnp.stack([jnp.sum(array - array) == 0 for array in arrays]))
+
+
+def episode_metrics(
+    over: Bool[Array, " envs"],
+    lengths: Int[Array, " envs"],
+    returns: Float[Array, " envs"] | Float[Array, "envs reward"],
+) -> Metrics:
+    """Mean length and return of the episodes that are `over`; `nan` if none is."""
+    metrics = {"episode_length": _mean_where(over, lengths)}
+    if returns.ndim == 1:
+        return metrics | {"episode_return": _mean_where(over, returns)}
+    return metrics | {
+        f"episode_return_{index}": _mean_where(over, returns[:, index])
+        for index in range(returns.shape[1])
+    }
+
+
+def _mean_where(condition: Bool[Array, " envs"], values: Array) -> Array:
+    # 0 / 0, so `nan`, where the condition holds nowhere.
+    total = jnp.sum(jnp.where(condition, values, 0)).astype(float)
+    return total / jnp.sum(condition).astype(float)
 
 
 class Progress(eqx.Module):

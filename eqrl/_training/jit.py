@@ -4,13 +4,12 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from .._agents import AbstractAgent
-from .._agents.base import AnyAgent
+from .._agents.base import AbstractAgent, AnyAgent
 from .._types.custom_types import EnvState, Extras, Memory, Metrics, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
-from .counts import Counts
-from .failure import FailureReport
+from .iteration import FailureReport
+from .schedule import Counts
 from .trainer import AnyTrainerState, Trainer, TrainerState, run_trainer
 
 

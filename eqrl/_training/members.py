@@ -12,11 +12,11 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Int
 
 from .._pytree.fields import check_choice
-from .._pytree.stack import stack_size
+from .._pytree.tree import stack_size
 from .._types.custom_types import PyTree
-from .counts import Counts
-from .failure import FailureReport
+from .iteration import FailureReport
 from .mesh import POPULATION
+from .schedule import Counts
 from .trainer import AnyTrainerState
 
 

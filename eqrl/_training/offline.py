@@ -9,25 +9,35 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._agents import AbstractAgent
-from .._agents.base import AnyAgent, after_observe
-from .._interaction.arguments import check_is_agent
-from .._interaction.fit import check_numbers
+from .._agents.base import AbstractAgent, AnyAgent, after_observe
+from .._interaction.fit import check_is_agent, check_numbers
 from .._pytree.fields import check_instance, check_integer, check_key
 from .._pytree.tree import check_same_shapes, tree_copy, tree_is_finite, tree_where
 from .._rewards.base import after_update
 from .._types.custom_types import Extras, Memory, Metrics, State
 from .._types.data import AnyTransition, EnvSpec, Transition
 from .callback import Callbacks, bind_callbacks
-from .counts import Counts
 from .data_set import fill_replay, fitting_transitions
-from .failure import FailureReport, check_finite_agent, empty_watch, no_failure
-from .interrupt import deferred_interrupt
-from .iteration import Progress, update
-from .metrics import check_metrics, empty_averages
+from .iteration import (
+    FailureReport,
+    Progress,
+    check_finite_agent,
+    check_metrics,
+    empty_averages,
+    empty_watch,
+    no_failure,
+    update,
+)
 from .replay import AnyReplay, ReplayBuffer
-from .rows import append_row, what_failed
-from .solution import NonFiniteError, OfflineSolution, TrainingInterrupted
+from .rows import (
+    NonFiniteError,
+    OfflineSolution,
+    TrainingInterrupted,
+    append_row,
+    deferred_interrupt,
+    what_failed,
+)
+from .schedule import Counts
 
 
 _Row = dict[str, Float[np.ndarray, ""]]

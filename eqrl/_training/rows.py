@@ -1,18 +1,192 @@
 """Host loop: run a compiled chunk of training, log one row of metrics."""
 
+import contextlib
+import signal
+import threading
 from collections.abc import Callable, Iterator
+from signal import SIGINT, Signals
+from types import FrameType
+from typing import Any, Generic
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Shaped
 
 from .._pytree.fields import check_integer
-from .counts import Counts
-from .failure import FailureReport
-from .solution import History
-from .trainer import AnyTrainerState, Trainer
+from .._types.custom_types import EnvState, Extras, Memory, State
+from .iteration import FailureReport
+from .schedule import Counts
+from .trainer import AnyTrainerState, Trainer, TrainerState
+
+
+History = dict[str, Shaped[np.ndarray, "_ ..."]]
+"""By name, with a leading axis `logs` that grows as training goes on."""
+
+
+class Solution(eqx.Module, Generic[State, EnvState, Memory, Extras]):
+    """The result of training, and all that is needed to resume it."""
+
+    trainer_state: TrainerState[State, EnvState, Memory, Extras]
+    counts: Counts
+    metrics: History
+
+    @property
+    def state(self) -> State:
+        """The agent's state."""
+        return self.trainer_state.agent
+
+
+Solution.__init__.__doc__ = """**Arguments:**
+
+- `trainer_state`: agent, environments and replay.
+- `counts`: the progress counters.
+- `metrics`: of the whole training, earlier calls included, a row every `log_every`
+    steps. `step` is the number of environment steps at the row's end; the others are
+    averages over the row, `nan` if there was nothing to average. `episode_return` and
+    `episode_length` are of the episodes that ended in the row, averaged first over
+    those that ended at the same step.
+"""
+
+AnySolution = Solution[Any, Any, Any, Any]
+
+
+class OfflineSolution(eqx.Module, Generic[State]):
+    """The result of training from a data set."""
+
+    state: State
+    metrics: History
+
+
+OfflineSolution.__init__.__doc__ = """**Arguments:**
+
+- `state`: the agent's state.
+- `metrics`: a row every `log_every` updates. `step` is the number of updates at the
+    row's end; the others are averages over the row, `nan` if there was nothing to
+    average.
+"""
+
+
+class NonFiniteError(ValueError):
+    """Something became `nan` or infinite in training.
+
+    **Attributes:**
+
+    - `step`: environment steps before that at which it happened; of `train_offline`,
+        updates before those of the row in which it did.
+    - `solution`: the result up to that step, from which `train` can resume. If it is
+        the agent that was not finite, its state is that of the beginning of the row:
+        with a lower learning rate it can go on. Of `train_offline` it is an
+        `OfflineSolution`.
+    - `what`: what it was, in words: the metric of the updates that turned first, the
+        agent's state or action, or an observation or a reward.
+    """
+
+    def __init__(
+        self, step: int, solution: Any, what: str, *, counted: str = "environment step"
+    ) -> None:
+        super().__init__(
+            f"At {counted} {step} {what} was nan or infinite. Training stopped "
+            "before it; what was reached is the `solution` of this error. If it is the "
+            "environment's doing, bound what it gives; if the agent diverged, lower "
+            "its learning rates or `reward_scale`."
+        )
+        self.step = step
+        self.solution = solution
+        self.what = what
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """Ctrl-C was pressed while training, or SIGTERM or SIGHUP asked to stop.
+
+    **Attributes:**
+
+    - `solution`: the result so far; from a `Solution`, `train` can resume.
+    - `signal`: which of the signals it was.
+    """
+
+    def __init__(self, solution: Any, signal: Signals = SIGINT) -> None:
+        super().__init__(
+            "Training was interrupted; the `solution` of this error is what it reached."
+        )
+        self.solution = solution
+        self.signal = signal
+
+
+class Interrupt:
+    """Whether a signal asked training to stop, and which one was the first."""
+
+    def __init__(self) -> None:
+        self.first: signal.Signals | None = None
+        self.held = False
+        self.insisted = False
+
+    def __call__(self) -> signal.Signals | None:
+        """The first signal; `None` before there is one."""
+        return self.first
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Takes note of a signal; raises `KeyboardInterrupt` at a second one."""
+        del frame
+        if self.first is None:
+            self.first = signal.Signals(number)
+        elif self.held:
+            self.insisted = True
+        else:
+            raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """While what was reached is written, a second signal is only noted."""
+        before, self.held = self.held, True
+        try:
+            yield
+        finally:
+            self.held = before
+
+
+# Within `deferred_interrupt`, its own.
+_outer: Interrupt | None = None
+
+
+@contextlib.contextmanager
+def deferred_interrupt() -> Iterator[Interrupt]:
+    """Turns Ctrl-C into a flag, to be read at points where stopping loses nothing.
+
+    So it does the signals that end a process of which a scheduler or a terminal has no
+    more need, SIGTERM and SIGHUP. A second signal raises `KeyboardInterrupt` at once.
+    Nothing changes outside the main thread, where no signal arrives, nor for a signal
+    for which another handler is installed. Within another such block it is that one's
+    flag.
+    """
+    global _outer
+    if _outer is not None:
+        yield _outer
+        return
+    interrupt = Interrupt()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupt
+        return
+    replaced = [number for number in _signals() if _is_untouched(number)]
+    before = {number: signal.signal(number, interrupt.handle) for number in replaced}
+    _outer = interrupt
+    try:
+        yield interrupt
+    finally:
+        _outer = None
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _signals() -> list[signal.Signals]:
+    names = ("SIGINT", "SIGTERM", "SIGHUP")
+    # Not all systems have all of them.
+    return [getattr(signal, name) for name in names if hasattr(signal, name)]
+
+
+def _is_untouched(number: signal.Signals) -> bool:
+    return signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL)
 
 
 RunChunk = Callable[

@@ -8,20 +8,16 @@ import jax.random as jr
 from jax.sharding import Mesh
 from jaxtyping import Array, Int, Key, PRNGKeyArray
 
-from .._agents import AbstractAgent
-from .._agents.base import AnyAgent
-from .._interaction.arguments import check_arguments
-from .._interaction.fit import check_numbers, check_rate
+from .._agents.base import AbstractAgent, AnyAgent
+from .._interaction.fit import check_arguments, check_numbers, check_rate
 from .._pytree.fields import check_arity, check_instance, check_integer
 from .._pytree.tree import check_same_shapes, tree_copy
 from .._types.custom_types import EnvState, Extras, Memory, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
-from ..envs._play import play_if_asked
+from ..envs._check import play_if_asked
 from .callback import Callbacks, bind_callbacks
-from .counts import Counts
-from .failure import FailureReport, check_finite_agent
-from .interrupt import deferred_interrupt
+from .iteration import FailureReport, check_finite_agent
 from .jit import jit_init, jit_run_reported
 from .members import (
     Logged,
@@ -41,14 +37,19 @@ from .mesh import (
     replicate,
     shard,
 )
-from .rows import RunChunk, append_row, run_chunks, steps_taken
-from .solution import (
+from .rows import (
     AnySolution,
     History,
     NonFiniteError,
+    RunChunk,
     Solution,
     TrainingInterrupted,
+    append_row,
+    deferred_interrupt,
+    run_chunks,
+    steps_taken,
 )
+from .schedule import Counts
 from .trainer import AnyTrainerState, Trainer, run_trainer
 
 

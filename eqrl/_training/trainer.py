@@ -9,35 +9,45 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
-from .._agents import AbstractAgent
-from .._agents.base import AnyAgent, after_act
+from .._agents.base import AbstractAgent, AnyAgent, after_act
 from .._interaction.actors import Actors, interact, start
-from .._interaction.arguments import check_is_agent
-from .._interaction.fit import check_action_fits
+from .._interaction.fit import check_action_fits, check_is_agent
 from .._pytree.control_flow import filter_fori_loop
 from .._pytree.fields import check_fields, check_integer, shown, static_integer
-from .._pytree.show import show_values
-from .._pytree.stack import take_element
-from .._pytree.tree import check_same_shapes, tree_copy, tree_is_finite, tree_where
+from .._pytree.tree import (
+    check_same_shapes,
+    show_values,
+    take_element,
+    tree_copy,
+    tree_is_finite,
+    tree_where,
+)
 from .._rewards.base import after_update
 from .._types.custom_types import EnvState, Extras, Memory, Metrics, Mode, State
 from .._types.data import EnvSpec, Transition
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from ..envs._check import check_env
-from .counts import Counts
-from .failure import FailureReport, empty_watch, no_failure
-from .iteration import Progress, collect, update
-from .latest_rows import LatestRows
-from .metrics import check_metrics, empty_averages, episode_metrics
+from .iteration import (
+    FailureReport,
+    Progress,
+    check_metrics,
+    collect,
+    empty_averages,
+    empty_watch,
+    episode_metrics,
+    no_failure,
+    update,
+)
 from .replay import (
     AbstractReplay,
     AnyReplay,
+    LatestRows,
     MakeReplay,
     ReplayBuffer,
     ReplayState,
 )
-from .schedule import Schedule
+from .schedule import Counts, Schedule
 
 
 class TrainerState(eqx.Module, Generic[State, EnvState, Memory, Extras]):

@@ -1,7 +1,6 @@
 from typing import TYPE_CHECKING
 
 from .._types.installed import needed as _needed
-from ._action_repeat import ActionRepeat as ActionRepeat
 from ._base import (
     AbstractEnv as AbstractEnv,
     AbstractEnvWrapper as AbstractEnvWrapper,
@@ -9,14 +8,16 @@ from ._base import (
     Outcome as Outcome,
 )
 from ._broken_legs import ant_with_broken_legs as ant_with_broken_legs
-from ._disabled_actions import DisabledActions as DisabledActions
-from ._frame_stack import FrameStack as FrameStack
+from ._check import check as check
 from ._make import make as make
-from ._play import check as check
-from ._point import Point as Point
-from ._pooled_reset import PooledReset as PooledReset
-from ._sectors import sector_of as sector_of, sectors as sectors
-from ._time_limit import TimeLimit as TimeLimit
+from ._point import Point as Point, sector_of as sector_of, sectors as sectors
+from ._wrappers import (
+    ActionRepeat as ActionRepeat,
+    DisabledActions as DisabledActions,
+    FrameStack as FrameStack,
+    PooledReset as PooledReset,
+    TimeLimit as TimeLimit,
+)
 
 
 if TYPE_CHECKING:

@@ -22,15 +22,16 @@ from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 from .._pytree.fields import check_callable, check_choice, shown
 from .._types.custom_types import PyTree
 from .._types.data import EnvSpec
-from ._adapter import (
+from ._base import (
+    AbstractEnv,
+    Outcome,
     flat_observation,
     lenient_promotion,
     observation_sizes,
     state_descriptor_size,
     strongly_typed,
 )
-from ._base import AbstractEnv, Outcome
-from ._time_limit import TimeLimit
+from ._wrappers import TimeLimit
 
 
 _BACKENDS = ("generalized", "mjx", "positional", "spring")

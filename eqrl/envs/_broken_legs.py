@@ -4,9 +4,8 @@ from typing import Any
 import numpy as np
 
 from .._pytree.fields import converted
-from ._disabled_actions import DisabledActions
 from ._make import make
-from ._time_limit import TimeLimit
+from ._wrappers import DisabledActions, TimeLimit
 
 
 _LEGS = (1, 2, 3, 4)

@@ -1,8 +1,12 @@
 import dataclasses
 import functools
+import importlib
 import importlib.metadata
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import equinox as eqx
@@ -14,17 +18,44 @@ from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
 from .._pytree.fields import check_callable, check_integer, converted, shown
 from .._types.custom_types import PyTree
-from .._types.data import EnvSpec
-from .._types.spaces import AbstractActionSpace, Action, Box, Discrete
-from ._adapter import (
+from .._types.data import AbstractActionSpace, Action, Box, Discrete, EnvSpec
+from ._base import (
+    AbstractEnv,
+    Outcome,
     flat_observation,
     lenient_promotion,
     observation_sizes,
     state_descriptor_size,
     strongly_typed,
 )
-from ._base import AbstractEnv, Outcome
-from ._later import imported_later
+
+
+class _Later(ModuleType):
+    """Stands for a module, which it imports when something of it is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        # Else it would find itself.
+        _forget(self)
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+@contextmanager
+def imported_later(*names: str) -> Iterator[None]:
+    """Within it, whoever imports these modules has them once they are used."""
+    modules = {name: _Later(name) for name in names if name not in sys.modules}
+    sys.modules.update(modules)
+    try:
+        yield
+    finally:
+        for module in modules.values():
+            _forget(module)
+
+
+def _forget(module: ModuleType) -> None:
+    if sys.modules.get(module.__name__) is module:
+        del sys.modules[module.__name__]
 
 
 # What only draws some environments takes longer to import than the rest of gymnax.

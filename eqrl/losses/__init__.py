@@ -15,9 +15,8 @@ from ._dqn import (
     dqn_next_value as dqn_next_value,
     multi_step_return as multi_step_return,
 )
-from ._knn import knn_distance as knn_distance
-from ._lambda_return import lambda_return as lambda_return
 from ._ppo import (
+    lambda_return as lambda_return,
     ppo_actor_loss as ppo_actor_loss,
     ppo_critic_loss as ppo_critic_loss,
 )
@@ -28,16 +27,15 @@ from ._sac import (
 )
 from ._skill import (
     discriminator_loss as discriminator_loss,
+    knn_distance as knn_distance,
     skill_log_ratio as skill_log_ratio,
 )
-from ._switch import (
-    compare_through_target as compare_through_target,
-    switch_probabilities as switch_probabilities,
-)
 from ._taac import (
+    compare_through_target as compare_through_target,
     flat_trajectory as flat_trajectory,
     least_value as least_value,
     switch_policy as switch_policy,
+    switch_probabilities as switch_probabilities,
     taac_actor_loss as taac_actor_loss,
     taac_critic_loss as taac_critic_loss,
     taac_next_value as taac_next_value,

@@ -4,11 +4,10 @@ import jax.lax as lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._pytree.stack import check_stack
+from .._pytree.tree import check_stack
 from .._types.custom_types import ActionValueFunction, FloatLike, Metrics
 from ..nn import ChoiceFunction
-from ._arguments import check_same_rows, check_same_shape
-from ._critic import least_over_critics
+from ._critic import check_same_rows, check_same_shape, least_over_critics
 from ._dqn import values_of
 
 

@@ -5,7 +5,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from .._types.custom_types import ActionValueFunction, FloatLike
-from ._arguments import check_flags, check_same_rows, check_same_shape
+from ._critic import check_flags, check_same_rows, check_same_shape
 
 
 def multi_step_return(

@@ -1,8 +1,69 @@
+import jax.lax as lax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from .._types.custom_types import FloatLike, Metrics
-from ._arguments import check_same_shape
+from ._critic import check_flags, check_same_shape, in_one_type
+
+
+def lambda_return(
+    reward: Float[Array, " time"],
+    terminated: Bool[Array, " time"],
+    truncated: Bool[Array, " time"],
+    next_value: Float[Array, " time"],
+    discount: FloatLike,
+    decay: FloatLike,
+) -> Float[Array, " time"]:
+    """Returns of consecutive steps, averaged over where they are bootstrapped.
+
+    The return of a step is its reward, and from the next state on a mixture of that
+    state's value and of the next return, of which the latter has the weight `decay`:
+    TD(lambda) of [Sutton 1988](https://doi.org/10.1007/BF00115009). Minus the value of
+    the state it is the advantage of [Schulman et al.
+    2016](https://arxiv.org/abs/1506.02438).
+
+    Nothing follows a step that is terminated. One that is truncated, and the last, are
+    bootstrapped from the value of the state that they reached: what comes after is
+    another episode, or not known. No gradient flows through it.
+
+    **Arguments:**
+
+    - `reward`, `terminated`, `truncated`: of each step of one environment, in order.
+    - `next_value`: of the state that each step reached, not of the first one after a
+        reset.
+    - `discount`: in [0, 1].
+    - `decay`: weight of what follows, in [0, 1], also called lambda. With 0 only one
+        reward counts, with 1 all of them.
+
+    **Returns:**
+
+    One return for each step.
+    """
+
+    check_same_shape(
+        reward=reward,
+        terminated=terminated,
+        truncated=truncated,
+        next_value=next_value,
+    )
+    check_flags(terminated=terminated, truncated=truncated)
+
+    def one_step_back(
+        following: Float[Array, ""], step: tuple[Array, Array, Array, Array]
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        reward, terminated, truncated, next_value = step
+        weight = jnp.where(truncated, 0, decay)
+        mixed = next_value + weight * (following - next_value)
+        total = reward + jnp.where(terminated, 0, discount * mixed)
+        return total, total
+
+    reward, next_value, discount, decay = in_one_type(
+        reward, next_value, discount, decay
+    )
+    # Behind the last step both parts of the mixture are the same value.
+    rows = (reward, terminated, truncated, next_value)
+    _, returns = lax.scan(one_step_back, next_value[-1], rows, reverse=True, unroll=16)
+    return lax.stop_gradient(returns)
 
 
 def ppo_actor_loss(

@@ -2,23 +2,26 @@ from .._types.custom_types import (
     ActionValueFunction as ActionValueFunction,
     CriticFunction as CriticFunction,
 )
-from ._action_values import ActionValues as ActionValues, DuelingHeads as DuelingHeads
-from ._convolution import (
-    Convolution as Convolution,
-    Encoded as Encoded,
-    ImageEncoder as ImageEncoder,
-)
 from ._critic import (
+    ActionValues as ActionValues,
     Critic as Critic,
+    DuelingHeads as DuelingHeads,
     StateActionValue as StateActionValue,
     StateActionValues as StateActionValues,
+    StateValue as StateValue,
+    Value as Value,
+    ValueFunction as ValueFunction,
 )
 from ._discriminator import (
+    AbstractSkillDistribution as AbstractSkillDistribution,
+    Categorical as Categorical,
     CategoricalDiscriminator as CategoricalDiscriminator,
     CategoricalNetwork as CategoricalNetwork,
+    DiagonalNormal as DiagonalNormal,
     NormalDiscriminator as NormalDiscriminator,
     NormalNetwork as NormalNetwork,
     SkillDiscriminator as SkillDiscriminator,
+    VonMisesFisher as VonMisesFisher,
     VonMisesFisherDiscriminator as VonMisesFisherDiscriminator,
     VonMisesFisherNetwork as VonMisesFisherNetwork,
 )
@@ -32,7 +35,12 @@ from ._distribution import (
     SquashedNormal as SquashedNormal,
     TanhNormal as TanhNormal,
 )
-from ._factory import NetworkFactory as NetworkFactory
+from ._factory import (
+    Convolution as Convolution,
+    Encoded as Encoded,
+    ImageEncoder as ImageEncoder,
+    NetworkFactory as NetworkFactory,
+)
 from ._interface import (
     MakeActionValues as MakeActionValues,
     MakeActor as MakeActor,
@@ -45,7 +53,12 @@ from ._interface import (
     MakeTrajectoryCritic as MakeTrajectoryCritic,
     MakeValue as MakeValue,
 )
-from ._mlp import MLP as MLP, Linear as Linear
+from ._mlp import (
+    MLP as MLP,
+    Linear as Linear,
+    ResidualBlock as ResidualBlock,
+    ResidualMLP as ResidualMLP,
+)
 from ._policy import (
     AbstractPolicy as AbstractPolicy,
     Actor as Actor,
@@ -62,16 +75,4 @@ from ._policy import (
     NormalPolicy as NormalPolicy,
     Policy as Policy,
     StochasticPolicy as StochasticPolicy,
-)
-from ._residual import ResidualBlock as ResidualBlock, ResidualMLP as ResidualMLP
-from ._skill_distribution import (
-    AbstractSkillDistribution as AbstractSkillDistribution,
-    Categorical as Categorical,
-    DiagonalNormal as DiagonalNormal,
-    VonMisesFisher as VonMisesFisher,
-)
-from ._value import (
-    StateValue as StateValue,
-    Value as Value,
-    ValueFunction as ValueFunction,
 )

@@ -8,7 +8,7 @@ import jax.random as jr
 from jax.scipy.special import log_ndtr, ndtr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._types.spaces import AbstractActionSpace, Action, Box, Discrete
+from .._types.data import AbstractActionSpace, Action, Box, Discrete
 
 
 class AbstractDistribution(eqx.Module):

@@ -5,9 +5,9 @@ from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 from jaxtyping import PRNGKeyArray
 
 from .._types.custom_types import ActionValueFunction, CriticFunction
+from ._critic import ValueFunction
 from ._discriminator import SkillDiscriminator
 from ._policy import Actor, ChoiceFunction, LikelihoodPolicy, StochasticPolicy
-from ._value import ValueFunction
 
 
 Network = TypeVar("Network", covariant=True)

@@ -1,5 +1,3 @@
 """Tuned hyperparameters of agents, by environment."""
 
-from ._find import find as find
-from ._preset import Preset as Preset
-from ._table import PRESETS as PRESETS
+from ._preset import PRESETS as PRESETS, Preset as Preset, find as find

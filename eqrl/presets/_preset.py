@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .._agents.base import AnyAgent
-from .._run import Run, Settings, Training
+from .._run.config import Run, Settings, Training
 from .._training.trainer import Trainer
 from ..envs._base import AnyEnv
 
@@ -101,3 +101,172 @@ class Preset:
             f"{self.agent} on {self.env}: {listed}; it reached a mean return of "
             f"{self.reached}"
         )
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(map(float, text.split()))
+
+
+_RATES: dict[str, Any] = {"actor_lr": 1e-3, "critic_lr": 1e-3}
+
+_PENDULUM: dict[str, Any] = {
+    "env": "gymnax/Pendulum-v1",
+    "trainer": {"num_envs": 1, "batch_size": 64, "updates_per_iteration": 1},
+    "num_steps": 20_000,
+}
+_INVERTED_PENDULUM: dict[str, Any] = {
+    "env": "brax/inverted_pendulum",
+    "backend": "generalized",
+}
+_REPLAYED_PENDULUM: dict[str, Any] = {
+    **_INVERTED_PENDULUM,
+    "trainer": {"num_envs": 4, "batch_size": 64, "updates_per_iteration": 4},
+}
+
+_ALL = (
+    Preset(
+        agent="sac",
+        options={**_RATES, "temperature_lr": 1e-3},
+        returns=_numbers(
+            "-149.1 -146.8 -146.4 -151.6 -147.2 -148.9 -147.3 -144.8 -149.7 -144.8 "
+            "-151.2 -149.3 -147.6 -152.3 -145.0 -152.9 -152.5 -147.3 -148.4 -148.0"
+        ),
+        **_PENDULUM,
+    ),
+    Preset(
+        agent="td3",
+        options=_RATES,
+        returns=_numbers(
+            "-150.8 -147.7 -143.7 -152.0 -147.5 -150.0 -148.4 -150.2 -145.7 -157.9 "
+            "-148.7 -154.6 -150.2 -157.6 -145.3 -149.0 -151.7 -145.5 -145.2 -144.0"
+        ),
+        **_PENDULUM,
+    ),
+    Preset(
+        agent="sac",
+        options={**_RATES, "temperature_lr": 1e-3},
+        num_steps=25_000,
+        returns=(1000.0,) * 20,
+        **_REPLAYED_PENDULUM,
+    ),
+    Preset(
+        agent="td3",
+        options=_RATES,
+        num_steps=50_000,
+        returns=(1000.0,) * 20,
+        **_REPLAYED_PENDULUM,
+    ),
+    Preset(
+        agent="ppo",
+        env="gymnax/CartPole-v1",
+        options={"lr": 2.5e-4, "value_clip": 0.2, "anneal_steps": 199_680.0},
+        trainer={"num_envs": 4, "steps_per_iteration": 128},
+        num_steps=199_680,
+        returns=_numbers(
+            "496.2 498.9 497.2 492.8 498.5 422.9 480.4 495.2 492.3 495.0 "
+            "493.1 473.2 491.8 495.3 492.4 494.3 484.3 493.6 490.5 496.8"
+        ),
+    ),
+    Preset(
+        agent="ppo",
+        env="gymnax/Acrobot-v1",
+        options={"lr": 2.5e-4, "value_clip": 0.2, "anneal_steps": 499_712.0},
+        trainer={"num_envs": 4, "steps_per_iteration": 128},
+        num_steps=499_712,
+        returns=_numbers(
+            "-84.8 -83.0 -85.3 -83.1 -83.3 -84.6 -83.1 -82.6 -83.3 -82.5 "
+            "-83.5 -84.2 -82.7 -84.3 -82.3 -82.0 -84.8 -84.3 -83.9 -85.2"
+        ),
+    ),
+    Preset(
+        agent="ppo",
+        env="gymnax/Catch-bsuite",
+        options={"lr": 1e-3, "anneal_steps": 99_840.0},
+        trainer={"num_envs": 8, "steps_per_iteration": 64},
+        num_steps=99_840,
+        returns=(1.0,) * 20,
+    ),
+    Preset(
+        agent="ppo",
+        env="gymnax/Pendulum-v1",
+        options={
+            "lr": 1e-3,
+            "discount": 0.95,
+            "reward_scale": 0.1,
+            "entropy_weight": 0.0,
+            "num_epochs": 10,
+            "num_minibatches": 8,
+            "anneal_steps": 153_600.0,
+        },
+        trainer={"num_envs": 16, "steps_per_iteration": 64},
+        normalize=True,
+        num_steps=153_600,
+        returns=_numbers(
+            "-160.9 -160.6 -148.7 -155.7 -214.3 -203.6 -156.4 -168.0 -162.8 -157.1 "
+            "-176.8 -173.0 -159.1 -173.1 -150.6 -170.1 -159.3 -163.2 -163.3 -160.0"
+        ),
+    ),
+    Preset(
+        agent="ppo",
+        options={
+            "lr": 3e-3,
+            "discount": 0.97,
+            "reward_scale": 0.1,
+            "entropy_weight": 0.0,
+            "num_epochs": 10,
+            "num_minibatches": 8,
+            "recompute_advantages": True,
+            "anneal_steps": 20_480.0,
+        },
+        trainer={"num_envs": 16, "steps_per_iteration": 64},
+        normalize=True,
+        num_steps=20_480,
+        returns=_numbers(
+            "1000.0 1000.0 1000.0 1000.0 1000.0 1000.0 1000.0 1000.0 1000.0 1000.0 "
+            "1000.0 1000.0 1000.0 1000.0 1000.0 1000.0 761.3 1000.0 1000.0 1000.0"
+        ),
+        **_INVERTED_PENDULUM,
+    ),
+    Preset(
+        agent="discrete-sac",
+        env="gymnax/CartPole-v1",
+        options={**_RATES, "temperature_lr": 1e-3, "reward_scale": 0.1},
+        trainer={"num_envs": 8, "batch_size": 128, "updates_per_iteration": 2},
+        num_steps=100_000,
+        returns=_numbers(
+            "500.0 500.0 500.0 500.0 500.0 496.7 500.0 500.0 500.0 500.0 "
+            "500.0 500.0 500.0 500.0 500.0 500.0 500.0 500.0 500.0 500.0"
+        ),
+    ),
+    Preset(
+        agent="pqn",
+        env="gymnax/CartPole-v1",
+        options={
+            "lr": 1e-4,
+            "decay": 0.95,
+            "reward_scale": 0.1,
+            "final_epsilon": 0.2,
+            "epsilon_steps": 100_000.0,
+            "anneal_steps": 499_712.0,
+            "num_epochs": 4,
+            "num_minibatches": 16,
+        },
+        trainer={"num_envs": 32, "steps_per_iteration": 64},
+        hidden_sizes=(128, 128),
+        num_steps=499_712,
+        returns=(500.0,) * 20,
+    ),
+)
+
+PRESETS: Mapping[tuple[str, str], Preset] = {
+    (preset.agent, preset.env): preset for preset in _ALL
+}
+"""All presets, by the agent's name on the command line and the environment."""
+
+
+def find(agent: str, env: str) -> Preset | None:
+    """The preset of an agent, by its name on the command line, for an environment.
+
+    `None` if there is none.
+    """
+    return PRESETS.get((agent, env))

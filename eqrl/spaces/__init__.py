@@ -1,6 +1,6 @@
 """What environments take for an action."""
 
-from .._types.spaces import (
+from .._types.data import (
     AbstractActionSpace as AbstractActionSpace,
     Action as Action,
     Box as Box,

@@ -12,6 +12,7 @@ import optax
 import pytest
 
 import eqrl
+from eqrl._agents.discrete_sac import default_target_entropy
 from eqrl.losses import discrete_sac_actor_loss, discrete_sac_next_value
 from eqrl.nn import Choice, Softmax
 from eqrl.spaces import Discrete
@@ -160,7 +161,7 @@ class _Constant(eqx.Module):
 def test_the_target_entropy_is_that_of_little_exploration(
     num_actions: int, entropy: float
 ) -> None:
-    found = eqrl._agents.discrete_sac.default_target_entropy(num_actions)
+    found = default_target_entropy(num_actions)
     assert found == pytest.approx(entropy, abs=5e-4)
 
 

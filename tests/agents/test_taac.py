@@ -18,7 +18,7 @@ from eqrl._agents.taac.update import (
     default_switch_target_entropy,
     default_target_entropy,
 )
-from eqrl.losses._taac_metrics import switch_metrics
+from eqrl.losses._taac import switch_metrics
 from eqrl.nn import AbstractDensity
 from tests.agents_under_test import taac
 from tests.toy import Clock, Drift, FixedDensity, GetKey

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from eqrl import EnvSpec, FloatLike, hyperparameter
 from eqrl._types import typecheck
 from eqrl.envs import AbstractEnv, Outcome, check
-from eqrl.envs._play import play_if_asked
+from eqrl.envs._check import play_if_asked
 
 
 class Faulty(AbstractEnv[Int[Array, ""]]):
@@ -71,7 +71,9 @@ def test_environments_are_played_before_a_training_only_if_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     played = []
-    monkeypatch.setattr("eqrl.envs._play.check", lambda env, *, key: played.append(env))
+    monkeypatch.setattr(
+        "eqrl.envs._check.check", lambda env, *, key: played.append(env)
+    )
     play_if_asked(Faulty())
     assert played == []
     monkeypatch.setattr(typecheck, "_plays_envs", True)

@@ -1,7 +1,7 @@
 import importlib
 import sys
 
-from eqrl.envs._later import imported_later
+from eqrl.envs._gymnax import imported_later
 
 
 def test_what_is_imported_later_is_run_when_it_is_used_and_seen_by_no_one_else() -> (

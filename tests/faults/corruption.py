@@ -28,17 +28,17 @@ import numpy as np
 
 import eqrl
 from eqrl._disk.library import init_library
-from eqrl._run import (
+from eqrl._run.config import (
     Population,
     Run,
     Settings,
     Training,
-    best_policy,
     read_config,
     write_config,
-    write_evaluation,
 )
 from eqrl._run.files import policy_folder
+from eqrl._run.load import best_policy
+from eqrl._run.write import write_evaluation
 from eqrl.envs import Point
 
 

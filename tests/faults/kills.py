@@ -22,7 +22,8 @@ from pathlib import Path
 import equinox as eqx
 
 import eqrl
-from eqrl._run import count_policies, read_config
+from eqrl._run.config import read_config
+from eqrl._run.load import count_policies
 
 
 _COMMON = "--env eqrl/Point --max-steps 20 --hidden-sizes 16 --capacity 2000"

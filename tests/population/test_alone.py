@@ -12,7 +12,7 @@ import jax.random as jr
 import pytest
 
 import eqrl
-from eqrl._population.run import init_members
+from eqrl._population.train import init_members
 from eqrl._training.train import _init_seeds
 from tests.agents_under_test import env_of, trainer_of
 

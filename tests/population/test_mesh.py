@@ -200,7 +200,7 @@ import jax
 import jax.random as jr
 import numpy as np
 
-from eqrl._storage.digest import is_intact, pieces_of
+from eqrl._storage.orbax import is_intact, pieces_of
 from eqrl._training.mesh import gather, replicate, shard
 
 

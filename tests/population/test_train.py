@@ -16,8 +16,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 import eqrl
 from eqrl._population import train as population_train
-from eqrl._population.run import init_members
-from eqrl._population.train import make_agents
+from eqrl._population.train import init_members, make_agents
 from eqrl._run.solutions import step_of
 from eqrl._training.members import choose_members
 from eqrl._training.mesh import automatic, replicate, shard

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import eqrl
-import eqrl._disk.loop
+import eqrl._disk.learn
 import eqrl._training.rows
 from eqrl.envs import Point
 
@@ -277,13 +277,13 @@ def test_ctrl_c_waits_for_the_end_of_a_last_episode(
 def test_ctrl_c_while_skills_show_what_they_do_loses_nothing(
     whole: eqrl.Skills[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    collect = eqrl._disk.loop.collect
+    collect = eqrl._disk.learn.collect
 
     def interrupting(*args: Any, **options: Any) -> Any:
         interrupt()
         return collect(*args, **options)
 
-    monkeypatch.setattr(eqrl._disk.loop, "collect", interrupting)
+    monkeypatch.setattr(eqrl._disk.learn, "collect", interrupting)
     solution = interrupted()
     monkeypatch.undo()
     assert int(training_of(solution).skill) == 1

@@ -13,7 +13,7 @@ import pytest
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 import eqrl
-from eqrl._disk.handover import keep_replay, truncate_last_row
+from eqrl._disk.learn import keep_replay, truncate_last_row
 from eqrl._training.replay import Counts, ReplayBuffer, ReplayState
 from eqrl.envs import AbstractEnv, Outcome
 

@@ -13,7 +13,7 @@ from ..._pytree.tree import tree_where
 from ..._types.custom_types import FloatLike
 from ..._types.data import EnvSpec
 from ...losses import Critic, switch_policy, trajectory_values
-from ...losses._switch import AdvantageClip
+from ...losses._taac import AdvantageClip
 from ...nn import AbstractDensity, Linear, MakePolicy, StochasticPolicy
 from ..actor_critic import check_density, make_network
 from .trajectory import AbstractTrajectory, Trajectory

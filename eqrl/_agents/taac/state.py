@@ -4,7 +4,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from ..._types.custom_types import CriticFunction, Metrics
-from ...losses._taac_metrics import histogram
+from ...losses._taac import histogram
 from .policy import TrajectoryPolicy
 
 

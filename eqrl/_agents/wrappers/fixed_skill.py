@@ -7,17 +7,11 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from ..._pytree.fields import check_fields, check_vector
 from ..._skills.prior import SkillExtras
 from ..._types.custom_types import Extras, Memory, Metrics, Mode, RewardState, State
-from ..._types.data import EnvSpec, Transition
-from ..._types.spaces import Action
+from ..._types.data import Action, EnvSpec, Transition
 from ..base import AbstractAgent, AnyAgent
 from .base import AbstractWrapper
 from .intrinsic import Intrinsic, IntrinsicState
-from .skill_conditioned import (
-    SkillConditioned,
-    SkillMemory,
-    append_skill,
-    with_skill_size,
-)
+from .skills import SkillConditioned, SkillMemory, append_skill, with_skill_size
 
 
 class FixedSkill(AbstractWrapper[State, Memory, Extras]):

@@ -4,28 +4,31 @@ from typing import Any, Generic
 import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
+import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..._pytree.fields import check_fields, hyperparameter, static_integer
 from ..._pytree.tree import described
-from ..._rewards import AbstractReward
-from ..._rewards.base import after_update
+from ..._rewards.base import AbstractReward, StateDescriptor, after_update
+from ..._rewards.discriminator import Discriminator, DiscriminatorState
+from ..._skills.prior import AbstractSkillPrior, SkillExtras, as_skill_prior
 from ..._types.custom_types import (
     Extras,
     FloatLike,
+    MakeOptimizer,
     Memory,
     Metrics,
     Mode,
     RewardState,
     State,
 )
-from ..._types.data import EnvSpec, Transition, flatten_batch
-from ..._types.spaces import Action
+from ..._types.data import Action, EnvSpec, Transition, flatten_batch
+from ...nn import MakeDiscriminator
 from ..base import AbstractAgent, AnyAgent
 from ..on_policy import learn_in_minibatches
 from .base import AbstractWrapper, check_state
-from .normalized_reward import NormalizedReward
-from .same_skills import check_same_skills
+from .normalized import NormalizedReward
+from .skills import SkillConditioned, SkillMemory, check_same_skills
 
 
 class IntrinsicState(eqx.Module, Generic[State, RewardState]):
@@ -242,3 +245,53 @@ def _has_normalized_reward(agent: AnyAgent) -> bool:
             return True
         agent = agent.inner
     return False
+
+
+def diayn(
+    agent: AbstractAgent[State, Memory, Extras],
+    num_skills: int | AbstractSkillPrior = 8,
+    *,
+    lr: FloatLike = 3e-4,
+    descriptor: StateDescriptor = "state_descriptor",
+    include_prior: bool = True,
+    environment_weight: FloatLike | None = None,
+    make_network: MakeDiscriminator | None = None,
+    make_optimizer: MakeOptimizer = optax.adam,
+    reward_minibatches: int = 1,
+) -> Intrinsic[State, DiscriminatorState, SkillMemory[Memory], SkillExtras[Extras]]:
+    """Makes any agent learn distinguishable skills without the environment's reward.
+
+    It is `Intrinsic(SkillConditioned(agent, skills), Discriminator(skills))`; see
+    `Discriminator` for the paper. To normalize observations, put the result, or only
+    the agent, inside a `Normalized`.
+
+    The entropy bonus of an agent such as `SAC` competes with the reward, which is of
+    the order of `log(num_skills)`: for short training an initial temperature of 0.1
+    works better than 1.
+
+    **Arguments:**
+
+    - `agent`: any agent that learns from a scalar reward.
+    - `num_skills`: the number of one-hot skills, all equally likely, at least 2; or a
+        prior, such as `eqrl.SphereSkills()`.
+    - The other arguments are those of `Discriminator` and `Intrinsic`.
+
+    **Returns:**
+
+    An agent like any other.
+    """
+    skills = as_skill_prior(num_skills, name="num_skills")
+    reward = Discriminator(
+        skills,
+        lr=lr,
+        descriptor=descriptor,
+        include_prior=include_prior,
+        make_network=make_network,
+        make_optimizer=make_optimizer,
+    )
+    return Intrinsic(
+        SkillConditioned(agent, skills),
+        reward,
+        environment_weight=environment_weight,
+        reward_minibatches=reward_minibatches,
+    )

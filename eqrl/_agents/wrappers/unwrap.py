@@ -6,13 +6,12 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Float
 
-from ..._rewards import Sum
-from ..._rewards.base import AnyReward
+from ..._rewards.base import AnyReward, Sum
 from ..._skills.prior import OneSkill
 from ..base import AnyAgent
 from .base import AbstractWrapper, check_state
 from .intrinsic import Intrinsic, IntrinsicState
-from .skill_conditioned import SkillConditioned
+from .skills import SkillConditioned
 
 
 Part = TypeVar("Part")

@@ -21,8 +21,8 @@ from ..._types.custom_types import (
     Metrics,
 )
 from ..._types.data import EnvSpec, Transition, flatten_batch
-from ..base import AbstractReward
-from ..descriptor import (
+from ..base import (
+    AbstractReward,
     StateDescriptor,
     check_descriptor,
     describe,
@@ -36,14 +36,18 @@ from .feature_set import (
     distance_to,
     empty_set,
 )
-from .mode import (
+from .scale import (
     MODES,
     Feature,
     IncrementalMode,
     ModeName,
     Normalization,
+    Scale,
+    factors,
+    first_scale,
+    next_scale,
+    update_scale,
 )
-from .scale import Scale, factors, first_scale, next_scale, update_scale
 
 
 # The first transitions of a batch, from which the mean distances are computed.

@@ -348,7 +348,7 @@ FAULTS = (
     ),
     Fault(
         "agents:random-actions-on-one-side",
-        "eqrl/_types/spaces.py",
+        "eqrl/_types/data.py",
         "jr.uniform(key, (self.size,), minval=-1, maxval=1)",
         "jr.uniform(key, (self.size,), minval=0, maxval=1)",
         (f"{_SAC} -k uniform",),
@@ -624,14 +624,14 @@ FAULTS = (
     ),
     Fault(
         "agents:skill-missing-from-what-is-next",
-        "eqrl/_agents/wrappers/skill_conditioned.py",
+        "eqrl/_agents/wrappers/skills.py",
         "observation=observation, next_observation=next_observation",
         "observation=observation, next_observation=transitions.next_observation",
         (f"{_SKILL_CONDITIONED} -k both_observations", _SKILL_CONDITIONED),
     ),
     Fault(
         "agents:skill-hides-the-agents-extras",
-        "eqrl/_agents/wrappers/skill_conditioned.py",
+        "eqrl/_agents/wrappers/skills.py",
         "dataclasses.replace(joined, extras=transitions.extras.agent)",
         "joined",
         (f"{_SKILL_CONDITIONED} -k extras_of_its_own",),
@@ -659,14 +659,14 @@ FAULTS = (
     ),
     Fault(
         "agents:rewards-centered",
-        "eqrl/_agents/wrappers/normalized_reward.py",
+        "eqrl/_agents/wrappers/normalized.py",
         "statistics.variance() + statistics.mean**2 + _EPSILON",
         "statistics.variance() + _EPSILON",
         ("tests/agents/test_normalized_reward.py",),
     ),
     Fault(
         "agents:rewards-of-batches-as-they-are",
-        "eqrl/_agents/wrappers/normalized_reward.py",
+        "eqrl/_agents/wrappers/normalized.py",
         "state.agent, self.inner_transitions(state, batch), step=step, key=key",
         "state.agent, batch, step=step, key=key",
         ("tests/agents/test_normalized_reward.py",),
@@ -750,7 +750,7 @@ FAULTS = (
     ),
     Fault(
         "agents:act-within-skills",
-        "eqrl/_agents/wrappers/skill_conditioned.py",
+        "eqrl/_agents/wrappers/skills.py",
         "= after_act(self.agent, memory.agent, chosen)",
         "= chosen",
         ("tests/test_boundary.py -k within_a_wrapper_and",),
@@ -758,15 +758,15 @@ FAULTS = (
     Fault(
         "agents:update-within-normalized",
         "eqrl/_agents/wrappers/normalized.py",
-        "= after_update(self.agent, state.agent, updated)",
-        "= updated",
+        "= after_update(self.agent, state.agent, updated)\n        metrics",
+        "= updated\n        metrics",
         ("tests/test_boundary.py -k agent_within_a_wrapper",),
     ),
     Fault(
         "agents:update-within-normalized-reward",
-        "eqrl/_agents/wrappers/normalized_reward.py",
-        "= after_update(self.agent, state.agent, updated)",
-        "= updated",
+        "eqrl/_agents/wrappers/normalized.py",
+        "= after_update(self.agent, state.agent, updated)\n        scale",
+        "= updated\n        scale",
         ("tests/test_boundary.py -k agent_within_a_wrapper",),
     ),
     Fault(

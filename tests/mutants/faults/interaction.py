@@ -40,7 +40,7 @@ FAULTS = (
     ),
     Fault(
         "interaction:median-return",
-        "eqrl/_interaction/scores.py",
+        "eqrl/_interaction/evaluate_skills.py",
         "return jnp.mean(evaluation.returns)",
         "return jnp.median(evaluation.returns)",
         ("tests/test_unseen.py -k default_score",),
@@ -292,7 +292,7 @@ FAULTS = (
     ),
     Fault(
         "interaction:population-for-an-agent",
-        "eqrl/_interaction/arguments.py",
+        "eqrl/_interaction/fit.py",
         "if not may_be_stack and (stack",
         "if may_be_stack and (stack",
         ("tests/test_boundary.py -k population_is_refused",),

@@ -127,14 +127,14 @@ FAULTS = (
     ),
     Fault(
         "rewards:weights-of-the-agent-may-differ",
-        "eqrl/_agents/wrappers/same_skills.py",
+        "eqrl/_agents/wrappers/skills.py",
         "return np.allclose(np.asarray(first), np.asarray(second))",
         "return True",
         ("tests/skills/test_discriminator.py -k other_skills",),
     ),
     Fault(
         "rewards:sum-without-weights",
-        "eqrl/_rewards/sum.py",
+        "eqrl/_rewards/base.py",
         "total = total + weight * reward.reward(",
         "total = total + reward.reward(",
         ("tests/skills/test_intrinsic.py -k a_sum_weighs",),
@@ -252,7 +252,7 @@ FAULTS = (
     ),
     Fault(
         "rewards:update-within-sum",
-        "eqrl/_rewards/sum.py",
+        "eqrl/_rewards/base.py",
         "= after_update(reward, part, updated)",
         "= updated",
         ("tests/test_boundary.py -k update_of_a_reward",),

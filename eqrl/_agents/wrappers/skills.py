@@ -2,16 +2,27 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Generic
 
 import equinox as eqx
+import jax
+import jax.core
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..._pytree.fields import check_fields
-from ..._skills.prior import AbstractSkillPrior, SkillExtras, as_skill_prior
+from ..._rewards.base import AnyReward
+from ..._rewards.discriminator import Discriminator
+from ..._skills.prior import (
+    AbstractSkillPrior,
+    EvenOneHotSkills,
+    OneHotSkills,
+    OneSkill,
+    SkillExtras,
+    as_skill_prior,
+)
 from ..._types.custom_types import Extras, Memory, Metrics, Mode, State
-from ..._types.data import EnvSpec, Transition
-from ..._types.spaces import Action
-from ..base import AbstractAgent, after_act
+from ..._types.data import Action, EnvSpec, Transition
+from ..base import AbstractAgent, AnyAgent, after_act
 from .base import AbstractWrapper
 
 
@@ -144,3 +155,61 @@ def append_skill(
     return dataclasses.replace(
         transitions, observation=observation, next_observation=next_observation
     )
+
+
+_ONE_HOT = (OneHotSkills, EvenOneHotSkills)
+
+
+def check_same_skills(agent: AnyAgent, reward: AnyReward) -> None:
+    """Raises a `ValueError` if a `Discriminator` has other skills than the agent.
+
+    Kinds and static fields are compared always, arrays such as weights where both are
+    concrete.
+    """
+    while not isinstance(agent, SkillConditioned):
+        if not isinstance(agent, AbstractWrapper):
+            return
+        agent = agent.inner
+    for part in jax.tree.leaves(reward, is_leaf=_is_discriminator):
+        if not isinstance(part, Discriminator):
+            continue
+        if not _are_same(agent.skills, part.skills):
+            raise ValueError(
+                f"The skills of the agent are {agent.skills}, those of its "
+                f"`Discriminator` {part.skills}: its reward would be wrong. Give both "
+                "the same prior, as `eqrl.diayn` does, and change its weights in both."
+            )
+
+
+def _is_discriminator(part: object) -> bool:
+    return isinstance(part, Discriminator)
+
+
+def _are_same(first: AbstractSkillPrior, second: AbstractSkillPrior) -> bool:
+    if isinstance(first, OneSkill) and first.size == second.size:
+        # One of the skills of the discriminator, to look at.
+        return True
+    if isinstance(first, _ONE_HOT) and isinstance(second, _ONE_HOT):
+        # Skills in turn are as likely as skills that are drawn evenly.
+        return first.size == second.size and _agree(_shares(first), _shares(second))
+    leaves, structure = jax.tree.flatten(first)
+    others, other_structure = jax.tree.flatten(second)
+    return structure == other_structure and all(map(_agree, leaves, others))
+
+
+def _shares(prior: AbstractSkillPrior) -> Float[Array | np.ndarray, "*stack skill"]:
+    if not isinstance(prior, OneHotSkills) or prior.weights is None:
+        return np.full(prior.size, 1 / prior.size)
+    if isinstance(prior.weights, jax.core.Tracer):
+        return prior.weights
+    weights = np.asarray(prior.weights)
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+def _agree(first: object, second: object) -> bool:
+    """Whether two leaves are equal, or one of them is not known yet."""
+    if not (eqx.is_array_like(first) and eqx.is_array_like(second)):
+        return first is second or first == second
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in (first, second)):
+        return True
+    return np.allclose(np.asarray(first), np.asarray(second))

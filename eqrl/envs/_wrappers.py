@@ -1,0 +1,410 @@
+import dataclasses
+from collections.abc import Sequence
+from typing import Generic
+
+import equinox as eqx
+import jax
+import jax.core
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
+
+from .._pytree.control_flow import filter_scan
+from .._pytree.fields import (
+    check_fields,
+    check_integer,
+    check_key,
+    converted,
+    static_integer,
+)
+from .._pytree.tree import take_element, tree_where
+from .._types.custom_types import EnvState
+from .._types.data import Action, Box, EnvSpec
+from ._base import (
+    AbstractEnv,
+    AbstractEnvWrapper,
+    Outcome,
+    check_is_env,
+    check_step_limit,
+)
+
+
+class ActionRepeat(AbstractEnvWrapper[EnvState], Generic[EnvState]):
+    """An environment that takes each action several times.
+
+    A step ends early where the episode does, so a time limit inside is kept. Its reward
+    is the sum of the rewards, without a discount: an agent's `discount` is that of a
+    whole step, so `discount**num_repeats` in place of the `discount` that it would have
+    without repeats.
+    """
+
+    env: AbstractEnv[EnvState]
+    num_repeats: int = static_integer(least=1)
+
+    def __check_init__(self) -> None:
+        check_is_env("env", self.env)
+        check_fields(self)
+
+    @property
+    def inner(self) -> AbstractEnv[EnvState]:
+        return self.env
+
+    def inner_state(self, state: EnvState) -> EnvState:
+        return state
+
+    @property
+    def spec(self) -> EnvSpec:
+        spec = self.env.spec
+        if spec.max_steps is None:
+            return spec
+        # The last step may have fewer repeats.
+        return dataclasses.replace(
+            spec, max_steps=-(-spec.max_steps // self.num_repeats)
+        )
+
+    def reset(self, *, key: PRNGKeyArray) -> tuple[EnvState, Float[Array, " obs"]]:
+        return self.env.reset(key=key)
+
+    def step(
+        self, state: EnvState, action: Action, *, key: PRNGKeyArray
+    ) -> tuple[EnvState, Outcome]:
+        def repeat(
+            carry: tuple[EnvState, Outcome], index: Int[Array, ""]
+        ) -> tuple[tuple[EnvState, Outcome], None]:
+            state, so_far = carry
+            after, outcome = self.env.step(state, action, key=jr.fold_in(key, index))
+            outcome = eqx.tree_at(
+                lambda outcome: outcome.reward, outcome, so_far.reward + outcome.reward
+            )
+            over = so_far.terminated | so_far.truncated
+            return tree_where(over, carry, (after, outcome)), None
+
+        _, shapes = eqx.filter_eval_shape(self.env.step, state, action, key=key)
+        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        (state, outcome), _ = filter_scan(
+            repeat, (state, nothing), jnp.arange(self.num_repeats)
+        )
+        return state, outcome
+
+    def state_descriptor(self, state: EnvState) -> Float[Array, " descriptor"] | None:
+        return self.env.state_descriptor(state)
+
+
+ActionRepeat.__init__.__doc__ = """**Arguments:**
+
+- `env`: any environment.
+- `num_repeats`: how often each action is taken, at least 1; fewer times where the
+    episode ends.
+"""
+
+
+class DisabledActions(AbstractEnvWrapper[EnvState], Generic[EnvState]):
+    """An environment in which some elements of the action have no effect.
+
+    The environment sees 0 for them, whatever the agent chooses; transitions hold the
+    agent's choice. The mask is a leaf, so another one compiles nothing.
+    """
+
+    env: AbstractEnv[EnvState]
+    disabled: Bool[Array, " act"]
+
+    def __init__(
+        self,
+        env: AbstractEnv[EnvState],
+        disabled: Bool[Array | np.ndarray, " act"]
+        | Int[Array | np.ndarray, " disabled"]
+        | Sequence[int],
+    ) -> None:
+        """**Arguments:**
+
+        - `env`: an environment whose actions are vectors.
+        - `disabled`: a mask of the elements of the action, true for those that are
+            disabled; or their indices, from 0, possibly none.
+        """
+        check_is_env("env", env)
+        self.env = env
+        if not isinstance(env.spec.action, Box):
+            raise ValueError(
+                f"`env` has the actions `{env.spec.action}`, which have no elements to "
+                "disable; `DisabledActions` needs an `eqrl.spaces.Box`."
+            )
+        self.disabled = _mask(disabled, env.spec.action_size)
+
+    @property
+    def inner(self) -> AbstractEnv[EnvState]:
+        return self.env
+
+    def inner_state(self, state: EnvState) -> EnvState:
+        return state
+
+    @property
+    def spec(self) -> EnvSpec:
+        return self.env.spec
+
+    def reset(self, *, key: PRNGKeyArray) -> tuple[EnvState, Float[Array, " obs"]]:
+        return self.env.reset(key=key)
+
+    def step(
+        self, state: EnvState, action: Float[Array, " act"], *, key: PRNGKeyArray
+    ) -> tuple[EnvState, Outcome]:
+        return self.env.step(state, jnp.where(self.disabled, 0.0, action), key=key)
+
+    def state_descriptor(self, state: EnvState) -> Float[Array, " descriptor"] | None:
+        return self.env.state_descriptor(state)
+
+
+def _mask(
+    disabled: Bool[Array | np.ndarray, "..."]
+    | Int[Array | np.ndarray, "..."]
+    | Sequence[int],
+    size: int,
+) -> Bool[Array, " act"]:
+    what = f"must be the indices of elements of the action, or {size} bools."
+    if converted("disabled", len, disabled, what) == 0:
+        return jnp.zeros(size, bool)
+    given = converted("disabled", jnp.asarray, disabled, what)
+    if given.dtype == bool:
+        if given.shape != (size,):
+            raise ValueError(
+                f"`disabled` has shape {given.shape}, but the environment's actions "
+                f"have {size} elements; give {size} bools, or indices of elements."
+            )
+        return given
+    if given.ndim != 1 or not jnp.issubdtype(given.dtype, jnp.integer):
+        raise ValueError(
+            f"`disabled` is of shape {given.shape} and type {given.dtype}; give the "
+            f"indices of elements of the action, or {size} bools."
+        )
+    if not isinstance(given, jax.core.Tracer):
+        wrong = [int(index) for index in given if not 0 <= index < size]
+        if wrong:
+            raise ValueError(
+                f"`disabled` names {wrong}, but the environment's actions have {size} "
+                f"elements, 0 to {size - 1}."
+            )
+    return jnp.zeros(size, bool).at[given].set(True)
+
+
+class FrameStackState(eqx.Module, Generic[EnvState]):
+    """State of `FrameStack`: that of its environment and the latest observations."""
+
+    inner: EnvState
+    # The oldest first.
+    frames: Float[Array, "frames obs"]
+
+
+class FrameStack(AbstractEnvWrapper[FrameStackState[EnvState]], Generic[EnvState]):
+    """An environment that observes the latest of its observations together.
+
+    So an agent without memory sees how things move. At the beginning of an episode,
+    where there are no earlier observations, the first one stands for them.
+
+    Vectors are put one behind the other, the oldest first. Images, of which
+    `spec.observation_shape` is `(height, width, channels)`, keep their height and width
+    and have the channels of all; those of shape `(height, width)` become channels. A
+    replay holds every observation that the agent sees, and so each of the environment's
+    `num_frames` times.
+    """
+
+    env: AbstractEnv[EnvState]
+    num_frames: int = static_integer(least=1)
+
+    def __check_init__(self) -> None:
+        check_is_env("env", self.env)
+        check_fields(self)
+
+    @property
+    def inner(self) -> AbstractEnv[EnvState]:
+        return self.env
+
+    def inner_state(self, state: FrameStackState[EnvState]) -> EnvState:
+        return state.inner
+
+    @property
+    def spec(self) -> EnvSpec:
+        spec = self.env.spec
+        shape = spec.observation_shape
+        if shape is not None:
+            channels = shape[-1] if len(shape) != 2 else 1
+            space = shape[:-1] if len(shape) != 2 else shape
+            shape = (*space, channels * self.num_frames)
+        return dataclasses.replace(
+            spec,
+            observation_size=spec.observation_size * self.num_frames,
+            observation_shape=shape,
+        )
+
+    def reset(
+        self, *, key: PRNGKeyArray
+    ) -> tuple[FrameStackState[EnvState], Float[Array, " obs"]]:
+        inner, observation = self.env.reset(key=key)
+        frames = jnp.tile(observation[None], (self.num_frames, 1))
+        return FrameStackState(inner=inner, frames=frames), self._together(frames)
+
+    def step(
+        self, state: FrameStackState[EnvState], action: Action, *, key: PRNGKeyArray
+    ) -> tuple[FrameStackState[EnvState], Outcome]:
+        inner, outcome = self.env.step(state.inner, action, key=key)
+        frames = jnp.concatenate([state.frames[1:], outcome.observation[None]])
+        outcome = Outcome(
+            observation=self._together(frames),
+            reward=outcome.reward,
+            terminated=outcome.terminated,
+            truncated=outcome.truncated,
+        )
+        return FrameStackState(inner=inner, frames=frames), outcome
+
+    def state_descriptor(
+        self, state: FrameStackState[EnvState]
+    ) -> Float[Array, " descriptor"] | None:
+        return self.env.state_descriptor(state.inner)
+
+    def _together(self, frames: Float[Array, "frames obs"]) -> Float[Array, " stacked"]:
+        shape = self.env.spec.observation_shape
+        if shape is None or len(shape) == 1:
+            return frames.reshape(-1)
+        images = frames.reshape(self.num_frames, *shape)
+        # Behind height and width, and before the channels if there are any.
+        axis = -1 if len(shape) == 2 else -2
+        return jnp.moveaxis(images, 0, axis).reshape(-1)
+
+
+FrameStack.__init__.__doc__ = """**Arguments:**
+
+- `env`: any environment.
+- `num_frames`: how many observations, the current one included, at least 1.
+"""
+
+
+class PooledReset(AbstractEnvWrapper[EnvState], Generic[EnvState]):
+    """Begins every episode in one of a fixed number of initial states.
+
+    For environments with an expensive reset, such as those of brax's `generalized` and
+    `mjx` backends: in a step in which any episode ends, a reset is computed for each
+    environment; in training that `vmap` maps, as several seeds are, at every step.
+    """
+
+    env: AbstractEnv[EnvState]
+    _states: EnvState
+    _observations: Float[Array, "states obs"]
+
+    def __init__(
+        self, env: AbstractEnv[EnvState], num_states: int, *, key: PRNGKeyArray
+    ) -> None:
+        """**Arguments:**
+
+        - `env`: any environment.
+        - `num_states`: number of initial states, at least 1. An agent sees no others,
+            so take many.
+        - `key`: for the resets that compute them.
+        """
+        check_is_env("env", env)
+        check_key(key)
+        check_integer("num_states", num_states, least=1)
+        self.env = env
+        self._states, self._observations = _reset_many(env, jr.split(key, num_states))
+
+    @property
+    def inner(self) -> AbstractEnv[EnvState]:
+        return self.env
+
+    def inner_state(self, state: EnvState) -> EnvState:
+        return state
+
+    @property
+    def spec(self) -> EnvSpec:
+        return self.env.spec
+
+    def reset(self, *, key: PRNGKeyArray) -> tuple[EnvState, Float[Array, " obs"]]:
+        index = jr.randint(key, (), 0, self._observations.shape[0])
+        return take_element((self._states, self._observations), index)
+
+    def step(
+        self, state: EnvState, action: Action, *, key: PRNGKeyArray
+    ) -> tuple[EnvState, Outcome]:
+        return self.env.step(state, action, key=key)
+
+    def state_descriptor(self, state: EnvState) -> Float[Array, " descriptor"] | None:
+        return self.env.state_descriptor(state)
+
+
+@eqx.filter_jit
+def _reset_many(
+    env: AbstractEnv[EnvState], keys: Key[Array, " states"]
+) -> tuple[EnvState, Float[Array, "states obs"]]:
+    return eqx.filter_vmap(lambda key: env.reset(key=key))(keys)
+
+
+class TimeLimitState(eqx.Module, Generic[EnvState]):
+    """State of `TimeLimit`: that of its environment and the steps since the reset."""
+
+    inner: EnvState
+    num_steps: Int[Array, ""]
+
+
+class TimeLimit(AbstractEnvWrapper[TimeLimitState[EnvState]], Generic[EnvState]):
+    """Truncates the episodes of an environment after a number of steps.
+
+    An episode that terminates at the limit is terminated, not truncated.
+    """
+
+    env: AbstractEnv[EnvState]
+    max_steps: int = static_integer(least=1)
+
+    def __check_init__(self) -> None:
+        check_is_env("env", self.env)
+        check_fields(self)
+        check_step_limit(self.max_steps)
+
+    @property
+    def inner(self) -> AbstractEnv[EnvState]:
+        return self.env
+
+    def inner_state(self, state: TimeLimitState[EnvState]) -> EnvState:
+        return state.inner
+
+    @property
+    def spec(self) -> EnvSpec:
+        spec = self.env.spec
+        max_steps = self.max_steps
+        if spec.max_steps is not None:
+            max_steps = min(max_steps, spec.max_steps)
+        return dataclasses.replace(spec, max_steps=max_steps)
+
+    def reset(
+        self, *, key: PRNGKeyArray
+    ) -> tuple[TimeLimitState[EnvState], Float[Array, " obs"]]:
+        inner, observation = self.env.reset(key=key)
+        num_steps = jnp.array(0, dtype=jnp.result_type(int))
+        return TimeLimitState(inner=inner, num_steps=num_steps), observation
+
+    def step(
+        self,
+        state: TimeLimitState[EnvState],
+        action: Action,
+        *,
+        key: PRNGKeyArray,
+    ) -> tuple[TimeLimitState[EnvState], Outcome]:
+        inner, outcome = self.env.step(state.inner, action, key=key)
+        num_steps = state.num_steps + 1
+        limit_reached = outcome.truncated | (num_steps >= self.max_steps)
+        outcome = Outcome(
+            observation=outcome.observation,
+            reward=outcome.reward,
+            terminated=outcome.terminated,
+            truncated=limit_reached & ~outcome.terminated,
+        )
+        return TimeLimitState(inner=inner, num_steps=num_steps), outcome
+
+    def state_descriptor(
+        self, state: TimeLimitState[EnvState]
+    ) -> Float[Array, " descriptor"] | None:
+        return self.env.state_descriptor(state.inner)
+
+
+TimeLimit.__init__.__doc__ = """**Arguments:**
+
+- `env`: any environment. If it has a time limit too, the shorter one counts.
+- `max_steps`: length of the longest episode, at least 1.
+"""
