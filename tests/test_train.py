@@ -109,7 +109,11 @@ def test_every_agent_trains(name: str, getkey: GetKey) -> None:
     # The same programs, in which the agent diverges.
     diverging = with_rates(agent, 1e30)
     with pytest.raises(eqrl.NonFiniteError, match=r"_loss`|agent's") as error:
-        eqrl.train(diverging, env, trainer, num_steps=60, key=getkey(), log_every=20)
+        # The one step that `A2C` makes in 20 leaves weights that are finite, of 1e30.
+        log_every = 60 if name == "A2C" else 20
+        eqrl.train(
+            diverging, env, trainer, num_steps=60, key=getkey(), log_every=log_every
+        )
     reached = error.value.solution
     assert all_finite(reached.state)
     again = eqrl.train(agent, env, trainer, num_steps=20, key=getkey(), initial=reached)

@@ -23,7 +23,7 @@ from .._types.custom_types import EnvState, Extras, Memory, PyTree, State
 from .._types.data import Transition
 from .._types.installed import check_installed
 from ..envs import AbstractEnv, AbstractEnvWrapper, Drawable, Point
-from ..envs._base import AnyEnv
+from ..envs._base import AnyEnv, lenient_promotion
 from .figure import FIGURE_SUFFIXES, one_of, save_figure
 
 
@@ -282,7 +282,7 @@ def _write_gymnax(
 ) -> None:
     from gymnax.visualize import Visualizer
 
-    with _no_devices():
+    with _no_devices(), lenient_promotion():
         visualizer = Visualizer(env.environment, env.params, _per_step(states), returns)
         if title:
             # Above that of the axes, which gymnax sets for each frame.

@@ -155,7 +155,8 @@ def gather(tree: Tree) -> Tree:
             return leaf
         if _is_key(leaf):
             return jr.wrap_key_data(put(jr.key_data(leaf)), impl=jr.key_impl(leaf))
-        return jnp.array(_whole(leaf))
+        # The copy holds its source until it is made.
+        return jax.block_until_ready(jnp.array(_whole(leaf)))
 
     return jax.tree.map(put, tree)
 

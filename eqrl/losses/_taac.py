@@ -55,7 +55,10 @@ def switch_probabilities(
         values = jnp.stack([jnp.zeros_like(advantage), advantage])
     # The maximum is subtracted before the division, since a large value divided by a
     # small temperature overflows.
-    logits = (values - jnp.max(values, keepdims=True)) / jnp.maximum(temperature, 1e-10)
+    # A product with the inverse: XLA makes one of a division by a scalar, or does not,
+    # as the program around it is, and the last bit would depend on the devices.
+    inverse = 1 / jnp.maximum(temperature, 1e-10)
+    logits = (values - jnp.max(values, keepdims=True)) * inverse
     return lax.stop_gradient(jax.nn.softmax(logits))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import equinox as eqx
 import jax
+import jax.lax as lax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
@@ -206,10 +207,10 @@ class VonMisesFisherNetwork(eqx.Module):
         outputs = self.network(descriptor)
         direction, log_concentration = outputs[:-1], outputs[-1]
         # The constant keeps the gradient finite at the origin.
-        length = jnp.sqrt(jnp.sum(direction**2) + 1e-12)
+        inverse = lax.rsqrt(jnp.sum(direction**2) + 1e-12)
         log_concentration = _bounded(log_concentration, *_LOG_CONCENTRATION_RANGE)
         return VonMisesFisher(
-            direction=direction / length, concentration=jnp.exp(log_concentration)
+            direction=direction * inverse, concentration=jnp.exp(log_concentration)
         )
 
 

@@ -26,7 +26,7 @@ AGENTS: dict[str, AnyAgent] = {
     "DiscreteSAC": eqrl.DiscreteSAC(),
     "PPO": eqrl.PPO(),
     "PPO-discrete": eqrl.PPO(make_actor=eqrl.nn.Choice()),
-    "PQN": eqrl.PQN(),
+    "PQN": eqrl.PQN(num_minibatches=4),
     "Normalized(PPO)": eqrl.Normalized(eqrl.PPO()),
     "DIAYN(SAC)": eqrl.diayn(eqrl.SAC(), 3, descriptor="observation"),
     "DISk(SAC)": eqrl.Intrinsic(

@@ -2,10 +2,11 @@ import dataclasses
 from typing import Generic
 
 import equinox as eqx
+import jax.lax as lax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ..._pytree.fields import check_fields, hyperparameter
+from ..._pytree.fields import hyperparameter
 from ..._rewards.base import after_update
 from ..._types.custom_types import Extras, FloatLike, Memory, Metrics, Mode, State
 from ..._types.data import Action, EnvSpec, Transition
@@ -37,14 +38,15 @@ class RunningStatistics(eqx.Module):
     ) -> Float[Array, "*batch obs"]:
         """Shifts and scales `observation` to mean zero and standard deviation one."""
         shape = (1,) * (observation.ndim - 1) + self.mean.shape
-        scale = jnp.sqrt(self.variance() + _EPSILON)
-        return (observation - self.mean.reshape(shape)) / scale.reshape(shape)
+        # Not a division by the root, which XLA turns into this product in one program
+        # and not in another, so that the last bit would depend on the devices.
+        inverse = lax.rsqrt(self.variance() + _EPSILON)
+        return (observation - self.mean.reshape(shape)) * inverse.reshape(shape)
 
     def variance(self) -> Float[Array, " obs"]:
         """Variance of each element; one before the first observation."""
-        return jnp.where(
-            self.count > 0, self.summed_squares / jnp.maximum(self.count, 1), 1
-        )
+        weight = 1 / jnp.maximum(self.count, 1)
+        return jnp.where(self.count > 0, self.summed_squares * weight, 1)
 
     def update(self, observation: Float[Array, "batch obs"]) -> "RunningStatistics":
         """The statistics with a batch of fresh observations added."""
@@ -88,9 +90,6 @@ class Normalized(AbstractWrapper[NormalizedState[State], Memory, Extras]):
 
     agent: AbstractAgent[State, Memory, Extras]
     clip: FloatLike | None = hyperparameter(None, low=0, low_open=True)
-
-    def __check_init__(self) -> None:
-        check_fields(self)
 
     @property
     def inner(self) -> AbstractAgent[State, Memory, Extras]:
@@ -222,9 +221,6 @@ class NormalizedReward(AbstractWrapper[NormalizedRewardState[State], Memory, Ext
     agent: AbstractAgent[State, Memory, Extras]
     clip: FloatLike = hyperparameter(10.0, low=0, low_open=True)
 
-    def __check_init__(self) -> None:
-        check_fields(self)
-
     @property
     def inner(self) -> AbstractAgent[State, Memory, Extras]:
         return self.agent
@@ -237,13 +233,13 @@ class NormalizedReward(AbstractWrapper[NormalizedRewardState[State], Memory, Ext
         self, state: NormalizedRewardState[State], transitions: Transition[Extras]
     ) -> Transition[Extras]:
         reward = transitions.reward
-        scale = _root_mean_square(state.statistics)
+        inverse = lax.rsqrt(_mean_square(state.statistics))
         if reward.ndim == transitions.timestep.ndim:
-            scale = scale.reshape(())
+            inverse = inverse.reshape(())
         else:
-            scale = scale.reshape(*(1,) * (reward.ndim - 1), -1)
+            inverse = inverse.reshape(*(1,) * (reward.ndim - 1), -1)
         return dataclasses.replace(
-            transitions, reward=jnp.clip(reward / scale, -self.clip, self.clip)
+            transitions, reward=jnp.clip(reward * inverse, -self.clip, self.clip)
         )
 
     @property
@@ -304,16 +300,16 @@ class NormalizedReward(AbstractWrapper[NormalizedRewardState[State], Memory, Ext
             state.agent, self.inner_transitions(state, batch), step=step, key=key
         )
         agent_state, metrics = after_update(self.agent, state.agent, updated)
-        scale = jnp.mean(_root_mean_square(state.statistics))
+        scale = jnp.mean(jnp.sqrt(_mean_square(state.statistics)))
         return (
             NormalizedRewardState(agent=agent_state, statistics=state.statistics),
             metrics | {"reward_root_mean_square": scale},
         )
 
 
-def _root_mean_square(statistics: RunningStatistics) -> Float[Array, " reward"]:
+def _mean_square(statistics: RunningStatistics) -> Float[Array, " reward"]:
     """Of each dimension; one before the first reward."""
-    return jnp.sqrt(statistics.variance() + statistics.mean**2 + _EPSILON)
+    return statistics.variance() + statistics.mean**2 + _EPSILON
 
 
 NormalizedReward.__init__.__doc__ = """**Arguments:**
