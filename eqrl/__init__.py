@@ -16,6 +16,7 @@ from . import (
     presets as presets,
     spaces as spaces,
 )
+from ._agents.actor_critic import SACState as SACState
 from ._agents.base import (
     AbstractAgent as AbstractAgent,
     AbstractMarkovAgent as AbstractMarkovAgent,
@@ -25,7 +26,7 @@ from ._agents.discrete_sac import DiscreteSAC as DiscreteSAC
 from ._agents.dqn import DQN as DQN, DQNState as DQNState
 from ._agents.ppo import PPO as PPO, PPOState as PPOState
 from ._agents.pqn import PQN as PQN, PQNState as PQNState
-from ._agents.sac import SAC as SAC, SACState as SACState
+from ._agents.sac import SAC as SAC
 from ._agents.taac.policy import TAACExtras as TAACExtras, TAACMemory as TAACMemory
 from ._agents.taac.taac import TAAC as TAAC, TAACState as TAACState
 from ._agents.taac.trajectory import (

@@ -120,24 +120,24 @@ def test_functions_are_annotated_throughout() -> None:
 
 # What each figure has come to. A change that makes one worse says why it must.
 _MOST = {
-    "lines": 29_850,
+    "lines": 29_769,
     "lines of the longest module": 700,
-    "files": 141,
-    "private functions named once": 260,
+    "files": 142,
+    "private functions named once": 269,
     "of these of at most 6 lines": 101,
-    "internal share of definitions": 59.8,
-    "share of imports": 8.9,
-    "lines of checks": 3_259,
+    "internal share of definitions": 60.5,
+    "share of imports": 8.8,
+    "lines of checks": 3_203,
     "longest body": 93,
-    "bodies over 60 lines": 6,
-    "uses of Any": 470,
-    "body of SAC.update": 63,
-    "lines of sac.py without its texts": 200,
-    "translated first sentences": 207,
+    "bodies over 60 lines": 5,
+    "uses of Any": 475,
+    "body of SAC.update": 14,
+    "lines of sac.py without its texts": 93,
+    "translated first sentences": 196,
     "private faces": 1,
-    "lines of tests": 31_187,
+    "lines of tests": 31_193,
 }
-_LEAST = {"share of comments": 1.4}
+_LEAST = {"share of comments": 1.5}
 
 
 def test_no_figure_of_the_source_is_worse_than_it_was() -> None:

@@ -18,7 +18,6 @@ from eqrl import (
     Metrics,
     Mode,
     Transition,
-    hyperparameter,
 )
 from eqrl.envs import AbstractEnv, Outcome, Point
 from eqrl.nn import AbstractDensity, AbstractPolicy, TanhNormal
@@ -256,7 +255,10 @@ class Learner(AbstractAgent[LearnerState, None, None]):
     It has one action. It is the quickest to compile of those that learn.
     """
 
-    actor_lr: FloatLike = hyperparameter(1e-2)
+    # No `hyperparameter`, whose values are checked: it may be nan, or a stack.
+    actor_lr: FloatLike = eqx.field(
+        default=1e-2, converter=lambda rate: jnp.asarray(rate, float)
+    )
 
     @property
     def sequence_length(self) -> int:

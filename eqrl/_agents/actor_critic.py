@@ -1,46 +1,30 @@
 """Parts shared by the agents with an actor and a stack of critics."""
 
+import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
 import jax.core
 import jax.numpy as jnp
-import jax.random as jr
 import optax
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int
+from typing_extensions import TypeVar
 
 from .._pytree.control_flow import filter_cond
-from .._pytree.fields import check_arity, check_factory, shown
-from .._pytree.tree import (
-    described,
-    gradient_step,
-    incremental_update,
-    is_float_shape,
-    take_element,
-)
+from .._pytree.fields import checked_by, shown
+from .._pytree.tree import gradient_step, incremental_update, tree_copy
 from .._types.custom_types import (
-    ActionValueFunction,
     CriticFunction,
     FloatLike,
     MakeOptimizer,
+    Metrics,
     PyTree,
 )
 from .._types.data import AbstractActionSpace, AnyTransition, Box, Discrete, EnvSpec
 from ..losses import bootstrapped_target, critic_loss, sac_temperature_loss
-from ..nn import (
-    AbstractDensity,
-    AbstractLikelihood,
-    Actor,
-    ChoiceFunction,
-    LikelihoodPolicy,
-    MakeCritic,
-    MakeTrajectoryCritic,
-    Softmax,
-    StochasticPolicy,
-    ValueFunction,
-)
+from ..nn import StochasticPolicy
 
 
 # The agents for each kind of actions.
@@ -49,7 +33,9 @@ _FITTING: dict[type[AbstractActionSpace], tuple[str, ...]] = {
     Discrete: ("DQN", "DiscreteSAC", "PPO", "PQN"),
 }
 
-Network = TypeVar("Network", bound=Callable[..., Any])
+Network = TypeVar("Network")
+Policy = TypeVar("Policy", default=StochasticPolicy)
+Critics = TypeVar("Critics", default=CriticFunction)
 
 
 def check_scalar_reward(agent_name: str, spec: EnvSpec) -> None:
@@ -76,238 +62,32 @@ def check_space(
     )
 
 
-def make_network(
-    name: str,
-    factory: Callable[..., Network],
-    *sizes: int,
-    takes: tuple[str, ...] = ("observation",),
-    **options: Any,
-) -> Network:
-    """What the factory of the argument `name` makes.
+def optimizers(*parts: str, default: MakeOptimizer = optax.adam) -> Any:
+    """A field for one factory of optimizers, or a tuple of one for each part."""
+    check = functools.partial(_check_make_optimizer, parts=parts)
+    return eqx.field(default=default, static=True, metadata=checked_by(check))
 
-    Raises a `ValueError` unless it can be called with these sizes and options, a key
-    among them, and gives something that can be called with what it `takes`.
-    """
-    check_factory(name, factory, *sizes, **options)
-    network = factory(*sizes, **options)
-    if not callable(network):
+
+def _check_make_optimizer(name: str, value: Any, *, parts: tuple[str, ...]) -> None:
+    factories: tuple[object, ...] = (value,) * len(parts)
+    # An optimizer itself is a tuple, too, of two functions.
+    is_optimizer = isinstance(value, optax.GradientTransformation)
+    if isinstance(value, tuple) and not is_optimizer:
+        factories = value
+    if len(factories) != len(parts) or not all(map(callable, factories)):
         raise ValueError(
-            f"`{name}` gives {shown(network)}, a {type(network).__name__}; it must "
-            "return a network, which can be called."
-        )
-    check_arity(f"{name}(...)", network, *takes)
-    return network
-
-
-def make_stack(
-    name: str, make: Callable[[PRNGKeyArray], Network], size: int, *, key: PRNGKeyArray
-) -> Network:
-    """A stack of networks with independent weights.
-
-    Raises a `ValueError` if they have none.
-    """
-    networks = eqx.filter_vmap(make)(jr.split(key, size))
-    if not any(map(eqx.is_array, jax.tree.leaves(networks))):
-        raise ValueError(
-            f"`{name}` gives {shown(networks)}, which holds no arrays, so that there "
-            "is nothing to learn. Return a pytree that holds the weights, such as an "
-            "`equinox.Module`, rather than a function that refers to them."
-        )
-    return networks
-
-
-def check_action(actor: Actor, spec: EnvSpec) -> None:
-    """Raises a `ValueError` unless an actor gives actions of the environment's size."""
-    action = _output("make_actor", actor, spec.observation_size)
-    if not isinstance(action, jax.ShapeDtypeStruct):
-        raise ValueError(
-            f"The actor of `make_actor` gives a {type(action).__name__}; it must give "
-            "an action, from one observation, as `eqrl.nn.Deterministic` makes it."
-        )
-    _check_action(action, spec)
-
-
-def check_density(policy: StochasticPolicy, spec: EnvSpec) -> None:
-    """Raises a `ValueError` unless a policy gives a density over actions that fit."""
-    density = _output("make_actor", policy, spec.observation_size)
-    if not isinstance(density, AbstractDensity):
-        raise ValueError(
-            f"The actor of `make_actor` gives a {type(density).__name__}; it must give "
-            "an `eqrl.nn.AbstractDensity`, such as `eqrl.nn.TanhNormal`, from one "
-            "observation, as `eqrl.nn.Gaussian` makes it."
-        )
-
-    def draw(observation: Float[Array, " obs"]) -> tuple[Any, Any, Any]:
-        density = policy(observation)
-        return density.mode(), *density.sample_and_log_prob(key=jr.key(0))
-
-    mode, sample, log_prob = _output("make_actor", draw, spec.observation_size)
-    for action in (mode, sample):
-        _check_action(action, spec)
-    _check_scalar(density, "sample_and_log_prob", log_prob)
-
-
-def check_softmax(policy: ChoiceFunction, spec: EnvSpec) -> None:
-    """Raises a `ValueError` unless a policy gives probabilities of all actions."""
-    softmax = _output("make_actor", policy, spec.observation_size)
-    expected = (spec.action.num_outputs,)
-    if not isinstance(softmax, Softmax) or softmax.logits.shape != expected:
-        given = f"a {type(softmax).__name__}"
-        if isinstance(softmax, Softmax):
-            given += f" of logits of shape {softmax.logits.shape}"
-        raise ValueError(
-            f"The actor of `make_actor` gives {given} for one observation; it must "
-            f"give an `eqrl.nn.Softmax` of logits of shape {expected}, as "
-            "`eqrl.nn.Choice` makes it."
+            f"`{name}={shown(value)}` must be one factory, from a learning rate to an "
+            f"optimizer, or a tuple of {len(parts)}, for {', '.join(parts)}."
         )
 
 
-def check_likelihood(policy: LikelihoodPolicy, spec: EnvSpec) -> None:
-    """Raises a `ValueError` unless a policy gives probabilities of fitting actions."""
-    size = spec.observation_size
-    likelihood = _output("make_actor", policy, size)
-    if not isinstance(likelihood, AbstractLikelihood):
-        raise ValueError(
-            f"The actor of `make_actor` gives a {type(likelihood).__name__}; it must "
-            "give an `eqrl.nn.AbstractLikelihood`, from one observation, as "
-            "`eqrl.nn.Choice` and `eqrl.nn.Normal` make it."
-        )
-    space = _output("make_actor", lambda x: policy(x).space, size)
-    if space != spec.action:
-        raise ValueError(
-            f"The actor of `make_actor` picks actions out of {space}, but "
-            f"`spec.action={spec.action}`; use `eqrl.nn.Choice` for a `Discrete` and "
-            "`eqrl.nn.Normal` for a `Box`."
-        )
-
-    def probability(observation: Float[Array, " obs"]) -> dict[str, Any]:
-        likelihood = policy(observation)
-        drawn = likelihood.draw(key=jr.key(0))
-        return {
-            "log_prob": likelihood.log_prob(drawn),
-            "entropy": likelihood.entropy(),
-        }
-
-    for name, value in _output("make_actor", probability, size).items():
-        _check_scalar(likelihood, name, value)
-
-
-def check_value(name: str, critic: ValueFunction, spec: EnvSpec) -> None:
-    """Raises a `ValueError` unless a critic gives a scalar."""
-    value = _output(name, critic, spec.observation_size)
-    if getattr(value, "shape", None) != ():
-        raise ValueError(
-            f"The critic of `{name}` gives {described(value)} for one observation; it "
-            "must give a scalar, as `eqrl.nn.Value` makes it."
-        )
-
-
-def check_action_values(name: str, network: ActionValueFunction, spec: EnvSpec) -> None:
-    """Raises a `ValueError` unless a network gives one value for each action."""
-    values = _output(name, network, spec.observation_size)
-    expected = (spec.action.num_outputs,)
-    if getattr(values, "shape", None) != expected:
-        raise ValueError(
-            f"The network of `{name}` gives {described(values)} for one observation; "
-            f"it must give a vector of shape {expected}, the value of each action, as "
-            "`eqrl.nn.ActionValues` makes it."
-        )
-
-
-def _output(name: str, network: Callable[..., Any], *sizes: int) -> Any:
-    """What a network of the factory `name` gives for vectors of these sizes, traced.
-
-    Raises a `ValueError` where it fails.
-    """
-    vectors = [jax.ShapeDtypeStruct((size,), jnp.result_type(float)) for size in sizes]
-    try:
-        return eqx.filter_eval_shape(network, *vectors)
-    except (TypeError, ValueError, IndexError) as error:
-        shapes = " and one of shape ".join(str(vector.shape) for vector in vectors)
-        raise ValueError(
-            f"The network of `{name}` fails for one vector of shape {shapes}: "
-            f"{str(error).splitlines()[0].rstrip('.')}. Write it for a single "
-            "observation, and let it follow the sizes that it is made with."
-        ) from error
-
-
-def _check_scalar(distribution: object, method: str, value: object) -> None:
-    if getattr(value, "shape", None) != ():
-        raise ValueError(
-            f"`{method}` of the {type(distribution).__name__} of `make_actor` gives "
-            f"{described(value)}; it must give a scalar, of all elements of an action "
-            "together."
-        )
-
-
-def _check_action(action: jax.ShapeDtypeStruct, spec: EnvSpec) -> None:
-    if action.shape != (spec.action_size,) or not is_float_shape(action):
-        raise ValueError(
-            f"The actor of `make_actor` gives actions of {described(action)} for one "
-            f"observation of shape {(spec.observation_size,)}, but the environment "
-            f"takes {(spec.action_size,)}, of floats. Write it for a single "
-            "observation, and let its output follow the `action_size` it is made with."
-        )
-
-
-def make_critics(
-    make_critic: MakeCritic | MakeTrajectoryCritic,
-    num_critics: int,
-    spec: EnvSpec,
-    *,
-    trajectory_size: int | None = None,
-    key: PRNGKeyArray,
-) -> CriticFunction:
-    """A stack of critics with independent weights.
-
-    With a `trajectory_size` they take vectors of that length in place of actions, and
-    give one value for each dimension of the reward.
-
-    Raises a `ValueError` unless their values have the shape of the reward.
-    """
-    sizes = (spec.observation_size, spec.action_size)
-    if trajectory_size is None:
-        options, valued_size, expected = {}, spec.action_size, ()
-    else:
-        options = {"trajectory_size": trajectory_size, "reward_size": spec.reward_size}
-        valued_size = trajectory_size
-        expected = () if spec.reward_size is None else (spec.reward_size,)
-
-    def make(key: PRNGKeyArray) -> CriticFunction:
-        return make_network(
-            "make_critic",
-            make_critic,
-            *sizes,
-            takes=("observation", "action"),
-            **options,
-            key=key,
-        )
-
-    critics = make_stack("make_critic", make, num_critics, key=key)
-
-    def value_of_first(observation: PyTree, action: PyTree) -> PyTree:
-        return take_element(critics, 0)(observation, action)
-
-    sizes = (spec.observation_size, valued_size)
-    value = _output("make_critic", value_of_first, *sizes)
-    if getattr(value, "shape", None) != expected:
-        what = "a scalar, of shape ()" if expected == () else f"of shape {expected}"
-        raise ValueError(
-            f"A critic of `make_critic` gives {described(value)} for one observation "
-            f"and one action; it must be {what}."
-        )
-    return critics
-
-
-def learning_rule(
-    make_optimizer: MakeOptimizer | tuple[MakeOptimizer, ...],
-    index: int,
-    learning_rate: FloatLike,
-) -> optax.GradientTransformation:
-    """The optimizer of one part, counted in the order of the agent's rates."""
-    if isinstance(make_optimizer, tuple):
-        return make_optimizer[index](learning_rate)
-    return make_optimizer(learning_rate)
+def learning_rules(
+    make_optimizer: MakeOptimizer | tuple[MakeOptimizer, ...], *rates: FloatLike
+) -> tuple[optax.GradientTransformation, ...]:
+    """The optimizer of each part of an agent, with these learning rates."""
+    if not isinstance(make_optimizer, tuple):
+        make_optimizer = (make_optimizer,) * len(rates)
+    return tuple(make(rate) for make, rate in zip(make_optimizer, rates, strict=True))
 
 
 def reachable(
@@ -344,23 +124,6 @@ def reachable(
     if float(target) > most:
         raise ValueError(f"`{name}={float(target):.3g}` is {limit}")
     return log_temperature
-
-
-def check_make_optimizer(
-    make_optimizer: MakeOptimizer | tuple[MakeOptimizer, ...], parts: tuple[str, ...]
-) -> None:
-    """Raises a `ValueError` unless it is one factory, or a tuple of one per part."""
-    factories: tuple[object, ...] = (make_optimizer,) * len(parts)
-    # An optimizer itself is a tuple, too, of two functions.
-    is_optimizer = isinstance(make_optimizer, optax.GradientTransformation)
-    if isinstance(make_optimizer, tuple) and not is_optimizer:
-        factories = make_optimizer
-    if len(factories) != len(parts) or not all(map(callable, factories)):
-        raise ValueError(
-            f"`make_optimizer={shown(make_optimizer)}` must be one factory, from a "
-            f"learning rate to an optimizer, or a tuple of {len(parts)}, for "
-            f"{', '.join(parts)}."
-        )
 
 
 def clipped(
@@ -434,37 +197,171 @@ def critic_step(
     return critics, optimizer_state, error
 
 
-def read_temperature(
-    learned: Float[Array, ""], fixed: FloatLike, *, learn: bool
-) -> Float[Array, ""]:
-    """The logarithm of a temperature that is learned, or of one that is fixed.
+class SACState(eqx.Module, Generic[Policy, Critics]):
+    """What `SAC` and `DiscreteSAC` learn."""
 
-    The second is read at each update, so that another value is heeded.
-    """
-    return learned if learn else jnp.log(fixed)
+    actor: Policy
+    critics: Critics
+    target_critics: Critics
+    log_temperature: Float[Array, ""]
+    actor_optimizer: optax.OptState
+    critic_optimizer: optax.OptState
+    temperature_optimizer: optax.OptState
 
 
-def temperature_step(
-    log_temperature: Float[Array, ""],
-    optimizer_state: optax.OptState,
-    optimizer: optax.GradientTransformation,
-    entropy: Float[Array, ""],
-    target_entropy: FloatLike,
+SACState.__init__.__doc__ = """**Arguments:**
+
+- `actor`: from one observation to a distribution with a density; of `DiscreteSAC`, to
+    a `Softmax`.
+- `critics`: a stack, one more leading axis on every array.
+- `target_critics`: a stack of slowly moving copies of the critics, from which the
+    critics' targets are computed.
+- `log_temperature`: logarithm of the weight of the entropy.
+- `actor_optimizer`, `critic_optimizer`, `temperature_optimizer`: the optimizers'
+    states.
+"""
+
+
+@runtime_checkable
+class SoftActorCritic(Protocol):
+    """The hyperparameters that `SAC` and `DiscreteSAC` share."""
+
+    @property
+    def actor_lr(self) -> FloatLike: ...
+    @property
+    def critic_lr(self) -> FloatLike: ...
+    @property
+    def temperature_lr(self) -> FloatLike: ...
+    @property
+    def discount(self) -> FloatLike: ...
+    @property
+    def target_step_size(self) -> FloatLike: ...
+    @property
+    def reward_scale(self) -> FloatLike: ...
+    @property
+    def target_entropy(self) -> FloatLike | None: ...
+    @property
+    def initial_temperature(self) -> FloatLike: ...
+    @property
+    def learn_temperature(self) -> bool: ...
+    @property
+    def make_optimizer(self) -> MakeOptimizer | tuple[MakeOptimizer, ...]: ...
+
+
+def init_soft(
+    agent: SoftActorCritic,
+    actor: Policy,
+    critics: Critics,
     *,
-    learn: bool,
-) -> tuple[Float[Array, ""], optax.OptState, Float[Array, ""]]:
-    """One gradient step of a temperature, if it is learned.
+    most_entropy: float,
+    what: str,
+) -> SACState[Policy, Critics]:
+    """The initial state of an agent with a temperature.
 
-    **Returns:**
+    **Arguments:**
 
-    The logarithm and the state of its optimizer after the step; the loss before it,
-    which is a metric even where the temperature is fixed.
+    - `actor`, `critics`: its networks.
+    - `most_entropy`: the entropy that a policy can have, in nats.
+    - `what`: whose entropy this is.
+
+    Raises a `ValueError` if the temperature is learned and the target entropy is out of
+    reach.
     """
-    loss, gradient = eqx.filter_value_and_grad(sac_temperature_loss)(
-        log_temperature, entropy, target_entropy
-    )
-    if learn:
-        log_temperature, optimizer_state = gradient_step(
-            log_temperature, gradient, optimizer, optimizer_state
+    log_temperature = jnp.log(agent.initial_temperature)
+    if agent.learn_temperature:
+        log_temperature = reachable(
+            log_temperature, agent.target_entropy, most_entropy, what=what
         )
-    return log_temperature, optimizer_state, loss
+    actor_rule, critic_rule, temperature_rule = _soft_rules(agent)
+    return SACState(
+        actor=actor,
+        critics=critics,
+        target_critics=tree_copy(critics),
+        log_temperature=log_temperature,
+        actor_optimizer=init_optimizer(actor_rule, actor),
+        critic_optimizer=init_optimizer(critic_rule, critics),
+        temperature_optimizer=init_optimizer(temperature_rule, log_temperature),
+    )
+
+
+def update_soft(
+    agent: SoftActorCritic,
+    state: SACState[Policy, Critics],
+    batch: AnyTransition,
+    *,
+    next_value: Callable[..., Float[Array, " batch"]],
+    critic_loss: Callable[..., Float[Array, ""]],
+    actor_loss: Callable[..., tuple[Float[Array, ""], Metrics]],
+    target_entropy: FloatLike,
+) -> tuple[SACState[Policy, Critics], Metrics]:
+    """A step of the critics, then of the actor, then of the temperature.
+
+    **Arguments:**
+
+    - `agent`, `state`, `batch`: as in `update` of an agent.
+    - `next_value`: of an actor, target critics, observations and a temperature.
+    - `critic_loss`: of critics, observations, actions and targets.
+    - `actor_loss`: of an actor, critics, observations and a temperature, with the
+        policy's entropy among its metrics.
+    - `target_entropy`: in nats.
+    """
+    actor_rule, critic_rule, temperature_rule = _soft_rules(agent)
+    # A fixed temperature is read at each update, so changing it takes effect.
+    log_temperature = state.log_temperature
+    if not agent.learn_temperature:
+        log_temperature = jnp.log(agent.initial_temperature)
+    temperature = jnp.exp(log_temperature)
+
+    critics, critic_optimizer, critic_error = critic_step(
+        state.critics,
+        state.critic_optimizer,
+        critic_rule,
+        batch,
+        next_value(
+            state.actor, state.target_critics, batch.next_observation, temperature
+        ),
+        reward_scale=agent.reward_scale,
+        discount=agent.discount,
+        loss=critic_loss,
+    )
+
+    (actor_error, metrics), gradient = eqx.filter_value_and_grad(
+        actor_loss, has_aux=True
+    )(state.actor, critics, batch.observation, temperature)
+    actor, actor_optimizer = gradient_step(
+        state.actor, gradient, actor_rule, state.actor_optimizer
+    )
+
+    # A metric also where the temperature is fixed.
+    temperature_error, gradient = eqx.filter_value_and_grad(sac_temperature_loss)(
+        log_temperature, metrics["entropy"], target_entropy
+    )
+    temperature_optimizer = state.temperature_optimizer
+    if agent.learn_temperature:
+        log_temperature, temperature_optimizer = gradient_step(
+            log_temperature, gradient, temperature_rule, temperature_optimizer
+        )
+
+    state = SACState(
+        actor=actor,
+        critics=critics,
+        target_critics=incremental_update(
+            critics, state.target_critics, agent.target_step_size
+        ),
+        log_temperature=log_temperature,
+        actor_optimizer=actor_optimizer,
+        critic_optimizer=critic_optimizer,
+        temperature_optimizer=temperature_optimizer,
+    )
+    return state, {
+        "critic_loss": critic_error,
+        "actor_loss": actor_error,
+        "temperature_loss": temperature_error,
+        "temperature": temperature,
+        "entropy": metrics["entropy"],
+    }
+
+
+def _soft_rules(agent: SoftActorCritic) -> tuple[optax.GradientTransformation, ...]:
+    rates = (agent.actor_lr, agent.critic_lr, agent.temperature_lr)
+    return learning_rules(agent.make_optimizer, *rates)

@@ -5,7 +5,7 @@ import equinox as eqx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 from typing_extensions import TypeVar
 
-from .._pytree.fields import check_arity, check_choice, shown
+from .._pytree.fields import check_arity, check_choice, check_fields, shown
 from .._pytree.tree import check_kept, described, show_values
 from .._types.custom_types import Extras, Memory, Metrics, Mode, State
 from .._types.data import Action, EnvSpec, Transition
@@ -23,6 +23,9 @@ class AbstractAgent(eqx.Module, Generic[State, Memory, Extras]):
     if TYPE_CHECKING:
         # By which `AgentOfKind` finds out the class.
         def _of_same_kind(self) -> Self: ...
+
+    def __check_init__(self) -> None:
+        check_fields(self)
 
     def __repr__(self) -> str:
         return show_values(self)

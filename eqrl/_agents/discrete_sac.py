@@ -2,13 +2,10 @@ import math
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import jax.random as jr
-import optax
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Int, PRNGKeyArray
 
-from .._pytree.fields import check_fields, hyperparameter, static_integer
-from .._pytree.tree import gradient_step, incremental_update, take_element, tree_copy
+from .._pytree.fields import hyperparameter, static_integer
 from .._types.custom_types import FloatLike, MakeOptimizer, Metrics
 from .._types.data import Discrete, EnvSpec, Transition
 from ..losses import (
@@ -24,28 +21,20 @@ from ..nn import (
     MakeActionValues,
     MakeChoice,
 )
+from . import networks
 from .actor_critic import (
-    check_action_values,
-    check_make_optimizer,
+    SACState,
     check_scalar_reward,
-    check_softmax,
     check_space,
-    critic_step,
-    init_optimizer,
-    learning_rule,
-    make_network,
-    make_stack,
-    reachable,
-    read_temperature,
-    temperature_step,
+    init_soft,
+    optimizers,
+    update_soft,
 )
 from .base import AbstractMarkovAgent
-from .sac import SACState
+from .networks import make_network, make_networks
 
 
 _State = SACState[ChoiceFunction, ActionValueFunction]
-
-_PARTS = ("actor", "critic", "temperature")
 
 # How often the policy whose entropy is the target takes another than its best action.
 _EXPLORATION = 0.1
@@ -94,51 +83,35 @@ class DiscreteSAC(AbstractMarkovAgent[_State]):
     make_critic: MakeActionValues = eqx.field(
         default=ActionValues((256, 256)), static=True
     )
-    make_optimizer: MakeOptimizer | tuple[MakeOptimizer, ...] = eqx.field(
-        default=optax.adam, static=True
+    make_optimizer: MakeOptimizer | tuple[MakeOptimizer, ...] = optimizers(
+        "actor", "critic", "temperature"
     )
-
-    def __check_init__(self) -> None:
-        check_fields(self)
-        check_make_optimizer(self.make_optimizer, _PARTS)
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> _State:
         check_space("DiscreteSAC", spec, Discrete)
         check_scalar_reward("DiscreteSAC", spec)
-        actor_key, critic_key = jr.split(key)
-        sizes = (spec.observation_size, spec.action.num_outputs)
-        actor = make_network("make_actor", self.make_actor, *sizes, key=actor_key)
-        check_softmax(actor, spec)
-        critics = make_stack(
-            "make_critic",
-            lambda key: make_network("make_critic", self.make_critic, *sizes, key=key),
-            self.num_critics,
-            key=critic_key,
-        )
-        check_action_values("make_critic", take_element(critics, 0), spec)
         num_actions = spec.action.num_outputs
         if self.target_entropy is None and num_actions < 2:
             raise ValueError(
                 f"`spec.action.num_actions={num_actions}` leaves nothing to choose, so "
                 "there is no default target entropy; give `target_entropy`."
             )
-        log_temperature = jnp.log(self.initial_temperature)
-        if self.learn_temperature:
-            log_temperature = reachable(
-                log_temperature,
-                self.target_entropy,
-                math.log(num_actions),
-                what=f"{num_actions} actions that are equally likely",
-            )
-        actor_rule, critic_rule, temperature_rule = self._learning_rules()
-        return SACState(
-            actor=actor,
-            critics=critics,
-            target_critics=tree_copy(critics),
-            log_temperature=log_temperature,
-            actor_optimizer=init_optimizer(actor_rule, actor),
-            critic_optimizer=init_optimizer(critic_rule, critics),
-            temperature_optimizer=init_optimizer(temperature_rule, log_temperature),
+        actor_key, critic_key = jr.split(key)
+        return init_soft(
+            self,
+            make_network(
+                networks.SOFTMAX, "make_actor", self.make_actor, spec, key=actor_key
+            ),
+            make_networks(
+                networks.ACTION_VALUES,
+                "make_critic",
+                self.make_critic,
+                self.num_critics,
+                spec,
+                key=critic_key,
+            ),
+            most_entropy=math.log(num_actions),
+            what=f"{num_actions} actions that are equally likely",
         )
 
     def policy(self, state: _State) -> ChoiceFunction:
@@ -153,74 +126,18 @@ class DiscreteSAC(AbstractMarkovAgent[_State]):
         key: PRNGKeyArray,
     ) -> tuple[_State, Metrics]:
         del step, key
-        actor_rule, critic_rule, temperature_rule = self._learning_rules()
-        log_temperature = read_temperature(
-            state.log_temperature,
-            self.initial_temperature,
-            learn=self.learn_temperature,
-        )
-        temperature = jnp.exp(log_temperature)
-        actor = self.policy(state)
-        next_value = discrete_sac_next_value(
-            actor, state.target_critics, batch.next_observation, temperature
-        )
-        critics, critic_optimizer, critic_loss = critic_step(
-            state.critics,
-            state.critic_optimizer,
-            critic_rule,
+        target_entropy = self.target_entropy
+        if target_entropy is None:
+            softmax = eqx.filter_eval_shape(state.actor, batch.observation[0])
+            target_entropy = default_target_entropy(softmax.logits.shape[0])
+        return update_soft(
+            self,
+            state,
             batch,
-            next_value,
-            reward_scale=self.reward_scale,
-            discount=self.discount,
-            loss=discrete_critic_loss,
-        )
-        (actor_loss, metrics), gradient = eqx.filter_value_and_grad(
-            discrete_sac_actor_loss, has_aux=True
-        )(actor, critics, batch.observation, temperature)
-        target_entropy = self._target_entropy(actor, batch.observation[0])
-        actor, actor_optimizer = gradient_step(
-            actor, gradient, actor_rule, state.actor_optimizer
-        )
-        log_temperature, temperature_optimizer, temperature_loss = temperature_step(
-            log_temperature,
-            state.temperature_optimizer,
-            temperature_rule,
-            metrics["entropy"],
-            target_entropy,
-            learn=self.learn_temperature,
-        )
-        state = SACState(
-            actor=actor,
-            critics=critics,
-            target_critics=incremental_update(
-                critics, state.target_critics, self.target_step_size
-            ),
-            log_temperature=log_temperature,
-            actor_optimizer=actor_optimizer,
-            critic_optimizer=critic_optimizer,
-            temperature_optimizer=temperature_optimizer,
-        )
-        return state, {
-            "critic_loss": critic_loss,
-            "actor_loss": actor_loss,
-            "temperature_loss": temperature_loss,
-            "temperature": temperature,
-            "entropy": metrics["entropy"],
-        }
-
-    def _target_entropy(
-        self, actor: ChoiceFunction, observation: Float[Array, " obs"]
-    ) -> FloatLike:
-        if self.target_entropy is not None:
-            return self.target_entropy
-        softmax = eqx.filter_eval_shape(actor, observation)
-        return default_target_entropy(softmax.logits.shape[0])
-
-    def _learning_rules(self) -> tuple[optax.GradientTransformation, ...]:
-        rates = (self.actor_lr, self.critic_lr, self.temperature_lr)
-        return tuple(
-            learning_rule(self.make_optimizer, index, rate)
-            for index, rate in enumerate(rates)
+            next_value=discrete_sac_next_value,
+            critic_loss=discrete_critic_loss,
+            actor_loss=discrete_sac_actor_loss,
+            target_entropy=target_entropy,
         )
 
 

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._pytree.fields import check_fields, hyperparameter, static_integer
+from .._pytree.fields import hyperparameter, static_integer
 from .._pytree.tree import gradient_step, tree_copy
 from .._types.custom_types import (
     ActionValueFunction,
@@ -16,15 +16,14 @@ from .._types.data import Discrete, EnvSpec, Transition
 from ..losses import bootstrapped_target, dqn_loss, dqn_next_value, multi_step_return
 from ..nn import ActionValues, MakeActionValues
 from .actor_critic import (
-    check_action_values,
-    check_make_optimizer,
     check_scalar_reward,
     check_space,
     init_optimizer,
-    learning_rule,
-    make_network,
+    learning_rules,
+    optimizers,
     periodic_update,
 )
+from .networks import ACTION_VALUES, make_network
 from .schedules import AbstractEpsilonGreedyAgent, linear_schedule
 
 
@@ -86,11 +85,7 @@ class DQN(AbstractEpsilonGreedyAgent[DQNState]):
     double: bool = eqx.field(default=True, static=True)
     huber: bool = eqx.field(default=False, static=True)
     make_network: MakeActionValues = eqx.field(default=ActionValues(), static=True)
-    make_optimizer: MakeOptimizer = eqx.field(default=optax.adam, static=True)
-
-    def __check_init__(self) -> None:
-        check_fields(self)
-        check_make_optimizer(self.make_optimizer, ("network",))
+    make_optimizer: MakeOptimizer = optimizers("network")
 
     @property
     def sequence_length(self) -> int:
@@ -99,9 +94,9 @@ class DQN(AbstractEpsilonGreedyAgent[DQNState]):
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> DQNState:
         check_space("DQN", spec, Discrete)
         check_scalar_reward("DQN", spec)
-        sizes = (spec.observation_size, spec.action.num_outputs)
-        network = make_network("make_network", self.make_network, *sizes, key=key)
-        check_action_values("make_network", network, spec)
+        network = make_network(
+            ACTION_VALUES, "make_network", self.make_network, spec, key=key
+        )
         return DQNState(
             network=network,
             target_network=tree_copy(network),
@@ -175,7 +170,8 @@ class DQN(AbstractEpsilonGreedyAgent[DQNState]):
         return batch.observation[:, 0], batch.action[:, 0], target
 
     def _learning_rule(self) -> optax.GradientTransformation:
-        return learning_rule(self.make_optimizer, 0, self.lr)
+        (rule,) = learning_rules(self.make_optimizer, self.lr)
+        return rule
 
 
 DQN.__init__.__doc__ = """**Arguments:**

@@ -9,7 +9,6 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.fields import (
     check_choice,
-    check_fields,
     hyperparameter,
     static_integer,
 )
@@ -26,16 +25,9 @@ from ..nn import (
     Value,
     ValueFunction,
 )
-from .actor_critic import (
-    check_likelihood,
-    check_make_optimizer,
-    check_scalar_reward,
-    check_value,
-    clipped,
-    init_optimizer,
-    make_network,
-)
+from .actor_critic import check_scalar_reward, clipped, init_optimizer, optimizers
 from .base import AbstractAgent, pick_action
+from .networks import LIKELIHOOD, VALUE, make_network
 from .on_policy import learn_in_minibatches, rollout_returns, rollout_values
 from .schedules import annealed, count_steps
 
@@ -134,11 +126,7 @@ class PPO(AbstractAgent[PPOState, None, Action]):
     recompute_advantages: bool = eqx.field(default=False, static=True)
     make_actor: MakeLikelihoodPolicy | None = eqx.field(default=None, static=True)
     make_critic: MakeValue = eqx.field(default=Value(), static=True)
-    make_optimizer: MakeOptimizer = eqx.field(default=ppo_adam, static=True)
-
-    def __check_init__(self) -> None:
-        check_fields(self)
-        check_make_optimizer(self.make_optimizer, ("actor and critic",))
+    make_optimizer: MakeOptimizer = optimizers("actor and critic", default=ppo_adam)
 
     @property
     def sequence_length(self) -> None:
@@ -150,13 +138,10 @@ class PPO(AbstractAgent[PPOState, None, Action]):
         make_actor = self.make_actor
         if make_actor is None:
             make_actor = Choice() if isinstance(spec.action, Discrete) else Normal()
-        sizes = (spec.observation_size, spec.action.num_outputs)
-        actor = make_network("make_actor", make_actor, *sizes, key=actor_key)
-        check_likelihood(actor, spec)
+        actor = make_network(LIKELIHOOD, "make_actor", make_actor, spec, key=actor_key)
         critic = make_network(
-            "make_critic", self.make_critic, spec.observation_size, key=critic_key
+            VALUE, "make_critic", self.make_critic, spec, key=critic_key
         )
-        check_value("make_critic", critic, spec)
         return PPOState(
             actor=actor,
             critic=critic,
@@ -288,8 +273,9 @@ class PPO(AbstractAgent[PPOState, None, Action]):
         advantage = rows.target - rows.value
         if self.normalize_advantage:
             self._check_minibatch(advantage.shape[0])
-            scale = jnp.std(advantage) + 1e-8
-            advantage = (advantage - jnp.mean(advantage)) / scale
+            # A product, as in `RunningStatistics.normalize`.
+            inverse = 1 / (jnp.std(advantage) + 1e-8)
+            advantage = (advantage - jnp.mean(advantage)) * inverse
         actor_loss, metrics = ppo_actor_loss(
             log_prob, rows.log_prob, advantage, self.clip
         )

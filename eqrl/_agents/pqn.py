@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._pytree.fields import check_fields, hyperparameter, static_integer
+from .._pytree.fields import hyperparameter, static_integer
 from .._pytree.tree import gradient_step
 from .._types.custom_types import (
     ActionValueFunction,
@@ -16,14 +16,13 @@ from .._types.data import Discrete, EnvSpec, Transition, flatten_batch
 from ..losses import dqn_loss
 from ..nn import ActionValues, MakeActionValues
 from .actor_critic import (
-    check_action_values,
-    check_make_optimizer,
     check_scalar_reward,
     check_space,
     clipped,
     init_optimizer,
-    make_network,
+    optimizers,
 )
+from .networks import ACTION_VALUES, make_network
 from .on_policy import learn_in_minibatches, rollout_returns
 from .schedules import AbstractEpsilonGreedyAgent, annealed, linear_schedule
 
@@ -91,11 +90,7 @@ class PQN(AbstractEpsilonGreedyAgent[PQNState]):
     make_network: MakeActionValues = eqx.field(
         default=ActionValues((128, 128), layer_norm=True), static=True
     )
-    make_optimizer: MakeOptimizer = eqx.field(default=optax.radam, static=True)
-
-    def __check_init__(self) -> None:
-        check_fields(self)
-        check_make_optimizer(self.make_optimizer, ("network",))
+    make_optimizer: MakeOptimizer = optimizers("network", default=optax.radam)
 
     @property
     def sequence_length(self) -> None:
@@ -104,9 +99,9 @@ class PQN(AbstractEpsilonGreedyAgent[PQNState]):
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> PQNState:
         check_space("PQN", spec, Discrete)
         check_scalar_reward("PQN", spec)
-        sizes = (spec.observation_size, spec.action.num_outputs)
-        network = make_network("make_network", self.make_network, *sizes, key=key)
-        check_action_values("make_network", network, spec)
+        network = make_network(
+            ACTION_VALUES, "make_network", self.make_network, spec, key=key
+        )
         return PQNState(
             network=network,
             optimizer=init_optimizer(self._learning_rule(self.lr), network),

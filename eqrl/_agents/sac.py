@@ -1,73 +1,26 @@
+import functools
 import math
-from typing import Generic
 
 import equinox as eqx
-import jax.numpy as jnp
 import jax.random as jr
-import optax
-from jaxtyping import Array, Float, Int, PRNGKeyArray
-from typing_extensions import TypeVar
+from jaxtyping import Array, Int, PRNGKeyArray
 
-from .._pytree.fields import check_fields, hyperparameter, static_integer
-from .._pytree.tree import gradient_step, incremental_update, tree_copy
+from .._pytree.fields import hyperparameter, static_integer
 from .._types.custom_types import FloatLike, MakeOptimizer, Metrics
 from .._types.data import Box, EnvSpec, Transition
-from ..losses import sac_actor_loss, sac_next_value
-from ..nn import (
-    Critic,
-    CriticFunction,
-    Gaussian,
-    MakeCritic,
-    MakePolicy,
-    StochasticPolicy,
-)
+from ..losses import critic_loss, sac_actor_loss, sac_next_value
+from ..nn import Critic, Gaussian, MakeCritic, MakePolicy, StochasticPolicy
+from . import networks
 from .actor_critic import (
-    check_density,
-    check_make_optimizer,
+    SACState,
     check_scalar_reward,
     check_space,
-    critic_step,
-    init_optimizer,
-    learning_rule,
-    make_critics,
-    make_network,
-    reachable,
-    read_temperature,
-    temperature_step,
+    init_soft,
+    optimizers,
+    update_soft,
 )
 from .base import AbstractMarkovAgent
-
-
-_PARTS = ("actor", "critic", "temperature")
-
-
-Policy = TypeVar("Policy", default=StochasticPolicy)
-Critics = TypeVar("Critics", default=CriticFunction)
-
-
-class SACState(eqx.Module, Generic[Policy, Critics]):
-    """What `SAC` and `DiscreteSAC` learn."""
-
-    actor: Policy
-    critics: Critics
-    target_critics: Critics
-    log_temperature: Float[Array, ""]
-    actor_optimizer: optax.OptState
-    critic_optimizer: optax.OptState
-    temperature_optimizer: optax.OptState
-
-
-SACState.__init__.__doc__ = """**Arguments:**
-
-- `actor`: from one observation to a distribution with a density; of `DiscreteSAC`, to
-    a `Softmax`.
-- `critics`: a stack, one more leading axis on every array.
-- `target_critics`: a stack of slowly moving copies of the critics, from which the
-    critics' targets are computed.
-- `log_temperature`: logarithm of the weight of the entropy.
-- `actor_optimizer`, `critic_optimizer`, `temperature_optimizer`: the optimizers'
-    states.
-"""
+from .networks import make_network, make_networks
 
 
 class SAC(AbstractMarkovAgent[SACState]):
@@ -106,39 +59,29 @@ class SAC(AbstractMarkovAgent[SACState]):
     num_critics: int = static_integer(2, least=1)
     make_actor: MakePolicy = eqx.field(default=Gaussian(), static=True)
     make_critic: MakeCritic = eqx.field(default=Critic(), static=True)
-    make_optimizer: MakeOptimizer | tuple[MakeOptimizer, ...] = eqx.field(
-        default=optax.adam, static=True
+    make_optimizer: MakeOptimizer | tuple[MakeOptimizer, ...] = optimizers(
+        "actor", "critic", "temperature"
     )
-
-    def __check_init__(self) -> None:
-        check_fields(self)
-        check_make_optimizer(self.make_optimizer, _PARTS)
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> SACState:
         check_space("SAC", spec, Box)
         check_scalar_reward("SAC", spec)
         actor_key, critic_key = jr.split(key)
-        sizes = (spec.observation_size, spec.action_size)
-        actor = make_network("make_actor", self.make_actor, *sizes, key=actor_key)
-        check_density(actor, spec)
-        critics = make_critics(self.make_critic, self.num_critics, spec, key=critic_key)
-        log_temperature = jnp.log(self.initial_temperature)
-        if self.learn_temperature:
-            log_temperature = reachable(
-                log_temperature,
-                self.target_entropy,
-                spec.action_size * math.log(2),
-                what="actions that are uniform in [-1, 1]",
-            )
-        actor_rule, critic_rule, temperature_rule = self._learning_rules()
-        return SACState(
-            actor=actor,
-            critics=critics,
-            target_critics=tree_copy(critics),
-            log_temperature=log_temperature,
-            actor_optimizer=init_optimizer(actor_rule, actor),
-            critic_optimizer=init_optimizer(critic_rule, critics),
-            temperature_optimizer=init_optimizer(temperature_rule, log_temperature),
+        return init_soft(
+            self,
+            make_network(
+                networks.DENSITY, "make_actor", self.make_actor, spec, key=actor_key
+            ),
+            make_networks(
+                networks.critic(),
+                "make_critic",
+                self.make_critic,
+                self.num_critics,
+                spec,
+                key=critic_key,
+            ),
+            most_entropy=spec.action_size * math.log(2),
+            what="actions that are uniform in [-1, 1]",
         )
 
     def policy(self, state: SACState) -> StochasticPolicy:
@@ -154,78 +97,17 @@ class SAC(AbstractMarkovAgent[SACState]):
     ) -> tuple[SACState, Metrics]:
         del step
         next_key, actor_key = jr.split(key)
-        actor_rule, critic_rule, temperature_rule = self._learning_rules()
-        log_temperature = read_temperature(
-            state.log_temperature,
-            self.initial_temperature,
-            learn=self.learn_temperature,
-        )
-        temperature = jnp.exp(log_temperature)
-
-        actor = self.policy(state)
-
-        next_value = sac_next_value(
-            actor,
-            state.target_critics,
-            batch.next_observation,
-            temperature,
-            key=next_key,
-        )
-        critics, critic_optimizer, critic_loss = critic_step(
-            state.critics,
-            state.critic_optimizer,
-            critic_rule,
+        target_entropy = self.target_entropy
+        if target_entropy is None:
+            target_entropy = -float(batch.action.shape[-1])
+        return update_soft(
+            self,
+            state,
             batch,
-            next_value,
-            reward_scale=self.reward_scale,
-            discount=self.discount,
-        )
-
-        (actor_loss, metrics), actor_gradient = eqx.filter_value_and_grad(
-            sac_actor_loss, has_aux=True
-        )(actor, critics, batch.observation, temperature, key=actor_key)
-        actor, actor_optimizer = gradient_step(
-            actor, actor_gradient, actor_rule, state.actor_optimizer
-        )
-
-        log_temperature, temperature_optimizer, temperature_loss = temperature_step(
-            log_temperature,
-            state.temperature_optimizer,
-            temperature_rule,
-            metrics["entropy"],
-            self._target_entropy(batch.action.shape[-1]),
-            learn=self.learn_temperature,
-        )
-
-        state = SACState(
-            actor=actor,
-            critics=critics,
-            target_critics=incremental_update(
-                critics, state.target_critics, self.target_step_size
-            ),
-            log_temperature=log_temperature,
-            actor_optimizer=actor_optimizer,
-            critic_optimizer=critic_optimizer,
-            temperature_optimizer=temperature_optimizer,
-        )
-        return state, {
-            "critic_loss": critic_loss,
-            "actor_loss": actor_loss,
-            "temperature_loss": temperature_loss,
-            "temperature": temperature,
-            "entropy": metrics["entropy"],
-        }
-
-    def _target_entropy(self, action_size: int) -> FloatLike:
-        if self.target_entropy is None:
-            return -float(action_size)
-        return self.target_entropy
-
-    def _learning_rules(self) -> tuple[optax.GradientTransformation, ...]:
-        rates = (self.actor_lr, self.critic_lr, self.temperature_lr)
-        return tuple(
-            learning_rule(self.make_optimizer, index, rate)
-            for index, rate in enumerate(rates)
+            next_value=functools.partial(sac_next_value, key=next_key),
+            critic_loss=critic_loss,
+            actor_loss=functools.partial(sac_actor_loss, key=actor_key),
+            target_entropy=target_entropy,
         )
 
 

@@ -5,7 +5,7 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.control_flow import filter_cond
-from .._pytree.fields import check_fields, hyperparameter, static_integer
+from .._pytree.fields import hyperparameter, static_integer
 from .._pytree.tree import gradient_step, incremental_update, take_element, tree_copy
 from .._types.custom_types import (
     CriticFunction,
@@ -23,21 +23,18 @@ from ..nn import (
     MakeActor,
     MakeCritic,
 )
+from . import networks
 from .actor_critic import (
-    check_action,
-    check_make_optimizer,
     check_scalar_reward,
     check_space,
     critic_step,
     init_optimizer,
-    learning_rule,
-    make_critics,
-    make_network,
+    learning_rules,
+    optimizers,
 )
 from .base import AbstractMarkovAgent
+from .networks import make_network, make_networks
 
-
-_PARTS = ("actor", "critic")
 
 # The actor, its target, its optimizer's state, and the loss before the step.
 _ActorStep = tuple[Actor, Actor, optax.OptState, Float[Array, ""]]
@@ -96,23 +93,28 @@ class TD3(AbstractMarkovAgent[TD3State]):
     num_critics: int = static_integer(2, least=1)
     make_actor: MakeActor = eqx.field(default=Deterministic(), static=True)
     make_critic: MakeCritic = eqx.field(default=Critic(), static=True)
-    make_optimizer: MakeOptimizer | tuple[MakeOptimizer, ...] = eqx.field(
-        default=optax.adam, static=True
+    make_optimizer: MakeOptimizer | tuple[MakeOptimizer, ...] = optimizers(
+        "actor", "critic"
     )
-
-    def __check_init__(self) -> None:
-        check_fields(self)
-        check_make_optimizer(self.make_optimizer, _PARTS)
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> TD3State:
         check_space("TD3", spec, Box)
         check_scalar_reward("TD3", spec)
         actor_key, critic_key = jr.split(key)
-        sizes = (spec.observation_size, spec.action_size)
-        actor = make_network("make_actor", self.make_actor, *sizes, key=actor_key)
-        check_action(actor, spec)
-        critics = make_critics(self.make_critic, self.num_critics, spec, key=critic_key)
-        actor_rule, critic_rule = self._learning_rules()
+        actor = make_network(
+            networks.ACTOR, "make_actor", self.make_actor, spec, key=actor_key
+        )
+        critics = make_networks(
+            networks.critic(),
+            "make_critic",
+            self.make_critic,
+            self.num_critics,
+            spec,
+            key=critic_key,
+        )
+        actor_rule, critic_rule = learning_rules(
+            self.make_optimizer, self.actor_lr, self.critic_lr
+        )
         return TD3State(
             actor=actor,
             target_actor=tree_copy(actor),
@@ -135,7 +137,9 @@ class TD3(AbstractMarkovAgent[TD3State]):
         step: Int[Array, ""],
         key: PRNGKeyArray,
     ) -> tuple[TD3State, Metrics]:
-        actor_rule, critic_rule = self._learning_rules()
+        actor_rule, critic_rule = learning_rules(
+            self.make_optimizer, self.actor_lr, self.critic_lr
+        )
         next_value = td3_next_value(
             state.target_actor,
             state.target_critics,
@@ -194,12 +198,6 @@ class TD3(AbstractMarkovAgent[TD3State]):
         target_actor = incremental_update(actor, target_actor, self.target_step_size)
         # Of the type that it has where there is no step.
         return actor, target_actor, optimizer_state, loss.astype(float)
-
-    def _learning_rules(self) -> tuple[optax.GradientTransformation, ...]:
-        return (
-            learning_rule(self.make_optimizer, 0, self.actor_lr),
-            learning_rule(self.make_optimizer, 1, self.critic_lr),
-        )
 
 
 def _no_actor_step(

@@ -30,6 +30,9 @@ from .stack import copy_members
 class AbstractSelection(eqx.Module):
     """Chooses the members to replace and their parents."""
 
+    def __check_init__(self) -> None:
+        check_fields(self)
+
     @abstractmethod
     def check_size(self, size: int) -> None:
         """Raises a `ValueError` unless it can choose among so many members."""
@@ -66,9 +69,6 @@ class Truncation(AbstractSelection):
 
     num_replaced: int = static_integer(2, least=0)
     num_elite: int = static_integer(2, least=1)
-
-    def __check_init__(self) -> None:
-        check_fields(self)
 
     def check_size(self, size: int) -> None:
         if self.num_elite + self.num_replaced > size:
@@ -114,9 +114,6 @@ class Tournament(AbstractSelection):
     """
 
     num_replaced: int | None = static_integer(None, least=0)
-
-    def __check_init__(self) -> None:
-        check_fields(self)
 
     def check_size(self, size: int) -> None:
         del size

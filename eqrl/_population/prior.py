@@ -17,6 +17,9 @@ _UP = 1.25
 class AbstractPrior(eqx.Module):
     """The prior of one hyperparameter, and how its values are perturbed."""
 
+    def __check_init__(self) -> None:
+        check_fields(self)
+
     def __repr__(self) -> str:
         return show_values(self)
 
@@ -113,9 +116,6 @@ class OneMinus(AbstractPrior):
     """
 
     prior: AbstractPrior
-
-    def __check_init__(self) -> None:
-        check_fields(self)
 
     def sample(self, *, key: PRNGKeyArray) -> Float[Array, ""]:
         return 1 - self.prior.sample(key=key)

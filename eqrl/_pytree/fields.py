@@ -24,6 +24,7 @@ from .._types.custom_types import FloatLike, PyTree
 _RANGE = "eqrl_range"
 _LEAST = "eqrl_least"
 _CHOICES = "eqrl_choices"
+_CHECK = "eqrl_check"
 _INIT_ONLY = "eqrl_init_only"
 _ZERO_IF_ABSENT = "eqrl_zero_if_absent"
 
@@ -136,6 +137,7 @@ def hyperparameters(
     low: float | int = -math.inf,
     high: float | int = math.inf,
     low_open: bool = False,
+    check: Callable[[str, Any], None] | None = None,
 ) -> Any:
     """As `hyperparameter`, for one float or several, each of which is a leaf.
 
@@ -143,13 +145,14 @@ def hyperparameters(
 
     - `default`: the value when none is given. `None` makes the field optional.
     - `low`, `high`, `low_open`: the interval that each of them must lie in.
+    - `check`: a further check, as for `checked_by`.
 
     **Returns:**
 
     A dataclass field for a number, or for a tuple or vector of numbers.
     """
     allowed = Range(low=low, high=high, low_open=low_open, optional=default is None)
-    metadata = {_RANGE: allowed}
+    metadata = {_RANGE: allowed} | ({} if check is None else checked_by(check))
     return _field(default, convert=_strong_scalars, what=_A_NUMBER, metadata=metadata)
 
 
@@ -184,6 +187,15 @@ def static_choice(
 ) -> Any:
     """A static field for a string that must be one of `choices`."""
     return _field(default, metadata={_CHOICES: tuple(choices)}, static=True)
+
+
+def checked_by(check: Callable[[str, Any], None]) -> dict[str, object]:
+    """The metadata of a field with a check of its own.
+
+    `check` is called with the name and the value of the field, and raises a
+    `ValueError` unless the value is allowed.
+    """
+    return {_CHECK: check}
 
 
 def converted_field(
@@ -264,6 +276,8 @@ def check_fields(module: eqx.Module) -> None:
             check_integer(field.name, value, least=field.metadata[_LEAST])
         if _CHOICES in field.metadata:
             check_choice(field.name, value, field.metadata[_CHOICES])
+        if _CHECK in field.metadata:
+            field.metadata[_CHECK](field.name, value)
 
 
 def check_declared(name: str, value: object, declared: Any) -> None:

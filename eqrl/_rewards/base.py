@@ -23,6 +23,9 @@ class AbstractReward(eqx.Module, Generic[RewardState, Seen]):
     `AbstractReward[State]` needs none.
     """
 
+    def __check_init__(self) -> None:
+        check_fields(self)
+
     def __repr__(self) -> str:
         return show_values(self)
 
@@ -99,13 +102,13 @@ StateDescriptor = (
 )
 
 
-def check_descriptor(descriptor: StateDescriptor) -> None:
+def check_descriptor(name: str, descriptor: StateDescriptor) -> None:
     """Raises a `ValueError` unless `descriptor` is a word or a function."""
     words = ("state_descriptor", "observation")
     is_word = isinstance(descriptor, str) and descriptor in words
     if not is_word and not callable(descriptor):
         raise ValueError(
-            f"`descriptor={shown(descriptor)}` must be 'state_descriptor', "
+            f"`{name}={shown(descriptor)}` must be 'state_descriptor', "
             "'observation', or a function of one observation."
         )
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._pytree.fields import check_factory, check_fields, hyperparameter
+from .._pytree.fields import check_factory, checked_by, hyperparameter
 from .._pytree.tree import gradient_step
 from .._skills.prior import (
     AbstractSkillPrior,
@@ -84,7 +84,9 @@ class Discriminator(AbstractReward[DiscriminatorState, SkillExtras[Any]]):
 
     skills: AbstractSkillPrior = eqx.field(converter=as_skill_prior)
     lr: FloatLike = hyperparameter(3e-4, low=0)
-    descriptor: StateDescriptor = eqx.field(default="state_descriptor", static=True)
+    descriptor: StateDescriptor = eqx.field(
+        default="state_descriptor", static=True, metadata=checked_by(check_descriptor)
+    )
     include_prior: bool = eqx.field(default=True, static=True)
     make_network: MakeDiscriminator | None = eqx.field(default=None, static=True)
     make_optimizer: MakeOptimizer = eqx.field(default=optax.adam, static=True)
@@ -100,10 +102,6 @@ class Discriminator(AbstractReward[DiscriminatorState, SkillExtras[Any]]):
             make_network: MakeDiscriminator | None = ...,
             make_optimizer: MakeOptimizer = ...,
         ) -> None: ...
-
-    def __check_init__(self) -> None:
-        check_fields(self)
-        check_descriptor(self.descriptor)
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> DiscriminatorState:
         size = descriptor_size(self.descriptor, spec)

@@ -17,6 +17,7 @@ from .._pytree.fields import (
     check_fields,
     check_integer,
     check_vector,
+    checked_by,
     converted,
     plain_integer,
     shown,
@@ -42,6 +43,9 @@ class SkillExtras(eqx.Module, Generic[Extras]):
 
 class AbstractSkillPrior(eqx.Module):
     """A distribution of skills, vectors of which one is drawn for each episode."""
+
+    def __check_init__(self) -> None:
+        check_fields(self)
 
     def __repr__(self) -> str:
         return show_values(self)
@@ -157,9 +161,6 @@ class EvenOneHotSkills(AbstractSkillPrior):
 
     num_skills: int = static_integer(least=2)
 
-    def __check_init__(self) -> None:
-        check_fields(self)
-
     @property
     def size(self) -> int:
         return self.num_skills
@@ -190,9 +191,6 @@ class SphereSkills(AbstractSkillPrior):
     """Skills uniformly distributed on the unit sphere."""
 
     num_dimensions: int = static_integer(2, least=2)
-
-    def __check_init__(self) -> None:
-        check_fields(self)
 
     @property
     def size(self) -> int:
@@ -225,9 +223,6 @@ class NormalSkills(AbstractSkillPrior):
 
     num_dimensions: int = static_integer(2, least=1)
 
-    def __check_init__(self) -> None:
-        check_fields(self)
-
     @property
     def size(self) -> int:
         return self.num_dimensions
@@ -255,10 +250,7 @@ NormalSkills.__init__.__doc__ = """**Arguments:**
 class OneSkill(AbstractSkillPrior):
     """Always the same skill, to look at it in an agent that has learned several."""
 
-    skill: Float[Array, " skill"]
-
-    def __check_init__(self) -> None:
-        check_vector("skill", self.skill)
+    skill: Float[Array, " skill"] = eqx.field(metadata=checked_by(check_vector))
 
     @property
     def size(self) -> int:

@@ -27,6 +27,9 @@ class AbstractReplay(eqx.Module, Generic[State]):
     where `rows` is `capacity // num_envs`.
     """
 
+    def __check_init__(self) -> None:
+        check_fields(self)
+
     @abstractmethod
     def init(self, item: Transition[Any], num_envs: int) -> State:
         """An empty replay.
@@ -149,9 +152,6 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
     capacity: int = static_integer(least=1)
     batch_size: int = static_integer(least=1)
     sequence_length: int = static_integer(1, least=1)
-
-    def __check_init__(self) -> None:
-        check_fields(self)
 
     def init(self, item: Item, num_envs: int) -> ReplayState[Item]:
         """An empty replay.

@@ -15,7 +15,7 @@ from ..._types.data import EnvSpec
 from ...losses import Critic, switch_policy, trajectory_values
 from ...losses._taac import AdvantageClip
 from ...nn import AbstractDensity, Linear, MakePolicy, StochasticPolicy
-from ..actor_critic import check_density, make_network
+from ..networks import DENSITY, make_network
 from .trajectory import AbstractTrajectory, Trajectory
 
 
@@ -86,11 +86,8 @@ def make_trajectory_policy(
     """A policy whose network takes the observation and `num_parts` embedded parts."""
     actor_key, embedding_key = jr.split(key)
     input_size = spec.observation_size * (1 + num_parts)
-    sizes = (input_size, spec.action_size)
-    policy = make_network("make_actor", make_actor, *sizes, key=actor_key)
-    check_density(
-        policy, EnvSpec(observation_size=input_size, action_size=spec.action_size)
-    )
+    sizes = EnvSpec(observation_size=input_size, action_size=spec.action_size)
+    policy = make_network(DENSITY, "make_actor", make_actor, sizes, key=actor_key)
     embeddings = tuple(
         Linear(spec.action_size, spec.observation_size, key=part_key)
         for part_key in jr.split(embedding_key, num_parts)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..._pytree.fields import (
     check_choice,
-    check_fields,
+    checked_by,
     hyperparameter,
     hyperparameters,
     shown,
@@ -24,15 +24,15 @@ from ..._types.data import Box, EnvSpec, Transition
 from ...losses._taac import TDLoss
 from ...nn import Critic, Gaussian, MakePolicy, MakeTrajectoryCritic
 from ..actor_critic import (
-    check_make_optimizer,
     check_space,
     init_optimizer,
-    learning_rule,
-    make_critics,
+    learning_rules,
+    optimizers,
     periodic_update,
     reachable,
 )
 from ..base import AbstractAgent
+from ..networks import critic, make_networks
 from .policy import (
     Decision,
     Preferences,
@@ -57,35 +57,17 @@ from .update import (
 )
 
 
-def check_reward_weights(reward_weights: object) -> None:
+def _check_reward_weights(name: str, reward_weights: object) -> None:
     """Raises a `ValueError` unless `reward_weights` is a tuple or `None`."""
     if reward_weights is not None and not isinstance(reward_weights, tuple):
         raise ValueError(
-            f"`reward_weights={reward_weights}` must be a tuple, with one number for "
+            f"`{name}={reward_weights}` must be a tuple, with one number for "
             "each dimension of a vector reward. Leave it None if the reward is a "
             "scalar."
         )
 
 
-def check_faithful(faithful: bool, bootstrap: str) -> None:
-    """Raises a `ValueError` unless the reference has this bootstrap."""
-    if faithful and bootstrap != "mixed":
-        raise ValueError(
-            f"`faithful=True` bootstraps as the reference does, but `bootstrap="
-            f"{bootstrap!r}` was given; make it 'mixed', or not faithful."
-        )
-
-
-def check_trajectory(trajectory: object) -> None:
-    """Raises a `ValueError` unless `trajectory` is a family of trajectories."""
-    if not isinstance(trajectory, AbstractTrajectory):
-        raise ValueError(
-            f"`trajectory={shown(trajectory)}` must be a family of trajectories, such "
-            "as `eqrl.ConstantTrajectory()`."
-        )
-
-
-def check_advantage_clip(advantage_clip: object) -> None:
+def _check_advantage_clip(name: str, advantage_clip: object) -> None:
     """Raises a `ValueError` unless there are two bounds in order, or `None`."""
     if advantage_clip is None:
         return
@@ -95,7 +77,7 @@ def check_advantage_clip(advantage_clip: object) -> None:
             f"has {len(advantage_clip)} numbers" if is_tuple else f"is {advantage_clip}"
         )
         raise ValueError(
-            f"`advantage_clip` {given}, but must be a tuple of two numbers, the least "
+            f"`{name}` {given}, but must be a tuple of two numbers, the least "
             "and the greatest advantage of switching, or None."
         )
     if any(isinstance(bound, jax.core.Tracer) for bound in advantage_clip):
@@ -103,23 +85,23 @@ def check_advantage_clip(advantage_clip: object) -> None:
     low, high = (float(bound) for bound in advantage_clip)
     if low > high:
         raise ValueError(
-            f"`advantage_clip=({low:g}, {high:g})` is empty; the first must not be "
+            f"`{name}=({low:g}, {high:g})` is empty; the first must not be "
             "more than the second."
         )
 
 
-def check_td_loss(td_loss: TDLoss) -> None:
+def _check_td_loss(name: str, td_loss: TDLoss) -> None:
     """Raises a `ValueError` unless `td_loss` is elementwise in values and targets."""
     values = jax.ShapeDtypeStruct((2, 3), jnp.result_type(float))
     loss = eqx.filter_eval_shape(td_loss, values, values) if callable(td_loss) else None
     if getattr(loss, "shape", None) != values.shape:
         raise ValueError(
-            f"`td_loss={shown(td_loss)}` must be an elementwise function of values and "
+            f"`{name}={shown(td_loss)}` must be an elementwise function of values and "
             "targets, such as `optax.huber_loss`."
         )
 
 
-def check_rewards(
+def _check_rewards(
     discount: FloatLike | tuple[FloatLike, ...],
     reward_weights: tuple[FloatLike, ...] | None,
     spec: EnvSpec,
@@ -137,9 +119,6 @@ def check_rewards(
                 f"the reward {reward}. Give one for each dimension of a vector "
                 f"reward, or {otherwise}."
             )
-
-
-_PARTS = ("actor", "critic", "temperature")
 
 
 class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
@@ -202,14 +181,18 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
     discount: FloatLike | tuple[FloatLike, ...] = hyperparameters(0.99, low=0, high=1)
     target_step_size: FloatLike = hyperparameter(0.005, low=0, high=1)
     target_period: int = static_integer(1, least=1)
-    reward_weights: tuple[FloatLike, ...] | None = hyperparameters(None)
+    reward_weights: tuple[FloatLike, ...] | None = hyperparameters(
+        None, check=_check_reward_weights
+    )
     num_critics: int = static_integer(2, least=1)
     initial_temperature: FloatLike = hyperparameter(
         1.0, low=0, low_open=True, init_only=True
     )
     target_entropy: FloatLike | None = hyperparameter(None)
     switch_target_entropy: FloatLike | None = hyperparameter(None)
-    advantage_clip: tuple[FloatLike, ...] | None = hyperparameters(None)
+    advantage_clip: tuple[FloatLike, ...] | None = hyperparameters(
+        None, check=_check_advantage_clip
+    )
     max_repeat_steps: int | None = static_integer(None, least=1)
     randomize_first_trajectory: bool = eqx.field(default=False, static=True)
     epsilon: FloatLike = hyperparameter(0.0, low=0, high=1)
@@ -217,23 +200,23 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
     target: str = static_choice(
         "compare_through", ("compare_through", "one_step", "multi_step")
     )
-    td_loss: TDLoss = eqx.field(default=optax.squared_error, static=True)
+    td_loss: TDLoss = eqx.field(
+        default=optax.squared_error, static=True, metadata=checked_by(_check_td_loss)
+    )
     faithful: bool = eqx.field(default=False, static=True)
     make_actor: MakePolicy = eqx.field(default=Gaussian(), static=True)
     make_critic: MakeTrajectoryCritic = eqx.field(default=Critic(), static=True)
-    make_optimizer: MakeOptimizer | tuple[MakeOptimizer, ...] = eqx.field(
-        default=optax.adam, static=True
+    make_optimizer: MakeOptimizer | tuple[MakeOptimizer, ...] = optimizers(
+        "actor", "critic", "temperature"
     )
     debug: bool = eqx.field(default=False, static=True)
 
     def __check_init__(self) -> None:
-        check_fields(self)
-        check_trajectory(self.trajectory)
-        check_reward_weights(self.reward_weights)
-        check_advantage_clip(self.advantage_clip)
-        check_td_loss(self.td_loss)
-        check_faithful(self.faithful, self.bootstrap)
-        check_make_optimizer(self.make_optimizer, _PARTS)
+        if self.faithful and self.bootstrap != "mixed":
+            raise ValueError(
+                "`faithful=True` bootstraps as the reference does, but `bootstrap="
+                f"{self.bootstrap!r}` was given; make it 'mixed', or not faithful."
+            )
 
     @property
     def sequence_length(self) -> int:
@@ -241,15 +224,16 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> TAACState:
         check_space("TAAC", spec, Box)
-        check_rewards(self.discount, self.reward_weights, spec)
+        _check_rewards(self.discount, self.reward_weights, spec)
         actor_key, critic_key = jr.split(key)
         num_parts = self.trajectory.num_parts
         actor = make_trajectory_policy(self.make_actor, num_parts, spec, key=actor_key)
-        critics = make_critics(
+        critics = make_networks(
+            critic(trajectory_size=num_parts * spec.action_size),
+            "make_critic",
             self.make_critic,
             self.num_critics,
             spec,
-            trajectory_size=num_parts * spec.action_size,
             key=critic_key,
         )
         log_temperatures = LogTemperatures(
@@ -424,10 +408,7 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
 
     def _learning_rules(self) -> tuple[optax.GradientTransformation, ...]:
         rates = (self.actor_lr, self.critic_lr, self.temperature_lr)
-        return tuple(
-            learning_rule(self.make_optimizer, index, rate)
-            for index, rate in enumerate(rates)
-        )
+        return learning_rules(self.make_optimizer, *rates)
 
 
 TAAC.__init__.__doc__ = """**Arguments:**

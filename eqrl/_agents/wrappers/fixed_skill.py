@@ -4,7 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ..._pytree.fields import check_fields, check_vector
+from ..._pytree.fields import check_vector, checked_by
 from ..._skills.prior import SkillExtras
 from ..._types.custom_types import Extras, Memory, Metrics, Mode, RewardState, State
 from ..._types.data import Action, EnvSpec, Transition
@@ -18,11 +18,7 @@ class FixedSkill(AbstractWrapper[State, Memory, Extras]):
     """A skill-conditioned agent with one skill, kept while it acts and learns."""
 
     agent: AbstractAgent[State, Memory, Extras]
-    skill: Float[Array, " skill"]
-
-    def __check_init__(self) -> None:
-        check_fields(self)
-        check_vector("skill", self.skill)
+    skill: Float[Array, " skill"] = eqx.field(metadata=checked_by(check_vector))
 
     @property
     def inner(self) -> AbstractAgent[State, Memory, Extras]:

@@ -9,7 +9,6 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ..._pytree.fields import check_fields
 from ..._rewards.base import AnyReward
 from ..._rewards.discriminator import Discriminator
 from ..._skills.prior import (
@@ -54,9 +53,6 @@ class SkillConditioned(
             agent: AbstractAgent[State, Memory, Extras],
             skills: AbstractSkillPrior | int,
         ) -> None: ...
-
-    def __check_init__(self) -> None:
-        check_fields(self)
 
     @property
     def inner(self) -> AbstractAgent[State, Memory, Extras]:

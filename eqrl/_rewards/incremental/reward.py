@@ -11,6 +11,7 @@ from ..._pytree.fields import (
     check_choice,
     check_fields,
     check_integer,
+    checked_by,
     hyperparameter,
     static_choice,
     static_integer,
@@ -105,7 +106,9 @@ class Incremental(AbstractReward[IncrementalState]):
     """
 
     per_timestep: bool = eqx.field(static=True)
-    descriptor: StateDescriptor = eqx.field(static=True)
+    descriptor: StateDescriptor = eqx.field(
+        static=True, metadata=checked_by(check_descriptor)
+    )
     recent_capacity: int | None = eqx.field(static=True)
     mode: ModeName = static_choice(choices=MODES)
     k: int = static_integer(least=1)
@@ -177,7 +180,6 @@ class Incremental(AbstractReward[IncrementalState]):
 
     def __check_init__(self) -> None:
         check_fields(self)
-        check_descriptor(self.descriptor)
         _check_capacity("num_samples", self.num_samples, self.k)
         if self.recent_capacity is not None:
             _check_capacity("recent_capacity", self.recent_capacity, self.k)

@@ -370,8 +370,8 @@ FAULTS = (
     Fault(
         "population:gathered-arrays-stay-on-the-host",
         "eqrl/_training/mesh.py",
-        "return jnp.array(_whole(leaf))",
-        "return jnp.array(np.asarray(leaf))",
+        "jnp.array(_whole(leaf))",
+        "jnp.array(np.asarray(leaf))",
         ("tests/population/test_mesh.py -m long -k gathering",),
     ),
 )

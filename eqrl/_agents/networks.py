@@ -1,0 +1,267 @@
+"""Networks of agents: made by a factory, and checked for what they take and give."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from .._pytree.fields import check_arity, check_factory, shown
+from .._pytree.tree import described, is_float_shape, take_element
+from .._types.data import EnvSpec
+from ..nn import AbstractDensity, AbstractLikelihood, LikelihoodPolicy, Softmax
+
+
+AnyNetwork = Callable[..., Any]
+Network = TypeVar("Network", bound=AnyNetwork)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of network: how its factory is called, and what it must give.
+
+    - `sizes`: the positional arguments of the factory in an environment.
+    - `check`: raises a `ValueError` unless a network, made by the factory of this name,
+        gives what it must in an environment.
+    - `takes`: the arguments of the network.
+    - `options`: further arguments of the factory.
+    """
+
+    sizes: Callable[[EnvSpec], tuple[int, ...]]
+    check: Callable[[str, AnyNetwork, EnvSpec], None]
+    takes: tuple[str, ...] = ("observation",)
+    options: Callable[[EnvSpec], Mapping[str, Any]] = lambda spec: {}
+
+
+def make_network(
+    kind: Kind,
+    name: str,
+    factory: Callable[..., Network],
+    spec: EnvSpec,
+    *,
+    key: PRNGKeyArray,
+) -> Network:
+    """A network of the factory that the agent's argument `name` holds.
+
+    Raises a `ValueError` unless it takes and gives what its kind does.
+    """
+    network = _call_factory(kind, name, factory, spec, key=key)
+    kind.check(name, network, spec)
+    return network
+
+
+def make_networks(
+    kind: Kind,
+    name: str,
+    factory: Callable[..., Network],
+    number: int,
+    spec: EnvSpec,
+    *,
+    key: PRNGKeyArray,
+) -> Network:
+    """A stack of networks with independent weights.
+
+    Raises a `ValueError` unless they hold weights, and take and give what their kind
+    does.
+    """
+    make = lambda key: _call_factory(kind, name, factory, spec, key=key)
+    networks = eqx.filter_vmap(make)(jr.split(key, number))
+    if not any(map(eqx.is_array, jax.tree.leaves(networks))):
+        raise ValueError(
+            f"`{name}` gives {shown(networks)}, which holds no arrays, so that there "
+            "is nothing to learn. Return a pytree that holds the weights, such as an "
+            "`equinox.Module`, rather than a function that refers to them."
+        )
+    kind.check(name, lambda *inputs: take_element(networks, 0)(*inputs), spec)
+    return networks
+
+
+def _call_factory(
+    kind: Kind,
+    name: str,
+    factory: Callable[..., Network],
+    spec: EnvSpec,
+    *,
+    key: PRNGKeyArray,
+) -> Network:
+    sizes, options = kind.sizes(spec), kind.options(spec)
+    check_factory(name, factory, *sizes, **options, key=key)
+    network = factory(*sizes, **options, key=key)
+    if not callable(network):
+        raise ValueError(
+            f"`{name}` gives {shown(network)}, a {type(network).__name__}; it must "
+            "return a network, which can be called."
+        )
+    check_arity(f"{name}(...)", network, *kind.takes)
+    return network
+
+
+def _output(name: str, network: AnyNetwork, *sizes: int) -> Any:
+    """The output of a network for vectors of these sizes, as shapes.
+
+    Raises a `ValueError` where the network fails.
+    """
+    vectors = [jax.ShapeDtypeStruct((size,), jnp.result_type(float)) for size in sizes]
+    try:
+        return eqx.filter_eval_shape(network, *vectors)
+    except (TypeError, ValueError, IndexError) as error:
+        shapes = " and one of shape ".join(str(vector.shape) for vector in vectors)
+        raise ValueError(
+            f"The network of `{name}` fails for one vector of shape {shapes}: "
+            f"{str(error).splitlines()[0].rstrip('.')}. Write it for a single "
+            "observation, and let it follow the sizes that it is made with."
+        ) from error
+
+
+def _check_actor(name: str, actor: AnyNetwork, spec: EnvSpec) -> None:
+    action = _output(name, actor, spec.observation_size)
+    if not isinstance(action, jax.ShapeDtypeStruct):
+        raise ValueError(
+            f"The actor of `{name}` gives a {type(action).__name__}; it must give "
+            "an action, from one observation, as `eqrl.nn.Deterministic` makes it."
+        )
+    _check_action(name, action, spec)
+
+
+def _check_density(name: str, policy: AnyNetwork, spec: EnvSpec) -> None:
+    density = _output(name, policy, spec.observation_size)
+    if not isinstance(density, AbstractDensity):
+        raise ValueError(
+            f"The actor of `{name}` gives a {type(density).__name__}; it must give "
+            "an `eqrl.nn.AbstractDensity`, such as `eqrl.nn.TanhNormal`, from one "
+            "observation, as `eqrl.nn.Gaussian` makes it."
+        )
+
+    def draw(observation: Float[Array, " obs"]) -> tuple[Any, Any, Any]:
+        density = policy(observation)
+        return density.mode(), *density.sample_and_log_prob(key=jr.key(0))
+
+    mode, sample, log_prob = _output(name, draw, spec.observation_size)
+    for action in (mode, sample):
+        _check_action(name, action, spec)
+    _check_scalar(name, density, "sample_and_log_prob", log_prob)
+
+
+def _check_softmax(name: str, policy: AnyNetwork, spec: EnvSpec) -> None:
+    softmax = _output(name, policy, spec.observation_size)
+    expected = (spec.action.num_outputs,)
+    if not isinstance(softmax, Softmax) or softmax.logits.shape != expected:
+        given = f"a {type(softmax).__name__}"
+        if isinstance(softmax, Softmax):
+            given += f" of logits of shape {softmax.logits.shape}"
+        raise ValueError(
+            f"The actor of `{name}` gives {given} for one observation; it must "
+            f"give an `eqrl.nn.Softmax` of logits of shape {expected}, as "
+            "`eqrl.nn.Choice` makes it."
+        )
+
+
+def _check_likelihood(name: str, policy: LikelihoodPolicy, spec: EnvSpec) -> None:
+    size = spec.observation_size
+    likelihood = _output(name, policy, size)
+    if not isinstance(likelihood, AbstractLikelihood):
+        raise ValueError(
+            f"The actor of `{name}` gives a {type(likelihood).__name__}; it must "
+            "give an `eqrl.nn.AbstractLikelihood`, from one observation, as "
+            "`eqrl.nn.Choice` and `eqrl.nn.Normal` make it."
+        )
+    space = _output(name, lambda x: policy(x).space, size)
+    if space != spec.action:
+        raise ValueError(
+            f"The actor of `{name}` picks actions out of {space}, but "
+            f"`spec.action={spec.action}`; use `eqrl.nn.Choice` for a `Discrete` and "
+            "`eqrl.nn.Normal` for a `Box`."
+        )
+
+    def probability(observation: Float[Array, " obs"]) -> dict[str, Any]:
+        likelihood = policy(observation)
+        drawn = likelihood.draw(key=jr.key(0))
+        return {
+            "log_prob": likelihood.log_prob(drawn),
+            "entropy": likelihood.entropy(),
+        }
+
+    for method, value in _output(name, probability, size).items():
+        _check_scalar(name, likelihood, method, value)
+
+
+def _check_value(name: str, critic: AnyNetwork, spec: EnvSpec) -> None:
+    value = _output(name, critic, spec.observation_size)
+    if getattr(value, "shape", None) != ():
+        raise ValueError(
+            f"The critic of `{name}` gives {described(value)} for one observation; it "
+            "must give a scalar, as `eqrl.nn.Value` makes it."
+        )
+
+
+def _check_action_values(name: str, network: AnyNetwork, spec: EnvSpec) -> None:
+    values = _output(name, network, spec.observation_size)
+    expected = (spec.action.num_outputs,)
+    if getattr(values, "shape", None) != expected:
+        raise ValueError(
+            f"The network of `{name}` gives {described(values)} for one observation; "
+            f"it must give a vector of shape {expected}, the value of each action, as "
+            "`eqrl.nn.ActionValues` makes it."
+        )
+
+
+def _check_scalar(name: str, distribution: object, method: str, value: object) -> None:
+    if getattr(value, "shape", None) != ():
+        raise ValueError(
+            f"`{method}` of the {type(distribution).__name__} of `{name}` gives "
+            f"{described(value)}; it must give a scalar, of all elements of an action "
+            "together."
+        )
+
+
+def _check_action(name: str, action: jax.ShapeDtypeStruct, spec: EnvSpec) -> None:
+    if action.shape != (spec.action_size,) or not is_float_shape(action):
+        raise ValueError(
+            f"The actor of `{name}` gives actions of {described(action)} for one "
+            f"observation of shape {(spec.observation_size,)}, but the environment "
+            f"takes {(spec.action_size,)}, of floats. Write it for a single "
+            "observation, and let its output follow the `action_size` it is made with."
+        )
+
+
+def _action_sizes(spec: EnvSpec) -> tuple[int, ...]:
+    return (spec.observation_size, spec.action.num_outputs)
+
+
+ACTOR = Kind(_action_sizes, _check_actor)
+DENSITY = Kind(_action_sizes, _check_density)
+SOFTMAX = Kind(_action_sizes, _check_softmax)
+LIKELIHOOD = Kind(_action_sizes, _check_likelihood)
+VALUE = Kind(lambda spec: (spec.observation_size,), _check_value)
+ACTION_VALUES = Kind(_action_sizes, _check_action_values)
+
+
+def critic(*, trajectory_size: int | None = None) -> Kind:
+    """Critics of an observation and an action, which give a scalar.
+
+    With a `trajectory_size` they take a vector of that length in place of the action,
+    and give one value for each dimension of the reward.
+    """
+
+    def options(spec: EnvSpec) -> dict[str, Any]:
+        if trajectory_size is None:
+            return {}
+        return {"trajectory_size": trajectory_size, "reward_size": spec.reward_size}
+
+    def check(name: str, critic: AnyNetwork, spec: EnvSpec) -> None:
+        is_vector = trajectory_size is not None and spec.reward_size is not None
+        expected = (spec.reward_size,) if is_vector else ()
+        valued_size = spec.action_size if trajectory_size is None else trajectory_size
+        value = _output(name, critic, spec.observation_size, valued_size)
+        if getattr(value, "shape", None) != expected:
+            what = f"of shape {expected}" if is_vector else "a scalar, of shape ()"
+            raise ValueError(
+                f"A critic of `{name}` gives {described(value)} for one observation "
+                f"and one action; it must be {what}."
+            )
+
+    return Kind(_action_sizes, check, takes=("observation", "action"), options=options)
