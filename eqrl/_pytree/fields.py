@@ -98,9 +98,10 @@ def hyperparameter(
 
     - `default`: the value when none is given, in the units of the field. `None` makes
         the field optional. Without a default the field is required.
-    - `low`, `high`: the interval it must lie in, bounds included. `eqrl.check_fields`
-        in the module's `__check_init__` checks it, population based training keeps to
-        it, and the help of the command line shows it.
+    - `low`, `high`: the interval it must lie in, bounds included. It is checked when a
+        module is made: agents, environments, rewards, skill priors, replays and priors
+        of populations call `eqrl.check_fields` in their `__check_init__`. Population
+        based training keeps to it, and the help of the command line shows it.
     - `low_open`: whether `low` itself is excluded.
     - `init_only`: whether only `init` reads it, so that a change of it later has no
         effect; or the name of a field of the module that says so. Population based
@@ -255,12 +256,15 @@ def converted(
 def check_fields(module: eqx.Module) -> None:
     """Raises a `ValueError` unless the values of all fields are as declared.
 
-    To be called in `__check_init__`. It reads the ranges of `hyperparameter`; under
-    `jit` or `vmap` only shapes are checked. Fields declared as a module, a tuple of
-    modules, a function or a `bool` must hold one.
+    Called in `__check_init__`, by the abstract bases of eqrl for every subclass. A
+    `__check_init__` of a subclass runs before that of its base. It reads the ranges of
+    `hyperparameter`; under `jit` or `vmap` only shapes are checked. Fields declared as
+    a module, a tuple of modules, a function or a `bool` must hold one.
     """
     for field in dataclasses.fields(module):
         value = getattr(module, field.name)
+        if _CHECK in field.metadata:
+            field.metadata[_CHECK](field.name, value)
         check_declared(field.name, value, field.type)
         if _RANGE in field.metadata:
             allowed = field.metadata[_RANGE]
@@ -276,8 +280,6 @@ def check_fields(module: eqx.Module) -> None:
             check_integer(field.name, value, least=field.metadata[_LEAST])
         if _CHOICES in field.metadata:
             check_choice(field.name, value, field.metadata[_CHOICES])
-        if _CHECK in field.metadata:
-            field.metadata[_CHECK](field.name, value)
 
 
 def check_declared(name: str, value: object, declared: Any) -> None:

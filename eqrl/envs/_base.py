@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, PRNGKeyArray, UInt8
 
-from .._pytree.fields import check_instance, check_integer, shown
+from .._pytree.fields import check_fields, check_instance, check_integer, shown
 from .._types.custom_types import EnvState, PyTree, Tree
 from .._types.data import Action, EnvSpec
 
@@ -41,6 +41,9 @@ class AbstractEnv(eqx.Module, Generic[EnvState]):
 
     It is written for a single environment; its callers map it over many.
     """
+
+    def __check_init__(self) -> None:
+        check_fields(self)
 
     @property
     @abstractmethod

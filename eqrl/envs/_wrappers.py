@@ -12,9 +12,9 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from .._pytree.control_flow import filter_scan
 from .._pytree.fields import (
-    check_fields,
     check_integer,
     check_key,
+    checked_by,
     converted,
     static_integer,
 )
@@ -39,12 +39,8 @@ class ActionRepeat(AbstractEnvWrapper[EnvState], Generic[EnvState]):
     without repeats.
     """
 
-    env: AbstractEnv[EnvState]
+    env: AbstractEnv[EnvState] = eqx.field(metadata=checked_by(check_is_env))
     num_repeats: int = static_integer(least=1)
-
-    def __check_init__(self) -> None:
-        check_is_env("env", self.env)
-        check_fields(self)
 
     @property
     def inner(self) -> AbstractEnv[EnvState]:
@@ -207,12 +203,8 @@ class FrameStack(AbstractEnvWrapper[FrameStackState[EnvState]], Generic[EnvState
     `num_frames` times.
     """
 
-    env: AbstractEnv[EnvState]
+    env: AbstractEnv[EnvState] = eqx.field(metadata=checked_by(check_is_env))
     num_frames: int = static_integer(least=1)
-
-    def __check_init__(self) -> None:
-        check_is_env("env", self.env)
-        check_fields(self)
 
     @property
     def inner(self) -> AbstractEnv[EnvState]:
@@ -349,12 +341,10 @@ class TimeLimit(AbstractEnvWrapper[TimeLimitState[EnvState]], Generic[EnvState])
     An episode that terminates at the limit is terminated, not truncated.
     """
 
-    env: AbstractEnv[EnvState]
+    env: AbstractEnv[EnvState] = eqx.field(metadata=checked_by(check_is_env))
     max_steps: int = static_integer(least=1)
 
     def __check_init__(self) -> None:
-        check_is_env("env", self.env)
-        check_fields(self)
         check_step_limit(self.max_steps)
 
     @property
