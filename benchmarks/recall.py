@@ -87,11 +87,11 @@ def last_rewards(name: str, window_length: int, *, seed: int) -> list[float]:
     )
     rewards: list[float] = []
 
-    def judge(step: int, metrics: Any, state: Any) -> None:
+    def judge(step: int, metrics: Any, solution: Any) -> None:
         del metrics
         if step > NUM_ENVS * (NUM_ITERATIONS - 5):
             transitions, _ = eqrl.rollout(
-                agent, state.agent, env, num_episodes=100, key=jr.key(step)
+                agent, solution.state, env, num_episodes=100, key=jr.key(step)
             )
             rewards.append(float(transitions.reward[:, -1].mean()))
 

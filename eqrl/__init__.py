@@ -168,10 +168,14 @@ from ._skills.prior import (
 from ._skills.trajectories import SkillTrajectories as SkillTrajectories
 from ._storage.checkpoint import restore as restore, save as save
 from ._storage.files import __version__ as __version__
-from ._training.callback import BestPolicy as BestPolicy, Evaluations as Evaluations
 from ._training.data_set import (
     fill_replay as fill_replay,
     transitions_from_arrays as transitions_from_arrays,
+)
+from ._training.evaluations import BestPolicy as BestPolicy, Evaluations as Evaluations
+from ._training.host_loop import (
+    NonFiniteError as NonFiniteError,
+    TrainingInterrupted as TrainingInterrupted,
 )
 from ._training.jit import jit_init as jit_init, jit_run as jit_run
 from ._training.mesh import use_all_cores as use_all_cores
@@ -183,12 +187,7 @@ from ._training.replay import (
     ReplayBuffer as ReplayBuffer,
     ReplayState as ReplayState,
 )
-from ._training.rows import (
-    NonFiniteError as NonFiniteError,
-    OfflineSolution as OfflineSolution,
-    Solution as Solution,
-    TrainingInterrupted as TrainingInterrupted,
-)
+from ._training.rows import OfflineSolution as OfflineSolution, Solution as Solution
 from ._training.schedule import Counts as Counts
 from ._training.train import train as train, train_seeds as train_seeds
 from ._training.trainer import (

@@ -120,22 +120,22 @@ def test_functions_are_annotated_throughout() -> None:
 
 # What each figure has come to. A change that makes one worse says why it must.
 _MOST = {
-    "lines": 29_769,
+    "lines": 29_706,
     "lines of the longest module": 700,
-    "files": 142,
-    "private functions named once": 269,
-    "of these of at most 6 lines": 101,
+    "files": 143,
+    "private functions named once": 267,
+    "of these of at most 6 lines": 100,
     "internal share of definitions": 60.5,
     "share of imports": 8.8,
-    "lines of checks": 3_203,
-    "longest body": 93,
+    "lines of checks": 3_169,
+    "longest body": 92,
     "bodies over 60 lines": 5,
-    "uses of Any": 475,
+    "uses of Any": 477,
     "body of SAC.update": 14,
     "lines of sac.py without its texts": 93,
-    "translated first sentences": 196,
+    "translated first sentences": 195,
     "private faces": 1,
-    "lines of tests": 31_193,
+    "lines of tests": 31_208,
 }
 _LEAST = {"share of comments": 1.5}
 

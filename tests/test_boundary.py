@@ -223,7 +223,7 @@ def test_a_state_made_for_more_choices_is_refused() -> None:
 
 
 def test_a_population_is_refused_where_one_agent_is_wanted() -> None:
-    several = eqx.tree_at(lambda agent: agent.actor_lr, Learner(), np.ones(3))
+    several = eqx.tree_at(lambda agent: agent.actor_lr, eqrl.SAC(), np.ones(3))
     message = r"stack of 3: its `actor_lr`.*`eqrl.member.*`eqrl.train_population`"
     with pytest.raises(ValueError, match=message):
         check_is_agent(several)
@@ -536,12 +536,12 @@ def test_callbacks_that_take_other_arguments_are_refused_before_the_first_step()
     callbacks: tuple[Any, ...] = (
         lambda step: None,
         lambda step, metrics: None,
-        [lambda step, metrics, state: None, lambda step, metrics: None],
+        [lambda step, metrics, solution: None, lambda step, metrics: None],
     )
     for callback in callbacks:
-        with pytest.raises(ValueError, match=r"`callback\(step, metrics, trainer_sta"):
+        with pytest.raises(ValueError, match=r"`callback\(step, metrics, solution\)"):
             eqrl.train(Learner(), ENV, TRAINER, callback=callback, **options)
-    with pytest.raises(ValueError, match=r"`checkpoint\(step, solution\)`"):
+    with pytest.raises(ValueError, match=r"`checkpoint\(step, metrics, solution\)`"):
         eqrl.train(Learner(), ENV, TRAINER, checkpoint=lambda: None, **options)  # pyright: ignore[reportArgumentType]
     options = {
         "size": 2,
@@ -551,7 +551,7 @@ def test_callbacks_that_take_other_arguments_are_refused_before_the_first_step()
         "key": jr.key(0),
     }
     for name, message in (
-        ("callback", r"`callback\(generation, solution\)`"),
+        ("callback", r"`callback\(step, metrics, solution\)`"),
         ("score", r"`score\(agent, state, evaluation\)`"),
     ):
         wrong: Any = {name: lambda only: None}

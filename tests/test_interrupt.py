@@ -5,7 +5,7 @@ from types import FrameType
 
 import pytest
 
-from eqrl._training.rows import deferred_interrupt
+from eqrl._training.host_loop import deferred_interrupt
 
 
 @pytest.fixture(autouse=True)

@@ -114,9 +114,9 @@ def test_a_batch_is_the_iteration_in_the_order_of_time() -> None:
     options: Any = {"key": jr.key(0), "log_every": size}
     batches = []
 
-    def callback(step: int, metrics: Any, state: Any) -> None:
+    def callback(step: int, metrics: Any, solution: Any) -> None:
         del step, metrics
-        batches.append(jax.device_get(state.agent.batch))
+        batches.append(jax.device_get(solution.state.batch))
 
     first = eqrl.train(
         Recorder(), env, TRAINER, num_steps=2 * size, callback=callback, **options

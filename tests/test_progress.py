@@ -194,7 +194,7 @@ def _population_line(*returns: Any, scores: list[float] | None = None) -> str:
         contextlib.redirect_stdout(file),
         eqrl.PopulationProgressBar(10, 100) as progress,
     ):
-        progress(3, _population(list(returns), scores))
+        progress(400, {}, _population(list(returns), scores))
     compiling, line = file.getvalue().splitlines()
     assert compiling == "compiling"
     return line
@@ -231,9 +231,9 @@ def test_a_population_shows_the_steps_of_all_members_and_the_time_left(
         eqrl.PopulationProgressBar(10, 100, seconds_between_lines=0.0) as progress,
     ):
         clock.now = 150.0
-        progress(0, _population([[1.0], [2.0]]))
+        progress(100, {}, _population([[1.0], [2.0]]))
         clock.now = 152.0
-        progress(1, _population([[1.0], [2.0]]))
+        progress(200, {}, _population([[1.0], [2.0]]))
     line = file.getvalue().splitlines()[-1]
     assert line.startswith("generation 2/10  100 steps/s")
     assert line.endswith("0:00:16 left")
@@ -245,5 +245,5 @@ def test_a_population_has_a_bar_on_a_terminal() -> None:
         contextlib.redirect_stdout(file),
         eqrl.PopulationProgressBar(2, 100) as progress,
     ):
-        progress(1, _population([[1.0]]))
+        progress(200, {}, _population([[1.0]]))
     assert "generation 2/2" in file.getvalue()

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 import eqrl
 from eqrl._run.solutions import step_of
-from eqrl._training.callback import asks_to_stop
+from eqrl._training.host_loop import asks_to_stop
 from eqrl._training.iteration import empty_watch
 from eqrl._training.rows import append_row
 from eqrl.envs import AbstractEnv, Outcome, Point
@@ -182,13 +182,14 @@ def test_episode_lengths_are_reported(
     assert np.all(whole.metrics["episode_length"] == 7)
 
 
-def test_the_callback_gets_steps_metrics_and_state() -> None:
+def test_the_callback_gets_steps_metrics_and_the_solution() -> None:
     steps, losses, rows = [], [], []
 
-    def callback(step: int, metrics: dict[str, Any], state: Any) -> None:
+    def callback(step: int, metrics: dict[str, Any], solution: Any) -> None:
         steps.append(step)
         losses.append(float(metrics["critic_loss"]))
-        rows.append(jax.tree.leaves(state.replay.data)[0].shape)
+        data = solution.trainer_state.replay.data
+        rows.append(jax.tree.leaves(data)[0].shape)
 
     solution = train(60, callback=callback)
     assert steps == [20, 40, 60]
@@ -204,10 +205,8 @@ def test_a_callback_that_returns_true_ends_training_with_this_row(
     def keep(
         step: int,
         metrics: dict[str, Any],
-        state: Any,
         solution: eqrl.Solution[Any, Any, Any, Any],
     ) -> int:
-        assert state is solution.trainer_state
         assert metrics["critic_loss"] is not None
         seen.append((step, solution.metrics["step"].tolist()))
         return 1
@@ -215,7 +214,7 @@ def test_a_callback_that_returns_true_ends_training_with_this_row(
     with eqrl.Checkpoints(tmp_path, every_steps=20) as checkpoints:
         stopped = train(
             120,
-            callback=[lambda step, metrics, state: step == 40, keep],
+            callback=[lambda step, metrics, solution: step == 40, keep],
             checkpoint=checkpoints,
         )
     assert seen == [(20, [20]), (40, [20, 40])]
@@ -294,7 +293,7 @@ def test_evaluations_of_several_seeds_are_refused_at_the_first_row(
     stack = eqrl.Solution(trainer_state=seeds, counts=whole.counts, metrics={})
     evaluations = eqrl.Evaluations(AGENT, ENV, every=1_000, key=jr.key(0))
     with pytest.raises(ValueError, match=r"eqrl\.member\(solution.state, seed\)"):
-        evaluations(20, {}, seeds, stack)
+        evaluations(20, {}, stack)
 
 
 def test_evaluations_of_vector_rewards_ask_for_a_score() -> None:
@@ -424,16 +423,16 @@ def test_a_checkpoint_that_cannot_be_written_is_one_warning(
     monkeypatch.setattr("eqrl._run.solutions.begin_save", fail)
     with eqrl.Checkpoints(tmp_path, every_seconds=0) as checkpoints:
         with pytest.warns(UserWarning, match="training goes on: .*No space left"):
-            checkpoints(120, whole)
-        checkpoints(120, whole)
+            checkpoints(120, {}, whole)
+        checkpoints(120, {}, whole)
         with pytest.raises(OSError, match="No space left"):
             checkpoints.save(whole)
     errors: list[Exception] = []
     with eqrl.Checkpoints(
         tmp_path, every_seconds=0, on_error=errors.append
     ) as checkpoints:
-        checkpoints(120, whole)
-        checkpoints(120, whole)
+        checkpoints(120, {}, whole)
+        checkpoints(120, {}, whole)
     assert [type(error) for error in errors] == [OSError]
 
 
@@ -441,8 +440,8 @@ def test_a_checkpoint_that_cannot_be_written_is_one_warning(
 
 
 def interrupt_at(step: int) -> Callable[..., None]:
-    def callback(now: int, metrics: dict[str, Any], state: Any) -> None:
-        del metrics, state
+    def callback(now: int, metrics: dict[str, Any], solution: Any) -> None:
+        del metrics, solution
         if now == step:
             signal.raise_signal(signal.SIGINT)
 

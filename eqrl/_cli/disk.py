@@ -1,5 +1,4 @@
 import dataclasses
-from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -7,7 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Bool, Float, PRNGKeyArray
 
 from .._agents.base import AnyAgent
 from .._disk.learn import check_replay, learn_skills
@@ -89,13 +88,6 @@ class LibraryJob:
                 stack.enter_context(Reporter(name, report))
                 for name, report in reports.items()
             ]
-
-            def callback(
-                step: int, metrics: Mapping[str, np.ndarray | Array], skills: Skills
-            ) -> None:
-                for each in callbacks:
-                    each(step, metrics, skills)
-
             return learn_skills(
                 self.agent,
                 self.env,
@@ -107,7 +99,7 @@ class LibraryJob:
                 replay=schedule.replay,
                 initial=initial,
                 log_every=schedule.log_every,
-                callback=callback,
+                callback=callbacks,
             )
 
     def keep(self, folder: Path, reached: Skills[Any]) -> None:

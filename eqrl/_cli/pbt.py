@@ -95,8 +95,10 @@ class PopulationJob:
             schedule.num_generations, schedule.steps_per_generation
         )
 
-        def write_metrics(generation: int, solution: PopulationSolution) -> None:
-            del generation
+        def write_metrics(
+            step: int, metrics: object, solution: PopulationSolution
+        ) -> None:
+            del step, metrics
             write_generations(folder, self.run, solution)
 
         with (
@@ -104,11 +106,6 @@ class PopulationJob:
             Reporter("metrics.csv", write_metrics) as write,
             open_checkpoints(folder, every_steps=checkpoint_every) as checkpoint,
         ):
-
-            def callback(generation: int, solution: PopulationSolution) -> None:
-                for each in (show, write, checkpoint):
-                    each(generation, solution)
-
             return train_population(
                 self.agent,
                 self.env,
@@ -123,7 +120,7 @@ class PopulationJob:
                 score=score,
                 mesh=self.mesh,
                 members=schedule.members,
-                callback=callback,
+                callback=[show, write, checkpoint],
             )
 
     def keep(self, folder: Path, reached: PopulationSolution) -> None:

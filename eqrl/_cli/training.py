@@ -20,14 +20,14 @@ from .._run.config import Run, write_config
 from .._run.files import checkpoints_folder, claim_folder, hold_folder, new_folder
 from .._run.solutions import Checkpoints
 from .._run.write import write_evaluation
-from .._training.jit import jit_init
-from .._training.rows import (
-    AnySolution,
+from .._training.host_loop import (
     Interrupt,
     NonFiniteError,
     TrainingInterrupted,
     deferred_interrupt,
 )
+from .._training.jit import jit_init
+from .._training.rows import AnySolution
 from .._training.trainer import Trainer
 from .._types.installed import is_installed, not_installed
 from ..envs._base import AnyEnv

@@ -1,6 +1,5 @@
 import dataclasses
-from collections.abc import Callable, Sequence
-from signal import Signals
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, get_args
 
 import equinox as eqx
@@ -16,7 +15,6 @@ from .._interaction.actors import start
 from .._interaction.fit import check_is_agent, check_numbers
 from .._interaction.rollout import rollout
 from .._pytree.fields import (
-    check_arity,
     check_choice,
     check_instance,
     check_integer,
@@ -25,18 +23,16 @@ from .._pytree.fields import (
 from .._pytree.tree import stack_size, take_element, tree_where
 from .._rewards.incremental.reward import IncrementalState
 from .._rewards.incremental.scale import Replay
-from .._training.callback import asks_to_stop
+from .._training.host_loop import Callbacks, Reached, bind_callbacks, drive
 from .._training.iteration import FailureReport, check_finite_agent
 from .._training.jit import jit_run_reported
 from .._training.replay import ReplayBuffer, ReplayState
 from .._training.rows import (
     Chunk,
-    NonFiniteError,
+    Row,
     RunChunk,
     Solution,
-    TrainingInterrupted,
     append_row,
-    deferred_interrupt,
     finish_episode,
     run_chunks,
     steps_taken,
@@ -148,17 +144,6 @@ def keep_replay(
     return buffer.keep_newest(replay, counts, num_rows=num_rows[kept])
 
 
-SkillCallback = Callable[[int, dict[str, Any], Skills[State]], object]
-
-
-class _Stop(Exception):
-    """A callback asked to stop here."""
-
-    def __init__(self, progress: Progress) -> None:
-        super().__init__()
-        self.progress = progress
-
-
 def key_of_skill(key: PRNGKeyArray, skill: int) -> PRNGKeyArray:
     return jr.fold_in(key, skill)
 
@@ -168,7 +153,6 @@ class SkillLoop:
     """Everything that `learn_skills` holds fixed across skills.
 
     - `num_steps`: of each skill.
-    - `interrupted`: whether to stop at the end of a row.
     - The others are the arguments of `learn_skills`.
     """
 
@@ -179,25 +163,18 @@ class SkillLoop:
     num_collected_episodes: int
     replay: Replay
     log_every: int
-    callback: SkillCallback | None
     key: PRNGKeyArray
-    interrupted: Callable[[], Signals | None]
 
-    def learn(self, progress: Progress) -> Progress:
+    def learn(self, progress: Progress) -> Iterator[Reached]:
         """Learns the rest of a skill in training, and all further ones."""
         check_finite_agent(progress.solution.state)
-        try:
-            return self._learn(progress)
-        except _Stop as stop:
-            return stop.progress
-
-    def _learn(self, progress: Progress) -> Progress:
         for skill in range(progress.count, len(self.num_steps)):
             if progress.skill < skill:
                 progress = self._begin_skill(progress, skill)
-                self._check_interrupted(progress)
-            progress = self._train_skill(progress).add_learned()
-        return progress
+                yield self._reached(progress)
+            progress = yield from self._train_skill(progress)
+            progress = progress.add_learned()
+        yield self._reached(progress)
 
     def _begin_skill(self, progress: Progress, skill: int) -> Progress:
         """Collects the past and starts the training of the next skill."""
@@ -229,7 +206,7 @@ class SkillLoop:
             progress, solution=solution, skill=skill, earlier_steps=step
         )
 
-    def _train_skill(self, progress: Progress) -> Progress:
+    def _train_skill(self, progress: Progress) -> Generator[Reached, None, Progress]:
         """Trains until an episode ends at or after the skill's number of steps."""
         last_step = self.num_steps[progress.skill]
         end = -1
@@ -247,8 +224,8 @@ class SkillLoop:
                 log_every=self.log_every,
             )
             for chunk in chunks:
-                progress = self._add_row(progress, chunk)
-                self._check_interrupted(progress)
+                progress, reached = self._add_row(progress, chunk)
+                yield reached
         rest = finish_episode(
             self._run_chunk(progress),
             self.trainer,
@@ -257,8 +234,8 @@ class SkillLoop:
             since=last_step,
         )
         for chunk in rest:
-            progress = self._add_row(progress, chunk)
-        self._check_interrupted(progress)
+            progress, reached = self._add_row(progress, chunk)
+            yield reached
         return progress
 
     def _next_stop(self, progress: Progress) -> int:
@@ -296,9 +273,9 @@ class SkillLoop:
 
         return run
 
-    def _add_row(self, progress: Progress, chunk: Chunk) -> Progress:
-        """Logs and reports a chunk of training."""
-        state, counts, row, what = chunk
+    def _add_row(self, progress: Progress, chunk: Chunk) -> tuple[Progress, Reached]:
+        """The progress with a chunk of training, and what to report of it."""
+        state, counts, row, failed = chunk
         row = row | {
             "skill": np.asarray(progress.skill),
             "collected_steps": np.asarray(progress.collected_steps),
@@ -307,19 +284,13 @@ class SkillLoop:
         metrics = append_row(progress.solution.metrics, step, row)
         solution = Solution(trainer_state=state, counts=counts, metrics=metrics)
         progress = dataclasses.replace(progress, solution=solution)
-        if what is not None:
-            raise NonFiniteError(step, progress.to_skills(), what)
-        if self.callback is None:
-            return progress
-        answer = self.callback(step, row, progress.to_skills())
-        if asks_to_stop(answer):
-            self._check_interrupted(progress)
-            raise _Stop(progress)
-        return progress
+        return progress, self._reached(progress, row, failed)
 
-    def _check_interrupted(self, progress: Progress) -> None:
-        if (signal := self.interrupted()) is not None:
-            raise TrainingInterrupted(progress.to_skills(), signal)
+    def _reached(
+        self, progress: Progress, row: Row | None = None, failed: str | None = None
+    ) -> Reached:
+        step = progress.earlier_steps + self._steps_taken(progress)
+        return Reached(step, row, progress.to_skills(), failed)
 
     def _recollect_if_changed(self, progress: Progress) -> Progress:
         """Rolls out earlier skills again if the environment has changed."""
@@ -383,7 +354,7 @@ def learn_skills(
     replay: Replay | None = None,
     initial: Skills[State] | None = None,
     log_every: int = 1_000,
-    callback: SkillCallback[State] | None = None,
+    callback: Callbacks[Skills[State]] | None = None,
 ) -> Skills[State]:
     """Learns skills one after another, as DISk does.
 
@@ -430,8 +401,9 @@ def learn_skills(
         stay usable.
     - `log_every`: steps in a row of the metrics, rounded up to whole iterations. The
         rest of an episode after `num_steps` is a row of its own.
-    - `callback`: called as `callback(step, metrics, skills)` after each row. Training
-        ends there if it returns true, and can resume from `skills`. Copy what you keep
+    - `callback`: called as `callback(step, metrics, skills)` after each row, with the
+        steps of all skills together; or several of them. Training ends there if one
+        returns true, and can resume from `skills`. Copy what you keep
         (`eqrl.tree_copy`) or save it (`eqrl.save_skills`): it is donated to the next
         row. A skill that has just ended is not yet among them, so save the returned
         skills as well.
@@ -449,8 +421,7 @@ def learn_skills(
     check_key(key)
     check_instance("trainer", trainer, Trainer, such_as="`eqrl.Trainer()`")
     check_integer("log_every", log_every, least=1)
-    if callback is not None:
-        check_arity("callback", callback, "step", "metrics", "skills")
+    bind_callbacks(callback)
     task = find_task(agent)
     check_integer("num_collected_episodes", num_collected_episodes, least=1)
     steps = _steps_of_skills(num_steps, num_skills, trainer)
@@ -478,20 +449,17 @@ def learn_skills(
         num_episodes = capacity * num_collected_episodes
         task = enlarge_past(task, first, num_episodes=num_episodes)
         progress = enlarge_library(progress, task, capacity=capacity)
-    with deferred_interrupt() as interrupted:
-        loop = SkillLoop(
-            task=task,
-            schedule=schedule,
-            trainer=trainer,
-            num_steps=steps,
-            num_collected_episodes=num_collected_episodes,
-            replay=replay,
-            log_every=log_every,
-            callback=callback,
-            key=key,
-            interrupted=interrupted,
-        )
-        return loop.learn(progress).to_skills()
+    loop = SkillLoop(
+        task=task,
+        schedule=schedule,
+        trainer=trainer,
+        num_steps=steps,
+        num_collected_episodes=num_collected_episodes,
+        replay=replay,
+        log_every=log_every,
+        key=key,
+    )
+    return drive(loop.learn(progress), callback=callback)
 
 
 def check_replay(replay: str, agent: AnyAgent) -> None:

@@ -1,6 +1,5 @@
 import functools
-from collections.abc import Callable, Sequence
-from signal import SIGINT
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import equinox as eqx
@@ -16,7 +15,7 @@ from .._interaction.evaluate_skills import Score, mean_return
 from .._interaction.fit import check_arguments, check_numbers
 from .._pytree.fields import check_arity, check_instance, check_integer
 from .._pytree.tree import check_same_shapes, stack_size, take_element, tree_copy
-from .._training.callback import asks_to_stop
+from .._training.host_loop import Callbacks, Reached, bind_callbacks, drive
 from .._training.iteration import check_finite_agent
 from .._training.members import (
     Logged,
@@ -31,22 +30,13 @@ from .._training.mesh import (
     automatic,
     check_mesh,
     gather,
-    hand_over,
     naming_lost_processes,
-    on_any_process,
     on_each_device,
     replicate,
     shard,
     to_host,
 )
-from .._training.rows import (
-    NonFiniteError,
-    TrainingInterrupted,
-    deferred_interrupt,
-    has_failed,
-    steps_taken,
-    what_failed,
-)
+from .._training.rows import has_failed, steps_taken, what_failed
 from .._training.schedule import Counts
 from .._training.trainer import AnyTrainerState, Trainer, run_trainer
 from .._types.custom_types import EnvState, PyTree, State
@@ -239,9 +229,6 @@ def check_history(
         )
 
 
-Callback = Callable[[int, PopulationSolution[State, Agents]], object]
-
-
 def train_population(
     agent: AgentOfKind[State, Agents],
     env: AbstractEnv[EnvState],
@@ -259,7 +246,7 @@ def train_population(
     descriptor: Descriptor[object] | None = None,
     mesh: Mesh | None = None,
     members: Members | None = None,
-    callback: Callback[State, Agents] | None = None,
+    callback: Callbacks[PopulationSolution[State, Agents]] | None = None,
 ) -> PopulationSolution[State, Agents]:
     """Trains a population of agents, with population based training or independently.
 
@@ -299,10 +286,12 @@ def train_population(
         devices. Measured with SAC and TD3 on two cores: as one device, in turn is 0.89
         and 1.00 times as fast as together; as a mesh of two, 1.10 and 1.09 times, which
         is the fastest of all.
-    - `callback`: called as `callback(generation, solution)` after each evaluation, on
-        every process. Training ends with this generation if it returns true, on any
-        process. `agents` and the history can be kept. Copy what you keep of
-        `trainer_states` and `counts`: they are donated to the next generation.
+    - `callback`: called as `callback(step, metrics, solution)` after each evaluation,
+        on every process, with the steps so far of each member, and the generation's
+        metrics and scores, `"score"`, of all members; or several of them. Training ends
+        with this generation if one returns true, on any process. `agents` and the
+        history can be kept. Copy what you keep of `trainer_states` and `counts`: they
+        are donated to the next generation.
 
     **Returns:**
 
@@ -322,8 +311,7 @@ def train_population(
     given = cast(AnyAgent, agent)
     key = _check(given, env, trainer, pbt, size, evaluation_env, key)
     check_integer("num_generations", num_generations, least=1)
-    if callback is not None:
-        check_arity("callback", callback, "generation", "solution")
+    bind_callbacks(callback)
     if score is not None:
         check_arity("score", score, "agent", "state", "evaluation")
     check_mesh(mesh, size)
@@ -369,10 +357,11 @@ def train_population(
         check_history(initial, evaluation, names)
         rows = rows_of(initial)
         scores = shard(jnp.asarray(initial.scores[-1]), mesh)
-    parents = jnp.arange(size)
-    solution = initial
-    first = len(rows)
-    with deferred_interrupt() as interrupted, naming_lost_processes(mesh):
+
+    def generations() -> Iterator[Reached]:
+        nonlocal agents, states, counts, scores
+        parents = jnp.arange(size)
+        first = len(rows)
         for generation in range(first, first + num_generations):
             if generation > 0 and pbt is not None:
                 agents, states, parents = _exploit(
@@ -398,19 +387,18 @@ def train_population(
                 scores=scores,
             )
             rows.append(to_host(row, mesh))
-            solution = make_solution(rows, agents, states, counts)
+            failed = None
             if has_failed(rows[-1].metrics):
-                step = steps_taken(trainer, counts)
-                what = what_failed(to_host(report, mesh))
-                raise NonFiniteError(step, hand_over(solution, given_mesh), what)
-            answer = None if callback is None else callback(generation, solution)
-            if on_any_process(interrupted() is not None, mesh):
-                reached = hand_over(solution, given_mesh)
-                raise TrainingInterrupted(reached, interrupted() or SIGINT)
-            if on_any_process(asks_to_stop(answer), mesh):
-                break
-        assert solution is not None
-        return hand_over(solution, given_mesh)
+                failed = what_failed(to_host(report, mesh))
+            yield Reached(
+                steps_taken(trainer, counts),
+                {**rows[-1].metrics, "score": rows[-1].scores},
+                make_solution(rows, agents, states, counts),
+                failed,
+            )
+
+    with naming_lost_processes(mesh):
+        return drive(generations(), callback=callback, mesh=mesh, given_mesh=given_mesh)
 
 
 def _check(

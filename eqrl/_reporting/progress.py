@@ -154,10 +154,10 @@ class ProgressBar:
         self._display.stop()
 
     def __call__(
-        self, step: int, metrics: Mapping[str, np.ndarray | Array], state: object
+        self, step: int, metrics: Mapping[str, np.ndarray | Array], solution: object
     ) -> None:
         """Shows one row of metrics; `train` calls this."""
-        del state
+        del solution
         # With vector rewards there is one for each element, and no single number.
         returns = _known(metrics, "episode_return")
         if returns.size > 0:
@@ -210,7 +210,7 @@ class PopulationProgressBar:
             terminal.
         """
         check_integer("num_generations", num_generations, least=0)
-        check_integer("steps_per_generation", steps_per_generation, least=0)
+        check_integer("steps_per_generation", steps_per_generation, least=1)
         check_range("seconds_between_lines", seconds_between_lines, low=0)
         self._num_generations = num_generations
         self._steps_per_generation = steps_per_generation
@@ -226,9 +226,12 @@ class PopulationProgressBar:
         del exception
         self._display.stop()
 
-    def __call__(self, generation: int, solution: PopulationSolution) -> None:
+    def __call__(
+        self, step: int, metrics: object, solution: PopulationSolution
+    ) -> None:
         """Shows one generation; `train_population` calls this."""
-        done = generation + 1
+        del metrics
+        done = step // self._steps_per_generation
         self._display.show(
             f"generation {done:,}/{self._num_generations:,}",
             done=done,

@@ -32,10 +32,10 @@ class Logger:
         self._log = log
 
     def __call__(
-        self, step: int, metrics: Mapping[str, np.ndarray | Array], state: object
+        self, step: int, metrics: Mapping[str, np.ndarray | Array], solution: object
     ) -> None:
         """Logs one row of metrics; `train` calls this."""
-        del state
+        del solution
         numbers: dict[str, float] = {}
         for name, values in metrics.items():
             array = np.asarray(values)
@@ -81,10 +81,10 @@ class TensorBoard:
             writer.close()
 
     def __call__(
-        self, step: int, metrics: Mapping[str, np.ndarray | Array], state: object
+        self, step: int, metrics: Mapping[str, np.ndarray | Array], solution: object
     ) -> None:
         """Writes one row of metrics; `train` calls this."""
-        del state
+        del solution
         self.log(metrics, step)
 
     def log(self, metrics: Mapping[str, np.ndarray | Array | float], step: int) -> None:

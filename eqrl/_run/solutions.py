@@ -359,7 +359,7 @@ class Checkpoints:
     eqrl.train(agent, env, trainer, ..., initial=solution)
     ```
 
-    It is the `checkpoint` of `train` and `train_seeds`, and the `callback` of
+    It is the `checkpoint` of `train` and `train_seeds`, and a `callback` of
     `train_population`. What it saves is what `eqrl.save_solution` does; it is written
     in the background, from a copy. A checkpoint that cannot be written does not end the
     training. One of a training other than that in the directory is a `ValueError`, at
@@ -402,10 +402,11 @@ class Checkpoints:
         self._interval.begin_at(self._latest or 0)
         self._has_failed = False
 
-    def __call__(self, step: int, solution: AnySolution | PopulationSolution) -> None:
+    def __call__(
+        self, step: int, metrics: object, solution: AnySolution | PopulationSolution
+    ) -> None:
         """Saves a solution if it is time to."""
-        # Of a population it is the generation.
-        del step
+        del step, metrics
         number = step_of(solution)
         self._check_order(solution, number)
         # The clocks of several processes differ, and all of them have to save.

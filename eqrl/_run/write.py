@@ -121,9 +121,9 @@ class GrowingMetrics:
         if metrics:
             _write_metrics(folder, metrics)
 
-    def __call__(self, step: int, metrics: Mapping[str, Any], state: Any) -> None:
+    def __call__(self, step: int, metrics: Mapping[str, Any], solution: object) -> None:
         """Writes one row of each seed."""
-        del state
+        del solution
         row = {"step": np.asarray(step), **metrics}
         history = {name: np.asarray(value)[None] for name, value in row.items()}
         if {*history} == {*self._names}:

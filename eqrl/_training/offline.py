@@ -1,13 +1,13 @@
 """Training from a data set alone."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Int, PRNGKeyArray
 
 from .._agents.base import AbstractAgent, AnyAgent, after_observe
 from .._interaction.fit import check_is_agent, check_numbers
@@ -16,8 +16,8 @@ from .._pytree.tree import check_same_shapes, tree_copy, tree_is_finite, tree_wh
 from .._rewards.base import after_update
 from .._types.custom_types import Extras, Memory, Metrics, State
 from .._types.data import AnyTransition, EnvSpec, Transition
-from .callback import Callbacks, bind_callbacks
 from .data_set import fill_replay, fitting_transitions
+from .host_loop import Callbacks, Reached, bind_callbacks, drive
 from .iteration import (
     FailureReport,
     Progress,
@@ -29,23 +29,8 @@ from .iteration import (
     update,
 )
 from .replay import AnyReplay, ReplayBuffer
-from .rows import (
-    NonFiniteError,
-    OfflineSolution,
-    TrainingInterrupted,
-    append_row,
-    deferred_interrupt,
-    what_failed,
-)
+from .rows import OfflineSolution, append_row, what_failed
 from .schedule import Counts
-
-
-_Row = dict[str, Float[np.ndarray, ""]]
-OfflineCallback = (
-    Callable[[int, _Row, State], object]
-    | Callable[[int, _Row, State, OfflineSolution[State]], object]
-)
-"""Called as `callback(update, metrics, state)`, or with the solution behind them."""
 
 
 def train_offline(
@@ -58,7 +43,7 @@ def train_offline(
     batch_size: int = 256,
     log_every: int = 1_000,
     initial: OfflineSolution[State] | None = None,
-    callback: OfflineCallback[State] | Sequence[OfflineCallback[State]] | None = None,
+    callback: Callbacks[OfflineSolution[State]] | None = None,
 ) -> OfflineSolution[State]:
     """Trains one agent on a data set, without an environment.
 
@@ -84,11 +69,10 @@ def train_offline(
         data, key and hyperparameters, the state is that of one longer call, bit for
         bit, and so are the rows of the metrics if the earlier call ended with a whole
         one. The data are not observed again. It stays usable.
-    - `callback`: called as `callback(update, metrics, state)` after each row, with the
-        number of updates so far and the agent's state; with a fourth argument, the
-        solution so far, if it takes one; or several of them, as in `eqrl.train`, such
-        as an `eqrl.Evaluations`. Training ends with this row if one returns true. Copy
-        what you keep of the state (`eqrl.tree_copy`): it is donated to the next row.
+    - `callback`: called as `callback(step, metrics, solution)` after each row, where
+        steps are updates; or several of them, as in `eqrl.train`, such as an
+        `eqrl.Evaluations`. Training ends with this row if one returns true. Copy what
+        you keep of the state (`eqrl.tree_copy`): it is donated to the next row.
 
     **Returns:**
 
@@ -105,7 +89,7 @@ def train_offline(
     check_integer("num_updates", num_updates, least=0)
     check_integer("batch_size", batch_size, least=1)
     check_integer("log_every", log_every, least=1)
-    report = bind_callbacks(cast(Callbacks | None, callback))
+    bind_callbacks(callback)
     if agent.sequence_length is None:
         raise ValueError(
             f"`{type(agent).__name__}` learns on-policy, from steps that it has just "
@@ -118,28 +102,28 @@ def train_offline(
     stored, counts = fill_replay(replay, data)
     solution, done = _start(agent, spec, data, initial, key=jr.fold_in(key, 0))
     del data
-    state, run_key, end = solution.state, jr.fold_in(key, 1), done + num_updates
-    with deferred_interrupt() as interrupted:
+    run_key, end = jr.fold_in(key, 1), done + num_updates
+
+    def rows() -> Iterator[Reached]:
+        nonlocal solution, stored, done
+        yield Reached(done, None, solution)
         while done < end:
             # Rows end where those of one call would.
             size = min(log_every - done % log_every, end - done)
             kept = (agent, replay, _at(counts, done), jnp.asarray(size, int), run_key)
-            state, stored, metrics, failure = _update(kept, state, stored)
+            state, stored, metrics, failure = _update(kept, solution.state, stored)
             if bool(failure.in_agent):
                 solution = OfflineSolution(state=state, metrics=solution.metrics)
-                what = what_failed(failure)
-                raise NonFiniteError(done, solution, what, counted="update")
+                yield Reached(done, None, solution, what_failed(failure))
+                return
             done += size
             row = {name: np.asarray(value) for name, value in metrics.items()}
             solution = OfflineSolution(
                 state=state, metrics=append_row(solution.metrics, done, row)
             )
-            stops = report(done, row, solution)
-            if (signal := interrupted()) is not None:
-                raise TrainingInterrupted(solution, signal)
-            if stops:
-                break
-    return solution
+            yield Reached(done, row, solution)
+
+    return drive(rows(), callback=callback, counted="update")
 
 
 def _start(

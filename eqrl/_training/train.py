@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
@@ -16,7 +16,7 @@ from .._types.custom_types import EnvState, Extras, Memory, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from ..envs._check import play_if_asked
-from .callback import Callbacks, bind_callbacks
+from .host_loop import Callback, Callbacks, Reached, bind_callbacks, drive
 from .iteration import FailureReport, check_finite_agent
 from .jit import jit_init, jit_run_reported
 from .members import (
@@ -32,7 +32,6 @@ from .mesh import (
     automatic,
     check_mesh,
     gather,
-    hand_over,
     on_each_device,
     replicate,
     shard,
@@ -40,20 +39,14 @@ from .mesh import (
 from .rows import (
     AnySolution,
     History,
-    NonFiniteError,
     RunChunk,
     Solution,
-    TrainingInterrupted,
     append_row,
-    deferred_interrupt,
     run_chunks,
     steps_taken,
 )
 from .schedule import Counts
 from .trainer import AnyTrainerState, Trainer, run_trainer
-
-
-Checkpoint = Callable[[int, AnySolution], None]
 
 
 def train(
@@ -66,8 +59,8 @@ def train(
     initial: Solution[State, EnvState, Memory, Extras] | None = None,
     agent_state: State | None = None,
     log_every: int = 1_000,
-    callback: Callbacks | None = None,
-    checkpoint: Checkpoint | None = None,
+    callback: Callbacks[Solution[State, EnvState, Memory, Extras]] | None = None,
+    checkpoint: Callback[Solution[State, EnvState, Memory, Extras]] | None = None,
 ) -> Solution[State, EnvState, Memory, Extras]:
     """Trains one agent.
 
@@ -88,15 +81,13 @@ def train(
     - `log_every`: steps in a row of the metrics, rounded up to whole iterations. It is
         also how often `callback` is called and Ctrl-C is looked for. It does not affect
         the result.
-    - `callback`: called as `callback(step, metrics, trainer_state)` after each row; one
-        that needs a fourth argument is given the solution so far, too. Several of them
-        in a list or a tuple are called in turn. Training ends with this row if one
-        returns true. Copy what you keep of the states (`eqrl.tree_copy`): they are
-        donated to the next row. What it raises ends the training, and what was reached
-        with it.
-    - `checkpoint`: called as `checkpoint(step, solution)` after each row, with all from
-        which training can resume, such as an `eqrl.Checkpoints`. The solution's arrays
-        are donated to the next row, too.
+    - `callback`: called as `callback(step, metrics, solution)` after each row, with the
+        solution so far. Several of them in a list or a tuple are called in turn.
+        Training ends with this row if one returns true. Copy what you keep of the
+        solution's `trainer_state` (`eqrl.tree_copy`): it is donated to the next row.
+        What a callback raises ends the training, and what was reached is lost.
+    - `checkpoint`: called in the same way, after all callbacks, such as an
+        `eqrl.Checkpoints`.
 
     **Returns:**
 
@@ -139,15 +130,14 @@ def train(
             trainer, agent, env, state, counts, num_steps=num_steps, key=run_key
         )
 
-    return _train_and_log(
+    rows = _rows(
         run,
         trainer,
         Solution(trainer_state=state, counts=counts, metrics=history),
         num_steps=num_steps,
         log_every=log_every,
-        callback=callback,
-        checkpoint=checkpoint,
     )
+    return drive(rows, callback=callback, checkpoint=checkpoint)
 
 
 def train_seeds(
@@ -160,8 +150,8 @@ def train_seeds(
     key: PRNGKeyArray,
     initial: Solution[State, EnvState, Memory, Extras] | None = None,
     log_every: int = 1_000,
-    callback: Callbacks | None = None,
-    checkpoint: Checkpoint | None = None,
+    callback: Callbacks[Solution[State, EnvState, Memory, Extras]] | None = None,
+    checkpoint: Callback[Solution[State, EnvState, Memory, Extras]] | None = None,
     mesh: Mesh | None = None,
     members: Members | None = None,
 ) -> Solution[State, EnvState, Memory, Extras]:
@@ -232,63 +222,46 @@ def train_seeds(
         kept = (trainer, agent, env, jnp.asarray(num_steps, int), run_keys)
         return _run_seeds(kept, state, counts, how, devices)
 
-    return _train_and_log(
+    rows = _rows(
         run,
         trainer,
         Solution(trainer_state=state, counts=counts, metrics=history),
         num_steps=num_steps,
         log_every=log_every,
-        callback=callback,
-        checkpoint=checkpoint,
-        mesh=mesh,
     )
+    return drive(rows, callback=callback, checkpoint=checkpoint, given_mesh=mesh)
 
 
-def _check_callbacks(callback: Callbacks | None, checkpoint: object) -> None:
+def _check_callbacks(callback: Callbacks[Any] | None, checkpoint: object) -> None:
     bind_callbacks(callback)
     if checkpoint is not None:
-        check_arity("checkpoint", checkpoint, "step", "solution")
+        check_arity("checkpoint", checkpoint, "step", "metrics", "solution")
 
 
-def _train_and_log(
+def _rows(
     run: RunChunk,
     trainer: Trainer,
     solution: AnySolution,
     *,
     num_steps: int,
     log_every: int,
-    callback: Callbacks | None,
-    checkpoint: Checkpoint | None,
-    mesh: Mesh | None = None,
-) -> AnySolution:
-    """Goes on from `solution`, which is donated. `mesh` is the one that was given."""
+) -> Iterator[Reached]:
+    """Resumes from `solution`, which is donated."""
     check_finite_agent(solution.state)
-    report = bind_callbacks(callback)
-    with deferred_interrupt() as interrupted:
-        for state, counts, row, what in run_chunks(
-            run,
-            trainer,
-            solution.trainer_state,
-            solution.counts,
-            num_steps=num_steps,
-            log_every=log_every,
-        ):
-            step = steps_taken(trainer, counts)
-            solution = Solution(
-                trainer_state=state,
-                counts=counts,
-                metrics=append_row(solution.metrics, step, row),
-            )
-            if what is not None:
-                raise NonFiniteError(step, hand_over(solution, mesh), what)
-            stops = report(step, row, solution)
-            if checkpoint is not None:
-                checkpoint(step, solution)
-            if (signal := interrupted()) is not None:
-                raise TrainingInterrupted(hand_over(solution, mesh), signal)
-            if stops:
-                break
-        return hand_over(solution, mesh)
+    metrics = solution.metrics
+    yield Reached(steps_taken(trainer, solution.counts), None, solution)
+    for state, counts, row, failed in run_chunks(
+        run,
+        trainer,
+        solution.trainer_state,
+        solution.counts,
+        num_steps=num_steps,
+        log_every=log_every,
+    ):
+        step = steps_taken(trainer, counts)
+        metrics = append_row(metrics, step, row)
+        solution = Solution(trainer_state=state, counts=counts, metrics=metrics)
+        yield Reached(step, row, solution, failed)
 
 
 def _init_key(key: PRNGKeyArray) -> PRNGKeyArray:

@@ -85,7 +85,7 @@ def spread(*arguments):
 
 
 numbers = []
-same(train(None, callback=lambda _, solution: spread(solution.states)), one)
+same(train(None, callback=lambda step, metrics, solution: spread(solution.states)), one)
 member = eqrl.member(eight.states, 3)
 same(member, eqrl.member(one.states, 3))
 

@@ -84,10 +84,10 @@ def test_several_calls_equal_one_bit_for_bit(
             members=members,
             num_generations=1,
             initial=resumed,
-            callback=lambda generation, _: seen.append(generation),
+            callback=lambda step, metrics, _: seen.append(step),
         )
     assert eqx.tree_equal(resumed, whole)
-    assert seen == [1, 2]
+    assert seen == [80, 120]
     # What they went on from stays usable.
     arrays = filter(eqx.is_array, jax.tree.leaves(first))
     assert not any(x.is_deleted() for x in arrays if isinstance(x, jax.Array))
@@ -259,11 +259,13 @@ def test_members_and_the_best_can_be_taken_out(
 
 def test_without_pbt_nobody_is_replaced_and_the_callback_sees_each_generation() -> None:
     seen = []
-    solution = train(None, callback=lambda generation, _: seen.append(generation))
+    solution = train(None, callback=lambda step, metrics, _: seen.append(step))
     assert np.array_equal(solution.parents, np.tile(np.arange(3), (3, 1)))
-    assert seen == [0, 1, 2]
+    assert seen == [40, 80, 120]
     # One that returns true ends training with its generation.
-    stopped = train(None, callback=lambda generation, _: generation == 1)
+    stopped = train(
+        None, callback=lambda step, metrics, reached: len(reached.parents) == 2
+    )
     assert eqx.tree_equal(stopped.returns, solution.returns[:2])
 
 
@@ -404,8 +406,9 @@ def test_the_score_decides_and_is_kept_with_descriptors_and_agents() -> None:
 
     kept: list[Any] = []
 
-    def keep(generation: int, solution: Any) -> None:
-        del generation
+    def keep(step: int, metrics: dict[str, Any], solution: Any) -> None:
+        del step
+        np.testing.assert_array_equal(metrics["score"], solution.scores[-1])
         kept.append(solution.agents)
 
     solution = train(score=noise_of, descriptor=end, callback=keep)

@@ -79,8 +79,8 @@ def found(solution: eqrl.PopulationSolution) -> Found:
 def generations_if_interrupted(mesh: Mesh, agents: eqrl.SAC, *, here: bool) -> int:
     """Generations that are trained where Ctrl-C is pressed in the first of them."""
 
-    def press(generation: int, solution: Any) -> None:
-        del generation, solution
+    def press(step: int, metrics: Any, solution: Any) -> None:
+        del step, metrics, solution
         if here:
             signal.raise_signal(signal.SIGINT)
 

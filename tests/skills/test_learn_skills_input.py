@@ -140,5 +140,5 @@ def test_skills_are_picked_with_the_agent_that_learnt_them() -> None:
 
 
 def test_a_callback_with_other_arguments_is_refused_before_the_first_step() -> None:
-    with pytest.raises(ValueError, match=r"`callback\(step, metrics, skills\)`"):
+    with pytest.raises(ValueError, match=r"`callback\(step, metrics, solution\)`"):
         learn(callback=lambda step, metrics: None)

@@ -142,8 +142,10 @@ def score_of_sac(
     return evaluation.returns.mean()
 
 
-def report_three(step: int, metrics: dict[str, Any], state: object) -> None:
-    print(step, metrics, state)
+def report_sac(
+    step: int, metrics: dict[str, Any], solution: eqrl.PopulationSolution[eqrl.SACState]
+) -> None:
+    print(step, metrics, solution)
 
 
 def populations(pbt: eqrl.PBT) -> None:
@@ -182,7 +184,7 @@ def populations(pbt: eqrl.PBT) -> None:
         num_episodes=2,
         key=KEY,
         score=score_of_sac,  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-        callback=report_three,  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        callback=report_sac,  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     )
     print(eqrl.best(population).actor)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
 

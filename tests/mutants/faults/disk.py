@@ -180,8 +180,8 @@ FAULTS = (
     ),
     Fault(
         "disk:callbacks-cannot-stop",
-        "eqrl/_disk/learn.py",
-        "if asks_to_stop(answer):",
+        "eqrl/_training/host_loop.py",
+        "if on_any_process(stops, mesh):",
         "if False:",
         ("tests/skills/test_learn_skills.py -k never_stopped",),
     ),

@@ -355,8 +355,8 @@ FAULTS = (
     ),
     Fault(
         "population:callbacks-cannot-stop",
-        "eqrl/_population/train.py",
-        "if on_any_process(asks_to_stop(answer), mesh):",
+        "eqrl/_training/host_loop.py",
+        "if on_any_process(stops, mesh):",
         "if False:",
         ("tests/population/test_train.py -k sees_each_generation",),
     ),

@@ -1,5 +1,7 @@
 """Trains a population of the agent, and takes the best."""
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
@@ -36,9 +38,15 @@ def worst_return(
     return jnp.min(evaluation.returns)
 
 
-def report(generation: int, population: eqrl.PopulationSolution[ImitatorState]) -> None:
+def report(
+    step: int,
+    metrics: dict[str, Any],
+    population: eqrl.PopulationSolution[ImitatorState],
+) -> None:
     """Prints how a generation did."""
-    print(generation, population.returns[-1].mean(), population.states.actor)
+    print(
+        step, metrics["score"], population.returns[-1].mean(), population.states.actor
+    )
 
 
 def train_best() -> tuple[Imitator, ImitatorState]:

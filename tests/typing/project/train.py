@@ -28,9 +28,10 @@ def last_place(
     return places[jnp.sum(mask) - 1]
 
 
-def report(step: int, metrics: dict[str, Any], state: eqrl.TrainerState) -> None:
+def report(step: int, metrics: dict[str, Any], solution: Trained) -> None:
     """Prints how training goes on."""
-    print(step, metrics["episode_return"], bool(state.failed))
+    failed = bool(solution.trainer_state.failed)
+    print(step, metrics["episode_return"], failed)
 
 
 def train_plainly(agent: Imitator, env: Boat) -> Trained:

@@ -1,0 +1,234 @@
+"""Host loop of every training: reports each row, and ends where it is asked to."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from signal import SIGINT, Signals
+from types import FrameType
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from .._pytree.fields import check_arity
+from .mesh import hand_over, on_any_process
+from .rows import Row
+
+
+Given = TypeVar("Given")
+
+Callback = Callable[[int, dict[str, Any], Given], object]
+"""Called as `callback(step, metrics, solution)`."""
+
+Callbacks = Callback[Given] | Sequence[Callback[Given]]
+
+
+class Reached(NamedTuple):
+    """What training has reached.
+
+    - `step`: environment steps so far, or updates.
+    - `row`: the metrics since the row before; `None` between two rows, where nothing is
+        reported and training may be interrupted.
+    - `solution`: what the training would return.
+    - `failed`: what was not finite, in words, if that ends the training.
+    """
+
+    step: int
+    row: Row | None
+    solution: Any
+    failed: str | None = None
+
+
+def drive(
+    rows: Iterator[Reached],
+    *,
+    callback: Callbacks[Any] | None,
+    checkpoint: Callback[Any] | None = None,
+    counted: str = "environment step",
+    mesh: Mesh | None = None,
+    given_mesh: Mesh | None = None,
+) -> Any:
+    """Runs a training row by row, and returns its last solution.
+
+    **Arguments:**
+
+    - `rows`: the training, of at least one item. Asking for the next one donates the
+        arrays of the solution before.
+    - `callback`: called after each row. Training ends if one returns true.
+    - `checkpoint`: called after these.
+    - `counted`: what steps are.
+    - `mesh`: the devices, whose processes end together.
+    - `given_mesh`: those that the user named, on which the solution stays.
+
+    Raises a `NonFiniteError` where training has failed, and `TrainingInterrupted` after
+    Ctrl-C, SIGTERM or SIGHUP.
+    """
+    report = bind_callbacks(callback)
+    solution = None
+    with deferred_interrupt() as interrupted:
+        for step, row, solution, failed in rows:
+            if failed is not None:
+                reached = hand_over(solution, given_mesh)
+                raise NonFiniteError(step, reached, failed, counted=counted)
+            stops = False
+            if row is not None:
+                stops = report(step, row, solution)
+                if checkpoint is not None:
+                    checkpoint(step, row, solution)
+            if on_any_process(interrupted() is not None, mesh):
+                reached = hand_over(solution, given_mesh)
+                raise TrainingInterrupted(reached, interrupted() or SIGINT)
+            if on_any_process(stops, mesh):
+                break
+        return hand_over(solution, given_mesh)
+
+
+def bind_callbacks(callbacks: Callbacks[Any] | None) -> Callable[[int, Row, Any], bool]:
+    """Makes one function of all callbacks, which says whether one asked to stop.
+
+    Raises a `ValueError` unless each can be called as `Callback` is.
+    """
+    if callbacks is None:
+        callbacks = ()
+    elif not isinstance(callbacks, Sequence):
+        callbacks = (callbacks,)
+    for callback in callbacks:
+        check_arity("callback", callback, "step", "metrics", "solution")
+
+    def report(step: int, row: Row, solution: Any) -> bool:
+        # All are called, even if one asks to stop.
+        answers = [callback(step, row, solution) for callback in callbacks]
+        return any(map(asks_to_stop, answers))
+
+    return report
+
+
+def asks_to_stop(answer: object) -> bool:
+    """Whether a callback returned true; other truthy values are ignored."""
+    if not isinstance(answer, (bool, np.bool_, np.ndarray, jax.Array)):
+        return False
+    values = np.asarray(answer)
+    return values.dtype == np.bool_ and values.shape == () and bool(values)
+
+
+class NonFiniteError(ValueError):
+    """Something became `nan` or infinite in training.
+
+    **Attributes:**
+
+    - `step`: environment steps before that at which it happened; of `train_offline`,
+        updates before those of the row in which it did.
+    - `solution`: the result up to that step, from which `train` can resume. If it is
+        the agent that was not finite, its state is that of the beginning of the row:
+        with a lower learning rate it can go on. Of `train_offline` it is an
+        `OfflineSolution`.
+    - `what`: what it was, in words: the metric of the updates that turned first, the
+        agent's state or action, or an observation or a reward.
+    """
+
+    def __init__(
+        self, step: int, solution: Any, what: str, *, counted: str = "environment step"
+    ) -> None:
+        super().__init__(
+            f"At {counted} {step} {what} was nan or infinite. Training stopped "
+            "before it; what was reached is the `solution` of this error. If it is the "
+            "environment's doing, bound what it gives; if the agent diverged, lower "
+            "its learning rates or `reward_scale`."
+        )
+        self.step = step
+        self.solution = solution
+        self.what = what
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """Ctrl-C was pressed while training, or SIGTERM or SIGHUP asked to stop.
+
+    **Attributes:**
+
+    - `solution`: the result so far; from a `Solution`, `train` can resume.
+    - `signal`: which of the signals it was.
+    """
+
+    def __init__(self, solution: Any, signal: Signals = SIGINT) -> None:
+        super().__init__(
+            "Training was interrupted; the `solution` of this error is what it reached."
+        )
+        self.solution = solution
+        self.signal = signal
+
+
+class Interrupt:
+    """Whether a signal asked training to stop, and which one was the first."""
+
+    def __init__(self) -> None:
+        self.first: signal.Signals | None = None
+        self.held = False
+        self.insisted = False
+
+    def __call__(self) -> signal.Signals | None:
+        """The first signal; `None` before there is one."""
+        return self.first
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Takes note of a signal; raises `KeyboardInterrupt` at a second one."""
+        del frame
+        if self.first is None:
+            self.first = signal.Signals(number)
+        elif self.held:
+            self.insisted = True
+        else:
+            raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """While what was reached is written, a second signal is only noted."""
+        before, self.held = self.held, True
+        try:
+            yield
+        finally:
+            self.held = before
+
+
+# Within `deferred_interrupt`, its own.
+_outer: Interrupt | None = None
+
+
+@contextlib.contextmanager
+def deferred_interrupt() -> Iterator[Interrupt]:
+    """Turns Ctrl-C into a flag, to be read at points where stopping loses nothing.
+
+    So it does the signals that end a process of which a scheduler or a terminal has no
+    more need, SIGTERM and SIGHUP. A second signal raises `KeyboardInterrupt` at once.
+    Nothing changes outside the main thread, where no signal arrives, nor for a signal
+    for which another handler is installed. Within another such block it is that one's
+    flag.
+    """
+    global _outer
+    if _outer is not None:
+        yield _outer
+        return
+    interrupt = Interrupt()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupt
+        return
+    replaced = [number for number in _signals() if _is_untouched(number)]
+    before = {number: signal.signal(number, interrupt.handle) for number in replaced}
+    _outer = interrupt
+    try:
+        yield interrupt
+    finally:
+        _outer = None
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _signals() -> list[signal.Signals]:
+    names = ("SIGINT", "SIGTERM", "SIGHUP")
+    # Not all systems have all of them.
+    return [getattr(signal, name) for name in names if hasattr(signal, name)]
+
+
+def _is_untouched(number: signal.Signals) -> bool:
+    return signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL)
