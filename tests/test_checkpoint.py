@@ -100,27 +100,6 @@ def test_a_numpy_array_comes_back_as_one(directory: Path) -> None:
     assert isinstance(eqrl.restore(directory, _tree())["numpy"], np.ndarray)
 
 
-class _EarlierCounts(eqx.Module):
-    """What was counted before counters went round."""
-
-    updates: Any
-    rows_written: Any
-    rows_kept: Any
-
-
-def test_counts_of_an_earlier_version_come_back(tmp_path: Path) -> None:
-    eqrl.save(tmp_path, 0, [_EarlierCounts(*map(jnp.asarray, (5, 6, 7)))])
-    zero = jnp.zeros((), int)
-    [counts] = eqrl.restore(tmp_path, [eqrl.Counts(zero, zero, zero)])
-    assert jax.tree.leaves(counts) == [5, 6, 7, 0, 0]
-    # What is not known to have been added is still an error.
-    eqrl.save(tmp_path, 1, [{"updates": jnp.asarray(5)}])
-    with pytest.raises(
-        ValueError, match=r"rows_written` is wanted as .* was not saved"
-    ):
-        eqrl.restore(tmp_path, [eqrl.Counts(zero, zero, zero)])
-
-
 def test_what_is_no_array_comes_from_like(directory: Path) -> None:
     like = _tree()
     like["number"] = 7.5

@@ -1,71 +1,96 @@
-"""Counters that go round keep what follows from them."""
+"""What counters of 32 bits cannot hold is refused before the first step."""
 
-import functools
+from typing import Any
 
-import jax
-import numpy as np
+import jax.numpy as jnp
+import jax.random as jr
 import pytest
-from jaxtyping import Array
 
+import eqrl
 from eqrl import Trainer
-from eqrl._training.schedule import Folding
+
+from .toy import Drift, Learner
 
 
 _MOST = 2**31 - 1
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _after(
-    folding: Folding, counter: Array, folded: Array, number: Array
-) -> tuple[tuple[Array, Array], Array]:
-    after = folding.after(counter, folded, number)
-    return after, folding.lowest_bits(*after)
+def _counts(updates: int = 0, rows: int = 0, kept: int = 0) -> eqrl.Counts:
+    return eqrl.Counts(*(jnp.asarray(x, int) for x in (updates, rows, kept)))
 
 
 @pytest.mark.parametrize(
-    ("limit", "period", "numbers"),
+    ("options", "counts", "most"),
     [
-        (100, 30, range(0, 400, 7)),
-        (_MOST - 2000, 2**29 // 1000 * 1000, (1, 3000, 2**30, 2**31 - 1)),
-        (_MOST - 10**6, 1_774_080_000, (1, 3000, 2**30, 2**31 - 1)),
+        # Rows of two environments, with and without a warm-up of 10 of them.
+        ({"num_envs": 2, "updates_per_iteration": 0}, _counts(), 2 * _MOST),
+        ({"num_envs": 2, "warmup_steps": 20}, _counts(), 2 * _MOST),
+        ({}, _counts(rows=_MOST - 5), 5),
+        ({}, _counts(rows=_MOST - 5, kept=3), 2),
+        # Whole iterations, and their updates.
+        ({"steps_per_iteration": 4}, _counts(), _MOST // 4 * 4),
+        ({"updates_per_iteration": 3}, _counts(100, 60), (_MOST - 100) // 3),
+        ({"updates_per_iteration": 3, "warmup_steps": 9}, _counts(), 9 + _MOST // 3),
     ],
 )
-def test_a_counter_that_goes_round_is_exact(
-    limit: int, period: int, numbers: range | tuple[int, ...]
+def test_the_most_steps_are_those_that_rows_and_updates_can_count(
+    options: dict[str, int], counts: eqrl.Counts, most: int
 ) -> None:
-    folding = Folding(limit, period)
-    counter, folded, total = 0, 0, 0
-    for number in (limit - 1, *numbers, *numbers):
-        given = map(np.int32, (counter, folded, number))
-        (low, rounds), bits = _after(folding, *given)
-        counter, folded, total = int(low), int(rounds), total + number
-        assert folding.exact(counter, folded) == total
-        assert int(bits) == total % 2**32
-        assert folding.fold(total) == (counter, folded)
-        assert 0 <= counter < limit and (folded == 0 or counter >= limit - period)
-        # What happens every so often goes on doing so.
-        assert (counter - total) % period == 0
+    given: dict[str, Any] = {"warmup_steps": 0, "capacity": 100, "batch_size": 1}
+    given |= options
+    trainer = Trainer(**given)
+    size = trainer.steps_of_iteration
+    trainer.schedule.check_counters("num_steps", most, counts)
+    with pytest.raises(
+        ValueError, match=rf"`num_steps={most + size}` .* at most {most};.*enable_x64"
+    ):
+        trainer.schedule.check_counters("num_steps", most + size, counts)
 
 
-@pytest.mark.parametrize("rows", [1, 7, 1000, 10**6, 2**29, 7 * 10**8])
-@pytest.mark.parametrize("steps", [1, 25])
-def test_rows_go_round_with_the_replay_and_leave_it_full(rows: int, steps: int) -> None:
-    trainer = Trainer(capacity=rows, batch_size=1, steps_per_iteration=steps)
-    folding = trainer.schedule.row_folding
-    assert folding.period % rows == 0
-    assert folding.limit - folding.period >= max(rows, 3 * 10**8)
-    # With the rows that were kept and those of an iteration it fits 32 bits.
-    assert folding.limit + rows + steps <= _MOST
-
-
-@pytest.mark.parametrize("updates", [0, 1, 25])
-def test_what_agents_do_every_few_updates_keeps_its_turn(updates: int) -> None:
-    folding = Trainer(updates_per_iteration=updates).schedule.update_folding
-    for every in (*range(1, 13), 100, 500, 1000, 1024, 4096, 5000, 10_000):
-        assert folding.period % every == 0
-    assert folding.limit - folding.period >= 3 * 10**8
-    # And so does the number of the next one.
-    assert folding.limit + updates <= _MOST
+def test_every_training_that_cannot_be_counted_is_refused_before_its_first_step() -> (
+    None
+):
+    agent, env = Learner(), Drift(max_steps=7)
+    trainer = Trainer(batch_size=1, warmup_steps=1, capacity=10)
+    key = jr.key(0)
+    trained = lambda *arguments: pytest.fail("it took a step")
+    with pytest.raises(ValueError, match=rf"`num_steps={_MOST + 1}` .* {_MOST};"):
+        eqrl.train(agent, env, trainer, num_steps=_MOST + 1, key=key, callback=trained)
+    with pytest.raises(ValueError, match=rf"`num_steps={_MOST + 1}`"):
+        eqrl.train_seeds(
+            agent,
+            env,
+            trainer,
+            num_seeds=2,
+            num_steps=_MOST + 1,
+            key=key,
+            callback=trained,
+        )
+    with pytest.raises(ValueError, match=r"`num_generations \* steps_per_generation="):
+        eqrl.train_population(
+            agent,
+            env,
+            trainer,
+            None,
+            size=2,
+            num_generations=2**31,
+            steps_per_generation=1,
+            num_episodes=1,
+            key=key,
+            callback=trained,
+        )
+    with pytest.raises(
+        ValueError, match=rf"`num_steps={_MOST}` .* at most {_MOST - 10}"
+    ):
+        eqrl.learn_skills(
+            eqrl.Intrinsic(agent, eqrl.Incremental(descriptor="observation")),
+            env,
+            trainer,
+            num_skills=1,
+            num_steps=_MOST,
+            key=key,
+            callback=trained,
+        )
 
 
 def test_a_row_of_the_metrics_must_be_countable() -> None:

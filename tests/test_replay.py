@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from eqrl import Counts, ReplayBuffer, ReplayState, Trainer
+from eqrl import Counts, ReplayBuffer, ReplayState
 from tests.toy import GetKey, primitives_with_axis
 
 
@@ -144,25 +144,21 @@ def test_samples_are_the_runs_of_a_list_that_drops_its_oldest(
 
 @pytest.mark.parametrize(("num_envs", "rows", "length"), _SHAPES[1:4])
 @pytest.mark.parametrize("rows_kept", [0, 3])
-def test_the_ring_turns_on_where_its_counter_goes_round(
+def test_the_ring_turns_on_up_to_the_largest_counter(
     num_envs: int, rows: int, length: int, rows_kept: int
 ) -> None:
     buffer = ReplayBuffer(
         capacity=num_envs * rows, batch_size=64, sequence_length=length
     )
-    schedule = Trainer(num_envs=num_envs, capacity=num_envs * rows).schedule
-    edge = schedule.row_folding.limit
     kept = jnp.asarray(rows_kept, int)
     state = _init(buffer, num_envs)
-    # The ring is overwritten at the edge, behind 2^31 and where keys begin anew.
-    for begin in (edge - 3, 2**31 - 2, 2**32 - 2):
+    last = 2**31 - 1 - rows_kept
+    for begin in (last - rows - 5, last - rows - 2):
         written = range(begin, begin + rows + 2)
         for time, number in enumerate(written):
-            counts = schedule.counts_of(updates=0, rows_written=number, rows_kept=kept)
+            counts = Counts(jnp.zeros((), int), jnp.asarray(number, int), kept)
             state = _write_rows(buffer, state, _times(time, 1), counts)
-        counts = schedule.counts_of(
-            updates=0, rows_written=written.stop, rows_kept=kept
-        )
+        counts = Counts(jnp.zeros((), int), jnp.asarray(written.stop, int), kept)
         sample = jax.device_get(
             _sample_counted(buffer, state, counts, key=jr.key(begin % 1000))
         )

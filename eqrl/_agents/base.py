@@ -110,11 +110,7 @@ class AbstractAgent(eqx.Module, Generic[State, Memory, Extras]):
         - `state`: from `init`, `observe` or `update`.
         - `batch`: from the replay; see `sequence_length` for its leading axes.
         - `step`: the number of updates made before this one, an integer scalar. It is
-            never batched, so it may be the condition of a `jax.lax.cond`. It is exact
-            below 2^31 less the updates of an iteration. Where integers have 32 bits it
-            then goes round: it is never negative, nor less than 3 * 10^8 again, so that
-            `step < n` stays false for smaller `n`; and `step % n` keeps its turn for
-            all `n` that divide 2^12 * 3^2 * 5^4 * 7 * 11, such as 1 to 12 and 10,000.
+            never batched, so it may be the condition of a `jax.lax.cond`.
         - `key`: for random draws.
 
         **Returns:**

@@ -493,9 +493,14 @@ def _steps_of_skills(
             f"`num_steps` has {len(steps)} numbers, but `num_skills={num_skills}`; "
             "give one for each skill, those already learned included, or one for all."
         )
+    zero = jnp.zeros((), int)
     for each in steps:
         trainer.check_num_steps(each)
         check_integer("num_steps", each, least=1)
+        # All rows of the replay may have been kept.
+        kept = jnp.asarray(trainer.schedule.rows, int)
+        counts = Counts(updates=zero, rows_written=zero, rows_kept=kept)
+        trainer.schedule.check_counters("num_steps", each, counts)
     return steps
 
 

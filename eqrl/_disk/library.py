@@ -14,7 +14,6 @@ from jaxtyping import Array, Int, PRNGKeyArray
 
 from .._agents.base import AbstractAgent, AnyAgent
 from .._agents.wrappers.intrinsic import AnyIntrinsic, Intrinsic, IntrinsicState
-from .._pytree.fields import whole_number
 from .._pytree.tree import (
     check_same_shapes,
     empty_stack,
@@ -27,7 +26,7 @@ from .._rewards.incremental.feature_set import enlarge
 from .._rewards.incremental.reward import Incremental, IncrementalState
 from .._training.jit import jit_init
 from .._training.rows import AnySolution, History, Solution
-from .._training.schedule import Counts, Folding
+from .._training.schedule import Counts
 from .._training.trainer import AnyTrainerState, Trainer
 from .._types.custom_types import Extras, Memory, State
 from ..envs import AbstractEnv
@@ -130,8 +129,6 @@ def _state_shapes(env: AnyEnv) -> Any:
 Learner = AbstractAgent[IntrinsicState[State, IncrementalState], Memory, Extras]
 """An `eqrl.Intrinsic(agent, eqrl.Incremental())` around any agent."""
 
-_FOLDING = Folding(limit=2**31 - 1, period=2**30)
-
 
 class SkillTraining(eqx.Module):
     """The training state of one skill, from which `eqrl.learn_skills` resumes."""
@@ -142,15 +139,6 @@ class SkillTraining(eqx.Module):
     earlier_steps: Int[Array, ""]
     collected_steps: Int[Array, ""]
     world: Int[Array, ""]
-    earlier_steps_folded: Int[Array, ""] = whole_number(0, zero_if_absent=True)
-    collected_steps_folded: Int[Array, ""] = whole_number(0, zero_if_absent=True)
-
-    def steps(self) -> tuple[int, int]:
-        """The exact numbers of earlier and of collected steps."""
-        return (
-            _FOLDING.exact(self.earlier_steps, self.earlier_steps_folded),
-            _FOLDING.exact(self.collected_steps, self.collected_steps_folded),
-        )
 
 
 SkillTraining.__init__.__doc__ = """**Arguments:**
@@ -160,11 +148,10 @@ SkillTraining.__init__.__doc__ = """**Arguments:**
 - `skill`: index of the skill, from 0. Once it is learned it is part of the library,
     and this is less than the library's count.
 - `earlier_steps`: environment steps of training of all earlier skills.
-- `collected_steps`: environment steps of all rollouts of learned skills.
+- `collected_steps`: environment steps of all rollouts of learned skills, counted to
+    2^31 - 1 where integers have 32 bits.
 - `world`: index of the environment in which they were rolled out last: the number of
     changes before it.
-- `earlier_steps_folded`, `collected_steps_folded`: how often 2^30 was taken off these
-    steps, so that they are less than 2^31; `steps` gives the exact numbers.
 """
 
 
@@ -254,17 +241,14 @@ class Progress:
 
     def to_training(self) -> SkillTraining:
         """The public training state."""
-        earlier_steps, earlier_folded = _FOLDING.fold(self.earlier_steps)
-        collected_steps, collected_folded = _FOLDING.fold(self.collected_steps)
+        most = jnp.iinfo(jnp.result_type(int)).max
         return SkillTraining(
             trainer_state=self.solution.trainer_state,
             counts=self.solution.counts,
             skill=jnp.asarray(self.skill, int),
-            earlier_steps=jnp.asarray(earlier_steps, int),
-            collected_steps=jnp.asarray(collected_steps, int),
+            earlier_steps=jnp.asarray(min(self.earlier_steps, most), int),
+            collected_steps=jnp.asarray(min(self.collected_steps, most), int),
             world=jnp.asarray(self.world, int),
-            earlier_steps_folded=jnp.asarray(earlier_folded, int),
-            collected_steps_folded=jnp.asarray(collected_folded, int),
         )
 
     def to_skills(self) -> Skills:
@@ -335,7 +319,6 @@ def resume(
     )
     given = Skills(states=states, count=jnp.asarray(initial.count), training=training)
     check_same_shapes("initial", expected, given)
-    earlier_steps, collected_steps = training.steps()
     solution = Solution(
         trainer_state=training.trainer_state,
         counts=training.counts,
@@ -346,8 +329,8 @@ def resume(
         count=int(initial.count),
         solution=solution,
         skill=int(training.skill),
-        earlier_steps=earlier_steps,
-        collected_steps=collected_steps,
+        earlier_steps=int(training.earlier_steps),
+        collected_steps=int(training.collected_steps),
         world=int(training.world),
     )
     return task, progress

@@ -162,8 +162,7 @@ def load_skills(
         ).to_training()
     )
     training = restore_part(path / "training", like, None, None, advice=_ADVICE)
-    earlier_steps, _ = training.steps()
-    step = earlier_steps + steps_taken(trainer, training.counts)
+    step = int(training.earlier_steps) + steps_taken(trainer, training.counts)
     return Skills(
         states=states,
         count=count,

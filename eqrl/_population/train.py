@@ -332,6 +332,11 @@ def train_population(
         agents, states, counts = _begin(
             given, env, trainer, pbt, size, initial, members, mesh, key
         )
+    trainer.schedule.check_counters(
+        "num_generations * steps_per_generation",
+        num_generations * steps_per_generation,
+        counts,
+    )
     # After the check of what `where` selects.
     names = _names(given, pbt)
     pbt, env, evaluation_env, key, num_steps = replicate(

@@ -26,7 +26,6 @@ _LEAST = "eqrl_least"
 _CHOICES = "eqrl_choices"
 _CHECK = "eqrl_check"
 _INIT_ONLY = "eqrl_init_only"
-_ZERO_IF_ABSENT = "eqrl_zero_if_absent"
 
 _A_NUMBER = (
     "is no number. Give a float; a rate that varies belongs in `make_optimizer`, as "
@@ -157,17 +156,13 @@ def hyperparameters(
     return _field(default, convert=_strong_scalars, what=_A_NUMBER, metadata=metadata)
 
 
-def whole_number(default: int, *, zero_if_absent: bool = False) -> Any:
+def whole_number(default: int) -> Any:
     """As `hyperparameter`, for an integer that does not decide a shape.
 
     It is stored as a strongly typed scalar array, a leaf, so that a change of its value
-    compiles nothing. Raises a `ValueError` unless it is an integer. With
-    `zero_if_absent` it is restored as 0 from a checkpoint that does not hold it,
-    because the field did not exist when it was saved.
+    compiles nothing. Raises a `ValueError` unless it is an integer.
     """
-    metadata = {_ZERO_IF_ABSENT: zero_if_absent}
-    what = "must be a whole number."
-    return _field(default, convert=strong_integer, what=what, metadata=metadata)
+    return _field(default, convert=strong_integer, what="must be a whole number.")
 
 
 def static_integer(
@@ -489,15 +484,6 @@ def _is_init_only(node: Any, path: Sequence[Any]) -> bool:
             return True
         node = getattr(node, key.name)
     return False
-
-
-def is_zero_if_absent(tree: PyTree, path: Sequence[Any]) -> bool:
-    """Whether a leaf may be absent from a checkpoint; see `whole_number`."""
-    owner = _owner_of(tree, path)
-    if owner is None:
-        return False
-    found = {field.name: field for field in dataclasses.fields(owner)}
-    return found[path[-1].name].metadata.get(_ZERO_IF_ABSENT, False)
 
 
 def range_at(tree: PyTree, path: Sequence[Any]) -> Range | None:

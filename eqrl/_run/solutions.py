@@ -31,9 +31,7 @@ from .._storage.checkpoint import (
 )
 from .._storage.orbax import quiet_event_loops
 from .._training.mesh import mesh_of_processes, on_any_process, shardings_over
-from .._training.replay import ReplayState
 from .._training.rows import AnySolution, Solution
-from .._training.schedule import row_period
 from .._training.trainer import Trainer
 from .._types.custom_types import EnvState, Extras, Memory, PyTree, State
 from ..envs import AbstractEnv
@@ -244,17 +242,7 @@ def step_of(solution: AnySolution | PopulationSolution) -> int:
     )
     if isinstance(solution, Solution) and "step" in solution.metrics:
         return int(solution.metrics["step"][-1])
-    counts, num_envs = solution.counts, state.actors.timestep.shape[-1]
-    if int(counts.rows_folded) == 0:
-        return int(counts.rows_written) * num_envs
-    if not isinstance(state.replay, ReplayState):
-        raise ValueError(
-            "`step` is needed: after more than 2^31 rows, the steps cannot be told "
-            "from a replay of your own."
-        )
-    rows = state.replay.data.timestep.shape[-1]
-    exact = int(counts.rows_written) + int(counts.rows_folded) * row_period(rows)
-    return exact * num_envs
+    return int(solution.counts.rows_written) * state.actors.timestep.shape[-1]
 
 
 def _is_of(name: str, part: str) -> bool:

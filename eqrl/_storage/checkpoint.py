@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
-from .._pytree.fields import is_zero_if_absent
 from .._types.custom_types import PyTree, Tree
 from .files import Content, __version__, read_json, reason_of, sealed
 from .orbax import AnyArray, Piece, is_intact, is_spread, pieces_of, quiet_event_loops
@@ -229,15 +228,8 @@ def restore_part(
     if advice is None:
         advice = _advice(folder)
     saved = read_json(folder / "record" / _RECORD, _parse_record, advice=advice)
-    # Fields that earlier versions did not have.
-    absent = {
-        name: jnp.zeros(wanted[name].shape, wanted[name].dtype)
-        for name, path in ((jax.tree_util.keystr(path), path) for path, _ in leaves)
-        if name in wanted and name not in saved and is_zero_if_absent(like, path)
-    }
-    wanted = {name: leaf for name, leaf in wanted.items() if name not in absent}
     _check(folder, saved, wanted, kept, _roots(part))
-    loaded = _read_arrays(folder, saved, wanted, advice) | absent
+    loaded = _read_arrays(folder, saved, wanted, advice)
     return jax.tree.unflatten(
         structure,
         [loaded.get(jax.tree_util.keystr(path), leaf) for path, leaf in leaves],

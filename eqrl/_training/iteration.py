@@ -262,7 +262,6 @@ def collect(
     counts: Counts,
     *,
     row: Int[Array, ""],
-    row_number: UInt32[Array, ""],
     num_steps: int,
     mode: Mode,
     mapped: bool,
@@ -270,16 +269,16 @@ def collect(
 ) -> Progress:
     """Takes `num_steps` steps in every environment and stores them.
 
-    `counts` are those from before, and so are `row`, the number of rows of this call,
-    and `row_number`, the exact number of all rows modulo 2^32. `mapped` says whether
-    `vmap` may map over this.
+    `counts` are those from before, and so is `row`, the number of rows of this call.
+    `mapped` says whether `vmap` may map over this.
     """
 
     # Keys are hashed in a loop of many small kernels, however many they are: those of
     # all steps are made at once. They are handed on as numbers: of a loop over keys,
     # `jax.debug_key_reuse` says under `vmap` that it uses them twice.
     num_envs = progress.actors.timestep.shape[0]
-    numbers = row_number + jnp.arange(num_steps, dtype=jnp.uint32)
+    first = counts.rows_written.astype(jnp.uint32)
+    numbers = first + jnp.arange(num_steps, dtype=jnp.uint32)
     keys = jax.vmap(lambda number: step_keys(jr.fold_in(key, number), num_envs))(
         numbers
     )
@@ -358,7 +357,6 @@ def update(
     counts: Counts,
     *,
     row: Int[Array, ""],
-    update_number: UInt32[Array, ""],
     num_steps: int,
     num_updates: int | Int[Array, ""],
     mapped: bool,
@@ -366,9 +364,9 @@ def update(
 ) -> Progress:
     """Makes `num_updates` updates, each on a batch of its own.
 
-    `counts` are those after the `num_steps` steps of the iteration. `row` is the number
-    of rows of this call before them, and `update_number` the exact number of updates
-    before these modulo 2^32. `mapped` says whether `vmap` may map over this.
+    `counts` are those after the `num_steps` steps of the iteration, and `row` is the
+    number of rows of this call before them. `mapped` says whether `vmap` may map over
+    this.
     """
     going_on = ~progress.failure.happened
     prioritized = replay if isinstance(replay, AbstractPrioritizedReplay) else None
@@ -377,7 +375,7 @@ def update(
         index: Int[Array, ""], carry: tuple[Any, Averages, Watch, Any]
     ) -> tuple[Any, Averages, Watch, Any]:
         state, averages, watch, stored = carry
-        number = update_number + index.astype(jnp.uint32)
+        number = counts.updates.astype(jnp.uint32) + index.astype(jnp.uint32)
         sample_key, update_key = jr.split(jr.fold_in(key, number))
         batch = replay.sample(
             progress.replay if prioritized is None else stored, counts, key=sample_key

@@ -186,7 +186,6 @@ def _update(
         progress,
         counts,
         row=jnp.zeros((), int),
-        update_number=counts.updates.astype(jnp.uint32),
         num_steps=0,
         num_updates=num_updates,
         mapped=False,

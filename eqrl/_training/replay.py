@@ -23,8 +23,8 @@ class AbstractReplay(eqx.Module, Generic[State]):
 
     The replay holds sizes only; its state holds the transitions. Methods are pure and
     must work under `jax.vmap` with `counts` unbatched, from which positions should
-    follow: `(counts.rows_kept + counts.rows_written) % rows` goes on past 2^31 rows
-    where `rows` is `capacity // num_envs`.
+    follow, as in `(counts.rows_kept + counts.rows_written) % rows`, where `rows` is
+    `capacity // num_envs`.
     """
 
     def __check_init__(self) -> None:

@@ -141,7 +141,7 @@ def has_failed(row: Row) -> bool:
 
 def steps_taken(trainer: Trainer, counts: Counts) -> int:
     """Environment steps that are counted."""
-    return trainer.schedule.rows_taken(counts) * trainer.num_envs
+    return int(counts.rows_written) * trainer.num_envs
 
 
 def append_row(history: History, step: int, row: Row) -> History:
@@ -206,20 +206,19 @@ def what_failed(report: FailureReport) -> str:
 def _counts_before_failure(
     trainer: Trainer, before: Counts, after: Counts, report: FailureReport
 ) -> Counts:
-    schedule = trainer.schedule
-    rows_before, rows = schedule.rows_taken(before), int(report.kept_rows)
+    rows_before, rows = int(before.rows_written), int(report.kept_rows)
     if trainer.is_on_policy:
         # A rollout begins at the first place of its replay.
         rows -= (rows_before + rows) % trainer.steps_per_iteration
-    # Those of an agent that has turned are not kept.
+    # Those of an agent that diverged are not kept.
     updates = 0
     if not report.in_agent:
-        updates = schedule.updates_in(
+        updates = trainer.schedule.updates_in(
             rows // trainer.steps_per_iteration, rows_written=rows_before
         )
-    return schedule.counts_of(
-        updates=schedule.updates_taken(before) + int(updates),
-        rows_written=rows_before + rows,
+    return Counts(
+        updates=jnp.asarray(int(before.updates) + updates, int),
+        rows_written=jnp.asarray(rows_before + rows, int),
         rows_kept=after.rows_kept,
     )
 

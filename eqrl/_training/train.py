@@ -121,6 +121,7 @@ def train(
         _check_initial(initial, trainer, agent, env, key=key)
         state, counts = tree_copy((initial.trainer_state, initial.counts))
         history = initial.metrics
+    trainer.schedule.check_counters("num_steps", num_steps, counts)
     run_key = _run_key(key)
 
     def run(
@@ -214,6 +215,7 @@ def train_seeds(
         state = shard(tree_copy(initial.trainer_state), devices)
         counts = replicate(tree_copy(initial.counts), devices)
         history = initial.metrics
+    trainer.schedule.check_counters("num_steps", num_steps, counts)
     run_keys = shard(jax.vmap(_run_key)(keys), devices)
 
     def run(

@@ -11,13 +11,6 @@ _SWITCH = "tests/skills/test_skill_switch.py"
 
 FAULTS = (
     Fault(
-        "disk:steps-beyond-32-bits-are-forgotten",
-        "eqrl/_disk/library.py",
-        "_FOLDING.exact(self.earlier_steps, self.earlier_steps_folded)",
-        "int(self.earlier_steps)",
-        ("tests/skills/test_store.py -k beyond",),
-    ),
-    Fault(
         "disk:change-one-step-late",
         "eqrl/_disk/library.py",
         "bisect.bisect_right(self.steps, step) - 1",
