@@ -4,11 +4,11 @@ import contextlib
 import hashlib
 import os
 import platform
-import sys
 from pathlib import Path
 
 import jax
 import numpy as np
+import platformdirs
 from jax.sharding import Mesh
 
 from .._run.config import Population, SkillSchedule, Training, read_schedule
@@ -37,7 +37,7 @@ def keep_compilations() -> None:
     if is_set or not values["jax_enable_compilation_cache"]:
         return
     try:
-        root = _user_folder() / "eqrl" / "compiled"
+        root = platformdirs.user_cache_path("eqrl", appauthor=False) / "compiled"
         folder = root / _machine()
         folder.mkdir(parents=True, exist_ok=True)
         forget_oldest(root, _MOST_BYTES)
@@ -71,15 +71,6 @@ def forget_oldest(root: Path, most_bytes: int) -> None:
         with contextlib.suppress(OSError):
             path.unlink()
         too_much -= size
-
-
-def _user_folder() -> Path:
-    """Where programs keep what can be made again, by the platform's custom."""
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData/Local")
-    if sys.platform == "darwin":
-        return Path.home() / "Library/Caches"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
 def _machine() -> str:
