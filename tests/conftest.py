@@ -106,7 +106,8 @@ def compilations() -> Iterator[list[str]]:
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
-@pytest.fixture(scope="module", autouse=True)
+# With all optimizations a program is in many pieces, each with maps of its own.
+@pytest.fixture(scope="function" if ALL_OPTIMIZED else "module", autouse=True)
 def forget_compilations() -> Iterator[None]:
     """Keeps few enough compiled programs; later files use those of earlier ones."""
     yield

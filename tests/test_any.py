@@ -12,7 +12,7 @@ from types import ModuleType
 
 
 _PUBLIC = ("", ".envs", ".losses", ".nn", ".presets", ".spaces")
-_MOST = 60
+_MOST = 62
 
 # An annotation that holds `Any`, or an alias of which a part is `Any`: of an argument,
 # a result, a field or a base class.
@@ -85,6 +85,8 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "learn_skills(callback)",
         "train(callback)",
         "train(checkpoint)",
+        "train_offline(callback)",
+        "train_population(callback)",
         "train_population(descriptor)",
         "train_population(score)",
         "train_seeds(callback)",

@@ -120,14 +120,14 @@ def test_functions_are_annotated_throughout() -> None:
 
 # What each figure has come to. A change that makes one worse says why it must.
 _MOST = {
-    "lines": 29_423,
+    "lines": 29_424,
     "lines of the longest module": 700,
     "files": 143,
     "private functions named once": 261,
     "of these of at most 6 lines": 96,
     "internal share of definitions": 60.1,
     "share of imports": 8.8,
-    "lines of checks": 3_187,
+    "lines of checks": 3_188,
     "longest body": 97,
     "bodies over 60 lines": 5,
     "uses of Any": 476,
@@ -135,7 +135,7 @@ _MOST = {
     "lines of sac.py without its texts": 93,
     "translated first sentences": 191,
     "private faces": 1,
-    "lines of tests": 31_155,
+    "lines of tests": 31_163,
 }
 _LEAST = {"share of comments": 1.4}
 

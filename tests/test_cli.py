@@ -39,6 +39,7 @@ _TINY = [
 _SINGLE = ["train", "td3", *_TINY]
 _TRAIN = [*_SINGLE, "--seeds", "2"]
 _FILES = {
+    ".lock",
     "checkpoints",
     "config.json",
     "evaluation.json",

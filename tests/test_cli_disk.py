@@ -35,6 +35,7 @@ _DISK = [
 ]
 _LEARNER = eqrl.Intrinsic(Heading(), eqrl.Incremental())
 _FILES = {
+    ".lock",
     "config.json",
     "evaluation.json",
     "library",
@@ -51,7 +52,7 @@ _DRAWN: list[Any] = []
 
 def _begin(agent: Any, env: Any, trainer: Any, **options: Any) -> eqrl.Skills[Any]:
     """Three skills as they begin, which were reported in three rows."""
-    callback = options.pop("callback")
+    callbacks = options.pop("callback")
     _CALLED.update(options)
     state, counts = jit_init(trainer, agent, env, key=jr.key(0))
     states = eqx.filter_vmap(lambda key: agent.agent.init(env.spec, key=key))(
@@ -81,7 +82,8 @@ def _begin(agent: Any, env: Any, trainer: Any, **options: Any) -> eqrl.Skills[An
     ]
     for skill in range(3):
         row = {name: np.asarray(values[skill]) for name, values in metrics.items()}
-        callback(30 * (skill + 1), row, reached[skill])
+        for each in callbacks:
+            each(30 * (skill + 1), row, reached[skill])
     return reached[3]
 
 

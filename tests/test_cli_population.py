@@ -92,6 +92,7 @@ def test_priors_and_options_are_taken() -> None:
 
 def test_a_population_writes_all_its_files(trained: Path) -> None:
     assert {path.name for path in trained.iterdir()} == {
+        ".lock",
         "checkpoints",
         "config.json",
         "evaluation.json",
@@ -267,7 +268,7 @@ def test_interrupted_populations_leave_what_was_reached_and_go_on(
     monkeypatch.setattr(
         PopulationProgressBar,
         "__call__",
-        lambda self, generation, solution: signal.raise_signal(signal.SIGINT),
+        lambda *_: signal.raise_signal(signal.SIGINT),
     )
     # Its pictures, which take most of the time, are those of other tests.
     assert main(_PBT) == 130

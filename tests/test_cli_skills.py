@@ -96,6 +96,7 @@ def test_options_reach_the_discriminator() -> None:
 
 def test_a_run_writes_pictures_and_numbers_of_its_skills(trained: Path) -> None:
     assert {path.name for path in trained.iterdir()} == {
+        ".lock",
         "checkpoints",
         "config.json",
         "evaluation.json",
