@@ -110,6 +110,7 @@ def faults(session: nox.Session) -> None:
     every = [
         "kills",
         "signals",
+        "long_rows",
         "processes",
         "corruption",
         "divergence",

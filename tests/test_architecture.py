@@ -120,24 +120,24 @@ def test_functions_are_annotated_throughout() -> None:
 
 # What each figure has come to. A change that makes one worse says why it must.
 _MOST = {
-    "lines": 29_424,
+    "lines": 29_837,
     "lines of the longest module": 700,
     "files": 143,
-    "private functions named once": 261,
-    "of these of at most 6 lines": 96,
-    "internal share of definitions": 60.1,
-    "share of imports": 8.8,
+    "private functions named once": 258,
+    "of these of at most 6 lines": 95,
+    "internal share of definitions": 60.7,
+    "share of imports": 8.9,
     "lines of checks": 3_188,
-    "longest body": 97,
+    "longest body": 85,
     "bodies over 60 lines": 5,
-    "uses of Any": 476,
+    "uses of Any": 473,
     "body of SAC.update": 14,
     "lines of sac.py without its texts": 93,
-    "translated first sentences": 191,
+    "translated first sentences": 189,
     "private faces": 1,
-    "lines of tests": 31_163,
+    "lines of tests": 31_478,
 }
-_LEAST = {"share of comments": 1.4}
+_LEAST = {"share of comments": 1.5}
 
 
 def test_no_figure_of_the_source_is_worse_than_it_was() -> None:

@@ -28,6 +28,8 @@ from eqrl._run.config import write_config
 from eqrl._run.files import claim_folder
 from eqrl._types.custom_types import FloatLike
 
+from .toy import interrupt_in_piece
+
 
 # Few steps of an environment that compiles fast; every run here is of these sizes and
 # of two seeds, so that it is compiled once.
@@ -476,13 +478,18 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
     before = signal.signal(number, signal.SIG_DFL)
     with monkeypatch.context() as patch:
         patch.setattr("eqrl._run.write.draw_learning_curve", _draw_nothing)
-        patch.setattr(
-            ProgressBar,
-            "__call__",
-            lambda self, step, metrics, state: signal.raise_signal(number),
-        )
+        if number == signal.SIGINT:
+            # Within the first row.
+            interrupt_in_piece(patch, 3)
+        else:
+            patch.setattr(
+                ProgressBar,
+                "__call__",
+                lambda self, step, metrics, state: signal.raise_signal(number),
+            )
         assert main([*_TRAIN, "--folder", str(folder)]) == 128 + number
     signal.signal(number, before)
+    assert (folder / "metrics.csv").exists() == (number != signal.SIGINT)
     if number == signal.SIGHUP:
         # What was killed before its first checkpoint begins again.
         shutil.rmtree(folder / "checkpoints")

@@ -249,7 +249,8 @@ def test_what_was_reached_is_kept(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(_WRITING, "draw_skills", _draw_nothing)
-    reached = dataclasses.replace(library, count=jnp.asarray(count))
+    metrics = library.metrics if count > 0 else {}
+    reached = dataclasses.replace(library, count=jnp.asarray(count), metrics=metrics)
 
     def stop(*args: Any, **options: Any) -> None:
         raise error(reached) if code == 130 else error(7, reached, "an action")
@@ -260,7 +261,7 @@ def test_what_was_reached_is_kept(
     err = capsys.readouterr().err
     kept = eqrl.load_skills(folder / "library", _LEARNER, ENV, TRAINER)
     assert (int(kept.count), kept.training is None) == (count, False)
-    assert (folder / "metrics.csv").is_file()
+    assert (folder / "metrics.csv").is_file() == (count > 0)
     if count == 0:
         assert "No skill was learned to its end, so none is evaluated." in err
         assert main(["evaluate", str(folder), *_AGENT]) == 2

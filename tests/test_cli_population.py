@@ -21,6 +21,8 @@ from eqrl._reporting.progress import PopulationProgressBar
 from eqrl._run.config import read_config
 from eqrl._run.priors import select_tuned
 
+from .toy import interrupt_in_piece
+
 
 _TINY = [
     *("--env", "eqrl/Point", "--max-steps", "5", "--hidden-sizes", "8"),
@@ -285,8 +287,15 @@ def test_interrupted_populations_leave_what_was_reached_and_go_on(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(writing, "write_picture", lambda *args, **options: None)
     assert main(["pbt", "--resume", name]) == 0
-    for file in ("metrics.csv", "evaluation.json"):
-        assert (tmp_path / name / file).read_bytes() == (trained / file).read_bytes()
+    with monkeypatch.context() as patch:
+        interrupt_in_piece(patch, 3)
+        assert main([*_PBT, "--folder", "begun"]) == 130
+    assert len(_rows(tmp_path / "begun")) == 0
+    assert main(["pbt", "--resume", "begun"]) == 0
+    for folder in (name, "begun"):
+        for file in ("metrics.csv", "evaluation.json"):
+            written = (tmp_path / folder / file).read_bytes()
+            assert written == (trained / file).read_bytes()
 
 
 def test_members_that_diverged_are_said(

@@ -54,7 +54,9 @@ def _begin(
     ]
     return eqrl.PopulationSolution(
         agents=agents,
-        trainer_states=SimpleNamespace(agent=states),  # pyright: ignore[reportArgumentType]
+        trainer_states=SimpleNamespace(  # pyright: ignore[reportArgumentType]
+            agent=states, actors=SimpleNamespace(timestep=np.zeros((size, 1)))
+        ),
         counts=eqrl.Counts(zero, zero, zero),
         returns=np.zeros((1, size, 8)),
         descriptors=None,

@@ -13,6 +13,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
@@ -68,7 +69,9 @@ def solution() -> Any:
         ),
         out_axes=(eqx.if_array(0), None),
     )
-    state, counts = eqx.filter_jit(init)(jr.split(jr.key(0)))
+    state, _ = eqx.filter_jit(init)(jr.split(jr.key(0)))
+    # 60 steps of two environments.
+    counts = eqrl.Counts(*(jnp.asarray(number) for number in (20, 30, 0)))
     losses = np.arange(6, dtype=np.float32).reshape(3, 2) / 7
     metrics = {
         "step": np.array([20, 40, 60]),

@@ -1,5 +1,6 @@
 """The entry point: going on, cutting short, failing, and compiling once."""
 
+import dataclasses
 import math
 import signal
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 import eqrl
 from eqrl._run.solutions import step_of
+from eqrl._training import rows
 from eqrl._training.host_loop import asks_to_stop
 from eqrl._training.iteration import empty_watch
 from eqrl._training.rows import append_row
@@ -31,7 +33,7 @@ from .agents_under_test import (
     trainer_of,
     with_rates,
 )
-from .toy import Clock, Drift, Learner, Scribe
+from .toy import Clock, Drift, Learner, Scribe, interrupt_in_piece
 
 
 pytestmark = pytest.mark.checks_keys
@@ -470,6 +472,60 @@ def test_ctrl_c_at_the_last_row_hands_over_the_whole(
     assert same(error.value.solution, whole)
 
 
+# The first row, whose steps are random; a row of updates; and the last step.
+@pytest.mark.parametrize("number", [3, 13, 58])
+def test_ctrl_c_within_a_row_loses_nothing(
+    whole: eqrl.Solution[Any, Any, Any, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+) -> None:
+    with (
+        monkeypatch.context() as patched,
+        pytest.raises(eqrl.TrainingInterrupted) as error,
+    ):
+        interrupt_in_piece(patched, number)
+        train(120)
+    reached = error.value.solution
+    assert reached.unfinished is not None
+    assert step_of(reached) == 2 * (number + 1)
+    eqrl.save_solution(tmp_path, reached)
+    loaded = eqrl.load_solution(tmp_path, AGENT, ENV, TRAINER)
+    assert same(loaded, reached)
+    assert same(train(120 - step_of(loaded), initial=loaded), whole)
+
+
+def test_pieces_take_a_second_and_grow_by_and_by() -> None:
+    pace = rows.Pace(None)
+    sizes = []
+    # A millisecond an iteration, then a hundred.
+    for seconds in (1e-3, 1e-3, 1e-3, 0.1, 0.1):
+        sizes.append(pace.next(5_000, 0))
+        pace.add(sizes[-1], 0, sizes[-1] * seconds)
+    assert sizes == [1, 16, 256, 1_000, 10]
+    # Random steps have a length of their own, and the row and they end.
+    assert pace.next(5_000, 300) == 1
+    pace.add(1, 300, 0.0)
+    pace.add(16, 299, 0.0)
+    pace.add(256, 283, 0.0)
+    assert (pace.next(5_000, 40), pace.next(20, 40)) == (40, 20)
+    assert (pace.next(5_000, 0), pace.next(3, 0)) == (10, 3)
+
+
+def test_a_row_of_another_training_is_not_finished(
+    whole: eqrl.Solution[Any, Any, Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        monkeypatch.context() as patched,
+        pytest.raises(eqrl.TrainingInterrupted) as error,
+    ):
+        interrupt_in_piece(patched, 1)
+        train_breaking(20)
+    row = error.value.solution.unfinished
+    with pytest.raises(ValueError, match=r"`initial\.unfinished` "):
+        train(20, initial=dataclasses.replace(whole, unfinished=row))
+
+
 # What is not finite.
 
 
@@ -579,8 +635,10 @@ def test_training_goes_on_from_where_something_was_not_finite() -> None:
     ],
 )
 def test_an_agent_that_diverged_goes_back_to_the_beginning_of_the_row(
-    rate: float, what: str, step: int
+    rate: float, what: str, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # However short the pieces are in which the row runs.
+    monkeypatch.setattr(rows, "_SECONDS_OF_PIECE", 0.0)
     before = train_breaking(20)
     with pytest.raises(eqrl.NonFiniteError, match=f"step {step} {what}") as error:
         train_breaking(120, Learner(actor_lr=rate))
@@ -666,17 +724,27 @@ class BreakingForSome(AbstractEnv[Array]):
         del state
 
 
-def test_a_failed_seed_stays_as_it_was_while_others_go_on(getkey: GetKey) -> None:
-    solution = eqrl.train_seeds(
-        Scribe(),
-        BreakingForSome(),
-        eqrl.Trainer(num_envs=1, batch_size=4, warmup_steps=4, capacity=100),
-        num_seeds=6,
-        num_steps=60,
-        key=getkey(),
-        log_every=10,
-        members="together",
-    )
+def test_a_failed_seed_stays_as_it_was_while_others_go_on(
+    getkey: GetKey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, env = Scribe(), BreakingForSome()
+    trainer = eqrl.Trainer(num_envs=1, batch_size=4, warmup_steps=4, capacity=100)
+    key = getkey()
+
+    def run(num_steps: int, initial: Any = None) -> eqrl.Solution[Any, Any, Any, Any]:
+        return eqrl.train_seeds(
+            agent,
+            env,
+            trainer,
+            num_seeds=6,
+            num_steps=num_steps,
+            key=key,
+            initial=initial,
+            log_every=10,
+            members="together",
+        )
+
+    solution = run(60)
     rewards = np.asarray(solution.trainer_state.replay.data.reward)[:, 0, :60]
     failed = np.asarray(solution.trainer_state.failed)
     assert 0 < failed.sum() < 6
@@ -686,6 +754,17 @@ def test_a_failed_seed_stays_as_it_was_while_others_go_on(getkey: GetKey) -> Non
     assert np.array_equal(solution.state.num_updates, np.where(failed, 1, 56))
     lost = solution.metrics["nonfinite"].sum(axis=0)
     assert np.array_equal(lost, np.where(failed, 55, 0))
+    # The row in which they failed is interrupted behind that.
+    with (
+        monkeypatch.context() as patched,
+        pytest.raises(eqrl.TrainingInterrupted) as error,
+    ):
+        interrupt_in_piece(patched, 7)
+        run(60)
+    eqrl.save_solution(tmp_path, error.value.solution)
+    loaded = eqrl.load_solution(tmp_path, agent, env, trainer)
+    assert np.array_equal(loaded.trainer_state.failed, failed)
+    assert same(run(52, loaded), solution)
 
 
 # What does not fit.

@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import itertools
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,6 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import pytest
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from eqrl import (
@@ -19,12 +22,27 @@ from eqrl import (
     Mode,
     Transition,
 )
+from eqrl._training import rows
 from eqrl.envs import AbstractEnv, Outcome, Point
 from eqrl.nn import AbstractDensity, AbstractPolicy, TanhNormal
 from eqrl.spaces import Discrete
 
 
 GetKey = Callable[[], PRNGKeyArray]
+
+
+def interrupt_in_piece(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Rows run in pieces of one iteration each, in one of which Ctrl-C is pressed."""
+    monkeypatch.setattr(rows, "_SECONDS_OF_PIECE", 0.0)
+    run_piece = rows.Runner._run_piece
+    pieces = itertools.count()
+
+    def interrupting(self: rows.Runner, *args: Any, **options: Any) -> rows.Position:
+        if next(pieces) == number:
+            signal.raise_signal(signal.SIGINT)
+        return run_piece(self, *args, **options)
+
+    monkeypatch.setattr(rows.Runner, "_run_piece", interrupting)
 
 
 class ClockState(eqx.Module):

@@ -10,7 +10,13 @@ from jaxtyping import Bool, Float, PRNGKeyArray
 
 from .._agents.base import AnyAgent
 from .._disk.learn import check_replay, learn_skills
-from .._disk.library import Skills, enlarge_past, find_task, pick_skill
+from .._disk.library import (
+    Skills,
+    enlarge_past,
+    find_task,
+    pick_skill,
+    steps_of_skills,
+)
 from .._disk.store import load_skills, play_skills, save_skills
 from .._reporting.progress import SkillProgressBar
 from .._reporting.tensorboard import TensorBoard, check_tensorboard
@@ -67,8 +73,9 @@ class LibraryJob:
         schedule = self.run.schedule
         interval = Interval(every_steps=checkpoint_every)
         if initial is not None:
-            write_rows(folder, initial.metrics)
-            interval.begin_at(int(initial.metrics["step"][-1]))
+            if initial.metrics:
+                write_rows(folder, initial.metrics)
+            interval.begin_at(self._step_of(initial))
 
         def write(step: int, metrics: object, skills: Skills[Any]) -> None:
             del metrics
@@ -122,8 +129,12 @@ class LibraryJob:
         count = int(reached.count)
         return Policies(
             [pick_skill(self.agent, reached, index) for index in range(count)],
-            step=int(reached.metrics["step"][-1]),
+            step=self._step_of(reached),
         )
+
+    def _step_of(self, reached: Skills[Any]) -> int:
+        assert reached.training is not None
+        return steps_of_skills(self.trainer, reached.training)
 
     def draw(self, folder: Path, reached: Skills[Any]) -> None:
         # The picture is of episodes, which are played for the report.

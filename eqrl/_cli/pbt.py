@@ -18,7 +18,7 @@ from .._population.train import check_scalar, train_population
 from .._reporting.progress import PopulationProgressBar
 from .._run.config import Population, Run
 from .._run.files import checkpoints_folder
-from .._run.solutions import load_solution
+from .._run.solutions import load_solution, step_of
 from .._run.write import (
     draw_population,
     write_generations,
@@ -128,6 +128,8 @@ class PopulationJob:
             checkpoints.save(reached)
 
     def failed(self, reached: PopulationSolution) -> Bool[np.ndarray, " population"]:
+        if len(reached.scores) == 0:
+            return np.zeros(self.run.schedule.size, bool)
         return np.isnan(scores_of(reached, None)[-1])
 
     def has_learned(self, reached: PopulationSolution) -> bool:
@@ -135,19 +137,20 @@ class PopulationJob:
 
     def write(self, folder: Path, reached: PopulationSolution) -> Policies:
         write_members(folder, self.run, reached)
-        schedule = self.run.schedule
+        schedule, scores = self.run.schedule, scores_of(reached, None)
         return Policies(
             [
                 (member(reached.agents, index), member(reached.states, index))
                 for index in range(schedule.size)
             ],
-            step=len(reached.returns) * schedule.steps_per_generation,
+            step=step_of(reached),
             # Chosen by other episodes than those by which it is judged in the end.
-            best=winner_of(scores_of(reached, None)),
+            best=winner_of(scores) if len(scores) > 0 else None,
         )
 
     def draw(self, folder: Path, reached: PopulationSolution) -> None:
-        draw_population(folder, self.run, reached)
+        if len(reached.scores) > 0:
+            draw_population(folder, self.run, reached)
 
     def report(
         self,
@@ -159,14 +162,17 @@ class PopulationJob:
         key: PRNGKeyArray,
     ) -> None:
         best = policies.best
+        print(f"mean return of {returns.shape[1]} greedy episodes:")
+        print(f"all members: {returns.mean():.1f}")
+        if best is None:
+            # No generation has come to its end.
+            return
         histories = self.run.by_given_names(reached.hyperparameters)
         values = ", ".join(
             f"{name} {history[-1, best]:.3g}" for name, history in histories.items()
         )
-        print(f"mean return of {returns.shape[1]} greedy episodes:")
-        print(f"all members: {returns.mean():.1f}")
         print(f"best member, {best}: {returns[best].mean():.1f} with {values}")
-        if self.run.skills is not None and best is not None:
+        if self.run.skills is not None:
             agent, state = policies.pairs[best]
             # The keys before this one are those of the members' evaluations.
             evaluation = evaluate_skills(

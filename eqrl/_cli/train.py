@@ -125,6 +125,8 @@ class SeedsJob:
             checkpoints.save(reached)
 
     def failed(self, reached: AnySolution) -> Bool[np.ndarray, " seeds"]:
+        if not reached.metrics:
+            return np.zeros(self.run.schedule.seeds, bool)
         nonfinite = reached.metrics["nonfinite"]
         return np.any(nonfinite.reshape(len(nonfinite), -1) > 0, axis=0)
 
@@ -135,10 +137,11 @@ class SeedsJob:
         write_policies(folder, self.run, reached)
         states = states_of_seeds(reached, self.run.schedule.seeds)
         pairs = [(self.agent, state) for state in states]
-        return Policies(pairs, step=int(reached.metrics["step"][-1]))
+        return Policies(pairs, step=step_of(reached))
 
     def draw(self, folder: Path, reached: AnySolution) -> None:
-        draw_solution(folder, self.run.title, reached)
+        if reached.metrics:
+            draw_solution(folder, self.run.title, reached)
 
     def report(
         self,

@@ -24,22 +24,20 @@ from .._pytree.tree import stack_size, take_element, tree_where
 from .._rewards.incremental.reward import IncrementalState
 from .._rewards.incremental.scale import Replay
 from .._training.host_loop import Callbacks, Reached, bind_callbacks, drive
-from .._training.iteration import FailureReport, check_finite_agent
-from .._training.jit import jit_run_reported
+from .._training.iteration import check_finite_agent
+from .._training.jit import runner_of_one
 from .._training.replay import ReplayBuffer, ReplayState
 from .._training.rows import (
-    Chunk,
+    Position,
     Row,
-    RunChunk,
+    Runner,
     Solution,
     append_row,
-    finish_episode,
-    run_chunks,
     steps_taken,
 )
 from .._training.schedule import Counts
 from .._training.trainer import AnyTrainerState, Trainer, TrainerState
-from .._types.custom_types import Extras, Memory, Metrics, State
+from .._types.custom_types import Extras, Memory, State
 from ..envs._base import AnyEnv
 from .library import (
     Learner,
@@ -214,28 +212,20 @@ class SkillLoop:
             progress = self._recollect_if_changed(progress)
             end = self._next_stop(progress)
             missing = max(end - self._steps_taken(progress), 0)
-            chunks = run_chunks(
-                self._run_chunk(progress),
-                self.trainer,
-                progress.solution.trainer_state,
-                progress.solution.counts,
+            runner, start = self._start(progress)
+            positions = runner.run_rows(
+                start,
                 # After an error training may resume from within an iteration.
                 num_steps=self._whole_iterations(missing),
                 log_every=self.log_every,
             )
-            for chunk in chunks:
-                progress, reached = self._add_row(progress, chunk)
-                yield reached
-        rest = finish_episode(
-            self._run_chunk(progress),
-            self.trainer,
-            progress.solution.trainer_state,
-            progress.solution.counts,
-            since=last_step,
-        )
-        for chunk in rest:
-            progress, reached = self._add_row(progress, chunk)
-            yield reached
+            for position in positions:
+                progress = self._at(progress, position)
+                yield self._reached(progress, position)
+        runner, start = self._start(progress)
+        for position in runner.finish_episode(start, since=last_step):
+            progress = self._at(progress, position)
+            yield self._reached(progress, position)
         return progress
 
     def _next_stop(self, progress: Progress) -> int:
@@ -254,43 +244,46 @@ class SkillLoop:
     def _steps_taken(self, progress: Progress) -> int:
         return steps_taken(self.trainer, progress.solution.counts)
 
-    def _run_chunk(self, progress: Progress) -> RunChunk:
-        env = self.schedule.envs[progress.world]
-        key = jr.fold_in(key_of_skill(self.key, progress.skill), 2)
+    def _start(self, progress: Progress) -> tuple[Runner, Position]:
+        """Makes the runner of the skill in its environment, and its starting point."""
+        solution = progress.solution
+        state, counts = solution.trainer_state, solution.counts
+        runner = runner_of_one(
+            self.trainer,
+            self.task.agent,
+            self.schedule.envs[progress.world],
+            state,
+            counts,
+            key=jr.fold_in(key_of_skill(self.key, progress.skill), 2),
+        )
+        return runner, runner.start(state, counts, solution.unfinished)
 
-        def run(
-            state: AnyTrainerState, counts: Counts, num_steps: int
-        ) -> tuple[AnyTrainerState, Counts, Metrics, FailureReport]:
-            return jit_run_reported(
-                self.trainer,
-                self.task.agent,
-                env,
-                state,
-                counts,
-                num_steps=num_steps,
-                key=key,
-            )
+    def _at(self, progress: Progress, position: Position) -> Progress:
+        """The progress after a piece of training."""
+        step = progress.earlier_steps + steps_taken(self.trainer, position.counts)
+        metrics = progress.solution.metrics
+        if position.row is not None:
+            metrics = append_row(metrics, step, self._row(progress, position.row))
+        solution = Solution(
+            trainer_state=position.state,
+            counts=position.counts,
+            metrics=metrics,
+            unfinished=position.unfinished,
+        )
+        return dataclasses.replace(progress, solution=solution)
 
-        return run
-
-    def _add_row(self, progress: Progress, chunk: Chunk) -> tuple[Progress, Reached]:
-        """The progress with a chunk of training, and what to report of it."""
-        state, counts, row, failed = chunk
-        row = row | {
+    def _row(self, progress: Progress, row: Row) -> Row:
+        return row | {
             "skill": np.asarray(progress.skill),
             "collected_steps": np.asarray(progress.collected_steps),
         }
-        step = progress.earlier_steps + steps_taken(self.trainer, counts)
-        metrics = append_row(progress.solution.metrics, step, row)
-        solution = Solution(trainer_state=state, counts=counts, metrics=metrics)
-        progress = dataclasses.replace(progress, solution=solution)
-        return progress, self._reached(progress, row, failed)
 
-    def _reached(
-        self, progress: Progress, row: Row | None = None, failed: str | None = None
-    ) -> Reached:
+    def _reached(self, progress: Progress, position: Position | None = None) -> Reached:
         step = progress.earlier_steps + self._steps_taken(progress)
-        return Reached(step, row, progress.to_skills(), failed)
+        if position is None or position.row is None:
+            return Reached(step, None, progress.to_skills())
+        row = self._row(progress, position.row)
+        return Reached(step, row, progress.to_skills(), position.failed)
 
     def _recollect_if_changed(self, progress: Progress) -> Progress:
         """Rolls out earlier skills again if the environment has changed."""

@@ -24,8 +24,9 @@ from .._pytree.tree import (
 )
 from .._rewards.incremental.feature_set import enlarge
 from .._rewards.incremental.reward import Incremental, IncrementalState
+from .._training.iteration import UnfinishedRow
 from .._training.jit import jit_init
-from .._training.rows import AnySolution, History, Solution
+from .._training.rows import AnySolution, History, Solution, steps_taken
 from .._training.schedule import Counts
 from .._training.trainer import AnyTrainerState, Trainer
 from .._types.custom_types import Extras, Memory, State
@@ -139,6 +140,7 @@ class SkillTraining(eqx.Module):
     earlier_steps: Int[Array, ""]
     collected_steps: Int[Array, ""]
     world: Int[Array, ""]
+    unfinished: UnfinishedRow | None = None
 
 
 SkillTraining.__init__.__doc__ = """**Arguments:**
@@ -152,7 +154,13 @@ SkillTraining.__init__.__doc__ = """**Arguments:**
     2^31 - 1 where integers have 32 bits.
 - `world`: index of the environment in which they were rolled out last: the number of
     changes before it.
+- `unfinished`: as in `eqrl.Solution`.
 """
+
+
+def steps_of_skills(trainer: Trainer, training: SkillTraining) -> int:
+    """Environment steps of the training of all skills so far."""
+    return int(training.earlier_steps) + steps_taken(trainer, training.counts)
 
 
 class Skills(eqx.Module, Generic[State]):
@@ -249,6 +257,7 @@ class Progress:
             earlier_steps=jnp.asarray(min(self.earlier_steps, most), int),
             collected_steps=jnp.asarray(min(self.collected_steps, most), int),
             world=jnp.asarray(self.world, int),
+            unfinished=self.solution.unfinished,
         )
 
     def to_skills(self) -> Skills:
@@ -317,12 +326,18 @@ def resume(
             task.agent, env, trainer, capacity=stack_size(states), key=jr.key(0)
         ).to_skills()
     )
-    given = Skills(states=states, count=jnp.asarray(initial.count), training=training)
+    # A row that is unfinished is compared where it goes on.
+    given = Skills(
+        states=states,
+        count=jnp.asarray(initial.count),
+        training=dataclasses.replace(training, unfinished=None),
+    )
     check_same_shapes("initial", expected, given)
     solution = Solution(
         trainer_state=training.trainer_state,
         counts=training.counts,
         metrics=initial.metrics,
+        unfinished=training.unfinished,
     )
     progress = Progress(
         states=states,

@@ -26,6 +26,7 @@ from .._storage.checkpoint import (
     is_checkpoint,
     restore_part,
     save,
+    saved_arrays,
     saved_steps,
 )
 from .._storage.files import (
@@ -36,19 +37,21 @@ from .._storage.files import (
     reason_of,
     sealed,
 )
-from .._training.rows import History, steps_taken
-from .._training.trainer import Trainer
+from .._training.rows import History
+from .._training.trainer import Trainer, begin_row
 from .._types.custom_types import EnvState, Extras, Memory, Mode, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from .library import (
     Learner,
     Skills,
+    SkillTraining,
     World,
     find_task,
     first_env,
     init_library,
     pick_skill,
+    steps_of_skills,
 )
 
 
@@ -156,13 +159,13 @@ def load_skills(
     if trainer is None:
         return Skills(states=states, count=count)
     task = task.with_past_capacity(sizes.past_capacity)
+    _, saved = saved_arrays(path / "training", None)
+    is_within_row = any(name.startswith(".unfinished") for name in saved)
     like = eqx.filter_eval_shape(
-        lambda: init_library(
-            task.agent, first_env(env), trainer, capacity=1, key=jr.key(0)
-        ).to_training()
+        lambda: _begin_training(task.agent, first_env(env), trainer, is_within_row)
     )
     training = restore_part(path / "training", like, None, None, advice=_ADVICE)
-    step = int(training.earlier_steps) + steps_taken(trainer, training.counts)
+    step = steps_of_skills(trainer, training)
     return Skills(
         states=states,
         count=count,
@@ -209,6 +212,18 @@ def load_skill(
 def count_skills(directory: Directory) -> int:
     """How many skills a library holds. Raises a `ValueError` if it is none."""
     return len(_read_sizes(Path(directory)).digests)
+
+
+def _begin_training(
+    agent: AnyIntrinsic, env: AnyEnv, trainer: Trainer, is_within_row: bool
+) -> SkillTraining:
+    progress = init_library(agent, env, trainer, capacity=1, key=jr.key(0))
+    if not is_within_row:
+        return progress.to_training()
+    solution = progress.solution
+    row = begin_row(trainer, agent, env, solution.trainer_state, solution.counts)
+    solution = dataclasses.replace(solution, unfinished=row)
+    return dataclasses.replace(progress, solution=solution).to_training()
 
 
 def _state_shapes(agent: AnyIntrinsic, env: World) -> Any:

@@ -3,9 +3,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeAlias
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Array, Float, Int, Shaped
 from typing_extensions import TypeVar
 
+from .._training.iteration import UnfinishedRow
 from .._training.schedule import Counts
 from .._training.trainer import TrainerState
 from .._types.custom_types import PyTree, State
@@ -20,6 +21,22 @@ else:
     _TrainerStates = Annotated[State, "of its trainer"]
 
 
+class UnfinishedGeneration(eqx.Module):
+    """A generation in progress, from which an interrupted training resumes."""
+
+    row: UnfinishedRow
+    parents: Int[np.ndarray | Array, " population"]
+    num_steps: Int[np.ndarray | Array, ""]
+
+
+UnfinishedGeneration.__init__.__doc__ = """**Arguments:**
+
+- `row`: a stack of those of the members.
+- `parents`: as in `PopulationSolution`, of this generation.
+- `num_steps`: environment steps of each member in it.
+"""
+
+
 class PopulationSolution(eqx.Module, Generic[State, Agents]):
     """The members of a population after training, and its history."""
 
@@ -32,6 +49,7 @@ class PopulationSolution(eqx.Module, Generic[State, Agents]):
     parents: Shaped[np.ndarray, "generations population"]
     metrics: dict[str, Shaped[np.ndarray, "_ _"]]
     scores: Float[np.ndarray, "generations population"]
+    unfinished: UnfinishedGeneration | None = None
 
     @property
     def states(self) -> State:
@@ -53,6 +71,8 @@ PopulationSolution.__init__.__doc__ = """**Arguments:**
 - `metrics`: by name, of each generation and member.
 - `scores`: by which members were ranked in each generation; `nan` if a member met
     something that was not finite.
+- `unfinished`: where training was interrupted within a generation, what that consists
+    of so far; `None` between two.
 """
 
 
@@ -68,10 +88,24 @@ class Row(eqx.Module):
 
 
 def make_solution(
-    rows: list[Row], agents: PyTree, states: PyTree, counts: Counts
+    rows: list[Row],
+    shapes: Row,
+    agents: PyTree,
+    states: PyTree,
+    counts: Counts,
+    unfinished: UnfinishedGeneration | None,
 ) -> PopulationSolution:
-    """Assembles a solution from the rows of all generations so far."""
-    history = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
+    """Assembles a solution from the rows of all generations so far.
+
+    `shapes` are those of one row, since there may be none yet.
+    """
+    history = jax.tree.map(
+        lambda like, *leaves: np.array(leaves, like.dtype).reshape(
+            len(leaves), *like.shape
+        ),
+        shapes,
+        *rows,
+    )
     return PopulationSolution(
         agents=agents,
         trainer_states=states,
@@ -82,6 +116,7 @@ def make_solution(
         parents=history.parents,
         metrics=history.metrics,
         scores=history.scores,
+        unfinished=unfinished,
     )
 
 

@@ -18,7 +18,13 @@ from .._pytree.fields import (
     range_at,
     static_integer,
 )
-from .._pytree.tree import check_stack, described, show_values, stack_size
+from .._pytree.tree import (
+    check_stack,
+    described,
+    repeated,
+    show_values,
+    stack_size,
+)
 from .._training.mesh import replicate, shard
 from .._training.trainer import TrainerState
 from .._types.custom_types import FloatLike, PyTree, State
@@ -228,10 +234,7 @@ class PBT(eqx.Module):
         Raises a `ValueError` unless `where`, `priors` and the sizes fit each other.
         """
         self.check(agent, size)
-        agents = jax.tree.map(
-            lambda x: jnp.broadcast_to(x, (size, *x.shape)) if eqx.is_array(x) else x,
-            agent,
-        )
+        agents = repeated(agent, size)
         values = jax.vmap(self._sample)(jr.split(key, size))
         return self._with(agents, values)
 

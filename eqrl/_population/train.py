@@ -1,11 +1,13 @@
+import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
@@ -14,17 +16,22 @@ from .._interaction.evaluate import Descriptor, Evaluation, evaluate
 from .._interaction.evaluate_skills import Score, mean_return
 from .._interaction.fit import check_arguments, check_numbers
 from .._pytree.fields import check_arity, check_instance, check_integer
-from .._pytree.tree import check_same_shapes, stack_size, take_element, tree_copy
+from .._pytree.tree import (
+    check_same_shapes,
+    repeated,
+    stack_size,
+    take_element,
+    tree_copy,
+)
 from .._training.host_loop import Callbacks, Reached, bind_callbacks, drive
-from .._training.iteration import check_finite_agent
+from .._training.iteration import UnfinishedRow, check_finite_agent
 from .._training.members import (
-    Logged,
+    Crew,
     Members,
+    begin_rows,
     choose_members,
     default_mesh,
     map_members,
-    run_in_turn,
-    run_together,
 )
 from .._training.mesh import (
     automatic,
@@ -36,14 +43,21 @@ from .._training.mesh import (
     shard,
     to_host,
 )
-from .._training.rows import has_failed, steps_taken, what_failed
+from .._training.rows import Pace, Position, steps_taken
 from .._training.schedule import Counts
-from .._training.trainer import AnyTrainerState, Trainer, run_trainer
+from .._training.trainer import AnyTrainerState, Trainer
 from .._types.custom_types import EnvState, PyTree, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv, check_is_env
 from ..envs._check import play_if_asked
-from .history import Agents, PopulationSolution, Row, make_solution, rows_of
+from .history import (
+    Agents,
+    PopulationSolution,
+    Row,
+    UnfinishedGeneration,
+    make_solution,
+    rows_of,
+)
 from .pbt import PBT
 
 
@@ -69,53 +83,6 @@ def init_members(
         return states, jax.tree.map(lambda x: x[0], counts)
 
     return on_each_device(init_share, mesh, (agents, keys), env)
-
-
-@eqx.filter_jit(donate="all-except-first")
-def run_members(
-    kept: tuple[Trainer, AnyAgent, AnyEnv, Int[Array, ""], PRNGKeyArray],
-    states: AnyTrainerState,
-    counts: Counts,
-    members: Members,
-    mesh: Mesh | None,
-) -> tuple[AnyTrainerState, Counts, Logged]:
-    """Trains each member for a number of environment steps."""
-    trainer, agents, env, num_steps, key = kept
-    # Folded, not split: every generation passes the same key, from which the trainer
-    # derives one for each step; and member i has the same key whatever the size.
-    keys = jax.vmap(lambda index: jr.fold_in(key, index))(
-        jnp.arange(stack_size(states))
-    )
-
-    def run_share(
-        stacked: tuple[AnyTrainerState, AnyAgent, Key[Array, " share"]],
-        shared: tuple[AnyEnv, Counts, Int[Array, ""]],
-    ) -> tuple[tuple[AnyTrainerState, Logged], Counts]:
-        env, counts, num_steps = shared
-
-        def run(
-            state: AnyTrainerState, agent: AnyAgent, key: PRNGKeyArray
-        ) -> tuple[AnyTrainerState, Counts, Logged]:
-            state, counts_after, metrics, report = run_trainer(
-                trainer,
-                agent,
-                env,
-                state,
-                counts,
-                num_steps=num_steps,
-                key=key,
-                mapped=members == "together",
-            )
-            return state, counts_after, (metrics, report)
-
-        run_all = run_together if members == "together" else run_in_turn
-        states, counts, logged = run_all(run, *stacked)
-        return (states, logged), counts
-
-    (states, logged), counts = on_each_device(
-        run_share, mesh, (states, agents, keys), (env, counts, num_steps)
-    )
-    return states, counts, logged
 
 
 def check_scalar(env: AnyEnv) -> None:
@@ -304,8 +271,9 @@ def train_population(
     what `score` returns, fit each other. A member of which something became `nan` or
     infinite stays as it was before, has the score `nan`, and is the first to be
     replaced; if that has happened to all, a `NonFiniteError` is raised. Ctrl-C,
-    SIGTERM or SIGHUP on any process raises `TrainingInterrupted` after the generation.
-    Both hold the solution so far.
+    SIGTERM or SIGHUP on any process raises `TrainingInterrupted`, also within a
+    generation, which is then finished by the call that resumes from it, as the first of
+    its `num_generations`. Both hold the solution so far.
     """
     evaluation_env = env if evaluation_env is None else evaluation_env
     given = cast(AnyAgent, agent)
@@ -339,10 +307,20 @@ def train_population(
     )
     # After the check of what `where` selects.
     names = _names(given, pbt)
-    pbt, env, evaluation_env, key, num_steps = replicate(
-        (pbt, env, evaluation_env, key, jnp.asarray(steps_per_generation, int)), mesh
+    # Folded, not split: member i has the same key whatever the size.
+    run_key = jr.fold_in(key, 2)
+    run_keys = jax.vmap(lambda index: jr.fold_in(run_key, index))(jnp.arange(size))
+    pbt, env, evaluation_env, key = replicate((pbt, env, evaluation_env, key), mesh)
+    evaluation_key, exploit_key = (jr.fold_in(key, i) for i in (3, 4))
+    crew = Crew(
+        trainer=trainer,
+        agents=agents,
+        env=env,
+        keys=shard(run_keys, mesh),
+        are_stacked=True,
+        members=members,
+        mesh=mesh,
     )
-    run_key, evaluation_key, exploit_key = (jr.fold_in(key, i) for i in (2, 3, 4))
     evaluate = functools.partial(
         evaluate_members,
         env=evaluation_env,
@@ -357,53 +335,145 @@ def train_population(
     evaluation, scores = eqx.filter_eval_shape(
         evaluate, agents, states.agent, states.failed, key=evaluation_key
     )
-    rows: list[Row] = []
     if initial is not None:
         check_history(initial, evaluation, names)
-        rows = rows_of(initial)
-        scores = shard(jnp.asarray(initial.scores[-1]), mesh)
+    generations = _Generations(
+        crew=crew,
+        pbt=pbt,
+        names=names,
+        evaluate=evaluate,
+        evaluation_key=evaluation_key,
+        exploit_key=exploit_key,
+        num_steps=steps_per_generation,
+        empty=shard(begin_rows(crew, states, counts), mesh),
+        shapes=(evaluation, scores),
+    )
+    rows = generations.run(agents, states, counts, initial, num_generations)
+    with naming_lost_processes(mesh):
+        return drive(rows, callback=callback, mesh=mesh, given_mesh=given_mesh)
 
-    def generations() -> Iterator[Reached]:
-        nonlocal agents, states, counts, scores
-        parents = jnp.arange(size)
+
+@dataclasses.dataclass(frozen=True)
+class _Generations:
+    """The loop of `train_population` over generations.
+
+    - `names`: of the tuned hyperparameters.
+    - `evaluate`: `evaluate_members` with all but members and key filled in.
+    - `num_steps`: environment steps of each member in a generation.
+    - `empty`: the beginning of a row of metrics.
+    - `shapes`: of what `evaluate` gives.
+    """
+
+    crew: Crew
+    pbt: PBT | None
+    names: list[str]
+    evaluate: Callable[..., tuple[Evaluation, Float[Array, " population"]]]
+    evaluation_key: PRNGKeyArray
+    exploit_key: PRNGKeyArray
+    num_steps: int
+    empty: UnfinishedRow
+    shapes: Any
+
+    def run(
+        self,
+        agents: AnyAgent,
+        states: AnyTrainerState,
+        counts: Counts,
+        initial: PopulationSolution | None,
+        num_generations: int,
+    ) -> Iterator[Reached]:
+        """Trains, evaluates and replaces; yields after each piece of a generation."""
+        rows: list[Row] = [] if initial is None else rows_of(initial)
+        begun = None if initial is None else initial.unfinished
+        pace = Pace(self.crew.mesh)
         first = len(rows)
         for generation in range(first, first + num_generations):
-            if generation > 0 and pbt is not None:
-                agents, states, parents = _exploit(
-                    (pbt, scores, jr.fold_in(exploit_key, generation), agents),
-                    states,
-                    mesh,
-                )
-            kept = (trainer, agents, env, num_steps, run_key)
-            states, counts, (metrics, report) = run_members(
-                kept, states, counts, members, mesh
-            )
-            generation_key = jr.fold_in(evaluation_key, generation)
-            evaluation, scores = evaluate(
-                agents, states.agent, states.failed, key=generation_key
-            )
-            values = () if pbt is None else pbt.selected(agents)
-            row = Row(
-                returns=evaluation.returns,
-                descriptors=evaluation.descriptors,
-                hyperparameters=dict(zip(names, values, strict=True)),
-                parents=parents,
-                metrics=metrics,
-                scores=scores,
-            )
-            rows.append(to_host(row, mesh))
-            failed = None
-            if has_failed(rows[-1].metrics):
-                failed = what_failed(to_host(report, mesh))
-            yield Reached(
-                steps_taken(trainer, counts),
-                {**rows[-1].metrics, "score": rows[-1].scores},
-                make_solution(rows, agents, states, counts),
-                failed,
-            )
+            if begun is None:
+                agents, states, parents = self._replace(agents, states, rows)
+                num_left, unfinished = self.num_steps, None
+            else:
+                parents, unfinished = np.asarray(begun.parents), begun.row
+                num_left, begun = self.num_steps - int(begun.num_steps), None
+            end = steps_taken(self.crew.trainer, counts) + num_left
+            runner = dataclasses.replace(self.crew, agents=agents).runner(self.empty)
+            position = runner.start(states, counts, unfinished)
+            pieces = runner.run_row(position, num_steps=num_left, pace=pace)
+            for position in pieces:
+                step = steps_taken(self.crew.trainer, position.counts)
+                if position.unfinished is not None:
+                    within = UnfinishedGeneration(
+                        row=position.unfinished,
+                        parents=parents,
+                        num_steps=np.asarray(self.num_steps - (end - step)),
+                    )
+                    solution = self._solution(rows, agents, position, within)
+                    yield Reached(step, None, solution)
+            states, counts = position.state, position.counts
+            row = self._row(generation, agents, position, parents)
+            rows.append(row)
+            metrics = {**row.metrics, "score": row.scores}
+            solution = self._solution(rows, agents, position, None)
+            yield Reached(end, metrics, solution, position.failed)
 
-    with naming_lost_processes(mesh):
-        return drive(generations(), callback=callback, mesh=mesh, given_mesh=given_mesh)
+    def _replace(
+        self, agents: AnyAgent, states: AnyTrainerState, rows: list[Row]
+    ) -> tuple[AnyAgent, AnyTrainerState, Int[np.ndarray, " population"]]:
+        """The members of the next generation, and from whom each was copied."""
+        mesh = self.crew.mesh
+        if self.pbt is None or not rows:
+            return agents, states, np.arange(stack_size(states))
+        scores = shard(jnp.asarray(rows[-1].scores), mesh)
+        key = jr.fold_in(self.exploit_key, len(rows))
+        agents, states, parents = _exploit(
+            (self.pbt, scores, key, agents), states, mesh
+        )
+        return agents, states, to_host(parents, mesh)
+
+    def _row(
+        self,
+        generation: int,
+        agents: AnyAgent,
+        position: Position,
+        parents: Int[np.ndarray, " population"],
+    ) -> Row:
+        """The history of a generation that has trained."""
+        evaluation, scores = self.evaluate(
+            agents,
+            position.state.agent,
+            position.state.failed,
+            key=jr.fold_in(self.evaluation_key, generation),
+        )
+        values = () if self.pbt is None else self.pbt.selected(agents)
+        row = Row(
+            returns=evaluation.returns,
+            descriptors=evaluation.descriptors,
+            hyperparameters=dict(zip(self.names, values, strict=True)),
+            parents=parents,
+            metrics=position.row,
+            scores=scores,
+        )
+        return to_host(row, self.crew.mesh)
+
+    def _solution(
+        self,
+        rows: list[Row],
+        agents: AnyAgent,
+        position: Position,
+        unfinished: UnfinishedGeneration | None,
+    ) -> PopulationSolution:
+        evaluation, scores = self.shapes
+        metrics = [*self.empty.averages.means, "nonfinite"]
+        like = Row(
+            returns=evaluation.returns,
+            descriptors=evaluation.descriptors,
+            hyperparameters=dict.fromkeys(self.names, scores),
+            parents=jax.ShapeDtypeStruct(scores.shape, jnp.result_type(int)),
+            metrics=dict.fromkeys(metrics, scores),
+            scores=scores,
+        )
+        return make_solution(
+            rows, like, agents, position.state, position.counts, unfinished
+        )
 
 
 def _check(
@@ -484,9 +554,7 @@ def make_agents(
         )
     if pbt is not None:
         return pbt.init(agent, size, key=key)
-    return jax.tree.map(
-        lambda x: jnp.broadcast_to(x, (size, *x.shape)) if eqx.is_array(x) else x, agent
-    )
+    return repeated(agent, size)
 
 
 def _is_float(leaf: Any) -> bool:

@@ -299,6 +299,14 @@ def empty_stack(element: Tree, capacity: int) -> Tree:
     )
 
 
+def repeated(element: Tree, size: int) -> Tree:
+    """A stack of `size` times the same element."""
+    return jax.tree.map(
+        lambda x: jnp.broadcast_to(x, (size, *x.shape)) if eqx.is_array(x) else x,
+        element,
+    )
+
+
 def enlarge_stack(stack: Tree, capacity: int) -> Tree:
     """A stack of `capacity` elements: those of `stack`, followed by zeros."""
 

@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from .._agents.base import AbstractAgent, AnyAgent
-from .._population.history import PopulationSolution
+from .._population.history import PopulationSolution, UnfinishedGeneration
 from .._population.train import make_agents
 from .._pytree.fields import check_integer
 from .._pytree.tree import is_array_shape
@@ -32,7 +32,7 @@ from .._storage.checkpoint import (
 from .._storage.orbax import quiet_event_loops
 from .._training.mesh import mesh_of_processes, on_any_process, shardings_over
 from .._training.rows import AnySolution, Solution
-from .._training.trainer import Trainer
+from .._training.trainer import Trainer, begin_row
 from .._types.custom_types import EnvState, Extras, Memory, PyTree, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
@@ -88,11 +88,20 @@ def content_of(solution: AnySolution | PopulationSolution) -> PyTree:
         kind, state = "population", solution.trainer_states
         content = {"agents": solution.agents, "state": state, "counts": solution.counts}
         history = {name: getattr(solution, name) for name in _OF_POPULATION}
+        if solution.unfinished is not None:
+            begun = solution.unfinished
+            content["unfinished"] = {
+                "row": begun.row,
+                "parents": begun.parents,
+                "num_steps": begun.num_steps,
+            }
     elif isinstance(solution, Solution):
         state = solution.trainer_state
         kind = "solution" if state.failed.ndim == 0 else "seeds"
         content = {"state": state, "counts": solution.counts}
         history = {"metrics": solution.metrics}
+        if solution.unfinished is not None:
+            content["unfinished"] = solution.unfinished
     else:
         raise ValueError(
             f"`solution` is a {type(solution).__name__}; it must come from "
@@ -150,7 +159,11 @@ def load_solution(
             trainer_state=content["state"],
             counts=content["counts"],
             metrics=history.get("metrics", {}),
+            unfinished=content.get("unfinished"),
         )
+    unfinished = None
+    if "unfinished" in content:
+        unfinished = UnfinishedGeneration(**content["unfinished"])
     return PopulationSolution(
         agents=content["agents"],
         trainer_states=content["state"],
@@ -161,6 +174,7 @@ def load_solution(
         parents=history["parents"],
         metrics=history.get("metrics", {}),
         scores=history["scores"],
+        unfinished=unfinished,
     )
 
 
@@ -214,6 +228,19 @@ def _shapes(
     }
     if kind == "population":
         shapes["agents"] = _reshaped(agents, lambda shape: shape, spread)
+    if any(name.startswith(f"['{kind}']['unfinished']") for name in saved):
+        row = eqx.filter_eval_shape(begin_row, trainer, agent, env, state, counts)
+        row = _reshaped(row, lambda shape: (*size, *shape), spread)
+        shapes["unfinished"] = row
+        if kind == "population":
+            counters = {
+                name: saved[f"['population']['unfinished']['{name}']"]
+                for name in ("parents", "num_steps")
+            }
+            shapes["unfinished"] = {
+                "row": row,
+                **{name: np.zeros(x.shape, x.dtype) for name, x in counters.items()},
+            }
     return shapes
 
 
@@ -240,8 +267,6 @@ def step_of(solution: AnySolution | PopulationSolution) -> int:
         if isinstance(solution, Solution)
         else solution.trainer_states
     )
-    if isinstance(solution, Solution) and "step" in solution.metrics:
-        return int(solution.metrics["step"][-1])
     return int(solution.counts.rows_written) * state.actors.timestep.shape[-1]
 
 

@@ -40,6 +40,7 @@ from .files import (
     write_json,
     write_picture,
 )
+from .solutions import step_of
 
 
 # Columns that say whose row it is, where several train side by side.
@@ -149,8 +150,9 @@ def write_seeds(
     folder: Directory, solution: AnySolution, states: Sequence[Any]
 ) -> None:
     """Writes `metrics.csv` and the policy of each seed, whose states are given."""
-    _write_metrics(folder, solution.metrics)
-    step = int(solution.metrics["step"][-1])
+    if solution.metrics:
+        _write_metrics(folder, solution.metrics)
+    step = step_of(solution)
     for seed, state in enumerate(states):
         save_policy(policy_folder(folder, "seed", seed), step, state)
 
@@ -242,9 +244,10 @@ def write_stack(
 ) -> None:
     """Writes `metrics.csv` and the policy of each member."""
     _write_generation_table(folder, solution, steps)
+    step = step_of(solution)
     for index in range(solution.parents.shape[1]):
         policy = (member(solution.agents, index), member(solution.states, index))
-        save_policy(policy_folder(folder, "member", index), int(steps[-1]), policy)
+        save_policy(policy_folder(folder, "member", index), step, policy)
 
 
 def write_generations(
@@ -361,7 +364,8 @@ def _write_generation_table(
 
 def write_library(folder: Directory, skills: Skills[Any]) -> None:
     """Writes `metrics.csv` and the library with its training state."""
-    write_rows(folder, skills.metrics)
+    if skills.metrics:
+        write_rows(folder, skills.metrics)
     save_skills(library_folder(folder), skills)
 
 

@@ -18,6 +18,7 @@ from .._agents.base import AbstractAgent, AnyAgent, after_observe
 from .._interaction.actors import Actors, advance_with_keys, begin_where, step_keys
 from .._pytree.control_flow import filter_cond, filter_fori_loop, filter_scan
 from .._pytree.tree import described, is_float_shape, tree_where
+from .._rewards.base import after_update
 from .._types.custom_types import Extras, Memory, Metrics, Mode, PyTree, State
 from .._types.data import Transition
 from ..envs._base import AnyEnv
@@ -28,11 +29,11 @@ from .schedule import Counts
 class Failure(eqx.Module):
     """Where something was not finite for the first time."""
 
-    # Rows of this call written before the step, or before the iteration whose update
-    # it was; -1 while all is finite.
+    # Rows of the replay written, since the row of metrics began, before the step or
+    # before the iteration whose update it was; -1 while all is finite.
     row: Int[Array, ""]
-    # Rows of this call that stay in the replay: in the second case those of the
-    # iteration, too.
+    # Those of them that stay in the replay: in the second case those of the iteration,
+    # too.
     kept_rows: Int[Array, ""]
     # Whether it is the agent's doing, whose state is then of no use.
     in_agent: Bool[Array, ""]
@@ -59,17 +60,15 @@ class Failure(eqx.Module):
         )
 
 
-def no_failure(*, happened: Bool[Array, ""]) -> Failure:
-    """That of the beginning of a call, before which one may have happened."""
+def no_failure() -> Failure:
+    """A row of metrics without a failure so far."""
     return Failure(
-        row=jnp.where(happened, 0, -1),
-        kept_rows=jnp.zeros((), int),
-        in_agent=jnp.array(False),
+        row=jnp.array(-1, int), kept_rows=jnp.zeros((), int), in_agent=jnp.array(False)
     )
 
 
 class FailureReport(eqx.Module):
-    """What a call returns about its failure, if there was one."""
+    """Failure of a row of metrics, if there was one."""
 
     kept_rows: Int[Array, ""]
     in_agent: Bool[Array, ""]
@@ -124,7 +123,7 @@ def empty_watch(names: list[str]) -> Watch:
     return Watch(
         names=tuple(names),
         updates=jnp.zeros((), int),
-        last=jnp.full(len(names), -1),
+        last=jnp.full(len(names), -1, int),
         interval=jnp.ones(len(names), int),
         overflowed=jnp.array(False),
     )
@@ -212,6 +211,65 @@ def check_metrics(metrics: Mapping[str, object]) -> None:
                 f"The metric `{name}` is of {described(value)}; it must be a scalar "
                 "array of floats."
             )
+
+
+class UnfinishedRow(eqx.Module):
+    """A row of metrics in progress, from which an interrupted training resumes."""
+
+    averages: Averages
+    watch: Watch
+    failure: Failure
+    num_rows: Int[Array, ""]
+
+
+UnfinishedRow.__init__.__doc__ = """**Arguments:**
+
+- `averages`: of the metrics.
+- `watch`: which metrics were finite last, and when.
+- `failure`: where something was not finite.
+- `num_rows`: rows written to the replay since the row began.
+"""
+
+
+def empty_row(of_updates: list[str], of_episodes: list[str]) -> UnfinishedRow:
+    """The beginning of a row, of these metrics."""
+    return UnfinishedRow(
+        averages=empty_averages(of_updates + of_episodes),
+        watch=empty_watch(of_updates),
+        failure=no_failure(),
+        num_rows=jnp.zeros((), int),
+    )
+
+
+def names_of_updates(
+    agent: AnyAgent,
+    replay: AnyReplay,
+    state: Any,
+    stored: Any,
+    counts: Counts,
+    *,
+    key: PRNGKeyArray,
+) -> list[str]:
+    """The names of the metrics of updates, in the agent's order, without making any.
+
+    Raises a `ValueError` if one is not a metric.
+    """
+    names: list[str] = []
+
+    def metrics(
+        agent: AnyAgent, state: Any, stored: Any, counts: Counts, key: PRNGKeyArray
+    ) -> dict[str, Any]:
+        batch = replay.sample(stored, counts, key=key)
+        updated = agent.update(
+            state, batch, step=counts.updates, key=jr.fold_in(key, 0)
+        )
+        _, metrics = after_update(agent, state, updated)
+        # JAX returns dictionaries in the order of the alphabet.
+        names[:] = metrics
+        return metrics
+
+    check_metrics(eqx.filter_eval_shape(metrics, agent, state, stored, counts, key))
+    return names
 
 
 def all_finite(*arrays: Array) -> Bool[Array, ""]:

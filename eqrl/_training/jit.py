@@ -1,16 +1,25 @@
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Int, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
 from .._agents.base import AbstractAgent, AnyAgent
 from .._types.custom_types import EnvState, Extras, Memory, Metrics, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
-from .iteration import FailureReport
+from .iteration import UnfinishedRow
+from .rows import Runner
 from .schedule import Counts
-from .trainer import AnyTrainerState, Trainer, TrainerState, run_trainer
+from .trainer import (
+    AnyTrainerState,
+    First,
+    Piece,
+    Ran,
+    Trainer,
+    TrainerState,
+    begin_row,
+    first_of,
+    run_piece,
+)
 
 
 @eqx.filter_jit
@@ -26,22 +35,29 @@ def jit_init(
     return trainer.init(agent, env, key=key, agent_state=agent_state)
 
 
-@eqx.filter_jit(donate="all-except-first")
-def _donated_run(
-    kept: tuple[Trainer, Any, Any, Int[Array, ""], PRNGKeyArray],
+@eqx.filter_jit
+def jit_begin_row(
+    trainer: Trainer,
+    agent: AnyAgent,
+    env: AnyEnv,
     state: AnyTrainerState,
     counts: Counts,
-) -> tuple[AnyTrainerState, Counts, Metrics, FailureReport]:
-    trainer, agent, env, num_steps, key = kept
-    return run_trainer(
-        trainer,
-        agent,
-        env,
-        state,
-        counts,
-        num_steps=num_steps,
-        key=key,
-        mapped=False,
+) -> UnfinishedRow:
+    """`begin_row`, traced once for all calls of the same shapes."""
+    return begin_row(trainer, agent, env, state, counts)
+
+
+@eqx.filter_jit(donate="all-except-first")
+def jit_run_piece(
+    kept: tuple[Trainer, AnyAgent, AnyEnv, Piece, PRNGKeyArray],
+    state: AnyTrainerState,
+    counts: Counts,
+    first: First,
+) -> tuple[AnyTrainerState, Counts, Ran]:
+    """`run_piece`, compiled once for all pieces and all hyperparameters."""
+    trainer, agent, env, piece, key = kept
+    return run_piece(
+        trainer, agent, env, state, counts, first, piece, key=key, mapped=False
     )
 
 
@@ -62,24 +78,32 @@ def jit_run(
     Raises a `ValueError` unless the state is one that `Trainer.init` gives for these
     arguments.
     """
-    state, counts, metrics, _ = jit_run_reported(
-        trainer, agent, env, state, counts, num_steps=num_steps, key=key
+    trainer.check_num_steps(num_steps)
+    trainer.schedule.check_call("num_steps", num_steps)
+    piece = Piece(
+        num_steps=jnp.asarray(num_steps, int),
+        row=jit_begin_row(trainer, agent, env, state, counts),
+        ends_row=jnp.array(True),
     )
-    return state, counts, metrics
+    kept = (trainer, agent, env, piece, key)
+    state, counts, ran = jit_run_piece(kept, state, counts, first_of(state, counts))
+    return state, counts, ran.metrics
 
 
-def jit_run_reported(
+def runner_of_one(
     trainer: Trainer,
     agent: AnyAgent,
     env: AnyEnv,
     state: AnyTrainerState,
     counts: Counts,
     *,
-    num_steps: int,
     key: PRNGKeyArray,
-) -> tuple[AnyTrainerState, Counts, Metrics, FailureReport]:
-    """`jit_run`, and what failed."""
-    trainer.check_num_steps(num_steps)
-    trainer.schedule.check_call("num_steps", num_steps)
-    kept = (trainer, agent, env, jnp.asarray(num_steps, int), key)
-    return _donated_run(kept, state, counts)
+) -> Runner:
+    """Makes the runner of one agent; `state` and `counts` give the shapes."""
+
+    def run(
+        state: AnyTrainerState, counts: Counts, first: First, piece: Piece
+    ) -> tuple[AnyTrainerState, Counts, Ran]:
+        return jit_run_piece((trainer, agent, env, piece, key), state, counts, first)
+
+    return Runner(run, trainer, jit_begin_row(trainer, agent, env, state, counts))

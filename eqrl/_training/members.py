@@ -1,7 +1,7 @@
 """Seeds and members of a population: at once or in turn, and on which devices."""
 
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import equinox as eqx
 import jax
@@ -9,22 +9,30 @@ import jax.lax as lax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, Key, PRNGKeyArray
 
+from .._agents.base import AnyAgent
 from .._pytree.fields import check_choice
-from .._pytree.tree import stack_size
+from .._pytree.tree import repeated, stack_size, take_element
 from .._types.custom_types import PyTree
-from .iteration import FailureReport
-from .mesh import POPULATION
+from ..envs._base import AnyEnv
+from .iteration import UnfinishedRow
+from .mesh import POPULATION, on_each_device
+from .rows import Runner
 from .schedule import Counts
-from .trainer import AnyTrainerState
+from .trainer import (
+    AnyTrainerState,
+    First,
+    Piece,
+    Ran,
+    Trainer,
+    begin_row,
+    run_piece,
+)
 
 
 Members = Literal["together", "in_turn"]
-Logged = tuple[dict[str, Array], FailureReport]
-"""What training reports: a value for each member."""
-
-RunOne = Callable[..., tuple[AnyTrainerState, Counts, Logged]]
+RunOne = Callable[..., tuple[AnyTrainerState, Counts, Ran]]
 """Trains one member, from its state and whatever else belongs to it."""
 
 
@@ -84,7 +92,7 @@ def map_members(
 
 def run_together(
     run: RunOne, states: AnyTrainerState, *stacked: PyTree
-) -> tuple[AnyTrainerState, Counts, Logged]:
+) -> tuple[AnyTrainerState, Counts, Ran]:
     """Trains all members at once."""
     out_axes = (eqx.if_array(0), None, eqx.if_array(0))
     return eqx.filter_vmap(run, out_axes=out_axes)(states, *stacked)
@@ -92,7 +100,7 @@ def run_together(
 
 def run_in_turn(
     run: RunOne, states: AnyTrainerState, *stacked: PyTree
-) -> tuple[AnyTrainerState, Counts, Logged]:
+) -> tuple[AnyTrainerState, Counts, Ran]:
     """Trains one member after another, each written back to where it was taken from.
 
     The states are the carry of the loop, so that they are updated in place: as inputs
@@ -106,7 +114,7 @@ def run_in_turn(
             lambda x: lax.dynamic_index_in_dim(x, index, keepdims=False),
             (arrays, stacked_arrays),
         )
-        state, counts, logged = run(
+        state, counts, ran = run(
             eqx.combine(state_of, static), *eqx.combine(rest_of, stacked_static)
         )
         arrays = jax.tree.map(
@@ -114,9 +122,99 @@ def run_in_turn(
             arrays,
             eqx.filter(state, eqx.is_array),
         )
-        return arrays, (counts, logged)
+        return arrays, (counts, ran)
 
-    arrays, (counts, logged) = lax.scan(body, arrays, jnp.arange(stack_size(states)))
+    arrays, (counts, ran) = lax.scan(body, arrays, jnp.arange(stack_size(states)))
     # The counters of all members are the same.
     counts = jax.tree.map(lambda x: x[0], counts)
-    return eqx.combine(arrays, static), counts, logged
+    return eqx.combine(arrays, static), counts, ran
+
+
+class Crew(eqx.Module):
+    """The members of a population, or the seeds of one agent, and how they train.
+
+    - `agents`: a stack, or one agent that all share.
+    - `keys`: of each.
+    - `are_stacked`: whether `agents` is a stack.
+    - `members`, `mesh`: at once or in turn, and on which devices.
+    """
+
+    trainer: Trainer
+    agents: AnyAgent
+    env: AnyEnv
+    keys: Key[Array, " members"]
+    are_stacked: bool = eqx.field(static=True)
+    members: Members = eqx.field(static=True)
+    mesh: Mesh | None = eqx.field(static=True)
+
+    def runner(self, empty: UnfinishedRow) -> Runner:
+        """Makes a runner, with `empty` as the beginning of each row."""
+
+        def run(
+            states: AnyTrainerState, counts: Counts, first: First, piece: Piece
+        ) -> tuple[AnyTrainerState, Counts, Ran]:
+            return run_members((self, piece), states, counts, first)
+
+        return Runner(run, self.trainer, empty, self.mesh)
+
+
+@eqx.filter_jit
+def begin_rows(crew: Crew, states: AnyTrainerState, counts: Counts) -> UnfinishedRow:
+    """A row of metrics of each member in which nothing is averaged yet."""
+    agent = take_element(crew.agents, 0) if crew.are_stacked else crew.agents
+    state = take_element(states, 0)
+    row = begin_row(crew.trainer, agent, crew.env, state, counts)
+    return repeated(row, stack_size(states))
+
+
+@eqx.filter_jit(donate="all-except-first")
+def run_members(
+    kept: tuple[Crew, Piece], states: AnyTrainerState, counts: Counts, first: First
+) -> tuple[AnyTrainerState, Counts, Ran]:
+    """Trains each member for a part of a row."""
+    crew, piece = kept
+    # What is not stacked is `None` there, and the other way around.
+    own, common = (crew.agents, None) if crew.are_stacked else (None, crew.agents)
+
+    def run_share(
+        stacked: tuple[
+            AnyTrainerState,
+            AnyAgent | None,
+            First,
+            UnfinishedRow,
+            Key[Array, " share"],
+        ],
+        shared: tuple[AnyAgent | None, AnyEnv, Counts, Int[Array, ""], Array],
+    ) -> tuple[tuple[AnyTrainerState, Ran], Counts]:
+        common, env, counts, num_steps, ends_row = shared
+
+        def run(
+            state: AnyTrainerState,
+            own: AnyAgent | None,
+            first: First,
+            row: UnfinishedRow,
+            key: PRNGKeyArray,
+        ) -> tuple[AnyTrainerState, Counts, Ran]:
+            return run_piece(
+                crew.trainer,
+                cast(AnyAgent, own if common is None else common),
+                env,
+                state,
+                counts,
+                first,
+                Piece(num_steps=num_steps, row=row, ends_row=ends_row),
+                key=key,
+                mapped=crew.members == "together",
+            )
+
+        run_all = run_together if crew.members == "together" else run_in_turn
+        states, counts_after, ran = run_all(run, *stacked)
+        return (states, ran), counts_after
+
+    (states, ran), counts = on_each_device(
+        run_share,
+        crew.mesh,
+        (states, own, first, piece.row, crew.keys),
+        (common, crew.env, counts, piece.num_steps, piece.ends_row),
+    )
+    return states, counts, ran

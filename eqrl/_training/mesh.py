@@ -280,14 +280,19 @@ def to_host(tree: PyTree, mesh: Mesh | None) -> PyTree:
 
 def on_any_process(flag: bool, mesh: Mesh | None) -> bool:
     """Whether the flag is set on any process of the mesh; all must call it together."""
+    return bool(largest_on_any_process(float(flag), mesh))
+
+
+def largest_on_any_process(number: float, mesh: Mesh | None) -> float:
+    """The largest of the numbers of all processes, which must call this together."""
     if mesh is None or not mesh.is_multi_process:
-        return flag
-    flags = jax.make_array_from_callback(
+        return number
+    numbers = jax.make_array_from_callback(
         (mesh.size,),
         NamedSharding(mesh, PartitionSpec(POPULATION)),
-        lambda index: np.array([flag]),
+        lambda index: np.array([number], np.float32),
     )
-    return bool(to_host(flags, mesh).any())
+    return float(to_host(numbers, mesh).max())
 
 
 @contextmanager

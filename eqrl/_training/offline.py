@@ -13,7 +13,6 @@ from .._agents.base import AbstractAgent, AnyAgent, after_observe
 from .._interaction.fit import check_is_agent, check_numbers
 from .._pytree.fields import check_instance, check_integer, check_key
 from .._pytree.tree import check_same_shapes, tree_copy, tree_is_finite, tree_where
-from .._rewards.base import after_update
 from .._types.custom_types import Extras, Memory, Metrics, State
 from .._types.data import AnyTransition, EnvSpec, Transition
 from .data_set import fill_replay, fitting_transitions
@@ -22,10 +21,8 @@ from .iteration import (
     FailureReport,
     Progress,
     check_finite_agent,
-    check_metrics,
-    empty_averages,
-    empty_watch,
-    no_failure,
+    empty_row,
+    names_of_updates,
     update,
 )
 from .replay import AnyReplay, ReplayBuffer
@@ -171,14 +168,14 @@ def _update(
 ) -> tuple[Any, Any, Metrics, FailureReport]:
     """So many updates; the state from before them if one is not finite."""
     agent, replay, counts, num_updates, key = kept
-    names = _metric_names(agent, replay, state, stored, counts, key)
+    row = empty_row(names_of_updates(agent, replay, state, stored, counts, key=key), [])
     progress = Progress(
         agent=state,
         actors=None,
         replay=stored,
-        averages=empty_averages(names),
-        watch=empty_watch(names),
-        failure=no_failure(happened=jnp.array(False)),
+        averages=row.averages,
+        watch=row.watch,
+        failure=row.failure,
     )
     progress = update(
         agent,
@@ -197,26 +194,3 @@ def _update(
     )
     after = tree_where(failed, state, progress.agent)
     return after, progress.replay, progress.averages.result(), report
-
-
-def _metric_names(
-    agent: AnyAgent,
-    replay: AnyReplay,
-    state: Any,
-    stored: Any,
-    counts: Counts,
-    key: PRNGKeyArray,
-) -> list[str]:
-    """The names of the metrics of updates, in the agent's order."""
-    names: list[str] = []
-
-    def metrics(state: Any, stored: Any, key: PRNGKeyArray) -> dict[str, Any]:
-        sample_key, update_key = jr.split(key)
-        batch = replay.sample(stored, counts, key=sample_key)
-        updated = agent.update(state, batch, step=counts.updates, key=update_key)
-        _, metrics = after_update(agent, state, updated)
-        names[:] = metrics
-        return metrics
-
-    check_metrics(eqx.filter_eval_shape(metrics, state, stored, key))
-    return names

@@ -1,19 +1,30 @@
-"""Rows of metrics: run a compiled chunk of training, and append its averages."""
+"""Rows of metrics: run a part of training, and append its averages."""
 
+import dataclasses
+import time
 from collections.abc import Callable, Iterator
-from typing import Any, Generic
+from typing import Any, Generic, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Shaped
+from jax.sharding import Mesh
+from jaxtyping import Shaped
 
-from .._pytree.fields import check_integer
+from .._pytree.tree import check_same_shapes
 from .._types.custom_types import EnvState, Extras, Memory, State
-from .iteration import FailureReport
+from .iteration import FailureReport, UnfinishedRow
+from .mesh import largest_on_any_process, to_host
 from .schedule import Counts
-from .trainer import AnyTrainerState, Trainer, TrainerState
+from .trainer import AnyTrainerState, First, Piece, Ran, Trainer, TrainerState, first_of
+
+
+# So long a signal may wait, and as much longer again until what was reached is written.
+_SECONDS_OF_PIECE = 1.0
+
+# By how much a piece may be longer than those before it.
+_GROWTH = 16
 
 
 History = dict[str, Shaped[np.ndarray, "_ ..."]]
@@ -26,6 +37,7 @@ class Solution(eqx.Module, Generic[State, EnvState, Memory, Extras]):
     trainer_state: TrainerState[State, EnvState, Memory, Extras]
     counts: Counts
     metrics: History
+    unfinished: UnfinishedRow | None = None
 
     @property
     def state(self) -> State:
@@ -42,6 +54,8 @@ Solution.__init__.__doc__ = """**Arguments:**
     averages over the row, `nan` if there was nothing to average. `episode_return` and
     `episode_length` are of the episodes that ended in the row, averaged first over
     those that ended at the same step.
+- `unfinished`: where training was interrupted within a row, what the row consists of
+    so far; `None` between two rows.
 """
 
 AnySolution = Solution[Any, Any, Any, Any]
@@ -63,80 +77,173 @@ OfflineSolution.__init__.__doc__ = """**Arguments:**
 """
 
 
-RunChunk = Callable[
-    [AnyTrainerState, Counts, int],
-    tuple[AnyTrainerState, Counts, dict[str, Array], FailureReport],
+RunPiece = Callable[
+    [AnyTrainerState, Counts, First, Piece], tuple[AnyTrainerState, Counts, Ran]
 ]
-"""`run_trainer` with all but state, counts and number of steps filled in."""
+"""`run_piece` with all else filled in. State, counts and first state are donated."""
 
 Row = dict[str, np.ndarray]
-"""Metrics averaged over one chunk: scalars, or one value per member."""
-
-Chunk = tuple[AnyTrainerState, Counts, Row, str | None]
-"""State, counts, averages, and what was not finite if that ended it."""
+"""Metrics averaged over one row: scalars, or one value per member."""
 
 
-def run_chunks(
-    run: RunChunk,
-    trainer: Trainer,
-    state: AnyTrainerState,
-    counts: Counts,
-    *,
-    num_steps: int,
-    log_every: int,
-) -> Iterator[Chunk]:
-    """Trains for `num_steps`, yielding state, counts and metrics after each row.
+class Position(NamedTuple):
+    """A point of a training between two pieces.
 
-    The state that was yielded is donated when the next row is asked for. The last row
-    is one in which every member failed (see `has_failed`), if there is one; its state
-    and counts are those from before the failure.
+    - `state`, `counts`: what it has reached.
+    - `first`: the beginning of the row; any value between two rows.
+    - `unfinished`: what the row consists of so far; `None` between two rows.
+    - `row`: the averages of the row that ended here, if one did.
+    - `failed`: what was not finite in it, in words, if that ends the training.
     """
-    check_integer("log_every", log_every, least=1)
-    size = trainer.steps_of_iteration
-    row_steps = -(-log_every // size) * size
-    trainer.schedule.check_call("log_every", min(row_steps, num_steps))
-    end = steps_taken(trainer, counts) + num_steps
-    while (step := steps_taken(trainer, counts)) < end:
-        # Rows end at multiples of their length, so that a training in two calls has the
-        # rows of one.
-        to_end_of_row = row_steps - step % row_steps
-        num_row_steps = min(-(-to_end_of_row // size) * size, end - step)
-        state, counts, row, what = _run_chunk(
-            run, trainer, state, counts, num_row_steps
-        )
-        yield state, counts, row, what
-        if has_failed(row):
-            return
+
+    state: AnyTrainerState
+    counts: Counts
+    first: First
+    unfinished: UnfinishedRow | None = None
+    row: Row | None = None
+    failed: str | None = None
 
 
-def finish_episode(
-    run: RunChunk,
-    trainer: Trainer,
-    state: AnyTrainerState,
-    counts: Counts,
-    *,
-    since: int,
-) -> Iterator[Chunk]:
-    """Trains until an episode of the first environment ends, yielding at most one row.
+class Pace:
+    """Decides how many iterations run before a signal is looked for again."""
 
-    An episode that ended at or after step `since`, in the steps of `counts`, suffices.
+    def __init__(self, mesh: Mesh | None) -> None:
+        """`mesh` has the devices, whose processes must run the same pieces."""
+        self._mesh = mesh
+        # Random steps take a fraction of the time of those with updates.
+        self._most = {"warm-up": 1, "learning": 1}
+
+    def next(self, num_left: int, warmup_left: int) -> int:
+        """Iterations of the next piece, of those that are left in the row."""
+        if warmup_left > 0:
+            return min(num_left, warmup_left, self._most["warm-up"])
+        return min(num_left, self._most["learning"])
+
+    def add(self, number: int, warmup_left: int, seconds: float) -> None:
+        """Takes note of how long a piece took."""
+        phase = "warm-up" if warmup_left > 0 else "learning"
+        seconds = largest_on_any_process(seconds, self._mesh)
+        fitting = int(number * _SECONDS_OF_PIECE / max(seconds, 1e-6))
+        # The first iterations may be the quickest: longer pieces are tried by and by.
+        limit = max(_GROWTH * number, self._most[phase])
+        self._most[phase] = max(1, min(fitting, limit))
+
+
+@dataclasses.dataclass(frozen=True)
+class Runner:
+    """Runs the rows of one training, in pieces between which it can be interrupted.
+
+    - `run`: runs a piece.
+    - `trainer`: decides how many steps an iteration has.
+    - `empty`: the beginning of a row.
+    - `mesh`: the devices, if there are several.
     """
-    rows: list[Row] = []
-    what = None
-    while not _has_ended(trainer, state, counts, since=since):
-        state, counts, row, what = _run_chunk(
-            run, trainer, state, counts, trainer.steps_of_iteration
+
+    run: RunPiece
+    trainer: Trainer
+    empty: UnfinishedRow
+    mesh: Mesh | None = None
+
+    def start(
+        self, state: AnyTrainerState, counts: Counts, unfinished: UnfinishedRow | None
+    ) -> Position:
+        """The position from which a training begins or resumes.
+
+        Raises a `ValueError` unless the unfinished row is one of this training.
+        """
+        if unfinished is not None:
+            check_same_shapes("initial.unfinished", self.empty, unfinished)
+        # Of a row in which training stopped the first state is no longer there: after a
+        # failure the agent goes back to where it resumed.
+        return Position(state, counts, first_of(state, counts), unfinished)
+
+    def run_rows(
+        self, position: Position, *, num_steps: int, log_every: int
+    ) -> Iterator[Position]:
+        """Trains for `num_steps`, yielding after each piece of each row.
+
+        What was yielded is donated when the next piece is asked for. The last row is
+        one in which every member failed, if there is one; its state and counts are
+        those from before the failure.
+        """
+        trainer = self.trainer
+        size = trainer.steps_of_iteration
+        row_steps = -(-log_every // size) * size
+        trainer.schedule.check_call("log_every", min(row_steps, num_steps))
+        end = steps_taken(trainer, position.counts) + num_steps
+        pace = Pace(self.mesh)
+        while (step := steps_taken(trainer, position.counts)) < end:
+            # Rows end at multiples of their length, so that a training in two calls has
+            # the rows of one.
+            to_end_of_row = row_steps - step % row_steps
+            num_row_steps = min(-(-to_end_of_row // size) * size, end - step)
+            row = self.run_row(position, num_steps=num_row_steps, pace=pace)
+            for position in row:
+                yield position
+            if position.failed is not None:
+                return
+
+    def run_row(
+        self, position: Position, *, num_steps: int, pace: Pace
+    ) -> Iterator[Position]:
+        """Trains to the end of a row, which is `num_steps` away, at least one."""
+        num_left = num_steps // self.trainer.steps_of_iteration
+        while num_left > 0:
+            rows = int(position.counts.rows_written)
+            warmup_left = int(self.trainer.schedule.warmup_left(rows))
+            number = pace.next(num_left, warmup_left)
+            num_left -= number
+            began = time.perf_counter()
+            position = self._run_piece(position, number, ends_row=num_left == 0)
+            pace.add(number, warmup_left, time.perf_counter() - began)
+            yield position
+
+    def finish_episode(self, position: Position, *, since: int) -> Iterator[Position]:
+        """Trains until an episode of the first environment ends: at most one row.
+
+        An episode that ended at or after step `since`, in the steps of `counts`,
+        suffices.
+        """
+
+        def is_over(position: Position) -> bool:
+            # An episode that is under way began where the one before it ended.
+            state = position.state
+            steps = int(state.actors.timestep[0]) * self.trainer.num_envs
+            done = steps_taken(self.trainer, position.counts)
+            return done - steps >= since or bool(state.failed)
+
+        while not is_over(position):
+            position = self._run_piece(position, 1, ends_row=False)
+            yield position
+        if position.unfinished is not None:
+            yield self._run_piece(position, 0, ends_row=True)
+
+    def _run_piece(
+        self, position: Position, num_iterations: int, *, ends_row: bool
+    ) -> Position:
+        num_steps = num_iterations * self.trainer.steps_of_iteration
+        piece = Piece(
+            num_steps=jnp.asarray(num_steps, int),
+            row=self.empty if position.unfinished is None else position.unfinished,
+            ends_row=jnp.array(ends_row),
         )
-        rows.append(row)
-        if has_failed(row):
-            break
-    if rows:
-        yield state, counts, _mean_row(rows), what
-
-
-def has_failed(row: Row) -> bool:
-    """Whether something was not finite, in every member."""
-    return bool(np.all(row["nonfinite"] > 0))
+        state, counts, ran = self.run(
+            position.state, position.counts, position.first, piece
+        )
+        if not ends_row:
+            # Or the clock would stop before the piece has run.
+            jax.block_until_ready(counts)
+            return Position(state, counts, ran.first, unfinished=ran.row)
+        row = to_host(ran.metrics, self.mesh)
+        failed = None
+        if np.all(row["nonfinite"] > 0):
+            failed = what_failed(to_host(ran.report, self.mesh))
+            if row["nonfinite"].ndim == 0:
+                # The state is the one from before the failure, so another call may
+                # resume from it.
+                state = eqx.tree_at(lambda x: x.failed, state, jnp.array(False))
+                counts = _counts_before_failure(self.trainer, counts, ran)
+        return Position(state, counts, ran.first, row=row, failed=failed)
 
 
 def steps_taken(trainer: Trainer, counts: Counts) -> int:
@@ -168,33 +275,6 @@ def _absent(values: np.ndarray, *, like: History) -> np.ndarray:
     return np.full((len(like["step"]), *values.shape[1:]), np.nan)
 
 
-def _has_ended(
-    trainer: Trainer, state: AnyTrainerState, counts: Counts, *, since: int
-) -> bool:
-    # An episode that is under way began where the one before it ended.
-    steps = int(state.actors.timestep[0]) * trainer.num_envs
-    return steps_taken(trainer, counts) - steps >= since
-
-
-def _run_chunk(
-    run: RunChunk,
-    trainer: Trainer,
-    state: AnyTrainerState,
-    counts: Counts,
-    num_steps: int,
-) -> Chunk:
-    before = jax.device_get(counts)
-    state, counts, averages, report = run(state, counts, num_steps)
-    row = {name: np.asarray(value) for name, value in averages.items()}
-    if not has_failed(row):
-        return state, counts, row, None
-    if row["nonfinite"].ndim == 0:
-        # The state is the one from before the failure, so another call may go on.
-        state = eqx.tree_at(lambda state: state.failed, state, jnp.array(False))
-        counts = _counts_before_failure(trainer, before, counts, report)
-    return state, counts, row, what_failed(report)
-
-
 def what_failed(report: FailureReport) -> str:
     """What was not finite first, in any of the members, in words."""
     if not np.any(report.in_agent):
@@ -203,34 +283,22 @@ def what_failed(report: FailureReport) -> str:
     return f"`{names[0]}`" if names else "the agent's state or action"
 
 
-def _counts_before_failure(
-    trainer: Trainer, before: Counts, after: Counts, report: FailureReport
-) -> Counts:
-    rows_before, rows = int(before.rows_written), int(report.kept_rows)
+def _counts_before_failure(trainer: Trainer, counts: Counts, ran: Ran) -> Counts:
+    num_rows, steps = int(ran.row.num_rows), trainer.steps_per_iteration
+    before, kept = int(counts.rows_written) - num_rows, int(ran.report.kept_rows)
     if trainer.is_on_policy:
         # A rollout begins at the first place of its replay.
-        rows -= (rows_before + rows) % trainer.steps_per_iteration
+        kept -= (before + kept) % steps
     # Those of an agent that diverged are not kept.
-    updates = 0
-    if not report.in_agent:
-        updates = trainer.schedule.updates_in(
-            rows // trainer.steps_per_iteration, rows_written=rows_before
+    updates = int(ran.first.updates)
+    if not ran.report.in_agent:
+        made, remaining = (
+            trainer.schedule.updates_in(rows // steps, rows_written=before)
+            for rows in (num_rows, kept)
         )
+        updates = int(counts.updates) - made + remaining
     return Counts(
-        updates=jnp.asarray(int(before.updates) + updates, int),
-        rows_written=jnp.asarray(rows_before + rows, int),
-        rows_kept=after.rows_kept,
+        updates=jnp.asarray(updates, int),
+        rows_written=jnp.asarray(before + kept, int),
+        rows_kept=counts.rows_kept,
     )
-
-
-def _mean_row(rows: list[Row]) -> Row:
-    """Means over rows, ignoring `nan`."""
-
-    def mean(values: np.ndarray) -> np.ndarray:
-        known = ~np.isnan(values)
-        total = np.where(known, values, 0).sum(axis=0)
-        number = known.sum(axis=0)
-        average = np.where(number > 0, total / np.maximum(number, 1), np.nan)
-        return average.astype(values.dtype)
-
-    return {name: mean(np.stack([row[name] for row in rows])) for name in rows[0]}

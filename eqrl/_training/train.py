@@ -1,12 +1,12 @@
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import jax.random as jr
 from jax.sharding import Mesh
-from jaxtyping import Array, Int, Key, PRNGKeyArray
+from jaxtyping import Array, Key, PRNGKeyArray
 
 from .._agents.base import AbstractAgent, AnyAgent
 from .._interaction.fit import check_arguments, check_numbers, check_rate
@@ -17,16 +17,15 @@ from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from ..envs._check import play_if_asked
 from .host_loop import Callback, Callbacks, Reached, bind_callbacks, drive
-from .iteration import FailureReport, check_finite_agent
-from .jit import jit_init, jit_run_reported
+from .iteration import check_finite_agent
+from .jit import jit_init, runner_of_one
 from .members import (
-    Logged,
+    Crew,
     Members,
+    begin_rows,
     choose_members,
     default_mesh,
     map_members,
-    run_in_turn,
-    run_together,
 )
 from .mesh import (
     automatic,
@@ -38,15 +37,13 @@ from .mesh import (
 )
 from .rows import (
     AnySolution,
-    History,
-    RunChunk,
+    Runner,
     Solution,
     append_row,
-    run_chunks,
     steps_taken,
 )
 from .schedule import Counts
-from .trainer import AnyTrainerState, Trainer, run_trainer
+from .trainer import AnyTrainerState, Trainer
 
 
 def train(
@@ -79,8 +76,7 @@ def train(
         afresh. It stays usable. What it counts continues: where a rate was annealed to
         0, give the agent more `anneal_steps`. Not together with `initial`.
     - `log_every`: steps in a row of the metrics, rounded up to whole iterations. It is
-        also how often `callback` is called and Ctrl-C is looked for. It does not affect
-        the result.
+        also how often `callback` is called. It does not affect the result.
     - `callback`: called as `callback(step, metrics, solution)` after each row, with the
         solution so far. Several of them in a list or a tuple are called in turn.
         Training ends with this row if one returns true. Copy what you keep of the
@@ -95,8 +91,8 @@ def train(
 
     Raises a `ValueError` unless the arguments fit each other, a `NonFiniteError` if an
     observation, an action, a reward, or what an update makes is not finite, and
-    `TrainingInterrupted` after Ctrl-C, SIGTERM or SIGHUP. The last two hold the
-    solution so far.
+    `TrainingInterrupted` within seconds of Ctrl-C, SIGTERM or SIGHUP, unless a single
+    iteration takes longer. The last two hold the solution so far.
     """
     key = check_arguments(agent, env, key)
     check_instance("trainer", trainer, Trainer, such_as="`eqrl.Trainer()`")
@@ -116,25 +112,15 @@ def train(
         state, counts = jit_init(
             trainer, agent, env, key=_init_key(key), agent_state=agent_state
         )
-        history: History = {}
+        solution = Solution(trainer_state=state, counts=counts, metrics={})
     else:
         _check_initial(initial, trainer, agent, env, key=key)
         state, counts = tree_copy((initial.trainer_state, initial.counts))
-        history = initial.metrics
+        solution = dataclasses.replace(initial, trainer_state=state, counts=counts)
     trainer.schedule.check_counters("num_steps", num_steps, counts)
-    run_key = _run_key(key)
-
-    def run(
-        state: AnyTrainerState, counts: Counts, num_steps: int
-    ) -> tuple[AnyTrainerState, Counts, dict[str, Array], FailureReport]:
-        return jit_run_reported(
-            trainer, agent, env, state, counts, num_steps=num_steps, key=run_key
-        )
-
     rows = _rows(
-        run,
-        trainer,
-        Solution(trainer_state=state, counts=counts, metrics=history),
+        runner_of_one(trainer, agent, env, state, counts, key=_run_key(key)),
+        solution,
         num_steps=num_steps,
         log_every=log_every,
     )
@@ -204,7 +190,7 @@ def train_seeds(
     init_keys = shard(jax.vmap(_init_key)(keys), devices)
     if initial is None:
         state, counts = _init_seeds(trainer, agent, env, init_keys, how, devices)
-        history: History = {}
+        solution = Solution(trainer_state=state, counts=counts, metrics={})
     else:
         _check_num_seeds(initial, num_seeds)
         expected, _ = eqx.filter_eval_shape(
@@ -214,20 +200,28 @@ def train_seeds(
         initial = gather(initial) if devices is None else initial
         state = shard(tree_copy(initial.trainer_state), devices)
         counts = replicate(tree_copy(initial.counts), devices)
-        history = initial.metrics
+        solution = Solution(
+            trainer_state=state,
+            counts=counts,
+            metrics=initial.metrics,
+            unfinished=shard(initial.unfinished, devices),
+        )
     trainer.schedule.check_counters("num_steps", num_steps, counts)
     run_keys = shard(jax.vmap(_run_key)(keys), devices)
 
-    def run(
-        state: AnyTrainerState, counts: Counts, num_steps: int
-    ) -> tuple[AnyTrainerState, Counts, dict[str, Array], FailureReport]:
-        kept = (trainer, agent, env, jnp.asarray(num_steps, int), run_keys)
-        return _run_seeds(kept, state, counts, how, devices)
-
+    crew = Crew(
+        trainer=trainer,
+        agents=agent,
+        env=env,
+        keys=run_keys,
+        are_stacked=False,
+        members=how,
+        mesh=devices,
+    )
+    empty = shard(begin_rows(crew, state, counts), devices)
     rows = _rows(
-        run,
-        trainer,
-        Solution(trainer_state=state, counts=counts, metrics=history),
+        crew.runner(empty),
+        solution,
         num_steps=num_steps,
         log_every=log_every,
     )
@@ -241,29 +235,24 @@ def _check_callbacks(callback: Callbacks[Any] | None, checkpoint: object) -> Non
 
 
 def _rows(
-    run: RunChunk,
-    trainer: Trainer,
-    solution: AnySolution,
-    *,
-    num_steps: int,
-    log_every: int,
+    runner: Runner, solution: AnySolution, *, num_steps: int, log_every: int
 ) -> Iterator[Reached]:
     """Resumes from `solution`, which is donated."""
     check_finite_agent(solution.state)
     metrics = solution.metrics
-    yield Reached(steps_taken(trainer, solution.counts), None, solution)
-    for state, counts, row, failed in run_chunks(
-        run,
-        trainer,
-        solution.trainer_state,
-        solution.counts,
-        num_steps=num_steps,
-        log_every=log_every,
-    ):
-        step = steps_taken(trainer, counts)
-        metrics = append_row(metrics, step, row)
-        solution = Solution(trainer_state=state, counts=counts, metrics=metrics)
-        yield Reached(step, row, solution, failed)
+    yield Reached(steps_taken(runner.trainer, solution.counts), None, solution)
+    start = runner.start(solution.trainer_state, solution.counts, solution.unfinished)
+    for position in runner.run_rows(start, num_steps=num_steps, log_every=log_every):
+        step = steps_taken(runner.trainer, position.counts)
+        if position.row is not None:
+            metrics = append_row(metrics, step, position.row)
+        solution = Solution(
+            trainer_state=position.state,
+            counts=position.counts,
+            metrics=metrics,
+            unfinished=position.unfinished,
+        )
+        yield Reached(step, position.row, solution, position.failed)
 
 
 def _init_key(key: PRNGKeyArray) -> PRNGKeyArray:
@@ -293,47 +282,6 @@ def _init_seeds(
         return states, jax.tree.map(lambda x: x[0], counts)
 
     return on_each_device(init_share, mesh, keys, (agent, env))
-
-
-@eqx.filter_jit(donate="all-except-first")
-def _run_seeds(
-    kept: tuple[Trainer, Any, Any, Int[Array, ""], Key[Array, " seeds"]],
-    states: AnyTrainerState,
-    counts: Counts,
-    members: Members,
-    mesh: Mesh | None,
-) -> tuple[AnyTrainerState, Counts, dict[str, Array], FailureReport]:
-    trainer, agent, env, num_steps, keys = kept
-
-    def run_share(
-        stacked: tuple[AnyTrainerState, Key[Array, " share"]],
-        shared: tuple[AnyAgent, AnyEnv, Counts, Int[Array, ""]],
-    ) -> tuple[tuple[AnyTrainerState, Logged], Counts]:
-        agent, env, counts, num_steps = shared
-
-        def run(
-            state: AnyTrainerState, key: PRNGKeyArray
-        ) -> tuple[AnyTrainerState, Counts, Logged]:
-            state, counts_after, metrics, report = run_trainer(
-                trainer,
-                agent,
-                env,
-                state,
-                counts,
-                num_steps=num_steps,
-                key=key,
-                mapped=members == "together",
-            )
-            return state, counts_after, (metrics, report)
-
-        run_all = run_together if members == "together" else run_in_turn
-        states, counts_after, logged = run_all(run, *stacked)
-        return (states, logged), counts_after
-
-    (states, (metrics, report)), counts = on_each_device(
-        run_share, mesh, (states, keys), (agent, env, counts, num_steps)
-    )
-    return states, counts, metrics, report
 
 
 def _check_initial(

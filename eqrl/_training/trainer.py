@@ -22,7 +22,6 @@ from .._pytree.tree import (
     tree_is_finite,
     tree_where,
 )
-from .._rewards.base import after_update
 from .._types.custom_types import EnvState, Extras, Memory, Metrics, Mode, State
 from .._types.data import EnvSpec, Transition
 from ..envs import AbstractEnv
@@ -31,12 +30,12 @@ from ..envs._check import check_env
 from .iteration import (
     FailureReport,
     Progress,
+    UnfinishedRow,
     check_metrics,
     collect,
-    empty_averages,
-    empty_watch,
+    empty_row,
     episode_metrics,
-    no_failure,
+    names_of_updates,
     update,
 )
 from .replay import (
@@ -262,17 +261,19 @@ class Trainer(eqx.Module):
 
         The state and the counts after it, and the metrics averaged over it.
         """
-        state, counts, metrics, _ = run_trainer(
-            self,
-            agent,
-            env,
-            state,
-            counts,
-            num_steps=num_steps,
-            key=key,
-            mapped=True,
+        if not isinstance(num_steps, jax.Array):
+            self.check_num_steps(num_steps)
+            self.schedule.check_call("num_steps", num_steps)
+        piece = Piece(
+            num_steps=jnp.asarray(num_steps, int),
+            row=begin_row(self, agent, env, state, counts),
+            ends_row=jnp.array(True),
         )
-        return state, counts, metrics
+        first = First(agent=state.agent, updates=counts.updates)
+        state, counts, ran = run_piece(
+            self, agent, env, state, counts, first, piece, key=key, mapped=True
+        )
+        return state, counts, ran.metrics
 
     def counts_after(
         self, counts: Counts, num_iterations: int | Int[Array, ""]
@@ -302,35 +303,100 @@ Trainer.__init__.__doc__ = """**Arguments:**
 """
 
 
-def run_trainer(
+class Piece(eqx.Module):
+    """Part of a row of metrics that one call runs.
+
+    - `num_steps`: environment steps, a whole number of iterations.
+    - `row`: what the row consists of before them.
+    - `ends_row`: whether it ends with them. That the agent's state is finite is looked
+        at there, since where a row is cut must make no difference.
+    """
+
+    num_steps: Int[Array, ""]
+    row: UnfinishedRow
+    ends_row: Bool[Array, ""]
+
+
+class First(eqx.Module):
+    """Beginning of a row, to which an agent that diverges in it is reset.
+
+    - `agent`: the agent's state.
+    - `updates`: its number of updates.
+    """
+
+    agent: Any
+    updates: Int[Array, ""]
+
+
+def first_of(state: AnyTrainerState, counts: Counts) -> First:
+    """A copy of the state of an agent, or of a stack of them."""
+    first = tree_copy(First(agent=state.agent, updates=counts.updates))
+    updates = jnp.broadcast_to(first.updates, state.failed.shape)
+    return eqx.tree_at(lambda first: first.updates, first, updates)
+
+
+class Ran(eqx.Module):
+    """Results of a piece besides the training state.
+
+    - `row`: what the row consists of now.
+    - `first`: the beginning of the row.
+    - `metrics`, `report`: those of the row, once it has ended.
+    """
+
+    row: UnfinishedRow
+    first: First
+    metrics: Metrics
+    report: FailureReport
+
+
+def begin_row(
     trainer: Trainer,
     agent: AbstractAgent[State, Memory, Extras],
     env: AbstractEnv[EnvState],
     state: TrainerState[State, EnvState, Memory, Extras],
     counts: Counts,
+) -> UnfinishedRow:
+    """A row of metrics of a training in which nothing is averaged yet.
+
+    Raises a `ValueError` unless the state is one that `Trainer.init` gives for these
+    arguments, and all metrics are floats with free names.
+    """
+    _check_num_envs(trainer, state)
+    replay = trainer.replay(agent.sequence_length)
+    with _explaining_misfits(trainer, agent, env, state):
+        of_updates = names_of_updates(
+            agent, replay, state.agent, state.replay, counts, key=jr.key(0)
+        )
+    actors = state.actors
+    of_episodes = eqx.filter_eval_shape(
+        episode_metrics, actors.timestep >= 0, actors.timestep, actors.episode_return
+    )
+    check_metrics(of_episodes)
+    return empty_row(of_updates, list(of_episodes))
+
+
+def run_piece(
+    trainer: Trainer,
+    agent: AbstractAgent[State, Memory, Extras],
+    env: AbstractEnv[EnvState],
+    state: TrainerState[State, EnvState, Memory, Extras],
+    counts: Counts,
+    first: First,
+    piece: Piece,
     *,
-    num_steps: int | Int[Array, ""],
     key: PRNGKeyArray,
     mapped: bool,
-) -> tuple[
-    TrainerState[State, EnvState, Memory, Extras], Counts, Metrics, FailureReport
-]:
-    """`Trainer.run`, and what failed; faster if no `vmap` maps it, so not `mapped`."""
-    if not isinstance(num_steps, jax.Array):
-        trainer.check_num_steps(num_steps)
-        trainer.schedule.check_call("num_steps", num_steps)
-    _check_num_envs(trainer, state)
+) -> tuple[TrainerState[State, EnvState, Memory, Extras], Counts, Ran]:
+    """Trains for a part of a row of metrics.
+
+    **Arguments:**
+
+    - `first`: the beginning of the row; any value if the row begins here.
+    - `mapped`: whether `vmap` maps over this, which is faster if it does not.
+    - The others are those of `Trainer.run`.
+    """
     with _explaining_misfits(trainer, agent, env, state):
-        return _run(
-            trainer,
-            agent,
-            env,
-            state,
-            counts,
-            num_steps=num_steps,
-            key=key,
-            mapped=mapped,
-        )
+        return _run(trainer, agent, env, state, counts, first, piece, key, mapped)
 
 
 def _run(
@@ -339,22 +405,18 @@ def _run(
     env: AbstractEnv[EnvState],
     state: TrainerState[State, EnvState, Memory, Extras],
     counts: Counts,
-    *,
-    num_steps: int | Int[Array, ""],
+    first: First,
+    piece: Piece,
     key: PRNGKeyArray,
     mapped: bool,
-) -> tuple[
-    TrainerState[State, EnvState, Memory, Extras], Counts, Metrics, FailureReport
-]:
+) -> tuple[TrainerState[State, EnvState, Memory, Extras], Counts, Ran]:
     replay = trainer.replay(agent.sequence_length)
-    steps = trainer.steps_per_iteration
-    num_iterations = jnp.asarray(num_steps // trainer.steps_of_iteration, int)
-    warmup_left = jnp.minimum(
-        trainer.schedule.warmup_left(counts.rows_written), num_iterations
-    )
-    interact_key, update_key = jr.fold_in(key, 0), jr.fold_in(key, 1)
-
     schedule = trainer.schedule
+    steps = trainer.steps_per_iteration
+    num_iterations = piece.num_steps // trainer.steps_of_iteration
+    warmup_left = jnp.minimum(schedule.warmup_left(counts.rows_written), num_iterations)
+    interact_key, update_key = jr.fold_in(key, 0), jr.fold_in(key, 1)
+    rows_before = piece.row.num_rows
 
     def collect_rows(index: Int[Array, ""], progress: Progress, mode: Mode) -> Progress:
         before = schedule.counts_after(counts, index)
@@ -364,7 +426,7 @@ def _run(
             replay,
             progress,
             before,
-            row=index * steps,
+            row=rows_before + index * steps,
             num_steps=steps,
             mode=mode,
             mapped=mapped,
@@ -381,56 +443,75 @@ def _run(
             replay,
             collect_rows(index, progress, "sample"),
             before.after_rows(steps),
-            row=index * steps,
+            row=rows_before + index * steps,
             num_steps=steps,
             num_updates=trainer.updates_per_iteration,
             mapped=mapped,
             key=update_key,
         )
 
-    of_updates, of_episodes = _metric_names(
-        agent, replay, state, counts, key=update_key
-    )
+    begins = rows_before == 0
+    here = First(agent=state.agent, updates=counts.updates)
+    first = tree_where(begins, here, first)
     progress = Progress(
         agent=state.agent,
         actors=state.actors,
         replay=state.replay,
-        averages=empty_averages(of_updates + of_episodes),
-        watch=empty_watch(of_updates),
-        failure=no_failure(happened=state.failed),
+        averages=piece.row.averages,
+        watch=piece.row.watch,
+        # An earlier row may have failed.
+        failure=piece.row.failure.or_at(
+            begins & state.failed,
+            row=rows_before,
+            kept_rows=rows_before,
+            in_agent=jnp.array(False),
+        ),
     )
     # XLA cannot tell that a loop over a traced number is empty, and would compile it.
     if trainer.warmup_steps > 0:
         progress = filter_fori_loop(0, warmup_left, warm_up, progress)
     progress = filter_fori_loop(warmup_left, num_iterations, learn, progress)
-    counts = trainer.counts_after(counts, num_iterations)
-    num_rows = num_iterations * steps
+    counts = schedule.counts_after(counts, num_iterations)
+    num_rows = rows_before + num_iterations * steps
     failure = progress.failure.or_at(
-        ~tree_is_finite(progress.agent),
+        piece.ends_row & ~tree_is_finite(progress.agent),
         row=jnp.maximum(num_rows - steps, 0),
         kept_rows=num_rows,
         in_agent=jnp.array(True),
     )
-    lost_rows = jnp.where(failure.happened, num_rows - failure.row, 0)
-    turned = progress.watch.turned()
-    metrics = progress.averages.result()
-    for name in of_updates:
-        # What was infinite has an infinite average.
-        named = failure.in_agent & turned[name] & jnp.isfinite(metrics[name])
-        metrics[name] = jnp.where(named, jnp.nan, metrics[name])
-    metrics["nonfinite"] = (lost_rows * trainer.num_envs).astype(float)
+    row = UnfinishedRow(
+        averages=progress.averages,
+        watch=progress.watch,
+        failure=failure,
+        num_rows=num_rows,
+    )
     state = TrainerState(
         # Where a state turns, the one before it made it do so: back to the last one
         # from which updates were made that did not.
-        agent=tree_where(failure.in_agent, state.agent, progress.agent),
+        agent=tree_where(failure.in_agent, first.agent, progress.agent),
         actors=progress.actors,
         replay=progress.replay,
         failed=failure.happened,
     )
+    metrics, report = _finish(trainer, row)
+    return state, counts, Ran(row=row, first=first, metrics=metrics, report=report)
+
+
+def _finish(trainer: Trainer, row: UnfinishedRow) -> tuple[Metrics, FailureReport]:
+    """The metrics of a row that has ended, and what failed in it."""
+    failure = row.failure
+    lost_rows = jnp.where(failure.happened, row.num_rows - failure.row, 0)
+    turned = row.watch.turned()
+    metrics = row.averages.result()
+    for name in row.watch.names:
+        # What was infinite has an infinite average.
+        named = failure.in_agent & turned[name] & jnp.isfinite(metrics[name])
+        metrics[name] = jnp.where(named, jnp.nan, metrics[name])
+    metrics["nonfinite"] = (lost_rows * trainer.num_envs).astype(float)
     report = FailureReport(
         kept_rows=failure.kept_rows, in_agent=failure.in_agent, turned=turned
     )
-    return state, counts, metrics, report
+    return metrics, report
 
 
 def _check_num_envs(trainer: Trainer, state: object) -> None:
@@ -470,35 +551,6 @@ def _explaining_misfits(
         except ValueError as misfit:
             raise misfit from error
         raise
-
-
-def _metric_names(
-    agent: AnyAgent,
-    replay: AnyReplay,
-    state: AnyTrainerState,
-    counts: Counts,
-    *,
-    key: PRNGKeyArray,
-) -> tuple[list[str], list[str]]:
-    """The names of the metrics of updates and of episodes, without computing any."""
-    names: list[str] = []
-
-    def metrics(
-        state: AnyTrainerState, counts: Counts, key: PRNGKeyArray
-    ) -> tuple[dict[str, Any], Metrics]:
-        batch = replay.sample(state.replay, counts, key=key)
-        updated = agent.update(
-            state.agent, batch, step=counts.updates, key=jr.fold_in(key, 0)
-        )
-        _, metrics = after_update(agent, state.agent, updated)
-        # In the agent's order: JAX returns dictionaries in that of the alphabet.
-        names[:] = metrics
-        timestep, episode_return = state.actors.timestep, state.actors.episode_return
-        return metrics, episode_metrics(timestep >= 0, timestep, episode_return)
-
-    of_updates, of_episodes = eqx.filter_eval_shape(metrics, state, counts, key)
-    check_metrics(of_updates | of_episodes)
-    return names, list(of_episodes)
 
 
 def check_sizes(trainer: Trainer, *, sequence_length: int | None) -> None:

@@ -18,12 +18,14 @@ import eqrl
 from eqrl._population import train as population_train
 from eqrl._population.train import init_members, make_agents
 from eqrl._run.solutions import step_of
+from eqrl._training import members as training_members
 from eqrl._training.members import choose_members
 from eqrl._training.mesh import automatic, replicate, shard
+from eqrl._training.rows import Position, Runner
 from eqrl.envs import Point
 
 from ..agents_under_test import ALL_AGENTS, env_of, trainer_of
-from ..toy import Clock, GetKey, Learner
+from ..toy import Clock, GetKey, Learner, interrupt_in_piece
 from .pusher import Pusher
 
 
@@ -91,6 +93,30 @@ def test_several_calls_equal_one_bit_for_bit(
     # What they went on from stays usable.
     arrays = filter(eqx.is_array, jax.tree.leaves(first))
     assert not any(x.is_deleted() for x in arrays if isinstance(x, jax.Array))
+
+
+# Within the warm-up of the first generation, and within the second one.
+@pytest.mark.parametrize("number", [4, 31])
+def test_ctrl_c_within_a_generation_loses_nothing(
+    solution: eqrl.PopulationSolution,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+) -> None:
+    with (
+        monkeypatch.context() as patched,
+        pytest.raises(eqrl.TrainingInterrupted) as error,
+    ):
+        interrupt_in_piece(patched, number)
+        train()
+    reached = error.value.solution
+    generations = len(reached.scores)
+    assert (generations, step_of(reached)) == (number // 20, 2 * (number + 1))
+    eqrl.save_solution(tmp_path, reached)
+    loaded = eqrl.load_solution(tmp_path, AGENT, ENV, TRAINER)
+    assert eqx.tree_equal(loaded, reached)
+    resumed = train(num_generations=3 - generations, initial=loaded)
+    assert eqx.tree_equal(resumed, solution)
 
 
 def test_a_population_is_saved_as_a_run_with_the_policy_of_each_member(
@@ -182,7 +208,7 @@ def test_a_solution_that_does_not_fit_is_refused_before_the_first_step(
     solution: eqrl.PopulationSolution,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(population_train, "run_members", _untrained)
+    monkeypatch.setattr(training_members, "run_members", _untrained)
     with pytest.raises(ValueError, match=message):
         train(initial=solution, **options)
 
@@ -453,11 +479,11 @@ def test_returns_cannot_be_weighed_without_a_taac_or_vectors() -> None:
 def test_a_population_is_selected_by_vectors_of_rewards(
     getkey: GetKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stay(kept: Any, states: Any, counts: Any, members: Any, mesh: Any) -> Any:
-        del kept, members, mesh
-        return states, counts, ({"nonfinite": jnp.zeros(3)}, None)
+    def stay(runner: Runner, position: Position, *_: Any, **__: Any) -> Position:
+        names = [*runner.empty.averages.means, "nonfinite"]
+        return position._replace(row={name: np.zeros(3) for name in names})
 
-    monkeypatch.setattr(population_train, "run_members", stay)
+    monkeypatch.setattr(Runner, "_run_piece", stay)
     _check_selection_by_vectors(getkey())
 
 
@@ -535,7 +561,7 @@ def test_a_stack_is_checked_before_its_first_step(
 def test_a_score_of_another_shape_is_an_error_before_the_first_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(population_train, "run_members", _untrained)
+    monkeypatch.setattr(training_members, "run_members", _untrained)
     with pytest.raises(ValueError, match=r"`score` must be one number.*f32\[2\]"):
         train(None, agent=_STACK, score=lambda agent, state, x: x.returns)
 

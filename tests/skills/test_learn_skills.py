@@ -3,6 +3,7 @@
 import itertools
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -12,14 +13,15 @@ import pytest
 
 import eqrl
 import eqrl._disk.learn
-import eqrl._training.rows
 from eqrl.envs import Point
 
 from ..agents_under_test import sac, taac, td3
+from ..toy import interrupt_in_piece
 from .heading import (
     AGENT,
     ENV,
     NUM_STEPS,
+    TRAINER,
     Recorder,
     all_finite,
     learn,
@@ -256,22 +258,22 @@ def test_after_ctrl_c_it_goes_on_as_if_never_stopped(
     assert same(learn(callback=lambda now, row, skills: now == step), solution)
 
 
-def test_ctrl_c_waits_for_the_end_of_a_last_episode(
-    whole: eqrl.Skills[Any], monkeypatch: pytest.MonkeyPatch
+# In the first row, in a later one, in the last episode of a skill, and in the next one.
+@pytest.mark.parametrize("number", [1, 10, 13, 20])
+def test_ctrl_c_within_a_row_loses_nothing(
+    whole: eqrl.Skills[Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
 ) -> None:
-    has_ended = eqrl._training.rows._has_ended
-    calls = itertools.count()
-
-    def interrupting(*args: Any, **options: Any) -> bool:
-        if next(calls) == 1:
-            interrupt()
-        return has_ended(*args, **options)
-
-    monkeypatch.setattr(eqrl._training.rows, "_has_ended", interrupting)
-    solution = interrupted()
-    monkeypatch.undo()
-    assert solution.metrics["step"].tolist() == ENDS[:5]
-    assert same(learn(initial=solution), whole)
+    with monkeypatch.context() as patched:
+        interrupt_in_piece(patched, number)
+        solution = interrupted()
+    assert training_of(solution).unfinished is not None
+    eqrl.save_skills(tmp_path, solution)
+    loaded = eqrl.load_skills(tmp_path, AGENT, ENV, TRAINER)
+    assert same(loaded, solution)
+    assert same(learn(initial=loaded), whole)
 
 
 def test_ctrl_c_while_skills_show_what_they_do_loses_nothing(

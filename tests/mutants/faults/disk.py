@@ -11,6 +11,20 @@ _SWITCH = "tests/skills/test_skill_switch.py"
 
 FAULTS = (
     Fault(
+        "disk:an-unfinished-row-is-forgotten",
+        "eqrl/_disk/library.py",
+        "unfinished=training.unfinished,",
+        "unfinished=None,",
+        ("tests/skills/test_learn_skills.py -k within_a_row",),
+    ),
+    Fault(
+        "disk:an-unfinished-row-is-not-loaded",
+        "eqrl/_disk/store.py",
+        "if not is_within_row:",
+        "if True:",
+        ("tests/skills/test_learn_skills.py -k within_a_row",),
+    ),
+    Fault(
         "disk:change-one-step-late",
         "eqrl/_disk/library.py",
         "bisect.bisect_right(self.steps, step) - 1",

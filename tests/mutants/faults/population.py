@@ -26,15 +26,36 @@ FAULTS = (
     Fault(
         "population:replaced-by-the-scores-of-the-first-generation",
         "eqrl/_population/train.py",
-        "initial.scores[-1]",
-        "initial.scores[0]",
-        ("tests/population/test_train.py -k several_calls",),
+        "rows[-1].scores), mesh",
+        "rows[0].scores), mesh",
+        ("tests/population/test_train.py -k worst_of_a_generation",),
+    ),
+    Fault(
+        "population:an-unfinished-generation-begins-anew",
+        "eqrl/_population/train.py",
+        "begun = None if initial is None else initial.unfinished",
+        "begun = None",
+        ("tests/population/test_train.py -k within_a_generation",),
+    ),
+    Fault(
+        "population:an-unfinished-generation-is-not-saved",
+        "eqrl/_run/solutions.py",
+        'unfinished = UnfinishedGeneration(**content["unfinished"])',
+        "unfinished = None",
+        ("tests/population/test_train.py -k within_a_generation",),
+    ),
+    Fault(
+        "population:a-generation-is-as-long-after-ctrl-c",
+        "eqrl/_population/train.py",
+        "num_left, begun = self.num_steps - int(begun.num_steps), None",
+        "num_left, begun = self.num_steps, None",
+        ("tests/population/test_train.py -k within_a_generation",),
     ),
     Fault(
         "population:evaluated-and-varied-with-one-key",
         "eqrl/_population/train.py",
-        "for i in (2, 3, 4))",
-        "for i in (2, 3, 3))",
+        "for i in (3, 4))",
+        "for i in (3, 3))",
         ("tests/population/test_train.py -k keys_of_their_own",),
     ),
     Fault(
@@ -96,8 +117,8 @@ FAULTS = (
     Fault(
         "population:all-generations-are-evaluated-with-one-key",
         "eqrl/_population/train.py",
-        "generation_key = jr.fold_in(evaluation_key, generation)",
-        "generation_key = jr.clone(evaluation_key)",
+        "key=jr.fold_in(self.evaluation_key, generation)",
+        "key=jr.clone(self.evaluation_key)",
         ("tests/population/test_train.py -k episodes_of_its_own",),
     ),
     Fault(
@@ -146,9 +167,9 @@ FAULTS = (
     Fault(
         "population:goes-on-without-replacing",
         "eqrl/_population/train.py",
-        "if generation > 0 and pbt is not None:",
-        "if generation > first and pbt is not None:",
-        ("tests/population/test_train.py -k several_calls",),
+        "if self.pbt is None or not rows:",
+        "if self.pbt is None or len(rows) < 2:",
+        ("tests/population/test_train.py -k worst_of_a_generation",),
     ),
     Fault(
         "population:generations-are-counted-anew",
@@ -244,8 +265,8 @@ FAULTS = (
     Fault(
         "population:members-with-one-key",
         "eqrl/_population/train.py",
-        "lambda index: jr.fold_in(key, index)",
-        "lambda index: jr.fold_in(key, 0 * index)",
+        "lambda index: jr.fold_in(run_key, index)",
+        "lambda index: jr.fold_in(run_key, 0 * index)",
         (f"{_TRAIN} -k equals_the_agent_alone",),
     ),
     Fault(

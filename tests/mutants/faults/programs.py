@@ -191,8 +191,8 @@ FAULTS = (
     Fault(
         "run:solution-under-its-first-step",
         "eqrl/_run/solutions.py",
-        'int(solution.metrics["step"][-1])',
-        'int(solution.metrics["step"][0])',
+        "int(solution.counts.rows_written) * state.actors.timestep.shape[-1]",
+        "int(solution.counts.rows_written)",
         ("tests/test_train.py -k solution_goes_on",),
     ),
     Fault(
