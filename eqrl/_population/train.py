@@ -277,11 +277,9 @@ def train_population(
     """
     evaluation_env = env if evaluation_env is None else evaluation_env
     given = cast(AnyAgent, agent)
-    key = _check(given, env, trainer, pbt, size, evaluation_env, key)
+    key = _check(given, env, trainer, pbt, size, evaluation_env, score, key)
     check_integer("num_generations", num_generations, least=1)
     bind_callbacks(callback)
-    if score is not None:
-        check_arity("score", score, "agent", "state", "evaluation")
     check_mesh(mesh, size)
     trainer.check_num_steps(steps_per_generation)
     trainer.schedule.check_call("steps_per_generation", steps_per_generation)
@@ -292,12 +290,8 @@ def train_population(
     members = choose_members(members, mesh)
     given_mesh = mesh
     mesh = default_mesh(members, size) if mesh is None else automatic(mesh)
-    # One key for each purpose; 0 samples hyperparameters. Evaluation and exploitation
-    # fold in the generation. Training uses the same key in every generation, as `train`
-    # does in every row: the trainer folds in its counters, so that where a generation
-    # ends makes no difference.
     with naming_lost_processes(mesh):
-        agents, states, counts = _begin(
+        crew, states, counts = _begin(
             given, env, trainer, pbt, size, initial, members, mesh, key
         )
     trainer.schedule.check_counters(
@@ -307,20 +301,8 @@ def train_population(
     )
     # After the check of what `where` selects.
     names = _names(given, pbt)
-    # Folded, not split: member i has the same key whatever the size.
-    run_key = jr.fold_in(key, 2)
-    run_keys = jax.vmap(lambda index: jr.fold_in(run_key, index))(jnp.arange(size))
-    pbt, env, evaluation_env, key = replicate((pbt, env, evaluation_env, key), mesh)
+    pbt, evaluation_env, key = replicate((pbt, evaluation_env, key), mesh)
     evaluation_key, exploit_key = (jr.fold_in(key, i) for i in (3, 4))
-    crew = Crew(
-        trainer=trainer,
-        agents=agents,
-        env=env,
-        keys=shard(run_keys, mesh),
-        are_stacked=True,
-        members=members,
-        mesh=mesh,
-    )
     evaluate = functools.partial(
         evaluate_members,
         env=evaluation_env,
@@ -333,7 +315,7 @@ def train_population(
     # Raises what is wrong with the evaluation and the score before any step; the trace
     # is kept for the first evaluation.
     evaluation, scores = eqx.filter_eval_shape(
-        evaluate, agents, states.agent, states.failed, key=evaluation_key
+        evaluate, crew.agents, states.agent, states.failed, key=evaluation_key
     )
     if initial is not None:
         check_history(initial, evaluation, names)
@@ -348,7 +330,7 @@ def train_population(
         empty=shard(begin_rows(crew, states, counts), mesh),
         shapes=(evaluation, scores),
     )
-    rows = generations.run(agents, states, counts, initial, num_generations)
+    rows = generations.run(states, counts, initial, num_generations)
     with naming_lost_processes(mesh):
         return drive(rows, callback=callback, mesh=mesh, given_mesh=given_mesh)
 
@@ -376,7 +358,6 @@ class _Generations:
 
     def run(
         self,
-        agents: AnyAgent,
         states: AnyTrainerState,
         counts: Counts,
         initial: PopulationSolution | None,
@@ -385,14 +366,18 @@ class _Generations:
         """Trains, evaluates and replaces; yields after each piece of a generation."""
         rows: list[Row] = [] if initial is None else rows_of(initial)
         begun = None if initial is None else initial.unfinished
-        pace = Pace(self.crew.mesh)
+        agents, mesh = self.crew.agents, self.crew.mesh
+        pace = Pace(mesh)
         first = len(rows)
         for generation in range(first, first + num_generations):
             if begun is None:
                 agents, states, parents = self._replace(agents, states, rows)
                 num_left, unfinished = self.num_steps, None
             else:
-                parents, unfinished = np.asarray(begun.parents), begun.row
+                parents = np.asarray(begun.parents)
+                unfinished = (
+                    gather(begun.row) if mesh is None else shard(begun.row, mesh)
+                )
                 num_left, begun = self.num_steps - int(begun.num_steps), None
             end = steps_taken(self.crew.trainer, counts) + num_left
             runner = dataclasses.replace(self.crew, agents=agents).runner(self.empty)
@@ -483,6 +468,7 @@ def _check(
     pbt: PBT | None,
     size: int,
     evaluation_env: AnyEnv,
+    score: Score | None,
     key: PRNGKeyArray,
 ) -> PRNGKeyArray:
     """The key; a `ValueError` unless the arguments are of their kinds."""
@@ -492,6 +478,8 @@ def _check(
         check_instance("pbt", pbt, PBT)
     check_is_env("evaluation_env", evaluation_env)
     check_integer("size", size, least=1)
+    if score is not None:
+        check_arity("score", score, "agent", "state", "evaluation")
     return key
 
 
@@ -505,9 +493,13 @@ def _begin(
     members: Members,
     mesh: Mesh | None,
     key: PRNGKeyArray,
-) -> tuple[AnyAgent, AnyTrainerState, Counts]:
+) -> tuple[Crew, AnyTrainerState, Counts]:
     """The members that train first: new ones, or copies of those of `initial`."""
-    agents_key, init_key = (jr.fold_in(key, i) for i in (0, 1))
+    # One key for each purpose, of which evaluation and exploitation have 3 and 4, into
+    # which they fold the generation. Training uses the same key in every generation, as
+    # `train` does in every row: the trainer folds in its counters, so that where a
+    # generation ends makes no difference.
+    agents_key, init_key, run_key = (jr.fold_in(key, i) for i in (0, 1, 2))
     if initial is None:
         agents = make_agents(agent, pbt, size, key=agents_key)
         check_numbers(agents, env.spec)
@@ -532,7 +524,18 @@ def _begin(
         states = shard(tree_copy(initial.trainer_states), mesh)
         counts = replicate(tree_copy(initial.counts), mesh)
     check_finite_agent(states.agent)
-    return agents, states, counts
+    # Folded, not split: member i has the same key whatever the size.
+    keys = jax.vmap(lambda index: jr.fold_in(run_key, index))(jnp.arange(size))
+    crew = Crew(
+        trainer=trainer,
+        agents=agents,
+        env=replicate(env, mesh),
+        keys=shard(keys, mesh),
+        are_stacked=True,
+        members=members,
+        mesh=mesh,
+    )
+    return crew, states, counts
 
 
 def make_agents(

@@ -207,6 +207,30 @@ def _draw_lines(
         zorder=3,
         label="the best and its ancestors",
     )
+    dots = _draw_dots(axes, values, scores, size=size)
+    # The winner itself.
+    axes.scatter(
+        generations[-1:],
+        ancestors[-1:],
+        s=2.6 * size,
+        facecolors="none",
+        edgecolors=_ANCESTORS,
+        linewidths=1.8,
+        zorder=5,
+    )
+    return dots
+
+
+def _draw_dots(
+    axes: Any,
+    values: Float[np.ndarray, "generations population"]
+    | Int[np.ndarray, "generations population"],
+    scores: Float[np.ndarray, "generations population"],
+    *,
+    size: float,
+) -> Any:
+    """Draws a dot in the color of its score, or a cross where it failed."""
+    generations = np.arange(len(values))
     x = np.broadcast_to(generations[:, None], values.shape)
     failed = np.isnan(scores)
     low, high = _color_range(scores)
@@ -232,16 +256,6 @@ def _draw_lines(
             zorder=4,
             label="not finite",
         )
-    # The winner itself.
-    axes.scatter(
-        generations[-1:],
-        ancestors[-1:],
-        s=2.6 * size,
-        facecolors="none",
-        edgecolors=_ANCESTORS,
-        linewidths=1.8,
-        zorder=5,
-    )
     return dots
 
 

@@ -300,6 +300,17 @@ def _mean_where(condition: Bool[Array, " envs"], values: Array) -> Array:
     return total / jnp.sum(condition).astype(float)
 
 
+def _metrics_of_ended(
+    actors: Actors[Any, Any], transitions: Transition[Any]
+) -> Metrics:
+    """Metrics of the episodes that end with a step, which `actors` took."""
+    return episode_metrics(
+        transitions.terminated | transitions.truncated,
+        transitions.timestep + 1,
+        actors.episode_return + transitions.reward,
+    )
+
+
 class Progress(eqx.Module):
     """The carry of the loop over iterations."""
 
@@ -330,17 +341,9 @@ def collect(
     `counts` are those from before, and so is `row`, the number of rows of this call.
     `mapped` says whether `vmap` may map over this.
     """
-
-    # Keys are hashed in a loop of many small kernels, however many they are: those of
-    # all steps are made at once. They are handed on as numbers: of a loop over keys,
-    # `jax.debug_key_reuse` says under `vmap` that it uses them twice.
-    num_envs = progress.actors.timestep.shape[0]
-    first = counts.rows_written.astype(jnp.uint32)
-    numbers = first + jnp.arange(num_steps, dtype=jnp.uint32)
-    keys = jax.vmap(lambda number: step_keys(jr.fold_in(key, number), num_envs))(
-        numbers
-    )
     implementation = jr.key_impl(key)
+    num_envs = progress.actors.timestep.shape[0]
+    words = _keys_of_rows(counts, num_steps, num_envs=num_envs, key=key)
 
     def step(
         progress: Progress, now: tuple[Int[Array, ""], UInt32[Array, "envs 2 2 words"]]
@@ -352,24 +355,19 @@ def collect(
         )
         known = all_finite(transitions.observation)
         acting = all_finite(transitions.action)
-        finite = all_finite(transitions.reward, transitions.next_observation)
-        finite = known & acting & finite
+        outcome = (transitions.reward, transitions.next_observation)
+        finite = known & acting & all_finite(*outcome)
         going_on = ~progress.failure.happened & finite
         over = transitions.terminated | transitions.truncated
 
         def turn() -> tuple[Actors[Any, Any], Averages]:
             """Ends episodes and begins others, unless all stays as it was."""
             begun = begin_where(over, agent, progress.agent, env, actors, keys[:, 1])
-            metrics = episode_metrics(
-                over,
-                transitions.timestep + 1,
-                progress.actors.episode_return + transitions.reward,
+            averages = progress.averages.add(
+                _metrics_of_ended(progress.actors, transitions)
             )
-            return tree_where(
-                going_on,
-                (begun, progress.averages.add(metrics)),
-                (progress.actors, progress.averages),
-            )
+            before = (progress.actors, progress.averages)
+            return tree_where(going_on, (begun, averages), before)
 
         # To begin an episode costs as much as a step, or more, and most steps end none.
         # Under `vmap` a branch would be a choice between both.
@@ -383,9 +381,8 @@ def collect(
         observed = after_observe(
             agent, progress.agent, agent.observe(progress.agent, transitions)
         )
-        agent_state = tree_where(going_on, observed, progress.agent)
         progress = Progress(
-            agent=agent_state,
+            agent=tree_where(going_on, observed, progress.agent),
             actors=new_actors,
             # A choice between two replays would copy both: the row is chosen instead.
             replay=replay.add(
@@ -402,10 +399,21 @@ def collect(
         )
         return progress, None
 
-    progress, _ = filter_scan(
-        step, progress, (jnp.arange(num_steps), jr.key_data(keys))
-    )
+    progress, _ = filter_scan(step, progress, (jnp.arange(num_steps), words))
     return progress
+
+
+def _keys_of_rows(
+    counts: Counts, num_rows: int, *, num_envs: int, key: PRNGKeyArray
+) -> UInt32[Array, "rows envs 2 2 words"]:
+    """The numbers of the keys of all environments in the next rows."""
+    # Keys are hashed in a loop of many small kernels, however many they are, so all are
+    # made together. They are passed on as numbers: under `vmap`, `jax.debug_key_reuse`
+    # says of a loop over keys that it uses them twice.
+    first = counts.rows_written.astype(jnp.uint32)
+    numbers = first + jnp.arange(num_rows, dtype=jnp.uint32)
+    keys = jax.vmap(lambda number: step_keys(jr.fold_in(key, number), num_envs))
+    return jr.key_data(keys(numbers))
 
 
 def update(

@@ -395,64 +395,9 @@ def run_piece(
     - `mapped`: whether `vmap` maps over this, which is faster if it does not.
     - The others are those of `Trainer.run`.
     """
-    with _explaining_misfits(trainer, agent, env, state):
-        return _run(trainer, agent, env, state, counts, first, piece, key, mapped)
-
-
-def _run(
-    trainer: Trainer,
-    agent: AbstractAgent[State, Memory, Extras],
-    env: AbstractEnv[EnvState],
-    state: TrainerState[State, EnvState, Memory, Extras],
-    counts: Counts,
-    first: First,
-    piece: Piece,
-    key: PRNGKeyArray,
-    mapped: bool,
-) -> tuple[TrainerState[State, EnvState, Memory, Extras], Counts, Ran]:
-    replay = trainer.replay(agent.sequence_length)
-    schedule = trainer.schedule
-    steps = trainer.steps_per_iteration
-    num_iterations = piece.num_steps // trainer.steps_of_iteration
-    warmup_left = jnp.minimum(schedule.warmup_left(counts.rows_written), num_iterations)
-    interact_key, update_key = jr.fold_in(key, 0), jr.fold_in(key, 1)
     rows_before = piece.row.num_rows
-
-    def collect_rows(index: Int[Array, ""], progress: Progress, mode: Mode) -> Progress:
-        before = schedule.counts_after(counts, index)
-        return collect(
-            agent,
-            env,
-            replay,
-            progress,
-            before,
-            row=rows_before + index * steps,
-            num_steps=steps,
-            mode=mode,
-            mapped=mapped,
-            key=interact_key,
-        )
-
-    def warm_up(index: Int[Array, ""], progress: Progress) -> Progress:
-        return collect_rows(index, progress, "random")
-
-    def learn(index: Int[Array, ""], progress: Progress) -> Progress:
-        before = schedule.counts_after(counts, index)
-        return update(
-            agent,
-            replay,
-            collect_rows(index, progress, "sample"),
-            before.after_rows(steps),
-            row=rows_before + index * steps,
-            num_steps=steps,
-            num_updates=trainer.updates_per_iteration,
-            mapped=mapped,
-            key=update_key,
-        )
-
     begins = rows_before == 0
-    here = First(agent=state.agent, updates=counts.updates)
-    first = tree_where(begins, here, first)
+    first = tree_where(begins, First(agent=state.agent, updates=counts.updates), first)
     progress = Progress(
         agent=state.agent,
         actors=state.actors,
@@ -467,11 +412,20 @@ def _run(
             in_agent=jnp.array(False),
         ),
     )
-    # XLA cannot tell that a loop over a traced number is empty, and would compile it.
-    if trainer.warmup_steps > 0:
-        progress = filter_fori_loop(0, warmup_left, warm_up, progress)
-    progress = filter_fori_loop(warmup_left, num_iterations, learn, progress)
-    counts = schedule.counts_after(counts, num_iterations)
+    num_iterations = piece.num_steps // trainer.steps_of_iteration
+    with _explaining_misfits(trainer, agent, env, state):
+        progress = _iterate(
+            trainer,
+            agent,
+            env,
+            progress,
+            counts,
+            num_iterations=num_iterations,
+            rows_before=rows_before,
+            key=key,
+            mapped=mapped,
+        )
+    steps = trainer.steps_per_iteration
     num_rows = rows_before + num_iterations * steps
     failure = progress.failure.or_at(
         piece.ends_row & ~tree_is_finite(progress.agent),
@@ -493,8 +447,64 @@ def _run(
         replay=progress.replay,
         failed=failure.happened,
     )
+    counts = trainer.schedule.counts_after(counts, num_iterations)
     metrics, report = _finish(trainer, row)
     return state, counts, Ran(row=row, first=first, metrics=metrics, report=report)
+
+
+def _iterate(
+    trainer: Trainer,
+    agent: AnyAgent,
+    env: AnyEnv,
+    progress: Progress,
+    counts: Counts,
+    *,
+    num_iterations: Int[Array, ""],
+    rows_before: Int[Array, ""],
+    key: PRNGKeyArray,
+    mapped: bool,
+) -> Progress:
+    """Makes iterations: of the warm-up as long as it lasts, then such that learn."""
+    replay = trainer.replay(agent.sequence_length)
+    schedule = trainer.schedule
+    steps = trainer.steps_per_iteration
+    warmup_left = jnp.minimum(schedule.warmup_left(counts.rows_written), num_iterations)
+    interact_key, update_key = jr.fold_in(key, 0), jr.fold_in(key, 1)
+
+    def collect_rows(index: Int[Array, ""], progress: Progress, mode: Mode) -> Progress:
+        return collect(
+            agent,
+            env,
+            replay,
+            progress,
+            schedule.counts_after(counts, index),
+            row=rows_before + index * steps,
+            num_steps=steps,
+            mode=mode,
+            mapped=mapped,
+            key=interact_key,
+        )
+
+    def warm_up(index: Int[Array, ""], progress: Progress) -> Progress:
+        return collect_rows(index, progress, "random")
+
+    def learn(index: Int[Array, ""], progress: Progress) -> Progress:
+        return update(
+            agent,
+            replay,
+            collect_rows(index, progress, "sample"),
+            schedule.counts_after(counts, index).after_rows(steps),
+            row=rows_before + index * steps,
+            num_steps=steps,
+            num_updates=trainer.updates_per_iteration,
+            mapped=mapped,
+            key=update_key,
+        )
+
+    # XLA cannot tell that a loop over a traced number is empty, and would compile it.
+    if trainer.warmup_steps > 0:
+        progress = filter_fori_loop(0, warmup_left, warm_up, progress)
+    return filter_fori_loop(warmup_left, num_iterations, learn, progress)
 
 
 def _finish(trainer: Trainer, row: UnfinishedRow) -> tuple[Metrics, FailureReport]:

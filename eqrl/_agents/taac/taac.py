@@ -330,12 +330,6 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
         step: Int[Array, ""],
         key: PRNGKeyArray,
     ) -> tuple[TAACState, Metrics]:
-        if not isinstance(batch.extras, TAACExtras):
-            raise ValueError(
-                f"`batch.extras` is a {type(batch.extras).__name__}; it must be the "
-                "`eqrl.TAACExtras` that `act` gives with each action. A batch is of "
-                "windows, with the axes `(batch, time)`."
-            )
         next_key, actor_key = jr.split(key)
         actor_rule, critic_rule, temperature_rule = self._learning_rules()
         preferences = self._preferences()

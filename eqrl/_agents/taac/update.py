@@ -42,6 +42,12 @@ def flatten_windows(
     The windows follow one another along the one leading axis. A batch of single
     transitions already is that, with windows of length 1.
     """
+    if not isinstance(batch.extras, TAACExtras):
+        raise ValueError(
+            f"`batch.extras` is a {type(batch.extras).__name__}; it must be the "
+            "`eqrl.TAACExtras` that `act` gives with each action. A batch is of "
+            "windows, with the axes `(batch, time)`."
+        )
     if batch.terminated.ndim == 1:
         return batch, 1
     window_length = batch.terminated.shape[1]

@@ -217,8 +217,8 @@ FAULTS = (
     Fault(
         "training:newest-transitions-are-not-sampled",
         "eqrl/_training/trainer.py",
-        "before.after_rows(steps)",
-        "before",
+        "schedule.counts_after(counts, index).after_rows(steps)",
+        "schedule.counts_after(counts, index)",
         (f"{_TRAINER} -k 'up_to_the_newest'",),
     ),
     Fault(
@@ -287,8 +287,8 @@ FAULTS = (
     Fault(
         "training:a-diverged-agent-goes-back-to-its-piece",
         "eqrl/_training/trainer.py",
-        "first = tree_where(begins, here, first)",
-        "first = here",
+        "first = tree_where(begins, First(",
+        "first = tree_where(begins | True, First(",
         (f"{_TRAIN} -k beginning_of_the_row",),
     ),
     Fault(
@@ -329,8 +329,8 @@ FAULTS = (
     Fault(
         "training:environments-go-on-behind-nan",
         "eqrl/_training/iteration.py",
-        "(progress.actors, progress.averages),\n",
-        "(actors, progress.averages),\n",
+        "before = (progress.actors, progress.averages)",
+        "before = (actors, progress.averages)",
         (f"{_TRAINER} -k 'stays_as'",),
     ),
     Fault(
@@ -378,8 +378,8 @@ FAULTS = (
     Fault(
         "training:actions-may-be-nan",
         "eqrl/_training/iteration.py",
-        "finite = known & acting & finite",
-        "finite = known & finite",
+        "finite = known & acting & all_finite(*outcome)",
+        "finite = known & all_finite(*outcome)",
         (f"{_TRAIN} -k beginning_of_the_row",),
     ),
     Fault(
@@ -392,8 +392,8 @@ FAULTS = (
     Fault(
         "training:return-without-its-last-reward",
         "eqrl/_training/iteration.py",
-        "progress.actors.episode_return + transitions.reward",
-        "progress.actors.episode_return",
+        "actors.episode_return + transitions.reward",
+        "actors.episode_return",
         (f"{_TRAINER} -k 'whole_episodes'",),
     ),
     Fault(
