@@ -267,10 +267,32 @@ def command_type(
         for name, named in _agents_of("train", given).items()
     ]
     training.append(
-        _agent_type("Train", "diayn", _diayn_fields(_inner("train", given)), diayn)
+        _agent_type(
+            "Train",
+            "diayn",
+            [
+                ("settings", Settings, _default(Settings(env="eqrl/Point"))),
+                ("schedule", Training, _default(Training(num_steps=40_000))),
+                ("skills", SkillOptions),
+                ("output", Output),
+                *_agent_fields(_inner("train", given), _DIAYN_DEFAULTS),
+            ],
+            diayn,
+        )
     )
     populations = [
-        _agent_type("Pbt", name, _population_fields(named), named.agent_type)
+        _agent_type(
+            "Pbt",
+            name,
+            [
+                ("settings", Settings),
+                ("schedule", Population),
+                ("priors", tyro.conf.UseAppendAction[Priors]),
+                ("output", PopulationOutput),
+                *_agent_fields(named, _DEFAULTS),
+            ],
+            named.agent_type,
+        )
         for name, named in _agents_of("pbt", given).items()
     ]
     skilled = _skilled_population_fields(_inner("pbt", given))
@@ -326,26 +348,6 @@ def _train_fields(named: NamedAgent, preset: Preset | None) -> _Fields:
     ]
 
 
-def _diayn_fields(inner: NamedAgent) -> _Fields:
-    return [
-        ("settings", Settings, _default(Settings(env="eqrl/Point"))),
-        ("schedule", Training, _default(Training(num_steps=40_000))),
-        ("skills", SkillOptions),
-        ("output", Output),
-        *_agent_fields(inner, _DIAYN_DEFAULTS),
-    ]
-
-
-def _population_fields(named: NamedAgent) -> _Fields:
-    return [
-        ("settings", Settings),
-        ("schedule", Population),
-        ("priors", tyro.conf.UseAppendAction[Priors]),
-        ("output", PopulationOutput),
-        *_agent_fields(named, _DEFAULTS),
-    ]
-
-
 def _skilled_population_fields(inner: NamedAgent) -> _Fields:
     schedule = Population(steps_per_generation=4_000, num_episodes=4)
     return [
@@ -379,7 +381,9 @@ def _disk_type(named: NamedAgent) -> type:
 def _agent_fields(named: NamedAgent, defaults: Mapping[str, Any]) -> _Fields:
     """The options of an agent and of its trainer."""
     # Those of an agent that is not of eqrl's own are its author's.
-    own_defaults = {} if _is_own(named) else {**named.defaults, **defaults}
+    own_defaults = (
+        {} if named not in AGENTS.values() else {**named.defaults, **defaults}
+    )
     trainer_defaults = defaults
     if named.num_windows is not None:
         trainer_defaults = {**defaults, "batch_size": named.num_windows}
@@ -390,10 +394,6 @@ def _agent_fields(named: NamedAgent, defaults: Mapping[str, Any]) -> _Fields:
         ("agent", options_of(named.agent_type, own_defaults)),
         ("trainer", options_of(Trainer, trainer_defaults, without=without)),
     ]
-
-
-def _is_own(named: NamedAgent) -> bool:
-    return named not in AGENTS.values()
 
 
 def _default(value: Any) -> Any:

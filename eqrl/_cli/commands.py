@@ -223,7 +223,9 @@ def parse(args: Sequence[str]) -> Command:
     trains = args[:1] in (["train"], ["pbt"], ["disk"])
     if trains and any(word.partition("=")[0] == "--resume" for word in args):
         return _parse_resume(args)
-    name = _given_agent(args)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--agent", nargs="?")
+    name = parser.parse_known_args(args)[0].agent
     # What trains has options of the agent, so its class is needed to parse.
     words = 1 if args[:1] == ["disk"] else 2
     own = import_agent(name) if trains and name is not None and is_path(name) else None
@@ -417,10 +419,3 @@ def _hyphenated(arg: str) -> str:
         return arg
     name, equals, value = arg.partition("=")
     return name.replace("_", "-") + equals + value
-
-
-def _given_agent(args: Sequence[str]) -> str | None:
-    """What follows `--agent`."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--agent", nargs="?")
-    return parser.parse_known_args(args)[0].agent

@@ -38,7 +38,14 @@ def keep_compilations() -> None:
         return
     try:
         root = platformdirs.user_cache_path("eqrl", appauthor=False) / "compiled"
-        folder = root / _machine()
+        # A home may be that of several machines, and what is compiled for one may have
+        # instructions that another does not know.
+        described = [platform.machine(), platform.processor()]
+        with contextlib.suppress(OSError):
+            lines = Path("/proc/cpuinfo").read_text().splitlines()
+            names = ("model name", "flags", "Features")
+            described += sorted({line for line in lines if line.startswith(names)})
+        folder = root / hashlib.sha256("\n".join(described).encode()).hexdigest()[:12]
         folder.mkdir(parents=True, exist_ok=True)
         forget_oldest(root, _MOST_BYTES)
     # Without a home it is a `RuntimeError`.
@@ -71,20 +78,6 @@ def forget_oldest(root: Path, most_bytes: int) -> None:
         with contextlib.suppress(OSError):
             path.unlink()
         too_much -= size
-
-
-def _machine() -> str:
-    """A name of this kind of processor.
-
-    A home may be that of several machines, and what is compiled for one may have
-    instructions that another does not know.
-    """
-    described = [platform.machine(), platform.processor()]
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        names = ("model name", "flags", "Features")
-        described += sorted({line for line in lines if line.startswith(names)})
-    return hashlib.sha256("\n".join(described).encode()).hexdigest()[:12]
 
 
 _FLAG = "--xla_force_host_platform_device_count"

@@ -43,16 +43,12 @@ def main(args: Sequence[str] | None = None) -> int:
         say(one_line(error))
         return 2
     finally:
-        _leave_broken_output()
-
-
-def _leave_broken_output() -> None:
-    """Lets Python end without a word about an output that nobody reads any more."""
-    try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except OSError:
-        sys.stdout = open(os.devnull, "w")
+        # Python would complain at its end of an output that nobody reads any more.
+        try:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except OSError:
+            sys.stdout = open(os.devnull, "w")
 
 
 def _run(command: Command) -> int:

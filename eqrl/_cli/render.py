@@ -40,7 +40,12 @@ def chosen_policy(
     index = best_policy(command.folder, run) if command.seed is None else command.seed
     skill = None
     if isinstance(run.schedule, SkillSchedule):
-        index = _index_of_skill(command)
+        if command.seed is not None:
+            raise ValueError(
+                f"`seed={command.seed}` is for seeds and members, but "
+                f"`{command.folder}` holds skills; choose one by `--skill`."
+            )
+        index = 0 if command.skill is None else command.skill
     elif command.skill is not None:
         skill = _one_hot(run, command.skill)
     agent, state, env = load_run(command.folder, index, agent_type=agent_type)
@@ -49,16 +54,6 @@ def chosen_policy(
         agent, state = fix_skill(agent, state, skill)
         name = f"{name}, skill {command.skill}"
     return name, (agent, state, env)
-
-
-def _index_of_skill(command: Render | Export) -> int:
-    """Of skills that were learned one after another, each an agent of its own."""
-    if command.seed is not None:
-        raise ValueError(
-            f"`seed={command.seed}` is for seeds and members, but `{command.folder}` "
-            "holds skills; choose one by `--skill`."
-        )
-    return 0 if command.skill is None else command.skill
 
 
 def _one_hot(run: Run, skill: int) -> Float[Array, " skill"]:

@@ -115,7 +115,10 @@ def save_skills(directory: Directory, skills: Skills) -> None:
         past_capacity=past.features.shape[1],
         metrics={name: _hash([value]) for name, value in skills.metrics.items()},
     )
-    _write_sizes(path, number, sizes)
+    path.mkdir(parents=True, exist_ok=True)
+    content = sealed({"eqrl": __version__, **dataclasses.asdict(sizes)})
+    with atomic_write(path / f"sizes_{number}.json") as file:
+        file.write_text(json.dumps(content) + "\n")
     for index in range(written, len(states)):
         save(path / "skills", index, states[index])
     _write_metrics(path, skills.metrics)
@@ -276,13 +279,6 @@ def _holds(folder: Path, state: Any) -> bool:
     except ValueError:
         return False
     return _digest(saved) == _digest(state)
-
-
-def _write_sizes(path: Path, number: int, sizes: _Sizes) -> None:
-    path.mkdir(parents=True, exist_ok=True)
-    content = sealed({"eqrl": __version__, **dataclasses.asdict(sizes)})
-    with atomic_write(path / f"sizes_{number}.json") as file:
-        file.write_text(json.dumps(content) + "\n")
 
 
 def _read_sizes(path: Path) -> _Sizes:

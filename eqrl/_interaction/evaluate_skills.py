@@ -16,7 +16,7 @@ from .._pytree.fields import check_integer
 from .._rewards.base import as_if_left
 from .._rewards.discriminator import Discriminator
 from .._skills.prior import AbstractSkillPrior, EvenOneHotSkills, OneHotSkills
-from .._types.custom_types import EnvState, Extras, FloatLike, Memory, Mode, State
+from .._types.custom_types import EnvState, Extras, Memory, Mode, State
 from .._types.data import Transition
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
@@ -98,7 +98,13 @@ def evaluate_skills(
     key = check_arguments(agent, env, key)
     check_integer("num_episodes", num_episodes, least=1)
     skills_key, play_key, score_key = jr.split(key, 3)
-    prior = _prior(agent)
+    skilled = parts(agent, SkillConditioned)
+    if not skilled:
+        raise ValueError(
+            f"{type(agent).__name__} has no skills to evaluate; put the agent inside a "
+            "`SkillConditioned`, as `eqrl.diayn` does."
+        )
+    prior = skilled[0].skills
     shown = _shown(prior, skills, key=skills_key)
     keys = jr.split(play_key, shown.shape[0])
     return _evaluate(
@@ -179,16 +185,6 @@ def _check_state(agent: AnyAgent, state: Any, env: AnyEnv) -> None:
     check_fits(agent, state, env.spec, hint=hint)
 
 
-def _prior(agent: AnyAgent) -> AbstractSkillPrior:
-    skilled = parts(agent, SkillConditioned)
-    if not skilled:
-        raise ValueError(
-            f"{type(agent).__name__} has no skills to evaluate; put the agent inside a "
-            "`SkillConditioned`, as `eqrl.diayn` does."
-        )
-    return skilled[0].skills
-
-
 def _shown(
     prior: AbstractSkillPrior,
     skills: int | Float[Array, "..."] | None,
@@ -246,21 +242,17 @@ def weighted_return(
             "`weighted_return` is a score of vectors of rewards, but this reward is a "
             "scalar; leave `score` out."
         )
-    weights = _reward_weights(agent)
-    means = jnp.mean(evaluation.returns, axis=0)
-    if weights is None:
-        return jnp.sum(means)
-    return jnp.dot(jnp.stack([jnp.asarray(weight) for weight in weights]), means)
-
-
-def _reward_weights(agent: AnyAgent) -> tuple[FloatLike, ...] | None:
     found = parts(agent, TAAC)
     if not found:
         raise ValueError(
             "`weighted_return` weighs rewards as a `TAAC` does, but there is none in "
             f"{type(agent).__name__}; give a `score` of your own."
         )
-    return found[0].reward_weights
+    weights = found[0].reward_weights
+    means = jnp.mean(evaluation.returns, axis=0)
+    if weights is None:
+        return jnp.sum(means)
+    return jnp.dot(jnp.stack([jnp.asarray(weight) for weight in weights]), means)
 
 
 def diversity_return(

@@ -184,12 +184,12 @@ def _draw_lines(
     kept, copied, pieces = [], [], []
     for generation in range(1, num_generations):
         for member, parent in enumerate(parents[generation]):
-            piece = _piece(
-                generation,
-                float(values[generation - 1, parent]),
-                float(values[generation, member]),
-                curved=curved,
-            )
+            before, after = values[generation - 1, parent], values[generation, member]
+            x = np.linspace(0.0, 1.0, 25 if curved else 2)
+            # A curve which is level at both ends.
+            rise = x**2 * (3 - 2 * x)
+            y = float(before) + (float(after) - float(before)) * rise
+            piece = np.stack([generation - 1 + x, y], axis=1)
             (kept if parent == member else copied).append(piece)
             if member == line[generation]:
                 pieces.append(piece)
@@ -257,16 +257,6 @@ def _draw_dots(
             label="not finite",
         )
     return dots
-
-
-def _piece(
-    generation: int, before: float, after: float, *, curved: bool
-) -> Float[np.ndarray, "points 2"]:
-    """A line from a value in the previous generation to one in this generation."""
-    x = np.linspace(0.0, 1.0, 25 if curved else 2)
-    # A curve which is level at both ends.
-    rise = x**2 * (3 - 2 * x)
-    return np.stack([generation - 1 + x, before + (after - before) * rise], axis=1)
 
 
 def _color_range(

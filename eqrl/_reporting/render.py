@@ -95,7 +95,9 @@ def render(
     states, rewards, length = _play(agent, state, env, max_steps, key=key)
     length = int(length)
     returns = np.concatenate([[0.0], np.cumsum(np.asarray(rewards)[:length])])
-    states = jax.tree.map(lambda leaf: leaf[: length + 1], _drawn_states(env, states))
+    while isinstance(env, AbstractEnvWrapper) and not isinstance(env, Drawable):
+        env, states = env.inner, env.inner_state(states)
+    states = jax.tree.map(lambda leaf: leaf[: length + 1], states)
     path.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(drawn, Drawable):
         _write_images(drawn, states, path)
@@ -104,7 +106,16 @@ def render(
     elif suffix == ".html":
         _write_brax(drawn, states.pipeline_state, path)
     else:
-        _write_gymnax(drawn, states, returns, path, title)
+        from gymnax.visualize import Visualizer
+
+        with _no_devices(), lenient_promotion():
+            visualizer = Visualizer(
+                drawn.environment, drawn.params, _per_step(states), returns
+            )
+            if title:
+                # Above that of the axes, which gymnax sets for each frame.
+                visualizer.fig.suptitle(title)
+            visualizer.animate(str(path))
 
 
 def render_suffix(env: AnyEnv) -> str:
@@ -159,13 +170,6 @@ def _drawn(env: AnyEnv) -> AnyEnv:
     while isinstance(env, AbstractEnvWrapper) and not isinstance(env, Drawable):
         env = env.inner
     return env
-
-
-def _drawn_states(env: AnyEnv, states: PyTree) -> PyTree:
-    """The states of the environment that is drawn."""
-    while isinstance(env, AbstractEnvWrapper) and not isinstance(env, Drawable):
-        env, states = env.inner, env.inner_state(states)
-    return states
 
 
 def _name_of_skill(agent: AnyAgent) -> str:
@@ -271,23 +275,6 @@ def _write_images(env: Any, states: PyTree, path: Path) -> None:
             )
     first, *others = (Image.fromarray(image) for image in images)
     first.save(path, save_all=True, append_images=others, duration=50, loop=0)
-
-
-def _write_gymnax(
-    env: Any,
-    states: PyTree,
-    returns: Float[np.ndarray, " states"],
-    path: Path,
-    title: str,
-) -> None:
-    from gymnax.visualize import Visualizer
-
-    with _no_devices(), lenient_promotion():
-        visualizer = Visualizer(env.environment, env.params, _per_step(states), returns)
-        if title:
-            # Above that of the axes, which gymnax sets for each frame.
-            visualizer.fig.suptitle(title)
-        visualizer.animate(str(path))
 
 
 @contextmanager

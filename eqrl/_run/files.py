@@ -99,7 +99,14 @@ def claim_folder(folder: Directory, *, overwrite: bool = False) -> Iterator[Path
     with locked(path):
         _check_claim(path, overwrite)
         if overwrite:
-            _clear(path)
+            for name in _files(path):
+                # By it the folder is known, if this does not come to an end.
+                if name != CONFIG:
+                    (path / name).unlink()
+            for item in sorted(path.rglob("*"), reverse=True):
+                if item.is_dir():
+                    item.rmdir()
+            (path / CONFIG).unlink(missing_ok=True)
         yield path
 
 
@@ -137,18 +144,6 @@ def _files(path: Path) -> list[str]:
         if item.is_symlink() or not item.is_dir()
     ]
     return [name for name in names if name != LOCK]
-
-
-def _clear(path: Path) -> None:
-    """Deletes the files of a run, which `_check_claim` found to be all there is."""
-    for name in _files(path):
-        # By it the folder is known, if this does not come to an end.
-        if name != CONFIG:
-            (path / name).unlink()
-    for item in sorted(path.rglob("*"), reverse=True):
-        if item.is_dir():
-            item.rmdir()
-    (path / CONFIG).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -113,7 +113,12 @@ def save_run(
         content = {**versions(), "saved": dataclasses.asdict(saved)}
         write_json(path, CONFIG, content)
         if isinstance(solution, PopulationSolution):
-            _write_population(path, title, solution)
+            num_generations = len(solution.returns)
+            # Generations are of equal length, unless a later call changed that.
+            numbers = np.arange(1, num_generations + 1)
+            steps = numbers * step_of(solution) // num_generations
+            write_stack(path, solution, steps)
+            draw_scores(path, title, solution, steps)
         else:
             _write_solution(path, title, solution)
 
@@ -128,15 +133,6 @@ def read_saved(folder: Directory) -> SavedRun | None:
 
 def _parse(content: Content) -> SavedRun | None:
     return SavedRun(**content["saved"]) if "saved" in content else None
-
-
-def _write_population(path: Path, title: str, solution: PopulationSolution) -> None:
-    num_generations = len(solution.returns)
-    # Generations are of equal length, unless a later call changed that.
-    numbers = np.arange(1, num_generations + 1)
-    steps = numbers * step_of(solution) // num_generations
-    write_stack(path, solution, steps)
-    draw_scores(path, title, solution, steps)
 
 
 def _write_solution(path: Path, title: str, solution: AnySolution) -> None:

@@ -153,7 +153,10 @@ def load_solution(
     content = _shapes(kind, saved, agent, env, trainer, mesh)
     like = {kind: content, _HISTORY: _history_like(saved)}
     loaded = restore(directory, like, step)
-    content, history = loaded[kind], _unflatten(loaded[_HISTORY])
+    content, flat = loaded[kind], loaded[_HISTORY]
+    history = _gather(
+        {tuple(map(tuple, json.loads(path))): x for path, x in flat.items()}
+    )
     if kind != "population":
         return Solution(
             trainer_state=content["state"],
@@ -201,7 +204,7 @@ def _history_like(
     return {
         _key_of(name): np.zeros(shape.shape, shape.dtype)
         for name, shape in saved.items()
-        if _is_of(name, _HISTORY)
+        if name.startswith(f"['{_HISTORY}']")
     }
 
 
@@ -270,10 +273,6 @@ def step_of(solution: AnySolution | PopulationSolution) -> int:
     return int(solution.counts.rows_written) * state.actors.timestep.shape[-1]
 
 
-def _is_of(name: str, part: str) -> bool:
-    return name.startswith(f"['{part}']")
-
-
 def _kind_of(saved: Collection[str]) -> str | None:
     for kind in _KINDS:
         if f"['{kind}']['state'].failed" in saved:
@@ -315,11 +314,6 @@ def _flatten(tree: PyTree) -> dict[str, np.ndarray]:
 
     walk(tree, [])
     return flat
-
-
-def _unflatten(flat: dict[str, np.ndarray]) -> PyTree:
-    """The tree that `_flatten` was given, without what is empty."""
-    return _gather({tuple(map(tuple, json.loads(key))): x for key, x in flat.items()})
 
 
 def _gather(flat: dict[tuple[tuple[str, str | int], ...], np.ndarray]) -> PyTree:

@@ -144,7 +144,12 @@ def _content(tree: PyTree) -> Any:
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         if isinstance(leaf, AnyArray):
             name = jax.tree_util.keystr(path)
-            saved[name] = _describe(path, leaf)
+            saved[name] = _Saved(
+                path=_strings(path),
+                kind=_Kind(shape=tuple(leaf.shape), dtype=str(leaf.dtype)),
+                key_impl=str(jr.key_impl(leaf)) if _is_key(leaf) else None,
+                pieces=None,
+            )
             if saved[name].is_stored:
                 arrays[name] = jr.key_data(leaf) if _is_key(leaf) else leaf
     if not arrays:
@@ -289,27 +294,15 @@ def _strings(path: tuple[Any, ...]) -> _Path:
     return tuple(str(entry) for entry in path)
 
 
-def _describe(path: tuple[Any, ...], leaf: AnyArray) -> _Saved:
-    return _Saved(
-        path=_strings(path),
-        kind=_Kind(shape=tuple(leaf.shape), dtype=str(leaf.dtype)),
-        key_impl=str(jr.key_impl(leaf)) if _is_key(leaf) else None,
-        pieces=None,
-    )
-
-
 def _make_record(
     saved: dict[str, _Saved], pieces: dict[str, list[Piece]]
 ) -> dict[str, Any]:
     arrays = {
-        name: dataclasses.asdict(entry) | {"pieces": _listed(pieces.get(name, []))}
+        name: dataclasses.asdict(entry)
+        | {"pieces": [dataclasses.asdict(piece) for piece in pieces.get(name, [])]}
         for name, entry in saved.items()
     }
     return sealed({"eqrl": __version__, "arrays": arrays})
-
-
-def _listed(pieces: list[Piece]) -> list[dict[str, Any]]:
-    return [dataclasses.asdict(piece) for piece in pieces]
 
 
 def _whole_number(step: Any) -> int:

@@ -71,7 +71,13 @@ def read_json(path: Path, parse: Callable[[Content], Parsed], advice: str) -> Pa
     content: Content = {}
     try:
         content = _read_object(path)
-        return parse(_unsealed(content))
+        rest = {name: value for name, value in content.items() if name != _DIGEST}
+        if _DIGEST in content and content[_DIGEST] != _digest(rest):
+            raise _DamagedError(
+                "it was changed since (its `digest` differs; if you did that, delete "
+                "it)"
+            )
+        return parse(rest)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ValueError(f"`{path}` cannot be read: {reason}; {advice}.") from error
@@ -126,15 +132,6 @@ def _read_object(path: Path) -> Content:
     if not isinstance(content, dict):
         raise TypeError(f"it holds a {type(content).__name__}, not an object")
     return content
-
-
-def _unsealed(content: Content) -> Content:
-    rest = {name: value for name, value in content.items() if name != _DIGEST}
-    if _DIGEST in content and content[_DIGEST] != _digest(rest):
-        raise _DamagedError(
-            "it was changed since (its `digest` differs; if you did that, delete it)"
-        )
-    return rest
 
 
 def _digest(content: Mapping[str, Any]) -> str:

@@ -160,19 +160,15 @@ def quiet_event_loops() -> Iterator[None]:
 
 def _make_loop() -> asyncio.AbstractEventLoop:
     loop = _new_event_loop()
-    if _is_called_by_orbax():
+    if any(
+        str(frame.f_globals.get("__name__")).startswith("orbax.")
+        for frame, _ in traceback.walk_stack(sys._getframe())
+    ):
         # A loop that is not written in Python takes no attributes.
         with contextlib.suppress(AttributeError):
             loop.call_soon_threadsafe = _unless_closed(loop)  # pyright: ignore[reportAttributeAccessIssue]
         loop.set_exception_handler(lambda loop, context: None)
     return loop
-
-
-def _is_called_by_orbax() -> bool:
-    return any(
-        str(frame.f_globals.get("__name__")).startswith("orbax.")
-        for frame, _ in traceback.walk_stack(sys._getframe())
-    )
 
 
 def _unless_closed(loop: asyncio.AbstractEventLoop) -> Callable[..., Any]:

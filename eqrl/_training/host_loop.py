@@ -213,7 +213,11 @@ def deferred_interrupt() -> Iterator[Interrupt]:
     if threading.current_thread() is not threading.main_thread():
         yield interrupt
         return
-    replaced = [number for number in _signals() if _is_untouched(number)]
+    replaced = [
+        number
+        for number in _signals()
+        if signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL)
+    ]
     before = {number: signal.signal(number, interrupt.handle) for number in replaced}
     _outer = interrupt
     try:
@@ -228,7 +232,3 @@ def _signals() -> list[signal.Signals]:
     names = ("SIGINT", "SIGTERM", "SIGHUP")
     # Not all systems have all of them.
     return [getattr(signal, name) for name in names if hasattr(signal, name)]
-
-
-def _is_untouched(number: signal.Signals) -> bool:
-    return signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL)

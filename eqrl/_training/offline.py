@@ -102,12 +102,14 @@ def train_offline(
     run_key, end = jr.fold_in(key, 1), done + num_updates
 
     def rows() -> Iterator[Reached]:
-        nonlocal solution, stored, done
+        nonlocal solution, stored, counts, done
         yield Reached(done, None, solution)
         while done < end:
             # Rows end where those of one call would.
             size = min(log_every - done % log_every, end - done)
-            kept = (agent, replay, _at(counts, done), jnp.asarray(size, int), run_key)
+            number = jnp.asarray(done, int)
+            counts = eqx.tree_at(lambda counts: counts.updates, counts, number)
+            kept = (agent, replay, counts, jnp.asarray(size, int), run_key)
             state, stored, metrics, failure = _update(kept, solution.state, stored)
             if bool(failure.in_agent):
                 solution = OfflineSolution(state=state, metrics=solution.metrics)
@@ -143,10 +145,6 @@ def _start(
     check_finite_agent(state)
     done = int(metrics["step"][-1]) if metrics else 0
     return OfflineSolution(state=state, metrics=metrics), done
-
-
-def _at(counts: Counts, updates: int) -> Counts:
-    return eqx.tree_at(lambda x: x.updates, counts, jnp.asarray(updates, int))
 
 
 @eqx.filter_jit

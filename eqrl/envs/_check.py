@@ -231,7 +231,11 @@ def _differences(
     def reached(index: Int[Array, ""], value: Float[Array, ""]) -> PyTree:
         # Of the same chance, so that only the action makes a difference.
         same_key = jr.clone(key)
-        return _numbers(env.step(state, action.at[index].set(value), key=same_key))
+        after = env.step(state, action.at[index].set(value), key=same_key)
+        return [
+            jr.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+            for x in jax.tree.leaves(eqx.filter(after, eqx.is_array))
+        ]
 
     indices = jnp.arange(action.shape[0])
     values = jnp.asarray(_ELEMENTS, action.dtype)
@@ -254,14 +258,6 @@ def _differ(
     """In which rows two arrays differ; `nan` is the same as `nan`."""
     same = (x == y) | ((x != x) & (y != y))
     return jnp.any(~same.reshape(x.shape[0], -1), axis=1)
-
-
-def _numbers(reached: tuple[PyTree, Outcome]) -> PyTree:
-    """What can be compared of where a step led."""
-    return [
-        jr.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
-        for x in jax.tree.leaves(eqx.filter(reached, eqx.is_array))
-    ]
 
 
 def _flaws(steps: _Step, spec: EnvSpec) -> list[str]:

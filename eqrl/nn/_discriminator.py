@@ -75,7 +75,17 @@ class VonMisesFisher(AbstractSkillDistribution):
     def log_prob(self, skill: Float[Array, " skill"]) -> Float[Array, ""]:
         cosine = jnp.dot(self.direction, skill)
         size = self.direction.shape[0]
-        return self.concentration * cosine - _log_normalizer(self.concentration, size)
+        # The integral of exp(concentration * cosine) over the sphere. The directions at
+        # one cosine have the area |S^(size - 2)| (1 - cosine^2)^((size - 3) / 2), which
+        # is the weight function of Gauss-Jacobi quadrature.
+        nodes, log_weights = (
+            jnp.asarray(x, dtype=self.concentration.dtype)
+            for x in _cosine_quadrature(size)
+        )
+        # Relative to the maximum, at cosine 1, so that nothing overflows.
+        terms = self.concentration * (nodes - 1) + log_weights
+        log_integral = self.concentration + jax.scipy.special.logsumexp(terms)
+        return self.concentration * cosine - (log_integral + log_sphere_area(size - 1))
 
     def mode(self) -> Float[Array, " skill"]:
         return self.direction
@@ -105,19 +115,6 @@ def _cosine_quadrature(size: int) -> tuple[np.ndarray, np.ndarray]:
     num_nodes = 128 if size <= 32 else 256
     nodes, weights = roots_jacobi(num_nodes, exponent, exponent)
     return nodes, np.log(weights)
-
-
-def _log_normalizer(concentration: Float[Array, ""], size: int) -> Float[Array, ""]:
-    # The integral of exp(concentration * cosine) over the sphere. The directions at one
-    # cosine have the area |S^(size - 2)| (1 - cosine^2)^((size - 3) / 2), which is the
-    # weight function of Gauss-Jacobi quadrature.
-    nodes, log_weights = (
-        jnp.asarray(x, dtype=concentration.dtype) for x in _cosine_quadrature(size)
-    )
-    # Relative to the maximum, at cosine 1, so that nothing overflows.
-    terms = concentration * (nodes - 1) + log_weights
-    log_integral = concentration + jax.scipy.special.logsumexp(terms)
-    return log_integral + log_sphere_area(size - 1)
 
 
 Network = Callable[[Float[Array, " descriptor"]], Float[Array, " outputs"]]

@@ -86,12 +86,6 @@ def _log_tanh_derivative(x: Float[Array, " act"]) -> Float[Array, " act"]:
     return 2 * (math.log(2) - x - jax.nn.softplus(-2 * x))
 
 
-def _before_tanh(action: Float[Array, " act"]) -> Float[Array, " act"]:
-    # The largest number below 1, of which `arctanh` is finite.
-    most = 1 - float(jnp.finfo(action.dtype).epsneg)
-    return jnp.arctanh(jnp.clip(action, -most, most))
-
-
 class TanhNormal(AbstractDensity):
     """`tanh` of a diagonal normal distribution.
 
@@ -124,7 +118,9 @@ class TanhNormal(AbstractDensity):
         they count as the numbers next to it. Of an action that was just drawn,
         `sample_and_log_prob` knows the density more exactly.
         """
-        before = _before_tanh(action)
+        # The largest number below 1, of which `arctanh` is finite.
+        most = 1 - float(jnp.finfo(action.dtype).epsneg)
+        before = jnp.arctanh(jnp.clip(action, -most, most))
         noise = (before - self.mean) * jnp.exp(-self.log_scale)
         log_normal = -0.5 * (noise**2 + math.log(2 * math.pi)) - self.log_scale
         return jnp.sum(log_normal - _log_tanh_derivative(before))

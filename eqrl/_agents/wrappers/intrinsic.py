@@ -169,7 +169,14 @@ class Intrinsic(AbstractWrapper[IntrinsicState[State, RewardState], Memory, Extr
         agent_state, agent_metrics = after_update(self.agent, state.agent, updated)
         state = IntrinsicState(agent=agent_state, reward=reward_state)
         intrinsic = {"intrinsic_reward": jnp.mean(reward)}
-        return state, _joined(agent_metrics, reward_metrics | intrinsic)
+        own = reward_metrics | intrinsic
+        joined = dict(own)
+        # The agent within may have an intrinsic reward, too, with metrics so named.
+        for name, value in agent_metrics.items():
+            while name in own or name in joined:
+                name = f"inner_{name}"
+            joined[name] = value
+        return state, joined
 
     def _learn_reward(
         self, state: RewardState, batch: Transition[Extras], *, key: PRNGKeyArray
@@ -227,16 +234,6 @@ def _check_reward(rewarder: object, reward: Array, batch: Transition[Any]) -> No
 
 def _with_scalar_reward(spec: EnvSpec) -> EnvSpec:
     return dataclasses.replace(spec, reward_size=None)
-
-
-def _joined(agent: Metrics, own: Metrics) -> Metrics:
-    """Metrics of the agent and of the reward, under names that do not collide."""
-    joined = dict(own)
-    for name, value in agent.items():
-        while name in own or name in joined:
-            name = f"inner_{name}"
-        joined[name] = value
-    return joined
 
 
 def _has_normalized_reward(agent: AnyAgent) -> bool:

@@ -114,17 +114,13 @@ def add_points(
     ) -> Float[Array, "rows descriptor"]:
         return old.at[row].set(new, mode="drop")
 
+    # Counts of full rings stay within their type.
+    size = max(rows, 1)
+    full = size * max(1, 2**29 // size)
     return FeatureSet(
         features=jax.vmap(write)(points.features, row, features),
-        counts=_folded(counts, rows),
+        counts=jnp.where(counts < 2**30, counts, full + counts % size),
     )
-
-
-def _folded(counts: Int[Array, " buckets"], rows: int) -> Int[Array, " buckets"]:
-    """Counts of full rings that stay within their type."""
-    rows = max(rows, 1)
-    full = rows * max(1, 2**29 // rows)
-    return jnp.where(counts < 2**30, counts, full + counts % rows)
 
 
 def distance_to(

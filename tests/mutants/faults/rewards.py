@@ -9,7 +9,7 @@ FAULTS = (
     Fault(
         "rewards:points-are-miscounted-beyond-32-bits",
         "eqrl/_rewards/incremental/feature_set.py",
-        "counts < 2**30, counts, full + counts % rows",
+        "counts < 2**30, counts, full + counts % size",
         "counts < 2**30, counts, counts",
         ("tests/skills/test_feature_set.py -k more_points",),
     ),

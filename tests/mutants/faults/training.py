@@ -589,8 +589,8 @@ FAULTS = (
     Fault(
         "training:rows-of-updates-with-the-same-keys",
         "eqrl/_training/offline.py",
-        "_at(counts, done)",
-        "_at(counts, 0)",
+        "number = jnp.asarray(done, int)",
+        "number = jnp.asarray(0, int)",
         ("tests/test_offline.py -k observed_once",),
     ),
     Fault(
