@@ -1,6 +1,7 @@
 import contextlib
 import dataclasses
 import importlib
+import inspect
 import io
 import json
 import runpy
@@ -24,6 +25,7 @@ from eqrl._cli.arguments import argument_texts, options_of
 from eqrl._cli.commands import Evaluate, Place, Render, Train, parse
 from eqrl._pytree.fields import check_fields, hyperparameter
 from eqrl._reporting.progress import ProgressBar
+from eqrl._run.agents import AGENTS
 from eqrl._run.config import write_config
 from eqrl._run.files import claim_folder
 from eqrl._types.custom_types import FloatLike
@@ -80,6 +82,19 @@ def _parsed_run(*args: str) -> Any:
     command = parse(["train", *args])
     assert isinstance(command, Train)
     return command.run
+
+
+def test_every_agent_that_is_public_has_a_name() -> None:
+    public = {
+        each
+        for each in vars(eqrl).values()
+        if isinstance(each, type)
+        and issubclass(each, eqrl.AbstractAgent)
+        and not issubclass(each, eqrl.AbstractWrapper)
+        and not inspect.isabstract(each)
+    }
+    assert {named.agent_type for named in AGENTS.values()} == public
+    assert AGENTS["discrete-sac"].agent_type is eqrl.DiscreteSAC
 
 
 def test_train_alone_is_sac_on_the_pendulum() -> None:

@@ -186,7 +186,7 @@ def test_skills_of_each_seed_have_a_plot_of_their_own(
 
 
 _WRONG = [
-    (["--agent", "a2c"], "`agent='a2c'` must be one of 'sac', 'td3', 'taac'"),
+    (["--agent", "a2c"], "`agent='a2c'` must be one of 'discrete-sac', 'dqn', 'ppo'"),
     (["--num-skills", "1"], "`num_skills=1` must be"),
 ]
 

@@ -22,12 +22,7 @@ from matplotlib.axes import Axes
 from PIL import Image
 
 import eqrl
-from eqrl._reporting.render import (
-    _DRAWN_BY_GYMNAX,
-    _name_of_skill,
-    _play,
-    _write_brax,
-)
+from eqrl._reporting.render import _name_of_skill, _play
 from eqrl.envs import (
     AbstractEnv,
     AbstractEnvWrapper,
@@ -37,7 +32,9 @@ from eqrl.envs import (
     Point,
     PooledReset,
     TimeLimit,
+    _brax as adapter,
 )
+from eqrl.envs._gymnax import DRAWN
 from eqrl.envs._wrappers import TimeLimitState
 from eqrl.nn import Critic, Deterministic
 from eqrl.spaces import Box
@@ -303,7 +300,7 @@ def test_the_video_driver_is_left_as_it_was(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", _DRAWN_BY_GYMNAX)
+@pytest.mark.parametrize("name", DRAWN)
 def test_gymnax_draws_what_is_listed(name: str, tmp_path: Path, getkey: GetKey) -> None:
     env = eqrl.envs.make(f"gymnax/{name}", max_steps=2)
     agent: Any = sac() if isinstance(env.spec.action, Box) else dqn()
@@ -363,26 +360,28 @@ def test_brax_is_a_gif_where_mujoco_can_draw_and_else_an_error_says_what_to_do(
 ) -> None:
     given: list[Any] = []
 
-    def draw(system: Any, states: list[Any], **options: Any) -> bytes:
+    def render(system: Any, states: list[Any], **options: Any) -> bytes:
         if given:
             raise AttributeError("no display")
         given.extend([system.replaced, np.stack(states), options])
         return b"GIF89a"
 
-    monkeypatch.setattr("brax.io.image.render", draw)
+    monkeypatch.setattr("brax.io.image.render", render)
     camera = lambda index: SimpleNamespace(name=f"camera {index}")
     model = SimpleNamespace(ncam=1, camera=camera)
     replace = lambda values: SimpleNamespace(replaced=values, mj_model=model)
     bodies = SimpleNamespace(sys=SimpleNamespace(tree_replace=replace), dt=0.05)
-    env, states = SimpleNamespace(environment=bodies), np.arange(4)
+    env = object.__new__(BraxEnv)
+    object.__setattr__(env, "environment", bodies)
+    states: Any = SimpleNamespace(pipeline_state=np.arange(4))
     path = tmp_path / "x.gif"
-    _write_brax(env, states, path)
+    adapter.draw(env, states, np.zeros(4), path, "")
     assert path.read_bytes() == b"GIF89a"
     assert given[0] == {"opt.timestep": 0.05}
-    np.testing.assert_array_equal(given[1], states)
+    np.testing.assert_array_equal(given[1], np.arange(4))
     assert (given[2]["camera"], given[2]["fmt"]) == ("camera 0", "gif")
     with pytest.raises(ValueError, match=r"no display\. .*`MUJOCO_GL=egl`.*html"):
-        _write_brax(env, states, path)
+        adapter.draw(env, states, np.zeros(4), path, "")
 
 
 def test_what_has_no_bodies_is_refused(tmp_path: Path, getkey: GetKey) -> None:

@@ -112,7 +112,9 @@ def test_options_reach_the_agent() -> None:
 
 
 def test_an_unknown_agent_or_a_number_below_one_is_an_error() -> None:
-    with pytest.raises(ValueError, match="`agent='a2c'` must be one of 'sac', "):
+    with pytest.raises(
+        ValueError, match="`agent='a2c'` must be one of 'discrete-sac', "
+    ):
         Run("a2c", {}, {}, Settings(), Training())
     for name, training in (
         ("num_steps", Training(num_steps=0)),

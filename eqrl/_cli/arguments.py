@@ -212,13 +212,17 @@ class LibraryOutput:
     all other options but --checkpoint-every come from it."""
 
 
+_LEARNER_HELP = (
+    ", ".join(name for name, named in AGENTS.items() if not named.is_on_policy)
+    + ", or one of your own: package.module:Class."
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Learner:
     """The agent that learns the skills."""
 
-    agent: str = "sac"
-    """sac, td3, taac, taac-l, taac-q, dqn, discrete-sac, or one of your own:
-    package.module:Class."""
+    agent: Annotated[str, tyro.conf.arg(help=_LEARNER_HELP)] = "sac"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,4 @@
 import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +9,6 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .. import envs
 from .._agents.base import AbstractAgent, AnyAgent
 from .._agents.wrappers.fixed_skill import FixedSkill
 from .._agents.wrappers.unwrap import parts
@@ -23,27 +19,8 @@ from .._types.custom_types import EnvState, Extras, Memory, PyTree, State
 from .._types.data import Transition
 from .._types.installed import check_installed
 from ..envs import AbstractEnv, AbstractEnvWrapper, Drawable, Point
-from ..envs._base import AnyEnv, lenient_promotion
+from ..envs._base import AnyEnv, adapter_of, each_state
 from .figure import FIGURE_SUFFIXES, one_of, save_figure
-
-
-_DRAWN_BY_GYMNAX = [
-    "Acrobot-v1",
-    "Asterix-MinAtar",
-    "Breakout-MinAtar",
-    "CartPole-v1",
-    "Catch-bsuite",
-    "FourRooms-misc",
-    "Freeway-MinAtar",
-    "MetaMaze-misc",
-    "MountainCar-v0",
-    "MountainCarContinuous-v0",
-    "Pendulum-v1",
-    "PointRobot-misc",
-    "Pong-misc",
-    "Seaquest-MinAtar",
-    "SpaceInvaders-MinAtar",
-]
 
 
 # What else may be written in place of the suffix that is the default.
@@ -90,7 +67,6 @@ def render(
             "episode might never end; put it into an `eqrl.envs.TimeLimit`."
         )
     drawn: Any = _drawn(env)
-    _check_can_draw(drawn, path.suffix.lower())
     title = title or _name_of_skill(agent)
     states, rewards, length = _play(agent, state, env, max_steps, key=key)
     length = int(length)
@@ -103,59 +79,27 @@ def render(
         _write_images(drawn, states, path)
     elif isinstance(drawn, Point):
         _draw_point(drawn, np.asarray(states.position), float(returns[-1]), path, title)
-    elif suffix == ".html":
-        _write_brax(drawn, states.pipeline_state, path)
     else:
-        from gymnax.visualize import Visualizer
-
-        with _no_devices(), lenient_promotion():
-            visualizer = Visualizer(
-                drawn.environment, drawn.params, _per_step(states), returns
-            )
-            if title:
-                # Above that of the axes, which gymnax sets for each frame.
-                visualizer.fig.suptitle(title)
-            visualizer.animate(str(path))
+        adapter_of(drawn).draw(drawn, states, returns, path, title)
 
 
 def render_suffix(env: AnyEnv) -> str:
     """The suffix of the file that `render` writes, if nobody asks for another."""
     inner = _drawn(env)
     if isinstance(inner, Drawable):
+        check_installed("PIL", f"`render` of a `{type(inner).__name__}`", extra="plots")
         return ".gif"
     if isinstance(inner, Point):
+        check_installed("matplotlib", "`render` of `eqrl/Point`", extra="plots")
         return ".png"
-    # Whoever has an environment of a library has imported its adapter.
-    if f"{envs.__name__}._gymnax" in sys.modules and isinstance(inner, envs.GymnaxEnv):
-        if inner.environment.name in _DRAWN_BY_GYMNAX:
-            return ".gif"
-        raise ValueError(
-            f"gymnax does not draw `{inner.environment.name}`; it does "
-            f"{', '.join(_DRAWN_BY_GYMNAX)}."
-        )
-    if f"{envs.__name__}._brax" in sys.modules and isinstance(inner, envs.BraxEnv):
-        # All of brax's own have one, except `fast`, which is for tests.
-        if getattr(inner.environment, "sys", None) is not None:
-            return ".html"
-        name = type(inner.environment.unwrapped).__name__
-        raise ValueError(f"brax's `{name}` has no bodies that could be drawn.")
+    adapter = adapter_of(inner)
+    if adapter is not None:
+        return adapter.picture_suffix(inner)
     raise ValueError(
         f"There is no way to draw a `{type(inner).__name__}`: environments of brax and "
         "gymnax and `eqrl.envs.Point` can be drawn, and those with a method `draw` "
         "from a state to an image, see `eqrl.envs.Drawable`."
     )
-
-
-def _check_can_draw(env: Any, suffix: str) -> None:
-    """Raises a `ModuleNotFoundError` unless what draws this environment is there."""
-    if isinstance(env, Drawable):
-        check_installed("PIL", f"`render` of a `{type(env).__name__}`", extra="plots")
-    elif isinstance(env, Point):
-        check_installed("matplotlib", "`render` of `eqrl/Point`", extra="plots")
-    elif suffix == ".gif" and "-v" in getattr(env.environment, "name", ""):
-        # Those of classic control alone have a version.
-        name = f"gymnax/{env.environment.name}"
-        check_installed("pygame", f"`render` of `{name}`", extra="gymnax")
 
 
 def innermost(env: AnyEnv) -> AnyEnv:
@@ -220,51 +164,10 @@ def _play(
     return states, rewards[:, 0], jnp.sum(alive)
 
 
-def _per_step(states: PyTree) -> list[PyTree]:
-    leaves, structure = jax.tree.flatten(jax.device_get(states))
-    return [
-        jax.tree.unflatten(structure, leaves_of_step)
-        for leaves_of_step in zip(*leaves, strict=True)
-    ]
-
-
-def _write_brax(env: Any, pipeline_states: PyTree, path: Path) -> None:
-    environment = env.environment
-    # The player takes the time between two states from here.
-    system = environment.sys.tree_replace({"opt.timestep": environment.dt})
-    states = _per_step(pipeline_states)
-    if path.suffix.lower() == ".gif":
-        path.write_bytes(_brax_gif(system, states))
-        return
-    import brax.io.html
-
-    path.write_text(brax.io.html.render(system, states))
-
-
-def _brax_gif(system: Any, states: list[PyTree]) -> bytes:
-    import brax.io.image
-    import mujoco
-
-    # What it exports is compiled, which no type checker knows.
-    library: Any = mujoco
-    model = system.mj_model
-    # Its first camera follows the body, where the model has one.
-    camera = model.camera(0).name if model.ncam > 0 else None
-    try:
-        return brax.io.image.render(
-            system, states, height=360, width=480, camera=camera, fmt="gif"
-        )
-    except (AttributeError, ImportError, library.FatalError) as error:
-        raise ValueError(
-            f"MuJoCo cannot draw here: {error}. Without a screen, set `MUJOCO_GL=egl` "
-            "before Python starts; or write a `.html`, which the browser draws."
-        ) from error
-
-
 def _write_images(env: Any, states: PyTree, path: Path) -> None:
     from PIL import Image
 
-    images = [np.asarray(env.draw(state)) for state in _per_step(states)]
+    images = [np.asarray(env.draw(state)) for state in each_state(states)]
     for image in images:
         is_image = image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3
         if not is_image or image.shape != images[0].shape:
@@ -275,20 +178,6 @@ def _write_images(env: Any, states: PyTree, path: Path) -> None:
             )
     first, *others = (Image.fromarray(image) for image in images)
     first.save(path, save_all=True, append_images=others, duration=50, loop=0)
-
-
-@contextmanager
-def _no_devices() -> Iterator[None]:
-    """Lets pygame, which gymnax draws with, run without a screen and loudspeakers."""
-    names = ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER")
-    before = {name: os.environ[name] for name in names if name in os.environ}
-    os.environ.update(dict.fromkeys(names, "dummy"))
-    try:
-        yield
-    finally:
-        for name in names:
-            del os.environ[name]
-        os.environ.update(before)
 
 
 def _draw_point(

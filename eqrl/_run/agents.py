@@ -4,20 +4,20 @@ import dataclasses
 import importlib
 import inspect
 import os
+import pkgutil
+import re
 import sys
 from collections.abc import Callable, Mapping
 from types import ModuleType, NoneType
 from typing import Any, Literal, get_args, get_type_hints
 
+from .. import _agents
 from .._agents.base import AbstractAgent, AnyAgent
-from .._agents.discrete_sac import DiscreteSAC
-from .._agents.dqn import DQN
 from .._agents.ppo import PPO
 from .._agents.pqn import PQN
-from .._agents.sac import SAC
 from .._agents.taac.taac import TAAC
 from .._agents.taac.trajectory import LinearTrajectory, QuadraticTrajectory
-from .._agents.td3 import TD3
+from .._agents.wrappers.base import AbstractWrapper
 from .._agents.wrappers.intrinsic import diayn
 from .._pytree.fields import check_choice
 from .._skills.prior import (
@@ -124,9 +124,28 @@ class NamedAgent:
         return getter is not None and get_type_hints(getter).get("return") is NoneType
 
 
-AGENTS = {
-    "sac": NamedAgent(SAC),
-    "td3": NamedAgent(TD3),
+def _find_agents() -> dict[str, NamedAgent]:
+    """Agents of the library by their names on the command line.
+
+    A class in a module of `_agents` that is neither abstract nor a wrapper has a name
+    made of its own, so a new one needs no entry here.
+    """
+    found: dict[str, NamedAgent] = {}
+    for module in pkgutil.walk_packages(_agents.__path__, f"{_agents.__name__}."):
+        for each in vars(importlib.import_module(module.name)).values():
+            if (
+                isinstance(each, type)
+                and each.__module__ == module.name
+                and issubclass(each, AbstractAgent)
+                and not issubclass(each, AbstractWrapper)
+                and not inspect.isabstract(each)
+            ):
+                name = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", each.__name__).lower()
+                found[name] = NamedAgent(each)
+    return found
+
+
+_SPECIAL = {
     "taac": NamedAgent(TAAC, num_windows=16),
     "taac-l": NamedAgent(
         TAAC, fixed={"trajectory": LinearTrajectory()}, num_windows=16
@@ -134,12 +153,11 @@ AGENTS = {
     "taac-q": NamedAgent(
         TAAC, fixed={"trajectory": QuadraticTrajectory()}, num_windows=16
     ),
-    "dqn": NamedAgent(DQN),
-    "discrete-sac": NamedAgent(DiscreteSAC),
-    "ppo": NamedAgent(PPO),
     # A rollout has 1,000 steps by default.
     "pqn": NamedAgent(PQN, defaults={"num_minibatches": 8}),
 }
+
+AGENTS = dict(sorted((_find_agents() | _SPECIAL).items()))
 
 # Of an agent whose default is whatever fits the environment.
 _ACTORS: dict[type[AbstractActionSpace], Callable[[tuple[int, ...]], object]] = {
@@ -169,8 +187,7 @@ class SkillOptions:
     """Skills and their discriminator."""
 
     agent: str = "sac"
-    """Agent that learns them: sac, td3, taac, taac-l, taac-q, dqn, discrete-sac, ppo,
-    pqn, or one's own."""
+    """Agent that learns them: one that `eqrl train` knows, or one's own."""
 
     skills: SkillKind = "one-hot"
     """Discrete, drawn at random or dealt evenly to environments; or real vectors."""

@@ -2,6 +2,7 @@ from typing import TYPE_CHECKING
 
 from .._types.installed import needed as _needed
 from ._base import (
+    LIBRARIES as _LIBRARIES,
     AbstractEnv as AbstractEnv,
     AbstractEnvWrapper as AbstractEnvWrapper,
     Drawable as Drawable,
@@ -24,16 +25,10 @@ if TYPE_CHECKING:
     from ._brax import BraxEnv as BraxEnv
     from ._gymnax import GymnaxEnv as GymnaxEnv
 else:
-    # Brax and gymnax take seconds to import, so they are imported on first use.
+    # Libraries take seconds to import, so adapters are imported on first use.
     def __getattr__(name: str) -> type[AbstractEnv]:
-        if name == "BraxEnv":
-            with _needed("`eqrl.envs.BraxEnv`", "brax"):
-                from ._brax import BraxEnv
-
-            return BraxEnv
-        if name == "GymnaxEnv":
-            with _needed("`eqrl.envs.GymnaxEnv`", "gymnax"):
-                from ._gymnax import GymnaxEnv
-
-            return GymnaxEnv
+        for library, each in _LIBRARIES.items():
+            if name == each.adapter:
+                with _needed(f"`eqrl.envs.{name}`", library):
+                    return getattr(each.load(), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,3 +1,7 @@
+import contextlib
+import dataclasses
+import importlib
+import io
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -81,15 +85,58 @@ class AbstractEnv(eqx.Module, Generic[EnvState]):
 AnyEnv: TypeAlias = AbstractEnv[Any]
 """An environment with any state."""
 
-# What to do with environments of other libraries, by the module of their class.
-_OTHERS = {
-    "brax": "Wrap it: `eqrl.envs.BraxEnv(env)`, or begin with "
-    '`eqrl.envs.make("brax/ant")`.',
-    "gymnax": "Wrap it: `eqrl.envs.GymnaxEnv(env, params)`, or begin with "
-    '`eqrl.envs.make("gymnax/Pendulum-v1")`.',
-    "gymnasium": "It does not run within JAX. There may be one like it in gymnax or "
-    'brax, as in `eqrl.envs.make("gymnax/Pendulum-v1")`.',
+
+@dataclasses.dataclass(frozen=True)
+class Library:
+    """A library of environments, as `eqrl.envs.make` knows it.
+
+    - `module`: its adapter, imported on first use, with the functions `names()`,
+        `make(name, *, max_steps, **options)`, `picture_suffix(env)` and
+        `draw(env, states, returns, path, title)`.
+    - `wrapping`: how the adapter wraps an environment.
+    - `example`: the name of one of its environments.
+    - `options`: the options of `make` that it takes beside `max_steps`.
+    """
+
+    module: str
+    wrapping: str
+    example: str
+    options: tuple[str, ...]
+
+    @property
+    def adapter(self) -> str:
+        """The name of the adapter's class in `eqrl.envs`."""
+        return self.wrapping.partition("(")[0]
+
+    def load(self) -> Any:
+        """The module of the adapter."""
+        # MuJoCo, which brax imports, prints that it runs without Warp.
+        with contextlib.redirect_stdout(io.StringIO()):
+            return importlib.import_module(self.module, __package__)
+
+
+# To add a library, add it here, the module of its adapter beside this file, its class
+# to `__init__.py`, an extra of the same name to `pyproject.toml` and its tests to
+# `tests/envs`.
+LIBRARIES = {
+    "brax": Library(
+        "._brax", "BraxEnv(env)", "brax/ant", options=("backend", "state_descriptor")
+    ),
+    "gymnax": Library(
+        "._gymnax",
+        "GymnaxEnv(env, params)",
+        "gymnax/Pendulum-v1",
+        options=("state_descriptor",),
+    ),
 }
+
+
+def adapter_of(env: object) -> Any:
+    """The module of an adapter's environment; `None` if it is of none."""
+    for library in LIBRARIES.values():
+        if type(env).__module__ == f"{__package__}{library.module}":
+            return library.load()
+    return None
 
 
 def check_is_env(name: str, env: object) -> None:
@@ -104,11 +151,23 @@ def check_is_env(name: str, env: object) -> None:
     given = env[0] if isinstance(env, tuple) and len(env) > 0 else env
     for each in type(given).__mro__:
         library = each.__module__.partition(".")[0]
-        if library in _OTHERS:
-            raise ValueError(
-                f"`{name}` is a {type(given).__name__} of {library}, no environment of "
-                f"eqrl. {_OTHERS[library]}"
+        if library in LIBRARIES:
+            known = LIBRARIES[library]
+            advice = (
+                f"Wrap it: `eqrl.envs.{known.wrapping}`, or begin with "
+                f'`eqrl.envs.make("{known.example}")`.'
             )
+        elif library == "gymnasium":
+            advice = (
+                "It does not run within JAX. There may be one like it in gymnax or "
+                'brax, as in `eqrl.envs.make("gymnax/Pendulum-v1")`.'
+            )
+        else:
+            continue
+        raise ValueError(
+            f"`{name}` is a {type(given).__name__} of {library}, no environment of "
+            f"eqrl. {advice}"
+        )
     check_instance(name, env, AbstractEnv, such_as='`eqrl.envs.make("brax/ant")`')
 
 
@@ -169,6 +228,15 @@ def lenient_promotion() -> Iterator[None]:
     """Allows the promotion of dtypes and ranks that other libraries rely on."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
+
+
+def each_state(states: PyTree) -> list[PyTree]:
+    """The states of a stack one by one, with arrays of NumPy."""
+    leaves, structure = jax.tree.flatten(jax.device_get(states))
+    return [
+        jax.tree.unflatten(structure, leaves_of_step)
+        for leaves_of_step in zip(*leaves, strict=True)
+    ]
 
 
 def _strong(leaf: ArrayLike) -> Array:

@@ -1,6 +1,7 @@
 import functools
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import brax.envs
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import mujoco
+import numpy as np
 from brax.envs.ant import Ant
 from brax.envs.half_cheetah import Halfcheetah
 from brax.envs.hopper import Hopper
@@ -25,6 +27,7 @@ from .._types.data import EnvSpec
 from ._base import (
     AbstractEnv,
     Outcome,
+    each_state,
     flat_observation,
     lenient_promotion,
     observation_sizes,
@@ -227,3 +230,52 @@ def make(
         check_choice("backend", backend, _BACKENDS)
     env = BraxEnv(_environment(name, backend), state_descriptor=state_descriptor)
     return TimeLimit(env, 1000 if max_steps is None else max_steps)
+
+
+def picture_suffix(env: BraxEnv) -> str:
+    """The suffix of what `draw` writes; a `ValueError` if it draws nothing of this."""
+    # All of brax's own have one, except `fast`, which is for tests.
+    if getattr(env.environment, "sys", None) is not None:
+        return ".html"
+    name = type(env.environment.unwrapped).__name__
+    raise ValueError(f"brax's `{name}` has no bodies that could be drawn.")
+
+
+def draw(
+    env: BraxEnv,
+    states: PyTree,
+    returns: Float[np.ndarray, " states"],
+    path: Path,
+    title: str,
+) -> None:
+    """Writes an interactive page, or a GIF if the path ends in `.gif`."""
+    del returns, title
+    environment: Any = env.environment
+    # The player takes the time between two states from here.
+    system = environment.sys.tree_replace({"opt.timestep": environment.dt})
+    bodies = each_state(states.pipeline_state)
+    if path.suffix.lower() == ".gif":
+        path.write_bytes(_gif(system, bodies))
+        return
+    import brax.io.html
+
+    path.write_text(brax.io.html.render(system, bodies))
+
+
+def _gif(system: Any, states: list[PyTree]) -> bytes:
+    import brax.io.image
+
+    # What it exports is compiled, which no type checker knows.
+    library: Any = mujoco
+    model = system.mj_model
+    # Its first camera follows the body, where the model has one.
+    camera = model.camera(0).name if model.ncam > 0 else None
+    try:
+        return brax.io.image.render(
+            system, states, height=360, width=480, camera=camera, fmt="gif"
+        )
+    except (AttributeError, ImportError, library.FatalError) as error:
+        raise ValueError(
+            f"MuJoCo cannot draw here: {error}. Without a screen, set `MUJOCO_GL=egl` "
+            "before Python starts; or write a `.html`, which the browser draws."
+        ) from error

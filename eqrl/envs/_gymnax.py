@@ -3,9 +3,11 @@ import functools
 import importlib
 import importlib.metadata
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -19,9 +21,11 @@ from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 from .._pytree.fields import check_callable, check_integer, converted, shown
 from .._types.custom_types import PyTree
 from .._types.data import AbstractActionSpace, Action, Box, Discrete, EnvSpec
+from .._types.installed import check_installed
 from ._base import (
     AbstractEnv,
     Outcome,
+    each_state,
     flat_observation,
     lenient_promotion,
     observation_sizes,
@@ -254,3 +258,67 @@ def make(
         check_integer("max_steps", max_steps, least=1)
         params = dataclasses.replace(params, max_steps_in_episode=max_steps)
     return GymnaxEnv(environment, params, state_descriptor=state_descriptor)
+
+
+DRAWN = [
+    "Acrobot-v1",
+    "Asterix-MinAtar",
+    "Breakout-MinAtar",
+    "CartPole-v1",
+    "Catch-bsuite",
+    "FourRooms-misc",
+    "Freeway-MinAtar",
+    "MetaMaze-misc",
+    "MountainCar-v0",
+    "MountainCarContinuous-v0",
+    "Pendulum-v1",
+    "PointRobot-misc",
+    "Pong-misc",
+    "Seaquest-MinAtar",
+    "SpaceInvaders-MinAtar",
+]
+
+
+def picture_suffix(env: GymnaxEnv) -> str:
+    """The suffix of what `draw` writes; a `ValueError` if it draws nothing of this."""
+    name = env.environment.name
+    if name not in DRAWN:
+        raise ValueError(f"gymnax does not draw `{name}`; it does {', '.join(DRAWN)}.")
+    # Those of classic control alone have a version.
+    if "-v" in name:
+        check_installed("pygame", f"`render` of `gymnax/{name}`", extra="gymnax")
+    return ".gif"
+
+
+def draw(
+    env: GymnaxEnv,
+    states: PyTree,
+    returns: Float[np.ndarray, " states"],
+    path: Path,
+    title: str,
+) -> None:
+    """Writes a GIF."""
+    from gymnax.visualize import Visualizer
+
+    with _no_devices(), lenient_promotion():
+        visualizer = Visualizer(
+            env.environment, env.params, each_state(states), returns
+        )
+        if title:
+            # Above that of the axes, which gymnax sets for each frame.
+            visualizer.fig.suptitle(title)
+        visualizer.animate(str(path))
+
+
+@contextmanager
+def _no_devices() -> Iterator[None]:
+    """Lets pygame, which gymnax draws with, run without a screen and loudspeakers."""
+    names = ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER")
+    before = {name: os.environ[name] for name in names if name in os.environ}
+    os.environ.update(dict.fromkeys(names, "dummy"))
+    try:
+        yield
+    finally:
+        for name in names:
+            del os.environ[name]
+        os.environ.update(before)

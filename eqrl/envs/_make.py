@@ -1,8 +1,5 @@
 import contextlib
-import dataclasses
 import difflib
-import importlib
-import io
 from collections.abc import Callable
 from typing import Any
 
@@ -10,49 +7,12 @@ from jaxtyping import Array, Shaped
 
 from .._pytree.fields import check_callable, shown
 from .._types.installed import needed
-from ._base import AbstractEnv, AnyEnv, check_step_limit
+from ._base import LIBRARIES, AbstractEnv, check_step_limit
 from ._point import Point
 
 
 # To add an environment of the library's own, add its name and class here.
 _OWN = {"Point": Point}
-
-
-@dataclasses.dataclass(frozen=True)
-class _Library:
-    """A library of environments that `make` knows.
-
-    - `module`: its adapter, imported on first use, with the functions `names()` and
-        `make(name, *, max_steps, **options)`; `None` for `_OWN`.
-    - `options`: the options of `make` that it takes beside `max_steps`.
-    """
-
-    module: str | None
-    options: tuple[str, ...]
-
-    def names(self) -> list[str]:
-        return list(_OWN) if self.module is None else self._load().names()
-
-    def make(self, name: str, *, max_steps: int | None, **options: Any) -> AnyEnv:
-        if self.module is not None:
-            return self._load().make(name, max_steps=max_steps, **options)
-        return _OWN[name]() if max_steps is None else _OWN[name](max_steps=max_steps)
-
-    def _load(self) -> Any:
-        assert self.module is not None
-        # MuJoCo, which brax imports, prints that it runs without Warp.
-        with contextlib.redirect_stdout(io.StringIO()):
-            return importlib.import_module(self.module, __package__)
-
-
-# To add a library, add its prefix here, the adapter `_library.py` beside this file, its
-# class to `__init__.py`, an extra of the same name to `pyproject.toml` and its tests to
-# `tests/envs`.
-_LIBRARIES = {
-    "brax": _Library("._brax", options=("backend", "state_descriptor")),
-    "gymnax": _Library("._gymnax", options=("state_descriptor",)),
-    "eqrl": _Library(None, options=()),
-}
 
 
 def make(
@@ -95,27 +55,31 @@ def make(
     if state_descriptor is not None:
         check_callable("state_descriptor", state_descriptor)
     prefix, _, rest = name.partition("/")
-    if prefix not in _LIBRARIES:
-        *others, last = (f"`{known}/`" for known in _LIBRARIES)
+    if prefix not in (*LIBRARIES, "eqrl"):
+        *others, last = (f"`{known}/`" for known in (*LIBRARIES, "eqrl"))
         near = _near_names(name)
         suggestion = f" Did you mean {', '.join(near)}?" if near else ""
         raise ValueError(
             f"`name={name!r}` must begin with {', '.join(others)} or {last}, as in "
             f"`brax/ant`.{suggestion}"
         )
-    library = _LIBRARIES[prefix]
+    library = LIBRARIES.get(prefix)
     options = {"backend": backend, "state_descriptor": state_descriptor}
     given = {key: value for key, value in options.items() if value is not None}
     for option in given:
-        if option not in library.options:
+        if library is None or option not in library.options:
+            having = [key for key, each in LIBRARIES.items() if option in each.options]
             raise ValueError(
                 f"`{option}` is not an option of `{name}`; leave it out. "
-                f"`{option}` is for environments of {_libraries_with(option)}."
+                f"`{option}` is for environments of {' and '.join(having)}."
             )
+    if library is None:
+        _check_name("eqrl/", rest, list(_OWN))
+        return _OWN[rest]() if max_steps is None else _OWN[rest](max_steps=max_steps)
     with needed(f"`{name}`", prefix):
-        names = library.names()
+        names = library.load().names()
     _check_name(f"{prefix}/", rest, names)
-    return library.make(rest, max_steps=max_steps, **given)
+    return library.load().make(rest, max_steps=max_steps, **given)
 
 
 def _check_is_name(name: object) -> None:
@@ -132,17 +96,12 @@ def _check_is_name(name: object) -> None:
     )
 
 
-def _libraries_with(option: str) -> str:
-    names = [name for name, each in _LIBRARIES.items() if option in each.options]
-    return " and ".join(names)
-
-
 def _near_names(name: str) -> list[str]:
-    known: list[str] = []
-    for prefix, library in _LIBRARIES.items():
+    known = [f"eqrl/{each}" for each in _OWN]
+    for prefix, library in LIBRARIES.items():
         # Those that are not installed have no names.
         with contextlib.suppress(ModuleNotFoundError):
-            known += [f"{prefix}/{each}" for each in library.names()]
+            known += [f"{prefix}/{each}" for each in library.load().names()]
     # A bare name lacks its library; a full one may be misspelled.
     by_key = {
         key.lower(): f"`{each}`"
