@@ -5,6 +5,7 @@ holds at most on one device: its arguments, the replay among them, its results t
 not written over arguments, and its temporaries.
 """
 
+import dataclasses
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,13 +17,14 @@ import jax.random as jr
 from jaxtyping import Array, Int, PRNGKeyArray
 
 import eqrl
-from eqrl._population.train import init_members, run_members
-from eqrl._training.members import choose_members
-from eqrl._training.trainer import run_trainer
+from eqrl._training.jit import jit_begin_row
+from eqrl._training.members import begin_rows, choose_members, run_members
+from eqrl._training.trainer import Piece, first_of, run_piece
 
 from .beside_limit import limit_of_now
 from .command import MakeRows
 from .measure import Effort
+from .members import make_crew
 from .report import Row
 
 
@@ -43,23 +45,27 @@ def _training(agent: Any) -> Program:
     env = eqrl.envs.make("brax/fast", max_steps=1000)
     trainer = eqrl.Trainer()
     state, counts = eqrl.jit_init(trainer, agent, env, key=jr.key(0))
-    arrays, static = eqx.partition((state, counts), eqx.is_array)
+    row = jit_begin_row(trainer, agent, env, state, counts)
+    arrays = (state, counts, first_of(state, counts))
+    arrays, static = eqx.partition(arrays, eqx.is_array)
 
     def run(
         arrays: Any, agent: Any, num_steps: Int[Array, ""], key: PRNGKeyArray
     ) -> Any:
-        state, counts = eqx.combine(arrays, static)
-        state, counts, metrics, _ = run_trainer(
+        state, counts, first = eqx.combine(arrays, static)
+        piece = Piece(num_steps=num_steps, row=row, ends_row=jnp.array(True))
+        results = run_piece(
             trainer,
             agent,
             env,
             state,
             counts,
-            num_steps=num_steps,
+            first,
+            piece,
             key=key,
             mapped=False,
         )
-        return eqx.filter((state, counts, metrics), eqx.is_array)
+        return eqx.filter(results, eqx.is_array)
 
     return run, arrays, agent
 
@@ -68,17 +74,21 @@ def _population(agent: Any) -> Program:
     env = eqrl.envs.make("brax/fast", max_steps=1000)
     trainer = eqrl.Trainer(capacity=10_000)
     agents = jax.tree.map(lambda x: jnp.broadcast_to(x, (NUM_MEMBERS, *x.shape)), agent)
-    keys = jr.split(jr.key(0), NUM_MEMBERS)
     members = choose_members(None, None)
-    states, counts = init_members(trainer, agents, env, keys, members, None)
-    arrays, static = eqx.partition((states, counts), eqx.is_array)
+    crew, states, counts = make_crew(trainer, agents, env, members, None)
+    row = begin_rows(crew, states, counts)
+    arrays = (states, counts, first_of(states, counts))
+    arrays, static = eqx.partition(arrays, eqx.is_array)
 
     def run(
         arrays: Any, agents: Any, num_steps: Int[Array, ""], key: PRNGKeyArray
     ) -> Any:
-        states, counts = eqx.combine(arrays, static)
-        kept = (trainer, agents, env, num_steps, key)
-        results = run_members(kept, states, counts, members, None)
+        states, counts, first = eqx.combine(arrays, static)
+        given = dataclasses.replace(
+            crew, agents=agents, keys=jr.split(key, NUM_MEMBERS)
+        )
+        piece = Piece(num_steps=num_steps, row=row, ends_row=jnp.array(True))
+        results = run_members((given, piece), states, counts, first)
         return eqx.filter(results, eqx.is_array)
 
     return run, arrays, agents

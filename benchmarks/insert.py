@@ -11,20 +11,19 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 from jaxtyping import PyTree
 
 import eqrl
-from eqrl._population.train import init_members, run_members
 from eqrl._training.members import Members
 
 from .measure import median_ratio, side_by_side
+from .members import make_run_of_members
 
 
 def make_run(
     *, size: int, capacity: int, num_steps: int, members: Members
 ) -> Callable[[], PyTree]:
-    """A function that makes `num_steps` of each member, going on each time."""
+    """A function that makes `num_steps` of each member, resuming each time."""
     agent = eqrl.SAC(
         make_actor=eqrl.nn.Gaussian((8,)), make_critic=eqrl.nn.Critic((8,))
     )
@@ -33,16 +32,8 @@ def make_run(
         batch_size=1, capacity=capacity, warmup_steps=1, updates_per_iteration=0
     )
     agents = jax.tree.map(lambda x: jnp.broadcast_to(x, (size, *x.shape)), agent)
-    keys = jr.split(jr.key(0), size)
-    states, counts = init_members(trainer, agents, env, keys, members, None)
-
-    def run() -> PyTree:
-        nonlocal states, counts
-        kept = (trainer, agents, env, jnp.asarray(num_steps, int), jr.key(1))
-        states, counts, metrics = run_members(kept, states, counts, members, None)
-        return metrics
-
-    return run
+    run = make_run_of_members(trainer, agents, env, members)
+    return lambda: run(num_steps)
 
 
 def main() -> None:

@@ -13,16 +13,15 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 import eqrl
-from eqrl._population.train import init_members, run_members
 from eqrl._training.members import choose_members
-from eqrl._training.mesh import automatic, replicate, shard
+from eqrl._training.mesh import automatic
 
 from .measure import median_ratio, side_by_side
+from .members import make_run_of_members
 
 
 WARMUP_STEPS = 500
@@ -44,22 +43,13 @@ def make_run(
     size: int,
     capacity: int,
 ) -> Callable[[int], PyTree]:
-    """A function that makes so many updates of each member, going on each time."""
+    """A function that makes updates of each member, resuming each time."""
     env = eqrl.envs.make(f"brax/{env_name}", backend="spring", max_steps=1000)
     trainer = eqrl.Trainer(batch_size=256, capacity=capacity, warmup_steps=WARMUP_STEPS)
     mesh = mesh_for(size)
     members = choose_members(None, mesh)
     agents = jax.tree.map(lambda x: jnp.broadcast_to(x, (size, *x.shape)), agent)
-    agents, keys = shard((agents, jr.split(jr.key(0), size)), mesh)
-    states, counts = init_members(trainer, agents, env, keys, members, mesh)
-    key = replicate(jr.key(1), mesh)
-
-    def run(num_steps: int) -> PyTree:
-        nonlocal states, counts
-        kept = (trainer, agents, env, jnp.asarray(num_steps, int), key)
-        states, counts, metrics = run_members(kept, states, counts, members, mesh)
-        return metrics
-
+    run = make_run_of_members(trainer, agents, env, members, mesh)
     run(WARMUP_STEPS)
     return run
 

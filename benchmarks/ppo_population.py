@@ -15,27 +15,18 @@ import jax.numpy as jnp
 import jax.random as jr
 
 import eqrl
-from eqrl._population.train import init_members, run_members
 
 from .measure import median_ratio, side_by_side
+from .members import make_run_of_members
 
 
 def make_run(size: int, num_steps: int) -> Callable[[], Any]:
-    """A function that trains each member for so many steps, going on each time."""
+    """A function that trains each member for `num_steps`, resuming each time."""
     env = eqrl.envs.make("gymnax/CartPole-v1")
     trainer = eqrl.Trainer.on_policy(num_envs=4, num_steps=128)
     agents = jax.tree.map(lambda x: jnp.broadcast_to(x, (size, *x.shape)), eqrl.PPO())
-    states, counts = init_members(
-        trainer, agents, env, jr.split(jr.key(0), size), "in_turn", None
-    )
-
-    def run() -> Any:
-        nonlocal states, counts
-        kept = (trainer, agents, env, jnp.asarray(num_steps, int), jr.key(1))
-        states, counts, metrics = run_members(kept, states, counts, "in_turn", None)
-        return metrics
-
-    return run
+    run = make_run_of_members(trainer, agents, env, "in_turn")
+    return lambda: run(num_steps)
 
 
 def make_run_alone(num_steps: int) -> Callable[[], Any]:

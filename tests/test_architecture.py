@@ -120,7 +120,7 @@ def test_functions_are_annotated_throughout() -> None:
 
 # What each figure has come to. A change that makes one worse says why it must.
 _MOST = {
-    "lines": 29_819,
+    "lines": 29_816,
     "lines of the longest module": 700,
     "files": 143,
     "private functions named once": 230,
@@ -133,7 +133,7 @@ _MOST = {
     "uses of Any": 474,
     "body of SAC.update": 14,
     "lines of sac.py without its texts": 93,
-    "translated first sentences": 184,
+    "translated first sentences": 1,
     "private faces": 1,
     "lines of tests": 31_494,
 }

@@ -39,7 +39,7 @@ Critics = TypeVar("Critics", default=CriticFunction)
 
 
 def check_scalar_reward(agent_name: str, spec: EnvSpec) -> None:
-    """Raises a `ValueError` unless the environment's reward is a scalar."""
+    """Checks that the environment's reward is a scalar."""
     if spec.reward_size is not None:
         raise ValueError(
             f"`{agent_name}` learns from a scalar reward, but `spec.reward_size="
@@ -51,7 +51,7 @@ def check_scalar_reward(agent_name: str, spec: EnvSpec) -> None:
 def check_space(
     agent_name: str, spec: EnvSpec, space: type[AbstractActionSpace]
 ) -> None:
-    """Raises a `ValueError` unless actions are of the kind that the agent picks."""
+    """Checks that actions are of the kind that the agent picks."""
     if isinstance(spec.action, space):
         return
     names = [f"`eqrl.{name}`" for name in _FITTING.get(type(spec.action), ())]
@@ -135,9 +135,9 @@ def clipped(
         del params
         squares = [jnp.sum(x.astype(float) ** 2) for x in jax.tree.leaves(gradient)]
         norm = jnp.sqrt(jnp.sum(jnp.stack(squares)))
-        # A gradient of length 0 stays one.
+        # Zero gradients stay zero.
         factor = jnp.where(norm > max_norm, max_norm / jnp.maximum(norm, max_norm), 1)
-        # Each in its own type, of which there may be several.
+        # Leaves may differ in dtype.
         return jax.tree.map(lambda x: (factor * x).astype(x.dtype), gradient)
 
     return optax.chain(optax.stateless(scaled), optimizer)
@@ -198,7 +198,7 @@ def critic_step(
 
 
 class SACState(eqx.Module, Generic[Policy, Critics]):
-    """What `SAC` and `DiscreteSAC` learn."""
+    """State of `SAC` and `DiscreteSAC`."""
 
     actor: Policy
     critics: Critics

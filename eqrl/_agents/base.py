@@ -86,8 +86,8 @@ class AbstractAgent(eqx.Module, Generic[State, Memory, Extras]):
 
         The action, out of `spec.action`; the memory for the next step; and the extras
         to store. Where `state` has become nan an action that is a vector must be nan,
-        by which training ends. An integer cannot be; there training ends by the next
-        update's metrics, or by the state, which is looked at after each row.
+        by which training ends. A discrete action cannot be; divergence then shows in
+        the metrics, or in the state, which is checked after each row.
         """
 
     @abstractmethod
@@ -126,7 +126,7 @@ if TYPE_CHECKING:
     Agent = TypeVar("Agent", covariant=True)
 
     class AgentOfKind(Protocol[AgentState, Agent]):
-        """Any agent, of which both its class and that of its state are inferred."""
+        """Any agent; its class and that of its state are inferred."""
 
         def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> AgentState: ...
 
@@ -217,7 +217,7 @@ class AbstractMarkovAgent(AbstractMemorylessAgent[State]):
 
 
 class AbstractOnPolicyAgent(AbstractMemorylessAgent[State]):
-    """An agent that learns from rollouts, each step of which it sees once.
+    """An agent that learns from each step of a rollout once.
 
     Its actions depend on the current observation only, and it stores nothing more with
     them. A subclass implements `init`, `policy` and `update`, whose batch has the axes

@@ -43,7 +43,7 @@ _EXPLORATION = 0.1
 class DiscreteSAC(AbstractMarkovAgent[_State]):
     """Soft actor-critic for discrete actions.
 
-    All actions are valued at once, so that what `SAC` estimates from one action is an
+    All actions are valued together, so that what `SAC` estimates from one action is an
     exact expectation. The actor's loss is a sum over actions; CleanRL takes the mean
     over them too, which divides it, and the temperature's, by their number.
 

@@ -28,7 +28,7 @@ from .schedules import AbstractEpsilonGreedyAgent, linear_schedule
 
 
 class DQNState(eqx.Module):
-    """What `DQN` learns."""
+    """State of `DQN`."""
 
     network: ActionValueFunction
     target_network: ActionValueFunction
@@ -150,7 +150,7 @@ class DQN(AbstractEpsilonGreedyAgent[DQNState]):
     def _targets(
         self, state: DQNState, batch: Transition[None]
     ) -> tuple[Float[Array, "batch obs"], Int[Array, " batch"], Float[Array, " batch"]]:
-        """What to learn from a batch: observations, actions and targets."""
+        """Targets of a batch: observations, actions and targets."""
         if self.return_steps == 1:
             batch = jax.tree.map(lambda x: x[:, None], batch)
         returns, last, discount = jax.vmap(multi_step_return, in_axes=(0, 0, 0, None))(

@@ -38,7 +38,7 @@ def ppo_adam(learning_rate: FloatLike) -> optax.GradientTransformation:
 
 
 class PPOState(eqx.Module):
-    """What `PPO` learns."""
+    """State of `PPO`."""
 
     actor: LikelihoodPolicy
     critic: ValueFunction
@@ -318,7 +318,7 @@ PPO.__init__.__doc__ = """**Arguments:**
 - `max_gradient_norm`: a longer gradient, of both networks together, is scaled down to
     this length; greater than 0.
 - `anneal_steps`: environment steps, of all environments together, over which the
-    learning rate goes to 0 in a line, greater than 0; those of the whole training.
+    learning rate decays linearly to 0, greater than 0; usually the whole training.
     `None` keeps it. A state that is trained further, by `initial` or `agent_state`,
     keeps its count: give the steps of all its trainings together. An `agent_state`
     whose rate is 0 already is refused; with `initial` it learns nothing more.

@@ -28,7 +28,7 @@ from .schedules import AbstractEpsilonGreedyAgent, annealed, linear_schedule
 
 
 class PQNState(eqx.Module):
-    """What `PQN` learns."""
+    """State of `PQN`."""
 
     network: ActionValueFunction
     optimizer: optax.OptState
@@ -194,7 +194,7 @@ PQN.__init__.__doc__ = """**Arguments:**
     the second, greater than 0.
 - `max_gradient_norm`: a longer gradient is scaled down to this length; greater than 0.
 - `anneal_steps`: environment steps, of all environments together, over which the
-    learning rate goes to 0 in a line, greater than 0; those of the whole training.
+    learning rate decays linearly to 0, greater than 0; usually the whole training.
     `None` keeps it. A state that is trained further, by `initial` or `agent_state`,
     keeps its count: give the steps of all its trainings together. An `agent_state`
     whose rate is 0 already is refused; with `initial` it learns nothing more.

@@ -1,4 +1,4 @@
-"""What changes with the number of environment steps that an agent has observed."""
+"""Schedules over the environment steps that an agent has observed."""
 
 from abc import abstractmethod
 from typing import Protocol, TypeVar, runtime_checkable
@@ -32,7 +32,7 @@ def linear_schedule(
     initial: FloatLike,
     final: FloatLike,
 ) -> Float[Array, ""]:
-    """A number that goes in a line from one value to another, and stays there.
+    """Linear from `initial` to `final`, then constant.
 
     **Arguments:**
 

@@ -41,7 +41,7 @@ _ActorStep = tuple[Actor, Actor, optax.OptState, Float[Array, ""]]
 
 
 class TD3State(eqx.Module):
-    """What `TD3` learns."""
+    """State of `TD3`."""
 
     actor: Actor
     target_actor: Actor
@@ -196,7 +196,7 @@ class TD3(AbstractMarkovAgent[TD3State]):
             actor, gradient, actor_rule, optimizer_state
         )
         target_actor = incremental_update(actor, target_actor, self.target_step_size)
-        # Of the type that it has where there is no step.
+        # The same dtype as in the branch without a step.
         return actor, target_actor, optimizer_state, loss.astype(float)
 
 

@@ -423,7 +423,7 @@ def _agent_type(
 
 
 def _check_unique(fields: _Fields) -> None:
-    """Raises a `ValueError` if an agent has an option that the command has already."""
+    """Checks that no option of an agent is one of the command."""
     # Some are annotated.
     groups = {name: (get_args(group) or (group,))[0] for name, group, *_ in fields}
     agent = groups.pop("agent")

@@ -48,7 +48,7 @@ _PRIORS: tuple[Prior, ...] = (
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a run is written, how often, and what becomes of what is there."""
+    """Folder of a run, how often it is written, and whether it is overwritten."""
 
     folder: Path | None
     overwrite: bool = False
@@ -386,10 +386,10 @@ def _names_agent(args: Sequence[str]) -> bool:
 
 
 def _find_preset(args: Sequence[str]) -> Preset | None:
-    """That of the agent and the environment of `eqrl train`, if there is one.
+    """Finds the preset of the agent and the environment of `eqrl train`, if any.
 
-    There is none for other physics or another time limit. What is annealed over the
-    whole training follows the number of steps.
+    Presets hold for their backend and time limit only. What is annealed over the whole
+    training follows the number of steps.
     """
     if len(args) < 2 or args[0] != "train":
         return None
@@ -407,7 +407,7 @@ def _find_preset(args: Sequence[str]) -> Preset | None:
     try:
         num_steps = int(given.num_steps)
     except ValueError:
-        # What is wrong with it is said where all options are read.
+        # tyro reports an invalid number.
         return preset
     options = {**preset.options, "anneal_steps": float(num_steps)}
     return dataclasses.replace(preset, options=options)

@@ -60,7 +60,7 @@ def keep_compilations() -> None:
 
 
 def forget_oldest(root: Path, most_bytes: int) -> None:
-    """Deletes what was used longest ago in the folders of a folder, if it is too much.
+    """Evicts the least recently used files beyond `most_bytes`.
 
     JAX could do it, but it locks the folder for every program, and keeps no program any
     more after it was killed at the wrong moment.

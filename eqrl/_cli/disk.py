@@ -110,7 +110,7 @@ class LibraryJob:
             )
 
     def keep(self, folder: Path, reached: Skills[Any]) -> None:
-        # The library itself, which is written next, is what training goes on from.
+        # Training resumes from the library itself, which is written next.
         del folder, reached
 
     def failed(self, reached: Skills[Any]) -> Bool[np.ndarray, " skills"]:
@@ -156,7 +156,7 @@ class LibraryJob:
             reached,
             self.env,
             num_episodes=NUM_SKILL_EPISODES,
-            # The keys before this one are those of the skills' evaluations.
+            # The evaluations of the skills use the indices before this one.
             key=jr.fold_in(key, self.run.schedule.num_skills),
         )
         distances = write_trajectories(folder, self.run, trajectories, mean_returns)

@@ -15,7 +15,7 @@ from .commands import Evaluate, import_given
 
 
 def num_episodes_of(env: str) -> int:
-    """The number of episodes by which each policy is judged at the end of training.
+    """Number of episodes to evaluate each policy at the end of training.
 
     The random starting states move the mean return of 64 episodes of Pendulum-v1 by
     about 10. A step of brax costs about a thousand times as much as one of another

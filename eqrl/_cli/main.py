@@ -43,7 +43,7 @@ def main(args: Sequence[str] | None = None) -> int:
         say(one_line(error))
         return 2
     finally:
-        # Python would complain at its end of an output that nobody reads any more.
+        # At exit Python would complain about a closed output pipe.
         try:
             if sys.stdout is not None:
                 sys.stdout.flush()

@@ -174,7 +174,7 @@ class PopulationJob:
         print(f"best member, {best}: {returns[best].mean():.1f} with {values}")
         if self.run.skills is not None:
             agent, state = policies.pairs[best]
-            # The keys before this one are those of the members' evaluations.
+            # The evaluations of the members use the indices before this one.
             evaluation = evaluate_skills(
                 agent,
                 state,

@@ -62,7 +62,7 @@ def _read(folder: Path, center: Center) -> History:
 
 
 def _title_and_labels(folders: Sequence[Path]) -> tuple[str, list[str]]:
-    """What runs have in common, and what tells them apart."""
+    """A title that the runs share, and a label for each."""
     titles = [_title(folder) for folder in folders]
     names = [folder.resolve().name for folder in folders]
     if len(folders) > 1 and len(set(titles)) == len(titles):

@@ -172,7 +172,7 @@ class SeedsJob:
         if self.preset is not None:
             print(f"the preset reached: {self.preset.reached}")
         if self.run.skills is not None:
-            # The keys before this one are those of the seeds' evaluations.
+            # The evaluations of the seeds use the indices before this one.
             skill_key = jr.fold_in(key, self.run.schedule.seeds)
             self._report_skills(folder, policies, key=skill_key)
 

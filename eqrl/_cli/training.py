@@ -82,7 +82,7 @@ class Reporter:
 
 @contextlib.contextmanager
 def without_ending(name: str) -> Iterator[None]:
-    """Says what goes wrong in a report, and goes on behind it."""
+    """Prints an error raised inside the block and continues."""
     try:
         yield
     except Exception as error:
@@ -95,7 +95,7 @@ def one_line(error: BaseException) -> str:
 
 
 def open_checkpoints(folder: Path, *, every_steps: int | None = None) -> Checkpoints:
-    """The checkpoints of a run, of which only the first failure is said."""
+    """Opens the checkpoints of a run; only the first failure is printed."""
     return Checkpoints(
         checkpoints_folder(folder),
         every_steps=every_steps,
@@ -111,7 +111,7 @@ NUM_SKILL_EPISODES = 8
 
 
 def check_training(trainer: Trainer, agent: AnyAgent, env: AnyEnv) -> None:
-    """Raises what the beginning of a training would, of these or of its programs."""
+    """Traces the first iteration, whose errors thus appear before any writing."""
     # What is traced for it serves the training too.
     state, counts = eqx.filter_eval_shape(jit_init, trainer, agent, env, key=jr.key(0))
     # Whether minibatches fit the rollout is known to the update alone.
@@ -124,7 +124,7 @@ Reached = TypeVar("Reached", AnySolution, PopulationSolution, Skills[Any])
 
 @dataclasses.dataclass(frozen=True)
 class Policies:
-    """What a training ends with: an agent and its state for each seed, member or skill.
+    """Result of a training: an agent and its state for each seed, member or skill.
 
     There is none if training ended before the first skill.
     """
@@ -137,7 +137,7 @@ class Policies:
 
 @runtime_checkable
 class Job(Protocol[Reached]):
-    """What `eqrl train`, `eqrl pbt` and `eqrl disk` do differently."""
+    """Steps in which `eqrl train`, `eqrl pbt` and `eqrl disk` differ."""
 
     @property
     def run(self) -> Run: ...
@@ -154,11 +154,11 @@ class Job(Protocol[Reached]):
     def trainer(self) -> Trainer: ...
 
     def check(self) -> None:
-        """Raises what training would raise, before anything is written."""
+        """Checks all arguments, before anything is written."""
         ...
 
     def load(self, folder: Path) -> Reached | None:
-        """What the last checkpoint in the folder holds; `None` if there is none."""
+        """Loads the last checkpoint in the folder; `None` if there is none."""
         ...
 
     def train(
@@ -169,7 +169,7 @@ class Job(Protocol[Reached]):
         checkpoint_every: int | None,
         key: PRNGKeyArray,
     ) -> Reached:
-        """Trains from the beginning or goes on, and writes checkpoints and metrics."""
+        """Trains from the beginning or resumes, and writes checkpoints and metrics."""
         ...
 
     def keep(self, folder: Path, reached: Reached) -> None:
@@ -275,7 +275,7 @@ def _train_into(
         say(f"There are no pictures: {not_installed('drawing', 'matplotlib', 'plots')}")
     with without_ending("A picture"):
         job.draw(folder, reached)
-    # The same episodes whatever the seed of training.
+    # The same episodes for each seed of training.
     _evaluate(folder, job, reached, policies, key=evaluation_key(Evaluate.seed))
     with without_ending("The standard output"):
         print(f"folder: {folder}", flush=True)

@@ -354,7 +354,7 @@ def learn_skills(
     Each skill is an agent of its own that starts afresh. `eqrl.Incremental`, which
     cites the paper, rewards it for behaving consistently and unlike all earlier skills.
     To that end all learned skills are rolled out before it begins, greedily and in the
-    environment of the moment. Once it is learned, a skill never changes.
+    current environment. Once it is learned, a skill never changes.
 
     A skill ends with the first iteration in which an episode of the first environment
     ends after `num_steps`. The episodes of the other environments are cut short there,
@@ -371,7 +371,7 @@ def learn_skills(
         begins; or a dictionary of environments by the step at which each becomes
         active, 0 among them. These steps count the training of all skills. A change
         takes effect at the first iteration at or after its step, in mid-episode, and
-        all earlier skills are rolled out again at once; only the rest of an episode
+        all earlier skills are rolled out again immediately; only the rest of an episode
         after `num_steps` is played in the old environment. All environments must have
         the same `spec` and states of the same shapes. If they differ in arrays only,
         nothing is compiled again.
@@ -456,7 +456,7 @@ def learn_skills(
 
 
 def check_replay(replay: str, agent: AnyAgent) -> None:
-    """Raises a `ValueError` unless an agent can learn from what is kept."""
+    """Checks that an agent can learn from what is kept."""
     check_choice("replay", replay, get_args(Replay))
     if agent.sequence_length is None:
         raise ValueError(

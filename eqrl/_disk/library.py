@@ -326,7 +326,7 @@ def resume(
             task.agent, env, trainer, capacity=stack_size(states), key=jr.key(0)
         ).to_skills()
     )
-    # A row that is unfinished is compared where it goes on.
+    # An unfinished row is compared where it resumes.
     given = Skills(
         states=states,
         count=jnp.asarray(initial.count),

@@ -213,7 +213,7 @@ def load_skill(
 
 
 def count_skills(directory: Directory) -> int:
-    """How many skills a library holds. Raises a `ValueError` if it is none."""
+    """Number of skills in a library. Raises a `ValueError` if it is none."""
     return len(_read_sizes(Path(directory)).digests)
 
 
@@ -237,7 +237,7 @@ def _state_shapes(agent: AnyIntrinsic, env: World) -> Any:
 def _clear_unfinished(
     path: Path, number: int, states: list[Any], *, num_held: int
 ) -> int:
-    """Removes what a killed call left, and returns how many skills are there already.
+    """Deletes the remains of an interrupted save; returns how many skills are saved.
 
     Such a call wrote the sizes of that number, but no training state. A folder of a
     skill may stay if it holds the very skill; raises a `ValueError` if there is one

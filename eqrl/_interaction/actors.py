@@ -16,8 +16,7 @@ from ..envs import AbstractEnv
 from .fit import check_action_taken
 
 
-# Of at least so many environments only those begin whose episodes are over, in so many
-# groups.
+# From `_MANY` environments on, only finished ones are reset, in `_GROUPS` groups.
 _MANY, _GROUPS = 64, 8
 
 
@@ -234,7 +233,7 @@ def begin_where(
     ) -> tuple[Int[Array, ""], Actors[EnvState, Memory]]:
         begun, actors = carry
         index = lax.dynamic_slice(first, (begun,), (size,))
-        # Behind the last one that is over some index is out of range: of these nothing
+        # After the last one that is over some index is out of range: of these nothing
         # is written, and what begins is the last environment again.
         known = jnp.minimum(index, num_envs - 1)
         group_keys = jr.wrap_key_data(words[known], impl=implementation)

@@ -112,7 +112,7 @@ def _as_data(tree: PyTree) -> tuple[list[Array], Callable[[Sequence[Array]], Any
 def _programs(
     weights: list[Array], restore: Callable[[Sequence[Array]], Any], spec: EnvSpec
 ) -> dict[str, tuple[Any, tuple[PyTree, ...]]]:
-    """What is exported, and the shapes of the arguments after the weights.
+    """The exported function, and the shapes of its arguments after the weights.
 
     What goes in and out is lists of arrays, since a file can name no class.
     """

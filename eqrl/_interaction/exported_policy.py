@@ -155,7 +155,7 @@ def load_policy(
 
 
 def pack(header: Mapping[str, Any], parts: Mapping[str, bytes]) -> bytes:
-    """What a file holds, of a header for JSON and of parts by name."""
+    """Packs a header for JSON and named parts into the bytes of a file."""
     sizes = {name: len(part) for name, part in parts.items()}
     first = json.dumps({**header, "parts": sizes}).encode()
     body = b"\n".join([first, b"".join(parts.values())])

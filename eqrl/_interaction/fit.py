@@ -33,7 +33,7 @@ def check_arguments(
 
 
 def check_is_agent(agent: object, *, may_be_stack: bool = False) -> None:
-    """Raises a `ValueError` unless `agent` is an agent, and a single one."""
+    """Checks that `agent` is an agent, and a single one."""
     check_instance("agent", agent, AbstractAgent, such_as="`eqrl.SAC()`")
     if not may_be_stack and (stack := stack_of(agent)) is not None:
         name, size = stack
@@ -45,7 +45,7 @@ def check_is_agent(agent: object, *, may_be_stack: bool = False) -> None:
 
 
 def check_fits(agent: AnyAgent, state: Any, spec: EnvSpec, *, hint: str) -> None:
-    """Raises a `ValueError` unless one agent in this state acts in such environments.
+    """Checks that one agent in this state acts in such environments.
 
     The message ends with the `hint`.
     """
@@ -106,7 +106,7 @@ def _greatest(leaf: Any) -> Any:
 
 
 def check_rate(agent: AnyAgent, state: Any, num_steps: int) -> None:
-    """Raises a `ValueError` if `agent_state` has a rate that was annealed to 0.
+    """Checks that no rate of `agent_state` was annealed to 0.
 
     `num_steps` are those that it is to learn from.
     """
@@ -129,7 +129,7 @@ def check_rate(agent: AnyAgent, state: Any, num_steps: int) -> None:
 def check_action_fits(
     action: jax.ShapeDtypeStruct, spec: EnvSpec, *, hint: str = ""
 ) -> None:
-    """Raises a `ValueError` unless an action is one that the environment takes."""
+    """Checks that an action is one that the environment takes."""
     asked = spec.action.struct
     if (action.shape, action.dtype) != (asked.shape, asked.dtype):
         raise ValueError(
@@ -139,7 +139,7 @@ def check_action_fits(
 
 
 def check_action_taken(action: object, spec: EnvSpec) -> None:
-    """Raises a `ValueError` unless an environment takes an action of this shape."""
+    """Checks that an environment takes an action of this shape."""
     asked = spec.action.struct
     fits = (
         isinstance(action, (jax.Array, jax.ShapeDtypeStruct))
@@ -157,7 +157,7 @@ def check_action_taken(action: object, spec: EnvSpec) -> None:
 
 @contextlib.contextmanager
 def explaining_misfits(agent: AnyAgent, state: Any, spec: EnvSpec) -> Iterator[None]:
-    """Says of an error in tracing whether a state that does not fit is its cause.
+    """Replaces an error in tracing by a clearer one if the state does not fit.
 
     Only then is it looked at, since to trace `init` takes a while.
     """
@@ -173,7 +173,7 @@ def explaining_misfits(agent: AnyAgent, state: Any, spec: EnvSpec) -> Iterator[N
 def _check_choices(
     agent: AnyAgent, state: Any, spec: EnvSpec, num_actions: int
 ) -> None:
-    """Raises a `ValueError` if a state was made for another number of choices.
+    """Checks that a state was made for this number of choices.
 
     All choices have one shape, however many there are, so nothing else would fail.
     """
@@ -193,7 +193,7 @@ def _check_choices(
 
 
 def _initial(agent: AnyAgent, spec: EnvSpec) -> Any:
-    """What `init` would make; `None` where that cannot be known."""
+    """Shapes of the state that `init` makes; `None` if they cannot be known."""
     try:
         return eqx.filter_eval_shape(agent.init, spec, key=jr.key(0))
     except Exception:
@@ -208,7 +208,7 @@ def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
 
 
 def _check_state(agent: AnyAgent, state: Any, spec: EnvSpec, cause: Exception) -> None:
-    """Raises a `ValueError` unless a state is like that which `init` makes."""
+    """Checks that a state is like that which `init` makes."""
     expected = _initial(agent, spec)
     kind, name = type(state).__name__, type(agent).__name__
     if expected is None or _shapes(expected) == _shapes(state):
@@ -235,7 +235,7 @@ def _check_state(agent: AnyAgent, state: Any, spec: EnvSpec, cause: Exception) -
 
 
 def _size_over(expected: Any, given: Any) -> int | None:
-    """How many a stack holds if each of them is like `expected`; else `None`."""
+    """Size of a stack whose elements are like `expected`; `None` if it is not one."""
     wanted, found = (
         [x for x in jax.tree.leaves(tree) if hasattr(x, "shape")]
         for tree in (expected, given)

@@ -22,7 +22,7 @@ from .fit import check_arguments, explaining_misfits
 class Episodes(eqx.Module, Generic[EnvState, Memory]):
     """One episode, or a stack of them, as far as they have been played.
 
-    - `actors`: go on after the end of an episode, where nothing is counted.
+    - `actors`: continue after the end of an episode, where nothing is counted.
     - `terminated`, `truncated`: how the episode ended, if it has.
     - `returns`, `lengths`: sum of rewards and number of steps.
     """

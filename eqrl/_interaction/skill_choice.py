@@ -165,7 +165,7 @@ class SkillChoice(
 
     @property
     def _prior(self) -> AbstractSkillPrior | None:
-        """That of the one agent, if it is one with skills."""
+        """The skill prior of a single agent; `None` if it has no skills."""
         skilled = parts(self.agent, SkillConditioned)
         return skilled[0].skills if skilled else None
 

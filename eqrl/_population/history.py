@@ -139,7 +139,7 @@ def rows_of(solution: PopulationSolution) -> list[Row]:
 def scores_of(
     population: PopulationSolution, scores: Float[np.ndarray, "_ _"] | None
 ) -> Float[np.ndarray, "generations population"]:
-    """The scores that are given, or those by which members were ranked.
+    """The given scores, or else those that ranked the members.
 
     A score that is not finite is `nan`.
     """
@@ -157,7 +157,7 @@ def are_mean_returns(
     population: PopulationSolution,
     scores: Float[np.ndarray, "generations population"],
 ) -> bool:
-    """Whether scores are no other numbers than the mean returns."""
+    """Whether the scores are the mean returns."""
     if population.returns.ndim != 3:
         # Vectors of rewards have no single mean.
         return False

@@ -41,11 +41,11 @@ class AbstractSelection(eqx.Module):
 
     @abstractmethod
     def check_size(self, size: int) -> None:
-        """Raises a `ValueError` unless it can choose among so many members."""
+        """Checks that it can choose among the members, or raises a `ValueError`."""
 
     @abstractmethod
     def most_replaced(self, size: int) -> int:
-        """How many members of `size` are replaced at a time, at most."""
+        """The most members of `size` that are replaced at a time."""
 
     @abstractmethod
     def parents(
@@ -57,7 +57,7 @@ class AbstractSelection(eqx.Module):
     ) -> Int[Array, " population"]:
         """The index of each member's parent, which is its own index if it is kept.
 
-        A parent stands behind its children in `order`, or is kept itself.
+        A parent comes after its children in `order`, or is kept itself.
 
         **Arguments:**
 
@@ -207,7 +207,7 @@ class PBT(eqx.Module):
 
     @property
     def scheme(self) -> AbstractSelection:
-        """How members are chosen, whether `selection` is a name or such a value."""
+        """The selection scheme; `selection` may be its name or the scheme."""
         if isinstance(self.selection, AbstractSelection):
             return self.selection
         num_replaced, num_elite = self.num_replaced, self.num_elite
@@ -365,7 +365,7 @@ class PBT(eqx.Module):
         return shard(agents, mesh), copied, parents
 
     def check(self, agent: Any, size: int) -> None:
-        """Raises a `ValueError` unless it fits populations of a single agent."""
+        """Checks that it fits populations of an agent, or raises a `ValueError`."""
         check_integer("size", size, least=1)
         self.scheme.check_size(size)
         self._check_where(agent)
@@ -402,7 +402,7 @@ class PBT(eqx.Module):
 
     def _sample(self, key: PRNGKeyArray) -> tuple[Float[Array, ""], ...]:
         keys = jr.split(key, len(self.priors))
-        # A prior of one's own may draw integers, or weakly typed numbers.
+        # A custom prior may draw integers, or weakly typed numbers.
         return tuple(
             jnp.asarray(prior.sample(key=keys[index]), float)
             for index, prior in enumerate(self.priors)
@@ -452,7 +452,7 @@ class PBT(eqx.Module):
 
 
 def _check_drawn(prior: AbstractPrior, name: str) -> None:
-    """Raises a `ValueError` unless a prior draws and perturbs single numbers."""
+    """Checks that a prior draws and perturbs single numbers."""
 
     def draw(key: PRNGKeyArray) -> dict[str, object]:
         sample_key, perturb_key = jr.split(key)

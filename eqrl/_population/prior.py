@@ -133,7 +133,7 @@ OneMinus.__init__.__doc__ = """**Arguments:**
 
 
 def check_prior(name: str, prior: AbstractPrior, allowed: Range | None) -> None:
-    """Raises a `ValueError` if a prior of this module leaves a range.
+    """Checks that a prior of this module stays within a range.
 
     **Arguments:**
 

@@ -86,7 +86,7 @@ def init_members(
 
 
 def check_scalar(env: AnyEnv) -> None:
-    """Raises a `ValueError` if the reward is a vector: returns cannot be ranked."""
+    """Checks that the reward is a scalar: vectors of returns cannot be ranked."""
     if env.spec.reward_size is not None:
         raise ValueError(
             "The reward is a vector, so `score` is needed: from an agent, its state "
@@ -150,7 +150,7 @@ def check_initial(
     *,
     size: int,
 ) -> None:
-    """Raises a `ValueError` unless the members are such as this call would begin with.
+    """Checks that the members are like those that this call would begin with.
 
     `agents` are the shapes of the stack that it would make.
     """
@@ -173,7 +173,7 @@ def check_initial(
 def check_history(
     initial: PopulationSolution, evaluation: Evaluation, names: Sequence[str]
 ) -> None:
-    """Raises a `ValueError` unless further generations fit those of `initial`.
+    """Checks that further generations fit those of `initial`.
 
     `evaluation` holds the shapes of the next one, and `names` are those of the tuned
     hyperparameters.

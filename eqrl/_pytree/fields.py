@@ -55,7 +55,7 @@ class Range:
         return f"{left}{self.low:g}, {self.high:g}{right}"
 
     def check(self, name: str, value: FloatLike | Shaped[Array, "..."] | None) -> None:
-        """Raises a `ValueError` unless `value` is one finite number in the interval.
+        """Checks that `value` is one finite number in the interval.
 
         Under `jit` or `vmap` only the shape is checked.
         """
@@ -139,7 +139,7 @@ def hyperparameters(
     low_open: bool = False,
     check: Callable[[str, Any], None] | None = None,
 ) -> Any:
-    """As `hyperparameter`, for one float or several, each of which is a leaf.
+    """As `hyperparameter`, for one float or several; each is a leaf.
 
     **Arguments:**
 
@@ -249,7 +249,7 @@ def converted(
 
 
 def check_fields(module: eqx.Module) -> None:
-    """Raises a `ValueError` unless the values of all fields are as declared.
+    """Checks that the values of all fields are as declared.
 
     Called in `__check_init__`, by the abstract bases of eqrl for every subclass. A
     `__check_init__` of a subclass runs before that of its base. It reads the ranges of
@@ -278,7 +278,7 @@ def check_fields(module: eqx.Module) -> None:
 
 
 def check_declared(name: str, value: object, declared: Any) -> None:
-    """Raises a `ValueError` if a value is clearly not of its declared type.
+    """Checks that a value is not clearly of another type than the declared one.
 
     Looked at are modules, functions and `bool`, tuples of them, and their unions with
     `None`; anything passes for other types, arrays and numbers among them.
@@ -322,13 +322,13 @@ def _is_module(kind: object) -> bool:
 
 
 def check_callable(name: str, value: object) -> None:
-    """Raises a `ValueError` unless a value can be called."""
+    """Checks that a value can be called."""
     if not callable(value):
         raise ValueError(f"`{name}={shown(value)}` must be a function.")
 
 
 def check_factory(name: str, factory: Any, *sizes: Any, **options: Any) -> None:
-    """Raises a `ValueError` unless `factory` can be called with these arguments."""
+    """Checks that `factory` can be called with these arguments."""
     check_callable(name, factory)
     try:
         signature = inspect.signature(factory)
@@ -346,7 +346,7 @@ def check_factory(name: str, factory: Any, *sizes: Any, **options: Any) -> None:
 
 
 def check_arity(name: str, function: object, *arguments: str) -> None:
-    """Raises a `ValueError` unless `function` can be called with these arguments."""
+    """Checks that `function` can be called with these arguments."""
     check_callable(name, function)
     misfit = _misfit(function, arguments)
     if misfit is not None:
@@ -357,7 +357,7 @@ def check_arity(name: str, function: object, *arguments: str) -> None:
 
 
 def can_take(function: object, number: int) -> bool:
-    """Whether a function can be called with so many arguments."""
+    """Whether a function can be called with this number of arguments."""
     return _misfit(function, (None,) * number) is None
 
 
@@ -374,7 +374,7 @@ def _misfit(function: object, arguments: Sequence[object]) -> str | None:
 
 
 def check_instance(name: str, value: object, kind: type, *, such_as: str = "") -> None:
-    """Raises a `ValueError` unless `value` is an instance of `kind`."""
+    """Checks that `value` is an instance of `kind`."""
     if isinstance(value, kind):
         return
     if isinstance(value, type) and issubclass(value, kind):
@@ -390,13 +390,13 @@ def check_instance(name: str, value: object, kind: type, *, such_as: str = "") -
 
 
 def check_vector(name: str, value: object) -> None:
-    """Raises a `ValueError` unless a value is an array with one axis."""
+    """Checks that a value is an array with one axis."""
     if not isinstance(value, (jax.Array, np.ndarray)) or value.ndim != 1:
         raise ValueError(f"`{name}={shown(value)}` must be an array with one axis.")
 
 
 def check_key(key: object) -> None:
-    """Raises a `ValueError` unless `key` is one key of JAX."""
+    """Checks that `key` is one key of JAX."""
     if isinstance(key, (jax.Array, np.ndarray)):
         if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
             axes = key.shape
@@ -498,7 +498,7 @@ def range_at(tree: PyTree, path: Sequence[Any]) -> Range | None:
 
 
 def _owner_of(tree: PyTree, path: Sequence[Any]) -> eqx.Module | None:
-    """The module a field of which a leaf is; `None` if it is in something else."""
+    """The module that has the leaf as a field, if any."""
     node = tree
     for key in path[:-1]:
         if isinstance(key, GetAttrKey):
@@ -553,7 +553,7 @@ def check_range(
     low_open: bool = False,
     optional: bool = False,
 ) -> None:
-    """Raises a `ValueError` unless `value` is one finite number in `[low, high]`.
+    """Checks that `value` is one finite number in `[low, high]`.
 
     For values that are not fields; `check_fields` is for those. Under `jit` or `vmap`
     only the shape is checked. `None` passes if it is `optional`.
@@ -562,7 +562,7 @@ def check_range(
 
 
 def check_integer(name: str, value: Any, *, least: int) -> None:
-    """Raises a `ValueError` unless `value` is an integer of at least `least`."""
+    """Checks that `value` is an integer of at least `least`."""
     is_integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not is_integer or value < least:
         raise ValueError(
@@ -571,7 +571,7 @@ def check_integer(name: str, value: Any, *, least: int) -> None:
 
 
 def check_choice(name: str, value: object, choices: Collection[str]) -> None:
-    """Raises a `ValueError` unless `value` is one of `choices`."""
+    """Checks that `value` is one of `choices`."""
     if not isinstance(value, str) or value not in choices:
         names = ", ".join(repr(choice) for choice in choices)
         raise ValueError(f"`{name}={shown(value)}` must be one of {names}.")

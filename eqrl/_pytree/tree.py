@@ -137,7 +137,7 @@ def _typed_as(tree: Tree, like: Tree) -> Tree:
 
 
 def check_same_shapes(name: str, expected: PyTree, given: PyTree) -> None:
-    """Raises a `ValueError` unless two trees have the same structure and shapes."""
+    """Checks that two trees have the same structure and shapes."""
     expected, given = (
         eqx.filter_eval_shape(lambda tree: tree, x) for x in (expected, given)
     )
@@ -159,7 +159,7 @@ def check_same_shapes(name: str, expected: PyTree, given: PyTree) -> None:
 
 
 def check_kept(what: str, before: PyTree, after: PyTree, *, source: str) -> None:
-    """Raises a `ValueError` unless a tree keeps its structure, shapes and types.
+    """Checks that a tree keeps its structure, shapes and types.
 
     **Arguments:**
 
@@ -265,7 +265,7 @@ def stack_size(stack: PyTree) -> int:
 
 
 def check_stack(name: str, stack: PyTree, *, size: int | None = None) -> None:
-    """Raises a `ValueError` unless all arrays have one leading axis in common.
+    """Checks that all arrays have one leading axis in common.
 
     With a `size`, that is how long it must be.
     """

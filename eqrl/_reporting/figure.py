@@ -1,4 +1,4 @@
-"""What figures have in common: files whose suffix decides the format, and colors."""
+"""Shared parts of figures: files whose suffix decides the format, and colors."""
 
 import logging
 import os
@@ -37,7 +37,7 @@ def figure_suffix(path: str | os.PathLike[str]) -> str:
 
     Raises a `ValueError` if figures are not written in the format of the suffix.
     """
-    # A file that replaces another when it is whole has a name behind its suffix.
+    # A file that replaces another when complete has a name after its suffix.
     suffix = Path(os.fspath(path).removesuffix(PARTIAL)).suffix.lower()
     if suffix and suffix not in _FORMATS:
         raise ValueError(
@@ -68,7 +68,7 @@ def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
 
 
 def numbered_colors(count: int) -> list[tuple[float, float, float]]:
-    """Colors for so many things, which have numbers."""
+    """Colors of numbered things."""
     from matplotlib import colormaps
 
     if count <= 10:

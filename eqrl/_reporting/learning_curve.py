@@ -59,7 +59,7 @@ def draw_learning_curves(
     - `names`: of the two axes; by default what they show.
 
     Raises a `ValueError` if there is no run, if one does not have the metric, or if the
-    metric is no number of each seed.
+    metric is not one number per seed.
     """
     if not runs:
         raise ValueError("`runs` is empty; give the metrics of at least one run.")
@@ -229,14 +229,14 @@ def _draw_line(
 
 
 def _shade(label: str, color: Any) -> Any:
-    """What stands for the shades in a legend."""
+    """Legend entry of the shades."""
     from matplotlib.patches import Patch
 
     return Patch(facecolor=color, alpha=0.25, linewidth=0, label=label)
 
 
 def _sizes(curves: Mapping[str, _Curve]) -> list[int]:
-    """How many seeds runs have, of those that have several."""
+    """Numbers of seeds of the runs that have several."""
     return sorted({values.shape[1] for _, values in curves.values()} - {1})
 
 

@@ -84,7 +84,7 @@ def render(
 
 
 def render_suffix(env: AnyEnv) -> str:
-    """The suffix of the file that `render` writes, if nobody asks for another."""
+    """The default suffix of the file that `render` writes."""
     inner = _drawn(env)
     if isinstance(inner, Drawable):
         check_installed("PIL", f"`render` of a `{type(inner).__name__}`", extra="plots")
@@ -117,7 +117,7 @@ def _drawn(env: AnyEnv) -> AnyEnv:
 
 
 def _name_of_skill(agent: AnyAgent) -> str:
-    """What an agent with a fixed skill is called; nothing if it has none."""
+    """Name of the skill of an agent with a fixed one; empty if it has none."""
     fixed = parts(agent, FixedSkill)
     if not fixed:
         return ""

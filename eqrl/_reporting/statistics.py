@@ -19,7 +19,7 @@ from .._pytree.fields import (
 Center = Literal["mean", "iqm"]
 """The mean, or the interquartile mean."""
 
-# Numbers that a bootstrap holds at once.
+# Numbers that a bootstrap holds in memory.
 _MOST_AT_ONCE = 2**22
 
 

@@ -46,7 +46,7 @@ class Logger:
 
 
 def check_tensorboard(what: str) -> None:
-    """Raises a `ModuleNotFoundError` unless files for TensorBoard can be written."""
+    """Checks that the packages that write files for TensorBoard are installed."""
     check_installed("tensorboardX", what, extra="tensorboard")
 
 
@@ -88,7 +88,7 @@ class TensorBoard:
         self.log(metrics, step)
 
     def log(self, metrics: Mapping[str, np.ndarray | Array | float], step: int) -> None:
-        """Writes numbers, of which there is one for each seed."""
+        """Writes metrics, with one number for each seed."""
         if not self._writers:
             raise ValueError(
                 "A `TensorBoard` writes between its beginning and its end: use it in "

@@ -103,7 +103,7 @@ StateDescriptor = (
 
 
 def check_descriptor(name: str, descriptor: StateDescriptor) -> None:
-    """Raises a `ValueError` unless `descriptor` is a word or a function."""
+    """Checks that `descriptor` is a word or a function."""
     words = ("state_descriptor", "observation")
     is_word = isinstance(descriptor, str) and descriptor in words
     if not is_word and not callable(descriptor):
@@ -200,7 +200,7 @@ SumState.__init__.__doc__ = """**Arguments:**
 
 
 class Sum(AbstractReward[SumState, Seen]):
-    """The weighted sum of several rewards, each of which learns for itself.
+    """Weighted sum of several rewards, which learn independently.
 
     The names of their metrics begin with the index of the reward, as in
     `0_discriminator_loss`.

@@ -41,7 +41,7 @@ _Transition = Transition[SkillExtras[Any]]
 
 
 class DiscriminatorState(eqx.Module):
-    """What `Discriminator` learns."""
+    """State of `Discriminator`."""
 
     network: SkillDiscriminator
     optimizer: optax.OptState

@@ -72,7 +72,7 @@ def is_path(name: str) -> bool:
 
 
 def check_own_agent(name: str, agent_type: type[AnyAgent] | None) -> None:
-    """Raises a `ValueError` unless the class at `name` is given, if that is a path."""
+    """Checks that the class at `name` is given, if that is a path."""
     given = None if agent_type is None else name_of(agent_type)
     if given is None and is_path(name):
         class_name = name.rpartition(":")[2]
@@ -159,7 +159,7 @@ _SPECIAL = {
 
 AGENTS = dict(sorted((_find_agents() | _SPECIAL).items()))
 
-# Of an agent whose default is whatever fits the environment.
+# Actors of an agent whose default depends on the environment.
 _ACTORS: dict[type[AbstractActionSpace], Callable[[tuple[int, ...]], object]] = {
     Box: Normal,
     Discrete: Choice,
@@ -306,7 +306,7 @@ def _resized(factory: Any, hidden_sizes: tuple[int, ...]) -> object | None:
 def check_agent(
     name: str, skills: SkillOptions | None, agent_type: type[AnyAgent] | None
 ) -> None:
-    """Raises a `ValueError` unless the agent exists and has skills if it is `diayn`."""
+    """Checks that the agent exists and has skills if it is `diayn`."""
     if (name == "diayn") != (skills is not None):
         raise ValueError(f"`agent={name!r}` and `skills={skills!r}` do not fit.")
     inner = name if skills is None else skills.agent

@@ -1,4 +1,4 @@
-"""What decides a run, as `config.json` holds it."""
+"""Settings of a run, as `config.json` holds them."""
 
 import dataclasses
 import typing
@@ -114,7 +114,7 @@ class Training:
     """Devices to divide the seeds among; by default all cores that divide them."""
 
     def check(self) -> None:
-        """Raises a `ValueError` unless the numbers are large enough."""
+        """Checks that the numbers are large enough."""
         for name in ("num_steps", "seeds"):
             check_integer(name, getattr(self, name), least=1)
 
@@ -167,7 +167,7 @@ class Population:
     """Devices to divide the population among; by default all cores that divide it."""
 
     def check(self) -> None:
-        """Raises a `ValueError` unless the numbers are large enough."""
+        """Checks that the numbers are large enough."""
         for name in ("size", "num_generations", "steps_per_generation", "num_episodes"):
             check_integer(name, getattr(self, name), least=1)
 
@@ -218,7 +218,7 @@ class SkillSchedule:
     """Environment steps between two rows of metrics."""
 
     def check(self) -> None:
-        """Raises a `ValueError` unless the numbers are large enough."""
+        """Checks that the numbers are large enough."""
         for name in ("num_skills", "num_steps", "num_collected_episodes", "log_every"):
             check_integer(name, getattr(self, name), least=1)
 

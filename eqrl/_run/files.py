@@ -58,7 +58,7 @@ def new_folder(name: str) -> Path:
 
 
 def versions() -> dict[str, str]:
-    """What a run's last bits depend on, beside its settings and the machine."""
+    """Versions that affect a run's last bits, besides its settings and the machine."""
     return {"eqrl": __version__, "jax": metadata.version("jax")}
 
 
@@ -148,14 +148,14 @@ def _files(path: Path) -> list[str]:
 
 @contextlib.contextmanager
 def hold_folder(folder: Directory) -> Iterator[Path]:
-    """Keeps other processes from writing the folder of a run that goes on."""
+    """Locks the folder of a run that is resumed."""
     path = Path(folder)
     with locked(path):
         yield path
 
 
 def checkpoints_folder(folder: Directory) -> Path:
-    """From which a run of seeds or of a population goes on."""
+    """Folder of the checkpoints from which seeds or a population resume."""
     return Path(folder) / "checkpoints"
 
 
@@ -218,7 +218,7 @@ def write_picture(
     *arguments: Options.args,
     **options: Options.kwargs,
 ) -> None:
-    """Draws a picture; none where there is no matplotlib.
+    """Draws a picture, if matplotlib is installed.
 
     **Arguments:**
 

@@ -36,7 +36,7 @@ from .write import draw_scores, draw_solution, write_seeds, write_stack
 
 @dataclasses.dataclass(frozen=True)
 class SavedRun:
-    """What `config.json` holds of a run that `save_run` wrote.
+    """Contents of the `config.json` that `save_run` writes.
 
     - `kind`, `count`: the word for one of its policies, and how many there are.
     - `title`: of the plots.
@@ -70,9 +70,8 @@ def save_run(
 
     There will be `metrics.csv`, the policy of each seed or member, where Matplotlib is
     installed `learning_curve.png`, and `config.json`, in which agent and environment
-    stand as they are printed. They are values of a program, of any classes and
-    networks, so who loads the run gives them again. To resume training,
-    `eqrl.save_solution` saves all of it.
+    stand as they are printed. They cannot be rebuilt from the file; pass them to
+    `load_run`. To resume training, `eqrl.save_solution` saves all of it.
 
     **Arguments:**
 
@@ -124,7 +123,7 @@ def save_run(
 
 
 def read_saved(folder: Directory) -> SavedRun | None:
-    """What `save_run` wrote; `None` if the run is one of the command line.
+    """Reads a run that `save_run` wrote; `None` if the command line wrote it.
 
     Raises a `ValueError` if there is no run, or the file is damaged.
     """
@@ -262,7 +261,7 @@ def _load_policy(
 
 
 def count_policies(folder: Directory, run: Run) -> int:
-    """How many policies a folder holds, of which some skills may be missing."""
+    """Number of policies in a folder, where some skills may be missing."""
     if isinstance(run.schedule, SkillSchedule):
         return count_skills(library_folder(folder))
     return run.schedule.count

@@ -1,4 +1,4 @@
-"""Whole solutions on disk, from which training goes on in another process."""
+"""Whole solutions on disk, from which another process resumes training."""
 
 import ast
 import json
@@ -345,7 +345,7 @@ class Interval:
         self.begin_at(0)
 
     def begin_at(self, step: int) -> None:
-        """Counts from a step, at which there is a checkpoint."""
+        """Restarts the interval at `step`."""
         self._step, self._seconds = step, time.monotonic()
 
     def is_over(self, step: int) -> bool:
@@ -356,7 +356,7 @@ class Interval:
 
 
 class Checkpoints:
-    """Saves what training resumes from, again and again, while it goes on.
+    """Saves checkpoints at intervals during training.
 
     ```python
     with eqrl.Checkpoints("checkpoints") as checkpoints:
@@ -462,7 +462,7 @@ class Checkpoints:
     def _check_order(
         self, solution: AnySolution | PopulationSolution, number: int
     ) -> None:
-        """Raises a `ValueError` unless a solution is of the training in the folder."""
+        """Checks that a solution is of the training in the folder."""
         latest = self._latest
         if latest is not None:
             if number >= latest and not self._is_own:
@@ -490,7 +490,7 @@ def _warn(error: Exception) -> None:
 
 
 def _copied(tree: PyTree) -> PyTree:
-    """A copy on the host, since training goes on in the memory of what it is given."""
+    """A copy on the host, since training donates the arrays of its solution."""
 
     def copy(leaf: Any) -> Any:
         if not isinstance(leaf, jax.Array):

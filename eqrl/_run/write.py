@@ -1,4 +1,4 @@
-"""What `eqrl train` writes."""
+"""Files that runs write."""
 
 import csv
 import dataclasses
@@ -56,8 +56,7 @@ def read_metrics(folder: Directory) -> History:
     **Returns:**
 
     As the metrics of a solution: by name, of shape (logs,) or, of several seeds or the
-    members of a population, (logs, seeds). A row that is not there to its end is left
-    out.
+    members of a population, (logs, seeds). An incomplete row is ignored.
 
     Raises a `ValueError` that names the file unless it is a table of metrics.
     """

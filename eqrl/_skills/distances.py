@@ -237,5 +237,5 @@ def _nearest(
         distances = _distances(own, everything)
         return jnp.min(distances.reshape(-1, num_skills, num_episodes), axis=2)
 
-    # One skill after the other: all at once would take the square of the memory.
+    # One skill after the other: all together would take the square of the memory.
     return lax.map(of_skill, points)

@@ -42,7 +42,7 @@ class SkillExtras(eqx.Module, Generic[Extras]):
 
 
 class AbstractSkillPrior(eqx.Module):
-    """A distribution of skills, vectors of which one is drawn for each episode."""
+    """A distribution of skills, vectors drawn once for each episode."""
 
     def __check_init__(self) -> None:
         check_fields(self)

@@ -96,7 +96,7 @@ def save(directory: Directory, step: SupportsIndex, tree: object) -> None:
 
 
 def check_directory(directory: Directory) -> None:
-    """Raises a `ValueError` if arrays that are saved in it would be lost.
+    """Checks that arrays can be saved in a directory.
 
     Orbax looks for what it wrote by a pattern, and `[` begins one; it says nothing if
     it finds none of it.
@@ -194,7 +194,7 @@ def restore(
         of arrays that were put on devices.
     - `step`: the step to load; `None` is the latest.
     - `where`: a function from `like` to the part of it to load, from the same place in
-        the saved tree. The rest of `like` is unchanged, whatever was saved there.
+        the saved tree. The rest of `like` is unchanged.
 
     **Returns:**
 
@@ -409,7 +409,7 @@ def _parse_piece(index: list[list[int]], digest: int) -> Piece:
 
 
 def _advice(folder: Path) -> str:
-    """What to do where a step is damaged."""
+    """Advice for a damaged step."""
     others = [step for step in saved_steps(folder.parent) if str(step) != folder.name]
     if not others:
         return "there is no other step beside it"
@@ -492,7 +492,7 @@ def _read_stored(folder: Path, stored: dict[str, Any], advice: str) -> dict[str,
 def _problem(
     value: Any, data: jax.ShapeDtypeStruct, pieces: list[Piece] | None
 ) -> str | None:
-    """What is wrong with an array that was read; `None` if nothing is."""
+    """The problem of an array that was read; `None` if there is none."""
     # Orbax gives a number for an array that is missing.
     if not isinstance(value, AnyArray):
         return "is missing"
@@ -518,7 +518,7 @@ def _data(leaf: Any) -> jax.ShapeDtypeStruct:
 
 
 def _sharding(leaf: object) -> jax.sharding.Sharding | None:
-    """Where an array must be put; `None` if JAX may decide."""
+    """The sharding that an array must have; `None` if JAX may decide."""
     if isinstance(leaf, jax.Array):
         return leaf.sharding if leaf.committed else None
     return getattr(leaf, "sharding", None)

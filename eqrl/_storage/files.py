@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 
 
 def is_newer(version: object) -> bool:
-    """Whether a version that stands in a file is later than this library's."""
+    """Whether the version in a file is later than this library's."""
     return isinstance(version, str) and _numbers(version) > _numbers(__version__)
 
 
@@ -27,7 +27,7 @@ def _numbers(version: str) -> list[int]:
 
 
 PARTIAL = ".partial"
-"""Stands behind the name of a file that is not whole yet."""
+"""Suffix of a partly written file."""
 
 
 @contextmanager
@@ -55,12 +55,12 @@ class _DamagedError(ValueError):
 
 
 def sealed(content: Mapping[str, Any]) -> Content:
-    """The content with the digest by which `read_json` notices a change of it."""
+    """Adds the digest that lets `read_json` detect changes."""
     return {**content, _DIGEST: _digest(content)}
 
 
 def read_json(path: Path, parse: Callable[[Content], Parsed], advice: str) -> Parsed:
-    """What `parse` makes of the object in a JSON file, its digest left out.
+    """Parses the object in a JSON file, without its digest.
 
     A file without a digest is read too: earlier versions wrote none, and who edits a
     file by hand takes it out. `parse` raises an error for names that it does not know.
@@ -105,7 +105,7 @@ def read_json(path: Path, parse: Callable[[Content], Parsed], advice: str) -> Pa
 
 
 def reason_of(error: BaseException) -> str:
-    """What an error says, in one line that is not too long."""
+    """The message of an error, in one short line."""
     if isinstance(error, KeyError):
         return f"there is no {one_line(error)} in it"
     text = one_line(error)

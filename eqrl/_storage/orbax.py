@@ -121,7 +121,7 @@ def _find(blocks: Mapping[Index, np.ndarray], index: Index) -> np.ndarray | None
 
 
 def _gather(digests: Sequence[int | None]) -> list[int | None]:
-    """Of each block the digest of the first process that holds it."""
+    """The digest of each block, from the first process that holds it."""
     from jax.experimental import multihost_utils
 
     mine = np.asarray(

@@ -41,7 +41,7 @@ def transitions_from_arrays(
     **Arguments:**
 
     - `observation`, `next_observation`: before and after the step, never the one after
-        a reset; what is no vector is flattened.
+        a reset; other shapes are flattened.
     - `action`: vectors in [-1, 1]; or one integer each, with no other axis.
     - `reward`: of the step; a scalar, or a vector.
     - `terminated`: whether the step ended the episode in a state without value; bools,
@@ -202,7 +202,7 @@ def fitting_transitions(
 def _shapes(
     transitions: AnyTransition, spec: EnvSpec
 ) -> dict[str, jax.ShapeDtypeStruct | None]:
-    """Of each field of one transition but its extras."""
+    """Shapes of the fields of one transition, except its extras."""
     vector = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.result_type(float))
     flag = jax.ShapeDtypeStruct((), jnp.result_type(bool))
     descriptor = None
@@ -272,7 +272,7 @@ def _fitting_extras(agent: AnyAgent, transitions: AnyTransition, spec: EnvSpec) 
 
 
 def _check_values(transitions: AnyTransition, spec: EnvSpec) -> None:
-    """Raises a `ValueError` unless all are finite and actions within their bounds."""
+    """Checks that all values are finite and actions are within their bounds."""
     for name in ("observation", "action", "reward", "next_observation"):
         finite = np.isfinite(np.asarray(getattr(transitions, name)))
         if not np.all(finite):
@@ -299,7 +299,7 @@ def _check_values(transitions: AnyTransition, spec: EnvSpec) -> None:
 
 
 def _check_sequences(agent: AnyAgent, length: int, transitions: AnyTransition) -> None:
-    """Raises a `ValueError` unless each episode goes on from row to row."""
+    """Checks that each episode continues from row to row."""
     timestep = np.asarray(transitions.timestep)
     if len(timestep) < length:
         raise ValueError(

@@ -41,7 +41,7 @@ class BestPolicy(Generic[State]):
 
 
 class Evaluations(Generic[State]):
-    """Evaluates an agent every so many steps; a callback of `train`.
+    """Evaluates an agent at intervals of steps; a callback of `train`.
 
     Of `train_offline` they are updates.
 

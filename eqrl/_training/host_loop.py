@@ -26,7 +26,7 @@ Callbacks = Callback[Given] | Sequence[Callback[Given]]
 
 
 class Reached(NamedTuple):
-    """What training has reached.
+    """Progress of a training between two pieces.
 
     - `step`: environment steps so far, or updates.
     - `row`: the metrics since the row before; `None` between two rows, where nothing is
@@ -122,7 +122,7 @@ class NonFiniteError(ValueError):
         updates before those of the row in which it did.
     - `solution`: the result up to that step, from which `train` can resume. If it is
         the agent that was not finite, its state is that of the beginning of the row:
-        with a lower learning rate it can go on. Of `train_offline` it is an
+        with a lower learning rate it can resume. Of `train_offline` it is an
         `OfflineSolution`.
     - `what`: what it was, in words: the metric of the updates that turned first, the
         agent's state or action, or an observation or a reward.
@@ -200,10 +200,10 @@ def deferred_interrupt() -> Iterator[Interrupt]:
     """Turns Ctrl-C into a flag, to be read at points where stopping loses nothing.
 
     So it does the signals that end a process of which a scheduler or a terminal has no
-    more need, SIGTERM and SIGHUP. A second signal raises `KeyboardInterrupt` at once.
-    Nothing changes outside the main thread, where no signal arrives, nor for a signal
-    for which another handler is installed. Within another such block it is that one's
-    flag.
+    more need, SIGTERM and SIGHUP. A second signal raises `KeyboardInterrupt`
+    immediately. Nothing changes outside the main thread, where no signal arrives, nor
+    for a signal for which another handler is installed. Within another such block it is
+    that one's flag.
     """
     global _outer
     if _outer is not None:

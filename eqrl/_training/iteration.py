@@ -27,7 +27,7 @@ from .schedule import Counts
 
 
 class Failure(eqx.Module):
-    """Where something was not finite for the first time."""
+    """The first step at which something was not finite."""
 
     # Rows of the replay written, since the row of metrics began, before the step or
     # before the iteration whose update it was; -1 while all is finite.
@@ -35,7 +35,7 @@ class Failure(eqx.Module):
     # Those of them that stay in the replay: in the second case those of the iteration,
     # too.
     kept_rows: Int[Array, ""]
-    # Whether it is the agent's doing, whose state is then of no use.
+    # Whether the agent diverged, so that its state must be restored.
     in_agent: Bool[Array, ""]
 
     @property
@@ -51,7 +51,7 @@ class Failure(eqx.Module):
         kept_rows: Int[Array, ""],
         in_agent: Bool[Array, ""],
     ) -> "Failure":
-        """With one more that may have happened; an earlier one stays."""
+        """Records a failure unless there is one already."""
         first = condition & ~self.happened
         return Failure(
             row=jnp.where(first, row, self.row),
@@ -72,12 +72,12 @@ class FailureReport(eqx.Module):
 
     kept_rows: Int[Array, ""]
     in_agent: Bool[Array, ""]
-    # Whether a metric is the one that turned first; of none if it was no metric.
+    # True for the first metric that became non-finite, if any.
     turned: dict[str, Bool[Array, ""]]
 
 
 class Watch(eqx.Module):
-    """In which update of a call each metric was finite last.
+    """The last update of a row in which each metric was finite.
 
     A metric that is not computed in each update is `nan` in the others. It has turned
     where it is `nan` after more updates than there were between two finite values.
@@ -91,7 +91,7 @@ class Watch(eqx.Module):
     overflowed: Bool[Array, ""]
 
     def add(self, metrics: Metrics) -> "Watch":
-        """With the metrics of one more update; the same after one that overflowed."""
+        """Adds the metrics of one more update; unchanged after one that overflowed."""
         if not self.names:
             return self
         values = jnp.stack([metrics[name].astype(float) for name in self.names])
@@ -119,7 +119,7 @@ class Watch(eqx.Module):
 
 
 def empty_watch(names: list[str]) -> Watch:
-    """That of the beginning of a call."""
+    """A `Watch` before the first update of a row."""
     return Watch(
         names=tuple(names),
         updates=jnp.zeros((), int),
@@ -130,7 +130,7 @@ def empty_watch(names: list[str]) -> Watch:
 
 
 def check_finite_agent(state: PyTree) -> None:
-    """Raises a `ValueError` unless all numbers of an agent's state are finite."""
+    """Checks that all numbers of an agent's state are finite."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         if not eqx.is_inexact_array(leaf):
             continue
@@ -158,7 +158,7 @@ class Averages(eqx.Module):
     counts: dict[str, Int[Array, ""]]
 
     def add(self, metrics: Metrics) -> "Averages":
-        """With one more value of some of the metrics."""
+        """Adds one more value of some of the metrics."""
         means, counts = dict(self.means), dict(self.counts)
         for name, value in metrics.items():
             known = ~jnp.isnan(value)
@@ -196,7 +196,7 @@ def _mean_with(
 
 
 def check_metrics(metrics: Mapping[str, object]) -> None:
-    """Raises a `ValueError` unless each metric is a float scalar with a free name.
+    """Checks that each metric is a float scalar with a free name.
 
     `metrics` is a result of `jax.eval_shape`.
     """
@@ -274,8 +274,8 @@ def names_of_updates(
 
 def all_finite(*arrays: Array) -> Bool[Array, ""]:
     """Whether no element is `nan` or infinite."""
-    # The difference is `nan` of whatever is not finite. A sum of numbers is one loop on
-    # a CPU, where `jnp.all` of flags is several slow ones.
+    # The difference is `nan` where a value is not finite. A sum of numbers is one loop
+    # on a CPU, where `jnp.all` of flags is several slow ones.
     return jnp.all(jnp.stack([jnp.sum(array - array) == 0 for array in arrays]))
 
 

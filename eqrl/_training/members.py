@@ -37,7 +37,7 @@ RunOne = Callable[..., tuple[AnyTrainerState, Counts, Ran]]
 
 
 def choose_members(members: Members | None, mesh: Mesh | None) -> Members:
-    """How to run the members of each device; `None` chooses by the kind of device."""
+    """Decides how the members of each device run; `None` depends on its kind."""
     if members is None:
         device = jax.devices()[0] if mesh is None else mesh.devices.flat[0]
         return "in_turn" if device.platform == "cpu" else "together"
@@ -93,7 +93,7 @@ def map_members(
 def run_together(
     run: RunOne, states: AnyTrainerState, *stacked: PyTree
 ) -> tuple[AnyTrainerState, Counts, Ran]:
-    """Trains all members at once."""
+    """Trains all members together."""
     out_axes = (eqx.if_array(0), None, eqx.if_array(0))
     return eqx.filter_vmap(run, out_axes=out_axes)(states, *stacked)
 
@@ -136,7 +136,7 @@ class Crew(eqx.Module):
     - `agents`: a stack, or one agent that all share.
     - `keys`: of each.
     - `are_stacked`: whether `agents` is a stack.
-    - `members`, `mesh`: at once or in turn, and on which devices.
+    - `members`, `mesh`: together or in turn, and on which devices.
     """
 
     trainer: Trainer

@@ -57,7 +57,7 @@ def use_all_cores() -> None:
 
 
 def make_devices(number: int) -> bool:
-    """Has JAX make so many devices of the processor; `False` if it has started."""
+    """Makes JAX divide the processor into devices; `False` if it has started."""
     try:
         jax.config.update("jax_num_cpu_devices", number)
     except RuntimeError:
@@ -92,7 +92,7 @@ POPULATION = "population"
 
 
 def check_mesh(mesh: Mesh | None, size: int, *, name: str = "size") -> None:
-    """Raises a `ValueError` unless the devices can have equal shares of the members.
+    """Checks that the devices can have equal shares of the members.
 
     `name` is that of the argument which gives their number.
     """
@@ -130,7 +130,7 @@ def replicate(tree: Tree, mesh: Mesh | None) -> Tree:
 def shardings_over(
     mesh: Mesh | None,
 ) -> tuple[NamedSharding | None, NamedSharding | None]:
-    """Those of a stack and of what all devices share; `None` without a mesh."""
+    """Shardings of a stack and of shared arrays; `None` without a mesh."""
     if mesh is None:
         return None, None
     devices = Mesh(mesh.devices, mesh.axis_names)
@@ -173,9 +173,9 @@ def _whole(array: Array) -> np.ndarray:
 
 
 def hand_over(tree: Tree, mesh: Mesh | None) -> Tree:
-    """What a call returns: spread over the mesh that it was given, else on one device.
+    """Spreads the result of a call over the mesh that it was given, else gathers it.
 
-    Nobody who names no devices is then asked on which of them to go on.
+    Without a `mesh` argument, results are returned on the default device.
     """
     return gather(tree) if mesh is None else tree
 

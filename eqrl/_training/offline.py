@@ -57,12 +57,12 @@ def train_offline(
     - `spec`: of the environment that they are from: `env.spec`, or made by hand as in
         `eqrl.EnvSpec(observation_size=17, action_size=6)`.
     - `num_updates`: how many updates to make, beyond those of `initial`.
-    - `key`: of the whole training. To go on, give the same one again.
+    - `key`: of the whole training. To resume, give the same one again.
     - `batch_size`: elements of a batch, each of the agent's `sequence_length`
         transitions.
     - `log_every`: updates in a row of the metrics. It is also how often `callback` is
         called and Ctrl-C is looked for. It does not affect the result.
-    - `initial`: the solution of an earlier call, from which to go on: with the same
+    - `initial`: the solution of an earlier call, from which to resume: with the same
         data, key and hyperparameters, the state is that of one longer call, bit for
         bit, and so are the rows of the metrics if the earlier call ended with a whole
         one. The data are not observed again. It stays usable.
@@ -133,7 +133,7 @@ def _start(
     *,
     key: PRNGKeyArray,
 ) -> tuple[OfflineSolution[State], int]:
-    """A solution to go on from, which may be donated, and its number of updates."""
+    """A solution to resume from, which may be donated, and its number of updates."""
     if initial is None:
         state, metrics = _begin(agent, spec, data, key), {}
     else:
@@ -164,7 +164,7 @@ def _update(
     state: Any,
     stored: Any,
 ) -> tuple[Any, Any, Metrics, FailureReport]:
-    """So many updates; the state from before them if one is not finite."""
+    """Makes updates; returns the state from before them if one is not finite."""
     agent, replay, counts, num_updates, key = kept
     row = empty_row(names_of_updates(agent, replay, state, stored, counts, key=key), [])
     progress = Progress(

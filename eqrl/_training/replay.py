@@ -129,9 +129,9 @@ def write_row(
 ) -> ReplayState[Item]:
     """Writes a transition of every environment, unless `keep` is false."""
 
-    # Rows are an axis of their own, behind the environments, so that one slice holds
-    # the row of all of them. XLA writes a slice in place, and `vmap` with an unbatched
-    # row keeps it so.
+    # Rows are an axis of their own, after the environments, so that one slice holds the
+    # row of all of them. XLA writes a slice in place, and `vmap` with an unbatched row
+    # keeps it so.
     def write(data: Array, item: Array) -> Array:
         if keep is not None:
             # Chosen within the row: between two replays it would cost a copy.
@@ -251,7 +251,7 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
     ) -> Item:
         """Draws uniformly, with replacement, from all runs of consecutive rows.
 
-        A run stays with one environment and may go on from one episode to the next. At
+        A run stays with one environment and may continue into the next episode. At
         least `sequence_length` rows must have been written.
 
         **Arguments:**

@@ -276,7 +276,7 @@ def _absent(values: np.ndarray, *, like: History) -> np.ndarray:
 
 
 def what_failed(report: FailureReport) -> str:
-    """What was not finite first, in any of the members, in words."""
+    """Describes the first value of any member that was not finite."""
     if not np.any(report.in_agent):
         return "an observation or a reward"
     names = [name for name, turned in report.turned.items() if np.any(turned)]

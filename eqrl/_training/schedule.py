@@ -28,7 +28,7 @@ class Counts(eqx.Module):
     rows_kept: Int[Array, ""]
 
     def after_rows(self, num_rows: IntLike) -> "Counts":
-        """These counts after so many more rows, without an update."""
+        """These counts after more rows, without an update."""
         return Counts(
             updates=self.updates,
             rows_written=self.rows_written + num_rows,
@@ -69,12 +69,12 @@ class Schedule:
         return -(-self.warmup_steps // self.steps_of_iteration)
 
     def warmup_left(self, rows_written: IntLike) -> IntLike:
-        """Iterations of the warm-up that remain after so many rows."""
+        """Iterations of the warm-up that remain after a number of rows."""
         done = rows_written // self.steps_per_iteration
         return _positive_part(self.warmup_iterations - done)
 
     def updates_in(self, num_iterations: IntLike, *, rows_written: IntLike) -> IntLike:
-        """Updates made in the iterations that follow so many rows."""
+        """Updates made in the iterations that follow a number of rows."""
         updating = _positive_part(num_iterations - self.warmup_left(rows_written))
         return updating * self.updates_per_iteration
 
@@ -89,7 +89,7 @@ class Schedule:
         )
 
     def check_counters(self, name: str, num_steps: int, counts: Counts) -> None:
-        """Raises a `ValueError` if the counters cannot hold a training.
+        """Checks that the counters can hold a training.
 
         `name` is what asks for `num_steps` more than there are in `counts`.
         """
@@ -110,7 +110,7 @@ class Schedule:
             )
 
     def check_call(self, name: str, num_steps: int) -> None:
-        """Raises a `ValueError` if one compiled call cannot count its own steps."""
+        """Checks that one compiled call can count its own steps."""
         most = jnp.iinfo(jnp.result_type(int)).max
         updates = num_steps // self.steps_of_iteration * self.updates_per_iteration
         if max(num_steps, updates) > most:
@@ -121,7 +121,7 @@ class Schedule:
             )
 
     def check_num_steps(self, num_steps: int) -> None:
-        """Raises a `ValueError` unless this is a whole number of iterations."""
+        """Checks that this is a whole number of iterations."""
         size = self.steps_of_iteration
         check_integer("num_steps", num_steps, least=0)
         if num_steps % size != 0:

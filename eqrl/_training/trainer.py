@@ -54,7 +54,7 @@ class TrainerState(eqx.Module, Generic[State, EnvState, Memory, Extras]):
 
     agent: State
     actors: Actors[EnvState, Memory]
-    # Of a replay of one's own it is whatever its `init` gives.
+    # The state of a custom replay is what its `init` gives.
     replay: ReplayState[Transition[Extras]] | Any
     failed: Bool[Array, ""]
 
@@ -80,13 +80,13 @@ class Trainer(eqx.Module):
     and may be mapped by `equinox.filter_vmap` with `counts` unbatched; `eqrl.train` is
     the entry point with progress and errors.
 
-    If an observation, an action or a reward becomes `nan` or infinite, nothing of that
-    step is kept, and nothing changes from then on; nor does it if a metric of an update
-    is infinite, or the agent's state at the end of a call not finite. Where it is the
-    agent's doing, its state is that from before the call: the one just before would
-    lead there again. The metric that turned first is `nan` or infinite in the averages.
-    The metric `nonfinite` is the number of environment steps of a call from the step,
-    or the iteration, at which it happened.
+    If an observation, an action or a reward becomes `nan` or infinite, that step is
+    discarded and training freezes. It also freezes if a metric of an update is
+    infinite, or if the agent's state is not finite at the end of a call. If the agent
+    diverged, its state is restored to that from before the call, since the latest one
+    would diverge again. The metric that diverged first is `nan` or infinite in the
+    averages. The metric `nonfinite` is the number of environment steps of a call from
+    the step, or the iteration, at which it happened.
     """
 
     num_envs: int = static_integer(1, least=1)
@@ -282,7 +282,7 @@ class Trainer(eqx.Module):
         return self.schedule.counts_after(counts, num_iterations)
 
     def check_num_steps(self, num_steps: int) -> None:
-        """Raises a `ValueError` unless this is a whole number of iterations."""
+        """Checks that these are whole iterations, or raises a `ValueError`."""
         self.schedule.check_num_steps(num_steps)
 
 
@@ -548,7 +548,7 @@ def _check_num_envs(trainer: Trainer, state: object) -> None:
 def _explaining_misfits(
     trainer: Trainer, agent: AnyAgent, env: AnyEnv, state: AnyTrainerState
 ) -> Iterator[None]:
-    """Says of an error in tracing whether a state that does not fit is its cause."""
+    """Replaces an error in tracing by a clearer one if the state does not fit."""
     try:
         yield
     except (TypeError, ValueError, AttributeError, LookupError) as error:
@@ -564,7 +564,7 @@ def _explaining_misfits(
 
 
 def check_sizes(trainer: Trainer, *, sequence_length: int | None) -> None:
-    """Raises a `ValueError` unless the sizes can work together."""
+    """Checks that the sizes can work together."""
     if sequence_length is None:
         _check_on_policy(trainer)
         return
@@ -605,7 +605,7 @@ def check_sizes(trainer: Trainer, *, sequence_length: int | None) -> None:
 
 
 def _check_on_policy(trainer: Trainer) -> None:
-    """Raises a `ValueError` unless a batch is all the steps of an iteration."""
+    """Checks that a batch is all the steps of an iteration."""
     wrong = trainer.differences_from_on_policy()
     if wrong:
         given = ", ".join(f"{name}={shown(getattr(trainer, name))}" for name in wrong)
@@ -625,7 +625,7 @@ def _check_action(
     *,
     key: PRNGKeyArray,
 ) -> None:
-    """Raises a `ValueError` unless actions are those that `spec` asks for."""
+    """Checks that actions are those that `spec` asks for."""
 
     def act(actor: Actors[EnvState, Memory]) -> object:
         return agent.act(state, actor.memory, actor.observation, mode="sample", key=key)

@@ -17,7 +17,7 @@ Action: TypeAlias = Float[Array, " act"] | Int[Array, ""]
 
 
 def check_size(name: str, size: object) -> None:
-    """Raises a `ValueError` unless `size` is an integer of at least 1."""
+    """Checks that `size` is an integer of at least 1."""
     if not isinstance(size, (int, np.integer)) or isinstance(size, bool):
         raise ValueError(
             f"`{name}` is a {type(size).__name__}; it must be an integer, at least 1."
@@ -37,7 +37,7 @@ class AbstractActionSpace(eqx.Module):
     @property
     @abstractmethod
     def num_outputs(self) -> int:
-        """How many numbers a network gives to say which action."""
+        """Number of outputs of a network that determines the action."""
 
     @abstractmethod
     def sample(self, *, key: PRNGKeyArray) -> Action:
@@ -253,7 +253,7 @@ _NUM_AXES = {
 
 
 def _check_rows(transition: Transition[Any]) -> None:
-    """Raises a `ValueError` unless all fields are of the same transitions.
+    """Checks that all fields are of the same transitions.
 
     In a specification, such as the `in_axes` of a `vmap`, fields are no arrays.
     """
@@ -284,7 +284,7 @@ AnyTransition: TypeAlias = Transition[Any]
 
 
 def flatten_batch(batch: AnyTransition) -> AnyTransition:
-    """The same transitions with one leading axis, whatever leading axes they have."""
+    """Flattens all leading axes of transitions into one."""
     num_axes = batch.timestep.ndim
     return jax.tree.map(
         lambda x: x.reshape(math.prod(x.shape[:num_axes]), *x.shape[num_axes:]), batch

@@ -39,7 +39,7 @@ def not_installed(what: str, package: str, extra: str) -> str:
 
 
 def check_installed(package: str, what: str, extra: str) -> None:
-    """Raises what an import of the package within `needed` does."""
+    """Checks that a package is installed, or raises the error of `needed`."""
     if not is_installed(package):
         raise NotInstalledError(not_installed(what, package, extra), name=package)
 

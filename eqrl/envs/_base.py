@@ -140,7 +140,7 @@ def adapter_of(env: object) -> Any:
 
 
 def check_is_env(name: str, env: object) -> None:
-    """Raises a `ValueError` unless `env`, the argument `name`, is an environment."""
+    """Checks that `env`, the argument `name`, is an environment."""
     if isinstance(env, AbstractEnv):
         return
     if isinstance(env, str):
@@ -172,7 +172,7 @@ def check_is_env(name: str, env: object) -> None:
 
 
 def check_step_limit(max_steps: object) -> None:
-    """Raises a `ValueError` unless an episode can count so many steps."""
+    """Checks that an episode can count this number of steps."""
     check_integer("max_steps", max_steps, least=1)
     most = jnp.iinfo(jnp.result_type(int)).max
     if isinstance(max_steps, int) and max_steps > most:
@@ -204,7 +204,7 @@ class AbstractEnvWrapper(AbstractEnv[EnvState]):
 
 @runtime_checkable
 class Drawable(Protocol[_Drawn]):
-    """An environment that can draw its states, of which `eqrl.render` makes a GIF.
+    """An environment that can draw its states; `eqrl.render` makes a GIF of them.
 
     It need not derive from this class: a method `draw` is enough. If a wrapper has one,
     it is drawn in place of what is inside.
@@ -248,8 +248,8 @@ def _strong(leaf: ArrayLike) -> Array:
 def strongly_typed(tree: Tree) -> Tree:
     """Makes every leaf a strongly typed array with its own buffer.
 
-    Libraries start with Python numbers and go on with arrays, which `scan` rejects, and
-    hold one array in two places, which rules out donation.
+    Libraries start with Python numbers and continue with arrays, which `scan` rejects,
+    and hold one array in two places, which rules out donation.
     """
     return jax.tree.map(_strong, tree)
 

@@ -85,7 +85,7 @@ def _check_is_of_brax(environment: object) -> None:
 
 
 def _check_wrappers(environment: brax.envs.Env) -> None:
-    """Raises a `ValueError` if a wrapper ends, resets or maps over episodes."""
+    """Checks that no wrapper ends, resets or maps over episodes."""
     while isinstance(environment, brax.envs.Wrapper):
         if isinstance(environment, _WRAPPERS_FOR_TRAINING):
             raise ValueError(

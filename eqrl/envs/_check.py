@@ -20,7 +20,7 @@ from ._base import AnyEnv, Outcome, check_is_env
 
 
 def check_env(env: AnyEnv) -> None:
-    """Raises a `ValueError` unless an environment does what its `spec` says.
+    """Checks that an environment does what its `spec` says.
 
     Only shapes and types are checked; nothing is run.
     """
@@ -137,7 +137,7 @@ _ELEMENTS = (-1.0, -0.5, 0.5, 1.0)
 
 
 class _Step(eqx.Module):
-    """What of a step is wrong, and which actions made a difference in it."""
+    """The flaws of a step, and the actions that made a difference in it."""
 
     both_flags: Bool[Array, ""]
     beyond_limit: Bool[Array, ""]
@@ -189,7 +189,7 @@ def play_if_asked(env: AnyEnv) -> None:
 
 @eqx.filter_jit
 def _play(env: AnyEnv, num_steps: int, actions: bool, key: PRNGKeyArray) -> _Step:
-    """Each step of so many, which random actions make."""
+    """Plays random actions and returns what each step gives."""
     spec = env.spec
 
     def step(
@@ -226,7 +226,7 @@ def _play(env: AnyEnv, num_steps: int, actions: bool, key: PRNGKeyArray) -> _Ste
 def _differences(
     env: AnyEnv, state: Any, action: Float[Array, " act"], key: PRNGKeyArray
 ) -> tuple[Bool[Array, " act"], Bool[Array, " act"], Bool[Array, " act"]]:
-    """Whether ends of the range, and any values, of each element lead elsewhere."""
+    """Flags the elements of the action that change the next state."""
 
     def reached(index: Int[Array, ""], value: Float[Array, ""]) -> PyTree:
         # Of the same chance, so that only the action makes a difference.
@@ -255,13 +255,13 @@ def _differences(
 def _differ(
     x: Shaped[Array, "act ..."], y: Shaped[Array, "act ..."]
 ) -> Bool[Array, " act"]:
-    """In which rows two arrays differ; `nan` is the same as `nan`."""
+    """Flags the rows in which two arrays differ; `nan` equals `nan`."""
     same = (x == y) | ((x != x) & (y != y))
     return jnp.any(~same.reshape(x.shape[0], -1), axis=1)
 
 
 def _flaws(steps: _Step, spec: EnvSpec) -> list[str]:
-    """What is wrong, each in words."""
+    """Describes each flaw."""
     said = {
         "both_flags": "`terminated` and `truncated` are both true at step {}, but an "
         "episode ends in one way: make it `truncated & ~terminated`",

@@ -47,7 +47,7 @@ class _Later(ModuleType):
 
 @contextmanager
 def imported_later(*names: str) -> Iterator[None]:
-    """Within it, whoever imports these modules has them once they are used."""
+    """Defers importing these modules until first use."""
     modules = {name: _Later(name) for name in names if name not in sys.modules}
     sys.modules.update(modules)
     try:

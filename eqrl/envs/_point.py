@@ -250,7 +250,7 @@ def sector_of(
     **Returns:**
 
     The sector's number, or -1 within the room, including its sides. A position between
-    two sectors belongs to the one of lower number. Sectors go on beyond the ends of
+    two sectors belongs to the one of lower number. Sectors continue beyond the ends of
     their walls.
     """
     _check(num_sectors, radius)

@@ -196,7 +196,7 @@ class FrameStack(AbstractEnvWrapper[FrameStackState[EnvState]], Generic[EnvState
     So an agent without memory sees how things move. At the beginning of an episode,
     where there are no earlier observations, the first one stands for them.
 
-    Vectors are put one behind the other, the oldest first. Images, of which
+    Vectors are concatenated, the oldest first. Images, of which
     `spec.observation_shape` is `(height, width, channels)`, keep their height and width
     and have the channels of all; those of shape `(height, width)` become channels. A
     replay holds every observation that the agent sees, and so each of the environment's
@@ -257,7 +257,7 @@ class FrameStack(AbstractEnvWrapper[FrameStackState[EnvState]], Generic[EnvState
         if shape is None or len(shape) == 1:
             return frames.reshape(-1)
         images = frames.reshape(self.num_frames, *shape)
-        # Behind height and width, and before the channels if there are any.
+        # After height and width, and before the channels if there are any.
         axis = -1 if len(shape) == 2 else -2
         return jnp.moveaxis(images, 0, axis).reshape(-1)
 

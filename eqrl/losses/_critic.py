@@ -10,7 +10,7 @@ from .._types.custom_types import CriticFunction, FloatLike
 
 
 def check_same_shape(**arrays: ArrayLike) -> None:
-    """Raises a `ValueError` unless all have the shape of the first.
+    """Checks that all arrays have the shape of the first.
 
     Otherwise they would broadcast: `(batch, 1)` minus `(batch,)` is `(batch, batch)`.
     """
@@ -24,7 +24,7 @@ def check_same_shape(**arrays: ArrayLike) -> None:
 
 
 def check_same_rows(**arrays: ArrayLike) -> None:
-    """Raises a `ValueError` unless the first axes of all are as long."""
+    """Checks that the first axes of all arrays are equally long."""
     (first, reference), *others = arrays.items()
     for name, array in others:
         if jnp.shape(array)[:1] != jnp.shape(reference)[:1]:
@@ -35,7 +35,7 @@ def check_same_rows(**arrays: ArrayLike) -> None:
 
 
 def check_flags(**flags: ArrayLike) -> None:
-    """Raises a `ValueError` unless all are booleans."""
+    """Checks that all flags are booleans."""
     for name, flag in flags.items():
         if jnp.result_type(flag) != jnp.bool_:
             raise ValueError(
@@ -150,7 +150,7 @@ def critic_loss(
 
 
 def check_target(target: Array, values: Array) -> None:
-    """Raises a `ValueError` unless a target is for the values of each critic."""
+    """Checks that a target is for the values of each critic."""
     if jnp.shape(target) != values.shape[1:]:
         raise ValueError(
             f"`target` has the shape {jnp.shape(target)}, but each critic gives values "

@@ -102,5 +102,5 @@ def dqn_loss(
 def values_of(
     values: Float[Array, "*batch actions"], action: Int[Array, "*batch"]
 ) -> Float[Array, "*batch"]:
-    """Of the values of all actions, that of the one taken."""
+    """The value of the action taken."""
     return jnp.take_along_axis(values, action[..., None], axis=-1)[..., 0]

@@ -60,7 +60,7 @@ def lambda_return(
     reward, next_value, discount, decay = in_one_type(
         reward, next_value, discount, decay
     )
-    # Behind the last step both parts of the mixture are the same value.
+    # After the last step both parts of the mixture are the same value.
     rows = (reward, terminated, truncated, next_value)
     _, returns = lax.scan(one_step_back, next_value[-1], rows, reverse=True, unroll=16)
     return lax.stop_gradient(returns)

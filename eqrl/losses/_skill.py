@@ -99,7 +99,7 @@ def skill_log_ratio(
     skill: Float[Array, "batch skill"],
     log_prior: Float[Array, " batch"] | None = None,
 ) -> Float[Array, " batch"]:
-    """How well states identify their skills. No gradient flows through it.
+    """Log-ratio of skills given states, through which no gradient flows.
 
     **Arguments:**
 

@@ -17,7 +17,7 @@ class AbstractDistribution(eqx.Module):
     @property
     @abstractmethod
     def space(self) -> AbstractActionSpace:
-        """What the action is out of."""
+        """The space of the action."""
 
     @abstractmethod
     def sample(self, *, key: PRNGKeyArray) -> Action:
@@ -66,7 +66,7 @@ class AbstractLikelihood(AbstractDistribution):
 
     @abstractmethod
     def most_likely(self) -> Action:
-        """What the greedy action is made of."""
+        """The most likely draw, which makes the greedy action."""
 
     @abstractmethod
     def action(self, drawn: Action) -> Action:
@@ -145,7 +145,7 @@ def _clipped_log_prob(
     scale: Float[Array, ""] | Float[Array, " act"],
     action: Float[Array, " act"],
 ) -> Float[Array, " act"]:
-    """Of each element: its density inside [-1, 1], the tail's probability outside."""
+    """Log-density of each element within [-1, 1], that of the tail beyond it."""
     noise = (jnp.clip(action, -1, 1) - mean) / scale
     inside = -0.5 * (noise**2 + math.log(2 * math.pi)) - jnp.log(scale)
     below, above = log_ndtr((-1 - mean) / scale), log_ndtr((mean - 1) / scale)
@@ -201,7 +201,7 @@ ClippedNormal.__init__.__doc__ = """**Arguments:**
 
 
 class SquashedNormal(AbstractLikelihood):
-    """A diagonal normal distribution, of which `tanh` or clipping makes actions.
+    """A diagonal normal distribution, squashed to actions by `tanh` or clipping.
 
     Probabilities and the entropy are those of the normal distribution. For the ratio of
     two policies this makes no difference, since the derivative of `tanh` cancels. Of

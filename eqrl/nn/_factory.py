@@ -28,14 +28,14 @@ _WINDOW = 3
 class ImageEncoder(eqx.Module):
     """A convolution of the image with which a flat observation begins.
 
-    What is behind the image, such as a skill or an action, is handed on.
+    What follows the image, such as a skill or an action, is passed on unchanged.
     """
 
     filters: Linear
     image_shape: tuple[int, int, int] = eqx.field(static=True)
 
     def __call__(self, x: Float[Array, " inputs"]) -> Float[Array, " features"]:
-        """The features of the image, not negative, then what is behind it."""
+        """The nonnegative features of the image, then the rest of the observation."""
         height, width, _ = self.image_shape
         size = math.prod(self.image_shape)
         image = x[:size].reshape(self.image_shape)
@@ -139,7 +139,7 @@ Network = MLP | ResidualMLP | Encoded
 
 @dataclasses.dataclass(frozen=True)
 class NetworkFactory:
-    """What the factories of networks have in common.
+    """Shared interface of the factories of networks.
 
     Frozen dataclasses are compared by value, so that modules with equal factories among
     their static fields share a compilation.
@@ -228,7 +228,7 @@ def orthonormal(
     It is made by the method of Gram and Schmidt, in JAX's own operations. On a CPU
     JAX's QR decompositions of two stacks of matrices can wait for each other for ever,
     each holding a thread that the other one needs: seen with two cores, where several
-    seeds were initialized at once.
+    seeds were initialized together.
     """
     drawn = jr.normal(key, (max(shape), min(shape)))
 

@@ -1,4 +1,4 @@
-"""What factories of networks take and make."""
+"""Interfaces of factories of networks."""
 
 from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 

@@ -13,7 +13,7 @@ from .._pytree.fields import check_key, shown
 from .._pytree.tree import described
 
 
-# Numbers drawn at once, which all are in memory while a network is made, 16 MiB of it
+# Numbers drawn together, which all are in memory while a network is made, 16 MiB of it
 # in float32, and of a stack so much for each network.
 _MOST_DRAWN = 2**22
 
@@ -210,7 +210,7 @@ class ResidualBlock(eqx.Module):
 
 
 class ResidualMLP(eqx.Module):
-    """Residual blocks between two linear layers, of which the last is normalized.
+    """Residual blocks between two linear layers; the last one is normalized.
 
     The simplicity bias of such a network lets it grow without overfitting; it is that
     of SimBa ([Lee et al. 2025](https://arxiv.org/abs/2410.09754)), without the

@@ -11,7 +11,7 @@ from ..envs._base import AnyEnv
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-    """What an agent learns an environment with, and the return that it then reached.
+    """Tuned hyperparameters of an agent on an environment, and the return reached.
 
     `options` are arguments of the agent and `trainer` those of `eqrl.Trainer`; of an
     agent that learns on-policy they are `num_envs` and `steps_per_iteration`, the
@@ -50,7 +50,7 @@ class Preset:
 
     @property
     def reached(self) -> str:
-        """What was reached, in words."""
+        """Describes the return that was reached."""
         return (
             f"{self.mean_return:.1f} over {self.num_seeds} seeds, standard deviation "
             f"{self.std_return:.1f}, after {self.num_steps} steps"

@@ -1,4 +1,4 @@
-"""What environments take for an action."""
+"""Spaces of actions."""
 
 from .._types.data import (
     AbstractActionSpace as AbstractActionSpace,

@@ -1,4 +1,4 @@
-"""How `TAAC` decides at each step, and what it remembers and stores."""
+"""Decisions of `TAAC` at each step, its memory and its extras."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ TAACMemory.__init__.__doc__ = """**Arguments:**
 
 
 class TAACExtras(eqx.Module):
-    """What `TAAC` stores with each transition."""
+    """Extras that `TAAC` stores with each transition."""
 
     previous: Trajectory
     trajectory: Trajectory
@@ -141,7 +141,7 @@ def decide(
     of each other. Otherwise the output is its distribution's mode, and the switch is
     taken if it is strictly more likely than not. Where its probability is nan, the
     decision is to switch to an output of nan: no comparison with nan holds, so an agent
-    that diverged would otherwise go on with finite actions.
+    that diverged would otherwise continue with finite actions.
     """
     output_key, switch_key, explore_key = jr.split(key, 3)
     explore = jr.uniform(explore_key, (2,)) < epsilon

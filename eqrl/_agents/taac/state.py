@@ -76,7 +76,7 @@ TAACState.__init__.__doc__ = """**Arguments:**
 def repeat_metrics(
     repeats: Int[Array, " batch"], collected: RepeatStatistics, *, histograms: bool
 ) -> Metrics:
-    """How long trajectories are, in a batch from the replay and as collected recently.
+    """Lengths of trajectories, in a batch from the replay and as collected recently.
 
     The histogram's bin 0 holds the share of steps that are the first on their
     trajectory, bin 1 that of the second ones, and bin 9 that of the tenth and later.

@@ -58,7 +58,7 @@ from .update import (
 
 
 def _check_reward_weights(name: str, reward_weights: object) -> None:
-    """Raises a `ValueError` unless `reward_weights` is a tuple or `None`."""
+    """Checks that `reward_weights` is a tuple or `None`."""
     if reward_weights is not None and not isinstance(reward_weights, tuple):
         raise ValueError(
             f"`{name}={reward_weights}` must be a tuple, with one number for "
@@ -68,7 +68,7 @@ def _check_reward_weights(name: str, reward_weights: object) -> None:
 
 
 def _check_advantage_clip(name: str, advantage_clip: object) -> None:
-    """Raises a `ValueError` unless there are two bounds in order, or `None`."""
+    """Checks that there are two bounds in order, or `None`."""
     if advantage_clip is None:
         return
     if not isinstance(advantage_clip, tuple) or len(advantage_clip) != 2:
@@ -92,7 +92,7 @@ def _check_advantage_clip(name: str, advantage_clip: object) -> None:
 
 
 def _check_td_loss(name: str, td_loss: TDLoss) -> None:
-    """Raises a `ValueError` unless `td_loss` is elementwise in values and targets."""
+    """Checks that `td_loss` is elementwise in values and targets."""
     values = jax.ShapeDtypeStruct((2, 3), jnp.result_type(float))
     loss = eqx.filter_eval_shape(td_loss, values, values) if callable(td_loss) else None
     if getattr(loss, "shape", None) != values.shape:
@@ -107,7 +107,7 @@ def _check_rewards(
     reward_weights: tuple[FloatLike, ...] | None,
     spec: EnvSpec,
 ) -> None:
-    """Raises a `ValueError` unless tuples have one number for each reward dimension."""
+    """Checks that tuples have one number for each reward dimension."""
     for name, value, otherwise in (
         ("discount", discount, "a single number"),
         ("reward_weights", reward_weights, "None"),
@@ -139,7 +139,7 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
     one-step targets. A window may contain the end of an episode; no reward or value
     passes across it.
 
-    All parts learn at once, each from the parts before the update. An episode begins
+    All parts learn together, each from the parts before the update. An episode begins
     with a trajectory of zeros, which may be kept like any other.
 
     Differences from the reference implementation, HorizonRobotics' ALF:

@@ -34,7 +34,7 @@ class AbstractTrajectory(eqx.Module):
     @property
     @abstractmethod
     def num_parts(self) -> int:
-        """How many of action, velocity and acceleration a trajectory consists of."""
+        """Number of parts of a trajectory, of action, velocity, acceleration."""
 
     @abstractmethod
     def begin(self, action_size: int) -> Trajectory:

@@ -33,7 +33,7 @@ class AbstractWrapper(AbstractAgent[State, Memory, Extras]):
 
 
 def check_state(wrapper: AnyAgent, state: object, expected: type) -> None:
-    """Raises a `ValueError` unless `state` is of the `expected` class."""
+    """Checks that `state` is of the `expected` class."""
     if not isinstance(state, expected):
         raise ValueError(
             f"`state` is a {type(state).__name__}, but the state of a "

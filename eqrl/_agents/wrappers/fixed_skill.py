@@ -151,7 +151,7 @@ def fix_skill(
 def check_skill(
     agent: SkillConditioned[Any, Any, Any], skill: Float[Array, "..."]
 ) -> None:
-    """Raises a `ValueError` unless a skill has the size of the agent's."""
+    """Checks that a skill has the size of the agent's."""
     if skill.shape != (agent.skills.size,):
         raise ValueError(
             f"The skill has shape {skill.shape}, but the agent's skills have "

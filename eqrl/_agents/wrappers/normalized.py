@@ -190,7 +190,7 @@ Normalized.__init__.__doc__ = """**Arguments:**
 
 - `agent`: any agent.
 - `clip`: largest absolute value of a normalized element, more than 0; `None` for no
-    bound. An element that hardly changed until now may be far out when it does.
+    bound. An element with little variance so far can become very large.
 """
 
 
@@ -308,7 +308,7 @@ class NormalizedReward(AbstractWrapper[NormalizedRewardState[State], Memory, Ext
 
 
 def _mean_square(statistics: RunningStatistics) -> Float[Array, " reward"]:
-    """Of each dimension; one before the first reward."""
+    """Mean square of each dimension; one before the first reward."""
     return statistics.variance() + statistics.mean**2 + _EPSILON
 
 

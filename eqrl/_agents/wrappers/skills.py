@@ -157,7 +157,7 @@ _ONE_HOT = (OneHotSkills, EvenOneHotSkills)
 
 
 def check_same_skills(agent: AnyAgent, reward: AnyReward) -> None:
-    """Raises a `ValueError` if a `Discriminator` has other skills than the agent.
+    """Checks that a `Discriminator` has the skills of the agent.
 
     Kinds and static fields are compared always, arrays such as weights where both are
     concrete.

@@ -56,7 +56,7 @@ _NUM_MEASURED = 32
 
 
 class IncrementalState(eqx.Module):
-    """What `Incremental` knows of the earlier skills and of the current one."""
+    """State of `Incremental`: features of the earlier skills and of the current one."""
 
     past: FeatureSet
     recent: FeatureSet
@@ -91,7 +91,7 @@ class Incremental(AbstractReward[IncrementalState]):
     with these exceptions: `"released"` normalization computes its means from 32
     transitions of a batch, at every 10,000th update rather than environment step, and
     never divides by zero; and if the world changes within a skill, earlier skills are
-    rolled out again at once, as in `mode="paper"`.
+    rolled out again immediately, as in `mode="paper"`.
 
     ??? cite "Reference"
 

@@ -1,0 +1,58 @@
+"""Members of a population that train for a number of steps, without generations."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jax.sharding import Mesh
+
+import eqrl
+from eqrl._population.train import init_members
+from eqrl._training.members import Crew, Members, begin_rows, run_members
+from eqrl._training.mesh import replicate, shard
+from eqrl._training.trainer import Piece, first_of
+
+
+def make_crew(
+    trainer: eqrl.Trainer, agents: Any, env: Any, members: Members, mesh: Mesh | None
+) -> tuple[Crew, Any, eqrl.Counts]:
+    """The members of a stack of agents, and their initial states and counts."""
+    size = jax.tree.leaves(agents)[0].shape[0]
+    agents, env = shard(agents, mesh), replicate(env, mesh)
+    init_keys = shard(jr.split(jr.key(0), size), mesh)
+    states, counts = init_members(trainer, agents, env, init_keys, members, mesh)
+    crew = Crew(
+        trainer=trainer,
+        agents=agents,
+        env=env,
+        keys=shard(jr.split(jr.key(1), size), mesh),
+        are_stacked=True,
+        members=members,
+        mesh=mesh,
+    )
+    return crew, states, counts
+
+
+def make_run_of_members(
+    trainer: eqrl.Trainer,
+    agents: Any,
+    env: Any,
+    members: Members,
+    mesh: Mesh | None = None,
+) -> Callable[[int], Any]:
+    """A function that trains each member for `num_steps`, resuming each time."""
+    crew, states, counts = make_crew(trainer, agents, env, members, mesh)
+    row = begin_rows(crew, states, counts)
+    first = first_of(states, counts)
+
+    def run(num_steps: int) -> Any:
+        nonlocal states, counts, first
+        steps, ends_row = jnp.asarray(num_steps, int), jnp.array(True)
+        piece = Piece(num_steps=steps, row=row, ends_row=ends_row)
+        states, counts, ran = run_members((crew, piece), states, counts, first)
+        first = ran.first
+        return ran.metrics
+
+    return run
