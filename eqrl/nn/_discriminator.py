@@ -73,7 +73,7 @@ class VonMisesFisher(AbstractSkillDistribution):
     concentration: Float[Array, ""]
 
     def log_prob(self, skill: Float[Array, " skill"]) -> Float[Array, ""]:
-        cosine = jnp.dot(self.direction, skill)
+        unnormalized = self.concentration * jnp.dot(self.direction, skill)
         size = self.direction.shape[0]
         # The integral of exp(concentration * cosine) over the sphere. The directions at
         # one cosine have the area |S^(size - 2)| (1 - cosine^2)^((size - 3) / 2), which
@@ -85,7 +85,7 @@ class VonMisesFisher(AbstractSkillDistribution):
         # Relative to the maximum, at cosine 1, so that nothing overflows.
         terms = self.concentration * (nodes - 1) + log_weights
         log_integral = self.concentration + jax.scipy.special.logsumexp(terms)
-        return self.concentration * cosine - (log_integral + log_sphere_area(size - 1))
+        return unnormalized - (log_integral + log_sphere_area(size - 1))
 
     def mode(self) -> Float[Array, " skill"]:
         return self.direction
