@@ -19,7 +19,7 @@ from jaxtyping import Array, Int, PRNGKeyArray
 import eqrl
 from eqrl._training.jit import jit_begin_row
 from eqrl._training.members import begin_rows, choose_members, run_members
-from eqrl._training.trainer import Piece, first_of, run_piece
+from eqrl._training.trainer import Piece, run_piece
 
 from .beside_limit import limit_of_now
 from .command import MakeRows
@@ -46,13 +46,13 @@ def _training(agent: Any) -> Program:
     trainer = eqrl.Trainer()
     state, counts = eqrl.jit_init(trainer, agent, env, key=jr.key(0))
     row = jit_begin_row(trainer, agent, env, state, counts)
-    arrays = (state, counts, first_of(state, counts))
-    arrays, static = eqx.partition(arrays, eqx.is_array)
+    first = eqrl.tree_copy(state.agent)
+    arrays, static = eqx.partition((state, counts), eqx.is_array)
 
     def run(
         arrays: Any, agent: Any, num_steps: Int[Array, ""], key: PRNGKeyArray
     ) -> Any:
-        state, counts, first = eqx.combine(arrays, static)
+        state, counts = eqx.combine(arrays, static)
         piece = Piece(num_steps=num_steps, row=row, ends_row=jnp.array(True))
         results = run_piece(
             trainer,
@@ -77,18 +77,18 @@ def _population(agent: Any) -> Program:
     members = choose_members(None, None)
     crew, states, counts = make_crew(trainer, agents, env, members, None)
     row = begin_rows(crew, states, counts)
-    arrays = (states, counts, first_of(states, counts))
-    arrays, static = eqx.partition(arrays, eqx.is_array)
+    first = eqrl.tree_copy(states.agent)
+    arrays, static = eqx.partition((states, counts), eqx.is_array)
 
     def run(
         arrays: Any, agents: Any, num_steps: Int[Array, ""], key: PRNGKeyArray
     ) -> Any:
-        states, counts, first = eqx.combine(arrays, static)
+        states, counts = eqx.combine(arrays, static)
         given = dataclasses.replace(
             crew, agents=agents, keys=jr.split(key, NUM_MEMBERS)
         )
         piece = Piece(num_steps=num_steps, row=row, ends_row=jnp.array(True))
-        results = run_members((given, piece), states, counts, first)
+        results = run_members((given, first, piece), states, counts)
         return eqx.filter(results, eqx.is_array)
 
     return run, arrays, agents

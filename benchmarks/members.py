@@ -12,7 +12,7 @@ import eqrl
 from eqrl._population.train import init_members
 from eqrl._training.members import Crew, Members, begin_rows, run_members
 from eqrl._training.mesh import replicate, shard
-from eqrl._training.trainer import Piece, first_of
+from eqrl._training.trainer import Piece
 
 
 def make_crew(
@@ -45,14 +45,13 @@ def make_run_of_members(
     """A function that trains each member for `num_steps`, resuming each time."""
     crew, states, counts = make_crew(trainer, agents, env, members, mesh)
     row = begin_rows(crew, states, counts)
-    first = first_of(states, counts)
+    first = eqrl.tree_copy(states.agent)
 
     def run(num_steps: int) -> Any:
-        nonlocal states, counts, first
+        nonlocal states, counts
         steps, ends_row = jnp.asarray(num_steps, int), jnp.array(True)
         piece = Piece(num_steps=steps, row=row, ends_row=ends_row)
-        states, counts, ran = run_members((crew, piece), states, counts, first)
-        first = ran.first
+        states, counts, ran = run_members((crew, first, piece), states, counts)
         return ran.metrics
 
     return run

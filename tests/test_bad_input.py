@@ -246,7 +246,7 @@ OF_ANOTHER_KIND: list[tuple[Callable[[Any], Any], str]] = [
     (lambda e: train(sac(), Point(), log_every=float("nan")), "`log_every=nan`"),
     (lambda e: e.SAC(actor_lr=optax.adam), "`actor_lr=.*`make_optimizer`"),
     (lambda e: e.SAC(actor_lr=e.Uniform(0, 1)), "`actor_lr=.*`eqrl.PBT`"),
-    (lambda e: e.SAC(discount="0.9"), "`discount='0.9'` is no number"),
+    (lambda e: e.SAC(discount="0.9"), "`discount='0.9'` is not a number"),
     (lambda e: e.SAC(learn_temperature="no"), "`learn_temperature='no'`.*True or"),
     (lambda e: e.SAC(make_actor=3), "`make_actor=3` must be a function"),
     (

@@ -383,16 +383,6 @@ def test_a_record_of_a_newer_version_loads_if_it_can_be_read(copied: Path) -> No
         _restore_like(copied)
 
 
-def test_what_was_saved_before_there_were_digests_loads(copied: Path) -> None:
-    def without_digests(record: dict[str, Any]) -> dict[str, Any]:
-        for entry in record["arrays"].values():
-            del entry["pieces"]
-        return record["arrays"]
-
-    _change_record(copied, without_digests)
-    assert _all_bits(_restore_like(copied)) == _all_bits(_tree())
-
-
 def test_blocks_of_an_array_have_digests_of_their_own() -> None:
     array = np.arange(12, dtype=np.int16).reshape(4, 3)
     halves = [

@@ -550,7 +550,7 @@ def test_without_matplotlib_all_but_the_pictures_is_written_and_that_is_said(
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["pbt", "--resume", "{}"], "is a run of `eqrl train`; go on with it by"),
+        (["pbt", "--resume", "{}"], "is a run of `eqrl train`; resume it by"),
         (["train", "sac", "--resume", "{}"], "is a run of `td3`, not of `sac`; resume"),
         (["train", "--resume", "{}/no"], "is not the folder of a run"),
         (
@@ -582,7 +582,7 @@ def test_what_fails_in_a_report_is_said_once_and_ends_nothing(
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(" failed")[0] for line in lines] == [
         "eqrl: The progress",
-        "eqrl: A checkpoint could not be written, and training goes on: "
+        "eqrl: A checkpoint could not be written, and training continues: "
         "[Errno 32] Broken pipe",
         "eqrl: metrics.csv",
         "eqrl: The last checkpoint",

@@ -63,7 +63,7 @@ _REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rate": None}, "`rate=None` is not a number"),
     ({"target": -1.0}, r"`target=-1` is out of range.*\[0, inf\)"),
     ({"rate": jnp.array([0.1, 0.2])}, r"shape \(2,\).*filter_vmap"),
-    ({"rate": "0.5"}, "`rate='0.5'` is no number"),
+    ({"rate": "0.5"}, "`rate='0.5'` is not a number"),
     ({"weights": (1.0, -1.0)}, r"`weights\[1\]=-1` is out of range"),
     *(
         ({"size": value}, f"`size={value!r}` must be an integer, at least 1")

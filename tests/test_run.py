@@ -237,18 +237,19 @@ _CONFIG = {
     "agent_options": {"actor_lr": 0.01},
     "trainer_options": {},
     "settings": {"env": "eqrl/Point", "hidden_sizes": [8]},
+    "jax": "0.10.2",
     "training": {},
     "skills": None,
     "priors": [],
 }
 _WRONG_CONFIGS = {
-    b"\xff\xfe": "is damaged: it is no text in UTF-8",
-    b"{": "is damaged: it is no JSON",
+    b"\xff\xfe": "is damaged: it is not text in UTF-8",
+    b"{": "is damaged: it is not JSON",
     b"[" * 100_000: "is damaged: it is nested too deeply",
     b"[]": "it holds a list",
     b"{}": "there is no 'eqrl' in it",
     _changed(lambda c: c["agent_options"].update(wings=2)): "'wings'",
-    _changed(lambda c: c["settings"].update(wings=2)): "`wings` is no option",
+    _changed(lambda c: c["settings"].update(wings=2)): "`wings` is not an option",
     _changed(lambda c: c.update(agent="sac", agent_options={"policy_delay": 2})): (
         "'policy_delay'"
     ),
@@ -311,7 +312,7 @@ def test_a_changed_number_in_a_config_is_noticed(folder: Path, tmp_path: Path) -
         ("[]", "it holds a list"),
         ("{}", "there is no 'best' in it"),
         ('{"best": "1"}', "`best` is '1'"),
-        ('{"best": 8}', "is no member"),
+        ('{"best": 8}', "is not a member"),
         ('{"bert": 1}', "'bert'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The entry point: going on, cutting short, failing, and compiling once."""
+"""The entry point: resuming, cutting short, failing, and compiling once."""
 
 import dataclasses
 import math
@@ -424,7 +424,7 @@ def test_a_checkpoint_that_cannot_be_written_is_one_warning(
 
     monkeypatch.setattr("eqrl._run.solutions.begin_save", fail)
     with eqrl.Checkpoints(tmp_path, every_seconds=0) as checkpoints:
-        with pytest.warns(UserWarning, match="training goes on: .*No space left"):
+        with pytest.warns(UserWarning, match="training continues: .*No space left"):
             checkpoints(120, {}, whole)
         checkpoints(120, {}, whole)
         with pytest.raises(OSError, match="No space left"):

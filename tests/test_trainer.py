@@ -829,7 +829,7 @@ class TestCheckEnv:
             ("long observation of reset", r"`reset`.*shape \(3,\).*shape \(2,\)"),
             ("long observation of step", r"`step`.*shape \(3,\).*shape \(2,\)"),
             ("flat observation of reset", r"`reset`.*shape \(\).*flatten"),
-            ("reward of length one", r"shape \(1,\).*length 1 is no scalar"),
+            ("reward of length one", r"shape \(1,\).*length 1 is not a scalar"),
             ("scalar for a vector", r"shape \(\).*`spec.reward_size=2`"),
             ("int reward", r"reward is of.*int32.*floats"),
             ("float flag", r"`terminated`.*float32.*bool"),

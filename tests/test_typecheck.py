@@ -121,7 +121,7 @@ def test_strict_sets_the_flags_of_jax_and_plays_environments(
     [
         ("eqrl", "`EQRL_TYPECHECK=1`"),
         ("eqrl.nn", "`EQRL_TYPECHECK=1`"),
-        ("my lab", "no name of a package"),
+        ("my lab", "not the name of a package"),
     ],
 )
 def test_what_is_no_package_of_ones_own_is_refused(name: Any, message: str) -> None:

@@ -75,7 +75,7 @@ def test_a_process_that_is_lost_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(jax.errors.JaxRuntimeError), naming_lost_processes(alone):
         raise lost
     monkeypatch.setattr(Mesh, "is_multi_process", True)
-    message = r"Process 0 of 1 cannot go on.*connection closed Start all"
+    message = r"Process 0 of 1 cannot continue.*connection closed Start all"
     with pytest.raises(RuntimeError, match=message), naming_lost_processes(mesh):
         raise lost
     full = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: no room")

@@ -99,7 +99,7 @@ class Resume:
     """Environment steps between checkpoints, as of a new run."""
 
     tensorboard: bool = False
-    """Write TensorBoard files into the folder, if the run is no population."""
+    """Write TensorBoard files into the folder, if the run is not a population."""
 
     agent: str | None = None
     """Class of its agent, if that was one of your own; a folder never imports it."""
@@ -116,7 +116,7 @@ class Rerun:
     """Folder of the new run; by default a new one in runs."""
 
     tensorboard: bool = False
-    """Write TensorBoard files into the folder, if the run is no population."""
+    """Write TensorBoard files into the folder, if the run is not a population."""
 
     agent: str | None = None
     """Class of its agent, if that was one of your own; a folder never imports it."""
@@ -319,7 +319,7 @@ def _parse_resume(args: list[str]) -> Train | Pbt | Disk:
         )
     if name != command_name:
         raise ValueError(
-            f"`{options.resume}` is a run of `eqrl {name}`; go on with it by "
+            f"`{options.resume}` is a run of `eqrl {name}`; resume it by "
             f"`eqrl {name} --resume {options.resume}`."
         )
     return command

@@ -98,7 +98,7 @@ class SeedsJob:
                 open_checkpoints(folder, every_steps=checkpoint_every)
             )
             done = 0 if initial is None else step_of(initial)
-            # After a failure within an iteration it is no whole number of them.
+            # After a failure within an iteration it is not a whole number of them.
             size = self.trainer.steps_of_iteration
             options: dict[str, Any] = {
                 "num_steps": math.ceil((schedule.num_steps - done) / size) * size,

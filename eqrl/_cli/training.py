@@ -76,7 +76,7 @@ class Reporter:
             function(*arguments)
         except Exception as error:
             if not self._has_failed:
-                say(f"{self._name} failed, and training goes on: {one_line(error)}")
+                say(f"{self._name} failed, and training continues: {one_line(error)}")
             self._has_failed = True
 
 
@@ -100,7 +100,7 @@ def open_checkpoints(folder: Path, *, every_steps: int | None = None) -> Checkpo
         checkpoints_folder(folder),
         every_steps=every_steps,
         on_error=lambda error: say(
-            "A checkpoint could not be written, and training goes on: "
+            "A checkpoint could not be written, and training continues: "
             + one_line(error)
         ),
     )
@@ -262,7 +262,7 @@ def _train_into(
         reached, exit_code = error.solution, 128 + error.signal
         say(
             "Training was interrupted; what was reached is kept, and "
-            f"`eqrl {job.command} --resume {folder}` goes on."
+            f"`eqrl {job.command} --resume {folder}` resumes it."
         )
     with interrupt.hold():
         with without_ending("The last checkpoint"):

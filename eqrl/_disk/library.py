@@ -111,14 +111,14 @@ def _check_alike(envs: tuple[AnyEnv, ...]) -> None:
         if env.spec != first.spec:
             raise ValueError(
                 f"`env` changes its `spec` from {first.spec} to {env.spec}; skills can "
-                "only go on in environments of the same sizes."
+                "only continue in environments of the same sizes."
             )
         other = _state_shapes(env)
         if jax.tree.flatten(other) != jax.tree.flatten(state):
             raise ValueError(
                 f"`env` changes its state from {eqx.tree_pformat(state)} to "
-                f"{eqx.tree_pformat(other)}; training can only go on where structure "
-                "and shapes stay the same."
+                f"{eqx.tree_pformat(other)}; training can only continue where "
+                "structure and shapes stay the same."
             )
 
 
@@ -311,7 +311,7 @@ def resume(
     if initial.training is None:
         raise ValueError(
             "`initial` holds skills to use only (its `training` is None), with which "
-            "nothing can go on; load them with the trainer, as "
+            "nothing can be added; load them with the trainer, as "
             "`eqrl.load_skills(directory, agent, env, trainer)`."
         )
     # Arrays may have been fetched from the device.

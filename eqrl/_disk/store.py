@@ -64,13 +64,13 @@ class _Sizes:
     """Sizes from which the shapes of all saved arrays follow, and what to expect.
 
     `digests`, one for each skill, tell one library from another. `metrics` has one for
-    each of the metrics, and is `None` where an earlier version wrote none.
+    each of the metrics.
     """
 
     digests: list[str]
     capacity: int
     past_capacity: int
-    metrics: dict[str, str] | None = None
+    metrics: dict[str, str]
 
 
 def save_skills(directory: Directory, skills: Skills) -> None:
@@ -295,7 +295,7 @@ def _parse_sizes(content: Content) -> _Sizes:
         raise TypeError(f"its digests are {sizes.digests!r}")
     for size in (sizes.capacity, sizes.past_capacity):
         if not isinstance(size, int) or size < 0:
-            raise TypeError(f"{size!r} is no size")
+            raise TypeError(f"{size!r} is not a size")
     return sizes
 
 
@@ -317,20 +317,19 @@ def _write_metrics(path: Path, metrics: History) -> None:
         np.savez(stream, allow_pickle=False, **metrics)
 
 
-def _read_metrics(path: Path, step: int, digests: dict[str, str] | None) -> History:
+def _read_metrics(path: Path, step: int, digests: dict[str, str]) -> History:
     """The rows up to a step; a call that was killed may have saved later ones."""
     file = path / "metrics.npz"
     try:
-        # NumPy leaves open a file that it opened and that is no archive.
+        # NumPy leaves open a file that it opened and that is not an archive.
         with open(file, "rb") as stream, np.load(stream) as metrics:
-            names = list(metrics if digests is None else digests)
-            rows = {name: metrics[name][metrics["step"] <= step] for name in names}
+            rows = {name: metrics[name][metrics["step"] <= step] for name in digests}
     except Exception as error:
         # Of the operating system, of zip and of NumPy.
         raise ValueError(
             f"`{file}` is damaged: {reason_of(error)}; {_ADVICE}."
         ) from error
-    for name, digest in (digests or {}).items():
+    for name, digest in digests.items():
         if _hash([rows[name]]) != digest:
             raise ValueError(
                 f"`{file}` is damaged: `{name}` differs from its digest; {_ADVICE}."

@@ -160,7 +160,7 @@ def _evaluate(
         return distribution.mode(), jnp.argmax(jax.vmap(distribution.log_prob)(skills))
 
     recovered, likeliest = jax.vmap(jax.vmap(jax.vmap(judge)))(descriptors)
-    # Drawn skills may be equal; taking one for its equal is no mistake.
+    # Drawn skills may be equal; taking one for its equal is not a mistake.
     equal = jnp.all(skills[:, None] == skills[None, :], axis=-1)
     right = jax.vmap(lambda equal, likeliest: equal[likeliest])(equal, likeliest)
     return SkillEvaluation(

@@ -171,7 +171,7 @@ def _unpack(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     first, _, rest = content.partition(b"\n")
     number = first.removeprefix(_NAME)
     if not first.startswith(_NAME) or not number.isdigit():
-        raise ValueError(f"`{path}` is no policy that `eqrl.export_policy` wrote.")
+        raise ValueError(f"`{path}` is not a policy that `eqrl.export_policy` wrote.")
     if number != str(_FORMAT).encode():
         raise ValueError(
             f"`{path}` has the format {number.decode()[:20]} of exported policies, and "

@@ -354,7 +354,9 @@ class PBT(eqx.Module):
         agents = self._vary(agents, replaced, jr.split(vary_key, size))
         copied = copy_members(states, children, parents, mesh)
         if isinstance(states, TrainerState) and not self.copy_replay:
-            # A failed member has nothing worth keeping.
+            # Children take over the agent alone, and keep their environments and
+            # replays, which were collected by policies not much worse. A failed member
+            # has nothing worth keeping.
             others = jnp.where(finite, jnp.arange(size), parents)
             kept = (states.actors, states.replay, states.failed)
             copied = eqx.tree_at(
@@ -386,7 +388,7 @@ class PBT(eqx.Module):
         for value in values:
             if not eqx.is_inexact_array(value) or value.shape != ():
                 raise ValueError(
-                    f"`where` selects {eqx.tree_pformat(value)}, which is no "
+                    f"`where` selects {eqx.tree_pformat(value)}, which is not a "
                     "hyperparameter: select float fields of a single agent, as in "
                     "`lambda a: (a.actor_lr,)`."
                 )

@@ -36,7 +36,7 @@ def member(stack: Stacked[Tree, "population"], index: int | Int[Array, ""]) -> T
     That member, without the axis, on one device. If the stack is sharded over several
     processes, all of them must take the same member, and each gets a copy of its own.
 
-    Raises a `ValueError` if `stack` is no stack, or has no such member.
+    Raises a `ValueError` if `stack` is not a stack, or has no such member.
     """
     check_stack("stack", stack)
     if isinstance(index, (int, np.integer)):

@@ -157,7 +157,7 @@ def check_initial(
     given = initial.parents.shape[1]
     if given != size:
         raise ValueError(
-            f"`initial` holds {given} members, but `size={size}`; a population goes on "
+            f"`initial` holds {given} members, but `size={size}`; a population resumes "
             "with as many members as it has."
         )
     states, counts = eqx.filter_eval_shape(
@@ -182,7 +182,7 @@ def check_history(
     if set(tuned) != set(names):
         raise ValueError(
             f"`initial` was trained with a `pbt` that tunes {tuned or 'nothing'}, but "
-            f"this one tunes {list(names) or 'nothing'}; go on with the same."
+            f"this one tunes {list(names) or 'nothing'}; resume with the same."
         )
     expected = jax.tree.map(
         lambda x: x.shape, (evaluation.returns, evaluation.descriptors)
@@ -191,7 +191,7 @@ def check_history(
     if given != expected:
         raise ValueError(
             f"The returns and descriptors of each generation of `initial` have the "
-            f"shapes {given}, but those of this call have {expected}; go on with the "
+            f"shapes {given}, but those of this call have {expected}; resume with the "
             "same `num_episodes`, `descriptor` and `evaluation_env`."
         )
 

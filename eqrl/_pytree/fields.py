@@ -28,7 +28,7 @@ _CHECK = "eqrl_check"
 _INIT_ONLY = "eqrl_init_only"
 
 _A_NUMBER = (
-    "is no number. Give a float; a rate that varies belongs in `make_optimizer`, as "
+    "is not a number. Give a float; a rate that varies belongs in `make_optimizer`, as "
     "in `lambda rate: optax.adam(schedule)`, and a prior into `eqrl.PBT`."
 )
 
@@ -64,7 +64,7 @@ class Range:
             if not self.optional:
                 raise ValueError(f"`{name}=None` is not a number; {allowed}.")
             return
-        shape = converted(name, np.shape, value, f"is no number; {allowed}.")
+        shape = converted(name, np.shape, value, f"is not a number; {allowed}.")
         if shape != ():
             raise ValueError(
                 f"`{name}` has shape {shape}; {allowed}. Make a stack, one "
@@ -73,7 +73,7 @@ class Range:
             )
         if isinstance(value, jax.core.Tracer):
             return
-        number = converted(name, float, value, f"is no number; {allowed}.")
+        number = converted(name, float, value, f"is not a number; {allowed}.")
         above = number > self.low if self.low_open else number >= self.low
         if not (above and number <= self.high and math.isfinite(number)):
             raise ValueError(f"`{name}={number:g}` is out of range; {allowed}.")
@@ -412,7 +412,7 @@ def check_key(key: object) -> None:
                 f"`key` is a stack of keys of shape {axes}; give one, such as `key[0]`."
             )
     raise ValueError(
-        f"`key={shown(key)}` is no key; give one, such as `jax.random.key(0)`."
+        f"`key={shown(key)}` is not a key; give one, such as `jax.random.key(0)`."
     )
 
 

@@ -42,7 +42,7 @@ def make_typed(options: type[Value], values: Mapping[str, Any]) -> Value:
     types = typing.get_type_hints(options)
     for name, value in values.items():
         if name not in types:
-            raise TypeError(f"`{name}` is no option of this version")
+            raise TypeError(f"`{name}` is not an option of this version")
         check_type(f"`{name}`", value, types[name])
     return options(**values)
 
@@ -206,7 +206,7 @@ class SkillSchedule:
     """Skills, each of which is an agent of its own."""
 
     num_steps: int = 2_000
-    """Environment steps of each skill, which goes on to the end of an episode."""
+    """Environment steps of each skill, which continues to the end of an episode."""
 
     num_collected_episodes: int = 5
     """Episodes in which each skill is rolled out before a new one begins."""
@@ -414,7 +414,7 @@ def _pop_schedule(content: Content) -> Training | Population | SkillSchedule:
 def _parse_run(content: Content, agent_type: type[AnyAgent] | None) -> Run:
     content = dict(content)
     content.pop("eqrl")
-    content.pop("jax", None)  # Which earlier versions did not write.
+    content.pop("jax")
     settings, skills, priors = (
         content.pop(name) for name in ("settings", "skills", "priors")
     )

@@ -284,7 +284,7 @@ def best_policy(folder: Directory, run: Run) -> int:
         return 0
     best = read_json(path, _parse_best, advice="give `--seed`, the index of a member")
     if not 0 <= best < run.schedule.size:
-        raise ValueError(f"`best` in `{path}` is {best}, which is no member.")
+        raise ValueError(f"`best` in `{path}` is {best}, which is not a member.")
     return best
 
 

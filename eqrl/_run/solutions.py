@@ -393,7 +393,7 @@ class Checkpoints:
             to the next, rounded up to rows or generations; `None` goes by the time.
         - `every_seconds`: seconds from one checkpoint to the next, if `every_steps` is
             `None`.
-        - `max_to_keep`: the newest so many are kept, at least 1.
+        - `max_to_keep`: how many of the newest are kept, at least 1.
         - `on_error`: called with what kept the first checkpoint from being written that
             was not; by default it is a warning.
         """
@@ -484,7 +484,7 @@ class Checkpoints:
 
 def _warn(error: Exception) -> None:
     warnings.warn(
-        f"A checkpoint could not be written, and training goes on: {error}",
+        f"A checkpoint could not be written, and training continues: {error}",
         stacklevel=2,
     )
 

@@ -39,15 +39,12 @@ class _Kind:
 
 @dataclasses.dataclass(frozen=True)
 class _Saved:
-    """The record of a saved array: everything but its values.
-
-    `pieces` is `None` if it was saved by a version that wrote no digests.
-    """
+    """The record of a saved array: everything but its values."""
 
     path: _Path
     kind: _Kind
     key_impl: str | None
-    pieces: list[Piece] | None
+    pieces: list[Piece]
 
     @property
     def is_stored(self) -> bool:
@@ -148,7 +145,8 @@ def _content(tree: PyTree) -> Any:
                 path=_strings(path),
                 kind=_Kind(shape=tuple(leaf.shape), dtype=str(leaf.dtype)),
                 key_impl=str(jr.key_impl(leaf)) if _is_key(leaf) else None,
-                pieces=None,
+                # The digests follow once it is known who holds which part.
+                pieces=[],
             )
             if saved[name].is_stored:
                 arrays[name] = jr.key_data(leaf) if _is_key(leaf) else leaf
@@ -203,8 +201,7 @@ def restore(
     Raises a `ValueError` if there is no such step; if paths, shapes or types differ,
     naming each; and if what is on disk is not what was saved, naming the file or the
     folder. An array that is spread over several processes is compared with what was
-    saved only in those shards of then that each process holds whole; checkpoints of
-    versions that wrote no digests are compared in their shapes and types only.
+    saved only in those shards of then that each process holds whole.
     """
     number = None if step is None else _whole_number(step)
     return restore_part(directory, like, number, where, advice=None)
@@ -221,6 +218,8 @@ def restore_part(
     """As `restore`; what to do where a step is damaged ends the error message."""
     folder = Path(directory).absolute() / str(_find_step(directory, step))
     leaves, structure = jax.tree_util.tree_flatten_with_path(like)
+    # `where` selects from a tree of placeholders: the paths of what it takes are known
+    # before any array is read, so a part costs no more than its own arrays.
     markers = jax.tree.unflatten(structure, [_Leaf(path) for path, _ in leaves])
     part = _select(markers, where)
     selected = {marker.path for marker in jax.tree.leaves(part)}
@@ -229,6 +228,8 @@ def restore_part(
         for path, leaf in leaves
         if path in selected and isinstance(leaf, (AnyArray, jax.ShapeDtypeStruct))
     }
+    # What was saved at the place of these is of no interest, so it may be missing, of
+    # another shape, or damaged.
     kept = {_strings(path) for path, _ in leaves if path not in selected}
     if advice is None:
         advice = _advice(folder)
@@ -380,27 +381,24 @@ def _roots(part: PyTree) -> set[_Path]:
 
 
 def _parse_record(content: Content) -> dict[str, _Saved]:
-    # Earlier versions wrote the arrays alone, whose names are no words.
-    if content.keys() & {"eqrl", "arrays"}:
-        del content["eqrl"]
-        arrays = content.pop("arrays")
-        if content:
-            raise TypeError(f"it holds {sorted(content)} too")
-        return {name: _parse_entry(**entry) for name, entry in arrays.items()}
-    return {name: _parse_entry(**entry, pieces=None) for name, entry in content.items()}
+    del content["eqrl"]
+    arrays = content.pop("arrays")
+    if content:
+        raise TypeError(f"it holds {sorted(content)} too")
+    return {name: _parse_entry(**entry) for name, entry in arrays.items()}
 
 
 def _parse_entry(
     path: list[str],
     kind: Content,
     key_impl: str | None,
-    pieces: list[Content] | None,
+    pieces: list[Content],
 ) -> _Saved:
     return _Saved(
         path=tuple(path),
         kind=_Kind(shape=tuple(kind["shape"]), dtype=kind["dtype"]),
         key_impl=key_impl,
-        pieces=None if pieces is None else [_parse_piece(**piece) for piece in pieces],
+        pieces=[_parse_piece(**piece) for piece in pieces],
     )
 
 
@@ -489,9 +487,7 @@ def _read_stored(folder: Path, stored: dict[str, Any], advice: str) -> dict[str,
     return restored["arrays"]
 
 
-def _problem(
-    value: Any, data: jax.ShapeDtypeStruct, pieces: list[Piece] | None
-) -> str | None:
+def _problem(value: Any, data: jax.ShapeDtypeStruct, pieces: list[Piece]) -> str | None:
     """The problem of an array that was read; `None` if there is none."""
     # Orbax gives a number for an array that is missing.
     if not isinstance(value, AnyArray):
@@ -499,7 +495,7 @@ def _problem(
     kind, promised = _native_kind(value), _native_kind(data)
     if kind != promised:
         return f"is {kind} and was saved as {promised}"
-    if pieces is not None and not is_intact(value, pieces):
+    if not is_intact(value, pieces):
         return "differs from its digest"
     return None
 

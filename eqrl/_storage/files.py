@@ -62,8 +62,8 @@ def sealed(content: Mapping[str, Any]) -> Content:
 def read_json(path: Path, parse: Callable[[Content], Parsed], advice: str) -> Parsed:
     """Parses the object in a JSON file, without its digest.
 
-    A file without a digest is read too: earlier versions wrote none, and who edits a
-    file by hand takes it out. `parse` raises an error for names that it does not know.
+    A file without a digest is read too, since an edited file has none. `parse` raises
+    an error for names that it does not know.
 
     Raises a `ValueError` of one line, which names the file and ends in `advice`, unless
     the file is there, is as it was written, and `parse` takes it.
@@ -126,9 +126,9 @@ def _read_object(path: Path) -> Content:
     except RecursionError:
         raise _DamagedError("it is nested too deeply") from None
     except UnicodeDecodeError as error:
-        raise _DamagedError(f"it is no text in UTF-8 ({error})") from error
+        raise _DamagedError(f"it is not text in UTF-8 ({error})") from error
     except ValueError as error:
-        raise _DamagedError(f"it is no JSON ({error})") from error
+        raise _DamagedError(f"it is not JSON ({error})") from error
     if not isinstance(content, dict):
         raise TypeError(f"it holds a {type(content).__name__}, not an object")
     return content

@@ -93,7 +93,7 @@ class Evaluations(Generic[State]):
         - `mode`: how actions are picked.
         - `score`: maps an agent, its state and its `Evaluation` to a number, the higher
             the better; by default the mean return. Required if the reward is a vector.
-        - `patience`: ends training when so many evaluations in a row were no better
+        - `patience`: ends training when this many evaluations in a row were no better
             than the best before them; `None` is never.
         - `target`: ends training when a score reaches it; `None` is never.
         - `log`: called as `log(metrics, step)` after each evaluation with the mean

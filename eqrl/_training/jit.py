@@ -3,7 +3,8 @@ import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
 from .._agents.base import AbstractAgent, AnyAgent
-from .._types.custom_types import EnvState, Extras, Memory, Metrics, State
+from .._pytree.tree import tree_copy
+from .._types.custom_types import EnvState, Extras, Memory, Metrics, PyTree, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from .iteration import UnfinishedRow
@@ -11,13 +12,11 @@ from .rows import Runner
 from .schedule import Counts
 from .trainer import (
     AnyTrainerState,
-    First,
     Piece,
     Ran,
     Trainer,
     TrainerState,
     begin_row,
-    first_of,
     run_piece,
 )
 
@@ -49,13 +48,12 @@ def jit_begin_row(
 
 @eqx.filter_jit(donate="all-except-first")
 def jit_run_piece(
-    kept: tuple[Trainer, AnyAgent, AnyEnv, Piece, PRNGKeyArray],
+    kept: tuple[Trainer, AnyAgent, AnyEnv, PyTree, Piece, PRNGKeyArray],
     state: AnyTrainerState,
     counts: Counts,
-    first: First,
 ) -> tuple[AnyTrainerState, Counts, Ran]:
     """`run_piece`, compiled once for all pieces and all hyperparameters."""
-    trainer, agent, env, piece, key = kept
+    trainer, agent, env, first, piece, key = kept
     return run_piece(
         trainer, agent, env, state, counts, first, piece, key=key, mapped=False
     )
@@ -85,8 +83,8 @@ def jit_run(
         row=jit_begin_row(trainer, agent, env, state, counts),
         ends_row=jnp.array(True),
     )
-    kept = (trainer, agent, env, piece, key)
-    state, counts, ran = jit_run_piece(kept, state, counts, first_of(state, counts))
+    kept = (trainer, agent, env, tree_copy(state.agent), piece, key)
+    state, counts, ran = jit_run_piece(kept, state, counts)
     return state, counts, ran.metrics
 
 
@@ -102,8 +100,9 @@ def runner_of_one(
     """Makes the runner of one agent; `state` and `counts` give the shapes."""
 
     def run(
-        state: AnyTrainerState, counts: Counts, first: First, piece: Piece
+        state: AnyTrainerState, counts: Counts, first: PyTree, piece: Piece
     ) -> tuple[AnyTrainerState, Counts, Ran]:
-        return jit_run_piece((trainer, agent, env, piece, key), state, counts, first)
+        kept = (trainer, agent, env, first, piece, key)
+        return jit_run_piece(kept, state, counts)
 
     return Runner(run, trainer, jit_begin_row(trainer, agent, env, state, counts))

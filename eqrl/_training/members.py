@@ -22,7 +22,6 @@ from .rows import Runner
 from .schedule import Counts
 from .trainer import (
     AnyTrainerState,
-    First,
     Piece,
     Ran,
     Trainer,
@@ -151,9 +150,9 @@ class Crew(eqx.Module):
         """Makes a runner, with `empty` as the beginning of each row."""
 
         def run(
-            states: AnyTrainerState, counts: Counts, first: First, piece: Piece
+            states: AnyTrainerState, counts: Counts, first: PyTree, piece: Piece
         ) -> tuple[AnyTrainerState, Counts, Ran]:
-            return run_members((self, piece), states, counts, first)
+            return run_members((self, first, piece), states, counts)
 
         return Runner(run, self.trainer, empty, self.mesh)
 
@@ -169,10 +168,10 @@ def begin_rows(crew: Crew, states: AnyTrainerState, counts: Counts) -> Unfinishe
 
 @eqx.filter_jit(donate="all-except-first")
 def run_members(
-    kept: tuple[Crew, Piece], states: AnyTrainerState, counts: Counts, first: First
+    kept: tuple[Crew, PyTree, Piece], states: AnyTrainerState, counts: Counts
 ) -> tuple[AnyTrainerState, Counts, Ran]:
     """Trains each member for a part of a row."""
-    crew, piece = kept
+    crew, first, piece = kept
     # What is not stacked is `None` there, and the other way around.
     own, common = (crew.agents, None) if crew.are_stacked else (None, crew.agents)
 
@@ -180,7 +179,7 @@ def run_members(
         stacked: tuple[
             AnyTrainerState,
             AnyAgent | None,
-            First,
+            PyTree,
             UnfinishedRow,
             Key[Array, " share"],
         ],
@@ -191,7 +190,7 @@ def run_members(
         def run(
             state: AnyTrainerState,
             own: AnyAgent | None,
-            first: First,
+            first: PyTree,
             row: UnfinishedRow,
             key: PRNGKeyArray,
         ) -> tuple[AnyTrainerState, Counts, Ran]:

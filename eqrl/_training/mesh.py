@@ -306,7 +306,7 @@ def naming_lost_processes(mesh: Mesh | None) -> Iterator[None]:
             raise
         reason = str(error).partition("\n")[0]
         raise RuntimeError(
-            f"Process {jax.process_index()} of {jax.process_count()} cannot go on, "
+            f"Process {jax.process_index()} of {jax.process_count()} cannot continue, "
             f"most likely since another one has ended: {reason} "
             "Start all of them again, with the solution of the last checkpoint as "
             "`initial`."

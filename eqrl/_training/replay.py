@@ -187,6 +187,8 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
         - `counts`: from before this row; it is for the caller to count it.
         - `keep`: if it is false, nothing changes.
         """
+        # The place follows from the counts, which a population shares: a position in
+        # the state would be batched, and each write would be a scatter into a copy.
         row = counts.rows_kept + counts.rows_written
         rows = jax.tree.leaves(state.data)[0].shape[1]
         return write_row(state, items, row % rows, keep=keep)

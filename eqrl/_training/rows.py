@@ -12,12 +12,12 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Shaped
 
-from .._pytree.tree import check_same_shapes
-from .._types.custom_types import EnvState, Extras, Memory, State
+from .._pytree.tree import check_same_shapes, tree_copy
+from .._types.custom_types import EnvState, Extras, Memory, PyTree, State
 from .iteration import FailureReport, UnfinishedRow
 from .mesh import largest_on_any_process, to_host
 from .schedule import Counts
-from .trainer import AnyTrainerState, First, Piece, Ran, Trainer, TrainerState, first_of
+from .trainer import AnyTrainerState, Piece, Ran, Trainer, TrainerState
 
 
 # So long a signal may wait, and as much longer again until what was reached is written.
@@ -28,7 +28,7 @@ _GROWTH = 16
 
 
 History = dict[str, Shaped[np.ndarray, "_ ..."]]
-"""By name, with a leading axis `logs` that grows as training goes on."""
+"""By name, with a leading axis `logs` that grows during training."""
 
 
 class Solution(eqx.Module, Generic[State, EnvState, Memory, Extras]):
@@ -78,9 +78,9 @@ OfflineSolution.__init__.__doc__ = """**Arguments:**
 
 
 RunPiece = Callable[
-    [AnyTrainerState, Counts, First, Piece], tuple[AnyTrainerState, Counts, Ran]
+    [AnyTrainerState, Counts, PyTree, Piece], tuple[AnyTrainerState, Counts, Ran]
 ]
-"""`run_piece` with all else filled in. State, counts and first state are donated."""
+"""`run_piece` with all else filled in. State and counts are donated."""
 
 Row = dict[str, np.ndarray]
 """Metrics averaged over one row: scalars, or one value per member."""
@@ -90,7 +90,9 @@ class Position(NamedTuple):
     """A point of a training between two pieces.
 
     - `state`, `counts`: what it has reached.
-    - `first`: the beginning of the row; any value between two rows.
+    - `first`: the agent's state at the beginning of the row, to which an agent that
+        diverges is reset; any value between two rows.
+    - `first_updates`: the number of its updates.
     - `unfinished`: what the row consists of so far; `None` between two rows.
     - `row`: the averages of the row that ended here, if one did.
     - `failed`: what was not finite in it, in words, if that ends the training.
@@ -98,7 +100,8 @@ class Position(NamedTuple):
 
     state: AnyTrainerState
     counts: Counts
-    first: First
+    first: PyTree
+    first_updates: int
     unfinished: UnfinishedRow | None = None
     row: Row | None = None
     failed: str | None = None
@@ -155,7 +158,9 @@ class Runner:
             check_same_shapes("initial.unfinished", self.empty, unfinished)
         # Of a row in which training stopped the first state is no longer there: after a
         # failure the agent goes back to where it resumed.
-        return Position(state, counts, first_of(state, counts), unfinished)
+        return Position(
+            state, counts, tree_copy(state.agent), int(counts.updates), unfinished
+        )
 
     def run_rows(
         self, position: Position, *, num_steps: int, log_every: int
@@ -227,13 +232,16 @@ class Runner:
             row=self.empty if position.unfinished is None else position.unfinished,
             ends_row=jnp.array(ends_row),
         )
-        state, counts, ran = self.run(
-            position.state, position.counts, position.first, piece
-        )
+        first, first_updates = position.first, position.first_updates
+        if position.unfinished is None:
+            first_updates = int(position.counts.updates)
+            # A row in a single piece finds it in the state that the piece begins with.
+            first = first if ends_row else tree_copy(position.state.agent)
+        state, counts, ran = self.run(position.state, position.counts, first, piece)
         if not ends_row:
             # Or the clock would stop before the piece has run.
             jax.block_until_ready(counts)
-            return Position(state, counts, ran.first, unfinished=ran.row)
+            return Position(state, counts, first, first_updates, ran.row)
         row = to_host(ran.metrics, self.mesh)
         failed = None
         if np.all(row["nonfinite"] > 0):
@@ -242,8 +250,10 @@ class Runner:
                 # The state is the one from before the failure, so another call may
                 # resume from it.
                 state = eqx.tree_at(lambda x: x.failed, state, jnp.array(False))
-                counts = _counts_before_failure(self.trainer, counts, ran)
-        return Position(state, counts, ran.first, row=row, failed=failed)
+                counts = _counts_before_failure(
+                    self.trainer, counts, ran, first_updates
+                )
+        return Position(state, counts, first, first_updates, row=row, failed=failed)
 
 
 def steps_taken(trainer: Trainer, counts: Counts) -> int:
@@ -257,7 +267,7 @@ def append_row(history: History, step: int, row: Row) -> History:
     rows = {name: value[None] for name, value in row.items()}
     if not history:
         return rows
-    # A solution of an earlier version, or of another agent, may have other metrics.
+    # An agent may have other metrics than before, such as those of `debug=True`.
     names = [*rows, *(name for name in history if name not in rows)]
     return {
         name: np.concatenate(
@@ -283,14 +293,16 @@ def what_failed(report: FailureReport) -> str:
     return f"`{names[0]}`" if names else "the agent's state or action"
 
 
-def _counts_before_failure(trainer: Trainer, counts: Counts, ran: Ran) -> Counts:
+def _counts_before_failure(
+    trainer: Trainer, counts: Counts, ran: Ran, first_updates: int
+) -> Counts:
     num_rows, steps = int(ran.row.num_rows), trainer.steps_per_iteration
     before, kept = int(counts.rows_written) - num_rows, int(ran.report.kept_rows)
     if trainer.is_on_policy:
         # A rollout begins at the first place of its replay.
         kept -= (before + kept) % steps
     # Those of an agent that diverged are not kept.
-    updates = int(ran.first.updates)
+    updates = first_updates
     if not ran.report.in_agent:
         made, remaining = (
             trainer.schedule.updates_in(rows // steps, rows_written=before)

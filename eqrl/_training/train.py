@@ -301,6 +301,6 @@ def _check_num_seeds(initial: AnySolution, num_seeds: int) -> None:
     if shape != (num_seeds,):
         held = f"{shape[0]} seeds" if len(shape) == 1 else "a single training"
         raise ValueError(
-            f"`initial` holds {held}, but `num_seeds={num_seeds}`; go on with as many "
+            f"`initial` holds {held}, but `num_seeds={num_seeds}`; resume with as many "
             "as there are."
         )

@@ -269,9 +269,8 @@ class Trainer(eqx.Module):
             row=begin_row(self, agent, env, state, counts),
             ends_row=jnp.array(True),
         )
-        first = First(agent=state.agent, updates=counts.updates)
         state, counts, ran = run_piece(
-            self, agent, env, state, counts, first, piece, key=key, mapped=True
+            self, agent, env, state, counts, state.agent, piece, key=key, mapped=True
         )
         return state, counts, ran.metrics
 
@@ -317,34 +316,14 @@ class Piece(eqx.Module):
     ends_row: Bool[Array, ""]
 
 
-class First(eqx.Module):
-    """Beginning of a row, to which an agent that diverges in it is reset.
-
-    - `agent`: the agent's state.
-    - `updates`: its number of updates.
-    """
-
-    agent: Any
-    updates: Int[Array, ""]
-
-
-def first_of(state: AnyTrainerState, counts: Counts) -> First:
-    """A copy of the state of an agent, or of a stack of them."""
-    first = tree_copy(First(agent=state.agent, updates=counts.updates))
-    updates = jnp.broadcast_to(first.updates, state.failed.shape)
-    return eqx.tree_at(lambda first: first.updates, first, updates)
-
-
 class Ran(eqx.Module):
     """Results of a piece besides the training state.
 
     - `row`: what the row consists of now.
-    - `first`: the beginning of the row.
     - `metrics`, `report`: those of the row, once it has ended.
     """
 
     row: UnfinishedRow
-    first: First
     metrics: Metrics
     report: FailureReport
 
@@ -381,7 +360,7 @@ def run_piece(
     env: AbstractEnv[EnvState],
     state: TrainerState[State, EnvState, Memory, Extras],
     counts: Counts,
-    first: First,
+    first: State,
     piece: Piece,
     *,
     key: PRNGKeyArray,
@@ -391,13 +370,14 @@ def run_piece(
 
     **Arguments:**
 
-    - `first`: the beginning of the row; any value if the row begins here.
+    - `first`: the agent's state at the beginning of the row, to which an agent that
+        diverges in it is reset; any value if the row begins here.
     - `mapped`: whether `vmap` maps over this, which is faster if it does not.
     - The others are those of `Trainer.run`.
     """
     rows_before = piece.row.num_rows
     begins = rows_before == 0
-    first = tree_where(begins, First(agent=state.agent, updates=counts.updates), first)
+    first = tree_where(begins, state.agent, first)
     progress = Progress(
         agent=state.agent,
         actors=state.actors,
@@ -442,14 +422,14 @@ def run_piece(
     state = TrainerState(
         # Where a state turns, the one before it made it do so: back to the last one
         # from which updates were made that did not.
-        agent=tree_where(failure.in_agent, first.agent, progress.agent),
+        agent=tree_where(failure.in_agent, first, progress.agent),
         actors=progress.actors,
         replay=progress.replay,
         failed=failure.happened,
     )
     counts = trainer.schedule.counts_after(counts, num_iterations)
     metrics, report = _finish(trainer, row)
-    return state, counts, Ran(row=row, first=first, metrics=metrics, report=report)
+    return state, counts, Ran(row=row, metrics=metrics, report=report)
 
 
 def _iterate(
@@ -540,7 +520,7 @@ def _check_num_envs(trainer: Trainer, state: object) -> None:
     if shape != (trainer.num_envs,):
         raise ValueError(
             f"`state` has {shape[0]} environments, but `num_envs={trainer.num_envs}`; "
-            "go on with the trainer that it began with."
+            "resume with the trainer that it began with."
         )
 
 

@@ -82,7 +82,7 @@ def typecheck(
             part.isidentifier() for part in name.split(".")
         ):
             raise ValueError(
-                f"`{name!r}` is no name of a package; give one such as 'mylab'."
+                f"`{name!r}` is not the name of a package; give one such as 'mylab'."
             )
         if name == "eqrl" or name.startswith("eqrl."):
             raise ValueError(

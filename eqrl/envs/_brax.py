@@ -78,8 +78,8 @@ def _check_is_of_brax(environment: object) -> None:
         or getattr(environment, "unwrapped", None) is None
     ):
         raise ValueError(
-            f"`environment={shown(environment)}` is no environment of brax; give what "
-            "`brax.envs.get_environment` returns, or use "
+            f"`environment={shown(environment)}` is not an environment of brax; give "
+            "what `brax.envs.get_environment` returns, or use "
             '`eqrl.envs.make("brax/ant")`.'
         )
 

@@ -97,7 +97,7 @@ def _check_reward(reward: Any, reward_size: int | None) -> None:
         raise ValueError(
             f"The reward is of {described(reward)}, but `spec.reward_size="
             f"{reward_size}` asks for an array of floats of shape {expected}; a vector "
-            "of length 1 is no scalar."
+            "of length 1 is not a scalar."
         )
 
 
@@ -265,7 +265,7 @@ def _flaws(steps: _Step, spec: EnvSpec) -> list[str]:
     said = {
         "both_flags": "`terminated` and `truncated` are both true at step {}, but an "
         "episode ends in one way: make it `truncated & ~terminated`",
-        "beyond_limit": f"an episode goes on behind `spec.max_steps={spec.max_steps}` "
+        "beyond_limit": f"an episode continues past `spec.max_steps={spec.max_steps}` "
         "at step {}: make `truncated` true there, or wrap it in `eqrl.envs.TimeLimit`",
         "reward_not_finite": "the reward of step {} is not finite",
         "observation_not_finite": "the observation of step {} is not finite",

@@ -96,8 +96,8 @@ def _check_is_of_gymnax(environment: object) -> None:
         getattr(environment, "reset_env", None)
     ):
         raise ValueError(
-            f"`environment={shown(environment)}` is no environment of gymnax; give the "
-            "first result of `gymnax.make`, or use "
+            f"`environment={shown(environment)}` is not an environment of gymnax; give "
+            "the first result of `gymnax.make`, or use "
             '`eqrl.envs.make("gymnax/Pendulum-v1")`.'
         )
 

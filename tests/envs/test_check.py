@@ -59,7 +59,7 @@ def test_what_is_wrong_with_an_environment_is_reported_all_at_once() -> None:
     parts = message.removeprefix("Faulty, played for 20 steps: ").split("; ")
     assert [part[:62] for part in parts] == [
         "`terminated` and `truncated` are both true at step 5, but an e",
-        "an episode goes on behind `spec.max_steps=3` at step 3: make `",
+        "an episode continues past `spec.max_steps=3` at step 3: make `",
         "the reward of step 2 is not finite",
         "the observation of step 4 is not finite",
         "element 1 of the action never makes a difference: is `spec.act",

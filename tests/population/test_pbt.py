@@ -353,7 +353,7 @@ def test_a_selector_of_no_hyperparameter_is_an_error(getkey: GetKey) -> None:
         with pytest.raises(ValueError, match="as they are, and each once"):
             pbt.init(AGENT, 4, key=getkey())
     pbt = PBT(where=lambda a: (a.num_critics,), priors=(Uniform(0.0, 1.0),))
-    with pytest.raises(ValueError, match="which is no hyperparameter"):
+    with pytest.raises(ValueError, match="which is not a hyperparameter"):
         pbt.init(AGENT, 4, key=getkey())
 
 

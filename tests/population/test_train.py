@@ -547,7 +547,10 @@ _STACK = jax.tree.map(lambda leaf: jnp.full(3, leaf), AGENT)
     [
         (dataclasses.replace(PBT, num_replaced=2, num_elite=2), "more than the 3 memb"),
         (dataclasses.replace(PBT, priors=PBT.priors[:1]), "must select a tuple of 1"),
-        (dataclasses.replace(PBT, where=lambda a: (a.rate, 2)), "no hyperparameter"),
+        (
+            dataclasses.replace(PBT, where=lambda a: (a.rate, 2)),
+            "is not a hyperparameter",
+        ),
     ],
 )
 def test_a_stack_is_checked_before_its_first_step(

@@ -1,7 +1,6 @@
 """Libraries of skills on disk."""
 
 import dataclasses
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -326,18 +325,6 @@ def test_damaged_files_of_a_library_are_named(library: Path, tmp_path: Path) -> 
     metrics.unlink()
     with pytest.raises(ValueError, match=r"metrics.npz` "):
         eqrl.load_skills(copied, AGENT, ENV, TRAINER)
-
-
-def test_a_library_that_was_saved_before_there_were_digests_of_all_loads(
-    library: Path, tmp_path: Path, recorded: tuple[Recorder, eqrl.Skills[Any]]
-) -> None:
-    copied = shutil.copytree(library, tmp_path / "copied")
-    (path,) = copied.glob("sizes_*.json")
-    sizes = json.loads(path.read_text())
-    for name in ("digest", "eqrl", "metrics"):
-        del sizes[name]
-    path.write_text(json.dumps(sizes))
-    assert same(eqrl.load_skills(copied, AGENT, ENV, TRAINER), recorded[1])
 
 
 # What does not fit.

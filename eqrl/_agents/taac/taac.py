@@ -80,7 +80,7 @@ def _check_advantage_clip(name: str, advantage_clip: object) -> None:
             f"`{name}` {given}, but must be a tuple of two numbers, the least "
             "and the greatest advantage of switching, or None."
         )
-    # A bound that is no number is named by the check of each.
+    # A bound that is not a number is named by the check of each.
     if any(b is None or isinstance(b, jax.core.Tracer) for b in advantage_clip):
         return
     low, high = (float(bound) for bound in advantage_clip)

@@ -145,6 +145,8 @@ def _stops(
     - `current_switch`: whether the current policy switches in the state reached.
     - `target`: `"compare_through"`, `"one_step"` or `"multi_step"`.
     """
+    # Rewards are summed for as long as the policy of now would have kept the trajectory
+    # that was played; from where it would switch, what follows is of another policy.
     if target == "one_step":
         return jnp.ones_like(current_switch)
     done = windows.terminated | windows.truncated

@@ -245,7 +245,7 @@ FAULTS = (
     Fault(
         "training:a-diverged-agent-is-kept",
         "eqrl/_training/trainer.py",
-        "tree_where(failure.in_agent, first.agent, progress.agent)",
+        "tree_where(failure.in_agent, first, progress.agent)",
         "progress.agent",
         (f"{_TRAIN} -k beginning_of_the_row",),
     ),
@@ -287,14 +287,14 @@ FAULTS = (
     Fault(
         "training:a-diverged-agent-goes-back-to-its-piece",
         "eqrl/_training/trainer.py",
-        "first = tree_where(begins, First(",
-        "first = tree_where(begins | True, First(",
+        "first = tree_where(begins, state.agent, first)",
+        "first = tree_where(begins | True, state.agent, first)",
         (f"{_TRAIN} -k beginning_of_the_row",),
     ),
     Fault(
         "training:updates-of-a-diverged-agent-are-counted",
         "eqrl/_training/rows.py",
-        "updates = int(ran.first.updates)",
+        "updates = first_updates",
         "updates = int(counts.updates)",
         (f"{_TRAIN} -k beginning_of_the_row",),
     ),
