@@ -120,7 +120,7 @@ def test_functions_are_annotated_throughout() -> None:
 
 # What each figure has come to. A change that makes one worse says why it must.
 _MOST = {
-    "lines": 29_809,
+    "lines": 29_807,
     "lines of the longest module": 700,
     "files": 143,
     "private functions named once": 231,
@@ -130,12 +130,12 @@ _MOST = {
     "lines of checks": 3_187,
     "longest body": 60,
     "bodies over 60 lines": 0,
-    "uses of Any": 482,
+    "uses of Any": 473,
     "body of SAC.update": 14,
     "lines of sac.py without its texts": 93,
-    "translated first sentences": 1,
+    "translated first sentences": 0,
     "private faces": 1,
-    "lines of tests": 31_471,
+    "lines of tests": 31_475,
 }
 _LEAST = {"share of comments": 1.5}
 

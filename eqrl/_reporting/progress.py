@@ -285,7 +285,7 @@ class SkillProgressBar:
 def _known(
     metrics: Mapping[str, np.ndarray | Array], name: str
 ) -> Float[np.ndarray, " known"]:
-    """The finite values of a metric; none if there is no such metric."""
+    """The finite values of a metric; empty if the metric is missing."""
     values = np.asarray(metrics.get(name, math.nan), float)
     return values[np.isfinite(values)]
 
