@@ -13,7 +13,7 @@ class Fault:
     - `old`: a snippet that occurs in the file exactly once.
     - `new`: its replacement.
     - `tests`: selections of tests as on the command line of pytest, such as
-        `tests/test_losses.py -k sac`, run in this order until one fails.
+        `tests/losses/test_losses.py -k sac`, run in this order until one fails.
     """
 
     name: str

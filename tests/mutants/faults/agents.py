@@ -11,10 +11,10 @@ _DISCRETE_SAC = "tests/agents/test_discrete_sac.py"
 _DQN = "tests/agents/test_dqn.py"
 _PPO = "tests/agents/test_ppo.py"
 _PQN = "tests/agents/test_pqn.py"
-_SPACES = "tests/test_spaces.py"
+_SPACES = "tests/types/test_spaces.py"
 _NORMALIZED = "tests/agents/test_normalized.py"
-_INTRINSIC = "tests/skills/test_intrinsic.py"
-_SKILL_CONDITIONED = "tests/skills/test_skill_conditioned.py"
+_INTRINSIC = "tests/agents/test_intrinsic.py"
+_SKILL_CONDITIONED = "tests/agents/test_skill_conditioned.py"
 
 FAULTS = (
     Fault(
@@ -218,7 +218,7 @@ FAULTS = (
         "eqrl/_agents/td3.py",
         "optimizer_state, loss.astype(float)",
         "optimizer_state, loss",
-        ("tests/test_protocol.py -k half_precision",),
+        ("tests/agents/test_protocol.py -k half_precision",),
     ),
     Fault(
         "agents:initial-scale-not-logged",
@@ -415,7 +415,7 @@ FAULTS = (
         "target_critics=tree_copy(critics),",
         "target_critics=critics,",
         (
-            "tests/test_protocol.py -k 'array_twice and SAC'",
+            "tests/agents/test_protocol.py -k 'array_twice and SAC'",
             f"{_SAC} -k copies",
         ),
     ),
@@ -487,7 +487,7 @@ FAULTS = (
         "eqrl/_agents/taac/policy.py",
         "diverged = jnp.isnan(new)",
         "diverged = jnp.isinf(new)",
-        ("tests/test_protocol.py -k 'acts_nan and TAAC-L'",),
+        ("tests/agents/test_protocol.py -k 'acts_nan and TAAC-L'",),
     ),
     Fault(
         "agents:taac-draws-at-every-step",

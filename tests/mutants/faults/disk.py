@@ -3,11 +3,11 @@
 from ..fault import Fault
 
 
-_LEARN = "tests/skills/test_learn_skills.py"
-_INPUT = "tests/skills/test_learn_skills_input.py"
-_STORE = "tests/skills/test_store.py"
-_WORLD = "tests/skills/test_skill_world.py"
-_SWITCH = "tests/skills/test_skill_switch.py"
+_LEARN = "tests/disk/test_learn_skills.py"
+_INPUT = "tests/disk/test_learn_skills_input.py"
+_STORE = "tests/disk/test_store.py"
+_WORLD = "tests/disk/test_skill_world.py"
+_SWITCH = "tests/disk/test_skill_switch.py"
 
 FAULTS = (
     Fault(
@@ -15,14 +15,14 @@ FAULTS = (
         "eqrl/_disk/library.py",
         "unfinished=training.unfinished,",
         "unfinished=None,",
-        ("tests/skills/test_learn_skills.py -k within_a_row",),
+        ("tests/disk/test_learn_skills.py -k within_a_row",),
     ),
     Fault(
         "disk:an-unfinished-row-is-not-loaded",
         "eqrl/_disk/store.py",
         "if not is_within_row:",
         "if True:",
-        ("tests/skills/test_learn_skills.py -k within_a_row",),
+        ("tests/disk/test_learn_skills.py -k within_a_row",),
     ),
     Fault(
         "disk:change-one-step-late",
@@ -190,7 +190,7 @@ FAULTS = (
         "eqrl/_training/host_loop.py",
         "if on_any_process(stops, mesh):",
         "if False:",
-        ("tests/skills/test_learn_skills.py -k never_stopped",),
+        ("tests/disk/test_learn_skills.py -k never_stopped",),
     ),
     Fault(
         "disk:target-entropy",
@@ -204,6 +204,6 @@ FAULTS = (
         "eqrl/_disk/store.py",
         "    key = reusable_key(key)\n",
         "",
-        ("tests/skills/test_learn_skills.py -k played_again",),
+        ("tests/disk/test_learn_skills.py -k played_again",),
     ),
 )

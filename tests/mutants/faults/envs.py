@@ -23,7 +23,7 @@ FAULTS = (
         "eqrl/envs/_make.py",
         "contextlib.suppress(ModuleNotFoundError)",
         "contextlib.nullcontext()",
-        ("tests/test_installed.py -k are_suggested",),
+        ("tests/types/test_installed.py -k are_suggested",),
     ),
     Fault(
         "envs:what-stands-for-modules-stays",
@@ -184,21 +184,21 @@ FAULTS = (
         "eqrl/envs/_check.py",
         '_check_flag("truncated", outcome.truncated)',
         "pass",
-        ("tests/test_trainer.py -k TestCheckEnv",),
+        ("tests/training/test_trainer.py -k TestCheckEnv",),
     ),
     Fault(
         "envs:unchecked-reward",
         "eqrl/envs/_check.py",
         "_check_reward(outcome.reward, spec.reward_size)",
         "pass",
-        ("tests/test_trainer.py -k TestCheckEnv",),
+        ("tests/training/test_trainer.py -k TestCheckEnv",),
     ),
     Fault(
         "envs:unchecked-state",
         "eqrl/envs/_check.py",
         "same = (old.shape, old.dtype) == (new.shape, new.dtype)",
         "same = old.dtype == new.dtype",
-        ("tests/test_trainer.py -k TestCheckEnv",),
+        ("tests/training/test_trainer.py -k TestCheckEnv",),
     ),
     Fault(
         "envs:one-flag-for-both-ends",

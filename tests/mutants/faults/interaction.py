@@ -3,11 +3,11 @@
 from ..fault import Fault
 
 
-_INTERACT = "tests/test_interact.py"
-_EVALUATE = "tests/test_evaluate.py"
-_SKILLS = "tests/skills/test_evaluate_skills.py"
-_EXPORT = "tests/test_export.py"
-_CHOICE = "tests/skills/test_skill_choice.py"
+_INTERACT = "tests/interaction/test_interact.py"
+_EVALUATE = "tests/interaction/test_evaluate.py"
+_SKILLS = "tests/interaction/test_evaluate_skills.py"
+_EXPORT = "tests/interaction/test_export.py"
+_CHOICE = "tests/interaction/test_skill_choice.py"
 
 FAULTS = (
     Fault(
@@ -15,28 +15,28 @@ FAULTS = (
         "eqrl/_interaction/exported_policy.py",
         "self._seed = np.uint32(seed)",
         "self._seed = np.uint32(0)",
-        ("tests/test_export.py -k only_sampled",),
+        ("tests/interaction/test_export.py -k only_sampled",),
     ),
     Fault(
         "interaction:one-key-for-episodes-and-steps-of-an-exported-policy",
         "eqrl/_interaction/export.py",
         "_EPISODES, _STEPS = 0, 1",
         "_EPISODES, _STEPS = 0, 0",
-        ("tests/test_export.py -k only_sampled",),
+        ("tests/interaction/test_export.py -k only_sampled",),
     ),
     Fault(
         "interaction:steps-of-an-exported-policy-count-anew",
         "eqrl/_interaction/exported_policy.py",
         "        self._memory = None\n\n    def act",
         "        self._memory = None\n        self._num_steps = 0\n\n    def act",
-        ("tests/test_export.py -k only_sampled",),
+        ("tests/interaction/test_export.py -k only_sampled",),
     ),
     Fault(
         "interaction:exported-with-other-floats",
         "eqrl/_interaction/exported_policy.py",
         'if header["x64"] != jax.config.read("jax_enable_x64"):',
         "if False:",
-        ("tests/test_export.py -k cannot_be_exported",),
+        ("tests/interaction/test_export.py -k cannot_be_exported",),
     ),
     Fault(
         "interaction:median-return",
@@ -78,14 +78,14 @@ FAULTS = (
         "eqrl/_interaction/actors.py",
         "lambda carry: carry[0] < count, begin_group",
         "lambda carry: carry[0] < jnp.minimum(count, 1), begin_group",
-        ("tests/test_interact.py -k in_groups",),
+        ("tests/interaction/test_interact.py -k in_groups",),
     ),
     Fault(
         "interaction:begins-those-beyond-the-last",
         "eqrl/_interaction/actors.py",
         "size=num_envs + size, fill_value=num_envs",
         "size=num_envs + size, fill_value=0",
-        ("tests/test_interact.py -k in_groups",),
+        ("tests/interaction/test_interact.py -k in_groups",),
     ),
     Fault(
         "interaction:episodes-go-on-behind-a-limit",
@@ -365,20 +365,20 @@ FAULTS = (
         "eqrl/_interaction/evaluate.py",
         "    key = check_arguments(agent, env, key)\n",
         "    check_arguments(agent, env, key)\n",
-        ("tests/test_evaluate.py -k makes_no_difference",),
+        ("tests/interaction/test_evaluate.py -k makes_no_difference",),
     ),
     Fault(
         "interaction:rolled-out-once-a-key",
         "eqrl/_interaction/rollout.py",
         "    key = check_arguments(agent, env, key)\n",
         "    check_arguments(agent, env, key)\n",
-        ("tests/test_evaluate.py -k mask_is_true",),
+        ("tests/interaction/test_evaluate.py -k mask_is_true",),
     ),
     Fault(
         "interaction:skills-evaluated-once-a-key",
         "eqrl/_interaction/evaluate_skills.py",
         "    key = check_arguments(agent, env, key)\n",
         "    check_arguments(agent, env, key)\n",
-        ("tests/skills/test_evaluate_skills.py -k mean_of_all",),
+        ("tests/interaction/test_evaluate_skills.py -k mean_of_all",),
     ),
 )

@@ -6,7 +6,7 @@ from ..fault import Fault
 _PBT = "tests/population/test_pbt.py"
 _PRIOR = "tests/population/test_prior.py"
 _TRAIN = "tests/population/test_train.py"
-_PICTURES = "tests/population/test_pictures.py"
+_PICTURES = "tests/reporting/test_population_pictures.py"
 
 FAULTS = (
     Fault(
@@ -141,7 +141,7 @@ FAULTS = (
         "eqrl/_training/mesh.py",
         "or isinstance(leaf, Tracer):\n            return leaf\n        if len",
         "or leaf is None:\n            return leaf\n        if len",
-        ("tests/test_stack.py -k traced",),
+        ("tests/pytree/test_stack.py -k traced",),
     ),
     Fault(
         "population:priors-leave-their-range",

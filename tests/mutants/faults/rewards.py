@@ -3,7 +3,7 @@
 from ..fault import Fault
 
 
-_INCREMENTAL = "tests/skills/test_incremental.py"
+_INCREMENTAL = "tests/rewards/test_incremental.py"
 
 FAULTS = (
     Fault(
@@ -11,7 +11,7 @@ FAULTS = (
         "eqrl/_rewards/incremental/feature_set.py",
         "counts < 2**30, counts, full + counts % size",
         "counts < 2**30, counts, counts",
-        ("tests/skills/test_feature_set.py -k more_points",),
+        ("tests/rewards/test_feature_set.py -k more_points",),
     ),
     Fault(
         "skills:weights-for-their-logarithms",
@@ -88,77 +88,77 @@ FAULTS = (
         "eqrl/_rewards/discriminator.py",
         "if self.include_prior:",
         "if not self.include_prior:",
-        ("tests/skills/test_discriminator.py -k log_ratio",),
+        ("tests/rewards/test_discriminator.py -k log_ratio",),
     ),
     Fault(
         "rewards:descriptor-of-the-state-left",
         "eqrl/_rewards/discriminator.py",
         "transitions.next_observation,\n            transitions.next_state_descriptor,",
         "transitions.observation,\n            transitions.state_descriptor,",
-        ("tests/skills/test_discriminator.py -k state_reached",),
+        ("tests/rewards/test_discriminator.py -k state_reached",),
     ),
     Fault(
         "rewards:infinite-for-a-skill-of-weight-0",
         "eqrl/_rewards/discriminator.py",
         "jnp.where(jnp.isneginf(log_prior), 0, log_prior)",
         "log_prior",
-        ("tests/skills/test_discriminator.py -k weight_0",),
+        ("tests/rewards/test_discriminator.py -k weight_0",),
     ),
     Fault(
         "rewards:one-hot-network-for-vectors",
         "eqrl/_rewards/discriminator.py",
         "isinstance(distribution, Categorical) and of_vectors",
         "False",
-        ("tests/skills/test_discriminator.py -k a_network",),
+        ("tests/rewards/test_discriminator.py -k a_network",),
     ),
     Fault(
         "rewards:right-where-it-is-wrong",
         "eqrl/_rewards/discriminator.py",
         "jnp.argmax(predicted.logits, axis=1)",
         "jnp.argmin(predicted.logits, axis=1)",
-        ("tests/skills/test_discriminator.py -k cross_entropy",),
+        ("tests/rewards/test_discriminator.py -k cross_entropy",),
     ),
     Fault(
         "rewards:any-network-will-do",
         "eqrl/_rewards/discriminator.py",
         "self._check_network(network, size)",
         "pass",
-        ("tests/skills/test_discriminator.py -k a_network",),
+        ("tests/rewards/test_discriminator.py -k a_network",),
     ),
     Fault(
         "rewards:weights-of-the-agent-may-differ",
         "eqrl/_agents/wrappers/skills.py",
         "return np.allclose(np.asarray(first), np.asarray(second))",
         "return True",
-        ("tests/skills/test_discriminator.py -k other_skills",),
+        ("tests/rewards/test_discriminator.py -k other_skills",),
     ),
     Fault(
         "rewards:sum-without-weights",
         "eqrl/_rewards/base.py",
         "total = total + weight * reward.reward(",
         "total = total + reward.reward(",
-        ("tests/skills/test_intrinsic.py -k a_sum_weighs",),
+        ("tests/agents/test_intrinsic.py -k a_sum_weighs",),
     ),
     Fault(
         "rewards:one-within-another-is-hidden",
         "eqrl/_agents/wrappers/intrinsic.py",
         "while name in own or name in joined:",
         "while False:",
-        ("tests/skills/test_intrinsic.py -k do_not_collide",),
+        ("tests/agents/test_intrinsic.py -k do_not_collide",),
     ),
     Fault(
         "rewards:ring-writes-one-too-far",
         "eqrl/_rewards/incremental/feature_set.py",
         "jnp.where(written, position % rows, out_of_bounds)",
         "jnp.where(written, (position + 1) % rows, out_of_bounds)",
-        ("tests/skills/test_feature_set.py",),
+        ("tests/rewards/test_feature_set.py",),
     ),
     Fault(
         "rewards:ring-drops-one-too-many",
         "eqrl/_rewards/incremental/feature_set.py",
         "position >= counts[:, None] - rows",
         "position > counts[:, None] - rows",
-        ("tests/skills/test_feature_set.py",),
+        ("tests/rewards/test_feature_set.py",),
     ),
     Fault(
         "rewards:more-than-k-points-needed",
@@ -166,7 +166,7 @@ FAULTS = (
         "num_points(points)[bucket] >= k",
         "num_points(points)[bucket] > k",
         (
-            "tests/skills/test_feature_set.py",
+            "tests/rewards/test_feature_set.py",
             f"{_INCREMENTAL} -k 'said_to_be'",
         ),
     ),
@@ -175,14 +175,14 @@ FAULTS = (
         "eqrl/_rewards/incremental/feature_set.py",
         "return jnp.minimum(points.counts, points.features.shape[1])",
         "return points.counts",
-        ("tests/skills/test_feature_set.py",),
+        ("tests/rewards/test_feature_set.py",),
     ),
     Fault(
         "rewards:draws-some-twice",
         "eqrl/_rewards/incremental/feature_set.py",
         "distinct = exists & (first[candidates] == order)",
         "distinct = exists",
-        ("tests/skills/test_feature_set.py -k distinct",),
+        ("tests/rewards/test_feature_set.py -k distinct",),
     ),
     Fault(
         "rewards:state-for-its-change",
@@ -190,7 +190,7 @@ FAULTS = (
         "return reached - left",
         "return reached",
         (
-            "tests/skills/test_incremental_options.py -k features",
+            "tests/rewards/test_incremental_options.py -k features",
             f"{_INCREMENTAL} -k 'said_to_be'",
         ),
     ),
