@@ -120,22 +120,22 @@ def test_functions_are_annotated_throughout() -> None:
 
 # What each figure has come to. A change that makes one worse says why it must.
 _MOST = {
-    "lines": 29_807,
+    "lines": 29_764,
     "lines of the longest module": 700,
-    "files": 143,
-    "private functions named once": 231,
-    "of these of at most 6 lines": 76,
-    "internal share of definitions": 60.6,
+    "files": 144,
+    "private functions named once": 225,
+    "of these of at most 6 lines": 75,
+    "internal share of definitions": 60.5,
     "share of imports": 8.9,
-    "lines of checks": 3_187,
+    "lines of checks": 3_121,
     "longest body": 60,
     "bodies over 60 lines": 0,
-    "uses of Any": 473,
+    "uses of Any": 466,
     "body of SAC.update": 14,
     "lines of sac.py without its texts": 93,
     "translated first sentences": 0,
     "private faces": 1,
-    "lines of tests": 31_475,
+    "lines of tests": 31_476,
 }
 _LEAST = {"share of comments": 1.5}
 

@@ -165,9 +165,13 @@ def play(agent: Any, state: Any, env: Any = ENV) -> object:
 def test_a_state_that_does_not_fit_is_named_where_it_is_played() -> None:
     agent = Learner()
     of_other = state_of(agent, OTHER)
-    with pytest.raises(ValueError, match=r"`\.weight` is \(3,\), not \(2,\)"):
+    with pytest.raises(
+        ValueError, match=r"`\.weight` is of shape \(3,\).*not of shape \(2,\)"
+    ):
         play(agent, of_other)
-    with pytest.raises(ValueError, match=r"`\.weight` is \(3,\), not \(2,\)"):
+    with pytest.raises(
+        ValueError, match=r"`\.weight` is of shape \(3,\).*not of shape \(2,\)"
+    ):
         eqx.filter_eval_shape(
             lambda state: eqrl.rollout(
                 agent, state, ENV, num_episodes=2, key=jr.key(0)
@@ -177,7 +181,7 @@ def test_a_state_that_does_not_fit_is_named_where_it_is_played() -> None:
     state = state_of(agent, ENV.spec)
     with pytest.raises(ValueError, match=r"stack of 3.*`eqrl.member\(state, index\)`"):
         play(agent, stacked(state, 3))
-    with pytest.raises(ValueError, match=r"`state` is a dict.*is a LearnerState"):
+    with pytest.raises(ValueError, match=r"it is a dict, not a LearnerState"):
         play(agent, {"state": state})
 
 
@@ -218,7 +222,7 @@ class Voter(eqrl.AbstractMarkovAgent[Float[Array, "choices obs"]]):
 
 
 def test_a_state_made_for_more_choices_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"is \(5, 2\), not \(3, 2\)"):
+    with pytest.raises(ValueError, match=r"shape \(5, 2\).*not of shape \(3, 2\)"):
         play(Voter(), struct(5, 2), Turns())
 
 
@@ -292,7 +296,7 @@ def test_a_state_that_does_not_fit_is_named_where_it_is_trained() -> None:
         run(agent, state, eqrl.Trainer(num_envs=4, batch_size=2, warmup_steps=8))
     with pytest.raises(ValueError, match=r"is a stack.*`eqrl.member"):
         run(agent, stacked(state, 3))
-    with pytest.raises(ValueError, match=r"\.agent\.weight`? is .*\[3\]"):
+    with pytest.raises(ValueError, match=r"\.agent\.weight` is of shape \(3,\)"):
         run(agent, eqx.tree_at(lambda s: s.agent, state, state_of(agent, OTHER)))
 
 

@@ -1,6 +1,6 @@
 import dataclasses
 from collections.abc import Generator, Iterator, Sequence
-from typing import Any, get_args
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -12,18 +12,14 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from .._agents.base import AnyAgent
 from .._agents.wrappers.intrinsic import IntrinsicState
 from .._interaction.actors import start
-from .._interaction.fit import check_is_agent, check_numbers
+from .._interaction.fit import check_numbers
 from .._interaction.rollout import rollout
-from .._pytree.fields import (
-    check_choice,
-    check_instance,
-    check_integer,
-    check_key,
-)
+from .._pytree.arguments import checked
+from .._pytree.fields import PositiveInt, check_integer
 from .._pytree.tree import stack_size, take_element, tree_where
 from .._rewards.incremental.reward import IncrementalState
 from .._rewards.incremental.scale import Replay
-from .._training.host_loop import Callbacks, Reached, bind_callbacks, drive
+from .._training.host_loop import Callbacks, Reached, drive
 from .._training.iteration import check_finite_agent
 from .._training.jit import runner_of_one
 from .._training.replay import ReplayBuffer, ReplayState
@@ -334,6 +330,7 @@ class SkillLoop:
         )
 
 
+@checked
 def learn_skills(
     agent: Learner[State, Memory, Extras],
     env: World,
@@ -342,11 +339,11 @@ def learn_skills(
     num_skills: int,
     num_steps: int | Sequence[int],
     key: PRNGKeyArray,
-    num_collected_episodes: int = 100,
+    num_collected_episodes: PositiveInt = 100,
     max_skills: int | None = None,
     replay: Replay | None = None,
     initial: Skills[State] | None = None,
-    log_every: int = 1_000,
+    log_every: PositiveInt = 1_000,
     callback: Callbacks[Skills[State]] | None = None,
 ) -> Skills[State]:
     """Learns skills one after another, as DISk does.
@@ -410,13 +407,7 @@ def learn_skills(
     `eqrl.TrainingInterrupted` after Ctrl-C, SIGTERM or SIGHUP. The `solution` of the
     last two are the skills, from which to resume.
     """
-    check_is_agent(agent)
-    check_key(key)
-    check_instance("trainer", trainer, Trainer, such_as="`eqrl.Trainer()`")
-    check_integer("log_every", log_every, least=1)
-    bind_callbacks(callback)
     task = find_task(agent)
-    check_integer("num_collected_episodes", num_collected_episodes, least=1)
     steps = _steps_of_skills(num_steps, num_skills, trainer)
     replay = task.reward.preset.replay if replay is None else replay
     check_replay(replay, agent)
@@ -457,7 +448,6 @@ def learn_skills(
 
 def check_replay(replay: str, agent: AnyAgent) -> None:
     """Checks that an agent can learn from what is kept."""
-    check_choice("replay", replay, get_args(Replay))
     if agent.sequence_length is None:
         raise ValueError(
             "The agent learns on-policy, from each step once; skills are learned one "

@@ -9,12 +9,14 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from typing_extensions import TypeVar
 
 from .._agents.base import AbstractAgent
+from .._pytree.arguments import checked
+from .._pytree.fields import PositiveInt, reusable_key
 from .._types.custom_types import EnvState, Extras, Memory, Mode, State
 from .._types.data import Transition
 from ..envs import AbstractEnv
 from .actors import start
-from .fit import check_arguments, explaining_misfits
-from .rollout import check_lengths, jit_rollout, play_until_over, zero_outside
+from .fit import explaining_misfits
+from .rollout import jit_rollout, limit_of, play_until_over, zero_outside
 
 
 Described = TypeVar("Described", default=Any)
@@ -68,15 +70,16 @@ def evaluate(
 ) -> Evaluation[Described]: ...
 
 
+@checked
 def evaluate(
     agent: AbstractAgent[State, Memory, Extras],
     state: State,
     env: AbstractEnv[EnvState],
     *,
-    num_episodes: int,
+    num_episodes: PositiveInt,
     key: PRNGKeyArray,
     mode: Mode = "greedy",
-    max_steps: int | None = None,
+    max_steps: PositiveInt | None = None,
     descriptor: Descriptor | None = None,
 ) -> Evaluation:
     """Plays whole episodes side by side and measures them, without learning.
@@ -101,8 +104,8 @@ def evaluate(
     Raises a `ValueError` if neither `max_steps` nor the environment sets a limit, or if
     the state is not one of this agent in such an environment, such as a stack of them.
     """
-    key = check_arguments(agent, env, key)
-    num_episodes, limit = check_lengths(env, num_episodes, max_steps)
+    limit, num_episodes = limit_of(env, max_steps), int(num_episodes)
+    key = reusable_key(key)
     if descriptor is None:
         return _play(agent, state, env, num_episodes, limit, mode=mode, key=key)
     transitions, mask = jit_rollout(

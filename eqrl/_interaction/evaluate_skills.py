@@ -12,7 +12,8 @@ from .._agents.base import AbstractAgent, AnyAgent
 from .._agents.taac.taac import TAAC
 from .._agents.wrappers.skills import SkillConditioned
 from .._agents.wrappers.unwrap import find, parts, with_skill
-from .._pytree.fields import check_integer
+from .._pytree.arguments import checked
+from .._pytree.fields import PositiveInt, check_integer, reusable_key
 from .._rewards.base import as_if_left
 from .._rewards.discriminator import Discriminator
 from .._skills.prior import AbstractSkillPrior, EvenOneHotSkills, OneHotSkills
@@ -21,7 +22,7 @@ from .._types.data import Transition
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from .evaluate import Evaluation
-from .fit import check_arguments, check_fits
+from .fit import check_fits
 from .rollout import rollout, zero_outside
 
 
@@ -63,16 +64,17 @@ SkillEvaluation.__init__.__doc__ = """**Arguments:**
 """
 
 
+@checked
 def evaluate_skills(
     agent: AbstractAgent[State, Memory, Extras],
     state: State,
     env: AbstractEnv[EnvState],
     *,
-    num_episodes: int,
+    num_episodes: PositiveInt,
     key: PRNGKeyArray,
     skills: int | Float[Array, "skills skill"] | None = None,
     mode: Mode = "greedy",
-    max_steps: int | None = None,
+    max_steps: PositiveInt | None = None,
 ) -> SkillEvaluation:
     """Plays episodes with each skill side by side, without learning.
 
@@ -95,9 +97,7 @@ def evaluate_skills(
     Raises a `ValueError` if the agent has no skills or no discriminator, if `skills` do
     not fit, if `state` is a stack, or if nothing limits the length of an episode.
     """
-    key = check_arguments(agent, env, key)
-    check_integer("num_episodes", num_episodes, least=1)
-    skills_key, play_key, score_key = jr.split(key, 3)
+    skills_key, play_key, score_key = jr.split(reusable_key(key), 3)
     skilled = parts(agent, SkillConditioned)
     if not skilled:
         raise ValueError(

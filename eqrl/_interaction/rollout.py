@@ -10,13 +10,14 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from .._agents.base import AbstractAgent
+from .._pytree.arguments import checked
 from .._pytree.control_flow import filter_scan, filter_while_loop
-from .._pytree.fields import check_integer
+from .._pytree.fields import PositiveInt, reusable_key
 from .._types.custom_types import EnvState, Extras, Memory, Mode, PyTree, State
 from .._types.data import Transition
 from ..envs import AbstractEnv
 from .actors import Actors, advance, advance_all, start
-from .fit import check_arguments, explaining_misfits
+from .fit import explaining_misfits
 
 
 class Episodes(eqx.Module, Generic[EnvState, Memory]):
@@ -143,15 +144,16 @@ def record_steps(
     return filter_scan(step, _episodes(actors), jnp.arange(max_steps))[1]
 
 
+@checked
 def rollout(
     agent: AbstractAgent[State, Memory, Extras],
     state: State,
     env: AbstractEnv[EnvState],
     *,
-    num_episodes: int,
+    num_episodes: PositiveInt,
     key: PRNGKeyArray,
     mode: Mode = "greedy",
-    max_steps: int | None = None,
+    max_steps: PositiveInt | None = None,
 ) -> tuple[Transition[Extras], Bool[Array, "episodes time"]]:
     """Plays whole episodes side by side and returns all of their transitions.
 
@@ -172,24 +174,20 @@ def rollout(
     Raises a `ValueError` if neither `max_steps` nor the environment sets a limit, or if
     the state is not one of this agent in such an environment, such as a stack of them.
     """
-    key = check_arguments(agent, env, key)
-    num_episodes, limit = check_lengths(env, num_episodes, max_steps)
-    return jit_rollout(agent, state, env, num_episodes, limit, mode=mode, key=key)
+    limit = limit_of(env, max_steps)
+    key = reusable_key(key)
+    return jit_rollout(agent, state, env, int(num_episodes), limit, mode=mode, key=key)
 
 
-def check_lengths(
-    env: AbstractEnv[EnvState], num_episodes: int, max_steps: int | None
-) -> tuple[int, int]:
-    """The number of episodes and their limit; a `ValueError` if there is none."""
+def limit_of(env: AbstractEnv[EnvState], max_steps: int | None) -> int:
+    """The most steps of an episode; a `ValueError` if nothing limits them."""
     max_steps = env.spec.max_steps if max_steps is None else max_steps
     if max_steps is None:
         raise ValueError(
             "This environment has no time limit (`spec.max_steps` is None), so an "
             "episode might never end; give `max_steps`, the most steps to count."
         )
-    check_integer("max_steps", max_steps, least=1)
-    check_integer("num_episodes", num_episodes, least=1)
-    return int(num_episodes), int(max_steps)
+    return int(max_steps)
 
 
 @eqx.filter_jit

@@ -1,7 +1,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import equinox as eqx
 import jax
@@ -14,8 +14,9 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 from .._agents.base import AgentOfKind, AnyAgent
 from .._interaction.evaluate import Descriptor, Evaluation, evaluate
 from .._interaction.evaluate_skills import Score, mean_return
-from .._interaction.fit import check_arguments, check_numbers
-from .._pytree.fields import check_arity, check_instance, check_integer
+from .._interaction.fit import check_numbers
+from .._pytree.arguments import checked
+from .._pytree.fields import PositiveInt, Takes, reusable_key
 from .._pytree.tree import (
     check_same_shapes,
     repeated,
@@ -23,7 +24,7 @@ from .._pytree.tree import (
     take_element,
     tree_copy,
 )
-from .._training.host_loop import Callbacks, Reached, bind_callbacks, drive
+from .._training.host_loop import Callbacks, Reached, drive
 from .._training.iteration import UnfinishedRow, check_finite_agent
 from .._training.members import (
     Crew,
@@ -48,7 +49,7 @@ from .._training.schedule import Counts
 from .._training.trainer import AnyTrainerState, Trainer
 from .._types.custom_types import EnvState, PyTree, State
 from ..envs import AbstractEnv
-from ..envs._base import AnyEnv, check_is_env
+from ..envs._base import AnyEnv
 from ..envs._check import play_if_asked
 from .history import (
     Agents,
@@ -196,19 +197,22 @@ def check_history(
         )
 
 
+@checked
 def train_population(
-    agent: AgentOfKind[State, Agents],
+    # What `Annotated` adds keeps `checked` from refusing a stack.
+    agent: Annotated[AgentOfKind[State, Agents], "single or a stack"],
     env: AbstractEnv[EnvState],
     trainer: Trainer,
     pbt: PBT | None,
     *,
-    size: int,
-    num_generations: int,
+    size: PositiveInt,
+    num_generations: PositiveInt,
     steps_per_generation: int,
-    num_episodes: int,
+    num_episodes: PositiveInt,
     key: PRNGKeyArray,
     initial: PopulationSolution[State, Agents] | None = None,
-    score: Score[State] | None = None,
+    score: Annotated[Score[State], Takes(("agent", "state", "evaluation"))]
+    | None = None,
     evaluation_env: AbstractEnv[EnvState] | None = None,
     descriptor: Descriptor[object] | None = None,
     mesh: Mesh | None = None,
@@ -277,9 +281,7 @@ def train_population(
     """
     evaluation_env = env if evaluation_env is None else evaluation_env
     given = cast(AnyAgent, agent)
-    key = _check(given, env, trainer, pbt, size, evaluation_env, score, key)
-    check_integer("num_generations", num_generations, least=1)
-    bind_callbacks(callback)
+    key = reusable_key(key)
     check_mesh(mesh, size)
     trainer.check_num_steps(steps_per_generation)
     trainer.schedule.check_call("steps_per_generation", steps_per_generation)
@@ -459,28 +461,6 @@ class _Generations:
         return make_solution(
             rows, like, agents, position.state, position.counts, unfinished
         )
-
-
-def _check(
-    agent: AnyAgent,
-    env: AnyEnv,
-    trainer: Trainer,
-    pbt: PBT | None,
-    size: int,
-    evaluation_env: AnyEnv,
-    score: Score | None,
-    key: PRNGKeyArray,
-) -> PRNGKeyArray:
-    """The key; a `ValueError` unless the arguments are of their kinds."""
-    key = check_arguments(agent, env, key, may_be_stack=True)
-    check_instance("trainer", trainer, Trainer, such_as="`eqrl.Trainer()`")
-    if pbt is not None:
-        check_instance("pbt", pbt, PBT)
-    check_is_env("evaluation_env", evaluation_env)
-    check_integer("size", size, least=1)
-    if score is not None:
-        check_arity("score", score, "agent", "state", "evaluation")
-    return key
 
 
 def _begin(

@@ -32,6 +32,15 @@ _A_NUMBER = (
     "in `lambda rate: optax.adam(schedule)`, and a prior into `eqrl.PBT`."
 )
 
+# What an error suggests for an argument of a class, which is defined further up.
+_EXAMPLES = {
+    "AbstractAgent": "`eqrl.SAC()`",
+    "AbstractEnv": '`eqrl.envs.make("brax/ant")`',
+    "EnvSpec": "`env.spec`",
+    "Trainer": "`eqrl.Trainer()`",
+    "Transition": "what `eqrl.transitions_from_arrays` gives",
+}
+
 Converted = TypeVar("Converted")
 
 
@@ -54,7 +63,7 @@ class Range:
         right = ")" if self.high == math.inf else "]"
         return f"{left}{self.low:g}, {self.high:g}{right}"
 
-    def check(self, name: str, value: FloatLike | Shaped[Array, "..."] | None) -> None:
+    def check(self, name: str, value: Any) -> None:
         """Checks that `value` is one finite number in the interval.
 
         Under `jit` or `vmap` only the shape is checked.
@@ -77,6 +86,31 @@ class Range:
         above = number > self.low if self.low_open else number >= self.low
         if not (above and number <= self.high and math.isfinite(number)):
             raise ValueError(f"`{name}={number:g}` is out of range; {allowed}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class AtLeast:
+    """The integers that an argument or a static field may be."""
+
+    least: int
+
+    def check(self, name: str, value: object) -> None:
+        check_integer(name, value, least=self.least)
+
+
+PositiveInt = typing.Annotated[int, AtLeast(1)]
+NonNegativeInt = typing.Annotated[int, AtLeast(0)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Takes:
+    """The arguments that a function, or each in a sequence, must be callable with."""
+
+    arguments: tuple[str, ...]
+
+    def check(self, name: str, value: object) -> None:
+        for function in value if isinstance(value, Sequence) else (value,):
+            check_arity(name, function, *self.arguments)
 
 
 def hyperparameter(
@@ -280,23 +314,31 @@ def check_fields(module: eqx.Module) -> None:
 def check_declared(name: str, value: object, declared: Any) -> None:
     """Checks that a value is not clearly of another type than the declared one.
 
-    Looked at are modules, functions and `bool`, tuples of them, and their unions with
-    `None`; anything passes for other types, arrays and numbers among them.
+    Looked at are what `Annotated` adds (`Range`, `AtLeast`, `Takes`), strings of a
+    `Literal`, keys, modules and tuples of them, functions and `bool`, each of which may
+    be optional. Anything passes for other types, arrays and numbers among them, and
+    for other unions.
     """
-    if typing.get_origin(declared) in (typing.Union, types.UnionType):
-        alternatives = typing.get_args(declared)
-        if value is None and type(None) in alternatives:
-            return
-        alternatives = [each for each in alternatives if each is not type(None)]
-    else:
-        alternatives = [declared]
-    if len(alternatives) > 1:
-        return
-    (declared,) = alternatives
-    kind = typing.get_origin(declared) or declared
-    if kind is tuple:
-        element, *rest = typing.get_args(declared) or (object,)
-        if rest == [Ellipsis] and _is_module(typing.get_origin(element) or element):
+    origin, inner = typing.get_origin(declared), typing.get_args(declared)
+    kind = origin or declared
+    if declared == PRNGKeyArray:
+        check_key(value)
+    elif origin is typing.Annotated:
+        allowed = [x for x in inner[1:] if isinstance(x, (Range, AtLeast, Takes))]
+        for each in allowed:
+            each.check(name, value)
+        if not allowed:
+            check_declared(name, value, inner[0])
+    elif origin in (typing.Union, types.UnionType):
+        alternatives = [each for each in inner if each is not types.NoneType]
+        is_left_out = value is None and types.NoneType in inner
+        if len(alternatives) == 1 and not is_left_out:
+            check_declared(name, value, alternatives[0])
+    elif origin is typing.Literal:
+        check_choice(name, value, inner)
+    elif kind is tuple:
+        element, *rest = inner or (object,)
+        if rest == [Ellipsis] and is_module(typing.get_origin(element) or element):
             if not isinstance(value, (tuple, list)):
                 raise ValueError(
                     f"`{name}={shown(value)}` must be a tuple, also of a single value."
@@ -308,8 +350,13 @@ def check_declared(name: str, value: object, declared: Any) -> None:
             raise ValueError(f"`{name}={shown(value)}` must be True or False.")
     elif kind is Callable or _is_kind_of_function(kind):
         check_callable(name, value)
-    elif _is_module(kind):
-        check_instance(name, value, kind)
+    elif is_module(kind):
+        # A class may know more to say than which class it is.
+        check = getattr(kind, "_check_argument", None)
+        if check is None:
+            check_instance(name, value, kind)
+        else:
+            check(name, value)
 
 
 def _is_kind_of_function(kind: object) -> bool:
@@ -317,7 +364,7 @@ def _is_kind_of_function(kind: object) -> bool:
     return is_interface and "__call__" in vars(kind)
 
 
-def _is_module(kind: object) -> bool:
+def is_module(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, eqx.Module)
 
 
@@ -373,7 +420,7 @@ def _misfit(function: object, arguments: Sequence[object]) -> str | None:
     return None
 
 
-def check_instance(name: str, value: object, kind: type, *, such_as: str = "") -> None:
+def check_instance(name: str, value: object, kind: type) -> None:
     """Checks that `value` is an instance of `kind`."""
     if isinstance(value, kind):
         return
@@ -382,10 +429,11 @@ def check_instance(name: str, value: object, kind: type, *, such_as: str = "") -
             f"`{name}` is the class `{value.__name__}`; give an instance of it, as "
             f"`{value.__name__}(...)` makes it."
         )
-    advice = f", such as {such_as}" if such_as else ""
+    example = _EXAMPLES.get(kind.__name__)
     raise ValueError(
         f"`{name}={shown(value)}` is of type {type(value).__name__}; it must be an "
-        f"instance of `{kind.__name__}`{advice}."
+        f"instance of `{kind.__name__}`"
+        + ("." if example is None else f", such as {example}.")
     )
 
 
@@ -421,9 +469,8 @@ def reusable_key(key: PRNGKeyArray) -> PRNGKeyArray:
 
     To resume takes the same key, and so does a comparison, but `jax_debug_key_reuse`
     refuses a key that was used before: a clone is used instead. Within a program the
-    key stays what it is. Raises a `ValueError` unless it is one key of JAX.
+    key stays what it is.
     """
-    check_key(key)
     if isinstance(key, jax.core.Tracer):
         return key
     is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)

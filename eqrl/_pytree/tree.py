@@ -137,25 +137,20 @@ def _typed_as(tree: Tree, like: Tree) -> Tree:
 
 
 def check_same_shapes(name: str, expected: PyTree, given: PyTree) -> None:
-    """Checks that two trees have the same structure and shapes."""
+    """Checks that two trees have the same structure, and arrays of the same shapes."""
     expected, given = (
-        eqx.filter_eval_shape(lambda tree: tree, x) for x in (expected, given)
+        eqx.filter(eqx.filter_eval_shape(lambda tree: tree, x), is_array_shape)
+        for x in (expected, given)
     )
-    if jax.tree.structure(expected) != jax.tree.structure(given):
+    misfit = difference(expected, given)
+    if misfit is not None:
+        same = jax.tree.structure(expected) == jax.tree.structure(given)
         raise ValueError(
-            f"`{name}` is of another kind of agent or environment: it is a "
-            f"{type(given).__name__} of another structure than the one of this agent "
-            "here. Go on with what it was trained with."
+            f"`{name}` "
+            + ("does not fit this" if same else "is of another kind of")
+            + f" agent, environment or trainer: {misfit}. Resume with those that it "
+            "was trained with."
         )
-    paths = jax.tree_util.tree_flatten_with_path(expected)[0]
-    for (path, wanted), found in zip(paths, jax.tree.leaves(given), strict=True):
-        # Not by `!=`: a weakly typed number is no longer one after a step.
-        if is_array_shape(wanted) and _kind(wanted) != _kind(found):
-            raise ValueError(
-                f"`{name}` does not fit this agent, environment and trainer: its leaf "
-                f"`{jax.tree_util.keystr(path)}` is {_kind(found)}, but "
-                f"{_kind(wanted)} is needed. Go on with the sizes it was trained with."
-            )
 
 
 def check_kept(what: str, before: PyTree, after: PyTree, *, source: str) -> None:
@@ -169,15 +164,19 @@ def check_kept(what: str, before: PyTree, after: PyTree, *, source: str) -> None
         change its type, as in JAX's loops.
     - `source`: the method that gave the first one.
     """
-    difference = _difference(before, after)
-    if difference is not None:
+    changed = difference(before, after)
+    if changed is not None:
         raise ValueError(
-            f"{what} than `{source}`: {difference}. Arrays must keep their shapes and "
+            f"{what} than `{source}`: {changed}. Arrays must keep their shapes and "
             "types, and everything else must stay the same."
         )
 
 
-def _difference(before: PyTree, after: PyTree) -> str | None:
+def difference(before: PyTree, after: PyTree) -> str | None:
+    """Describes how a tree differs from another one; `None` if it does not.
+
+    Arrays are compared by their shapes and types, all else by its value.
+    """
     old, new = (
         {
             jax.tree_util.keystr(path): leaf
@@ -221,13 +220,6 @@ def _in_words(node: object) -> str:
 
 def _is_array(value: object) -> TypeGuard[jax.Array | jax.ShapeDtypeStruct]:
     return isinstance(value, (jax.Array, jax.ShapeDtypeStruct))
-
-
-def _kind(leaf: object) -> str:
-    """The type and the shape of an array, or the type of what is none."""
-    if is_array_shape(leaf):
-        return f"{leaf.dtype}{list(leaf.shape)}"
-    return f"a {type(leaf).__name__}"
 
 
 def is_array_shape(value: object) -> TypeGuard[jax.ShapeDtypeStruct]:

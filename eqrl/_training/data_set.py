@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, PRNGKeyArray, Shaped
 
 from .._agents.base import AnyAgent
+from .._pytree.arguments import checked
 from .._pytree.control_flow import filter_scan
-from .._pytree.fields import check_instance
 from .._types.custom_types import Extras, State
 from .._types.data import AnyTransition, Discrete, EnvSpec, Transition
 from .replay import AbstractReplay
@@ -119,6 +119,7 @@ def _flags(name: str, values: Rows) -> Bool[np.ndarray, " rows"]:
     return given.astype(bool)
 
 
+@checked
 def fill_replay(
     replay: AbstractReplay[State], transitions: Transition[Extras]
 ) -> tuple[State, Counts]:
@@ -136,7 +137,6 @@ def fill_replay(
     The state of the replay, and the counts with which to draw from it, in which all
     rows are rows that were kept.
     """
-    check_instance("transitions", transitions, Transition)
     axes = transitions.timestep.shape
     if len(axes) not in (1, 2):
         raise ValueError(
@@ -178,8 +178,6 @@ def fitting_transitions(
     Raises a `ValueError` unless they are those of such an environment, and hold all
     that the agent needs. Extras that it does not need are left out.
     """
-    such_as = "what `eqrl.transitions_from_arrays` gives"
-    check_instance("transitions", transitions, Transition, such_as=such_as)
     axes = transitions.timestep.shape
     if len(axes) != 1 or axes[0] == 0:
         raise ValueError(

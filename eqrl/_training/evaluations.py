@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Generic
+from typing import Annotated, Generic
 
 import jax.random as jr
 import numpy as np
@@ -12,12 +12,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from .._agents.base import AbstractAgent
 from .._interaction.evaluate import Evaluation, evaluate
 from .._interaction.evaluate_skills import mean_return
-from .._interaction.fit import check_arguments
-from .._pytree.fields import (
-    check_arity,
-    check_integer,
-    check_range,
-)
+from .._pytree.arguments import checked
+from .._pytree.fields import PositiveInt, Range, Takes, reusable_key
 from .._pytree.tree import tree_copy
 from .._types.custom_types import EnvState, Extras, Memory, Mode, State
 from ..envs import AbstractEnv
@@ -63,23 +59,30 @@ class Evaluations(Generic[State]):
         the first evaluation.
     """
 
+    @checked
     def __init__(
         self,
         agent: AbstractAgent[State, Memory, Extras],
         env: AbstractEnv[EnvState],
         *,
-        every: int,
+        every: PositiveInt,
         key: PRNGKeyArray,
-        num_episodes: int = 16,
+        num_episodes: PositiveInt = 16,
         mode: Mode = "greedy",
-        score: Callable[
-            [AbstractAgent[State, Memory, Extras], State, Evaluation[None]],
-            Float[Array, ""],
+        score: Annotated[
+            Callable[
+                [AbstractAgent[State, Memory, Extras], State, Evaluation[None]],
+                Float[Array, ""],
+            ],
+            Takes(("agent", "state", "evaluation")),
         ]
         | None = None,
-        patience: int | None = None,
-        target: float | None = None,
-        log: Callable[[dict[str, float], int], object] | None = None,
+        patience: PositiveInt | None = None,
+        target: Annotated[float, Range()] | None = None,
+        log: Annotated[
+            Callable[[dict[str, float], int], object], Takes(("metrics", "step"))
+        ]
+        | None = None,
     ) -> None:
         """**Arguments:**
 
@@ -100,23 +103,13 @@ class Evaluations(Generic[State]):
             `evaluation_return` and `evaluation_length`, and with `evaluation_score`, if
             there is a `score`.
         """
-        key = check_arguments(agent, env, key)
-        check_integer("every", every, least=1)
-        check_integer("num_episodes", num_episodes, least=1)
-        if patience is not None:
-            check_integer("patience", patience, least=1)
-        if target is not None:
-            check_range("target", target)
-        if score is not None:
-            check_arity("score", score, "agent", "state", "evaluation")
-        elif env.spec.reward_size is not None:
+        if score is None and env.spec.reward_size is not None:
             raise ValueError(
                 "The environment's reward is a vector, so that there is no mean return "
                 "by which one policy is better than another; give a `score`, such as "
                 "`eqrl.weighted_return`."
             )
-        if log is not None:
-            check_arity("log", log, "metrics", "step")
+        key = reusable_key(key)
         self._agent, self._env, self._key = agent, env, key
         self._every, self._num_episodes = every, num_episodes
         self._mode: Mode = mode

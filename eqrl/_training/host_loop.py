@@ -6,23 +6,25 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from signal import SIGINT, Signals
 from types import FrameType
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from .._pytree.fields import check_arity
+from .._pytree.fields import Takes
 from .mesh import hand_over, on_any_process
 from .rows import Row
 
 
 Given = TypeVar("Given")
 
-Callback = Callable[[int, dict[str, Any], Given], object]
+_TAKES = Takes(("step", "metrics", "solution"))
+
+Callback = Annotated[Callable[[int, dict[str, Any], Given], object], _TAKES]
 """Called as `callback(step, metrics, solution)`."""
 
-Callbacks = Callback[Given] | Sequence[Callback[Given]]
+Callbacks = Annotated[Callback[Given] | Sequence[Callback[Given]], _TAKES]
 
 
 class Reached(NamedTuple):
@@ -86,16 +88,11 @@ def drive(
 
 
 def bind_callbacks(callbacks: Callbacks[Any] | None) -> Callable[[int, Row, Any], bool]:
-    """Makes one function of all callbacks, which says whether one asked to stop.
-
-    Raises a `ValueError` unless each can be called as `Callback` is.
-    """
+    """Makes one function of all callbacks, which says whether one asked to stop."""
     if callbacks is None:
         callbacks = ()
     elif not isinstance(callbacks, Sequence):
         callbacks = (callbacks,)
-    for callback in callbacks:
-        check_arity("callback", callback, "step", "metrics", "solution")
 
     def report(step: int, row: Row, solution: Any) -> bool:
         # All are called, even if one asks to stop.

@@ -1,7 +1,7 @@
 """Seeds and members of a population: at once or in turn, and on which devices."""
 
 from collections.abc import Callable
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast
 
 import equinox as eqx
 import jax
@@ -12,7 +12,6 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Int, Key, PRNGKeyArray
 
 from .._agents.base import AnyAgent
-from .._pytree.fields import check_choice
 from .._pytree.tree import repeated, stack_size, take_element
 from .._types.custom_types import PyTree
 from ..envs._base import AnyEnv
@@ -40,7 +39,6 @@ def choose_members(members: Members | None, mesh: Mesh | None) -> Members:
     if members is None:
         device = jax.devices()[0] if mesh is None else mesh.devices.flat[0]
         return "in_turn" if device.platform == "cpu" else "together"
-    check_choice("members", members, get_args(Members))
     return members
 
 

@@ -10,13 +10,14 @@ import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from .._agents.base import AbstractAgent, AnyAgent, after_observe
-from .._interaction.fit import check_is_agent, check_numbers
-from .._pytree.fields import check_instance, check_integer, check_key
+from .._interaction.fit import check_numbers
+from .._pytree.arguments import checked
+from .._pytree.fields import NonNegativeInt, PositiveInt
 from .._pytree.tree import check_same_shapes, tree_copy, tree_is_finite, tree_where
 from .._types.custom_types import Extras, Memory, Metrics, State
 from .._types.data import AnyTransition, EnvSpec, Transition
 from .data_set import fill_replay, fitting_transitions
-from .host_loop import Callbacks, Reached, bind_callbacks, drive
+from .host_loop import Callbacks, Reached, drive
 from .iteration import (
     FailureReport,
     Progress,
@@ -30,15 +31,16 @@ from .rows import OfflineSolution, append_row, what_failed
 from .schedule import Counts
 
 
+@checked
 def train_offline(
     agent: AbstractAgent[State, Memory, Extras],
     transitions: Transition[Extras],
     spec: EnvSpec,
     *,
-    num_updates: int,
+    num_updates: NonNegativeInt,
     key: PRNGKeyArray,
-    batch_size: int = 256,
-    log_every: int = 1_000,
+    batch_size: PositiveInt = 256,
+    log_every: PositiveInt = 1_000,
     initial: OfflineSolution[State] | None = None,
     callback: Callbacks[OfflineSolution[State]] | None = None,
 ) -> OfflineSolution[State]:
@@ -80,13 +82,6 @@ def train_offline(
     update makes is not finite, and `TrainingInterrupted` after Ctrl-C, SIGTERM or
     SIGHUP. The last two hold the solution so far.
     """
-    check_is_agent(agent)
-    check_instance("spec", spec, EnvSpec, such_as="`env.spec`")
-    check_key(key)
-    check_integer("num_updates", num_updates, least=0)
-    check_integer("batch_size", batch_size, least=1)
-    check_integer("log_every", log_every, least=1)
-    bind_callbacks(callback)
     if agent.sequence_length is None:
         raise ValueError(
             f"`{type(agent).__name__}` learns on-policy, from steps that it has just "
@@ -137,7 +132,6 @@ def _start(
     if initial is None:
         state, metrics = _begin(agent, spec, data, key), {}
     else:
-        check_instance("initial", initial, OfflineSolution)
         expected = eqx.filter_eval_shape(agent.init, spec, key=key)
         check_same_shapes("initial", expected, initial.state)
         state = tree_copy(initial.state)

@@ -1,6 +1,5 @@
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -9,14 +8,15 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Key, PRNGKeyArray
 
 from .._agents.base import AbstractAgent, AnyAgent
-from .._interaction.fit import check_arguments, check_numbers, check_rate
-from .._pytree.fields import check_arity, check_instance, check_integer
+from .._interaction.fit import check_numbers, check_rate
+from .._pytree.arguments import checked
+from .._pytree.fields import PositiveInt, reusable_key
 from .._pytree.tree import check_same_shapes, tree_copy
 from .._types.custom_types import EnvState, Extras, Memory, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from ..envs._check import play_if_asked
-from .host_loop import Callback, Callbacks, Reached, bind_callbacks, drive
+from .host_loop import Callback, Callbacks, Reached, drive
 from .iteration import check_finite_agent
 from .jit import jit_init, runner_of_one
 from .members import (
@@ -46,6 +46,7 @@ from .schedule import Counts
 from .trainer import AnyTrainerState, Trainer
 
 
+@checked
 def train(
     agent: AbstractAgent[State, Memory, Extras],
     env: AbstractEnv[EnvState],
@@ -55,7 +56,7 @@ def train(
     key: PRNGKeyArray,
     initial: Solution[State, EnvState, Memory, Extras] | None = None,
     agent_state: State | None = None,
-    log_every: int = 1_000,
+    log_every: PositiveInt = 1_000,
     callback: Callbacks[Solution[State, EnvState, Memory, Extras]] | None = None,
     checkpoint: Callback[Solution[State, EnvState, Memory, Extras]] | None = None,
 ) -> Solution[State, EnvState, Memory, Extras]:
@@ -94,10 +95,7 @@ def train(
     `TrainingInterrupted` within seconds of Ctrl-C, SIGTERM or SIGHUP, unless a single
     iteration takes longer. The last two hold the solution so far.
     """
-    key = check_arguments(agent, env, key)
-    check_instance("trainer", trainer, Trainer, such_as="`eqrl.Trainer()`")
-    check_integer("log_every", log_every, least=1)
-    _check_callbacks(callback, checkpoint)
+    key = reusable_key(key)
     trainer.check_num_steps(num_steps)
     play_if_asked(env)
     if initial is not None and agent_state is not None:
@@ -127,16 +125,17 @@ def train(
     return drive(rows, callback=callback, checkpoint=checkpoint)
 
 
+@checked
 def train_seeds(
     agent: AbstractAgent[State, Memory, Extras],
     env: AbstractEnv[EnvState],
     trainer: Trainer,
     *,
-    num_seeds: int,
+    num_seeds: PositiveInt,
     num_steps: int,
     key: PRNGKeyArray,
     initial: Solution[State, EnvState, Memory, Extras] | None = None,
-    log_every: int = 1_000,
+    log_every: PositiveInt = 1_000,
     callback: Callbacks[Solution[State, EnvState, Memory, Extras]] | None = None,
     checkpoint: Callback[Solution[State, EnvState, Memory, Extras]] | None = None,
     mesh: Mesh | None = None,
@@ -170,10 +169,7 @@ def train_seeds(
     infinite stays as it was before, and its `nonfinite` says so; the error is raised if
     that has happened to all seeds.
     """
-    key = check_arguments(agent, env, key)
-    check_instance("trainer", trainer, Trainer, such_as="`eqrl.Trainer()`")
-    check_integer("log_every", log_every, least=1)
-    _check_callbacks(callback, checkpoint)
+    key = reusable_key(key)
     check_mesh(mesh, num_seeds, name="num_seeds")
     if mesh is not None and mesh.is_multi_process:
         raise ValueError(
@@ -226,12 +222,6 @@ def train_seeds(
         log_every=log_every,
     )
     return drive(rows, callback=callback, checkpoint=checkpoint, given_mesh=mesh)
-
-
-def _check_callbacks(callback: Callbacks[Any] | None, checkpoint: object) -> None:
-    bind_callbacks(callback)
-    if checkpoint is not None:
-        check_arity("checkpoint", checkpoint, "step", "metrics", "solution")
 
 
 def _rows(

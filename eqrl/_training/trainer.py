@@ -11,9 +11,10 @@ from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from .._agents.base import AbstractAgent, AnyAgent, after_act
 from .._interaction.actors import Actors, interact, start
-from .._interaction.fit import check_action_fits, check_is_agent
+from .._interaction.fit import check_action_fits
+from .._pytree.arguments import checked
 from .._pytree.control_flow import filter_fori_loop
-from .._pytree.fields import check_fields, check_integer, shown, static_integer
+from .._pytree.fields import PositiveInt, check_fields, shown, static_integer
 from .._pytree.tree import (
     check_same_shapes,
     show_values,
@@ -109,8 +110,12 @@ class Trainer(eqx.Module):
             )
 
     @staticmethod
+    @checked
     def on_policy(
-        *, num_envs: int, num_steps: int, make_replay: MakeReplay = LatestRows
+        *,
+        num_envs: PositiveInt,
+        num_steps: PositiveInt,
+        make_replay: MakeReplay = LatestRows,
     ) -> "Trainer":
         """The trainer for an agent that learns on-policy, such as `eqrl.PPO`.
 
@@ -124,8 +129,6 @@ class Trainer(eqx.Module):
         - `make_replay`: as in `eqrl.Trainer`; what it makes gives the whole rollout for
             a batch.
         """
-        check_integer("num_envs", num_envs, least=1)
-        check_integer("num_steps", num_steps, least=1)
         return Trainer(
             num_envs=num_envs,
             batch_size=num_envs,
@@ -185,6 +188,7 @@ class Trainer(eqx.Module):
             )
         return replay
 
+    @checked
     def init(
         self,
         agent: AbstractAgent[State, Memory, Extras],
@@ -198,7 +202,6 @@ class Trainer(eqx.Module):
         Its state is the initial one, or a copy of `agent_state`. Raises a `ValueError`
         unless agent, environment and trainer fit each other.
         """
-        check_is_agent(agent)
         check_env(env)
         check_sizes(self, sequence_length=agent.sequence_length)
         agent_key, start_key = jr.split(key)
@@ -536,10 +539,7 @@ def _explaining_misfits(
             expected, _ = eqx.filter_eval_shape(trainer.init, agent, env, key=jr.key(0))
         except Exception:
             raise error from None
-        try:
-            check_same_shapes("state", expected, state)
-        except ValueError as misfit:
-            raise misfit from error
+        check_same_shapes("state", expected, state)
         raise
 
 

@@ -49,6 +49,10 @@ class AbstractEnv(eqx.Module, Generic[EnvState]):
     def __check_init__(self) -> None:
         check_fields(self)
 
+    @staticmethod
+    def _check_argument(name: str, value: object) -> None:
+        check_is_env(name, value)
+
     @property
     @abstractmethod
     def spec(self) -> EnvSpec:
@@ -168,7 +172,7 @@ def check_is_env(name: str, env: object) -> None:
             f"`{name}` is a {type(given).__name__} of {library}, no environment of "
             f"eqrl. {advice}"
         )
-    check_instance(name, env, AbstractEnv, such_as='`eqrl.envs.make("brax/ant")`')
+    check_instance(name, env, AbstractEnv)
 
 
 def check_step_limit(max_steps: object) -> None:

@@ -1,6 +1,5 @@
 """What `learn_skills` and its companions refuse, and say about it."""
 
-import inspect
 from typing import Any
 
 import jax
@@ -69,16 +68,14 @@ def test_arguments_out_of_range_are_refused(
 
 
 def test_an_unknown_replay_is_refused() -> None:
-    # Where types are checked, as in all tests, the annotation refuses it before.
-    learn_skills = inspect.unwrap(eqrl.learn_skills)
     with pytest.raises(ValueError, match=r"`replay='all'`.*'keep', 'half', 'clear'"):
-        learn_skills(
+        eqrl.learn_skills(
             AGENT,
             ENV,
             TRAINER,
             num_skills=1,
             num_steps=TRAINER.steps_of_iteration,
-            replay="all",
+            replay="all",  # pyright: ignore[reportArgumentType]
             key=jr.key(0),
         )
 

@@ -198,7 +198,7 @@ def test_a_population_comes_back_from_disk_bit_for_bit(
         ({"num_episodes": 4}, r"\(3, 2\).*have \(.3, 4\).*same `num_episodes`"),
         (
             {"trainer": dataclasses.replace(TRAINER, num_envs=4)},
-            r"`initial` does not fit this agent, environment and trainer",
+            r"`initial` does not fit this agent, environment or trainer",
         ),
     ],
 )

@@ -781,7 +781,7 @@ def test_a_solution_of_another_number_of_environments_is_refused(
     whole: eqrl.Solution[Any, Any, Any, Any],
 ) -> None:
     trainer = eqrl.Trainer(num_envs=4, batch_size=4, warmup_steps=20, capacity=120)
-    with pytest.raises(ValueError, match=r"`initial` does not fit.*is needed"):
+    with pytest.raises(ValueError, match=r"`initial` does not fit.*not of shape"):
         eqrl.train(AGENT, ENV, trainer, num_steps=60, key=jr.key(0), initial=whole)
 
 

@@ -189,5 +189,5 @@ def test_a_choice_is_exported_as_an_integer(tmp_path: Path) -> None:
     assert action == np.argmax(state.network(jnp.asarray(observation)))
     # As many choices as the agent has.
     fewer = EnvSpec(2, action=Discrete(2))
-    with pytest.raises(ValueError, match=r"not made for.*num_actions=2"):
+    with pytest.raises(ValueError, match=r"not that of a DQN.*num_actions=2"):
         eqrl.export_policy(tmp_path / "x", agent, state, fewer)

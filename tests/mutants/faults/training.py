@@ -533,8 +533,8 @@ FAULTS = (
     Fault(
         "training:misfits-are-not-explained",
         "eqrl/_training/trainer.py",
-        '            check_same_shapes("state", expected, state)\n',
-        "            pass\n",
+        '        check_same_shapes("state", expected, state)\n',
+        "",
         ("tests/test_boundary.py -k where_it_is_trained",),
     ),
     Fault(
@@ -694,8 +694,8 @@ FAULTS = (
     Fault(
         "training:seeds-once-a-key",
         "eqrl/_training/train.py",
-        '    that has happened to all seeds.\n    """\n    key = check_',
-        '    that has happened to all seeds.\n    """\n    check_',
+        '    that has happened to all seeds.\n    """\n    key = reusable_key(key)\n',
+        '    that has happened to all seeds.\n    """\n',
         ("tests/training/test_train.py -k alone_bit_for_bit_and",),
     ),
 )
