@@ -1,11 +1,10 @@
 # %% [markdown]
 # # Skills without a reward
 #
-# Can an agent learn something useful where nobody gives it a reward? DIAYN has it learn
-# eight skills that differ: a discriminator looks at the states that are reached and
-# guesses which skill is at work, and the agent is rewarded if that is easy. We learn
-# skills of a point in the plane, look at where they go, and then use one of them to
-# reach a goal.
+# Can an agent learn something useful without a reward? With DIAYN it learns eight
+# distinct skills: a discriminator looks at the states reached and predicts the active
+# skill, and the agent is rewarded if that is easy. We learn skills of a point in the
+# plane, look at their paths, and then use one of them to reach a goal.
 
 # %%
 import jax
@@ -19,12 +18,12 @@ import eqrl
 # ## The point and the agent
 #
 # `Point` starts at the origin. In each of 50 steps an action moves it by up to 0.1
-# along each axis, so it can come as far as 5 along each. Its reward is always 0.
+# along each axis, so it can reach up to 5 along each. Its reward is always 0.
 #
-# `diayn` puts skills and a discriminator around any agent, here SAC. A skill is a
-# number from 0 to 7, drawn when an episode begins, which policy and critics see beside
-# the observation. The temperature of SAC begins at 0.1 rather than 1, since otherwise
-# its bonus for random actions outweighs the reward in so short a training.
+# `diayn` wraps skills and a discriminator around any agent, here SAC. A skill is a
+# number from 0 to 7, drawn at the start of an episode, which policy and critics see
+# beside the observation. The temperature of SAC begins at 0.1 rather than 1; otherwise
+# its bonus for random actions outweighs the reward in such a short training.
 
 # %%
 env = eqrl.envs.make("eqrl/Point")
@@ -46,8 +45,8 @@ agent = eqrl.diayn(
 # %% [markdown]
 # ## Training
 #
-# The discriminator sees the position only, the point's own description of its state. So
-# skills have to differ in where they go, not in how.
+# The discriminator sees only the position, the point's own description of its state. So
+# skills must differ in where they go, not in how.
 
 # %%
 trainer = eqrl.Trainer(batch_size=128)
@@ -57,20 +56,19 @@ solution = eqrl.train(agent, env, trainer, num_steps=40_000, key=jr.key(0))
 # ## How good are they?
 #
 # `evaluate_skills` plays a greedy episode with each skill. **Accuracy** is the share of
-# steps at which the discriminator guesses the skill that is played; by chance it would
-# be 1/8. The **diversity return** is the sum of the rewards of an episode. A step at
-# which the discriminator is certain gives log 8, so 50 of them give 104 at most.
+# steps at which the discriminator predicts the active skill; chance is 1/8. The
+# **diversity return** is the sum of the rewards of an episode. A step at which the
+# discriminator is certain is worth log 8, so 50 of them are worth at most 104.
 
 # %%
 skills = eqrl.evaluate_skills(agent, solution.state, env, num_episodes=1, key=jr.key(1))
 print(skills.accuracy, skills.diversity_returns.mean())
 
 # %% [markdown]
-# It prints an accuracy of 0.99, and a mean diversity return of 102.6, close to its
-# ceiling.
+# The accuracy is 0.99, and the mean diversity return 102.6, close to its maximum.
 #
-# Both say how well skills can be told apart, and neither how far they go. For that we
-# look at them.
+# Both measure how well the skills can be told apart, but not how far they go. A picture
+# shows that.
 
 # %%
 eqrl.draw_skills("skills.png", skills, names=("x", "y"))
@@ -78,16 +76,16 @@ eqrl.draw_skills("skills.png", skills, names=("x", "y"))
 # %% [markdown]
 # ![Paths of eight skills](../images/tutorials/diayn_skills_skills.png)
 #
-# Each skill takes a direction of its own and then goes on almost straight, since far
-# out skills are the easiest to tell apart. All but skill 0 end close to the border of
-# what 50 steps can reach. Where the lines part, near the origin, states of several
-# skills lie close together. Nobody asked for even angles, and they are not even.
+# Each skill takes its own direction and then continues almost straight, since distant
+# skills are the easiest to tell apart. All but skill 0 end close to the border of what
+# 50 steps can reach. Near the origin, where the lines part, states of several skills
+# lie close together. Nothing rewards even angles, and they are not even.
 #
 # ## Choosing a skill for a goal
 #
-# Now there is a goal, and with it a reward: minus the distance that remains. Of the
-# eight skills we take the one whose episode ends nearest to it. `fix_skill` makes an
-# ordinary agent of it.
+# Now there is a goal, and with it a reward: minus the remaining distance. Of the eight
+# skills we take the one whose episode ends nearest to the goal. `fix_skill` turns it
+# into an ordinary agent.
 
 # %%
 goal = jnp.array([3.0, 3.0])
@@ -102,7 +100,7 @@ print(nearest, ends[nearest], before.returns)
 # %% [markdown]
 # ## Fine-tuning it
 #
-# That agent can go on learning, from now on for the reward of the world.
+# This agent can continue to learn, now for the reward of the world.
 
 # %%
 tuned = eqrl.train(
@@ -116,12 +114,14 @@ eqrl.render(fixed, tuned.state, world, "tuned.png", key=jr.key(4))
 # ![The path to the goal](../images/tutorials/diayn_skills_tuned.png)
 #
 # Skill 4 ended nearest to the goal, at (4.3, 3.7), beyond it. Its return was -103.5,
-# and after 20,000 steps it is -67.2: it has learned to slow down and to stay close to
-# the star. The shortest way there and no step beyond would give -61.5.
+# and after 20,000 steps it is -67.2: the agent has learned to slow down and to stay
+# close to the star. The shortest path to the goal, without a step beyond, would return
+# -61.5.
 #
 # ## What to try next
 #
-# - Learn directions in place of numbers, with `eqrl.SphereSkills()` for `num_skills`
-#   and without `make_network`: [Skills without a reward](../skills.md).
-# - Let a second agent choose among the skills, by `eqrl.SkillChoice`; on the same page.
+# - Learn directions instead of numbers, with `eqrl.SphereSkills()` for `num_skills` and
+#   without `make_network`: [Skills without a reward](../skills.md).
+# - Let a second agent choose among the skills with `eqrl.SkillChoice`; see the same
+#   page.
 # - Learn skills [one after another](disk_opening_world.md), in a world that changes.

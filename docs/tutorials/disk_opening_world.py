@@ -1,11 +1,11 @@
 # %% [markdown]
 # # A world that opens
 #
-# DIAYN learns all its skills at once, in one world. DISk learns one skill after
-# another. Each is an agent of its own, rewarded for going where no earlier skill goes,
-# and once it is learned it never changes. So it can go on in a world that has changed
-# since. Here a room in the middle of the plane opens to one more sector before each
-# skill, and we shall see whether the skills notice.
+# DIAYN learns all its skills together, in one world. DISk learns one skill after
+# another. Each skill is a separate agent, rewarded for going where no earlier skill
+# goes, and never changes once it is learned. So DISk can continue in a world that has
+# changed. Here a room in the middle of the plane opens to one more sector before each
+# skill, and we check whether the skills use it.
 
 # %%
 import jax.random as jr
@@ -18,10 +18,9 @@ from eqrl.envs import Point, sector_of, sectors
 # ## The world
 #
 # `sectors(4)` are the walls of a room and of four sectors around it, the quadrants of
-# the plane. The first walls are the sides of the room, and `num_open` says how many of
-# them are open, so that the world of skill 0 is a closed room, and that of skill 4 has
-# all four sectors. Only an array differs between these worlds, so nothing is compiled
-# twice.
+# the plane. The first walls are the sides of the room, and `num_open` is the number of
+# open ones. So the world of skill 0 is a closed room, and the world of skill 4 has all
+# four sectors. These worlds differ only in an array, so nothing is compiled twice.
 
 # %%
 walls = sectors(4, radius=0.14)
@@ -34,10 +33,10 @@ def world(skill: int) -> Point:
 # %% [markdown]
 # ## The agent
 #
-# `Incremental` is the reward: a weighted difference of *diversity*, how far a state is
-# from those that earlier skills reach, and of *consistency*, how far it is from those
-# that the skill itself has just reached. What matters here is the position, so the
-# feature is the state that is reached, and the weight `alpha` of the second is small.
+# `Incremental` is the reward: a weighted difference of *diversity*, the distance of a
+# state from those of earlier skills, and *consistency*, its distance from the latest
+# states of the skill itself. The position matters here, so the feature is the state
+# reached, and the weight `alpha` of consistency is small.
 
 # %%
 sac = eqrl.SAC(
@@ -54,9 +53,10 @@ trainer = eqrl.Trainer(batch_size=128, warmup_steps=200)
 # %% [markdown]
 # ## The first three skills
 #
-# Each learns for 2,000 steps, of which 200 are random. Before it begins, all earlier
-# skills are shown five times in the world of the moment. The replay is cleared, since
-# it tells of walls that are no longer there. `max_skills` leaves room for two more.
+# Each skill learns for 2,000 steps, and 200 of them are random. Before a skill begins,
+# all earlier skills play five episodes in the current world. The replay is cleared,
+# since it contains walls that no longer exist. `max_skills` leaves room for two more
+# skills.
 
 # %%
 skills = eqrl.learn_skills(
@@ -76,15 +76,15 @@ eqrl.draw_skills("three.png", played, names=("x", "y"), env=world(2))
 # %% [markdown]
 # ![Three skills](../images/tutorials/disk_opening_world_three.png)
 #
-# The black lines are walls that are closed still. Skill 1 went into the first sector,
-# above on the right, when that was the only one, and skill 2 into the next. Skill 0 has
-# learned in a closed room: now that the walls above are gone it comes out of it, but
+# The black lines are walls that are still closed. Skill 1 went into the first sector,
+# at the top right, when that was the only one, and skill 2 into the next. Skill 0
+# learned in a closed room; now that the walls above are gone it leaves the room, but
 # not far.
 #
 # ## Two more
 #
-# The remaining sectors open, and training goes on from the skills that there are. Given
-# the same key, the five are, bit for bit, those of one call.
+# The remaining sectors open, and training continues from the existing skills. With the
+# same key, the five skills are, bit for bit, those of one call.
 
 # %%
 skills = eqrl.learn_skills(
@@ -103,9 +103,9 @@ ends = eqrl.terminal_descriptors(played.descriptors, played.mask)
 print(sector_of(ends[:, 0], radius=0.14))
 
 # %% [markdown]
-# It prints the sector in which each skill ends, counted from 0 counter-clockwise, now
+# This prints the sector in which each skill ends, counted counter-clockwise from 0, now
 # that all are open. Skills 1 to 4 end in sectors 0 to 3, each in the one that had just
-# opened. Skill 0, that of the closed room, ends in sector 1.
+# opened. Skill 0, from the closed room, ends in sector 1.
 
 # %%
 eqrl.draw_skills("five.png", played, names=("x", "y"), env=world(4))
@@ -114,11 +114,11 @@ eqrl.draw_skills("five.png", played, names=("x", "y"), env=world(4))
 # ![Five skills](../images/tutorials/disk_opening_world_five.png)
 #
 # Skills 1 to 4 share the four sectors and go straight outwards. The first three skills
-# are those from above, unchanged.
+# are unchanged.
 #
 # ## What to try next
 #
 # - Change the world in the middle of a skill, or break a leg of an ant, and save the
 #   library of skills: [Skills one after another](../one-after-another.md).
-# - Take `alpha=1.0`, or the feature `"delta"`, and see which skills stay in the room.
-# - Compare with [skills that are learned at once](diayn_skills.md).
+# - Use `alpha=1.0`, or the feature `"delta"`, and see which skills stay in the room.
+# - Compare with [skills that are learned together](diayn_skills.md).

@@ -2,14 +2,14 @@
 # # A population that tunes itself
 #
 # Learning rates and the discount decide whether an agent learns at all, and the best
-# values are rarely known. Population based training (PBT) finds them while it trains:
-# eight agents learn side by side, and again and again the two worst are replaced by
-# copies of the two best, whose hyperparameters are varied a little. So values can
-# change during training, and what comes out is a schedule. At the end we see it.
+# values are rarely known. Population based training (PBT) finds them during training:
+# eight agents learn side by side, and copies of the two best repeatedly replace the two
+# worst, with perturbed hyperparameters. So values can change during training, and the
+# result is a schedule, which we plot at the end.
 #
-# To JAX a processor is one device. `use_all_cores` makes a device of each core, among
-# which the eight are divided. It must come before anything else that JAX does, so it
-# stands right behind the imports.
+# To JAX a processor is one device. `use_all_cores` makes a device of each core, and the
+# eight agents are divided among them. It must come before anything else that uses JAX,
+# so it follows the imports.
 
 # %%
 import jax.random as jr
@@ -22,13 +22,13 @@ eqrl.use_all_cores()
 # %% [markdown]
 # ## What is tuned
 #
-# Pendulum is to be swung up and held. A return of about -140 is very good, and random
-# actions get about -1,200.
+# In Pendulum, the agent swings a pendulum up and holds it. A return of about -140 is
+# very good; random actions get about -1,200.
 #
-# `where` picks the hyperparameters of the agent, and each has a prior from which its
-# first values are drawn. Ours are wide on purpose: rates from 3e-5 to 3e-2, of which
-# the extremes fail. The discount is drawn as one minus its value, so that 0.9 and 0.999
-# are equally natural, and that none exceeds 1.
+# `where` selects the hyperparameters of the agent, and each has a prior for its initial
+# values. These priors are wide on purpose: rates from 3e-5 to 3e-2, whose extremes
+# fail. The discount is drawn as one minus its value, so that 0.9 and 0.999 are equally
+# natural and no value exceeds 1.
 
 # %%
 env = eqrl.envs.make("gymnax/Pendulum-v1")
@@ -46,8 +46,8 @@ pbt = eqrl.PBT(
 # ## Training
 #
 # A generation is 2,000 steps of each member, then 16 greedy episodes that give its
-# score. Behind each generation but the last, two members are replaced. The replay of a
-# parent is copied too, so that its child goes on where the parent stood.
+# score. After each generation but the last, two members are replaced. A child also
+# copies the replay of its parent, so that it continues where the parent was.
 
 # %%
 population = eqrl.train_population(
@@ -67,11 +67,11 @@ print(population.returns.mean(axis=2).round())
 # ## The schedules
 #
 # Each panel is a hyperparameter, each dot a member in a generation. Its color is the
-# mean return. A line joins it to the member from which it comes, a darker one where
-# that was a copy. The thick red line leads from the best member of the last generation,
-# in the circle, back through its ancestors: these are the values with which the winner
-# has really learned. Most steps of a line are small; but a quarter of the values of a
-# child are drawn anew from their prior, and these may lie anywhere.
+# mean return. A line joins it to its parent, a darker one if it was copied. The thick
+# red line leads from the best member of the last generation, in the circle, back
+# through its ancestors: these are the values with which the winner learned. Most steps
+# of a line are small, but a quarter of the values of a child are drawn anew from their
+# prior and may lie anywhere.
 
 # %%
 eqrl.draw_schedules(
@@ -84,21 +84,21 @@ eqrl.draw_schedules(
 # %% [markdown]
 # ![Rates and discount of each member](../images/tutorials/pbt_schedules_schedules.png)
 #
-# In the beginning every dot is dark: 2,000 steps, of which 1,000 are random, are not
-# enough for any member. The first bright one is in generation 1, and from then on its
+# In the beginning every dot is dark: 2,000 steps, 1,000 of them random, are not enough
+# for any member. The first bright dot is in generation 1, and from then on its
 # descendants spread. Rates of the critic of 1e-4 and below, and the highest rate of the
 # actor, stay dark and are gone after generation 4. The red line holds the actor at
-# about 1e-3 and the critic near 1e-2 for six generations and then goes down with both,
-# as one would with a schedule made by hand; the discount comes closer to 1.
+# about 1e-3 and the critic near 1e-2 for six generations and then lowers both, like a
+# schedule made by hand; the discount comes closer to 1.
 #
 # But look at the colors, too. From generation 5 on all eight are about equally good, so
-# that chance decides which one is the best, and with it on the last pieces of the line.
+# chance decides which one is the best, and with it the last pieces of the line.
 #
 # ## The family tree
 #
-# The same history without the values: a row for each member, generations from left to
-# right. A level line is a member that was kept. A curve that ends in a row means that
-# the member there was replaced, by a copy of the one where the curve begins.
+# This is the same history without the values: a row for each member, generations from
+# left to right. A level line is a member that was kept. A curve that ends in a row
+# shows a copy: it begins at the parent and replaces the member in that row.
 
 # %%
 eqrl.draw_family_tree("family_tree.png", population)
@@ -106,15 +106,15 @@ eqrl.draw_family_tree("family_tree.png", population)
 # %% [markdown]
 # ![Who was copied from whom](../images/tutorials/pbt_schedules_family_tree.png)
 #
-# Whoever is left in generation 5 descends from member 4 of generation 0: the other
-# seven first members have no descendants there. The dark rows end one after another, 6
-# and 7 last.
+# All members of generation 5 descend from member 4 of generation 0: the other seven
+# initial members have no descendants there. The dark rows end one after another, 6 and
+# 7 last.
 #
 # ## The winner
 #
-# `best` gives the agent, with the hyperparameters that it ended with, and its state.
-# The score of the best of eight is too high, as any maximum over noisy numbers is; so
-# we evaluate it once more.
+# `best` returns the agent, with its final hyperparameters, and its state. The score of
+# the best of eight is too high, as any maximum of noisy numbers is, so we evaluate the
+# agent once more.
 
 # %%
 winner, state = eqrl.best(population)
@@ -122,13 +122,14 @@ evaluation = eqrl.evaluate(winner, state, env, num_episodes=64, key=jr.key(1))
 print(winner.actor_lr, winner.critic_lr, winner.discount, evaluation.returns.mean())
 
 # %% [markdown]
-# It prints rates of 3.9e-4 and 1.9e-3, a discount of 0.997, and a mean return of -141.
+# This prints rates of 3.9e-4 and 1.9e-3, a discount of 0.997, and a mean return of
+# -141.
 #
 # ## What to try next
 #
-# - Leave members alone that are drawn in the same way, with `None` in place of `pbt`
+# - Train the same initial members without replacement, with `None` in place of `pbt`
 #   and `pbt.init(agent, 8, key=jr.key(1))` in place of the agent, and compare the last
 #   generations.
-# - Select by `eqrl.Tournament()`, rank by a `score` of your own, save and resume, or
-#   use several devices: [Populations](../populations.md).
-# - Do the same at the [command line](../command-line.md) by `eqrl pbt`.
+# - Select with `eqrl.Tournament()`, rank by a custom `score`, save and resume, or use
+#   several devices: [Populations](../populations.md).
+# - Do the same at the [command line](../command-line.md) with `eqrl pbt`.

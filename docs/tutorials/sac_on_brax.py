@@ -3,7 +3,7 @@
 #
 # A cart on a rail carries a pole that can fall to either side. The agent pushes the
 # cart, and each step during which the pole stays up is worth 1. We train SAC in this
-# environment of brax, evaluate it on the way, draw how its return goes, and watch the
+# environment of brax, evaluate it during training, plot its returns, and watch the
 # policy in a browser.
 
 # %%
@@ -16,10 +16,10 @@ import eqrl
 # %% [markdown]
 # ## The environment
 #
-# `make` gives an environment by its name. An episode of `inverted_pendulum` ends when
-# the pole has fallen too far, and after 1,000 steps at the latest, so that the best
-# possible return is 1,000. The first end is a termination, behind which there is no
-# value; the second is only a time limit, and eqrl keeps the two apart.
+# `make` makes an environment from its name. An episode of `inverted_pendulum` ends when
+# the pole has fallen too far, and after 1,000 steps at the latest, so the best possible
+# return is 1,000. The first end is a termination, with no value after it; the second is
+# only a time limit, and eqrl distinguishes the two.
 
 # %%
 env = eqrl.envs.make("brax/inverted_pendulum", backend="generalized")
@@ -28,11 +28,11 @@ print(env.spec)
 # %% [markdown]
 # ## The agent and its trainer
 #
-# An agent is a value that holds hyperparameters and learns nothing itself; what it
-# learns is a state of its own. Observations have four numbers here, so small networks
-# do, and with them higher learning rates than the default of 3e-4.
+# An agent is a value that holds hyperparameters and learns nothing itself; its state
+# holds what it learns. Observations have four numbers here, so small networks suffice,
+# with higher learning rates than the default of 3e-4.
 #
-# The trainer says how steps and updates alternate: one step in each of four
+# The trainer defines how steps and updates alternate: one step in each of four
 # environments, then four updates with 64 transitions each.
 
 # %%
@@ -48,10 +48,10 @@ trainer = eqrl.Trainer(num_envs=4, batch_size=64, updates_per_iteration=4)
 # %% [markdown]
 # ## Training
 #
-# While it trains, SAC samples its actions, to explore. What it has learned shows
-# without that: `Evaluations` plays 16 greedy episodes after every 1,000 steps, beside
-# the training, which they do not affect. All counts are environment steps, those of the
-# four environments added up.
+# During training, SAC samples its actions to explore. Greedy actions show how much it
+# has learned: `Evaluations` plays 16 greedy episodes every 1,000 steps, which do not
+# affect the training. All counts are environment steps, summed over the four
+# environments.
 
 # %%
 evaluations = eqrl.Evaluations(agent, env, every=1_000, num_episodes=16, key=jr.key(1))
@@ -63,7 +63,7 @@ solution = eqrl.train(
 # ## The learning curve
 #
 # `solution.metrics` is a dictionary of arrays, with a row for every 1,000 steps. Its
-# `episode_return` is the mean over the training episodes that ended in a row. We draw
+# `episode_return` is the mean over the training episodes that ended in a row. We plot
 # it beside the scores of the evaluations.
 
 # %%
@@ -81,15 +81,15 @@ eqrl.draw_learning_curves(
 # ![Returns over the steps](../images/tutorials/sac_on_brax_returns.png)
 #
 # The greedy policy holds the pole through all 16 episodes from 14,000 steps on; before,
-# the mean of its returns is not much over 100. The exploring one follows later, and its
-# line is straight between 15,000 and 19,000 steps: none of its episodes ended there,
-# since each of the four environments needs 1,000 steps of its own for a full one.
+# the mean of its returns is not much over 100. The exploring policy follows later, and
+# its line is straight between 15,000 and 19,000 steps: none of its episodes ended
+# there, since each of the four environments needs 1,000 steps for a full one.
 #
 # ## The best policy
 #
-# The last policy need not be the best. `evaluations.best` is the first of those with
-# the highest score; a score that has been picked from many is too high, so we evaluate
-# anew, with another key.
+# The last policy need not be the best. `evaluations.best` is the first policy with the
+# highest score. A maximum of many scores is too high, so we evaluate the policy again,
+# with another key.
 
 # %%
 best = evaluations.best
@@ -98,14 +98,14 @@ evaluation = eqrl.evaluate(agent, best.state, env, num_episodes=64, key=jr.key(2
 print(best.step, evaluation.returns.mean(), evaluation.returns.min())
 
 # %% [markdown]
-# It prints that the best policy is that of step 14,000, the first with 1,000, and that
-# the mean and the lowest of the 64 new returns are 1,000 as well.
+# The best policy is from step 14,000, the first with 1,000, and the mean and the lowest
+# of the 64 new returns are 1,000 as well.
 #
 # ## Watching
 #
-# `render` plays one greedy episode. For brax it writes a page with a player that can be
-# turned and zoomed; open `policy.html` in a browser. Where MuJoCo can draw, a path that
-# ends in `.gif` gives an animation instead.
+# `render` plays one greedy episode. For brax it writes a page with a player whose view
+# can be rotated and zoomed; open `policy.html` in a browser. If MuJoCo can draw, a path
+# that ends in `.gif` gives an animation instead.
 
 # %%
 eqrl.render(agent, best.state, env, "policy.html", key=jr.key(3))
@@ -113,13 +113,13 @@ eqrl.render(agent, best.state, env, "policy.html", key=jr.key(3))
 # %% [markdown]
 # ## What to try next
 #
-# - Replace `SAC` by `eqrl.TD3`, or by `eqrl.PPO` and a trainer for it; [Choosing an
-#   agent](../choosing-an-agent.md) says which fits what, and has presets, one of which
-#   are the settings above.
-# - Stop early with `target=1_000` in `Evaluations`, or see the progress with a
+# - Replace `SAC` with `eqrl.TD3`, or with `eqrl.PPO` and a trainer for it; [Choosing an
+#   agent](../choosing-an-agent.md) compares the agents and has presets, including the
+#   settings above.
+# - Stop early with `target=1_000` in `Evaluations`, or show the progress with a
 #   `ProgressBar`: [Callbacks](../callbacks.md).
 # - Train several seeds with `train_seeds`: [Getting
 #   started](../getting-started.md#learning-curves).
-# - Take another environment of brax, such as `brax/reacher`:
+# - Use another environment of brax, such as `brax/reacher`:
 #   [Environments](../environments.md).
-# - Tune the learning rates while it trains: [the next tutorial](pbt_schedules.md).
+# - Tune the learning rates during training: [the next tutorial](pbt_schedules.md).

@@ -3,11 +3,11 @@
 #
 # A car stands in a valley, and its engine is too weak for the hill. It has to drive
 # back and forth to gather speed. Only the top is rewarded, with 100, and each step
-# costs a little for the force that is used. Whoever pushes at random, left and right by
-# turns, hardly moves, and learns that it is best to do nothing.
+# costs a little for the force used. An agent that pushes left and right at random
+# hardly moves, and learns that it is best to do nothing.
 #
 # TAAC decides at each step whether to repeat the last action or to take a new one. Its
-# random pushes therefore last, and some of them reach the top. We train it beside SAC.
+# random pushes therefore last, and some of them reach the top. We compare it with SAC.
 
 # %%
 import jax.random as jr
@@ -21,8 +21,8 @@ eqrl.use_all_cores()
 # ## The two agents
 #
 # Networks, learning rates and batches are the same. TAAC learns from windows of four
-# steps, so 16 of them are as many transitions as the 64 of SAC. Its two target
-# entropies are those of the action and of the choice between acting and repeating.
+# steps, so 16 windows have as many transitions as the batches of 64 for SAC. Its two
+# target entropies are for the action and for the choice between acting and repeating.
 
 # %%
 env = eqrl.envs.make("gymnax/MountainCarContinuous-v0")
@@ -48,9 +48,9 @@ taac = eqrl.TAAC(
 # %% [markdown]
 # ## Before any learning
 #
-# How often does chance reach the top? We play 1,000 episodes with random actions. Of
-# TAAC the choice is random, too: at each step it repeats with probability 1/2. Whoever
-# reaches the top has a positive return.
+# How often does chance reach the top? We play 1,000 episodes with random actions. The
+# choice of TAAC is random, too: at each step it repeats with probability 1/2. Episodes
+# that reach the top have a positive return.
 
 # %%
 sac_state = sac.init(env.spec, key=jr.key(0))
@@ -64,12 +64,12 @@ random_taac = eqrl.evaluate(
 print((random_sac.returns > 0).mean(), (random_taac.returns > 0).mean())
 
 # %% [markdown]
-# It prints 0.002 for fresh actions and 0.121 for those that may repeat. Without a
-# success there is nothing to learn from but the costs.
+# This prints 0.002 for fresh actions and 0.121 for repeated ones. Without a success,
+# the agent learns only from the costs.
 #
 # ## Training
 #
-# Four seeds of each, with 20,000 random steps at the beginning.
+# We train four seeds of each, with 20,000 random steps at the beginning.
 
 # %%
 sac_seeds = eqrl.train_seeds(
@@ -105,11 +105,11 @@ eqrl.draw_learning_curves("returns.png", runs, title="MountainCarContinuous-v0")
 # %% [markdown]
 # ![Returns of SAC and TAAC](../images/tutorials/taac_or_sac_returns.png)
 #
-# SAC begins at -33, the price of random pushes, and rises towards 0: it learns to save
-# force, and so to do nothing. Its four seeds differ so little that no shade is seen.
-# TAAC has some successes among its random steps already, which lift its mean. From
-# 28,000 steps on it climbs, some seeds earlier than others, hence the wide shade; at
-# the end all four are near the best.
+# SAC begins at -33, the cost of random pushes, and rises towards 0: it learns to save
+# force, and so to do nothing. Its four seeds differ so little that the shaded area is
+# invisible. Some of TAAC's random steps are successful, which raises its mean. From
+# 28,000 steps on it climbs, some seeds earlier than others, hence the wide shaded area;
+# at the end all four are near the best.
 #
 # ## Greedy episodes
 
@@ -124,14 +124,14 @@ for seed in range(4):
     print(seed, of_sac.returns.mean(), of_taac.returns.mean())
 
 # %% [markdown]
-# The four greedy policies of SAC return between -0.13 and 0, those of TAAC between 92.3
-# and 94.3.
+# The four greedy policies of SAC return between -0.13 and 0, and those of TAAC between
+# 92.3 and 94.3.
 #
 # ## When it repeats
 #
-# `draw_repeats` shows what a policy of TAAC has chosen: above, a row for each of 16
-# episodes, dark where the action was repeated; below, the share of the episodes that
-# repeat at each step. They are all over before step 100, which is as far as we play.
+# `draw_repeats` shows the choices of a TAAC policy: above, a row for each of 16
+# episodes, dark where the action was repeated; below, the share of episodes that repeat
+# at each step. All of them end before step 100, so we play no further.
 
 # %%
 transitions, mask = eqrl.rollout(
@@ -147,15 +147,15 @@ eqrl.draw_repeats("repeats.png", transitions, mask)
 # %% [markdown]
 # ![When the policy repeats](../images/tutorials/taac_or_sac_repeats.png)
 #
-# Each row ends where the car has reached the top, after 67 to 86 steps. In all episodes
-# the policy holds its first action for some 18 steps, switches at every step around
-# step 38, where the share falls to 0, and then holds again. To repeat is not only a way
-# to explore: the policy that was learned uses it, too.
+# Each row ends when the car has reached the top, after 67 to 86 steps. In all episodes
+# the policy holds its first action for about 18 steps, switches at every step around
+# step 38, where the share falls to 0, and then holds again. Repetition is not only a
+# way to explore: the learned policy uses it, too.
 #
 # ## What to try next
 #
-# - Continue a slope or a curve in place of a constant action, with
+# - Continue a slope or a curve instead of a constant action, with
 #   `trajectory=eqrl.LinearTrajectory()`: [Act or repeat](../act-or-repeat.md).
-# - See how TAAC does elsewhere: [Results](../results/index.md).
-# - Draw interquartile means of more seeds: [Getting
+# - Compare TAAC in other environments: [Results](../results/index.md).
+# - Plot interquartile means of more seeds: [Getting
 #   started](../getting-started.md#learning-curves).
