@@ -1,14 +1,14 @@
-"""How fast this is: a table of rows, each with its quartiles, in minutes.
+"""Measures speed in minutes: a table of rows with quartiles.
 
-Updates a second of every agent, steps a second with and without learning, populations
-from 1 to 64, rows written to and batches drawn from the replay by its capacity, the
-copying of members, and the time and memory of compiled programs. Beside them stand the
-same matmuls alone, measured in turns with them. `--peers` measures other libraries on
-the same work first, each in an environment of its own, which is installed.
+The rows are updates a second of every agent, steps a second with and without learning,
+populations from 1 to 64, rows written to and batches drawn from the replay by its
+capacity, the copying of members, and the time and memory of compiled programs. Each is
+measured in turns with the same matmuls alone. `--peers` first measures other libraries
+on the same work, each installed in its own environment.
 
 `--check FILE` compares with the JSON of an earlier run, as ratios to the machine's
-limit, and exits with 1 if a row is worse beyond the spread. Run it as
-`nox -s benchmarks`; the JSON is `benchmarks.json`, or what `--output` says.
+limit, and exits with 1 if a row is worse beyond the spread. Run it as `nox -s
+benchmarks`; the JSON is `benchmarks.json`, or the file of `--output`.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from .population_rows import EXPLOITS, POPULATIONS
 from .replay_rows import REPLAYS
 
 
-# Those that are measured without being asked for.
+# The rows that are measured by default.
 STANDARD = UPDATES | STEPS | POPULATIONS | REPLAYS | EXPLOITS | COMPILES
 
 
@@ -43,7 +43,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     if arguments.output is None:
-        # Never over the file that it is compared with.
+        # Do not overwrite the file of the comparison.
         names = [Path("benchmarks.json"), Path("benchmarks-new.json")]
         is_same = arguments.check and arguments.check.resolve() == names[0].resolve()
         arguments.output = names[bool(is_same)]

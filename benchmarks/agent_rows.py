@@ -34,7 +34,7 @@ HIDDEN = (256, 256)
 
 
 class Still(eqrl.envs.AbstractEnv[Float[Array, ""]]):
-    """An environment of given sizes, in which nothing happens."""
+    """An environment of given sizes without dynamics."""
 
     sizes: eqrl.EnvSpec
 
@@ -65,7 +65,7 @@ class Still(eqrl.envs.AbstractEnv[Float[Array, ""]]):
 
 
 def make_batch(agent: AnyAgent, spec: eqrl.EnvSpec, *, key: PRNGKeyArray) -> Any:
-    """A batch of random numbers such as an update of the agent takes."""
+    """A batch of random numbers for an update of the agent."""
     sequence_length = agent.sequence_length
     assert sequence_length is not None
     trainer = eqrl.Trainer(batch_size=NUM_TRANSITIONS // sequence_length)
@@ -92,12 +92,12 @@ def _update(
     def update(step: Int[Array, ""], state: PyTree) -> PyTree:
         return agent.update(state, batch, step=step, key=jr.fold_in(key, step))[0]
 
-    # Its length is not known when it is compiled, as in training.
+    # As in training, XLA does not know the length of the loop.
     return filter_fori_loop(0, num_updates, update, state)
 
 
 def make_updates(agent: AnyAgent, spec: eqrl.EnvSpec, batch: Any) -> Repeated:
-    """A function that makes so many updates from one batch, going on each time."""
+    """A function that makes a number of updates from one batch, resuming each time."""
     state = eqx.filter_jit(agent.init)(spec, key=jr.key(0))
 
     def run(num_updates: int) -> PyTree:
@@ -118,7 +118,7 @@ def make_alone(
     mesh: Mesh | None = None,
 ) -> Alone:
     """The matmuls of the updates of `size` members; see `make_matmul_run`."""
-    # Those of TD3's actor are in every second update.
+    # TD3 updates its actor in every second update.
     period = agent.policy_delay if isinstance(agent, eqrl.TD3) else 1
     counts = count_matmuls(agent, spec, batch, Fraction(1, period))
     in_round = [(matmul, int(count * period)) for matmul, count in counts]
@@ -150,7 +150,7 @@ def _rows_of_updates(name: str, make_agent: Callable[[], AnyAgent]) -> MakeRows:
 def make_training(
     agent: AnyAgent, env: eqrl.envs.AbstractEnv[Any], trainer: eqrl.Trainer
 ) -> Repeated:
-    """A function that trains for so many steps, going on each time; warmed up."""
+    """A function that trains for a number of steps, resuming each time; warmed up."""
     state, counts = eqrl.jit_init(trainer, agent, env, key=jr.key(0))
 
     def run(num_steps: int) -> PyTree:
@@ -174,7 +174,7 @@ def _rows_of_steps(
     def make(effort: Effort) -> list[Row]:
         options: dict[str, Any] = {"max_steps": 1000}
         if env_name != "brax/fast":
-            options = {}  # These have a limit of their own.
+            options = {}  # These rows have their own limit.
         trainer = make_trainer()
         run = make_training(make_agent(), eqrl.envs.make(env_name, **options), trainer)
         row = measure_row(

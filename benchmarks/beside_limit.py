@@ -16,18 +16,18 @@ from .report import Row
 SIZE = 256
 
 Repeated = Callable[[int], PyTree]
-"""Does so much work, going on each time."""
+"""Does a number of units of work, resuming each time."""
 
 Rates = tuple[float, ...]
-"""How much a second, for each round."""
+"""The rate of each round."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Alone:
     """The matmuls of some work, and nothing else.
 
-    - `run`: runs them for so many rounds.
-    - `count`: how much of what a row counts has the matmuls of one round.
+    - `run`: runs them for a number of rounds.
+    - `count`: the number of units of a row with the matmuls of one round.
     """
 
     run: Repeated
@@ -36,7 +36,7 @@ class Alone:
 
 @functools.cache
 def _products() -> tuple[Repeated, int]:
-    """Products of square matrices, and how many take a fifth of a second."""
+    """Products of square matrices, and the number that takes a fifth of a second."""
     matmul = Matmul(
         left=(SIZE, SIZE),
         right=(SIZE, SIZE),
@@ -62,7 +62,7 @@ def limit_of_now() -> float:
 def measure_beside(
     works: Mapping[str, Repeated], *, effort: Effort, least: int = 1
 ) -> tuple[dict[str, Rates], Rates]:
-    """How much a second of each work is done, in turns.
+    """The rate of each work, measured in turns.
 
     **Arguments:**
 
@@ -110,7 +110,7 @@ def measure_row(
     **Arguments:**
 
     - `name`, `unit`, `note`: of the row.
-    - `run`: does so much of the work, going on each time.
+    - `run`: does a number of units of the work, resuming each time.
     - `effort`: of measuring.
     - `count`: what to count in one of the work, such as the members that it updates.
     - `least`: the work comes in multiples of this.

@@ -151,7 +151,7 @@ def train_population(agent: Any, members: Any) -> Any:
 
 
 def learn_skills() -> Any:
-    """Two skills of DISk and what they do."""
+    """Two skills of DISk and their episodes."""
     agent = eqrl.Intrinsic(
         make_sac(), eqrl.Incremental(descriptor="observation", recent_capacity=8)
     )
@@ -170,7 +170,7 @@ def learn_skills() -> Any:
 
 
 def evaluate_skills() -> Any:
-    """What the skills of DIAYN do, trained once more and chosen among."""
+    """The skills of DIAYN, one of them fine-tuned, and a choice among them."""
     agent = make_diayn(make_sac())
     solution = train(agent)
     return eqrl.evaluate_skills(
@@ -196,7 +196,7 @@ def make_runs() -> dict[str, Callable[[], Any]]:
 
 
 def digest(tree: Any) -> str:
-    """Of all arrays and numbers of a tree, in whatever order they stand."""
+    """A digest of all arrays and numbers of a tree, in any order."""
     leaves = [
         hashlib.sha256(_content(leaf)).hexdigest()
         for leaf in jax.tree.leaves(tree)

@@ -1,12 +1,11 @@
-"""How many steps PPO needs on brax's inverted pendulum, beside brax's own PPO.
+"""Steps that PPO needs on brax's inverted pendulum, beside brax's own PPO.
 
-Backend `generalized`, episodes of 1,000 steps. Both are evaluated again and again in
-the training, by 64 greedy episodes; a training has arrived where the mean return is
-1,000. Sizes, rates and networks are the same for both: networks and clip are brax's
-defaults. As brax's, ours computes advantages again with what its critic has learned,
-and begins with a standard deviation below 1, of 0.5 where brax's is 0.69. brax's PPO
-also runs with the settings of its own tutorial. Run it as
-`nox -s benchmarks -- brax_ppo`.
+Backend `generalized`, episodes of 1,000 steps. Both are evaluated repeatedly during
+training by 64 greedy episodes, until the mean return is 1,000. Sizes, rates and
+networks are the same for both: networks and clip are brax's defaults. Like brax's PPO,
+ours computes advantages again with the updated critic, and begins with a standard
+deviation below 1: 0.5, where brax has 0.69. brax's PPO also runs with the settings of
+its own tutorial. Run it as `nox -s benchmarks -- brax_ppo`.
 """
 
 import argparse
@@ -54,7 +53,7 @@ def ours(
     num_epochs: int,
     num_minibatches: int,
 ) -> list[tuple[int, float]]:
-    """The mean greedy return after so many steps, again and again."""
+    """The mean greedy returns at regular numbers of steps."""
     env = eqrl.envs.make("brax/inverted_pendulum", backend="generalized")
     agent = eqrl.Normalized(
         eqrl.PPO(
@@ -95,7 +94,7 @@ def ours(
 def theirs(
     options: dict[str, Any], num_steps: int, num_evaluations: int, seed: int
 ) -> list[tuple[int, float]]:
-    """The same of brax's own PPO."""
+    """The same for brax's own PPO."""
     from brax import envs
     from brax.training.agents.ppo import train as ppo
 
@@ -140,7 +139,7 @@ def main() -> None:
     sizes = {
         "num_minibatches": arguments.minibatches,
         "num_updates_per_batch": arguments.epochs,
-        # So many unrolls; a rollout is as long as ours.
+        # This many unrolls make a rollout as long as ours.
         "batch_size": NUM_ENVS * ROLLOUT // UNROLL // arguments.minibatches,
     }
     length = (arguments.steps, arguments.evaluations)

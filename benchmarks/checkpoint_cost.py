@@ -1,8 +1,8 @@
-"""What checkpoints cost a training: SAC with a full replay of 100,000 transitions.
+"""The cost of checkpoints: SAC with a full replay of 100,000 transitions.
 
-The same training goes on in turns of ten seconds, each of them with one checkpoint or
-with none. One environment (brax `fast`), one update a step, hidden layers of 256 and
-256, batches of 256. Run it as `nox -s benchmarks -- checkpoint_cost`.
+One training alternates between turns with one checkpoint and turns with none. One
+environment (brax `fast`), one update a step, hidden layers of 256 and 256, batches of
+256. Run it as `nox -s benchmarks -- checkpoint_cost`.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def main() -> None:
         nonlocal solution
         with tempfile.TemporaryDirectory() as folder:
             begin = time.perf_counter()
-            # The first row is far beyond the last checkpoint, and no other row is.
+            # Only the first row is far enough from the last checkpoint.
             with eqrl.Checkpoints(folder, every_steps=num_steps) as checkpoints:
                 solution = eqrl.train(
                     agent,
@@ -49,8 +49,8 @@ def main() -> None:
                 )
             return time.perf_counter() - begin, len(list(Path(folder).iterdir()))
 
-    turn(10 * ROW, True)  # Compiles what updates, and imports what writes.
-    # A step takes another time from minute to minute on some machines.
+    turn(10 * ROW, True)  # Compiles the updates, and imports the modules that write.
+    # On some machines the time of a step changes from minute to minute.
     second = 10 * ROW / turn(10 * ROW, False)[0]
     num_steps = ROW * max(1, round(arguments.seconds * second / ROW))
     without, ratios, saved = [], [], 0

@@ -17,7 +17,7 @@ MakeRows = Callable[[Effort], list[Row]]
 
 
 def chosen(names: Sequence[str], only: Sequence[str]) -> list[str]:
-    """The names that are given, or below them, as in `updates` and `updates/SAC`."""
+    """The given names and the names below them, as in `updates` and `updates/SAC`."""
     if not only:
         return list(names)
     unknown = [
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run_command(
     benchmarks: Mapping[str, MakeRows], *, description: str | None = None
 ) -> None:
-    """Measures what the command line asks for."""
+    """Measures the rows of the command line's options."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -63,12 +63,12 @@ def measure_all(
     benchmarks: Mapping[str, MakeRows], arguments: argparse.Namespace
 ) -> None:
     """Prints and writes all rows; exits with 1 if one is slower than before."""
-    # Read first: to measure for minutes and then not to find it would be a pity.
+    # Read first, so that a missing file is an error before minutes of measuring.
     before = read(arguments.check) if arguments.check else None
     effort = Effort(seconds=arguments.seconds, repeats=arguments.repeats)
     begin = time.perf_counter()
     rows: list[Row] = []
-    # Processes of peers need memory of a GPU too.
+    # The processes of peers also need memory of a GPU.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     eqrl.use_all_cores()
     print(TITLE, flush=True)
@@ -77,7 +77,7 @@ def measure_all(
             rows.append(row)
             print(line(row), flush=True)
         if arguments.output:
-            # After each, so that what was measured is kept if a later one fails.
+            # After each row, so that earlier rows are kept if a later one fails.
             write(arguments.output, rows, machine())
     minutes = (time.perf_counter() - begin) / 60
     where = f", written to {arguments.output}" if arguments.output else ""
@@ -92,7 +92,7 @@ def _is_as_fast(
     machine_before: Mapping[str, str],
     arguments: argparse.Namespace,
 ) -> bool:
-    """Prints each row beside that from before."""
+    """Prints each row beside the earlier one."""
     comparisons = compare(rows, before, tolerance=arguments.tolerance)
     print("\nAs ratios to the machine's limit, each in its own run:\n")
     print("| what | times as good as before | |\n|---|---|---|")

@@ -1,8 +1,8 @@
-"""Rows of compilation: to trace, to lower and to compile a training; and its memory.
+"""Rows of compilation: seconds to trace, lower and compile a training, and its memory.
 
-Nothing is kept from one round to the next. The memory is what the compiled program
-holds at most on one device: its arguments, the replay among them, its results that are
-not written over arguments, and its temporaries.
+Nothing is cached from one round to the next. The memory is the most that the compiled
+program holds on one device: its arguments, including the replay, its results that do
+not overwrite arguments, and its temporaries.
 """
 
 import dataclasses
@@ -33,8 +33,8 @@ NUM_ROUNDS = 3
 NUM_MEMBERS = 8
 
 Program = tuple[Callable[..., Any], Any, Any]
-"""A function from arrays to arrays, and its first two arguments, of which the first one
-is donated; the others are a number of steps and a key."""
+"""A function from arrays to arrays with its first two arguments, the first one donated;
+its other arguments are a number of steps and a key."""
 
 
 def megabytes(size: float) -> float:
@@ -99,7 +99,7 @@ def _rows_of(name: str, make_program: Callable[[], Program]) -> MakeRows:
         del effort
         run, arrays, agent = make_program()
         num_steps, key = jnp.asarray(1_000), jr.key(1)
-        # To compile is what is measured.
+        # The row measures this compilation.
         jax.config.update("jax_enable_compilation_cache", False)
         seconds: dict[str, list[float]] = {"trace": [], "lower": [], "compile": []}
         limits: list[float] = []

@@ -1,9 +1,9 @@
-"""How different skills are that are learnt one after another on a point in the plane.
+"""How different skills are that DISk learns one after another on a point in the plane.
 
 Hidden layers of 64 and 64, batches of 128, learning rates of 1e-3, one environment, 5
-collected episodes a skill; but where walls open, initial temperatures of 0.1 and 60
-random steps a skill. Skills are shown greedily. Run it as `nox -s benchmarks -- disk`;
-`--pictures FOLDER` draws where they go.
+collected episodes a skill; except where walls open, initial temperatures of 0.1 and 60
+random steps a skill. Skills are evaluated greedily. Run it as `nox -s benchmarks --
+disk`; `--pictures FOLDER` draws their paths.
 """
 
 import argparse
@@ -22,8 +22,8 @@ from eqrl.envs import Point, sector_of, sectors
 HIDDEN_SIZES = (64, 64)
 NUM_SKILLS = 5
 ENV = Point(max_steps=20)
-# A room that a step or two lead out of: from a larger one a walk to and fro in it is as
-# good, for long, as one straight away.
+# A step or two leave this room. In a larger one, a walk to and fro would long be as
+# good as a walk straight out of it.
 RADIUS = 0.14
 WALLS = sectors(4, radius=RADIUS)
 
@@ -69,13 +69,13 @@ def ends_of(trajectories: Any) -> Any:
 
 
 def disk(seed: int, steps: int = 600, **options: Any) -> Any:
-    """Where the skills of a still world go."""
+    """The paths of skills in a world that does not change."""
     agent, skills = learn(ENV, make_sac(), steps=steps, seed=seed, **options)
     return eqrl.play_skills(agent, skills, ENV, num_episodes=1, key=jr.key(0))
 
 
 def diayn(seed: int, steps: int) -> Any:
-    """Where the same number of skills goes that are learnt all at once."""
+    """The paths of as many skills that are learned together."""
     agent = eqrl.diayn(
         make_sac(),
         NUM_SKILLS,
@@ -95,7 +95,7 @@ def diayn(seed: int, steps: int) -> Any:
 
 
 def corners(seeds: list[int], pictures: Path | None) -> None:
-    """Distances between the ends of five skills, of the defaults and otherwise."""
+    """Distances between the ends of five skills, by options."""
     variants: dict[str, dict[str, Any]] = {
         "defaults": {},
         "batch_mean, replay cleared": {
@@ -126,7 +126,7 @@ def corners(seeds: list[int], pictures: Path | None) -> None:
 
 
 def against_diayn(seeds: list[int], pictures: Path | None) -> None:
-    """How far each skill is from the union of the others, for equal steps."""
+    """The distance of each skill from the union of the others, for equal steps."""
     del pictures
     print("| steps | DISk | mean | DIAYN | mean |")
     print("|---|---|---|---|---|")
@@ -146,7 +146,7 @@ def opening_world(skill: int) -> Point:
 
 
 def opening(seeds: list[int], pictures: Path | None) -> None:
-    """In which sector each skill ends, where one more opens before each."""
+    """The final sector of each skill in a world that opens to one more before each."""
     print("| seed | sectors in which skills 0 to 4 end (-1: the room) |")
     print("|---|---|")
     for seed in seeds:

@@ -3,12 +3,12 @@
 1 to 4,096 environments of brax `fast`, gymnax's Pendulum and brax's Ant (backend
 `spring`), without learning. Timed side by side for each number of environments:
 
-- `step`: `env.step` of each environment and nothing else, so no episode begins;
-- `interact`: actions at random, steps, and episodes that begin where others end;
-- `own`: the same by the environment's own library, which resets by itself;
+- `step`: only `env.step` of each environment, so no episode begins;
+- `interact`: random actions, steps, and the resets of episodes;
+- `own`: the same by the environment's own library, with its own resets;
 - `collect`: a training without updates: a policy acts, and the replay is written.
 
-Ant compiles slowly: of one and of 4,096 only `interact` and `own` are measured. Run it
+Ant compiles slowly, so with 1 and 4,096 only `interact` and `own` are measured. Run it
 as `nox -s benchmarks -- environments`, or with `--only environments/fast`.
 """
 
@@ -127,7 +127,7 @@ def _make_own(name: str, num_envs: int) -> Repeated:
         name, episode_length=MAX_STEPS, batch_size=num_envs, **options
     )
     states: Any = jax.jit(env.reset)(jax.random.PRNGKey(0))
-    # Copied, because what starts out equal shares a buffer, which cannot be donated.
+    # Copied, because equal initial arrays share a buffer, which forbids donation.
     states = jax.tree.map(jnp.array, states)
 
     def step(key: PRNGKeyArray, states: Any) -> Any:

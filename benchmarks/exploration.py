@@ -1,9 +1,9 @@
-"""Whether exploration that goes on in one direction reaches a goal far away.
+"""Whether persistent exploration reaches a distant goal.
 
-MountainCarContinuous-v0: below 10 a policy does not reach the goal, above 90 it does.
-First the share of episodes at random that reach it, with actions drawn afresh and with
-a random switch; then TAAC and SAC, ten seeds each, whose returns are means of 64 greedy
-episodes. Run it as `nox -s benchmarks -- exploration`.
+MountainCarContinuous-v0: a policy with a return below 10 does not reach the goal, one
+above 90 does. First the share of random episodes that reach it, with fresh actions and
+with a random switch; then TAAC and SAC, ten seeds each, whose returns are means of 64
+greedy episodes. Run it as `nox -s benchmarks -- exploration`.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def make_agent(name: str) -> eqrl.AbstractAgent[Any, Any, Any]:
 
 
 def share_at_random(name: str, *, num_episodes: int, seed: int) -> float:
-    """How many of the episodes at random reach the goal."""
+    """The number of random episodes that reach the goal."""
     agent = make_agent(name)
     env = eqrl.envs.make("gymnax/MountainCarContinuous-v0")
     state = agent.init(env.spec, key=jr.key(seed))

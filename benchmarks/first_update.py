@@ -1,9 +1,9 @@
-"""The time from a command to its first update, in processes of their own.
+"""The time from a command to its first update, in separate processes.
 
 `eqrl train` on Pendulum-v1, whose first row ends with the first update: with an empty
 folder of compiled programs, as on a new machine, and again with the folder that the
-first one left. Beside it, a process that does nothing but import JAX. Run it as
-`nox -s benchmarks -- first_update`.
+first process left. Another process only imports JAX. Run it as `nox -s benchmarks --
+first_update`.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def _seconds_of_import() -> float:
 
 
 def _seconds_to_update(command: Sequence[str], folder: Path, name: str) -> float:
-    """Until the first row of the metrics is written, behind the first update."""
+    """The time until the row of the metrics with the first update is written."""
     steps = str(Trainer().warmup_steps + 1)
     run = folder / name
     own = ("XDG_CACHE_HOME", "JAX_COMPILATION_CACHE_DIR")

@@ -1,7 +1,7 @@
-"""The processor time that `import eqrl` takes, in processes of their own.
+"""The processor time of `import eqrl`, in separate processes.
 
-Beside it that of what it is made of, `import jax, equinox, optax`, in turn so that both
-meet the same load. Run it as `nox -s benchmarks -- imports`.
+It alternates with the import of its dependencies, `import jax, equinox, optax`, so that
+both meet the same load. Run it as `nox -s benchmarks -- imports`.
 """
 
 import argparse
@@ -19,7 +19,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=15)
     repeats = parser.parse_args().repeats
     seconds: dict[str, list[float]] = {modules: [] for modules in _IMPORTS}
-    # The first of each may write bytecode.
+    # The first process of each may write bytecode.
     for repeat in range(repeats + 1):
         for modules, values in seconds.items():
             elapsed = _seconds_of_import(modules)
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def _seconds_of_import(modules: str) -> float:
-    # What is installed has its bytecode beside it.
+    # Installed packages have their bytecode beside them.
     never = "PYTHONDONTWRITEBYTECODE"
     environment = {k: v for k, v in os.environ.items() if k != never}
     command = [sys.executable, "-c", f"import {modules}"]

@@ -1,7 +1,7 @@
-"""What the reward of DISk costs beside an update of SAC, on as many transitions.
+"""The cost of the reward of DISk beside an update of SAC on as many transitions.
 
 256 transitions, descriptors of two elements, the last 100 features and 512 past ones,
-all that there are or drawn from 10,000. Hidden layers of 256 and 256. Both run in a
+either all of them or drawn from 10,000. Hidden layers of 256 and 256. Both run in a
 loop, always on the same batch. Run it as `nox -s benchmarks -- incremental_speed`.
 """
 
@@ -70,8 +70,8 @@ def _rewards(
     key: PRNGKeyArray,
 ) -> Float[Array, " batch"]:
     def score(step: Int[Array, ""], before: Float[Array, " batch"]) -> Array:
-        # Where the batch is depends on what came before, so that no work is moved out
-        # of the loop.
+        # The position of the batch depends on the previous result, so that XLA moves
+        # no work out of the loop.
         assert batch.next_state_descriptor is not None
         reached = batch.next_state_descriptor + 1e-3 * before[:, None]
         moved = dataclasses.replace(batch, next_state_descriptor=reached)
@@ -81,7 +81,7 @@ def _rewards(
 
 
 def make_updates(num_updates: int) -> Callable[[], PyTree]:
-    """A function that makes that many updates of SAC from one batch."""
+    """A function that makes a number of updates of SAC from one batch."""
     agent = eqrl.SAC()
     key = jr.key(0)
     state = agent.init(SPEC, key=jr.fold_in(key, 0))
@@ -91,7 +91,7 @@ def make_updates(num_updates: int) -> Callable[[], PyTree]:
 
 
 def make_rewards(num_rewards: int, past_points: int) -> Callable[[], PyTree]:
-    """A function that scores one batch so many times against so many past features."""
+    """A function that repeatedly scores one batch against a number of past features."""
     reward = eqrl.Incremental(past_capacity=past_points)
     key = jr.key(0)
     state = reward.init(SPEC, key=jr.fold_in(key, 0))

@@ -1,8 +1,8 @@
-"""What a step costs a population by the capacity of its replays.
+"""The cost of a step of a population by the capacity of its replays.
 
-Members of SAC on brax `fast`, which costs next to nothing, that collect and make no
-update: each step acts, steps and writes one row of the replay of each member. Timed
-side by side for each capacity. Run it as `nox -s benchmarks -- insert`.
+Members of SAC on brax `fast`, which costs almost nothing, collect and make no updates:
+each step acts, steps and writes one row of the replay of each member. The capacities
+are timed side by side. Run it as `nox -s benchmarks -- insert`.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What the agents reach, five seeds each, trained side by side.
+"""Returns of the agents, five seeds each, trained side by side.
 
 Hidden layers of 64 and 64, batches of 64, learning rates of 1e-3. Returns are means of
 64 greedy episodes for each seed. Run it as `nox -s benchmarks -- learning`.
@@ -21,7 +21,7 @@ NUM_SEEDS = 5
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """An environment, and how long to train in it."""
+    """An environment, and the number of steps to train in it."""
 
     env: str
     num_envs: int

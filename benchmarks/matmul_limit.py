@@ -1,11 +1,10 @@
-"""How near the updates of a population come to the matmuls they consist of.
+"""How close the updates of a population come to the matmuls they consist of.
 
 Eight members, hidden layers of 256 and 256, batches of 256, with the sizes of Ant's
-observations and actions, laid over a device for each core of the processor, members one
-after another on each. Timed side by side: updates of SAC and TD3 alone, without
-environment and replay, and nothing but the same matmuls, forward and backward. What TD3
-does at every second update only counts by half. Run it as
-`nox -s benchmarks -- matmul_limit`.
+observations and actions, on one device for each core of the processor, members one
+after another on each. Timed side by side: updates of SAC and TD3 without environment
+and replay, and only the same matmuls, forward and backward. The work of every second
+update of TD3 counts by half. Run it as `nox -s benchmarks -- matmul_limit`.
 """
 
 import argparse
@@ -69,7 +68,7 @@ def _update(
                 state, _ = agent.update(state, batch, step=step, key=step_key)
                 return state
 
-            # Its length is not known when it is compiled, as in training.
+            # As in training, XLA does not know the length of the loop.
             state = filter_fori_loop(0, num_updates, update, state)
             return eqx.filter(state, eqx.is_array)
 
@@ -107,7 +106,7 @@ def main() -> None:
     mesh = automatic(jax.make_mesh((jax.device_count(),), ("population",)))
     assert mesh is not None
     td3 = eqrl.TD3()
-    # Each agent with the number of updates after which all repeats.
+    # Each agent with the number of updates in one period of its work.
     agents = {"SAC": (eqrl.SAC(), 1), "TD3": (td3, td3.policy_delay)}
     print(
         f"Sizes of Ant: observations of {SPEC.observation_size}, actions of "

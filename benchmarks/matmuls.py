@@ -1,4 +1,4 @@
-"""The matmuls of a program, and nothing but them: what a machine can do at most.
+"""The matmuls of a program alone: the limit of a machine.
 
 They are the `dot_general`s of the program as JAX traces it; one of `batch` products of
 `rows x inner` with `inner x columns` counts 2 * batch * rows * inner * columns
@@ -28,7 +28,7 @@ from eqrl._training.mesh import on_each_device, replicate, shard
 
 @dataclasses.dataclass(frozen=True)
 class Matmul:
-    """A `dot_general`; `dimensions` says which axes it contracts and which it maps."""
+    """A `dot_general`; `dimensions` are the axes that it contracts and maps."""
 
     left: tuple[int, ...]
     right: tuple[int, ...]
@@ -50,12 +50,12 @@ class Matmul:
 
 
 def matmuls_of(jaxpr: Jaxpr, share: Fraction) -> Iterator[tuple[Matmul, Fraction]]:
-    """All matmuls in a program, each with how often it is run.
+    """All matmuls in a program, each with the number of its runs.
 
     **Arguments:**
 
     - `jaxpr`: of the program.
-    - `share`: of how many runs take a branch.
+    - `share`: of the runs that take a branch.
     """
     for equation in jaxpr.eqns:
         name = equation.primitive.name
@@ -127,8 +127,8 @@ def _map_in_turn(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def _once(
     matmul: Matmul, operands: tuple[Array, Array], total: Float[Array, ""]
 ) -> Float[Array, ""]:
-    # Behind the barriers neither that the operands are always the same nor that one
-    # number of the product is used is known, so all of it is computed each time.
+    # The barriers hide that the operands never change and that only one number of the
+    # product is used, so all of it is computed each time.
     left, right, total = lax.optimization_barrier((*operands, total))
     product = lax.dot_general(left, right, matmul.dimensions)
     return total + lax.optimization_barrier(product).ravel()[0]
@@ -141,13 +141,13 @@ def make_matmul_run(
     members: Members = "in_turn",
     mesh: Mesh | None = None,
 ) -> Callable[[int], PyTree]:
-    """A function that runs these matmuls, each so often, for so many rounds.
+    """A function that runs these matmuls for a number of rounds.
 
     **Arguments:**
 
-    - `counts`: how often each is run in a round.
-    - `size`: members, each with operands of its own.
-    - `members`: whether those of a device multiply at once or in turn.
+    - `counts`: the number of runs of each matmul in a round.
+    - `size`: members, each with its own operands.
+    - `members`: whether those of a device multiply together or in turn.
     - `mesh`: the devices; `None` is the first one.
     """
 
@@ -172,13 +172,13 @@ def make_matmul_run(
 def count_matmuls(
     agent: Any, spec: eqrl.EnvSpec, batch: Any, share: Fraction
 ) -> list[tuple[Matmul, Fraction]]:
-    """How often an update runs each matmul, on average.
+    """The average number of runs of each matmul in an update.
 
     **Arguments:**
 
     - `agent`, `batch`: of the update.
     - `spec`: of the environment.
-    - `share`: of how many updates take a branch.
+    - `share`: of the updates that take a branch.
     """
     shapes = eqx.filter_eval_shape(agent.init, spec, key=jr.key(0))
     arrays, static = eqx.partition(
@@ -198,5 +198,5 @@ def count_matmuls(
 
 
 def operations_of(counts: list[tuple[Matmul, Fraction]]) -> float:
-    """How many billions of operations the matmuls of an update are."""
+    """Billions of operations of the matmuls of an update."""
     return float(sum(matmul.operations * count for matmul, count in counts)) / 1e9

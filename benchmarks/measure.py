@@ -27,7 +27,7 @@ def side_by_side(
         jax.block_until_ready(run())
     times: dict[str, list[float]] = {name: [] for name in runs}
     for index in range(repeats):
-        # Every second round goes backwards, so that nobody always comes first.
+        # Every second round is in reverse order, so that no run always comes first.
         names = list(runs) if index % 2 == 0 else list(reversed(runs))
         for name in names:
             times[name].append(seconds(runs[name]))
@@ -41,7 +41,7 @@ def median_ratio(numerator: list[float], denominator: list[float]) -> float:
 
 
 def machine() -> dict[str, str]:
-    """What a result depends on, in words."""
+    """The machine and the versions that a result depends on."""
     device = jax.devices()[0]
     return {
         "device": device.device_kind if device.platform != "cpu" else _processor(),
@@ -61,9 +61,9 @@ def _processor() -> str:
 
 
 def amount_for(run: Callable[[int], PyTree], *, seconds: float, unit: int = 1) -> int:
-    """So many units of work that they take about `seconds`; compiles first."""
-    # A second time, because what comes out of the first call may be of other types than
-    # what it began with, such as strong ones.
+    """The number of units of work that takes about `seconds`; compiles first."""
+    # Called twice, because the results of the first call may have other types than its
+    # arguments, such as strong ones.
     for _ in range(2):
         jax.block_until_ready(run(unit))
     amount = unit
@@ -73,13 +73,13 @@ def amount_for(run: Callable[[int], PyTree], *, seconds: float, unit: int = 1) -
         elapsed = time.perf_counter() - begin
         if elapsed > seconds / 4:
             return max(1, round(seconds / elapsed * amount / unit)) * unit
-        # Never by so much that a first, slow call leads astray.
+        # Bounded, since a first, slow call may be misleading.
         amount *= 4
 
 
 @dataclasses.dataclass(frozen=True)
 class Effort:
-    """How long a call takes at least, in seconds, and how many rounds there are."""
+    """The least number of seconds of a call, and the number of rounds."""
 
     seconds: float
     repeats: int

@@ -1,7 +1,7 @@
-"""A virtual environment for each library to measure against, made when it is asked for.
+"""A virtual environment for each library to measure against, made on first use.
 
-Each needs versions of other libraries that fight with those of the others. They lie in
-the user's cache folder, and are made once for each list of what is in them.
+The libraries need conflicting versions of their dependencies. The environments are in
+the user's cache folder, and are made once for each list of requirements.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 REQUIREMENTS = {
-    # What sets it up says what a tree of arrays is.
+    # Its setup takes the type of a tree of arrays from jaxtyping.
     "qdax": ("qdax==0.5.0", "jaxtyping"),
     "brax": ("brax==0.14.2",),
     "sbx": ("sbx-rl==0.28.0",),
@@ -24,11 +24,11 @@ REQUIREMENTS = {
 
 
 class NotInstalled(Exception):
-    """What an installer said when it failed."""
+    """The output of an installer that failed."""
 
 
 def requirements_of(name: str) -> tuple[str, ...]:
-    """What is installed for a library, with the same JAX as here."""
+    """The requirements of a library, with the same JAX as here."""
     version = metadata.version("jax")
     extra = ""
     for kind in ("cuda12", "cuda13", "rocm7"):
@@ -38,7 +38,7 @@ def requirements_of(name: str) -> tuple[str, ...]:
 
 
 def cache_folder() -> Path:
-    """Where the environments lie."""
+    """The folder of the environments."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "eqrl" / "peers"
 

@@ -1,14 +1,14 @@
-"""One piece of work as each library does it, in a process that `workers.py` drives.
+"""The same work in each library, in a process that `workers.py` drives.
 
-It is run with the Python that has the library: `python -m benchmarks.peer_workers
-LIBRARY WORK`. It imports no more than that library needs.
+It runs with the Python of the library: `python -m benchmarks.peer_workers LIBRARY
+WORK`. It imports only the packages that this library needs.
 
 All have one environment and one update a step, hidden layers of 256 and 256, batches of
-256, a replay of 100,000 and brax's `fast`, but for DIAYN, which is in `skill_speed.py`.
-SBX steps an environment of gymnasium from Python: here one of NumPy that does what
-`fast` does. It makes one update a step as the others do, or, as `sbx-64`, 64 updates
+256, a replay of 100,000 and brax's `fast`, except DIAYN, whose settings are in
+`skill_speed.py`. SBX steps an environment of Gymnasium from Python: here a copy of
+`fast` in NumPy. It makes one update a step like the others or, as `sbx-64`, 64 updates
 after each 64 steps, in one compiled call. rejax donates no buffers, and resets at every
-step; all others are set up as their own training is.
+step; all others are set up like their own training.
 """
 
 import sys
@@ -36,7 +36,7 @@ def updates_of(work: str) -> int:
 
 
 def make_ours(work: str) -> Run:
-    """This library's."""
+    """The work in this library."""
     import eqrl
 
     from . import population_speed, skill_speed, speed
@@ -57,7 +57,7 @@ def make_ours(work: str) -> Run:
 
 
 def make_seeds(work: str) -> Run:
-    """This library's, by `eqrl.train_seeds`, with all that it does by itself."""
+    """The work in this library, by `eqrl.train_seeds` with its defaults."""
     import jax.random as jr
 
     import eqrl
@@ -86,7 +86,7 @@ def make_seeds(work: str) -> Run:
 
 
 def make_qdax(work: str) -> Run:
-    """QDax's."""
+    """The work in QDax."""
     if work == "diayn":
         from . import qdax_skills
 
@@ -109,7 +109,7 @@ def make_qdax(work: str) -> Run:
 
 
 def make_rejax(work: str) -> Run:
-    """rejax's, without its evaluations."""
+    """The work in rejax, without its evaluations."""
     import jax
     import rejax  # pyright: ignore[reportMissingImports]
     from flax import linen as nn  # pyright: ignore[reportMissingImports]
@@ -151,7 +151,7 @@ def make_rejax(work: str) -> Run:
 
 
 def make_sbx(work: str, updates_at_once: int) -> Run:
-    """SBX's, in an environment that does what brax's `fast` does."""
+    """The work in SBX, in an environment like brax's `fast`."""
     import gymnasium  # pyright: ignore[reportMissingImports]
     import numpy as np
     import sbx  # pyright: ignore[reportMissingImports]
@@ -195,7 +195,7 @@ def make_sbx(work: str, updates_at_once: int) -> Run:
 
 
 def serve_brax(work: str) -> None:
-    """brax's, which trains in one go: it is held where it would evaluate."""
+    """The work in brax, whose single call of training is paused at its evaluations."""
     from brax import envs
     from brax.training import acting
     from brax.training.agents.sac import train as sac
@@ -206,7 +206,7 @@ def serve_brax(work: str) -> None:
     hold = make_hold()
 
     class Holding:
-        """Stands where brax evaluates."""
+        """Replaces brax's evaluator."""
 
         def __init__(self, *_: Any, **__: Any) -> None:
             pass

@@ -1,9 +1,9 @@
 """Rows of other libraries beside this one, on the same work.
 
-Each library is in a process of its own, with a Python of its own. Processes take turns,
-and several sets of them are started, because one program is faster or slower from
-process to process. What the work is stands in `peer_workers.py` and `ppo_workers.py`.
-PureJaxRL is no package: `ppo_speed.py` says how to measure beside it by hand.
+Each library is in its own process, with its own Python. Processes take turns, and
+several sets of them are started, because one program is faster or slower from process
+to process. `peer_workers.py` and `ppo_workers.py` define the work. PureJaxRL is not a
+package: `ppo_speed.py` explains how to measure it by hand.
 """
 
 import functools
@@ -49,7 +49,7 @@ def _python(library: str) -> str | None:
 
 
 def _commands(work: str, libraries: Sequence[str]) -> dict[str, list[str]]:
-    """How to start each library's process."""
+    """The command that starts each library's process."""
     module, setting = "peer_workers", work
     if work.startswith("ppo-"):
         module, setting = "ppo_workers", work.removeprefix("ppo-")
@@ -61,7 +61,7 @@ def _commands(work: str, libraries: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _amount(work: str) -> tuple[int, str]:
-    """What one measurement counts, and its unit."""
+    """The amount of work of one measurement, and its unit."""
     if work.startswith("ppo-"):
         return ppo_workers.steps_of(work.removeprefix("ppo-")), "steps/s"
     return peer_workers.updates_of(work), "updates/s"
@@ -75,7 +75,7 @@ def _rows_of(work: str, libraries: Sequence[str]) -> MakeRows:
         try:
             _, times = compare(commands, processes=PROCESSES, repeats=effort.repeats)
         except RuntimeError as error:
-            # What the process said stands above; the other rows are worth having.
+            # The output of the process is above; the other rows are still useful.
             print(f"peers/{work} is left out: {error}", file=sys.stderr, flush=True)
             return []
         amount, unit = _amount(work)
@@ -98,7 +98,7 @@ def _rows_of(work: str, libraries: Sequence[str]) -> MakeRows:
 
 
 def peer_rows(packages: Sequence[str]) -> Mapping[str, MakeRows]:
-    """Rows of all work that one of the packages does; of none, of all packages."""
+    """Rows of all work that one of the packages does; by default, of all packages."""
     rows: dict[str, Callable[[Effort], list[Row]]] = {}
     for work, libraries in WORKS.items():
         wanted = [

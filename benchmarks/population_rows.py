@@ -28,7 +28,7 @@ from .report import Row
 
 
 SIZES = (1, 2, 8, 64)
-# Of all members together, so that 64 of them need no more memory than eight.
+# Summed over all members, so that 64 of them need no more memory than eight.
 CAPACITY = 80_000
 
 
@@ -46,7 +46,7 @@ def _rows_of_size(size: int) -> MakeRows:
             agent,
             spec,
             batch,
-            # In turn one is like the next.
+            # In turn, every member takes the same time.
             size=size if members == "together" else devices,
             members=members,
             mesh=mesh,

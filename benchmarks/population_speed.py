@@ -28,7 +28,7 @@ WARMUP_STEPS = 500
 
 
 def mesh_for(size: int) -> Mesh | None:
-    """As many devices as can have equal shares of the members."""
+    """The largest number of devices with equal shares of the members."""
     number = math.gcd(size, jax.device_count())
     if number == 1:
         return None

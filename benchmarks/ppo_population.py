@@ -1,4 +1,4 @@
-"""What a member of a population of PPO costs, beside one that trains alone.
+"""The cost of a member of a population of PPO, beside an agent that trains alone.
 
 CartPole-v1, 4 environments by 128 steps, hidden layers of 64 and 64; members one after
 another on one device, as is the default on processors. Run it as `nox -s benchmarks --
@@ -30,7 +30,7 @@ def make_run(size: int, num_steps: int) -> Callable[[], Any]:
 
 
 def make_run_alone(num_steps: int) -> Callable[[], Any]:
-    """The same of one agent that is no member of anything."""
+    """The same for one agent without a population."""
     env = eqrl.envs.make("gymnax/CartPole-v1")
     trainer = eqrl.Trainer.on_policy(num_envs=4, num_steps=128)
     agent = eqrl.PPO()

@@ -2,15 +2,15 @@
 
 On CartPole-v1, 4 environments by 128 steps, and Breakout-MinAtar, 64 by 128, both with
 hidden layers of 64 and 64 and 4 epochs, and on brax's `fast` with the sizes of brax's
-own test. Each library is in a process of its own. Processes take turns, one training
-each, and several sets of them are started, because one program is faster or slower from
+own test. Each library is in its own process. Processes take turns, one training each,
+and several sets of them are started, because one program is faster or slower from
 process to process. Run it as `nox -s benchmarks -- ppo_speed`.
 
-Without more only brax is measured beside ours. PureJaxRL is no package, and rejax needs
-an older gymnax: `--peers PYTHON` is a Python with rejax, flax, distrax and `gymnax<1`,
-and `--purejaxrl PATH` the folder `purejaxrl` of a clone of
-github.com/luchris429/purejaxrl. There are stand-ins for brax and navix, which
-PureJaxRL imports for environments that are not used here.
+By default only brax is measured beside ours. PureJaxRL is not a package, and rejax
+needs an older gymnax: `--peers PYTHON` is a Python with rejax, flax, distrax and
+`gymnax<1`, and `--purejaxrl PATH` the folder `purejaxrl` of a clone of
+github.com/luchris429/purejaxrl. Stubs replace brax and navix, which PureJaxRL imports
+for environments that are not used here.
 """
 
 import argparse
@@ -27,7 +27,7 @@ OURS = ("alone", "train")
 
 
 def commands(setting: str, arguments: argparse.Namespace) -> dict[str, list[str]]:
-    """How to start each library's process."""
+    """The command that starts each library's process."""
 
     def command(python: str, library: str, *rest: str) -> list[str]:
         return [python, "-m", WORKERS, library, setting, *rest]

@@ -1,7 +1,7 @@
 """PPO of this library and of others, each in a process that `workers.py` drives.
 
-It is run with the Python that has the library: `python -m benchmarks.ppo_workers
-LIBRARY SETTING`. It imports no more than that library needs.
+It runs with the Python of the library: `python -m benchmarks.ppo_workers LIBRARY
+SETTING`. It imports only the packages that this library needs.
 """
 
 import sys
@@ -86,10 +86,10 @@ def make_ours(setting: str, *, through_train: bool) -> Callable[[], Any]:
 
 
 def make_purejaxrl(setting: str, path: str) -> Callable[[], Any]:
-    """PureJaxRL's `ppo.py`, from the folder `path`, as it is."""
+    """PureJaxRL's unchanged `ppo.py`, from the folder `path`."""
     import types
 
-    # What its wrappers import for environments that are not used here.
+    # Its wrappers import these for environments that are not used here.
     for name in ("brax", "brax.envs", "brax.envs.wrappers.training", "navix"):
         sys.modules[name] = types.ModuleType(name)
     sys.modules["brax"].envs = sys.modules["brax.envs"]  # type: ignore[attr-defined]
@@ -150,7 +150,7 @@ def make_rejax(setting: str) -> Callable[[], Any]:
 
 
 def mend_brax() -> None:
-    """Gives JAX a function that brax's PPO calls, and that JAX has no longer."""
+    """Gives JAX a function that brax's PPO calls and that JAX has removed."""
     import jax
     import jax.numpy as jnp
 
@@ -165,7 +165,7 @@ def mend_brax() -> None:
 
 
 def serve_brax(setting: str) -> None:
-    """brax's PPO, which trains in one go: it is held after each of its epochs."""
+    """brax's PPO, whose single call of training is paused after each epoch."""
     from brax import envs
     from brax.training.agents.ppo import train as ppo
 

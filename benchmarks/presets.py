@@ -1,9 +1,9 @@
-"""What every preset reaches with twenty seeds, by `eqrl train` itself.
+"""Returns of every preset with twenty seeds, by `eqrl train` itself.
 
-The runs are folders of `--folder`; a run that is stopped is resumed, and one that has
-ended is not made again. At the end it writes `docs/results/presets.csv`, a line for
-each seed, and prints what `eqrl/presets/_preset.py` holds as `returns`. Run it as
-`nox -s presets`, or `nox -s presets -- --only td3` for some.
+The runs are folders in `--folder`; an interrupted run is resumed, and a finished one is
+kept. At the end it writes `docs/results/presets.csv`, a line for each seed, and prints
+the `returns` of `eqrl/presets/_preset.py`. Run it as `nox -s presets`, or `nox -s
+presets -- --only td3` for some.
 """
 
 import argparse
@@ -24,7 +24,7 @@ COLUMNS = ("agent", "env", "num_steps", "num_episodes", "seed", "return", "error
 
 
 def train(preset: Preset, folder: Path) -> None:
-    """Trains a preset into a folder, or what is left of its training."""
+    """Trains a preset into a folder, or resumes its training."""
     if (folder / "evaluation.json").exists():
         return
     command = [sys.executable, "-m", "eqrl", "train"]
@@ -37,7 +37,7 @@ def train(preset: Preset, folder: Path) -> None:
 
 
 def lines_of(preset: Preset, folder: Path) -> list[dict[str, object]]:
-    """A line for each seed of a run that has ended."""
+    """A line for each seed of a finished run."""
     evaluation = json.loads((folder / "evaluation.json").read_text())
     returns = np.array(evaluation["returns"], float)
     errors = returns.std(axis=1, ddof=1) / np.sqrt(returns.shape[1])
@@ -58,7 +58,7 @@ def lines_of(preset: Preset, folder: Path) -> list[dict[str, object]]:
 
 
 def main() -> None:
-    """Trains what is left, writes and prints what was reached."""
+    """Runs unfinished trainings, then writes and prints the returns."""
     parser = argparse.ArgumentParser(prog="nox -s presets --")
     parser.add_argument("--folder", type=Path, default=Path("runs/presets"))
     parser.add_argument("--only", nargs="*", help="names of agents")

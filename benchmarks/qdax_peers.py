@@ -19,7 +19,7 @@ from qdax.core.neuroevolution.sac_td3_utils import do_iteration_fn, warmstart_bu
 def make_run(
     algorithm: str, env_name: str, *, capacity: int, warmup_steps: int, num_updates: int
 ) -> Callable[[], PyTree]:
-    """A function that makes `num_updates` steps and updates, going on each time."""
+    """A function that makes `num_updates` steps and updates, resuming each time."""
     env = envs.create(env_name, batch_size=1, episode_length=1000)
     agent: Any
     if algorithm == "sac":
@@ -64,7 +64,7 @@ def make_run(
         carry, metrics = jax.lax.scan(body, carry, None, length=num_updates)
         return carry, jax.tree.map(jnp.mean, metrics)
 
-    # Copied, because what starts out equal shares a buffer, which cannot be donated.
+    # Copied, because equal initial arrays share a buffer, which forbids donation.
     carry = jax.tree.map(jnp.array, (state, env_state, buffer))
 
     def run() -> PyTree:
@@ -78,7 +78,7 @@ def make_run(
 def make_population_run(
     algorithm: str, env_name: str, *, size: int, capacity: int, num_updates: int
 ) -> Callable[[], PyTree]:
-    """As `make_run`, for each of `size` members at once."""
+    """As `make_run`, for `size` members together."""
     env = envs.create(env_name, batch_size=1, episode_length=1000)
     agent: Any
     if algorithm == "sac":

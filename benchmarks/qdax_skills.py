@@ -14,7 +14,7 @@ from qdax.core.neuroevolution.sac_td3_utils import do_iteration_fn, warmstart_bu
 
 
 class Point(Env):
-    """What `eqrl.envs.Point` is, for brax's wrappers."""
+    """`eqrl.envs.Point`, for brax's wrappers."""
 
     def reset(self, rng: PRNGKeyArray) -> State:
         del rng
@@ -54,7 +54,7 @@ def make_run(
     warmup_steps: int,
     num_updates: int,
 ) -> Callable[[], PyTree]:
-    """A function that makes `num_updates` steps and updates, going on each time."""
+    """A function that makes `num_updates` steps and updates, resuming each time."""
     env = AutoResetWrapper(VmapWrapper(EpisodeWrapper(Point(), 50, 1), num_envs))
     config = DiaynConfig(batch_size=256, episode_length=50, num_skills=num_skills)
     agent = DIAYN(config, action_size=2)
@@ -95,7 +95,7 @@ def make_run(
         carry, metrics = jax.lax.scan(body, carry, None, length=num_updates // num_envs)
         return carry, jax.tree.map(jnp.mean, metrics)
 
-    # Copied, because what starts out equal shares a buffer, which cannot be donated.
+    # Copied, because equal initial arrays share a buffer, which forbids donation.
     carry = jax.tree.map(jnp.array, (state, env_state, buffer))
 
     def run() -> PyTree:

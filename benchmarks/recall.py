@@ -1,12 +1,12 @@
-"""Whether TAAC learns what asks for a new action at nearly every step.
+"""Whether TAAC learns a task that requires a new action at nearly every step.
 
 Each observation is 0 or 1, drawn afresh; the best action is 1 for 1 and -1 for 0, and
-the reward falls by half the distance from it, so an action at random is worth 0.5.
-Episodes have 12 steps. Keeping an action never pays: this tests learning, not
-abstraction. Four environments, four updates an iteration, 500 steps of warm-up, 64
-windows a batch, hidden layers of 10 and 10, learning rates of 1e-2; the reward of the
-last step of 100 greedy episodes, over the last five iterations of 700. Run it as
-`nox -s benchmarks -- recall`.
+the reward falls by half the distance from it, so a random action is worth 0.5. Episodes
+have 12 steps. Keeping an action never pays: this tests learning, not abstraction. Four
+environments, four updates an iteration, 500 steps of warm-up, 64 windows a batch,
+hidden layers of 10 and 10, learning rates of 1e-2; the reward of the last step of 100
+greedy episodes, over the last five iterations of 700. Run it as `nox -s benchmarks --
+recall`.
 """
 
 import argparse
@@ -31,14 +31,14 @@ TRAJECTORIES: dict[str, eqrl.AbstractTrajectory] = {
 
 
 class RecallState(eqx.Module):
-    """The bit that is shown, and the steps so far."""
+    """The observed bit, and the steps so far."""
 
     bit: Float[Array, "1"]
     num_steps: Int[Array, ""]
 
 
 class Recall(AbstractEnv[RecallState]):
-    """Pays for saying which bit is shown."""
+    """Rewards naming the observed bit."""
 
     @property
     def spec(self) -> eqrl.EnvSpec:

@@ -1,4 +1,4 @@
-"""Rows of the replay: what a written row and a drawn batch cost, by the capacity.
+"""Rows of the replay: the cost of a written row and a drawn batch by the capacity.
 
 Transitions have the sizes of brax's Ant; a row is that of one environment, a batch has
 256 transitions.

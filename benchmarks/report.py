@@ -1,8 +1,8 @@
-"""Rows of figures with their spread: as a table, as JSON, and beside those of before.
+"""Rows of figures with their spread: as a table, as JSON, and beside earlier ones.
 
-Machines differ, and so does one machine from day to day. A row can therefore hold, for
-each round, the rate of a product of matrices that was measured in the same round, the
-machine's limit; two runs are compared by their figures as ratios to it.
+Machines differ, and one machine differs from day to day. A row can therefore hold the
+machine's limit for each round, the rate of a matrix product measured in the same round;
+two runs are compared by their figures as ratios to it.
 """
 
 import dataclasses
@@ -19,15 +19,14 @@ Quartiles = tuple[float, float, float]
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What was measured, once for each round.
+    """The measurements of all rounds.
 
-    - `name`: of what, its parts separated by slashes.
+    - `name`: with parts separated by slashes.
     - `unit`: `s`, a rate that ends in `/s`, `MB`, or `times` what another one does.
     - `values`: of the rounds.
     - `limits`: the machine's limit in the same rounds, in GFLOP/s; empty where the
         figure does not depend on the machine's speed.
-    - `shares`: of the time of the rounds, what the same matmuls alone take, where that
-        was measured.
+    - `shares`: of the time of the rounds that the same matmuls alone take, if measured.
     - `note`: for the reader of the table.
     """
 
@@ -40,7 +39,7 @@ class Row:
 
     @property
     def more_is_better(self) -> bool:
-        """Whether it is better the greater it is."""
+        """Whether greater figures are better."""
         return self.unit.endswith("/s") or self.unit == "times"
 
     @property
@@ -56,7 +55,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """A row beside the row of the same name of an earlier run.
+    """A row beside the one of the same name in an earlier run.
 
     - `ratio`: how many times as good it is as before, medians of ratios to the limit.
     - `slower`: whether it is worse by more than the spread of both.
@@ -78,8 +77,8 @@ def quartiles(values: Sequence[float]) -> Quartiles:
 def compare_row(now: Row, before: Row, *, tolerance: float) -> Comparison:
     """Whether a row is worse than before.
 
-    It is if its quartiles lie beyond those from before, and its median is worse by more
-    than `tolerance`, by which one process differs from the next.
+    It is if its quartiles lie outside the earlier ones, and its median is worse by more
+    than `tolerance`, the difference between one process and the next.
     """
     low, middle, high = quartiles(now.relative)
     low_before, middle_before, high_before = quartiles(before.relative)
@@ -105,7 +104,7 @@ def compare(
 
 
 def write(path: Path, rows: Sequence[Row], machine: Mapping[str, str]) -> None:
-    """Writes all rows, and where they were measured, as JSON."""
+    """Writes all rows and their machine as JSON."""
     content = {
         "version": VERSION,
         "machine": dict(machine),
@@ -115,7 +114,7 @@ def write(path: Path, rows: Sequence[Row], machine: Mapping[str, str]) -> None:
 
 
 def read(path: Path) -> tuple[list[Row], dict[str, str]]:
-    """The rows that `write` wrote, and where they were measured."""
+    """The rows and the machine that `write` wrote."""
     content = json.loads(path.read_text())
     if not isinstance(content, dict) or content.get("version") != VERSION:
         raise ValueError(f"`{path}` holds no results of this version of benchmarks.")

@@ -1,12 +1,11 @@
 """Learning curves of every agent on the environments of gymnax, and some of brax.
 
 An agent has the same settings everywhere, those of `AGENTS`. Each is trained from five
-seeds, for 100,000 steps, of PPO and PQN in MinAtar for 1,000,000; then it acts greedily
-in 64 episodes for each seed. `random` is what random actions give. A run is a file of
-`docs/results/data`; a run whose file is there is not made again, so that this can be
-stopped at any time. At the end it writes what the page `docs/results/index.md`
-includes. `MNISTBandit-bsuite`, which downloads its data, is left out. Run it as
-`nox -s results`.
+seeds for 100,000 steps, or 1,000,000 for PPO and PQN in MinAtar, and then evaluated in
+64 greedy episodes for each seed. `random` takes random actions. A run is a file in
+`docs/results/data`. Existing files are kept, so that this can be stopped at any time.
+At the end it writes the files that the page `docs/results/index.md` includes.
+`MNISTBandit-bsuite`, which downloads its data, is left out. Run it as `nox -s results`.
 """
 
 import argparse
@@ -163,7 +162,7 @@ AGENTS = tuple(dict.fromkeys([*DISCRETE, *VECTORS]))
 
 
 def make_env(name: str) -> Any:
-    # The physics that brax itself uses unless told otherwise.
+    # The physics that brax uses by default.
     backend = "generalized" if name.startswith("brax/") else None
     return eqrl.envs.make(name, backend=backend)
 
@@ -195,7 +194,7 @@ def run(job: Job) -> str:
         writer.writerow(["seed", "step", "episode_return", "greedy_return"])
         writer.writerows(rows)
     unfinished.rename(path)
-    # A process may have so many memory maps, and programs take them.
+    # Programs take memory maps, and the number for a process is limited.
     jax.clear_caches()
     minutes = (time.perf_counter() - begin) / 60
     return f"{environment} {agent_name}: {minutes:.1f} min"
@@ -273,7 +272,7 @@ def main() -> None:
         "--processes", type=int, default=len(os.sched_getaffinity(0)), help="at once"
     )
     arguments = parser.parse_args()
-    # Five seeds are not divided evenly by cores, so a core has a run of its own.
+    # The cores cannot divide five seeds evenly, so each core has its own run.
     jobs = list(_jobs(arguments.envs, arguments.agents))
     processes = multiprocessing.get_context("spawn")
     with processes.Pool(arguments.processes, maxtasksperchild=8) as pool:

@@ -38,7 +38,7 @@ PUBLISHED = {
 
 
 def write_page() -> None:
-    """Writes what the page of results includes: a table, and a picture of each row."""
+    """Writes the files of the page of results: a table, and a picture of each row."""
     heads = ["environment", "random", *AGENTS, "published"]
     table = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     pictures = []
@@ -72,7 +72,7 @@ def greedy_returns(path: pathlib.Path) -> Float[np.ndarray, " seeds"]:
 
 
 def _draw(path: pathlib.Path, folder: pathlib.Path, *, title: str) -> bool:
-    """Draws the learning curves of all agents that there are."""
+    """Draws the learning curves of all existing agents."""
     runs = {
         agent: _curve(folder / f"{agent}.csv")
         for agent in AGENTS
@@ -86,7 +86,7 @@ def _draw(path: pathlib.Path, folder: pathlib.Path, *, title: str) -> bool:
 
 
 def _curve(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """The metrics of five seeds, which were written one behind another."""
+    """The metrics of five seeds, which are written one after another."""
     rows = _read(path)
     steps = sorted({int(row["step"]) for row in rows})
     returns = np.asarray([float(row["episode_return"] or "nan") for row in rows])

@@ -29,7 +29,7 @@ SIZES: dict[str, Any] = {
 def make_run(
     agent: eqrl.AbstractAgent, env: eqrl.envs.AbstractEnv, *, num_updates: int
 ) -> Callable[[], PyTree]:
-    """A function that makes `num_updates` steps and updates, going on each time."""
+    """A function that makes `num_updates` steps and updates, resuming each time."""
     trainer = eqrl.Trainer(batch_size=256, updates_per_iteration=16, **SIZES)
     state, counts = eqrl.jit_init(trainer, agent, env, key=jr.key(0))
 

@@ -1,8 +1,8 @@
-"""What skills DIAYN learns on a point in the plane, around several agents.
+"""How distinct the skills of DIAYN are on a point in the plane, around several agents.
 
 Hidden layers of 64 and 64, batches of 128, learning rates of 1e-3, initial temperatures
-of 0.1, one environment of 50 steps. Skills are shown greedily. Run it as
-`nox -s benchmarks -- skills`; `--pictures FOLDER` draws where they go.
+of 0.1, one environment of 50 steps. Skills are evaluated greedily. Run it as `nox -s
+benchmarks -- skills`; `--pictures FOLDER` draws their paths.
 """
 
 import argparse
@@ -25,7 +25,7 @@ NUM_DRAWN = 64
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """Who learns which skills, for how long, from how many seeds."""
+    """An agent with its skills, its number of steps and its seeds."""
 
     agent: str
     skills: int | eqrl.AbstractSkillPrior
@@ -76,7 +76,7 @@ def make_discriminator(skills: int | eqrl.AbstractSkillPrior) -> Any:
 
 
 def evaluations(task: Task, *, seed: int) -> list[eqrl.SkillEvaluation]:
-    """How the skills of each seed are, shown once each."""
+    """An evaluation of the skills of each seed, with one episode each."""
     agent = eqrl.diayn(
         make_agent(task.agent),
         task.skills,
@@ -107,14 +107,14 @@ def evaluations(task: Task, *, seed: int) -> list[eqrl.SkillEvaluation]:
 
 
 def share_of_ceiling(task: Task, evaluation: eqrl.SkillEvaluation) -> float:
-    """Of the diversity return that certainty at each of 50 steps would give."""
+    """The share of the diversity return of certainty at each of 50 steps."""
     if not isinstance(task.skills, int):
         return math.nan
     return float(evaluation.diversity_returns.mean()) / (50 * math.log(task.skills))
 
 
 def error_at_end(evaluation: eqrl.SkillEvaluation) -> float:
-    """Mean angle, in degrees, between skills and what is recovered at the end."""
+    """Mean angle, in degrees, between skills and their estimates at the end."""
     skills, recovered = evaluation.skills, evaluation.recovered_skills[:, 0, -1]
     norms = [jnp.linalg.norm(x, axis=1) for x in (skills, recovered)]
     cosines = jnp.sum(skills * recovered, axis=1) / (norms[0] * norms[1])

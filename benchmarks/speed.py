@@ -20,7 +20,7 @@ WARMUP_STEPS = 1_000
 
 
 def make_run(agent: eqrl.AbstractAgent, *, capacity: int) -> Callable[[int], PyTree]:
-    """A function that makes so many steps and updates, going on each time."""
+    """A function that makes a number of steps and updates, resuming each time."""
     env = eqrl.envs.make("brax/fast", max_steps=1000)
     trainer = eqrl.Trainer(
         num_envs=1, batch_size=256, capacity=capacity, warmup_steps=WARMUP_STEPS

@@ -1,4 +1,4 @@
-"""What an update of TAAC costs beside one of SAC, on as many transitions.
+"""The cost of an update of TAAC beside one of SAC, on as many transitions.
 
 Hidden layers of 256 and 256, 256 transitions, windows of four. Updates run in a loop,
 always on the same batch. Run it as `nox -s benchmarks -- taac_speed`.
@@ -46,7 +46,7 @@ def _updates(
 def make_run(
     agent: eqrl.AbstractAgent[Any, Any, Any], env: eqrl.envs.AbstractEnv, updates: int
 ) -> Callable[[], PyTree]:
-    """A function that makes that many updates from one batch of transitions."""
+    """A function that makes a number of updates from one batch of transitions."""
     trainer = eqrl.Trainer(
         batch_size=NUM_TRANSITIONS // (agent.sequence_length or 1), warmup_steps=1_000
     )

@@ -1,4 +1,4 @@
-"""What DQN, discrete SAC, PPO and PQN reach on tasks with published returns.
+"""Returns of DQN, discrete SAC, PPO and PQN on tasks with published returns.
 
 Returns are means of 64 greedy episodes for each seed, trained side by side. Run it as
 `nox -s benchmarks -- tasks`.
@@ -22,7 +22,7 @@ from eqrl._agents.base import AnyAgent
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """An agent with all settings, where it trains, and for how long."""
+    """An agent with all settings, its environment and its number of steps."""
 
     agent: AnyAgent
     env: str
@@ -44,7 +44,7 @@ def _ppo_on_cartpole(num_steps: int, asked: float) -> Task:
 
 
 def annealed_adam(learning_rate: eqrl.FloatLike) -> optax.GradientTransformation:
-    """Adam, whose rate goes down to a fiftieth over 40,000 updates."""
+    """Adam with a rate that falls to a fiftieth over 40,000 updates."""
     return optax.adam(
         lambda count: learning_rate * jnp.maximum(1 - count / 40_000, 0.02)
     )
@@ -75,7 +75,7 @@ def _discrete_sac_on_cartpole(num_steps: int, asked: float) -> Task:
             actor_lr=1e-3,
             critic_lr=1e-3,
             temperature_lr=1e-3,
-            # Critics come to values of 10 sooner than to values of 100.
+            # Critics learn values of 10 sooner than values of 100.
             reward_scale=0.1,
             make_actor=eqrl.nn.Choice((64, 64), jax.nn.relu),
             make_critic=eqrl.nn.ActionValues((64, 64)),

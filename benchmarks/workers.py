@@ -1,10 +1,10 @@
 """Processes that repeat one measurement on demand, and take turns at it.
 
-A worker is a module that compiles its work and hands it to `serve`, or that calls
-`hold` again and again where a library trains in one go. It prints the seconds of
+A worker is a module that compiles its work and passes it to `serve`, or that calls
+`hold` repeatedly if a library trains in a single call. It prints the seconds of
 processor time and of wall time of the first run, compilation included; then, for each
-line that it reads, those of one run more. Each library can have a Python of its own, so
-nothing but Python is imported here.
+line that it reads, those of one more run. Each library can have its own Python, so this
+module imports only the standard library.
 """
 
 import dataclasses
@@ -66,7 +66,7 @@ class Worker:
             try:
                 cpu, wall = map(float, line.split())
             except ValueError:
-                continue  # What a library prints.
+                continue  # Output of a library.
             return Times(cpu, wall)
         raise RuntimeError(f"{self._process.args} ended")
 
@@ -79,7 +79,7 @@ def compare(
     **Arguments:**
 
     - `started`: the command that starts each worker.
-    - `processes`: how many sets of workers, one after another, because one program is
+    - `processes`: sets of workers, one after another, because one program is
         faster or slower from process to process.
     - `repeats`: turns of each worker.
     """
@@ -102,12 +102,12 @@ def compare(
 
 
 def answer(cpu: float, wall: float) -> None:
-    """Tells the process that started this one how long its work took."""
+    """Reports the time of the work to the process that started this one."""
     print(cpu, wall, flush=True)
 
 
 def serve(run: Callable[[], Any]) -> None:
-    """Compiles, says so, and measures on demand."""
+    """Compiles, reports it, and measures on demand."""
     import jax
 
     def measured() -> tuple[float, float]:
@@ -121,9 +121,9 @@ def serve(run: Callable[[], Any]) -> None:
 
 
 def make_hold() -> Callable[..., None]:
-    """A function that holds a training, whatever it is called with, until it may go on.
+    """A function of any arguments that pauses a training until the next line of input.
 
-    What lies between two calls is one measurement.
+    The work between two calls is one measurement.
     """
     begin: list[float] = []
 

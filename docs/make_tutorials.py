@@ -1,9 +1,9 @@
 """Runs the tutorials, and writes their pictures, notebooks and pages.
 
-Each script of `docs/tutorials` runs in a process and a folder of its own, on two cores,
-with nothing compiled before. One that takes more than three minutes, warns, or draws a
-picture that is too large is an error. Run it as `nox -s tutorials`, with names to run
-some of them; `nox -s tutorials -- --only-write` runs none.
+Each script of `docs/tutorials` runs in its own process and folder, on two cores,
+without a compilation cache. A script that takes more than three minutes, warns, or
+draws a picture that is too large is an error. Run it as `nox -s tutorials`, with names
+to run some of them; `nox -s tutorials -- --only-write` runs none.
 """
 
 import argparse
@@ -42,7 +42,7 @@ class Cell(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """How long a script took, and what was wrong with it."""
+    """The time of a script, and its faults."""
 
     seconds: float
     processor_seconds: float
@@ -75,7 +75,7 @@ def read_cells(script: str) -> list[Cell]:
 
 
 def notebook(name: str, cells: list[Cell]) -> str:
-    """Without outputs; it shows the pictures that it draws, not those of the pages."""
+    """A notebook without outputs; it shows its own pictures, not those of the pages."""
     shown: list[Cell] = []
     for cell in cells:
         if cell.is_code:
@@ -164,7 +164,7 @@ def _run(script: pathlib.Path) -> Ran:
 
 
 def _own_warnings(errors: str) -> list[str]:
-    """Lines of warnings that a tutorial or the library gives, or brings about."""
+    """Lines of warnings that a tutorial or the library gives or causes."""
     own = (str(FOLDER), str(ROOT / "eqrl"))
     lines = [line for line in errors.splitlines() if _WARNING.match(line)]
     return [line for line in lines if line.startswith(own)]

@@ -1,8 +1,8 @@
-"""Runs the Python blocks of every page, each page in a process and a folder of its own.
+"""Runs the Python blocks of every page, each page in its own process and folder.
 
-Where a block reads a folder that a command of the page writes, that command runs first.
-Trainings are cut short, since what they learn is tested elsewhere. Run it as
-`nox -s pages`, which installs what is built for a release.
+If a block reads a folder that a command of the page writes, that command runs first.
+Trainings are shortened, since their results are tested elsewhere. Run it as `nox -s
+pages`, which installs the package as built for a release.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import time
 from snippets import ROOT, check_names, snippets
 
 
-# Stands before the blocks of a page.
+# Precedes the blocks of a page.
 _SHORTEN = """
 import functools
 
@@ -58,10 +58,10 @@ for name in ("evaluate", "evaluate_skills"):
 jax.distributed.initialize = lambda *args, **options: None
 """
 
-# A page may show late what has to come first in a program.
+# A page may show late the lines that must come first in a program.
 _FIRST = "eqrl.use_all_cores()\n"
 
-# Options that make the commands of a page short, whatever they say themselves.
+# Options that shorten the commands of a page, in place of their own.
 _SHORT_COMMANDS = {
     "train": {"--num-steps": "1200", "--seeds": "2"},
     "pbt": {"--num-generations": "2", "--steps-per-generation": "1200", "--size": "2"},
@@ -97,7 +97,7 @@ def _runs(page: pathlib.Path) -> bool:
         return True
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        # A page may import an example, as one does in a copy of the repository.
+        # A page may import an example, as in a copy of the repository.
         shutil.copytree(ROOT / "docs" / "examples", f"{folder}/docs/examples")
         script = pathlib.Path(folder) / "page.py"
         first = _FIRST if _FIRST in "".join(blocks) else ""
@@ -115,7 +115,7 @@ def _runs(page: pathlib.Path) -> bool:
 
 
 def _failure(program: list[str], folder: str) -> str | None:
-    """What a program says that fails; `None` if it does not."""
+    """The error of a program that fails; `None` if it succeeds."""
     ended = subprocess.run(
         [sys.executable, *program], cwd=folder, capture_output=True, text=True
     )
@@ -125,9 +125,9 @@ def _failure(program: list[str], folder: str) -> str | None:
 
 
 def _commands(text: str, blocks: list[str]) -> list[list[str]]:
-    """The commands of a page that write folders which its Python blocks read, in short.
+    """The shortened commands of a page that write folders for its Python blocks.
 
-    Such a command names its folder by `--folder`, and a block in quotes.
+    Such a command names its folder with `--folder`, and a block in quotes.
     """
     code = "\n".join(blocks)
     shell = re.findall(r"^```sh\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)

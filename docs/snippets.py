@@ -11,13 +11,13 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 
 def snippets(page: str) -> list[str]:
-    """What stands in a page's Python blocks, included files excepted."""
+    """The contents of a page's Python blocks, without included files."""
     blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
     return [block for block in blocks if not block.startswith("--8<--")]
 
 
 def check_names(names: Iterable[str], files: Iterable[pathlib.Path]) -> None:
-    """Ends the program if one of the names is of no file."""
+    """Ends the program if one of the names has no file."""
     known = sorted({file.stem for file in files})
     for name in names:
         if name not in known:
@@ -35,10 +35,10 @@ def main() -> None:
         "pythonVersion": "3.11",
         "extraPaths": [str(ROOT)],
         "typeCheckingMode": "strict",
-        # A page is one module, in which a later snippet may import anew.
+        # A page is one module, and a later snippet may repeat imports.
         "reportDuplicateImport": "none",
         "reportMissingTypeStubs": "none",
-        # JAX, Equinox and Optax leave much unknown to a strict type checker.
+        # A strict type checker does not know many types of JAX, Equinox and Optax.
         "reportUnknownArgumentType": "none",
         "reportUnknownLambdaType": "none",
         "reportUnknownMemberType": "none",

@@ -1,6 +1,6 @@
 """Advantage-weighted actor-critic (Nair et al., arXiv 2006.09359).
 
-Other than there, a policy is a tanh-normal, and weights have an upper bound.
+Unlike there, the policy is a tanh-normal, and weights have an upper bound.
 """
 
 import equinox as eqx

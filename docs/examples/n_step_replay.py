@@ -1,11 +1,11 @@
-"""Returns of several steps for agents that learn from single transitions.
+"""Multi-step returns for agents that learn from single transitions.
 
 A batch holds the summed rewards of `num_steps` steps and the state that they lead to.
 The agent multiplies the value of that state by its own discount, once: give it
-`discount**num_steps`. That is wrong where a time limit ends an episode earlier, so
+`discount**num_steps`. That would be wrong if a time limit ended an episode earlier, so
 runs across one are not drawn; after a termination there is nothing to discount. There
-is no correction for what the policy would have done otherwise in between. A whole run
-must be there at the first update: `warmup_steps` of at least `num_steps` for each
+is no correction for different actions of the current policy in between. A whole run
+must exist at the first update: `warmup_steps` of at least `num_steps` for each
 environment, and episodes of as many steps.
 """
 
@@ -51,7 +51,7 @@ class NStepReplay(eqrl.AbstractReplay[eqrl.ReplayState[Any]]):
         first_end = over & (jnp.cumsum(over, axis=-1) == 1)
         cut = jnp.any((first_end & data.truncated[:, runs])[..., :-1], axis=-1)
         whole = ~cut & (age <= filled - self.num_steps)[None]
-        # One of all that are whole, with equal chances.
+        # One of all whole runs, with equal chances.
         number = jnp.cumsum(whole)
         lot = jr.randint(key, (self.batch_size,), 0, number[-1])
         env, start = jnp.divmod(jnp.searchsorted(number, lot, side="right"), rows)

@@ -15,7 +15,7 @@ from eqrl import losses
 
 
 class Drawn(eqx.Module):
-    """Extras of a batch: those stored, where it was drawn, importance weights."""
+    """Extras of a batch: stored ones, positions in the replay, importance weights."""
 
     extras: Any
     place: tuple[Array, ...]
