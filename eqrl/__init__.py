@@ -177,7 +177,6 @@ from ._training.host_loop import (
     NonFiniteError as NonFiniteError,
     TrainingInterrupted as TrainingInterrupted,
 )
-from ._training.jit import jit_init as jit_init, jit_run as jit_run
 from ._training.mesh import use_all_cores as use_all_cores
 from ._training.offline import train_offline as train_offline
 from ._training.replay import (
@@ -189,7 +188,12 @@ from ._training.replay import (
 )
 from ._training.rows import OfflineSolution as OfflineSolution, Solution as Solution
 from ._training.schedule import Counts as Counts
-from ._training.train import train as train, train_seeds as train_seeds
+from ._training.train import (
+    jit_init as jit_init,
+    jit_run as jit_run,
+    train as train,
+    train_seeds as train_seeds,
+)
 from ._training.trainer import (
     Trainer as Trainer,
     TrainerState as TrainerState,

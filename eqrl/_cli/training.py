@@ -26,8 +26,8 @@ from .._training.host_loop import (
     TrainingInterrupted,
     deferred_interrupt,
 )
-from .._training.jit import jit_init
 from .._training.rows import AnySolution
+from .._training.train import jit_init
 from .._training.trainer import Trainer
 from .._types.installed import is_installed, not_installed
 from ..envs._base import AnyEnv

@@ -21,7 +21,6 @@ from .._rewards.incremental.reward import IncrementalState
 from .._rewards.incremental.scale import Replay
 from .._training.host_loop import Callbacks, Reached, drive
 from .._training.iteration import check_finite_agent
-from .._training.jit import runner_of_one
 from .._training.replay import ReplayBuffer, ReplayState
 from .._training.rows import (
     Position,
@@ -32,6 +31,7 @@ from .._training.rows import (
     steps_taken,
 )
 from .._training.schedule import Counts
+from .._training.train import runner_of_one
 from .._training.trainer import AnyTrainerState, Trainer, TrainerState
 from .._types.custom_types import Extras, Memory, State
 from ..envs._base import AnyEnv

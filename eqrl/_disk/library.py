@@ -25,9 +25,9 @@ from .._pytree.tree import (
 from .._rewards.incremental.feature_set import enlarge
 from .._rewards.incremental.reward import Incremental, IncrementalState
 from .._training.iteration import UnfinishedRow
-from .._training.jit import jit_init
 from .._training.rows import AnySolution, History, Solution, steps_taken
 from .._training.schedule import Counts
+from .._training.train import jit_init
 from .._training.trainer import AnyTrainerState, Trainer
 from .._types.custom_types import Extras, Memory, State
 from ..envs import AbstractEnv

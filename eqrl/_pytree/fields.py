@@ -125,7 +125,7 @@ def hyperparameter(
 
     It is stored as a strongly typed scalar array, a leaf. So it can be mapped over with
     `equinox.filter_vmap`, tuned by population based training and changed with
-    `equinox.tree_at`, none of which compiles anything anew.
+    `equinox.tree_at`, without compiling anything anew.
 
     **Arguments:**
 
@@ -315,9 +315,9 @@ def check_declared(name: str, value: object, declared: Any) -> None:
     """Checks that a value is not clearly of another type than the declared one.
 
     Looked at are what `Annotated` adds (`Range`, `AtLeast`, `Takes`), strings of a
-    `Literal`, keys, modules and tuples of them, functions and `bool`, each of which may
-    be optional. Anything passes for other types, arrays and numbers among them, and
-    for other unions.
+    `Literal`, keys, modules and tuples of them, functions and `bool`, and whether a
+    value is optional. Anything passes for other types, arrays and numbers among them,
+    and for other unions.
     """
     origin, inner = typing.get_origin(declared), typing.get_args(declared)
     kind = origin or declared
@@ -536,7 +536,7 @@ def _is_init_only(node: Any, path: Sequence[Any]) -> bool:
 def range_at(tree: PyTree, path: Sequence[Any]) -> Range | None:
     """The range that the field of a leaf was declared with; `None` if with none.
 
-    A leaf may be an element of a tuple, each of which must lie in the range.
+    A leaf may be an element of a tuple whose elements must all lie in the range.
     """
     if len(path) > 0 and isinstance(path[-1], SequenceKey):
         path = path[:-1]

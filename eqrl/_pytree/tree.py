@@ -62,8 +62,8 @@ def incremental_update(new: Tree, old: Tree, step_size: FloatLike) -> Tree:
 
     **Returns:**
 
-    `step_size * new + (1 - step_size) * old` in the types of `old`, of which half
-    precision loses small steps; other leaves are those of `old`.
+    `step_size * new + (1 - step_size) * old` in the types of `old`; half precision
+    loses small steps. Other leaves are those of `old`.
     """
 
     def move(x: Any, y: Any) -> Any:
@@ -86,7 +86,7 @@ def gradient_step(
 
     **Arguments:**
 
-    - `model`: any pytree, of which the inexact arrays are optimized.
+    - `model`: any pytree; its inexact arrays are optimized.
     - `gradient`: as `equinox.filter_grad` returns it.
     - `optimizer`: as `make_optimizer(learning_rate)` returns it.
     - `optimizer_state`: from `optimizer.init(equinox.filter(model,

@@ -134,8 +134,8 @@ def fill_replay(
 
     **Returns:**
 
-    The state of the replay, and the counts with which to draw from it, in which all
-    rows are rows that were kept.
+    The state of the replay, and the counts that drawing from it takes; all rows count
+    as rows that were kept.
     """
     axes = transitions.timestep.shape
     if len(axes) not in (1, 2):

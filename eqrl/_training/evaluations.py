@@ -26,8 +26,8 @@ class BestPolicy(Generic[State]):
 
     **Attributes:**
 
-    - `step`: environment steps after which it was evaluated.
-    - `score`: by which it is the best, the mean return by default.
+    - `step`: environment steps before it was evaluated.
+    - `score`: its score, the mean return by default.
     - `state`: the agent's state, a copy.
     """
 
@@ -52,7 +52,7 @@ class Evaluations(Generic[State]):
 
     **Attributes:**
 
-    - `steps`: the environment steps at which the agent was evaluated.
+    - `steps`: the environment steps before each evaluation.
     - `scores`: as many numbers, mean returns by default.
     - `returns`: as many arrays with the axis `episodes`.
     - `best`: the policy with the highest score, the first of several; `None` before
@@ -128,7 +128,7 @@ class Evaluations(Generic[State]):
         metrics: object,
         solution: Solution[State, EnvState, Memory, Extras] | OfflineSolution[State],
     ) -> bool:
-        """Evaluates if it is time; whether training should end. `train` calls this."""
+        """Evaluates if it is time. Returns whether training should end."""
         del metrics
         if isinstance(solution, Solution) and solution.trainer_state.failed.ndim == 1:
             raise ValueError(
@@ -150,14 +150,16 @@ class Evaluations(Generic[State]):
         )
         score = mean_return if self._score is None else self._score
         self._keep(step, score(self._agent, solution.state, evaluation), evaluation)
-        # What is better than nothing is a number.
+        # A score of nan is never better, not even than none.
         least = -math.inf if self.best is None else self.best.score
         self._since_best += 1
         if self.scores[-1] > least:
             self._since_best = 0
             state = tree_copy(solution.state)
             self.best = BestPolicy(step=step, score=self.scores[-1], state=state)
-        return self._is_over()
+        if self._target is not None and self.scores[-1] >= self._target:
+            return True
+        return self._patience is not None and self._since_best >= self._patience
 
     def _keep(
         self, step: int, score: Float[Array, ""], evaluation: Evaluation[None]
@@ -173,8 +175,3 @@ class Evaluations(Generic[State]):
         if self._score is not None:
             metrics["evaluation_score"] = self.scores[-1]
         self._log(metrics, step)
-
-    def _is_over(self) -> bool:
-        if self._target is not None and self.scores[-1] >= self._target:
-            return True
-        return self._patience is not None and self._since_best >= self._patience

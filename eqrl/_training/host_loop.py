@@ -62,7 +62,7 @@ def drive(
     - `checkpoint`: called after these.
     - `counted`: what steps are.
     - `mesh`: the devices, whose processes end together.
-    - `given_mesh`: those that the user named, on which the solution stays.
+    - `given_mesh`: the devices that the user named; the solution stays on them.
 
     Raises a `NonFiniteError` where training has failed, and `TrainingInterrupted` after
     Ctrl-C, SIGTERM or SIGHUP.
@@ -115,8 +115,8 @@ class NonFiniteError(ValueError):
 
     **Attributes:**
 
-    - `step`: environment steps before that at which it happened; of `train_offline`,
-        updates before those of the row in which it did.
+    - `step`: environment steps before the one that failed; for `train_offline`, updates
+        before the row that failed.
     - `solution`: the result up to that step, from which `train` can resume. If it is
         the agent that was not finite, its state is that of the beginning of the row:
         with a lower learning rate it can resume. Of `train_offline` it is an
@@ -196,11 +196,10 @@ _outer: Interrupt | None = None
 def deferred_interrupt() -> Iterator[Interrupt]:
     """Turns Ctrl-C into a flag, to be read at points where stopping loses nothing.
 
-    So it does the signals that end a process of which a scheduler or a terminal has no
-    more need, SIGTERM and SIGHUP. A second signal raises `KeyboardInterrupt`
-    immediately. Nothing changes outside the main thread, where no signal arrives, nor
-    for a signal for which another handler is installed. Within another such block it is
-    that one's flag.
+    It does the same with SIGTERM and SIGHUP, which a scheduler or a closed terminal
+    sends. A second signal raises `KeyboardInterrupt` immediately. Nothing changes
+    outside the main thread, where no signal arrives, nor for a signal that has another
+    handler. Nested blocks share one flag.
     """
     global _outer
     if _outer is not None:

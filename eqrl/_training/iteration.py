@@ -5,7 +5,6 @@ finite, or a metric of an update infinite, they change nothing any more.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -244,8 +243,8 @@ def empty_row(of_updates: list[str], of_episodes: list[str]) -> UnfinishedRow:
 def names_of_updates(
     agent: AnyAgent,
     replay: AnyReplay,
-    state: Any,
-    stored: Any,
+    state: PyTree,
+    stored: PyTree,
     counts: Counts,
     *,
     key: PRNGKeyArray,
@@ -257,8 +256,12 @@ def names_of_updates(
     names: list[str] = []
 
     def metrics(
-        agent: AnyAgent, state: Any, stored: Any, counts: Counts, key: PRNGKeyArray
-    ) -> dict[str, Any]:
+        agent: AnyAgent,
+        state: PyTree,
+        stored: PyTree,
+        counts: Counts,
+        key: PRNGKeyArray,
+    ) -> dict[str, object]:
         batch = replay.sample(stored, counts, key=key)
         updated = agent.update(
             state, batch, step=counts.updates, key=jr.fold_in(key, 0)
@@ -300,24 +303,13 @@ def _mean_where(condition: Bool[Array, " envs"], values: Array) -> Array:
     return total / jnp.sum(condition).astype(float)
 
 
-def _metrics_of_ended(
-    actors: Actors[Any, Any], transitions: Transition[Any]
-) -> Metrics:
-    """Metrics of the episodes that end with a step, which `actors` took."""
-    return episode_metrics(
-        transitions.terminated | transitions.truncated,
-        transitions.timestep + 1,
-        actors.episode_return + transitions.reward,
-    )
-
-
 class Progress(eqx.Module):
     """The carry of the loop over iterations."""
 
-    agent: Any
+    agent: PyTree
     # `Actors`; nothing where there is no environment.
-    actors: Any
-    replay: Any
+    actors: PyTree
+    replay: PyTree
     averages: Averages
     watch: Watch
     failure: Failure
@@ -341,6 +333,9 @@ def collect(
     `counts` are those from before, and so is `row`, the number of rows of this call.
     `mapped` says whether `vmap` may map over this.
     """
+    # A step is in five parts: act and step everywhere; look whether all is finite; end
+    # episodes; let the agent observe; write the row. From the first failure on, each
+    # part keeps what there was, by a choice that costs no copy of the replay.
     implementation = jr.key_impl(key)
     num_envs = progress.actors.timestep.shape[0]
     words = _keys_of_rows(counts, num_steps, num_envs=num_envs, key=key)
@@ -360,22 +355,27 @@ def collect(
         going_on = ~progress.failure.happened & finite
         over = transitions.terminated | transitions.truncated
 
-        def turn() -> tuple[Actors[Any, Any], Averages]:
-            """Ends episodes and begins others, unless all stays as it was."""
+        def end_episodes() -> tuple[Actors, Averages]:
+            """Counts the episodes that are over and begins others.
+
+            After a failure nothing changes.
+            """
             begun = begin_where(over, agent, progress.agent, env, actors, keys[:, 1])
-            averages = progress.averages.add(
-                _metrics_of_ended(progress.actors, transitions)
-            )
+            returns = progress.actors.episode_return + transitions.reward
+            ended = episode_metrics(over, transitions.timestep + 1, returns)
+            averages = progress.averages.add(ended)
             before = (progress.actors, progress.averages)
             return tree_where(going_on, (begun, averages), before)
 
         # To begin an episode costs as much as a step, or more, and most steps end none.
         # Under `vmap` a branch would be a choice between both.
         new_actors, averages = (
-            turn()
+            end_episodes()
             if mapped
             else filter_cond(
-                jnp.any(over) | ~going_on, turn, lambda: (actors, progress.averages)
+                jnp.any(over) | ~going_on,
+                end_episodes,
+                lambda: (actors, progress.averages),
             )
         )
         observed = after_observe(
@@ -438,8 +438,8 @@ def update(
     prioritized = replay if isinstance(replay, AbstractPrioritizedReplay) else None
 
     def step(
-        index: Int[Array, ""], carry: tuple[Any, Averages, Watch, Any]
-    ) -> tuple[Any, Averages, Watch, Any]:
+        index: Int[Array, ""], carry: tuple[PyTree, Averages, Watch, PyTree]
+    ) -> tuple[PyTree, Averages, Watch, PyTree]:
         state, averages, watch, stored = carry
         number = counts.updates.astype(jnp.uint32) + index.astype(jnp.uint32)
         sample_key, update_key = jr.split(jr.fold_in(key, number))
@@ -502,5 +502,5 @@ def _learn(
     step: Int[Array, ""],
     key: PRNGKeyArray,
 ) -> tuple[State, Metrics]:
-    """`agent.update`, of any agent, with what it gives checked where types are."""
+    """Calls `agent.update`; its result is checked here where types are checked."""
     return agent.update(state, batch, step=step, key=key)

@@ -1,4 +1,4 @@
-"""Seeds and members of a population: at once or in turn, and on which devices."""
+"""Seeds and members of a population, run together or in turn on one or more devices."""
 
 from collections.abc import Callable
 from typing import Any, Literal, cast
@@ -133,7 +133,7 @@ class Crew(eqx.Module):
     - `agents`: a stack, or one agent that all share.
     - `keys`: of each.
     - `are_stacked`: whether `agents` is a stack.
-    - `members`, `mesh`: together or in turn, and on which devices.
+    - `members`, `mesh`: whether they run together or in turn, and the devices.
     """
 
     trainer: Trainer
@@ -157,7 +157,7 @@ class Crew(eqx.Module):
 
 @eqx.filter_jit
 def begin_rows(crew: Crew, states: AnyTrainerState, counts: Counts) -> UnfinishedRow:
-    """A row of metrics of each member in which nothing is averaged yet."""
+    """The beginning of a row of metrics of each member."""
     agent = take_element(crew.agents, 0) if crew.are_stacked else crew.agents
     state = take_element(states, 0)
     row = begin_row(crew.trainer, agent, crew.env, state, counts)

@@ -22,8 +22,8 @@ class AbstractReplay(eqx.Module, Generic[State]):
     """Storage for past transitions, and how batches are drawn from it.
 
     The replay holds sizes only; its state holds the transitions. Methods are pure and
-    must work under `jax.vmap` with `counts` unbatched, from which positions should
-    follow, as in `(counts.rows_kept + counts.rows_written) % rows`, where `rows` is
+    must work under `jax.vmap` with `counts` unbatched. Positions should follow from
+    `counts`, as in `(counts.rows_kept + counts.rows_written) % rows`, where `rows` is
     `capacity // num_envs`.
     """
 
@@ -91,8 +91,8 @@ class AbstractPrioritizedReplay(AbstractReplay[State]):
 
         - `state`: the replay.
         - `batch`: from `sample`, the one of the update. It can say where it was drawn.
-        - `agent_state`: of the agent after the update, from which to compute priorities
-            such as errors of its critic, or in which the agent left them.
+        - `agent_state`: of the agent after the update, to compute priorities from, such
+            as errors of its critic, or to find those that the agent left there.
         - `counts`: those that were given to `sample`.
         - `keep`: as in `add`; `None` if the changes are to be kept.
         """
@@ -296,7 +296,7 @@ ReplayBuffer.__init__.__doc__ = """**Arguments:**
 
 
 class LatestRows(AbstractReplay[ReplayState[Any]]):
-    """The steps of one iteration, in the order in which they were taken.
+    """The steps of one iteration, in order.
 
     It is for agents that learn on-policy, whose `sequence_length` is `None`. A batch is
     all that there is, with the axes `(envs, time)`, and no copy of it.

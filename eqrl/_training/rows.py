@@ -90,8 +90,8 @@ class Position(NamedTuple):
     """A point of a training between two pieces.
 
     - `state`, `counts`: what it has reached.
-    - `first`: the agent's state at the beginning of the row, to which an agent that
-        diverges is reset; any value between two rows.
+    - `first`: the agent's state at the beginning of the row, kept to reset an agent
+        that diverges; any value between two rows.
     - `first_updates`: the number of its updates.
     - `unfinished`: what the row consists of so far; `None` between two rows.
     - `row`: the averages of the row that ended here, if one did.
@@ -150,14 +150,14 @@ class Runner:
     def start(
         self, state: AnyTrainerState, counts: Counts, unfinished: UnfinishedRow | None
     ) -> Position:
-        """The position from which a training begins or resumes.
+        """The position where a training begins or resumes.
 
         Raises a `ValueError` unless the unfinished row is one of this training.
         """
         if unfinished is not None:
             check_same_shapes("initial.unfinished", self.empty, unfinished)
-        # Of a row in which training stopped the first state is no longer there: after a
-        # failure the agent goes back to where it resumed.
+        # A row that training resumes in its middle has lost its first state: after a
+        # failure the agent returns to where it resumed.
         return Position(
             state, counts, tree_copy(state.agent), int(counts.updates), unfinished
         )

@@ -3,6 +3,7 @@ from collections.abc import Iterator
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jax.random as jr
 from jax.sharding import Mesh
 from jaxtyping import Array, Key, PRNGKeyArray
@@ -12,13 +13,12 @@ from .._interaction.fit import check_numbers, check_rate
 from .._pytree.arguments import checked
 from .._pytree.fields import PositiveInt, reusable_key
 from .._pytree.tree import check_same_shapes, tree_copy
-from .._types.custom_types import EnvState, Extras, Memory, State
+from .._types.custom_types import EnvState, Extras, Memory, Metrics, PyTree, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from ..envs._check import play_if_asked
 from .host_loop import Callback, Callbacks, Reached, drive
-from .iteration import check_finite_agent
-from .jit import jit_init, runner_of_one
+from .iteration import UnfinishedRow, check_finite_agent
 from .members import (
     Crew,
     Members,
@@ -43,7 +43,15 @@ from .rows import (
     steps_taken,
 )
 from .schedule import Counts
-from .trainer import AnyTrainerState, Trainer
+from .trainer import (
+    AnyTrainerState,
+    Piece,
+    Ran,
+    Trainer,
+    TrainerState,
+    begin_row,
+    run_piece,
+)
 
 
 @checked
@@ -112,7 +120,8 @@ def train(
         )
         solution = Solution(trainer_state=state, counts=counts, metrics={})
     else:
-        _check_initial(initial, trainer, agent, env, key=key)
+        expected, _ = eqx.filter_eval_shape(trainer.init, agent, env, key=key)
+        check_same_shapes("initial", expected, initial.trainer_state)
         state, counts = tree_copy((initial.trainer_state, initial.counts))
         solution = dataclasses.replace(initial, trainer_state=state, counts=counts)
     trainer.schedule.check_counters("num_steps", num_steps, counts)
@@ -160,14 +169,13 @@ def train_seeds(
 
     **Returns:**
 
-    A stack of solutions, of which member i is what `train` gives for
-    `jax.random.split(key, num_seeds)[i]`, bit for bit if seeds run in turn and else up
-    to rounding. Arrays have one more leading axis, `num_seeds`, except `counts`, which
-    all seeds share; the metrics have the axes `(logs, seeds)`. With a `mesh`, the
-    states stay sharded over it, as they are in the callback on any devices; without
-    one they are returned on one device. A seed of which something became `nan` or
-    infinite stays as it was before, and its `nonfinite` says so; the error is raised if
-    that has happened to all seeds.
+    A stack of solutions. Member i is what `train` gives for `jax.random.split(key,
+    num_seeds)[i]`, bit for bit if seeds run in turn and else up to rounding. Arrays
+    have one more leading axis, `num_seeds`, except `counts`, which all seeds share; the
+    metrics have the axes `(logs, seeds)`. With a `mesh`, the states stay sharded over
+    it, as they are in the callback on any devices; without one they are returned on one
+    device. A seed in which something became `nan` or infinite stays as it was before,
+    and its `nonfinite` says so; the error is raised if that has happened to all seeds.
     """
     key = reusable_key(key)
     check_mesh(mesh, num_seeds, name="num_seeds")
@@ -274,18 +282,6 @@ def _init_seeds(
     return on_each_device(init_share, mesh, keys, (agent, env))
 
 
-def _check_initial(
-    initial: AnySolution,
-    trainer: Trainer,
-    agent: AnyAgent,
-    env: AnyEnv,
-    *,
-    key: PRNGKeyArray,
-) -> None:
-    expected, _ = eqx.filter_eval_shape(trainer.init, agent, env, key=key)
-    check_same_shapes("initial", expected, initial.trainer_state)
-
-
 def _check_num_seeds(initial: AnySolution, num_seeds: int) -> None:
     shape = initial.trainer_state.failed.shape
     if shape != (num_seeds,):
@@ -294,3 +290,90 @@ def _check_num_seeds(initial: AnySolution, num_seeds: int) -> None:
             f"`initial` holds {held}, but `num_seeds={num_seeds}`; resume with as many "
             "as there are."
         )
+
+
+@eqx.filter_jit
+def jit_init(
+    trainer: Trainer,
+    agent: AbstractAgent[State, Memory, Extras],
+    env: AbstractEnv[EnvState],
+    *,
+    key: PRNGKeyArray,
+    agent_state: State | None = None,
+) -> tuple[TrainerState[State, EnvState, Memory, Extras], Counts]:
+    """`Trainer.init`, compiled once for all calls of the same shapes."""
+    return trainer.init(agent, env, key=key, agent_state=agent_state)
+
+
+@eqx.filter_jit
+def jit_begin_row(
+    trainer: Trainer,
+    agent: AnyAgent,
+    env: AnyEnv,
+    state: AnyTrainerState,
+    counts: Counts,
+) -> UnfinishedRow:
+    """`begin_row`, traced once for all calls of the same shapes."""
+    return begin_row(trainer, agent, env, state, counts)
+
+
+@eqx.filter_jit(donate="all-except-first")
+def jit_run_piece(
+    kept: tuple[Trainer, AnyAgent, AnyEnv, PyTree, Piece, PRNGKeyArray],
+    state: AnyTrainerState,
+    counts: Counts,
+) -> tuple[AnyTrainerState, Counts, Ran]:
+    """`run_piece`, compiled once for all pieces and all hyperparameters."""
+    trainer, agent, env, first, piece, key = kept
+    return run_piece(
+        trainer, agent, env, state, counts, first, piece, key=key, mapped=False
+    )
+
+
+def jit_run(
+    trainer: Trainer,
+    agent: AbstractAgent[State, Memory, Extras],
+    env: AbstractEnv[EnvState],
+    state: TrainerState[State, EnvState, Memory, Extras],
+    counts: Counts,
+    *,
+    num_steps: int,
+    key: PRNGKeyArray,
+) -> tuple[TrainerState[State, EnvState, Memory, Extras], Counts, Metrics]:
+    """`Trainer.run`, compiled once for all `num_steps` and all hyperparameters.
+
+    `state` and `counts` are donated: do not use them again.
+
+    Raises a `ValueError` unless the state is one that `Trainer.init` gives for these
+    arguments.
+    """
+    trainer.check_num_steps(num_steps)
+    trainer.schedule.check_call("num_steps", num_steps)
+    piece = Piece(
+        num_steps=jnp.asarray(num_steps, int),
+        row=jit_begin_row(trainer, agent, env, state, counts),
+        ends_row=jnp.array(True),
+    )
+    kept = (trainer, agent, env, tree_copy(state.agent), piece, key)
+    state, counts, ran = jit_run_piece(kept, state, counts)
+    return state, counts, ran.metrics
+
+
+def runner_of_one(
+    trainer: Trainer,
+    agent: AnyAgent,
+    env: AnyEnv,
+    state: AnyTrainerState,
+    counts: Counts,
+    *,
+    key: PRNGKeyArray,
+) -> Runner:
+    """Makes the runner of one agent; `state` and `counts` give the shapes."""
+
+    def run(
+        state: AnyTrainerState, counts: Counts, first: PyTree, piece: Piece
+    ) -> tuple[AnyTrainerState, Counts, Ran]:
+        kept = (trainer, agent, env, first, piece, key)
+        return jit_run_piece(kept, state, counts)
+
+    return Runner(run, trainer, jit_begin_row(trainer, agent, env, state, counts))

@@ -301,7 +301,7 @@ Trainer.__init__.__doc__ = """**Arguments:**
 - `updates_per_iteration`: updates in an iteration; 0 only collects.
 - `make_replay`: makes the replay, an `eqrl.AbstractReplay`; called as
     `make_replay(capacity=..., batch_size=..., sequence_length=...)`. It is static:
-    give a class, or a frozen dataclass, of which equal ones share a compilation.
+    give a class, or a frozen dataclass: equal ones share a compilation.
 """
 
 
@@ -338,7 +338,7 @@ def begin_row(
     state: TrainerState[State, EnvState, Memory, Extras],
     counts: Counts,
 ) -> UnfinishedRow:
-    """A row of metrics of a training in which nothing is averaged yet.
+    """The beginning of a row of metrics.
 
     Raises a `ValueError` unless the state is one that `Trainer.init` gives for these
     arguments, and all metrics are floats with free names.
@@ -373,8 +373,8 @@ def run_piece(
 
     **Arguments:**
 
-    - `first`: the agent's state at the beginning of the row, to which an agent that
-        diverges in it is reset; any value if the row begins here.
+    - `first`: the agent's state at the beginning of the row, to reset an agent that
+        diverges in it; any value if the row begins here.
     - `mapped`: whether `vmap` maps over this, which is faster if it does not.
     - The others are those of `Trainer.run`.
     """
@@ -423,8 +423,8 @@ def run_piece(
         num_rows=num_rows,
     )
     state = TrainerState(
-        # Where a state turns, the one before it made it do so: back to the last one
-        # from which updates were made that did not.
+        # The state just before the one that diverged would diverge again: back to the
+        # last one whose updates were all finite.
         agent=tree_where(failure.in_agent, first, progress.agent),
         actors=progress.actors,
         replay=progress.replay,

@@ -97,7 +97,7 @@ Discrete.__init__.__doc__ = """**Arguments:**
 
 
 class EnvSpec(eqx.Module):
-    """The sizes of an environment, from which an agent is initialized. Hashable.
+    """The sizes of an environment, which an agent is initialized from. Hashable.
 
     Observations are flat vectors of floats. `action` says what actions are.
     """

@@ -35,8 +35,8 @@ def check_own_types() -> None:
 def checked_when_called(function: Callable[..., Any]) -> Callable[..., Any]:
     """`beartype.beartype(function)`, made at its first call.
 
-    It takes about a millisecond for each of a thousand functions, of which a program
-    calls few.
+    It takes about a millisecond for each of a thousand functions, and a program calls
+    few of them.
     """
     checked: Callable[..., Any] | None = None
 

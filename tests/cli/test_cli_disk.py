@@ -22,7 +22,7 @@ from eqrl._cli import disk as _disk, main
 from eqrl._cli.commands import Disk, Place, parse
 from eqrl._reporting.progress import SkillProgressBar
 from eqrl._run.files import claim_folder
-from eqrl._training.jit import jit_init
+from eqrl._training.train import jit_init
 from tests.disk.heading import ENV, NUM_STEPS, TRAINER, Heading
 
 

@@ -336,15 +336,15 @@ FAULTS = (
     Fault(
         "training:environments-go-on-behind-nan-alone",
         "eqrl/_training/iteration.py",
-        "jnp.any(over) | ~going_on, turn",
-        "jnp.any(over), turn",
+        "jnp.any(over) | ~going_on,",
+        "jnp.any(over),",
         (f"{_TRAINER} -k TestNonFinite",),
     ),
     Fault(
         "training:no-episode-begins",
         "eqrl/_training/iteration.py",
-        "jnp.any(over) | ~going_on, turn",
-        "~going_on, turn",
+        "jnp.any(over) | ~going_on,",
+        "~going_on,",
         (_TRAIN,),
     ),
     Fault(
@@ -470,7 +470,7 @@ FAULTS = (
         "training:goes-on-from-anything",
         "eqrl/_training/train.py",
         "trainer.init, agent, env, key=key)\n"
-        '    check_same_shapes("initial", expected, initial.trainer_state)',
+        '        check_same_shapes("initial", expected, initial.trainer_state)',
         "trainer.init, agent, env, key=key)",
         (f"{_TRAIN} -k 'of_another_number'",),
     ),
@@ -540,7 +540,7 @@ FAULTS = (
     Fault(
         "training:metrics-checked-by-their-type-first",
         "eqrl/_training/iteration.py",
-        ") -> dict[str, Any]:\n        batch",
+        ") -> dict[str, object]:\n        batch",
         ") -> Metrics:\n        batch",
         ("tests/test_boundary.py -k method_of_an_agent",),
     ),
@@ -694,8 +694,8 @@ FAULTS = (
     Fault(
         "training:seeds-once-a-key",
         "eqrl/_training/train.py",
-        '    that has happened to all seeds.\n    """\n    key = reusable_key(key)\n',
-        '    that has happened to all seeds.\n    """\n',
+        'raised if that has happened to all seeds.\n    """\n    key = reusable_key(key)\n',
+        'raised if that has happened to all seeds.\n    """\n',
         ("tests/training/test_train.py -k alone_bit_for_bit_and",),
     ),
 )
