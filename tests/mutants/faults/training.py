@@ -694,8 +694,8 @@ FAULTS = (
     Fault(
         "training:seeds-once-a-key",
         "eqrl/_training/train.py",
-        'raised if that has happened to all seeds.\n    """\n    key = reusable_key(key)\n',
-        'raised if that has happened to all seeds.\n    """\n',
+        'to all seeds.\n    """\n    key = reusable_key(key)\n',
+        'to all seeds.\n    """\n',
         ("tests/training/test_train.py -k alone_bit_for_bit_and",),
     ),
 )
