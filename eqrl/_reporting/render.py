@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._agents.base import AbstractAgent, AnyAgent
+from .._agents.wrappers.base import parts
 from .._agents.wrappers.fixed_skill import FixedSkill
-from .._agents.wrappers.unwrap import parts
 from .._interaction.actors import Actors, start
 from .._interaction.rollout import record_steps
 from .._pytree.fields import reusable_key

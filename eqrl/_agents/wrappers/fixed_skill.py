@@ -1,4 +1,4 @@
-from typing import Any, overload
+from typing import overload
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -6,15 +6,22 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..._pytree.fields import check_vector, checked_by
 from ..._skills.prior import SkillExtras
-from ..._types.custom_types import Extras, Memory, Metrics, Mode, RewardState, State
-from ..._types.data import Action, EnvSpec, Transition
+from ..._types.custom_types import (
+    Extras,
+    Memory,
+    Metrics,
+    PyTree,
+    RewardState,
+    State,
+)
+from ..._types.data import EnvSpec, Transition
 from ..base import AbstractAgent, AnyAgent
-from .base import AbstractWrapper
+from .base import AbstractViewWrapper, AbstractWrapper, view_of
 from .intrinsic import Intrinsic, IntrinsicState
-from .skills import SkillConditioned, SkillMemory, append_skill, with_skill_size
+from .skills import SkillConditioned, SkillMemory, with_skill_size
 
 
-class FixedSkill(AbstractWrapper[State, Memory, Extras]):
+class FixedSkill(AbstractViewWrapper[State, Memory, Extras]):
     """A skill-conditioned agent with one skill, kept while it acts and learns."""
 
     agent: AbstractAgent[State, Memory, Extras]
@@ -30,33 +37,21 @@ class FixedSkill(AbstractWrapper[State, Memory, Extras]):
     def inner_transitions(
         self, state: State, transitions: Transition[Extras]
     ) -> Transition[Extras]:
-        del state
-        shape = (*transitions.timestep.shape, self.skill.shape[0])
-        return append_skill(transitions, jnp.broadcast_to(self.skill, shape))
+        return view_of(transitions, lambda x: self.inner_observation(state, x))
 
-    @property
-    def sequence_length(self) -> int | None:
-        return self.agent.sequence_length
+    def inner_spec(self, spec: EnvSpec) -> EnvSpec:
+        return with_skill_size(spec, self.skill.shape[0])
+
+    def inner_observation(
+        self, state: State, observation: Float[Array, "*batch obs"]
+    ) -> Float[Array, "*batch joined"]:
+        del state
+        skill_shape = (*observation.shape[:-1], self.skill.shape[0])
+        skill = jnp.broadcast_to(self.skill, skill_shape)
+        return jnp.concatenate([observation, skill], axis=-1)
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> State:
-        return self.agent.init(self._spec(spec), key=key)
-
-    def begin(
-        self, state: State, spec: EnvSpec, *, index: Int[Array, ""], key: PRNGKeyArray
-    ) -> Memory:
-        return self.agent.begin(state, self._spec(spec), index=index, key=key)
-
-    def act(
-        self,
-        state: State,
-        memory: Memory,
-        observation: Float[Array, " obs"],
-        *,
-        mode: Mode,
-        key: PRNGKeyArray,
-    ) -> tuple[Action, Memory, Extras]:
-        joined = jnp.concatenate([observation, self.skill])
-        return self.agent.act(state, memory, joined, mode=mode, key=key)
+        return self.agent.init(self.inner_spec(spec), key=key)
 
     def observe(self, state: State, transitions: Transition[Extras]) -> State:
         return self.agent.observe(state, self.inner_transitions(state, transitions))
@@ -71,9 +66,6 @@ class FixedSkill(AbstractWrapper[State, Memory, Extras]):
     ) -> tuple[State, Metrics]:
         inner_batch = self.inner_transitions(state, batch)
         return self.agent.update(state, inner_batch, step=step, key=key)
-
-    def _spec(self, spec: EnvSpec) -> EnvSpec:
-        return with_skill_size(spec, self.skill.shape[0])
 
 
 FixedSkill.__init__.__doc__ = """**Arguments:**
@@ -104,12 +96,12 @@ def fix_skill(
     agent: AbstractAgent[State, Memory, Extras],
     state: State,
     z: Float[Array, " skill"],
-) -> tuple[AnyAgent, Any]: ...
+) -> tuple[AnyAgent, PyTree]: ...
 
 
 def fix_skill(
-    agent: AnyAgent, state: Any, z: Float[Array, " skill"]
-) -> tuple[AnyAgent, Any]:
+    agent: AnyAgent, state: PyTree, z: Float[Array, " skill"]
+) -> tuple[AnyAgent, PyTree]:
     """Takes one skill out of an agent that has learned several.
 
     The result is an ordinary agent. It can be evaluated, rendered, and trained further
@@ -133,7 +125,11 @@ def fix_skill(
     """
     if isinstance(agent, SkillConditioned):
         skill = jnp.asarray(z, dtype=jnp.result_type(float))
-        check_skill(agent, skill)
+        if skill.shape != (agent.skills.size,):
+            raise ValueError(
+                f"The skill has shape {skill.shape}, but the agent's skills have "
+                f"{(agent.skills.size,)}."
+            )
         return FixedSkill(agent=agent.agent, skill=skill), agent.inner_state(state)
     if not isinstance(agent, AbstractWrapper):
         raise ValueError(
@@ -146,14 +142,3 @@ def fix_skill(
         return inner, inner_state
     fixed = eqx.tree_at(lambda wrapper: wrapper.inner, agent, inner)
     return fixed, eqx.tree_at(agent.inner_state, state, inner_state)
-
-
-def check_skill(
-    agent: SkillConditioned[Any, Any, Any], skill: Float[Array, "..."]
-) -> None:
-    """Checks that a skill has the size of the agent's."""
-    if skill.shape != (agent.skills.size,):
-        raise ValueError(
-            f"The skill has shape {skill.shape}, but the agent's skills have "
-            f"{(agent.skills.size,)}."
-        )

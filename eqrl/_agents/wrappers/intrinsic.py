@@ -1,5 +1,5 @@
 import dataclasses
-from typing import Any, Generic
+from typing import Generic, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -18,15 +18,14 @@ from ..._types.custom_types import (
     MakeOptimizer,
     Memory,
     Metrics,
-    Mode,
     RewardState,
     State,
 )
-from ..._types.data import Action, EnvSpec, Transition, flatten_batch
+from ..._types.data import AnyTransition, EnvSpec, Transition, flatten_batch
 from ...nn import MakeDiscriminator
-from ..base import AbstractAgent, AnyAgent
+from ..base import AbstractAgent
 from ..on_policy import learn_in_minibatches
-from .base import AbstractWrapper, check_state
+from .base import AbstractViewWrapper, check_state, layers
 from .normalized import NormalizedReward
 from .skills import SkillConditioned, SkillMemory, check_same_skills
 
@@ -38,7 +37,9 @@ class IntrinsicState(eqx.Module, Generic[State, RewardState]):
     reward: RewardState
 
 
-class Intrinsic(AbstractWrapper[IntrinsicState[State, RewardState], Memory, Extras]):
+class Intrinsic(
+    AbstractViewWrapper[IntrinsicState[State, RewardState], Memory, Extras]
+):
     """An agent that learns from an intrinsic reward, which is itself learned.
 
     Each batch is scored by the reward as it was before the update; then reward and
@@ -61,9 +62,10 @@ class Intrinsic(AbstractWrapper[IntrinsicState[State, RewardState], Memory, Extr
     reward_minibatches: int = static_integer(1, least=1)
 
     def __check_init__(self) -> None:
+        # Equinox runs this before that of the base class, which would check the fields.
         check_fields(self)
         check_same_skills(self.agent, self.reward)
-        if _has_normalized_reward(self.agent):
+        if any(isinstance(each, NormalizedReward) for each in layers(self.agent)):
             raise ValueError(
                 "A `NormalizedReward` within `Intrinsic` learns its scale from fresh "
                 "transitions, which have no intrinsic reward yet; put it around: "
@@ -90,14 +92,21 @@ class Intrinsic(AbstractWrapper[IntrinsicState[State, RewardState], Memory, Extr
         reward = self._total(jnp.zeros(transitions.timestep.shape), transitions)
         return dataclasses.replace(transitions, reward=reward)
 
-    @property
-    def sequence_length(self) -> int | None:
-        return self.agent.sequence_length
+    def inner_spec(self, spec: EnvSpec) -> EnvSpec:
+        return dataclasses.replace(spec, reward_size=None)
+
+    def inner_observation(
+        self,
+        state: IntrinsicState[State, RewardState],
+        observation: Float[Array, "*batch obs"],
+    ) -> Float[Array, "*batch obs"]:
+        del state
+        return observation
 
     def init(
         self, spec: EnvSpec, *, key: PRNGKeyArray
     ) -> IntrinsicState[State, RewardState]:
-        # Again: a field may have been replaced by `equinox.tree_at`.
+        # Again, since `equinox.tree_at` replaces fields without `__check_init__`.
         check_same_skills(self.agent, self.reward)
         if self.environment_weight is not None and spec.reward_size is not None:
             raise ValueError(
@@ -108,31 +117,9 @@ class Intrinsic(AbstractWrapper[IntrinsicState[State, RewardState], Memory, Extr
             )
         agent_key, reward_key = jr.split(key)
         return IntrinsicState(
-            agent=self.agent.init(_with_scalar_reward(spec), key=agent_key),
+            agent=self.agent.init(self.inner_spec(spec), key=agent_key),
             reward=self.reward.init(spec, key=reward_key),
         )
-
-    def begin(
-        self,
-        state: IntrinsicState[State, RewardState],
-        spec: EnvSpec,
-        *,
-        index: Int[Array, ""],
-        key: PRNGKeyArray,
-    ) -> Memory:
-        spec = _with_scalar_reward(spec)
-        return self.agent.begin(state.agent, spec, index=index, key=key)
-
-    def act(
-        self,
-        state: IntrinsicState[State, RewardState],
-        memory: Memory,
-        observation: Float[Array, " obs"],
-        *,
-        mode: Mode,
-        key: PRNGKeyArray,
-    ) -> tuple[Action, Memory, Extras]:
-        return self.agent.act(state.agent, memory, observation, mode=mode, key=key)
 
     def observe(
         self,
@@ -167,30 +154,25 @@ class Intrinsic(AbstractWrapper[IntrinsicState[State, RewardState], Memory, Extr
             key=agent_key,
         )
         agent_state, agent_metrics = after_update(self.agent, state.agent, updated)
-        state = IntrinsicState(agent=agent_state, reward=reward_state)
-        intrinsic = {"intrinsic_reward": jnp.mean(reward)}
-        own = reward_metrics | intrinsic
-        joined = dict(own)
-        # The agent within may have an intrinsic reward, too, with metrics so named.
+        metrics = reward_metrics | {"intrinsic_reward": jnp.mean(reward)}
+        # The agent inside may have an intrinsic reward too, and metrics of these names.
         for name, value in agent_metrics.items():
-            while name in own or name in joined:
+            while name in metrics:
                 name = f"inner_{name}"
-            joined[name] = value
-        return state, joined
+            metrics[name] = value
+        return IntrinsicState(agent=agent_state, reward=reward_state), metrics
 
     def _learn_reward(
         self, state: RewardState, batch: Transition[Extras], *, key: PRNGKeyArray
     ) -> tuple[RewardState, Metrics]:
-        if self.reward_minibatches == 1:
-            updated = self.reward.update(state, batch, key=key)
-            return after_update(self.reward, state, updated)
-
         def learn(
             state: RewardState, rows: Transition[Extras], key: PRNGKeyArray
         ) -> tuple[RewardState, Metrics]:
             updated = self.reward.update(state, rows, key=key)
             return after_update(self.reward, state, updated)
 
+        if self.reward_minibatches == 1:
+            return learn(state, batch, key)
         return learn_in_minibatches(
             learn,
             state,
@@ -220,28 +202,16 @@ Intrinsic.__init__.__doc__ = """**Arguments:**
     once a rollout, from which the reward may learn in several steps.
 """
 
-AnyIntrinsic = Intrinsic[Any, Any, Any, Any]
+AnyIntrinsic: TypeAlias = Intrinsic
 """An `Intrinsic` around any agent, with any reward."""
 
 
-def _check_reward(rewarder: object, reward: Array, batch: Transition[Any]) -> None:
+def _check_reward(rewarder: object, reward: Array, batch: AnyTransition) -> None:
     if jnp.shape(reward) != batch.timestep.shape:
         raise ValueError(
             f"`reward` of {type(rewarder).__name__} gives {described(reward)}; it must "
             f"give one number for each transition, of shape {batch.timestep.shape}."
         )
-
-
-def _with_scalar_reward(spec: EnvSpec) -> EnvSpec:
-    return dataclasses.replace(spec, reward_size=None)
-
-
-def _has_normalized_reward(agent: AnyAgent) -> bool:
-    while isinstance(agent, AbstractWrapper):
-        if isinstance(agent, NormalizedReward):
-            return True
-        agent = agent.inner
-    return False
 
 
 def diayn(

@@ -8,10 +8,10 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..._pytree.fields import hyperparameter
 from ..._rewards.base import after_update
-from ..._types.custom_types import Extras, FloatLike, Memory, Metrics, Mode, State
-from ..._types.data import Action, EnvSpec, Transition
+from ..._types.custom_types import Extras, FloatLike, Memory, Metrics, State
+from ..._types.data import EnvSpec, Transition
 from ..base import AbstractAgent
-from .base import AbstractWrapper, check_state
+from .base import AbstractViewWrapper, check_state, view_of
 
 
 # Added to the variance, which is 0 for an observation that never changes, and to the
@@ -73,6 +73,12 @@ class RunningStatistics(eqx.Module):
         )
 
 
+def _no_statistics(size: int) -> RunningStatistics:
+    return RunningStatistics(
+        count=jnp.zeros(()), mean=jnp.zeros(size), summed_squares=jnp.zeros(size)
+    )
+
+
 class NormalizedState(eqx.Module, Generic[State]):
     """State of `Normalized`: its agent's state and the statistics."""
 
@@ -80,7 +86,7 @@ class NormalizedState(eqx.Module, Generic[State]):
     statistics: RunningStatistics
 
 
-class Normalized(AbstractWrapper[NormalizedState[State], Memory, Extras]):
+class Normalized(AbstractViewWrapper[NormalizedState[State], Memory, Extras]):
     """An agent that sees observations normalized by their running mean and variance.
 
     The statistics are those of every state acted in during training, including the
@@ -102,48 +108,24 @@ class Normalized(AbstractWrapper[NormalizedState[State], Memory, Extras]):
     def inner_transitions(
         self, state: NormalizedState[State], transitions: Transition[Extras]
     ) -> Transition[Extras]:
-        statistics = state.statistics
-        return dataclasses.replace(
-            transitions,
-            observation=self._normalize(statistics, transitions.observation),
-            next_observation=self._normalize(statistics, transitions.next_observation),
-        )
+        return view_of(transitions, lambda x: self.inner_observation(state, x))
 
-    @property
-    def sequence_length(self) -> int | None:
-        return self.agent.sequence_length
+    def inner_spec(self, spec: EnvSpec) -> EnvSpec:
+        return spec
+
+    def inner_observation(
+        self, state: NormalizedState[State], observation: Float[Array, "*batch obs"]
+    ) -> Float[Array, "*batch obs"]:
+        normalized = state.statistics.normalize(observation)
+        if self.clip is None:
+            return normalized
+        return jnp.clip(normalized, -self.clip, self.clip)
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> NormalizedState[State]:
-        statistics = RunningStatistics(
-            count=jnp.zeros(()),
-            mean=jnp.zeros(spec.observation_size),
-            summed_squares=jnp.zeros(spec.observation_size),
-        )
         return NormalizedState(
-            agent=self.agent.init(spec, key=key), statistics=statistics
+            agent=self.agent.init(spec, key=key),
+            statistics=_no_statistics(spec.observation_size),
         )
-
-    def begin(
-        self,
-        state: NormalizedState[State],
-        spec: EnvSpec,
-        *,
-        index: Int[Array, ""],
-        key: PRNGKeyArray,
-    ) -> Memory:
-        return self.agent.begin(state.agent, spec, index=index, key=key)
-
-    def act(
-        self,
-        state: NormalizedState[State],
-        memory: Memory,
-        observation: Float[Array, " obs"],
-        *,
-        mode: Mode,
-        key: PRNGKeyArray,
-    ) -> tuple[Action, Memory, Extras]:
-        normalized = self._normalize(state.statistics, observation)
-        return self.agent.act(state.agent, memory, normalized, mode=mode, key=key)
 
     def observe(
         self, state: NormalizedState[State], transitions: Transition[Extras]
@@ -164,26 +146,14 @@ class Normalized(AbstractWrapper[NormalizedState[State], Memory, Extras]):
         step: Int[Array, ""],
         key: PRNGKeyArray,
     ) -> tuple[NormalizedState[State], Metrics]:
-        updated = self.agent.update(
-            state.agent,
-            self.inner_transitions(state, batch),
-            step=step,
-            key=key,
-        )
+        inner_batch = self.inner_transitions(state, batch)
+        updated = self.agent.update(state.agent, inner_batch, step=step, key=key)
         agent_state, metrics = after_update(self.agent, state.agent, updated)
         metrics = metrics | {
             "observation_mean": jnp.mean(state.statistics.mean),
             "observation_std": jnp.mean(jnp.sqrt(state.statistics.variance())),
         }
         return NormalizedState(agent=agent_state, statistics=state.statistics), metrics
-
-    def _normalize(
-        self, statistics: RunningStatistics, observation: Float[Array, "*batch obs"]
-    ) -> Float[Array, "*batch obs"]:
-        normalized = statistics.normalize(observation)
-        if self.clip is None:
-            return normalized
-        return jnp.clip(normalized, -self.clip, self.clip)
 
 
 Normalized.__init__.__doc__ = """**Arguments:**
@@ -201,7 +171,9 @@ class NormalizedRewardState(eqx.Module, Generic[State]):
     statistics: RunningStatistics
 
 
-class NormalizedReward(AbstractWrapper[NormalizedRewardState[State], Memory, Extras]):
+class NormalizedReward(
+    AbstractViewWrapper[NormalizedRewardState[State], Memory, Extras]
+):
     """An agent whose rewards are divided by their running root mean square.
 
     Rewards are only scaled: to subtract their mean would change what is best wherever
@@ -242,39 +214,22 @@ class NormalizedReward(AbstractWrapper[NormalizedRewardState[State], Memory, Ext
             transitions, reward=jnp.clip(reward * inverse, -self.clip, self.clip)
         )
 
-    @property
-    def sequence_length(self) -> int | None:
-        return self.agent.sequence_length
+    def inner_spec(self, spec: EnvSpec) -> EnvSpec:
+        return spec
+
+    def inner_observation(
+        self,
+        state: NormalizedRewardState[State],
+        observation: Float[Array, "*batch obs"],
+    ) -> Float[Array, "*batch obs"]:
+        del state
+        return observation
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> NormalizedRewardState[State]:
-        size = 1 if spec.reward_size is None else spec.reward_size
-        statistics = RunningStatistics(
-            count=jnp.zeros(()), mean=jnp.zeros(size), summed_squares=jnp.zeros(size)
-        )
         return NormalizedRewardState(
-            agent=self.agent.init(spec, key=key), statistics=statistics
+            agent=self.agent.init(spec, key=key),
+            statistics=_no_statistics(spec.reward_size or 1),
         )
-
-    def begin(
-        self,
-        state: NormalizedRewardState[State],
-        spec: EnvSpec,
-        *,
-        index: Int[Array, ""],
-        key: PRNGKeyArray,
-    ) -> Memory:
-        return self.agent.begin(state.agent, spec, index=index, key=key)
-
-    def act(
-        self,
-        state: NormalizedRewardState[State],
-        memory: Memory,
-        observation: Float[Array, " obs"],
-        *,
-        mode: Mode,
-        key: PRNGKeyArray,
-    ) -> tuple[Action, Memory, Extras]:
-        return self.agent.act(state.agent, memory, observation, mode=mode, key=key)
 
     def observe(
         self, state: NormalizedRewardState[State], transitions: Transition[Extras]

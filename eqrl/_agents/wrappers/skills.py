@@ -1,5 +1,5 @@
 import dataclasses
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Generic
 
 import equinox as eqx
 import jax
@@ -22,7 +22,7 @@ from ..._skills.prior import (
 from ..._types.custom_types import Extras, Memory, Metrics, Mode, State
 from ..._types.data import Action, EnvSpec, Transition
 from ..base import AbstractAgent, AnyAgent, after_act
-from .base import AbstractWrapper
+from .base import AbstractWrapper, layers, parts, view_of
 
 
 class SkillMemory(eqx.Module, Generic[Memory]):
@@ -65,12 +65,9 @@ class SkillConditioned(
         self, state: State, transitions: Transition[SkillExtras[Extras]]
     ) -> Transition[Extras]:
         del state
-        joined: Any = append_skill(transitions, transitions.extras.skill)
-        return dataclasses.replace(joined, extras=transitions.extras.agent)
-
-    @property
-    def sequence_length(self) -> int | None:
-        return self.agent.sequence_length
+        skill, extras = transitions.extras.skill, transitions.extras.agent
+        joined = view_of(transitions, lambda x: jnp.concatenate([x, skill], axis=-1))
+        return dataclasses.replace(joined, extras=extras)
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> State:
         return self.agent.init(with_skill_size(spec, self.skills.size), key=key)
@@ -140,19 +137,6 @@ def with_skill_size(spec: EnvSpec, size: int) -> EnvSpec:
     return dataclasses.replace(spec, observation_size=size, observation_shape=None)
 
 
-def append_skill(
-    transitions: Transition[Extras], skill: Float[Array, "*batch skill"]
-) -> Transition[Extras]:
-    """Transitions with the skill appended to both observations."""
-    observations = (transitions.observation, transitions.next_observation)
-    observation, next_observation = (
-        jnp.concatenate([x, skill], axis=-1) for x in observations
-    )
-    return dataclasses.replace(
-        transitions, observation=observation, next_observation=next_observation
-    )
-
-
 _ONE_HOT = (OneHotSkills, EvenOneHotSkills)
 
 
@@ -162,23 +146,18 @@ def check_same_skills(agent: AnyAgent, reward: AnyReward) -> None:
     Kinds and static fields are compared always, arrays such as weights where both are
     concrete.
     """
-    while not isinstance(agent, SkillConditioned):
-        if not isinstance(agent, AbstractWrapper):
-            return
-        agent = agent.inner
-    for part in jax.tree.leaves(reward, is_leaf=_is_discriminator):
-        if not isinstance(part, Discriminator):
-            continue
-        if not _are_same(agent.skills, part.skills):
+    # The skills that the reward sees are those of the outermost.
+    found = (each for each in layers(agent) if isinstance(each, SkillConditioned))
+    conditioned = next(found, None)
+    if conditioned is None:
+        return
+    for part in parts(reward, Discriminator):
+        if not _are_same(conditioned.skills, part.skills):
             raise ValueError(
-                f"The skills of the agent are {agent.skills}, those of its "
+                f"The skills of the agent are {conditioned.skills}, those of its "
                 f"`Discriminator` {part.skills}: its reward would be wrong. Give both "
                 "the same prior, as `eqrl.diayn` does, and change its weights in both."
             )
-
-
-def _is_discriminator(part: object) -> bool:
-    return isinstance(part, Discriminator)
 
 
 def _are_same(first: AbstractSkillPrior, second: AbstractSkillPrior) -> bool:

@@ -1,25 +1,25 @@
 """Looking for something inside an agent."""
 
-from typing import Any, TypeVar
-
 import equinox as eqx
-import jax
 from jaxtyping import Array, Float
 
 from ..._rewards.base import AnyReward, Sum
 from ..._skills.prior import OneSkill
+from ..._types.custom_types import PyTree
 from ..base import AnyAgent
-from .base import AbstractWrapper, check_state
+from .base import AbstractWrapper, Part, check_state, parts
 from .intrinsic import Intrinsic, IntrinsicState
 from .skills import SkillConditioned
 
 
-Part = TypeVar("Part")
-
-
 def find(
-    agent: AnyAgent, state: Any, transitions: Any, kind: type[Part], *, hint: str = ""
-) -> tuple[Part, Any, Any]:
+    agent: AnyAgent,
+    state: PyTree,
+    transitions: PyTree,
+    kind: type[Part],
+    *,
+    hint: str = "",
+) -> tuple[Part, PyTree, PyTree]:
     """The outermost agent or intrinsic reward of one kind inside nested wrappers.
 
     **Arguments:**
@@ -80,24 +80,14 @@ def unwrap(agent: AnyAgent, kind: type[Part]) -> Part:
     return find(agent, None, None, kind)[0]
 
 
-def _rewards(reward: AnyReward, state: Any) -> list[tuple[AnyReward, Any]]:
-    """A reward and, of a sum, all that are added, each with its state."""
+def _rewards(reward: AnyReward, state: PyTree) -> list[tuple[AnyReward, PyTree]]:
+    """A reward and, if it is a sum, all that are added, each with its state."""
     found = [(reward, state)]
     if isinstance(reward, Sum):
         for index, part in enumerate(reward.rewards):
             part_state = None if state is None else state.rewards[index]
             found.extend(_rewards(part, part_state))
     return found
-
-
-def parts(agent: AnyAgent, kind: type[Part]) -> list[Part]:
-    """All parts of an agent that are of one kind, in wrappers or anywhere else."""
-
-    def is_part(node: Any) -> bool:
-        return isinstance(node, kind)
-
-    leaves = jax.tree.leaves(agent, is_leaf=is_part)
-    return [leaf for leaf in leaves if isinstance(leaf, kind)]
 
 
 def with_skill(agent: AnyAgent, skill: Float[Array, " skill"]) -> AnyAgent:

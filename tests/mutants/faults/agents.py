@@ -561,9 +561,9 @@ FAULTS = (
     ),
     Fault(
         "agents:normalized-acts-on-what-it-sees",
-        "eqrl/_agents/wrappers/normalized.py",
-        "self.agent.act(state.agent, memory, normalized,",
-        "self.agent.act(state.agent, memory, observation,",
+        "eqrl/_agents/wrappers/base.py",
+        "self.inner_state(state), memory, seen, mode=mode",
+        "self.inner_state(state), memory, observation, mode=mode",
         (f"{_NORMALIZED} -k agent_acts", _NORMALIZED),
     ),
     Fault(
@@ -575,8 +575,8 @@ FAULTS = (
     ),
     Fault(
         "agents:normalized-forgets-what-is-next",
-        "eqrl/_agents/wrappers/normalized.py",
-        "next_observation=self._normalize(statistics, transitions.next_observation)",
+        "eqrl/_agents/wrappers/base.py",
+        "next_observation=see(transitions.next_observation)",
         "next_observation=transitions.next_observation",
         (f"{_NORMALIZED} -k normalized_batches", _NORMALIZED),
     ),
@@ -624,23 +624,23 @@ FAULTS = (
     ),
     Fault(
         "agents:skill-missing-from-what-is-next",
-        "eqrl/_agents/wrappers/skills.py",
-        "observation=observation, next_observation=next_observation",
-        "observation=observation, next_observation=transitions.next_observation",
+        "eqrl/_agents/wrappers/base.py",
+        "next_observation=see(transitions.next_observation)",
+        "next_observation=transitions.next_observation",
         (f"{_SKILL_CONDITIONED} -k both_observations", _SKILL_CONDITIONED),
     ),
     Fault(
         "agents:skill-hides-the-agents-extras",
         "eqrl/_agents/wrappers/skills.py",
-        "dataclasses.replace(joined, extras=transitions.extras.agent)",
+        "dataclasses.replace(joined, extras=extras)",
         "joined",
         (f"{_SKILL_CONDITIONED} -k extras_of_its_own",),
     ),
     Fault(
         "agents:fixed-skill-before-the-observation",
         "eqrl/_agents/wrappers/fixed_skill.py",
-        "jnp.concatenate([observation, self.skill])",
-        "jnp.concatenate([self.skill, observation])",
+        "jnp.concatenate([observation, skill], axis=-1)",
+        "jnp.concatenate([skill, observation], axis=-1)",
         (f"{_SKILL_CONDITIONED} -k with_that_skill", _SKILL_CONDITIONED),
     ),
     Fault(

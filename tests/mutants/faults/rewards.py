@@ -142,7 +142,7 @@ FAULTS = (
     Fault(
         "rewards:one-within-another-is-hidden",
         "eqrl/_agents/wrappers/intrinsic.py",
-        "while name in own or name in joined:",
+        "while name in metrics:",
         "while False:",
         ("tests/agents/test_intrinsic.py -k do_not_collide",),
     ),
@@ -268,9 +268,8 @@ FAULTS = (
     Fault(
         "rewards:update-of-a-batch",
         "eqrl/_agents/wrappers/intrinsic.py",
-        "(state, batch, key=key)\n"
-        "            return after_update(self.reward, state, updated)",
-        "(state, batch, key=key)\n            return updated",
+        "return learn(state, batch, key)",
+        "return self.reward.update(state, batch, key=key)",
         ("tests/test_boundary.py -k update_of_a_reward",),
     ),
 )
