@@ -159,11 +159,6 @@ class SkillChoice(
         after = SkillChoiceState(inner=actor.env_state, observation=actor.observation)
         return after, outcome
 
-    def state_descriptor(
-        self, state: SkillChoiceState[EnvState]
-    ) -> Float[Array, " descriptor"] | None:
-        return self.env.state_descriptor(state.inner)
-
     @property
     def _prior(self) -> AbstractSkillPrior | None:
         """The skill prior of a single agent; `None` if it has no skills."""

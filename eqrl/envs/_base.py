@@ -189,8 +189,9 @@ def check_step_limit(max_steps: object) -> None:
 class AbstractEnvWrapper(AbstractEnv[EnvState]):
     """An environment around another environment.
 
-    What looks for something inside an environment, such as `eqrl.render`, looks inside
-    every wrapper, so also inside one of your own.
+    Its state descriptor is that of the environment inside. What looks for something
+    inside an environment, such as `eqrl.render`, looks inside every wrapper, so also
+    inside one of your own.
     """
 
     @property
@@ -199,11 +200,14 @@ class AbstractEnvWrapper(AbstractEnv[EnvState]):
         """The environment inside."""
 
     @abstractmethod
-    def inner_state(self, state: EnvState) -> Any:
+    def inner_state(self, state: EnvState) -> PyTree:
         """The state of the environment inside: a part of `state`, or all of it.
 
         `state` may be a stack of states.
         """
+
+    def state_descriptor(self, state: EnvState) -> Float[Array, " descriptor"] | None:
+        return self.inner.state_descriptor(self.inner_state(state))
 
 
 @runtime_checkable

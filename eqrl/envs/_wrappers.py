@@ -30,7 +30,7 @@ from ._base import (
 )
 
 
-class ActionRepeat(AbstractEnvWrapper[EnvState], Generic[EnvState]):
+class ActionRepeat(AbstractEnvWrapper[EnvState]):
     """An environment that takes each action several times.
 
     A step ends early where the episode does, so a time limit inside is kept. Its reward
@@ -70,21 +70,20 @@ class ActionRepeat(AbstractEnvWrapper[EnvState], Generic[EnvState]):
         ) -> tuple[tuple[EnvState, Outcome], None]:
             state, so_far = carry
             after, outcome = self.env.step(state, action, key=jr.fold_in(key, index))
-            outcome = eqx.tree_at(
-                lambda outcome: outcome.reward, outcome, so_far.reward + outcome.reward
-            )
+            total = so_far.reward + outcome.reward
+            outcome = dataclasses.replace(outcome, reward=total)
+            # An episode that is over keeps its state and outcome: a loop of fixed
+            # length computes the remaining repeats, but drops them.
             over = so_far.terminated | so_far.truncated
             return tree_where(over, carry, (after, outcome)), None
 
         _, shapes = eqx.filter_eval_shape(self.env.step, state, action, key=key)
+        # The outcome of no step, to which rewards are added: no episode ends there.
         nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         (state, outcome), _ = filter_scan(
             repeat, (state, nothing), jnp.arange(self.num_repeats)
         )
         return state, outcome
-
-    def state_descriptor(self, state: EnvState) -> Float[Array, " descriptor"] | None:
-        return self.env.state_descriptor(state)
 
 
 ActionRepeat.__init__.__doc__ = """**Arguments:**
@@ -95,7 +94,7 @@ ActionRepeat.__init__.__doc__ = """**Arguments:**
 """
 
 
-class DisabledActions(AbstractEnvWrapper[EnvState], Generic[EnvState]):
+class DisabledActions(AbstractEnvWrapper[EnvState]):
     """An environment in which some elements of the action have no effect.
 
     The environment sees 0 for them, whatever the agent chooses; transitions hold the
@@ -146,9 +145,6 @@ class DisabledActions(AbstractEnvWrapper[EnvState], Generic[EnvState]):
     ) -> tuple[EnvState, Outcome]:
         return self.env.step(state, jnp.where(self.disabled, 0.0, action), key=key)
 
-    def state_descriptor(self, state: EnvState) -> Float[Array, " descriptor"] | None:
-        return self.env.state_descriptor(state)
-
 
 def _mask(
     disabled: Bool[Array | np.ndarray, "..."]
@@ -190,7 +186,7 @@ class FrameStackState(eqx.Module, Generic[EnvState]):
     frames: Float[Array, "frames obs"]
 
 
-class FrameStack(AbstractEnvWrapper[FrameStackState[EnvState]], Generic[EnvState]):
+class FrameStack(AbstractEnvWrapper[FrameStackState[EnvState]]):
     """An environment that observes the latest of its observations together.
 
     So an agent without memory sees how things move. At the beginning of an episode,
@@ -239,18 +235,8 @@ class FrameStack(AbstractEnvWrapper[FrameStackState[EnvState]], Generic[EnvState
     ) -> tuple[FrameStackState[EnvState], Outcome]:
         inner, outcome = self.env.step(state.inner, action, key=key)
         frames = jnp.concatenate([state.frames[1:], outcome.observation[None]])
-        outcome = Outcome(
-            observation=self._together(frames),
-            reward=outcome.reward,
-            terminated=outcome.terminated,
-            truncated=outcome.truncated,
-        )
+        outcome = dataclasses.replace(outcome, observation=self._together(frames))
         return FrameStackState(inner=inner, frames=frames), outcome
-
-    def state_descriptor(
-        self, state: FrameStackState[EnvState]
-    ) -> Float[Array, " descriptor"] | None:
-        return self.env.state_descriptor(state.inner)
 
     def _together(self, frames: Float[Array, "frames obs"]) -> Float[Array, " stacked"]:
         shape = self.env.spec.observation_shape
@@ -269,7 +255,7 @@ FrameStack.__init__.__doc__ = """**Arguments:**
 """
 
 
-class PooledReset(AbstractEnvWrapper[EnvState], Generic[EnvState]):
+class PooledReset(AbstractEnvWrapper[EnvState]):
     """Begins every episode in one of a fixed number of initial states.
 
     For environments with an expensive reset, such as those of brax's `generalized` and
@@ -317,10 +303,9 @@ class PooledReset(AbstractEnvWrapper[EnvState], Generic[EnvState]):
     ) -> tuple[EnvState, Outcome]:
         return self.env.step(state, action, key=key)
 
-    def state_descriptor(self, state: EnvState) -> Float[Array, " descriptor"] | None:
-        return self.env.state_descriptor(state)
 
-
+# One program for all resets. Run eagerly, each operation of a reset would be compiled
+# and dispatched by itself.
 @eqx.filter_jit
 def _reset_many(
     env: AbstractEnv[EnvState], keys: Key[Array, " states"]
@@ -335,7 +320,7 @@ class TimeLimitState(eqx.Module, Generic[EnvState]):
     num_steps: Int[Array, ""]
 
 
-class TimeLimit(AbstractEnvWrapper[TimeLimitState[EnvState]], Generic[EnvState]):
+class TimeLimit(AbstractEnvWrapper[TimeLimitState[EnvState]]):
     """Truncates the episodes of an environment after a number of steps.
 
     An episode that terminates at the limit is terminated, not truncated.
@@ -379,18 +364,9 @@ class TimeLimit(AbstractEnvWrapper[TimeLimitState[EnvState]], Generic[EnvState])
         inner, outcome = self.env.step(state.inner, action, key=key)
         num_steps = state.num_steps + 1
         limit_reached = outcome.truncated | (num_steps >= self.max_steps)
-        outcome = Outcome(
-            observation=outcome.observation,
-            reward=outcome.reward,
-            terminated=outcome.terminated,
-            truncated=limit_reached & ~outcome.terminated,
-        )
+        truncated = limit_reached & ~outcome.terminated
+        outcome = dataclasses.replace(outcome, truncated=truncated)
         return TimeLimitState(inner=inner, num_steps=num_steps), outcome
-
-    def state_descriptor(
-        self, state: TimeLimitState[EnvState]
-    ) -> Float[Array, " descriptor"] | None:
-        return self.env.state_descriptor(state.inner)
 
 
 TimeLimit.__init__.__doc__ = """**Arguments:**

@@ -15,10 +15,11 @@ Part = TypeVar("Part")
 
 
 class AbstractWrapper(AbstractAgent[State, Memory, Extras]):
-    """An agent around another agent, which learns from sequences of the same length.
+    """An agent around another agent.
 
-    What looks for something inside an agent, such as `eqrl.evaluate_skills` and
-    `eqrl.fix_skill`, looks inside every wrapper, so also inside one of your own.
+    Its batches have the axes of those of the agent inside. What looks for something
+    inside an agent, such as `eqrl.evaluate_skills` and `eqrl.fix_skill`, looks inside
+    every wrapper, so also inside one of your own.
     """
 
     @property

@@ -63,15 +63,19 @@ FAULTS = (
     Fault(
         "envs:truncated-where-terminated",
         "eqrl/envs/_wrappers.py",
-        "truncated=limit_reached & ~outcome.terminated",
-        "truncated=limit_reached",
+        "truncated = limit_reached & ~outcome.terminated",
+        "truncated = limit_reached",
         ("tests/envs/test_time_limit.py",),
     ),
     Fault(
         "envs:limit-terminates",
         "eqrl/envs/_wrappers.py",
-        "terminated=outcome.terminated,\n            truncated=limit",
-        "terminated=outcome.terminated | limit_reached,\n            truncated=limit",
+        "outcome = dataclasses.replace(outcome, truncated=truncated)",
+        "outcome = dataclasses.replace(\n"
+        "            outcome,\n"
+        "            truncated=truncated,\n"
+        "            terminated=outcome.terminated | limit_reached,\n"
+        "        )",
         ("tests/envs/test_time_limit.py",),
     ),
     Fault(
