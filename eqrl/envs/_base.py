@@ -4,19 +4,27 @@ import importlib
 import io
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float, PRNGKeyArray, UInt8
+from jaxtyping import Array, ArrayLike, Bool, Float, PRNGKeyArray, Shaped, UInt8
 
-from .._pytree.fields import check_fields, check_instance, check_integer, shown
+from .._pytree.fields import (
+    check_fields,
+    check_instance,
+    check_integer,
+    converted,
+    shown,
+)
+from .._pytree.tree import is_array_shape
 from .._types.custom_types import EnvState, PyTree, Tree
-from .._types.data import Action, EnvSpec
+from .._types.data import AbstractActionSpace, Action, EnvSpec
 
 
 _Drawn = TypeVar("_Drawn", contravariant=True)
@@ -76,8 +84,8 @@ class AbstractEnv(eqx.Module, Generic[EnvState]):
         **Arguments:**
 
         - `state`: from `reset` or from the last step.
-        - `action`: out of `spec.action`. Of a vector in [-1, 1], the environment
-            rescales each element.
+        - `action`: out of `spec.action`. The environment rescales each element of a
+            vector from [-1, 1].
         - `key`: for the randomness of the step.
         """
 
@@ -112,7 +120,7 @@ class Library:
         """The name of the adapter's class in `eqrl.envs`."""
         return self.wrapping.partition("(")[0]
 
-    def load(self) -> Any:
+    def load(self) -> ModuleType:
         """The module of the adapter."""
         # MuJoCo, which brax imports, prints that it runs without Warp.
         with contextlib.redirect_stdout(io.StringIO()):
@@ -136,7 +144,7 @@ LIBRARIES = {
 
 
 def adapter_of(env: object) -> Any:
-    """The module of an adapter's environment; `None` if it is of none."""
+    """The module of the adapter whose environment this is, if it is one."""
     for library in LIBRARIES.values():
         if type(env).__module__ == f"{__package__}{library.module}":
             return library.load()
@@ -240,6 +248,7 @@ def lenient_promotion() -> Iterator[None]:
 
 def each_state(states: PyTree) -> list[PyTree]:
     """The states of a stack one by one, with arrays of NumPy."""
+    # One transfer for the whole stack, rather than one for each leaf of each state.
     leaves, structure = jax.tree.flatten(jax.device_get(states))
     return [
         jax.tree.unflatten(structure, leaves_of_step)
@@ -266,32 +275,74 @@ def flat_observation(observation: ArrayLike) -> Float[Array, " obs"]:
     return jnp.ravel(jnp.array(observation, dtype=jnp.result_type(float)))
 
 
-def observation_sizes(
-    observation: PyTree, *, name: str
-) -> tuple[int, tuple[int, ...] | None]:
-    """Length of an observation and the shape of an image, given what is observed."""
-    if not isinstance(observation, jax.ShapeDtypeStruct):
+StateDescriptor = Callable[[PyTree], Shaped[Array, " descriptor"]]
+"""From a state of another library's environment to a vector."""
+
+
+def described_state(
+    state_descriptor: StateDescriptor | None, state: PyTree
+) -> Float[Array, " descriptor"] | None:
+    """The descriptor of a state, as floats; `None` without a `state_descriptor`."""
+    if state_descriptor is None:
+        return None
+    with lenient_promotion():
+        descriptor = state_descriptor(state)
+    return jnp.array(descriptor, dtype=jnp.result_type(float))
+
+
+def traced_spec(
+    begin: Callable[[], tuple[PyTree, PyTree]],
+    state_descriptor: StateDescriptor | None,
+    *,
+    name: str,
+    action: AbstractActionSpace,
+    max_steps: int | None = None,
+) -> EnvSpec:
+    """The `spec` of another library's environment, whose reset is traced, not run.
+
+    **Arguments:**
+
+    - `begin`: gives the first observation and the first state of an episode.
+    - `state_descriptor`: describes such a state; `None` for no descriptor.
+    - `name`: of the environment, for errors.
+    - `action`, `max_steps`: as in `EnvSpec`.
+    """
+
+    def traced() -> tuple[PyTree, PyTree]:
+        with lenient_promotion():
+            observation, state = begin()
+            if state_descriptor is None:
+                return observation, None
+            return observation, converted(
+                "state_descriptor",
+                lambda function: function(state),
+                state_descriptor,
+                "must be a function of the environment's state.",
+            )
+
+    observation, descriptor = eqx.filter_eval_shape(traced)
+    if not is_array_shape(observation):
         raise ValueError(
             f"`{name}` observes a {type(observation).__name__}, but an observation "
             "must be one flat vector of numbers. Concatenate its parts in an "
             "environment of your own."
         )
-    shape = observation.shape
-    return math.prod(shape), shape if len(shape) > 1 else None
-
-
-def state_descriptor_size(descriptor: PyTree, *, name: str) -> int | None:
-    """Length of a descriptor, given its shape; `None` if there is none."""
-    if descriptor is None:
-        return None
-    if not isinstance(descriptor, jax.ShapeDtypeStruct) or len(descriptor.shape) != 1:
+    is_array = is_array_shape(descriptor)
+    if descriptor is not None and not (is_array and len(descriptor.shape) == 1):
         given = (
             f"an array of shape {descriptor.shape}"
-            if isinstance(descriptor, jax.ShapeDtypeStruct)
+            if is_array
             else f"a {type(descriptor).__name__}"
         )
         raise ValueError(
             f"`state_descriptor` of `{name}` gives {given}; it must give one flat "
             "vector, such as `jnp.stack([x, y])`."
         )
-    return descriptor.shape[0]
+    shape = observation.shape
+    return EnvSpec(
+        observation_size=math.prod(shape),
+        action=action,
+        observation_shape=shape if len(shape) > 1 else None,
+        state_descriptor_size=None if descriptor is None else descriptor.shape[0],
+        max_steps=max_steps,
+    )

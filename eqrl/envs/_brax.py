@@ -1,6 +1,5 @@
 import functools
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +18,28 @@ from brax.envs.humanoidstandup import HumanoidStandup
 from brax.envs.swimmer import Swimmer
 from brax.envs.walker2d import Walker2d
 from brax.envs.wrappers import training
-from jaxtyping import Array, Float, PRNGKeyArray, Shaped
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._pytree.fields import check_callable, check_choice, shown
 from .._types.custom_types import PyTree
-from .._types.data import EnvSpec
+from .._types.data import Box, EnvSpec
 from ._base import (
     AbstractEnv,
     Outcome,
+    StateDescriptor,
+    described_state,
     each_state,
     flat_observation,
     lenient_promotion,
-    observation_sizes,
-    state_descriptor_size,
     strongly_typed,
+    traced_spec,
 )
 from ._wrappers import TimeLimit
 
 
 _BACKENDS = ("generalized", "mjx", "positional", "spring")
 
-# What `brax.envs.create` wraps in, and more of its kind.
+# The wrappers that `brax.envs.create` adds, and others that end, reset or map.
 _WRAPPERS_FOR_TRAINING = (
     training.AutoResetWrapper,
     training.DomainRandomizationVmapWrapper,
@@ -47,8 +47,6 @@ _WRAPPERS_FOR_TRAINING = (
     training.EvalWrapper,
     training.VmapWrapper,
 )
-
-StateDescriptor = Callable[[brax.envs.State], Shaped[Array, " descriptor"]]
 
 
 def _torso_x(state: brax.envs.State) -> Float[Array, "1"]:
@@ -71,7 +69,7 @@ def _default_state_descriptor(environment: brax.envs.Env) -> StateDescriptor | N
 
 
 def _check_is_of_brax(environment: object) -> None:
-    # Others than brax's own pass if they look like one.
+    # An environment of another package passes if it has the same methods.
     if (
         isinstance(environment, type)
         or not callable(getattr(environment, "reset", None))
@@ -138,22 +136,16 @@ class BraxEnv(AbstractEnv[brax.envs.State]):
         if state_descriptor is None:
             state_descriptor = _default_state_descriptor(environment)
         self._state_descriptor = state_descriptor
-        name = type(environment.unwrapped).__name__
 
-        def begin() -> tuple[brax.envs.State, PyTree]:
-            with lenient_promotion():
-                state = strongly_typed(environment.reset(jr.key(0)))
-                if state_descriptor is None:
-                    return state, None
-                return state, state_descriptor(state)
+        def begin() -> tuple[PyTree, brax.envs.State]:
+            state = strongly_typed(environment.reset(jr.key(0)))
+            return state.obs, state
 
-        state, descriptor = eqx.filter_eval_shape(begin)
-        size, shape = observation_sizes(state.obs, name=name)
-        self._spec = EnvSpec(
-            observation_size=size,
-            action_size=environment.action_size,
-            observation_shape=shape,
-            state_descriptor_size=state_descriptor_size(descriptor, name=name),
+        self._spec = traced_spec(
+            begin,
+            state_descriptor,
+            name=type(environment.unwrapped).__name__,
+            action=Box(environment.action_size),
         )
 
     @property
@@ -171,14 +163,16 @@ class BraxEnv(AbstractEnv[brax.envs.State]):
         self, state: brax.envs.State, action: Float[Array, " act"], *, key: PRNGKeyArray
     ) -> tuple[brax.envs.State, Outcome]:
         del key
-        # Brax writes into the dictionary of metrics of the state that it gets.
+        # A copy, since brax writes into the state's dictionary of metrics.
         state = jax.tree.map(lambda leaf: leaf, state)
         with lenient_promotion():
             state = strongly_typed(self.environment.step(state, action))
         outcome = Outcome(
             observation=self._observation(state),
             reward=jnp.array(state.reward, dtype=jnp.result_type(float)),
+            # Brax's flag is a float.
             terminated=state.done.astype(bool),
+            # Only a wrapper for training, which is refused, has a time limit.
             truncated=jnp.array(False),
         )
         return state, outcome
@@ -186,24 +180,21 @@ class BraxEnv(AbstractEnv[brax.envs.State]):
     def state_descriptor(
         self, state: brax.envs.State
     ) -> Float[Array, " descriptor"] | None:
-        if self._state_descriptor is None:
-            return None
-        with lenient_promotion():
-            descriptor = self._state_descriptor(state)
-        return jnp.array(descriptor, dtype=jnp.result_type(float))
+        return described_state(self._state_descriptor, state)
 
     def _observation(self, state: brax.envs.State) -> Float[Array, " obs"]:
         assert isinstance(state.obs, jax.Array)
         return flat_observation(state.obs)
 
 
+# A compiled program belongs to the object, which is a static field of `BraxEnv`.
 @functools.cache
 def _environment(name: str, backend: str | None) -> brax.envs.Env:
     """Brax's environment of this name, always the same object."""
     options = {} if backend is None else {"backend": backend}
-    # A user can do nothing about these: brax warns that it is unmaintained, and MuJoCo,
-    # on the standard error and in a file, of attributes in brax's models.
-    callbacks: Any = mujoco  # Whose stubs lack them.
+    # A user can do nothing about these warnings: brax's that it is unmaintained, and
+    # MuJoCo's of attributes in brax's models, on the standard error and in a file.
+    callbacks: Any = mujoco  # The stubs lack them.
     report = callbacks.get_mju_user_warning()
     callbacks.set_mju_user_warning(lambda message: None)
     try:
@@ -233,7 +224,7 @@ def make(
 
 
 def picture_suffix(env: BraxEnv) -> str:
-    """The suffix of what `draw` writes; a `ValueError` if it draws nothing of this."""
+    """The suffix of the file that `draw` writes, if it can draw this environment."""
     # All of brax's own have one, except `fast`, which is for tests.
     if getattr(env.environment, "sys", None) is not None:
         return ".html"
@@ -251,7 +242,8 @@ def draw(
     """Writes an interactive page, or a GIF if the path ends in `.gif`."""
     del returns, title
     environment: Any = env.environment
-    # The player takes the time between two states from here.
+    # Players read the time between two states from here. One step of the environment
+    # is several steps of the physics.
     system = environment.sys.tree_replace({"opt.timestep": environment.dt})
     bodies = each_state(states.pipeline_state)
     if path.suffix.lower() == ".gif":
@@ -262,10 +254,10 @@ def draw(
     path.write_text(brax.io.html.render(system, bodies))
 
 
-def _gif(system: Any, states: list[PyTree]) -> bytes:
+def _gif(system: PyTree, states: list[PyTree]) -> bytes:
     import brax.io.image
 
-    # What it exports is compiled, which no type checker knows.
+    # A compiled module, whose names no type checker knows.
     library: Any = mujoco
     model = system.mj_model
     # Its first camera follows the body, where the model has one.

@@ -5,7 +5,7 @@ import importlib.metadata
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -18,29 +18,30 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
-from .._pytree.fields import check_callable, check_integer, converted, shown
+from .._pytree.fields import check_callable, check_integer, shown
 from .._types.custom_types import PyTree
 from .._types.data import AbstractActionSpace, Action, Box, Discrete, EnvSpec
 from .._types.installed import check_installed
 from ._base import (
     AbstractEnv,
     Outcome,
+    StateDescriptor,
+    described_state,
     each_state,
     flat_observation,
     lenient_promotion,
-    observation_sizes,
-    state_descriptor_size,
     strongly_typed,
+    traced_spec,
 )
 
 
 class _Later(ModuleType):
-    """Stands for a module, which it imports when something of it is asked for."""
+    """A placeholder for a module, which is imported when an attribute is read."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
-        # Else it would find itself.
+        # Otherwise the import would find this placeholder again.
         _forget(self)
         return getattr(importlib.import_module(self.__name__), name)
 
@@ -62,7 +63,7 @@ def _forget(module: ModuleType) -> None:
         del sys.modules[module.__name__]
 
 
-# What only draws some environments takes longer to import than the rest of gymnax.
+# Only some pictures need these two, which take longer to import than all of gymnax.
 with imported_later("matplotlib.pyplot", "seaborn"):
     import gymnax
     from gymnax.environments import spaces
@@ -71,14 +72,10 @@ with imported_later("matplotlib.pyplot", "seaborn"):
 if TYPE_CHECKING:
     # gymnax has no types of its own.
     Environment: TypeAlias = Any
-    EnvParams: TypeAlias = Any
-    EnvState: TypeAlias = Any
+    EnvParams: TypeAlias = PyTree
+    EnvState: TypeAlias = PyTree
 else:
     from gymnax.environments.environment import Environment, EnvParams, EnvState
-
-
-# Each environment has its own class of states.
-StateDescriptor = Callable[[Any], Shaped[Array, " descriptor"]]
 
 
 def _check_version() -> None:
@@ -91,7 +88,7 @@ def _check_version() -> None:
 
 
 def _check_is_of_gymnax(environment: object) -> None:
-    # Others than gymnax's own pass if they look like one.
+    # An environment of another package passes if it has the same methods.
     if isinstance(environment, type) or not callable(
         getattr(environment, "reset_env", None)
     ):
@@ -112,7 +109,7 @@ def _action_space(space: spaces.Space, *, name: str) -> AbstractActionSpace:
             "its actions."
         )
     bounds = (space.low, space.high)
-    # Bounds that are traced have been looked at where the environment was made.
+    # Traced bounds were checked when the environment was made.
     traced = any(isinstance(bound, jax.core.Tracer) for bound in bounds)
     if not traced and not all(np.all(np.isfinite(bound)) for bound in bounds):
         raise ValueError(
@@ -164,27 +161,11 @@ class GymnaxEnv(AbstractEnv[EnvState]):
         self.params = chosen
         self._state_descriptor = state_descriptor
         name = environment.name
-
-        def begin() -> tuple[PyTree, PyTree]:
-            with lenient_promotion():
-                initial = environment.reset_env(jr.key(0), chosen)
-                observation, state = strongly_typed(initial)
-                if state_descriptor is None:
-                    return observation, None
-                return observation, converted(
-                    "state_descriptor",
-                    lambda function: function(state),
-                    state_descriptor,
-                    "must be a function of the environment's state.",
-                )
-
-        observation, descriptor = eqx.filter_eval_shape(begin)
-        size, shape = observation_sizes(observation, name=name)
-        self._spec = EnvSpec(
-            observation_size=size,
+        self._spec = traced_spec(
+            lambda: strongly_typed(environment.reset_env(jr.key(0), chosen)),
+            state_descriptor,
+            name=name,
             action=_action_space(environment.action_space(chosen), name=name),
-            observation_shape=shape,
-            state_descriptor_size=state_descriptor_size(descriptor, name=name),
             max_steps=int(chosen.max_steps_in_episode),
         )
 
@@ -200,6 +181,7 @@ class GymnaxEnv(AbstractEnv[EnvState]):
     def step(
         self, state: EnvState, action: Action, *, key: PRNGKeyArray
     ) -> tuple[EnvState, Outcome]:
+        # Not `step`, which resets the environment where an episode ends.
         with lenient_promotion():
             observation, state, reward, terminated, _ = self.environment.step_env(
                 key, state, self._native(action), self.params
@@ -211,16 +193,13 @@ class GymnaxEnv(AbstractEnv[EnvState]):
             observation=flat_observation(observation),
             reward=jnp.array(reward, dtype=jnp.result_type(float)),
             terminated=terminated,
+            # The time limit looks at the steps only, also where the episode terminates.
             truncated=time_out & ~terminated,
         )
         return state, outcome
 
     def state_descriptor(self, state: EnvState) -> Float[Array, " descriptor"] | None:
-        if self._state_descriptor is None:
-            return None
-        with lenient_promotion():
-            descriptor = self._state_descriptor(state)
-        return jnp.array(descriptor, dtype=jnp.result_type(float))
+        return described_state(self._state_descriptor, state)
 
     def _native(self, action: Action) -> Shaped[Array, "*shape"]:
         """The action as the environment takes it."""
@@ -229,12 +208,13 @@ class GymnaxEnv(AbstractEnv[EnvState]):
         space = self.environment.action_space(self.params)
         low = jnp.asarray(space.low, dtype=action.dtype)
         high = jnp.asarray(space.high, dtype=action.dtype)
-        # By center and half width: exact where the bounds are -1 and 1.
+        # Center and half width leave an action as it is where the bounds are -1 and 1.
         center = jnp.broadcast_to((high + low) / 2, space.shape)
         half_width = jnp.broadcast_to((high - low) / 2, space.shape)
         return center + half_width * action.reshape(space.shape)
 
 
+# A compiled program belongs to the object, which is a static field of `GymnaxEnv`.
 @functools.cache
 def _environment(name: str) -> Environment:
     """Gymnax's environment of this name, always the same object."""
@@ -280,11 +260,11 @@ DRAWN = [
 
 
 def picture_suffix(env: GymnaxEnv) -> str:
-    """The suffix of what `draw` writes; a `ValueError` if it draws nothing of this."""
+    """The suffix of the file that `draw` writes, if it can draw this environment."""
     name = env.environment.name
     if name not in DRAWN:
         raise ValueError(f"gymnax does not draw `{name}`; it does {', '.join(DRAWN)}.")
-    # Those of classic control alone have a version.
+    # Only names of classic control, which pygame draws, have a version.
     if "-v" in name:
         check_installed("pygame", f"`render` of `gymnax/{name}`", extra="gymnax")
     return ".gif"
@@ -305,7 +285,7 @@ def draw(
             env.environment, env.params, each_state(states), returns
         )
         if title:
-            # Above that of the axes, which gymnax sets for each frame.
+            # Above the title of the axes, which gymnax sets for each frame.
             visualizer.fig.suptitle(title)
         visualizer.animate(str(path))
 
