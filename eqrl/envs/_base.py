@@ -183,6 +183,23 @@ def check_is_env(name: str, env: object) -> None:
     check_instance(name, env, AbstractEnv)
 
 
+def check_is_of(
+    library: str, environment: object, *, has: tuple[str, ...], source: str
+) -> None:
+    """Checks that `environment` is one of a library, by the attributes that it has.
+
+    `source` is what makes one, for the error.
+    """
+    # Not by its class: environments that others wrote for the library pass.
+    missing = any(getattr(environment, each, None) is None for each in has)
+    if missing or isinstance(environment, type):
+        raise ValueError(
+            f"`environment={shown(environment)}` is not an environment of {library}; "
+            f"give {source}, or use `eqrl.envs.make("
+            f'"{LIBRARIES[library].example}")`.'
+        )
+
+
 def check_step_limit(max_steps: object) -> None:
     """Checks that an episode can count this number of steps."""
     check_integer("max_steps", max_steps, least=1)

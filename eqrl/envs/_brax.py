@@ -20,13 +20,14 @@ from brax.envs.walker2d import Walker2d
 from brax.envs.wrappers import training
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._pytree.fields import check_callable, check_choice, shown
+from .._pytree.fields import check_callable, check_choice
 from .._types.custom_types import PyTree
 from .._types.data import Box, EnvSpec
 from ._base import (
     AbstractEnv,
     Outcome,
     StateDescriptor,
+    check_is_of,
     described_state,
     each_state,
     flat_observation,
@@ -66,20 +67,6 @@ def _default_state_descriptor(environment: brax.envs.Env) -> StateDescriptor | N
     if isinstance(environment.unwrapped, (Halfcheetah, Hopper, Walker2d)):
         return _torso_x
     return None
-
-
-def _check_is_of_brax(environment: object) -> None:
-    # An environment of another package passes if it has the same methods.
-    if (
-        isinstance(environment, type)
-        or not callable(getattr(environment, "reset", None))
-        or getattr(environment, "unwrapped", None) is None
-    ):
-        raise ValueError(
-            f"`environment={shown(environment)}` is not an environment of brax; give "
-            "what `brax.envs.get_environment` returns, or use "
-            '`eqrl.envs.make("brax/ant")`.'
-        )
 
 
 def _check_wrappers(environment: brax.envs.Env) -> None:
@@ -128,7 +115,12 @@ class BraxEnv(AbstractEnv[brax.envs.State]):
             describes the behavior. Pass a named function: each new lambda compiles
             again.
         """
-        _check_is_of_brax(environment)
+        check_is_of(
+            "brax",
+            environment,
+            has=("reset", "unwrapped"),
+            source="what `brax.envs.get_environment` returns",
+        )
         _check_wrappers(environment)
         if state_descriptor is not None:
             check_callable("state_descriptor", state_descriptor)

@@ -4,6 +4,7 @@ from typing import Any
 import numpy as np
 
 from .._pytree.fields import converted
+from ._base import AnyEnv
 from ._make import make
 from ._wrappers import DisabledActions, TimeLimit
 
@@ -43,14 +44,15 @@ def ant_with_broken_legs(
     return DisabledActions(env, [index for leg in legs for index in elements[leg]])
 
 
-def _elements_of_legs(env: Any) -> dict[int, list[int]]:
+def _elements_of_legs(env: AnyEnv) -> dict[int, list[int]]:
     """The elements of the action that actuate each leg."""
+    # Brax takes seconds to import, which `import eqrl` must not.
     from ._brax import BraxEnv
 
     assert isinstance(env, TimeLimit) and isinstance(env.env, BraxEnv)
     environment: Any = env.env.environment
     system = environment.sys
-    # Leg 1 is the link `aux_1` and its nameless child.
+    # Leg 1 is the link `aux_1`, the thigh, and its child without a name.
     thighs = {system.link_names.index(f"aux_{leg}"): leg for leg in _LEGS}
     link_of_joint = np.asarray(system.dof_link())
     legs: dict[int, list[int]] = {leg: [] for leg in thighs.values()}

@@ -1,7 +1,5 @@
 """Checks that an environment does what its `spec` says."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.lax as lax
@@ -9,11 +7,12 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jax.extend.core import Var
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Shaped
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .._pytree.control_flow import filter_scan
 from .._pytree.fields import check_instance, check_integer, check_key
 from .._pytree.tree import described, is_array_shape, is_float_shape, tree_where
+from .._types.custom_types import PyTree
 from .._types.data import Action, Box, EnvSpec
 from .._types.typecheck import plays_envs
 from ._base import AnyEnv, Outcome, check_is_env
@@ -36,8 +35,11 @@ def check_env(env: AnyEnv) -> None:
     _check_vector("`reset` gives an observation", observation, spec.observation_size)
     same_flag: list[bool] = []
 
-    def step(state: Any, action: Action, key: PRNGKeyArray) -> tuple[Any, Outcome]:
+    def step(
+        state: PyTree, action: Action, key: PRNGKeyArray
+    ) -> tuple[PyTree, Outcome]:
         after, outcome = env.step(state, action, key=key)
+        # While tracing, one object is one array of the program.
         same_flag[:] = [outcome.terminated is outcome.truncated]
         return after, outcome
 
@@ -68,14 +70,15 @@ def check_env(env: AnyEnv) -> None:
         )
 
 
-def _varies(env: AnyEnv, state: Any, key: Any) -> bool:
-    """Whether `terminated` depends on anything at all."""
+def _varies(env: AnyEnv, state: PyTree, key: PyTree) -> bool:
+    """Whether `terminated` depends on the state, the action or the key."""
 
-    def terminated(state: Any, action: Action, key: PRNGKeyArray) -> Bool[Array, ""]:
+    def terminated(state: PyTree, action: Action, key: PRNGKeyArray) -> Bool[Array, ""]:
         return env.step(state, action, key=key)[1].terminated
 
-    action: Any = env.spec.action.struct
+    action: PyTree = env.spec.action.struct
     closed, _, _ = eqx.filter_make_jaxpr(terminated)(state, action, key)
+    # Variables of the program that depend on its inputs, collected in its order.
     (flag,), known = closed.jaxpr.outvars, set(closed.jaxpr.invars)
     for equation in closed.jaxpr.eqns:
         if any(isinstance(x, Var) and x in known for x in equation.invars):
@@ -83,7 +86,7 @@ def _varies(env: AnyEnv, state: Any, key: Any) -> bool:
     return isinstance(flag, Var) and flag in known
 
 
-def _check_vector(what: str, value: Any, size: int | None) -> None:
+def _check_vector(what: str, value: object, size: int | None) -> None:
     if not is_float_shape(value) or value.shape != (size,):
         raise ValueError(
             f"{what} of {described(value)}, but `spec` asks for a flat vector of "
@@ -91,7 +94,7 @@ def _check_vector(what: str, value: Any, size: int | None) -> None:
         )
 
 
-def _check_reward(reward: Any, reward_size: int | None) -> None:
+def _check_reward(reward: object, reward_size: int | None) -> None:
     expected = () if reward_size is None else (reward_size,)
     if not is_float_shape(reward) or reward.shape != expected:
         raise ValueError(
@@ -101,7 +104,7 @@ def _check_reward(reward: Any, reward_size: int | None) -> None:
         )
 
 
-def _check_flag(name: str, flag: Any) -> None:
+def _check_flag(name: str, flag: object) -> None:
     if not is_array_shape(flag) or flag.shape != () or flag.dtype != jnp.bool_:
         raise ValueError(
             f"`step` gives a `{name}` of {described(flag)}; it must be an array of "
@@ -109,7 +112,7 @@ def _check_flag(name: str, flag: Any) -> None:
         )
 
 
-def _check_state(before: Any, after: Any) -> None:
+def _check_state(before: PyTree, after: PyTree) -> None:
     structure = jax.tree.structure(before)
     if structure != jax.tree.structure(after):
         raise ValueError(
@@ -121,8 +124,8 @@ def _check_state(before: Any, after: Any) -> None:
         if is_array_shape(old) and is_array_shape(new):
             same = (old.shape, old.dtype) == (new.shape, new.dtype)
         else:
-            # A function may be part of a state, a Python number may not: it would be
-            # an array after the first step.
+            # A state may hold a function, but no Python number, which would be an
+            # array after the first step.
             same = callable(old) and old == new
         if not same:
             raise ValueError(
@@ -132,7 +135,7 @@ def _check_state(before: Any, after: Any) -> None:
             )
 
 
-# The ends of the range of an element of an action, and half of the way there.
+# Values of an element of an action: the ends of its range, and half of the way there.
 _ELEMENTS = (-1.0, -0.5, 0.5, 1.0)
 
 
@@ -151,22 +154,22 @@ class _Step(eqx.Module):
 def check(
     env: AnyEnv, *, key: PRNGKeyArray, num_steps: int = 300, actions: bool = True
 ) -> None:
-    """Plays an environment at random and reports what no type can say.
+    """Plays an environment at random and reports flaws that no type shows.
 
-    Looked for are steps that both terminate and truncate; a time limit,
-    `spec.max_steps`, that is not kept; rewards and observations that are not finite;
-    and elements of an action, or ends of their range, that never make a difference.
+    It looks for steps that both terminate and truncate; a time limit, `spec.max_steps`,
+    that is not kept; rewards and observations that are not finite; and elements of an
+    action, or ends of their range, that never make a difference.
 
     **Arguments:**
 
     - `env`: the environment.
     - `key`: for the environment and the actions.
     - `num_steps`: how many steps to play, at least 1. A longer time limit is not seen.
-    - `actions`: whether to look at what actions change; false where some are meant to
-        change nothing.
+    - `actions`: whether to look for actions without an effect; `False` if some are
+        meant to have none.
 
-    Raises a `ValueError` that names everything found; and one unless shapes and types
-    are those of `spec`, as whenever a training begins.
+    Raises a `ValueError` that names all flaws. Shapes and types that differ from `spec`
+    are one too, as at the beginning of a training.
     """
     check_env(env)
     check_key(key)
@@ -196,6 +199,7 @@ def _play(env: AnyEnv, num_steps: int, actions: bool, key: PRNGKeyArray) -> _Ste
         carry: tuple[PyTree, Int[Array, ""]], index: Int[Array, ""]
     ) -> tuple[tuple[PyTree, Int[Array, ""]], _Step]:
         state, time = carry
+        # 0 is that of the first reset.
         action_key, reset_key = jr.split(jr.fold_in(key, 2 * index + 1))
         step_key = jr.fold_in(key, 2 * index + 2)
         action = spec.action.sample(key=action_key)
@@ -224,12 +228,12 @@ def _play(env: AnyEnv, num_steps: int, actions: bool, key: PRNGKeyArray) -> _Ste
 
 
 def _differences(
-    env: AnyEnv, state: Any, action: Float[Array, " act"], key: PRNGKeyArray
+    env: AnyEnv, state: PyTree, action: Float[Array, " act"], key: PRNGKeyArray
 ) -> tuple[Bool[Array, " act"], Bool[Array, " act"], Bool[Array, " act"]]:
-    """Flags the elements of the action that change the next state."""
+    """Flags elements whose low values, high values or any values make a difference."""
 
     def reached(index: Int[Array, ""], value: Float[Array, ""]) -> PyTree:
-        # Of the same chance, so that only the action makes a difference.
+        # The same random draws each time, so that only the action makes a difference.
         same_key = jr.clone(key)
         after = env.step(state, action.at[index].set(value), key=same_key)
         return [
@@ -239,25 +243,22 @@ def _differences(
 
     indices = jnp.arange(action.shape[0])
     values = jnp.asarray(_ELEMENTS, action.dtype)
-    # One after another: together they would be as many environments.
+    # In sequence: a `vmap` would hold one environment for each element and value.
     results = lax.map(
         lambda i: lax.map(lambda value: reached(i, value), values), indices
     )
 
     def apart(first: int, second: int) -> Bool[Array, " act"]:
-        each = [_differ(x[:, first], x[:, second]) for x in jax.tree.leaves(results)]
+        each = []
+        for leaf in jax.tree.leaves(results):
+            x, y = leaf[:, first], leaf[:, second]
+            # `nan` counts as equal to `nan`.
+            same = (x == y) | ((x != x) & (y != y))
+            each.append(jnp.any(~same.reshape(x.shape[0], -1), axis=1))
         return jnp.any(jnp.stack(each), axis=0)
 
     low, middle, high = apart(0, 1), apart(1, 2), apart(2, 3)
     return low, high, low | middle | high
-
-
-def _differ(
-    x: Shaped[Array, "act ..."], y: Shaped[Array, "act ..."]
-) -> Bool[Array, " act"]:
-    """Flags the rows in which two arrays differ; `nan` equals `nan`."""
-    same = (x == y) | ((x != x) & (y != y))
-    return jnp.any(~same.reshape(x.shape[0], -1), axis=1)
 
 
 def _flaws(steps: _Step, spec: EnvSpec) -> list[str]:
@@ -278,7 +279,7 @@ def _flaws(steps: _Step, spec: EnvSpec) -> list[str]:
 
 
 def _idle_actions(steps: _Step) -> list[str]:
-    """Which elements of actions, and which ends of their range, change nothing."""
+    """Describes elements of actions, and ends of their range, that change nothing."""
     found = []
     low, high, used = (
         np.any(x, axis=0)

@@ -18,7 +18,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
-from .._pytree.fields import check_callable, check_integer, shown
+from .._pytree.fields import check_callable, check_integer
 from .._types.custom_types import PyTree
 from .._types.data import AbstractActionSpace, Action, Box, Discrete, EnvSpec
 from .._types.installed import check_installed
@@ -26,6 +26,7 @@ from ._base import (
     AbstractEnv,
     Outcome,
     StateDescriptor,
+    check_is_of,
     described_state,
     each_state,
     flat_observation,
@@ -87,18 +88,6 @@ def _check_version() -> None:
         )
 
 
-def _check_is_of_gymnax(environment: object) -> None:
-    # An environment of another package passes if it has the same methods.
-    if isinstance(environment, type) or not callable(
-        getattr(environment, "reset_env", None)
-    ):
-        raise ValueError(
-            f"`environment={shown(environment)}` is not an environment of gymnax; give "
-            "the first result of `gymnax.make`, or use "
-            '`eqrl.envs.make("gymnax/Pendulum-v1")`.'
-        )
-
-
 def _action_space(space: spaces.Space, *, name: str) -> AbstractActionSpace:
     if isinstance(space, spaces.Discrete):
         return Discrete(int(space.n))
@@ -153,7 +142,12 @@ class GymnaxEnv(AbstractEnv[EnvState]):
             function: each new lambda compiles again.
         """
         _check_version()
-        _check_is_of_gymnax(environment)
+        check_is_of(
+            "gymnax",
+            environment,
+            has=("reset_env",),
+            source="the first result of `gymnax.make`",
+        )
         if state_descriptor is not None:
             check_callable("state_descriptor", state_descriptor)
         chosen: EnvParams = environment.default_params if params is None else params

@@ -1,13 +1,9 @@
 import contextlib
 import difflib
-from collections.abc import Callable
-from typing import Any
-
-from jaxtyping import Array, Shaped
 
 from .._pytree.fields import check_callable, shown
 from .._types.installed import needed
-from ._base import LIBRARIES, AbstractEnv, check_step_limit
+from ._base import LIBRARIES, AbstractEnv, AnyEnv, StateDescriptor, check_step_limit
 from ._point import Point
 
 
@@ -20,8 +16,8 @@ def make(
     *,
     backend: str | None = None,
     max_steps: int | None = None,
-    state_descriptor: Callable[[Any], Shaped[Array, " descriptor"]] | None = None,
-) -> AbstractEnv[Any]:
+    state_descriptor: StateDescriptor | None = None,
+) -> AnyEnv:
     """Makes an environment from its name.
 
     Equal arguments give environments that share their compilations.
@@ -99,7 +95,7 @@ def _check_is_name(name: object) -> None:
 def _near_names(name: str) -> list[str]:
     known = [f"eqrl/{each}" for each in _OWN]
     for prefix, library in LIBRARIES.items():
-        # Those that are not installed have no names.
+        # The names of a library that is not installed are unknown.
         with contextlib.suppress(ModuleNotFoundError):
             known += [f"{prefix}/{each}" for each in library.load().names()]
     # A bare name lacks its library; a full one may be misspelled.

@@ -29,14 +29,6 @@ def _point(value: Sequence[float | int]) -> PlanePoint:
     return float(x), float(y)
 
 
-def _goal(value: Sequence[float | int] | None) -> PlanePoint | None:
-    return None if value is None else _point(value)
-
-
-def _walls(value: Sequence[Sequence[Sequence[float | int]]]) -> tuple[Wall, ...]:
-    return tuple((_point(start), _point(end)) for start, end in value)
-
-
 class PointState(eqx.Module):
     """Position and last action of the point, and the number of steps."""
 
@@ -64,16 +56,20 @@ class Point(AbstractEnv[PointState]):
     max_steps: int = static_integer(50, least=1)
     walls: tuple[Wall, ...] = converted_field(
         (),
-        convert=_walls,
+        convert=lambda value: tuple((_point(a), _point(b)) for a, b in value),
         what="must be a tuple of walls `((x0, y0), (x1, y1))`.",
         static=True,
     )
     goal: PlanePoint | None = converted_field(
-        None, convert=_goal, what="must be `(x, y)` or None.", static=True
+        None,
+        convert=lambda value: None if value is None else _point(value),
+        what="must be `(x, y)` or None.",
+        static=True,
     )
     num_open: int | Int[Array, ""] = whole_number(0)
 
     def __check_init__(self) -> None:
+        # Equinox runs this before that of the base class, which would check the fields.
         check_fields(self)
         check_step_limit(self.max_steps)
         check_range("num_open", self.num_open, low=0, high=len(self.walls))
@@ -115,12 +111,15 @@ class Point(AbstractEnv[PointState]):
             )
             closed = jnp.arange(len(self.walls)) >= self.num_open
             position = jnp.where(jnp.any(blocked & closed), state.position, position)
+        reward = jnp.zeros(())
+        if self.goal is not None:
+            reward = -jnp.linalg.norm(position - jnp.array(self.goal))
         state = PointState(
             position=position, last_action=action, num_steps=state.num_steps + 1
         )
         outcome = Outcome(
             observation=_observe(state),
-            reward=self._reward(position),
+            reward=reward,
             terminated=jnp.array(False),
             truncated=state.num_steps >= self.max_steps,
         )
@@ -128,11 +127,6 @@ class Point(AbstractEnv[PointState]):
 
     def state_descriptor(self, state: PointState) -> Float[Array, "2"]:
         return state.position
-
-    def _reward(self, position: Float[Array, "2"]) -> Float[Array, ""]:
-        if self.goal is None:
-            return jnp.zeros(())
-        return -jnp.linalg.norm(position - jnp.array(self.goal))
 
 
 Point.__init__.__doc__ = """**Arguments:**
@@ -228,7 +222,7 @@ def sectors(
     angles = [2 * math.pi * j / num_sectors for j in range(num_sectors)]
     corners = [_at(radius, angle) for angle in angles]
     ends = [_at(radius + length, angle) for angle in angles]
-    # Walls that meet share a corner to the last bit, so there is no gap.
+    # Walls that meet share a corner to the last bit, so that there is no gap.
     sides = zip(corners, [*corners[1:], corners[0]], strict=True)
     return (*sides, *zip(corners, ends, strict=True))
 
@@ -256,8 +250,9 @@ def sector_of(
     _check(num_sectors, radius)
     angles = [(2 * j + 1) * math.pi / num_sectors for j in range(num_sectors)]
     x, y = position[..., 0], position[..., 1]
-    # How far each sector's direction leads to it: to the sector's side of the room,
-    # `radius * cos(pi / num_sectors)`; and equally far on the line between two sectors.
+    # How far the position is along the middle of each sector. The side of the room is
+    # at `radius * cos(pi / num_sectors)`, and two sectors meet where their distances are
+    # equal, so the largest one tells the sector.
     distances = jnp.stack([math.cos(a) * x + math.sin(a) * y for a in angles])
     within = jnp.max(distances, axis=0) <= radius * math.cos(math.pi / num_sectors)
     return jnp.where(within, -1, jnp.argmax(distances, axis=0))

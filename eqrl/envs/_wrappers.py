@@ -34,9 +34,9 @@ class ActionRepeat(AbstractEnvWrapper[EnvState]):
     """An environment that takes each action several times.
 
     A step ends early where the episode does, so a time limit inside is kept. Its reward
-    is the sum of the rewards, without a discount: an agent's `discount` is that of a
-    whole step, so `discount**num_repeats` in place of the `discount` that it would have
-    without repeats.
+    is the sum of the rewards, without a discount. An agent's `discount` applies to the
+    whole step: an agent that has `discount` without repeats needs
+    `discount**num_repeats` here.
     """
 
     env: AbstractEnv[EnvState] = eqx.field(metadata=checked_by(check_is_env))
@@ -168,6 +168,7 @@ def _mask(
             f"`disabled` is of shape {given.shape} and type {given.dtype}; give the "
             f"indices of elements of the action, or {size} bools."
         )
+    # Traced indices cannot be checked; JAX ignores one that is out of bounds.
     if not isinstance(given, jax.core.Tracer):
         wrong = [int(index) for index in given if not 0 <= index < size]
         if wrong:
@@ -189,14 +190,13 @@ class FrameStackState(eqx.Module, Generic[EnvState]):
 class FrameStack(AbstractEnvWrapper[FrameStackState[EnvState]]):
     """An environment that observes the latest of its observations together.
 
-    So an agent without memory sees how things move. At the beginning of an episode,
-    where there are no earlier observations, the first one stands for them.
+    So an agent without memory sees how things move. At the beginning of an episode the
+    first observation takes the place of earlier ones.
 
-    Vectors are concatenated, the oldest first. Images, of which
-    `spec.observation_shape` is `(height, width, channels)`, keep their height and width
-    and have the channels of all; those of shape `(height, width)` become channels. A
-    replay holds every observation that the agent sees, and so each of the environment's
-    `num_frames` times.
+    Vectors are concatenated, the oldest first. Images keep their height and width. If
+    `spec.observation_shape` is `(height, width, channels)`, they have the channels of
+    all; if it is `(height, width)`, each becomes a channel. A replay holds the stacked
+    observations, so it stores each observation of the environment `num_frames` times.
     """
 
     env: AbstractEnv[EnvState] = eqx.field(metadata=checked_by(check_is_env))
@@ -259,8 +259,9 @@ class PooledReset(AbstractEnvWrapper[EnvState]):
     """Begins every episode in one of a fixed number of initial states.
 
     For environments with an expensive reset, such as those of brax's `generalized` and
-    `mjx` backends: in a step in which any episode ends, a reset is computed for each
-    environment; in training that `vmap` maps, as several seeds are, at every step.
+    `mjx` backends. Without a pool, a reset is computed for each environment in a step
+    in which any episode ends; at every step if `vmap` maps over the training, as over
+    several seeds.
     """
 
     env: AbstractEnv[EnvState]

@@ -123,8 +123,8 @@ FAULTS = (
     Fault(
         "envs:point-likes-distance",
         "eqrl/envs/_point.py",
-        "return -jnp.linalg.norm(position",
-        "return jnp.linalg.norm(position",
+        "reward = -jnp.linalg.norm(position",
+        "reward = jnp.linalg.norm(position",
         ("tests/envs/test_point.py -k reward",),
     ),
     Fault(
