@@ -68,7 +68,7 @@ def optimizers(*parts: str, default: MakeOptimizer = optax.adam) -> Any:
     return eqx.field(default=default, static=True, metadata=checked_by(check))
 
 
-def _check_make_optimizer(name: str, value: Any, *, parts: tuple[str, ...]) -> None:
+def _check_make_optimizer(name: str, value: object, *, parts: tuple[str, ...]) -> None:
     factories: tuple[object, ...] = (value,) * len(parts)
     # An optimizer itself is a tuple, too, of two functions.
     is_optimizer = isinstance(value, optax.GradientTransformation)
@@ -107,8 +107,8 @@ def reachable(
     - `most`: the entropy that a policy can have, in nats.
     - `what`: whose entropy this is.
 
-    Raises a `ValueError` else, or, where `target` is traced, Equinox's error when the
-    program runs, unless several processes run it.
+    If it cannot, this raises a `ValueError`. If `target` is traced, Equinox raises an
+    error when the program runs, unless several processes run it.
     """
     if target is None:
         return log_temperature
@@ -117,7 +117,7 @@ def reachable(
         "without end. Lower it."
     )
     if isinstance(target, jax.core.Tracer):
-        # An error in one of several processes would leave the others waiting.
+        # An error in one of several processes would leave the others waiting for it.
         if jax.process_count() > 1:
             return log_temperature
         return eqx.error_if(log_temperature, target > most, f"`{name}` is {limit}")
@@ -137,7 +137,7 @@ def clipped(
         norm = jnp.sqrt(jnp.sum(jnp.stack(squares)))
         # Zero gradients stay zero.
         factor = jnp.where(norm > max_norm, max_norm / jnp.maximum(norm, max_norm), 1)
-        # Leaves may differ in dtype.
+        # Back to the dtype of each leaf, since they may differ.
         return jax.tree.map(lambda x: (factor * x).astype(x.dtype), gradient)
 
     return optax.chain(optax.stateless(scaled), optimizer)
@@ -332,7 +332,7 @@ def update_soft(
         state.actor, gradient, actor_rule, state.actor_optimizer
     )
 
-    # A metric also where the temperature is fixed.
+    # Also where the temperature is fixed, for the same metrics.
     temperature_error, gradient = eqx.filter_value_and_grad(sac_temperature_loss)(
         log_temperature, metrics["entropy"], target_entropy
     )

@@ -7,7 +7,7 @@ from typing_extensions import TypeVar
 
 from .._pytree.fields import check_arity, check_choice, check_fields, shown
 from .._pytree.tree import check_kept, described, show_values
-from .._types.custom_types import Extras, Memory, Metrics, Mode, State
+from .._types.custom_types import Extras, Memory, Metrics, Mode, PyTree, State
 from .._types.data import Action, EnvSpec, Transition
 from ..nn import AbstractDistribution, Policy
 
@@ -21,7 +21,7 @@ class AbstractAgent(eqx.Module, Generic[State, Memory, Extras]):
     """
 
     if TYPE_CHECKING:
-        # By which `AgentOfKind` finds out the class.
+        # `AgentOfKind` infers the class from it.
         def _of_same_kind(self) -> Self: ...
 
     def __check_init__(self) -> None:
@@ -44,7 +44,7 @@ class AbstractAgent(eqx.Module, Generic[State, Memory, Extras]):
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> State:
         """The initial state, of finite numbers.
 
-        Raises a `ValueError` unless the agent fits the environment.
+        Raises a `ValueError` if the agent does not fit the environment.
         """
 
     @abstractmethod
@@ -85,8 +85,8 @@ class AbstractAgent(eqx.Module, Generic[State, Memory, Extras]):
         **Returns:**
 
         The action, out of `spec.action`; the memory for the next step; and the extras
-        to store. Where `state` has become nan an action that is a vector must be nan,
-        by which training ends. A discrete action cannot be; divergence then shows in
+        to store. Where `state` has become nan, an action that is a vector must be nan,
+        which ends training. A discrete action cannot be nan; divergence then shows in
         the metrics, or in the state, which is checked after each row.
         """
 
@@ -140,9 +140,9 @@ AnyAgent: TypeAlias = AbstractAgent[Any, Any, Any]
 
 
 def after_observe(agent: AnyAgent, state: State, observed: State) -> State:
-    """The state that `observe` of an agent gives, if it is like the one before.
+    """The state that `observe` of an agent gives, which is like the one before.
 
-    Raises a `ValueError` else.
+    Raises a `ValueError` if it is not.
     """
     what = f"`observe` of {type(agent).__name__} gives another state"
     check_kept(what, state, observed, source="init")
@@ -151,10 +151,11 @@ def after_observe(agent: AnyAgent, state: State, observed: State) -> State:
 
 def after_act(
     agent: AnyAgent, memory: Memory, chosen: object
-) -> tuple[Any, Memory, Any]:
+) -> tuple[PyTree, Memory, PyTree]:
     """The action, the memory and the extras that `act` of an agent gives.
 
-    Raises a `ValueError` unless it gives these three, and a memory like the one before.
+    These three it must give, with a memory like the one before; else this raises a
+    `ValueError`.
     """
     name = type(agent).__name__
     if not isinstance(chosen, tuple) or len(chosen) != 3:
@@ -219,9 +220,9 @@ class AbstractMarkovAgent(AbstractMemorylessAgent[State]):
 class AbstractOnPolicyAgent(AbstractMemorylessAgent[State]):
     """An agent that learns from each step of a rollout once.
 
-    Its actions depend on the current observation only, and it stores nothing more with
-    them. A subclass implements `init`, `policy` and `update`, whose batch has the axes
-    `(envs, time)`. It is trained with `eqrl.Trainer.on_policy`.
+    Its actions depend on the current observation only, and it has no extras. A subclass
+    implements `init`, `policy` and `update`, whose batch has the axes `(envs, time)`.
+    It is trained with `eqrl.Trainer.on_policy`.
     """
 
     @property

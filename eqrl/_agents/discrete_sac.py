@@ -36,7 +36,7 @@ from .networks import make_network, make_networks
 
 _State = SACState[ChoiceFunction, ActionValueFunction]
 
-# How often the policy whose entropy is the target takes another than its best action.
+# How often a policy with the default target entropy does not take its best action.
 _EXPLORATION = 0.1
 
 
@@ -127,6 +127,7 @@ class DiscreteSAC(AbstractMarkovAgent[_State]):
     ) -> tuple[_State, Metrics]:
         del step, key
         target_entropy = self.target_entropy
+        # The number of actions is that of the logits; no array of the batch tells it.
         if target_entropy is None:
             softmax = eqx.filter_eval_shape(state.actor, batch.observation[0])
             target_entropy = default_target_entropy(softmax.logits.shape[0])

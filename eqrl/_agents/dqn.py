@@ -39,7 +39,7 @@ class DQNState(eqx.Module):
 DQNState.__init__.__doc__ = """**Arguments:**
 
 - `network`: from one observation to the value of each action.
-- `target_network`: a copy of it from earlier, of which targets are made.
+- `target_network`: an earlier copy of it, from which targets are computed.
 - `optimizer`: the optimizer's state.
 - `num_steps`: environment steps that were observed, of all environments together.
 """
@@ -56,7 +56,7 @@ class DQN(AbstractEpsilonGreedyAgent[DQNState]):
     et al. 2018](https://arxiv.org/abs/1710.02298)).
 
     In the paper errors and rewards are clipped; here `huber` and `reward_scale` are
-    there to be chosen. An episode that a time limit ends is bootstrapped from.
+    options instead. Targets bootstrap where a time limit ends an episode.
 
     ??? cite "Reference"
 
@@ -151,6 +151,7 @@ class DQN(AbstractEpsilonGreedyAgent[DQNState]):
         self, state: DQNState, batch: Transition[None]
     ) -> tuple[Float[Array, "batch obs"], Int[Array, " batch"], Float[Array, " batch"]]:
         """Targets of a batch: observations, actions and targets."""
+        # Windows of one step, which the replay gives without their axis.
         if self.return_steps == 1:
             batch = jax.tree.map(lambda x: x[:, None], batch)
         returns, last, discount = jax.vmap(multi_step_return, in_axes=(0, 0, 0, None))(
@@ -159,6 +160,7 @@ class DQN(AbstractEpsilonGreedyAgent[DQNState]):
             batch.truncated,
             self.discount,
         )
+        # Targets bootstrap from the state that their last step reached.
         end, terminated = jax.tree.map(
             lambda x: jax.vmap(lambda run, index: run[index])(x, last),
             (batch.next_observation, batch.terminated),

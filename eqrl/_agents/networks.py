@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import equinox as eqx
 import jax
@@ -12,11 +12,12 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._pytree.fields import check_arity, check_factory, shown
 from .._pytree.tree import described, is_float_shape, take_element
+from .._types.custom_types import PyTree
 from .._types.data import EnvSpec
 from ..nn import AbstractDensity, AbstractLikelihood, LikelihoodPolicy, Softmax
 
 
-AnyNetwork = Callable[..., Any]
+AnyNetwork = Callable[..., PyTree]
 Network = TypeVar("Network", bound=AnyNetwork)
 
 
@@ -25,8 +26,8 @@ class Kind:
     """A kind of network: how its factory is called, and what it must give.
 
     - `sizes`: the positional arguments of the factory in an environment.
-    - `check`: raises a `ValueError` unless a network, made by the factory of this name,
-        gives what it must in an environment.
+    - `check`: of a network that the factory of this name made for an environment.
+        Raises a `ValueError` if its output does not fit.
     - `takes`: the arguments of the network.
     - `options`: further arguments of the factory.
     """
@@ -34,7 +35,7 @@ class Kind:
     sizes: Callable[[EnvSpec], tuple[int, ...]]
     check: Callable[[str, AnyNetwork, EnvSpec], None]
     takes: tuple[str, ...] = ("observation",)
-    options: Callable[[EnvSpec], Mapping[str, Any]] = lambda spec: {}
+    options: Callable[[EnvSpec], Mapping[str, int | None]] = lambda spec: {}
 
 
 def make_network(
@@ -47,7 +48,7 @@ def make_network(
 ) -> Network:
     """A network of the factory that the agent's argument `name` holds.
 
-    Raises a `ValueError` unless it takes and gives what its kind does.
+    Its inputs and outputs must be those of its kind; else this raises a `ValueError`.
     """
     network = _call_factory(kind, name, factory, spec, key=key)
     kind.check(name, network, spec)
@@ -65,8 +66,8 @@ def make_networks(
 ) -> Network:
     """A stack of networks with independent weights.
 
-    Raises a `ValueError` unless they hold weights, and take and give what their kind
-    does.
+    They must hold weights, and their inputs and outputs must be those of their kind;
+    else this raises a `ValueError`.
     """
     make = lambda key: _call_factory(kind, name, factory, spec, key=key)
     networks = eqx.filter_vmap(make)(jr.split(key, number))
@@ -76,6 +77,7 @@ def make_networks(
             "is nothing to learn. Return a pytree that holds the weights, such as an "
             "`equinox.Module`, rather than a function that refers to them."
         )
+    # The element is taken where shapes are traced, so that no weights are copied.
     kind.check(name, lambda *inputs: take_element(networks, 0)(*inputs), spec)
     return networks
 
@@ -100,7 +102,7 @@ def _call_factory(
     return network
 
 
-def _output(name: str, network: AnyNetwork, *sizes: int) -> Any:
+def _output(name: str, network: AnyNetwork, *sizes: int) -> PyTree:
     """The output of a network for vectors of these sizes, as shapes.
 
     Raises a `ValueError` where the network fails.
@@ -136,7 +138,7 @@ def _check_density(name: str, policy: AnyNetwork, spec: EnvSpec) -> None:
             "observation, as `eqrl.nn.Gaussian` makes it."
         )
 
-    def draw(observation: Float[Array, " obs"]) -> tuple[Any, Any, Any]:
+    def draw(observation: Float[Array, " obs"]) -> tuple[PyTree, PyTree, PyTree]:
         density = policy(observation)
         return density.mode(), *density.sample_and_log_prob(key=jr.key(0))
 
@@ -177,7 +179,7 @@ def _check_likelihood(name: str, policy: LikelihoodPolicy, spec: EnvSpec) -> Non
             "`eqrl.nn.Normal` for a `Box`."
         )
 
-    def probability(observation: Float[Array, " obs"]) -> dict[str, Any]:
+    def probability(observation: Float[Array, " obs"]) -> dict[str, PyTree]:
         likelihood = policy(observation)
         drawn = likelihood.draw(key=jr.key(0))
         return {
@@ -191,31 +193,32 @@ def _check_likelihood(name: str, policy: LikelihoodPolicy, spec: EnvSpec) -> Non
 
 def _check_value(name: str, critic: AnyNetwork, spec: EnvSpec) -> None:
     value = _output(name, critic, spec.observation_size)
-    if getattr(value, "shape", None) != ():
-        raise ValueError(
-            f"The critic of `{name}` gives {described(value)} for one observation; it "
-            "must give a scalar, as `eqrl.nn.Value` makes it."
-        )
+    given = f"The critic of `{name}` gives {described(value)} for one observation"
+    _check_shape(value, (), given, "give a scalar, as `eqrl.nn.Value` makes it")
 
 
 def _check_action_values(name: str, network: AnyNetwork, spec: EnvSpec) -> None:
     values = _output(name, network, spec.observation_size)
     expected = (spec.action.num_outputs,)
-    if getattr(values, "shape", None) != expected:
-        raise ValueError(
-            f"The network of `{name}` gives {described(values)} for one observation; "
-            f"it must give a vector of shape {expected}, the value of each action, as "
-            "`eqrl.nn.ActionValues` makes it."
-        )
+    given = f"The network of `{name}` gives {described(values)} for one observation"
+    must = (
+        f"give a vector of shape {expected}, the value of each action, as "
+        "`eqrl.nn.ActionValues` makes it"
+    )
+    _check_shape(values, expected, given, must)
 
 
 def _check_scalar(name: str, distribution: object, method: str, value: object) -> None:
-    if getattr(value, "shape", None) != ():
-        raise ValueError(
-            f"`{method}` of the {type(distribution).__name__} of `{name}` gives "
-            f"{described(value)}; it must give a scalar, of all elements of an action "
-            "together."
-        )
+    giver = f"`{method}` of the {type(distribution).__name__} of `{name}`"
+    must = "give a scalar, of all elements of an action together"
+    _check_shape(value, (), f"{giver} gives {described(value)}", must)
+
+
+def _check_shape(
+    value: object, expected: tuple[int | None, ...], given: str, must: str
+) -> None:
+    if getattr(value, "shape", None) != expected:
+        raise ValueError(f"{given}; it must {must}.")
 
 
 def _check_action(name: str, action: jax.ShapeDtypeStruct, spec: EnvSpec) -> None:
@@ -247,7 +250,7 @@ def critic(*, trajectory_size: int | None = None) -> Kind:
     and give one value for each dimension of the reward.
     """
 
-    def options(spec: EnvSpec) -> dict[str, Any]:
+    def options(spec: EnvSpec) -> dict[str, int | None]:
         if trajectory_size is None:
             return {}
         return {"trajectory_size": trajectory_size, "reward_size": spec.reward_size}
@@ -257,11 +260,8 @@ def critic(*, trajectory_size: int | None = None) -> Kind:
         expected = (spec.reward_size,) if is_vector else ()
         valued_size = spec.action_size if trajectory_size is None else trajectory_size
         value = _output(name, critic, spec.observation_size, valued_size)
-        if getattr(value, "shape", None) != expected:
-            what = f"of shape {expected}" if is_vector else "a scalar, of shape ()"
-            raise ValueError(
-                f"A critic of `{name}` gives {described(value)} for one observation "
-                f"and one action; it must be {what}."
-            )
+        given = f"A critic of `{name}` gives {described(value)} for one observation"
+        must = f"be of shape {expected}" if is_vector else "be a scalar, of shape ()"
+        _check_shape(value, expected, f"{given} and one action", must)
 
     return Kind(_action_sizes, check, takes=("observation", "action"), options=options)

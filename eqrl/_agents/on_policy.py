@@ -39,19 +39,19 @@ def learn_in_minibatches(
     **Arguments:**
 
     - `learn`: from a carry, a minibatch and a key to a carry and metrics.
-    - `carry`: what is learned, to begin with.
+    - `carry`: the initial state of what is learned.
     - `rows`: arrays with the same leading axis.
     - `num_epochs`, `num_minibatches`: at least 1.
-    - `name`: of the second, as an error says it.
-    - `before_epoch`: from a carry and `rows` to what an epoch learns from; `None` for
-        `rows` in all of them.
+    - `name`: of `num_minibatches` in errors.
+    - `before_epoch`: from a carry and `rows` to the rows of an epoch; `None` for `rows`
+        in all epochs.
     - `key`: for the draws, and those of `learn`.
 
     **Returns:**
 
     The carry at the end, and the metrics averaged over all calls.
 
-    Raises a `ValueError` unless minibatches of equal size can be made.
+    Raises a `ValueError` if minibatches of equal size cannot be made.
     """
     num_rows = jax.tree.leaves(rows)[0].shape[0]
     if num_rows % num_minibatches != 0:
@@ -66,7 +66,7 @@ def learn_in_minibatches(
     def epoch(carry: Carry, key: PRNGKeyArray) -> tuple[Carry, Metrics]:
         learned = rows if before_epoch is None else before_epoch(carry, rows)
 
-        # One minibatch at a time is gathered: a shuffled rollout would be a copy of it.
+        # Minibatches are gathered one by one, since a shuffled rollout would be a copy.
         def minibatch(
             carry: Carry, drawn: tuple[Int[Array, " rows"], PRNGKeyArray]
         ) -> tuple[Carry, Metrics]:
@@ -83,25 +83,28 @@ def learn_in_minibatches(
         return carry, jax.tree.map(jnp.mean, metrics)
 
     carry, metrics = filter_scan(epoch, carry, jr.split(key, num_epochs))
-    # In the order of computation: JAX returns dictionaries in that of the alphabet.
+    # Back in the order of computation, since JAX sorts the keys of dictionaries.
     return carry, {name: jnp.mean(metrics[name]) for name in names}
 
 
 def permutation(key: PRNGKeyArray, size: int) -> Int[Array, " size"]:
     """The numbers below `size`, in a random order.
 
-    Each number is sorted by random bits that are packed into one word with it, which on
-    a CPU takes a fraction of the time of `jax.random.permutation`, which sorts pairs of
-    words. Numbers with the same bits keep their order; sorting is repeated until less
-    than one pair of numbers is expected to.
+    Each number is packed into one word with random bits and sorted by them. On a CPU
+    that takes a fraction of the time of `jax.random.permutation`, which sorts pairs of
+    words. Numbers with the same bits keep their order, so sorting is repeated until
+    less than one such pair is expected.
     """
     num_bits = max((size - 1).bit_length(), 1)
     mask = (1 << num_bits) - 1
     numbers = jnp.arange(size, dtype=jnp.uint32)
     order = numbers
+    # There are fewer than 2^(2 * num_bits) pairs. The probability that a pair ties in
+    # every round is 2^-(random bits of all rounds).
     for round_key in jr.split(key, math.ceil(2 * num_bits / (32 - num_bits))):
         bits = jr.bits(round_key, (size,), jnp.uint32)
         packed = (bits << num_bits) | numbers
+        # No two words are equal, so the sort need not be stable.
         order = order[lax.sort(packed, is_stable=False) & mask]
     return order.astype(int)
 
@@ -111,9 +114,9 @@ def rollout_values(
 ) -> tuple[Float[Array, " rows"], Float[Array, " rows"]]:
     """Values of the states before and after each step of a rollout.
 
-    A step that ends no episode reaches the state from which the next step begins, so
-    one pass of the critic serves both. The value after a termination counts nowhere,
-    and what stands there is that of a new episode.
+    A step within an episode reaches the state from which the next step begins, so one
+    pass of the critic serves both. The value after a termination is never used; it is
+    that of the next episode's first state.
 
     **Arguments:**
 
@@ -135,7 +138,8 @@ def rollout_values(
         before = value.reshape(batch.reward.shape)[:, 1:]
         return jnp.concatenate([before, last[:, None]], axis=1).reshape(-1)
 
-    # The last state is not followed by another in the rollout anyway.
+    # After a truncation the next step begins in another episode, so the states reached
+    # need a pass of their own. The last ones get one in either case.
     return value, lax.cond(jnp.any(batch.truncated[:, :-1]), all_after, shifted)
 
 

@@ -7,11 +7,7 @@ import jax.random as jr
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._pytree.fields import (
-    check_choice,
-    hyperparameter,
-    static_integer,
-)
+from .._pytree.fields import check_choice, hyperparameter, static_integer
 from .._pytree.tree import gradient_step
 from .._types.custom_types import FloatLike, MakeOptimizer, Metrics, Mode
 from .._types.data import Action, Discrete, EnvSpec, Transition, flatten_batch
@@ -72,20 +68,20 @@ _Learned = tuple[_Networks, optax.OptState]
 class PPO(AbstractAgent[PPOState, None, Action]):
     """Proximal policy optimization, for actions of either kind.
 
-    It learns on-policy: from all the steps of an iteration, several times over, and
-    then never again. Train it with `eqrl.Trainer.on_policy`.
+    It learns on-policy: several times from all the steps of an iteration, and then
+    never again. Train it with `eqrl.Trainer.on_policy`.
 
     An episode that a time limit ends is bootstrapped from the state it reached; the
-    reference implementations take the value of that state for 0. The probabilities of
-    the actions under the policy that took them are computed again before the first
-    step, with all that it now knows: in `eqrl.Normalized` the statistics have moved
-    while the rollout was collected, and the ratio is 1 nevertheless.
+    reference implementations assume a value of 0 there. The probabilities of the
+    actions under the policy that took them are computed again before the first step.
+    So the ratio is 1 then also in `eqrl.Normalized`, whose statistics changed while the
+    rollout was collected.
 
     Values are not clipped by default, since by how much depends on the size of rewards.
     On CartPole and Acrobot a `value_clip` of 0.2 is better.
 
-    Where few steps must do, two things that Andrychowicz et al. (2021) advise help, and
-    are not the default: `recompute_advantages`, and an `initial_scale` of 0.5 of
+    Two options that Andrychowicz et al. (2021) advise help if steps are few, but are
+    not the default: `recompute_advantages`, and an `initial_scale` of 0.5 of
     `eqrl.nn.Normal`.
 
     ??? cite "References"
@@ -171,8 +167,8 @@ class PPO(AbstractAgent[PPOState, None, Action]):
     ) -> tuple[Action, None, Action]:
         """See `AbstractAgent.act`.
 
-        The extras are what the action is made of, such as the vector before clipping or
-        `tanh`; of a random action those of the greedy one.
+        The extras are the draw that the action is made from, such as the vector before
+        clipping or `tanh`. Those of a random action belong to the greedy one.
         """
         del memory
         policy = state.actor(observation)
@@ -235,6 +231,8 @@ class PPO(AbstractAgent[PPOState, None, Action]):
         """The rollout with its returns, with one leading axis."""
         rows = flatten_batch(batch)
         value, target = self._values_and_targets(state.critic, batch)
+        # Not stored by `act`, so that the first ratio is 1 also if what the policy sees
+        # has been normalized by other statistics since.
         log_prob = jax.vmap(lambda x, drawn: state.actor(x).log_prob(drawn))
         return _Row(
             observation=rows.observation,
@@ -270,10 +268,12 @@ class PPO(AbstractAgent[PPOState, None, Action]):
             return policy.log_prob(drawn), policy.entropy()
 
         log_prob, entropies = jax.vmap(probability)(rows.observation, rows.drawn)
+        # The lambda-return minus the value, both of the critic before these steps, is
+        # the generalized advantage estimate.
         advantage = rows.target - rows.value
         if self.normalize_advantage:
             self._check_minibatch(advantage.shape[0])
-            # A product, as in `RunningStatistics.normalize`.
+            # A product rather than a division, as in `RunningStatistics.normalize`.
             inverse = 1 / (jnp.std(advantage) + 1e-8)
             advantage = (advantage - jnp.mean(advantage)) * inverse
         actor_loss, metrics = ppo_actor_loss(
@@ -293,7 +293,7 @@ class PPO(AbstractAgent[PPOState, None, Action]):
         }
 
     def _check_minibatch(self, num_rows: int) -> None:
-        # Of one number the difference from the mean is 0: nothing would be learned.
+        # A single number is its own mean, so its advantage would be 0.
         if num_rows < 2:
             raise ValueError(
                 f"`num_minibatches={self.num_minibatches}` leaves one transition to a "

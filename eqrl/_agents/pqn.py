@@ -54,13 +54,13 @@ class _Row(eqx.Module):
 class PQN(AbstractEpsilonGreedyAgent[PQNState]):
     """Parallelized Q-network, for discrete actions: no replay and no target network.
 
-    It learns on-policy: from all the steps of an iteration, several times over, and
-    then never again. Train it with `eqrl.Trainer.on_policy`, in many environments. What
+    It learns on-policy: several times from all the steps of an iteration, and then
+    never again. Train it with `eqrl.Trainer.on_policy`, in many environments. What
     keeps it stable is the normalization of its layers; a convolution that reads images
     is not normalized here.
 
-    An episode that a time limit ends is bootstrapped from the state it reached, where
-    the reference implementation takes its value for 0.
+    An episode that a time limit ends is bootstrapped from the state it reached; the
+    reference implementation assumes a value of 0 there.
 
     ??? cite "Reference"
 
@@ -165,6 +165,8 @@ class PQN(AbstractEpsilonGreedyAgent[PQNState]):
     def _rows(self, state: PQNState, batch: Transition[None]) -> _Row:
         """The rollout with its returns, with one leading axis."""
         rows = flatten_batch(batch)
+        # The same network as in the loss: normalized layers take the place of a target
+        # network. Targets stay as they are during the epochs.
         next_value = jnp.max(jax.vmap(state.network)(rows.next_observation), axis=-1)
         target = rollout_returns(
             batch,
@@ -173,11 +175,7 @@ class PQN(AbstractEpsilonGreedyAgent[PQNState]):
             discount=self.discount,
             decay=self.decay,
         )
-        return _Row(
-            observation=rows.observation,
-            action=rows.action,
-            target=target,
-        )
+        return _Row(observation=rows.observation, action=rows.action, target=target)
 
     def _learning_rule(self, lr: FloatLike) -> optax.GradientTransformation:
         return clipped(self.make_optimizer(lr), self.max_gradient_norm)

@@ -18,7 +18,8 @@ def count_steps(
 ) -> Int[Array, ""]:
     """The number of steps after new transitions, one of each environment.
 
-    It stays at the largest integer, and a schedule that is longer where it then is.
+    It saturates at the largest integer instead of wrapping around; a schedule that is
+    longer than that stays where it is then.
     """
     added = transitions.timestep.shape[0]
     most = jnp.iinfo(num_steps.dtype).max - added
@@ -52,7 +53,7 @@ def annealed(
     *,
     counted: int,
 ) -> FloatLike:
-    """The learning rate on its way to 0, which the last update does not quite reach.
+    """The learning rate on its way to 0, which the last update does not reach.
 
     **Arguments:**
 
@@ -81,7 +82,7 @@ ValueState = TypeVar("ValueState", bound=_ValueState)
 
 
 class AbstractEpsilonGreedyAgent(AbstractMemorylessAgent[ValueState]):
-    """An agent that takes the action it values most, or with a probability any."""
+    """An agent that takes the action it values most, or at times a random one."""
 
     @abstractmethod
     def epsilon(self, state: ValueState) -> Float[Array, ""]:

@@ -165,6 +165,7 @@ class TD3(AbstractMarkovAgent[TD3State]):
             state.actor,
             state.target_actor,
             state.actor_optimizer,
+            # The paper's actor learns from the first critic alone.
             take_element(critics, 0),
             batch.observation,
         )

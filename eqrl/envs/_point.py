@@ -250,9 +250,8 @@ def sector_of(
     _check(num_sectors, radius)
     angles = [(2 * j + 1) * math.pi / num_sectors for j in range(num_sectors)]
     x, y = position[..., 0], position[..., 1]
-    # How far the position is along the middle of each sector. The side of the room is
-    # at `radius * cos(pi / num_sectors)`, and two sectors meet where their distances are
-    # equal, so the largest one tells the sector.
+    # The distance along the middle direction of each sector, largest in the sector that
+    # the position lies in. The side of the room is at `radius * cos(pi / num_sectors)`.
     distances = jnp.stack([math.cos(a) * x + math.sin(a) * y for a in angles])
     within = jnp.max(distances, axis=0) <= radius * math.cos(math.pi / num_sectors)
     return jnp.where(within, -1, jnp.argmax(distances, axis=0))

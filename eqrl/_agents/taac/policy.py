@@ -1,7 +1,5 @@
 """Decisions of `TAAC` at each step, its memory and its extras."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.lax as lax
@@ -102,13 +100,6 @@ class Preferences(eqx.Module):
     reward_weights: Float[Array, " reward"] | None
     advantage_clip: AdvantageClip | None
 
-    def options(self) -> dict[str, Any]:
-        """The keyword arguments that the losses take."""
-        return {
-            "reward_weights": self.reward_weights,
-            "advantage_clip": self.advantage_clip,
-        }
-
 
 class Decision(eqx.Module):
     """An actor's output, and whether to switch to the trajectory that it begins."""
@@ -155,7 +146,11 @@ def decide(
         critics, observation[None], jax.tree.map(lambda x: x[None], both)
     )
     probabilities, _ = switch_policy(
-        keep_values, new_values, switch_temperature, **preferences.options()
+        keep_values,
+        new_values,
+        switch_temperature,
+        reward_weights=preferences.reward_weights,
+        advantage_clip=preferences.advantage_clip,
     )
     keep, new = probabilities[0]
     switch = jnp.where(explore[1], jr.bernoulli(switch_key, new), new > keep)

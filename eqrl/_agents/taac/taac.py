@@ -80,7 +80,7 @@ def _check_advantage_clip(name: str, advantage_clip: object) -> None:
             f"`{name}` {given}, but must be a tuple of two numbers, the least "
             "and the greatest advantage of switching, or None."
         )
-    # A bound that is not a number is named by the check of each.
+    # A bound that is not a number is refused by the check of each element.
     if any(b is None or isinstance(b, jax.core.Tracer) for b in advantage_clip):
         return
     low, high = (float(bound) for bound in advantage_clip)
@@ -301,10 +301,14 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
                 observation,
                 memory.trajectory,
                 self._preferences(),
+                # Training draws from both stages of the policy.
                 epsilon=self.epsilon if mode == "greedy" else 1.0,
                 key=decide_key,
             )
-        taken = self._force(decision, memory)
+        taken = decision
+        if self.max_repeat_steps is not None:
+            forced = memory.repeats >= self.max_repeat_steps
+            taken = Decision(output=decision.output, switch=decision.switch | forced)
         trajectory = apply_decision(self.trajectory, memory.trajectory, taken)
         repeats = jnp.where(taken.switch, 0, memory.repeats) + 1
         extras = TAACExtras(
@@ -333,6 +337,7 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
         next_key, actor_key = jr.split(key)
         actor_rule, critic_rule, temperature_rule = self._learning_rules()
         preferences = self._preferences()
+        # Losses take one axis; only the critics' targets need the windows again.
         batch, window_length = flatten_windows(batch)
         critics, critic_optimizer, critic_metrics = critic_step(
             state,
@@ -386,12 +391,6 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
             repeats=state.repeats,
         )
         return state, critic_metrics | actor_metrics | temperature_metrics | repeats
-
-    def _force(self, decision: Decision, memory: TAACMemory) -> Decision:
-        if self.max_repeat_steps is None:
-            return decision
-        forced = memory.repeats >= self.max_repeat_steps
-        return Decision(output=decision.output, switch=decision.switch | forced)
 
     def _preferences(self) -> Preferences:
         weights, clip = self.reward_weights, self.advantage_clip

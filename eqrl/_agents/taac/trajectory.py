@@ -58,8 +58,8 @@ class AbstractTrajectory(eqx.Module):
 
 
 def _clip(x: Float[Array, "*batch act"]) -> Float[Array, "*batch act"]:
-    # The gradient at a bound is 1, as in the reference; `jnp.clip` and `lax.clamp` give
-    # less there.
+    # The gradient at a bound is 1, as in the reference; that of `jnp.clip` and
+    # `lax.clamp` is less.
     return jnp.where(jnp.abs(x) <= 1, x, jnp.sign(x))
 
 
@@ -110,7 +110,8 @@ class LinearTrajectory(AbstractTrajectory):
 
     def keep(self, trajectory: Trajectory) -> Trajectory:
         velocity = _given(trajectory.velocity, "velocity")
-        # The velocity is kept at a bound, so the action stays at the bound.
+        # The velocity does not change where the action is clipped, so the action stays
+        # at its bound.
         return Trajectory(
             action=_clip(trajectory.action + 2 * velocity), velocity=velocity
         )

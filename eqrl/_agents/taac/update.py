@@ -39,8 +39,8 @@ def flatten_windows(
 ) -> tuple[Transition[TAACExtras], int]:
     """A batch from the replay as single transitions, and the length of its windows.
 
-    The windows follow one another along the one leading axis. A batch of single
-    transitions already is that, with windows of length 1.
+    The windows follow one another along the leading axis. A batch of single transitions
+    is one of windows of length 1.
     """
     if not isinstance(batch.extras, TAACExtras):
         raise ValueError(
@@ -69,6 +69,8 @@ def critic_step(
     key: PRNGKeyArray,
 ) -> tuple[Critic, optax.OptState, Metrics]:
     """One gradient step of the critics on a batch from `flatten_windows`."""
+    # The state reached is valued on the trajectory that led there, which the policy may
+    # keep.
     next_value, switch = taac_next_value(
         state.actor,
         state.critics,
@@ -77,7 +79,8 @@ def critic_step(
         batch.extras.trajectory,
         jnp.exp(state.log_temperatures.switch),
         preferences.family,
-        **preferences.options(),
+        reward_weights=preferences.reward_weights,
+        advantage_clip=preferences.advantage_clip,
         sampled=sampled,
         faithful=faithful,
         key=key,
@@ -122,7 +125,7 @@ def _window_targets(
     )
     not_terminated = (~windows.terminated).astype(next_value.dtype)
     if isinstance(discount, tuple):
-        # One discount for each dimension of the reward: (windows, time, reward).
+        # One for each dimension of the reward, of shape (windows, time, reward).
         discounts = not_terminated[:, :, None] * jnp.stack(discount)[None, None]
     else:
         discounts = discount * not_terminated
@@ -137,7 +140,7 @@ def _stops(
     current_switch: Bool[Array, "windows time"],
     target: str,
 ) -> Bool[Array, "windows time"]:
-    """Whether each transition's target bootstraps at the state which it reaches.
+    """Whether each transition's target bootstraps at the state that it reaches.
 
     **Arguments:**
 
@@ -145,16 +148,16 @@ def _stops(
     - `current_switch`: whether the current policy switches in the state reached.
     - `target`: `"compare_through"`, `"one_step"` or `"multi_step"`.
     """
-    # Rewards are summed for as long as the policy of now would have kept the trajectory
-    # that was played; from where it would switch, what follows is of another policy.
+    # Rewards are summed while the stored policy kept its trajectory and the current one
+    # would, too. After a switch by either, they are not those of the current policy.
     if target == "one_step":
         return jnp.ones_like(current_switch)
     done = windows.terminated | windows.truncated
     if target == "multi_step":
         return done
-    # A transition's target runs on only if the next one continues its trajectory. The
-    # value that `roll` wraps around into the last column has no effect, since a window
-    # always bootstraps at its end.
+    # A transition's target continues only if the next transition keeps its trajectory.
+    # The value that `roll` wraps around into the last column has no effect, since a
+    # window always bootstraps at its end.
     stored_switch = jnp.roll(windows.extras.switch, -1, axis=1)
     return done | stored_switch | current_switch
 
@@ -187,11 +190,13 @@ def actor_step(
         state.actor,
         state.critics,
         batch.observation,
+        # The trajectory that the policy could keep, rather than the one it chose.
         batch.extras.previous,
         jnp.exp(state.log_temperatures.action),
         jnp.exp(state.log_temperatures.switch),
         preferences.family,
-        **preferences.options(),
+        reward_weights=preferences.reward_weights,
+        advantage_clip=preferences.advantage_clip,
         histograms=histograms,
         key=key,
     )

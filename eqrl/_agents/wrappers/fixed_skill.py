@@ -120,7 +120,7 @@ def fix_skill(
     The agent with that skill only and without intrinsic reward, and its state. Other
     wrappers stay around it.
 
-    Raises a `ValueError` if the agent has no skills or `z` is not of their size, or if
+    Raises a `ValueError` if the agent has no skills, if `z` is not of their size, or if
     `state` is not a state of this agent.
     """
     if isinstance(agent, SkillConditioned):
@@ -140,5 +140,7 @@ def fix_skill(
     inner, inner_state = fix_skill(agent.inner, agent.inner_state(state), z)
     if isinstance(agent, Intrinsic):
         return inner, inner_state
+    # `inner` is the value of a field, and the inner state a part of the state, so that
+    # `tree_at` finds both.
     fixed = eqx.tree_at(lambda wrapper: wrapper.inner, agent, inner)
     return fixed, eqx.tree_at(agent.inner_state, state, inner_state)

@@ -47,13 +47,13 @@ class Intrinsic(
     always scored by the current reward. The agent sees a scalar reward, also if the
     environment's is a vector.
 
-    The metrics are those of the agent and of the reward, and `intrinsic_reward`. If one
-    of the agent has the name of another, as in an `Intrinsic` of an `Intrinsic`, it
+    The metrics are those of the agent and of the reward, and `intrinsic_reward`. A
+    metric of the agent whose name is taken, as in an `Intrinsic` of an `Intrinsic`,
     begins with `inner_`.
 
-    Raises a `ValueError` if a `Discriminator` has other skills than the agent, and
-    around a `NormalizedReward`, which would see fresh transitions alone, of which none
-    has an intrinsic reward yet: it belongs around this one.
+    Raises a `ValueError` if a `Discriminator` has other skills than the agent. Around a
+    `NormalizedReward` it raises one too: that would only see fresh transitions, which
+    have no intrinsic reward yet, so it belongs around this wrapper.
     """
 
     agent: AbstractAgent[State, Memory, Extras]
@@ -87,8 +87,8 @@ class Intrinsic(
         transitions: Transition[Extras],
     ) -> Transition[Extras]:
         del state
-        # The intrinsic reward is computed when a batch is learned from, since it
-        # changes until then; fresh transitions have none.
+        # Fresh transitions have no intrinsic reward. It is computed when a batch is
+        # learned from, since it changes until then.
         reward = self._total(jnp.zeros(transitions.timestep.shape), transitions)
         return dataclasses.replace(transitions, reward=reward)
 
@@ -141,6 +141,7 @@ class Intrinsic(
         step: Int[Array, ""],
         key: PRNGKeyArray,
     ) -> tuple[IntrinsicState[State, RewardState], Metrics]:
+        # Scored before the reward learns from the same batch.
         score_key, reward_key, agent_key = jr.split(key, 3)
         reward = self.reward.reward(state.reward, batch, step=step, key=score_key)
         _check_reward(self.reward, reward, batch)

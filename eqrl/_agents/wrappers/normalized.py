@@ -15,11 +15,11 @@ from .base import AbstractViewWrapper, check_state, view_of
 
 
 # Added to the variance, which is 0 for an observation that never changes, and to the
-# mean square of rewards, which is 0 until the first that is not.
+# mean square of rewards, which is 0 until one of them is not.
 _EPSILON = 1e-8
-# Batches of the size of the last that count as seen, at most. A single batch still
-# moves a sum of as many in float32 by a sixteenth of its digits; far beyond, the count
-# would stand still and the squares would not.
+# The most batches, of the size of the last one, that count as seen. With this many a
+# single batch still changes the last four binary digits of a sum in float32. With far
+# more the count would no longer grow, but the squares would.
 _MOST_BATCHES = 2**20
 
 
@@ -38,8 +38,8 @@ class RunningStatistics(eqx.Module):
     ) -> Float[Array, "*batch obs"]:
         """Shifts and scales `observation` to mean zero and standard deviation one."""
         shape = (1,) * (observation.ndim - 1) + self.mean.shape
-        # Not a division by the root, which XLA turns into this product in one program
-        # and not in another, so that the last bit would depend on the devices.
+        # XLA turns a division by the root into this product in some programs only, so
+        # that the last bit would depend on the devices.
         inverse = lax.rsqrt(self.variance() + _EPSILON)
         return (observation - self.mean.reshape(shape)) * inverse.reshape(shape)
 
@@ -59,10 +59,10 @@ class RunningStatistics(eqx.Module):
         seen = jnp.minimum(self.count, most)
         count = seen + size
         shift = batch_mean - self.mean
-        # A factor of one unless larger batches were seen before.
+        # The factor is 1 unless larger batches were seen before.
         squares = self.summed_squares * (seen / jnp.maximum(self.count, 1))
         between = shift**2 * (seen * size / count)
-        # What is forgotten is as much as what is added: their sum is rounded once.
+        # Forgotten and added squares nearly cancel, so they are summed up first.
         moved = squares + (batch_squares + between - squares / _MOST_BATCHES)
         return RunningStatistics(
             count=jnp.minimum(count, most),
@@ -130,7 +130,7 @@ class Normalized(AbstractViewWrapper[NormalizedState[State], Memory, Extras]):
     def observe(
         self, state: NormalizedState[State], transitions: Transition[Extras]
     ) -> NormalizedState[State]:
-        # The agent sees these transitions normalized with themselves counted.
+        # Counted before they are normalized, since the first have no other statistics.
         statistics = state.statistics.update(transitions.observation)
         state = NormalizedState(agent=state.agent, statistics=statistics)
         agent_state = self.agent.observe(
@@ -153,6 +153,7 @@ class Normalized(AbstractViewWrapper[NormalizedState[State], Memory, Extras]):
             "observation_mean": jnp.mean(state.statistics.mean),
             "observation_std": jnp.mean(jnp.sqrt(state.statistics.variance())),
         }
+        # Batches change no statistics: the replay gives the same transition many times.
         return NormalizedState(agent=agent_state, statistics=state.statistics), metrics
 
 
@@ -176,18 +177,19 @@ class NormalizedReward(
 ):
     """An agent whose rewards are divided by their running root mean square.
 
-    Rewards are only scaled: to subtract their mean would change what is best wherever
-    an episode may end. Each dimension of a vector of rewards has a scale of its own.
-    The replay holds the environment's own rewards, so a batch is always divided by the
-    current scale, and so are old rewards in it; what is reported of episodes is not.
+    Rewards are only scaled: subtracting their mean would change which policy is best
+    wherever an episode may end. Each dimension of a vector of rewards has its own
+    scale. The replay holds the environment's own rewards, so a batch, with the old
+    rewards in it, is always divided by the current scale. Reported returns are not
+    scaled.
 
-    Stable-Baselines' `VecNormalize`, and many implementations of PPO, divide by the
-    standard deviation of the discounted return so far instead, at the moment at which a
-    reward is given. In a replay that leaves rewards in the units of when they were
-    stored, and a return is that of one environment, of which an agent does not know
-    here: it learns from single transitions, also of data sets. Rewards that are all
-    alike then have returns of up to `1 / (1 - discount)`; the agent's `reward_scale`
-    makes them smaller.
+    Stable-Baselines' `VecNormalize`, and many implementations of PPO, divide a reward
+    by the standard deviation of the discounted return so far, when it is given. In a
+    replay, rewards would then keep the scale of the time at which they were stored.
+    And a return belongs to one environment, which an agent does not know here, since it
+    learns from single transitions, also of data sets. Rewards that are all alike have
+    returns of up to `1 / (1 - discount)` here; the agent's `reward_scale` makes them
+    smaller.
     """
 
     agent: AbstractAgent[State, Memory, Extras]
@@ -205,7 +207,9 @@ class NormalizedReward(
         self, state: NormalizedRewardState[State], transitions: Transition[Extras]
     ) -> Transition[Extras]:
         reward = transitions.reward
+        # A product, as in `RunningStatistics.normalize`.
         inverse = lax.rsqrt(_mean_square(state.statistics))
+        # A scalar reward has no axis of its own.
         if reward.ndim == transitions.timestep.ndim:
             inverse = inverse.reshape(())
         else:
@@ -234,7 +238,7 @@ class NormalizedReward(
     def observe(
         self, state: NormalizedRewardState[State], transitions: Transition[Extras]
     ) -> NormalizedRewardState[State]:
-        # The agent sees these transitions scaled with themselves counted.
+        # Counted before they are scaled, since the first have no other statistics.
         reward = transitions.reward.reshape(transitions.reward.shape[0], -1)
         statistics = state.statistics.update(reward)
         state = NormalizedRewardState(agent=state.agent, statistics=statistics)

@@ -47,7 +47,7 @@ class SkillConditioned(
     skills: AbstractSkillPrior = eqx.field(converter=as_skill_prior)
 
     if TYPE_CHECKING:
-        # What the converter takes, of which not all static type checkers know.
+        # The converter takes integers, which not all static type checkers know.
         def __init__(
             self,
             agent: AbstractAgent[State, Memory, Extras],
@@ -133,7 +133,7 @@ SkillConditioned.__init__.__doc__ = """**Arguments:**
 def with_skill_size(spec: EnvSpec, size: int) -> EnvSpec:
     """The `spec` of an environment whose observations end with a skill."""
     size += spec.observation_size
-    # What was an image is the beginning of a longer vector.
+    # An image becomes the beginning of a longer vector.
     return dataclasses.replace(spec, observation_size=size, observation_shape=None)
 
 
@@ -143,7 +143,7 @@ _ONE_HOT = (OneHotSkills, EvenOneHotSkills)
 def check_same_skills(agent: AnyAgent, reward: AnyReward) -> None:
     """Checks that a `Discriminator` has the skills of the agent.
 
-    Kinds and static fields are compared always, arrays such as weights where both are
+    Kinds and static fields are always compared, arrays such as weights only if both are
     concrete.
     """
     # The skills that the reward sees are those of the outermost.
@@ -162,10 +162,10 @@ def check_same_skills(agent: AnyAgent, reward: AnyReward) -> None:
 
 def _are_same(first: AbstractSkillPrior, second: AbstractSkillPrior) -> bool:
     if isinstance(first, OneSkill) and first.size == second.size:
-        # One of the skills of the discriminator, to look at.
+        # A `OneSkill` takes the place of the prior to look at one of its skills.
         return True
     if isinstance(first, _ONE_HOT) and isinstance(second, _ONE_HOT):
-        # Skills in turn are as likely as skills that are drawn evenly.
+        # Taking skills in turn makes them as likely as drawing them evenly.
         return first.size == second.size and _agree(_shares(first), _shares(second))
     leaves, structure = jax.tree.flatten(first)
     others, other_structure = jax.tree.flatten(second)
@@ -182,7 +182,7 @@ def _shares(prior: AbstractSkillPrior) -> Float[Array | np.ndarray, "*stack skil
 
 
 def _agree(first: object, second: object) -> bool:
-    """Whether two leaves are equal, or one of them is not known yet."""
+    """Whether two leaves are equal, as far as that is known while tracing."""
     if not (eqx.is_array_like(first) and eqx.is_array_like(second)):
         return first is second or first == second
     if any(isinstance(leaf, jax.core.Tracer) for leaf in (first, second)):

@@ -744,8 +744,8 @@ FAULTS = (
     Fault(
         "agents:critic-of-no-value",
         "eqrl/_agents/networks.py",
-        'if getattr(value, "shape", None) != expected:\n            what',
-        'if getattr(value, "shape", ()) != expected:\n            what',
+        'if getattr(value, "shape", None) != expected:',
+        'if getattr(value, "shape", ()) != expected:',
         ("tests/test_bad_input.py -k of_ones_own",),
     ),
     Fault(
