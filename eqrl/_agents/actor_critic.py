@@ -85,6 +85,8 @@ def learning_rules(
     make_optimizer: MakeOptimizer | tuple[MakeOptimizer, ...], *rates: FloatLike
 ) -> tuple[optax.GradientTransformation, ...]:
     """The optimizer of each part of an agent, with these learning rates."""
+    # Called at every update, since a rate is a leaf that may have changed. The state of
+    # an optimizer does not hold it.
     if not isinstance(make_optimizer, tuple):
         make_optimizer = (make_optimizer,) * len(rates)
     return tuple(make(rate) for make, rate in zip(make_optimizer, rates, strict=True))
@@ -276,6 +278,7 @@ def init_soft(
     return SACState(
         actor=actor,
         critics=critics,
+        # A state that holds one array twice cannot be donated.
         target_critics=tree_copy(critics),
         log_temperature=log_temperature,
         actor_optimizer=init_optimizer(actor_rule, actor),

@@ -6,12 +6,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.fields import hyperparameter, static_integer
 from .._pytree.tree import gradient_step, tree_copy
-from .._types.custom_types import (
-    ActionValueFunction,
-    FloatLike,
-    MakeOptimizer,
-    Metrics,
-)
+from .._types.custom_types import ActionValueFunction, FloatLike, MakeOptimizer, Metrics
 from .._types.data import Discrete, EnvSpec, Transition
 from ..losses import bootstrapped_target, dqn_loss, dqn_next_value, multi_step_return
 from ..nn import ActionValues, MakeActionValues
@@ -128,11 +123,7 @@ class DQN(AbstractEpsilonGreedyAgent[DQNState]):
         network, optimizer = gradient_step(
             state.network, gradient, self._learning_rule(), state.optimizer
         )
-        metrics = {
-            "critic_loss": loss,
-            "value": value,
-            "epsilon": self.epsilon(state),
-        }
+        metrics = {"critic_loss": loss, "value": value, "epsilon": self.epsilon(state)}
         state = DQNState(
             network=network,
             target_network=periodic_update(

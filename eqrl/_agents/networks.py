@@ -140,6 +140,7 @@ def _check_density(name: str, policy: AnyNetwork, spec: EnvSpec) -> None:
 
     def draw(observation: Float[Array, " obs"]) -> tuple[PyTree, PyTree, PyTree]:
         density = policy(observation)
+        # Only shapes are computed, so any key will do.
         return density.mode(), *density.sample_and_log_prob(key=jr.key(0))
 
     mode, sample, log_prob = _output(name, draw, spec.observation_size)
@@ -182,10 +183,7 @@ def _check_likelihood(name: str, policy: LikelihoodPolicy, spec: EnvSpec) -> Non
     def probability(observation: Float[Array, " obs"]) -> dict[str, PyTree]:
         likelihood = policy(observation)
         drawn = likelihood.draw(key=jr.key(0))
-        return {
-            "log_prob": likelihood.log_prob(drawn),
-            "entropy": likelihood.entropy(),
-        }
+        return {"log_prob": likelihood.log_prob(drawn), "entropy": likelihood.entropy()}
 
     for method, value in _output(name, probability, size).items():
         _check_scalar(name, likelihood, method, value)

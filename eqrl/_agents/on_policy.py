@@ -139,7 +139,8 @@ def rollout_values(
         return jnp.concatenate([before, last[:, None]], axis=1).reshape(-1)
 
     # After a truncation the next step begins in another episode, so the states reached
-    # need a pass of their own. The last ones get one in either case.
+    # need a pass of their own. The last ones get one in either case. Under `vmap` both
+    # branches are computed.
     return value, lax.cond(jnp.any(batch.truncated[:, :-1]), all_after, shifted)
 
 

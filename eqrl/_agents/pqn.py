@@ -6,12 +6,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.fields import hyperparameter, static_integer
 from .._pytree.tree import gradient_step
-from .._types.custom_types import (
-    ActionValueFunction,
-    FloatLike,
-    MakeOptimizer,
-    Metrics,
-)
+from .._types.custom_types import ActionValueFunction, FloatLike, MakeOptimizer, Metrics
 from .._types.data import Discrete, EnvSpec, Transition, flatten_batch
 from ..losses import dqn_loss
 from ..nn import ActionValues, MakeActionValues

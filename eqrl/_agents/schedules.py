@@ -64,6 +64,7 @@ def annealed(
     """
     if anneal_steps is None:
         return lr
+    # `observe` has counted the steps to be learned from before.
     return linear_schedule(num_steps - counted, anneal_steps, initial=lr, final=0.0)
 
 

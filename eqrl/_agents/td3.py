@@ -7,22 +7,10 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from .._pytree.control_flow import filter_cond
 from .._pytree.fields import hyperparameter, static_integer
 from .._pytree.tree import gradient_step, incremental_update, take_element, tree_copy
-from .._types.custom_types import (
-    CriticFunction,
-    FloatLike,
-    MakeOptimizer,
-    Metrics,
-)
+from .._types.custom_types import CriticFunction, FloatLike, MakeOptimizer, Metrics
 from .._types.data import Box, EnvSpec, Transition
 from ..losses import td3_actor_loss, td3_next_value
-from ..nn import (
-    Actor,
-    Critic,
-    Deterministic,
-    ExploringPolicy,
-    MakeActor,
-    MakeCritic,
-)
+from ..nn import Actor, Critic, Deterministic, ExploringPolicy, MakeActor, MakeCritic
 from . import networks
 from .actor_critic import (
     check_scalar_reward,
@@ -34,10 +22,6 @@ from .actor_critic import (
 )
 from .base import AbstractMarkovAgent
 from .networks import make_network, make_networks
-
-
-# The actor, its target, its optimizer's state, and the loss before the step.
-_ActorStep = tuple[Actor, Actor, optax.OptState, Float[Array, ""]]
 
 
 class TD3State(eqx.Module):
@@ -161,7 +145,13 @@ class TD3(AbstractMarkovAgent[TD3State]):
         actor, target_actor, actor_optimizer, actor_loss = filter_cond(
             step % self.policy_delay == 0,
             lambda *args: self._actor_step(actor_rule, *args),
-            _no_actor_step,
+            # No loss is computed then, which `nan` says.
+            lambda actor, target, optimizer, *_: (
+                actor,
+                target,
+                optimizer,
+                jnp.asarray(jnp.nan),
+            ),
             state.actor,
             state.target_actor,
             state.actor_optimizer,
@@ -189,7 +179,8 @@ class TD3(AbstractMarkovAgent[TD3State]):
         optimizer_state: optax.OptState,
         critic: CriticFunction,
         observation: Float[Array, "batch obs"],
-    ) -> _ActorStep:
+    ) -> tuple[Actor, Actor, optax.OptState, Float[Array, ""]]:
+        """The actor, its target, the state of its optimizer, and the loss."""
         loss, gradient = eqx.filter_value_and_grad(td3_actor_loss)(
             actor, critic, observation
         )
@@ -199,17 +190,6 @@ class TD3(AbstractMarkovAgent[TD3State]):
         target_actor = incremental_update(actor, target_actor, self.target_step_size)
         # The same dtype as in the branch without a step.
         return actor, target_actor, optimizer_state, loss.astype(float)
-
-
-def _no_actor_step(
-    actor: Actor,
-    target_actor: Actor,
-    optimizer_state: optax.OptState,
-    critic: CriticFunction,
-    observation: Float[Array, "batch obs"],
-) -> _ActorStep:
-    del critic, observation
-    return actor, target_actor, optimizer_state, jnp.asarray(jnp.nan)
 
 
 TD3.__init__.__doc__ = """**Arguments:**

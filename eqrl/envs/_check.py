@@ -146,9 +146,7 @@ class _Step(eqx.Module):
     beyond_limit: Bool[Array, ""]
     reward_not_finite: Bool[Array, ""]
     observation_not_finite: Bool[Array, ""]
-    differs_low: Bool[Array, " elements"]
-    differs_high: Bool[Array, " elements"]
-    differs: Bool[Array, " elements"]
+    differs: Bool[Array, "intervals elements"]
 
 
 def check(
@@ -206,7 +204,7 @@ def _play(env: AnyEnv, num_steps: int, actions: bool, key: PRNGKeyArray) -> _Ste
         after, outcome = env.step(state, action, key=step_key)
         over = outcome.terminated | outcome.truncated
         late = spec.max_steps is not None and time + 1 >= spec.max_steps
-        differs = (jnp.zeros(0, bool),) * 3
+        differs = jnp.zeros((3, 0), bool)
         if actions and isinstance(spec.action, Box):
             differs = _differences(env, state, action, step_key)
         seen = _Step(
@@ -214,9 +212,7 @@ def _play(env: AnyEnv, num_steps: int, actions: bool, key: PRNGKeyArray) -> _Ste
             beyond_limit=late & ~over,
             reward_not_finite=~jnp.all(jnp.isfinite(outcome.reward)),
             observation_not_finite=~jnp.all(jnp.isfinite(outcome.observation)),
-            differs_low=differs[0],
-            differs_high=differs[1],
-            differs=differs[2],
+            differs=differs,
         )
         fresh, _ = env.reset(key=reset_key)
         time = jnp.where(over, 0, time + 1)
@@ -229,8 +225,8 @@ def _play(env: AnyEnv, num_steps: int, actions: bool, key: PRNGKeyArray) -> _Ste
 
 def _differences(
     env: AnyEnv, state: PyTree, action: Float[Array, " act"], key: PRNGKeyArray
-) -> tuple[Bool[Array, " act"], Bool[Array, " act"], Bool[Array, " act"]]:
-    """Flags elements whose low values, high values or any values make a difference."""
+) -> Bool[Array, "3 act"]:
+    """Flags elements whose low, middle or high values make a difference."""
 
     def reached(index: Int[Array, ""], value: Float[Array, ""]) -> PyTree:
         # The same random draws each time, so that only the action makes a difference.
@@ -257,8 +253,7 @@ def _differences(
             each.append(jnp.any(~same.reshape(x.shape[0], -1), axis=1))
         return jnp.any(jnp.stack(each), axis=0)
 
-    low, middle, high = apart(0, 1), apart(1, 2), apart(2, 3)
-    return low, high, low | middle | high
+    return jnp.stack([apart(0, 1), apart(1, 2), apart(2, 3)])
 
 
 def _flaws(steps: _Step, spec: EnvSpec) -> list[str]:
@@ -281,12 +276,9 @@ def _flaws(steps: _Step, spec: EnvSpec) -> list[str]:
 def _idle_actions(steps: _Step) -> list[str]:
     """Describes elements of actions, and ends of their range, that change nothing."""
     found = []
-    low, high, used = (
-        np.any(x, axis=0)
-        for x in (steps.differs_low, steps.differs_high, steps.differs)
-    )
-    for index in range(len(used)):
-        if not used[index]:
+    low, middle, high = np.any(steps.differs, axis=0)
+    for index in range(len(low)):
+        if not any((low[index], middle[index], high[index])):
             found.append(
                 f"element {index} of the action never makes a difference: is "
                 "`spec.action` larger than what `step` reads?"

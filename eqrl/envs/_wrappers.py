@@ -356,11 +356,7 @@ class TimeLimit(AbstractEnvWrapper[TimeLimitState[EnvState]]):
         return TimeLimitState(inner=inner, num_steps=num_steps), observation
 
     def step(
-        self,
-        state: TimeLimitState[EnvState],
-        action: Action,
-        *,
-        key: PRNGKeyArray,
+        self, state: TimeLimitState[EnvState], action: Action, *, key: PRNGKeyArray
     ) -> tuple[TimeLimitState[EnvState], Outcome]:
         inner, outcome = self.env.step(state.inner, action, key=key)
         num_steps = state.num_steps + 1

@@ -83,6 +83,7 @@ def make_trajectory_policy(
 ) -> TrajectoryPolicy:
     """A policy whose network takes the observation and `num_parts` embedded parts."""
     actor_key, embedding_key = jr.split(key)
+    # The network is made as for an environment with longer observations.
     input_size = spec.observation_size * (1 + num_parts)
     sizes = EnvSpec(observation_size=input_size, action_size=spec.action_size)
     policy = make_network(DENSITY, "make_actor", make_actor, sizes, key=actor_key)

@@ -353,12 +353,7 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
             key=next_key,
         )
         actor, actor_optimizer, actor_metrics = actor_step(
-            state,
-            actor_rule,
-            batch,
-            preferences,
-            histograms=self.debug,
-            key=actor_key,
+            state, actor_rule, batch, preferences, histograms=self.debug, key=actor_key
         )
         log_temperatures, temperature_optimizer, temperature_metrics = temperature_step(
             state,

@@ -6,14 +6,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..._pytree.fields import check_vector, checked_by
 from ..._skills.prior import SkillExtras
-from ..._types.custom_types import (
-    Extras,
-    Memory,
-    Metrics,
-    PyTree,
-    RewardState,
-    State,
-)
+from ..._types.custom_types import Extras, Memory, Metrics, PyTree, RewardState, State
 from ..._types.data import EnvSpec, Transition
 from ..base import AbstractAgent, AnyAgent
 from .base import AbstractViewWrapper, AbstractWrapper, view_of
@@ -93,9 +86,7 @@ def fix_skill(
 
 @overload
 def fix_skill(
-    agent: AbstractAgent[State, Memory, Extras],
-    state: State,
-    z: Float[Array, " skill"],
+    agent: AbstractAgent[State, Memory, Extras], state: State, z: Float[Array, " skill"]
 ) -> tuple[AnyAgent, PyTree]: ...
 
 

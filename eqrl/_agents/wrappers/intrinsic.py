@@ -82,9 +82,7 @@ class Intrinsic(
         return state.agent
 
     def inner_transitions(
-        self,
-        state: IntrinsicState[State, RewardState],
-        transitions: Transition[Extras],
+        self, state: IntrinsicState[State, RewardState], transitions: Transition[Extras]
     ) -> Transition[Extras]:
         del state
         # Fresh transitions have no intrinsic reward. It is computed when a batch is
@@ -122,9 +120,7 @@ class Intrinsic(
         )
 
     def observe(
-        self,
-        state: IntrinsicState[State, RewardState],
-        transitions: Transition[Extras],
+        self, state: IntrinsicState[State, RewardState], transitions: Transition[Extras]
     ) -> IntrinsicState[State, RewardState]:
         return IntrinsicState(
             agent=self.agent.observe(

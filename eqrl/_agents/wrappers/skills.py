@@ -99,6 +99,7 @@ class SkillConditioned(
             key=key,
         )
         action, agent_memory, extras = after_act(self.agent, memory.agent, chosen)
+        # The skill is stored with each transition, since a batch mixes episodes.
         return (
             action,
             SkillMemory(skill=memory.skill, agent=agent_memory),

@@ -188,8 +188,8 @@ FAULTS = (
     Fault(
         "agents:entropy-of-each-element",
         "eqrl/_agents/networks.py",
-        '"entropy": likelihood.entropy(),',
-        '"entropy": jnp.sum(likelihood.entropy()),',
+        '"entropy": likelihood.entropy()}',
+        '"entropy": jnp.sum(likelihood.entropy())}',
         (f"{_PPO} -k of_each_element",),
     ),
     Fault(
