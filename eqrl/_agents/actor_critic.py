@@ -64,6 +64,7 @@ def check_space(
 
 def optimizers(*parts: str, default: MakeOptimizer = optax.adam) -> Any:
     """A field for one factory of optimizers, or a tuple of one for each part."""
+    # Typed like the result of `equinox.field`, which fits a field of any type.
     check = functools.partial(_check_make_optimizer, parts=parts)
     return eqx.field(default=default, static=True, metadata=checked_by(check))
 
@@ -328,6 +329,8 @@ def update_soft(
         loss=critic_loss,
     )
 
+    # The actor follows the critics after their step, and the temperature the entropy of
+    # the actions that this step sampled.
     (actor_error, metrics), gradient = eqx.filter_value_and_grad(
         actor_loss, has_aux=True
     )(state.actor, critics, batch.observation, temperature)

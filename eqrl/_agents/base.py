@@ -121,6 +121,8 @@ class AbstractAgent(eqx.Module, Generic[State, Memory, Extras]):
         """
 
 
+# A function that takes an `AgentOfKind` can return both the agent's class and that of
+# its state; an `AbstractAgent[State, Memory, Extras]` tells the latter only.
 if TYPE_CHECKING:
     AgentState = TypeVar("AgentState", covariant=True)
     Agent = TypeVar("Agent", covariant=True)
@@ -154,8 +156,8 @@ def after_act(
 ) -> tuple[PyTree, Memory, PyTree]:
     """The action, the memory and the extras that `act` of an agent gives.
 
-    These three it must give, with a memory like the one before; else this raises a
-    `ValueError`.
+    Raises a `ValueError` if it gives anything else, or a memory that is not like the
+    one before.
     """
     name = type(agent).__name__
     if not isinstance(chosen, tuple) or len(chosen) != 3:

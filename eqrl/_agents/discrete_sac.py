@@ -144,6 +144,7 @@ class DiscreteSAC(AbstractMarkovAgent[_State]):
 
 def default_target_entropy(num_actions: int) -> float:
     """The entropy, in nats, of a policy that explores one step in ten."""
+    # The other actions share their probability evenly.
     best, others = 1 - _EXPLORATION, _EXPLORATION
     return -best * math.log(best) - others * math.log(others / (num_actions - 1))
 

@@ -105,7 +105,7 @@ def _call_factory(
 def _output(name: str, network: AnyNetwork, *sizes: int) -> PyTree:
     """The output of a network for vectors of these sizes, as shapes.
 
-    Raises a `ValueError` where the network fails.
+    Raises a `ValueError` if the network fails.
     """
     vectors = [jax.ShapeDtypeStruct((size,), jnp.result_type(float)) for size in sizes]
     try:

@@ -61,6 +61,7 @@ def learn_in_minibatches(
             "`eqrl.Trainer.on_policy`."
         )
 
+    # Filled when `learn` is traced.
     names: list[str] = []
 
     def epoch(carry: Carry, key: PRNGKeyArray) -> tuple[Carry, Metrics]:
@@ -82,6 +83,7 @@ def learn_in_minibatches(
         carry, metrics = filter_scan(minibatch, carry, (order, keys))
         return carry, jax.tree.map(jnp.mean, metrics)
 
+    # A scan of scans: the program does not grow with the epochs and minibatches.
     carry, metrics = filter_scan(epoch, carry, jr.split(key, num_epochs))
     # Back in the order of computation, since JAX sorts the keys of dictionaries.
     return carry, {name: jnp.mean(metrics[name]) for name in names}

@@ -138,6 +138,7 @@ class PPO(AbstractAgent[PPOState, None, Action]):
         critic = make_network(
             VALUE, "make_critic", self.make_critic, spec, key=critic_key
         )
+        # One optimizer, since the gradients of both networks are clipped together.
         return PPOState(
             actor=actor,
             critic=critic,
@@ -313,8 +314,8 @@ PPO.__init__.__doc__ = """**Arguments:**
 - `clip`: how far the ratio of probabilities may go from 1, greater than 0.
 - `value_clip`: how far a value may move in an update, in units of returns that
     `reward_scale` has scaled, greater than 0; `None` for no limit.
-- `value_weight`: of the critic's loss, next to the actor's, at least 0.
-- `entropy_weight`: of the policy's entropy, which is added to what it maximizes.
+- `value_weight`: weight of the critic's loss in the sum of the losses, at least 0.
+- `entropy_weight`: weight of the policy's entropy, which is maximized too.
 - `max_gradient_norm`: a longer gradient, of both networks together, is scaled down to
     this length; greater than 0.
 - `anneal_steps`: environment steps, of all environments together, over which the
@@ -330,11 +331,12 @@ PPO.__init__.__doc__ = """**Arguments:**
     standard deviation 1, in each minibatch.
 - `recompute_advantages`: whether values, returns and advantages are computed again
     before each epoch, with what the critic has learned by then, as Andrychowicz et al.
-    (2021) advise; each epoch takes one more pass of the critic. A `value_clip` is then
-    of how far a value may move in an epoch.
-- `make_actor`: a factory `(observation_size, action_size, *, key)`, or of the number of
-    actions, of a policy: from one observation to an `eqrl.nn.AbstractLikelihood`.
-    `None` takes `eqrl.nn.Choice()` or `eqrl.nn.Normal()`, whichever fits.
+    (2021) advise; each epoch takes one more pass of the critic. A `value_clip` then
+    limits how far a value may move in an epoch.
+- `make_actor`: a factory `(observation_size, action_size, *, key)`, or one that takes
+    the number of actions, of a policy: from one observation to an
+    `eqrl.nn.AbstractLikelihood`. `None` takes `eqrl.nn.Choice()` or `eqrl.nn.Normal()`,
+    whichever fits.
 - `make_critic`: a factory `(observation_size, *, key)` of a network: from one
     observation to a scalar.
 - `make_optimizer`: from a learning rate to an Optax optimizer; by default Adam with an

@@ -110,8 +110,8 @@ class LinearTrajectory(AbstractTrajectory):
 
     def keep(self, trajectory: Trajectory) -> Trajectory:
         velocity = _given(trajectory.velocity, "velocity")
-        # The velocity does not change where the action is clipped, so the action stays
-        # at its bound.
+        # A velocity is half of the change in a step, so that it too fits in [-1, 1]. It
+        # stays as it is where the action is clipped, and so the action at its bound.
         return Trajectory(
             action=_clip(trajectory.action + 2 * velocity), velocity=velocity
         )

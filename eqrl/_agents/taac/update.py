@@ -252,6 +252,7 @@ def _temperature_loss(
 
 def default_target_entropy(action_size: int) -> float:
     """In nats: the entropy of an action uniform over a tenth of the range [-1, 1]."""
+    # The logarithm of the width of the interval, for each element.
     return action_size * math.log(2 * _MIN_PROBABILITY)
 
 

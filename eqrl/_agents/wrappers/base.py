@@ -46,7 +46,7 @@ class AbstractWrapper(AbstractAgent[State, Memory, Extras]):
 
 
 class AbstractViewWrapper(AbstractWrapper[State, Memory, Extras]):
-    """A wrapper whose agent acts as it would alone, on another view of the environment.
+    """A wrapper that changes only how the agent inside sees the environment.
 
     Memory, actions and extras are those of the agent inside.
     """

@@ -26,7 +26,7 @@ _MOST_BATCHES = 2**20
 class RunningStatistics(eqx.Module):
     """Running mean and variance of all observations so far.
 
-    After some million batches they are moving averages over about as many.
+    After about a million batches they are moving averages over as many.
     """
 
     count: Float[Array, ""]

@@ -57,6 +57,7 @@ def find(
                 f"{' around a '.join(names)}. Only an `eqrl.AbstractWrapper` is looked "
                 f"into. {hint}".strip()
             )
+        # Transitions first: how they are seen depends on the wrapper's own state.
         if state is not None and transitions is not None:
             transitions = agent.inner_transitions(state, transitions)
         if state is not None:
@@ -67,7 +68,8 @@ def find(
 def unwrap(agent: AnyAgent, kind: type[Part]) -> Part:
     """The outermost agent or intrinsic reward of one kind inside nested wrappers.
 
-    In `eqrl.unwrap(agent, eqrl.SAC).actor_lr` a static type checker knows what it is.
+    A static type checker infers the class, as in
+    `eqrl.unwrap(agent, eqrl.SAC).actor_lr`.
 
     **Arguments:**
 
