@@ -20,7 +20,8 @@ from brax.envs.walker2d import Walker2d
 from brax.envs.wrappers import training
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._pytree.fields import check_callable, check_choice
+from .._pytree.arguments import checked
+from .._pytree.fields import check_choice
 from .._types.custom_types import PyTree
 from .._types.data import Box, EnvSpec
 from ._base import (
@@ -99,6 +100,7 @@ class BraxEnv(AbstractEnv[brax.envs.State]):
     _state_descriptor: StateDescriptor | None = eqx.field(static=True)
     _spec: EnvSpec
 
+    @checked
     def __init__(
         self,
         environment: brax.envs.Env,
@@ -122,8 +124,6 @@ class BraxEnv(AbstractEnv[brax.envs.State]):
             source="what `brax.envs.get_environment` returns",
         )
         _check_wrappers(environment)
-        if state_descriptor is not None:
-            check_callable("state_descriptor", state_descriptor)
         self.environment = environment
         if state_descriptor is None:
             state_descriptor = _default_state_descriptor(environment)

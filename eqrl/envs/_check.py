@@ -9,13 +9,14 @@ import numpy as np
 from jax.extend.core import Var
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from .._pytree.arguments import checked
 from .._pytree.control_flow import filter_scan
-from .._pytree.fields import check_instance, check_integer, check_key
+from .._pytree.fields import PositiveInt, check_instance
 from .._pytree.tree import described, is_array_shape, is_float_shape, tree_where
 from .._types.custom_types import PyTree
 from .._types.data import Action, Box, EnvSpec
 from .._types.typecheck import plays_envs
-from ._base import AnyEnv, Outcome, check_is_env
+from ._base import AnyEnv, Outcome
 
 
 def check_env(env: AnyEnv) -> None:
@@ -23,7 +24,6 @@ def check_env(env: AnyEnv) -> None:
 
     Only shapes and types are checked; nothing is run.
     """
-    check_is_env("env", env)
     spec = env.spec
     check_instance("spec", spec, EnvSpec)
     if spec.observation_size < 1:
@@ -149,8 +149,13 @@ class _Step(eqx.Module):
     differs: Bool[Array, "intervals elements"]
 
 
+@checked
 def check(
-    env: AnyEnv, *, key: PRNGKeyArray, num_steps: int = 300, actions: bool = True
+    env: AnyEnv,
+    *,
+    key: PRNGKeyArray,
+    num_steps: PositiveInt = 300,
+    actions: bool = True,
 ) -> None:
     """Plays an environment at random and reports flaws that no type shows.
 
@@ -170,8 +175,6 @@ def check(
     are one too, as at the beginning of a training.
     """
     check_env(env)
-    check_key(key)
-    check_integer("num_steps", num_steps, least=1)
     steps = jax.tree.map(np.asarray, _play(env, num_steps, actions, key))
     found = _flaws(steps, env.spec)
     if actions and isinstance(env.spec.action, Box):

@@ -18,7 +18,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
-from .._pytree.fields import check_callable, check_integer
+from .._pytree.arguments import checked
 from .._types.custom_types import PyTree
 from .._types.data import AbstractActionSpace, Action, Box, Discrete, EnvSpec
 from .._types.installed import check_installed
@@ -124,6 +124,7 @@ class GymnaxEnv(AbstractEnv[EnvState]):
     _state_descriptor: StateDescriptor | None = eqx.field(static=True)
     _spec: EnvSpec
 
+    @checked
     def __init__(
         self,
         environment: Environment,
@@ -148,8 +149,6 @@ class GymnaxEnv(AbstractEnv[EnvState]):
             has=("reset_env",),
             source="the first result of `gymnax.make`",
         )
-        if state_descriptor is not None:
-            check_callable("state_descriptor", state_descriptor)
         chosen: EnvParams = environment.default_params if params is None else params
         self.environment = environment
         self.params = chosen
@@ -229,7 +228,6 @@ def make(
     environment = _environment(name)
     params = environment.default_params
     if max_steps is not None:
-        check_integer("max_steps", max_steps, least=1)
         params = dataclasses.replace(params, max_steps_in_episode=max_steps)
     return GymnaxEnv(environment, params, state_descriptor=state_descriptor)
 

@@ -1,7 +1,8 @@
 import contextlib
 import difflib
 
-from .._pytree.fields import check_callable, shown
+from .._pytree.arguments import checked
+from .._pytree.fields import shown
 from .._types.installed import needed
 from ._base import LIBRARIES, AbstractEnv, AnyEnv, StateDescriptor, check_step_limit
 from ._point import Point
@@ -11,6 +12,7 @@ from ._point import Point
 _OWN = {"Point": Point}
 
 
+@checked
 def make(
     name: str,
     *,
@@ -48,8 +50,6 @@ def make(
     _check_is_name(name)
     if max_steps is not None:
         check_step_limit(max_steps)
-    if state_descriptor is not None:
-        check_callable("state_descriptor", state_descriptor)
     prefix, _, rest = name.partition("/")
     if prefix not in (*LIBRARIES, "eqrl"):
         *others, last = (f"`{known}/`" for known in (*LIBRARIES, "eqrl"))

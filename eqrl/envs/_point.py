@@ -1,14 +1,17 @@
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from .._pytree.arguments import checked
 from .._pytree.fields import (
+    AtLeast,
+    Range,
     check_fields,
-    check_integer,
     check_range,
     converted_field,
     hyperparameter,
@@ -22,6 +25,9 @@ from ._base import AbstractEnv, Outcome, check_step_limit
 
 PlanePoint = tuple[float, float]
 Wall = tuple[PlanePoint, PlanePoint]
+
+_NumSectors = Annotated[int, AtLeast(3)]
+_Length = Annotated[float, Range(low=0, low_open=True)]
 
 
 def _point(value: Sequence[float | int]) -> PlanePoint:
@@ -185,13 +191,9 @@ def _touch(
     return (walls_line <= 0) & (moves_line <= 0) & boxes_meet
 
 
-def _check(num_sectors: int, radius: float) -> None:
-    check_integer("num_sectors", num_sectors, least=3)
-    check_range("radius", radius, low=0, low_open=True)
-
-
+@checked
 def sectors(
-    num_sectors: int = 4, *, radius: float = 0.5, length: float = 8.0
+    num_sectors: _NumSectors = 4, *, radius: _Length = 0.5, length: _Length = 8.0
 ) -> tuple[Wall, ...]:
     """Walls for a [`eqrl.envs.Point`][]: a room and the sectors around it.
 
@@ -217,8 +219,6 @@ def sectors(
     `num_sectors` sides, then as many outward walls, which stay closed as long as
     `num_open` is at most `num_sectors`.
     """
-    _check(num_sectors, radius)
-    check_range("length", length, low=0, low_open=True)
     angles = [2 * math.pi * j / num_sectors for j in range(num_sectors)]
     corners = [_at(radius, angle) for angle in angles]
     ends = [_at(radius + length, angle) for angle in angles]
@@ -231,8 +231,12 @@ def _at(radius: float, angle: float) -> PlanePoint:
     return radius * math.cos(angle), radius * math.sin(angle)
 
 
+@checked
 def sector_of(
-    position: Float[Array, "*batch 2"], num_sectors: int = 4, *, radius: float = 0.5
+    position: Float[Array, "*batch 2"],
+    num_sectors: _NumSectors = 4,
+    *,
+    radius: _Length = 0.5,
 ) -> Int[Array, "*batch"]:
     """The sector of [`eqrl.envs.sectors`][] that a position lies in.
 
@@ -247,7 +251,6 @@ def sector_of(
     two sectors belongs to the one of lower number. Sectors continue beyond the ends of
     their walls.
     """
-    _check(num_sectors, radius)
     angles = [(2 * j + 1) * math.pi / num_sectors for j in range(num_sectors)]
     x, y = position[..., 0], position[..., 1]
     # The distance along the middle direction of each sector, largest in the sector that

@@ -10,11 +10,10 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
+from .._pytree.arguments import checked
 from .._pytree.control_flow import filter_scan
 from .._pytree.fields import (
-    check_integer,
-    check_key,
-    checked_by,
+    PositiveInt,
     converted,
     static_integer,
 )
@@ -25,7 +24,6 @@ from ._base import (
     AbstractEnv,
     AbstractEnvWrapper,
     Outcome,
-    check_is_env,
     check_step_limit,
 )
 
@@ -39,7 +37,7 @@ class ActionRepeat(AbstractEnvWrapper[EnvState]):
     `discount**num_repeats` here.
     """
 
-    env: AbstractEnv[EnvState] = eqx.field(metadata=checked_by(check_is_env))
+    env: AbstractEnv[EnvState]
     num_repeats: int = static_integer(least=1)
 
     @property
@@ -104,6 +102,7 @@ class DisabledActions(AbstractEnvWrapper[EnvState]):
     env: AbstractEnv[EnvState]
     disabled: Bool[Array, " act"]
 
+    @checked
     def __init__(
         self,
         env: AbstractEnv[EnvState],
@@ -117,7 +116,6 @@ class DisabledActions(AbstractEnvWrapper[EnvState]):
         - `disabled`: a mask of the elements of the action, true for those that are
             disabled; or their indices, from 0, possibly none.
         """
-        check_is_env("env", env)
         self.env = env
         if not isinstance(env.spec.action, Box):
             raise ValueError(
@@ -199,7 +197,7 @@ class FrameStack(AbstractEnvWrapper[FrameStackState[EnvState]]):
     observations, so it stores each observation of the environment `num_frames` times.
     """
 
-    env: AbstractEnv[EnvState] = eqx.field(metadata=checked_by(check_is_env))
+    env: AbstractEnv[EnvState]
     num_frames: int = static_integer(least=1)
 
     @property
@@ -268,8 +266,9 @@ class PooledReset(AbstractEnvWrapper[EnvState]):
     _states: EnvState
     _observations: Float[Array, "states obs"]
 
+    @checked
     def __init__(
-        self, env: AbstractEnv[EnvState], num_states: int, *, key: PRNGKeyArray
+        self, env: AbstractEnv[EnvState], num_states: PositiveInt, *, key: PRNGKeyArray
     ) -> None:
         """**Arguments:**
 
@@ -278,9 +277,6 @@ class PooledReset(AbstractEnvWrapper[EnvState]):
             so take many.
         - `key`: for the resets that compute them.
         """
-        check_is_env("env", env)
-        check_key(key)
-        check_integer("num_states", num_states, least=1)
         self.env = env
         self._states, self._observations = _reset_many(env, jr.split(key, num_states))
 
@@ -327,7 +323,7 @@ class TimeLimit(AbstractEnvWrapper[TimeLimitState[EnvState]]):
     An episode that terminates at the limit is terminated, not truncated.
     """
 
-    env: AbstractEnv[EnvState] = eqx.field(metadata=checked_by(check_is_env))
+    env: AbstractEnv[EnvState]
     max_steps: int = static_integer(least=1)
 
     def __check_init__(self) -> None:
