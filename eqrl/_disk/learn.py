@@ -1,5 +1,5 @@
 import dataclasses
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -16,20 +16,13 @@ from .._interaction.fit import check_numbers
 from .._interaction.rollout import rollout
 from .._pytree.arguments import checked
 from .._pytree.fields import PositiveInt, check_integer
-from .._pytree.tree import stack_size, take_element, tree_where
+from .._pytree.tree import put_element, stack_size, take_element, tree_where
 from .._rewards.incremental.reward import IncrementalState
 from .._rewards.incremental.scale import Replay
 from .._training.host_loop import Callbacks, Reached, drive
 from .._training.iteration import check_finite_agent
 from .._training.replay import ReplayBuffer, ReplayState
-from .._training.rows import (
-    Position,
-    Row,
-    Runner,
-    Solution,
-    append_row,
-    steps_taken,
-)
+from .._training.rows import Position, append_row
 from .._training.schedule import Counts
 from .._training.train import runner_of_one
 from .._training.trainer import AnyTrainerState, Trainer, TrainerState
@@ -37,17 +30,19 @@ from .._types.custom_types import Extras, Memory, State
 from ..envs._base import AnyEnv
 from .library import (
     Learner,
-    Progress,
     Schedule,
     Skills,
     Task,
     World,
+    copy_library,
     enlarge_library,
     enlarge_past,
     find_task,
     init_library,
     make_schedule,
-    resume,
+    saturated,
+    steps_of_skills,
+    training_of,
 )
 
 
@@ -138,10 +133,6 @@ def keep_replay(
     return buffer.keep_newest(replay, counts, num_rows=num_rows[kept])
 
 
-def key_of_skill(key: PRNGKeyArray, skill: int) -> PRNGKeyArray:
-    return jr.fold_in(key, skill)
-
-
 @dataclasses.dataclass(frozen=True)
 class SkillLoop:
     """Everything that `learn_skills` holds fixed across skills.
@@ -159,29 +150,32 @@ class SkillLoop:
     log_every: int
     key: PRNGKeyArray
 
-    def learn(self, progress: Progress) -> Iterator[Reached]:
-        """Learns the rest of a skill in training, and all further ones."""
-        check_finite_agent(progress.solution.state)
-        for skill in range(progress.count, len(self.num_steps)):
-            if progress.skill < skill:
-                progress = self._begin_skill(progress, skill)
-                yield self._reached(progress)
-            progress = yield from self._train_skill(progress)
-            progress = progress.add_learned()
-        yield self._reached(progress)
+    def learn(self, skills: Skills) -> Iterator[Reached]:
+        """Learns the rest of the skill in training, and all further ones.
 
-    def _begin_skill(self, progress: Progress, skill: int) -> Progress:
+        `skills` is donated, as is each item when the next one is asked for.
+        """
+        check_finite_agent(training_of(skills).trainer_state.agent)
+        for skill in range(int(skills.count), len(self.num_steps)):
+            key = jr.fold_in(self.key, skill)
+            if int(training_of(skills).skill) < skill:
+                skills = self._begin_skill(skills, skill, key=key)
+                yield Reached(self._step(skills), None, skills)
+            for reached in self._train_skill(skills, skill, key=key):
+                skills = reached.solution
+                yield reached
+            learned = training_of(skills).trainer_state.agent.agent
+            # An array as the index, so that skills after the first compile nothing.
+            states = put_element(skills.states, learned, jnp.asarray(skill, int))
+            count = jnp.asarray(skill + 1, int)
+            skills = dataclasses.replace(skills, states=states, count=count)
+        yield Reached(self._step(skills), None, skills)
+
+    def _begin_skill(self, skills: Skills, skill: int, *, key: PRNGKeyArray) -> Skills:
         """Collects the past and starts the training of the next skill."""
-        step = progress.earlier_steps + self._steps_taken(progress)
+        step = self._step(skills)
         world = self.schedule.active(skill=skill, step=step)
-        key = key_of_skill(self.key, skill)
-        earlier = self._collected_skills(skill)
-        progress = self._collect(
-            progress,
-            earlier if self.task.reward.preset.recollect else earlier[-1:],
-            world=world,
-            key=jr.fold_in(key, 1),
-        )
+        skills = self._collect(skills, skill, world=world, key=jr.fold_in(key, 1))
         iterations = self.num_steps[skill] // self.trainer.steps_of_iteration
         kept = (
             self.task,
@@ -191,143 +185,118 @@ class SkillLoop:
             jnp.asarray(iterations * self.trainer.updates_per_iteration, float),
             jr.fold_in(key, 0),
         )
-        solution = progress.solution
-        state, counts = begin_skill(kept, solution.trainer_state, solution.counts)
-        solution = Solution(
-            trainer_state=state, counts=counts, metrics=solution.metrics
+        training = training_of(skills)
+        state, counts = begin_skill(kept, training.trainer_state, training.counts)
+        training = dataclasses.replace(
+            training,
+            trainer_state=state,
+            counts=counts,
+            skill=jnp.asarray(skill, int),
+            earlier_steps=saturated(step),
         )
-        return dataclasses.replace(
-            progress, solution=solution, skill=skill, earlier_steps=step
-        )
+        return dataclasses.replace(skills, training=training)
 
-    def _train_skill(self, progress: Progress) -> Generator[Reached, None, Progress]:
+    def _train_skill(
+        self, skills: Skills, skill: int, *, key: PRNGKeyArray
+    ) -> Iterator[Reached]:
         """Trains until an episode ends at or after the skill's number of steps."""
-        last_step = self.num_steps[progress.skill]
-        end = -1
-        while end != last_step:
-            progress = self._recollect_if_changed(progress)
-            end = self._next_stop(progress)
-            missing = max(end - self._steps_taken(progress), 0)
-            runner, start = self._start(progress)
-            positions = runner.run_rows(
-                start,
-                # After an error training may resume from within an iteration.
-                num_steps=self._whole_iterations(missing),
-                log_every=self.log_every,
+        last_step = self.num_steps[skill]
+        earlier_steps = int(training_of(skills).earlier_steps)
+        while True:
+            done = self._step(skills) - earlier_steps
+            world = self.schedule.active(skill=skill, step=earlier_steps + done)
+            # The rest of the last episode is played in the environment it began in.
+            if done < last_step and world != int(training_of(skills).world):
+                collect_key = jr.fold_in(jr.fold_in(key, 1), world)
+                skills = self._collect(skills, skill, world=world, key=collect_key)
+            changes = self.schedule.changes_after(earlier_steps + done)
+            stops = [self._whole_iterations(step - earlier_steps) for step in changes]
+            end = min([last_step, *stops])
+            training = training_of(skills)
+            state, counts = training.trainer_state, training.counts
+            runner = runner_of_one(
+                self.trainer,
+                self.task.agent,
+                self.schedule.envs[int(training.world)],
+                state,
+                counts,
+                key=jr.fold_in(key, 2),
             )
-            for position in positions:
-                progress = self._at(progress, position)
-                yield self._reached(progress, position)
-        runner, start = self._start(progress)
-        for position in runner.finish_episode(start, since=last_step):
-            progress = self._at(progress, position)
-            yield self._reached(progress, position)
-        return progress
-
-    def _next_stop(self, progress: Progress) -> int:
-        """The step of the skill at which its environment changes, or its last one."""
-        last_step = self.num_steps[progress.skill]
-        step = progress.earlier_steps + self._steps_taken(progress)
-        change = self.schedule.next_change(step)
-        if change is None:
-            return last_step
-        return min(last_step, self._whole_iterations(change - progress.earlier_steps))
-
-    def _whole_iterations(self, num_steps: int) -> int:
-        size = self.trainer.steps_of_iteration
-        return -(-num_steps // size) * size
-
-    def _steps_taken(self, progress: Progress) -> int:
-        return steps_taken(self.trainer, progress.solution.counts)
-
-    def _start(self, progress: Progress) -> tuple[Runner, Position]:
-        """Makes the runner of the skill in its environment, and its starting point."""
-        solution = progress.solution
-        state, counts = solution.trainer_state, solution.counts
-        runner = runner_of_one(
-            self.trainer,
-            self.task.agent,
-            self.schedule.envs[progress.world],
-            state,
-            counts,
-            key=jr.fold_in(key_of_skill(self.key, progress.skill), 2),
-        )
-        return runner, runner.start(state, counts, solution.unfinished)
-
-    def _at(self, progress: Progress, position: Position) -> Progress:
-        """The progress after a piece of training."""
-        step = progress.earlier_steps + steps_taken(self.trainer, position.counts)
-        metrics = progress.solution.metrics
-        if position.row is not None:
-            metrics = append_row(metrics, step, self._row(progress, position.row))
-        solution = Solution(
-            trainer_state=position.state,
-            counts=position.counts,
-            metrics=metrics,
-            unfinished=position.unfinished,
-        )
-        return dataclasses.replace(progress, solution=solution)
-
-    def _row(self, progress: Progress, row: Row) -> Row:
-        return row | {
-            "skill": np.asarray(progress.skill),
-            "collected_steps": np.asarray(progress.collected_steps),
-        }
-
-    def _reached(self, progress: Progress, position: Position | None = None) -> Reached:
-        step = progress.earlier_steps + self._steps_taken(progress)
-        if position is None or position.row is None:
-            return Reached(step, None, progress.to_skills())
-        row = self._row(progress, position.row)
-        return Reached(step, row, progress.to_skills(), position.failed)
-
-    def _recollect_if_changed(self, progress: Progress) -> Progress:
-        """Rolls out earlier skills again if the environment has changed."""
-        skill = progress.skill
-        done = self._steps_taken(progress)
-        world = self.schedule.active(skill=skill, step=progress.earlier_steps + done)
-        # The rest of the last episode is played in the environment it began in.
-        if world == progress.world or done >= self.num_steps[skill]:
-            return progress
-        earlier = self._collected_skills(skill)
-        key = jr.fold_in(key_of_skill(self.key, skill), 1)
-        return self._collect(
-            progress,
-            earlier if self.task.reward.preset.recollect else earlier[:0],
-            world=world,
-            key=jr.fold_in(key, world),
-        )
-
-    def _collected_skills(self, skill: int) -> range:
-        """The earlier skills whose features are the past of this one."""
-        return range(skill if self.task.reward.preset.include_newest else skill - 1)
+            start = position = runner.start(state, counts, training.unfinished)
+            # After an error training may resume from within an iteration.
+            num_steps = self._whole_iterations(max(end - done, 0))
+            for position in runner.run_rows(
+                start, num_steps=num_steps, log_every=self.log_every
+            ):
+                reached = self._reached(skills, position)
+                skills = reached.solution
+                yield reached
+            if end == last_step:
+                break
+        for last in runner.finish_episode(position, since=last_step):
+            reached = self._reached(skills, last)
+            skills = reached.solution
+            yield reached
 
     def _collect(
-        self, progress: Progress, skills: range, *, world: int, key: PRNGKeyArray
-    ) -> Progress:
-        """Rolls out skills in one environment and adds their features to the past."""
-        state = progress.solution.trainer_state
-        reward_state = state.agent.reward
-        if self.task.reward.preset.recollect:
+        self, skills: Skills, skill: int, *, world: int, key: PRNGKeyArray
+    ) -> Skills:
+        """Adds the features of earlier skills in an environment to the past."""
+        preset = self.task.reward.preset
+        training = training_of(skills)
+        reward_state = training.trainer_state.agent.reward
+        earlier = range(skill if preset.include_newest else skill - 1)
+        if preset.recollect:
             reward_state = self.task.reward.without_past(reward_state)
+        else:
+            # The past has those before the newest, and within a skill that one too.
+            earlier = earlier[-1:] if int(training.skill) < skill else earlier[:0]
         lengths = []
-        for index in skills:
+        for index in earlier:
             reward_state, length = collect(
                 self.task,
                 self.schedule.envs[world],
-                progress.states,
+                skills.states,
                 reward_state,
                 index=jnp.asarray(index, int),
                 num_episodes=self.num_collected_episodes,
                 key=jr.fold_in(key, index),
             )
             lengths.append(length)
-        state = eqx.tree_at(lambda state: state.agent.reward, state, reward_state)
-        return dataclasses.replace(
-            progress.replace_state(state),
-            collected_steps=progress.collected_steps + sum(map(int, lengths)),
-            world=world,
+        # No length is read before all rollouts are dispatched: that would wait for it.
+        collected_steps = int(training.collected_steps) + sum(map(int, lengths))
+        training = dataclasses.replace(
+            eqx.tree_at(lambda x: x.trainer_state.agent.reward, training, reward_state),
+            collected_steps=saturated(collected_steps),
+            world=jnp.asarray(world, int),
         )
+        return dataclasses.replace(skills, training=training)
+
+    def _reached(self, skills: Skills, position: Position) -> Reached:
+        """The skills after a piece of training."""
+        training = dataclasses.replace(
+            training_of(skills),
+            trainer_state=position.state,
+            counts=position.counts,
+            unfinished=position.unfinished,
+        )
+        step = steps_of_skills(self.trainer, training)
+        row, metrics = position.row, skills.metrics
+        if row is not None:
+            row = row | {
+                "skill": np.asarray(int(training.skill)),
+                "collected_steps": np.asarray(int(training.collected_steps)),
+            }
+            metrics = append_row(metrics, step, row)
+        skills = dataclasses.replace(skills, training=training, metrics=metrics)
+        return Reached(step, row, skills, position.failed)
+
+    def _step(self, skills: Skills) -> int:
+        return steps_of_skills(self.trainer, training_of(skills))
+
+    def _whole_iterations(self, num_steps: int) -> int:
+        size = self.trainer.steps_of_iteration
+        return -(-num_steps // size) * size
 
 
 @checked
@@ -423,16 +392,16 @@ def learn_skills(
     if initial is None:
         num_episodes = capacity * num_collected_episodes
         task = enlarge_past(task, first, num_episodes=num_episodes)
-        init_key = jr.fold_in(key_of_skill(key, 0), 0)
-        progress = init_library(
+        init_key = jr.fold_in(jr.fold_in(key, 0), 0)
+        skills = init_library(
             task.agent, first, trainer, capacity=capacity, key=init_key
         )
     else:
-        task, progress = resume(task, first, trainer, initial)
-        capacity = max(capacity, stack_size(progress.states))
+        task, skills = copy_library(task, first, trainer, initial)
+        capacity = max(capacity, stack_size(skills.states))
         num_episodes = capacity * num_collected_episodes
         task = enlarge_past(task, first, num_episodes=num_episodes)
-        progress = enlarge_library(progress, task, capacity=capacity)
+        skills = enlarge_library(skills, task, capacity=capacity)
     loop = SkillLoop(
         task=task,
         schedule=schedule,
@@ -443,7 +412,7 @@ def learn_skills(
         log_every=log_every,
         key=key,
     )
-    return drive(loop.learn(progress), callback=callback)
+    return drive(loop.learn(skills), callback=callback)
 
 
 def check_replay(replay: str, agent: AnyAgent) -> None:

@@ -18,14 +18,13 @@ from .._pytree.tree import (
     check_same_shapes,
     empty_stack,
     enlarge_stack,
-    put_element,
     stack_size,
     take_element,
 )
 from .._rewards.incremental.feature_set import enlarge
 from .._rewards.incremental.reward import Incremental, IncrementalState
 from .._training.iteration import UnfinishedRow
-from .._training.rows import AnySolution, History, Solution, steps_taken
+from .._training.rows import History, steps_taken
 from .._training.schedule import Counts
 from .._training.train import jit_init
 from .._training.trainer import AnyTrainerState, Trainer
@@ -58,10 +57,9 @@ class Schedule:
             return min(skill, len(self.envs) - 1)
         return bisect.bisect_right(self.steps, step) - 1
 
-    def next_change(self, step: int) -> int | None:
-        """The first later step at which the environment changes within a skill."""
-        later = [change for change in self.steps or () if change > step]
-        return min(later, default=None)
+    def changes_after(self, step: int) -> list[int]:
+        """The later steps at which the environment changes within a skill."""
+        return [change for change in self.steps or () if change > step]
 
 
 def make_schedule(world: World, num_skills: int) -> Schedule:
@@ -230,57 +228,15 @@ def enlarge_past(task: Task, env: AnyEnv, *, num_episodes: int) -> Task:
     return task.with_past_capacity(max(rows, task.reward.past_capacity))
 
 
-@dataclasses.dataclass(frozen=True)
-class Progress:
-    """A run of `learn_skills` between two rows: a library and the skill in training.
+def training_of(skills: Skills) -> SkillTraining:
+    """The training state of skills that can be resumed."""
+    assert skills.training is not None
+    return skills.training
 
-    - `states`, `count`: as in `Skills`.
-    - `solution`: training of the skill; its metrics are those of all skills.
-    - `skill`, `earlier_steps`, `collected_steps`, `world`: as in `SkillTraining`.
-    """
 
-    states: Any
-    count: int
-    solution: AnySolution
-    skill: int
-    earlier_steps: int
-    collected_steps: int
-    world: int
-
-    def to_training(self) -> SkillTraining:
-        """The public training state."""
-        most = jnp.iinfo(jnp.result_type(int)).max
-        return SkillTraining(
-            trainer_state=self.solution.trainer_state,
-            counts=self.solution.counts,
-            skill=jnp.asarray(self.skill, int),
-            earlier_steps=jnp.asarray(min(self.earlier_steps, most), int),
-            collected_steps=jnp.asarray(min(self.collected_steps, most), int),
-            world=jnp.asarray(self.world, int),
-            unfinished=self.solution.unfinished,
-        )
-
-    def to_skills(self) -> Skills:
-        """The public library."""
-        return Skills(
-            states=self.states,
-            count=jnp.asarray(self.count, int),
-            training=self.to_training(),
-            metrics=self.solution.metrics,
-        )
-
-    def replace_state(self, state: AnyTrainerState) -> "Progress":
-        """The same run with another state of agent, environments and replay."""
-        solution = dataclasses.replace(self.solution, trainer_state=state)
-        return dataclasses.replace(self, solution=solution)
-
-    def add_learned(self) -> "Progress":
-        """Adds the skill in training to the library."""
-        state = self.solution.state.agent
-        # An array as the index, so that skills after the first compile nothing.
-        index = jnp.asarray(self.count, int)
-        states = put_element(self.states, state, index)
-        return dataclasses.replace(self, states=states, count=self.count + 1)
+def saturated(count: int) -> Int[Array, ""]:
+    """A count as an array, or the largest integer that an array can hold."""
+    return jnp.asarray(min(count, jnp.iinfo(jnp.result_type(int)).max), int)
 
 
 def init_library(
@@ -290,24 +246,31 @@ def init_library(
     *,
     capacity: int,
     key: PRNGKeyArray,
-) -> Progress:
+) -> Skills:
     """An empty library and the training state of its first skill."""
     state, counts = jit_init(trainer, agent, env, key=key)
-    return Progress(
+    training = SkillTraining(
+        trainer_state=state,
+        counts=counts,
+        skill=jnp.asarray(0, int),
+        earlier_steps=jnp.asarray(0, int),
+        collected_steps=jnp.asarray(0, int),
+        world=jnp.asarray(0, int),
+    )
+    return Skills(
         states=empty_stack(state.agent.agent, capacity),
-        count=0,
-        solution=Solution(trainer_state=state, counts=counts, metrics={}),
-        skill=0,
-        earlier_steps=0,
-        collected_steps=0,
-        world=0,
+        count=jnp.asarray(0, int),
+        training=training,
     )
 
 
-def resume(
+def copy_library(
     task: Task, env: AnyEnv, trainer: Trainer, initial: Skills
-) -> tuple[Task, Progress]:
-    """A copy of `initial`, and the task with the capacity of its past."""
+) -> tuple[Task, Skills]:
+    """A copy of `initial`, and the task with the capacity of its past.
+
+    Raises a `ValueError` unless `initial` can be resumed with these arguments.
+    """
     if initial.training is None:
         raise ValueError(
             "`initial` holds skills to use only (its `training` is None), with which "
@@ -324,40 +287,35 @@ def resume(
     expected = eqx.filter_eval_shape(
         lambda: init_library(
             task.agent, env, trainer, capacity=stack_size(states), key=jr.key(0)
-        ).to_skills()
+        )
     )
-    # An unfinished row is compared where it resumes.
-    given = Skills(
+    skills = Skills(
         states=states,
         count=jnp.asarray(initial.count),
-        training=dataclasses.replace(training, unfinished=None),
-    )
-    check_same_shapes("initial", expected, given)
-    solution = Solution(
-        trainer_state=training.trainer_state,
-        counts=training.counts,
+        training=training,
         metrics=initial.metrics,
-        unfinished=training.unfinished,
     )
-    progress = Progress(
-        states=states,
-        count=int(initial.count),
-        solution=solution,
-        skill=int(training.skill),
-        earlier_steps=int(training.earlier_steps),
-        collected_steps=int(training.collected_steps),
-        world=int(training.world),
-    )
-    return task, progress
+    # The runner of the skill compares an unfinished row, which a new library lacks.
+    between_rows = dataclasses.replace(training, unfinished=None)
+    compared = dataclasses.replace(skills, training=between_rows, metrics={})
+    check_same_shapes("initial", expected, compared)
+    return task, skills
 
 
-def enlarge_library(progress: Progress, task: Task, *, capacity: int) -> Progress:
+def enlarge_library(skills: Skills, task: Task, *, capacity: int) -> Skills:
     """The same skills with room for `capacity` of them and for the past of the task."""
-    state = progress.solution.trainer_state
-    past = enlarge(state.agent.reward.past, task.reward.past_capacity)
-    state = eqx.tree_at(lambda state: state.agent.reward.past, state, past)
-    states = enlarge_stack(progress.states, capacity)
-    return dataclasses.replace(progress.replace_state(state), states=states)
+    past = training_of(skills).trainer_state.agent.reward.past
+    return eqx.tree_at(
+        lambda skills: (
+            skills.states,
+            skills.training.trainer_state.agent.reward.past,
+        ),
+        skills,
+        (
+            enlarge_stack(skills.states, capacity),
+            enlarge(past, task.reward.past_capacity),
+        ),
+    )
 
 
 def pick_skill(

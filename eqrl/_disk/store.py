@@ -1,17 +1,16 @@
+import ast
 import dataclasses
 import hashlib
-import json
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt8
 
 from .._agents.base import AbstractAgent, AnyAgent
 from .._agents.wrappers.intrinsic import AnyIntrinsic
@@ -29,17 +28,9 @@ from .._storage.checkpoint import (
     saved_arrays,
     saved_steps,
 )
-from .._storage.files import (
-    Content,
-    __version__,
-    atomic_write,
-    read_json,
-    reason_of,
-    sealed,
-)
 from .._training.rows import History
 from .._training.trainer import Trainer, begin_row
-from .._types.custom_types import EnvState, Extras, Memory, Mode, State
+from .._types.custom_types import EnvState, Extras, Memory, Mode, PyTree, State, Tree
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from .library import (
@@ -51,7 +42,7 @@ from .library import (
     first_env,
     init_library,
     pick_skill,
-    steps_of_skills,
+    training_of,
 )
 
 
@@ -59,27 +50,27 @@ from .library import (
 _ADVICE = "take it from a copy of the library, or learn the skills again"
 
 
-@dataclasses.dataclass(frozen=True)
-class _Sizes:
-    """Sizes from which the shapes of all saved arrays follow, and what to expect.
+class _Library(NamedTuple):
+    """Everything of a library but the skills themselves, saved as one checkpoint.
 
-    `digests`, one for each skill, tell one library from another. `metrics` has one for
-    each of the metrics.
+    - `digests`: of the state of each skill.
+    - `capacity`: the number of skills that the stack in `Skills` has room for.
+    - `training`, `metrics`: as in `Skills`.
     """
 
-    digests: list[str]
-    capacity: int
-    past_capacity: int
-    metrics: dict[str, str]
+    digests: UInt8[np.ndarray, "skills 32"]
+    capacity: Int[np.ndarray, ""]
+    training: SkillTraining | None
+    metrics: History
 
 
 def save_skills(directory: Directory, skills: Skills) -> None:
     """Saves a library of skills and its training state.
 
     Each skill has a folder in `directory/skills` and is written once, since a learned
-    skill never changes. The training state is in `directory/training`, of which only
-    the latest is kept, and the metrics are in `directory/metrics.npz`. If this is
-    killed midway, what was saved before stays intact.
+    skill never changes. The training state and the metrics are in `directory/training`,
+    which keeps only the latest. If this is killed midway, what was saved before stays
+    intact.
 
     **Arguments:**
 
@@ -97,36 +88,29 @@ def save_skills(directory: Directory, skills: Skills) -> None:
         )
     path = Path(directory)
     earlier = saved_steps(path / "training")
-    held = _read_sizes(path).digests if earlier else []
     states = [take_element(skills.states, i) for i in range(int(skills.count))]
-    digests = [_digest(state) for state in states]
-    if digests[: len(held)] != held:
+    digests = np.array([_digest(state) for state in states], np.uint8).reshape(-1, 32)
+    held = _read_digests(path)[0] if earlier else digests[:0]
+    if not np.array_equal(digests[: len(held)], held):
         raise ValueError(
             f"`{directory}` holds {len(held)} skills, which are not the first of the "
             f"{len(digests)} in `skills`; it is another library. Give another "
             "directory."
         )
-    number = earlier[-1] + 1 if earlier else 0
-    written = _clear_unfinished(path, number, states, num_held=len(held))
-    past = skills.training.trainer_state.agent.reward.past
-    sizes = _Sizes(
+    library = _Library(
         digests=digests,
-        capacity=stack_size(skills.states),
-        past_capacity=past.features.shape[1],
-        metrics={name: _hash([value]) for name, value in skills.metrics.items()},
+        capacity=np.asarray(stack_size(skills.states)),
+        training=skills.training,
+        metrics=skills.metrics,
     )
-    path.mkdir(parents=True, exist_ok=True)
-    content = sealed({"eqrl": __version__, **dataclasses.asdict(sizes)})
-    with atomic_write(path / f"sizes_{number}.json") as file:
-        file.write_text(json.dumps(content) + "\n")
+    written = _clear_unfinished(path, states, num_held=len(held))
     for index in range(written, len(states)):
         save(path / "skills", index, states[index])
-    _write_metrics(path, skills.metrics)
-    save(path / "training", number, skills.training)
+    # Last, since it makes the skills a part of the library.
+    save(path / "training", earlier[-1] + 1 if earlier else 0, library)
     for each in earlier:
         if is_checkpoint(path / "training" / str(each)):
             shutil.rmtree(path / "training" / str(each))
-        (path / f"sizes_{each}.json").unlink(missing_ok=True)
 
 
 def load_skills(
@@ -153,27 +137,29 @@ def load_skills(
     """
     task = find_task(agent)
     path = Path(directory)
-    sizes = _read_sizes(path)
-    states = empty_stack(_state_shapes(task.agent, env), sizes.capacity)
-    for index in range(len(sizes.digests)):
-        _, state = load_skill(directory, agent, env, index)
+    digests, capacity = _read_digests(path)
+    like = _state_shapes(task.agent, env)
+    states = empty_stack(like, capacity)
+    for index, digest in enumerate(digests):
+        state = _read_skill(path / "skills", like, index, digest)
         states = put_element(states, state, jnp.asarray(index, int))
-    count = jnp.asarray(len(sizes.digests), int)
+    count = jnp.asarray(len(digests), int)
     if trainer is None:
         return Skills(states=states, count=count)
-    task = task.with_past_capacity(sizes.past_capacity)
-    _, saved = saved_arrays(path / "training", None)
-    is_within_row = any(name.startswith(".unfinished") for name in saved)
-    like = eqx.filter_eval_shape(
+    saved = _saved_shapes(path)
+    past = saved[".training.trainer_state.agent.reward.past.features"]
+    task = task.with_past_capacity(past.shape[1])
+    is_within_row = any(name.startswith(".training.unfinished") for name in saved)
+    training = eqx.filter_eval_shape(
         lambda: _begin_training(task.agent, first_env(env), trainer, is_within_row)
     )
-    training = restore_part(path / "training", like, None, None, advice=_ADVICE)
-    step = steps_of_skills(trainer, training)
+    like = _library_like(saved, training)
+    library = restore_part(path / "training", like, None, None, advice=_ADVICE)
     return Skills(
         states=states,
         count=count,
-        training=training,
-        metrics=_read_metrics(path, step, sizes.metrics),
+        training=library.training,
+        metrics=library.metrics,
     )
 
 
@@ -195,7 +181,7 @@ def load_skill(
     """
     task = find_task(agent)
     path = Path(directory)
-    digests = _read_sizes(path).digests
+    digests, _ = _read_digests(path)
     count = len(digests)
     if not 0 <= index < count:
         raise ValueError(
@@ -203,48 +189,36 @@ def load_skill(
             + (f", 0 to {count - 1}." if count > 0 else ".")
         )
     like = _state_shapes(task.agent, env)
-    state = restore_part(path / "skills", like, index, None, advice=_ADVICE)
-    if _digest(state) != digests[index]:
-        raise ValueError(
-            f"`{path / 'skills' / str(index)}` is damaged: it is not the skill that "
-            f"was saved there; {_ADVICE}."
-        )
+    state = _read_skill(path / "skills", like, index, digests[index])
     return task.agent.agent, state
 
 
 def count_skills(directory: Directory) -> int:
     """Number of skills in a library. Raises a `ValueError` if it is none."""
-    return len(_read_sizes(Path(directory)).digests)
+    return _saved_shapes(Path(directory))[".digests"].shape[0]
 
 
 def _begin_training(
     agent: AnyIntrinsic, env: AnyEnv, trainer: Trainer, is_within_row: bool
 ) -> SkillTraining:
-    progress = init_library(agent, env, trainer, capacity=1, key=jr.key(0))
+    training = training_of(init_library(agent, env, trainer, capacity=1, key=jr.key(0)))
     if not is_within_row:
-        return progress.to_training()
-    solution = progress.solution
-    row = begin_row(trainer, agent, env, solution.trainer_state, solution.counts)
-    solution = dataclasses.replace(solution, unfinished=row)
-    return dataclasses.replace(progress, solution=solution).to_training()
+        return training
+    row = begin_row(trainer, agent, env, training.trainer_state, training.counts)
+    return dataclasses.replace(training, unfinished=row)
 
 
-def _state_shapes(agent: AnyIntrinsic, env: World) -> Any:
+def _state_shapes(agent: AnyIntrinsic, env: World) -> PyTree:
     spec = first_env(env).spec
     return eqx.filter_eval_shape(lambda: agent.init(spec, key=jr.key(0)).agent)
 
 
-def _clear_unfinished(
-    path: Path, number: int, states: list[Any], *, num_held: int
-) -> int:
+def _clear_unfinished(path: Path, states: list[PyTree], *, num_held: int) -> int:
     """Deletes the remains of an interrupted save; returns how many skills are saved.
 
-    Such a call wrote the sizes of that number, but no training state. A folder of a
-    skill may stay if it holds the very skill; raises a `ValueError` if there is one
-    that neither is so nor was begun by such a call.
+    Such a call wrote skills, but not the training state that makes them a part of the
+    library. A folder may stay if it holds the very skill that it would be given.
     """
-    # Without a training state nothing tells such a call from a library that lost it.
-    begun = _begun(path, number) if number > 0 else 0
     count = num_held
     removed = []
     for index in saved_steps(path / "skills"):
@@ -253,7 +227,8 @@ def _clear_unfinished(
             continue
         if index == count < len(states) and _holds(folder, states[index]):
             count += 1
-        elif index < begun and is_checkpoint(folder):
+        # Without a training state it might be a skill of a library that lost it.
+        elif saved_steps(path / "training") and is_checkpoint(folder):
             removed.append(folder)
         else:
             raise ValueError(
@@ -265,76 +240,73 @@ def _clear_unfinished(
     return count
 
 
-def _begun(path: Path, number: int) -> int:
-    """The number of skills that a killed call was about to have written."""
-    file = path / f"sizes_{number}.json"
-    if not file.is_file():
-        return 0
-    return len(read_json(file, _parse_sizes, advice=_ADVICE).digests)
-
-
-def _holds(folder: Path, state: Any) -> bool:
+def _holds(folder: Path, state: PyTree) -> bool:
     try:
-        saved = restore_part(folder.parent, state, int(folder.name), None, advice="")
+        _read_skill(folder.parent, state, int(folder.name), _digest(state))
     except ValueError:
         return False
-    return _digest(saved) == _digest(state)
+    return True
 
 
-def _read_sizes(path: Path) -> _Sizes:
-    numbers = saved_steps(path / "training")
-    if not numbers:
-        raise ValueError(f"There are no skills in `{path}`.")
-    return read_json(path / f"sizes_{numbers[-1]}.json", _parse_sizes, advice=_ADVICE)
+def _saved_shapes(path: Path) -> dict[str, jax.ShapeDtypeStruct]:
+    """The shapes of the latest `_Library`, by the paths of its arrays."""
+    if saved_steps(path / "training"):
+        _, saved = saved_arrays(path / "training")
+        if ".digests" in saved:
+            return saved
+    raise ValueError(f"There are no skills in `{path}`.")
 
 
-def _parse_sizes(content: Content) -> _Sizes:
-    content.pop("eqrl", None)
-    sizes = _Sizes(**content)
-    if not isinstance(sizes.digests, list):
-        raise TypeError(f"its digests are {sizes.digests!r}")
-    for size in (sizes.capacity, sizes.past_capacity):
-        if not isinstance(size, int) or size < 0:
-            raise TypeError(f"{size!r} is not a size")
-    return sizes
+def _library_like(
+    saved: dict[str, jax.ShapeDtypeStruct], training: SkillTraining | None
+) -> _Library:
+    """A `_Library` with arrays of the saved shapes and a given training state."""
+    # JAX arrays would have 32 bits, where metrics have 64.
+    arrays = {
+        name: np.empty(shape.shape, shape.dtype)
+        for name, shape in saved.items()
+        if not name.startswith(".training")
+    }
+    metrics: History = {}
+    for name, array in arrays.items():
+        if name.startswith(".metrics"):
+            [key] = ast.literal_eval(name.removeprefix(".metrics"))
+            metrics[key] = array
+    return _Library(arrays[".digests"], arrays[".capacity"], training, metrics)
 
 
-def _digest(state: Any) -> str:
-    return _hash(jax.tree.leaves(eqx.filter(state, eqx.is_array)))
+def _read_digests(path: Path) -> tuple[UInt8[np.ndarray, "skills 32"], int]:
+    """The digest of each skill, and the capacity of the library."""
+    library = restore_part(
+        path / "training",
+        _library_like(_saved_shapes(path), training=None),
+        None,
+        lambda library: (library.digests, library.capacity),
+        advice=_ADVICE,
+    )
+    return library.digests, int(library.capacity)
 
 
-def _hash(arrays: Iterable[Array | np.ndarray | np.generic]) -> str:
-    """A hash of all arrays; equal only if they are equal to the last bit."""
-    sha = hashlib.sha256()
-    for each in arrays:
-        array = np.asarray(each)
-        sha.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
-    return sha.hexdigest()
-
-
-def _write_metrics(path: Path, metrics: History) -> None:
-    with atomic_write(path / "metrics.npz") as file, open(file, "wb") as stream:
-        np.savez(stream, allow_pickle=False, **metrics)
-
-
-def _read_metrics(path: Path, step: int, digests: dict[str, str]) -> History:
-    """The rows up to a step; a call that was killed may have saved later ones."""
-    file = path / "metrics.npz"
-    try:
-        # NumPy leaves open a file that it opened and that is not an archive.
-        with open(file, "rb") as stream, np.load(stream) as metrics:
-            rows = {name: metrics[name][metrics["step"] <= step] for name in digests}
-    except Exception as error:
-        # Of the operating system, of zip and of NumPy.
+def _read_skill(
+    path: Path, like: Tree, index: int, digest: UInt8[np.ndarray, "32"]
+) -> Tree:
+    state = restore_part(path, like, index, None, advice=_ADVICE)
+    # A checkpoint that is intact may still be the one of another skill.
+    if not np.array_equal(_digest(state), digest):
         raise ValueError(
-            f"`{file}` is damaged: {reason_of(error)}; {_ADVICE}."
-        ) from error
-    for name, digest in digests.items():
-        if _hash([rows[name]]) != digest:
-            raise ValueError(
-                f"`{file}` is damaged: `{name}` differs from its digest; {_ADVICE}."
-            )
-    return rows
+            f"`{path / str(index)}` is damaged: it is not the skill that was saved "
+            f"there; {_ADVICE}."
+        )
+    return state
+
+
+def _digest(state: PyTree) -> UInt8[np.ndarray, "32"]:
+    """The bytes of a hash, equal only for states that are equal to the last bit."""
+    sha = hashlib.sha256()
+    for leaf in jax.tree.leaves(eqx.filter(state, eqx.is_array)):
+        array = np.asarray(leaf)
+        sha.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
+    return np.frombuffer(sha.digest(), np.uint8)
 
 
 def play_skills(
@@ -388,7 +360,7 @@ def play_skills(
 @eqx.filter_jit
 def _play(
     agent: AnyAgent,
-    state: Any,
+    state: PyTree,
     env: AnyEnv,
     reward: Incremental,
     num_episodes: int,

@@ -21,8 +21,7 @@ def beginning(
 ) -> eqrl.Skills[Any]:
     """No skills yet, and room for one."""
     assert isinstance(agent, eqrl.Intrinsic)
-    progress = init_library(agent, env, trainer, capacity=1, key=jr.key(0))
-    return progress.to_skills()
+    return init_library(agent, env, trainer, capacity=1, key=jr.key(0))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Libraries of skills on disk."""
 
-import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 
 import eqrl
 import eqrl._disk.store
-from eqrl._disk.library import find_task, init_library, resume
+from eqrl._disk.library import init_library
 from eqrl.envs import Point
 
 from ..agents_under_test import sac
@@ -101,17 +100,25 @@ def test_a_library_may_be_saved_before_there_is_a_row(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         # What the callback raises ends it all: nothing of this call is left.
         learn(callback=lambda *args: 1 / 0)
-    skills = init_library(AGENT, ENV, TRAINER, capacity=3, key=jr.key(0)).to_skills()
+    skills = init_library(AGENT, ENV, TRAINER, capacity=3, key=jr.key(0))
     loaded = reload(tmp_path, skills)
     assert same(loaded, skills)
     assert loaded.metrics == {}
 
 
-def test_rollouts_are_counted_up_to_the_largest_integer() -> None:
-    progress = init_library(AGENT, ENV, TRAINER, capacity=3, key=jr.key(0))
-    far = dataclasses.replace(progress, earlier_steps=5, collected_steps=2**31)
-    _, again = resume(find_task(AGENT), ENV, TRAINER, far.to_skills())
-    assert (again.earlier_steps, again.collected_steps) == (5, 2**31 - 1)
+def test_rollouts_are_counted_up_to_the_largest_integer(
+    recorded: tuple[Recorder, eqrl.Skills[Any]],
+) -> None:
+    # The first skill is rolled out for 10 steps, both for 20.
+    far = eqx.tree_at(
+        lambda skills: skills.training.collected_steps,
+        recorded[0].skills[4],
+        jnp.asarray(2**31 - 15, int),
+    )
+    skills = learn(initial=far)
+    counts = skills.metrics["collected_steps"][5::5]
+    assert counts.tolist() == [2**31 - 5, 2**31 - 1]
+    assert int(training_of(skills).collected_steps) == 2**31 - 1
 
 
 @pytest.mark.parametrize("max_skills", [1, 3], ids=["no room", "room"])
@@ -143,7 +150,7 @@ def test_a_library_grows_in_one_directory(
         eqrl.save_skills(tmp_path, skills)
     assert numbers(tmp_path / "skills") == ["0", "1", "2"]
     assert len(numbers(tmp_path / "training")) == 1
-    assert len(list(tmp_path.glob("sizes_*"))) == 1
+    assert numbers(tmp_path) == ["skills", "training"]
     assert same(eqrl.load_skills(tmp_path, AGENT, ENV, TRAINER), recorded[1])
 
 
@@ -299,32 +306,30 @@ def test_skills_that_changed_places_are_noticed(library: Path, tmp_path: Path) -
 
 def test_damaged_files_of_a_library_are_named(library: Path, tmp_path: Path) -> None:
     copied = shutil.copytree(library, tmp_path / "copied")
-    (sizes,) = copied.glob("sizes_*.json")
-    metrics = copied / "metrics.npz"
-    text = sizes.read_text()
-    archive = metrics.read_bytes()
-    with np.load(metrics) as arrays:
-        other = {name: np.roll(arrays[name], 1) for name in arrays}
-    np.savez(tmp_path / "other.npz", allow_pickle=False, **other)
-    for path, damaged in (
-        (sizes, text[:-20].encode()),
-        (sizes, b"\xff"),
-        (sizes, text.replace('"capacity": 3', '"capacity": 7').encode()),
-        (metrics, archive[:-100]),
-        # Its own sums are right, as of an array that NumPy does not read to the end.
-        (metrics, (tmp_path / "other.npz").read_bytes()),
-    ):
-        content = path.read_bytes()
-        assert damaged != content
-        path.write_bytes(damaged)
-        with pytest.raises(ValueError) as raised:
+    for name in ("training", "skills"):
+        record = copied / name / "0" / "record" / "metadata"
+        text = record.read_text()
+        for damaged in (text[:-20], text.replace("32", "16", 1)):
+            assert damaged != text
+            record.write_text(damaged)
+            with pytest.raises(ValueError) as raised:
+                eqrl.load_skills(copied, AGENT, ENV, TRAINER)
+            assert str(raised.value).startswith(f"`{record}` ")
+            assert "\n" not in str(raised.value)
+        record.write_text(text)
+        shutil.rmtree(copied / name / "0" / "arrays")
+        with pytest.raises(ValueError, match=rf"/{name}/0/arrays` is damaged"):
             eqrl.load_skills(copied, AGENT, ENV, TRAINER)
-        assert str(raised.value).startswith(f"`{path}` ")
-        assert "\n" not in str(raised.value)
-        path.write_bytes(content)
-    metrics.unlink()
-    with pytest.raises(ValueError, match=r"metrics.npz` "):
-        eqrl.load_skills(copied, AGENT, ENV, TRAINER)
+        shutil.copytree(library / name / "0" / "arrays", copied / name / "0" / "arrays")
+    eqrl.load_skills(copied, AGENT, ENV, TRAINER)
+
+
+def test_a_checkpoint_of_something_else_is_not_a_library(
+    library: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(library / "skills", tmp_path / "training")
+    with pytest.raises(ValueError, match="no skills in"):
+        eqrl.load_skills(tmp_path, AGENT, ENV, TRAINER)
 
 
 # What does not fit.

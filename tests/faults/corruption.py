@@ -79,9 +79,7 @@ def trainer_state(folder: Path) -> Saved:
 def library(folder: Path) -> Saved:
     """Two skills, their training state and metrics."""
     empty = eqx.filter_eval_shape(
-        lambda: init_library(
-            SKILLED, ENV, TRAINER, capacity=3, key=jr.key(0)
-        ).to_skills()
+        lambda: init_library(SKILLED, ENV, TRAINER, capacity=3, key=jr.key(0))
     )
     skills = jax.tree.map(_drawn, empty)
     steps = 10 * np.arange(1, 401)
