@@ -1,6 +1,5 @@
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -21,12 +20,13 @@ from .._rewards.incremental.reward import IncrementalState
 from .._rewards.incremental.scale import Replay
 from .._training.host_loop import Callbacks, Reached, drive
 from .._training.iteration import check_finite_agent
-from .._training.replay import ReplayBuffer, ReplayState
+from .._training.replay import Item, ReplayBuffer, ReplayState
 from .._training.rows import Position, append_row
 from .._training.schedule import Counts
 from .._training.train import runner_of_one
 from .._training.trainer import AnyTrainerState, Trainer, TrainerState
-from .._types.custom_types import Extras, Memory, State
+from .._types.custom_types import Extras, Memory, PyTree, State
+from .._types.data import Transition
 from ..envs._base import AnyEnv
 from .library import (
     Learner,
@@ -50,7 +50,7 @@ from .library import (
 def collect(
     task: Task,
     env: AnyEnv,
-    states: Any,
+    states: PyTree,
     reward_state: IncrementalState,
     *,
     index: Int[Array, ""],
@@ -107,7 +107,9 @@ def begin_skill(
     return state, counts
 
 
-def truncate_last_row(replay: ReplayState[Any], counts: Counts) -> ReplayState[Any]:
+def truncate_last_row(
+    replay: ReplayState[Transition[Extras]], counts: Counts
+) -> ReplayState[Transition[Extras]]:
     """Marks the newest row as truncated unless it is terminated.
 
     The environments are about to be reset, so no window may reach across.
@@ -121,9 +123,9 @@ def truncate_last_row(replay: ReplayState[Any], counts: Counts) -> ReplayState[A
 
 
 def keep_replay(
-    replay: ReplayState[Any], counts: Counts, kept: Replay, *, key: PRNGKeyArray
-) -> tuple[ReplayState[Any], Counts]:
-    """Keeps all rows, half of them, the newest or any, or none."""
+    replay: ReplayState[Item], counts: Counts, kept: Replay, *, key: PRNGKeyArray
+) -> tuple[ReplayState[Item], Counts]:
+    """Keeps all rows, the newest half, a random half, or none."""
     rows = jax.tree.leaves(replay.data)[0].shape[1]
     filled = jnp.minimum(counts.rows_kept + counts.rows_written, rows)
     num_rows = {"keep": filled, "half": filled // 2, "clear": jnp.zeros_like(filled)}
@@ -385,7 +387,12 @@ def learn_skills(
             "`learn_skills` hands a part of a replay on to the next skill; it needs "
             "a trainer with the default `make_replay=eqrl.ReplayBuffer`."
         )
-    capacity = _check_max_skills(max_skills, num_skills)
+    capacity = num_skills if max_skills is None else max_skills
+    check_integer("max_skills", capacity, least=1)
+    if capacity < num_skills:
+        raise ValueError(
+            f"`max_skills={max_skills}` leaves no room for `num_skills={num_skills}`."
+        )
     schedule = make_schedule(env, num_skills)
     first = schedule.envs[0]
     check_numbers(agent, first.spec)
@@ -454,15 +461,3 @@ def _steps_of_skills(
         counts = Counts(updates=zero, rows_written=zero, rows_kept=kept)
         trainer.schedule.check_counters("num_steps", each, counts)
     return steps
-
-
-def _check_max_skills(max_skills: int | None, num_skills: int) -> int:
-    """The capacity of the library; a `ValueError` unless all skills fit."""
-    if max_skills is None:
-        return num_skills
-    check_integer("max_skills", max_skills, least=1)
-    if max_skills < num_skills:
-        raise ValueError(
-            f"`max_skills={max_skills}` leaves no room for `num_skills={num_skills}`."
-        )
-    return max_skills

@@ -3,7 +3,7 @@
 import bisect
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic
+from typing import Generic
 
 import equinox as eqx
 import jax
@@ -28,16 +28,12 @@ from .._training.rows import History, steps_taken
 from .._training.schedule import Counts
 from .._training.train import jit_init
 from .._training.trainer import AnyTrainerState, Trainer
-from .._types.custom_types import Extras, Memory, State
+from .._types.custom_types import Extras, Memory, PyTree, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 
 
-World = (
-    AbstractEnv[Any]
-    | Callable[[int], AbstractEnv[Any]]
-    | Mapping[int, AbstractEnv[Any]]
-)
+World = AnyEnv | Callable[[int], AnyEnv] | Mapping[int, AnyEnv]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +116,7 @@ def _check_alike(envs: tuple[AnyEnv, ...]) -> None:
             )
 
 
-def _state_shapes(env: AnyEnv) -> Any:
+def _state_shapes(env: AnyEnv) -> PyTree:
     state, _ = eqx.filter_eval_shape(env.reset, key=jr.key(0))
     return state
 

@@ -1,5 +1,4 @@
 import ast
-import dataclasses
 import hashlib
 import shutil
 from pathlib import Path
@@ -149,10 +148,27 @@ def load_skills(
     saved = _saved_shapes(path)
     past = saved[".training.trainer_state.agent.reward.past.features"]
     task = task.with_past_capacity(past.shape[1])
-    is_within_row = any(name.startswith(".training.unfinished") for name in saved)
+    first = first_env(env)
     training = eqx.filter_eval_shape(
-        lambda: _begin_training(task.agent, first_env(env), trainer, is_within_row)
+        lambda: training_of(
+            init_library(task.agent, first, trainer, capacity=1, key=jr.key(0))
+        )
     )
+    if any(name.startswith(".training.unfinished") for name in saved):
+        row = eqx.filter_eval_shape(
+            begin_row,
+            trainer,
+            task.agent,
+            first,
+            training.trainer_state,
+            training.counts,
+        )
+        training = eqx.tree_at(
+            lambda training: training.unfinished,
+            training,
+            row,
+            is_leaf=lambda x: x is None,
+        )
     like = _library_like(saved, training)
     library = restore_part(path / "training", like, None, None, advice=_ADVICE)
     return Skills(
@@ -196,16 +212,6 @@ def load_skill(
 def count_skills(directory: Directory) -> int:
     """Number of skills in a library. Raises a `ValueError` if it is none."""
     return _saved_shapes(Path(directory))[".digests"].shape[0]
-
-
-def _begin_training(
-    agent: AnyIntrinsic, env: AnyEnv, trainer: Trainer, is_within_row: bool
-) -> SkillTraining:
-    training = training_of(init_library(agent, env, trainer, capacity=1, key=jr.key(0)))
-    if not is_within_row:
-        return training
-    row = begin_row(trainer, agent, env, training.trainer_state, training.counts)
-    return dataclasses.replace(training, unfinished=row)
 
 
 def _state_shapes(agent: AnyIntrinsic, env: World) -> PyTree:

@@ -1,4 +1,4 @@
-from typing import Any, get_args
+from typing import get_args
 
 import equinox as eqx
 import jax
@@ -379,7 +379,7 @@ class Incremental(AbstractReward[IncrementalState]):
         return self.beta * diversity, -self.alpha * consistency
 
 
-def _check_capacity(name: str, value: Any, k: int) -> None:
+def _check_capacity(name: str, value: int, k: int) -> None:
     check_integer(name, value, least=1)
     if value < k:
         raise ValueError(

@@ -20,8 +20,8 @@ FAULTS = (
     Fault(
         "disk:an-unfinished-row-is-not-loaded",
         "eqrl/_disk/store.py",
-        "if not is_within_row:",
-        "if True:",
+        'if any(name.startswith(".training.unfinished") for name in saved):',
+        "if False:",
         ("tests/disk/test_learn_skills.py -k within_a_row",),
     ),
     Fault(
@@ -125,7 +125,7 @@ FAULTS = (
     Fault(
         "disk:more-skills-than-there-is-room-for",
         "eqrl/_disk/learn.py",
-        "if max_skills < num_skills:",
+        "if capacity < num_skills:",
         "if False:",
         (f"{_INPUT} -k out_of_range",),
     ),
