@@ -81,14 +81,15 @@ def begin_skill(
 ) -> tuple[AnyTrainerState, Counts]:
     """The training state at the beginning of the next skill.
 
-    The agent starts afresh. The reward keeps the past, the replay what it should.
+    The agent starts afresh. The reward keeps the past.
 
     **Arguments:**
 
-    - `kept`: task, environment, trainer, what to keep of the replay, the number of
+    - `kept`: task, environment, trainer, the part of the replay to keep, the number of
         updates that the skill will have, and a key.
     - `state`, `counts`: at the end of the previous skill. They are donated.
     """
+    # In a tuple, since Equinox donates all arguments but the first.
     task, env, trainer, replay, num_updates, key = kept
     agent_key, start_key, replay_key = jr.split(key, 3)
     fresh = task.agent.init(env.spec, key=agent_key)
@@ -112,13 +113,14 @@ def truncate_last_row(
 ) -> ReplayState[Transition[Extras]]:
     """Marks the newest row as truncated unless it is terminated.
 
-    The environments are about to be reset, so no window may reach across.
+    The environments are about to be reset, so no window may cross this row.
     """
     data = replay.data
     written = counts.rows_kept + counts.rows_written
     row = (written - 1) % data.timestep.shape[1]
     truncated = data.truncated.at[:, row].set(~data.terminated[:, row])
     cut = ReplayState(data=eqx.tree_at(lambda data: data.truncated, data, truncated))
+    # In a replay without rows the newest would be the last of the ring.
     return tree_where(written > 0, cut, replay)
 
 
@@ -129,6 +131,7 @@ def keep_replay(
     rows = jax.tree.leaves(replay.data)[0].shape[1]
     filled = jnp.minimum(counts.rows_kept + counts.rows_written, rows)
     num_rows = {"keep": filled, "half": filled // 2, "clear": jnp.zeros_like(filled)}
+    # Neither the capacity nor the batch size matters to what follows.
     buffer = ReplayBuffer(capacity=rows, batch_size=1)
     if kept == "random_half":
         return buffer.keep_random(replay, counts, num_rows=filled // 2, key=key)
@@ -159,6 +162,7 @@ class SkillLoop:
         """
         check_finite_agent(training_of(skills).trainer_state.agent)
         for skill in range(int(skills.count), len(self.num_steps)):
+            # Not by a split, whose keys would depend on the number of skills.
             key = jr.fold_in(self.key, skill)
             if int(training_of(skills).skill) < skill:
                 skills = self._begin_skill(skills, skill, key=key)
@@ -212,6 +216,7 @@ class SkillLoop:
                 collect_key = jr.fold_in(jr.fold_in(key, 1), world)
                 skills = self._collect(skills, skill, world=world, key=collect_key)
             changes = self.schedule.changes_after(earlier_steps + done)
+            # A row ends at each change, so that none averages over two environments.
             stops = [self._whole_iterations(step - earlier_steps) for step in changes]
             end = min([last_step, *stops])
             training = training_of(skills)
@@ -224,11 +229,11 @@ class SkillLoop:
                 counts,
                 key=jr.fold_in(key, 2),
             )
-            start = position = runner.start(state, counts, training.unfinished)
+            resumed = position = runner.start(state, counts, training.unfinished)
             # After an error training may resume from within an iteration.
             num_steps = self._whole_iterations(max(end - done, 0))
             for position in runner.run_rows(
-                start, num_steps=num_steps, log_every=self.log_every
+                resumed, num_steps=num_steps, log_every=self.log_every
             ):
                 reached = self._reached(skills, position)
                 skills = reached.solution
@@ -324,8 +329,8 @@ def learn_skills(
     To that end all learned skills are rolled out before it begins, greedily and in the
     current environment. Once it is learned, a skill never changes.
 
-    A skill ends with the first iteration in which an episode of the first environment
-    ends after `num_steps`. The episodes of the other environments are cut short there,
+    A skill takes `num_steps`, and then further iterations until one ends an episode of
+    the first environment. The episodes of the other environments are cut short there,
     and their last transitions are marked as truncated. The next skill begins with
     `trainer.warmup_steps` random steps.
 
@@ -349,17 +354,17 @@ def learn_skills(
         each skill; whole numbers of iterations.
     - `key`: of the whole training. To resume exactly as if there had been one call,
         pass the same key again.
-    - `num_collected_episodes`: number of episodes in which each skill is rolled out.
+    - `num_collected_episodes`: number of episodes in each rollout of a skill.
     - `max_skills`: capacity of the library; `None` takes `num_skills`. Later calls with
         `initial` compile nothing up to this number of skills.
-    - `replay`: what a skill inherits of the replay of the previous one: `"keep"`, all
-        of it; `"half"`, the newest half of each environment, so with skills of equal
-        length hardly anything of any skill but the last; `"random_half"`, half of
-        each environment, drawn at random, so some of all earlier skills, for agents of
-        single transitions only; `"clear"`, nothing. `None` takes the default of the
-        mode of `Incremental`.
-    - `initial`: skills to add to, or of an interrupted call, also within a skill. They
-        stay usable.
+    - `replay`: the part of the previous skill's replay that a skill inherits:
+        `"keep"`, all of it; `"half"`, the newest half of each environment, which with
+        skills of equal length is hardly more than the last skill; `"random_half"`,
+        half of each environment, drawn at random from all earlier skills, for agents
+        that learn from single transitions; `"clear"`, nothing. `None` takes the
+        default of the mode of `Incremental`.
+    - `initial`: skills to add to, or those of an interrupted call, even if it stopped
+        within a skill. They stay usable.
     - `log_every`: steps in a row of the metrics, rounded up to whole iterations. The
         rest of an episode after `num_steps` is a row of its own.
     - `callback`: called as `callback(step, metrics, skills)` after each row, with the
@@ -374,9 +379,9 @@ def learn_skills(
     The `Skills`.
 
     Raises a `ValueError` if the arguments do not fit each other, an
-    `eqrl.NonFiniteError` if what the environment gives is not finite, and
+    `eqrl.NonFiniteError` if training meets a value that is not finite, and
     `eqrl.TrainingInterrupted` after Ctrl-C, SIGTERM or SIGHUP. The `solution` of the
-    last two are the skills, from which to resume.
+    last two holds the skills so far, and training can resume from it.
     """
     task = find_task(agent)
     steps = _steps_of_skills(num_steps, num_skills, trainer)
@@ -384,8 +389,8 @@ def learn_skills(
     check_replay(replay, agent)
     if trainer.make_replay is not ReplayBuffer:
         raise ValueError(
-            "`learn_skills` hands a part of a replay on to the next skill; it needs "
-            "a trainer with the default `make_replay=eqrl.ReplayBuffer`."
+            "`learn_skills` passes a part of a replay to the next skill; it needs a "
+            "trainer with the default `make_replay=eqrl.ReplayBuffer`."
         )
     capacity = num_skills if max_skills is None else max_skills
     check_integer("max_skills", capacity, least=1)
@@ -423,7 +428,7 @@ def learn_skills(
 
 
 def check_replay(replay: str, agent: AnyAgent) -> None:
-    """Checks that an agent can learn from what is kept."""
+    """Checks that an agent can learn from the part of the replay that is kept."""
     if agent.sequence_length is None:
         raise ValueError(
             "The agent learns on-policy, from each step once; skills are learned one "

@@ -1,8 +1,8 @@
-"""A library of skills, and the run of `learn_skills` that adds to it."""
+"""A library of skills, its training state, and the environments it is learned in."""
 
 import bisect
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Generic
 
 import equinox as eqx
@@ -59,19 +59,21 @@ class Schedule:
 
 
 def make_schedule(world: World, num_skills: int) -> Schedule:
-    """The schedule of all environments; a `ValueError` unless they are alike."""
+    """Makes the schedule of all environments.
+
+    Raises a `ValueError` unless they are alike.
+    """
+    first = first_env(world)
+    steps = None
     if isinstance(world, AbstractEnv):
-        return Schedule(envs=(world,), steps=None)
-    if isinstance(world, Mapping):
+        envs = (first,)
+    elif isinstance(world, Mapping):
         steps = tuple(sorted(world))
-        _check_steps(steps)
-        schedule = Schedule(envs=tuple(world[step] for step in steps), steps=steps)
+        envs = tuple(world[step] for step in steps)
     else:
-        first = first_env(world)
-        later = (world(skill) for skill in range(1, num_skills))
-        schedule = Schedule(envs=(first, *later), steps=None)
-    _check_alike(schedule.envs)
-    return schedule
+        envs = (first, *(world(skill) for skill in range(1, num_skills)))
+    _check_alike(envs)
+    return Schedule(envs=envs, steps=steps)
 
 
 def first_env(world: World) -> AnyEnv:
@@ -79,23 +81,20 @@ def first_env(world: World) -> AnyEnv:
     if isinstance(world, AbstractEnv):
         return world
     if isinstance(world, Mapping):
-        _check_steps(sorted(world))
+        steps = sorted(world)
+        if steps[:1] != [0]:
+            raise ValueError(
+                f"`env` has environments from the steps {steps}; one of them must be "
+                "0, and none negative."
+            )
         return world[0]
     if callable(world) and not isinstance(world, type):
         return world(0)
     raise ValueError(
         f"`env` is a {type(world).__name__}; it must be an environment, a function "
         "from a skill's number to one, or a dictionary of them by the environment "
-        "step from which each is in force."
+        "step at which each becomes active."
     )
-
-
-def _check_steps(steps: Sequence[int]) -> None:
-    if not steps or steps[0] != 0:
-        raise ValueError(
-            f"`env` says what is in force from the steps {list(steps)}; one of them "
-            "must be 0, and none less."
-        )
 
 
 def _check_alike(envs: tuple[AnyEnv, ...]) -> None:
@@ -126,7 +125,7 @@ Learner = AbstractAgent[IntrinsicState[State, IncrementalState], Memory, Extras]
 
 
 class SkillTraining(eqx.Module):
-    """The training state of one skill, from which `eqrl.learn_skills` resumes."""
+    """The training state of one skill, which `eqrl.learn_skills` resumes."""
 
     trainer_state: AnyTrainerState
     counts: Counts
@@ -173,8 +172,8 @@ Skills.__init__.__doc__ = """**Arguments:**
 
 - `states`: states of the learned agents, a stack that may have room for more skills.
 - `count`: the number of skills, which are the first of the stack.
-- `training`: from which `eqrl.learn_skills` resumes; `None` if the skills are only to
-    be used.
+- `training`: the state that `eqrl.learn_skills` resumes; `None` if the skills are only
+    to be used.
 - `metrics`: of all skills, a row every `log_every` steps: those of `eqrl.Solution`;
     `skill`, from 0; and `collected_steps`, the environment steps of all rollouts of
     learned skills so far, which `step` does not include.
@@ -196,8 +195,8 @@ class Task(eqx.Module):
 def find_task(agent: AnyAgent) -> Task:
     """The agent and its reward.
 
-    Raises a `ValueError` unless `agent` is an `Intrinsic` with an `Incremental`. A
-    wrapper around that will not do: a skill is the agent inside, without the wrapper.
+    Raises a `ValueError` unless `agent` is an `Intrinsic` with an `Incremental`. Around
+    it no wrapper is allowed: a skill is the agent inside, without the wrapper.
     """
     given = f"a {type(agent).__name__}"
     if isinstance(agent, Intrinsic):
@@ -219,7 +218,7 @@ def enlarge_past(task: Task, env: AnyEnv, *, num_episodes: int) -> Task:
             "limit (`spec.max_steps` is None), so one might never end; put an "
             "`eqrl.envs.TimeLimit` around it."
         )
-    # With buckets for each timestep an episode adds one feature to each of them.
+    # With a bucket for each timestep, an episode adds one feature to each of them.
     rows = num_episodes if task.reward.per_timestep else num_episodes * limit
     return task.with_past_capacity(max(rows, task.reward.past_capacity))
 
@@ -231,7 +230,11 @@ def training_of(skills: Skills) -> SkillTraining:
 
 
 def saturated(count: int) -> Int[Array, ""]:
-    """A count as an array, or the largest integer that an array can hold."""
+    """A count as an array, at most the largest integer that fits.
+
+    Without `jax_enable_x64` it has 32 bits, but a skill may take nearly 2^31 steps and
+    a library has several.
+    """
     return jnp.asarray(min(count, jnp.iinfo(jnp.result_type(int)).max), int)
 
 
@@ -263,17 +266,18 @@ def init_library(
 def copy_library(
     task: Task, env: AnyEnv, trainer: Trainer, initial: Skills
 ) -> tuple[Task, Skills]:
-    """A copy of `initial`, and the task with the capacity of its past.
+    """The task with the past capacity of `initial`, and a copy of `initial`.
 
     Raises a `ValueError` unless `initial` can be resumed with these arguments.
     """
     if initial.training is None:
         raise ValueError(
-            "`initial` holds skills to use only (its `training` is None), with which "
-            "nothing can be added; load them with the trainer, as "
+            "`initial` holds skills to use only: its `training` is None, so none can "
+            "be added; load them with the trainer, as "
             "`eqrl.load_skills(directory, agent, env, trainer)`."
         )
-    # Arrays may have been fetched from the device.
+    # Training donates what it is given, and `initial` stays usable. NumPy arrays are
+    # copied too: the skills may have been fetched from the device.
     states, training = jax.tree.map(
         lambda x: jnp.array(x) if isinstance(x, (jax.Array, np.ndarray)) else x,
         (initial.states, initial.training),
@@ -327,7 +331,7 @@ def pick_skill(
 
     **Arguments:**
 
-    - `agent`: with which the skills were learned.
+    - `agent`: the agent that learned the skills.
     - `skills`: from `eqrl.learn_skills`.
     - `index`: of the skill, from 0.
 

@@ -45,7 +45,7 @@ from .library import (
 )
 
 
-# What to do where a file of a library is damaged.
+# Advice for a damaged file of a library.
 _ADVICE = "take it from a copy of the library, or learn the skills again"
 
 
@@ -77,8 +77,8 @@ def save_skills(directory: Directory, skills: Skills) -> None:
         saved again as it grows.
     - `skills`: from `eqrl.learn_skills`, or from its callback.
 
-    Raises a `ValueError` if the directory holds another library, or if a folder of
-    `directory/skills` is in the way that this did not write.
+    Raises a `ValueError` if the directory holds another library, or if this did not
+    write a folder of `directory/skills` that is in the way.
     """
     if skills.training is None:
         raise ValueError(
@@ -128,11 +128,11 @@ def load_skills(
     **Arguments:**
 
     - `directory`: as given to `save_skills`.
-    - `agent`, `env`, `trainer`: with which the skills were learned. Without a trainer
-        the skills can be used, but none can be added.
+    - `agent`, `env`, `trainer`: those that learned the skills. Without a trainer the
+        skills can be used, but none can be added.
 
     Raises a `ValueError` if there are no skills, if they do not fit the arguments, and
-    if a file is not as it was written, naming it.
+    if a file is damaged, naming it.
     """
     task = find_task(agent)
     path = Path(directory)
@@ -190,7 +190,7 @@ def load_skill(
     **Arguments:**
 
     - `directory`: as given to `eqrl.save_skills`.
-    - `agent`, `env`: with which it was learned.
+    - `agent`, `env`: those that learned it.
     - `index`: of the skill, from 0.
 
     Raises a `ValueError` unless there is such a skill and it fits the arguments.
@@ -210,7 +210,10 @@ def load_skill(
 
 
 def count_skills(directory: Directory) -> int:
-    """Number of skills in a library. Raises a `ValueError` if it is none."""
+    """The number of skills in a library.
+
+    Raises a `ValueError` if the directory does not hold a library.
+    """
     return _saved_shapes(Path(directory))[".digests"].shape[0]
 
 
@@ -329,7 +332,7 @@ def play_skills(
 
     **Arguments:**
 
-    - `agent`: with which the skills were learned.
+    - `agent`: the agent that learned the skills.
     - `skills`: at least one.
     - `env`: the environment.
     - `num_episodes`: of each skill, at least 1.
@@ -340,7 +343,7 @@ def play_skills(
     **Returns:**
 
     The trajectories of the descriptor of `eqrl.Incremental`, with a leading axis for
-    the skills there are. `eqrl.draw_skills` draws them.
+    the skills. `eqrl.draw_skills` draws them.
 
     Raises a `ValueError` if there are no skills, or no limit to an episode.
     """
