@@ -10,7 +10,7 @@ import jax.random as jr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.fields import check_fields, converted_field, hyperparameters, shown
-from .._pytree.tree import check_kept, show_values
+from .._pytree.tree import check_kept, is_float_shape, show_values
 from .._types.custom_types import Extras, FloatLike, Metrics, RewardState, Seen, State
 from .._types.data import EnvSpec, Transition
 
@@ -19,8 +19,8 @@ class AbstractReward(eqx.Module, Generic[RewardState, Seen]):
     """A reward that is computed by the agent rather than given by the environment.
 
     The reward holds hyperparameters only; all that it learns is in its state.
-    `Intrinsic` trains an agent on it, of which the extras are those that it needs;
-    `AbstractReward[State]` needs none.
+    `Intrinsic` trains an agent on it. The agent must store the extras that the reward
+    needs; `AbstractReward[State]` needs none.
     """
 
     def __check_init__(self) -> None:
@@ -72,15 +72,16 @@ class AbstractReward(eqx.Module, Generic[RewardState, Seen]):
 
 
 AnyReward: TypeAlias = AbstractReward[Any, Any]
-"""Any reward; what its state holds is not known."""
+"""Any reward, with a state of any type."""
 
 
 def after_update(
     learner: eqx.Module, state: State, updated: object
 ) -> tuple[State, dict[str, Any]]:
-    """The state and the metrics that `update` of an agent or a reward gives.
+    """The state and the metrics that `update` of an agent or a reward returned.
 
-    Raises a `ValueError` unless it gives these two, and a state like the one before.
+    Raises a `ValueError` unless it returned these two, and the state has the structure
+    of the one before.
     """
     name = type(learner).__name__
     if isinstance(updated, tuple) and len(updated) == 2:
@@ -103,10 +104,10 @@ StateDescriptor = (
 
 
 def check_descriptor(name: str, descriptor: StateDescriptor) -> None:
-    """Checks that `descriptor` is a word or a function."""
-    words = ("state_descriptor", "observation")
-    is_word = isinstance(descriptor, str) and descriptor in words
-    if not is_word and not callable(descriptor):
+    """Checks that `descriptor` is a known name or a function."""
+    names = ("state_descriptor", "observation")
+    is_name = isinstance(descriptor, str) and descriptor in names
+    if not is_name and not callable(descriptor):
         raise ValueError(
             f"`{name}={shown(descriptor)}` must be 'state_descriptor', "
             "'observation', or a function of one observation."
@@ -116,8 +117,8 @@ def check_descriptor(name: str, descriptor: StateDescriptor) -> None:
 def descriptor_size(descriptor: StateDescriptor, spec: EnvSpec) -> int:
     """The number of elements of a descriptor.
 
-    Raises a `ValueError` unless the environment gives it, or the function is one from
-    an observation to a vector of floats.
+    Raises a `ValueError` if the environment does not give the descriptor, or if the
+    function does not return a vector of floats for an observation.
     """
     if descriptor == "state_descriptor":
         if spec.state_descriptor_size is None:
@@ -134,18 +135,13 @@ def descriptor_size(descriptor: StateDescriptor, spec: EnvSpec) -> int:
         return spec.observation_size
     observation = jax.ShapeDtypeStruct((spec.observation_size,), jnp.result_type(float))
     described = eqx.filter_eval_shape(descriptor, observation)
-    shape = getattr(described, "shape", None)
-    if (
-        shape is None
-        or len(shape) != 1
-        or shape[0] < 1
-        or not jnp.issubdtype(described.dtype, jnp.floating)
-    ):
+    is_vector = is_float_shape(described) and len(described.shape) == 1
+    if not is_vector or described.size == 0:
         raise ValueError(
             f"The function `descriptor` gives {described} for one observation of "
             f"size {spec.observation_size}; it must give a vector of floats."
         )
-    return shape[0]
+    return described.size
 
 
 def describe(
@@ -178,7 +174,7 @@ def describe(
 def as_if_left(transitions: Transition[Extras]) -> Transition[Extras]:
     """The transitions, as if each had reached the state that it began in.
 
-    What describes the states that transitions reach then describes where they began.
+    A function that describes the states reached then describes the ones left.
     """
     return dataclasses.replace(
         transitions,
@@ -188,7 +184,7 @@ def as_if_left(transitions: Transition[Extras]) -> Transition[Extras]:
 
 
 class SumState(eqx.Module):
-    """State of `Sum`: those of its rewards."""
+    """State of `Sum`."""
 
     rewards: tuple[Any, ...]
 
@@ -212,7 +208,7 @@ class Sum(AbstractReward[SumState, Seen]):
     weights: tuple[FloatLike, ...] | None = hyperparameters(None)
 
     if TYPE_CHECKING:
-        # What the converters take, of which not all static type checkers know.
+        # Not all static type checkers know what the converters take.
         def __init__(
             self,
             rewards: Sequence[AbstractReward[Any, Seen]],

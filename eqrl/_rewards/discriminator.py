@@ -62,8 +62,8 @@ class Discriminator(AbstractReward[DiscriminatorState, SkillExtras[Any]]):
     prior of the skills. The reward of a batch is computed before the update on it.
 
     The metrics are `discriminator_loss` and, where q is an `eqrl.nn.Categorical`,
-    `accuracy`: the share of the batch whose skill q holds the most probable, before the
-    update on it.
+    `accuracy`: the share of the batch for which q finds the true skill the most
+    probable, before the update on it.
 
     Differences from the paper: skills may be continuous, with a normal or a von
     Mises-Fisher distribution for q; q may see less than the full observation.
@@ -92,7 +92,7 @@ class Discriminator(AbstractReward[DiscriminatorState, SkillExtras[Any]]):
     make_optimizer: MakeOptimizer = eqx.field(default=optax.adam, static=True)
 
     if TYPE_CHECKING:
-        # What the converter takes, of which not all static type checkers know.
+        # Not all static type checkers know what the converter takes.
         def __init__(
             self,
             skills: AbstractSkillPrior | int,
@@ -135,8 +135,8 @@ class Discriminator(AbstractReward[DiscriminatorState, SkillExtras[Any]]):
         log_prior = None
         if self.include_prior:
             log_prior = jax.vmap(self.skills.log_prob)(skill)
-            # The replay may hold skills whose weight has become 0 since; their reward
-            # would be infinite.
+            # The replay may hold a skill from before its weight was set to 0, whose
+            # reward would be infinite.
             log_prior = jnp.where(jnp.isneginf(log_prior), 0, log_prior)
         reward = skill_log_ratio(state.network, descriptor, skill, log_prior)
         return reward.reshape(batch.timestep.shape)
@@ -150,7 +150,7 @@ class Discriminator(AbstractReward[DiscriminatorState, SkillExtras[Any]]):
             state.network, descriptor, skill
         )
         metrics = {"discriminator_loss": loss}
-        # XLA passes the descriptors through the network once for this and the loss.
+        # XLA merges this pass through the network with the one of the loss.
         predicted = jax.vmap(state.network)(descriptor)
         if isinstance(predicted, Categorical):
             is_right = jnp.argmax(predicted.logits, axis=1) == jnp.argmax(skill, axis=1)
@@ -235,16 +235,16 @@ class Discriminator(AbstractReward[DiscriminatorState, SkillExtras[Any]]):
 Discriminator.__init__.__doc__ = """**Arguments:**
 
 - `skills`: the prior of the skills, the same as that of the `SkillConditioned` agent;
-    or the number of one-hot skills. `Intrinsic` refuses priors of another kind, size or
-    other weights.
+    or the number of one-hot skills. `Intrinsic` refuses a prior of another kind or
+    size, or with other weights.
 - `lr`: learning rate, at least 0.
 - `descriptor`: the part of a state that the discriminator sees: `"state_descriptor"`,
     as the environment describes behavior; `"observation"`, in full; or a function of
     one observation.
 - `include_prior`: `False` leaves `- log p(skill)` out of the reward. With one-hot
     skills of equal weight it is a constant, which makes the reward positive if the
-    discriminator is better than chance. This matters if episodes can terminate. For a
-    skill of weight 0 the term is infinite, and left out.
+    discriminator is better than chance. This matters if episodes can terminate. It is
+    left out for a skill of weight 0, for which it would be infinite.
 - `make_network`: a factory `(descriptor_size, skill_size, *, key)` of a network from
     one descriptor to an `eqrl.nn.AbstractSkillDistribution`; `None` takes the kind that
     fits the prior, with hidden layers of 256 and 256, such as

@@ -16,14 +16,15 @@ def terminal_descriptors(
 
     **Arguments:**
 
-    - `descriptors`: of the states reached, as in `SkillEvaluation`, with any axes in
-        front, such as skills and episodes.
+    - `descriptors`: of the states reached, as in `SkillEvaluation`, with any leading
+        axes, such as skills and episodes.
     - `mask`: which steps are within the episode.
 
     **Returns:**
 
-    One descriptor for each episode, `nan` for one of no steps.
+    One descriptor for each episode, `nan` for an episode without steps.
     """
+    # `argmax` finds the first true value, so of the reversed mask the last one.
     last = mask.shape[-1] - 1 - jnp.argmax(jnp.flip(mask, axis=-1), axis=-1)
     ends = jnp.take_along_axis(descriptors, last[..., None, None], axis=-2)[..., 0, :]
     return jnp.where(jnp.any(mask, axis=-1, keepdims=True), ends, jnp.nan)
@@ -34,12 +35,12 @@ def hausdorff_distance(
 ) -> Float[Array, ""]:
     """Hausdorff distance between two sets of points.
 
-    It is the largest of the Euclidean distances from a point of one of the sets to the
-    nearest of the other: 0 if and only if the sets are equal.
+    It is the largest Euclidean distance from a point of either set to the nearest point
+    of the other: 0 if and only if the sets are equal.
 
     **Arguments:**
 
-    - `first`, `second`: sets of at least one point each, one a row.
+    - `first`, `second`: sets of at least one point each, with one point in each row.
 
     ??? cite "Reference"
 
@@ -76,7 +77,7 @@ def pairwise_hausdorff(
 
     **Arguments:**
 
-    - `points`: of each of at least 2 skills at least one, such as
+    - `points`: at least one for each of at least 2 skills, such as
         `terminal_descriptors`.
 
     **Returns:**
@@ -95,12 +96,12 @@ def union_hausdorff(
     """Mean Hausdorff distance between a skill and all others together.
 
     The mean over skills of the Hausdorff distance between a skill's points and the
-    union of those of all other skills. Most of it comes from the point of another
-    skill that is furthest from this one's.
+    points of all other skills together. It is mostly decided by the point of another
+    skill that is furthest from those of this one.
 
     **Arguments:**
 
-    - `points`: of each of at least 2 skills at least one, such as
+    - `points`: at least one for each of at least 2 skills, such as
         `terminal_descriptors`.
 
     **Returns:**
@@ -110,11 +111,10 @@ def union_hausdorff(
     _check_points(points)
     nearest = _nearest(points)
     own = jnp.eye(points.shape[0], dtype=bool)
-    # From each point of a skill to the nearest of all others, and the furthest such.
+    # From each point of a skill to the nearest of all others, then the furthest of these.
     to_others = jnp.min(jnp.where(own[:, None, :], jnp.inf, nearest), axis=2)
     outwards = jnp.max(to_others, axis=1)
-    # From each point of the others to the nearest of this skill: the skill is the last
-    # axis.
+    # From each point of the others to the nearest of this skill, which is the last axis.
     inwards = jnp.max(jnp.where(own, -jnp.inf, jnp.max(nearest, axis=1)), axis=0)
     return jnp.mean(jnp.maximum(outwards, inwards))
 
@@ -129,7 +129,7 @@ def nearest_distance(
 
     **Arguments:**
 
-    - `points`: of each of at least 2 skills at least one, such as
+    - `points`: at least one for each of at least 2 skills, such as
         `terminal_descriptors`.
 
     **Returns:**
@@ -155,7 +155,7 @@ def coverage(
 
     **Arguments:**
 
-    - `descriptors`: of the states reached, with any axes in front.
+    - `descriptors`: of the states reached, with any leading axes.
     - `mask`: which of them count, such as those within an episode.
     - `low`, `high`: bounds of the region, inclusive, for all elements of the descriptor
         or for each. Descriptors outside are ignored.
@@ -163,8 +163,8 @@ def coverage(
 
     **Returns:**
 
-    The number of cells visited over the number there are, `num_bins` to the power of
-    the length of a descriptor: in [0, 1].
+    The number of cells visited divided by the number of cells, which is `num_bins` to
+    the power of the length of a descriptor: in [0, 1].
     """
     check_integer("num_bins", num_bins, least=1)
     size = descriptors.shape[-1]
@@ -222,7 +222,7 @@ def _check_points(points: Float[Array, "skills episodes descriptor"]) -> None:
 def _distances(
     first: Float[Array, "first descriptor"], second: Float[Array, "second descriptor"]
 ) -> Float[Array, "first second"]:
-    # By differences: |a|^2 + |b|^2 - 2ab is mostly rounding far from the origin.
+    # |a|^2 + |b|^2 - 2ab would be mostly rounding error far from the origin.
     return jnp.linalg.norm(first[:, None] - second[None], axis=-1)
 
 
@@ -237,5 +237,6 @@ def _nearest(
         distances = _distances(own, everything)
         return jnp.min(distances.reshape(-1, num_skills, num_episodes), axis=2)
 
-    # One skill after the other: all together would take the square of the memory.
+    # One skill at a time: the distances of all points to all would need as many times
+    # the memory as there are skills.
     return lax.map(of_skill, points)

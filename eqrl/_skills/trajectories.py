@@ -12,9 +12,9 @@ class SkillTrajectories(eqx.Module):
 
 SkillTrajectories.__init__.__doc__ = """**Arguments:**
 
-- `descriptors`: of the state that each step reached, such as the transitions'
+- `descriptors`: of the state reached by each step, such as the transitions'
     `next_state_descriptor`.
 - `mask`: which steps are within the episode; all other values are meaningless.
-- `first_descriptors`: of the state in which each episode began, before its first step;
-    `None` if they are not known.
+- `first_descriptors`: of the state before the first step of each episode; `None` if
+    they are not known.
 """

@@ -31,7 +31,7 @@ SETTINGS = hypothesis.settings(
 empty = jax.jit(empty_set, static_argnums=(0, 1, 2))
 put = jax.jit(add_points)
 draw = jax.jit(draw_points, static_argnames="num_samples")
-distances = jax.jit(distance_to, static_argnames=("k", "num_samples"))
+distances = jax.jit(distance_to, static_argnames=("k", "num_samples", "default"))
 draw_many = jax.jit(
     jax.vmap(
         lambda count, most, num_samples, key: draw_distinct(
@@ -197,11 +197,12 @@ def test_the_distance_is_to_points_of_the_same_bucket(getkey: GetKey) -> None:
     points = set_of(4, [1, 2, 4], [10], [20, 26])
     features = np.array([[0.0], [5.0], [0.0], [0.0], [21.0]], np.float32)
     bucket = np.array([0, 0, 1, 2, 0])
-    distance, is_known = jax.device_get(
-        distances(points, features, bucket, k=2, num_samples=4, key=getkey())
+    found = distances(
+        points, features, bucket, k=2, num_samples=4, default=0.5, key=getkey()
     )
-    assert is_known.tolist() == [True, True, False, True, True]
-    np.testing.assert_allclose(distance[is_known], [2, 3, 26, 19])
+    assert found.known.tolist() == [True, True, False, True, True]
+    np.testing.assert_allclose(found.values, [2, 3, 0.5, 26, 19])
+    assert found.mean() == (2 + 3 + 26 + 19) / 4
 
 
 @pytest.mark.parametrize("num_buckets", [1, 2])
@@ -210,23 +211,31 @@ def test_the_distance_is_to_the_points_drawn(num_buckets: int, getkey: GetKey) -
     features = np.arange(6, dtype=np.float32)[:, None] + 0.25
     bucket = np.arange(6) % num_buckets
     key = getkey()
-    distance, is_known = distances(
-        points, features, bucket, k=2, num_samples=5, key=jr.clone(key)
+    found = distances(
+        points,
+        features,
+        bucket,
+        k=2,
+        num_samples=5,
+        default=0.0,
+        key=jr.clone(key),
     )
     drawn, _ = draw(points, num_samples=5, key=key)
     gaps = np.abs(features - np.asarray(drawn)[bucket, :, 0])
-    np.testing.assert_allclose(distance, np.sort(gaps, axis=1)[:, 1])
-    assert np.all(is_known)
+    np.testing.assert_allclose(found.values, np.sort(gaps, axis=1)[:, 1])
+    assert np.all(found.known)
 
 
 def test_without_room_for_k_points_no_distance_is_known(getkey: GetKey) -> None:
     for rows in (0, 2):
-        distance, is_known = distances(
+        found = distances(
             empty_set(1, rows, 1),
             np.ones((3, 1), np.float32),
             np.zeros(3, int),
             k=3,
             num_samples=4,
+            default=0.5,
             key=getkey(),
         )
-        assert not np.any(is_known) and np.all(np.isfinite(distance))
+        assert not np.any(found.known)
+        assert found.values.tolist() == [0.5] * 3 and found.mean() == 0.5

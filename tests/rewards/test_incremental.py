@@ -254,7 +254,7 @@ def test_a_logged_penalty_turns_consistency_round_in_the_released_normalization(
     # The penalty of a first skill is -60 * 4.
     state, _ = updated(reward, state, on_a_line(5, 5), key=getkey())
     state = reward.begin_skill(state, num_updates=100)
-    np.testing.assert_allclose(state.scale.consistency_factor, 1 / (60 * -60 * 5))
+    np.testing.assert_allclose(state.scale.consistency.factor, 1 / (60 * -60 * 5))
     end = eqx.tree_at(lambda s: s.scale.calls, state, jnp.asarray(100))
     nearer, farther = score(reward, end, on_a_line(9, 2), key=getkey())
     assert farther > nearer
@@ -373,7 +373,7 @@ def test_updates_without_points_are_no_part_of_the_means(getkey: GetKey) -> None
     state, _ = updated(reward, state, on_a_line(5, 5), key=getkey())
     scale = reward.begin_skill(state, num_updates=1).scale
     # From 5 to the second nearest of 9 and 10; of diversity nothing is known.
-    assert (scale.previous_consistency, scale.previous_diversity) == (5, 0)
+    assert (scale.consistency.previous, scale.diversity.previous) == (5, 0)
 
 
 def test_a_mean_over_very_many_updates_is_not_lost_to_rounding() -> None:

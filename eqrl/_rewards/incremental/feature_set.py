@@ -23,40 +23,29 @@ class FeatureSet(eqx.Module):
 FeatureSet.__init__.__doc__ = """**Arguments:**
 
 - `features`: one ring per bucket.
-- `counts`: the number of points ever added to each bucket; above 2^30 a smaller one,
-    the same modulo the number of rows. The next one is written to this row, modulo the
-    number of rows.
+- `counts`: the number of points ever added to each bucket. Modulo the number of rows it
+    is the row of the next point. Above 2^30 it is lowered to a number of which this is
+    still true.
 """
 
 
 class Distances(eqx.Module):
-    """Distances of a batch to the past and to the recent features.
+    """Distances of a batch to a set of points.
 
-    `has_past` and `has_recent` say where there were enough points to measure one.
+    - `known`: whether the set has enough points to measure one.
+    - `values`: the distances, or the default.
+    - `default`: for distances that are not known.
     """
 
-    diversity: Float[Array, " batch"]
-    has_past: Bool[Array, " batch"]
-    consistency: Float[Array, " batch"]
-    has_recent: Bool[Array, " batch"]
+    known: Bool[Array, " batch"]
+    values: Float[Array, " batch"]
+    default: float = eqx.field(static=True)
 
-    def means(self) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """Mean diversity and mean consistency of the measured transitions.
-
-        Without any they are 1 and 0.
-        """
-        return (
-            _masked_mean(self.diversity, self.has_past, 1.0),
-            _masked_mean(self.consistency, self.has_recent, 0.0),
-        )
-
-
-def _masked_mean(
-    values: Float[Array, " batch"], mask: Bool[Array, " batch"], default: float
-) -> Float[Array, ""]:
-    total = jnp.sum(jnp.where(mask, values, 0))
-    count = jnp.sum(mask.astype(values.dtype))
-    return jnp.where(count > 0, total / jnp.maximum(count, 1), default)
+    def mean(self) -> Float[Array, ""]:
+        """The mean of the known distances; without any, the default."""
+        total = jnp.sum(jnp.where(self.known, self.values, 0))
+        count = jnp.sum(self.known.astype(self.values.dtype))
+        return jnp.where(count > 0, total / jnp.maximum(count, 1), self.default)
 
 
 def empty_set(num_buckets: int, rows: int, size: int) -> FeatureSet:
@@ -69,16 +58,13 @@ def empty_set(num_buckets: int, rows: int, size: int) -> FeatureSet:
 
 def clear(points: FeatureSet) -> FeatureSet:
     """An empty set of the same capacity."""
-    return FeatureSet(
-        features=jnp.zeros_like(points.features),
-        counts=jnp.zeros_like(points.counts),
-    )
+    return jax.tree.map(jnp.zeros_like, points)
 
 
 def enlarge(points: FeatureSet, rows: int) -> FeatureSet:
     """The same points in a set of larger capacity.
 
-    The rings must not have wrapped: their next row would be a wrong one.
+    The rings must not have wrapped, or the next point would be written to a wrong row.
     """
     missing = rows - points.features.shape[1]
     if missing == 0:
@@ -99,8 +85,8 @@ def add_points(
 ) -> FeatureSet:
     """Adds the features for which `keep` is true, overwriting the oldest points."""
     rows = points.features.shape[1]
-    # A scatter to the same row twice has no defined order, so points that later ones of
-    # this call would overwrite are not written at all.
+    # Where a scatter writes a row twice, either value may win. So points that others of
+    # this call would overwrite are not written.
     counts = points.counts + jnp.sum(keep, axis=1)
     position = points.counts[:, None] + jnp.cumsum(keep, axis=1) - 1
     written = keep & (position >= counts[:, None] - rows)
@@ -114,7 +100,8 @@ def add_points(
     ) -> Float[Array, "rows descriptor"]:
         return old.at[row].set(new, mode="drop")
 
-    # Counts of full rings stay within their type.
+    # Before a count overflows it is lowered to one with the same next row, at which the
+    # ring still counts as full.
     size = max(rows, 1)
     full = size * max(1, 2**29 // size)
     return FeatureSet(
@@ -130,19 +117,23 @@ def distance_to(
     *,
     k: int,
     num_samples: int,
+    default: float,
     key: PRNGKeyArray,
-) -> tuple[Float[Array, " batch"], Bool[Array, " batch"]]:
+) -> Distances:
     """Distances to the k-th nearest of a sample of points from the same bucket.
 
-    **Returns:**
-
-    The distances, and a mask that is false where the bucket has fewer than k points;
-    the distance is meaningless there.
+    A distance is known if the bucket has at least k points.
     """
     num_buckets, rows, _ = points.features.shape
     if rows < k:
-        return jnp.zeros_like(features[:, 0]), jnp.zeros_like(bucket, bool)
+        return Distances(
+            known=jnp.zeros_like(bucket, bool),
+            values=jnp.full_like(features[:, 0], default),
+            default=default,
+        )
     drawn, mask = draw_points(points, num_samples, key=key)
+    # All transitions share the points of a single bucket. With several, each takes a
+    # copy of the points of its own.
     if num_buckets == 1:
         distance = knn_distance(features, drawn[0], k=k, mask=mask[0])
     else:
@@ -151,7 +142,10 @@ def distance_to(
                 feature[None], drawn[bucket], k=k, mask=mask[bucket]
             )[0]
         )(features, bucket)
-    return distance, num_points(points)[bucket] >= k
+    known = num_points(points)[bucket] >= k
+    return Distances(
+        known=known, values=jnp.where(known, distance, default), default=default
+    )
 
 
 def draw_points(
@@ -196,6 +190,10 @@ def draw_distinct(
     # Rejection sampling: draw with replacement until enough integers are distinct. It
     # treats all integers alike, so all sets are equally likely, and it is much cheaper
     # than a random permutation, which sorts `most` keys.
+    #
+    # Of the candidates, the first `num_samples` places hold the integers chosen so far
+    # and the others those of this turn. A candidate is distinct if no earlier place
+    # holds the same integer: `first` has the earliest place of each integer.
     order = jnp.arange(2 * num_samples)
 
     def is_missing(carry: tuple[Array, Array, Array]) -> Bool[Array, ""]:

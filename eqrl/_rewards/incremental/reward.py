@@ -51,7 +51,7 @@ from .scale import (
 )
 
 
-# The first transitions of a batch, from which the mean distances are computed.
+# Mean distances are computed from this many transitions of a batch, the first.
 _NUM_MEASURED = 32
 
 
@@ -67,7 +67,7 @@ IncrementalState.__init__.__doc__ = """**Arguments:**
 
 - `past`: features of earlier skills.
 - `recent`: features of the newest transitions.
-- `scale`: means of the distances, by which they are normalized.
+- `scale`: means of the distances, which normalize them.
 """
 
 
@@ -147,8 +147,8 @@ class Incremental(AbstractReward[IncrementalState]):
             fewer.
         - `feature`: `"delta"`, the change of the descriptor; or `"next_state"`, the
             descriptor of the state reached.
-        - `normalization`: `"previous_skill_mean"`; `"batch_mean"`, with which the mean
-            of each term over a batch is its weight; `"none"`; or `"released"`.
+        - `normalization`: `"previous_skill_mean"`; `"batch_mean"`, which makes the mean
+            of each term over a batch its weight; `"none"`; or `"released"`.
         - `per_timestep`: whether a transition is compared only with those of the same
             timestep of their episodes.
         - `descriptor`: what describes a state: `"state_descriptor"`, that of the
@@ -204,16 +204,13 @@ class Incremental(AbstractReward[IncrementalState]):
     ) -> IncrementalState:
         features = self.features(transitions)
         num_buckets = state.recent.features.shape[0]
-        keep = (
-            jnp.arange(num_buckets)[:, None]
-            == self._bucket(transitions.timestep, num_buckets)[None]
-        )
+        # Each bucket is given all transitions and keeps its own: how many those are is
+        # not known when this is traced.
+        bucket = self._bucket(transitions.timestep, num_buckets)
+        keep = jnp.arange(num_buckets)[:, None] == bucket[None]
         features = jnp.broadcast_to(features, (num_buckets, *features.shape))
-        return eqx.tree_at(
-            lambda state: state.recent,
-            state,
-            add_points(state.recent, features, keep),
-        )
+        recent = add_points(state.recent, features, keep)
+        return eqx.tree_at(lambda state: state.recent, state, recent)
 
     def reward(
         self,
@@ -224,29 +221,19 @@ class Incremental(AbstractReward[IncrementalState]):
         key: PRNGKeyArray,
     ) -> Float[Array, "*batch"]:
         del step
-        diversity, consistency = self._terms(
-            state, self._distances(state, flatten_batch(batch), key=key)
-        )
+        distances = self._distances(state, flatten_batch(batch), key=key)
+        diversity, consistency = self._terms(state, *distances)
         return lax.stop_gradient(diversity + consistency).reshape(batch.timestep.shape)
 
     def update(
         self, state: IncrementalState, batch: Transition[Extras], *, key: PRNGKeyArray
     ) -> tuple[IncrementalState, Metrics]:
         rows = jax.tree.map(lambda x: x[:_NUM_MEASURED], flatten_batch(batch))
-        distances = self._distances(state, rows, key=key)
-        diversity, consistency = distances.means()
-        terms = self._terms(state, distances)
-        scale = update_scale(
-            state.scale,
-            diversity=diversity,
-            consistency=consistency,
-            has_past=jnp.any(distances.has_past),
-            has_recent=jnp.any(distances.has_recent),
-            diversity_term=jnp.mean(terms[0]),
-            consistency_term=jnp.mean(terms[1]),
-        )
+        diversity, consistency = self._distances(state, rows, key=key)
+        terms = self._terms(state, diversity, consistency)
+        scale = update_scale(state.scale, diversity, consistency, *map(jnp.mean, terms))
         state = eqx.tree_at(lambda state: state.scale, state, scale)
-        return state, {"diversity": diversity, "consistency": consistency}
+        return state, {"diversity": diversity.mean(), "consistency": consistency.mean()}
 
     def num_buckets(self, spec: EnvSpec) -> int:
         """The number of buckets of each set: one, or one for each timestep."""
@@ -331,52 +318,50 @@ class Incremental(AbstractReward[IncrementalState]):
     ) -> Int[Array, " batch"]:
         if not self.per_timestep:
             return jnp.zeros_like(timestep)
+        # The environment may be another one, with longer episodes.
         return jnp.minimum(timestep, num_buckets - 1)
 
     def _distances(
         self, state: IncrementalState, batch: Transition[Extras], *, key: PRNGKeyArray
-    ) -> Distances:
-        past_key, recent_key = jr.split(key)
+    ) -> tuple[Distances, Distances]:
+        """The distances to the past and to the recent features."""
         features = self.features(batch)
         bucket = self._bucket(batch.timestep, state.past.features.shape[0])
-        diversity, has_past = distance_to(
-            state.past,
-            features,
-            bucket,
-            k=self.k,
-            num_samples=self.num_samples,
-            key=past_key,
-        )
-        consistency, has_recent = distance_to(
-            state.recent,
-            features,
-            bucket,
-            k=self.k,
-            num_samples=self.num_samples,
-            key=recent_key,
-        )
-        return Distances(
-            diversity=jnp.where(has_past, diversity, 1),
-            has_past=has_past,
-            consistency=jnp.where(has_recent, consistency, 0),
-            has_recent=has_recent,
+        past_key, recent_key = jr.split(key)
+
+        def measure(
+            points: FeatureSet, *, default: float, key: PRNGKeyArray
+        ) -> Distances:
+            return distance_to(
+                points,
+                features,
+                bucket,
+                k=self.k,
+                num_samples=self.num_samples,
+                default=default,
+                key=key,
+            )
+
+        return (
+            measure(state.past, default=1.0, key=past_key),
+            measure(state.recent, default=0.0, key=recent_key),
         )
 
     def _terms(
-        self, state: IncrementalState, distances: Distances
+        self, state: IncrementalState, diversity: Distances, consistency: Distances
     ) -> tuple[Float[Array, " batch"], Float[Array, " batch"]]:
         """The two terms of the reward, with their signs."""
         diversity_factor, consistency_factor = factors(
-            state.scale, self.normalization, *distances.means()
+            state.scale, self.normalization, diversity.mean(), consistency.mean()
         )
-        # Without a past diversity is 1 in any normalization.
-        diversity = jnp.where(
-            distances.has_past | (self.normalization == "released"),
-            diversity_factor * distances.diversity,
+        # Without a past diversity is 1, which only the released code scales.
+        diversity_term = jnp.where(
+            diversity.known | (self.normalization == "released"),
+            diversity_factor * diversity.values,
             1,
         )
-        consistency = consistency_factor * distances.consistency
-        return self.beta * diversity, -self.alpha * consistency
+        consistency_term = consistency_factor * consistency.values
+        return self.beta * diversity_term, -self.alpha * consistency_term
 
 
 def _check_capacity(name: str, value: int, k: int) -> None:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ..._types.custom_types import FloatLike
+from .feature_set import Distances
 
 
 Feature = Literal["delta", "next_state"]
@@ -27,7 +28,7 @@ class IncrementalMode:
     - `num_recent_episodes`: capacity of the set of recent features, in episodes.
     - `clear_recent`: whether each skill begins with an empty set of recent features.
     - `recollect`: whether all skills are rolled out again before the next one begins;
-        otherwise only the newest is, and is added to the past features.
+        otherwise only the newest is, and its features are added to the past.
     - `include_newest`: whether the skill learned last is among them.
     - `replay`: the part of the replay that the next skill inherits.
     """
@@ -100,50 +101,74 @@ class RunningMean(eqx.Module):
         return RunningMean(mean=self.mean + jnp.where(where, change, 0), count=count)
 
 
-class Scale(eqx.Module):
-    """Running means of both distances, from which their divisors are computed."""
+class TermScale(eqx.Module):
+    """Running means of one of the two distances, and of its term of the reward.
 
-    previous_diversity: Float[Array, ""]
-    previous_consistency: Float[Array, ""]
-    diversity: RunningMean
-    consistency: RunningMean
+    - `previous`: mean distance over the previous skill; 0 if none was measured.
+    - `current`: mean distance over the current skill so far.
+    - `logged`: mean of the weighted, signed term, over every 10,000th update of all
+        skills.
+    - `factor`: of `"released"`.
+    """
+
+    previous: Float[Array, ""]
+    current: RunningMean
+    logged: RunningMean
+    factor: Float[Array, ""]
+
+    def begin_skill(self, weight: FloatLike) -> "TermScale":
+        # In the released code an empty list is given a 1, which stays in it.
+        is_empty = self.logged.count == 0
+        logged = RunningMean(
+            mean=jnp.where(is_empty, 1, self.logged.mean),
+            count=jnp.where(is_empty, 1, self.logged.count),
+        )
+        return TermScale(
+            previous=self.current.mean,
+            current=_empty_mean(),
+            logged=logged,
+            factor=_inverse(weight * logged.mean),
+        )
+
+    def update(
+        self,
+        distances: Distances,
+        term: Float[Array, ""],
+        *,
+        is_logged: Bool[Array, ""],
+    ) -> "TermScale":
+        return TermScale(
+            previous=self.previous,
+            current=self.current.add(distances.mean(), jnp.any(distances.known)),
+            logged=self.logged.add(term, is_logged),
+            factor=self.factor,
+        )
+
+
+class Scale(eqx.Module):
+    """Statistics that normalize the two distances.
+
+    - `diversity`, `consistency`: those of each distance.
+    - `calls`: updates of the current skill so far.
+    - `expected_calls`: updates the current skill will have; 0 for the first skill.
+    - `all_calls`: updates of all skills.
+    """
+
+    diversity: TermScale
+    consistency: TermScale
     calls: Int[Array, ""]
     expected_calls: Float[Array, ""]
     all_calls: Int[Array, ""]
-    logged_diversity: RunningMean
-    logged_consistency: RunningMean
-    diversity_factor: Float[Array, ""]
-    consistency_factor: Float[Array, ""]
-
-
-Scale.__init__.__doc__ = """**Arguments:**
-
-- `previous_diversity`, `previous_consistency`: mean distances over the previous skill;
-    0 if none was measured.
-- `diversity`, `consistency`: mean distances over the current skill so far.
-- `calls`: updates of the current skill so far.
-- `expected_calls`: updates the current skill will have; 0 for the first skill.
-- `all_calls`: updates of all skills.
-- `logged_diversity`, `logged_consistency`: means of the weighted, signed terms of the
-    reward, over every 10,000th update of all skills.
-- `diversity_factor`, `consistency_factor`: the factors of `"released"`.
-"""
 
 
 def first_scale() -> Scale:
     """The scale at the beginning of the first skill."""
     return Scale(
-        previous_diversity=jnp.zeros(()),
-        previous_consistency=jnp.zeros(()),
-        diversity=_empty_mean(),
-        consistency=_empty_mean(),
+        diversity=_first_term(),
+        consistency=_first_term(),
         calls=jnp.zeros((), int),
         expected_calls=jnp.zeros(()),
         all_calls=jnp.zeros((), int),
-        logged_diversity=_empty_mean(),
-        logged_consistency=_empty_mean(),
-        diversity_factor=jnp.ones(()),
-        consistency_factor=jnp.ones(()),
     )
 
 
@@ -151,20 +176,12 @@ def next_scale(
     scale: Scale, *, alpha: FloatLike, beta: FloatLike, expected_calls: FloatLike
 ) -> Scale:
     """The scale at the beginning of the next skill."""
-    logged_diversity = _or_one(scale.logged_diversity)
-    logged_consistency = _or_one(scale.logged_consistency)
     return Scale(
-        previous_diversity=scale.diversity.mean,
-        previous_consistency=scale.consistency.mean,
-        diversity=_empty_mean(),
-        consistency=_empty_mean(),
+        diversity=scale.diversity.begin_skill(beta),
+        consistency=scale.consistency.begin_skill(alpha),
         calls=jnp.zeros((), int),
         expected_calls=jnp.asarray(expected_calls, dtype=jnp.result_type(float)),
         all_calls=scale.all_calls,
-        logged_diversity=logged_diversity,
-        logged_consistency=logged_consistency,
-        diversity_factor=_inverse(beta * logged_diversity.mean),
-        consistency_factor=_inverse(alpha * logged_consistency.mean),
     )
 
 
@@ -188,52 +205,41 @@ def factors(
     if normalization == "none":
         return jnp.ones(()), jnp.ones(())
     if normalization == "released":
+        # The temperature of the released code, which rises from -1 to 1 within a skill.
+        # It is 1 in the first one, whose number of updates is not known.
         calls = scale.calls.astype(scale.expected_calls.dtype)
         progress = calls / jnp.maximum(scale.expected_calls, 1)
         temperature = jnp.where(
             scale.expected_calls == 0, 1, jnp.tanh(4 * (2 * progress - 1))
         )
-        return scale.diversity_factor, temperature * scale.consistency_factor
+        return scale.diversity.factor, temperature * scale.consistency.factor
     if normalization == "batch_mean":
         return _inverse(diversity), _inverse(consistency)
     return (
-        _inverse_of_previous(scale.previous_diversity, diversity),
-        _inverse_of_previous(scale.previous_consistency, consistency),
+        _inverse_of_previous(scale.diversity.previous, diversity),
+        _inverse_of_previous(scale.consistency.previous, consistency),
     )
 
 
 def update_scale(
     scale: Scale,
-    *,
-    diversity: Float[Array, ""],
-    consistency: Float[Array, ""],
-    has_past: Bool[Array, ""],
-    has_recent: Bool[Array, ""],
+    diversity: Distances,
+    consistency: Distances,
     diversity_term: Float[Array, ""],
     consistency_term: Float[Array, ""],
 ) -> Scale:
-    """The scale after one update.
-
-    **Arguments:**
-
-    - `scale`: before the update.
-    - `diversity`, `consistency`: mean distances of the batch.
-    - `has_past`, `has_recent`: whether any distance was measured.
-    - `diversity_term`, `consistency_term`: mean terms of the reward.
-    """
+    """The scale after one update, given distances and the means of the two terms."""
     is_logged = (scale.all_calls + 1) % _LOG_PERIOD == 0
     return Scale(
-        previous_diversity=scale.previous_diversity,
-        previous_consistency=scale.previous_consistency,
-        diversity=scale.diversity.add(diversity, has_past),
-        consistency=scale.consistency.add(consistency, has_recent),
+        diversity=scale.diversity.update(
+            diversity, diversity_term, is_logged=is_logged
+        ),
+        consistency=scale.consistency.update(
+            consistency, consistency_term, is_logged=is_logged
+        ),
         calls=scale.calls + 1,
         expected_calls=scale.expected_calls,
         all_calls=scale.all_calls + 1,
-        logged_diversity=scale.logged_diversity.add(diversity_term, is_logged),
-        logged_consistency=scale.logged_consistency.add(consistency_term, is_logged),
-        diversity_factor=scale.diversity_factor,
-        consistency_factor=scale.consistency_factor,
     )
 
 
@@ -241,12 +247,12 @@ def _empty_mean() -> RunningMean:
     return RunningMean(mean=jnp.zeros(()), count=jnp.zeros((), int))
 
 
-def _or_one(mean: RunningMean) -> RunningMean:
-    """Counts a value of 1 if empty; it stays counted, as in the released code."""
-    is_empty = mean.count == 0
-    return RunningMean(
-        mean=jnp.where(is_empty, 1, mean.mean),
-        count=jnp.where(is_empty, 1, mean.count),
+def _first_term() -> TermScale:
+    return TermScale(
+        previous=jnp.zeros(()),
+        current=_empty_mean(),
+        logged=_empty_mean(),
+        factor=jnp.ones(()),
     )
 
 

@@ -239,8 +239,8 @@ FAULTS = (
     Fault(
         "rewards:scale-of-the-skill-before-last",
         "eqrl/_rewards/incremental/scale.py",
-        "previous_diversity=scale.diversity.mean",
-        "previous_diversity=scale.previous_diversity",
+        "previous=self.current.mean",
+        "previous=self.previous",
         (f"{_INCREMENTAL} -k 'said_to_be'",),
     ),
     Fault(
