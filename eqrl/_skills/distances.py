@@ -111,10 +111,10 @@ def union_hausdorff(
     _check_points(points)
     nearest = _nearest(points)
     own = jnp.eye(points.shape[0], dtype=bool)
-    # From each point of a skill to the nearest of all others, then the furthest of these.
+    # From each point of a skill to the nearest of all others, then the furthest.
     to_others = jnp.min(jnp.where(own[:, None, :], jnp.inf, nearest), axis=2)
     outwards = jnp.max(to_others, axis=1)
-    # From each point of the others to the nearest of this skill, which is the last axis.
+    # From each point of the others to the nearest of this skill, on the last axis.
     inwards = jnp.max(jnp.where(own, -jnp.inf, jnp.max(nearest, axis=1)), axis=0)
     return jnp.mean(jnp.maximum(outwards, inwards))
 
