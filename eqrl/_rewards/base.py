@@ -11,7 +11,15 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.fields import check_fields, converted_field, hyperparameters, shown
 from .._pytree.tree import check_kept, is_float_shape, show_values
-from .._types.custom_types import Extras, FloatLike, Metrics, RewardState, Seen, State
+from .._types.custom_types import (
+    Extras,
+    FloatLike,
+    Metrics,
+    PyTree,
+    RewardState,
+    Seen,
+    State,
+)
 from .._types.data import EnvSpec, Transition
 
 
@@ -186,7 +194,7 @@ def as_if_left(transitions: Transition[Extras]) -> Transition[Extras]:
 class SumState(eqx.Module):
     """State of `Sum`."""
 
-    rewards: tuple[Any, ...]
+    rewards: tuple[PyTree, ...]
 
 
 SumState.__init__.__doc__ = """**Arguments:**
@@ -219,14 +227,12 @@ class Sum(AbstractReward[SumState, Seen]):
         check_fields(self)
         if len(self.rewards) == 0:
             raise ValueError("`rewards` is empty; give at least one reward.")
-        if self.weights is None:
-            return
-        if not isinstance(self.weights, tuple) or len(self.weights) != len(
-            self.rewards
-        ):
+        given, number = self.weights, len(self.rewards)
+        is_fitting = isinstance(given, tuple) and len(given) == number
+        if given is not None and not is_fitting:
             raise ValueError(
-                f"`weights` must be a sequence of {len(self.rewards)} numbers, one for "
-                "each of `rewards`."
+                f"`weights` must be a sequence of {number} numbers, one for each of "
+                "`rewards`."
             )
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> SumState:

@@ -201,6 +201,7 @@ def _check_region(
                 f"`{name}` has shape {np.shape(value)}; give one number, or one for "
                 f"each of the {size} elements of a descriptor."
             )
+    # Traced bounds have no values to compare.
     if isinstance(low, jax.core.Tracer) or isinstance(high, jax.core.Tracer):
         return
     ends = np.asarray(low, float), np.asarray(high, float)

@@ -74,9 +74,9 @@ class AbstractSkillPrior(eqx.Module):
 class OneHotSkills(AbstractSkillPrior):
     """A number of one-hot skills, drawn anew for each episode.
 
-    The weights are a leaf, so a single skill can be chosen in an existing agent by
-    setting all other weights to 0 with `equinox.tree_at`. To train with other weights,
-    set those of its `Discriminator` too.
+    The weights are a leaf, so `equinox.tree_at` can choose one skill of an existing
+    agent by setting all other weights to 0. To train with other weights, set those of
+    its `Discriminator` too.
     """
 
     num_skills: int = eqx.field(static=True, converter=plain_integer)
@@ -117,6 +117,7 @@ class OneHotSkills(AbstractSkillPrior):
                 f"`weights` has shape {self.weights.shape}, but there are `num_skills="
                 f"{self.num_skills}`; give one number for each skill."
             )
+        # Traced, as in a population, the weights have no values to look at.
         if isinstance(self.weights, jax.core.Tracer):
             return
         weights = np.asarray(self.weights)
@@ -155,8 +156,8 @@ class OneHotSkills(AbstractSkillPrior):
 class EvenOneHotSkills(AbstractSkillPrior):
     """A number of one-hot skills, assigned to the environments in turn.
 
-    Environment i always has skill `i % num_skills`. So at any time the numbers of
-    environments of two skills differ by at most one.
+    Environment i always has skill `i % num_skills`, so the numbers of environments of
+    two skills differ by at most one.
     """
 
     num_skills: int = static_integer(least=2)
@@ -183,7 +184,7 @@ class EvenOneHotSkills(AbstractSkillPrior):
 EvenOneHotSkills.__init__.__doc__ = """**Arguments:**
 
 - `num_skills`: at least 2. If the number of environments is not a multiple of it, some
-    skills have one environment more than others.
+    skills have one more environment than others.
 """
 
 
@@ -204,6 +205,7 @@ class SphereSkills(AbstractSkillPrior):
         self, *, index: Int[Array, ""], key: PRNGKeyArray
     ) -> Float[Array, " skill"]:
         del index
+        # A normal vector is equally likely to point in any direction.
         direction = jr.normal(key, (self.num_dimensions,))
         return direction / jnp.linalg.norm(direction)
 
@@ -248,7 +250,7 @@ NormalSkills.__init__.__doc__ = """**Arguments:**
 
 
 class OneSkill(AbstractSkillPrior):
-    """Always the same skill, to look at it in an agent that has learned several."""
+    """Always the same skill, to use one of several that an agent has learned."""
 
     skill: Float[Array, " skill"] = eqx.field(metadata=checked_by(check_vector))
 
@@ -278,7 +280,7 @@ OneSkill.__init__.__doc__ = """**Arguments:**
 
 
 def as_skill_prior(skills: object, name: str = "skills") -> AbstractSkillPrior:
-    """A prior itself; a number as that many one-hot skills."""
+    """Returns a prior as it is, and makes one-hot skills of a number of them."""
     if isinstance(skills, AbstractSkillPrior):
         return skills
     if isinstance(skills, (int, np.integer)) and not isinstance(skills, bool):

@@ -211,16 +211,10 @@ def test_the_distance_is_to_the_points_drawn(num_buckets: int, getkey: GetKey) -
     features = np.arange(6, dtype=np.float32)[:, None] + 0.25
     bucket = np.arange(6) % num_buckets
     key = getkey()
+    drawn, _ = draw(points, num_samples=5, key=jr.clone(key))
     found = distances(
-        points,
-        features,
-        bucket,
-        k=2,
-        num_samples=5,
-        default=0.0,
-        key=jr.clone(key),
+        points, features, bucket, k=2, num_samples=5, default=0.0, key=key
     )
-    drawn, _ = draw(points, num_samples=5, key=key)
     gaps = np.abs(features - np.asarray(drawn)[bucket, :, 0])
     np.testing.assert_allclose(found.values, np.sort(gaps, axis=1)[:, 1])
     assert np.all(found.known)

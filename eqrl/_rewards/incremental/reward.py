@@ -276,6 +276,7 @@ class Incremental(AbstractReward[IncrementalState]):
         `transitions` and `mask` are as `eqrl.rollout` returns them.
         """
         features = self.features(transitions)
+        # `add_points` takes buckets first: timesteps, or one for all transitions.
         if self.per_timestep:
             features, mask = jnp.swapaxes(features, 0, 1), jnp.swapaxes(mask, 0, 1)
         else:
