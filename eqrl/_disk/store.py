@@ -225,8 +225,9 @@ def _state_shapes(agent: AnyIntrinsic, env: World) -> PyTree:
 def _clear_unfinished(path: Path, states: list[PyTree], *, num_held: int) -> int:
     """Deletes the remains of an interrupted save; returns how many skills are saved.
 
-    Such a call wrote skills, but not the training state that makes them a part of the
-    library. A folder may stay if it holds the very skill that it would be given.
+    Such a save wrote skills, but not the training state that makes them a part of the
+    library. A folder stays if it already holds the skill that is to be saved there.
+    Raises a `ValueError` for one that neither holds it nor can be such a remainder.
     """
     count = num_held
     removed = []
