@@ -87,7 +87,12 @@ def save_skills(directory: Directory, skills: Skills) -> None:
         )
     path = Path(directory)
     earlier = saved_steps(path / "training")
-    states = [take_element(skills.states, i) for i in range(int(skills.count))]
+    # An element of a NumPy vector, as skills fetched from the device hold, is not an
+    # array and would not be saved.
+    stack = jax.tree.map(
+        lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, skills.states
+    )
+    states = [take_element(stack, index) for index in range(int(skills.count))]
     digests = np.array([_digest(state) for state in states], np.uint8).reshape(-1, 32)
     held = _read_digests(path)[0] if earlier else digests[:0]
     if not np.array_equal(digests[: len(held)], held):

@@ -144,7 +144,7 @@ def test_a_skill_added_to_a_saved_library_is_that_of_one_call(
 def test_a_library_grows_in_one_directory(
     tmp_path: Path, recorded: tuple[Recorder, eqrl.Skills[Any]]
 ) -> None:
-    for skills in (*recorded[0].skills[::5], recorded[1]):
+    for skills in (*recorded[0].skills[::5], jax.device_get(recorded[1])):
         eqrl.save_skills(tmp_path, skills)
     assert numbers(tmp_path / "skills") == ["0", "1", "2"]
     assert len(numbers(tmp_path / "training")) == 1
