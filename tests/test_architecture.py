@@ -120,24 +120,24 @@ def test_functions_are_annotated_throughout() -> None:
 
 # What each figure has come to. A change that makes one worse says why it must.
 _MOST = {
-    "lines": 29_739,
-    "lines of the longest module": 700,
+    "lines": 29_566,
+    "lines of the longest module": 624,
     "files": 143,
-    "private functions named once": 222,
-    "of these of at most 6 lines": 72,
-    "internal share of definitions": 60.5,
+    "private functions named once": 205,
+    "of these of at most 6 lines": 61,
+    "internal share of definitions": 60.8,
     "share of imports": 8.9,
-    "lines of checks": 3_111,
+    "lines of checks": 3_069,
     "longest body": 65,
     "bodies over 60 lines": 1,
-    "uses of Any": 448,
+    "uses of Any": 363,
     "body of SAC.update": 14,
     "lines of sac.py without its texts": 93,
     "translated first sentences": 0,
     "private faces": 1,
-    "lines of tests": 31_476,
+    "lines of tests": 31_590,
 }
-_LEAST = {"share of comments": 1.5}
+_LEAST = {"share of comments": 1.9}
 
 
 def test_no_figure_of_the_source_is_worse_than_it_was() -> None:
