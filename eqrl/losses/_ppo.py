@@ -41,10 +41,7 @@ def lambda_return(
     """
 
     check_same_shape(
-        reward=reward,
-        terminated=terminated,
-        truncated=truncated,
-        next_value=next_value,
+        reward=reward, terminated=terminated, truncated=truncated, next_value=next_value
     )
     check_flags(terminated=terminated, truncated=truncated)
 

@@ -120,8 +120,7 @@ _NUM_BINS = 10
 
 
 def critic_metrics(
-    values: Float[Array, "critics batch *reward"],
-    target: Float[Array, "batch *reward"],
+    values: Float[Array, "critics batch *reward"], target: Float[Array, "batch *reward"]
 ) -> Metrics:
     """Value, TD error and explained variance of each critic and reward dimension.
 

@@ -42,9 +42,7 @@ def td3_next_value(
 
 
 def td3_actor_loss(
-    actor: Actor,
-    critic: CriticFunction,
-    observation: Float[Array, "batch obs"],
+    actor: Actor, critic: CriticFunction, observation: Float[Array, "batch obs"]
 ) -> Float[Array, ""]:
     """Actor loss of TD3.
 

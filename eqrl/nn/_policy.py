@@ -112,9 +112,7 @@ class NormalPolicy(AbstractPolicy[SquashedNormal]):
 
     def __call__(self, observation: Float[Array, " obs"]) -> SquashedNormal:
         return SquashedNormal(
-            mean=self.network(observation),
-            log_scale=self.log_scale,
-            squash=self.squash,
+            mean=self.network(observation), log_scale=self.log_scale, squash=self.squash
         )
 
 

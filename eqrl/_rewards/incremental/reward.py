@@ -16,11 +16,7 @@ from ..._pytree.fields import (
     static_choice,
     static_integer,
 )
-from ..._types.custom_types import (
-    Extras,
-    FloatLike,
-    Metrics,
-)
+from ..._types.custom_types import Extras, FloatLike, Metrics
 from ..._types.data import EnvSpec, Transition, flatten_batch
 from ..base import (
     AbstractReward,
@@ -296,10 +292,7 @@ class Incremental(AbstractReward[IncrementalState]):
         - `num_updates`: of the next skill, as if there were no warm-up.
         """
         scale = next_scale(
-            state.scale,
-            alpha=self.alpha,
-            beta=self.beta,
-            expected_calls=num_updates,
+            state.scale, alpha=self.alpha, beta=self.beta, expected_calls=num_updates
         )
         recent = clear(state.recent) if self.preset.clear_recent else state.recent
         return IncrementalState(past=state.past, recent=recent, scale=scale)
