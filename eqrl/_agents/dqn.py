@@ -18,8 +18,8 @@ from .actor_critic import (
     optimizers,
     periodic_update,
 )
+from .base import AbstractEpsilonGreedyAgent, linear_schedule
 from .networks import ACTION_VALUES, make_network
-from .schedules import AbstractEpsilonGreedyAgent, linear_schedule
 
 
 class DQNState(eqx.Module):

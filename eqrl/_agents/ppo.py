@@ -22,10 +22,9 @@ from ..nn import (
     ValueFunction,
 )
 from .actor_critic import check_scalar_reward, clipped, init_optimizer, optimizers
-from .base import AbstractAgent, pick_action
+from .base import AbstractAgent, annealed, count_steps, pick_action
 from .networks import LIKELIHOOD, VALUE, make_network
 from .on_policy import learn_in_minibatches, rollout_returns, rollout_values
-from .schedules import annealed, count_steps
 
 
 def ppo_adam(learning_rate: FloatLike) -> optax.GradientTransformation:

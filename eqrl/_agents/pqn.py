@@ -17,9 +17,9 @@ from .actor_critic import (
     init_optimizer,
     optimizers,
 )
+from .base import AbstractEpsilonGreedyAgent, annealed, linear_schedule
 from .networks import ACTION_VALUES, make_network
 from .on_policy import learn_in_minibatches, rollout_returns
-from .schedules import AbstractEpsilonGreedyAgent, annealed, linear_schedule
 
 
 class PQNState(eqx.Module):

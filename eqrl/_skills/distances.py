@@ -1,3 +1,4 @@
+import equinox as eqx
 import jax.core
 import jax.lax as lax
 import jax.numpy as jnp
@@ -6,6 +7,24 @@ from jaxtyping import Array, Bool, Float
 
 from .._pytree.fields import check_integer
 from .._types.custom_types import FloatLike
+
+
+class SkillTrajectories(eqx.Module):
+    """Descriptors along episodes of several skills."""
+
+    descriptors: Float[Array, "skills episodes time descriptor"]
+    mask: Bool[Array, "skills episodes time"]
+    first_descriptors: Float[Array, "skills episodes descriptor"] | None = None
+
+
+SkillTrajectories.__init__.__doc__ = """**Arguments:**
+
+- `descriptors`: of the state reached by each step, such as the transitions'
+    `next_state_descriptor`.
+- `mask`: which steps are within the episode; all other values are meaningless.
+- `first_descriptors`: of the state before the first step of each episode; `None` if
+    they are not known.
+"""
 
 
 def terminal_descriptors(

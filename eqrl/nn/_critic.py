@@ -1,6 +1,6 @@
 import dataclasses
 from collections.abc import Callable
-from typing import overload
+from typing import Protocol, TypeAlias, overload, runtime_checkable
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -8,7 +8,8 @@ import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._pytree.tree import described
-from ._factory import Network, NetworkFactory, orthogonal
+from .._types.custom_types import ActionValueFunction, CriticFunction
+from ._factory import MakeNetwork, Network, NetworkFactory, orthogonal
 from ._mlp import Activation, Linear
 
 
@@ -63,6 +64,32 @@ def _check_observation(observation: Array, size: int | None) -> None:
             f"{described(observation)}. The observation comes first, then the action; "
             "map over a batch by `jax.vmap`."
         )
+
+
+MakeCritic: TypeAlias = MakeNetwork[CriticFunction]
+"""A factory `(observation_size, action_size, *, key)` of one critic."""
+
+
+@runtime_checkable
+class MakeTrajectoryCritic(Protocol):
+    """A factory of critics that take a trajectory in place of an action."""
+
+    def __call__(
+        self,
+        observation_size: int,
+        action_size: int,
+        /,
+        *,
+        trajectory_size: int,
+        reward_size: int | None,
+        key: PRNGKeyArray,
+    ) -> CriticFunction:
+        """One critic with fresh weights.
+
+        Its second argument is a vector of `trajectory_size`, its value a vector of
+        `reward_size`, or a scalar if that is `None`.
+        """
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,6 +168,15 @@ ValueFunction = Callable[[Float[Array, " obs"]], Float[Array, ""]]
 """From one observation to the value of its state: any such callable."""
 
 
+@runtime_checkable
+class MakeValue(Protocol):
+    """A factory of critics that value observations."""
+
+    def __call__(self, observation_size: int, /, *, key: PRNGKeyArray) -> ValueFunction:
+        """One critic with fresh weights."""
+        ...
+
+
 class StateValue(eqx.Module):
     """A critic: the value of a state under the policy."""
 
@@ -204,6 +240,10 @@ DuelingHeads.__init__.__doc__ = """**Arguments:**
 - `activation`: of the features.
 - `norm`: of the features before their activation; `None` for none.
 """
+
+
+MakeActionValues: TypeAlias = MakeNetwork[ActionValueFunction]
+"""A factory `(observation_size, num_actions, *, key)` of the values of all actions."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,6 +3,7 @@ import functools
 import math
 from abc import abstractmethod
 from collections.abc import Callable
+from typing import TypeAlias
 
 import equinox as eqx
 import jax
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from ._factory import NetworkFactory
+from ._factory import MakeNetwork, NetworkFactory
 
 
 class AbstractSkillDistribution(eqx.Module):
@@ -121,6 +122,9 @@ Network = Callable[[Float[Array, " descriptor"]], Float[Array, " outputs"]]
 
 SkillDiscriminator = Callable[[Float[Array, " descriptor"]], AbstractSkillDistribution]
 """From one descriptor to a distribution over skills: any such callable."""
+
+MakeDiscriminator: TypeAlias = MakeNetwork[SkillDiscriminator]
+"""A factory `(descriptor_size, skill_size, *, key)` of a discriminator of skills."""
 
 # Without bounds on the scale, a certain discriminator would give unbounded rewards.
 _LOG_SCALE_RANGE = (-3.0, 2.0)

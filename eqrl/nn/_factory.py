@@ -1,6 +1,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -21,8 +22,25 @@ from ._mlp import (
 )
 
 
+Made = TypeVar("Made", covariant=True)
+
 # Height and width of what a filter sees.
 _WINDOW = 3
+
+
+@runtime_checkable
+class MakeNetwork(Protocol[Made]):
+    """A factory of networks: any callable with these arguments, by position.
+
+    The first size is that of an observation or descriptor, the second that of an action
+    or skill, or the number of actions.
+    """
+
+    def __call__(
+        self, input_size: int, output_size: int, /, *, key: PRNGKeyArray
+    ) -> Made:
+        """One network with fresh weights."""
+        ...
 
 
 class ImageEncoder(eqx.Module):

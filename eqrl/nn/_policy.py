@@ -2,7 +2,7 @@ import dataclasses
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from ._distribution import (
     SquashedNormal,
     TanhNormal,
 )
-from ._factory import NetworkFactory, orthogonal
+from ._factory import MakeNetwork, NetworkFactory, orthogonal
 from ._mlp import Activation
 
 
@@ -40,6 +40,18 @@ ChoiceFunction = Callable[[Float[Array, " obs"]], Softmax]
 
 Actor = Callable[[Float[Array, " obs"]], Float[Array, " act"]]
 """From one observation to one action in [-1, 1]."""
+
+MakePolicy: TypeAlias = MakeNetwork[StochasticPolicy]
+"""A factory `(observation_size, action_size, *, key)` of a policy with a density."""
+
+MakeLikelihoodPolicy: TypeAlias = MakeNetwork[LikelihoodPolicy]
+"""A factory of a policy that knows how probable its actions are."""
+
+MakeChoice: TypeAlias = MakeNetwork[ChoiceFunction]
+"""A factory `(observation_size, num_actions, *, key)` of a policy over actions."""
+
+MakeActor: TypeAlias = MakeNetwork[Actor]
+"""A factory `(observation_size, action_size, *, key)` of an actor without noise."""
 
 
 class AbstractPolicy(eqx.Module, Generic[Distribution]):

@@ -13,10 +13,11 @@ import pytest
 from jaxtyping import Array, Float, PRNGKeyArray
 
 import eqrl
-from eqrl._agents.taac.state import RepeatStatistics, repeat_metrics
 from eqrl._agents.taac.update import (
+    RepeatStatistics,
     default_switch_target_entropy,
     default_target_entropy,
+    repeat_metrics,
 )
 from eqrl.losses._taac import switch_metrics
 from eqrl.nn import AbstractDensity

@@ -44,15 +44,18 @@ from .policy import (
     random_decision,
     randomize_first,
 )
-from .state import LogTemperatures, RepeatStatistics, TAACState, repeat_metrics
 from .trajectory import AbstractTrajectory, ConstantTrajectory
 from .update import (
+    LogTemperatures,
+    RepeatStatistics,
+    TAACState,
     actor_step,
     critic_step,
     default_switch_target_entropy,
     default_target_entropy,
     flatten_windows,
     or_default,
+    repeat_metrics,
     temperature_step,
 )
 

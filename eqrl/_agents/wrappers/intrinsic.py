@@ -9,7 +9,13 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..._pytree.fields import check_fields, hyperparameter, static_integer
 from ..._pytree.tree import described
-from ..._rewards.base import AbstractReward, StateDescriptor, after_update
+from ..._rewards.base import (
+    AbstractReward,
+    AnyReward,
+    StateDescriptor,
+    Sum,
+    after_update,
+)
 from ..._rewards.discriminator import Discriminator, DiscriminatorState
 from ..._skills.prior import AbstractSkillPrior, SkillExtras, as_skill_prior
 from ..._types.custom_types import (
@@ -18,14 +24,15 @@ from ..._types.custom_types import (
     MakeOptimizer,
     Memory,
     Metrics,
+    PyTree,
     RewardState,
     State,
 )
 from ..._types.data import AnyTransition, EnvSpec, Transition, flatten_batch
 from ...nn import MakeDiscriminator
-from ..base import AbstractAgent
+from ..base import AbstractAgent, AnyAgent
 from ..on_policy import learn_in_minibatches
-from .base import AbstractViewWrapper, check_state, layers
+from .base import AbstractViewWrapper, AbstractWrapper, Part, check_state, layers
 from .normalized import NormalizedReward
 from .skills import SkillConditioned, SkillMemory, check_same_skills
 
@@ -259,3 +266,83 @@ def diayn(
         environment_weight=environment_weight,
         reward_minibatches=reward_minibatches,
     )
+
+
+def find(
+    agent: AnyAgent,
+    state: PyTree,
+    transitions: PyTree,
+    kind: type[Part],
+    *,
+    hint: str = "",
+) -> tuple[Part, PyTree, PyTree]:
+    """The outermost agent or intrinsic reward of one kind inside nested wrappers.
+
+    **Arguments:**
+
+    - `agent`: any agent, perhaps a wrapper.
+    - `state`: its state; `None` if no state is needed.
+    - `transitions`: of its episodes, with any leading axes; `None` if they are not
+        needed.
+    - `kind`: a class of agents or of rewards.
+    - `hint`: what to do if there is none, the end of the error's message.
+
+    **Returns:**
+
+    What was found, its state, and the transitions as it sees them.
+
+    Raises a `ValueError` if there is none.
+    """
+    names = []
+    while True:
+        names.append(type(agent).__name__)
+        if isinstance(agent, kind):
+            return agent, state, transitions
+        if isinstance(agent, Intrinsic):
+            names[-1] += f" of {type(agent.reward).__name__}"
+            reward_state = None
+            if state is not None:
+                check_state(agent, state, IntrinsicState)
+                reward_state = state.reward
+            for reward, part_state in _rewards(agent.reward, reward_state):
+                if isinstance(reward, kind):
+                    return reward, part_state, transitions
+        if not isinstance(agent, AbstractWrapper):
+            raise ValueError(
+                f"There is no `{kind.__name__}` in this agent, a "
+                f"{' around a '.join(names)}. Only an `eqrl.AbstractWrapper` is looked "
+                f"into. {hint}".strip()
+            )
+        # Transitions first: how they are seen depends on the wrapper's own state.
+        if state is not None and transitions is not None:
+            transitions = agent.inner_transitions(state, transitions)
+        if state is not None:
+            state = agent.inner_state(state)
+        agent = agent.inner
+
+
+def unwrap(agent: AnyAgent, kind: type[Part]) -> Part:
+    """The outermost agent or intrinsic reward of one kind inside nested wrappers.
+
+    A static type checker infers the class, as in
+    `eqrl.unwrap(agent, eqrl.SAC).actor_lr`.
+
+    **Arguments:**
+
+    - `agent`: any agent, perhaps an `eqrl.AbstractWrapper`.
+    - `kind`: a class of agents or of rewards, such as `eqrl.SAC` or
+        `eqrl.Discriminator`.
+
+    Raises a `ValueError` if there is none.
+    """
+    return find(agent, None, None, kind)[0]
+
+
+def _rewards(reward: AnyReward, state: PyTree) -> list[tuple[AnyReward, PyTree]]:
+    """A reward and, if it is a sum, all that are added, each with its state."""
+    found = [(reward, state)]
+    if isinstance(reward, Sum):
+        for index, part in enumerate(reward.rewards):
+            part_state = None if state is None else state.rewards[index]
+            found.extend(_rewards(part, part_state))
+    return found

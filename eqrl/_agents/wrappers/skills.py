@@ -138,6 +138,15 @@ def with_skill_size(spec: EnvSpec, size: int) -> EnvSpec:
     return dataclasses.replace(spec, observation_size=size, observation_shape=None)
 
 
+def with_skill(agent: AnyAgent, skill: Float[Array, " skill"]) -> AnyAgent:
+    """The same agent, always with one skill."""
+    return eqx.tree_at(
+        lambda agent: [part.skills for part in parts(agent, SkillConditioned)],
+        agent,
+        replace_fn=lambda _: OneSkill(skill),
+    )
+
+
 _ONE_HOT = (OneHotSkills, EvenOneHotSkills)
 
 

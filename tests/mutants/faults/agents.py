@@ -82,7 +82,7 @@ FAULTS = (
     ),
     Fault(
         "agents:annealed-too-early",
-        "eqrl/_agents/schedules.py",
+        "eqrl/_agents/base.py",
         "linear_schedule(num_steps - counted,",
         "linear_schedule(num_steps,",
         (f"{_PPO} -k restated",),
@@ -264,21 +264,21 @@ FAULTS = (
     ),
     Fault(
         "agents:dqn-counts-one-environment",
-        "eqrl/_agents/schedules.py",
+        "eqrl/_agents/base.py",
         "added = transitions.timestep.shape[0]",
         "added = 1",
         (f"{_DQN} -k epsilon",),
     ),
     Fault(
         "agents:dqn-epsilon-goes-round",
-        "eqrl/_agents/schedules.py",
+        "eqrl/_agents/base.py",
         "return jnp.minimum(num_steps, most) + added",
         "return num_steps + added",
         (f"{_DQN} -k epsilon",),
     ),
     Fault(
         "agents:dqn-epsilon-of-the-beginning",
-        "eqrl/_agents/schedules.py",
+        "eqrl/_agents/base.py",
         "start + done * (final - start)",
         "start + done * final",
         (f"{_DQN} -k epsilon",),

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ..._types.custom_types import FloatLike
+from .._types.custom_types import FloatLike
 from .feature_set import Distances
 
 

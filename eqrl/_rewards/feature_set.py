@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from ...losses import knn_distance
+from ..losses import knn_distance
 
 
 class FeatureSet(eqx.Module):

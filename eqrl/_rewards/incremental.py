@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from ..._pytree.fields import (
+from .._pytree.fields import (
     check_choice,
     check_fields,
     check_integer,
@@ -16,9 +16,9 @@ from ..._pytree.fields import (
     static_choice,
     static_integer,
 )
-from ..._types.custom_types import Extras, FloatLike, Metrics
-from ..._types.data import EnvSpec, Transition, flatten_batch
-from ..base import (
+from .._types.custom_types import Extras, FloatLike, Metrics
+from .._types.data import EnvSpec, Transition, flatten_batch
+from .base import (
     AbstractReward,
     StateDescriptor,
     check_descriptor,
