@@ -31,7 +31,7 @@ from .actor_critic import (
     update_soft,
 )
 from .base import AbstractMarkovAgent
-from .networks import make_network, make_networks
+from .networks import make_network
 
 
 _State = SACState[ChoiceFunction, ActionValueFunction]
@@ -102,12 +102,12 @@ class DiscreteSAC(AbstractMarkovAgent[_State]):
             make_network(
                 networks.SOFTMAX, "make_actor", self.make_actor, spec, key=actor_key
             ),
-            make_networks(
+            make_network(
                 networks.ACTION_VALUES,
                 "make_critic",
                 self.make_critic,
-                self.num_critics,
                 spec,
+                number=self.num_critics,
                 key=critic_key,
             ),
             most_entropy=math.log(num_actions),

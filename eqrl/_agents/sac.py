@@ -20,7 +20,7 @@ from .actor_critic import (
     update_soft,
 )
 from .base import AbstractMarkovAgent
-from .networks import make_network, make_networks
+from .networks import make_network
 
 
 class SAC(AbstractMarkovAgent[SACState]):
@@ -72,12 +72,12 @@ class SAC(AbstractMarkovAgent[SACState]):
             make_network(
                 networks.DENSITY, "make_actor", self.make_actor, spec, key=actor_key
             ),
-            make_networks(
+            make_network(
                 networks.critic(),
                 "make_critic",
                 self.make_critic,
-                self.num_critics,
                 spec,
+                number=self.num_critics,
                 key=critic_key,
             ),
             most_entropy=spec.action_size * math.log(2),

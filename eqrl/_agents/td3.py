@@ -21,7 +21,7 @@ from .actor_critic import (
     optimizers,
 )
 from .base import AbstractMarkovAgent
-from .networks import make_network, make_networks
+from .networks import make_network
 
 
 class TD3State(eqx.Module):
@@ -88,12 +88,12 @@ class TD3(AbstractMarkovAgent[TD3State]):
         actor = make_network(
             networks.ACTOR, "make_actor", self.make_actor, spec, key=actor_key
         )
-        critics = make_networks(
+        critics = make_network(
             networks.critic(),
             "make_critic",
             self.make_critic,
-            self.num_critics,
             spec,
+            number=self.num_critics,
             key=critic_key,
         )
         actor_rule, critic_rule = learning_rules(

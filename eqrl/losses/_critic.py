@@ -144,18 +144,9 @@ def critic_loss(
     `(value - target)**2 / 2`, averaged over the batch and the critics.
     """
     values = critic_values(critics, observation, action)
-    check_target(target, values)
+    check_same_shape(values_of_each_critic=values[0], target=target)
     errors = values - target[None]
     return 0.5 * jnp.mean(errors**2)
-
-
-def check_target(target: Array, values: Array) -> None:
-    """Checks that a target is for the values of each critic."""
-    if jnp.shape(target) != values.shape[1:]:
-        raise ValueError(
-            f"`target` has the shape {jnp.shape(target)}, but each critic gives values "
-            f"of shape {values.shape[1:]}; they must be the same."
-        )
 
 
 def least_over_critics(

@@ -5,6 +5,7 @@ import jax
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 import optax
 from jax.scipy.special import entr
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
@@ -15,11 +16,11 @@ from ._critic import (
     Critic,
     check_flags,
     check_same_shape,
-    check_target,
     critic_values,
     in_one_type,
     least_over_critics,
 )
+from ._sac import sample_actions
 
 
 AdvantageClip = tuple[FloatLike, FloatLike]
@@ -90,30 +91,26 @@ def compare_through_target(
     """
     check_same_shape(reward=reward, next_value=next_value)
     check_flags(stop=stop)
+    # A discount or flag of one step is that of all dimensions of its reward.
     discount, stop = (
         x.reshape(x.shape + (1,) * (reward.ndim - x.ndim)) for x in (discount, stop)
     )
     reward, discount, next_value = in_one_type(reward, discount, next_value)
+
+    def one_step_back(
+        following: Float[Array, "*shape"], row: tuple[Array, Array, Array, Array]
+    ) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
+        reward, discount, stop, next_value = row
+        following = jnp.where(stop, next_value, following)
+        # 0 * inf is NaN, so a product with discount 0 must be selected away.
+        target = reward + jnp.where(discount == 0, 0, discount * following)
+        return target, target
+
+    # The scan begins with the last value, as if the target after the window were it.
+    # So the last row bootstraps there, whether or not `stop` says so.
     rows = (reward, discount, stop, next_value)
-    _, target = lax.scan(_one_step_back, next_value[-1], rows, reverse=True)
+    _, target = lax.scan(one_step_back, next_value[-1], rows, reverse=True)
     return lax.stop_gradient(target)
-
-
-def _one_step_back(
-    following: Float[Array, "*shape"],
-    row: tuple[
-        Float[Array, "*shape"],
-        Float[Array, "..."],
-        Bool[Array, "..."],
-        Float[Array, "*shape"],
-    ],
-) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
-    """The target of one row, given that of the following row."""
-    reward, discount, stop, next_value = row
-    following = jnp.where(stop, next_value, following)
-    # 0 * inf is NaN, so a product with discount 0 must be selected away.
-    target = reward + jnp.where(discount == 0, 0, discount * following)
-    return target, target
 
 
 _NUM_BINS = 10
@@ -142,12 +139,10 @@ def critic_metrics(
 
 def _numbered(name: str, numbers: Float[Array, "..."]) -> Metrics:
     """One metric for each element of an array, with its indices in the name."""
-    if numbers.ndim == 0:
-        return {name: numbers}
-    metrics: Metrics = {}
-    for index in range(numbers.shape[0]):
-        metrics |= _numbered(f"{name}_{index}", numbers[index])
-    return metrics
+    return {
+        "_".join((name, *map(str, index))): numbers[index]
+        for index in np.ndindex(numbers.shape)
+    }
 
 
 def switch_metrics(
@@ -298,19 +293,6 @@ def switch_policy(
     return probabilities, lax.stop_gradient(new_value - keep_value)
 
 
-def _sample(
-    actor: TrajectoryActor,
-    observation: Float[Array, "batch obs"],
-    trajectory: object,
-    *,
-    key: PRNGKeyArray,
-) -> tuple[Float[Array, "batch act"], Float[Array, " batch"]]:
-    keys = jr.split(key, observation.shape[0])
-    return jax.vmap(lambda x, y, key: actor(x, y).sample_and_log_prob(key=key))(
-        observation, trajectory, keys
-    )
-
-
 def taac_next_value(
     actor: TrajectoryActor,
     critics: Critic,
@@ -353,7 +335,7 @@ def taac_next_value(
     keeps more often; it is unbiased with the value of the sampled decision.
     """
     output_key, switch_key = jr.split(key)
-    output, _ = _sample(actor, observation, trajectory, key=output_key)
+    output, _ = sample_actions(actor, observation, trajectory, key=output_key)
     both = (family.keep(trajectory), family.new(trajectory, output))
     keep_values, new_values = trajectory_values(critics, observation, both)
     probabilities, _ = switch_policy(
@@ -403,7 +385,7 @@ def taac_critic_loss(
     vectors, in that of the dimension.
     """
     values = critic_values(critics, observation, flat_trajectory(trajectory))
-    check_target(target, values)
+    check_same_shape(values_of_each_critic=values[0], target=target)
     targets = jnp.broadcast_to(target[None], values.shape)
     loss = jnp.mean(td_loss(values, targets)) * values.shape[0]
     return loss, critic_metrics(lax.stop_gradient(values), target)
@@ -451,7 +433,7 @@ def taac_actor_loss(
     keeping), and `keep_probability` with its standard deviation
     `keep_probability_std`.
     """
-    output, log_prob = _sample(actor, observation, trajectory, key=key)
+    output, log_prob = sample_actions(actor, observation, trajectory, key=key)
     keep = flat_trajectory(family.keep(trajectory))
     keep_values = critic_values(critics, observation, keep)
 

@@ -32,7 +32,7 @@ from ..actor_critic import (
     reachable,
 )
 from ..base import AbstractAgent
-from ..networks import critic, make_networks
+from ..networks import critic, make_network
 from .policy import (
     Decision,
     Preferences,
@@ -232,12 +232,12 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
         actor_key, critic_key = jr.split(key)
         num_parts = self.trajectory.num_parts
         actor = make_trajectory_policy(self.make_actor, num_parts, spec, key=actor_key)
-        critics = make_networks(
+        critics = make_network(
             critic(trajectory_size=num_parts * spec.action_size),
             "make_critic",
             self.make_critic,
-            self.num_critics,
             spec,
+            number=self.num_critics,
             key=critic_key,
         )
         log_temperatures = LogTemperatures(
