@@ -1,6 +1,5 @@
 """Parts shared by the agents with an actor and a stack of critics."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, runtime_checkable
 
@@ -64,22 +63,21 @@ def check_space(
 
 def optimizers(*parts: str, default: MakeOptimizer = optax.adam) -> Any:
     """A field for one factory of optimizers, or a tuple of one for each part."""
+
+    def check(name: str, value: object) -> None:
+        # An optimizer itself is a tuple, too, of two functions.
+        is_optimizer = isinstance(value, optax.GradientTransformation)
+        factories: tuple[object, ...] = (value,) * len(parts)
+        if isinstance(value, tuple) and not is_optimizer:
+            factories = value
+        if len(factories) != len(parts) or not all(map(callable, factories)):
+            raise ValueError(
+                f"`{name}={shown(value)}` must be one factory, from a learning rate to "
+                f"an optimizer, or a tuple of {len(parts)}, for {', '.join(parts)}."
+            )
+
     # Typed like the result of `equinox.field`, which fits a field of any type.
-    check = functools.partial(_check_make_optimizer, parts=parts)
     return eqx.field(default=default, static=True, metadata=checked_by(check))
-
-
-def _check_make_optimizer(name: str, value: object, *, parts: tuple[str, ...]) -> None:
-    factories: tuple[object, ...] = (value,) * len(parts)
-    # An optimizer itself is a tuple, too, of two functions.
-    is_optimizer = isinstance(value, optax.GradientTransformation)
-    if isinstance(value, tuple) and not is_optimizer:
-        factories = value
-    if len(factories) != len(parts) or not all(map(callable, factories)):
-        raise ValueError(
-            f"`{name}={shown(value)}` must be one factory, from a learning rate to an "
-            f"optimizer, or a tuple of {len(parts)}, for {', '.join(parts)}."
-        )
 
 
 def learning_rules(

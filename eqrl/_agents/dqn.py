@@ -116,7 +116,26 @@ class DQN(AbstractEpsilonGreedyAgent[DQNState]):
         key: PRNGKeyArray,
     ) -> tuple[DQNState, Metrics]:
         del key
-        observation, action, target = self._targets(state, batch)
+        # A replay gives windows of one step without their axis.
+        if self.return_steps == 1:
+            batch = jax.tree.map(lambda x: x[:, None], batch)
+        returns, last, discount = jax.vmap(multi_step_return, in_axes=(0, 0, 0, None))(
+            self.reward_scale * batch.reward,
+            batch.terminated,
+            batch.truncated,
+            self.discount,
+        )
+        # Targets bootstrap from the state that their last step reached.
+        end, terminated = jax.tree.map(
+            lambda x: jax.vmap(lambda run, index: run[index])(x, last),
+            (batch.next_observation, batch.terminated),
+        )
+        next_value = dqn_next_value(
+            state.network, state.target_network, end, double=self.double
+        )
+        target = bootstrapped_target(returns, terminated, next_value, discount)
+        # The rewards after the first step only serve the value of its action.
+        observation, action = batch.observation[:, 0], batch.action[:, 0]
         (loss, value), gradient = eqx.filter_value_and_grad(dqn_loss, has_aux=True)(
             state.network, observation, action, target, huber=self.huber
         )
@@ -137,30 +156,6 @@ class DQN(AbstractEpsilonGreedyAgent[DQNState]):
             num_steps=state.num_steps,
         )
         return state, metrics
-
-    def _targets(
-        self, state: DQNState, batch: Transition[None]
-    ) -> tuple[Float[Array, "batch obs"], Int[Array, " batch"], Float[Array, " batch"]]:
-        """Targets of a batch: observations, actions and targets."""
-        # Windows of one step, which the replay gives without their axis.
-        if self.return_steps == 1:
-            batch = jax.tree.map(lambda x: x[:, None], batch)
-        returns, last, discount = jax.vmap(multi_step_return, in_axes=(0, 0, 0, None))(
-            self.reward_scale * batch.reward,
-            batch.terminated,
-            batch.truncated,
-            self.discount,
-        )
-        # Targets bootstrap from the state that their last step reached.
-        end, terminated = jax.tree.map(
-            lambda x: jax.vmap(lambda run, index: run[index])(x, last),
-            (batch.next_observation, batch.terminated),
-        )
-        next_value = dqn_next_value(
-            state.network, state.target_network, end, double=self.double
-        )
-        target = bootstrapped_target(returns, terminated, next_value, discount)
-        return batch.observation[:, 0], batch.action[:, 0], target
 
     def _learning_rule(self) -> optax.GradientTransformation:
         (rule,) = learning_rules(self.make_optimizer, self.lr)

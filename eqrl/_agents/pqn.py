@@ -120,10 +120,18 @@ class PQN(AbstractEpsilonGreedyAgent[PQNState]):
         key: PRNGKeyArray,
     ) -> tuple[PQNState, Metrics]:
         del step
-        rows = self._rows(state, batch)
-        lr = annealed(
-            self.lr, state.num_steps, self.anneal_steps, counted=rows.target.size
+        rows = flatten_batch(batch)
+        # The same network as in the loss: normalized layers take the place of a target
+        # network. Targets stay as they are during the epochs.
+        next_value = jnp.max(jax.vmap(state.network)(rows.next_observation), axis=-1)
+        target = rollout_returns(
+            batch,
+            next_value,
+            reward_scale=self.reward_scale,
+            discount=self.discount,
+            decay=self.decay,
         )
+        lr = annealed(self.lr, state.num_steps, self.anneal_steps, counted=target.size)
         rule = self._learning_rule(lr)
 
         def learn(
@@ -146,7 +154,7 @@ class PQN(AbstractEpsilonGreedyAgent[PQNState]):
         (network, optimizer), metrics = learn_in_minibatches(
             learn,
             (state.network, state.optimizer),
-            rows,
+            _Row(observation=rows.observation, action=rows.action, target=target),
             num_epochs=self.num_epochs,
             num_minibatches=self.num_minibatches,
             key=key,
@@ -156,21 +164,6 @@ class PQN(AbstractEpsilonGreedyAgent[PQNState]):
             network=network, optimizer=optimizer, num_steps=state.num_steps
         )
         return state, {**metrics, "epsilon": epsilon}
-
-    def _rows(self, state: PQNState, batch: Transition[None]) -> _Row:
-        """The rollout with its returns, with one leading axis."""
-        rows = flatten_batch(batch)
-        # The same network as in the loss: normalized layers take the place of a target
-        # network. Targets stay as they are during the epochs.
-        next_value = jnp.max(jax.vmap(state.network)(rows.next_observation), axis=-1)
-        target = rollout_returns(
-            batch,
-            next_value,
-            reward_scale=self.reward_scale,
-            discount=self.discount,
-            decay=self.decay,
-        )
-        return _Row(observation=rows.observation, action=rows.action, target=target)
 
     def _learning_rule(self, lr: FloatLike) -> optax.GradientTransformation:
         return clipped(self.make_optimizer(lr), self.max_gradient_norm)

@@ -141,23 +141,31 @@ class TD3(AbstractMarkovAgent[TD3State]):
             reward_scale=self.reward_scale,
             discount=self.discount,
         )
-        # `step` is never batched, so this stays a branch under `vmap` too.
+        # The paper's actor learns from the first critic alone.
+        critic = take_element(critics, 0)
+
+        def actor_step(
+            actor: Actor, target_actor: Actor, optimizer: optax.OptState
+        ) -> tuple[Actor, Actor, optax.OptState, Float[Array, ""]]:
+            loss, gradient = eqx.filter_value_and_grad(td3_actor_loss)(
+                actor, critic, batch.observation
+            )
+            actor, optimizer = gradient_step(actor, gradient, actor_rule, optimizer)
+            target_actor = incremental_update(
+                actor, target_actor, self.target_step_size
+            )
+            # The same dtype as in the branch without a step.
+            return actor, target_actor, optimizer, loss.astype(float)
+
+        # `step` is never batched, so this stays a branch under `vmap` too. Where the
+        # actor does not move, no loss is computed, which `nan` says.
         actor, target_actor, actor_optimizer, actor_loss = filter_cond(
             step % self.policy_delay == 0,
-            lambda *args: self._actor_step(actor_rule, *args),
-            # No loss is computed then, which `nan` says.
-            lambda actor, target, optimizer, *_: (
-                actor,
-                target,
-                optimizer,
-                jnp.asarray(jnp.nan),
-            ),
+            actor_step,
+            lambda *parts: (*parts, jnp.asarray(jnp.nan)),
             state.actor,
             state.target_actor,
             state.actor_optimizer,
-            # The paper's actor learns from the first critic alone.
-            take_element(critics, 0),
-            batch.observation,
         )
         state = TD3State(
             actor=actor,
@@ -170,26 +178,6 @@ class TD3(AbstractMarkovAgent[TD3State]):
             critic_optimizer=critic_optimizer,
         )
         return state, {"critic_loss": critic_loss, "actor_loss": actor_loss}
-
-    def _actor_step(
-        self,
-        actor_rule: optax.GradientTransformation,
-        actor: Actor,
-        target_actor: Actor,
-        optimizer_state: optax.OptState,
-        critic: CriticFunction,
-        observation: Float[Array, "batch obs"],
-    ) -> tuple[Actor, Actor, optax.OptState, Float[Array, ""]]:
-        """The actor, its target, the state of its optimizer, and the loss."""
-        loss, gradient = eqx.filter_value_and_grad(td3_actor_loss)(
-            actor, critic, observation
-        )
-        actor, optimizer_state = gradient_step(
-            actor, gradient, actor_rule, optimizer_state
-        )
-        target_actor = incremental_update(actor, target_actor, self.target_step_size)
-        # The same dtype as in the branch without a step.
-        return actor, target_actor, optimizer_state, loss.astype(float)
 
 
 TD3.__init__.__doc__ = """**Arguments:**

@@ -189,9 +189,16 @@ class Incremental(AbstractReward[IncrementalState]):
         del key
         size = descriptor_size(self.descriptor, spec)
         num_buckets = self.num_buckets(spec)
+        recent_rows = self.recent_capacity
+        if recent_rows is None:
+            recent_rows = self.preset.num_recent_episodes
+            if not self.per_timestep:
+                recent_rows *= _max_steps(spec, "`recent_capacity=None`")
+            # With fewer than k rows no distance could ever be measured.
+            recent_rows = max(recent_rows, self.k)
         return IncrementalState(
             past=empty_set(num_buckets, self.past_capacity, size),
-            recent=empty_set(num_buckets, self._recent_rows(spec), size),
+            recent=empty_set(num_buckets, recent_rows, size),
             scale=first_scale(),
         )
 
@@ -296,16 +303,6 @@ class Incremental(AbstractReward[IncrementalState]):
         )
         recent = clear(state.recent) if self.preset.clear_recent else state.recent
         return IncrementalState(past=state.past, recent=recent, scale=scale)
-
-    def _recent_rows(self, spec: EnvSpec) -> int:
-        if self.recent_capacity is not None:
-            return self.recent_capacity
-        episodes = self.preset.num_recent_episodes
-        rows = episodes
-        if not self.per_timestep:
-            rows = episodes * _max_steps(spec, "`recent_capacity=None`")
-        # With fewer than k rows no distance could ever be measured.
-        return max(rows, self.k)
 
     def _bucket(
         self, timestep: Int[Array, " batch"], num_buckets: int

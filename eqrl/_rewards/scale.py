@@ -44,18 +44,20 @@ class IncrementalMode:
     replay: Replay
 
 
+_PAPER = IncrementalMode(
+    k=3,
+    feature="delta",
+    per_timestep=False,
+    normalization="previous_skill_mean",
+    num_recent_episodes=1,
+    clear_recent=True,
+    recollect=True,
+    include_newest=True,
+    replay="half",
+)
+
 MODES: dict[ModeName, IncrementalMode] = {
-    "paper": IncrementalMode(
-        k=3,
-        feature="delta",
-        per_timestep=False,
-        normalization="previous_skill_mean",
-        num_recent_episodes=1,
-        clear_recent=True,
-        recollect=True,
-        include_newest=True,
-        replay="half",
-    ),
+    "paper": _PAPER,
     "pseudocode": IncrementalMode(
         k=5,
         feature="next_state",
@@ -67,16 +69,8 @@ MODES: dict[ModeName, IncrementalMode] = {
         include_newest=True,
         replay="keep",
     ),
-    "released": IncrementalMode(
-        k=3,
-        feature="delta",
-        per_timestep=False,
-        normalization="released",
-        num_recent_episodes=1,
-        clear_recent=False,
-        recollect=True,
-        include_newest=False,
-        replay="half",
+    "released": dataclasses.replace(
+        _PAPER, normalization="released", clear_recent=False, include_newest=False
     ),
 }
 

@@ -118,7 +118,10 @@ def _make_layers(sizes: Sequence[int], *, key: PRNGKeyArray) -> tuple[Linear, ..
     # A size may be an integer of NumPy, which would be traced.
     ends = tuple(itertools.pairwise(map(int, sizes)))
     longest = max(fan_in * fan_out for fan_in, fan_out in ends)
-    if not _begins_alike(key) or 2 * len(ends) * longest > _MOST_DRAWN:
+    # Of other generators, a short array is not the beginning of a longer one.
+    is_threefry = str(jr.key_impl(key)) == "threefry2x32"
+    begins_alike = is_threefry and jax.config.values["jax_threefry_partitionable"]
+    if not begins_alike or 2 * len(ends) * longest > _MOST_DRAWN:
         return tuple(
             Linear(fan_in, fan_out, key=layer_key)
             for (fan_in, fan_out), layer_key in zip(ends, keys, strict=True)
@@ -145,12 +148,6 @@ def _make_layers(sizes: Sequence[int], *, key: PRNGKeyArray) -> tuple[Linear, ..
             )
         )
     return tuple(layers)
-
-
-def _begins_alike(key: PRNGKeyArray) -> bool:
-    """Whether a short array is the beginning of a longer one from the same key."""
-    is_threefry = str(jr.key_impl(key)) == "threefry2x32"
-    return is_threefry and jax.config.values["jax_threefry_partitionable"]
 
 
 def check_hidden_sizes(sizes: object) -> None:

@@ -222,12 +222,6 @@ def test_a_network_for_other_skills_is_refused(getkey: GetKey) -> None:
         discriminator(3, make_network=make_network).init(SPEC, key=getkey())
 
 
-def test_a_network_of_one_hot_skills_is_refused_for_vectors(getkey: GetKey) -> None:
-    reward = discriminator(eqrl.SphereSkills(2), make_network=linear)
-    with pytest.raises(ValueError, match=r"`Categorical`.*SphereSkills\(.*vectors"):
-        reward.init(SPEC, key=getkey())
-
-
 @pytest.mark.parametrize(
     ("skills", "make_network", "message"),
     [
@@ -236,11 +230,12 @@ def test_a_network_of_one_hot_skills_is_refused_for_vectors(getkey: GetKey) -> N
             eqrl.nn.VonMisesFisherDiscriminator((8,)),
             r"`VonMisesFisher`.*NormalSkills\(.*do not lie",
         ),
+        (eqrl.SphereSkills(2), linear, r"`Categorical`.*SphereSkills\(.*vectors"),
         (3, eqrl.nn.NormalDiscriminator((8,)), r"`DiagonalNormal`.*are one-hot"),
         (3, eqrl.nn.VonMisesFisherDiscriminator((8,)), r"`VonMisesFisher`.*OneHot"),
     ],
 )
-def test_a_density_on_another_space_than_the_skills_is_refused(
+def test_a_network_on_another_space_than_the_skills_is_refused(
     skills: Any, make_network: Any, message: str
 ) -> None:
     reward = discriminator(skills, make_network=make_network)

@@ -25,7 +25,6 @@ from ...losses import (
 )
 from ...losses._taac import TDLoss, histogram
 from .policy import Preferences, TAACExtras, TrajectoryPolicy
-from .trajectory import Trajectory
 
 
 # Decay of the statistics for each row of new transitions: an average over about a
@@ -182,18 +181,20 @@ def critic_step(
     )
     # The reference pads each window's loss with one zero before it takes the mean.
     scale = window_length / (window_length + 1) if faithful else 1.0
-    (loss, metrics), gradient = eqx.filter_value_and_grad(_critic_loss, has_aux=True)(
-        state.critics,
-        batch.observation,
-        batch.extras.trajectory,
-        targets,
-        td_loss,
-        scale,
+
+    def loss(critics: Critic) -> tuple[Float[Array, ""], Metrics]:
+        error, metrics = taac_critic_loss(
+            critics, batch.observation, batch.extras.trajectory, targets, td_loss
+        )
+        return scale * error, metrics
+
+    (error, metrics), gradient = eqx.filter_value_and_grad(loss, has_aux=True)(
+        state.critics
     )
     critics, optimizer_state = gradient_step(
         state.critics, gradient, optimizer, state.critic_optimizer
     )
-    return critics, optimizer_state, metrics | {"critic_loss": loss}
+    return critics, optimizer_state, metrics | {"critic_loss": error}
 
 
 def _window_targets(
@@ -205,60 +206,49 @@ def _window_targets(
     discount: FloatLike | tuple[FloatLike, ...],
     target: str,
 ) -> Float[Array, "batch *reward"]:
-    """The critics' target for each transition, computed along its window."""
+    """The critics' target for each transition, computed along its window.
+
+    **Arguments:**
+
+    - `batch`: transitions, whose extras hold the switches of the stored policy.
+    - `next_value`: of the states reached.
+    - `switch`: whether the current policy switches in the state reached.
+    - `window_length`: number of consecutive transitions that share a window.
+    - `discount`: one number, or one for each dimension of the reward.
+    - `target`: `"compare_through"`, `"one_step"` or `"multi_step"`.
+    """
     windows, next_values, switches = jax.tree.map(
         lambda x: x.reshape(-1, window_length, *x.shape[1:]),
         (batch, next_value, switch),
     )
+    # Only a termination leaves nothing to come; a time limit ends the sum of rewards,
+    # which then bootstraps like any other end of a window.
     not_terminated = (~windows.terminated).astype(next_value.dtype)
+    done = windows.terminated | windows.truncated
     if isinstance(discount, tuple):
         # One for each dimension of the reward, of shape (windows, time, reward).
         discounts = not_terminated[:, :, None] * jnp.stack(discount)[None, None]
     else:
         discounts = discount * not_terminated
+    if target == "one_step":
+        stops = jnp.ones_like(switches)
+    elif target == "multi_step":
+        stops = done
+    else:
+        # The compare-through operator. Rewards are summed while the stored policy kept
+        # its trajectory and the current one would, too. After a switch by either, they
+        # are not those of the current policy, which explores elsewhere.
+        #
+        # The target of a transition continues only if the next transition keeps its
+        # trajectory, so stored switches move one step ahead. The value that `roll`
+        # wraps around into the last column has no effect, since a window always
+        # bootstraps at its end.
+        stored_switches = jnp.roll(windows.extras.switch, -1, axis=1)
+        stops = done | stored_switches | switches
     targets = jax.vmap(compare_through_target)(
-        windows.reward, discounts, _stops(windows, switches, target), next_values
+        windows.reward, discounts, stops, next_values
     )
     return targets.reshape(batch.reward.shape)
-
-
-def _stops(
-    windows: Transition[TAACExtras],
-    current_switch: Bool[Array, "windows time"],
-    target: str,
-) -> Bool[Array, "windows time"]:
-    """Whether each transition's target bootstraps at the state that it reaches.
-
-    **Arguments:**
-
-    - `windows`: transitions, whose extras hold the switches of the stored policy.
-    - `current_switch`: whether the current policy switches in the state reached.
-    - `target`: `"compare_through"`, `"one_step"` or `"multi_step"`.
-    """
-    # Rewards are summed while the stored policy kept its trajectory and the current one
-    # would, too. After a switch by either, they are not those of the current policy.
-    if target == "one_step":
-        return jnp.ones_like(current_switch)
-    done = windows.terminated | windows.truncated
-    if target == "multi_step":
-        return done
-    # A transition's target continues only if the next transition keeps its trajectory.
-    # The value that `roll` wraps around into the last column has no effect, since a
-    # window always bootstraps at its end.
-    stored_switch = jnp.roll(windows.extras.switch, -1, axis=1)
-    return done | stored_switch | current_switch
-
-
-def _critic_loss(
-    critics: Critic,
-    observation: Float[Array, "batch obs"],
-    trajectory: Trajectory,
-    target: Float[Array, "batch *reward"],
-    td_loss: TDLoss,
-    scale: float,
-) -> tuple[Float[Array, ""], Metrics]:
-    loss, metrics = taac_critic_loss(critics, observation, trajectory, target, td_loss)
-    return scale * loss, metrics
 
 
 def actor_step(
@@ -302,39 +292,26 @@ def temperature_step(
     switch_target_entropy: FloatLike,
 ) -> tuple[LogTemperatures, optax.OptState, Metrics]:
     """One gradient step of both temperatures, with the entropies in `metrics`."""
-    loss, gradient = eqx.filter_value_and_grad(_temperature_loss)(
-        state.log_temperatures,
-        metrics["entropy"],
-        metrics["switch_entropy"],
-        target_entropy,
-        switch_target_entropy,
-    )
+
+    # A sum, so that one optimizer moves both; each has a gradient of its own term only.
+    def loss(log_temperatures: LogTemperatures) -> Float[Array, ""]:
+        return taac_temperature_loss(
+            log_temperatures.action, metrics["entropy"], target_entropy
+        ) + taac_temperature_loss(
+            log_temperatures.switch, metrics["switch_entropy"], switch_target_entropy
+        )
+
+    error, gradient = eqx.filter_value_and_grad(loss)(state.log_temperatures)
     log_temperatures, optimizer_state = gradient_step(
         state.log_temperatures, gradient, optimizer, state.temperature_optimizer
     )
-    return (
-        log_temperatures,
-        optimizer_state,
-        {
-            "temperature_loss": loss,
-            "temperature": jnp.exp(state.log_temperatures.action),
-            "switch_temperature": jnp.exp(state.log_temperatures.switch),
-        },
-    )
-
-
-def _temperature_loss(
-    log_temperatures: LogTemperatures,
-    entropy: Float[Array, ""],
-    switch_entropy: Float[Array, ""],
-    target_entropy: FloatLike,
-    switch_target_entropy: FloatLike,
-) -> Float[Array, ""]:
-    return taac_temperature_loss(
-        log_temperatures.action, entropy, target_entropy
-    ) + taac_temperature_loss(
-        log_temperatures.switch, switch_entropy, switch_target_entropy
-    )
+    found = {
+        "temperature_loss": error,
+        # Those before the step, with which critics and actor learned.
+        "temperature": jnp.exp(state.log_temperatures.action),
+        "switch_temperature": jnp.exp(state.log_temperatures.switch),
+    }
+    return log_temperatures, optimizer_state, found
 
 
 def default_target_entropy(action_size: int) -> float:

@@ -28,7 +28,7 @@ from ..._types.custom_types import (
     RewardState,
     State,
 )
-from ..._types.data import AnyTransition, EnvSpec, Transition, flatten_batch
+from ..._types.data import EnvSpec, Transition, flatten_batch
 from ...nn import MakeDiscriminator
 from ..base import AbstractAgent, AnyAgent
 from ..on_policy import learn_in_minibatches
@@ -147,7 +147,6 @@ class Intrinsic(
         # Scored before the reward learns from the same batch.
         score_key, reward_key, agent_key = jr.split(key, 3)
         reward = self.reward.reward(state.reward, batch, step=step, key=score_key)
-        _check_reward(self.reward, reward, batch)
         reward_state, reward_metrics = self._learn_reward(
             state.reward, batch, key=reward_key
         )
@@ -190,6 +189,14 @@ class Intrinsic(
     def _total(
         self, reward: Float[Array, "*batch"], transitions: Transition[Extras]
     ) -> Float[Array, "*batch"]:
+        """What the agent is given, from the intrinsic reward of these transitions."""
+        # A column would broadcast, in the sum or in the losses of the agent.
+        if jnp.shape(reward) != transitions.timestep.shape:
+            raise ValueError(
+                f"`reward` of {type(self.reward).__name__} gives {described(reward)}; "
+                "it must give one number for each transition, of shape "
+                f"{transitions.timestep.shape}."
+            )
         if self.environment_weight is None:
             return reward
         return reward + self.environment_weight * transitions.reward
@@ -208,14 +215,6 @@ Intrinsic.__init__.__doc__ = """**Arguments:**
 
 AnyIntrinsic: TypeAlias = Intrinsic
 """An `Intrinsic` around any agent, with any reward."""
-
-
-def _check_reward(rewarder: object, reward: Array, batch: AnyTransition) -> None:
-    if jnp.shape(reward) != batch.timestep.shape:
-        raise ValueError(
-            f"`reward` of {type(rewarder).__name__} gives {described(reward)}; it must "
-            f"give one number for each transition, of shape {batch.timestep.shape}."
-        )
 
 
 def diayn(

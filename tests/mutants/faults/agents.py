@@ -34,7 +34,7 @@ FAULTS = (
     Fault(
         "agents:pqn-annealed-too-early",
         "eqrl/_agents/pqn.py",
-        "self.anneal_steps, counted=rows.target.size",
+        "self.anneal_steps, counted=target.size",
         "self.anneal_steps, counted=0",
         ("tests/agents/test_pqn.py -k restated",),
     ),
@@ -216,8 +216,8 @@ FAULTS = (
     Fault(
         "agents:type-of-no-actor-step",
         "eqrl/_agents/td3.py",
-        "optimizer_state, loss.astype(float)",
-        "optimizer_state, loss",
+        "optimizer, loss.astype(float)",
+        "optimizer, loss",
         ("tests/agents/test_protocol.py -k half_precision",),
     ),
     Fault(
@@ -300,8 +300,8 @@ FAULTS = (
     Fault(
         "agents:dqn-learns-the-last-action",
         "eqrl/_agents/dqn.py",
-        "return batch.observation[:, 0], batch.action[:, 0], target",
-        "return batch.observation[:, 0], batch.action[:, -1], target",
+        "batch.observation[:, 0], batch.action[:, 0]",
+        "batch.observation[:, 0], batch.action[:, -1]",
         (f"{_DQN} -k restated",),
     ),
     Fault(
@@ -436,8 +436,8 @@ FAULTS = (
     Fault(
         "agents:td3-target-actor-jumps",
         "eqrl/_agents/td3.py",
-        "target_actor = incremental_update(actor, target_actor, self.target_step_size)",
-        "target_actor = actor",
+        "incremental_update(\n                actor, target_actor, self.target_step_size\n            )",
+        "actor",
         (f"{_TD3} -k restated", _TD3),
     ),
     Fault(
@@ -520,8 +520,8 @@ FAULTS = (
     Fault(
         "agents:taac-critics-value-the-previous",
         "eqrl/_agents/taac/update.py",
-        "batch.observation,\n        batch.extras.trajectory,\n        targets,",
-        "batch.observation,\n        batch.extras.previous,\n        targets,",
+        "batch.observation, batch.extras.trajectory, targets,",
+        "batch.observation, batch.extras.previous, targets,",
         (_TAAC_UPDATE,),
     ),
     Fault(
@@ -653,7 +653,7 @@ FAULTS = (
     Fault(
         "agents:intrinsic-reward-is-a-column",
         "eqrl/_agents/wrappers/intrinsic.py",
-        "if jnp.shape(reward) != batch.timestep.shape:",
+        "if jnp.shape(reward) != transitions.timestep.shape:",
         "if jnp.ndim(reward) == 0:",
         ("tests/test_boundary.py -k one_number_for_each",),
     ),

@@ -107,8 +107,8 @@ FAULTS = (
     Fault(
         "rewards:one-hot-network-for-vectors",
         "eqrl/_rewards/discriminator.py",
-        "isinstance(distribution, Categorical) and of_vectors",
-        "False",
+        "(Categorical, of_vectors, ",
+        "(Categorical, False, ",
         ("tests/rewards/test_discriminator.py -k a_network",),
     ),
     Fault(
