@@ -16,8 +16,7 @@ from ._mlp import (
     Activation,
     Linear,
     ResidualMLP,
-    check_activation,
-    check_hidden_sizes,
+    check_layers,
     is_size,
 )
 
@@ -180,13 +179,12 @@ class NetworkFactory:
     encoder: Convolution | None = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_hidden_sizes(self.hidden_sizes)
+        check_layers(self.hidden_sizes, self.activation)
         if not isinstance(self.hidden_sizes, tuple):
             raise ValueError(
                 f"`hidden_sizes={shown(self.hidden_sizes)}` must be a tuple, such as "
                 f"{tuple(self.hidden_sizes)}: equal factories share a compilation."
             )
-        check_activation(self.activation)
         if self.layer_norm and self.residual:
             raise ValueError(
                 "`layer_norm=True` and `residual=True`: residual blocks are normalized "

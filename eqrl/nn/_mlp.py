@@ -9,7 +9,8 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._pytree.fields import check_key, shown
+from .._pytree.arguments import checked
+from .._pytree.fields import PositiveInt, shown
 from .._pytree.tree import described
 
 
@@ -65,10 +66,11 @@ class MLP(eqx.Module):
     norms: tuple[eqx.nn.LayerNorm, ...]
     activation: Activation = eqx.field(static=True)
 
+    @checked
     def __init__(
         self,
-        input_size: int,
-        output_size: int,
+        input_size: PositiveInt,
+        output_size: PositiveInt,
         hidden_sizes: tuple[int, ...],
         activation: Activation = jax.nn.relu,
         *,
@@ -86,10 +88,7 @@ class MLP(eqx.Module):
             ([Ba et al. 2016](https://arxiv.org/abs/1607.06450)).
         - `key`: for the initial weights and biases, as in `Linear`.
         """
-        check_hidden_sizes(hidden_sizes)
-        check_sizes(input_size=input_size, output_size=output_size)
-        check_activation(activation)
-        check_key(key)
+        check_layers(hidden_sizes, activation)
         sizes = (input_size, *hidden_sizes, output_size)
         self.layers = _make_layers(sizes, key=key)
         self.norms = tuple(
@@ -150,32 +149,23 @@ def _make_layers(sizes: Sequence[int], *, key: PRNGKeyArray) -> tuple[Linear, ..
     return tuple(layers)
 
 
-def check_hidden_sizes(sizes: object) -> None:
-    if not isinstance(sizes, Sequence) or not all(map(is_size, sizes)):
+def check_layers(hidden_sizes: object, activation: object) -> None:
+    if not isinstance(hidden_sizes, Sequence) or not all(map(is_size, hidden_sizes)):
         raise ValueError(
-            f"`hidden_sizes={shown(sizes)}` must be a tuple of positive integers, such "
-            "as (256, 256)."
+            f"`hidden_sizes={shown(hidden_sizes)}` must be a tuple of positive "
+            "integers, such as (256, 256)."
         )
-
-
-def check_sizes(**sizes: object) -> None:
-    for name, size in sizes.items():
-        if not is_size(size):
-            raise ValueError(f"`{name}={shown(size)}` must be an integer, at least 1.")
+    if not callable(activation):
+        raise ValueError(
+            f"`activation={shown(activation)}` must be an elementwise function, such "
+            "as `jax.nn.relu`."
+        )
 
 
 def is_size(size: object) -> bool:
     if not isinstance(size, (int, np.integer)) or isinstance(size, bool):
         return False
     return 1 <= int(size) < 2**31
-
-
-def check_activation(activation: object) -> None:
-    if not callable(activation):
-        raise ValueError(
-            f"`activation={shown(activation)}` must be an elementwise function, such "
-            "as `jax.nn.relu`."
-        )
 
 
 class ResidualBlock(eqx.Module):
@@ -219,10 +209,11 @@ class ResidualMLP(eqx.Module):
     norm: eqx.nn.LayerNorm
     output: Linear
 
+    @checked
     def __init__(
         self,
-        input_size: int,
-        output_size: int,
+        input_size: PositiveInt,
+        output_size: PositiveInt,
         hidden_sizes: tuple[int, ...],
         activation: Activation = jax.nn.relu,
         *,
@@ -236,10 +227,7 @@ class ResidualMLP(eqx.Module):
         - `activation`: elementwise, within the blocks.
         - `key`: for the initial weights and biases, as in `Linear`.
         """
-        check_hidden_sizes(hidden_sizes)
-        check_sizes(input_size=input_size, output_size=output_size)
-        check_activation(activation)
-        check_key(key)
+        check_layers(hidden_sizes, activation)
         if len(set(hidden_sizes)) != 1:
             raise ValueError(
                 f"`hidden_sizes={hidden_sizes}` must be the same width for each "

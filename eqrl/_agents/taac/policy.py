@@ -173,14 +173,3 @@ def randomize_first(memory: TAACMemory, *, key: PRNGKeyArray) -> TAACMemory:
         memory.repeats == 0, jax.tree.unflatten(structure, drawn), memory.trajectory
     )
     return TAACMemory(trajectory=trajectory, repeats=memory.repeats)
-
-
-def apply_decision(
-    family: AbstractTrajectory, trajectory: Trajectory, decision: Decision
-) -> Trajectory:
-    """The trajectory after a decision: a new one, or one step along the current one."""
-    return tree_where(
-        decision.switch,
-        family.new(trajectory, decision.output),
-        family.keep(trajectory),
-    )

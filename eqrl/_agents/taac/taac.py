@@ -18,7 +18,7 @@ from ..._pytree.fields import (
     static_choice,
     static_integer,
 )
-from ..._pytree.tree import tree_copy
+from ..._pytree.tree import tree_copy, tree_where
 from ..._types.custom_types import FloatLike, MakeOptimizer, Metrics, Mode
 from ..._types.data import Box, EnvSpec, Transition
 from ...losses._taac import TDLoss
@@ -38,7 +38,6 @@ from .policy import (
     Preferences,
     TAACExtras,
     TAACMemory,
-    apply_decision,
     decide,
     make_trajectory_policy,
     random_decision,
@@ -61,7 +60,6 @@ from .update import (
 
 
 def _check_reward_weights(name: str, reward_weights: object) -> None:
-    """Checks that `reward_weights` is a tuple or `None`."""
     if reward_weights is not None and not isinstance(reward_weights, tuple):
         raise ValueError(
             f"`{name}={reward_weights}` must be a tuple, with one number for "
@@ -71,17 +69,12 @@ def _check_reward_weights(name: str, reward_weights: object) -> None:
 
 
 def _check_advantage_clip(name: str, advantage_clip: object) -> None:
-    """Checks that there are two bounds in order, or `None`."""
     if advantage_clip is None:
         return
     if not isinstance(advantage_clip, tuple) or len(advantage_clip) != 2:
-        is_tuple = isinstance(advantage_clip, tuple)
-        given = (
-            f"has {len(advantage_clip)} numbers" if is_tuple else f"is {advantage_clip}"
-        )
         raise ValueError(
-            f"`{name}` {given}, but must be a tuple of two numbers, the least "
-            "and the greatest advantage of switching, or None."
+            f"`{name}={shown(advantage_clip)}` must be a tuple of two numbers, the "
+            "least and the greatest advantage of switching, or None."
         )
     # A bound that is not a number is refused by the check of each element.
     if any(b is None or isinstance(b, jax.core.Tracer) for b in advantage_clip):
@@ -95,7 +88,6 @@ def _check_advantage_clip(name: str, advantage_clip: object) -> None:
 
 
 def _check_td_loss(name: str, td_loss: TDLoss) -> None:
-    """Checks that `td_loss` is elementwise in values and targets."""
     values = jax.ShapeDtypeStruct((2, 3), jnp.result_type(float))
     loss = eqx.filter_eval_shape(td_loss, values, values) if callable(td_loss) else None
     if getattr(loss, "shape", None) != values.shape:
@@ -312,7 +304,12 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
         if self.max_repeat_steps is not None:
             forced = memory.repeats >= self.max_repeat_steps
             taken = Decision(output=decision.output, switch=decision.switch | forced)
-        trajectory = apply_decision(self.trajectory, memory.trajectory, taken)
+        # Under `vmap` both branches of a condition are computed anyway.
+        trajectory = tree_where(
+            taken.switch,
+            self.trajectory.new(memory.trajectory, taken.output),
+            self.trajectory.keep(memory.trajectory),
+        )
         repeats = jnp.where(taken.switch, 0, memory.repeats) + 1
         extras = TAACExtras(
             previous=memory.trajectory,
