@@ -211,7 +211,7 @@ FAULTS = (
         "eqrl/_agents/actor_critic.py",
         "isinstance(value, tuple) and not is_optimizer:",
         "isinstance(value, tuple):",
-        ("tests/agents/test_td3.py -k out_of_range",),
+        ("tests/agents/test_refusals.py -k out_of_range",),
     ),
     Fault(
         "agents:type-of-no-actor-step",
@@ -436,8 +436,8 @@ FAULTS = (
     Fault(
         "agents:td3-target-actor-jumps",
         "eqrl/_agents/td3.py",
-        "incremental_update(\n                actor, target_actor, self.target_step_size\n            )",
-        "actor",
+        "                actor, target_actor, self.target_step_size\n",
+        "                actor, actor, self.target_step_size\n",
         (f"{_TD3} -k restated", _TD3),
     ),
     Fault(
@@ -557,7 +557,7 @@ FAULTS = (
         "eqrl/_agents/taac/taac.py",
         "epsilon: FloatLike = hyperparameter(0.0, low=0, high=1)",
         "epsilon: FloatLike = hyperparameter(0.0, low=0, high=2)",
-        ("tests/agents/test_taac_refusals.py",),
+        ("tests/agents/test_refusals.py",),
     ),
     Fault(
         "agents:normalized-acts-on-what-it-sees",
