@@ -169,7 +169,4 @@ DiscreteSAC.__init__.__doc__ = """**Arguments:**
     one observation to a vector of the value of each action.
 - `make_optimizer`: from a learning rate to an Optax optimizer; or three such
     factories, for actor, critic and temperature.
-
-Factories that define equality, as the library's own do, are compared by value, all
-others by identity: a fresh lambda compiles everything again.
 """

@@ -340,7 +340,4 @@ PPO.__init__.__doc__ = """**Arguments:**
     observation to a scalar.
 - `make_optimizer`: from a learning rate to an Optax optimizer; by default Adam with an
     epsilon of 1e-5.
-
-Factories that define equality, as the library's own do, are compared by value, all
-others by identity: a fresh lambda compiles everything again.
 """

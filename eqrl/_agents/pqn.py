@@ -191,7 +191,4 @@ PQN.__init__.__doc__ = """**Arguments:**
 - `make_network`: a factory `(observation_size, num_actions, *, key)` of a network: from
     one observation to a vector of the value of each action.
 - `make_optimizer`: from a learning rate to an Optax optimizer.
-
-Factories that define equality, as the library's own do, are compared by value, all
-others by identity: a fresh lambda compiles everything again.
 """

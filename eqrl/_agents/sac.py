@@ -129,7 +129,4 @@ SAC.__init__.__doc__ = """**Arguments:**
     one observation and one action to a scalar.
 - `make_optimizer`: from a learning rate to an Optax optimizer; or three such
     factories, for actor, critic and temperature.
-
-Factories that define equality, as the library's own do, are compared by value, all
-others by identity: a fresh lambda compiles everything again.
 """

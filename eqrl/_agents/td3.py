@@ -201,7 +201,4 @@ TD3.__init__.__doc__ = """**Arguments:**
     one observation and one action to a scalar.
 - `make_optimizer`: from a learning rate to an Optax optimizer; or two such factories,
     for actor and critic.
-
-Factories that define equality, as the library's own do, are compared by value, all
-others by identity: a fresh lambda compiles everything again.
 """

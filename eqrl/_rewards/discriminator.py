@@ -165,11 +165,7 @@ class Discriminator(AbstractReward[DiscriminatorState, SkillExtras[Any]]):
         self, transitions: _Transition
     ) -> Float[Array, "*batch descriptor"]:
         """Descriptors of the states that transitions, with any axes, have reached."""
-        return describe(
-            self.descriptor,
-            transitions.next_observation,
-            transitions.next_state_descriptor,
-        )
+        return describe(self.descriptor, transitions)
 
     def _rows(
         self, batch: _Transition

@@ -21,6 +21,7 @@ from .._types.data import EnvSpec, Transition, flatten_batch
 from .base import (
     AbstractReward,
     StateDescriptor,
+    as_if_left,
     check_descriptor,
     describe,
     descriptor_size,
@@ -249,20 +250,13 @@ class Incremental(AbstractReward[IncrementalState]):
         reached = self.descriptors(transitions)
         if self.feature == "next_state":
             return reached
-        left = describe(
-            self.descriptor, transitions.observation, transitions.state_descriptor
-        )
-        return reached - left
+        return reached - self.descriptors(as_if_left(transitions))
 
     def descriptors(
         self, transitions: Transition[Extras]
     ) -> Float[Array, "*batch descriptor"]:
         """Descriptors of the states reached, with any leading axes."""
-        return describe(
-            self.descriptor,
-            transitions.next_observation,
-            transitions.next_state_descriptor,
-        )
+        return describe(self.descriptor, transitions)
 
     def without_past(self, state: IncrementalState) -> IncrementalState:
         """Removes all past features."""

@@ -125,17 +125,12 @@ class TermScale(eqx.Module):
         )
 
     def update(
-        self,
-        distances: Distances,
-        term: Float[Array, ""],
-        *,
-        is_logged: Bool[Array, ""],
+        self, distances: Distances, term: Float[Array, ""], is_logged: Bool[Array, ""]
     ) -> "TermScale":
-        return TermScale(
-            previous=self.previous,
+        return dataclasses.replace(
+            self,
             current=self.current.add(distances.mean(), jnp.any(distances.known)),
             logged=self.logged.add(term, is_logged),
-            factor=self.factor,
         )
 
 
@@ -170,12 +165,12 @@ def next_scale(
     scale: Scale, *, alpha: FloatLike, beta: FloatLike, expected_calls: FloatLike
 ) -> Scale:
     """The scale at the beginning of the next skill."""
-    return Scale(
+    return dataclasses.replace(
+        scale,
         diversity=scale.diversity.begin_skill(beta),
         consistency=scale.consistency.begin_skill(alpha),
         calls=jnp.zeros((), int),
         expected_calls=jnp.asarray(expected_calls, dtype=jnp.result_type(float)),
-        all_calls=scale.all_calls,
     )
 
 
@@ -224,15 +219,11 @@ def update_scale(
 ) -> Scale:
     """The scale after one update, given distances and the means of the two terms."""
     is_logged = (scale.all_calls + 1) % _LOG_PERIOD == 0
-    return Scale(
-        diversity=scale.diversity.update(
-            diversity, diversity_term, is_logged=is_logged
-        ),
-        consistency=scale.consistency.update(
-            consistency, consistency_term, is_logged=is_logged
-        ),
+    return dataclasses.replace(
+        scale,
+        diversity=scale.diversity.update(diversity, diversity_term, is_logged),
+        consistency=scale.consistency.update(consistency, consistency_term, is_logged),
         calls=scale.calls + 1,
-        expected_calls=scale.expected_calls,
         all_calls=scale.all_calls + 1,
     )
 

@@ -33,6 +33,9 @@ class MakeNetwork(Protocol[Made]):
 
     The first size is that of an observation or descriptor, the second that of an action
     or skill, or the number of actions.
+
+    Agents compare factories that define equality, as the library's own do, by value,
+    and all others by identity: a fresh lambda compiles everything again.
     """
 
     def __call__(

@@ -443,7 +443,4 @@ TAAC.__init__.__doc__ = """**Arguments:**
 - `make_optimizer`: maps a learning rate to an Optax optimizer; or a tuple of three such
     factories, for actor, critic and temperature.
 - `debug`: adds histograms to the metrics, as the share of each numbered bin.
-
-Factories are compared by value if they define equality, as the library's own do, and
-otherwise by identity: a fresh lambda compiles everything again.
 """

@@ -92,9 +92,10 @@ FAULTS = (
     ),
     Fault(
         "rewards:descriptor-of-the-state-left",
-        "eqrl/_rewards/discriminator.py",
-        "transitions.next_observation,\n            transitions.next_state_descriptor,",
-        "transitions.observation,\n            transitions.state_descriptor,",
+        "eqrl/_rewards/base.py",
+        "observation = transitions.next_observation\n    if",
+        "transitions = as_if_left(transitions)\n"
+        "    observation = transitions.next_observation\n    if",
         ("tests/rewards/test_discriminator.py -k state_reached",),
     ),
     Fault(
@@ -187,7 +188,7 @@ FAULTS = (
     Fault(
         "rewards:state-for-its-change",
         "eqrl/_rewards/incremental.py",
-        "return reached - left",
+        "return reached - self.descriptors(as_if_left(transitions))",
         "return reached",
         (
             "tests/rewards/test_incremental_options.py -k features",
