@@ -37,28 +37,31 @@ Policy = TypeVar("Policy", default=StochasticPolicy)
 Critics = TypeVar("Critics", default=CriticFunction)
 
 
-def check_scalar_reward(agent_name: str, spec: EnvSpec) -> None:
-    """Checks that the environment's reward is a scalar."""
-    if spec.reward_size is not None:
+def check_spec(
+    agent_name: str,
+    spec: EnvSpec,
+    space: type[AbstractActionSpace],
+    *,
+    vector_reward: bool = False,
+) -> None:
+    """Checks that an agent can act and learn in an environment.
+
+    It picks actions out of a `space`, and learns from scalar rewards unless it takes a
+    `vector_reward` too.
+    """
+    if not isinstance(spec.action, space):
+        names = [f"`eqrl.{name}`" for name in _FITTING.get(type(spec.action), ())]
+        advice = f"use {' or '.join(names)}" if names else "write an agent of your own"
+        raise ValueError(
+            f"`{agent_name}` picks actions out of a `{space.__name__}`, but "
+            f"`spec.action={spec.action}`; {advice}."
+        )
+    if spec.reward_size is not None and not vector_reward:
         raise ValueError(
             f"`{agent_name}` learns from a scalar reward, but `spec.reward_size="
             f"{spec.reward_size}`: the environment gives a vector. Make it a scalar in "
             "the environment, or use an agent that takes vectors."
         )
-
-
-def check_space(
-    agent_name: str, spec: EnvSpec, space: type[AbstractActionSpace]
-) -> None:
-    """Checks that actions are of the kind that the agent picks."""
-    if isinstance(spec.action, space):
-        return
-    names = [f"`eqrl.{name}`" for name in _FITTING.get(type(spec.action), ())]
-    advice = f"use {' or '.join(names)}" if names else "write an agent of your own"
-    raise ValueError(
-        f"`{agent_name}` picks actions out of a `{space.__name__}`, but `spec.action="
-        f"{spec.action}`; {advice}."
-    )
 
 
 def optimizers(*parts: str, default: MakeOptimizer = optax.adam) -> Any:
@@ -134,6 +137,7 @@ def clipped(
 
     def scaled(gradient: PyTree, params: PyTree) -> PyTree:
         del params
+        # In single precision, since squares of float16 overflow above 256.
         squares = [jnp.sum(x.astype(float) ** 2) for x in jax.tree.leaves(gradient)]
         norm = jnp.sqrt(jnp.sum(jnp.stack(squares)))
         # Zero gradients stay zero.
@@ -148,6 +152,7 @@ def init_optimizer(
     optimizer: optax.GradientTransformation, model: PyTree
 ) -> optax.OptState:
     """The initial state of an optimizer of the inexact arrays of `model`."""
+    # A network may hold functions and integers too, which have no gradient.
     return optimizer.init(eqx.filter(model, eqx.is_inexact_array))
 
 
@@ -186,6 +191,8 @@ def critic_step(
 
     The critics and the state of their optimizer after the step; the loss before it.
     """
+    # A truncated transition bootstraps like any other: its next state has a value,
+    # which the time limit keeps from being seen.
     target = bootstrapped_target(
         reward_scale * batch.reward, batch.terminated, next_value, discount
     )
@@ -223,6 +230,8 @@ SACState.__init__.__doc__ = """**Arguments:**
 """
 
 
+# Properties rather than attributes: an attribute of a protocol could be set, which the
+# fields of a module cannot.
 @runtime_checkable
 class SoftActorCritic(Protocol):
     """The hyperparameters that `SAC` and `DiscreteSAC` share."""
@@ -259,15 +268,10 @@ def init_soft(
 ) -> SACState[Policy, Critics]:
     """The initial state of an agent with a temperature.
 
-    **Arguments:**
-
-    - `actor`, `critics`: its networks.
-    - `most_entropy`: the entropy that a policy can have, in nats.
-    - `what`: whose entropy this is.
-
-    Raises a `ValueError` if the temperature is learned and the target entropy is out of
-    reach.
+    If the temperature is learned, the target entropy must be at most `most_entropy`, in
+    nats, that of a policy of `what`.
     """
+    # Learned by its logarithm, the temperature stays positive.
     log_temperature = jnp.log(agent.initial_temperature)
     if agent.learn_temperature:
         log_temperature = reachable(

@@ -179,6 +179,8 @@ def after_act(
     one before.
     """
     name = type(agent).__name__
+    # Unpacking another length would fail within a compiled loop, in an error that does
+    # not name the agent.
     if not isinstance(chosen, tuple) or len(chosen) != 3:
         raise ValueError(
             f"`act` of {name} gives "
@@ -282,6 +284,8 @@ class AbstractEpsilonGreedyAgent(AbstractMemorylessAgent[ValueState]):
         )
 
     def observe(self, state: ValueState, transitions: Transition[None]) -> ValueState:
+        # Steps rather than updates, so that epsilon does not depend on how many updates
+        # follow each step.
         num_steps = count_steps(state.num_steps, transitions)
         return eqx.tree_at(lambda x: x.num_steps, state, num_steps)
 
@@ -301,6 +305,7 @@ def pick_action(
         return distribution.mode()
     if mode == "sample":
         return distribution.sample(key=key)
+    # Uniform, whatever the policy prefers, so that the replay begins with all actions.
     return distribution.space.sample(key=key)
 
 
@@ -312,6 +317,7 @@ def count_steps(
     It saturates at the largest integer instead of wrapping around; a schedule that is
     longer than that stays where it is then.
     """
+    # Each environment contributes one transition, so rows count steps.
     added = transitions.timestep.shape[0]
     most = jnp.iinfo(num_steps.dtype).max - added
     return jnp.minimum(num_steps, most) + added
@@ -324,15 +330,9 @@ def linear_schedule(
     initial: FloatLike,
     final: FloatLike,
 ) -> Float[Array, ""]:
-    """Linear from `initial` to `final`, then constant.
-
-    **Arguments:**
-
-    - `num_steps`: steps so far.
-    - `duration`: steps from the first value to the second, greater than 0.
-    - `initial`, `final`: the two values.
-    """
+    """Linear from `initial` to `final` over `duration` steps, then constant."""
     done = jnp.clip(num_steps.astype(float) / duration, 0, 1)
+    # Strongly typed, so that a number and a leaf give the same program.
     start = jnp.asarray(initial, float)
     return start + done * (final - start)
 
@@ -346,12 +346,7 @@ def annealed(
 ) -> FloatLike:
     """The learning rate on its way to 0, which the last update does not reach.
 
-    **Arguments:**
-
-    - `lr`: at first.
-    - `num_steps`: steps so far, those to be learned from included.
-    - `anneal_steps`: steps of the whole training; `None` keeps the rate.
-    - `counted`: the number of steps to be learned from.
+    `num_steps` are the steps so far, and `counted` of them are to be learned from.
     """
     if anneal_steps is None:
         return lr

@@ -21,17 +21,9 @@ from ..nn import (
     MakeActionValues,
     MakeChoice,
 )
-from . import networks
-from .actor_critic import (
-    SACState,
-    check_scalar_reward,
-    check_space,
-    init_soft,
-    optimizers,
-    update_soft,
-)
+from .actor_critic import SACState, check_spec, init_soft, optimizers, update_soft
 from .base import AbstractMarkovAgent
-from .networks import make_network
+from .networks import ACTION_VALUES, SOFTMAX, make_network
 
 
 _State = SACState[ChoiceFunction, ActionValueFunction]
@@ -88,8 +80,7 @@ class DiscreteSAC(AbstractMarkovAgent[_State]):
     )
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> _State:
-        check_space("DiscreteSAC", spec, Discrete)
-        check_scalar_reward("DiscreteSAC", spec)
+        check_spec("DiscreteSAC", spec, Discrete)
         num_actions = spec.action.num_outputs
         if self.target_entropy is None and num_actions < 2:
             raise ValueError(
@@ -99,11 +90,9 @@ class DiscreteSAC(AbstractMarkovAgent[_State]):
         actor_key, critic_key = jr.split(key)
         return init_soft(
             self,
+            make_network(SOFTMAX, "make_actor", self.make_actor, spec, key=actor_key),
             make_network(
-                networks.SOFTMAX, "make_actor", self.make_actor, spec, key=actor_key
-            ),
-            make_network(
-                networks.ACTION_VALUES,
+                ACTION_VALUES,
                 "make_critic",
                 self.make_critic,
                 spec,

@@ -11,8 +11,7 @@ from .._types.data import Discrete, EnvSpec, Transition
 from ..losses import bootstrapped_target, dqn_loss, dqn_next_value, multi_step_return
 from ..nn import ActionValues, MakeActionValues
 from .actor_critic import (
-    check_scalar_reward,
-    check_space,
+    check_spec,
     init_optimizer,
     learning_rules,
     optimizers,
@@ -84,11 +83,11 @@ class DQN(AbstractEpsilonGreedyAgent[DQNState]):
 
     @property
     def sequence_length(self) -> int:
+        # A window of the replay holds as many steps as a target has rewards.
         return self.return_steps
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> DQNState:
-        check_space("DQN", spec, Discrete)
-        check_scalar_reward("DQN", spec)
+        check_spec("DQN", spec, Discrete)
         network = make_network(
             ACTION_VALUES, "make_network", self.make_network, spec, key=key
         )

@@ -56,6 +56,8 @@ def make_network(
     sizes, options = kind.sizes(spec), kind.options(spec)
 
     def make(key: PRNGKeyArray) -> Network:
+        # Python's own error would name neither the agent's argument nor what it is
+        # called with.
         check_factory(name, factory, *sizes, **options, key=key)
         network = factory(*sizes, **options, key=key)
         if not callable(network):
@@ -90,6 +92,7 @@ def _output(name: str, network: AnyNetwork, *sizes: int) -> PyTree:
     """
     vectors = [jax.ShapeDtypeStruct((size,), jnp.result_type(float)) for size in sizes]
     try:
+        # Only shapes are traced: a check runs and compiles nothing.
         return eqx.filter_eval_shape(network, *vectors)
     except (TypeError, ValueError, IndexError) as error:
         shapes = " and one of shape ".join(str(vector.shape) for vector in vectors)
@@ -132,6 +135,7 @@ def _check_density(name: str, policy: AnyNetwork, spec: EnvSpec) -> None:
         return density.mode(), *density.sample_and_log_prob(key=jr.key(0))
 
     mode, sample, log_prob = _output(name, draw, spec.observation_size)
+    # Evaluation takes the mode and training the sample, which are written separately.
     for action in (mode, sample):
         _check_action(name, action, spec)
     _check_scalar(name, density, "sample_and_log_prob", log_prob)
@@ -154,6 +158,8 @@ def _check_likelihood(name: str, policy: LikelihoodPolicy, spec: EnvSpec) -> Non
         "make it"
     )
     likelihood = _given(name, policy, spec, AbstractLikelihood, must)
+    # A network for the other kind of actions has the same methods; the space tells them
+    # apart.
     space = _output(name, lambda x: policy(x).space, spec.observation_size)
     if space != spec.action:
         raise ValueError(
@@ -245,6 +251,7 @@ def critic(*, trajectory_size: int | None = None) -> Kind:
     def check(name: str, critic: AnyNetwork, spec: EnvSpec) -> None:
         is_vector = trajectory_size is not None and spec.reward_size is not None
         expected = (spec.reward_size,) if is_vector else ()
+        # A trajectory holds an action and how it changes, so its vector is longer.
         valued_size = spec.action_size if trajectory_size is None else trajectory_size
         value = _output(name, critic, spec.observation_size, valued_size)
         given = f"A critic of `{name}` gives {described(value)} for one observation"

@@ -10,13 +10,7 @@ from .._types.custom_types import ActionValueFunction, FloatLike, MakeOptimizer,
 from .._types.data import Discrete, EnvSpec, Transition, flatten_batch
 from ..losses import dqn_loss
 from ..nn import ActionValues, MakeActionValues
-from .actor_critic import (
-    check_scalar_reward,
-    check_space,
-    clipped,
-    init_optimizer,
-    optimizers,
-)
+from .actor_critic import check_spec, clipped, init_optimizer, optimizers
 from .base import AbstractEpsilonGreedyAgent, annealed, linear_schedule
 from .networks import ACTION_VALUES, make_network
 from .on_policy import learn_in_minibatches, rollout_returns
@@ -85,6 +79,7 @@ class PQN(AbstractEpsilonGreedyAgent[PQNState]):
     make_network: MakeActionValues = eqx.field(
         default=ActionValues((128, 128), layer_norm=True), static=True
     )
+    # The optimizer of the reference implementation.
     make_optimizer: MakeOptimizer = optimizers("network", default=optax.radam)
 
     @property
@@ -92,8 +87,7 @@ class PQN(AbstractEpsilonGreedyAgent[PQNState]):
         return None
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> PQNState:
-        check_space("PQN", spec, Discrete)
-        check_scalar_reward("PQN", spec)
+        check_spec("PQN", spec, Discrete)
         network = make_network(
             ACTION_VALUES, "make_network", self.make_network, spec, key=key
         )

@@ -11,17 +11,15 @@ from .._types.custom_types import CriticFunction, FloatLike, MakeOptimizer, Metr
 from .._types.data import Box, EnvSpec, Transition
 from ..losses import td3_actor_loss, td3_next_value
 from ..nn import Actor, Critic, Deterministic, ExploringPolicy, MakeActor, MakeCritic
-from . import networks
 from .actor_critic import (
-    check_scalar_reward,
-    check_space,
+    check_spec,
     critic_step,
     init_optimizer,
     learning_rules,
     optimizers,
 )
 from .base import AbstractMarkovAgent
-from .networks import make_network
+from .networks import ACTOR, critic, make_network
 
 
 class TD3State(eqx.Module):
@@ -82,14 +80,11 @@ class TD3(AbstractMarkovAgent[TD3State]):
     )
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> TD3State:
-        check_space("TD3", spec, Box)
-        check_scalar_reward("TD3", spec)
+        check_spec("TD3", spec, Box)
         actor_key, critic_key = jr.split(key)
-        actor = make_network(
-            networks.ACTOR, "make_actor", self.make_actor, spec, key=actor_key
-        )
+        actor = make_network(ACTOR, "make_actor", self.make_actor, spec, key=actor_key)
         critics = make_network(
-            networks.critic(),
+            critic(),
             "make_critic",
             self.make_critic,
             spec,
@@ -101,6 +96,7 @@ class TD3(AbstractMarkovAgent[TD3State]):
         )
         return TD3State(
             actor=actor,
+            # Copies, since a state that holds one array twice cannot be donated.
             target_actor=tree_copy(actor),
             critics=critics,
             target_critics=tree_copy(critics),
@@ -142,13 +138,13 @@ class TD3(AbstractMarkovAgent[TD3State]):
             discount=self.discount,
         )
         # The paper's actor learns from the first critic alone.
-        critic = take_element(critics, 0)
+        first_critic = take_element(critics, 0)
 
         def actor_step(
             actor: Actor, target_actor: Actor, optimizer: optax.OptState
         ) -> tuple[Actor, Actor, optax.OptState, Float[Array, ""]]:
             loss, gradient = eqx.filter_value_and_grad(td3_actor_loss)(
-                actor, critic, batch.observation
+                actor, first_critic, batch.observation
             )
             actor, optimizer = gradient_step(actor, gradient, actor_rule, optimizer)
             target_actor = incremental_update(

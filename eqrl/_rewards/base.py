@@ -252,6 +252,7 @@ class Sum(AbstractReward[SumState, Seen]):
         step: Int[Array, ""],
         key: PRNGKeyArray,
     ) -> Float[Array, "*batch"]:
+        # `timestep` has the leading axes of the batch and no others.
         total = jnp.zeros(batch.timestep.shape)
         weights = self.weights or (1.0,) * len(self.rewards)
         keys = jr.split(key, len(self.rewards))

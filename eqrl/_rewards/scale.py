@@ -182,14 +182,8 @@ def factors(
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Factors of the distances to past and to recent features.
 
-    **Arguments:**
-
-    - `scale`, `normalization`: which factors.
-    - `diversity`, `consistency`: mean distances of the batch.
-
-    **Returns:**
-
-    Both factors. With `"released"` the second changes its sign within a skill.
+    `diversity` and `consistency` are the mean distances of the batch. With `"released"`
+    the second factor changes its sign within a skill.
     """
     if normalization == "none":
         return jnp.ones(()), jnp.ones(())
@@ -243,6 +237,7 @@ def _first_term() -> TermScale:
 
 def _inverse(value: Float[Array, ""]) -> Float[Array, ""]:
     """`1 / value`, with `abs(value)` at least the machine epsilon."""
+    # The sign is kept, since the released code divides by means of signed terms.
     least = jnp.finfo(value.dtype).eps
     size = jnp.maximum(jnp.abs(value), least)
     return jnp.where(value < 0, -1, 1) / size
@@ -251,5 +246,6 @@ def _inverse(value: Float[Array, ""]) -> Float[Array, ""]:
 def _inverse_of_previous(
     previous: Float[Array, ""], batch: Float[Array, ""]
 ) -> Float[Array, ""]:
+    # Without a previous skill its mean is 0, and the batch takes its place.
     mean = jnp.maximum(previous, _LEAST_FRACTION * batch)
     return _inverse(jnp.where(previous > 0, mean, batch))

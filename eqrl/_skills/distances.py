@@ -104,8 +104,10 @@ def pairwise_hausdorff(
     The mean over all pairs, in units of the descriptor.
     """
     _check_points(points)
+    # From the furthest point of one skill to another skill, by both of them.
     directed = jnp.max(_nearest(points), axis=1)
     distances = jnp.maximum(directed, directed.T)
+    # Each pair once, and no skill with itself.
     return jnp.mean(distances[np.triu_indices(points.shape[0], k=1)])
 
 

@@ -166,6 +166,7 @@ class EvenOneHotSkills(AbstractSkillPrior):
         self, *, index: Int[Array, ""], key: PRNGKeyArray
     ) -> Float[Array, " skill"]:
         del key
+        # In turn rather than drawn, so that no skill is short of data by chance.
         return jax.nn.one_hot(index % self.num_skills, self.num_skills)
 
     def log_prob(self, skill: Float[Array, " skill"]) -> Float[Array, ""]:

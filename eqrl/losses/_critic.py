@@ -82,6 +82,7 @@ def bootstrapped_target(
     check_flags(terminated=terminated)
     if jnp.ndim(discount) > 0:
         check_same_shape(reward=reward, discount=discount)
+    # Selected rather than multiplied by a flag: 0 * inf is nan.
     future = jnp.where(terminated, 0, discount * next_value)
     return lax.stop_gradient(reward + future)
 

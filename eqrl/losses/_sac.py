@@ -73,6 +73,7 @@ def sac_actor_loss(
     """
     action, log_prob = sample_actions(actor, observation, key=key)
     value = least_over_critics(critic_values(critics, observation, action))
+    # Differentiated in the actor only, through the actions it sampled.
     loss = jnp.mean(temperature * log_prob - value)
     return loss, {"entropy": -jnp.mean(log_prob)}
 
@@ -95,5 +96,7 @@ def sac_temperature_loss(
 
     The mean of `temperature * (entropy - target_entropy)`.
     """
+    # Equation 18 of the paper. The gradient in the logarithm has the temperature as a
+    # factor, unlike that of TAAC.
     excess = lax.stop_gradient(entropy - target_entropy)
     return jnp.mean(jnp.exp(log_temperature) * excess)

@@ -125,6 +125,7 @@ def critic_metrics(
     """
     errors = target[None] - values
     spread = jnp.var(target[None], axis=1)
+    # Targets that are all equal leave no variance to explain.
     explained = 1 - jnp.var(errors, axis=1) / jnp.where(spread > 0, spread, jnp.nan)
     by_critic = {
         "value": jnp.mean(values, axis=1),
@@ -154,12 +155,14 @@ def switch_metrics(
     """Entropy, advantage and keep probability of the switches in a batch."""
     keep = probabilities[:, 0]
     metrics = {
+        # `entr` is 0 for a probability of 0, where a product with its logarithm is nan.
         "switch_entropy": jnp.mean(jnp.sum(entr(probabilities), axis=1)),
         "switch_advantage": jnp.mean(advantage),
         "keep_probability": jnp.mean(keep),
         "keep_probability_std": jnp.std(keep),
     }
     if histograms:
+        # A probability of 1 belongs to the last bin.
         bins = jnp.minimum((keep * _NUM_BINS).astype(int), _NUM_BINS - 1)
         metrics |= histogram("keep_probability", bins, _NUM_BINS)
     return metrics
@@ -351,6 +354,8 @@ def taac_next_value(
         least_value(values, reward_weights, faithful=faithful)
         for values in trajectory_values(target_critics, observation, both)
     )
+    # Sampled, the weight is 0 or 1, and the value is that of the branch that decides
+    # where the target stops. The probability instead gives the mean over both.
     weight = switch.astype(keep_value.dtype) if sampled else probabilities[:, 1]
     # (batch,) -> (batch, 1) if the reward is a vector.
     weight = weight.reshape(weight.shape + (1,) * (keep_value.ndim - 1))
@@ -387,6 +392,7 @@ def taac_critic_loss(
     values = critic_values(critics, observation, flat_trajectory(trajectory))
     check_same_shape(values_of_each_critic=values[0], target=target)
     targets = jnp.broadcast_to(target[None], values.shape)
+    # Summed over critics, so that the step of each is the same for any number of them.
     loss = jnp.mean(td_loss(values, targets)) * values.shape[0]
     return loss, critic_metrics(lax.stop_gradient(values), target)
 
@@ -449,6 +455,8 @@ def taac_actor_loss(
             reward_weights=reward_weights,
             advantage_clip=advantage_clip,
         )
+        # Only a switch executes the output, so its value counts as often as that
+        # happens. The probability itself passes no gradient.
         value = probabilities[:, 1] * _total_value(new_values, reward_weights)
         return jnp.sum(value), (probabilities, advantage)
 
@@ -460,6 +468,7 @@ def taac_actor_loss(
     )
     goal = lax.stop_gradient(slope + output)
     squares = jnp.sum((goal - output) ** 2, axis=1)
+    # Both terms flow into the actor through the reparameterized output.
     loss = jnp.mean(0.5 * squares + temperature * log_prob)
     metrics = switch_metrics(probabilities, advantage, histograms=histograms)
     return loss, metrics | {"entropy": -jnp.mean(lax.stop_gradient(log_prob))}
@@ -484,5 +493,6 @@ def taac_temperature_loss(
     The mean of `log_temperature * (entropy - target_entropy)`, whose gradient does not
     vanish as the temperature falls.
     """
+    # Linear in the logarithm, the gradient keeps its size while the temperature falls.
     excess = lax.stop_gradient(entropy - target_entropy)
     return jnp.mean(log_temperature * excess)

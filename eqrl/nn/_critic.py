@@ -228,6 +228,8 @@ class DuelingHeads(eqx.Module):
             features = self.norm(features)
         features = self.activation(features)
         advantage = self.advantage(features)
+        # Without the mean a constant could move from one head to the other, and neither
+        # would be determined.
         return self.value(features)[0] + advantage - jnp.mean(advantage)
 
 
@@ -278,6 +280,8 @@ class ActionValues(NetworkFactory):
         trunk_key, value_key, advantage_key = jr.split(key, 3)
         features = self.hidden_sizes[-1]
         is_normalized = self.layer_norm or self.residual
+        # The last hidden layer becomes the trunk's output, which is linear, so
+        # `DuelingHeads` adds its normalization and activation.
         trunk = dataclasses.replace(self, hidden_sizes=self.hidden_sizes[:-1])
         return DuelingHeads(
             trunk=trunk._network(observation_size, features, key=trunk_key),

@@ -36,6 +36,7 @@ class AbstractDensity(AbstractDistribution):
 
     @property
     def space(self) -> Box:
+        # Any density has a mode; its shape is known without computing it.
         return Box(jax.eval_shape(self.mode).shape[0])
 
     @abstractmethod
@@ -269,6 +270,7 @@ class Softmax(AbstractLikelihood):
         return Discrete(self.logits.shape[0])
 
     def draw(self, *, key: PRNGKeyArray) -> Int[Array, ""]:
+        # A stored action has the integer type of its space, not JAX's default.
         return jr.categorical(key, self.logits).astype(self.space.struct.dtype)
 
     def most_likely(self) -> Int[Array, ""]:
@@ -319,6 +321,7 @@ class EpsilonGreedy(AbstractDistribution):
 
     def sample(self, *, key: PRNGKeyArray) -> Int[Array, ""]:
         explore_key, action_key = jr.split(key)
+        # A random action may be the best one, too.
         explores = jr.bernoulli(explore_key, self.epsilon)
         return jnp.where(explores, self.space.sample(key=action_key), self.mode())
 

@@ -226,6 +226,7 @@ def orthogonal(network: Network, gain: float, *, key: PRNGKeyArray) -> Network:
     output, its last layer, by `gain`.
     """
     layers = _layers(network)
+    # The usual gain of hidden layers: ReLU halves the mean square of what passes.
     gains = [math.sqrt(2)] * (len(layers) - 1) + [gain]
     keys = jr.split(key, len(layers))
     made: list[Linear] = []

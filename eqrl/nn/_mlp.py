@@ -193,6 +193,7 @@ class ResidualBlock(eqx.Module):
 
     def __call__(self, x: Float[Array, " size"]) -> Float[Array, " size"]:
         """Maps one vector to one of the same length."""
+        # The input passes unchanged, so gradients reach the first block whole.
         return x + self.narrowing(self.activation(self.widening(self.norm(x))))
 
 

@@ -69,6 +69,8 @@ class GaussianPolicy(AbstractPolicy[TanhNormal]):
 
     def __call__(self, observation: Float[Array, " obs"]) -> TanhNormal:
         mean, log_scale = jnp.split(self.network(observation), 2)
+        # Wide enough for any policy of use, and narrow enough that densities stay
+        # finite.
         return TanhNormal(mean=mean, log_scale=jnp.clip(log_scale, -20, 2))
 
 
@@ -200,6 +202,7 @@ class Choice(NetworkFactory):
         """One policy with fresh weights."""
         shape_key, key = jr.split(key)
         network = self._network(observation_size, num_actions, key=shape_key)
+        # The first key only gives shapes: `orthogonal` draws all weights anew.
         return ChoicePolicy(orthogonal(network, 0.01, key=key))
 
 

@@ -24,7 +24,7 @@ from ..._types.data import Box, EnvSpec, Transition
 from ...losses._taac import TDLoss
 from ...nn import Critic, Gaussian, MakePolicy, MakeTrajectoryCritic
 from ..actor_critic import (
-    check_space,
+    check_spec,
     init_optimizer,
     learning_rules,
     optimizers,
@@ -219,7 +219,7 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
         return self.window_length
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> TAACState:
-        check_space("TAAC", spec, Box)
+        check_spec("TAAC", spec, Box, vector_reward=True)
         _check_rewards(self.discount, self.reward_weights, spec)
         actor_key, critic_key = jr.split(key)
         num_parts = self.trajectory.num_parts
@@ -303,6 +303,7 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
         taken = decision
         if self.max_repeat_steps is not None:
             forced = memory.repeats >= self.max_repeat_steps
+            # The output was drawn anyway; a forced switch only decides to use it.
             taken = Decision(output=decision.output, switch=decision.switch | forced)
         # Under `vmap` both branches of a condition are computed anyway.
         trajectory = tree_where(
@@ -314,6 +315,8 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
         extras = TAACExtras(
             previous=memory.trajectory,
             trajectory=trajectory,
+            # Targets stop at a stored switch. The reference stores what the policy
+            # decided, so that its targets run past a forced one.
             switch=decision.switch if self.faithful else taken.switch,
             repeats=repeats,
         )

@@ -208,14 +208,9 @@ def _window_targets(
 ) -> Float[Array, "batch *reward"]:
     """The critics' target for each transition, computed along its window.
 
-    **Arguments:**
-
-    - `batch`: transitions, whose extras hold the switches of the stored policy.
-    - `next_value`: of the states reached.
-    - `switch`: whether the current policy switches in the state reached.
-    - `window_length`: number of consecutive transitions that share a window.
-    - `discount`: one number, or one for each dimension of the reward.
-    - `target`: `"compare_through"`, `"one_step"` or `"multi_step"`.
+    The extras of the batch hold the switches of the stored policy; `switch` says
+    whether the current policy switches in the state reached, whose value is
+    `next_value`.
     """
     windows, next_values, switches = jax.tree.map(
         lambda x: x.reshape(-1, window_length, *x.shape[1:]),

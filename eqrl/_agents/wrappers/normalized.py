@@ -268,6 +268,7 @@ class NormalizedReward(
 
 def _mean_square(statistics: RunningStatistics) -> Float[Array, " reward"]:
     """Mean square of each dimension; one before the first reward."""
+    # The mean of squares is the variance plus the square of the mean.
     return statistics.variance() + statistics.mean**2 + _EPSILON
 
 

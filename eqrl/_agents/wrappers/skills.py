@@ -75,6 +75,7 @@ class SkillConditioned(
     def begin(
         self, state: State, spec: EnvSpec, *, index: Int[Array, ""], key: PRNGKeyArray
     ) -> SkillMemory[Memory]:
+        # The skill is part of the memory, so it lasts as long as the episode.
         skill_key, agent_key = jr.split(key)
         spec = with_skill_size(spec, self.skills.size)
         return SkillMemory(

@@ -237,7 +237,7 @@ FAULTS = (
     Fault(
         "agents:pqn-is-given-vectors",
         "eqrl/_agents/pqn.py",
-        'check_space("PQN", spec, Discrete)',
+        'check_spec("PQN", spec, Discrete)',
         "pass",
         (f"{_SPACES} -k which_do",),
     ),
@@ -307,14 +307,14 @@ FAULTS = (
     Fault(
         "agents:dqn-is-given-vectors",
         "eqrl/_agents/dqn.py",
-        'check_space("DQN", spec, Discrete)',
+        'check_spec("DQN", spec, Discrete)',
         "pass",
         (f"{_SPACES} -k which_do",),
     ),
     Fault(
         "agents:sac-is-given-choices",
         "eqrl/_agents/sac.py",
-        'check_space("SAC", spec, Box)',
+        'check_spec("SAC", spec, Box)',
         "pass",
         (f"{_SPACES} -k which_do",),
     ),
