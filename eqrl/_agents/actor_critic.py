@@ -222,8 +222,8 @@ SACState.__init__.__doc__ = """**Arguments:**
 - `actor`: from one observation to a distribution with a density; of `DiscreteSAC`, to
     a `Softmax`.
 - `critics`: a stack, one more leading axis on every array.
-- `target_critics`: a stack of slowly moving copies of the critics, from which the
-    critics' targets are computed.
+- `target_critics`: a stack of slowly moving copies of the critics, used to compute
+    the critics' targets.
 - `log_temperature`: logarithm of the weight of the entropy.
 - `actor_optimizer`, `critic_optimizer`, `temperature_optimizer`: the optimizers'
     states.
@@ -269,7 +269,7 @@ def init_soft(
     """The initial state of an agent with a temperature.
 
     If the temperature is learned, the target entropy must be at most `most_entropy`, in
-    nats, that of a policy of `what`.
+    nats, the entropy of `what`.
     """
     # Learned by its logarithm, the temperature stays positive.
     log_temperature = jnp.log(agent.initial_temperature)

@@ -33,7 +33,7 @@ class DQNState(eqx.Module):
 DQNState.__init__.__doc__ = """**Arguments:**
 
 - `network`: from one observation to the value of each action.
-- `target_network`: an earlier copy of it, from which targets are computed.
+- `target_network`: an earlier copy of it, used to compute targets.
 - `optimizer`: the optimizer's state.
 - `num_steps`: environment steps that were observed, of all environments together.
 """
@@ -46,7 +46,7 @@ class DQN(AbstractEpsilonGreedyAgent[DQNState]):
     linearly with the number of environment steps. By default the online network chooses
     the action whose target value is bootstrapped from (double DQN, [van Hasselt et al.
     2016](https://arxiv.org/abs/1509.06461)). Targets may be of several steps; there is
-    no correction for what the policy would have done otherwise, as in Rainbow ([Hessel
+    no off-policy correction, as in Rainbow ([Hessel
     et al. 2018](https://arxiv.org/abs/1710.02298)).
 
     In the paper errors and rewards are clipped; here `huber` and `reward_scale` are

@@ -50,8 +50,8 @@ def make_network(
 ) -> Network:
     """A network of the factory that the agent's argument `name` holds.
 
-    Its inputs and outputs must be those of its kind; else this raises a `ValueError`.
-    With a `number` it is a stack of as many networks with independent weights.
+    With a `number` it is a stack of as many networks with independent weights. Raises a
+    `ValueError` if its inputs or outputs are not those of its kind.
     """
     sizes, options = kind.sizes(spec), kind.options(spec)
 

@@ -116,7 +116,7 @@ def rollout_values(
 ) -> tuple[Float[Array, " rows"], Float[Array, " rows"]]:
     """Values of the states before and after each step of a rollout.
 
-    A step within an episode reaches the state from which the next step begins, so one
+    A step within an episode reaches the state that the next step begins in, so one
     pass of the critic serves both. The value after a termination is never used; it is
     that of the next episode's first state.
 

@@ -108,7 +108,7 @@ def discrete_sac_actor_loss(
     """
     probs, log_probs = _probabilities(actor, observation)
     values = least_over_critics(action_values(critics, observation))
-    # The actor moves the probabilities; values are what it moves them by.
+    # The gradient of the actor flows through the probabilities alone.
     costs = temperature * log_probs - lax.stop_gradient(values)
     loss = jnp.mean(jnp.sum(probs * costs, axis=-1))
     return loss, {"entropy": -jnp.mean(jnp.sum(probs * log_probs, axis=-1))}

@@ -16,8 +16,8 @@ def lambda_return(
 ) -> Float[Array, " time"]:
     """Returns of consecutive steps, averaged over where they are bootstrapped.
 
-    The return of a step is its reward, and from the next state on a mixture of that
-    state's value and of the next return, of which the latter has the weight `decay`:
+    The return of a step is its reward plus the discounted future, a mixture of the next
+    state's value and the next return, which has the weight `decay`:
     TD(lambda) of [Sutton 1988](https://doi.org/10.1007/BF00115009). Minus the value of
     the state it is the advantage of [Schulman et al.
     2016](https://arxiv.org/abs/1506.02438).

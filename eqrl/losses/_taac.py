@@ -91,7 +91,7 @@ def compare_through_target(
     """
     check_same_shape(reward=reward, next_value=next_value)
     check_flags(stop=stop)
-    # A discount or flag of one step is that of all dimensions of its reward.
+    # The discount or flag of a step applies to all dimensions of its reward.
     discount, stop = (
         x.reshape(x.shape + (1,) * (reward.ndim - x.ndim)) for x in (discount, stop)
     )
@@ -462,7 +462,7 @@ def taac_actor_loss(
 
     # dQ/d(output) is taken here and held fixed: 1/2 |(slope + output) - output|^2 with
     # a constant goal has the gradient -slope * d(output), which is that of minus the
-    # weighted value. So the critics get no gradient, whatever is differentiated.
+    # weighted value. So no critic gets a gradient from this loss.
     slope, (probabilities, advantage) = jax.grad(weighted_value, has_aux=True)(
         lax.stop_gradient(output)
     )

@@ -30,8 +30,8 @@ class StateActionValue(eqx.Module):
 StateActionValue.__init__.__doc__ = """**Arguments:**
 
 - `network`: from an observation, concatenated with an action, to a vector of length 1.
-- `observation_size`: length of the observation, by which an action in its place is
-    noticed; `None` if it may have any.
+- `observation_size`: length of the observation, to detect an action in its place;
+    `None` if it may have any.
 """
 
 
@@ -213,7 +213,7 @@ class Value(NetworkFactory):
 
 
 class DuelingHeads(eqx.Module):
-    """The values of actions, as that of the state and what each adds to it."""
+    """The values of actions, as the state's value plus an advantage for each."""
 
     trunk: Callable[[Float[Array, " obs"]], Float[Array, " features"]]
     value: Callable[[Float[Array, " features"]], Float[Array, " 1"]]
@@ -237,8 +237,7 @@ DuelingHeads.__init__.__doc__ = """**Arguments:**
 
 - `trunk`: from an observation to features, which both heads share.
 - `value`: from these to the value of the state, a vector of length 1.
-- `advantage`: from these to one number for each action, of which the mean is
-    subtracted.
+- `advantage`: from these to one number for each action; their mean is subtracted.
 - `activation`: of the features.
 - `norm`: of the features before their activation; `None` for none.
 """

@@ -137,7 +137,7 @@ def _bounded(
     """`x` clipped to a range, with a gradient that leads back into it from outside.
 
     The gradient of `jnp.clip` is 0 there, so an element once outside could stay there
-    for ever. A gradient that leads further away is still 0, so that nothing runs off.
+    forever. A gradient that leads further away is still 0, so that nothing runs off.
     """
 
     @jax.custom_vjp

@@ -23,7 +23,7 @@ from ._mlp import (
 
 Made = TypeVar("Made", covariant=True)
 
-# Height and width of what a filter sees.
+# Height and width of a filter's field of view.
 _WINDOW = 3
 
 
@@ -46,7 +46,7 @@ class MakeNetwork(Protocol[Made]):
 
 
 class ImageEncoder(eqx.Module):
-    """A convolution of the image with which a flat observation begins.
+    """A convolution of the image at the beginning of a flat observation.
 
     What follows the image, such as a skill or an action, is passed on unchanged.
     """
@@ -110,8 +110,8 @@ class Convolution:
 
     **Arguments:**
 
-    - `image_shape`: height, width and channels of the image, of which an observation
-        was flattened; see `EnvSpec.observation_shape`.
+    - `image_shape`: height, width and channels of the image before it was flattened
+        into an observation; see `EnvSpec.observation_shape`.
     - `channels`: number of filters.
     """
 
@@ -154,7 +154,7 @@ class Convolution:
 
 
 Network = MLP | ResidualMLP | Encoded
-"""What a `NetworkFactory` makes, before it is told what its output is."""
+"""Networks that a `NetworkFactory` builds on."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,7 +171,7 @@ class NetworkFactory:
     - `layer_norm`: whether each hidden layer is normalized before its activation.
     - `residual`: whether the network is a `ResidualMLP`, which is normalized anyway,
         rather than an `MLP`.
-    - `encoder`: what reads the image with which the input begins; `None` if there is
+    - `encoder`: reads the image at the beginning of the input; `None` if there is
         none.
     """
 
@@ -246,7 +246,7 @@ def orthonormal(
     """A matrix drawn uniformly from those whose shorter side is orthonormal.
 
     It is made by the method of Gram and Schmidt, in JAX's own operations. On a CPU
-    JAX's QR decompositions of two stacks of matrices can wait for each other for ever,
+    JAX's QR decompositions of two stacks of matrices can wait for each other forever,
     each holding a thread that the other one needs: seen with two cores, where several
     seeds were initialized together.
     """

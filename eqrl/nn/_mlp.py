@@ -109,9 +109,9 @@ class MLP(eqx.Module):
 def _make_layers(sizes: Sequence[int], *, key: PRNGKeyArray) -> tuple[Linear, ...]:
     """The layers between vectors of these sizes, as `Linear` makes them, bit for bit.
 
-    To compile what draws an array of one more shape takes longer than all else about a
-    layer. So all are drawn as one, of which each takes the beginning, which is what it
-    would draw alone.
+    Compiling the draw of one more shape takes longer than everything else about a
+    layer. So all layers are drawn with the largest shape, and each takes the beginning,
+    which is equal to its own draw.
     """
     keys = jr.split(key, len(sizes) - 1)
     # A size may be an integer of NumPy, which would be traced.

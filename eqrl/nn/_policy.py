@@ -33,7 +33,7 @@ StochasticPolicy = Callable[[Float[Array, " obs"]], AbstractDensity]
 """The same, if the distribution has a density and samples that carry gradients."""
 
 LikelihoodPolicy = Callable[[Float[Array, " obs"]], AbstractLikelihood]
-"""The same, if what was drawn has a known probability."""
+"""The same, if draws have a known probability."""
 
 ChoiceFunction = Callable[[Float[Array, " obs"]], Softmax]
 """The same, over a number of actions."""
@@ -45,7 +45,7 @@ MakePolicy: TypeAlias = MakeNetwork[StochasticPolicy]
 """A factory `(observation_size, action_size, *, key)` of a policy with a density."""
 
 MakeLikelihoodPolicy: TypeAlias = MakeNetwork[LikelihoodPolicy]
-"""A factory of a policy that knows how probable its actions are."""
+"""A factory of a policy whose draws have a known probability."""
 
 MakeChoice: TypeAlias = MakeNetwork[ChoiceFunction]
 """A factory `(observation_size, num_actions, *, key)` of a policy over actions."""

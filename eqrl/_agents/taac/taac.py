@@ -152,7 +152,7 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
     - The critics' loss is a mean over transitions. The reference pads each window with
         a zero, and so multiplies the loss by `(T - 1) / T`, where `T`, the number of
         states in a window, is one more than the number of transitions.
-    - The states reached are valued with samples of their own, not with those of the
+    - The states reached are valued with separate samples, not with those of the
         actor's loss, and the last state of a window does not enter the actor's loss.
 
     `faithful=True` follows the reference in the first four points.

@@ -38,7 +38,7 @@ from .skills import SkillConditioned, SkillMemory, check_same_skills
 
 
 class IntrinsicState(eqx.Module, Generic[State, RewardState]):
-    """State of `Intrinsic`: those of its agent and of its reward."""
+    """State of `Intrinsic`: the states of its agent and its reward."""
 
     agent: State
     reward: RewardState
@@ -69,7 +69,7 @@ class Intrinsic(
     reward_minibatches: int = static_integer(1, least=1)
 
     def __check_init__(self) -> None:
-        # Equinox runs this before that of the base class, which would check the fields.
+        # Equinox runs this before the base class's, which would check the fields.
         check_fields(self)
         check_same_skills(self.agent, self.reward)
         if any(isinstance(each, NormalizedReward) for each in layers(self.agent)):
