@@ -106,7 +106,7 @@ def _output(name: str, network: AnyNetwork, *sizes: int) -> PyTree:
 def _given(
     name: str, policy: AnyNetwork, spec: EnvSpec, kind: type[Given], must: str
 ) -> Given:
-    """What a policy gives for one observation, as shapes; it must be of this kind."""
+    """The output of a policy for one observation, as shapes, if it is of this kind."""
     given = _output(name, policy, spec.observation_size)
     if not isinstance(given, kind):
         raise ValueError(

@@ -36,7 +36,7 @@ class AbstractDensity(AbstractDistribution):
 
     @property
     def space(self) -> Box:
-        # Any density has a mode; its shape is known without computing it.
+        # Every density has a mode; its shape is known without computing it.
         return Box(jax.eval_shape(self.mode).shape[0])
 
     @abstractmethod

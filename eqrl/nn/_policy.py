@@ -69,7 +69,7 @@ class GaussianPolicy(AbstractPolicy[TanhNormal]):
 
     def __call__(self, observation: Float[Array, " obs"]) -> TanhNormal:
         mean, log_scale = jnp.split(self.network(observation), 2)
-        # Wide enough for any policy of use, and narrow enough that densities stay
+        # Wide enough for any useful policy, and narrow enough that densities stay
         # finite.
         return TanhNormal(mean=mean, log_scale=jnp.clip(log_scale, -20, 2))
 

@@ -232,7 +232,7 @@ def _window_targets(
     else:
         # The compare-through operator. Rewards are summed while the stored policy kept
         # its trajectory and the current one would, too. After a switch by either, they
-        # are not those of the current policy, which explores elsewhere.
+        # are not those of the current policy.
         #
         # The target of a transition continues only if the next transition keeps its
         # trajectory, so stored switches move one step ahead. The value that `roll`

@@ -189,7 +189,7 @@ class Intrinsic(
     def _total(
         self, reward: Float[Array, "*batch"], transitions: Transition[Extras]
     ) -> Float[Array, "*batch"]:
-        """What the agent is given, from the intrinsic reward of these transitions."""
+        """The reward that the agent learns from, given the intrinsic one."""
         # A column would broadcast, in the sum or in the losses of the agent.
         if jnp.shape(reward) != transitions.timestep.shape:
             raise ValueError(
