@@ -23,8 +23,7 @@ class StateActionValue(eqx.Module):
         self, observation: Float[Array, " obs"], action: Float[Array, " act"]
     ) -> Float[Array, ""]:
         """The value of taking `action` at `observation`."""
-        _check_observation(observation, self.observation_size)
-        return self.network(jnp.concatenate([observation, action]))[0]
+        return self.network(_joined(observation, action, self.observation_size))[0]
 
 
 StateActionValue.__init__.__doc__ = """**Arguments:**
@@ -45,8 +44,7 @@ class StateActionValues(eqx.Module):
         self, observation: Float[Array, " obs"], action: Float[Array, " act"]
     ) -> Float[Array, " reward"]:
         """The values of taking `action` at `observation`."""
-        _check_observation(observation, self.observation_size)
-        inputs = jnp.concatenate([observation, action])
+        inputs = _joined(observation, action, self.observation_size)
         return eqx.filter_vmap(lambda network: network(inputs)[0])(self.networks)
 
 
@@ -57,13 +55,18 @@ StateActionValues.__init__.__doc__ = """**Arguments:**
 """
 
 
-def _check_observation(observation: Array, size: int | None) -> None:
+def _joined(
+    observation: Float[Array, " obs"], action: Float[Array, " act"], size: int | None
+) -> Float[Array, " inputs"]:
+    # Of two vectors in the wrong order the sum of the lengths is right, so that the
+    # network alone would not notice.
     if size is not None and jnp.shape(observation) != (size,):
         raise ValueError(
             f"A critic for observations of length {size} was given one of "
             f"{described(observation)}. The observation comes first, then the action; "
             "map over a batch by `jax.vmap`."
         )
+    return jnp.concatenate([observation, action])
 
 
 MakeCritic: TypeAlias = MakeNetwork[CriticFunction]
