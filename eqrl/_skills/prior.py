@@ -102,6 +102,12 @@ class OneHotSkills(AbstractSkillPrior):
             )
 
     def __check_init__(self) -> None:
+        # The base checks the least number, after this.
+        if isinstance(self.num_skills, int) and self.num_skills >= 2**31:
+            raise ValueError(
+                f"`num_skills={self.num_skills}` is more than an array can hold; lower "
+                "it."
+            )
         if self.weights is None:
             return
         if self.weights.shape != (self.num_skills,):

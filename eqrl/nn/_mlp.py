@@ -88,7 +88,7 @@ class MLP(eqx.Module):
             ([Ba et al. 2016](https://arxiv.org/abs/1607.06450)).
         - `key`: for the initial weights and biases, as in `Linear`.
         """
-        check_layers(hidden_sizes, activation)
+        check_layers((input_size, output_size), hidden_sizes, activation)
         sizes = (input_size, *hidden_sizes, output_size)
         self.layers = _make_layers(sizes, key=key)
         self.norms = tuple(
@@ -149,7 +149,14 @@ def _make_layers(sizes: Sequence[int], *, key: PRNGKeyArray) -> tuple[Linear, ..
     return tuple(layers)
 
 
-def check_layers(hidden_sizes: object, activation: object) -> None:
+def check_layers(
+    ends: tuple[object, ...], hidden_sizes: object, activation: object
+) -> None:
+    # The number of elements of a longer vector does not fit 32 bits.
+    if not all(map(is_size, ends)):
+        raise ValueError(
+            f"`input_size` and `output_size`, {shown(ends)}, must be less than 2^31."
+        )
     if not isinstance(hidden_sizes, Sequence) or not all(map(is_size, hidden_sizes)):
         raise ValueError(
             f"`hidden_sizes={shown(hidden_sizes)}` must be a tuple of positive "
@@ -228,7 +235,7 @@ class ResidualMLP(eqx.Module):
         - `activation`: elementwise, within the blocks.
         - `key`: for the initial weights and biases, as in `Linear`.
         """
-        check_layers(hidden_sizes, activation)
+        check_layers((input_size, output_size), hidden_sizes, activation)
         if len(set(hidden_sizes)) != 1:
             raise ValueError(
                 f"`hidden_sizes={hidden_sizes}` must be the same width for each "
