@@ -46,6 +46,7 @@ from ._agents.wrappers.intrinsic import (
     Intrinsic as Intrinsic,
     IntrinsicState as IntrinsicState,
     diayn as diayn,
+    unwrap as unwrap,
 )
 from ._agents.wrappers.normalized import (
     Normalized as Normalized,
@@ -58,7 +59,6 @@ from ._agents.wrappers.skills import (
     SkillConditioned as SkillConditioned,
     SkillMemory as SkillMemory,
 )
-from ._agents.wrappers.unwrap import unwrap as unwrap
 from ._disk.learn import learn_skills as learn_skills
 from ._disk.library import (
     Skills as Skills,
@@ -138,7 +138,7 @@ from ._rewards.discriminator import (
     Discriminator as Discriminator,
     DiscriminatorState as DiscriminatorState,
 )
-from ._rewards.incremental.reward import (
+from ._rewards.incremental import (
     Incremental as Incremental,
     IncrementalState as IncrementalState,
 )
@@ -149,6 +149,7 @@ from ._run.solutions import (
     save_solution as save_solution,
 )
 from ._skills.distances import (
+    SkillTrajectories as SkillTrajectories,
     coverage as coverage,
     hausdorff_distance as hausdorff_distance,
     nearest_distance as nearest_distance,
@@ -165,7 +166,6 @@ from ._skills.prior import (
     SkillExtras as SkillExtras,
     SphereSkills as SphereSkills,
 )
-from ._skills.trajectories import SkillTrajectories as SkillTrajectories
 from ._storage.checkpoint import restore as restore, save as save
 from ._storage.files import __version__ as __version__
 from ._training.data_set import (

@@ -1,6 +1,5 @@
 """Parts shared by the agents with an actor and a stack of critics."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, runtime_checkable
 
@@ -38,9 +37,26 @@ Policy = TypeVar("Policy", default=StochasticPolicy)
 Critics = TypeVar("Critics", default=CriticFunction)
 
 
-def check_scalar_reward(agent_name: str, spec: EnvSpec) -> None:
-    """Checks that the environment's reward is a scalar."""
-    if spec.reward_size is not None:
+def check_spec(
+    agent_name: str,
+    spec: EnvSpec,
+    space: type[AbstractActionSpace],
+    *,
+    vector_reward: bool = False,
+) -> None:
+    """Checks that an agent can act and learn in an environment.
+
+    It picks actions out of a `space`, and learns from scalar rewards unless it takes a
+    `vector_reward` too.
+    """
+    if not isinstance(spec.action, space):
+        names = [f"`eqrl.{name}`" for name in _FITTING.get(type(spec.action), ())]
+        advice = f"use {' or '.join(names)}" if names else "write an agent of your own"
+        raise ValueError(
+            f"`{agent_name}` picks actions out of a `{space.__name__}`, but "
+            f"`spec.action={spec.action}`; {advice}."
+        )
+    if spec.reward_size is not None and not vector_reward:
         raise ValueError(
             f"`{agent_name}` learns from a scalar reward, but `spec.reward_size="
             f"{spec.reward_size}`: the environment gives a vector. Make it a scalar in "
@@ -48,38 +64,23 @@ def check_scalar_reward(agent_name: str, spec: EnvSpec) -> None:
         )
 
 
-def check_space(
-    agent_name: str, spec: EnvSpec, space: type[AbstractActionSpace]
-) -> None:
-    """Checks that actions are of the kind that the agent picks."""
-    if isinstance(spec.action, space):
-        return
-    names = [f"`eqrl.{name}`" for name in _FITTING.get(type(spec.action), ())]
-    advice = f"use {' or '.join(names)}" if names else "write an agent of your own"
-    raise ValueError(
-        f"`{agent_name}` picks actions out of a `{space.__name__}`, but `spec.action="
-        f"{spec.action}`; {advice}."
-    )
-
-
 def optimizers(*parts: str, default: MakeOptimizer = optax.adam) -> Any:
     """A field for one factory of optimizers, or a tuple of one for each part."""
+
+    def check(name: str, value: object) -> None:
+        # An optimizer itself is a tuple, too, of two functions.
+        is_optimizer = isinstance(value, optax.GradientTransformation)
+        factories: tuple[object, ...] = (value,) * len(parts)
+        if isinstance(value, tuple) and not is_optimizer:
+            factories = value
+        if len(factories) != len(parts) or not all(map(callable, factories)):
+            raise ValueError(
+                f"`{name}={shown(value)}` must be one factory, from a learning rate to "
+                f"an optimizer, or a tuple of {len(parts)}, for {', '.join(parts)}."
+            )
+
     # Typed like the result of `equinox.field`, which fits a field of any type.
-    check = functools.partial(_check_make_optimizer, parts=parts)
     return eqx.field(default=default, static=True, metadata=checked_by(check))
-
-
-def _check_make_optimizer(name: str, value: object, *, parts: tuple[str, ...]) -> None:
-    factories: tuple[object, ...] = (value,) * len(parts)
-    # An optimizer itself is a tuple, too, of two functions.
-    is_optimizer = isinstance(value, optax.GradientTransformation)
-    if isinstance(value, tuple) and not is_optimizer:
-        factories = value
-    if len(factories) != len(parts) or not all(map(callable, factories)):
-        raise ValueError(
-            f"`{name}={shown(value)}` must be one factory, from a learning rate to an "
-            f"optimizer, or a tuple of {len(parts)}, for {', '.join(parts)}."
-        )
 
 
 def learning_rules(
@@ -136,6 +137,7 @@ def clipped(
 
     def scaled(gradient: PyTree, params: PyTree) -> PyTree:
         del params
+        # In single precision, since squares of float16 overflow above 256.
         squares = [jnp.sum(x.astype(float) ** 2) for x in jax.tree.leaves(gradient)]
         norm = jnp.sqrt(jnp.sum(jnp.stack(squares)))
         # Zero gradients stay zero.
@@ -150,6 +152,7 @@ def init_optimizer(
     optimizer: optax.GradientTransformation, model: PyTree
 ) -> optax.OptState:
     """The initial state of an optimizer of the inexact arrays of `model`."""
+    # A network may hold functions and integers too, which have no gradient.
     return optimizer.init(eqx.filter(model, eqx.is_inexact_array))
 
 
@@ -188,6 +191,8 @@ def critic_step(
 
     The critics and the state of their optimizer after the step; the loss before it.
     """
+    # A truncated transition bootstraps like any other: its next state has a value,
+    # which the time limit keeps from being seen.
     target = bootstrapped_target(
         reward_scale * batch.reward, batch.terminated, next_value, discount
     )
@@ -217,14 +222,16 @@ SACState.__init__.__doc__ = """**Arguments:**
 - `actor`: from one observation to a distribution with a density; of `DiscreteSAC`, to
     a `Softmax`.
 - `critics`: a stack, one more leading axis on every array.
-- `target_critics`: a stack of slowly moving copies of the critics, from which the
-    critics' targets are computed.
+- `target_critics`: a stack of slowly moving copies of the critics, used to compute
+    the critics' targets.
 - `log_temperature`: logarithm of the weight of the entropy.
 - `actor_optimizer`, `critic_optimizer`, `temperature_optimizer`: the optimizers'
     states.
 """
 
 
+# Properties rather than attributes: an attribute of a protocol could be set, which the
+# fields of a module cannot.
 @runtime_checkable
 class SoftActorCritic(Protocol):
     """The hyperparameters that `SAC` and `DiscreteSAC` share."""
@@ -261,15 +268,10 @@ def init_soft(
 ) -> SACState[Policy, Critics]:
     """The initial state of an agent with a temperature.
 
-    **Arguments:**
-
-    - `actor`, `critics`: its networks.
-    - `most_entropy`: the entropy that a policy can have, in nats.
-    - `what`: whose entropy this is.
-
-    Raises a `ValueError` if the temperature is learned and the target entropy is out of
-    reach.
+    If the temperature is learned, the target entropy must be at most `most_entropy`, in
+    nats, the entropy of `what`.
     """
+    # Learned by its logarithm, the temperature stays positive.
     log_temperature = jnp.log(agent.initial_temperature)
     if agent.learn_temperature:
         log_temperature = reachable(

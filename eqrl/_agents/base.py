@@ -1,15 +1,34 @@
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, get_args
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Protocol,
+    Self,
+    TypeAlias,
+    get_args,
+    runtime_checkable,
+)
 
 import equinox as eqx
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 from typing_extensions import TypeVar
 
 from .._pytree.fields import check_arity, check_choice, check_fields, shown
 from .._pytree.tree import check_kept, described, show_values
-from .._types.custom_types import Extras, Memory, Metrics, Mode, PyTree, State
-from .._types.data import Action, EnvSpec, Transition
-from ..nn import AbstractDistribution, Policy
+from .._types.custom_types import (
+    ActionValueFunction,
+    Extras,
+    FloatLike,
+    Memory,
+    Metrics,
+    Mode,
+    PyTree,
+    State,
+)
+from .._types.data import Action, AnyTransition, EnvSpec, Transition
+from ..nn import AbstractDistribution, EpsilonGreedy, Policy
 
 
 class AbstractAgent(eqx.Module, Generic[State, Memory, Extras]):
@@ -160,6 +179,8 @@ def after_act(
     one before.
     """
     name = type(agent).__name__
+    # Unpacking another length would fail within a compiled loop, in an error that does
+    # not name the agent.
     if not isinstance(chosen, tuple) or len(chosen) != 3:
         raise ValueError(
             f"`act` of {name} gives "
@@ -236,6 +257,39 @@ class AbstractOnPolicyAgent(AbstractMemorylessAgent[State]):
         return state
 
 
+@runtime_checkable
+class _ValueState(Protocol):
+    """The state of an agent that values actions and counts the steps it observes."""
+
+    @property
+    def network(self) -> ActionValueFunction: ...
+
+    @property
+    def num_steps(self) -> Int[Array, ""]: ...
+
+
+ValueState = TypeVar("ValueState", bound=_ValueState)
+
+
+class AbstractEpsilonGreedyAgent(AbstractMemorylessAgent[ValueState]):
+    """An agent that takes the action it values most, or at times a random one."""
+
+    @abstractmethod
+    def epsilon(self, state: ValueState) -> Float[Array, ""]:
+        """The probability of a random action in training, in [0, 1]."""
+
+    def policy(self, state: ValueState) -> Policy:
+        return lambda observation: EpsilonGreedy(
+            values=state.network(observation), epsilon=self.epsilon(state)
+        )
+
+    def observe(self, state: ValueState, transitions: Transition[None]) -> ValueState:
+        # Steps rather than updates, so that epsilon does not depend on how many updates
+        # follow each step.
+        num_steps = count_steps(state.num_steps, transitions)
+        return eqx.tree_at(lambda x: x.num_steps, state, num_steps)
+
+
 def pick_action(
     distribution: AbstractDistribution, *, mode: Mode, key: PRNGKeyArray
 ) -> Action:
@@ -251,4 +305,50 @@ def pick_action(
         return distribution.mode()
     if mode == "sample":
         return distribution.sample(key=key)
+    # Uniform, whatever the policy prefers, so that the replay begins with all actions.
     return distribution.space.sample(key=key)
+
+
+def count_steps(
+    num_steps: Int[Array, ""], transitions: AnyTransition
+) -> Int[Array, ""]:
+    """The number of steps after new transitions, one of each environment.
+
+    It saturates at the largest integer instead of wrapping around; a schedule that is
+    longer than that stays where it is then.
+    """
+    # Each environment contributes one transition, so rows count steps.
+    added = transitions.timestep.shape[0]
+    most = jnp.iinfo(num_steps.dtype).max - added
+    return jnp.minimum(num_steps, most) + added
+
+
+def linear_schedule(
+    num_steps: Int[Array, ""],
+    duration: FloatLike,
+    *,
+    initial: FloatLike,
+    final: FloatLike,
+) -> Float[Array, ""]:
+    """Linear from `initial` to `final` over `duration` steps, then constant."""
+    done = jnp.clip(num_steps.astype(float) / duration, 0, 1)
+    # Strongly typed, so that a number and a leaf give the same program.
+    start = jnp.asarray(initial, float)
+    return start + done * (final - start)
+
+
+def annealed(
+    lr: FloatLike,
+    num_steps: Int[Array, ""],
+    anneal_steps: FloatLike | None,
+    *,
+    counted: int,
+) -> FloatLike:
+    """The learning rate on its way to 0, which the last update does not reach.
+
+    `num_steps` are the steps so far, and `counted` of them are to be learned from.
+    """
+    if anneal_steps is None:
+        return lr
+    # `observe` has counted the steps to be learned from before.
+    return linear_schedule(num_steps - counted, anneal_steps, initial=lr, final=0.0)

@@ -21,17 +21,9 @@ from ..nn import (
     MakeActionValues,
     MakeChoice,
 )
-from . import networks
-from .actor_critic import (
-    SACState,
-    check_scalar_reward,
-    check_space,
-    init_soft,
-    optimizers,
-    update_soft,
-)
+from .actor_critic import SACState, check_spec, init_soft, optimizers, update_soft
 from .base import AbstractMarkovAgent
-from .networks import make_network, make_networks
+from .networks import ACTION_VALUES, SOFTMAX, make_network
 
 
 _State = SACState[ChoiceFunction, ActionValueFunction]
@@ -47,11 +39,11 @@ class DiscreteSAC(AbstractMarkovAgent[_State]):
     exact expectation. The actor's loss is a sum over actions; CleanRL takes the mean
     over them too, which divides it, and the temperature's, by their number.
 
-    The target entropy of the paper, 0.98 of that of the uniform policy, asks for random
-    actions in every state: with two actions the worse one must have a probability of
-    0.42, and the temperature grows until values do not matter. Here the default is the
-    entropy of a policy that takes its best action with probability 0.9 and the others
-    alike.
+    The paper's target entropy, 0.98 times the uniform policy's, asks for random actions
+    in every state: with two actions the worse one must have a probability of 0.42, and
+    the temperature grows until values do not matter. Here the default is the entropy of
+    a policy that takes its best action with probability 0.9 and the others with equal
+    probability.
 
     ??? cite "Reference"
 
@@ -88,8 +80,7 @@ class DiscreteSAC(AbstractMarkovAgent[_State]):
     )
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> _State:
-        check_space("DiscreteSAC", spec, Discrete)
-        check_scalar_reward("DiscreteSAC", spec)
+        check_spec("DiscreteSAC", spec, Discrete)
         num_actions = spec.action.num_outputs
         if self.target_entropy is None and num_actions < 2:
             raise ValueError(
@@ -99,15 +90,13 @@ class DiscreteSAC(AbstractMarkovAgent[_State]):
         actor_key, critic_key = jr.split(key)
         return init_soft(
             self,
+            make_network(SOFTMAX, "make_actor", self.make_actor, spec, key=actor_key),
             make_network(
-                networks.SOFTMAX, "make_actor", self.make_actor, spec, key=actor_key
-            ),
-            make_networks(
-                networks.ACTION_VALUES,
+                ACTION_VALUES,
                 "make_critic",
                 self.make_critic,
-                self.num_critics,
                 spec,
+                number=self.num_critics,
                 key=critic_key,
             ),
             most_entropy=math.log(num_actions),
@@ -127,7 +116,7 @@ class DiscreteSAC(AbstractMarkovAgent[_State]):
     ) -> tuple[_State, Metrics]:
         del step, key
         target_entropy = self.target_entropy
-        # The number of actions is that of the logits; no array of the batch tells it.
+        # Only the policy knows how many actions there are: the batch holds indices.
         if target_entropy is None:
             softmax = eqx.filter_eval_shape(state.actor, batch.observation[0])
             target_entropy = default_target_entropy(softmax.logits.shape[0])
@@ -157,7 +146,7 @@ DiscreteSAC.__init__.__doc__ = """**Arguments:**
 - `reward_scale`: factor by which rewards are multiplied. Values of about 10 are learned
     sooner than of 100: on CartPole-v1 0.1 is better than 1.
 - `target_entropy`: in nats, at most the logarithm of the number of actions unless the
-    temperature is fixed; `None` is that of a policy that takes its best action with
+    temperature is fixed; `None` is the entropy of a policy with its best action at
     probability 0.9 and the others alike: 0.325 of two, 0.394 of three.
 - `initial_temperature`: initial weight of the entropy, more than 0.
 - `learn_temperature`: `False` keeps the temperature at `initial_temperature`, which
@@ -169,7 +158,4 @@ DiscreteSAC.__init__.__doc__ = """**Arguments:**
     one observation to a vector of the value of each action.
 - `make_optimizer`: from a learning rate to an Optax optimizer; or three such
     factories, for actor, critic and temperature.
-
-Factories that define equality, as the library's own do, are compared by value, all
-others by identity: a fresh lambda compiles everything again.
 """

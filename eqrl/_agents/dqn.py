@@ -11,15 +11,14 @@ from .._types.data import Discrete, EnvSpec, Transition
 from ..losses import bootstrapped_target, dqn_loss, dqn_next_value, multi_step_return
 from ..nn import ActionValues, MakeActionValues
 from .actor_critic import (
-    check_scalar_reward,
-    check_space,
+    check_spec,
     init_optimizer,
     learning_rules,
     optimizers,
     periodic_update,
 )
+from .base import AbstractEpsilonGreedyAgent, linear_schedule
 from .networks import ACTION_VALUES, make_network
-from .schedules import AbstractEpsilonGreedyAgent, linear_schedule
 
 
 class DQNState(eqx.Module):
@@ -34,7 +33,7 @@ class DQNState(eqx.Module):
 DQNState.__init__.__doc__ = """**Arguments:**
 
 - `network`: from one observation to the value of each action.
-- `target_network`: an earlier copy of it, from which targets are computed.
+- `target_network`: an earlier copy of it, used to compute targets.
 - `optimizer`: the optimizer's state.
 - `num_steps`: environment steps that were observed, of all environments together.
 """
@@ -47,7 +46,7 @@ class DQN(AbstractEpsilonGreedyAgent[DQNState]):
     linearly with the number of environment steps. By default the online network chooses
     the action whose target value is bootstrapped from (double DQN, [van Hasselt et al.
     2016](https://arxiv.org/abs/1509.06461)). Targets may be of several steps; there is
-    no correction for what the policy would have done otherwise, as in Rainbow ([Hessel
+    no off-policy correction, as in Rainbow ([Hessel
     et al. 2018](https://arxiv.org/abs/1710.02298)).
 
     In the paper errors and rewards are clipped; here `huber` and `reward_scale` are
@@ -84,11 +83,11 @@ class DQN(AbstractEpsilonGreedyAgent[DQNState]):
 
     @property
     def sequence_length(self) -> int:
+        # A window of the replay holds as many steps as a target has rewards.
         return self.return_steps
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> DQNState:
-        check_space("DQN", spec, Discrete)
-        check_scalar_reward("DQN", spec)
+        check_spec("DQN", spec, Discrete)
         network = make_network(
             ACTION_VALUES, "make_network", self.make_network, spec, key=key
         )
@@ -116,7 +115,26 @@ class DQN(AbstractEpsilonGreedyAgent[DQNState]):
         key: PRNGKeyArray,
     ) -> tuple[DQNState, Metrics]:
         del key
-        observation, action, target = self._targets(state, batch)
+        # A replay gives windows of one step without their axis.
+        if self.return_steps == 1:
+            batch = jax.tree.map(lambda x: x[:, None], batch)
+        returns, last, discount = jax.vmap(multi_step_return, in_axes=(0, 0, 0, None))(
+            self.reward_scale * batch.reward,
+            batch.terminated,
+            batch.truncated,
+            self.discount,
+        )
+        # Targets bootstrap from the state that their last step reached.
+        end, terminated = jax.tree.map(
+            lambda x: jax.vmap(lambda run, index: run[index])(x, last),
+            (batch.next_observation, batch.terminated),
+        )
+        next_value = dqn_next_value(
+            state.network, state.target_network, end, double=self.double
+        )
+        target = bootstrapped_target(returns, terminated, next_value, discount)
+        # The rewards after the first step only serve the value of its action.
+        observation, action = batch.observation[:, 0], batch.action[:, 0]
         (loss, value), gradient = eqx.filter_value_and_grad(dqn_loss, has_aux=True)(
             state.network, observation, action, target, huber=self.huber
         )
@@ -137,30 +155,6 @@ class DQN(AbstractEpsilonGreedyAgent[DQNState]):
             num_steps=state.num_steps,
         )
         return state, metrics
-
-    def _targets(
-        self, state: DQNState, batch: Transition[None]
-    ) -> tuple[Float[Array, "batch obs"], Int[Array, " batch"], Float[Array, " batch"]]:
-        """Targets of a batch: observations, actions and targets."""
-        # Windows of one step, which the replay gives without their axis.
-        if self.return_steps == 1:
-            batch = jax.tree.map(lambda x: x[:, None], batch)
-        returns, last, discount = jax.vmap(multi_step_return, in_axes=(0, 0, 0, None))(
-            self.reward_scale * batch.reward,
-            batch.terminated,
-            batch.truncated,
-            self.discount,
-        )
-        # Targets bootstrap from the state that their last step reached.
-        end, terminated = jax.tree.map(
-            lambda x: jax.vmap(lambda run, index: run[index])(x, last),
-            (batch.next_observation, batch.terminated),
-        )
-        next_value = dqn_next_value(
-            state.network, state.target_network, end, double=self.double
-        )
-        target = bootstrapped_target(returns, terminated, next_value, discount)
-        return batch.observation[:, 0], batch.action[:, 0], target
 
     def _learning_rule(self) -> optax.GradientTransformation:
         (rule,) = learning_rules(self.make_optimizer, self.lr)
@@ -186,7 +180,4 @@ DQN.__init__.__doc__ = """**Arguments:**
 - `make_network`: a factory `(observation_size, num_actions, *, key)` of a network: from
     one observation to a vector of the value of each action.
 - `make_optimizer`: from a learning rate to an Optax optimizer.
-
-Factories that define equality, as the library's own do, are compared by value, all
-others by identity: a fresh lambda compiles everything again.
 """

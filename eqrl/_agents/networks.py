@@ -19,6 +19,7 @@ from ..nn import AbstractDensity, AbstractLikelihood, LikelihoodPolicy, Softmax
 
 AnyNetwork = Callable[..., PyTree]
 Network = TypeVar("Network", bound=AnyNetwork)
+Given = TypeVar("Given")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,33 +45,35 @@ def make_network(
     factory: Callable[..., Network],
     spec: EnvSpec,
     *,
+    number: int | None = None,
     key: PRNGKeyArray,
 ) -> Network:
     """A network of the factory that the agent's argument `name` holds.
 
-    Its inputs and outputs must be those of its kind; else this raises a `ValueError`.
+    With a `number` it is a stack of as many networks with independent weights. Raises a
+    `ValueError` if its inputs or outputs are not those of its kind.
     """
-    network = _call_factory(kind, name, factory, spec, key=key)
-    kind.check(name, network, spec)
-    return network
+    sizes, options = kind.sizes(spec), kind.options(spec)
 
+    def make(key: PRNGKeyArray) -> Network:
+        # Python's own error would name neither the agent's argument nor what it is
+        # called with.
+        check_factory(name, factory, *sizes, **options, key=key)
+        network = factory(*sizes, **options, key=key)
+        if not callable(network):
+            raise ValueError(
+                f"`{name}` gives {shown(network)}, a {type(network).__name__}; it must "
+                "return a network, which can be called."
+            )
+        check_arity(f"{name}(...)", network, *kind.takes)
+        return network
 
-def make_networks(
-    kind: Kind,
-    name: str,
-    factory: Callable[..., Network],
-    number: int,
-    spec: EnvSpec,
-    *,
-    key: PRNGKeyArray,
-) -> Network:
-    """A stack of networks with independent weights.
-
-    They must hold weights, and their inputs and outputs must be those of their kind;
-    else this raises a `ValueError`.
-    """
-    make = lambda key: _call_factory(kind, name, factory, spec, key=key)
+    if number is None:
+        network = make(key)
+        kind.check(name, network, spec)
+        return network
     networks = eqx.filter_vmap(make)(jr.split(key, number))
+    # A function that refers to its weights, rather than holding them, is no stack.
     if not any(map(eqx.is_array, jax.tree.leaves(networks))):
         raise ValueError(
             f"`{name}` gives {shown(networks)}, which holds no arrays, so that there "
@@ -82,26 +85,6 @@ def make_networks(
     return networks
 
 
-def _call_factory(
-    kind: Kind,
-    name: str,
-    factory: Callable[..., Network],
-    spec: EnvSpec,
-    *,
-    key: PRNGKeyArray,
-) -> Network:
-    sizes, options = kind.sizes(spec), kind.options(spec)
-    check_factory(name, factory, *sizes, **options, key=key)
-    network = factory(*sizes, **options, key=key)
-    if not callable(network):
-        raise ValueError(
-            f"`{name}` gives {shown(network)}, a {type(network).__name__}; it must "
-            "return a network, which can be called."
-        )
-    check_arity(f"{name}(...)", network, *kind.takes)
-    return network
-
-
 def _output(name: str, network: AnyNetwork, *sizes: int) -> PyTree:
     """The output of a network for vectors of these sizes, as shapes.
 
@@ -109,6 +92,7 @@ def _output(name: str, network: AnyNetwork, *sizes: int) -> PyTree:
     """
     vectors = [jax.ShapeDtypeStruct((size,), jnp.result_type(float)) for size in sizes]
     try:
+        # Only shapes are traced: a check runs and compiles nothing.
         return eqx.filter_eval_shape(network, *vectors)
     except (TypeError, ValueError, IndexError) as error:
         shapes = " and one of shape ".join(str(vector.shape) for vector in vectors)
@@ -119,24 +103,31 @@ def _output(name: str, network: AnyNetwork, *sizes: int) -> PyTree:
         ) from error
 
 
-def _check_actor(name: str, actor: AnyNetwork, spec: EnvSpec) -> None:
-    action = _output(name, actor, spec.observation_size)
-    if not isinstance(action, jax.ShapeDtypeStruct):
+def _given(
+    name: str, policy: AnyNetwork, spec: EnvSpec, kind: type[Given], must: str
+) -> Given:
+    """The output of a policy for one observation, as shapes, if it is of this kind."""
+    given = _output(name, policy, spec.observation_size)
+    if not isinstance(given, kind):
         raise ValueError(
-            f"The actor of `{name}` gives a {type(action).__name__}; it must give "
-            "an action, from one observation, as `eqrl.nn.Deterministic` makes it."
+            f"The actor of `{name}` gives a {type(given).__name__} for one "
+            f"observation; it must give {must}."
         )
+    return given
+
+
+def _check_actor(name: str, actor: AnyNetwork, spec: EnvSpec) -> None:
+    must = "an action, as `eqrl.nn.Deterministic` makes it"
+    action = _given(name, actor, spec, jax.ShapeDtypeStruct, must)
     _check_action(name, action, spec)
 
 
 def _check_density(name: str, policy: AnyNetwork, spec: EnvSpec) -> None:
-    density = _output(name, policy, spec.observation_size)
-    if not isinstance(density, AbstractDensity):
-        raise ValueError(
-            f"The actor of `{name}` gives a {type(density).__name__}; it must give "
-            "an `eqrl.nn.AbstractDensity`, such as `eqrl.nn.TanhNormal`, from one "
-            "observation, as `eqrl.nn.Gaussian` makes it."
-        )
+    must = (
+        "an `eqrl.nn.AbstractDensity`, such as `eqrl.nn.TanhNormal`, as "
+        "`eqrl.nn.Gaussian` makes it"
+    )
+    density = _given(name, policy, spec, AbstractDensity, must)
 
     def draw(observation: Float[Array, " obs"]) -> tuple[PyTree, PyTree, PyTree]:
         density = policy(observation)
@@ -144,35 +135,32 @@ def _check_density(name: str, policy: AnyNetwork, spec: EnvSpec) -> None:
         return density.mode(), *density.sample_and_log_prob(key=jr.key(0))
 
     mode, sample, log_prob = _output(name, draw, spec.observation_size)
+    # Evaluation takes the mode and training the sample, which are written separately.
     for action in (mode, sample):
         _check_action(name, action, spec)
     _check_scalar(name, density, "sample_and_log_prob", log_prob)
 
 
 def _check_softmax(name: str, policy: AnyNetwork, spec: EnvSpec) -> None:
-    softmax = _output(name, policy, spec.observation_size)
     expected = (spec.action.num_outputs,)
-    if not isinstance(softmax, Softmax) or softmax.logits.shape != expected:
-        given = f"a {type(softmax).__name__}"
-        if isinstance(softmax, Softmax):
-            given += f" of logits of shape {softmax.logits.shape}"
-        raise ValueError(
-            f"The actor of `{name}` gives {given} for one observation; it must "
-            f"give an `eqrl.nn.Softmax` of logits of shape {expected}, as "
-            "`eqrl.nn.Choice` makes it."
-        )
+    must = (
+        f"an `eqrl.nn.Softmax` of logits of shape {expected}, as `eqrl.nn.Choice` "
+        "makes it"
+    )
+    logits = _given(name, policy, spec, Softmax, must).logits
+    given = f"The actor of `{name}` gives a Softmax of logits of {described(logits)}"
+    _check_shape(logits, expected, f"{given} for one observation", f"give {must}")
 
 
 def _check_likelihood(name: str, policy: LikelihoodPolicy, spec: EnvSpec) -> None:
-    size = spec.observation_size
-    likelihood = _output(name, policy, size)
-    if not isinstance(likelihood, AbstractLikelihood):
-        raise ValueError(
-            f"The actor of `{name}` gives a {type(likelihood).__name__}; it must "
-            "give an `eqrl.nn.AbstractLikelihood`, from one observation, as "
-            "`eqrl.nn.Choice` and `eqrl.nn.Normal` make it."
-        )
-    space = _output(name, lambda x: policy(x).space, size)
+    must = (
+        "an `eqrl.nn.AbstractLikelihood`, as `eqrl.nn.Choice` and `eqrl.nn.Normal` "
+        "make it"
+    )
+    likelihood = _given(name, policy, spec, AbstractLikelihood, must)
+    # A network for the other kind of actions has the same methods; the space tells them
+    # apart.
+    space = _output(name, lambda x: policy(x).space, spec.observation_size)
     if space != spec.action:
         raise ValueError(
             f"The actor of `{name}` picks actions out of {space}, but "
@@ -185,25 +173,21 @@ def _check_likelihood(name: str, policy: LikelihoodPolicy, spec: EnvSpec) -> Non
         drawn = likelihood.draw(key=jr.key(0))
         return {"log_prob": likelihood.log_prob(drawn), "entropy": likelihood.entropy()}
 
-    for method, value in _output(name, probability, size).items():
+    for method, value in _output(name, probability, spec.observation_size).items():
         _check_scalar(name, likelihood, method, value)
 
 
-def _check_value(name: str, critic: AnyNetwork, spec: EnvSpec) -> None:
-    value = _output(name, critic, spec.observation_size)
-    given = f"The critic of `{name}` gives {described(value)} for one observation"
-    _check_shape(value, (), given, "give a scalar, as `eqrl.nn.Value` makes it")
+def _values(
+    whose: str, shape: Callable[[EnvSpec], tuple[int, ...]], must: str
+) -> Callable[[str, AnyNetwork, EnvSpec], None]:
+    """The check of a network that values observations by arrays of this shape."""
 
+    def check(name: str, network: AnyNetwork, spec: EnvSpec) -> None:
+        value = _output(name, network, spec.observation_size)
+        given = f"The {whose} of `{name}` gives {described(value)} for one observation"
+        _check_shape(value, shape(spec), given, must.format(shape(spec)))
 
-def _check_action_values(name: str, network: AnyNetwork, spec: EnvSpec) -> None:
-    values = _output(name, network, spec.observation_size)
-    expected = (spec.action.num_outputs,)
-    given = f"The network of `{name}` gives {described(values)} for one observation"
-    must = (
-        f"give a vector of shape {expected}, the value of each action, as "
-        "`eqrl.nn.ActionValues` makes it"
-    )
-    _check_shape(values, expected, given, must)
+    return check
 
 
 def _check_scalar(name: str, distribution: object, method: str, value: object) -> None:
@@ -237,8 +221,19 @@ ACTOR = Kind(_action_sizes, _check_actor)
 DENSITY = Kind(_action_sizes, _check_density)
 SOFTMAX = Kind(_action_sizes, _check_softmax)
 LIKELIHOOD = Kind(_action_sizes, _check_likelihood)
-VALUE = Kind(lambda spec: (spec.observation_size,), _check_value)
-ACTION_VALUES = Kind(_action_sizes, _check_action_values)
+VALUE = Kind(
+    lambda spec: (spec.observation_size,),
+    _values("critic", lambda spec: (), "give a scalar, as `eqrl.nn.Value` makes it"),
+)
+ACTION_VALUES = Kind(
+    _action_sizes,
+    _values(
+        "network",
+        lambda spec: (spec.action.num_outputs,),
+        "give a vector of shape {}, the value of each action, as "
+        "`eqrl.nn.ActionValues` makes it",
+    ),
+)
 
 
 def critic(*, trajectory_size: int | None = None) -> Kind:
@@ -256,6 +251,7 @@ def critic(*, trajectory_size: int | None = None) -> Kind:
     def check(name: str, critic: AnyNetwork, spec: EnvSpec) -> None:
         is_vector = trajectory_size is not None and spec.reward_size is not None
         expected = (spec.reward_size,) if is_vector else ()
+        # A trajectory holds an action and how it changes, so its vector is longer.
         valued_size = spec.action_size if trajectory_size is None else trajectory_size
         value = _output(name, critic, spec.observation_size, valued_size)
         given = f"A critic of `{name}` gives {described(value)} for one observation"

@@ -116,7 +116,7 @@ def rollout_values(
 ) -> tuple[Float[Array, " rows"], Float[Array, " rows"]]:
     """Values of the states before and after each step of a rollout.
 
-    A step within an episode reaches the state from which the next step begins, so one
+    A step within an episode reaches the state that the next step begins in, so one
     pass of the critic serves both. The value after a termination is never used; it is
     that of the next episode's first state.
 
@@ -156,12 +156,7 @@ def rollout_returns(
 ) -> Float[Array, " rows"]:
     """The `eqrl.losses.lambda_return` of each step of a rollout, with one leading axis.
 
-    **Arguments:**
-
-    - `batch`: the rollout, with the axes `(envs, time)`.
-    - `next_value`: of the state that each step reached, with one leading axis.
-    - `reward_scale`: factor by which rewards are multiplied.
-    - `discount`, `decay`: in [0, 1].
+    The rollout has the axes `(envs, time)`, the values of the states reached have one.
     """
     returns = jax.vmap(lambda_return, in_axes=(0, 0, 0, 0, None, None))(
         reward_scale * batch.reward,

@@ -10,7 +10,14 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from .._pytree.fields import check_choice, hyperparameter, static_integer
 from .._pytree.tree import gradient_step
 from .._types.custom_types import FloatLike, MakeOptimizer, Metrics, Mode
-from .._types.data import Action, Discrete, EnvSpec, Transition, flatten_batch
+from .._types.data import (
+    AbstractActionSpace,
+    Action,
+    Discrete,
+    EnvSpec,
+    Transition,
+    flatten_batch,
+)
 from ..losses import ppo_actor_loss, ppo_critic_loss
 from ..nn import (
     Choice,
@@ -21,11 +28,10 @@ from ..nn import (
     Value,
     ValueFunction,
 )
-from .actor_critic import check_scalar_reward, clipped, init_optimizer, optimizers
-from .base import AbstractAgent, pick_action
+from .actor_critic import check_spec, clipped, init_optimizer, optimizers
+from .base import AbstractAgent, annealed, count_steps, pick_action
 from .networks import LIKELIHOOD, VALUE, make_network
 from .on_policy import learn_in_minibatches, rollout_returns, rollout_values
-from .schedules import annealed, count_steps
 
 
 def ppo_adam(learning_rate: FloatLike) -> optax.GradientTransformation:
@@ -129,7 +135,7 @@ class PPO(AbstractAgent[PPOState, None, Action]):
         return None
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> PPOState:
-        check_scalar_reward("PPO", spec)
+        check_spec("PPO", spec, AbstractActionSpace)
         actor_key, critic_key = jr.split(key)
         make_actor = self.make_actor
         if make_actor is None:
@@ -200,6 +206,8 @@ class PPO(AbstractAgent[PPOState, None, Action]):
 
         def valued(carry: _Learned, rows: _Row) -> _Row:
             (_, critic), _ = carry
+            # From the whole rollout: a return needs the steps that follow, which a
+            # minibatch does not hold in order.
             returns = self._values_and_targets(critic, batch)
             return eqx.tree_at(lambda x: (x.value, x.target), rows, returns)
 
@@ -275,6 +283,7 @@ class PPO(AbstractAgent[PPOState, None, Action]):
         if self.normalize_advantage:
             self._check_minibatch(advantage.shape[0])
             # A product rather than a division, as in `RunningStatistics.normalize`.
+            # The constant keeps advantages that are all equal at 0.
             inverse = 1 / (jnp.std(advantage) + 1e-8)
             advantage = (advantage - jnp.mean(advantage)) * inverse
         actor_loss, metrics = ppo_actor_loss(
@@ -283,6 +292,7 @@ class PPO(AbstractAgent[PPOState, None, Action]):
         value = jax.vmap(critic)(rows.observation)
         critic_loss = ppo_critic_loss(value, rows.value, rows.target, self.value_clip)
         entropy = jnp.mean(entropies)
+        # The paper's equation 9, with the sign of a loss.
         loss = (
             actor_loss + self.value_weight * critic_loss - self.entropy_weight * entropy
         )
@@ -341,7 +351,4 @@ PPO.__init__.__doc__ = """**Arguments:**
     observation to a scalar.
 - `make_optimizer`: from a learning rate to an Optax optimizer; by default Adam with an
     epsilon of 1e-5.
-
-Factories that define equality, as the library's own do, are compared by value, all
-others by identity: a fresh lambda compiles everything again.
 """

@@ -10,16 +10,10 @@ from .._types.custom_types import ActionValueFunction, FloatLike, MakeOptimizer,
 from .._types.data import Discrete, EnvSpec, Transition, flatten_batch
 from ..losses import dqn_loss
 from ..nn import ActionValues, MakeActionValues
-from .actor_critic import (
-    check_scalar_reward,
-    check_space,
-    clipped,
-    init_optimizer,
-    optimizers,
-)
+from .actor_critic import check_spec, clipped, init_optimizer, optimizers
+from .base import AbstractEpsilonGreedyAgent, annealed, linear_schedule
 from .networks import ACTION_VALUES, make_network
 from .on_policy import learn_in_minibatches, rollout_returns
-from .schedules import AbstractEpsilonGreedyAgent, annealed, linear_schedule
 
 
 class PQNState(eqx.Module):
@@ -85,6 +79,7 @@ class PQN(AbstractEpsilonGreedyAgent[PQNState]):
     make_network: MakeActionValues = eqx.field(
         default=ActionValues((128, 128), layer_norm=True), static=True
     )
+    # The optimizer of the reference implementation.
     make_optimizer: MakeOptimizer = optimizers("network", default=optax.radam)
 
     @property
@@ -92,8 +87,7 @@ class PQN(AbstractEpsilonGreedyAgent[PQNState]):
         return None
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> PQNState:
-        check_space("PQN", spec, Discrete)
-        check_scalar_reward("PQN", spec)
+        check_spec("PQN", spec, Discrete)
         network = make_network(
             ACTION_VALUES, "make_network", self.make_network, spec, key=key
         )
@@ -120,10 +114,18 @@ class PQN(AbstractEpsilonGreedyAgent[PQNState]):
         key: PRNGKeyArray,
     ) -> tuple[PQNState, Metrics]:
         del step
-        rows = self._rows(state, batch)
-        lr = annealed(
-            self.lr, state.num_steps, self.anneal_steps, counted=rows.target.size
+        rows = flatten_batch(batch)
+        # The same network as in the loss: normalized layers take the place of a target
+        # network. Targets stay as they are during the epochs.
+        next_value = jnp.max(jax.vmap(state.network)(rows.next_observation), axis=-1)
+        target = rollout_returns(
+            batch,
+            next_value,
+            reward_scale=self.reward_scale,
+            discount=self.discount,
+            decay=self.decay,
         )
+        lr = annealed(self.lr, state.num_steps, self.anneal_steps, counted=target.size)
         rule = self._learning_rule(lr)
 
         def learn(
@@ -146,7 +148,7 @@ class PQN(AbstractEpsilonGreedyAgent[PQNState]):
         (network, optimizer), metrics = learn_in_minibatches(
             learn,
             (state.network, state.optimizer),
-            rows,
+            _Row(observation=rows.observation, action=rows.action, target=target),
             num_epochs=self.num_epochs,
             num_minibatches=self.num_minibatches,
             key=key,
@@ -156,21 +158,6 @@ class PQN(AbstractEpsilonGreedyAgent[PQNState]):
             network=network, optimizer=optimizer, num_steps=state.num_steps
         )
         return state, {**metrics, "epsilon": epsilon}
-
-    def _rows(self, state: PQNState, batch: Transition[None]) -> _Row:
-        """The rollout with its returns, with one leading axis."""
-        rows = flatten_batch(batch)
-        # The same network as in the loss: normalized layers take the place of a target
-        # network. Targets stay as they are during the epochs.
-        next_value = jnp.max(jax.vmap(state.network)(rows.next_observation), axis=-1)
-        target = rollout_returns(
-            batch,
-            next_value,
-            reward_scale=self.reward_scale,
-            discount=self.discount,
-            decay=self.decay,
-        )
-        return _Row(observation=rows.observation, action=rows.action, target=target)
 
     def _learning_rule(self, lr: FloatLike) -> optax.GradientTransformation:
         return clipped(self.make_optimizer(lr), self.max_gradient_norm)
@@ -198,7 +185,4 @@ PQN.__init__.__doc__ = """**Arguments:**
 - `make_network`: a factory `(observation_size, num_actions, *, key)` of a network: from
     one observation to a vector of the value of each action.
 - `make_optimizer`: from a learning rate to an Optax optimizer.
-
-Factories that define equality, as the library's own do, are compared by value, all
-others by identity: a fresh lambda compiles everything again.
 """

@@ -10,17 +10,9 @@ from .._types.custom_types import FloatLike, MakeOptimizer, Metrics
 from .._types.data import Box, EnvSpec, Transition
 from ..losses import critic_loss, sac_actor_loss, sac_next_value
 from ..nn import Critic, Gaussian, MakeCritic, MakePolicy, StochasticPolicy
-from . import networks
-from .actor_critic import (
-    SACState,
-    check_scalar_reward,
-    check_space,
-    init_soft,
-    optimizers,
-    update_soft,
-)
+from .actor_critic import SACState, check_spec, init_soft, optimizers, update_soft
 from .base import AbstractMarkovAgent
-from .networks import make_network, make_networks
+from .networks import DENSITY, critic, make_network
 
 
 class SAC(AbstractMarkovAgent[SACState]):
@@ -64,20 +56,17 @@ class SAC(AbstractMarkovAgent[SACState]):
     )
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> SACState:
-        check_space("SAC", spec, Box)
-        check_scalar_reward("SAC", spec)
+        check_spec("SAC", spec, Box)
         actor_key, critic_key = jr.split(key)
         return init_soft(
             self,
+            make_network(DENSITY, "make_actor", self.make_actor, spec, key=actor_key),
             make_network(
-                networks.DENSITY, "make_actor", self.make_actor, spec, key=actor_key
-            ),
-            make_networks(
-                networks.critic(),
+                critic(),
                 "make_critic",
                 self.make_critic,
-                self.num_critics,
                 spec,
+                number=self.num_critics,
                 key=critic_key,
             ),
             most_entropy=spec.action_size * math.log(2),
@@ -129,7 +118,4 @@ SAC.__init__.__doc__ = """**Arguments:**
     one observation and one action to a scalar.
 - `make_optimizer`: from a learning rate to an Optax optimizer; or three such
     factories, for actor, critic and temperature.
-
-Factories that define equality, as the library's own do, are compared by value, all
-others by identity: a fresh lambda compiles everything again.
 """

@@ -11,17 +11,15 @@ from .._types.custom_types import CriticFunction, FloatLike, MakeOptimizer, Metr
 from .._types.data import Box, EnvSpec, Transition
 from ..losses import td3_actor_loss, td3_next_value
 from ..nn import Actor, Critic, Deterministic, ExploringPolicy, MakeActor, MakeCritic
-from . import networks
 from .actor_critic import (
-    check_scalar_reward,
-    check_space,
+    check_spec,
     critic_step,
     init_optimizer,
     learning_rules,
     optimizers,
 )
 from .base import AbstractMarkovAgent
-from .networks import make_network, make_networks
+from .networks import ACTOR, critic, make_network
 
 
 class TD3State(eqx.Module):
@@ -82,18 +80,15 @@ class TD3(AbstractMarkovAgent[TD3State]):
     )
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> TD3State:
-        check_space("TD3", spec, Box)
-        check_scalar_reward("TD3", spec)
+        check_spec("TD3", spec, Box)
         actor_key, critic_key = jr.split(key)
-        actor = make_network(
-            networks.ACTOR, "make_actor", self.make_actor, spec, key=actor_key
-        )
-        critics = make_networks(
-            networks.critic(),
+        actor = make_network(ACTOR, "make_actor", self.make_actor, spec, key=actor_key)
+        critics = make_network(
+            critic(),
             "make_critic",
             self.make_critic,
-            self.num_critics,
             spec,
+            number=self.num_critics,
             key=critic_key,
         )
         actor_rule, critic_rule = learning_rules(
@@ -101,6 +96,7 @@ class TD3(AbstractMarkovAgent[TD3State]):
         )
         return TD3State(
             actor=actor,
+            # Copies, since a state that holds one array twice cannot be donated.
             target_actor=tree_copy(actor),
             critics=critics,
             target_critics=tree_copy(critics),
@@ -141,23 +137,31 @@ class TD3(AbstractMarkovAgent[TD3State]):
             reward_scale=self.reward_scale,
             discount=self.discount,
         )
-        # `step` is never batched, so this stays a branch under `vmap` too.
+        # The paper's actor learns from the first critic alone.
+        first_critic = take_element(critics, 0)
+
+        def actor_step(
+            actor: Actor, target_actor: Actor, optimizer: optax.OptState
+        ) -> tuple[Actor, Actor, optax.OptState, Float[Array, ""]]:
+            loss, gradient = eqx.filter_value_and_grad(td3_actor_loss)(
+                actor, first_critic, batch.observation
+            )
+            actor, optimizer = gradient_step(actor, gradient, actor_rule, optimizer)
+            target_actor = incremental_update(
+                actor, target_actor, self.target_step_size
+            )
+            # The same dtype as in the branch without a step.
+            return actor, target_actor, optimizer, loss.astype(float)
+
+        # `step` is never batched, so this stays a branch under `vmap` too. Where the
+        # actor does not move, no loss is computed, which `nan` says.
         actor, target_actor, actor_optimizer, actor_loss = filter_cond(
             step % self.policy_delay == 0,
-            lambda *args: self._actor_step(actor_rule, *args),
-            # No loss is computed then, which `nan` says.
-            lambda actor, target, optimizer, *_: (
-                actor,
-                target,
-                optimizer,
-                jnp.asarray(jnp.nan),
-            ),
+            actor_step,
+            lambda *parts: (*parts, jnp.asarray(jnp.nan)),
             state.actor,
             state.target_actor,
             state.actor_optimizer,
-            # The paper's actor learns from the first critic alone.
-            take_element(critics, 0),
-            batch.observation,
         )
         state = TD3State(
             actor=actor,
@@ -170,26 +174,6 @@ class TD3(AbstractMarkovAgent[TD3State]):
             critic_optimizer=critic_optimizer,
         )
         return state, {"critic_loss": critic_loss, "actor_loss": actor_loss}
-
-    def _actor_step(
-        self,
-        actor_rule: optax.GradientTransformation,
-        actor: Actor,
-        target_actor: Actor,
-        optimizer_state: optax.OptState,
-        critic: CriticFunction,
-        observation: Float[Array, "batch obs"],
-    ) -> tuple[Actor, Actor, optax.OptState, Float[Array, ""]]:
-        """The actor, its target, the state of its optimizer, and the loss."""
-        loss, gradient = eqx.filter_value_and_grad(td3_actor_loss)(
-            actor, critic, observation
-        )
-        actor, optimizer_state = gradient_step(
-            actor, gradient, actor_rule, optimizer_state
-        )
-        target_actor = incremental_update(actor, target_actor, self.target_step_size)
-        # The same dtype as in the branch without a step.
-        return actor, target_actor, optimizer_state, loss.astype(float)
 
 
 TD3.__init__.__doc__ = """**Arguments:**
@@ -213,7 +197,4 @@ TD3.__init__.__doc__ = """**Arguments:**
     one observation and one action to a scalar.
 - `make_optimizer`: from a learning rate to an Optax optimizer; or two such factories,
     for actor and critic.
-
-Factories that define equality, as the library's own do, are compared by value, all
-others by identity: a fresh lambda compiles everything again.
 """

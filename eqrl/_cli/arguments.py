@@ -15,7 +15,7 @@ import tyro
 
 from .._agents.wrappers.intrinsic import diayn
 from .._pytree.fields import Range, range_of
-from .._rewards.incremental.reward import Incremental
+from .._rewards.incremental import Incremental
 from .._run.agents import AGENTS, NamedAgent, SkillOptions
 from .._run.config import Population, Settings, SkillSchedule, Training
 from .._run.priors import Prior

@@ -16,8 +16,8 @@ from .._interaction.rollout import rollout
 from .._pytree.arguments import checked
 from .._pytree.fields import PositiveInt, check_integer
 from .._pytree.tree import put_element, stack_size, take_element, tree_where
-from .._rewards.incremental.reward import IncrementalState
-from .._rewards.incremental.scale import Replay
+from .._rewards.incremental import IncrementalState
+from .._rewards.scale import Replay
 from .._training.host_loop import Callbacks, Reached, drive
 from .._training.iteration import check_finite_agent
 from .._training.replay import Item, ReplayBuffer, ReplayState

@@ -21,8 +21,8 @@ from .._pytree.tree import (
     stack_size,
     take_element,
 )
-from .._rewards.incremental.feature_set import enlarge
-from .._rewards.incremental.reward import Incremental, IncrementalState
+from .._rewards.feature_set import enlarge
+from .._rewards.incremental import Incremental, IncrementalState
 from .._training.iteration import UnfinishedRow
 from .._training.rows import History, steps_taken
 from .._training.schedule import Counts

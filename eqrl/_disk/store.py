@@ -17,8 +17,8 @@ from .._interaction.rollout import rollout
 from .._pytree.fields import reusable_key
 from .._pytree.tree import empty_stack, put_element, stack_size, take_element
 from .._rewards.base import as_if_left
-from .._rewards.incremental.reward import Incremental
-from .._skills.trajectories import SkillTrajectories
+from .._rewards.incremental import Incremental
+from .._skills.distances import SkillTrajectories
 from .._storage.checkpoint import (
     Directory,
     is_checkpoint,

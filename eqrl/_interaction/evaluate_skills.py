@@ -11,8 +11,8 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 from .._agents.base import AbstractAgent, AnyAgent
 from .._agents.taac.taac import TAAC
 from .._agents.wrappers.base import parts
-from .._agents.wrappers.skills import SkillConditioned
-from .._agents.wrappers.unwrap import find, with_skill
+from .._agents.wrappers.intrinsic import find
+from .._agents.wrappers.skills import SkillConditioned, with_skill
 from .._pytree.arguments import checked
 from .._pytree.fields import PositiveInt, check_integer, reusable_key
 from .._rewards.base import as_if_left

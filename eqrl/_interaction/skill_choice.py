@@ -10,8 +10,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from .._agents.base import AbstractAgent, AnyAgent
 from .._agents.wrappers.base import parts
 from .._agents.wrappers.fixed_skill import FixedSkill
-from .._agents.wrappers.skills import SkillConditioned
-from .._agents.wrappers.unwrap import with_skill
+from .._agents.wrappers.skills import SkillConditioned, with_skill
 from .._pytree.fields import (
     check_fields,
     check_range,

@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .._interaction.evaluate_skills import SkillEvaluation
-from .._skills.trajectories import SkillTrajectories
+from .._skills.distances import SkillTrajectories
 from .._types.custom_types import EnvState
 from .._types.installed import check_installed
 from ..envs import AbstractEnv, Point

@@ -153,25 +153,17 @@ def descriptor_size(descriptor: StateDescriptor, spec: EnvSpec) -> int:
 
 
 def describe(
-    descriptor: StateDescriptor,
-    observation: Float[Array, "*batch obs"],
-    state_descriptor: Float[Array, "*batch given"] | None,
+    descriptor: StateDescriptor, transitions: Transition[Extras]
 ) -> Float[Array, "*batch descriptor"]:
-    """The descriptors of states.
-
-    **Arguments:**
-
-    - `descriptor`: which descriptor to take.
-    - `observation`: of the states, with any leading axes.
-    - `state_descriptor`: of the states, if the environment gives one.
-    """
+    """The descriptors of the states that transitions, with any axes, have reached."""
+    observation = transitions.next_observation
     if descriptor == "state_descriptor":
-        if state_descriptor is None:
+        if transitions.next_state_descriptor is None:
             raise ValueError(
                 "`descriptor='state_descriptor'`, but these transitions have none: "
                 "their environment describes no behavior."
             )
-        return state_descriptor
+        return transitions.next_state_descriptor
     if descriptor == "observation":
         return observation
     rows = observation.reshape(-1, observation.shape[-1])
@@ -260,6 +252,7 @@ class Sum(AbstractReward[SumState, Seen]):
         step: Int[Array, ""],
         key: PRNGKeyArray,
     ) -> Float[Array, "*batch"]:
+        # `timestep` has the leading axes of the batch and no others.
         total = jnp.zeros(batch.timestep.shape)
         weights = self.weights or (1.0,) * len(self.rewards)
         keys = jr.split(key, len(self.rewards))

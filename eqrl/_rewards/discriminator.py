@@ -165,11 +165,7 @@ class Discriminator(AbstractReward[DiscriminatorState, SkillExtras[Any]]):
         self, transitions: _Transition
     ) -> Float[Array, "*batch descriptor"]:
         """Descriptors of the states that transitions, with any axes, have reached."""
-        return describe(
-            self.descriptor,
-            transitions.next_observation,
-            transitions.next_state_descriptor,
-        )
+        return describe(self.descriptor, transitions)
 
     def _rows(
         self, batch: _Transition
@@ -202,27 +198,22 @@ class Discriminator(AbstractReward[DiscriminatorState, SkillExtras[Any]]):
                 "it must give an `eqrl.nn.AbstractSkillDistribution`, such as "
                 "`eqrl.nn.Categorical`, from one descriptor."
             )
-        of_vectors = isinstance(self.skills, SphereSkills | NormalSkills)
-        if isinstance(distribution, Categorical) and of_vectors:
-            raise ValueError(
-                "The network of `make_network` gives a `Categorical`, of one-hot "
-                f"skills, but `skills={self.skills}` are vectors; leave it out for one "
-                "that fits, such as `eqrl.nn.NormalDiscriminator()`."
-            )
-        on_sphere = isinstance(self.skills, SphereSkills)
-        if isinstance(distribution, VonMisesFisher) and not on_sphere:
-            raise ValueError(
-                "The network of `make_network` gives a `VonMisesFisher`, a density on "
-                f"the unit sphere, where `skills={self.skills}` do not lie; leave it "
-                "out for one that fits."
-            )
         of_choices = isinstance(self.skills, OneHotSkills | EvenOneHotSkills)
-        if isinstance(distribution, DiagonalNormal) and of_choices:
-            raise ValueError(
-                "The network of `make_network` gives a `DiagonalNormal`, a density of "
-                f"vectors, but `skills={self.skills}` are one-hot; leave it out for "
-                "one that fits, such as `eqrl.nn.CategoricalDiscriminator()`."
-            )
+        on_sphere = isinstance(self.skills, SphereSkills)
+        of_vectors = on_sphere or isinstance(self.skills, NormalSkills)
+        # The skills of a prior of another class may be of any kind.
+        for kind, is_misfit, reason in (
+            (Categorical, of_vectors, "of one-hot skills, but {} are vectors"),
+            (VonMisesFisher, not on_sphere, "on the unit sphere, where {} do not lie"),
+            (DiagonalNormal, of_choices, "of vectors, but {} are one-hot"),
+        ):
+            if isinstance(distribution, kind) and is_misfit:
+                raise ValueError(
+                    f"The network of `make_network` gives a `{kind.__name__}`, "
+                    f"{reason.format(f'`skills={self.skills}`')}; leave it out for one "
+                    "that fits, such as `eqrl.nn.CategoricalDiscriminator()` for "
+                    "one-hot skills and `eqrl.nn.NormalDiscriminator()` for vectors."
+                )
         shape = eqx.filter_eval_shape(lambda x: network(x).mode(), descriptor).shape
         if shape != (self.skills.size,):
             raise ValueError(

@@ -10,8 +10,8 @@ from .._agents.wrappers.intrinsic import Intrinsic
 from .._agents.wrappers.normalized import Normalized
 from .._population.pbt import PBT, Selection, Tournament, Truncation
 from .._pytree.fields import check_integer, check_range
-from .._rewards.incremental.reward import Incremental
-from .._rewards.incremental.scale import Replay
+from .._rewards.incremental import Incremental
+from .._rewards.scale import Replay
 from .._storage.checkpoint import Directory
 from .._storage.files import Content, read_json
 from .._training.members import Members

@@ -19,12 +19,12 @@ from .._reporting.learning_curve import draw_learning_curve
 from .._reporting.population import draw_family_tree, draw_schedules
 from .._reporting.skills import draw_skills
 from .._skills.distances import (
+    SkillTrajectories,
     nearest_distance,
     pairwise_hausdorff,
     terminal_descriptors,
     union_hausdorff,
 )
-from .._skills.trajectories import SkillTrajectories
 from .._storage.checkpoint import Directory
 from .._training.mesh import gather
 from .._training.rows import AnySolution, History, append_row

@@ -1,3 +1,4 @@
+import equinox as eqx
 import jax.core
 import jax.lax as lax
 import jax.numpy as jnp
@@ -6,6 +7,24 @@ from jaxtyping import Array, Bool, Float
 
 from .._pytree.fields import check_integer
 from .._types.custom_types import FloatLike
+
+
+class SkillTrajectories(eqx.Module):
+    """Descriptors along episodes of several skills."""
+
+    descriptors: Float[Array, "skills episodes time descriptor"]
+    mask: Bool[Array, "skills episodes time"]
+    first_descriptors: Float[Array, "skills episodes descriptor"] | None = None
+
+
+SkillTrajectories.__init__.__doc__ = """**Arguments:**
+
+- `descriptors`: of the state reached by each step, such as the transitions'
+    `next_state_descriptor`.
+- `mask`: which steps are within the episode; all other values are meaningless.
+- `first_descriptors`: of the state before the first step of each episode; `None` if
+    they are not known.
+"""
 
 
 def terminal_descriptors(
@@ -85,8 +104,10 @@ def pairwise_hausdorff(
     The mean over all pairs, in units of the descriptor.
     """
     _check_points(points)
+    # From the furthest point of one skill to another skill, by both of them.
     directed = jnp.max(_nearest(points), axis=1)
     distances = jnp.maximum(directed, directed.T)
+    # Each pair once, and no skill with itself.
     return jnp.mean(distances[np.triu_indices(points.shape[0], k=1)])
 
 
@@ -174,12 +195,8 @@ def coverage(
             f"`num_bins={num_bins}` makes a grid of {num_cells} cells in the {size} "
             "dimensions of a descriptor, too many to count; take fewer."
         )
-    _check_region(low, high, size)
-    low, high = (
-        jnp.broadcast_to(jnp.asarray(x, dtype=descriptors.dtype), (1, size))
-        for x in (low, high)
-    )
     rows = descriptors.reshape(-1, size)
+    low, high = _region(low, high, rows)
     within = jnp.all((rows >= low) & (rows <= high), axis=1) & mask.reshape(-1)
     share = jnp.where(within[:, None], (rows - low) / (high - low), 0.0)
     # The upper bound belongs to the last cell.
@@ -190,11 +207,13 @@ def coverage(
     return jnp.sum(visited).astype(descriptors.dtype) / num_cells
 
 
-def _check_region(
+def _region(
     low: FloatLike | Float[Array, "..."],
     high: FloatLike | Float[Array, "..."],
-    size: int,
-) -> None:
+    rows: Float[Array, "rows descriptor"],
+) -> tuple[Float[Array, "1 descriptor"], Float[Array, "1 descriptor"]]:
+    """The bounds of each element of the descriptors in `rows`, in their type."""
+    size = rows.shape[1]
     for name, value in (("low", low), ("high", high)):
         if np.shape(value) not in ((), (size,)):
             raise ValueError(
@@ -202,14 +221,15 @@ def _check_region(
                 f"each of the {size} elements of a descriptor."
             )
     # Traced bounds have no values to compare.
-    if isinstance(low, jax.core.Tracer) or isinstance(high, jax.core.Tracer):
-        return
-    ends = np.asarray(low, float), np.asarray(high, float)
-    if not (np.all(np.isfinite(ends[1] - ends[0])) and np.all(ends[0] < ends[1])):
-        raise ValueError(
-            f"`low={ends[0].tolist()}` must be below `high={ends[1].tolist()}` in "
-            "every element, and both finite."
-        )
+    if not isinstance(low, jax.core.Tracer) and not isinstance(high, jax.core.Tracer):
+        ends = np.asarray(low, float), np.asarray(high, float)
+        if not (np.all(np.isfinite(ends[1] - ends[0])) and np.all(ends[0] < ends[1])):
+            raise ValueError(
+                f"`low={ends[0].tolist()}` must be below `high={ends[1].tolist()}` in "
+                "every element, and both finite."
+            )
+    low, high = (jnp.asarray(x, dtype=rows.dtype) for x in (low, high))
+    return jnp.broadcast_to(low, (1, size)), jnp.broadcast_to(high, (1, size))
 
 
 def _check_points(points: Float[Array, "skills episodes descriptor"]) -> None:

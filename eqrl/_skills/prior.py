@@ -15,11 +15,9 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.fields import (
     check_fields,
-    check_integer,
     check_vector,
     checked_by,
     converted,
-    plain_integer,
     shown,
     static_integer,
 )
@@ -79,8 +77,8 @@ class OneHotSkills(AbstractSkillPrior):
     its `Discriminator` too.
     """
 
-    num_skills: int = eqx.field(static=True, converter=plain_integer)
-    weights: Float[Array, " skill"] | None
+    num_skills: int = static_integer(least=2)
+    weights: Float[Array, " skill"] | None = None
 
     def __init__(
         self,
@@ -104,8 +102,8 @@ class OneHotSkills(AbstractSkillPrior):
             )
 
     def __check_init__(self) -> None:
-        check_integer("num_skills", self.num_skills, least=2)
-        if self.num_skills >= 2**31:
+        # The base checks the least number, after this.
+        if isinstance(self.num_skills, int) and self.num_skills >= 2**31:
             raise ValueError(
                 f"`num_skills={self.num_skills}` is more than an array can hold; lower "
                 "it."
@@ -174,6 +172,7 @@ class EvenOneHotSkills(AbstractSkillPrior):
         self, *, index: Int[Array, ""], key: PRNGKeyArray
     ) -> Float[Array, " skill"]:
         del key
+        # In turn rather than drawn, so that no skill is short of data by chance.
         return jax.nn.one_hot(index % self.num_skills, self.num_skills)
 
     def log_prob(self, skill: Float[Array, " skill"]) -> Float[Array, ""]:

@@ -42,7 +42,4 @@ from ._taac import (
     taac_temperature_loss as taac_temperature_loss,
     trajectory_values as trajectory_values,
 )
-from ._td3 import (
-    td3_actor_loss as td3_actor_loss,
-    td3_next_value as td3_next_value,
-)
+from ._td3 import td3_actor_loss as td3_actor_loss, td3_next_value as td3_next_value

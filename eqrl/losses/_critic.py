@@ -82,6 +82,7 @@ def bootstrapped_target(
     check_flags(terminated=terminated)
     if jnp.ndim(discount) > 0:
         check_same_shape(reward=reward, discount=discount)
+    # Selected rather than multiplied by a flag: 0 * inf is nan.
     future = jnp.where(terminated, 0, discount * next_value)
     return lax.stop_gradient(reward + future)
 
@@ -144,18 +145,9 @@ def critic_loss(
     `(value - target)**2 / 2`, averaged over the batch and the critics.
     """
     values = critic_values(critics, observation, action)
-    check_target(target, values)
+    check_same_shape(values_of_each_critic=values[0], target=target)
     errors = values - target[None]
     return 0.5 * jnp.mean(errors**2)
-
-
-def check_target(target: Array, values: Array) -> None:
-    """Checks that a target is for the values of each critic."""
-    if jnp.shape(target) != values.shape[1:]:
-        raise ValueError(
-            f"`target` has the shape {jnp.shape(target)}, but each critic gives values "
-            f"of shape {values.shape[1:]}; they must be the same."
-        )
 
 
 def least_over_critics(

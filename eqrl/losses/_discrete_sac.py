@@ -27,6 +27,7 @@ def action_values(
     The values, one row for each critic.
     """
     check_stack("critics", critics)
+    # Critics are mapped over their arrays only; functions among them are shared.
     return eqx.filter_vmap(
         lambda critic, x: jax.vmap(critic)(x), in_axes=(eqx.if_array(0), None)
     )(critics, observation)
@@ -107,6 +108,7 @@ def discrete_sac_actor_loss(
     """
     probs, log_probs = _probabilities(actor, observation)
     values = least_over_critics(action_values(critics, observation))
+    # The gradient of the actor flows through the probabilities alone.
     costs = temperature * log_probs - lax.stop_gradient(values)
     loss = jnp.mean(jnp.sum(probs * costs, axis=-1))
     return loss, {"entropy": -jnp.mean(jnp.sum(probs * log_probs, axis=-1))}

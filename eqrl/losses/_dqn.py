@@ -35,6 +35,7 @@ def multi_step_return(
     # Whether no earlier step ended the episode.
     counts = jnp.cumprod(1 - jnp.roll(over, 1).astype(int).at[0].set(0)) == 1
     num_steps = jnp.sum(counts.astype(int))
+    # In the type of the rewards, which a power of another type would promote.
     factor = jnp.asarray(discount, reward.dtype)
     weight = factor ** jnp.arange(reward.shape[0]).astype(reward.dtype)
     total = jnp.sum(jnp.where(counts, weight * reward, 0))
@@ -62,6 +63,8 @@ def dqn_next_value(
 
     The target network's value of the action chosen.
     """
+    # With `double` one network chooses and the other values: they rarely overestimate
+    # the same action, so the maximum is less biased.
     values = jax.vmap(target_network)(observation)
     choosing = jax.vmap(network)(observation) if double else values
     return lax.stop_gradient(values_of(values, jnp.argmax(choosing, axis=-1)))

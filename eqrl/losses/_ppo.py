@@ -16,8 +16,8 @@ def lambda_return(
 ) -> Float[Array, " time"]:
     """Returns of consecutive steps, averaged over where they are bootstrapped.
 
-    The return of a step is its reward, and from the next state on a mixture of that
-    state's value and of the next return, of which the latter has the weight `decay`:
+    The return of a step is its reward plus the discounted future, a mixture of the next
+    state's value and the next return, which has the weight `decay`:
     TD(lambda) of [Sutton 1988](https://doi.org/10.1007/BF00115009). Minus the value of
     the state it is the advantage of [Schulman et al.
     2016](https://arxiv.org/abs/1506.02438).
@@ -41,10 +41,7 @@ def lambda_return(
     """
 
     check_same_shape(
-        reward=reward,
-        terminated=terminated,
-        truncated=truncated,
-        next_value=next_value,
+        reward=reward, terminated=terminated, truncated=truncated, next_value=next_value
     )
     check_flags(terminated=terminated, truncated=truncated)
 
@@ -62,6 +59,7 @@ def lambda_return(
     )
     # After the last step both parts of the mixture are the same value.
     rows = (reward, terminated, truncated, next_value)
+    # Unrolled, since a step is a few operations, less than a turn of the loop takes.
     _, returns = lax.scan(one_step_back, next_value[-1], rows, reverse=True, unroll=16)
     return lax.stop_gradient(returns)
 
@@ -93,9 +91,12 @@ def ppo_actor_loss(
     log_ratio = log_prob - old_log_prob
     ratio = jnp.exp(log_ratio)
     clipped = jnp.clip(ratio, 1 - clip, 1 + clip)
+    # The lesser of the two: a move beyond the clip gains nothing if it helps, but
+    # counts in full if it harms.
     loss = -jnp.mean(jnp.minimum(ratio * advantage, clipped * advantage))
     outside = jnp.abs(ratio - 1) > clip
     metrics = {
+        # Unbiased like -log_ratio, but never negative and of less variance.
         "kl": jnp.mean(ratio - 1 - log_ratio),
         "clip_fraction": jnp.mean(outside.astype(ratio.dtype)),
     }
@@ -127,5 +128,6 @@ def ppo_critic_loss(
     squares = (value - target) ** 2
     if clip is not None:
         near = old_value + jnp.clip(value - old_value, -clip, clip)
+        # The greater of the two errors, so that clipping never hides one.
         squares = jnp.maximum(squares, (near - target) ** 2)
     return 0.5 * jnp.mean(squares)

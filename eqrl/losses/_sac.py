@@ -1,24 +1,23 @@
+from collections.abc import Callable
+
 import jax
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._types.custom_types import CriticFunction, FloatLike, Metrics
-from ..nn import StochasticPolicy
+from .._types.custom_types import CriticFunction, FloatLike, Metrics, PyTree
+from ..nn import AbstractDensity, StochasticPolicy
 from ._critic import critic_values, least_over_critics
 
 
-def _sample(
-    actor: StochasticPolicy,
-    observation: Float[Array, "batch obs"],
-    *,
-    key: PRNGKeyArray,
+def sample_actions(
+    actor: Callable[..., AbstractDensity], *inputs: PyTree, key: PRNGKeyArray
 ) -> tuple[Float[Array, "batch act"], Float[Array, " batch"]]:
-    keys = jr.split(key, observation.shape[0])
-    return jax.vmap(lambda x, key: actor(x).sample_and_log_prob(key=key))(
-        observation, keys
-    )
+    """One action for each row of the inputs, with the logarithm of its density."""
+    keys = jr.split(key, jax.tree.leaves(inputs)[0].shape[0])
+    draw = lambda key, *inputs: actor(*inputs).sample_and_log_prob(key=key)
+    return jax.vmap(draw)(keys, *inputs)
 
 
 def sac_next_value(
@@ -43,7 +42,7 @@ def sac_next_value(
 
     The minimum over the critics minus `temperature` times the log-probability.
     """
-    action, log_prob = _sample(actor, observation, key=key)
+    action, log_prob = sample_actions(actor, observation, key=key)
     value = least_over_critics(critic_values(critics, observation, action))
     return lax.stop_gradient(value - temperature * log_prob)
 
@@ -72,8 +71,9 @@ def sac_actor_loss(
     critics; and the metric `entropy`, the mean of `-log_prob` of the same actions, to
     be passed to `sac_temperature_loss`.
     """
-    action, log_prob = _sample(actor, observation, key=key)
+    action, log_prob = sample_actions(actor, observation, key=key)
     value = least_over_critics(critic_values(critics, observation, action))
+    # Differentiated in the actor only, through the actions it sampled.
     loss = jnp.mean(temperature * log_prob - value)
     return loss, {"entropy": -jnp.mean(log_prob)}
 
@@ -96,5 +96,7 @@ def sac_temperature_loss(
 
     The mean of `temperature * (entropy - target_entropy)`.
     """
+    # Equation 18 of the paper. The gradient in the logarithm has the temperature as a
+    # factor, unlike that of TAAC.
     excess = lax.stop_gradient(entropy - target_entropy)
     return jnp.mean(jnp.exp(log_temperature) * excess)

@@ -36,11 +36,10 @@ def knn_distance(
             f"`queries` are vectors of length {queries.shape[-1]}, but `points` of "
             f"length {points.shape[-1]}."
         )
-    if mask is not None:
-        check_same_rows(points=points, mask=mask)
-        check_flags(mask=mask)
     if mask is None:
         mask = jnp.ones(points.shape[0], bool)
+    check_same_rows(points=points, mask=mask)
+    check_flags(mask=mask)
 
     # A scan over the points that keeps the k smallest distances sorted: on a CPU about
     # 70 times faster than `lax.top_k`. Squared differences, unlike

@@ -5,6 +5,7 @@ import jax
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 import optax
 from jax.scipy.special import entr
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
@@ -15,11 +16,11 @@ from ._critic import (
     Critic,
     check_flags,
     check_same_shape,
-    check_target,
     critic_values,
     in_one_type,
     least_over_critics,
 )
+from ._sac import sample_actions
 
 
 AdvantageClip = tuple[FloatLike, FloatLike]
@@ -90,38 +91,33 @@ def compare_through_target(
     """
     check_same_shape(reward=reward, next_value=next_value)
     check_flags(stop=stop)
+    # The discount or flag of a step applies to all dimensions of its reward.
     discount, stop = (
         x.reshape(x.shape + (1,) * (reward.ndim - x.ndim)) for x in (discount, stop)
     )
     reward, discount, next_value = in_one_type(reward, discount, next_value)
+
+    def one_step_back(
+        following: Float[Array, "*shape"], row: tuple[Array, Array, Array, Array]
+    ) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
+        reward, discount, stop, next_value = row
+        following = jnp.where(stop, next_value, following)
+        # 0 * inf is NaN, so a product with discount 0 must be selected away.
+        target = reward + jnp.where(discount == 0, 0, discount * following)
+        return target, target
+
+    # The scan begins with the last value, as if the target after the window were it.
+    # So the last row bootstraps there, whether or not `stop` says so.
     rows = (reward, discount, stop, next_value)
-    _, target = lax.scan(_one_step_back, next_value[-1], rows, reverse=True)
+    _, target = lax.scan(one_step_back, next_value[-1], rows, reverse=True)
     return lax.stop_gradient(target)
-
-
-def _one_step_back(
-    following: Float[Array, "*shape"],
-    row: tuple[
-        Float[Array, "*shape"],
-        Float[Array, "..."],
-        Bool[Array, "..."],
-        Float[Array, "*shape"],
-    ],
-) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"]]:
-    """The target of one row, given that of the following row."""
-    reward, discount, stop, next_value = row
-    following = jnp.where(stop, next_value, following)
-    # 0 * inf is NaN, so a product with discount 0 must be selected away.
-    target = reward + jnp.where(discount == 0, 0, discount * following)
-    return target, target
 
 
 _NUM_BINS = 10
 
 
 def critic_metrics(
-    values: Float[Array, "critics batch *reward"],
-    target: Float[Array, "batch *reward"],
+    values: Float[Array, "critics batch *reward"], target: Float[Array, "batch *reward"]
 ) -> Metrics:
     """Value, TD error and explained variance of each critic and reward dimension.
 
@@ -129,6 +125,7 @@ def critic_metrics(
     """
     errors = target[None] - values
     spread = jnp.var(target[None], axis=1)
+    # Targets that are all equal leave no variance to explain.
     explained = 1 - jnp.var(errors, axis=1) / jnp.where(spread > 0, spread, jnp.nan)
     by_critic = {
         "value": jnp.mean(values, axis=1),
@@ -143,12 +140,10 @@ def critic_metrics(
 
 def _numbered(name: str, numbers: Float[Array, "..."]) -> Metrics:
     """One metric for each element of an array, with its indices in the name."""
-    if numbers.ndim == 0:
-        return {name: numbers}
-    metrics: Metrics = {}
-    for index in range(numbers.shape[0]):
-        metrics |= _numbered(f"{name}_{index}", numbers[index])
-    return metrics
+    return {
+        "_".join((name, *map(str, index))): numbers[index]
+        for index in np.ndindex(numbers.shape)
+    }
 
 
 def switch_metrics(
@@ -160,12 +155,14 @@ def switch_metrics(
     """Entropy, advantage and keep probability of the switches in a batch."""
     keep = probabilities[:, 0]
     metrics = {
+        # `entr` is 0 for a probability of 0, where a product with its logarithm is nan.
         "switch_entropy": jnp.mean(jnp.sum(entr(probabilities), axis=1)),
         "switch_advantage": jnp.mean(advantage),
         "keep_probability": jnp.mean(keep),
         "keep_probability_std": jnp.std(keep),
     }
     if histograms:
+        # A probability of 1 belongs to the last bin.
         bins = jnp.minimum((keep * _NUM_BINS).astype(int), _NUM_BINS - 1)
         metrics |= histogram("keep_probability", bins, _NUM_BINS)
     return metrics
@@ -299,19 +296,6 @@ def switch_policy(
     return probabilities, lax.stop_gradient(new_value - keep_value)
 
 
-def _sample(
-    actor: TrajectoryActor,
-    observation: Float[Array, "batch obs"],
-    trajectory: object,
-    *,
-    key: PRNGKeyArray,
-) -> tuple[Float[Array, "batch act"], Float[Array, " batch"]]:
-    keys = jr.split(key, observation.shape[0])
-    return jax.vmap(lambda x, y, key: actor(x, y).sample_and_log_prob(key=key))(
-        observation, trajectory, keys
-    )
-
-
 def taac_next_value(
     actor: TrajectoryActor,
     critics: Critic,
@@ -354,7 +338,7 @@ def taac_next_value(
     keeps more often; it is unbiased with the value of the sampled decision.
     """
     output_key, switch_key = jr.split(key)
-    output, _ = _sample(actor, observation, trajectory, key=output_key)
+    output, _ = sample_actions(actor, observation, trajectory, key=output_key)
     both = (family.keep(trajectory), family.new(trajectory, output))
     keep_values, new_values = trajectory_values(critics, observation, both)
     probabilities, _ = switch_policy(
@@ -370,6 +354,8 @@ def taac_next_value(
         least_value(values, reward_weights, faithful=faithful)
         for values in trajectory_values(target_critics, observation, both)
     )
+    # Sampled, the weight is 0 or 1, and the value is that of the branch that decides
+    # where the target stops. The probability instead gives the mean over both.
     weight = switch.astype(keep_value.dtype) if sampled else probabilities[:, 1]
     # (batch,) -> (batch, 1) if the reward is a vector.
     weight = weight.reshape(weight.shape + (1,) * (keep_value.ndim - 1))
@@ -404,8 +390,9 @@ def taac_critic_loss(
     vectors, in that of the dimension.
     """
     values = critic_values(critics, observation, flat_trajectory(trajectory))
-    check_target(target, values)
+    check_same_shape(values_of_each_critic=values[0], target=target)
     targets = jnp.broadcast_to(target[None], values.shape)
+    # Summed over critics, so that the step of each is the same for any number of them.
     loss = jnp.mean(td_loss(values, targets)) * values.shape[0]
     return loss, critic_metrics(lax.stop_gradient(values), target)
 
@@ -452,7 +439,7 @@ def taac_actor_loss(
     keeping), and `keep_probability` with its standard deviation
     `keep_probability_std`.
     """
-    output, log_prob = _sample(actor, observation, trajectory, key=key)
+    output, log_prob = sample_actions(actor, observation, trajectory, key=key)
     keep = flat_trajectory(family.keep(trajectory))
     keep_values = critic_values(critics, observation, keep)
 
@@ -468,17 +455,20 @@ def taac_actor_loss(
             reward_weights=reward_weights,
             advantage_clip=advantage_clip,
         )
+        # Only a switch executes the output, so its value counts as often as that
+        # happens. The probability itself passes no gradient.
         value = probabilities[:, 1] * _total_value(new_values, reward_weights)
         return jnp.sum(value), (probabilities, advantage)
 
     # dQ/d(output) is taken here and held fixed: 1/2 |(slope + output) - output|^2 with
     # a constant goal has the gradient -slope * d(output), which is that of minus the
-    # weighted value. So the critics get no gradient, whatever is differentiated.
+    # weighted value. So no critic gets a gradient from this loss.
     slope, (probabilities, advantage) = jax.grad(weighted_value, has_aux=True)(
         lax.stop_gradient(output)
     )
     goal = lax.stop_gradient(slope + output)
     squares = jnp.sum((goal - output) ** 2, axis=1)
+    # Both terms flow into the actor through the reparameterized output.
     loss = jnp.mean(0.5 * squares + temperature * log_prob)
     metrics = switch_metrics(probabilities, advantage, histograms=histograms)
     return loss, metrics | {"entropy": -jnp.mean(lax.stop_gradient(log_prob))}
@@ -503,5 +493,6 @@ def taac_temperature_loss(
     The mean of `log_temperature * (entropy - target_entropy)`, whose gradient does not
     vanish as the temperature falls.
     """
+    # Linear in the logarithm, the gradient keeps its size while the temperature falls.
     excess = lax.stop_gradient(entropy - target_entropy)
     return jnp.mean(log_temperature * excess)

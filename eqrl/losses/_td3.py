@@ -34,17 +34,18 @@ def td3_next_value(
     The minimum over the critics.
     """
     action = jax.vmap(actor)(observation)
+    # Noise smooths the critics over similar actions, so that the actor finds no narrow
+    # peaks to exploit. The clip keeps those actions similar.
     noise = policy_noise * jr.normal(key, action.shape)
     noise = jnp.clip(noise, -noise_clip, noise_clip)
+    # The noise may lead out of the box of actions.
     action = jnp.clip(action + noise, -1, 1)
     value = least_over_critics(critic_values(critics, observation, action))
     return lax.stop_gradient(value)
 
 
 def td3_actor_loss(
-    actor: Actor,
-    critic: CriticFunction,
-    observation: Float[Array, "batch obs"],
+    actor: Actor, critic: CriticFunction, observation: Float[Array, "batch obs"]
 ) -> Float[Array, ""]:
     """Actor loss of TD3.
 
@@ -59,5 +60,6 @@ def td3_actor_loss(
 
     The mean of `-value`.
     """
+    # The gradient flows through the action, as the deterministic policy gradient does.
     action = jax.vmap(actor)(observation)
     return -jnp.mean(jax.vmap(critic)(observation, action))

@@ -1,6 +1,6 @@
 import dataclasses
 from collections.abc import Callable
-from typing import overload
+from typing import Protocol, TypeAlias, overload, runtime_checkable
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -8,7 +8,8 @@ import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._pytree.tree import described
-from ._factory import Network, NetworkFactory, orthogonal
+from .._types.custom_types import ActionValueFunction, CriticFunction
+from ._factory import MakeNetwork, Network, NetworkFactory, orthogonal
 from ._mlp import Activation, Linear
 
 
@@ -22,15 +23,14 @@ class StateActionValue(eqx.Module):
         self, observation: Float[Array, " obs"], action: Float[Array, " act"]
     ) -> Float[Array, ""]:
         """The value of taking `action` at `observation`."""
-        _check_observation(observation, self.observation_size)
-        return self.network(jnp.concatenate([observation, action]))[0]
+        return self.network(_joined(observation, action, self.observation_size))[0]
 
 
 StateActionValue.__init__.__doc__ = """**Arguments:**
 
 - `network`: from an observation, concatenated with an action, to a vector of length 1.
-- `observation_size`: length of the observation, by which an action in its place is
-    noticed; `None` if it may have any.
+- `observation_size`: length of the observation, to detect an action in its place;
+    `None` if it may have any.
 """
 
 
@@ -44,8 +44,7 @@ class StateActionValues(eqx.Module):
         self, observation: Float[Array, " obs"], action: Float[Array, " act"]
     ) -> Float[Array, " reward"]:
         """The values of taking `action` at `observation`."""
-        _check_observation(observation, self.observation_size)
-        inputs = jnp.concatenate([observation, action])
+        inputs = _joined(observation, action, self.observation_size)
         return eqx.filter_vmap(lambda network: network(inputs)[0])(self.networks)
 
 
@@ -56,13 +55,44 @@ StateActionValues.__init__.__doc__ = """**Arguments:**
 """
 
 
-def _check_observation(observation: Array, size: int | None) -> None:
+def _joined(
+    observation: Float[Array, " obs"], action: Float[Array, " act"], size: int | None
+) -> Float[Array, " inputs"]:
+    # Of two vectors in the wrong order the sum of the lengths is right, so that the
+    # network alone would not notice.
     if size is not None and jnp.shape(observation) != (size,):
         raise ValueError(
             f"A critic for observations of length {size} was given one of "
             f"{described(observation)}. The observation comes first, then the action; "
             "map over a batch by `jax.vmap`."
         )
+    return jnp.concatenate([observation, action])
+
+
+MakeCritic: TypeAlias = MakeNetwork[CriticFunction]
+"""A factory `(observation_size, action_size, *, key)` of one critic."""
+
+
+@runtime_checkable
+class MakeTrajectoryCritic(Protocol):
+    """A factory of critics that take a trajectory in place of an action."""
+
+    def __call__(
+        self,
+        observation_size: int,
+        action_size: int,
+        /,
+        *,
+        trajectory_size: int,
+        reward_size: int | None,
+        key: PRNGKeyArray,
+    ) -> CriticFunction:
+        """One critic with fresh weights.
+
+        Its second argument is a vector of `trajectory_size`, its value a vector of
+        `reward_size`, or a scalar if that is `None`.
+        """
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,6 +171,15 @@ ValueFunction = Callable[[Float[Array, " obs"]], Float[Array, ""]]
 """From one observation to the value of its state: any such callable."""
 
 
+@runtime_checkable
+class MakeValue(Protocol):
+    """A factory of critics that value observations."""
+
+    def __call__(self, observation_size: int, /, *, key: PRNGKeyArray) -> ValueFunction:
+        """One critic with fresh weights."""
+        ...
+
+
 class StateValue(eqx.Module):
     """A critic: the value of a state under the policy."""
 
@@ -177,7 +216,7 @@ class Value(NetworkFactory):
 
 
 class DuelingHeads(eqx.Module):
-    """The values of actions, as that of the state and what each adds to it."""
+    """The values of actions, as the state's value plus an advantage for each."""
 
     trunk: Callable[[Float[Array, " obs"]], Float[Array, " features"]]
     value: Callable[[Float[Array, " features"]], Float[Array, " 1"]]
@@ -192,6 +231,8 @@ class DuelingHeads(eqx.Module):
             features = self.norm(features)
         features = self.activation(features)
         advantage = self.advantage(features)
+        # Without the mean a constant could move from one head to the other, and neither
+        # would be determined.
         return self.value(features)[0] + advantage - jnp.mean(advantage)
 
 
@@ -199,11 +240,14 @@ DuelingHeads.__init__.__doc__ = """**Arguments:**
 
 - `trunk`: from an observation to features, which both heads share.
 - `value`: from these to the value of the state, a vector of length 1.
-- `advantage`: from these to one number for each action, of which the mean is
-    subtracted.
+- `advantage`: from these to one number for each action; their mean is subtracted.
 - `activation`: of the features.
 - `norm`: of the features before their activation; `None` for none.
 """
+
+
+MakeActionValues: TypeAlias = MakeNetwork[ActionValueFunction]
+"""A factory `(observation_size, num_actions, *, key)` of the values of all actions."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,6 +282,8 @@ class ActionValues(NetworkFactory):
         trunk_key, value_key, advantage_key = jr.split(key, 3)
         features = self.hidden_sizes[-1]
         is_normalized = self.layer_norm or self.residual
+        # The last hidden layer becomes the trunk's output, which is linear, so
+        # `DuelingHeads` adds its normalization and activation.
         trunk = dataclasses.replace(self, hidden_sizes=self.hidden_sizes[:-1])
         return DuelingHeads(
             trunk=trunk._network(observation_size, features, key=trunk_key),

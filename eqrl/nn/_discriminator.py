@@ -3,15 +3,16 @@ import functools
 import math
 from abc import abstractmethod
 from collections.abc import Callable
+from typing import TypeAlias
 
 import equinox as eqx
 import jax
 import jax.lax as lax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
-from ._factory import NetworkFactory
+from ._factory import MakeNetwork, NetworkFactory
 
 
 class AbstractSkillDistribution(eqx.Module):
@@ -122,41 +123,42 @@ Network = Callable[[Float[Array, " descriptor"]], Float[Array, " outputs"]]
 SkillDiscriminator = Callable[[Float[Array, " descriptor"]], AbstractSkillDistribution]
 """From one descriptor to a distribution over skills: any such callable."""
 
+MakeDiscriminator: TypeAlias = MakeNetwork[SkillDiscriminator]
+"""A factory `(descriptor_size, skill_size, *, key)` of a discriminator of skills."""
+
 # Without bounds on the scale, a certain discriminator would give unbounded rewards.
 _LOG_SCALE_RANGE = (-3.0, 2.0)
 _LOG_CONCENTRATION_RANGE = (-3.0, 5.0)
 
 
-def _clip(x: Float[Array, "*shape"], low: float, high: float) -> Float[Array, "*shape"]:
-    """`x` clipped to a range, with a gradient that leads back where it is beyond.
-
-    That of `clip` is 0 there, so what is once beyond could stay so for ever. What would
-    lead further away is still 0: nothing runs off.
-    """
-    return jnp.clip(x, low, high)
-
-
-def _bounded_forward(
+def _bounded(
     x: Float[Array, "*shape"], low: float, high: float
-) -> tuple[Float[Array, "*shape"], tuple[Bool[Array, "*shape"], Bool[Array, "*shape"]]]:
-    return jnp.clip(x, low, high), (x < low, x > high)
+) -> Float[Array, "*shape"]:
+    """`x` clipped to a range, with a gradient that leads back into it from outside.
 
+    The gradient of `jnp.clip` is 0 there, so an element once outside could stay there
+    forever. A gradient that leads further away is still 0, so that nothing runs off.
+    """
 
-def _bounded_backward(
-    low: float,
-    high: float,
-    beyond: tuple[Bool[Array, "*shape"], Bool[Array, "*shape"]],
-    gradient: Float[Array, "*shape"],
-) -> tuple[Float[Array, "*shape"]]:
-    del low, high
-    below, above = beyond
-    # A loss is descended: a gradient below 0 leads up.
-    leads_away = (below & (gradient > 0)) | (above & (gradient < 0))
-    return (jnp.where(leads_away, 0, gradient),)
+    @jax.custom_vjp
+    def clip(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+        return jnp.clip(x, low, high)
 
+    def forward(
+        x: Float[Array, "*shape"],
+    ) -> tuple[Float[Array, "*shape"], tuple[Array, Array]]:
+        return clip(x), (x < low, x > high)
 
-_bounded = jax.custom_vjp(_clip, nondiff_argnums=(1, 2))
-_bounded.defvjp(_bounded_forward, _bounded_backward)
+    def backward(
+        outside: tuple[Array, Array], gradient: Float[Array, "*shape"]
+    ) -> tuple[Float[Array, "*shape"]]:
+        below, above = outside
+        # A loss is descended: a gradient below 0 leads up.
+        leads_away = (below & (gradient > 0)) | (above & (gradient < 0))
+        return (jnp.where(leads_away, 0, gradient),)
+
+    clip.defvjp(forward, backward)
+    return clip(x)
 
 
 class CategoricalNetwork(eqx.Module):

@@ -36,6 +36,7 @@ class AbstractDensity(AbstractDistribution):
 
     @property
     def space(self) -> Box:
+        # Every density has a mode; its shape is known without computing it.
         return Box(jax.eval_shape(self.mode).shape[0])
 
     @abstractmethod
@@ -54,15 +55,15 @@ class AbstractDensity(AbstractDistribution):
 
 
 class AbstractLikelihood(AbstractDistribution):
-    """A distribution over actions that are made of something drawn.
+    """A distribution over actions that are made from a draw.
 
-    Probabilities are those of what was drawn, such as a vector before it is clipped to
-    [-1, 1]: they are known of each draw and stay finite.
+    Probabilities are those of the draw, such as a vector before it is clipped to
+    [-1, 1]: they are known for each draw and stay finite.
     """
 
     @abstractmethod
     def draw(self, *, key: PRNGKeyArray) -> Action:
-        """Draws what an action is made of."""
+        """Draws the value that an action is made from."""
 
     @abstractmethod
     def most_likely(self) -> Action:
@@ -70,15 +71,15 @@ class AbstractLikelihood(AbstractDistribution):
 
     @abstractmethod
     def action(self, drawn: Action) -> Action:
-        """The action made of it."""
+        """The action made from a draw."""
 
     @abstractmethod
     def log_prob(self, drawn: Action) -> Float[Array, ""]:
-        """Logarithm of the probability, or of the density, of what was drawn."""
+        """Logarithm of the probability, or of the density, of a draw."""
 
     @abstractmethod
     def entropy(self) -> Float[Array, ""]:
-        """Entropy, in nats, of what is drawn."""
+        """Entropy, in nats, of the draws."""
 
 
 def _log_tanh_derivative(x: Float[Array, " act"]) -> Float[Array, " act"]:
@@ -118,7 +119,7 @@ class TanhNormal(AbstractDensity):
         they count as the numbers next to it. Of an action that was just drawn,
         `sample_and_log_prob` knows the density more exactly.
         """
-        # The largest number below 1, of which `arctanh` is finite.
+        # The largest number below 1: `arctanh` is finite there.
         most = 1 - float(jnp.finfo(action.dtype).epsneg)
         before = jnp.arctanh(jnp.clip(action, -most, most))
         noise = (before - self.mean) * jnp.exp(-self.log_scale)
@@ -145,7 +146,7 @@ def _clipped_log_prob(
     scale: Float[Array, ""] | Float[Array, " act"],
     action: Float[Array, " act"],
 ) -> Float[Array, " act"]:
-    """Log-density of each element within [-1, 1], that of the tail beyond it."""
+    """Log-density of each element inside (-1, 1), log-probability of a tail outside."""
     noise = (jnp.clip(action, -1, 1) - mean) / scale
     inside = -0.5 * (noise**2 + math.log(2 * math.pi)) - jnp.log(scale)
     below, above = log_ndtr((-1 - mean) / scale), log_ndtr((mean - 1) / scale)
@@ -174,7 +175,7 @@ class ClippedNormal(AbstractDistribution):
     def log_prob(self, action: Float[Array, " act"]) -> Float[Array, ""]:
         """Logarithm of the density, or on the border of the probability, of an action.
 
-        Both are those of each element, and summed.
+        It is summed over elements, each inside or on the border.
         """
         return jnp.sum(_clipped_log_prob(self.mean, self.scale, action))
 
@@ -253,7 +254,7 @@ class SquashedNormal(AbstractLikelihood):
 
 SquashedNormal.__init__.__doc__ = """**Arguments:**
 
-- `mean`: of what is drawn.
+- `mean`: of the draws.
 - `log_scale`: logarithm of its standard deviation.
 - `squash`: whether actions are made by `tanh` rather than by clipping to [-1, 1].
 """
@@ -269,6 +270,7 @@ class Softmax(AbstractLikelihood):
         return Discrete(self.logits.shape[0])
 
     def draw(self, *, key: PRNGKeyArray) -> Int[Array, ""]:
+        # A stored action has the integer type of its space, not JAX's default.
         return jr.categorical(key, self.logits).astype(self.space.struct.dtype)
 
     def most_likely(self) -> Int[Array, ""]:
@@ -319,6 +321,7 @@ class EpsilonGreedy(AbstractDistribution):
 
     def sample(self, *, key: PRNGKeyArray) -> Int[Array, ""]:
         explore_key, action_key = jr.split(key)
+        # A random action may be the best one, too.
         explores = jr.bernoulli(explore_key, self.epsilon)
         return jnp.where(explores, self.space.sample(key=action_key), self.mode())
 
@@ -344,6 +347,6 @@ class EpsilonGreedy(AbstractDistribution):
 
 EpsilonGreedy.__init__.__doc__ = """**Arguments:**
 
-- `values`: of each action, by which they are compared.
+- `values`: of each action; the best has the highest.
 - `epsilon`: probability of an action at random, in [0, 1].
 """

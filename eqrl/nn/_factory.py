@@ -1,6 +1,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -15,18 +16,37 @@ from ._mlp import (
     Activation,
     Linear,
     ResidualMLP,
-    check_activation,
-    check_hidden_sizes,
+    check_layers,
     is_size,
 )
 
 
-# Height and width of what a filter sees.
+Made = TypeVar("Made", covariant=True)
+
+# Height and width of a filter's field of view.
 _WINDOW = 3
 
 
+@runtime_checkable
+class MakeNetwork(Protocol[Made]):
+    """A factory of networks: any callable with these arguments, by position.
+
+    The first size is that of an observation or descriptor, the second that of an action
+    or skill, or the number of actions.
+
+    Agents compare factories that define equality, as the library's own do, by value,
+    and all others by identity: a fresh lambda compiles everything again.
+    """
+
+    def __call__(
+        self, input_size: int, output_size: int, /, *, key: PRNGKeyArray
+    ) -> Made:
+        """One network with fresh weights."""
+        ...
+
+
 class ImageEncoder(eqx.Module):
-    """A convolution of the image with which a flat observation begins.
+    """A convolution of the image at the beginning of a flat observation.
 
     What follows the image, such as a skill or an action, is passed on unchanged.
     """
@@ -90,8 +110,8 @@ class Convolution:
 
     **Arguments:**
 
-    - `image_shape`: height, width and channels of the image, of which an observation
-        was flattened; see `EnvSpec.observation_shape`.
+    - `image_shape`: height, width and channels of the image before it was flattened
+        into an observation; see `EnvSpec.observation_shape`.
     - `channels`: number of filters.
     """
 
@@ -134,7 +154,7 @@ class Convolution:
 
 
 Network = MLP | ResidualMLP | Encoded
-"""What a `NetworkFactory` makes, before it is told what its output is."""
+"""Networks that a `NetworkFactory` builds on."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +171,7 @@ class NetworkFactory:
     - `layer_norm`: whether each hidden layer is normalized before its activation.
     - `residual`: whether the network is a `ResidualMLP`, which is normalized anyway,
         rather than an `MLP`.
-    - `encoder`: what reads the image with which the input begins; `None` if there is
+    - `encoder`: reads the image at the beginning of the input; `None` if there is
         none.
     """
 
@@ -162,13 +182,12 @@ class NetworkFactory:
     encoder: Convolution | None = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_hidden_sizes(self.hidden_sizes)
+        check_layers((), self.hidden_sizes, self.activation)
         if not isinstance(self.hidden_sizes, tuple):
             raise ValueError(
                 f"`hidden_sizes={shown(self.hidden_sizes)}` must be a tuple, such as "
                 f"{tuple(self.hidden_sizes)}: equal factories share a compilation."
             )
-        check_activation(self.activation)
         if self.layer_norm and self.residual:
             raise ValueError(
                 "`layer_norm=True` and `residual=True`: residual blocks are normalized "
@@ -207,6 +226,7 @@ def orthogonal(network: Network, gain: float, *, key: PRNGKeyArray) -> Network:
     output, its last layer, by `gain`.
     """
     layers = _layers(network)
+    # The usual gain of hidden layers: ReLU halves the mean square of what passes.
     gains = [math.sqrt(2)] * (len(layers) - 1) + [gain]
     keys = jr.split(key, len(layers))
     made: list[Linear] = []
@@ -226,7 +246,7 @@ def orthonormal(
     """A matrix drawn uniformly from those whose shorter side is orthonormal.
 
     It is made by the method of Gram and Schmidt, in JAX's own operations. On a CPU
-    JAX's QR decompositions of two stacks of matrices can wait for each other for ever,
+    JAX's QR decompositions of two stacks of matrices can wait for each other forever,
     each holding a thread that the other one needs: seen with two cores, where several
     seeds were initialized together.
     """

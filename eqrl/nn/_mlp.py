@@ -9,7 +9,8 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._pytree.fields import check_key, shown
+from .._pytree.arguments import checked
+from .._pytree.fields import PositiveInt, shown
 from .._pytree.tree import described
 
 
@@ -65,10 +66,11 @@ class MLP(eqx.Module):
     norms: tuple[eqx.nn.LayerNorm, ...]
     activation: Activation = eqx.field(static=True)
 
+    @checked
     def __init__(
         self,
-        input_size: int,
-        output_size: int,
+        input_size: PositiveInt,
+        output_size: PositiveInt,
         hidden_sizes: tuple[int, ...],
         activation: Activation = jax.nn.relu,
         *,
@@ -86,10 +88,7 @@ class MLP(eqx.Module):
             ([Ba et al. 2016](https://arxiv.org/abs/1607.06450)).
         - `key`: for the initial weights and biases, as in `Linear`.
         """
-        check_hidden_sizes(hidden_sizes)
-        check_sizes(input_size=input_size, output_size=output_size)
-        check_activation(activation)
-        check_key(key)
+        check_layers((input_size, output_size), hidden_sizes, activation)
         sizes = (input_size, *hidden_sizes, output_size)
         self.layers = _make_layers(sizes, key=key)
         self.norms = tuple(
@@ -110,15 +109,18 @@ class MLP(eqx.Module):
 def _make_layers(sizes: Sequence[int], *, key: PRNGKeyArray) -> tuple[Linear, ...]:
     """The layers between vectors of these sizes, as `Linear` makes them, bit for bit.
 
-    To compile what draws an array of one more shape takes longer than all else about a
-    layer. So all are drawn as one, of which each takes the beginning, which is what it
-    would draw alone.
+    Compiling the draw of one more shape takes longer than everything else about a
+    layer. So all layers are drawn with the largest shape, and each takes the beginning,
+    which is equal to its own draw.
     """
     keys = jr.split(key, len(sizes) - 1)
     # A size may be an integer of NumPy, which would be traced.
     ends = tuple(itertools.pairwise(map(int, sizes)))
     longest = max(fan_in * fan_out for fan_in, fan_out in ends)
-    if not _begins_alike(key) or 2 * len(ends) * longest > _MOST_DRAWN:
+    # Of other generators, a short array is not the beginning of a longer one.
+    is_threefry = str(jr.key_impl(key)) == "threefry2x32"
+    begins_alike = is_threefry and jax.config.values["jax_threefry_partitionable"]
+    if not begins_alike or 2 * len(ends) * longest > _MOST_DRAWN:
         return tuple(
             Linear(fan_in, fan_out, key=layer_key)
             for (fan_in, fan_out), layer_key in zip(ends, keys, strict=True)
@@ -147,38 +149,30 @@ def _make_layers(sizes: Sequence[int], *, key: PRNGKeyArray) -> tuple[Linear, ..
     return tuple(layers)
 
 
-def _begins_alike(key: PRNGKeyArray) -> bool:
-    """Whether a short array is the beginning of a longer one from the same key."""
-    is_threefry = str(jr.key_impl(key)) == "threefry2x32"
-    return is_threefry and jax.config.values["jax_threefry_partitionable"]
-
-
-def check_hidden_sizes(sizes: object) -> None:
-    if not isinstance(sizes, Sequence) or not all(map(is_size, sizes)):
+def check_layers(
+    ends: tuple[object, ...], hidden_sizes: object, activation: object
+) -> None:
+    # The number of elements of a longer vector does not fit 32 bits.
+    if not all(map(is_size, ends)):
         raise ValueError(
-            f"`hidden_sizes={shown(sizes)}` must be a tuple of positive integers, such "
-            "as (256, 256)."
+            f"`input_size` and `output_size`, {shown(ends)}, must be less than 2^31."
         )
-
-
-def check_sizes(**sizes: object) -> None:
-    for name, size in sizes.items():
-        if not is_size(size):
-            raise ValueError(f"`{name}={shown(size)}` must be an integer, at least 1.")
+    if not isinstance(hidden_sizes, Sequence) or not all(map(is_size, hidden_sizes)):
+        raise ValueError(
+            f"`hidden_sizes={shown(hidden_sizes)}` must be a tuple of positive "
+            "integers, such as (256, 256)."
+        )
+    if not callable(activation):
+        raise ValueError(
+            f"`activation={shown(activation)}` must be an elementwise function, such "
+            "as `jax.nn.relu`."
+        )
 
 
 def is_size(size: object) -> bool:
     if not isinstance(size, (int, np.integer)) or isinstance(size, bool):
         return False
     return 1 <= int(size) < 2**31
-
-
-def check_activation(activation: object) -> None:
-    if not callable(activation):
-        raise ValueError(
-            f"`activation={shown(activation)}` must be an elementwise function, such "
-            "as `jax.nn.relu`."
-        )
 
 
 class ResidualBlock(eqx.Module):
@@ -206,6 +200,7 @@ class ResidualBlock(eqx.Module):
 
     def __call__(self, x: Float[Array, " size"]) -> Float[Array, " size"]:
         """Maps one vector to one of the same length."""
+        # The input passes unchanged, so gradients reach the first block whole.
         return x + self.narrowing(self.activation(self.widening(self.norm(x))))
 
 
@@ -222,10 +217,11 @@ class ResidualMLP(eqx.Module):
     norm: eqx.nn.LayerNorm
     output: Linear
 
+    @checked
     def __init__(
         self,
-        input_size: int,
-        output_size: int,
+        input_size: PositiveInt,
+        output_size: PositiveInt,
         hidden_sizes: tuple[int, ...],
         activation: Activation = jax.nn.relu,
         *,
@@ -239,10 +235,7 @@ class ResidualMLP(eqx.Module):
         - `activation`: elementwise, within the blocks.
         - `key`: for the initial weights and biases, as in `Linear`.
         """
-        check_hidden_sizes(hidden_sizes)
-        check_sizes(input_size=input_size, output_size=output_size)
-        check_activation(activation)
-        check_key(key)
+        check_layers((input_size, output_size), hidden_sizes, activation)
         if len(set(hidden_sizes)) != 1:
             raise ValueError(
                 f"`hidden_sizes={hidden_sizes}` must be the same width for each "

@@ -2,7 +2,7 @@ import dataclasses
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from ._distribution import (
     SquashedNormal,
     TanhNormal,
 )
-from ._factory import NetworkFactory, orthogonal
+from ._factory import MakeNetwork, NetworkFactory, orthogonal
 from ._mlp import Activation
 
 
@@ -33,13 +33,25 @@ StochasticPolicy = Callable[[Float[Array, " obs"]], AbstractDensity]
 """The same, if the distribution has a density and samples that carry gradients."""
 
 LikelihoodPolicy = Callable[[Float[Array, " obs"]], AbstractLikelihood]
-"""The same, if what was drawn has a known probability."""
+"""The same, if draws have a known probability."""
 
 ChoiceFunction = Callable[[Float[Array, " obs"]], Softmax]
 """The same, over a number of actions."""
 
 Actor = Callable[[Float[Array, " obs"]], Float[Array, " act"]]
 """From one observation to one action in [-1, 1]."""
+
+MakePolicy: TypeAlias = MakeNetwork[StochasticPolicy]
+"""A factory `(observation_size, action_size, *, key)` of a policy with a density."""
+
+MakeLikelihoodPolicy: TypeAlias = MakeNetwork[LikelihoodPolicy]
+"""A factory of a policy whose draws have a known probability."""
+
+MakeChoice: TypeAlias = MakeNetwork[ChoiceFunction]
+"""A factory `(observation_size, num_actions, *, key)` of a policy over actions."""
+
+MakeActor: TypeAlias = MakeNetwork[Actor]
+"""A factory `(observation_size, action_size, *, key)` of an actor without noise."""
 
 
 class AbstractPolicy(eqx.Module, Generic[Distribution]):
@@ -57,6 +69,8 @@ class GaussianPolicy(AbstractPolicy[TanhNormal]):
 
     def __call__(self, observation: Float[Array, " obs"]) -> TanhNormal:
         mean, log_scale = jnp.split(self.network(observation), 2)
+        # Wide enough for any useful policy, and narrow enough that densities stay
+        # finite.
         return TanhNormal(mean=mean, log_scale=jnp.clip(log_scale, -20, 2))
 
 
@@ -112,9 +126,7 @@ class NormalPolicy(AbstractPolicy[SquashedNormal]):
 
     def __call__(self, observation: Float[Array, " obs"]) -> SquashedNormal:
         return SquashedNormal(
-            mean=self.network(observation),
-            log_scale=self.log_scale,
-            squash=self.squash,
+            mean=self.network(observation), log_scale=self.log_scale, squash=self.squash
         )
 
 
@@ -190,6 +202,7 @@ class Choice(NetworkFactory):
         """One policy with fresh weights."""
         shape_key, key = jr.split(key)
         network = self._network(observation_size, num_actions, key=shape_key)
+        # The first key only gives shapes: `orthogonal` draws all weights anew.
         return ChoicePolicy(orthogonal(network, 0.01, key=key))
 
 

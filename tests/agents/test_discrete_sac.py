@@ -18,42 +18,11 @@ from eqrl.nn import Choice, Softmax
 from eqrl.spaces import Discrete
 
 from ..agents_under_test import discrete_sac
-
-
-SPEC = eqrl.EnvSpec(observation_size=3, action=Discrete(4))
-BATCH_SIZE = 6
-
-
-def outputs_of(network: Any, observation: np.ndarray) -> np.ndarray:
-    """Outputs of an MLP with relu, in NumPy."""
-    x = observation
-    for index, layer in enumerate(network.layers):
-        x = x @ layer.weight + layer.bias
-        if index < len(network.layers) - 1:
-            x = np.maximum(x, 0)
-    return x
+from .test_dqn import BATCH_SIZE, SPEC, random_runs, values_of
 
 
 def log_softmax(x: np.ndarray) -> np.ndarray:
     return x - np.log(np.sum(np.exp(x), axis=-1, keepdims=True))
-
-
-def batch_of_six() -> Any:
-    draw = np.random.default_rng(0)
-    floats = lambda *shape: jnp.asarray(draw.normal(size=shape).astype(np.float32))
-    ends = draw.integers(0, 3, BATCH_SIZE)
-    return eqrl.Transition(
-        observation=floats(BATCH_SIZE, 3),
-        action=jnp.asarray(draw.integers(0, 4, BATCH_SIZE).astype(np.int32)),
-        reward=floats(BATCH_SIZE),
-        next_observation=floats(BATCH_SIZE, 3),
-        terminated=jnp.asarray(ends == 0),
-        truncated=jnp.asarray(ends == 1),
-        timestep=jnp.zeros(BATCH_SIZE, int),
-        state_descriptor=None,
-        next_state_descriptor=None,
-        extras=None,
-    )
 
 
 @pytest.mark.parametrize("given", [None, 0.5])
@@ -73,7 +42,7 @@ def test_an_update_is_as_restated_in_numpy(given: float | None) -> None:
     # Target critics of their own.
     other = agent.init(SPEC, key=jr.key(1)).critics
     state = dataclasses.replace(state, target_critics=other)
-    batch = batch_of_six()
+    batch: Any = random_runs(1)
     after: Any
     after, metrics = eqx.filter_jit(agent.update)(
         state, batch, step=jnp.asarray(0), key=jr.key(0)
@@ -82,10 +51,10 @@ def test_an_update_is_as_restated_in_numpy(given: float | None) -> None:
 
     def values(critics: Any, observation: np.ndarray) -> np.ndarray:
         each = [jax.tree.map(lambda x, i=i: x[i], critics) for i in range(2)]
-        return np.stack([outputs_of(critic, observation) for critic in each])
+        return np.stack([values_of(critic, observation) for critic in each])
 
     def policy(actor: Any, observation: np.ndarray) -> np.ndarray:
-        return log_softmax(outputs_of(actor.network, observation))
+        return log_softmax(values_of(actor.network, observation))
 
     next_log = policy(state.actor, batch.next_observation)
     least = values(state.target_critics, batch.next_observation).min(axis=0)

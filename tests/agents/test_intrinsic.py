@@ -49,12 +49,15 @@ class Countdown(eqrl.AbstractReward[Float[Array, ""]]):
         return state - 1, {"countdown": state}
 
 
-def test_a_batch_is_scored_by_the_reward_from_before_the_update(
-    getkey: GetKey,
-) -> None:
-    agent = eqrl.Intrinsic(Compass(), Countdown())
-    state = agent.init(SPEC, key=getkey())
+def begin(agent: Any, getkey: GetKey) -> tuple[Any, Any]:
+    """A state and three transitions."""
     batch = random_transitions(getkey(), 3, observation_size=4, action_size=2)
+    return agent.init(SPEC, key=getkey()), batch
+
+
+def test_a_batch_is_scored_by_the_reward_from_before_the_update(getkey: GetKey) -> None:
+    agent = eqrl.Intrinsic(Compass(), Countdown())
+    state, batch = begin(agent, getkey)
     state, metrics = agent.update(state, batch, step=jnp.asarray(2), key=getkey())
     # Each of three transitions is worth 5 + 2.
     assert metrics["reward"] == 3 * 7
@@ -65,8 +68,7 @@ def test_a_batch_is_scored_by_the_reward_from_before_the_update(
 
 def test_a_reward_may_learn_several_times_from_a_batch(getkey: GetKey) -> None:
     agent = eqrl.Intrinsic(Compass(), Countdown(), reward_minibatches=3)
-    state = agent.init(SPEC, key=getkey())
-    batch = random_transitions(getkey(), 3, observation_size=4, action_size=2)
+    state, batch = begin(agent, getkey)
     after, metrics = agent.update(state, batch, step=jnp.asarray(2), key=getkey())
     # All is scored by the reward from before.
     assert metrics["reward"] == 3 * 7
@@ -77,8 +79,7 @@ def test_a_reward_may_learn_several_times_from_a_batch(getkey: GetKey) -> None:
 
 def test_the_environments_reward_is_added_with_its_weight(getkey: GetKey) -> None:
     agent = eqrl.Intrinsic(Compass(), Countdown(), environment_weight=0.5)
-    state = agent.init(SPEC, key=getkey())
-    batch = random_transitions(getkey(), 3, observation_size=4, action_size=2)
+    state, batch = begin(agent, getkey)
     _, metrics = agent.update(state, batch, step=jnp.asarray(0), key=getkey())
     expected = 15 + 0.5 * jnp.sum(batch.reward)
     np.testing.assert_allclose(metrics["reward"], expected, rtol=1e-6)
@@ -104,16 +105,14 @@ def test_each_draws_from_a_key_of_its_own(
     ):
         monkeypatch.setattr(kind, name, recording(getattr(kind, name)))
     agent: eqrl.AbstractAgent[Any, Any, Any] = eqrl.Intrinsic(Scribe(), Countdown())
-    state = agent.init(SPEC, key=getkey())
-    batch = random_transitions(getkey(), 3, observation_size=4, action_size=2)
+    state, batch = begin(agent, getkey)
     agent.update(state, batch, step=jnp.asarray(0), key=getkey())
     assert len(set(keys)) == 3
 
 
 def test_the_agent_is_told_the_step(getkey: GetKey) -> None:
     agent: eqrl.AbstractAgent[Any, Any, Any] = eqrl.Intrinsic(Scribe(), Countdown())
-    state = agent.init(SPEC, key=getkey())
-    batch = random_transitions(getkey(), 3, observation_size=4, action_size=2)
+    state, batch = begin(agent, getkey)
     state, _ = agent.update(state, batch, step=jnp.asarray(7), key=getkey())
     assert state.agent.last_step == 7
 
@@ -132,8 +131,7 @@ def test_the_agent_begins_with_a_scalar_reward(
 @pytest.mark.parametrize("weight", [None, 0.5])
 def test_fresh_transitions_reach_both(weight: float | None, getkey: GetKey) -> None:
     agent = eqrl.Intrinsic(Compass(), Countdown(), environment_weight=weight)
-    state = agent.init(SPEC, key=getkey())
-    fresh = random_transitions(getkey(), 3, observation_size=4, action_size=2)
+    state, fresh = begin(agent, getkey)
     state = agent.observe(state, fresh)
     assert state.reward == 305
     expected = 0.0 if weight is None else weight * jnp.sum(fresh.reward)

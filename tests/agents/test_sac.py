@@ -265,35 +265,6 @@ def _make_vector_critic(
 
 _VECTOR_REWARD = EnvSpec(observation_size=3, action_size=2, reward_size=2)
 
-# Options that no environment fits, and what is said of them.
-_OUT_OF_RANGE = [
-    *(
-        ({name: -0.1}, f"`{name}=-0.1` is out of range")
-        for name in (
-            "actor_lr",
-            "critic_lr",
-            "temperature_lr",
-            "target_step_size",
-            "discount",
-            "initial_temperature",
-        )
-    ),
-    *(
-        ({name: 1.1}, rf"`{name}=1.1` is out of range.*\[0, 1\]")
-        for name in ("target_step_size", "discount")
-    ),
-    *(
-        ({name: math.nan}, f"`{name}=nan`")
-        for name in ("reward_scale", "target_entropy", "actor_lr")
-    ),
-    ({"initial_temperature": 0.0}, r"`initial_temperature=0`.*\(0, inf\)"),
-    ({"num_critics": 0}, r"`num_critics=0` must be .*at least 1"),
-    (
-        {"make_optimizer": (optax.sgd, optax.sgd)},
-        r"`make_optimizer=.*3, for actor, critic, temperature",
-    ),
-]
-
 # Options, the environment, and what is said where the two do not fit.
 _MISFITS = [
     ({}, _VECTOR_REWARD, "`SAC` learns from a scalar reward"),
@@ -330,11 +301,6 @@ class TestInit:
     def test_temperature_begins_as_asked_for(self, getkey: GetKey) -> None:
         state = init(_linear(initial_temperature=0.25), key=getkey())
         np.testing.assert_allclose(np.exp(state.log_temperature), 0.25, rtol=1e-6)
-
-    def test_values_out_of_range_are_named(self) -> None:
-        for options, message in _OUT_OF_RANGE:
-            with pytest.raises(ValueError, match=message):
-                SAC(**options)
 
     def test_what_does_not_fit_the_environment_is_named(self, getkey: GetKey) -> None:
         for options, spec, message in _MISFITS:

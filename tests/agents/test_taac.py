@@ -13,10 +13,11 @@ import pytest
 from jaxtyping import Array, Float, PRNGKeyArray
 
 import eqrl
-from eqrl._agents.taac.state import RepeatStatistics, repeat_metrics
 from eqrl._agents.taac.update import (
+    RepeatStatistics,
     default_switch_target_entropy,
     default_target_entropy,
+    repeat_metrics,
 )
 from eqrl.losses._taac import switch_metrics
 from eqrl.nn import AbstractDensity
@@ -56,11 +57,8 @@ def taste(*, likes: float, strength: float) -> Taste:
     return Taste(strength=jnp.array([strength]), action=jnp.array([likes]))
 
 
-def make_state(
-    agent: eqrl.TAAC, *, output: float, likes: float, strength: float = 1e3
-) -> eqrl.TAACState:
+def make_state(*, output: float, likes: float, strength: float = 1e3) -> eqrl.TAACState:
     """A state whose actor proposes `output` and whose critic likes `likes`."""
-    del agent
     return eqx.tree_at(
         lambda state: (state.actor.policy, state.critics),
         random_state(),
@@ -89,9 +87,8 @@ def random_state(linear: bool = False) -> eqrl.TAACState:
     return eqx.tree_at(lambda s: (s.repeats.steps, s.repeats.beginnings), state, zeros)
 
 
-def on(agent: eqrl.TAAC, action: float, repeats: int) -> eqrl.TAACMemory:
+def on(action: float, repeats: int) -> eqrl.TAACMemory:
     """The memory of an agent which has repeated an action."""
-    del agent
     trajectory = eqrl.Trajectory(action=jnp.array([action]))
     return eqrl.TAACMemory(trajectory=trajectory, repeats=jnp.array(repeats))
 
@@ -120,9 +117,9 @@ def _act(
 class TestAct:
     def test_what_is_better_is_kept(self, getkey: GetKey) -> None:
         agent = make_agent()
-        state = make_state(agent, output=0.5, likes=-0.2)
+        state = make_state(output=0.5, likes=-0.2)
         action, memory, extras = act(
-            agent, state, on(agent, -0.2, 3), mode="sample", key=getkey()
+            agent, state, on(-0.2, 3), mode="sample", key=getkey()
         )
         np.testing.assert_allclose(action, -0.2)
         assert np.all(memory.repeats == 4) and np.all(extras.repeats == 4)
@@ -130,9 +127,9 @@ class TestAct:
 
     def test_it_switches_to_what_is_better(self, getkey: GetKey) -> None:
         agent = make_agent()
-        state = make_state(agent, output=0.5, likes=0.5)
+        state = make_state(output=0.5, likes=0.5)
         action, memory, extras = act(
-            agent, state, on(agent, -0.2, 3), mode="sample", key=getkey()
+            agent, state, on(-0.2, 3), mode="sample", key=getkey()
         )
         np.testing.assert_allclose(action, 0.5)
         assert np.all(memory.repeats == 1) and np.all(extras.repeats == 1)
@@ -143,39 +140,31 @@ class TestAct:
     def test_switches_are_drawn_as_likely_as_they_are(self, getkey: GetKey) -> None:
         # The advantage is 0.7 at a temperature of 0.5: e^1.4 / (1 + e^1.4) = 0.802.
         agent = make_agent()
-        state = make_state(agent, output=0.5, likes=0.5, strength=1.0)
+        state = make_state(output=0.5, likes=0.5, strength=1.0)
         state = eqx.tree_at(
             lambda state: state.log_temperatures.switch, state, jnp.log(0.5)
         )
-        _, _, extras = act(
-            agent, state, on(agent, -0.2, 1), mode="sample", key=getkey()
-        )
+        _, _, extras = act(agent, state, on(-0.2, 1), mode="sample", key=getkey())
         assert abs(float(extras.switch.mean()) - 0.802) < 0.07
 
     def test_an_advantage_is_clipped(self, getkey: GetKey) -> None:
         agent = make_agent(advantage_clip=(-1.0, 0.0))
-        state = make_state(agent, output=0.5, likes=0.5)
-        _, _, extras = act(
-            agent, state, on(agent, -0.2, 1), mode="sample", key=getkey()
-        )
+        state = make_state(output=0.5, likes=0.5)
+        _, _, extras = act(agent, state, on(-0.2, 1), mode="sample", key=getkey())
         assert abs(float(extras.switch.mean()) - 0.5) < 0.08
 
     def test_greedily_a_draw_is_kept(self, getkey: GetKey) -> None:
         agent = make_agent()
-        state = make_state(agent, output=0.2, likes=0.0)
-        _, _, extras = act(
-            agent, state, on(agent, -0.2, 1), mode="greedy", key=getkey()
-        )
+        state = make_state(output=0.2, likes=0.0)
+        _, _, extras = act(agent, state, on(-0.2, 1), mode="greedy", key=getkey())
         assert not np.any(extras.switch)
 
     def test_the_switch_is_random_before_anything_is_learned(
         self, getkey: GetKey
     ) -> None:
         agent = make_agent()
-        state = make_state(agent, output=0.5, likes=0.5)
-        action, _, extras = act(
-            agent, state, on(agent, -0.2, 1), mode="random", key=getkey()
-        )
+        state = make_state(output=0.5, likes=0.5)
+        action, _, extras = act(agent, state, on(-0.2, 1), mode="random", key=getkey())
         assert abs(float(extras.switch.mean()) - 0.5) < 0.08
         np.testing.assert_allclose(action[~extras.switch], -0.2)
         fresh = np.asarray(action[extras.switch])
@@ -185,13 +174,11 @@ class TestAct:
         # The mode of the output is 0; samples are not. To switch is never better, so
         # greedily never done; where it is sampled it is a toss.
         agent = make_agent(epsilon=0.5)
-        state = make_state(agent, output=0.0, likes=0.0, strength=0.0)
+        state = make_state(output=0.0, likes=0.0, strength=0.0)
         state = eqx.tree_at(
             lambda state: state.actor.policy, state, _StandardPolicy(jnp.zeros(1))
         )
-        action, _, extras = act(
-            agent, state, on(agent, 0.9, 1), mode="greedy", key=getkey()
-        )
+        action, _, extras = act(agent, state, on(0.9, 1), mode="greedy", key=getkey())
         switch = np.asarray(extras.switch)
         explored = np.asarray(action[:, 0])[switch] != 0
         assert abs(switch.mean() - 0.25) < 0.07
@@ -220,9 +207,9 @@ class TestMaxRepeatSteps:
         self, mode: eqrl.Mode, getkey: GetKey
     ) -> None:
         agent = make_agent(max_repeat_steps=3)
-        state = make_state(agent, output=0.5, likes=-0.2)
+        state = make_state(output=0.5, likes=-0.2)
         before, at = (
-            act(agent, state, on(agent, -0.2, repeats), mode=mode, key=getkey())
+            act(agent, state, on(-0.2, repeats), mode=mode, key=getkey())
             for repeats in (2, 3)
         )
         np.testing.assert_allclose(before[0], -0.2)
@@ -234,9 +221,9 @@ class TestMaxRepeatSteps:
         self, faithful: bool, getkey: GetKey
     ) -> None:
         agent = make_agent(max_repeat_steps=3, faithful=faithful)
-        state = make_state(agent, output=0.5, likes=-0.2)
+        state = make_state(output=0.5, likes=-0.2)
         action, memory, extras = act(
-            agent, state, on(agent, -0.2, 3), mode="sample", key=getkey()
+            agent, state, on(-0.2, 3), mode="sample", key=getkey()
         )
         np.testing.assert_allclose(action, 0.5)
         assert np.all(extras.switch == (not faithful))
@@ -249,7 +236,7 @@ class TestFirstStep:
         self, mode: eqrl.Mode, getkey: GetKey
     ) -> None:
         agent = make_agent()
-        state = make_state(agent, output=0.5, likes=0.0)
+        state = make_state(output=0.5, likes=0.0)
         memory = agent.begin(state, SPEC, index=jnp.asarray(0), key=getkey())
         action, after, extras = act(agent, state, memory, mode=mode, key=getkey())
         np.testing.assert_array_equal(extras.previous.action, np.zeros((NUM, 1)))
@@ -272,11 +259,11 @@ class TestFirstStep:
 
     def test_nothing_is_drawn_later_nor_at_evaluation(self, getkey: GetKey) -> None:
         agent = make_agent(randomize_first_trajectory=True)
-        state = make_state(agent, output=0.5, likes=0.0)
+        state = make_state(output=0.5, likes=0.0)
         memory = agent.begin(state, SPEC, index=jnp.asarray(0), key=getkey())
         _, _, greedy = act(agent, state, memory, mode="greedy", key=getkey())
         np.testing.assert_array_equal(greedy.previous.action, 0.0)
-        _, _, later = act(agent, state, on(agent, 0.25, 1), mode="sample", key=getkey())
+        _, _, later = act(agent, state, on(0.25, 1), mode="sample", key=getkey())
         np.testing.assert_array_equal(later.previous.action, 0.25)
 
 
@@ -337,7 +324,7 @@ def test_the_mean_length_of_repeats_is_that_of_what_was_collected(
     getkey: GetKey,
 ) -> None:
     agent = make_agent()
-    state = make_state(agent, output=0.5, likes=0.0)
+    state = make_state(output=0.5, likes=0.0)
     row = eqrl.Transition(
         observation=jnp.zeros((4, 2)),
         action=jnp.zeros((4, 1)),

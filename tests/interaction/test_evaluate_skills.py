@@ -11,7 +11,7 @@ import pytest
 from jaxtyping import Array, Float, PRNGKeyArray
 
 import eqrl
-from eqrl._agents.wrappers.unwrap import find
+from eqrl._agents.wrappers.intrinsic import find
 from eqrl.envs import Point
 
 from ..agents_under_test import diayn, sac

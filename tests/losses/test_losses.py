@@ -60,23 +60,15 @@ def _fixed_policy(observation: Float[Array, " obs"]) -> FixedDensity:
 
 
 class TestBootstrappedTarget:
-    def test_is_reward_plus_discounted_next_value(self) -> None:
-        target = bootstrapped_target(
-            jnp.array([1.0, -2.0]),
-            jnp.array([False, False]),
-            jnp.array([10.0, 4.0]),
-            0.9,
-        )
-        np.testing.assert_allclose(target, [10.0, 1.6], rtol=1e-6)
-
-    def test_is_the_reward_alone_where_terminated(self) -> None:
-        target = bootstrapped_target(
-            jnp.array([1.0, -2.0]),
-            jnp.array([True, False]),
-            jnp.array([10.0, 4.0]),
-            0.9,
-        )
-        np.testing.assert_allclose(target, [1.0, 1.6], rtol=1e-6)
+    def test_is_reward_plus_discounted_next_value_unless_terminated(self) -> None:
+        for terminated, expected in (([False] * 2, 10.0), ([True, False], 1.0)):
+            target = bootstrapped_target(
+                jnp.array([1.0, -2.0]),
+                jnp.array(terminated),
+                jnp.array([10.0, 4.0]),
+                0.9,
+            )
+            np.testing.assert_allclose(target, [expected, 1.6], rtol=1e-6)
 
     @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
     def test_ignores_a_next_value_that_is_not_finite_where_terminated(
@@ -151,17 +143,11 @@ class TestSAC:
         self, getkey: GetKey
     ) -> None:
         # ((0.05 - 2) + (-0.3 - 1)) / 2
-        loss, _ = sac_actor_loss(
+        loss, metrics = sac_actor_loss(
             _fixed_policy, _critics(*_CRITICS), _OBSERVATION, 0.1, key=getkey()
         )
         np.testing.assert_allclose(loss, -1.625, rtol=1e-6)
-
-    def test_entropy_is_minus_the_mean_log_prob_of_the_same_actions(
-        self, getkey: GetKey
-    ) -> None:
-        _, metrics = sac_actor_loss(
-            _fixed_policy, _critics(*_CRITICS), _OBSERVATION, 0.1, key=getkey()
-        )
+        # The entropy is minus the mean log-probability of the same actions.
         assert set(metrics) == {"entropy"}
         np.testing.assert_allclose(metrics["entropy"], 1.25)
 
@@ -224,41 +210,21 @@ class TestTD3:
         )
         np.testing.assert_allclose(value, [2, 1])
 
-    def test_noise_has_the_deviation_asked_for(self, getkey: GetKey) -> None:
-        value = td3_next_value(
-            jnp.zeros_like,
-            _critics((0.0, 1.0, 0.0)),
-            jnp.zeros((10_000, 1)),
-            0.1,
-            1.0,
-            key=getkey(),
-        )
-        np.testing.assert_allclose(np.std(value), 0.1, rtol=0.05)
-        np.testing.assert_allclose(np.mean(value), 0.0, atol=0.005)
+    def test_noise_is_clipped_and_so_is_the_noisy_action(self, getkey: GetKey) -> None:
+        def actions(actor: Any, number: int, noise: float, clip: float) -> Array:
+            identity = _critics((0.0, 1.0, 0.0))
+            seen = jnp.zeros((number, 1))
+            return td3_next_value(actor, identity, seen, noise, clip, key=getkey())
 
-    def test_noise_is_clipped_either_side_of_zero(self, getkey: GetKey) -> None:
-        value = td3_next_value(
-            jnp.zeros_like,
-            _critics((0.0, 1.0, 0.0)),
-            jnp.zeros((1_000, 1)),
-            5.0,
-            0.25,
-            key=getkey(),
-        )
-        assert np.min(value) == -0.25
-        assert np.max(value) == 0.25
-
-    def test_noisy_action_is_clipped_to_the_box(self, getkey: GetKey) -> None:
-        value = td3_next_value(
-            jnp.ones_like,
-            _critics((0.0, 1.0, 0.0)),
-            jnp.zeros((1_000, 1)),
-            5.0,
-            0.25,
-            key=getkey(),
-        )
-        assert np.max(value) == 1.0
-        assert np.min(value) == 0.75
+        noise = actions(jnp.zeros_like, 10_000, 0.1, 1.0)
+        np.testing.assert_allclose(np.std(noise), 0.1, rtol=0.05)
+        np.testing.assert_allclose(np.mean(noise), 0.0, atol=0.005)
+        for actor, bounds in (
+            (jnp.zeros_like, (-0.25, 0.25)),
+            (jnp.ones_like, (0.75, 1)),
+        ):
+            far = actions(actor, 1_000, 5.0, 0.25)
+            assert (np.min(far), np.max(far)) == bounds
 
     @pytest.mark.parametrize("argument", [0, 1, 3])
     def test_next_value_passes_no_gradient(self, argument: int, getkey: GetKey) -> None:

@@ -107,13 +107,6 @@ def test_log_prob_of_a_saturated_action_keeps_growing_with_the_mean(
     np.testing.assert_allclose(log_probs[1] - log_probs[0], 20, rtol=1e-5)
 
 
-def test_sample_is_that_of_sample_and_log_prob(getkey: GetKey) -> None:
-    distribution = TanhNormal(mean=jnp.array([0.4, -1.0]), log_scale=jnp.zeros(2))
-    key = getkey()
-    action, _ = distribution.sample_and_log_prob(key=jr.clone(key))
-    np.testing.assert_array_equal(distribution.sample(key=key), action)
-
-
 def test_samples_before_tanh_have_the_mean_and_the_scale(getkey: GetKey) -> None:
     distribution = TanhNormal(
         mean=jnp.array([0.4, -0.5]), log_scale=jnp.log(jnp.array([0.5, 0.1]))
@@ -165,10 +158,6 @@ def test_clipped_normal_has_its_mean_and_scale_where_nothing_is_clipped(
     )
     np.testing.assert_allclose(np.mean(samples, axis=0), [0.4, -0.2], atol=0.005)
     np.testing.assert_allclose(np.std(samples, axis=0), [0.1, 0.1], rtol=0.05)
-
-
-def test_mode_of_clipped_normal_is_the_mean() -> None:
-    distribution = ClippedNormal(mean=jnp.array([0.4, -0.2]), scale=jnp.array(0.1))
     np.testing.assert_array_equal(distribution.mode(), distribution.mean)
 
 
@@ -249,6 +238,7 @@ def test_log_prob_of_a_sample_is_the_one_that_is_known_of_it(getkey: GetKey) -> 
     distribution = TanhNormal(mean=jnp.array([0.4, -0.3]), log_scale=jnp.zeros(2))
     key = getkey()
     action, expected = distribution.sample_and_log_prob(key=jr.clone(key))
+    np.testing.assert_array_equal(distribution.sample(key=jr.clone(key)), action)
     np.testing.assert_allclose(distribution.log_prob(action), expected, rtol=1e-4)
     np.testing.assert_array_equal(distribution.entropy(key=key), -expected)
 

@@ -212,20 +212,11 @@ def test_a_function_must_give_a_vector_of_floats(
         init(discriminator(3, descriptor=descriptor), key=getkey())
 
 
-def test_a_network_for_other_skills_is_refused(getkey: GetKey) -> None:
-    def make_network(
-        descriptor_size: int, skill_size: int, *, key: PRNGKeyArray
-    ) -> eqrl.nn.CategoricalNetwork:
-        return linear(descriptor_size, skill_size + 1, key=key)
-
-    with pytest.raises(ValueError, match=r"shape \(4,\).*\(3,\)"):
-        discriminator(3, make_network=make_network).init(SPEC, key=getkey())
-
-
-def test_a_network_of_one_hot_skills_is_refused_for_vectors(getkey: GetKey) -> None:
-    reward = discriminator(eqrl.SphereSkills(2), make_network=linear)
-    with pytest.raises(ValueError, match=r"`Categorical`.*SphereSkills\(.*vectors"):
-        reward.init(SPEC, key=getkey())
+def larger(
+    descriptor_size: int, skill_size: int, *, key: PRNGKeyArray
+) -> eqrl.nn.CategoricalNetwork:
+    """A network for one skill more than there are."""
+    return linear(descriptor_size, skill_size + 1, key=key)
 
 
 @pytest.mark.parametrize(
@@ -236,11 +227,14 @@ def test_a_network_of_one_hot_skills_is_refused_for_vectors(getkey: GetKey) -> N
             eqrl.nn.VonMisesFisherDiscriminator((8,)),
             r"`VonMisesFisher`.*NormalSkills\(.*do not lie",
         ),
+        (eqrl.SphereSkills(2), linear, r"`Categorical`.*SphereSkills\(.*vectors"),
+        (3, larger, r"shape \(4,\).*\(3,\)"),
+        (3, eqrl.nn.Linear, "AbstractSkillDistribution"),
         (3, eqrl.nn.NormalDiscriminator((8,)), r"`DiagonalNormal`.*are one-hot"),
         (3, eqrl.nn.VonMisesFisherDiscriminator((8,)), r"`VonMisesFisher`.*OneHot"),
     ],
 )
-def test_a_density_on_another_space_than_the_skills_is_refused(
+def test_a_network_that_does_not_fit_the_skills_is_refused(
     skills: Any, make_network: Any, message: str
 ) -> None:
     reward = discriminator(skills, make_network=make_network)
@@ -248,39 +242,23 @@ def test_a_density_on_another_space_than_the_skills_is_refused(
         reward.init(SPEC, key=jr.key(0))
 
 
-def test_a_network_that_gives_no_distribution_is_refused(getkey: GetKey) -> None:
-    def make_network(
-        descriptor_size: int, skill_size: int, *, key: PRNGKeyArray
-    ) -> eqrl.nn.Linear:
-        return eqrl.nn.Linear(descriptor_size, skill_size, key=key)
-
-    with pytest.raises(ValueError, match="AbstractSkillDistribution"):
-        discriminator(3, make_network=make_network).init(SPEC, key=getkey())
-
-
-def test_transitions_without_a_skill_are_refused(getkey: GetKey) -> None:
+def test_transitions_that_do_not_fit_are_refused(getkey: GetKey) -> None:
     reward = discriminator(3)
     state = init(reward, key=getkey())
-    batch = random_transitions(getkey(), 2, observation_size=4, action_size=2)
-    with pytest.raises(ValueError, match=r"without a skill.*SkillConditioned"):
-        score(reward, state, batch)
-
-
-def test_transitions_without_a_descriptor_are_refused(getkey: GetKey) -> None:
-    reward = discriminator(3)
-    state = init(reward, key=getkey())
-    batch = skill_transitions(getkey(), skill=jnp.eye(3))
-    batch = dataclasses.replace(batch, next_state_descriptor=None)
-    with pytest.raises(ValueError, match="describes no behavior"):
-        score(reward, state, batch)
-
-
-def test_skills_of_another_size_are_refused(getkey: GetKey) -> None:
-    reward = discriminator(3)
-    state = init(reward, key=getkey())
-    batch = skill_transitions(getkey(), skill=jnp.eye(4))
-    with pytest.raises(ValueError, match=r"size 4.*size 3"):
-        score(reward, state, batch)
+    skill = skill_transitions(getkey(), skill=jnp.eye(3))
+    for batch, message in (
+        (
+            random_transitions(getkey(), 2, observation_size=4, action_size=2),
+            r"without a skill.*SkillConditioned",
+        ),
+        (
+            dataclasses.replace(skill, next_state_descriptor=None),
+            "describes no behavior",
+        ),
+        (skill_transitions(getkey(), skill=jnp.eye(4)), r"size 4.*size 3"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            score(reward, state, batch)
 
 
 @pytest.mark.parametrize(

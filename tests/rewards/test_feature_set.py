@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jaxtyping import PRNGKeyArray
 
-from eqrl._rewards.incremental.feature_set import (
+from eqrl._rewards.feature_set import (
     FeatureSet,
     add_points,
     clear,

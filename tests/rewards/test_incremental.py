@@ -12,8 +12,8 @@ import pytest
 from jaxtyping import Array, PRNGKeyArray
 
 import eqrl
-from eqrl._rewards.incremental.feature_set import FeatureSet
-from eqrl._rewards.incremental.scale import RunningMean
+from eqrl._rewards.feature_set import FeatureSet
+from eqrl._rewards.scale import RunningMean
 
 from ..skilled import MAX_STEPS, described_transitions
 from .incremental_restated import Restated

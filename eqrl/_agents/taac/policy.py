@@ -88,6 +88,7 @@ def make_trajectory_policy(
     sizes = EnvSpec(observation_size=input_size, action_size=spec.action_size)
     policy = make_network(DENSITY, "make_actor", make_actor, sizes, key=actor_key)
     embeddings = tuple(
+        # Each part takes as much of the input as the observation.
         Linear(spec.action_size, spec.observation_size, key=part_key)
         for part_key in jr.split(embedding_key, num_parts)
     )
@@ -169,18 +170,8 @@ def randomize_first(memory: TAACMemory, *, key: PRNGKeyArray) -> TAACMemory:
         jr.uniform(part_key, part.shape, minval=-1, maxval=1)
         for part, part_key in zip(parts, keys, strict=True)
     ]
+    # Every step counts at least 1, so 0 is before the first step of an episode.
     trajectory = tree_where(
         memory.repeats == 0, jax.tree.unflatten(structure, drawn), memory.trajectory
     )
     return TAACMemory(trajectory=trajectory, repeats=memory.repeats)
-
-
-def apply_decision(
-    family: AbstractTrajectory, trajectory: Trajectory, decision: Decision
-) -> Trajectory:
-    """The trajectory after a decision: a new one, or one step along the current one."""
-    return tree_where(
-        decision.switch,
-        family.new(trajectory, decision.output),
-        family.keep(trajectory),
-    )

@@ -18,13 +18,13 @@ from ..._pytree.fields import (
     static_choice,
     static_integer,
 )
-from ..._pytree.tree import tree_copy
+from ..._pytree.tree import tree_copy, tree_where
 from ..._types.custom_types import FloatLike, MakeOptimizer, Metrics, Mode
 from ..._types.data import Box, EnvSpec, Transition
 from ...losses._taac import TDLoss
 from ...nn import Critic, Gaussian, MakePolicy, MakeTrajectoryCritic
 from ..actor_critic import (
-    check_space,
+    check_spec,
     init_optimizer,
     learning_rules,
     optimizers,
@@ -32,33 +32,34 @@ from ..actor_critic import (
     reachable,
 )
 from ..base import AbstractAgent
-from ..networks import critic, make_networks
+from ..networks import critic, make_network
 from .policy import (
     Decision,
     Preferences,
     TAACExtras,
     TAACMemory,
-    apply_decision,
     decide,
     make_trajectory_policy,
     random_decision,
     randomize_first,
 )
-from .state import LogTemperatures, RepeatStatistics, TAACState, repeat_metrics
 from .trajectory import AbstractTrajectory, ConstantTrajectory
 from .update import (
+    LogTemperatures,
+    RepeatStatistics,
+    TAACState,
     actor_step,
     critic_step,
     default_switch_target_entropy,
     default_target_entropy,
     flatten_windows,
     or_default,
+    repeat_metrics,
     temperature_step,
 )
 
 
 def _check_reward_weights(name: str, reward_weights: object) -> None:
-    """Checks that `reward_weights` is a tuple or `None`."""
     if reward_weights is not None and not isinstance(reward_weights, tuple):
         raise ValueError(
             f"`{name}={reward_weights}` must be a tuple, with one number for "
@@ -68,17 +69,12 @@ def _check_reward_weights(name: str, reward_weights: object) -> None:
 
 
 def _check_advantage_clip(name: str, advantage_clip: object) -> None:
-    """Checks that there are two bounds in order, or `None`."""
     if advantage_clip is None:
         return
     if not isinstance(advantage_clip, tuple) or len(advantage_clip) != 2:
-        is_tuple = isinstance(advantage_clip, tuple)
-        given = (
-            f"has {len(advantage_clip)} numbers" if is_tuple else f"is {advantage_clip}"
-        )
         raise ValueError(
-            f"`{name}` {given}, but must be a tuple of two numbers, the least "
-            "and the greatest advantage of switching, or None."
+            f"`{name}={shown(advantage_clip)}` must be a tuple of two numbers, the "
+            "least and the greatest advantage of switching, or None."
         )
     # A bound that is not a number is refused by the check of each element.
     if any(b is None or isinstance(b, jax.core.Tracer) for b in advantage_clip):
@@ -92,7 +88,6 @@ def _check_advantage_clip(name: str, advantage_clip: object) -> None:
 
 
 def _check_td_loss(name: str, td_loss: TDLoss) -> None:
-    """Checks that `td_loss` is elementwise in values and targets."""
     values = jax.ShapeDtypeStruct((2, 3), jnp.result_type(float))
     loss = eqx.filter_eval_shape(td_loss, values, values) if callable(td_loss) else None
     if getattr(loss, "shape", None) != values.shape:
@@ -157,7 +152,7 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
     - The critics' loss is a mean over transitions. The reference pads each window with
         a zero, and so multiplies the loss by `(T - 1) / T`, where `T`, the number of
         states in a window, is one more than the number of transitions.
-    - The states reached are valued with samples of their own, not with those of the
+    - The states reached are valued with separate samples, not with those of the
         actor's loss, and the last state of a window does not enter the actor's loss.
 
     `faithful=True` follows the reference in the first four points.
@@ -224,17 +219,17 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
         return self.window_length
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> TAACState:
-        check_space("TAAC", spec, Box)
+        check_spec("TAAC", spec, Box, vector_reward=True)
         _check_rewards(self.discount, self.reward_weights, spec)
         actor_key, critic_key = jr.split(key)
         num_parts = self.trajectory.num_parts
         actor = make_trajectory_policy(self.make_actor, num_parts, spec, key=actor_key)
-        critics = make_networks(
+        critics = make_network(
             critic(trajectory_size=num_parts * spec.action_size),
             "make_critic",
             self.make_critic,
-            self.num_critics,
             spec,
+            number=self.num_critics,
             key=critic_key,
         )
         log_temperatures = LogTemperatures(
@@ -308,12 +303,20 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
         taken = decision
         if self.max_repeat_steps is not None:
             forced = memory.repeats >= self.max_repeat_steps
+            # The output was drawn anyway; a forced switch only decides to use it.
             taken = Decision(output=decision.output, switch=decision.switch | forced)
-        trajectory = apply_decision(self.trajectory, memory.trajectory, taken)
+        # Under `vmap` both branches of a condition are computed anyway.
+        trajectory = tree_where(
+            taken.switch,
+            self.trajectory.new(memory.trajectory, taken.output),
+            self.trajectory.keep(memory.trajectory),
+        )
         repeats = jnp.where(taken.switch, 0, memory.repeats) + 1
         extras = TAACExtras(
             previous=memory.trajectory,
             trajectory=trajectory,
+            # Targets stop at a stored switch. The reference stores what the policy
+            # decided, so that its targets run past a forced one.
             switch=decision.switch if self.faithful else taken.switch,
             repeats=repeats,
         )
@@ -443,7 +446,4 @@ TAAC.__init__.__doc__ = """**Arguments:**
 - `make_optimizer`: maps a learning rate to an Optax optimizer; or a tuple of three such
     factories, for actor, critic and temperature.
 - `debug`: adds histograms to the metrics, as the share of each numbered bin.
-
-Factories are compared by value if they define equality, as the library's own do, and
-otherwise by identity: a fresh lambda compiles everything again.
 """

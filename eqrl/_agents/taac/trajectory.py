@@ -120,6 +120,7 @@ class LinearTrajectory(AbstractTrajectory):
         self, trajectory: Trajectory, output: Float[Array, "*batch act"]
     ) -> Trajectory:
         if self.inverse:
+            # Half of the difference of two actions lies in [-1, 1] as they do.
             return Trajectory(action=output, velocity=(output - trajectory.action) / 2)
         return Trajectory(action=_clip(trajectory.action + 2 * output), velocity=output)
 
@@ -156,6 +157,8 @@ class QuadraticTrajectory(AbstractTrajectory):
         self, trajectory: Trajectory, output: Float[Array, "*batch act"]
     ) -> Trajectory:
         if self.inverse:
+            # As if the action had been at rest: the whole velocity is the change of one
+            # step, and the acceleration half of that.
             velocity = (output - trajectory.action) / 2
             return Trajectory(
                 action=output, velocity=velocity, acceleration=velocity / 2

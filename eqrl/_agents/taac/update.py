@@ -10,10 +10,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ..._pytree.tree import gradient_step
-from ..._types.custom_types import FloatLike, Metrics
+from ..._types.custom_types import CriticFunction, FloatLike, Metrics
 from ..._types.data import Transition
 from ...losses import (
     Critic,
@@ -23,15 +23,101 @@ from ...losses import (
     taac_next_value,
     taac_temperature_loss,
 )
-from ...losses._taac import TDLoss
+from ...losses._taac import TDLoss, histogram
 from .policy import Preferences, TAACExtras, TrajectoryPolicy
-from .state import LogTemperatures, TAACState
-from .trajectory import Trajectory
 
 
+# Decay of the statistics for each row of new transitions: an average over about a
+# thousand rows.
+_DECAY = 0.999
+# Steps in histograms of repeats; longer trajectories count in the last bin.
+_NUM_BINS = 10
 # The default target entropies are those of an action uniform over a tenth of its range
 # and of a switch with probability 0.1.
 _MIN_PROBABILITY = 0.1
+
+
+class LogTemperatures(eqx.Module):
+    """Logarithms of the weights of the two entropies: of the action, of the switch."""
+
+    action: Float[Array, ""]
+    switch: Float[Array, ""]
+
+
+class RepeatStatistics(eqx.Module):
+    """Exponentially decayed counts of collected steps and of trajectories begun."""
+
+    steps: Float[Array, ""]
+    beginnings: Float[Array, ""]
+
+    def update(self, repeats: Int[Array, " batch"]) -> "RepeatStatistics":
+        """The counts with a row of new transitions added."""
+        return RepeatStatistics(
+            steps=_DECAY * self.steps + float(repeats.size),
+            beginnings=_DECAY * self.beginnings + _count_beginnings(repeats),
+        )
+
+    def mean_length(self) -> Float[Array, ""]:
+        """Mean number of steps on a trajectory; zero before anything is collected."""
+        return self.steps / jnp.maximum(self.beginnings, 1)
+
+
+RepeatStatistics.__init__.__doc__ = """**Arguments:**
+
+- `steps`: decayed number of environment steps.
+- `beginnings`: decayed number of those steps that began a trajectory.
+"""
+
+
+class TAACState(eqx.Module):
+    """The learned state of `TAAC`."""
+
+    actor: TrajectoryPolicy
+    critics: CriticFunction
+    target_critics: CriticFunction
+    log_temperatures: LogTemperatures
+    actor_optimizer: optax.OptState
+    critic_optimizer: optax.OptState
+    temperature_optimizer: optax.OptState
+    repeats: RepeatStatistics
+
+
+TAACState.__init__.__doc__ = """**Arguments:**
+
+- `actor`: maps one observation and one trajectory to a distribution with a density.
+- `critics`: a stack of critics; every array has one more leading axis.
+- `target_critics`: the stack that the critics' targets are computed with.
+- `log_temperatures`: logarithms of the weights of the entropies of the actor and of the
+    switch.
+- `actor_optimizer`, `critic_optimizer`, `temperature_optimizer`: the optimizers'
+    states.
+- `repeats`: how long the recently collected trajectories were.
+"""
+
+
+def repeat_metrics(
+    repeats: Int[Array, " batch"], collected: RepeatStatistics, *, histograms: bool
+) -> Metrics:
+    """Lengths of trajectories, in a batch from the replay and as collected recently.
+
+    The histogram's bin 0 holds the share of steps that are the first on their
+    trajectory, bin 1 that of the second ones, and bin 9 that of the tenth and later.
+    """
+    metrics = {
+        "repeat_fraction": jnp.mean((repeats > 1).astype(float)),
+        "repeat_length_replayed": (
+            repeats.size / jnp.maximum(_count_beginnings(repeats), 1)
+        ),
+        "repeat_length_collected": collected.mean_length(),
+    }
+    if histograms:
+        bins = jnp.minimum(repeats, _NUM_BINS) - 1
+        metrics |= histogram("repeat", bins, _NUM_BINS)
+    return metrics
+
+
+def _count_beginnings(repeats: Int[Array, " batch"]) -> Float[Array, ""]:
+    return jnp.sum((repeats == 1).astype(float))
 
 
 def flatten_windows(
@@ -95,18 +181,20 @@ def critic_step(
     )
     # The reference pads each window's loss with one zero before it takes the mean.
     scale = window_length / (window_length + 1) if faithful else 1.0
-    (loss, metrics), gradient = eqx.filter_value_and_grad(_critic_loss, has_aux=True)(
-        state.critics,
-        batch.observation,
-        batch.extras.trajectory,
-        targets,
-        td_loss,
-        scale,
+
+    def loss(critics: Critic) -> tuple[Float[Array, ""], Metrics]:
+        error, metrics = taac_critic_loss(
+            critics, batch.observation, batch.extras.trajectory, targets, td_loss
+        )
+        return scale * error, metrics
+
+    (error, metrics), gradient = eqx.filter_value_and_grad(loss, has_aux=True)(
+        state.critics
     )
     critics, optimizer_state = gradient_step(
         state.critics, gradient, optimizer, state.critic_optimizer
     )
-    return critics, optimizer_state, metrics | {"critic_loss": loss}
+    return critics, optimizer_state, metrics | {"critic_loss": error}
 
 
 def _window_targets(
@@ -118,60 +206,44 @@ def _window_targets(
     discount: FloatLike | tuple[FloatLike, ...],
     target: str,
 ) -> Float[Array, "batch *reward"]:
-    """The critics' target for each transition, computed along its window."""
+    """The critics' target for each transition, computed along its window.
+
+    The extras of the batch hold the switches of the stored policy; `switch` says
+    whether the current policy switches in the state reached, whose value is
+    `next_value`.
+    """
     windows, next_values, switches = jax.tree.map(
         lambda x: x.reshape(-1, window_length, *x.shape[1:]),
         (batch, next_value, switch),
     )
+    # Only a termination leaves nothing to come; a time limit ends the sum of rewards,
+    # which then bootstraps like any other end of a window.
     not_terminated = (~windows.terminated).astype(next_value.dtype)
+    done = windows.terminated | windows.truncated
     if isinstance(discount, tuple):
         # One for each dimension of the reward, of shape (windows, time, reward).
         discounts = not_terminated[:, :, None] * jnp.stack(discount)[None, None]
     else:
         discounts = discount * not_terminated
+    if target == "one_step":
+        stops = jnp.ones_like(switches)
+    elif target == "multi_step":
+        stops = done
+    else:
+        # The compare-through operator. Rewards are summed while the stored policy kept
+        # its trajectory and the current one would, too. After a switch by either, they
+        # are not those of the current policy.
+        #
+        # The target of a transition continues only if the next transition keeps its
+        # trajectory, so stored switches move one step ahead. The value that `roll`
+        # wraps around into the last column has no effect, since a window always
+        # bootstraps at its end.
+        stored_switches = jnp.roll(windows.extras.switch, -1, axis=1)
+        stops = done | stored_switches | switches
     targets = jax.vmap(compare_through_target)(
-        windows.reward, discounts, _stops(windows, switches, target), next_values
+        windows.reward, discounts, stops, next_values
     )
     return targets.reshape(batch.reward.shape)
-
-
-def _stops(
-    windows: Transition[TAACExtras],
-    current_switch: Bool[Array, "windows time"],
-    target: str,
-) -> Bool[Array, "windows time"]:
-    """Whether each transition's target bootstraps at the state that it reaches.
-
-    **Arguments:**
-
-    - `windows`: transitions, whose extras hold the switches of the stored policy.
-    - `current_switch`: whether the current policy switches in the state reached.
-    - `target`: `"compare_through"`, `"one_step"` or `"multi_step"`.
-    """
-    # Rewards are summed while the stored policy kept its trajectory and the current one
-    # would, too. After a switch by either, they are not those of the current policy.
-    if target == "one_step":
-        return jnp.ones_like(current_switch)
-    done = windows.terminated | windows.truncated
-    if target == "multi_step":
-        return done
-    # A transition's target continues only if the next transition keeps its trajectory.
-    # The value that `roll` wraps around into the last column has no effect, since a
-    # window always bootstraps at its end.
-    stored_switch = jnp.roll(windows.extras.switch, -1, axis=1)
-    return done | stored_switch | current_switch
-
-
-def _critic_loss(
-    critics: Critic,
-    observation: Float[Array, "batch obs"],
-    trajectory: Trajectory,
-    target: Float[Array, "batch *reward"],
-    td_loss: TDLoss,
-    scale: float,
-) -> tuple[Float[Array, ""], Metrics]:
-    loss, metrics = taac_critic_loss(critics, observation, trajectory, target, td_loss)
-    return scale * loss, metrics
 
 
 def actor_step(
@@ -215,39 +287,26 @@ def temperature_step(
     switch_target_entropy: FloatLike,
 ) -> tuple[LogTemperatures, optax.OptState, Metrics]:
     """One gradient step of both temperatures, with the entropies in `metrics`."""
-    loss, gradient = eqx.filter_value_and_grad(_temperature_loss)(
-        state.log_temperatures,
-        metrics["entropy"],
-        metrics["switch_entropy"],
-        target_entropy,
-        switch_target_entropy,
-    )
+
+    # A sum, so that one optimizer moves both; each has a gradient of its own term only.
+    def loss(log_temperatures: LogTemperatures) -> Float[Array, ""]:
+        return taac_temperature_loss(
+            log_temperatures.action, metrics["entropy"], target_entropy
+        ) + taac_temperature_loss(
+            log_temperatures.switch, metrics["switch_entropy"], switch_target_entropy
+        )
+
+    error, gradient = eqx.filter_value_and_grad(loss)(state.log_temperatures)
     log_temperatures, optimizer_state = gradient_step(
         state.log_temperatures, gradient, optimizer, state.temperature_optimizer
     )
-    return (
-        log_temperatures,
-        optimizer_state,
-        {
-            "temperature_loss": loss,
-            "temperature": jnp.exp(state.log_temperatures.action),
-            "switch_temperature": jnp.exp(state.log_temperatures.switch),
-        },
-    )
-
-
-def _temperature_loss(
-    log_temperatures: LogTemperatures,
-    entropy: Float[Array, ""],
-    switch_entropy: Float[Array, ""],
-    target_entropy: FloatLike,
-    switch_target_entropy: FloatLike,
-) -> Float[Array, ""]:
-    return taac_temperature_loss(
-        log_temperatures.action, entropy, target_entropy
-    ) + taac_temperature_loss(
-        log_temperatures.switch, switch_entropy, switch_target_entropy
-    )
+    found = {
+        "temperature_loss": error,
+        # Those before the step, with which critics and actor learned.
+        "temperature": jnp.exp(state.log_temperatures.action),
+        "switch_temperature": jnp.exp(state.log_temperatures.switch),
+    }
+    return log_temperatures, optimizer_state, found
 
 
 def default_target_entropy(action_size: int) -> float:

@@ -17,9 +17,9 @@ Part = TypeVar("Part")
 class AbstractWrapper(AbstractAgent[State, Memory, Extras]):
     """An agent around another agent.
 
-    Its batches have the axes of those of the agent inside. What looks for something
-    inside an agent, such as `eqrl.evaluate_skills` and `eqrl.fix_skill`, looks inside
-    every wrapper, so also inside one of your own.
+    Its batches have the same axes as the inner agent's. Functions that look for
+    something inside an agent, such as `eqrl.evaluate_skills` and `eqrl.fix_skill`, look
+    inside every wrapper, including a custom one.
     """
 
     @property
@@ -48,7 +48,7 @@ class AbstractWrapper(AbstractAgent[State, Memory, Extras]):
 class AbstractViewWrapper(AbstractWrapper[State, Memory, Extras]):
     """A wrapper that changes only how the agent inside sees the environment.
 
-    Memory, actions and extras are those of the agent inside.
+    Memory, actions and extras are the inner agent's.
     """
 
     @abstractmethod

@@ -129,6 +129,8 @@ def fix_skill(
             "`Normalized` around one, as `eqrl.diayn` makes it."
         )
     inner, inner_state = fix_skill(agent.inner, agent.inner_state(state), z)
+    # One skill leaves an intrinsic reward nothing to tell apart, so it is dropped, and
+    # the environment's own reward is seen again.
     if isinstance(agent, Intrinsic):
         return inner, inner_state
     # `inner` is the value of a field, and the inner state a part of the state, so that

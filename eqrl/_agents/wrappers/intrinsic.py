@@ -9,7 +9,13 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..._pytree.fields import check_fields, hyperparameter, static_integer
 from ..._pytree.tree import described
-from ..._rewards.base import AbstractReward, StateDescriptor, after_update
+from ..._rewards.base import (
+    AbstractReward,
+    AnyReward,
+    StateDescriptor,
+    Sum,
+    after_update,
+)
 from ..._rewards.discriminator import Discriminator, DiscriminatorState
 from ..._skills.prior import AbstractSkillPrior, SkillExtras, as_skill_prior
 from ..._types.custom_types import (
@@ -18,20 +24,21 @@ from ..._types.custom_types import (
     MakeOptimizer,
     Memory,
     Metrics,
+    PyTree,
     RewardState,
     State,
 )
-from ..._types.data import AnyTransition, EnvSpec, Transition, flatten_batch
+from ..._types.data import EnvSpec, Transition, flatten_batch
 from ...nn import MakeDiscriminator
-from ..base import AbstractAgent
+from ..base import AbstractAgent, AnyAgent
 from ..on_policy import learn_in_minibatches
-from .base import AbstractViewWrapper, check_state, layers
+from .base import AbstractViewWrapper, AbstractWrapper, Part, check_state, layers
 from .normalized import NormalizedReward
 from .skills import SkillConditioned, SkillMemory, check_same_skills
 
 
 class IntrinsicState(eqx.Module, Generic[State, RewardState]):
-    """State of `Intrinsic`: those of its agent and of its reward."""
+    """State of `Intrinsic`: the states of its agent and its reward."""
 
     agent: State
     reward: RewardState
@@ -62,7 +69,7 @@ class Intrinsic(
     reward_minibatches: int = static_integer(1, least=1)
 
     def __check_init__(self) -> None:
-        # Equinox runs this before that of the base class, which would check the fields.
+        # Equinox runs this before the base class's, which would check the fields.
         check_fields(self)
         check_same_skills(self.agent, self.reward)
         if any(isinstance(each, NormalizedReward) for each in layers(self.agent)):
@@ -140,7 +147,6 @@ class Intrinsic(
         # Scored before the reward learns from the same batch.
         score_key, reward_key, agent_key = jr.split(key, 3)
         reward = self.reward.reward(state.reward, batch, step=step, key=score_key)
-        _check_reward(self.reward, reward, batch)
         reward_state, reward_metrics = self._learn_reward(
             state.reward, batch, key=reward_key
         )
@@ -183,6 +189,14 @@ class Intrinsic(
     def _total(
         self, reward: Float[Array, "*batch"], transitions: Transition[Extras]
     ) -> Float[Array, "*batch"]:
+        """The reward that the agent learns from, given the intrinsic one."""
+        # A column would broadcast, in the sum or in the losses of the agent.
+        if jnp.shape(reward) != transitions.timestep.shape:
+            raise ValueError(
+                f"`reward` of {type(self.reward).__name__} gives {described(reward)}; "
+                "it must give one number for each transition, of shape "
+                f"{transitions.timestep.shape}."
+            )
         if self.environment_weight is None:
             return reward
         return reward + self.environment_weight * transitions.reward
@@ -201,14 +215,6 @@ Intrinsic.__init__.__doc__ = """**Arguments:**
 
 AnyIntrinsic: TypeAlias = Intrinsic
 """An `Intrinsic` around any agent, with any reward."""
-
-
-def _check_reward(rewarder: object, reward: Array, batch: AnyTransition) -> None:
-    if jnp.shape(reward) != batch.timestep.shape:
-        raise ValueError(
-            f"`reward` of {type(rewarder).__name__} gives {described(reward)}; it must "
-            f"give one number for each transition, of shape {batch.timestep.shape}."
-        )
 
 
 def diayn(
@@ -259,3 +265,83 @@ def diayn(
         environment_weight=environment_weight,
         reward_minibatches=reward_minibatches,
     )
+
+
+def find(
+    agent: AnyAgent,
+    state: PyTree,
+    transitions: PyTree,
+    kind: type[Part],
+    *,
+    hint: str = "",
+) -> tuple[Part, PyTree, PyTree]:
+    """The outermost agent or intrinsic reward of one kind inside nested wrappers.
+
+    **Arguments:**
+
+    - `agent`: any agent, perhaps a wrapper.
+    - `state`: its state; `None` if no state is needed.
+    - `transitions`: of its episodes, with any leading axes; `None` if they are not
+        needed.
+    - `kind`: a class of agents or of rewards.
+    - `hint`: what to do if there is none, the end of the error's message.
+
+    **Returns:**
+
+    What was found, its state, and the transitions as it sees them.
+
+    Raises a `ValueError` if there is none.
+    """
+    names = []
+    while True:
+        names.append(type(agent).__name__)
+        if isinstance(agent, kind):
+            return agent, state, transitions
+        if isinstance(agent, Intrinsic):
+            names[-1] += f" of {type(agent.reward).__name__}"
+            reward_state = None
+            if state is not None:
+                check_state(agent, state, IntrinsicState)
+                reward_state = state.reward
+            for reward, part_state in _rewards(agent.reward, reward_state):
+                if isinstance(reward, kind):
+                    return reward, part_state, transitions
+        if not isinstance(agent, AbstractWrapper):
+            raise ValueError(
+                f"There is no `{kind.__name__}` in this agent, a "
+                f"{' around a '.join(names)}. Only an `eqrl.AbstractWrapper` is looked "
+                f"into. {hint}".strip()
+            )
+        # Transitions first: how they are seen depends on the wrapper's own state.
+        if state is not None and transitions is not None:
+            transitions = agent.inner_transitions(state, transitions)
+        if state is not None:
+            state = agent.inner_state(state)
+        agent = agent.inner
+
+
+def unwrap(agent: AnyAgent, kind: type[Part]) -> Part:
+    """The outermost agent or intrinsic reward of one kind inside nested wrappers.
+
+    A static type checker infers the class, as in
+    `eqrl.unwrap(agent, eqrl.SAC).actor_lr`.
+
+    **Arguments:**
+
+    - `agent`: any agent, perhaps an `eqrl.AbstractWrapper`.
+    - `kind`: a class of agents or of rewards, such as `eqrl.SAC` or
+        `eqrl.Discriminator`.
+
+    Raises a `ValueError` if there is none.
+    """
+    return find(agent, None, None, kind)[0]
+
+
+def _rewards(reward: AnyReward, state: PyTree) -> list[tuple[AnyReward, PyTree]]:
+    """A reward and, if it is a sum, all that are added, each with its state."""
+    found = [(reward, state)]
+    if isinstance(reward, Sum):
+        for index, part in enumerate(reward.rewards):
+            part_state = None if state is None else state.rewards[index]
+            found.extend(_rewards(part, part_state))
+    return found

@@ -185,7 +185,7 @@ class NormalizedReward(
 
     Stable-Baselines' `VecNormalize`, and many implementations of PPO, divide a reward
     by the standard deviation of the discounted return so far, when it is given. In a
-    replay, rewards would then keep the scale of the time at which they were stored.
+    replay, rewards would then keep the scale from when they were stored.
     And a return belongs to one environment, which an agent does not know here, since it
     learns from single transitions, also of data sets. Rewards that are all alike have
     returns of up to `1 / (1 - discount)` here; the agent's `reward_scale` makes them
@@ -268,6 +268,7 @@ class NormalizedReward(
 
 def _mean_square(statistics: RunningStatistics) -> Float[Array, " reward"]:
     """Mean square of each dimension; one before the first reward."""
+    # The mean of squares is the variance plus the square of the mean.
     return statistics.variance() + statistics.mean**2 + _EPSILON
 
 

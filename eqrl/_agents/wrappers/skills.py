@@ -75,6 +75,7 @@ class SkillConditioned(
     def begin(
         self, state: State, spec: EnvSpec, *, index: Int[Array, ""], key: PRNGKeyArray
     ) -> SkillMemory[Memory]:
+        # The skill is part of the memory, so it lasts as long as the episode.
         skill_key, agent_key = jr.split(key)
         spec = with_skill_size(spec, self.skills.size)
         return SkillMemory(
@@ -136,6 +137,15 @@ def with_skill_size(spec: EnvSpec, size: int) -> EnvSpec:
     size += spec.observation_size
     # An image becomes the beginning of a longer vector.
     return dataclasses.replace(spec, observation_size=size, observation_shape=None)
+
+
+def with_skill(agent: AnyAgent, skill: Float[Array, " skill"]) -> AnyAgent:
+    """The same agent, always with one skill."""
+    return eqx.tree_at(
+        lambda agent: [part.skills for part in parts(agent, SkillConditioned)],
+        agent,
+        replace_fn=lambda _: OneSkill(skill),
+    )
 
 
 _ONE_HOT = (OneHotSkills, EvenOneHotSkills)

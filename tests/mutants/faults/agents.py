@@ -34,7 +34,7 @@ FAULTS = (
     Fault(
         "agents:pqn-annealed-too-early",
         "eqrl/_agents/pqn.py",
-        "self.anneal_steps, counted=rows.target.size",
+        "self.anneal_steps, counted=target.size",
         "self.anneal_steps, counted=0",
         ("tests/agents/test_pqn.py -k restated",),
     ),
@@ -82,7 +82,7 @@ FAULTS = (
     ),
     Fault(
         "agents:annealed-too-early",
-        "eqrl/_agents/schedules.py",
+        "eqrl/_agents/base.py",
         "linear_schedule(num_steps - counted,",
         "linear_schedule(num_steps,",
         (f"{_PPO} -k restated",),
@@ -211,13 +211,13 @@ FAULTS = (
         "eqrl/_agents/actor_critic.py",
         "isinstance(value, tuple) and not is_optimizer:",
         "isinstance(value, tuple):",
-        ("tests/agents/test_td3.py -k out_of_range",),
+        ("tests/agents/test_refusals.py -k out_of_range",),
     ),
     Fault(
         "agents:type-of-no-actor-step",
         "eqrl/_agents/td3.py",
-        "optimizer_state, loss.astype(float)",
-        "optimizer_state, loss",
+        "optimizer, loss.astype(float)",
+        "optimizer, loss",
         ("tests/agents/test_protocol.py -k half_precision",),
     ),
     Fault(
@@ -237,7 +237,7 @@ FAULTS = (
     Fault(
         "agents:pqn-is-given-vectors",
         "eqrl/_agents/pqn.py",
-        'check_space("PQN", spec, Discrete)',
+        'check_spec("PQN", spec, Discrete)',
         "pass",
         (f"{_SPACES} -k which_do",),
     ),
@@ -264,21 +264,21 @@ FAULTS = (
     ),
     Fault(
         "agents:dqn-counts-one-environment",
-        "eqrl/_agents/schedules.py",
+        "eqrl/_agents/base.py",
         "added = transitions.timestep.shape[0]",
         "added = 1",
         (f"{_DQN} -k epsilon",),
     ),
     Fault(
         "agents:dqn-epsilon-goes-round",
-        "eqrl/_agents/schedules.py",
+        "eqrl/_agents/base.py",
         "return jnp.minimum(num_steps, most) + added",
         "return num_steps + added",
         (f"{_DQN} -k epsilon",),
     ),
     Fault(
         "agents:dqn-epsilon-of-the-beginning",
-        "eqrl/_agents/schedules.py",
+        "eqrl/_agents/base.py",
         "start + done * (final - start)",
         "start + done * final",
         (f"{_DQN} -k epsilon",),
@@ -300,21 +300,21 @@ FAULTS = (
     Fault(
         "agents:dqn-learns-the-last-action",
         "eqrl/_agents/dqn.py",
-        "return batch.observation[:, 0], batch.action[:, 0], target",
-        "return batch.observation[:, 0], batch.action[:, -1], target",
+        "batch.observation[:, 0], batch.action[:, 0]",
+        "batch.observation[:, 0], batch.action[:, -1]",
         (f"{_DQN} -k restated",),
     ),
     Fault(
         "agents:dqn-is-given-vectors",
         "eqrl/_agents/dqn.py",
-        'check_space("DQN", spec, Discrete)',
+        'check_spec("DQN", spec, Discrete)',
         "pass",
         (f"{_SPACES} -k which_do",),
     ),
     Fault(
         "agents:sac-is-given-choices",
         "eqrl/_agents/sac.py",
-        'check_space("SAC", spec, Box)',
+        'check_spec("SAC", spec, Box)',
         "pass",
         (f"{_SPACES} -k which_do",),
     ),
@@ -436,8 +436,8 @@ FAULTS = (
     Fault(
         "agents:td3-target-actor-jumps",
         "eqrl/_agents/td3.py",
-        "target_actor = incremental_update(actor, target_actor, self.target_step_size)",
-        "target_actor = actor",
+        "                actor, target_actor, self.target_step_size\n",
+        "                actor, actor, self.target_step_size\n",
         (f"{_TD3} -k restated", _TD3),
     ),
     Fault(
@@ -520,8 +520,8 @@ FAULTS = (
     Fault(
         "agents:taac-critics-value-the-previous",
         "eqrl/_agents/taac/update.py",
-        "batch.observation,\n        batch.extras.trajectory,\n        targets,",
-        "batch.observation,\n        batch.extras.previous,\n        targets,",
+        "batch.observation, batch.extras.trajectory, targets,",
+        "batch.observation, batch.extras.previous, targets,",
         (_TAAC_UPDATE,),
     ),
     Fault(
@@ -557,7 +557,7 @@ FAULTS = (
         "eqrl/_agents/taac/taac.py",
         "epsilon: FloatLike = hyperparameter(0.0, low=0, high=1)",
         "epsilon: FloatLike = hyperparameter(0.0, low=0, high=2)",
-        ("tests/agents/test_taac_refusals.py",),
+        ("tests/agents/test_refusals.py",),
     ),
     Fault(
         "agents:normalized-acts-on-what-it-sees",
@@ -653,7 +653,7 @@ FAULTS = (
     Fault(
         "agents:intrinsic-reward-is-a-column",
         "eqrl/_agents/wrappers/intrinsic.py",
-        "if jnp.shape(reward) != batch.timestep.shape:",
+        "if jnp.shape(reward) != transitions.timestep.shape:",
         "if jnp.ndim(reward) == 0:",
         ("tests/test_boundary.py -k one_number_for_each",),
     ),

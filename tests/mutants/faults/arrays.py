@@ -394,8 +394,8 @@ FAULTS = (
     Fault(
         "nn:critic-reads-the-action-first",
         "eqrl/nn/_critic.py",
-        "self.network(jnp.concatenate([observation, action]))[0]",
-        "self.network(jnp.concatenate([action, observation]))[0]",
+        "return jnp.concatenate([observation, action])",
+        "return jnp.concatenate([action, observation])",
         ("tests/nn/test_policy.py -k state_action_value",),
     ),
     Fault(

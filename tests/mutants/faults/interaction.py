@@ -180,14 +180,14 @@ FAULTS = (
     ),
     Fault(
         "interaction:discriminator-sees-what-is-not-normalized",
-        "eqrl/_agents/wrappers/unwrap.py",
+        "eqrl/_agents/wrappers/intrinsic.py",
         "transitions = agent.inner_transitions(state, transitions)",
         "pass",
         (f"{_SKILLS} -k normalization", _SKILLS),
     ),
     Fault(
         "interaction:unwraps-to-the-state",
-        "eqrl/_agents/wrappers/unwrap.py",
+        "eqrl/_agents/wrappers/intrinsic.py",
         "return find(agent, None, None, kind)[0]",
         "return find(agent, None, None, kind)[1]",
         ("tests/agents/test_wrappers.py -k unwrapped",),

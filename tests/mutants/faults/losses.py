@@ -187,8 +187,8 @@ FAULTS = (
     Fault(
         "losses:sac-one-noise-for-a-batch",
         "eqrl/losses/_sac.py",
-        "keys = jr.split(key, observation.shape[0])",
-        "keys = jnp.broadcast_to(key, observation.shape[:1])",
+        "keys = jr.split(key, jax.tree.leaves(inputs)[0].shape[0])",
+        "keys = jnp.broadcast_to(key, jax.tree.leaves(inputs)[0].shape[:1])",
         ("tests/losses/test_losses.py -k TestSAC",),
     ),
     Fault(
@@ -348,8 +348,8 @@ FAULTS = (
     Fault(
         "losses:target-of-other-rows",
         "eqrl/losses/_critic.py",
-        "if jnp.shape(target) != values.shape[1:]:",
-        "if jnp.ndim(target) > values.ndim:",
+        "    check_same_shape(values_of_each_critic=values[0], target=target)\n",
+        "",
         ("tests/test_boundary.py -k losses_of_critics",),
     ),
 )

@@ -8,7 +8,7 @@ _INCREMENTAL = "tests/rewards/test_incremental.py"
 FAULTS = (
     Fault(
         "rewards:points-are-miscounted-beyond-32-bits",
-        "eqrl/_rewards/incremental/feature_set.py",
+        "eqrl/_rewards/feature_set.py",
         "counts < 2**30, counts, full + counts % size",
         "counts < 2**30, counts, counts",
         ("tests/rewards/test_feature_set.py -k more_points",),
@@ -92,9 +92,10 @@ FAULTS = (
     ),
     Fault(
         "rewards:descriptor-of-the-state-left",
-        "eqrl/_rewards/discriminator.py",
-        "transitions.next_observation,\n            transitions.next_state_descriptor,",
-        "transitions.observation,\n            transitions.state_descriptor,",
+        "eqrl/_rewards/base.py",
+        "observation = transitions.next_observation\n    if",
+        "transitions = as_if_left(transitions)\n"
+        "    observation = transitions.next_observation\n    if",
         ("tests/rewards/test_discriminator.py -k state_reached",),
     ),
     Fault(
@@ -107,8 +108,8 @@ FAULTS = (
     Fault(
         "rewards:one-hot-network-for-vectors",
         "eqrl/_rewards/discriminator.py",
-        "isinstance(distribution, Categorical) and of_vectors",
-        "False",
+        "(Categorical, of_vectors, ",
+        "(Categorical, False, ",
         ("tests/rewards/test_discriminator.py -k a_network",),
     ),
     Fault(
@@ -148,21 +149,21 @@ FAULTS = (
     ),
     Fault(
         "rewards:ring-writes-one-too-far",
-        "eqrl/_rewards/incremental/feature_set.py",
+        "eqrl/_rewards/feature_set.py",
         "jnp.where(written, position % rows, out_of_bounds)",
         "jnp.where(written, (position + 1) % rows, out_of_bounds)",
         ("tests/rewards/test_feature_set.py",),
     ),
     Fault(
         "rewards:ring-drops-one-too-many",
-        "eqrl/_rewards/incremental/feature_set.py",
+        "eqrl/_rewards/feature_set.py",
         "position >= counts[:, None] - rows",
         "position > counts[:, None] - rows",
         ("tests/rewards/test_feature_set.py",),
     ),
     Fault(
         "rewards:more-than-k-points-needed",
-        "eqrl/_rewards/incremental/feature_set.py",
+        "eqrl/_rewards/feature_set.py",
         "num_points(points)[bucket] >= k",
         "num_points(points)[bucket] > k",
         (
@@ -172,22 +173,22 @@ FAULTS = (
     ),
     Fault(
         "rewards:draws-from-what-was-overwritten",
-        "eqrl/_rewards/incremental/feature_set.py",
+        "eqrl/_rewards/feature_set.py",
         "return jnp.minimum(points.counts, points.features.shape[1])",
         "return points.counts",
         ("tests/rewards/test_feature_set.py",),
     ),
     Fault(
         "rewards:draws-some-twice",
-        "eqrl/_rewards/incremental/feature_set.py",
+        "eqrl/_rewards/feature_set.py",
         "distinct = exists & (first[candidates] == order)",
         "distinct = exists",
         ("tests/rewards/test_feature_set.py -k distinct",),
     ),
     Fault(
         "rewards:state-for-its-change",
-        "eqrl/_rewards/incremental/reward.py",
-        "return reached - left",
+        "eqrl/_rewards/incremental.py",
+        "return reached - self.descriptors(as_if_left(transitions))",
         "return reached",
         (
             "tests/rewards/test_incremental_options.py -k features",
@@ -196,49 +197,49 @@ FAULTS = (
     ),
     Fault(
         "rewards:likes-inconsistency",
-        "eqrl/_rewards/incremental/reward.py",
+        "eqrl/_rewards/incremental.py",
         "-self.alpha * consistency",
         "self.alpha * consistency",
         (f"{_INCREMENTAL} -k 'good_to_be'",),
     ),
     Fault(
         "rewards:past-holds-what-is-behind-the-end",
-        "eqrl/_rewards/incremental/reward.py",
+        "eqrl/_rewards/incremental.py",
         "mask = mask.reshape(1, -1)",
         "mask = jnp.ones_like(mask).reshape(1, -1)",
         (f"{_INCREMENTAL} -k 'filled_again'",),
     ),
     Fault(
         "rewards:recent-is-kept-the-other-way-round",
-        "eqrl/_rewards/incremental/reward.py",
+        "eqrl/_rewards/incremental.py",
         "clear(state.recent) if self.preset.clear_recent else state.recent",
         "state.recent if self.preset.clear_recent else clear(state.recent)",
         (f"{_INCREMENTAL} -k 'a_skill_begins'",),
     ),
     Fault(
         "rewards:reward-passes-a-gradient",
-        "eqrl/_rewards/incremental/reward.py",
+        "eqrl/_rewards/incremental.py",
         "lax.stop_gradient(diversity + consistency)",
         "(diversity + consistency)",
         (f"{_INCREMENTAL} -k 'gradient'",),
     ),
     Fault(
         "rewards:scale-without-a-floor",
-        "eqrl/_rewards/incremental/scale.py",
+        "eqrl/_rewards/scale.py",
         "jnp.maximum(previous, _LEAST_FRACTION * batch)",
         "previous",
         (f"{_INCREMENTAL} -k 'hundredth'",),
     ),
     Fault(
         "rewards:empty-updates-count",
-        "eqrl/_rewards/incremental/scale.py",
+        "eqrl/_rewards/scale.py",
         "count = self.count + where.astype(int)",
         "count = self.count + 1",
         (f"{_INCREMENTAL} -k 'updates_without_points'",),
     ),
     Fault(
         "rewards:scale-of-the-skill-before-last",
-        "eqrl/_rewards/incremental/scale.py",
+        "eqrl/_rewards/scale.py",
         "previous=self.current.mean",
         "previous=self.previous",
         (f"{_INCREMENTAL} -k 'said_to_be'",),

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from ...losses import knn_distance
+from ..losses import knn_distance
 
 
 class FeatureSet(eqx.Module):
@@ -24,8 +24,8 @@ FeatureSet.__init__.__doc__ = """**Arguments:**
 
 - `features`: one ring per bucket.
 - `counts`: the number of points ever added to each bucket. Modulo the number of rows it
-    is the row of the next point. Above 2^30 it is lowered to a number of which this is
-    still true.
+    is the row of the next point. Above 2^30 it is lowered to a number with the same
+    remainder.
 """
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from ..._pytree.fields import (
+from .._pytree.fields import (
     check_choice,
     check_fields,
     check_integer,
@@ -16,15 +16,12 @@ from ..._pytree.fields import (
     static_choice,
     static_integer,
 )
-from ..._types.custom_types import (
-    Extras,
-    FloatLike,
-    Metrics,
-)
-from ..._types.data import EnvSpec, Transition, flatten_batch
-from ..base import (
+from .._types.custom_types import Extras, FloatLike, Metrics
+from .._types.data import EnvSpec, Transition, flatten_batch
+from .base import (
     AbstractReward,
     StateDescriptor,
+    as_if_left,
     check_descriptor,
     describe,
     descriptor_size,
@@ -193,9 +190,16 @@ class Incremental(AbstractReward[IncrementalState]):
         del key
         size = descriptor_size(self.descriptor, spec)
         num_buckets = self.num_buckets(spec)
+        recent_rows = self.recent_capacity
+        if recent_rows is None:
+            recent_rows = self.preset.num_recent_episodes
+            if not self.per_timestep:
+                recent_rows *= _max_steps(spec, "`recent_capacity=None`")
+            # With fewer than k rows no distance could ever be measured.
+            recent_rows = max(recent_rows, self.k)
         return IncrementalState(
             past=empty_set(num_buckets, self.past_capacity, size),
-            recent=empty_set(num_buckets, self._recent_rows(spec), size),
+            recent=empty_set(num_buckets, recent_rows, size),
             scale=first_scale(),
         )
 
@@ -246,20 +250,13 @@ class Incremental(AbstractReward[IncrementalState]):
         reached = self.descriptors(transitions)
         if self.feature == "next_state":
             return reached
-        left = describe(
-            self.descriptor, transitions.observation, transitions.state_descriptor
-        )
-        return reached - left
+        return reached - self.descriptors(as_if_left(transitions))
 
     def descriptors(
         self, transitions: Transition[Extras]
     ) -> Float[Array, "*batch descriptor"]:
         """Descriptors of the states reached, with any leading axes."""
-        return describe(
-            self.descriptor,
-            transitions.next_observation,
-            transitions.next_state_descriptor,
-        )
+        return describe(self.descriptor, transitions)
 
     def without_past(self, state: IncrementalState) -> IncrementalState:
         """Removes all past features."""
@@ -296,23 +293,10 @@ class Incremental(AbstractReward[IncrementalState]):
         - `num_updates`: of the next skill, as if there were no warm-up.
         """
         scale = next_scale(
-            state.scale,
-            alpha=self.alpha,
-            beta=self.beta,
-            expected_calls=num_updates,
+            state.scale, alpha=self.alpha, beta=self.beta, expected_calls=num_updates
         )
         recent = clear(state.recent) if self.preset.clear_recent else state.recent
         return IncrementalState(past=state.past, recent=recent, scale=scale)
-
-    def _recent_rows(self, spec: EnvSpec) -> int:
-        if self.recent_capacity is not None:
-            return self.recent_capacity
-        episodes = self.preset.num_recent_episodes
-        rows = episodes
-        if not self.per_timestep:
-            rows = episodes * _max_steps(spec, "`recent_capacity=None`")
-        # With fewer than k rows no distance could ever be measured.
-        return max(rows, self.k)
 
     def _bucket(
         self, timestep: Int[Array, " batch"], num_buckets: int

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ..._types.custom_types import FloatLike
+from .._types.custom_types import FloatLike
 from .feature_set import Distances
 
 
@@ -44,18 +44,20 @@ class IncrementalMode:
     replay: Replay
 
 
+_PAPER = IncrementalMode(
+    k=3,
+    feature="delta",
+    per_timestep=False,
+    normalization="previous_skill_mean",
+    num_recent_episodes=1,
+    clear_recent=True,
+    recollect=True,
+    include_newest=True,
+    replay="half",
+)
+
 MODES: dict[ModeName, IncrementalMode] = {
-    "paper": IncrementalMode(
-        k=3,
-        feature="delta",
-        per_timestep=False,
-        normalization="previous_skill_mean",
-        num_recent_episodes=1,
-        clear_recent=True,
-        recollect=True,
-        include_newest=True,
-        replay="half",
-    ),
+    "paper": _PAPER,
     "pseudocode": IncrementalMode(
         k=5,
         feature="next_state",
@@ -67,16 +69,8 @@ MODES: dict[ModeName, IncrementalMode] = {
         include_newest=True,
         replay="keep",
     ),
-    "released": IncrementalMode(
-        k=3,
-        feature="delta",
-        per_timestep=False,
-        normalization="released",
-        num_recent_episodes=1,
-        clear_recent=False,
-        recollect=True,
-        include_newest=False,
-        replay="half",
+    "released": dataclasses.replace(
+        _PAPER, normalization="released", clear_recent=False, include_newest=False
     ),
 }
 
@@ -131,17 +125,12 @@ class TermScale(eqx.Module):
         )
 
     def update(
-        self,
-        distances: Distances,
-        term: Float[Array, ""],
-        *,
-        is_logged: Bool[Array, ""],
+        self, distances: Distances, term: Float[Array, ""], is_logged: Bool[Array, ""]
     ) -> "TermScale":
-        return TermScale(
-            previous=self.previous,
+        return dataclasses.replace(
+            self,
             current=self.current.add(distances.mean(), jnp.any(distances.known)),
             logged=self.logged.add(term, is_logged),
-            factor=self.factor,
         )
 
 
@@ -176,12 +165,12 @@ def next_scale(
     scale: Scale, *, alpha: FloatLike, beta: FloatLike, expected_calls: FloatLike
 ) -> Scale:
     """The scale at the beginning of the next skill."""
-    return Scale(
+    return dataclasses.replace(
+        scale,
         diversity=scale.diversity.begin_skill(beta),
         consistency=scale.consistency.begin_skill(alpha),
         calls=jnp.zeros((), int),
         expected_calls=jnp.asarray(expected_calls, dtype=jnp.result_type(float)),
-        all_calls=scale.all_calls,
     )
 
 
@@ -193,14 +182,8 @@ def factors(
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Factors of the distances to past and to recent features.
 
-    **Arguments:**
-
-    - `scale`, `normalization`: which factors.
-    - `diversity`, `consistency`: mean distances of the batch.
-
-    **Returns:**
-
-    Both factors. With `"released"` the second changes its sign within a skill.
+    `diversity` and `consistency` are the mean distances of the batch. With `"released"`
+    the second factor changes its sign within a skill.
     """
     if normalization == "none":
         return jnp.ones(()), jnp.ones(())
@@ -230,15 +213,11 @@ def update_scale(
 ) -> Scale:
     """The scale after one update, given distances and the means of the two terms."""
     is_logged = (scale.all_calls + 1) % _LOG_PERIOD == 0
-    return Scale(
-        diversity=scale.diversity.update(
-            diversity, diversity_term, is_logged=is_logged
-        ),
-        consistency=scale.consistency.update(
-            consistency, consistency_term, is_logged=is_logged
-        ),
+    return dataclasses.replace(
+        scale,
+        diversity=scale.diversity.update(diversity, diversity_term, is_logged),
+        consistency=scale.consistency.update(consistency, consistency_term, is_logged),
         calls=scale.calls + 1,
-        expected_calls=scale.expected_calls,
         all_calls=scale.all_calls + 1,
     )
 
@@ -258,6 +237,7 @@ def _first_term() -> TermScale:
 
 def _inverse(value: Float[Array, ""]) -> Float[Array, ""]:
     """`1 / value`, with `abs(value)` at least the machine epsilon."""
+    # The sign is kept, since the released code divides by means of signed terms.
     least = jnp.finfo(value.dtype).eps
     size = jnp.maximum(jnp.abs(value), least)
     return jnp.where(value < 0, -1, 1) / size
@@ -266,5 +246,6 @@ def _inverse(value: Float[Array, ""]) -> Float[Array, ""]:
 def _inverse_of_previous(
     previous: Float[Array, ""], batch: Float[Array, ""]
 ) -> Float[Array, ""]:
+    # Without a previous skill its mean is 0, and the batch takes its place.
     mean = jnp.maximum(previous, _LEAST_FRACTION * batch)
     return _inverse(jnp.where(previous > 0, mean, batch))
