@@ -48,8 +48,8 @@ FAULTS = (
     Fault(
         "interaction:exports-no-weights-that-only-sampling-reads",
         "eqrl/_interaction/export.py",
-        "for program in programs.values()]",
-        'for name, program in programs.items() if name != "sample"]',
+        "for program in programs.values()))",
+        'for name, program in programs.items() if name != "sample"))',
         (f"{_EXPORT} -k only_sampled_actions_read",),
     ),
     Fault(
@@ -251,8 +251,9 @@ FAULTS = (
     Fault(
         "interaction:a-damaged-policy-is-loaded",
         "eqrl/_interaction/exported_policy.py",
-        "if digest != _digest(body).encode():",
-        "if len(digest) != 64:",
+        "        with zipfile.ZipFile(path) as archive:",
+        "        zipfile.ZipExtFile._update_crc = lambda self, content: None\n"
+        "        with zipfile.ZipFile(path) as archive:",
         (f"{_EXPORT} -k damaged",),
     ),
     Fault(
