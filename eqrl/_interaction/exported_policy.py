@@ -121,10 +121,11 @@ def load_policy(
     if mode not in ("greedy", "sample"):
         raise ValueError(f"`mode={mode!r}` must be 'greedy' or 'sample'.")
     # A bool is an integer to Python.
-    if type(seed) is bool or not isinstance(seed, int | np.integer):
-        raise ValueError(f"`seed={seed!r}` must be a whole number.")
-    if not 0 <= seed < 2**32:
-        raise ValueError(f"`seed={seed}` must be at least 0 and less than 2^32.")
+    is_integer = isinstance(seed, int | np.integer) and type(seed) is not bool
+    if not is_integer or not 0 <= seed < 2**32:
+        raise ValueError(
+            f"`seed={seed}` must be an integer, at least 0 and less than 2^32."
+        )
     header, members = _read(Path(path))
     # With the other setting JAX would compile for, and give, numbers of other types.
     if header["x64"] != jax.config.read("jax_enable_x64"):

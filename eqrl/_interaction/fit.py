@@ -97,15 +97,12 @@ def check_action_fits(
     The message ends with the `hint`. Unless `exact`, floats of any precision pass.
     """
     asked = spec.action.struct
+    floating = lambda dtype: jnp.issubdtype(dtype, jnp.floating)
     fits = (
         isinstance(action, (jax.Array, jax.ShapeDtypeStruct))
         and action.shape == asked.shape
-        and (
-            action.dtype == asked.dtype
-            if exact
-            else jnp.issubdtype(action.dtype, jnp.floating)
-            == jnp.issubdtype(asked.dtype, jnp.floating)
-        )
+        and floating(action.dtype) == floating(asked.dtype)
+        and (action.dtype == asked.dtype or not exact)
     )
     if not fits:
         raise ValueError(
