@@ -181,7 +181,7 @@ FAULTS = (
         "eqrl/envs/_brax.py",
         "1000 if max_steps is None else max_steps",
         "1000",
-        ("tests/envs/test_make.py -k brax_takes_max_steps",),
+        ("tests/envs/test_make.py -k max_steps_is_the_librarys",),
     ),
     Fault(
         "envs:unchecked-truncation",
