@@ -121,7 +121,7 @@ def start(
     num_envs: int,
     key: PRNGKeyArray,
 ) -> Actors[EnvState, Memory]:
-    """Begins an episode in each of a number of environments.
+    """Begins an episode in each of `num_envs` environments.
 
     **Returns:**
 
@@ -141,12 +141,12 @@ def interact(
     mode: Mode,
     key: PRNGKeyArray,
 ) -> tuple[Actors[EnvState, Memory], Transition[Extras]]:
-    """One step of every environment; where an episode ends, the next one begins.
+    """Steps every environment; where an episode ends, the next one begins.
 
     **Arguments:**
 
-    - `agent`, `state`: who acts.
-    - `env`: where.
+    - `agent`, `state`: the agent that acts, and its state.
+    - `env`: the environment.
     - `actors`: from `start` or from the last step, a stack.
     - `mode`: how actions are picked.
     - `key`: for actions, environments and episodes that begin.

@@ -45,15 +45,15 @@ def export_policy(
 
     The file holds compiled forms of `agent.begin` and `agent.act`, as `jax.export`
     serializes them, and those of the state's arrays that they read: the actor and the
-    normalizer, not the critics, the optimizers or the replay. JAX promises to read
-    such a file for six months of its versions.
+    normalizer, not the critics, the optimizers or the replay. JAX guarantees
+    that its releases of the next six months can read the file.
 
     **Arguments:**
 
     - `path`: the file to write; one that is there is replaced.
-    - `agent`, `state`: the agent that acts, and its state. Of a stack, take one first,
-        by `member`; of an agent with skills, take one by `fix_skill`, or a skill is
-        drawn at the beginning of each episode.
+    - `agent`, `state`: the agent that acts, and its state. Take one of a stack by
+        `member`, and one skill of an agent with skills by `fix_skill`; otherwise a
+        skill is drawn at the beginning of each episode.
     - `env`: the environment, or its `spec`.
     - `platforms`: where the policy can be loaded, by JAX's names.
 

@@ -24,10 +24,10 @@ _FORMAT = 1
 
 
 class ExportedPolicy:
-    """A policy which acts in one environment, from NumPy arrays to NumPy arrays.
+    """A policy that acts in one environment, from NumPy arrays to NumPy arrays.
 
-    `load_policy` makes it. It remembers what its agent remembers within an episode, so
-    call `reset` where an episode begins, and load it again for each environment more.
+    `load_policy` makes it. It has the memory of its agent within an episode, so call
+    `reset` where an episode begins, and load one policy for each environment.
     """
 
     def __init__(
@@ -102,21 +102,22 @@ def load_policy(
     action = policy.act(observation)
     ```
 
-    Nothing is needed but JAX and its `flatbuffers`: no environment, no class of the
-    agent and of its networks. Where eqrl is not installed, put a copy of the file
-    `eqrl/_interaction/exported_policy.py` there and call its `load_policy`. The first
-    action of a policy takes longer than the others, because it is compiled then.
+    Only JAX and its `flatbuffers` are needed, and neither the environment nor the
+    classes of the agent and its networks. Where eqrl is not installed, put a copy of
+    the file `eqrl/_interaction/exported_policy.py` there and call its `load_policy`.
+    The first action of a policy takes longer than the others, because it is compiled
+    then.
 
     **Arguments:**
 
     - `path`: the file.
     - `mode`: how actions are picked, `"greedy"` as in evaluation or `"sample"` as in
         training.
-    - `seed`: of the draws of a sampled action and of those that are made once an
-        episode, from 0. With the same one, the same actions are drawn.
+    - `seed`: at least 0, for the draws of sampled actions and for those that are made
+        once an episode. The same seed draws the same actions.
 
-    Raises a `ValueError` of one line that names the file if it is damaged, if it is no
-    exported policy, or if this version of eqrl or JAX cannot read it.
+    Raises a `ValueError` of one line that names the file if it is damaged, if it is
+    not an exported policy, or if this version of eqrl or JAX cannot read it.
     """
     if mode not in ("greedy", "sample"):
         raise ValueError(f"`mode={mode!r}` must be 'greedy' or 'sample'.")
@@ -137,7 +138,7 @@ def load_policy(
         begin, act = (
             jax.export.deserialize(bytearray(members[name])) for name in ("begin", mode)
         )
-    except Exception as error:  # Whatever a later JAX says of an old format.
+    except Exception as error:  # JAX may raise any for a format it no longer reads.
         raise ValueError(
             f"`{path}` was exported with jax {header['jax']} and eqrl "
             f"{header['eqrl']}, and cannot be read with jax {jax.__version__} "

@@ -117,7 +117,7 @@ def explaining_misfits(
 ) -> Iterator[None]:
     """Replaces an error in tracing by a clearer one if the state does not fit.
 
-    It ends with the `hint`.
+    The message ends with the `hint`.
     """
     # All choices have one shape, however many there are, so that a state made for
     # another number of them may cause no error. Elsewhere the state is compared only

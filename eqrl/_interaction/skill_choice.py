@@ -86,7 +86,7 @@ class SkillChoice(
                 "skills are not one-hot; give `num_skills=None`."
             )
         check_range("num_skills", self.num_skills, low=1, high=size, optional=True)
-        # That of the base class would come too late for what is checked next.
+        # The base class checks fields too, but only after this method.
         check_fields(self)
         if isinstance(prior, OneSkill):
             raise ValueError(

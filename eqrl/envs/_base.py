@@ -242,7 +242,7 @@ class Drawable(Protocol[_Drawn]):
     """An environment that can draw its states; `eqrl.render` makes a GIF of them.
 
     It need not derive from this class: a method `draw` is enough. If a wrapper has one,
-    it is drawn in place of what is inside.
+    it is drawn instead of the environment inside.
     """
 
     def draw(

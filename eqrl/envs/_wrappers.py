@@ -272,6 +272,7 @@ class PooledReset(AbstractEnvWrapper[EnvState]):
         return self.env.spec
 
     def reset(self, *, key: PRNGKeyArray) -> tuple[EnvState, Float[Array, " obs"]]:
+        # Drawn with replacement: environments and episodes may share a state.
         index = jr.randint(key, (), 0, self._observations.shape[0])
         return take_element((self._states, self._observations), index)
 
@@ -336,6 +337,7 @@ class TimeLimit(AbstractEnvWrapper[TimeLimitState[EnvState]]):
     ) -> tuple[TimeLimitState[EnvState], Outcome]:
         inner, outcome = self.env.step(state.inner, action, key=key)
         num_steps = state.num_steps + 1
+        # The environment may truncate by itself, and earlier.
         limit_reached = outcome.truncated | (num_steps >= self.max_steps)
         truncated = limit_reached & ~outcome.terminated
         outcome = dataclasses.replace(outcome, truncated=truncated)
