@@ -72,7 +72,11 @@ from ._disk.store import (
     save_skills as save_skills,
 )
 from ._interaction.actors import Actors as Actors, interact as interact, start as start
-from ._interaction.evaluate import Evaluation as Evaluation, evaluate as evaluate
+from ._interaction.evaluate import (
+    Evaluation as Evaluation,
+    evaluate as evaluate,
+    rollout as rollout,
+)
 from ._interaction.evaluate_skills import (
     SkillEvaluation as SkillEvaluation,
     diversity_return as diversity_return,
@@ -84,7 +88,6 @@ from ._interaction.exported_policy import (
     ExportedPolicy as ExportedPolicy,
     load_policy as load_policy,
 )
-from ._interaction.rollout import rollout as rollout
 from ._interaction.skill_choice import (
     SkillChoice as SkillChoice,
     SkillChoiceState as SkillChoiceState,

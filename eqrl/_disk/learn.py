@@ -11,8 +11,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from .._agents.base import AnyAgent
 from .._agents.wrappers.intrinsic import IntrinsicState
 from .._interaction.actors import start
+from .._interaction.evaluate import rollout
 from .._interaction.fit import check_numbers
-from .._interaction.rollout import rollout
 from .._pytree.arguments import checked
 from .._pytree.fields import PositiveInt, check_integer
 from .._pytree.tree import put_element, stack_size, take_element, tree_where

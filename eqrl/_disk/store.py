@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt8
 
 from .._agents.base import AbstractAgent, AnyAgent
 from .._agents.wrappers.intrinsic import AnyIntrinsic
-from .._interaction.rollout import rollout
+from .._interaction.evaluate import rollout
 from .._pytree.fields import reusable_key
 from .._pytree.tree import empty_stack, put_element, stack_size, take_element
 from .._rewards.base import as_if_left

@@ -7,13 +7,14 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
-from .._agents.base import AbstractAgent, after_act
+from .._agents.base import AbstractAgent, AnyAgent, after_act
 from .._pytree.control_flow import filter_cond, filter_while_loop
 from .._pytree.tree import tree_where
-from .._types.custom_types import EnvState, Extras, Memory, Mode, State
-from .._types.data import Transition
+from .._types.custom_types import EnvState, Extras, Memory, Mode, PyTree, State
+from .._types.data import AnyTransition, Transition
 from ..envs import AbstractEnv
-from .fit import check_action_taken
+from ..envs._base import AnyEnv
+from .fit import check_action_fits
 
 
 # From `_MANY` environments on, only finished ones are reset, in `_GROUPS` groups.
@@ -43,52 +44,57 @@ Actors.__init__.__doc__ = """**Arguments:**
 def step_keys(key: PRNGKeyArray, num_envs: int) -> Key[Array, "envs 2 2"]:
     """The keys of a step of every environment.
 
-    Of each, the first two are for acting and for the environment's step, the last two
-    for the reset and the memory if an episode begins after it.
+    For each environment, the first two are for acting and for its step, and the last
+    two for the reset and the memory if an episode begins after the step.
     """
     pairs = jax.vmap(jr.split)(jr.split(key, num_envs))
     return jax.vmap(jax.vmap(jr.split))(pairs)
 
 
 def _begin(
-    agent: AbstractAgent[State, Memory, Extras],
-    state: State,
-    env: AbstractEnv[EnvState],
+    agent: AnyAgent,
+    state: PyTree,
+    env: AnyEnv,
     *,
     index: Int[Array, ""],
     keys: Key[Array, "2"],
-) -> Actors[EnvState, Memory]:
+) -> Actors:
     reset_key, memory_key = keys
     env_state, observation = env.reset(key=reset_key)
-    memory = agent.begin(state, env.spec, index=index, key=memory_key)
     reward_size = env.spec.reward_size
     return Actors(
         env_state=env_state,
         observation=observation,
-        memory=memory,
+        memory=agent.begin(state, env.spec, index=index, key=memory_key),
         timestep=jnp.zeros((), int),
         episode_return=jnp.zeros(() if reward_size is None else (reward_size,)),
     )
 
 
-def _advance(
-    agent: AbstractAgent[State, Memory, Extras],
-    state: State,
-    env: AbstractEnv[EnvState],
-    actor: Actors[EnvState, Memory],
+def advance(
+    agent: AnyAgent,
+    state: PyTree,
+    env: AnyEnv,
+    actor: Actors,
     *,
     mode: Mode,
     keys: Key[Array, "2"],
-) -> tuple[Actors[EnvState, Memory], Transition[Extras]]:
+) -> tuple[Actors, AnyTransition]:
+    """One step of one environment; an episode that ends is left at its end.
+
+    `keys` are for acting and for the step of the environment.
+    """
     act_key, step_key = keys
     chosen = agent.act(state, actor.memory, actor.observation, mode=mode, key=act_key)
     action, memory, extras = after_act(agent, actor.memory, chosen)
-    check_action_taken(action, env.spec)
+    hint = "Is the agent's state that of another environment?"
+    check_action_fits(action, env.spec, exact=False, hint=hint)
     env_state, outcome = env.step(actor.env_state, action, key=step_key)
     transition = Transition(
         observation=actor.observation,
         action=action,
         reward=outcome.reward,
+        # The environment has not been reset yet, so this is the true successor.
         next_observation=outcome.observation,
         terminated=outcome.terminated,
         truncated=outcome.truncated,
@@ -107,19 +113,6 @@ def _advance(
     return actor, transition
 
 
-def advance(
-    agent: AbstractAgent[State, Memory, Extras],
-    state: State,
-    env: AbstractEnv[EnvState],
-    actor: Actors[EnvState, Memory],
-    *,
-    mode: Mode,
-    key: PRNGKeyArray,
-) -> tuple[Actors[EnvState, Memory], Transition[Extras]]:
-    """One step of one environment; where the episode ends, it is left at its end."""
-    return _advance(agent, state, env, actor, mode=mode, keys=jr.split(key))
-
-
 def start(
     agent: AbstractAgent[State, Memory, Extras],
     state: State,
@@ -128,17 +121,15 @@ def start(
     num_envs: int,
     key: PRNGKeyArray,
 ) -> Actors[EnvState, Memory]:
-    """Begins an episode in each of a number of environments.
+    """Begins an episode in each of `num_envs` environments.
 
     **Returns:**
 
     The actors, a stack of `num_envs`.
     """
-
-    def begin(index: Int[Array, ""], key: PRNGKeyArray) -> Actors[EnvState, Memory]:
-        return _begin(agent, state, env, index=index, keys=jr.split(key))
-
-    return eqx.filter_vmap(begin)(jnp.arange(num_envs), jr.split(key, num_envs))
+    begin = lambda index, keys: _begin(agent, state, env, index=index, keys=keys)
+    keys = jax.vmap(jr.split)(jr.split(key, num_envs))
+    return eqx.filter_vmap(begin)(jnp.arange(num_envs), keys)
 
 
 def interact(
@@ -150,12 +141,12 @@ def interact(
     mode: Mode,
     key: PRNGKeyArray,
 ) -> tuple[Actors[EnvState, Memory], Transition[Extras]]:
-    """One step of every environment; where an episode ends, the next one begins.
+    """Steps every environment; where an episode ends, the next one begins.
 
     **Arguments:**
 
-    - `agent`, `state`: who acts.
-    - `env`: where.
+    - `agent`, `state`: the agent that acts, and its state.
+    - `env`: the environment.
     - `actors`: from `start` or from the last step, a stack.
     - `mode`: how actions are picked.
     - `key`: for actions, environments and episodes that begin.
@@ -169,7 +160,7 @@ def interact(
         agent, state, env, actors, keys[:, 0], mode=mode
     )
     over = transitions.terminated | transitions.truncated
-    # To begin an episode costs as much as a step, or more, and most steps end none.
+    # Beginning an episode costs as much as a step or more, and most steps end none.
     actors = filter_cond(
         jnp.any(over),
         lambda: begin_where(over, agent, state, env, actors, keys[:, 1]),
@@ -179,91 +170,65 @@ def interact(
 
 
 def advance_with_keys(
-    agent: AbstractAgent[State, Memory, Extras],
-    state: State,
-    env: AbstractEnv[EnvState],
-    actors: Actors[EnvState, Memory],
+    agent: AnyAgent,
+    state: PyTree,
+    env: AnyEnv,
+    actors: Actors,
     keys: Key[Array, "envs 2"],
     *,
     mode: Mode,
-) -> tuple[Actors[EnvState, Memory], Transition[Extras]]:
-    """One step of every environment; where an episode ends, it is left at its end.
+) -> tuple[Actors, AnyTransition]:
+    """One step of every environment; an episode that ends is left at its end.
 
     `keys` are the first halves of those from `step_keys`.
     """
-
-    def step(
-        actor: Actors[EnvState, Memory], keys: Key[Array, "2"]
-    ) -> tuple[Actors[EnvState, Memory], Transition[Extras]]:
-        return _advance(agent, state, env, actor, mode=mode, keys=keys)
-
+    step = lambda actor, keys: advance(agent, state, env, actor, mode=mode, keys=keys)
     return eqx.filter_vmap(step)(actors, keys)
 
 
 def begin_where(
     over: Bool[Array, " envs"],
-    agent: AbstractAgent[State, Memory, Extras],
-    state: State,
-    env: AbstractEnv[EnvState],
-    actors: Actors[EnvState, Memory],
+    agent: AnyAgent,
+    state: PyTree,
+    env: AnyEnv,
+    actors: Actors,
     keys: Key[Array, "envs 2"],
-) -> Actors[EnvState, Memory]:
+) -> Actors:
     """Begins an episode in each environment whose last one is over.
 
     `keys` are the second halves of those from `step_keys`.
     """
     num_envs = over.shape[0]
-
-    def begin(index: Int[Array, ""], keys: Key[Array, "2"]) -> Actors[EnvState, Memory]:
-        return _begin(agent, state, env, index=index, keys=keys)
-
+    begin = lambda index, keys: _begin(agent, state, env, index=index, keys=keys)
     if num_envs < _MANY:
+        # Beginning a few and dropping most is cheaper than a loop.
         fresh = eqx.filter_vmap(begin)(jnp.arange(num_envs), keys)
         return eqx.filter_vmap(tree_where)(over, fresh, actors)
 
-    # Of many environments some are over in most steps, but few at a time: groups of
-    # those that are over begin, one after another.
+    # Among many environments some are over at most steps, but few at a time: groups of
+    # those that are over begin, one group after another.
     size = num_envs // _GROUPS
     first = jnp.nonzero(over, size=num_envs + size, fill_value=num_envs)[0]
-    # In a loop they are numbers: as keys they would seem to be used twice.
+    # The loop takes plain numbers: of keys JAX would report that they are used twice.
     words, implementation = jr.key_data(keys), jr.key_impl(keys)
 
     def begin_group(
-        carry: tuple[Int[Array, ""], Actors[EnvState, Memory]],
-    ) -> tuple[Int[Array, ""], Actors[EnvState, Memory]]:
+        carry: tuple[Int[Array, ""], Actors],
+    ) -> tuple[Int[Array, ""], Actors]:
         begun, actors = carry
         index = lax.dynamic_slice(first, (begun,), (size,))
-        # After the last one that is over some index is out of range: of these nothing
-        # is written, and what begins is the last environment again.
+        # A last group that is not full continues with indices out of range: the last
+        # environment begins in their place, and nothing is written.
         known = jnp.minimum(index, num_envs - 1)
         group_keys = jr.wrap_key_data(words[known], impl=implementation)
         fresh = eqx.filter_vmap(begin)(known, group_keys)
-        actors = jax.tree.map(
-            lambda old, new: (
-                old.at[index].set(new, mode="drop") if eqx.is_array(old) else old
-            ),
-            actors,
-            fresh,
+        put = lambda old, new: (
+            old.at[index].set(new, mode="drop") if eqx.is_array(old) else old
         )
-        return begun + size, actors
+        return begun + size, jax.tree.map(put, actors, fresh)
 
     count = jnp.sum(over)
     _, actors = filter_while_loop(
         lambda carry: carry[0] < count, begin_group, (jnp.zeros((), int), actors)
     )
     return actors
-
-
-def advance_all(
-    agent: AbstractAgent[State, Memory, Extras],
-    state: State,
-    env: AbstractEnv[EnvState],
-    actors: Actors[EnvState, Memory],
-    *,
-    mode: Mode,
-    key: PRNGKeyArray,
-) -> tuple[Actors[EnvState, Memory], Transition[Extras]]:
-    """One step of every environment; where an episode ends, it is left at its end."""
-
-    keys = jax.vmap(jr.split)(jr.split(key, actors.timestep.shape[0]))
-    return advance_with_keys(agent, state, env, actors, keys, mode=mode)

@@ -1,25 +1,31 @@
+"""Whole episodes, each from its beginning to its end, and their measurement."""
+
 from collections.abc import Callable
-from typing import Any, Generic, overload
+from typing import Any, Generic
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 from typing_extensions import TypeVar
 
-from .._agents.base import AbstractAgent
+from .._agents.base import AbstractAgent, AnyAgent
 from .._pytree.arguments import checked
+from .._pytree.control_flow import filter_scan, filter_while_loop
 from .._pytree.fields import PositiveInt, reusable_key
-from .._types.custom_types import EnvState, Extras, Memory, Mode, State
-from .._types.data import Transition
+from .._types.custom_types import EnvState, Extras, Memory, Mode, PyTree, State
+from .._types.data import AnyTransition, Transition
 from ..envs import AbstractEnv
-from .actors import start
+from ..envs._base import AnyEnv
+from .actors import Actors, advance, advance_with_keys, start
 from .fit import explaining_misfits
-from .rollout import jit_rollout, limit_of, play_until_over, zero_outside
 
 
 Described = TypeVar("Described", default=Any)
+
+# Without a `descriptor` to infer it from, it is `None`.
+_Described = TypeVar("_Described", default=None)
 
 
 class Evaluation(eqx.Module, Generic[Described]):
@@ -39,35 +45,7 @@ Evaluation.__init__.__doc__ = """**Arguments:**
     `descriptor`.
 """
 
-Descriptor = Callable[[Transition[Any], Bool[Array, " time"]], Described]
-
-
-@overload
-def evaluate(
-    agent: AbstractAgent[State, Memory, Extras],
-    state: State,
-    env: AbstractEnv[EnvState],
-    *,
-    num_episodes: int,
-    key: PRNGKeyArray,
-    mode: Mode = "greedy",
-    max_steps: int | None = None,
-    descriptor: None = None,
-) -> Evaluation[None]: ...
-
-
-@overload
-def evaluate(
-    agent: AbstractAgent[State, Memory, Extras],
-    state: State,
-    env: AbstractEnv[EnvState],
-    *,
-    num_episodes: int,
-    key: PRNGKeyArray,
-    mode: Mode = "greedy",
-    max_steps: int | None = None,
-    descriptor: Descriptor[Described],
-) -> Evaluation[Described]: ...
+Descriptor = Callable[[AnyTransition, Bool[Array, " time"]], Described]
 
 
 @checked
@@ -80,8 +58,8 @@ def evaluate(
     key: PRNGKeyArray,
     mode: Mode = "greedy",
     max_steps: PositiveInt | None = None,
-    descriptor: Descriptor | None = None,
-) -> Evaluation:
+    descriptor: Descriptor[_Described] | None = None,
+) -> Evaluation[_Described]:
     """Plays whole episodes side by side and measures them, without learning.
 
     **Arguments:**
@@ -104,41 +82,74 @@ def evaluate(
     Raises a `ValueError` if neither `max_steps` nor the environment sets a limit, or if
     the state is not one of this agent in such an environment, such as a stack of them.
     """
-    limit, num_episodes = limit_of(env, max_steps), int(num_episodes)
+    limit, num_episodes = _limit(env, max_steps), int(num_episodes)
     key = reusable_key(key)
     if descriptor is None:
         return _play(agent, state, env, num_episodes, limit, mode=mode, key=key)
-    transitions, mask = jit_rollout(
+    transitions, mask = _record(
         agent, state, env, num_episodes, limit, mode=mode, key=key
     )
     return _describe(transitions, mask, descriptor)
 
 
-@eqx.filter_jit
-def _describe(
-    transitions: Transition[Extras],
-    mask: Bool[Array, "episodes time"],
-    descriptor: Descriptor[Described],
-) -> Evaluation[Described]:
-    return Evaluation(
-        returns=jnp.sum(zero_outside(mask, transitions.reward), axis=1),
-        lengths=jnp.sum(mask, axis=1),
-        descriptors=jax.vmap(descriptor)(transitions, mask),
-    )
+@checked
+def rollout(
+    agent: AbstractAgent[State, Memory, Extras],
+    state: State,
+    env: AbstractEnv[EnvState],
+    *,
+    num_episodes: PositiveInt,
+    key: PRNGKeyArray,
+    mode: Mode = "greedy",
+    max_steps: PositiveInt | None = None,
+) -> tuple[Transition[Extras], Bool[Array, "episodes time"]]:
+    """Plays whole episodes side by side and returns all of their transitions.
+
+    **Arguments:**
+
+    - `agent`, `state`: the agent that acts, and its state.
+    - `env`: the environment.
+    - `num_episodes`: at least 1.
+    - `key`: for actions and environments.
+    - `mode`: how actions are picked.
+    - `max_steps`: the most steps of an episode; `None` takes `env.spec.max_steps`.
+
+    **Returns:**
+
+    The transitions, with leading axes `(episodes, time)`, and a mask of the same shape
+    that is true within the episode. Transitions outside it have no meaning.
+
+    Raises a `ValueError` if neither `max_steps` nor the environment sets a limit, or if
+    the state is not one of this agent in such an environment, such as a stack of them.
+    """
+    limit, num_episodes = _limit(env, max_steps), int(num_episodes)
+    key = reusable_key(key)
+    return _record(agent, state, env, num_episodes, limit, mode=mode, key=key)
+
+
+def _limit(env: AnyEnv, max_steps: int | None) -> int:
+    """The most steps of an episode."""
+    max_steps = env.spec.max_steps if max_steps is None else max_steps
+    if max_steps is None:
+        raise ValueError(
+            "This environment has no time limit (`spec.max_steps` is None), so an "
+            "episode might never end; give `max_steps`, the most steps to count."
+        )
+    return int(max_steps)
 
 
 @eqx.filter_jit
 def _play(
-    agent: AbstractAgent[State, Memory, Extras],
-    state: State,
-    env: AbstractEnv[EnvState],
+    agent: AnyAgent,
+    state: PyTree,
+    env: AnyEnv,
     num_episodes: int,
     max_steps: int,
     *,
     mode: Mode,
     key: PRNGKeyArray,
-) -> Evaluation[None]:
-    # Stops when the last episode is over, which `rollout`, a scan, cannot.
+) -> Evaluation[Any]:
+    # Unlike `_record`, a scan, this ends as soon as the last episode is over.
     start_key, step_key = jr.split(key)
     with explaining_misfits(agent, state, env.spec):
         actors = start(agent, state, env, num_envs=num_episodes, key=start_key)
@@ -148,3 +159,173 @@ def _play(
     return Evaluation(
         returns=episodes.returns, lengths=episodes.lengths, descriptors=None
     )
+
+
+@eqx.filter_jit
+def _record(
+    agent: AnyAgent,
+    state: PyTree,
+    env: AnyEnv,
+    num_episodes: int,
+    max_steps: int,
+    *,
+    mode: Mode,
+    key: PRNGKeyArray,
+) -> tuple[AnyTransition, Bool[Array, "episodes time"]]:
+    start_key, step_key = jr.split(key)
+    with explaining_misfits(agent, state, env.spec):
+        actors = start(agent, state, env, num_envs=num_episodes, key=start_key)
+        recorded = record_steps(
+            agent,
+            state,
+            env,
+            actors,
+            max_steps=max_steps,
+            mode=mode,
+            key=step_key,
+            record=lambda actors, transitions: transitions,
+        )
+    # A scan stacks time in front.
+    return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), recorded)
+
+
+# A program of its own, so that `_record` is not compiled anew for each descriptor.
+@eqx.filter_jit
+def _describe(
+    transitions: AnyTransition,
+    mask: Bool[Array, "episodes time"],
+    descriptor: Descriptor[_Described],
+) -> Evaluation[_Described]:
+    return Evaluation(
+        returns=jnp.sum(zero_outside(mask, transitions.reward), axis=1),
+        lengths=jnp.sum(mask, axis=1),
+        descriptors=jax.vmap(descriptor)(transitions, mask),
+    )
+
+
+class Episodes(eqx.Module):
+    """One episode, or a stack of them, as far as they have been played.
+
+    - `actors`: continue after the end of an episode, where nothing is counted.
+    - `terminated`, `truncated`: how the episode ended, if it has.
+    - `returns`, `lengths`: sum of rewards and number of steps.
+    """
+
+    actors: Actors
+    terminated: Bool[Array, "*episodes"]
+    truncated: Bool[Array, "*episodes"]
+    returns: Float[Array, "*episodes"] | Float[Array, "*episodes reward"]
+    lengths: Int[Array, "*episodes"]
+
+    @property
+    def alive(self) -> Bool[Array, "*episodes"]:
+        return ~(self.terminated | self.truncated)
+
+
+def _begun(actors: Actors) -> Episodes:
+    no = jnp.zeros(actors.timestep.shape, bool)
+    return Episodes(
+        actors=actors,
+        terminated=no,
+        truncated=no,
+        returns=actors.episode_return,
+        lengths=jnp.zeros(no.shape, int),
+    )
+
+
+def _advance(
+    agent: AnyAgent,
+    state: PyTree,
+    env: AnyEnv,
+    episodes: Episodes,
+    *,
+    mode: Mode,
+    key: PRNGKeyArray,
+) -> tuple[Episodes, AnyTransition]:
+    """One step of every episode."""
+    actors, alive = episodes.actors, episodes.alive
+    if alive.ndim == 0:
+        keys = jr.split(key)
+        after, transitions = advance(agent, state, env, actors, mode=mode, keys=keys)
+    else:
+        keys = jax.vmap(jr.split)(jr.split(key, alive.shape[0]))
+        after, transitions = advance_with_keys(
+            agent, state, env, actors, keys, mode=mode
+        )
+    # An episode that is over is stepped along with the others, but counts no further.
+    episodes = Episodes(
+        actors=after,
+        terminated=episodes.terminated | (alive & transitions.terminated),
+        truncated=episodes.truncated | (alive & transitions.truncated),
+        returns=episodes.returns + zero_outside(alive, transitions.reward),
+        lengths=episodes.lengths + alive.astype(int),
+    )
+    return episodes, transitions
+
+
+def zero_outside(
+    mask: Bool[Array, "*batch"], values: Shaped[Array, "..."]
+) -> Shaped[Array, "..."]:
+    """`values`, which have the axes of `mask` and maybe more, with zeros outside it."""
+    extra_axes = (1,) * (values.ndim - mask.ndim)
+    return jnp.where(mask.reshape(mask.shape + extra_axes), values, 0)
+
+
+def play_until_over(
+    agent: AnyAgent,
+    state: PyTree,
+    env: AnyEnv,
+    actors: Actors,
+    *,
+    max_steps: int,
+    mode: Mode,
+    key: PRNGKeyArray,
+) -> Episodes:
+    """Plays until every episode is over, by at most `max_steps` steps.
+
+    `actors` are one or a stack, at which the episodes begin to be counted.
+    """
+
+    def step(
+        carry: tuple[Int[Array, ""], Episodes],
+    ) -> tuple[Int[Array, ""], Episodes]:
+        index, episodes = carry
+        key_of_step = jr.fold_in(key, index)
+        after, _ = _advance(agent, state, env, episodes, mode=mode, key=key_of_step)
+        return index + 1, after
+
+    unfinished = lambda carry: (carry[0] < max_steps) & jnp.any(carry[1].alive)
+    init = (jnp.zeros((), int), _begun(actors))
+    return filter_while_loop(unfinished, step, init)[1]
+
+
+def record_steps(
+    agent: AnyAgent,
+    state: PyTree,
+    env: AnyEnv,
+    actors: Actors,
+    *,
+    max_steps: int,
+    mode: Mode,
+    key: PRNGKeyArray,
+    record: Callable[[Actors, AnyTransition], PyTree],
+) -> tuple[PyTree, Bool[Array, "time episodes"]]:
+    """Plays exactly `max_steps` steps and records something of each.
+
+    **Returns:**
+
+    The results of `record`, called with the actors after each step and with the step's
+    transitions, stacked along a leading axis `time`; and which steps are within their
+    episodes.
+    """
+
+    def step(
+        episodes: Episodes, index: Int[Array, ""]
+    ) -> tuple[Episodes, tuple[PyTree, Bool[Array, " episodes"]]]:
+        after, transitions = _advance(
+            agent, state, env, episodes, mode=mode, key=jr.fold_in(key, index)
+        )
+        # The step that ends an episode is within it, so the mask is that before it.
+        return after, (record(after.actors, transitions), episodes.alive)
+
+    return filter_scan(step, _begun(actors), jnp.arange(max_steps))[1]

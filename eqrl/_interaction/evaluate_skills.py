@@ -17,14 +17,13 @@ from .._pytree.arguments import checked
 from .._pytree.fields import PositiveInt, check_integer, reusable_key
 from .._rewards.base import as_if_left
 from .._rewards.discriminator import Discriminator
-from .._skills.prior import AbstractSkillPrior, EvenOneHotSkills, OneHotSkills
-from .._types.custom_types import EnvState, Extras, Memory, Mode, State
-from .._types.data import Transition
+from .._skills.prior import EvenOneHotSkills, OneHotSkills
+from .._types.custom_types import EnvState, Extras, Memory, Mode, PyTree, State
+from .._types.data import AnyTransition
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
-from .evaluate import Evaluation
+from .evaluate import Evaluation, rollout, zero_outside
 from .fit import check_fits
-from .rollout import rollout, zero_outside
 
 
 # How many skills of a continuous prior are drawn by default.
@@ -106,7 +105,20 @@ def evaluate_skills(
             "`SkillConditioned`, as `eqrl.diayn` does."
         )
     prior = skilled[0].skills
-    shown = _shown(prior, skills, key=skills_key)
+    if skills is None and isinstance(prior, (OneHotSkills, EvenOneHotSkills)):
+        shown = jnp.eye(prior.size)
+    elif skills is None or isinstance(skills, (int, np.integer)):
+        number = _NUM_DRAWN if skills is None else skills
+        check_integer("skills", number, least=1)
+        draw = lambda index, key: prior.sample(index=index, key=key)
+        shown = jax.vmap(draw)(jnp.arange(number), jr.split(skills_key, number))
+    else:
+        shown = jnp.asarray(skills, dtype=jnp.result_type(float))
+        if shown.ndim != 2 or shown.shape[1] != prior.size or shown.shape[0] == 0:
+            raise ValueError(
+                f"`skills` has shape {shown.shape}, but the agent's skills have size "
+                f"{prior.size}; give one skill a row, of shape (skills, {prior.size})."
+            )
     keys = jr.split(play_key, shown.shape[0])
     return _evaluate(
         agent, state, env, shown, num_episodes, mode, max_steps, keys, key=score_key
@@ -116,7 +128,7 @@ def evaluate_skills(
 @eqx.filter_jit
 def _evaluate(
     agent: AnyAgent,
-    state: Any,
+    state: PyTree,
     env: AnyEnv,
     skills: Float[Array, "skills skill"],
     num_episodes: int,
@@ -126,11 +138,16 @@ def _evaluate(
     *,
     key: PRNGKeyArray,
 ) -> SkillEvaluation:
-    _check_state(with_skill(agent, skills[0]), state, env)
+    hint = (
+        "Give one state of this agent, trained in environments of this size. Of a "
+        "stack, as of many seeds or of a population, take one by `jax.tree.map(lambda "
+        "x: x[0], state)`, or map over it by `equinox.filter_vmap`."
+    )
+    check_fits(with_skill(agent, skills[0]), state, env.spec, hint=hint)
 
     def play(
         skill: Float[Array, " skill"], key: PRNGKeyArray
-    ) -> tuple[Transition[Any], Bool[Array, "episodes time"]]:
+    ) -> tuple[AnyTransition, Bool[Array, "episodes time"]]:
         return rollout(
             with_skill(agent, skill),
             state,
@@ -149,6 +166,7 @@ def _evaluate(
         Discriminator,
         hint="Skills are evaluated by one, as `eqrl.diayn` adds it to an agent.",
     )
+    # A discriminator's reward reads neither the step nor the key.
     zero = jnp.zeros((), int)
     rewards = discriminator.reward(reward_state, seen, step=zero, key=key)
     descriptors = discriminator.descriptors(seen)
@@ -175,40 +193,6 @@ def _evaluate(
         accuracy=jnp.mean(right.astype(float), where=mask),
         first_descriptors=discriminator.descriptors(first),
     )
-
-
-def _check_state(agent: AnyAgent, state: Any, env: AnyEnv) -> None:
-    hint = (
-        "Give one state of this agent, trained in environments of this size. Of a "
-        "stack, as of many seeds or of a population, take one by `jax.tree.map(lambda "
-        "x: x[0], state)`, or map over it by `equinox.filter_vmap`."
-    )
-    check_fits(agent, state, env.spec, hint=hint)
-
-
-def _shown(
-    prior: AbstractSkillPrior,
-    skills: int | Float[Array, "..."] | None,
-    *,
-    key: PRNGKeyArray,
-) -> Float[Array, "skills skill"]:
-    one_hot = isinstance(prior, (OneHotSkills, EvenOneHotSkills))
-    if skills is None and one_hot:
-        return jnp.eye(prior.size)
-    if skills is None:
-        skills = _NUM_DRAWN
-    if isinstance(skills, (int, np.integer)):
-        check_integer("skills", skills, least=1)
-        return jax.vmap(lambda index, key: prior.sample(index=index, key=key))(
-            jnp.arange(skills), jr.split(key, skills)
-        )
-    shown = jnp.asarray(skills, dtype=jnp.result_type(float))
-    if shown.ndim != 2 or shown.shape[1] != prior.size or shown.shape[0] == 0:
-        raise ValueError(
-            f"`skills` has shape {shown.shape}, but the agent's skills have size "
-            f"{prior.size}; give one skill a row, of shape (skills, {prior.size})."
-        )
-    return shown
 
 
 Score = Callable[[Any, State, Evaluation], Float[Array, ""]]

@@ -1,7 +1,6 @@
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -13,23 +12,18 @@ from jaxtyping import Array, Float, UInt32
 
 from .._agents.base import AbstractAgent
 from .._storage.files import __version__, atomic_write
-from .._types.custom_types import (
-    EnvState,
-    Extras,
-    Memory,
-    Mode,
-    PyTree,
-    State,
-)
+from .._types.custom_types import EnvState, Extras, Memory, Mode, PyTree, State
 from .._types.data import Action, EnvSpec
 from ..envs import AbstractEnv
-from .exported_policy import pack, weights_header
+from .exported_policy import write_policy
 from .fit import check_fits
 
 
-_MODES: tuple[Mode, ...] = ("greedy", "sample")
-# Of keys: for what is drawn once an episode, and for each action.
+# Folded into the seed's key: for what is drawn once an episode, and for each action.
 _EPISODES, _STEPS = 0, 1
+
+# From arrays, as a file can hold them, to the tree that they were taken from.
+_Restore = Callable[[Sequence[Array]], PyTree]
 
 
 def export_policy(
@@ -51,15 +45,15 @@ def export_policy(
 
     The file holds compiled forms of `agent.begin` and `agent.act`, as `jax.export`
     serializes them, and those of the state's arrays that they read: the actor and the
-    normalizer, not the critics, the optimizers or the replay. JAX promises to read
-    such a file for six months of its versions.
+    normalizer, not the critics, the optimizers or the replay. JAX guarantees
+    that its releases of the next six months can read the file.
 
     **Arguments:**
 
     - `path`: the file to write; one that is there is replaced.
-    - `agent`, `state`: the agent that acts, and its state. Of a stack, take one first,
-        by `member`; of an agent with skills, take one by `fix_skill`, or a skill is
-        drawn at the beginning of each episode.
+    - `agent`, `state`: the agent that acts, and its state. Take one of a stack by
+        `member`, and one skill of an agent with skills by `fix_skill`; otherwise a
+        skill is drawn at the beginning of each episode.
     - `env`: the environment, or its `spec`.
     - `platforms`: where the policy can be loaded, by JAX's names.
 
@@ -75,31 +69,33 @@ def export_policy(
         )
         for name, (program, arguments) in _programs(weights, restore, spec).items()
     }
-    kept = [set(program.module_kept_var_idx) for program in programs.values()]
-    used = [any(index in some for some in kept) for index in range(len(weights))]
-    described, content = weights_header(weights, used)
+    members = {name: bytes(program.serialize()) for name, program in programs.items()}
+    # The weights are the first arguments of each program, so that these indices, of
+    # those that JAX did not drop as unused, mean the same in all of them.
+    used = set().union(*(program.module_kept_var_idx for program in programs.values()))
+    for index, array in enumerate(weights):
+        if index in used:
+            members[f"weights/{index}"] = np.asarray(array).tobytes()
     header = {
         "eqrl": __version__,
         "jax": jax.__version__,
         "x64": jax.config.read("jax_enable_x64"),
-        "weights": described,
     }
-    parts = {name: bytes(program.serialize()) for name, program in programs.items()}
     with atomic_write(Path(path)) as partial:
-        partial.write_bytes(pack(header, {**parts, "weights": content}))
+        write_policy(partial, header, members)
 
 
-def _as_data(tree: PyTree) -> tuple[list[Array], Callable[[Sequence[Array]], Any]]:
+def _as_data(tree: PyTree) -> tuple[list[Array], _Restore]:
     """The arrays of a tree, and a function that makes the tree of them again.
 
-    Of typed keys, which no file can hold, they are the data.
+    Typed keys, which no file can hold, are replaced by their data.
     """
     arrays, static = eqx.partition(tree, eqx.is_array)
     leaves, structure = jax.tree.flatten(arrays)
     is_key = lambda leaf: jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     kinds = [jr.key_impl(leaf) if is_key(leaf) else None for leaf in leaves]
 
-    def restore(data: Sequence[Array]) -> Any:
+    def restore(data: Sequence[Array]) -> PyTree:
         leaves = [
             leaf if kind is None else jr.wrap_key_data(leaf, impl=kind)
             for leaf, kind in zip(data, kinds, strict=True)
@@ -110,13 +106,14 @@ def _as_data(tree: PyTree) -> tuple[list[Array], Callable[[Sequence[Array]], Any
 
 
 def _programs(
-    weights: list[Array], restore: Callable[[Sequence[Array]], Any], spec: EnvSpec
-) -> dict[str, tuple[Any, tuple[PyTree, ...]]]:
-    """The exported function, and the shapes of its arguments after the weights.
+    weights: list[Array], restore: _Restore, spec: EnvSpec
+) -> dict[str, tuple[Callable[..., PyTree], tuple[PyTree, ...]]]:
+    """Each exported function, and the shapes of its arguments after the weights.
 
-    What goes in and out is lists of arrays, since a file can name no class.
+    They take and return lists of arrays, since a file can name no class.
     """
-    restore_memory: list[Callable[[Sequence[Array]], Any]] = []
+    # Known once `begin` is traced, which happens before `act` needs it.
+    restore_memory: list[_Restore] = []
 
     def begin(
         weights: list[Array], seed: UInt32[Array, ""], episode: UInt32[Array, ""]
@@ -131,7 +128,7 @@ def _programs(
     number = jax.ShapeDtypeStruct((), np.uint32)
     memory_shapes = jax.eval_shape(begin, weights, number, number)
 
-    def act_in(mode: Mode) -> Any:
+    def act_in(mode: Mode) -> Callable[..., tuple[Action, list[Array]]]:
         def act(
             weights: list[Array],
             memory: list[Array],
@@ -149,5 +146,8 @@ def _programs(
 
     observation = jax.ShapeDtypeStruct((spec.observation_size,), jnp.result_type(float))
     shapes = (memory_shapes, observation, number, number)
-    acting = {mode: (act_in(mode), shapes) for mode in _MODES}
-    return {"begin": (begin, (number, number)), **acting}
+    return {
+        "begin": (begin, (number, number)),
+        "greedy": (act_in("greedy"), shapes),
+        "sample": (act_in("sample"), shapes),
+    }

@@ -4,10 +4,10 @@ This module imports JAX and NumPy only, and nothing of eqrl. Where eqrl is not
 installed, a copy of it loads exported policies.
 """
 
-import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,38 +16,37 @@ import jax.export
 import numpy as np
 
 
-# A file is this name and the number of its format, a digest of all that follows, and an
-# object in JSON, a line each; and then the bytes of which that object tells the sizes.
-_NAME = b"eqrl policy "
+# A file is a zip archive, whose reader compares every member with its CRC-32. This
+# member is an object in JSON that names the others. They are the compiled programs by
+# their names and the bytes of each weight that one of them reads, as `weights/3`.
+_HEADER = "policy.json"
 _FORMAT = 1
-
-_Program = Callable[..., Any]
 
 
 class ExportedPolicy:
-    """A policy which acts in one environment, from NumPy arrays to NumPy arrays.
+    """A policy that acts in one environment, from NumPy arrays to NumPy arrays.
 
-    `load_policy` makes it. It remembers what its agent remembers within an episode, so
-    call `reset` where an episode begins, and load it again for each environment more.
+    `load_policy` makes it. It has the memory of its agent within an episode, so call
+    `reset` where an episode begins, and load one policy for each environment.
     """
 
     def __init__(
         self,
         weights: Sequence[np.ndarray],
-        begin: _Program,
-        act: _Program,
+        begin: jax.export.Exported,
+        act: jax.export.Exported,
         *,
-        observation: jax.ShapeDtypeStruct,
         seed: int,
     ) -> None:
         self._weights = jax.device_put(list(weights))
-        self._begin = jax.jit(begin)
-        self._act = jax.jit(act)
-        self._observation = observation
+        self._begin = jax.jit(begin.call)
+        self._act = jax.jit(act.call)
+        # It takes the weights, the memory, the observation, the seed and the step.
+        self._observation = act.in_avals[-3]
         self._seed = np.uint32(seed)
         self._num_episodes = 0
         self._num_steps = 0
-        self._memory: list[jax.Array] | None = None
+        self._memory: object = None
 
     @property
     def observation_size(self) -> int:
@@ -103,121 +102,88 @@ def load_policy(
     action = policy.act(observation)
     ```
 
-    Nothing is needed but JAX and its `flatbuffers`: no environment, no class of the
-    agent and of its networks. Where eqrl is not installed, put a copy of the file
-    `eqrl/_interaction/exported_policy.py` there and call its `load_policy`. The first
-    action of a policy takes longer than the others, because it is compiled then.
+    Only JAX and its `flatbuffers` are needed, and neither the environment nor the
+    classes of the agent and its networks. Where eqrl is not installed, put a copy of
+    the file `eqrl/_interaction/exported_policy.py` there and call its `load_policy`.
+    The first action of a policy takes longer than the others, because it is compiled
+    then.
 
     **Arguments:**
 
     - `path`: the file.
     - `mode`: how actions are picked, `"greedy"` as in evaluation or `"sample"` as in
         training.
-    - `seed`: of the draws of a sampled action and of those that are made once an
-        episode, from 0. With the same one, the same actions are drawn.
+    - `seed`: at least 0, for the draws of sampled actions and for those that are made
+        once an episode. The same seed draws the same actions.
 
-    Raises a `ValueError` of one line that names the file if it is damaged, if it is no
-    exported policy, or if this version of eqrl or JAX cannot read it.
+    Raises a `ValueError` of one line that names the file if it is damaged, if it is
+    not an exported policy, or if this version of eqrl or JAX cannot read it.
     """
     if mode not in ("greedy", "sample"):
         raise ValueError(f"`mode={mode!r}` must be 'greedy' or 'sample'.")
     # A bool is an integer to Python.
-    if type(seed) is bool or not isinstance(seed, int | np.integer):
-        raise ValueError(f"`seed={seed!r}` must be a whole number.")
-    if not 0 <= seed < 2**32:
-        raise ValueError(f"`seed={seed}` must be at least 0 and less than 2^32.")
-    header, parts = _unpack(Path(path))
+    is_integer = isinstance(seed, int | np.integer) and type(seed) is not bool
+    if not is_integer or not 0 <= seed < 2**32:
+        raise ValueError(
+            f"`seed={seed}` must be an integer, at least 0 and less than 2^32."
+        )
+    header, members = _read(Path(path))
+    # With the other setting JAX would compile for, and give, numbers of other types.
     if header["x64"] != jax.config.read("jax_enable_x64"):
         raise ValueError(
             f"`{path}` was exported with `jax_enable_x64={header['x64']}`; load it with"
             " the same setting."
         )
-    programs = {}
-    for name in ("begin", mode):
-        try:
-            programs[name] = jax.export.deserialize(bytearray(parts[name]))
-        except Exception as error:  # Whatever a later JAX says of an old format.
-            raise ValueError(
-                f"`{path}` was exported with jax {header['jax']} and eqrl "
-                f"{header['eqrl']}, and cannot be read with jax {jax.__version__} "
-                f"({' '.join(str(error).split())[:240]}); export it again."
-            ) from error
-    act = programs[mode]
-    # The arguments are weights, memory, observation, seed and step.
-    observation = act.in_avals[-3]
-    return ExportedPolicy(
-        _read_weights(header["weights"], parts["weights"]),
-        programs["begin"].call,
-        act.call,
-        observation=jax.ShapeDtypeStruct(observation.shape, observation.dtype),
-        seed=int(seed),
-    )
-
-
-def pack(header: Mapping[str, Any], parts: Mapping[str, bytes]) -> bytes:
-    """Packs a header for JSON and named parts into the bytes of a file."""
-    sizes = {name: len(part) for name, part in parts.items()}
-    first = json.dumps({**header, "parts": sizes}).encode()
-    body = b"\n".join([first, b"".join(parts.values())])
-    return _NAME + f"{_FORMAT}\n{_digest(body)}\n".encode() + body
-
-
-def _unpack(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The header and the parts of a file."""
     try:
-        content = path.read_bytes()
+        begin, act = (
+            jax.export.deserialize(bytearray(members[name])) for name in ("begin", mode)
+        )
+    except Exception as error:  # JAX may raise any for a format it no longer reads.
+        raise ValueError(
+            f"`{path}` was exported with jax {header['jax']} and eqrl "
+            f"{header['eqrl']}, and cannot be read with jax {jax.__version__} "
+            f"({' '.join(str(error).split())[:240]}); export it again."
+        ) from error
+    # `begin` takes the weights, the seed and the number of the episode. A weight that
+    # no program reads is not in the file, and may be anything of its shape.
+    weights = [
+        np.ndarray(aval.shape, aval.dtype, members[name])
+        if (name := f"weights/{index}") in members
+        else np.zeros(aval.shape, aval.dtype)
+        for index, aval in enumerate(begin.in_avals[:-2])
+    ]
+    return ExportedPolicy(weights, begin, act, seed=int(seed))
+
+
+def write_policy(
+    path: Path, header: Mapping[str, object], members: Mapping[str, bytes]
+) -> None:
+    """Writes a file for `load_policy`.
+
+    `members` are the programs `begin`, `greedy` and `sample`, and the weights.
+    """
+    described = {**header, "format": _FORMAT, "members": list(members)}
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(_HEADER, json.dumps(described))
+        for name, content in members.items():
+            archive.writestr(name, content)
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Reads the header and all other members of a file, also those not needed."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            header = json.loads(archive.read(_HEADER))
+            if header["format"] == _FORMAT:
+                return header, {name: archive.read(name) for name in header["members"]}
     except OSError as error:
         raise ValueError(f"`{path}` cannot be read: {error.strerror}.") from error
-    first, _, rest = content.partition(b"\n")
-    number = first.removeprefix(_NAME)
-    if not first.startswith(_NAME) or not number.isdigit():
-        raise ValueError(f"`{path}` is not a policy that `eqrl.export_policy` wrote.")
-    if number != str(_FORMAT).encode():
+    except Exception as error:  # A flipped bit may ask for a password, for example.
         raise ValueError(
-            f"`{path}` has the format {number.decode()[:20]} of exported policies, and "
-            f"this version of eqrl reads {_FORMAT}; update eqrl to load it."
-        )
-    digest, _, body = rest.partition(b"\n")
-    if digest != _digest(body).encode():
-        raise ValueError(
-            f"`{path}` is damaged: its digest differs; take it from a copy, or export "
-            "the policy again."
-        )
-    first, _, rest = body.partition(b"\n")
-    header = json.loads(first)
-    parts: dict[str, bytes] = {}
-    for name, size in header["parts"].items():
-        parts[name], rest = rest[:size], rest[size:]
-    return header, parts
-
-
-def weights_header(
-    weights: Sequence[np.ndarray | jax.Array], used: Sequence[bool]
-) -> tuple[list[dict[str, Any]], bytes]:
-    """Types and shapes of all weights, and the bytes of those that are used."""
-    described = [
-        {"type": str(array.dtype), "shape": list(array.shape), "used": is_used}
-        for array, is_used in zip(weights, used, strict=True)
-    ]
-    arrays = (np.asarray(array) for array in weights)
-    kept = (a.tobytes() for a, is_used in zip(arrays, used, strict=True) if is_used)
-    return described, b"".join(kept)
-
-
-def _read_weights(
-    described: Sequence[Mapping[str, Any]], content: bytes
-) -> list[np.ndarray]:
-    """The weights; zeros for those that no program uses."""
-    weights = []
-    for weight in described:
-        dtype, shape = np.dtype(weight["type"]), tuple(weight["shape"])
-        array = np.zeros(shape, dtype)
-        if weight["used"]:
-            array = np.frombuffer(content[: array.nbytes], dtype).reshape(shape)
-            content = content[array.nbytes :]
-        weights.append(array)
-    return weights
-
-
-def _digest(body: bytes) -> str:
-    return hashlib.sha256(body).hexdigest()
+            f"`{path}` is damaged, or is not a policy that `eqrl.export_policy` wrote; "
+            "take it from a copy, or export the policy again."
+        ) from error
+    raise ValueError(
+        f"`{path}` has the format {header['format']} of exported policies, and this "
+        f"version of eqrl reads {_FORMAT}; update eqrl to load it."
+    )

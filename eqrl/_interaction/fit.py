@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -53,27 +52,23 @@ def check_fits(agent: AnyAgent, state: PyTree, spec: EnvSpec, *, hint: str) -> N
 
 
 def check_numbers(agent: AnyAgent, spec: EnvSpec) -> None:
-    """Raises the `ValueError`s of `init` about numbers, which `jit` hides from it.
+    """Repeats the checks of `init` that need the values of hyperparameters.
 
-    These are target entropies, and `init` is traced only where one is given. `agent`
-    may be a stack, of which the greatest of each number are looked at: a target entropy
-    may only be too great.
+    `jit` hides the values from `init`. They are target entropies, and `init` is traced
+    only where one is given.
     """
     paths = jax.tree_util.tree_leaves_with_path(agent)
     if not any("target_entropy" in jax.tree_util.keystr(path) for path, _ in paths):
         return
     if stack_of(agent) is not None:
-        agent = jax.tree.map(_greatest, agent)
+        # One agent with the greatest of each number: a target entropy may only be too
+        # great.
+        greatest = lambda x: jnp.max(x, axis=0) if eqx.is_inexact_array(x) else x[0]
+        agent = jax.tree.map(lambda x: greatest(x) if eqx.is_array(x) else x, agent)
     eqx.filter_eval_shape(lambda key: agent.init(spec, key=key), jr.key(0))
 
 
-def _greatest(leaf: Any) -> Any:
-    if eqx.is_inexact_array(leaf):
-        return jnp.max(leaf, axis=0)
-    return leaf[0] if eqx.is_array(leaf) else leaf
-
-
-def check_rate(agent: AnyAgent, state: Any, num_steps: int) -> None:
+def check_rate(agent: AnyAgent, state: PyTree, num_steps: int) -> None:
     """Checks that no rate of `agent_state` was annealed to 0.
 
     `num_steps` are those that it is to learn from.
@@ -95,31 +90,24 @@ def check_rate(agent: AnyAgent, state: Any, num_steps: int) -> None:
 
 
 def check_action_fits(
-    action: jax.ShapeDtypeStruct, spec: EnvSpec, *, hint: str = ""
+    action: object, spec: EnvSpec, *, exact: bool = True, hint: str = ""
 ) -> None:
-    """Checks that an action is one that the environment takes."""
-    asked = spec.action.struct
-    if (action.shape, action.dtype) != (asked.shape, asked.dtype):
-        raise ValueError(
-            f"`act` gives actions of {described(action)}, but `spec.action="
-            f"{spec.action}` asks for {described(asked)}. {hint}".rstrip()
-        )
+    """Checks that an action has the shape and type that the environment asks for.
 
-
-def check_action_taken(action: object, spec: EnvSpec) -> None:
-    """Checks that an environment takes an action of this shape."""
+    The message ends with the `hint`. Unless `exact`, floats of any precision pass.
+    """
     asked = spec.action.struct
+    floating = lambda dtype: jnp.issubdtype(dtype, jnp.floating)
     fits = (
         isinstance(action, (jax.Array, jax.ShapeDtypeStruct))
         and action.shape == asked.shape
-        and jnp.issubdtype(action.dtype, jnp.floating)
-        == jnp.issubdtype(asked.dtype, jnp.floating)
+        and floating(action.dtype) == floating(asked.dtype)
+        and (action.dtype == asked.dtype or not exact)
     )
     if not fits:
         raise ValueError(
             f"`act` gives actions of {described(action)}, but `spec.action="
-            f"{spec.action}` asks for {described(asked)}: is the agent's state that of "
-            "another environment?"
+            f"{spec.action}` asks for {described(asked)}. {hint}".rstrip()
         )
 
 
@@ -129,7 +117,7 @@ def explaining_misfits(
 ) -> Iterator[None]:
     """Replaces an error in tracing by a clearer one if the state does not fit.
 
-    It ends with the `hint`.
+    The message ends with the `hint`.
     """
     # All choices have one shape, however many there are, so that a state made for
     # another number of them may cause no error. Elsewhere the state is compared only

@@ -1,5 +1,5 @@
 import dataclasses
-from typing import Any, Generic
+from typing import Generic
 
 import equinox as eqx
 import jax
@@ -11,12 +11,7 @@ from .._agents.base import AbstractAgent, AnyAgent
 from .._agents.wrappers.base import parts
 from .._agents.wrappers.fixed_skill import FixedSkill
 from .._agents.wrappers.skills import SkillConditioned, with_skill
-from .._pytree.fields import (
-    check_fields,
-    check_range,
-    static_integer,
-    strong_integer,
-)
+from .._pytree.fields import check_fields, check_range, static_integer, strong_integer
 from .._pytree.tree import take_element
 from .._skills.prior import (
     AbstractSkillPrior,
@@ -29,8 +24,8 @@ from .._types.custom_types import EnvState, Extras, Memory, State
 from .._types.data import Box, EnvSpec
 from ..envs import AbstractEnv, AbstractEnvWrapper, Outcome
 from .actors import Actors
+from .evaluate import play_until_over
 from .fit import check_fits
-from .rollout import play_until_over
 
 
 class SkillChoiceState(eqx.Module, Generic[EnvState]):
@@ -45,10 +40,6 @@ SkillChoiceState.__init__.__doc__ = """**Arguments:**
 - `inner`: the state of the environment that the skills act in.
 - `observation`: of that state.
 """
-
-
-def _integer_or_none(value: Any) -> Any:
-    return None if value is None else strong_integer(value)
 
 
 class SkillChoice(
@@ -81,20 +72,44 @@ class SkillChoice(
     env: AbstractEnv[EnvState]
     agent: AbstractAgent[State, Memory, Extras]
     states: State
-    num_skills: int | Int[Array, ""] | None = eqx.field(converter=_integer_or_none)
+    num_skills: int | Int[Array, ""] | None = eqx.field(
+        converter=lambda value: None if value is None else strong_integer(value)
+    )
     num_steps: int = static_integer(least=1)
 
     def __check_init__(self) -> None:
-        size = self._num_choices
+        prior, size = self._prior, self._num_choices
         if self._is_vector and self.num_skills is not None:
             raise ValueError(
                 "`num_skills` limits a choice, but the action is the skill itself if "
                 "skills are not one-hot; give `num_skills=None`."
             )
         check_range("num_skills", self.num_skills, low=1, high=size, optional=True)
+        # The base class checks fields too, but only after this method.
         check_fields(self)
-        self._check_agent()
-        self._check_action()
+        if isinstance(prior, OneSkill):
+            raise ValueError(
+                "The prior of `agent` is a `OneSkill`: there is nothing to choose."
+            )
+        stacked = prior is None and _is_stack(self.agent, size)
+        if parts(self.agent, FixedSkill) and not stacked:
+            raise ValueError(
+                "One `FixedSkill` would run the same skill whatever is chosen. Give a "
+                "stack of agents, in which every array has a leading axis of the "
+                f"{size} skills, as `agents, states = equinox.filter_vmap(lambda z: "
+                "eqrl.fix_skill(agent, state, z))(skills)` makes it; or the agent with "
+                "all its skills and its one state."
+            )
+        hint = (
+            "`states` must be those of `agent`, with one leading axis for the skills."
+            if prior is None
+            else "An `agent` with a `SkillConditioned` chooses among its own skills: "
+            "`states` must be its one state, not a stack."
+        )
+        # Whichever skill is chosen has the same shapes.
+        choice = jax.ShapeDtypeStruct((size,), jnp.result_type(float))
+        agent, state = eqx.filter_eval_shape(type(self)._skill, self, choice)
+        check_fits(agent, state, self.env.spec, hint=hint)
 
     @property
     def inner(self) -> AbstractEnv[EnvState]:
@@ -139,6 +154,7 @@ class SkillChoice(
             episode_return=jnp.zeros(() if reward_size is None else (reward_size,)),
         )
 
+        # The count of returns begins here, though it may be in mid-episode.
         episode = play_until_over(
             agent,
             skill,
@@ -173,8 +189,18 @@ class SkillChoice(
 
     @property
     def _num_choices(self) -> int:
-        prior = self._prior
-        return _stack_size(self.states) if prior is None else prior.size
+        if self._prior is not None:
+            return self._prior.size
+        arrays = jax.tree.leaves(eqx.filter(self.states, eqx.is_array))
+        axes = {array.shape[:1] for array in arrays}
+        if len(axes) != 1 or axes == {()}:
+            raise ValueError(
+                "Every array in `states` must have one leading axis for the skills, as "
+                "`equinox.filter_vmap` makes it; the leading axes here are "
+                f"{sorted(axes)}."
+            )
+        ((size,),) = axes
+        return size
 
     def _skill(
         self, action: Float[Array, " act"]
@@ -183,7 +209,12 @@ class SkillChoice(
         prior = self._prior
         if self._is_vector:
             if isinstance(prior, SphereSkills):
-                action = _unit(action)
+                length = jnp.linalg.norm(action)
+                # An action of length 0 has no direction; the first one stands for it.
+                first = jnp.zeros_like(action).at[0].set(1)
+                # The inner `where` keeps the division finite.
+                scaled = action / jnp.where(length > 0, length, 1)
+                action = jnp.where(length > 0, scaled, first)
             return with_skill(self.agent, action), self.states
         if self.num_skills is not None:
             exists = jnp.arange(action.shape[0]) < self.num_skills
@@ -196,36 +227,6 @@ class SkillChoice(
         if _is_stack(self.agent, self._num_choices):
             return take_element(self.agent, chosen), state
         return self.agent, state
-
-    def _check_agent(self) -> None:
-        if isinstance(self._prior, OneSkill):
-            raise ValueError(
-                "The prior of `agent` is a `OneSkill`: there is nothing to choose."
-            )
-        size = self._num_choices
-        stacked = self._prior is None and _is_stack(self.agent, size)
-        if parts(self.agent, FixedSkill) and not stacked:
-            raise ValueError(
-                "One `FixedSkill` would run the same skill whatever is chosen. Give a "
-                "stack of agents, in which every array has a leading axis of the "
-                f"{size} skills, as `agents, states = equinox.filter_vmap(lambda z: "
-                "eqrl.fix_skill(agent, state, z))(skills)` makes it; or the agent with "
-                "all its skills and its one state."
-            )
-
-    def _check_action(self) -> None:
-        spec = self.env.spec
-        hint = (
-            "`states` must be those of `agent`, with one leading axis for the skills."
-        )
-        if self._prior is not None:
-            hint = (
-                "An `agent` with a `SkillConditioned` chooses among its own skills: "
-                "`states` must be its one state, not a stack."
-            )
-        choice = jax.ShapeDtypeStruct((self._num_choices,), jnp.result_type(float))
-        agent, state = eqx.filter_eval_shape(type(self)._skill, self, choice)
-        check_fits(agent, state, spec, hint=hint)
 
 
 SkillChoice.__init__.__doc__ = """**Arguments:**
@@ -241,18 +242,6 @@ SkillChoice.__init__.__doc__ = """**Arguments:**
 """
 
 
-def _stack_size(states: Any) -> int:
-    shapes = {x.shape[:1] for x in jax.tree.leaves(states) if eqx.is_array(x)}
-    if len(shapes) != 1 or shapes == {()}:
-        raise ValueError(
-            "Every array in `states` must have one leading axis for the skills, as "
-            "`equinox.filter_vmap` makes it; the leading axes here are "
-            f"{sorted(shapes)}."
-        )
-    ((size,),) = shapes
-    return size
-
-
 def _is_stack(agent: AnyAgent, size: int) -> bool:
     """Whether this is a stack of agents rather than one.
 
@@ -263,10 +252,3 @@ def _is_stack(agent: AnyAgent, size: int) -> bool:
         return False
     arrays = jax.tree.leaves(eqx.filter(agent, eqx.is_array))
     return len(arrays) > 0 and all(array.shape[:1] == (size,) for array in arrays)
-
-
-def _unit(action: Float[Array, " act"]) -> Float[Array, " act"]:
-    """Scaled to length 1; where it is 0, the first direction."""
-    length = jnp.linalg.norm(action)
-    first = jnp.zeros_like(action).at[0].set(1)
-    return jnp.where(length > 0, action / jnp.where(length > 0, length, 1), first)

@@ -13,7 +13,7 @@ from .._agents.base import AbstractAgent, AnyAgent
 from .._agents.wrappers.base import parts
 from .._agents.wrappers.fixed_skill import FixedSkill
 from .._interaction.actors import Actors, start
-from .._interaction.rollout import record_steps
+from .._interaction.evaluate import record_steps
 from .._pytree.fields import reusable_key
 from .._types.custom_types import EnvState, Extras, Memory, PyTree, State
 from .._types.data import Transition

@@ -22,7 +22,7 @@ from .._pytree.fields import (
     converted,
     shown,
 )
-from .._pytree.tree import is_array_shape
+from .._pytree.tree import described, is_array_shape
 from .._types.custom_types import EnvState, PyTree, Tree
 from .._types.data import AbstractActionSpace, Action, EnvSpec
 
@@ -160,7 +160,9 @@ def check_is_env(name: str, env: object) -> None:
             f"`{name}={shown(env)}` is the name of an environment; give the "
             f"environment, `eqrl.envs.make({shown(env)})`."
         )
+    # Gymnax's `make` gives an environment and its parameters.
     given = env[0] if isinstance(env, tuple) and len(env) > 0 else env
+    # A user's own subclass is of the library too.
     for each in type(given).__mro__:
         library = each.__module__.partition(".")[0]
         if library in LIBRARIES:
@@ -177,7 +179,7 @@ def check_is_env(name: str, env: object) -> None:
         else:
             continue
         raise ValueError(
-            f"`{name}` is a {type(given).__name__} of {library}, no environment of "
+            f"`{name}` is a {type(given).__name__} of {library}, not an environment of "
             f"eqrl. {advice}"
         )
     check_instance(name, env, AbstractEnv)
@@ -214,9 +216,9 @@ def check_step_limit(max_steps: object) -> None:
 class AbstractEnvWrapper(AbstractEnv[EnvState]):
     """An environment around another environment.
 
-    Its state descriptor is that of the environment inside. What looks for something
-    inside an environment, such as `eqrl.render`, looks inside every wrapper, so also
-    inside one of your own.
+    Its state descriptor is that of the environment inside. Functions that look for
+    something inside an environment, such as `eqrl.render`, look inside every wrapper,
+    including a custom one.
     """
 
     @property
@@ -240,7 +242,7 @@ class Drawable(Protocol[_Drawn]):
     """An environment that can draw its states; `eqrl.render` makes a GIF of them.
 
     It need not derive from this class: a method `draw` is enough. If a wrapper has one,
-    it is drawn in place of what is inside.
+    it is drawn instead of the environment inside.
     """
 
     def draw(
@@ -273,19 +275,21 @@ def each_state(states: PyTree) -> list[PyTree]:
     ]
 
 
-def _strong(leaf: ArrayLike) -> Array:
-    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.extended):
-        return leaf
-    return jnp.array(leaf, dtype=jnp.result_type(leaf))
-
-
 def strongly_typed(tree: Tree) -> Tree:
     """Makes every leaf a strongly typed array with its own buffer.
 
     Libraries start with Python numbers and continue with arrays, which `scan` rejects,
     and hold one array in two places, which rules out donation.
     """
-    return jax.tree.map(_strong, tree)
+
+    def strong(leaf: ArrayLike) -> Array:
+        is_array = isinstance(leaf, jax.Array)
+        # A key, which has no dtype to be converted to, is strongly typed.
+        if is_array and jnp.issubdtype(leaf.dtype, jax.dtypes.extended):
+            return leaf
+        return jnp.array(leaf, dtype=jnp.result_type(leaf))
+
+    return jax.tree.map(strong, tree)
 
 
 def flat_observation(observation: ArrayLike) -> Float[Array, " obs"]:
@@ -296,15 +300,25 @@ StateDescriptor = Callable[[PyTree], Shaped[Array, " descriptor"]]
 """From a state of another library's environment to a vector."""
 
 
-def described_state(
-    state_descriptor: StateDescriptor | None, state: PyTree
-) -> Float[Array, " descriptor"] | None:
-    """The descriptor of a state, as floats; `None` without a `state_descriptor`."""
-    if state_descriptor is None:
-        return None
-    with lenient_promotion():
-        descriptor = state_descriptor(state)
-    return jnp.array(descriptor, dtype=jnp.result_type(float))
+class AbstractAdapter(AbstractEnv[EnvState]):
+    """An environment of another library.
+
+    Its state descriptor is a function of that environment's own state.
+    """
+
+    _state_descriptor: eqx.AbstractVar[StateDescriptor | None]
+    _spec: eqx.AbstractVar[EnvSpec]
+
+    @property
+    def spec(self) -> EnvSpec:
+        return self._spec
+
+    def state_descriptor(self, state: EnvState) -> Float[Array, " descriptor"] | None:
+        if self._state_descriptor is None:
+            return None
+        with lenient_promotion():
+            descriptor = self._state_descriptor(state)
+        return jnp.array(descriptor, dtype=jnp.result_type(float))
 
 
 def traced_spec(
@@ -326,15 +340,14 @@ def traced_spec(
     """
 
     def traced() -> tuple[PyTree, PyTree]:
+        what = "must be a function of the environment's state."
         with lenient_promotion():
             observation, state = begin()
             if state_descriptor is None:
                 return observation, None
+            describe = lambda function: function(state)
             return observation, converted(
-                "state_descriptor",
-                lambda function: function(state),
-                state_descriptor,
-                "must be a function of the environment's state.",
+                "state_descriptor", describe, state_descriptor, what
             )
 
     observation, descriptor = eqx.filter_eval_shape(traced)
@@ -344,16 +357,11 @@ def traced_spec(
             "must be one flat vector of numbers. Concatenate its parts in an "
             "environment of your own."
         )
-    is_array = is_array_shape(descriptor)
-    if descriptor is not None and not (is_array and len(descriptor.shape) == 1):
-        given = (
-            f"an array of shape {descriptor.shape}"
-            if is_array
-            else f"a {type(descriptor).__name__}"
-        )
+    is_vector = is_array_shape(descriptor) and len(descriptor.shape) == 1
+    if descriptor is not None and not is_vector:
         raise ValueError(
-            f"`state_descriptor` of `{name}` gives {given}; it must give one flat "
-            "vector, such as `jnp.stack([x, y])`."
+            f"`state_descriptor` of `{name}` gives one of {described(descriptor)}; it "
+            "must give one flat vector, such as `jnp.stack([x, y])`."
         )
     shape = observation.shape
     return EnvSpec(

@@ -25,11 +25,10 @@ from .._pytree.fields import check_choice
 from .._types.custom_types import PyTree
 from .._types.data import Box, EnvSpec
 from ._base import (
-    AbstractEnv,
+    AbstractAdapter,
     Outcome,
     StateDescriptor,
     check_is_of,
-    described_state,
     each_state,
     flat_observation,
     lenient_promotion,
@@ -51,40 +50,17 @@ _WRAPPERS_FOR_TRAINING = (
 )
 
 
-def _torso_x(state: brax.envs.State) -> Float[Array, "1"]:
-    assert state.pipeline_state is not None
-    return state.pipeline_state.x.pos[0, :1]
-
-
+# Named functions rather than lambdas, since equal arguments must share compilations.
 def _torso_xy(state: brax.envs.State) -> Float[Array, "2"]:
     assert state.pipeline_state is not None
     return state.pipeline_state.x.pos[0, :2]
 
 
-def _default_state_descriptor(environment: brax.envs.Env) -> StateDescriptor | None:
-    if isinstance(environment.unwrapped, (Ant, Humanoid, HumanoidStandup, Swimmer)):
-        return _torso_xy
-    # These walk in the plane of x and z.
-    if isinstance(environment.unwrapped, (Halfcheetah, Hopper, Walker2d)):
-        return _torso_x
-    return None
+def _torso_x(state: brax.envs.State) -> Float[Array, "1"]:
+    return _torso_xy(state)[:1]
 
 
-def _check_wrappers(environment: brax.envs.Env) -> None:
-    """Checks that no wrapper ends, resets or maps over episodes."""
-    while isinstance(environment, brax.envs.Wrapper):
-        if isinstance(environment, _WRAPPERS_FOR_TRAINING):
-            raise ValueError(
-                f"`environment` is in brax's `{type(environment).__name__}`, as "
-                "`brax.envs.create` returns it: its time limits would count as "
-                "terminations, or it would reset or map by itself. Pass what "
-                "`brax.envs.get_environment` returns, and put the `BraxEnv` in an "
-                "`eqrl.envs.TimeLimit` for a time limit."
-            )
-        environment = environment.env
-
-
-class BraxEnv(AbstractEnv[brax.envs.State]):
+class BraxEnv(AbstractAdapter[brax.envs.State]):
     """A brax environment, without brax's wrappers for training.
 
     Its state is brax's `State`, every leaf a strongly typed array. An episode is
@@ -123,10 +99,26 @@ class BraxEnv(AbstractEnv[brax.envs.State]):
             has=("reset", "unwrapped"),
             source="what `brax.envs.get_environment` returns",
         )
-        _check_wrappers(environment)
-        self.environment = environment
+        wrapper = environment
+        # One of the user's own may be around one for training.
+        while isinstance(wrapper, brax.envs.Wrapper):
+            if isinstance(wrapper, _WRAPPERS_FOR_TRAINING):
+                raise ValueError(
+                    f"`environment` is in brax's `{type(wrapper).__name__}`, as "
+                    "`brax.envs.create` returns it: its time limits would count as "
+                    "terminations, or it would reset or map by itself. Pass what "
+                    "`brax.envs.get_environment` returns, and put the `BraxEnv` in an "
+                    "`eqrl.envs.TimeLimit` for a time limit."
+                )
+            wrapper = wrapper.env
         if state_descriptor is None:
-            state_descriptor = _default_state_descriptor(environment)
+            walker = environment.unwrapped
+            if isinstance(walker, (Ant, Humanoid, HumanoidStandup, Swimmer)):
+                state_descriptor = _torso_xy
+            # These walk in the plane of x and z.
+            elif isinstance(walker, (Halfcheetah, Hopper, Walker2d)):
+                state_descriptor = _torso_x
+        self.environment = environment
         self._state_descriptor = state_descriptor
 
         def begin() -> tuple[PyTree, brax.envs.State]:
@@ -139,10 +131,6 @@ class BraxEnv(AbstractEnv[brax.envs.State]):
             name=type(environment.unwrapped).__name__,
             action=Box(environment.action_size),
         )
-
-    @property
-    def spec(self) -> EnvSpec:
-        return self._spec
 
     def reset(
         self, *, key: PRNGKeyArray
@@ -168,11 +156,6 @@ class BraxEnv(AbstractEnv[brax.envs.State]):
             truncated=jnp.array(False),
         )
         return state, outcome
-
-    def state_descriptor(
-        self, state: brax.envs.State
-    ) -> Float[Array, " descriptor"] | None:
-        return described_state(self._state_descriptor, state)
 
     def _observation(self, state: brax.envs.State) -> Float[Array, " obs"]:
         assert isinstance(state.obs, jax.Array)
@@ -238,15 +221,11 @@ def draw(
     # is several steps of the physics.
     system = environment.sys.tree_replace({"opt.timestep": environment.dt})
     bodies = each_state(states.pipeline_state)
-    if path.suffix.lower() == ".gif":
-        path.write_bytes(_gif(system, bodies))
+    if path.suffix.lower() != ".gif":
+        import brax.io.html
+
+        path.write_text(brax.io.html.render(system, bodies))
         return
-    import brax.io.html
-
-    path.write_text(brax.io.html.render(system, bodies))
-
-
-def _gif(system: PyTree, states: list[PyTree]) -> bytes:
     import brax.io.image
 
     # A compiled module, whose names no type checker knows.
@@ -255,11 +234,12 @@ def _gif(system: PyTree, states: list[PyTree]) -> bytes:
     # Its first camera follows the body, where the model has one.
     camera = model.camera(0).name if model.ncam > 0 else None
     try:
-        return brax.io.image.render(
-            system, states, height=360, width=480, camera=camera, fmt="gif"
+        content = brax.io.image.render(
+            system, bodies, height=360, width=480, camera=camera, fmt="gif"
         )
     except (AttributeError, ImportError, library.FatalError) as error:
         raise ValueError(
             f"MuJoCo cannot draw here: {error}. Without a screen, set `MUJOCO_GL=egl` "
             "before Python starts; or write a `.html`, which the browser draws."
         ) from error
+    path.write_bytes(content)

@@ -4,7 +4,6 @@ from typing import Any
 import numpy as np
 
 from .._pytree.fields import converted
-from ._base import AnyEnv
 from ._make import make
 from ._wrappers import DisabledActions, TimeLimit
 
@@ -40,12 +39,6 @@ def ant_with_broken_legs(
     if wrong:
         raise ValueError(f"`legs` names {wrong}, but an ant has the legs {_LEGS}.")
     env = make("brax/ant", backend=backend, max_steps=max_steps)
-    elements = _elements_of_legs(env)
-    return DisabledActions(env, [index for leg in legs for index in elements[leg]])
-
-
-def _elements_of_legs(env: AnyEnv) -> dict[int, list[int]]:
-    """The elements of the action that actuate each leg."""
     # Brax takes seconds to import, which `import eqrl` must not.
     from ._brax import BraxEnv
 
@@ -55,9 +48,10 @@ def _elements_of_legs(env: AnyEnv) -> dict[int, list[int]]:
     # Leg 1 is the link `aux_1`, the thigh, and its child without a name.
     thighs = {system.link_names.index(f"aux_{leg}"): leg for leg in _LEGS}
     link_of_joint = np.asarray(system.dof_link())
-    legs: dict[int, list[int]] = {leg: [] for leg in thighs.values()}
+    disabled = []
     for element, joint in enumerate(np.asarray(system.actuator.qd_id)):
         link = int(link_of_joint[joint])
         thigh = link if link in thighs else int(system.link_parents[link])
-        legs[thighs[thigh]].append(element)
-    return legs
+        if thighs[thigh] in legs:
+            disabled.append(element)
+    return DisabledActions(env, disabled)

@@ -12,7 +12,13 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from .._pytree.arguments import checked
 from .._pytree.control_flow import filter_scan
 from .._pytree.fields import PositiveInt, check_instance
-from .._pytree.tree import described, is_array_shape, is_float_shape, tree_where
+from .._pytree.tree import (
+    check_kept,
+    described,
+    is_array_shape,
+    is_float_shape,
+    tree_where,
+)
 from .._types.custom_types import PyTree
 from .._types.data import Action, Box, EnvSpec
 from .._types.typecheck import plays_envs
@@ -32,7 +38,7 @@ def check_env(env: AnyEnv) -> None:
         )
     key = jax.eval_shape(lambda: jr.key(0))
     state, observation = eqx.filter_eval_shape(env.reset, key=key)
-    _check_vector("`reset` gives an observation", observation, spec.observation_size)
+    _check_floats("`reset` gives an observation", observation, spec, "observation_size")
     same_flag: list[bool] = []
 
     def step(
@@ -43,13 +49,18 @@ def check_env(env: AnyEnv) -> None:
         same_flag[:] = [outcome.terminated is outcome.truncated]
         return after, outcome
 
-    next_state, outcome = eqx.filter_eval_shape(step, state, spec.action.struct, key)
-    _check_vector(
-        "`step` gives an observation", outcome.observation, spec.observation_size
-    )
-    _check_reward(outcome.reward, spec.reward_size)
-    _check_flag("terminated", outcome.terminated)
-    _check_flag("truncated", outcome.truncated)
+    after, outcome = eqx.filter_eval_shape(step, state, spec.action.struct, key)
+    seen = outcome.observation
+    _check_floats("`step` gives an observation", seen, spec, "observation_size")
+    _check_floats("`step` gives a reward", outcome.reward, spec, "reward_size")
+    for name in ("terminated", "truncated"):
+        flag = getattr(outcome, name)
+        if not is_array_shape(flag) or flag.shape != () or flag.dtype != jnp.bool_:
+            raise ValueError(
+                f"`step` gives a `{name}` of {described(flag)}; it must be an array of "
+                "type bool and of shape ()."
+            )
+    # Two equal constants, as of an environment that never ends, are one object too.
     if same_flag == [True] and _varies(env, state, key):
         raise ValueError(
             "`step` gives one array for both `terminated` and `truncated`, so they are "
@@ -57,17 +68,18 @@ def check_env(env: AnyEnv) -> None:
             "time limit. If there is but one `done`, give `jnp.array(False)` for the "
             "other."
         )
-    _check_state(state, next_state)
+    what = f"`step` of {type(env).__name__} gives another state"
+    check_kept(what, state, after, source="reset")
     descriptor = eqx.filter_eval_shape(env.state_descriptor, state)
-    if (descriptor is None) != (spec.state_descriptor_size is None):
+    size = spec.state_descriptor_size
+    if (descriptor is None) != (size is None):
         raise ValueError(
-            f"`spec.state_descriptor_size={spec.state_descriptor_size}`, but "
-            f"`state_descriptor` gives {descriptor}."
+            f"`spec.state_descriptor_size={size}`, but `state_descriptor` gives "
+            f"{descriptor}."
         )
     if descriptor is not None:
-        _check_vector(
-            "`state_descriptor` gives one", descriptor, spec.state_descriptor_size
-        )
+        what = "`state_descriptor` gives one"
+        _check_floats(what, descriptor, spec, "state_descriptor_size")
 
 
 def _varies(env: AnyEnv, state: PyTree, key: PyTree) -> bool:
@@ -86,67 +98,20 @@ def _varies(env: AnyEnv, state: PyTree, key: PyTree) -> bool:
     return isinstance(flag, Var) and flag in known
 
 
-def _check_vector(what: str, value: object, size: int | None) -> None:
-    if not is_float_shape(value) or value.shape != (size,):
+def _check_floats(what: str, value: object, spec: EnvSpec, field: str) -> None:
+    """Checks the shape and type of an array whose size is a field of the `spec`."""
+    size = getattr(spec, field)
+    shape = () if size is None else (size,)
+    if not is_float_shape(value) or value.shape != shape:
         raise ValueError(
-            f"{what} of {described(value)}, but `spec` asks for a flat vector of "
-            f"floats of shape {(size,)}; flatten and cast it in the environment."
+            f"{what} of {described(value)}, but `spec.{field}={size}` asks for an "
+            f"array of floats of shape {shape}; flatten and cast it in the "
+            "environment. A vector of length 1 is not a scalar."
         )
 
 
-def _check_reward(reward: object, reward_size: int | None) -> None:
-    expected = () if reward_size is None else (reward_size,)
-    if not is_float_shape(reward) or reward.shape != expected:
-        raise ValueError(
-            f"The reward is of {described(reward)}, but `spec.reward_size="
-            f"{reward_size}` asks for an array of floats of shape {expected}; a vector "
-            "of length 1 is not a scalar."
-        )
-
-
-def _check_flag(name: str, flag: object) -> None:
-    if not is_array_shape(flag) or flag.shape != () or flag.dtype != jnp.bool_:
-        raise ValueError(
-            f"`step` gives a `{name}` of {described(flag)}; it must be an array of "
-            "type bool and of shape ()."
-        )
-
-
-def _check_state(before: PyTree, after: PyTree) -> None:
-    structure = jax.tree.structure(before)
-    if structure != jax.tree.structure(after):
-        raise ValueError(
-            "The environment's state changes its structure in `step`: from "
-            f"{structure} to {jax.tree.structure(after)}."
-        )
-    paths = jax.tree_util.tree_flatten_with_path(before)[0]
-    for (path, old), new in zip(paths, jax.tree.leaves(after), strict=True):
-        if is_array_shape(old) and is_array_shape(new):
-            same = (old.shape, old.dtype) == (new.shape, new.dtype)
-        else:
-            # A state may hold a function, but no Python number, which would be an
-            # array after the first step.
-            same = callable(old) and old == new
-        if not same:
-            raise ValueError(
-                f"The leaf `{jax.tree_util.keystr(path)}` of the environment's state "
-                f"is of {described(old)} after `reset` but of {described(new)} after "
-                "`step`; both must be arrays of the same type."
-            )
-
-
-# Values of an element of an action: the ends of its range, and half of the way there.
+# Values of an element of an action: the ends of its range, and halfway to them.
 _ELEMENTS = (-1.0, -0.5, 0.5, 1.0)
-
-
-class _Step(eqx.Module):
-    """The flaws of a step, and the actions that made a difference in it."""
-
-    both_flags: Bool[Array, ""]
-    beyond_limit: Bool[Array, ""]
-    reward_not_finite: Bool[Array, ""]
-    observation_not_finite: Bool[Array, ""]
-    differs: Bool[Array, "intervals elements"]
 
 
 @checked
@@ -175,14 +140,46 @@ def check(
     are one too, as at the beginning of a training.
     """
     check_env(env)
-    steps = jax.tree.map(np.asarray, _play(env, num_steps, actions, key))
-    found = _flaws(steps, env.spec)
-    if actions and isinstance(env.spec.action, Box):
-        found += _idle_actions(steps)
+    flaws, differs = jax.device_get(_play(env, num_steps, actions, key))
+    found = _described_flaws(flaws, differs, env.spec)
     if found:
         raise ValueError(
             f"{type(env).__name__}, played for {num_steps} steps: " + "; ".join(found)
         )
+
+
+def _described_flaws(
+    flaws: dict[str, Bool[np.ndarray, " steps"]],
+    differs: Bool[np.ndarray, "steps 3 elements"],
+    spec: EnvSpec,
+) -> list[str]:
+    texts = {
+        "both_flags": "`terminated` and `truncated` are both true at step {}, but an "
+        "episode ends in one way: make it `truncated & ~terminated`",
+        "beyond_limit": f"an episode continues past `spec.max_steps={spec.max_steps}` "
+        "at step {}: make `truncated` true there, or wrap it in `eqrl.envs.TimeLimit`",
+        "reward": "the reward of step {} is not finite",
+        "observation": "the observation of step {} is not finite",
+    }
+    found = [
+        text.format(int(np.argmax(flaws[name])) + 1)
+        for name, text in texts.items()
+        if np.any(flaws[name])
+    ]
+    for index, (low, middle, high) in enumerate(np.any(differs, axis=0).T):
+        if not (low or middle or high):
+            found.append(
+                f"element {index} of the action never makes a difference: is "
+                "`spec.action` larger than what `step` reads?"
+            )
+            continue
+        found += [
+            f"all values in {interval} of element {index} of the action do the same: "
+            "does `step` rescale it from [-1, 1]?"
+            for is_used, interval in ((low, "[-1, -0.5]"), (high, "[0.5, 1]"))
+            if not is_used
+        ]
+    return found
 
 
 def play_if_asked(env: AnyEnv) -> None:
@@ -192,13 +189,15 @@ def play_if_asked(env: AnyEnv) -> None:
 
 
 @eqx.filter_jit
-def _play(env: AnyEnv, num_steps: int, actions: bool, key: PRNGKeyArray) -> _Step:
-    """Plays random actions and returns what each step gives."""
+def _play(
+    env: AnyEnv, num_steps: int, actions: bool, key: PRNGKeyArray
+) -> tuple[dict[str, Bool[Array, " steps"]], Bool[Array, "steps 3 elements"]]:
+    """Plays random actions; flags each step's flaws and the actions with an effect."""
     spec = env.spec
 
     def step(
         carry: tuple[PyTree, Int[Array, ""]], index: Int[Array, ""]
-    ) -> tuple[tuple[PyTree, Int[Array, ""]], _Step]:
+    ) -> tuple[tuple[PyTree, Int[Array, ""]], tuple[PyTree, Bool[Array, "3 elements"]]]:
         state, time = carry
         # 0 is that of the first reset.
         action_key, reset_key = jr.split(jr.fold_in(key, 2 * index + 1))
@@ -207,19 +206,18 @@ def _play(env: AnyEnv, num_steps: int, actions: bool, key: PRNGKeyArray) -> _Ste
         after, outcome = env.step(state, action, key=step_key)
         over = outcome.terminated | outcome.truncated
         late = spec.max_steps is not None and time + 1 >= spec.max_steps
+        flaws = {
+            "both_flags": outcome.terminated & outcome.truncated,
+            "beyond_limit": late & ~over,
+            "reward": ~jnp.all(jnp.isfinite(outcome.reward)),
+            "observation": ~jnp.all(jnp.isfinite(outcome.observation)),
+        }
         differs = jnp.zeros((3, 0), bool)
         if actions and isinstance(spec.action, Box):
             differs = _differences(env, state, action, step_key)
-        seen = _Step(
-            both_flags=outcome.terminated & outcome.truncated,
-            beyond_limit=late & ~over,
-            reward_not_finite=~jnp.all(jnp.isfinite(outcome.reward)),
-            observation_not_finite=~jnp.all(jnp.isfinite(outcome.observation)),
-            differs=differs,
-        )
         fresh, _ = env.reset(key=reset_key)
         time = jnp.where(over, 0, time + 1)
-        return (tree_where(over, fresh, after), time), seen
+        return (tree_where(over, fresh, after), time), (flaws, differs)
 
     state, _ = env.reset(key=jr.fold_in(key, 0))
     carry = (state, jnp.zeros((), int))
@@ -235,21 +233,22 @@ def _differences(
         # The same random draws each time, so that only the action makes a difference.
         same_key = jr.clone(key)
         after = env.step(state, action.at[index].set(value), key=same_key)
+        # Keys cannot be compared, but their data can.
         return [
             jr.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
             for x in jax.tree.leaves(eqx.filter(after, eqx.is_array))
         ]
 
-    indices = jnp.arange(action.shape[0])
     values = jnp.asarray(_ELEMENTS, action.dtype)
     # In sequence: a `vmap` would hold one environment for each element and value.
     results = lax.map(
-        lambda i: lax.map(lambda value: reached(i, value), values), indices
+        lambda index: lax.map(lambda value: reached(index, value), values),
+        jnp.arange(action.shape[0]),
     )
 
     def apart(first: int, second: int) -> Bool[Array, " act"]:
         each = []
-        for leaf in jax.tree.leaves(results):
+        for leaf in results:
             x, y = leaf[:, first], leaf[:, second]
             # `nan` counts as equal to `nan`.
             same = (x == y) | ((x != x) & (y != y))
@@ -257,40 +256,3 @@ def _differences(
         return jnp.any(jnp.stack(each), axis=0)
 
     return jnp.stack([apart(0, 1), apart(1, 2), apart(2, 3)])
-
-
-def _flaws(steps: _Step, spec: EnvSpec) -> list[str]:
-    """Describes each flaw."""
-    said = {
-        "both_flags": "`terminated` and `truncated` are both true at step {}, but an "
-        "episode ends in one way: make it `truncated & ~terminated`",
-        "beyond_limit": f"an episode continues past `spec.max_steps={spec.max_steps}` "
-        "at step {}: make `truncated` true there, or wrap it in `eqrl.envs.TimeLimit`",
-        "reward_not_finite": "the reward of step {} is not finite",
-        "observation_not_finite": "the observation of step {} is not finite",
-    }
-    return [
-        text.format(int(np.argmax(getattr(steps, name))) + 1)
-        for name, text in said.items()
-        if np.any(getattr(steps, name))
-    ]
-
-
-def _idle_actions(steps: _Step) -> list[str]:
-    """Describes elements of actions, and ends of their range, that change nothing."""
-    found = []
-    low, middle, high = np.any(steps.differs, axis=0)
-    for index in range(len(low)):
-        if not any((low[index], middle[index], high[index])):
-            found.append(
-                f"element {index} of the action never makes a difference: is "
-                "`spec.action` larger than what `step` reads?"
-            )
-            continue
-        for is_used, interval in ((low, "[-1, -0.5]"), (high, "[0.5, 1]")):
-            if not is_used[index]:
-                found.append(
-                    f"all values in {interval} of element {index} of the action do the "
-                    "same: does `step` rescale it from [-1, 1]?"
-                )
-    return found

@@ -23,11 +23,10 @@ from .._types.custom_types import PyTree
 from .._types.data import AbstractActionSpace, Action, Box, Discrete, EnvSpec
 from .._types.installed import check_installed
 from ._base import (
-    AbstractEnv,
+    AbstractAdapter,
     Outcome,
     StateDescriptor,
     check_is_of,
-    described_state,
     each_state,
     flat_observation,
     lenient_promotion,
@@ -79,15 +78,6 @@ else:
     from gymnax.environments.environment import Environment, EnvParams, EnvState
 
 
-def _check_version() -> None:
-    version = importlib.metadata.version("gymnax")
-    if int(version.split(".")[0]) < 1:
-        raise ValueError(
-            f"gymnax {version} is installed, which does not tell termination from a "
-            'time limit; run `pip install "gymnax>=1.0"`.'
-        )
-
-
 def _action_space(space: spaces.Space, *, name: str) -> AbstractActionSpace:
     if isinstance(space, spaces.Discrete):
         return Discrete(int(space.n))
@@ -109,7 +99,7 @@ def _action_space(space: spaces.Space, *, name: str) -> AbstractActionSpace:
     return Box(math.prod(space.shape))
 
 
-class GymnaxEnv(AbstractEnv[EnvState]):
+class GymnaxEnv(AbstractAdapter[EnvState]):
     """A gymnax environment.
 
     Its state is the environment's own, every leaf a strongly typed array. Actions that
@@ -142,7 +132,12 @@ class GymnaxEnv(AbstractEnv[EnvState]):
             vector which describes the behavior; `None` for no descriptor. Pass a named
             function: each new lambda compiles again.
         """
-        _check_version()
+        version = importlib.metadata.version("gymnax")
+        if int(version.split(".")[0]) < 1:
+            raise ValueError(
+                f"gymnax {version} is installed, which does not tell termination from "
+                'a time limit; run `pip install "gymnax>=1.0"`.'
+            )
         check_is_of(
             "gymnax",
             environment,
@@ -161,10 +156,6 @@ class GymnaxEnv(AbstractEnv[EnvState]):
             action=_action_space(environment.action_space(chosen), name=name),
             max_steps=int(chosen.max_steps_in_episode),
         )
-
-    @property
-    def spec(self) -> EnvSpec:
-        return self._spec
 
     def reset(self, *, key: PRNGKeyArray) -> tuple[EnvState, Float[Array, " obs"]]:
         with lenient_promotion():
@@ -190,9 +181,6 @@ class GymnaxEnv(AbstractEnv[EnvState]):
             truncated=time_out & ~terminated,
         )
         return state, outcome
-
-    def state_descriptor(self, state: EnvState) -> Float[Array, " descriptor"] | None:
-        return described_state(self._state_descriptor, state)
 
     def _native(self, action: Action) -> Shaped[Array, "*shape"]:
         """The action as the environment takes it."""

@@ -47,7 +47,18 @@ def make(
     The environment. An option that it does not have is a `ValueError`, and a library
     that is not installed a `ModuleNotFoundError`, which says how to install it.
     """
-    _check_is_name(name)
+    if not isinstance(name, str):
+        is_env = isinstance(name, AbstractEnv)
+        advice = (
+            "it is an environment already; use it as it is"
+            if is_env
+            else "it must be a name, such as `brax/ant`"
+        )
+        raise ValueError(
+            f"`name={shown(name)}` is of type {type(name).__name__}; {advice}. An "
+            "environment of another library goes into `eqrl.envs.BraxEnv` or "
+            "`eqrl.envs.GymnaxEnv`."
+        )
     if max_steps is not None:
         check_step_limit(max_steps)
     prefix, _, rest = name.partition("/")
@@ -70,26 +81,12 @@ def make(
                 f"`{option}` is for environments of {' and '.join(having)}."
             )
     if library is None:
-        _check_name("eqrl/", rest, list(_OWN))
+        _check_known(prefix, rest, list(_OWN))
         return _OWN[rest]() if max_steps is None else _OWN[rest](max_steps=max_steps)
     with needed(f"`{name}`", prefix):
-        names = library.load().names()
-    _check_name(f"{prefix}/", rest, names)
-    return library.load().make(rest, max_steps=max_steps, **given)
-
-
-def _check_is_name(name: object) -> None:
-    if isinstance(name, str):
-        return
-    if isinstance(name, AbstractEnv):
-        advice = "it is an environment already; use it as it is"
-    else:
-        advice = "it must be a name, such as `brax/ant`"
-    raise ValueError(
-        f"`name={shown(name)}` is of type {type(name).__name__}; {advice}. An "
-        "environment of another library goes into `eqrl.envs.BraxEnv` or "
-        "`eqrl.envs.GymnaxEnv`."
-    )
+        adapter = library.load()
+    _check_known(prefix, rest, adapter.names())
+    return adapter.make(rest, max_steps=max_steps, **given)
 
 
 def _near_names(name: str) -> list[str]:
@@ -108,18 +105,16 @@ def _near_names(name: str) -> list[str]:
     return list(dict.fromkeys(by_key[key] for key in near))
 
 
-def _check_name(prefix: str, name: str, names: list[str]) -> None:
+def _check_known(prefix: str, name: str, names: list[str]) -> None:
+    """Checks that a library has an environment of this name."""
     if name in names:
         return
-    by_lower_case = {known.lower(): known for known in names}
-    near = difflib.get_close_matches(name.lower(), by_lower_case, n=3)
-    if near:
-        names = [by_lower_case[lower_case] for lower_case in near]
-        suggestion = f"did you mean {_quoted(prefix, names)}?"
-    else:
-        suggestion = f"there are {_quoted(prefix, names)}."
-    raise ValueError(f"There is no environment `{prefix}{name}`; {suggestion}")
-
-
-def _quoted(prefix: str, names: list[str]) -> str:
-    return ", ".join(f"`{prefix}{name}`" for name in names)
+    # In lower case, so that a name in other capitals is near.
+    full = {known.lower(): f"`{prefix}/{known}`" for known in names}
+    near = difflib.get_close_matches(name.lower(), full, n=3)
+    suggestion = (
+        f"did you mean {', '.join(full[key] for key in near)}?"
+        if near
+        else f"there are {', '.join(full.values())}."
+    )
+    raise ValueError(f"There is no environment `{prefix}/{name}`; {suggestion}")

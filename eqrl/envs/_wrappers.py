@@ -12,20 +12,11 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from .._pytree.arguments import checked
 from .._pytree.control_flow import filter_scan
-from .._pytree.fields import (
-    PositiveInt,
-    converted,
-    static_integer,
-)
+from .._pytree.fields import PositiveInt, converted, static_integer
 from .._pytree.tree import take_element, tree_where
 from .._types.custom_types import EnvState
 from .._types.data import Action, Box, EnvSpec
-from ._base import (
-    AbstractEnv,
-    AbstractEnvWrapper,
-    Outcome,
-    check_step_limit,
-)
+from ._base import AbstractEnv, AbstractEnvWrapper, Outcome, check_step_limit
 
 
 class ActionRepeat(AbstractEnvWrapper[EnvState]):
@@ -122,7 +113,29 @@ class DisabledActions(AbstractEnvWrapper[EnvState]):
                 f"`env` has the actions `{env.spec.action}`, which have no elements to "
                 "disable; `DisabledActions` needs an `eqrl.spaces.Box`."
             )
-        self.disabled = _mask(disabled, env.spec.action_size)
+        size = env.spec.action_size
+        what = f"must be the indices of elements of the action, or {size} bools."
+        given = converted("disabled", jnp.asarray, disabled, what)
+        if given.size == 0:
+            # JAX makes floats of an empty sequence.
+            given = given.astype(int)
+        is_mask = given.dtype == bool
+        is_integer = jnp.issubdtype(given.dtype, jnp.integer)
+        if given.ndim != 1 or not (given.shape == (size,) if is_mask else is_integer):
+            raise ValueError(
+                f"`disabled` has shape {given.shape} and type {given.dtype}, but the "
+                f"environment's actions have {size} elements; give {size} bools, or "
+                "indices of elements."
+            )
+        # Traced indices cannot be checked; JAX ignores one that is out of bounds.
+        if not is_mask and not isinstance(given, jax.core.Tracer):
+            wrong = [int(index) for index in given if not 0 <= index < size]
+            if wrong:
+                raise ValueError(
+                    f"`disabled` names {wrong}, but the environment's actions have "
+                    f"{size} elements, 0 to {size - 1}."
+                )
+        self.disabled = given if is_mask else jnp.zeros(size, bool).at[given].set(True)
 
     @property
     def inner(self) -> AbstractEnv[EnvState]:
@@ -142,39 +155,6 @@ class DisabledActions(AbstractEnvWrapper[EnvState]):
         self, state: EnvState, action: Float[Array, " act"], *, key: PRNGKeyArray
     ) -> tuple[EnvState, Outcome]:
         return self.env.step(state, jnp.where(self.disabled, 0.0, action), key=key)
-
-
-def _mask(
-    disabled: Bool[Array | np.ndarray, "..."]
-    | Int[Array | np.ndarray, "..."]
-    | Sequence[int],
-    size: int,
-) -> Bool[Array, " act"]:
-    what = f"must be the indices of elements of the action, or {size} bools."
-    if converted("disabled", len, disabled, what) == 0:
-        return jnp.zeros(size, bool)
-    given = converted("disabled", jnp.asarray, disabled, what)
-    if given.dtype == bool:
-        if given.shape != (size,):
-            raise ValueError(
-                f"`disabled` has shape {given.shape}, but the environment's actions "
-                f"have {size} elements; give {size} bools, or indices of elements."
-            )
-        return given
-    if given.ndim != 1 or not jnp.issubdtype(given.dtype, jnp.integer):
-        raise ValueError(
-            f"`disabled` is of shape {given.shape} and type {given.dtype}; give the "
-            f"indices of elements of the action, or {size} bools."
-        )
-    # Traced indices cannot be checked; JAX ignores one that is out of bounds.
-    if not isinstance(given, jax.core.Tracer):
-        wrong = [int(index) for index in given if not 0 <= index < size]
-        if wrong:
-            raise ValueError(
-                f"`disabled` names {wrong}, but the environment's actions have {size} "
-                f"elements, 0 to {size - 1}."
-            )
-    return jnp.zeros(size, bool).at[given].set(True)
 
 
 class FrameStackState(eqx.Module, Generic[EnvState]):
@@ -292,6 +272,7 @@ class PooledReset(AbstractEnvWrapper[EnvState]):
         return self.env.spec
 
     def reset(self, *, key: PRNGKeyArray) -> tuple[EnvState, Float[Array, " obs"]]:
+        # Drawn with replacement: environments and episodes may share a state.
         index = jr.randint(key, (), 0, self._observations.shape[0])
         return take_element((self._states, self._observations), index)
 
@@ -356,6 +337,7 @@ class TimeLimit(AbstractEnvWrapper[TimeLimitState[EnvState]]):
     ) -> tuple[TimeLimitState[EnvState], Outcome]:
         inner, outcome = self.env.step(state.inner, action, key=key)
         num_steps = state.num_steps + 1
+        # The environment may truncate by itself, and earlier.
         limit_reached = outcome.truncated | (num_steps >= self.max_steps)
         truncated = limit_reached & ~outcome.terminated
         outcome = dataclasses.replace(outcome, truncated=truncated)

@@ -85,33 +85,19 @@ both = pytest.mark.parametrize("name", ["fast", "inverted_pendulum"])
 
 
 @both
-def test_the_first_observation_is_that_of_brax(name: str) -> None:
-    first, _ = _by_adapter(name)
-    np.testing.assert_allclose(first, _by_hand(name)[0].obs, rtol=1e-6)
-
-
-@both
-def test_observations_are_those_of_brax(name: str) -> None:
-    expected = np.stack([state.obs for state in _by_hand(name)[1:]])
+def test_what_is_observed_paid_and_done_is_as_in_brax(name: str) -> None:
+    first, outcomes = _by_adapter(name)
+    before, *after = _by_hand(name)
+    np.testing.assert_allclose(first, before.obs, rtol=1e-6)
+    expected = np.stack([state.obs for state in after])
     assert np.ptp(expected) > 0.01
-    _, outcomes = _by_adapter(name)
     np.testing.assert_allclose(outcomes.observation, expected, rtol=1e-4, atol=1e-6)
-
-
-@both
-def test_rewards_are_those_of_brax(name: str) -> None:
-    expected = np.stack([state.reward for state in _by_hand(name)[1:]])
-    _, outcomes = _by_adapter(name)
-    np.testing.assert_allclose(outcomes.reward, expected, rtol=1e-4, atol=1e-6)
-
-
-@both
-def test_terminated_is_what_brax_calls_done(name: str) -> None:
-    expected = np.stack([state.done for state in _by_hand(name)[1:]])
+    rewards = np.stack([state.reward for state in after])
+    np.testing.assert_allclose(outcomes.reward, rewards, rtol=1e-4, atol=1e-6)
+    done = np.stack([state.done for state in after])
     # The pole falls on the way; `fast` never ends.
-    assert len(np.unique(expected)) == (2 if name == "inverted_pendulum" else 1)
-    _, outcomes = _by_adapter(name)
-    np.testing.assert_array_equal(outcomes.terminated, expected.astype(bool))
+    assert len(np.unique(done)) == (2 if name == "inverted_pendulum" else 1)
+    np.testing.assert_array_equal(outcomes.terminated, done.astype(bool))
 
 
 def test_what_brax_calls_a_time_out_is_not_truncated() -> None:

@@ -95,33 +95,16 @@ each = pytest.mark.parametrize("name", list(SCALES))
 
 
 @each
-def test_the_first_observation_is_that_of_gymnax(name: str) -> None:
-    np.testing.assert_allclose(_by_adapter(name)[0], _by_hand(name)[0], rtol=1e-6)
-
-
-@each
-def test_observations_are_those_of_gymnax_for_rescaled_actions(name: str) -> None:
-    expected = np.stack([observation for observation, _, _ in _by_hand(name)[1]])
-    given = _by_adapter(name)[1].observation
-    np.testing.assert_allclose(given, expected, rtol=1e-5, atol=1e-6)
-
-
-@each
-def test_rewards_are_those_of_gymnax_for_rescaled_actions(name: str) -> None:
-    expected = np.stack([reward for _, reward, _ in _by_hand(name)[1]])
-    given = _by_adapter(name)[1].reward
-    np.testing.assert_allclose(given, expected, rtol=1e-5, atol=1e-6)
-
-
-@each
-def test_truncates_at_the_time_limit_and_not_before(name: str) -> None:
-    truncated = _by_adapter(name)[1].truncated
-    np.testing.assert_array_equal(truncated, np.arange(1, NUM_STEPS + 1) >= 10)
-
-
-@each
-def test_the_time_limit_does_not_terminate(name: str) -> None:
-    assert not np.any(_by_adapter(name)[1].terminated)
+def test_outcomes_are_those_of_gymnax_for_rescaled_actions(name: str) -> None:
+    first, outcomes = _by_adapter(name)
+    expected, steps = _by_hand(name)
+    np.testing.assert_allclose(first, expected, rtol=1e-6)
+    observations, rewards, _ = (np.stack(values) for values in zip(*steps, strict=True))
+    np.testing.assert_allclose(outcomes.observation, observations, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(outcomes.reward, rewards, rtol=1e-5, atol=1e-6)
+    # The time limit truncates, and does not terminate.
+    np.testing.assert_array_equal(outcomes.truncated, np.arange(1, NUM_STEPS + 1) >= 10)
+    assert not np.any(outcomes.terminated)
 
 
 @each

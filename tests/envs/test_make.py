@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jaxtyping import Array, Float, Shaped
 
-from eqrl.envs import AbstractEnv, BraxEnv, GymnaxEnv, Point, TimeLimit, make
+from eqrl.envs import AbstractEnv, BraxEnv, Point, TimeLimit, make
 
 
 def _speed(state: Any) -> Shaped[Array, " descriptor"]:
@@ -48,12 +48,13 @@ def test_two_makes_share_one_trace(name: str, options: dict[str, Any]) -> None:
     assert len(traces) == 1
 
 
-def test_brax_has_a_time_limit_of_1000_by_default() -> None:
-    assert make("brax/fast").spec.max_steps == 1000
-
-
-def test_brax_takes_max_steps() -> None:
-    assert make("brax/fast", max_steps=7).spec.max_steps == 7
+@pytest.mark.parametrize(
+    "name, by_default",
+    [("brax/fast", 1000), ("gymnax/Pendulum-v1", 200), ("eqrl/Point", 50)],
+)
+def test_max_steps_is_the_librarys_unless_given(name: str, by_default: int) -> None:
+    assert make(name).spec.max_steps == by_default
+    assert make(name, max_steps=7).spec.max_steps == 7
 
 
 def test_brax_is_truncated_at_max_steps() -> None:
@@ -84,27 +85,13 @@ def test_brax_takes_a_state_descriptor() -> None:
     assert env.spec.state_descriptor_size == 1
 
 
-def test_gymnax_has_its_own_time_limit_by_default() -> None:
-    assert make("gymnax/Pendulum-v1").spec.max_steps == 200
-
-
-def test_max_steps_replaces_that_of_gymnax() -> None:
-    env = make("gymnax/Pendulum-v1", max_steps=7)
-    assert isinstance(env, GymnaxEnv)
-    assert env.params.max_steps_in_episode == env.spec.max_steps == 7
-
-
 def test_gymnax_takes_a_state_descriptor() -> None:
     env = make("gymnax/Pendulum-v1", state_descriptor=_speed)
     state, observation = env.reset(key=jr.key(0))
     np.testing.assert_array_equal(env.state_descriptor(state), observation[2:])
 
 
-def test_point_has_its_own_time_limit_by_default() -> None:
-    assert eqx.tree_equal(make("eqrl/Point"), Point())
-
-
-def test_point_takes_max_steps() -> None:
+def test_a_point_is_as_its_class_makes_it() -> None:
     assert eqx.tree_equal(make("eqrl/Point", max_steps=7), Point(max_steps=7))
 
 
@@ -145,15 +132,20 @@ def test_an_unknown_backend_is_refused_with_those_there_are() -> None:
         make("brax/fast", backend="sprong")
 
 
-@pytest.mark.parametrize("name", ["gymnax/Pendulum-v1", "eqrl/Point"])
-def test_a_backend_is_refused_where_there_is_none(name: str) -> None:
-    with pytest.raises(ValueError, match=f"`backend` is not an option of `{name}`"):
-        make(name, backend="spring")
-
-
-def test_a_state_descriptor_is_refused_for_point() -> None:
-    with pytest.raises(ValueError, match="`state_descriptor` is not an option"):
-        make("eqrl/Point", state_descriptor=_speed)
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("gymnax/Pendulum-v1", {"backend": "spring"}),
+        ("eqrl/Point", {"backend": "spring"}),
+        ("eqrl/Point", {"state_descriptor": _speed}),
+    ],
+)
+def test_an_option_is_refused_where_there_is_none(
+    name: str, options: dict[str, Any]
+) -> None:
+    (option,) = options
+    with pytest.raises(ValueError, match=f"`{option}` is not an option of `{name}`"):
+        make(name, **options)
 
 
 @pytest.mark.parametrize("name", ["brax/fast", "gymnax/Pendulum-v1", "eqrl/Point"])

@@ -74,62 +74,39 @@ def test_never_terminates(getkey: GetKey) -> None:
 
 
 WALL = (((0.25, -1.0), (0.25, 1.0)),)
+TWO_WALLS = (*WALL, ((-0.25, -1.0), (-0.25, 1.0)))
+ALONG = (((0.25, 0.0), (1.0, 0.0)),)
 
 
-def test_a_move_through_a_wall_does_not_happen(getkey: GetKey) -> None:
-    env = Point(step_size=0.5, walls=WALL)
-    _, positions = _walk(env, [[1, 0.5]], getkey())
-    np.testing.assert_array_equal(positions, [[0, 0]])
-
-
-def test_a_move_that_ends_on_a_wall_does_not_happen(getkey: GetKey) -> None:
-    env = Point(step_size=0.25, walls=WALL)
-    _, positions = _walk(env, [[1, 0]], getkey())
-    np.testing.assert_array_equal(positions, [[0, 0]])
-
-
-def test_a_move_that_touches_the_end_of_a_wall_does_not_happen(getkey: GetKey) -> None:
-    env = Point(step_size=0.5, walls=(((0.25, 0.25), (0.25, 1.0)),))
-    _, positions = _walk(env, [[1, 1]], getkey())
-    np.testing.assert_array_equal(positions, [[0, 0]])
-
-
-def test_a_move_along_the_line_of_a_wall_into_it_does_not_happen(
+@pytest.mark.parametrize(
+    "walls, step_size, actions, expected",
+    [
+        pytest.param(WALL, 0.5, [[1, 0.5]], [[0, 0]], id="through"),
+        pytest.param(WALL, 0.25, [[1, 0]], [[0, 0]], id="ends on it"),
+        pytest.param(
+            (((0.25, 0.25), (0.25, 1.0)),), 0.5, [[1, 1]], [[0, 0]], id="its end"
+        ),
+        pytest.param(ALONG, 0.5, [[1, 0]], [[0, 0]], id="along it and into it"),
+        pytest.param(ALONG, 0.5, [[-1, 0]], [[-0.5, 0]], id="along it and away"),
+        pytest.param(
+            (((0.25, 0.3), (0.25, 1.0)),), 0.5, [[1, 1]], [[0.5, 0.5]], id="beside it"
+        ),
+        pytest.param(WALL, 0.2, [[1, 0]], [[0.2, 0]], id="before it"),
+        pytest.param(
+            (((0.0, 1.0), (1.0, 0.0)),), 0.25, [[1, 1]], [[0.25, 0.25]], id="slanting"
+        ),
+        pytest.param(TWO_WALLS, 0.5, [[1, 0], [-1, 0]], [[0, 0], [0, 0]], id="each"),
+    ],
+)
+def test_a_move_that_touches_a_wall_does_not_happen(
+    walls: tuple[Any, ...],
+    step_size: float,
+    actions: list[list[float]],
+    expected: list[list[float]],
     getkey: GetKey,
 ) -> None:
-    env = Point(step_size=0.5, walls=(((0.25, 0.0), (1.0, 0.0)),))
-    _, positions = _walk(env, [[1, 0]], getkey())
-    np.testing.assert_array_equal(positions, [[0, 0]])
-
-
-def test_a_move_along_the_line_of_a_wall_away_from_it_happens(getkey: GetKey) -> None:
-    env = Point(step_size=0.5, walls=(((0.25, 0.0), (1.0, 0.0)),))
-    _, positions = _walk(env, [[-1, 0]], getkey())
-    np.testing.assert_array_equal(positions, [[-0.5, 0]])
-
-
-def test_a_move_that_passes_beside_a_wall_happens(getkey: GetKey) -> None:
-    env = Point(step_size=0.5, walls=(((0.25, 0.3), (0.25, 1.0)),))
-    _, positions = _walk(env, [[1, 1]], getkey())
-    np.testing.assert_array_equal(positions, [[0.5, 0.5]])
-
-
-def test_a_move_that_stops_before_a_wall_happens(getkey: GetKey) -> None:
-    env = Point(step_size=0.2, walls=WALL)
-    _, positions = _walk(env, [[1, 0]], getkey())
-    np.testing.assert_allclose(positions, [[0.2, 0]])
-
-
-def test_a_move_that_stops_before_a_slanting_wall_happens(getkey: GetKey) -> None:
-    env = Point(step_size=0.25, walls=(((0.0, 1.0), (1.0, 0.0)),))
-    _, positions = _walk(env, [[1, 1]], getkey())
-    np.testing.assert_array_equal(positions, [[0.25, 0.25]])
-
-
-def test_every_wall_stops_a_move(getkey: GetKey) -> None:
-    env = Point(step_size=0.5, walls=(*WALL, ((-0.25, -1.0), (-0.25, 1.0))))
-    _, positions = _walk(env, [[1, 0], [-1, 0]], getkey())
-    np.testing.assert_array_equal(positions, [[0, 0], [0, 0]])
+    _, positions = _walk(Point(step_size=step_size, walls=walls), actions, getkey())
+    np.testing.assert_allclose(positions, expected, rtol=1e-7)
 
 
 def test_a_random_walk_never_leaves_a_closed_room(getkey: GetKey) -> None:
@@ -175,26 +152,24 @@ def test_spec_gives_the_sizes_and_the_time_limit() -> None:
     assert (spec.reward_size, spec.max_steps) == (None, 7)
 
 
-def test_a_step_size_of_zero_is_refused() -> None:
-    with pytest.raises(ValueError, match="step_size"):
-        Point(step_size=0.0)
-
-
-def test_max_steps_of_zero_is_refused() -> None:
-    with pytest.raises(ValueError, match="max_steps=0"):
-        Point(max_steps=0)
-
-
-def test_a_wall_through_the_origin_is_refused() -> None:
-    with pytest.raises(ValueError, match="origin"):
-        Point(walls=(((-1.0, -1.0), (1.0, 1.0)),))
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"step_size": 0.0}, "step_size"),
+        ({"max_steps": 0}, "max_steps=0"),
+        ({"walls": (((-1.0, -1.0), (1.0, 1.0)),)}, "origin"),
+        ({"walls": TWO_WALLS, "num_open": -1}, r"`num_open=-1`.*\[0, 2\]"),
+        ({"walls": TWO_WALLS, "num_open": 3}, r"`num_open=3`.*\[0, 2\]"),
+        ({"walls": TWO_WALLS, "num_open": 0.5}, r"`num_open=0\.5`.*whole number"),
+    ],
+)
+def test_what_a_point_cannot_be_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Point(**options)
 
 
 def test_a_wall_on_a_line_through_the_origin_but_away_from_it_is_allowed() -> None:
     Point(walls=(((1.0, 1.0), (2.0, 2.0)),))
-
-
-TWO_WALLS = (*WALL, ((-0.25, -1.0), (-0.25, 1.0)))
 
 
 @pytest.mark.parametrize(
@@ -237,15 +212,3 @@ def test_the_number_of_open_walls_can_be_mapped_over(getkey: GetKey) -> None:
 
     positions = eqx.filter_jit(eqx.filter_vmap(position))(envs)
     np.testing.assert_array_equal(positions, [[0, 0], [0.5, 0]])
-
-
-@pytest.mark.parametrize("num_open", [-1, 3])
-def test_more_or_fewer_open_walls_than_there_are_are_refused(num_open: int) -> None:
-    with pytest.raises(ValueError, match=rf"`num_open={num_open}`.*\[0, 2\]"):
-        Point(walls=TWO_WALLS, num_open=num_open)
-
-
-def test_a_number_of_open_walls_that_is_not_whole_is_refused() -> None:
-    half: Any = 0.5
-    with pytest.raises(ValueError, match=r"`num_open=0\.5`.*whole number"):
-        Point(walls=TWO_WALLS, num_open=half)

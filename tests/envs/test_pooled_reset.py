@@ -63,23 +63,14 @@ def _many_resets(
     return eqx.filter_vmap(lambda key: env.reset(key=key))(jr.split(key, 64))
 
 
-def test_begins_in_as_many_states_as_asked_for(getkey: GetKey) -> None:
-    env = PooledReset(Lottery(_nothing), 3, key=getkey())
-    states, _ = _many_resets(env, getkey())
-    assert len(np.unique(states)) == 3
-
-
-def test_begins_in_the_environments_own_states(getkey: GetKey) -> None:
+def test_begins_in_as_many_states_of_the_environment_as_asked_for(
+    getkey: GetKey,
+) -> None:
     key = getkey()
     env = PooledReset(Lottery(_nothing), 3, key=jr.clone(key))
-    states, _ = _many_resets(env, getkey())
+    states, observations = _many_resets(env, getkey())
     expected = [Lottery(_nothing).reset(key=part)[0] for part in jr.split(key, 3)]
     np.testing.assert_allclose(np.unique(states), np.sort(expected), rtol=1e-6)
-
-
-def test_the_observation_belongs_to_the_state(getkey: GetKey) -> None:
-    env = PooledReset(Lottery(_nothing), 3, key=getkey())
-    states, observations = _many_resets(env, getkey())
     np.testing.assert_allclose(observations[:, 0], 2 * states)
 
 
@@ -91,23 +82,15 @@ def test_reset_computes_no_reset_of_the_environment(getkey: GetKey) -> None:
     assert len(resets) == 0
 
 
-def test_step_is_the_environments(getkey: GetKey) -> None:
+def test_all_but_the_reset_is_the_environments(getkey: GetKey) -> None:
     key = getkey()
     lottery = Lottery(_nothing)
     env = PooledReset(lottery, 3, key=getkey())
     given = env.step(jnp.array(1.0), jnp.ones(1), key=jr.clone(key))
     expected = lottery.step(jnp.array(1.0), jnp.ones(1), key=key)
     assert eqx.tree_equal(given, expected)
-
-
-def test_the_state_descriptor_is_the_environments(getkey: GetKey) -> None:
-    env = PooledReset(Lottery(_nothing), 3, key=getkey())
     np.testing.assert_array_equal(env.state_descriptor(jnp.array(2.0)), [20])
-
-
-def test_spec_is_the_environments(getkey: GetKey) -> None:
-    lottery = Lottery(_nothing)
-    assert PooledReset(lottery, 3, key=getkey()).spec == lottery.spec
+    assert env.spec == lottery.spec
 
 
 def test_another_pool_of_the_same_size_does_not_trace_again(getkey: GetKey) -> None:

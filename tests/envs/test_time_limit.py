@@ -62,32 +62,20 @@ def _run(env: AbstractEnv, num_steps: int, key: PRNGKeyArray) -> Outcome:
     return lax.scan(step, state, length=num_steps)[1]
 
 
-def test_truncates_at_the_limit_and_not_before(getkey: GetKey) -> None:
-    outcomes = _run(TimeLimit(Clock(), 3), 3, getkey())
-    np.testing.assert_array_equal(outcomes.truncated, [False, False, True])
-
-
-def test_stays_truncated_if_stepped_beyond_the_limit(getkey: GetKey) -> None:
+def test_truncates_at_the_limit_and_beyond_and_changes_nothing_else(
+    getkey: GetKey,
+) -> None:
     outcomes = _run(TimeLimit(Clock(), 3), 5, getkey())
-    np.testing.assert_array_equal(outcomes.truncated[3:], [True, True])
-
-
-def test_the_limit_does_not_terminate(getkey: GetKey) -> None:
-    outcomes = _run(TimeLimit(Clock(), 3), 3, getkey())
+    np.testing.assert_array_equal(outcomes.truncated, [False, False, True, True, True])
     assert not np.any(outcomes.terminated)
+    # At the limit too, the observation is the successor.
+    np.testing.assert_array_equal(outcomes.observation[:, 0], [1, 2, 3, 4, 5])
+    np.testing.assert_array_equal(outcomes.reward, np.ones(5))
 
 
-def test_the_observation_at_the_limit_is_the_successor(getkey: GetKey) -> None:
-    outcomes = _run(TimeLimit(Clock(), 3), 3, getkey())
-    np.testing.assert_array_equal(outcomes.observation[-1], [3])
-
-
-def test_termination_before_the_limit_is_kept(getkey: GetKey) -> None:
+def test_termination_is_kept_and_is_not_truncated_at_the_limit(getkey: GetKey) -> None:
     outcomes = _run(TimeLimit(Clock(terminates_at=2), 3), 3, getkey())
     np.testing.assert_array_equal(outcomes.terminated, [False, True, True])
-
-
-def test_termination_at_the_limit_is_not_truncated(getkey: GetKey) -> None:
     outcomes = _run(TimeLimit(Clock(terminates_at=3), 3), 3, getkey())
     assert not np.any(outcomes.truncated)
 
@@ -95,11 +83,6 @@ def test_termination_at_the_limit_is_not_truncated(getkey: GetKey) -> None:
 def test_the_environments_own_truncation_is_kept(getkey: GetKey) -> None:
     outcomes = _run(TimeLimit(Clock(truncates_at=2), 3), 3, getkey())
     np.testing.assert_array_equal(outcomes.truncated, [False, True, True])
-
-
-def test_the_reward_is_the_environments(getkey: GetKey) -> None:
-    outcomes = _run(TimeLimit(Clock(), 3), 3, getkey())
-    np.testing.assert_array_equal(outcomes.reward, [1, 1, 1])
 
 
 def test_the_state_descriptor_is_the_environments(getkey: GetKey) -> None:

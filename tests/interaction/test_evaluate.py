@@ -78,14 +78,11 @@ class TestEvaluate:
         evaluation = _evaluate(Clock(), getkey, max_steps=50)
         assert np.max(evaluation.lengths) == _LONGEST
 
-    def test_without_any_limit_it_says_to_give_max_steps(self, getkey: GetKey) -> None:
+    def test_without_a_limit_max_steps_must_be_given(self, getkey: GetKey) -> None:
+        env = Clock(has_limit=False)
         with pytest.raises(ValueError, match=r"no time limit.*give `max_steps`"):
-            _evaluate(Clock(has_limit=False), getkey)
-
-    def test_max_steps_stands_in_for_a_limit_of_the_environment(
-        self, getkey: GetKey
-    ) -> None:
-        evaluation = _evaluate(Clock(has_limit=False), getkey, max_steps=_LONGEST)
+            _evaluate(env, getkey)
+        evaluation = _evaluate(env, getkey, max_steps=_LONGEST)
         assert set(np.asarray(evaluation.lengths).tolist()) == {1, 2, 3, 4}
 
     @pytest.mark.parametrize("descriptor", [None, _first_length])
@@ -135,15 +132,13 @@ class TestEvaluate:
         evaluate(agent, state, env, num_episodes=2, key=getkey())
         assert (state.num_observed, state.num_updates) == (0, 0)
 
-    def test_no_episodes_are_refused(self, getkey: GetKey) -> None:
+    @pytest.mark.parametrize("name", ["num_episodes", "max_steps"])
+    def test_less_than_one_is_refused(self, name: str, getkey: GetKey) -> None:
         agent, env = Scribe(), Clock()
         state = agent.init(env.spec, key=getkey())
-        with pytest.raises(ValueError, match=r"`num_episodes=0` must be .*at least 1"):
-            evaluate(agent, state, env, num_episodes=0, key=getkey())
-
-    def test_max_steps_below_one_is_refused(self, getkey: GetKey) -> None:
-        with pytest.raises(ValueError, match=r"`max_steps=0` must be .*at least 1"):
-            _evaluate(Clock(), getkey, max_steps=0)
+        options: dict[str, Any] = {"num_episodes": 2, name: 0}
+        with pytest.raises(ValueError, match=rf"`{name}=0` must be .*at least 1"):
+            evaluate(agent, state, env, key=getkey(), **options)
 
     def test_a_population_is_evaluated_under_vmap(self, getkey: GetKey) -> None:
         agent, env = Scribe(), Clock()
@@ -179,43 +174,29 @@ class TestRollout:
         lengths = np.asarray(transitions.observation)[:, 0, 1]
         assert len(set(lengths)) > 1
         np.testing.assert_array_equal(mask, np.arange(_LONGEST) < lengths[:, None])
+        # The end is the last step within the mask.
+        within = np.asarray(transitions.terminated) & mask
+        np.testing.assert_array_equal(within.argmax(axis=1), mask.sum(axis=1) - 1)
+        np.testing.assert_array_equal(within.sum(axis=1), 1)
 
     def test_transitions_have_the_axes_episodes_and_time(self, getkey: GetKey) -> None:
         transitions, mask = self._rollout(Clock(), getkey)
         assert mask.shape == (_NUM_EPISODES, _LONGEST)
         for leaf in jax.tree.leaves(transitions):
             assert leaf.shape[:2] == mask.shape
-
-    def test_an_episode_is_not_begun_again(self, getkey: GetKey) -> None:
-        transitions, _ = self._rollout(Clock(), getkey)
-        expected = np.broadcast_to(np.arange(_LONGEST), (_NUM_EPISODES, _LONGEST))
+        # An episode is not begun again.
+        expected = np.broadcast_to(np.arange(_LONGEST), mask.shape)
         np.testing.assert_array_equal(transitions.timestep, expected)
-
-    def test_the_end_is_the_last_step_within_the_mask(self, getkey: GetKey) -> None:
-        transitions, mask = self._rollout(Clock(), getkey)
-        last = mask.sum(axis=1) - 1
-        within = np.asarray(transitions.terminated) & mask
-        np.testing.assert_array_equal(within.argmax(axis=1), last)
-        np.testing.assert_array_equal(within.sum(axis=1), 1)
 
     def test_agents_with_memory_play_with_it(self, getkey: GetKey) -> None:
         # `Scribe` acts greedily with what it drew when the episode began.
-        transitions, _ = self._rollout(Clock(), getkey)
-        np.testing.assert_array_equal(
-            transitions.action[..., 0], transitions.extras.skill
-        )
-        np.testing.assert_array_equal(transitions.extras.age, transitions.timestep)
-        skills = np.asarray(transitions.extras.skill)
-        np.testing.assert_array_equal(
-            skills, np.broadcast_to(skills[:, :1], skills.shape)
-        )
+        extras = (transitions := self._rollout(Clock(), getkey)[0]).extras
+        np.testing.assert_array_equal(transitions.action[..., 0], extras.skill)
+        np.testing.assert_array_equal(extras.age, transitions.timestep)
+        np.testing.assert_array_equal(extras.index[:, 0], np.arange(_NUM_EPISODES))
+        skills = np.asarray(extras.skill)
+        assert np.all(skills == skills[:, :1])
         assert len(np.unique(skills)) == _NUM_EPISODES
-
-    def test_each_episode_has_an_index_of_its_own(self, getkey: GetKey) -> None:
-        transitions, _ = self._rollout(Clock(), getkey)
-        np.testing.assert_array_equal(
-            transitions.extras.index[:, 0], np.arange(_NUM_EPISODES)
-        )
 
     def test_actions_are_picked_in_the_mode_asked_for(self, getkey: GetKey) -> None:
         transitions, _ = self._rollout(Clock(), getkey, mode="sample")

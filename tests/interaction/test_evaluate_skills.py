@@ -69,21 +69,13 @@ def test_each_skill_is_shown_from_beginning_to_end() -> None:
     np.testing.assert_array_equal(evaluation.skills, DIRECTIONS)
     np.testing.assert_array_equal(evaluation.lengths, np.full((3, 2), 3))
     assert evaluation.mask.all()
-
-
-def test_returns_are_those_of_the_environment_and_of_the_discriminator() -> None:
-    evaluation = evaluate()
     # 0.1, 0.2 and 0.3 away from the goal.
     np.testing.assert_allclose(evaluation.returns, np.full((3, 2), -0.6), rtol=1e-5)
     # After k steps the distance of the direction is k - 1; and - log p each time.
-    expected = -(0 + 1 + 4) + 3 * math.log(2 * math.pi)
+    worth = -(0 + 1 + 4) + 3 * math.log(2 * math.pi)
     np.testing.assert_allclose(
-        evaluation.diversity_returns, np.full((3, 2), expected), rtol=1e-5
+        evaluation.diversity_returns, np.full((3, 2), worth), rtol=1e-5
     )
-
-
-def test_the_skills_that_are_recovered_are_the_discriminators() -> None:
-    evaluation = evaluate()
     np.testing.assert_allclose(
         evaluation.recovered_skills[:, 0, 0], DIRECTIONS, atol=1e-5
     )

@@ -56,8 +56,8 @@ def _over(transitions: Transition) -> np.ndarray:
 def test_start_begins_every_environment_with_its_own_index(getkey: GetKey) -> None:
     actors = _start(Clock(), getkey())
     np.testing.assert_array_equal(actors.memory.index, [0, 1, 2, 3])
-    np.testing.assert_array_equal(actors.timestep, [0, 0, 0, 0])
-    np.testing.assert_array_equal(actors.episode_return, [0, 0, 0, 0])
+    np.testing.assert_array_equal(actors.timestep, np.zeros(4))
+    np.testing.assert_array_equal(actors.episode_return, np.zeros(4))
 
 
 def test_start_begins_every_environment_differently(getkey: GetKey) -> None:
@@ -170,23 +170,14 @@ def test_timestep_counts_from_the_beginning_of_the_episode(getkey: GetKey) -> No
     )
 
 
-def test_memory_is_handed_on_within_an_episode_and_begins_anew_with_it(
+def test_memory_lasts_for_an_episode_and_has_the_index_of_its_environment(
     getkey: GetKey,
 ) -> None:
     _, transitions = _play(Clock(), getkey())
     np.testing.assert_array_equal(transitions.extras.age, transitions.timestep)
-
-
-def test_memory_begins_with_the_index_of_its_environment(getkey: GetKey) -> None:
-    _, transitions = _play(Clock(), getkey())
     expected = np.broadcast_to(np.arange(_NUM_ENVS), (_NUM_STEPS, _NUM_ENVS))
     np.testing.assert_array_equal(transitions.extras.index, expected)
-
-
-def test_what_is_drawn_for_an_episode_stays_for_it_and_no_longer(
-    getkey: GetKey,
-) -> None:
-    _, transitions = _play(Clock(), getkey())
+    # Drawn when an episode begins, and at no other time.
     changed = np.diff(np.asarray(transitions.extras.skill), axis=0) != 0
     np.testing.assert_array_equal(changed, _over(transitions)[:-1])
 
@@ -202,11 +193,7 @@ def test_descriptors_are_of_the_state_left_and_of_the_state_reached(
     np.testing.assert_array_equal(
         transitions.next_state_descriptor, 10 * transitions.next_observation[..., :1]
     )
-
-
-def test_there_are_no_descriptors_where_the_environment_gives_none(
-    getkey: GetKey,
-) -> None:
+    # There are none where the environment gives none.
     _, transitions = _play(Drift(), getkey())
     assert transitions.state_descriptor is None
     assert transitions.next_state_descriptor is None

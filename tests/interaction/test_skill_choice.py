@@ -364,25 +364,20 @@ class TestWithSkillsOfDIAYN:
         nowhere = self.reached(agent, state, jnp.zeros(2))
         np.testing.assert_allclose(nowhere, [0.2 if sphere else 0, 0], rtol=1e-6)
 
-    def test_one_fixed_skill_for_all_is_refused(self) -> None:
-        agent = eqrl.FixedSkill(Compass(), jnp.ones(2))
-        with pytest.raises(ValueError, match="the same skill whatever is chosen"):
-            SkillChoice(Point(), agent, jnp.zeros(2), 2, 3)
-
-    def test_a_stack_of_states_of_an_agent_with_skills_is_refused(self) -> None:
-        agent = eqrl.SkillConditioned(Fading(), 3)
-        with pytest.raises(ValueError, match="its one state, not a stack"):
-            SkillChoice(Point(), agent, DIRECTIONS, 3, 3)
-
-    def test_a_number_of_vectors_is_refused(self) -> None:
-        agent, state = self.conditioned(eqrl.SphereSkills())
-        with pytest.raises(ValueError, match="give `num_skills=None`"):
-            SkillChoice(Point(), agent, state, 2, 3)
-
-    def test_an_agent_with_one_skill_is_refused(self) -> None:
-        agent, state = self.conditioned(eqrl.OneSkill(jnp.ones(2)))
-        with pytest.raises(ValueError, match="nothing to choose"):
-            SkillChoice(Point(), agent, state, None, 3)
+    def test_a_choice_without_a_meaning_is_refused(self) -> None:
+        conditioned, state = self.conditioned(eqrl.SphereSkills())
+        one, state_of_one = self.conditioned(eqrl.OneSkill(jnp.ones(2)))
+        fixed = eqrl.FixedSkill(Compass(), jnp.ones(2))
+        skilled = eqrl.SkillConditioned(Fading(), 3)
+        cases: list[tuple[Any, Any, int | None, str]] = [
+            (fixed, jnp.zeros(2), 2, "the same skill whatever is chosen"),
+            (skilled, DIRECTIONS, 3, "its one state, not a stack"),
+            (conditioned, state, 2, "give `num_skills=None`"),
+            (one, state_of_one, None, "nothing to choose"),
+        ]
+        for agent, states, num_skills, said in cases:
+            with pytest.raises(ValueError, match=said):
+                SkillChoice(Point(), agent, states, num_skills, 3)
 
 
 FIVE_WAYS = 2 * np.pi * np.arange(5) / 5
@@ -468,15 +463,17 @@ def test_what_is_no_stack_is_refused(states: Any, said: str) -> None:
         SkillChoice(Point(), Fading(), states, 1, 3)
 
 
-@pytest.mark.parametrize("num_skills", [0, 4])
-def test_more_or_fewer_skills_than_there_are_are_refused(num_skills: int) -> None:
-    with pytest.raises(ValueError, match=rf"num_skills={num_skills}.*\[1, 3\]"):
-        choice(num_skills)
-
-
-def test_no_steps_are_refused() -> None:
-    with pytest.raises(ValueError, match="num_steps=0"):
-        choice(num_steps=0)
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"num_skills": 0}, r"num_skills=0.*\[1, 3\]"),
+        ({"num_skills": 4}, r"num_skills=4.*\[1, 3\]"),
+        ({"num_steps": 0}, "num_steps=0"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(options: dict[str, int], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        choice(**options)
 
 
 def test_an_agent_of_another_environment_is_refused() -> None:
