@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 import eqrl
 from eqrl._agents.base import AnyAgent
 from eqrl._pytree.control_flow import filter_fori_loop
-from eqrl._training.members import Members
+from eqrl._training.mesh import Members
 
 from .beside_limit import Alone, Repeated, measure_row
 from .command import MakeRows

@@ -17,8 +17,8 @@ import jax.random as jr
 from jaxtyping import Array, Int, PRNGKeyArray
 
 import eqrl
-from eqrl._training.members import begin_rows, choose_members, run_members
-from eqrl._training.train import jit_begin_row
+from eqrl._training.mesh import choose_members
+from eqrl._training.train import begin_rows, jit_begin_row, run_members
 from eqrl._training.trainer import Piece, run_piece
 
 from .beside_limit import limit_of_now

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 import eqrl
-from eqrl._training.members import Members
+from eqrl._training.mesh import Members
 
 from .measure import median_ratio, side_by_side
 from .members import make_run_of_members

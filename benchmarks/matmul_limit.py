@@ -23,8 +23,7 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 import eqrl
 from eqrl._pytree.control_flow import filter_fori_loop
-from eqrl._training.members import map_members
-from eqrl._training.mesh import automatic, on_each_device, replicate, shard
+from eqrl._training.mesh import automatic, map_members, on_each_device, replicate, shard
 
 from .matmuls import count_matmuls, make_matmul_run, operations_of
 from .measure import median_ratio, side_by_side

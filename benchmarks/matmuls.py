@@ -22,8 +22,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 import eqrl
-from eqrl._training.members import Members
-from eqrl._training.mesh import on_each_device, replicate, shard
+from eqrl._training.mesh import Members, on_each_device, replicate, shard
 
 
 @dataclasses.dataclass(frozen=True)

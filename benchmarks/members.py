@@ -10,8 +10,8 @@ from jax.sharding import Mesh
 
 import eqrl
 from eqrl._population.train import init_members
-from eqrl._training.members import Crew, Members, begin_rows, run_members
-from eqrl._training.mesh import replicate, shard
+from eqrl._training.mesh import Members, replicate, shard
+from eqrl._training.train import Crew, begin_rows, run_members
 from eqrl._training.trainer import Piece
 
 

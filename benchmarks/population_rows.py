@@ -15,8 +15,7 @@ from jaxtyping import Array, Float, PyTree
 
 import eqrl
 from eqrl._population.train import init_members
-from eqrl._training.members import choose_members
-from eqrl._training.mesh import replicate, shard
+from eqrl._training.mesh import choose_members, replicate, shard
 
 from . import population_speed
 from .agent_rows import make_alone, make_batch

@@ -17,8 +17,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 import eqrl
-from eqrl._training.members import choose_members
-from eqrl._training.mesh import automatic
+from eqrl._training.mesh import automatic, choose_members
 
 from .measure import median_ratio, side_by_side
 from .members import make_run_of_members

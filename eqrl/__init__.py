@@ -171,17 +171,17 @@ from ._skills.prior import (
 )
 from ._storage.checkpoint import restore as restore, save as save
 from ._storage.files import __version__ as __version__
-from ._training.data_set import (
-    fill_replay as fill_replay,
-    transitions_from_arrays as transitions_from_arrays,
-)
 from ._training.evaluations import BestPolicy as BestPolicy, Evaluations as Evaluations
 from ._training.host_loop import (
     NonFiniteError as NonFiniteError,
     TrainingInterrupted as TrainingInterrupted,
 )
 from ._training.mesh import use_all_cores as use_all_cores
-from ._training.offline import train_offline as train_offline
+from ._training.offline import (
+    fill_replay as fill_replay,
+    train_offline as train_offline,
+    transitions_from_arrays as transitions_from_arrays,
+)
 from ._training.replay import (
     AbstractPrioritizedReplay as AbstractPrioritizedReplay,
     AbstractReplay as AbstractReplay,

@@ -12,8 +12,7 @@ import platformdirs
 from jax.sharding import Mesh
 
 from .._run.config import Population, SkillSchedule, Training, read_schedule
-from .._training.members import most_shares
-from .._training.mesh import POPULATION, count_cores, make_devices
+from .._training.mesh import POPULATION, count_cores, make_devices, most_shares
 
 
 _MOST_BYTES = 1_000_000_000

@@ -26,18 +26,14 @@ from .._pytree.tree import (
 )
 from .._training.host_loop import Callbacks, Reached, drive
 from .._training.iteration import UnfinishedRow, check_finite_agent
-from .._training.members import (
-    Crew,
-    Members,
-    begin_rows,
-    choose_members,
-    default_mesh,
-    map_members,
-)
 from .._training.mesh import (
+    Members,
     automatic,
     check_mesh,
+    choose_members,
+    default_mesh,
     gather,
+    map_members,
     naming_lost_processes,
     on_each_device,
     replicate,
@@ -46,6 +42,7 @@ from .._training.mesh import (
 )
 from .._training.rows import Pace, Position, steps_taken
 from .._training.schedule import Counts
+from .._training.train import Crew, begin_rows
 from .._training.trainer import AnyTrainerState, Trainer
 from .._types.custom_types import EnvState, PyTree, State
 from ..envs import AbstractEnv
@@ -449,13 +446,12 @@ class _Generations:
         unfinished: UnfinishedGeneration | None,
     ) -> PopulationSolution:
         evaluation, scores = self.shapes
-        metrics = [*self.empty.averages.means, "nonfinite"]
         like = Row(
             returns=evaluation.returns,
             descriptors=evaluation.descriptors,
             hyperparameters=dict.fromkeys(self.names, scores),
             parents=jax.ShapeDtypeStruct(scores.shape, jnp.result_type(int)),
-            metrics=dict.fromkeys(metrics, scores),
+            metrics=dict.fromkeys(self.empty.names, scores),
             scores=scores,
         )
         return make_solution(

@@ -14,7 +14,7 @@ from .._rewards.incremental import Incremental
 from .._rewards.scale import Replay
 from .._storage.checkpoint import Directory
 from .._storage.files import Content, read_json
-from .._training.members import Members
+from .._training.mesh import Members
 from .._training.trainer import Trainer
 from ..envs import make
 from ..envs._base import AnyEnv

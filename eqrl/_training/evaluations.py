@@ -149,7 +149,17 @@ class Evaluations(Generic[State]):
             mode=self._mode,
         )
         score = mean_return if self._score is None else self._score
-        self._keep(step, score(self._agent, solution.state, evaluation), evaluation)
+        self.steps.append(step)
+        self.scores.append(float(score(self._agent, solution.state, evaluation)))
+        self.returns.append(np.asarray(evaluation.returns))
+        if self._log is not None:
+            logged = {"evaluation_length": float(np.mean(evaluation.lengths))}
+            # Vectors of returns have no mean that would say anything.
+            if evaluation.returns.ndim == 1:
+                logged["evaluation_return"] = float(np.mean(evaluation.returns))
+            if self._score is not None:
+                logged["evaluation_score"] = self.scores[-1]
+            self._log(logged, step)
         # A score of nan is never better, not even than none.
         least = -math.inf if self.best is None else self.best.score
         self._since_best += 1
@@ -160,18 +170,3 @@ class Evaluations(Generic[State]):
         if self._target is not None and self.scores[-1] >= self._target:
             return True
         return self._patience is not None and self._since_best >= self._patience
-
-    def _keep(
-        self, step: int, score: Float[Array, ""], evaluation: Evaluation[None]
-    ) -> None:
-        self.steps.append(step)
-        self.scores.append(float(score))
-        self.returns.append(np.asarray(evaluation.returns))
-        if self._log is None:
-            return
-        metrics = {"evaluation_length": float(np.mean(evaluation.lengths))}
-        if evaluation.returns.ndim == 1:
-            metrics["evaluation_return"] = float(np.mean(evaluation.returns))
-        if self._score is not None:
-            metrics["evaluation_score"] = self.scores[-1]
-        self._log(metrics, step)

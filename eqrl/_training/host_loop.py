@@ -209,9 +209,12 @@ def deferred_interrupt() -> Iterator[Interrupt]:
     if threading.current_thread() is not threading.main_thread():
         yield interrupt
         return
+    # Not all systems have all of them.
+    names = ("SIGINT", "SIGTERM", "SIGHUP")
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
     replaced = [
         number
-        for number in _signals()
+        for number in numbers
         if signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL)
     ]
     before = {number: signal.signal(number, interrupt.handle) for number in replaced}
@@ -222,9 +225,3 @@ def deferred_interrupt() -> Iterator[Interrupt]:
         _outer = None
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _signals() -> list[signal.Signals]:
-    names = ("SIGINT", "SIGTERM", "SIGHUP")
-    # Not all systems have all of them.
-    return [getattr(signal, name) for name in names if hasattr(signal, name)]

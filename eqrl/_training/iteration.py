@@ -1,9 +1,11 @@
 """The two halves of an iteration: steps in the environments, then updates.
 
-Both are functions of one carry. After an observation, an action or a reward was not
-finite, or a metric of an update infinite, they change nothing any more.
+Both are functions of one carry, `Progress`. From the first failure on, which is an
+observation, an action or a reward that is not finite, or an infinite metric of an
+update, they change nothing but the number of rows.
 """
 
+import dataclasses
 from collections.abc import Mapping
 
 import equinox as eqx
@@ -11,15 +13,14 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt32
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, UInt32
 
-from .._agents.base import AbstractAgent, AnyAgent, after_observe
+from .._agents.base import AnyAgent, after_observe
 from .._interaction.actors import Actors, advance_with_keys, begin_where, step_keys
 from .._pytree.control_flow import filter_cond, filter_fori_loop, filter_scan
-from .._pytree.tree import described, is_float_shape, tree_where
+from .._pytree.tree import described, is_float_shape, tree_is_finite, tree_where
 from .._rewards.base import after_update
-from .._types.custom_types import Extras, Memory, Metrics, Mode, PyTree, State
-from .._types.data import Transition
+from .._types.custom_types import Metrics, Mode, PyTree
 from ..envs._base import AnyEnv
 from .replay import AbstractPrioritizedReplay, AnyReplay
 from .schedule import Counts
@@ -31,8 +32,8 @@ class Failure(eqx.Module):
     # Rows of the replay written, since the row of metrics began, before the step or
     # before the iteration whose update it was; -1 while all is finite.
     row: Int[Array, ""]
-    # Those of them that stay in the replay: in the second case those of the iteration,
-    # too.
+    # How many of them stay in the replay. If an update failed, the rows of its
+    # iteration stay too: they were finite.
     kept_rows: Int[Array, ""]
     # Whether the agent diverged, so that its state must be restored.
     in_agent: Bool[Array, ""]
@@ -55,73 +56,79 @@ class Failure(eqx.Module):
         return Failure(
             row=jnp.where(first, row, self.row),
             kept_rows=jnp.where(first, kept_rows, self.kept_rows),
+            # Also after a failure elsewhere: a state that is not finite is no use.
             in_agent=self.in_agent | (condition & in_agent),
         )
 
 
-def no_failure() -> Failure:
-    """A row of metrics without a failure so far."""
-    return Failure(
-        row=jnp.array(-1, int), kept_rows=jnp.zeros((), int), in_agent=jnp.array(False)
-    )
+class Averages(eqx.Module):
+    """Running averages of metrics that skip `nan`, and which metric diverged first.
 
-
-class FailureReport(eqx.Module):
-    """Failure of a row of metrics, if there was one."""
-
-    kept_rows: Int[Array, ""]
-    in_agent: Bool[Array, ""]
-    # True for the first metric that became non-finite, if any.
-    turned: dict[str, Bool[Array, ""]]
-
-
-class Watch(eqx.Module):
-    """The last update of a row in which each metric was finite.
-
-    A metric that is not computed in each update is `nan` in the others. It has turned
+    A metric that is not computed in each update is `nan` in the others. It has diverged
     where it is `nan` after more updates than there were between two finite values.
     """
 
     names: tuple[str, ...] = eqx.field(static=True)
-    updates: Int[Array, ""]
-    # -1 before there was one.
+    means: Float[Array, " metrics"]
+    # Values that are not `nan`. As a float it would count to 2^24 only.
+    counts: Int[Array, " metrics"]
+    # Additions until the first infinite value, which settles what diverged first.
+    added: Int[Array, ""]
+    # The last of them in which each was finite; -1 before there was one.
     last: Int[Array, " metrics"]
+    # The most of them from one finite value of each to the next.
     interval: Int[Array, " metrics"]
     overflowed: Bool[Array, ""]
 
-    def add(self, metrics: Metrics) -> "Watch":
-        """Adds the metrics of one more update; unchanged after one that overflowed."""
-        if not self.names:
-            return self
-        values = jnp.stack([metrics[name].astype(float) for name in self.names])
+    def add(self, metrics: Metrics) -> "Averages":
+        """Adds one more value of each metric."""
+        # As arrays, the averages of all metrics are one kernel instead of many.
+        values = jnp.array([metrics[name] for name in self.names], float)
+        known = ~jnp.isnan(values)
+        counts = self.counts + known.astype(self.counts.dtype)
+        # A sum of millions of values would lose the last digits of each.
+        moved = self.means + (values - self.means) / counts.astype(values.dtype)
+        # inf - inf is nan, but what was infinite once has an infinite average.
+        means = jnp.where(jnp.isinf(self.means), self.means + values, moved)
         finite = jnp.isfinite(values) & ~self.overflowed
-        pause = jnp.maximum(self.interval, self.updates - self.last)
-        return Watch(
+        pause = jnp.maximum(self.interval, self.added - self.last)
+        return Averages(
             names=self.names,
-            updates=self.updates + (~self.overflowed).astype(self.updates.dtype),
-            last=jnp.where(finite, self.updates, self.last),
+            means=jnp.where(known, means, self.means),
+            counts=counts,
+            added=self.added + (~self.overflowed).astype(self.added.dtype),
+            last=jnp.where(finite, self.added, self.last),
             interval=jnp.where(finite & (self.last >= 0), pause, self.interval),
             overflowed=self.overflowed | jnp.any(jnp.isinf(values)),
         )
 
-    def turned(self) -> dict[str, Bool[Array, ""]]:
-        """Which metric turned first, if any did: of several, the first in `names`."""
+    def diverged(self) -> Bool[Array, " metrics"]:
+        """Whether each is the metric that diverged first: of several, the first one."""
         if not self.names:
-            return {}
-        newest = self.updates - 1
+            return jnp.zeros(0, bool)
+        newest = self.added - 1
         since = jnp.where(self.last < 0, newest, self.last + self.interval)
-        first = jnp.argmin(since)
-        return {
-            name: (first == index) & (since[index] <= newest)
-            for index, name in enumerate(self.names)
-        }
+        is_first = jnp.arange(len(self.names)) == jnp.argmin(since)
+        return is_first & (since <= newest)
+
+    def result(self, *, failed: Bool[Array, ""] | bool = False) -> Metrics:
+        """The averages; `nan` where there was nothing to average.
+
+        If the agent has `failed`, the metric that diverged first is `nan` or infinite.
+        """
+        # What was infinite has an infinite average already.
+        spoiled = failed & self.diverged() & jnp.isfinite(self.means)
+        means = jnp.where((self.counts == 0) | spoiled, jnp.nan, self.means)
+        return {name: means[index] for index, name in enumerate(self.names)}
 
 
-def empty_watch(names: list[str]) -> Watch:
-    """A `Watch` before the first update of a row."""
-    return Watch(
+def empty_averages(names: list[str]) -> Averages:
+    """Averages without values yet."""
+    return Averages(
         names=tuple(names),
-        updates=jnp.zeros((), int),
+        means=jnp.zeros(len(names)),
+        counts=jnp.zeros(len(names), int),
+        added=jnp.zeros((), int),
         last=jnp.full(len(names), -1, int),
         interval=jnp.ones(len(names), int),
         overflowed=jnp.array(False),
@@ -150,50 +157,6 @@ def check_finite_agent(state: PyTree) -> None:
 _TAKEN = {"step", "nonfinite", "seed", "member", "skill", "generation", "parent"}
 
 
-class Averages(eqx.Module):
-    """Running averages of metrics, which skip `nan`."""
-
-    means: dict[str, Float[Array, ""]]
-    counts: dict[str, Int[Array, ""]]
-
-    def add(self, metrics: Metrics) -> "Averages":
-        """Adds one more value of some of the metrics."""
-        means, counts = dict(self.means), dict(self.counts)
-        for name, value in metrics.items():
-            known = ~jnp.isnan(value)
-            counts[name] = counts[name] + known.astype(counts[name].dtype)
-            means[name] = jnp.where(
-                known, _mean_with(means[name], value, counts[name]), means[name]
-            )
-        return Averages(means=means, counts=counts)
-
-    def result(self) -> Metrics:
-        """The averages; `nan` where there was nothing to average."""
-        return {
-            name: jnp.where(self.counts[name] > 0, self.means[name], jnp.nan)
-            for name in self.means
-        }
-
-
-def empty_averages(names: list[str]) -> Averages:
-    """A running average for each name, without values yet."""
-    return Averages(
-        means={name: jnp.zeros(()) for name in names},
-        counts={name: jnp.zeros((), int) for name in names},
-    )
-
-
-def _mean_with(
-    mean: Float[Array, ""], value: Float[Array, ""], count: Int[Array, ""]
-) -> Float[Array, ""]:
-    """The mean of `count` values, given that of all but the last of them."""
-    # A sum of millions of values would lose the last digits of each.
-    value = value.astype(mean.dtype)
-    moved = mean + (value - mean) / count.astype(mean.dtype)
-    # inf - inf is nan, but what was infinite once has an infinite average.
-    return jnp.where(jnp.isinf(mean), mean + value, moved)
-
-
 def check_metrics(metrics: Mapping[str, object]) -> None:
     """Checks that each metric is a float scalar with a free name.
 
@@ -215,16 +178,28 @@ def check_metrics(metrics: Mapping[str, object]) -> None:
 class UnfinishedRow(eqx.Module):
     """A row of metrics in progress, from which an interrupted training resumes."""
 
-    averages: Averages
-    watch: Watch
+    of_updates: Averages
+    of_episodes: Averages
     failure: Failure
     num_rows: Int[Array, ""]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its metrics, in the order in which JAX returns dictionaries."""
+        return [*sorted(self.of_updates.names + self.of_episodes.names), "nonfinite"]
+
+    def result(self, num_envs: int) -> Metrics:
+        """The metrics of the row, if it ends here."""
+        failure = self.failure
+        lost_rows = jnp.where(failure.happened, self.num_rows - failure.row, 0)
+        metrics = self.of_updates.result(failed=failure.in_agent)
+        metrics |= self.of_episodes.result()
+        return metrics | {"nonfinite": (lost_rows * num_envs).astype(float)}
 
 
 UnfinishedRow.__init__.__doc__ = """**Arguments:**
 
-- `averages`: of the metrics.
-- `watch`: which metrics were finite last, and when.
+- `of_updates`, `of_episodes`: averages of the metrics of updates and of episodes.
 - `failure`: where something was not finite.
 - `num_rows`: rows written to the replay since the row began.
 """
@@ -233,9 +208,13 @@ UnfinishedRow.__init__.__doc__ = """**Arguments:**
 def empty_row(of_updates: list[str], of_episodes: list[str]) -> UnfinishedRow:
     """The beginning of a row, of these metrics."""
     return UnfinishedRow(
-        averages=empty_averages(of_updates + of_episodes),
-        watch=empty_watch(of_updates),
-        failure=no_failure(),
+        of_updates=empty_averages(of_updates),
+        of_episodes=empty_averages(of_episodes),
+        failure=Failure(
+            row=jnp.array(-1, int),
+            kept_rows=jnp.zeros((), int),
+            in_agent=jnp.array(False),
+        ),
         num_rows=jnp.zeros((), int),
     )
 
@@ -310,9 +289,7 @@ class Progress(eqx.Module):
     # `Actors`; nothing where there is no environment.
     actors: PyTree
     replay: PyTree
-    averages: Averages
-    watch: Watch
-    failure: Failure
+    row: UnfinishedRow
 
 
 def collect(
@@ -322,7 +299,6 @@ def collect(
     progress: Progress,
     counts: Counts,
     *,
-    row: Int[Array, ""],
     num_steps: int,
     mode: Mode,
     mapped: bool,
@@ -330,90 +306,108 @@ def collect(
 ) -> Progress:
     """Takes `num_steps` steps in every environment and stores them.
 
-    `counts` are those from before, and so is `row`, the number of rows of this call.
-    `mapped` says whether `vmap` may map over this.
+    `counts` are those from before. `mapped` says whether `vmap` may map over this.
     """
-    # A step is in five parts: act and step everywhere; look whether all is finite; end
-    # episodes; let the agent observe; write the row. From the first failure on, each
-    # part keeps what there was, by a choice that costs no copy of the replay.
-    implementation = jr.key_impl(key)
     num_envs = progress.actors.timestep.shape[0]
-    words = _keys_of_rows(counts, num_steps, num_envs=num_envs, key=key)
+    # The key of a step follows from its number, so that where a training is cut into
+    # calls makes no difference.
+    first = counts.rows_written.astype(jnp.uint32)
+    numbers = first + jnp.arange(num_steps, dtype=jnp.uint32)
+    # Keys are hashed in a loop of many small kernels, however many they are, so those
+    # of all rows are made together.
+    keys = jax.vmap(lambda number: step_keys(jr.fold_in(key, number), num_envs))
+    # They enter the loop as numbers: under `vmap`, `jax.debug_key_reuse` says of a loop
+    # over keys that it uses them twice.
+    words, implementation = jr.key_data(keys(numbers)), jr.key_impl(key)
 
     def step(
         progress: Progress, now: tuple[Int[Array, ""], UInt32[Array, "envs 2 2 words"]]
     ) -> tuple[Progress, None]:
         index, words = now
-        keys = jr.wrap_key_data(words, impl=implementation)
-        actors, transitions = advance_with_keys(
-            agent, progress.agent, env, progress.actors, keys[:, 0], mode=mode
-        )
-        known = all_finite(transitions.observation)
-        acting = all_finite(transitions.action)
-        outcome = (transitions.reward, transitions.next_observation)
-        finite = known & acting & all_finite(*outcome)
-        going_on = ~progress.failure.happened & finite
-        over = transitions.terminated | transitions.truncated
-
-        def end_episodes() -> tuple[Actors, Averages]:
-            """Counts the episodes that are over and begins others.
-
-            After a failure nothing changes.
-            """
-            begun = begin_where(over, agent, progress.agent, env, actors, keys[:, 1])
-            returns = progress.actors.episode_return + transitions.reward
-            ended = episode_metrics(over, transitions.timestep + 1, returns)
-            averages = progress.averages.add(ended)
-            before = (progress.actors, progress.averages)
-            return tree_where(going_on, (begun, averages), before)
-
-        # To begin an episode costs as much as a step, or more, and most steps end none.
-        # Under `vmap` a branch would be a choice between both.
-        new_actors, averages = (
-            end_episodes()
-            if mapped
-            else filter_cond(
-                jnp.any(over) | ~going_on,
-                end_episodes,
-                lambda: (actors, progress.averages),
-            )
-        )
-        observed = after_observe(
-            agent, progress.agent, agent.observe(progress.agent, transitions)
-        )
-        progress = Progress(
-            agent=tree_where(going_on, observed, progress.agent),
-            actors=new_actors,
-            # A choice between two replays would copy both: the row is chosen instead.
-            replay=replay.add(
-                progress.replay, transitions, counts.after_rows(index), keep=going_on
-            ),
-            averages=averages,
-            watch=progress.watch,
-            failure=progress.failure.or_at(
-                ~finite,
-                row=row + index,
-                kept_rows=row + index,
-                in_agent=known & ~acting,
-            ),
+        progress = _collect_row(
+            agent,
+            env,
+            replay,
+            progress,
+            counts.after_rows(index),
+            jr.wrap_key_data(words, impl=implementation),
+            mode=mode,
+            mapped=mapped,
         )
         return progress, None
 
-    progress, _ = filter_scan(step, progress, (jnp.arange(num_steps), words))
-    return progress
+    return filter_scan(step, progress, (jnp.arange(num_steps), words))[0]
 
 
-def _keys_of_rows(
-    counts: Counts, num_rows: int, *, num_envs: int, key: PRNGKeyArray
-) -> UInt32[Array, "rows envs 2 2 words"]:
-    """The numbers of the keys of all environments in the next rows."""
-    # Keys are hashed in a loop of many small kernels, however many they are, so all are
-    # made together. They are passed on as numbers: under `vmap`, `jax.debug_key_reuse`
-    # says of a loop over keys that it uses them twice.
-    first = counts.rows_written.astype(jnp.uint32)
-    numbers = first + jnp.arange(num_rows, dtype=jnp.uint32)
-    keys = jax.vmap(lambda number: step_keys(jr.fold_in(key, number), num_envs))
-    return jr.key_data(keys(numbers))
+def _collect_row(
+    agent: AnyAgent,
+    env: AnyEnv,
+    replay: AnyReplay,
+    progress: Progress,
+    counts: Counts,
+    keys: Key[Array, "envs 2 2"],
+    *,
+    mode: Mode,
+    mapped: bool,
+) -> Progress:
+    """Takes one step in every environment and stores it.
+
+    Act and step everywhere; look whether all is finite; end episodes; let the agent
+    observe; write the row. From the first failure on, each part keeps what there was,
+    by a choice that costs no copy of the replay.
+    """
+    row = progress.row
+    actors, transitions = advance_with_keys(
+        agent, progress.agent, env, progress.actors, keys[:, 0], mode=mode
+    )
+    # An action that is not finite is the agent's doing only if it knew what it saw.
+    known = all_finite(transitions.observation)
+    acting = all_finite(transitions.action)
+    outcome = (transitions.reward, transitions.next_observation)
+    finite = known & acting & all_finite(*outcome)
+    going_on = ~row.failure.happened & finite
+    over = transitions.terminated | transitions.truncated
+
+    def end_episodes() -> tuple[Actors, Averages]:
+        """Counts the episodes that are over and begins others, unless it failed."""
+        begun = begin_where(over, agent, progress.agent, env, actors, keys[:, 1])
+        returns = progress.actors.episode_return + transitions.reward
+        ended = episode_metrics(over, transitions.timestep + 1, returns)
+        before = (progress.actors, row.of_episodes)
+        return tree_where(going_on, (begun, row.of_episodes.add(ended)), before)
+
+    # To begin an episode costs as much as a step, or more, and most steps end none.
+    # Under `vmap` a branch would be a choice between both.
+    new_actors, of_episodes = (
+        end_episodes()
+        if mapped
+        else filter_cond(
+            jnp.any(over) | ~going_on,
+            end_episodes,
+            lambda: (actors, row.of_episodes),
+        )
+    )
+    observed = after_observe(
+        agent, progress.agent, agent.observe(progress.agent, transitions)
+    )
+    return Progress(
+        agent=tree_where(going_on, observed, progress.agent),
+        actors=new_actors,
+        # A choice between two replays would copy both: the row is chosen instead.
+        replay=replay.add(progress.replay, transitions, counts, keep=going_on),
+        row=UnfinishedRow(
+            of_updates=row.of_updates,
+            of_episodes=of_episodes,
+            failure=row.failure.or_at(
+                ~finite,
+                row=row.num_rows,
+                kept_rows=row.num_rows,
+                in_agent=known & ~acting,
+            ),
+            # Counted after a failure too: that tells how many steps were lost.
+            num_rows=row.num_rows + 1,
+        ),
+    )
 
 
 def update(
@@ -422,7 +416,6 @@ def update(
     progress: Progress,
     counts: Counts,
     *,
-    row: Int[Array, ""],
     num_steps: int,
     num_updates: int | Int[Array, ""],
     mapped: bool,
@@ -430,28 +423,30 @@ def update(
 ) -> Progress:
     """Makes `num_updates` updates, each on a batch of its own.
 
-    `counts` are those after the `num_steps` steps of the iteration, and `row` is the
-    number of rows of this call before them. `mapped` says whether `vmap` may map over
-    this.
+    `counts` are those after the `num_steps` steps of the iteration. `mapped` says
+    whether `vmap` may map over this.
     """
-    going_on = ~progress.failure.happened
+    row = progress.row
+    going_on = ~row.failure.happened
     prioritized = replay if isinstance(replay, AbstractPrioritizedReplay) else None
 
     def step(
-        index: Int[Array, ""], carry: tuple[PyTree, Averages, Watch, PyTree]
-    ) -> tuple[PyTree, Averages, Watch, PyTree]:
-        state, averages, watch, stored = carry
+        index: Int[Array, ""], carry: tuple[PyTree, Averages, PyTree]
+    ) -> tuple[PyTree, Averages, PyTree]:
+        state, averages, stored = carry
+        # Unsigned, as `fold_in` takes it: the number follows from the counts, so that
+        # where a training is cut into calls makes no difference.
         number = counts.updates.astype(jnp.uint32) + index.astype(jnp.uint32)
         sample_key, update_key = jr.split(jr.fold_in(key, number))
         batch = replay.sample(
             progress.replay if prioritized is None else stored, counts, key=sample_key
         )
-        new_state, metrics = _learn(
-            agent, state, batch, step=counts.updates + index, key=update_key
+        new_state, metrics = agent.update(
+            state, batch, step=counts.updates + index, key=update_key
         )
-        after = (new_state, averages.add(metrics), watch.add(metrics))
+        after = (new_state, averages.add(metrics))
         if mapped:
-            after = tree_where(going_on, after, (state, averages, watch))
+            after = tree_where(going_on, after, (state, averages))
         if prioritized is not None:
             keep = going_on if mapped else None
             stored = prioritized.prioritize(stored, batch, new_state, counts, keep=keep)
@@ -467,40 +462,52 @@ def update(
     # write of a row into the reads of a batch, and then keeps a copy of the replay from
     # before the write.
     possible = counts.updates >= 0 if mapped else going_on
-    agent_state, averages, watch, stored = filter_fori_loop(
+    # A replay that no update changes stays out of the carry.
+    changing = None if prioritized is None else progress.replay
+    agent_state, of_updates, stored = filter_fori_loop(
         0,
         jnp.where(possible, num_updates, 0),
         step,
-        # A replay that no update changes stays out of the carry.
-        (
-            progress.agent,
-            progress.averages,
-            progress.watch,
-            None if prioritized is None else progress.replay,
-        ),
+        (progress.agent, row.of_updates, changing),
     )
     return Progress(
         agent=agent_state,
         actors=progress.actors,
         replay=progress.replay if prioritized is None else stored,
-        averages=averages,
-        watch=watch,
-        failure=progress.failure.or_at(
-            watch.overflowed & going_on,
-            row=row,
-            kept_rows=row + num_steps,
-            in_agent=jnp.array(True),
+        row=UnfinishedRow(
+            of_updates=of_updates,
+            of_episodes=row.of_episodes,
+            # Only what is infinite: `nan` may mean "not at this update".
+            failure=row.failure.or_at(
+                of_updates.overflowed & going_on,
+                row=row.num_rows - num_steps,
+                kept_rows=row.num_rows,
+                in_agent=jnp.array(True),
+            ),
+            num_rows=row.num_rows,
         ),
     )
 
 
-def _learn(
-    agent: AbstractAgent[State, Memory, Extras],
-    state: State,
-    batch: Transition[Extras],
-    *,
-    step: Int[Array, ""],
-    key: PRNGKeyArray,
-) -> tuple[State, Metrics]:
-    """Calls `agent.update`; its result is checked here where types are checked."""
-    return agent.update(state, batch, step=step, key=key)
+def restore_agent(
+    progress: Progress, first: PyTree, *, ends_row: Bool[Array, ""], num_steps: int
+) -> Progress:
+    """Takes an agent that diverged back to `first`, its state as the row began.
+
+    Where `ends_row`, its state must be finite. `num_steps` are those of an iteration.
+    """
+    row = progress.row
+    failure = row.failure.or_at(
+        ends_row & ~tree_is_finite(progress.agent),
+        row=jnp.maximum(row.num_rows - num_steps, 0),
+        kept_rows=row.num_rows,
+        in_agent=jnp.array(True),
+    )
+    return Progress(
+        # The state just before the one that diverged would diverge again: back to the
+        # last one whose updates were all finite.
+        agent=tree_where(failure.in_agent, first, progress.agent),
+        actors=progress.actors,
+        replay=progress.replay,
+        row=dataclasses.replace(row, failure=failure),
+    )

@@ -1,12 +1,11 @@
 """Stacks of members on several devices, along the one axis of a mesh."""
 
 import contextlib
-import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import equinox as eqx
 import jax
@@ -70,25 +69,76 @@ def count_cores() -> int:
     available = os.cpu_count() or 1
     with contextlib.suppress(AttributeError):  # Where there are no affinities.
         available = len(os.sched_getaffinity(0))
-    return max(1, int(min(available, _cores_of_time(_LIMITS))))
+    # A container may have the time of fewer cores than it sees. Where there are control
+    # groups of version 2, those of version 1 hold nothing of interest.
+    version_2 = [_LIMITS / "cpu.max"]
+    version_1 = [_LIMITS / "cpu" / f"cpu.cfs_{name}_us" for name in ("quota", "period")]
+    for files in (version_2, version_1):
+        with contextlib.suppress(OSError, ValueError):
+            quota, period = " ".join(file.read_text() for file in files).split()
+            if quota != "max" and int(quota) >= 0:
+                available = min(available, int(quota) // int(period))
+            break
+    return max(1, available)
 
 
-def _cores_of_time(limits: Path) -> float:
-    """The cores whose whole time a container has; infinity if it has all."""
-    with contextlib.suppress(OSError, ValueError):
-        quota, period = (limits / "cpu.max").read_text().split()
-        return math.inf if quota == "max" else int(quota) / int(period)
-    with contextlib.suppress(OSError, ValueError):
-        quota, period = (
-            int((limits / "cpu" / f"cpu.cfs_{name}_us").read_text())
-            for name in ("quota", "period")
-        )
-        return math.inf if quota < 0 else quota / period
-    return math.inf
-
+Members = Literal["together", "in_turn"]
 
 POPULATION = "population"
 """The name of the axis."""
+
+
+def choose_members(members: Members | None, mesh: Mesh | None) -> Members:
+    """Decides how the members of each device run; `None` depends on its kind."""
+    if members is None:
+        device = jax.devices()[0] if mesh is None else mesh.devices.flat[0]
+        return "in_turn" if device.platform == "cpu" else "together"
+    return members
+
+
+def default_mesh(members: Members, size: int) -> Mesh | None:
+    """As many CPU devices as can have equal shares of the members; `None` for one.
+
+    Members together are on one device, since what they round depends on how many there
+    are on each; and so they are where a device was chosen, or there are several
+    processes.
+    """
+    is_placed = jax.config.values["jax_default_device"] is not None
+    devices = jax.devices()
+    is_cpu = devices[0].platform == "cpu"
+    if members == "together" or is_placed or jax.process_count() > 1 or not is_cpu:
+        return None
+    number = most_shares(size, len(devices))
+    if number == 1:
+        return None
+    return Mesh(np.array(devices[:number]), (POPULATION,))
+
+
+def most_shares(size: int, limit: int) -> int:
+    """The largest number, up to a limit, of equal shares of `size` members."""
+    return max(number for number in range(1, limit + 1) if size % number == 0)
+
+
+def map_members(
+    function: Callable[..., PyTree], members: Members, *stacked: PyTree
+) -> PyTree:
+    """Maps over stacks to a stack, the members together or in turn.
+
+    In turn each has the result that it has alone, bit for bit. Together its numbers are
+    rounded otherwise, those of orthogonal initial weights too.
+    """
+    if members == "together":
+        return eqx.filter_vmap(function)(*stacked)
+    arrays, static = eqx.partition(stacked, eqx.is_array)
+    statics: list[PyTree] = []
+
+    def of_one(arrays: PyTree) -> PyTree:
+        result = function(*eqx.combine(arrays, static))
+        result_arrays, result_static = eqx.partition(result, eqx.is_array)
+        statics.append(result_static)
+        return result_arrays
+
+    return eqx.combine(lax.map(of_one, arrays), statics[-1])
 
 
 def check_mesh(mesh: Mesh | None, size: int, *, name: str = "size") -> None:
@@ -147,7 +197,7 @@ def gather(tree: Tree) -> Tree:
     and the result only one or two arrays are held at a time.
     """
 
-    def put(leaf: Any) -> Any:
+    def put(leaf: PyTree) -> PyTree:
         # Where it is traced, an array is nowhere yet.
         if not isinstance(leaf, jax.Array) or isinstance(leaf, Tracer):
             return leaf
@@ -155,21 +205,18 @@ def gather(tree: Tree) -> Tree:
             return leaf
         if _is_key(leaf):
             return jr.wrap_key_data(put(jr.key_data(leaf)), impl=jr.key_impl(leaf))
+        if leaf.is_fully_replicated:
+            whole = np.asarray(leaf.addressable_data(0))
+        else:
+            assert leaf.is_fully_addressable
+            # `np.asarray(leaf)` would stay in memory for as long as `leaf` does.
+            whole = np.empty(leaf.shape, leaf.dtype)
+            for part in leaf.addressable_shards:
+                whole[part.index] = part.data
         # The copy holds its source until it is made.
-        return jax.block_until_ready(jnp.array(_whole(leaf)))
+        return jax.block_until_ready(jnp.array(whole))
 
     return jax.tree.map(put, tree)
-
-
-def _whole(array: Array) -> np.ndarray:
-    # `np.asarray(array)` would stay in memory for as long as `array` does.
-    if array.is_fully_replicated:
-        return np.asarray(array.addressable_data(0))
-    assert array.is_fully_addressable
-    whole = np.empty(array.shape, array.dtype)
-    for part in array.addressable_shards:
-        whole[part.index] = part.data
-    return whole
 
 
 def hand_over(tree: Tree, mesh: Mesh | None) -> Tree:

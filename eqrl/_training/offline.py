@@ -1,34 +1,35 @@
-"""Training from a data set alone."""
+"""Training from a data set alone: what the data must be, and replays of them."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Int, PRNGKeyArray, Shaped
 
 from .._agents.base import AbstractAgent, AnyAgent, after_observe
 from .._interaction.fit import check_numbers
 from .._pytree.arguments import checked
+from .._pytree.control_flow import filter_scan
 from .._pytree.fields import NonNegativeInt, PositiveInt
-from .._pytree.tree import check_same_shapes, tree_copy, tree_is_finite, tree_where
-from .._types.custom_types import Extras, Memory, Metrics, State
-from .._types.data import AnyTransition, EnvSpec, Transition
-from .data_set import fill_replay, fitting_transitions
+from .._pytree.tree import check_same_shapes, tree_copy
+from .._types.custom_types import Extras, Memory, PyTree, State
+from .._types.data import AnyTransition, Discrete, EnvSpec, Transition
 from .host_loop import Callbacks, Reached, drive
 from .iteration import (
-    FailureReport,
     Progress,
     check_finite_agent,
     empty_row,
     names_of_updates,
+    restore_agent,
     update,
 )
-from .replay import AnyReplay, ReplayBuffer
+from .replay import AbstractReplay, AnyReplay, ReplayBuffer
 from .rows import OfflineSolution, append_row, what_failed
 from .schedule import Counts
+from .trainer import Ran
 
 
 @checked
@@ -92,7 +93,16 @@ def train_offline(
     data = fitting_transitions(agent, transitions, spec)
     replay = ReplayBuffer(data.timestep.shape[0], batch_size, agent.sequence_length)
     stored, counts = fill_replay(replay, data)
-    solution, done = _start(agent, spec, data, initial, key=jr.fold_in(key, 0))
+    if initial is None:
+        state, metrics = _begin(agent, spec, data, jr.fold_in(key, 0)), {}
+    else:
+        expected = eqx.filter_eval_shape(agent.init, spec, key=key)
+        check_same_shapes("initial", expected, initial.state)
+        state, metrics = tree_copy(initial.state), initial.metrics
+    check_finite_agent(state)
+    solution = OfflineSolution(state=state, metrics=metrics)
+    done = int(metrics["step"][-1]) if metrics else 0
+    # The replay holds them: twice they would not fit where they are large.
     del data
     run_key, end = jr.fold_in(key, 1), done + num_updates
 
@@ -105,40 +115,19 @@ def train_offline(
             number = jnp.asarray(done, int)
             counts = eqx.tree_at(lambda counts: counts.updates, counts, number)
             kept = (agent, replay, counts, jnp.asarray(size, int), run_key)
-            state, stored, metrics, failure = _update(kept, solution.state, stored)
-            if bool(failure.in_agent):
+            state, stored, ran = _update(kept, solution.state, stored)
+            if ran.row.failure.in_agent:
                 solution = OfflineSolution(state=state, metrics=solution.metrics)
-                yield Reached(done, None, solution, what_failed(failure))
+                yield Reached(done, None, solution, what_failed(ran))
                 return
             done += size
-            row = {name: np.asarray(value) for name, value in metrics.items()}
+            row = {name: np.asarray(value) for name, value in ran.metrics.items()}
             solution = OfflineSolution(
                 state=state, metrics=append_row(solution.metrics, done, row)
             )
             yield Reached(done, row, solution)
 
     return drive(rows(), callback=callback, counted="update")
-
-
-def _start(
-    agent: AbstractAgent[State, Memory, Extras],
-    spec: EnvSpec,
-    data: AnyTransition,
-    initial: OfflineSolution[State] | None,
-    *,
-    key: PRNGKeyArray,
-) -> tuple[OfflineSolution[State], int]:
-    """A solution to resume from, which may be donated, and its number of updates."""
-    if initial is None:
-        state, metrics = _begin(agent, spec, data, key), {}
-    else:
-        expected = eqx.filter_eval_shape(agent.init, spec, key=key)
-        check_same_shapes("initial", expected, initial.state)
-        state = tree_copy(initial.state)
-        metrics = initial.metrics
-    check_finite_agent(state)
-    done = int(metrics["step"][-1]) if metrics else 0
-    return OfflineSolution(state=state, metrics=metrics), done
 
 
 @eqx.filter_jit
@@ -155,34 +144,321 @@ def _begin(
 @eqx.filter_jit(donate="all-except-first")
 def _update(
     kept: tuple[AnyAgent, AnyReplay, Counts, Int[Array, ""], PRNGKeyArray],
-    state: Any,
-    stored: Any,
-) -> tuple[Any, Any, Metrics, FailureReport]:
+    state: PyTree,
+    stored: PyTree,
+) -> tuple[PyTree, PyTree, Ran]:
     """Makes updates; returns the state from before them if one is not finite."""
     agent, replay, counts, num_updates, key = kept
     row = empty_row(names_of_updates(agent, replay, state, stored, counts, key=key), [])
-    progress = Progress(
-        agent=state,
-        actors=None,
-        replay=stored,
-        averages=row.averages,
-        watch=row.watch,
-        failure=row.failure,
-    )
     progress = update(
         agent,
         replay,
-        progress,
+        Progress(agent=state, actors=None, replay=stored, row=row),
         counts,
-        row=jnp.zeros((), int),
         num_steps=0,
         num_updates=num_updates,
         mapped=False,
         key=key,
     )
-    failed = progress.failure.happened | ~tree_is_finite(progress.agent)
-    report = FailureReport(
-        kept_rows=jnp.zeros((), int), in_agent=failed, turned=progress.watch.turned()
+    progress = restore_agent(progress, state, ends_row=jnp.array(True), num_steps=0)
+    of_updates = progress.row.of_updates
+    ran = Ran(
+        row=progress.row, metrics=of_updates.result(), diverged=of_updates.diverged()
     )
-    after = tree_where(failed, state, progress.agent)
-    return after, progress.replay, progress.averages.result(), report
+    return progress.agent, progress.replay, ran
+
+
+Rows = Shaped[Array | np.ndarray, "rows ..."]
+
+
+def transitions_from_arrays(
+    *,
+    observation: Rows,
+    action: Rows,
+    reward: Rows,
+    next_observation: Rows,
+    terminated: Rows,
+    truncated: Rows | None = None,
+    timestep: Rows | None = None,
+) -> Transition[None]:
+    """The transitions of a data set, in the types that agents learn from.
+
+    All arrays begin with the same axis, one row for each step. If an agent learns from
+    several steps in a row, as `eqrl.DQN(return_steps=3)` does, the steps of an episode
+    must follow each other. Where rows of several environments alternate, make it
+    `x.reshape(-1, num_envs, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)` of each.
+
+    **Arguments:**
+
+    - `observation`, `next_observation`: before and after the step, never the one after
+        a reset; other shapes are flattened.
+    - `action`: vectors in [-1, 1]; or one integer each, with no other axis.
+    - `reward`: of the step; a scalar, or a vector.
+    - `terminated`: whether the step ended the episode in a state without value; bools,
+        or 0 and 1, of shape `(rows,)`.
+    - `truncated`: whether a time limit, or the end of the recording, ended the episode;
+        what is terminated is not truncated. `None` is wherever the next row does not
+        begin with `next_observation`, and the last row.
+    - `timestep`: steps of the episode before this one. `None` counts them, from each
+        row that does not begin with the `next_observation` of the row before.
+
+    **Returns:**
+
+    Transitions with one leading axis `rows`, for `eqrl.train_offline`.
+
+    Raises a `ValueError` if the numbers of rows differ, or if flags have another shape
+    or are `nan`.
+    """
+    given = {
+        "observation": observation,
+        "action": action,
+        "reward": reward,
+        "next_observation": next_observation,
+        "terminated": terminated,
+        "truncated": truncated,
+        "timestep": timestep,
+    }
+    lengths = {name: len(x) for name, x in given.items() if x is not None}
+    num_rows = lengths["observation"]
+    if num_rows == 0 or set(lengths.values()) != {num_rows}:
+        named = ", ".join(f"`{name}` {length}" for name, length in lengths.items())
+        raise ValueError(
+            f"The arrays have different numbers of rows, or none: {named}. Each has "
+            "one row for each step."
+        )
+    # Cast before they are compared: numbers of two types are hardly ever equal.
+    observation, next_observation = (
+        np.asarray(x).reshape(num_rows, -1).astype(jnp.result_type(float))
+        for x in (observation, next_observation)
+    )
+    terminated = _flags("terminated", terminated)
+    goes_on = np.all(next_observation[:-1] == observation[1:], axis=-1)
+    if truncated is None:
+        truncated = np.append(~goes_on, True)
+    truncated = _flags("truncated", truncated) & ~terminated
+    if timestep is None:
+        row = np.arange(num_rows)
+        begins = np.append(True, (terminated | truncated)[:-1] | ~goes_on)
+        timestep = row - np.maximum.accumulate(np.where(begins, row, 0))
+    action = np.asarray(action)
+    is_choice = action.ndim == 1 and np.issubdtype(action.dtype, np.integer)
+    return Transition(
+        observation=jnp.asarray(observation, float),
+        action=jnp.asarray(action, int if is_choice else float),
+        reward=jnp.asarray(reward, float),
+        next_observation=jnp.asarray(next_observation, float),
+        terminated=jnp.asarray(terminated),
+        truncated=jnp.asarray(truncated),
+        timestep=jnp.asarray(timestep, int),
+        state_descriptor=None,
+        next_state_descriptor=None,
+        extras=None,
+    )
+
+
+def _flags(name: str, values: Rows) -> Bool[np.ndarray, " rows"]:
+    given = np.asarray(values)
+    if given.ndim != 1:
+        raise ValueError(
+            f"`{name}` has the shape {given.shape}; give one flag for each row, of "
+            f"shape ({len(given)},), such as `{name}.reshape(-1)`."
+        )
+    # A `nan` would count as true.
+    if np.any(np.isnan(given.astype(float))):
+        raise ValueError(f"`{name}` holds `nan`; give bools, or 0 and 1.")
+    return given.astype(bool)
+
+
+@checked
+def fill_replay(
+    replay: AbstractReplay[State], transitions: Transition[Extras]
+) -> tuple[State, Counts]:
+    """A replay that holds given transitions.
+
+    **Arguments:**
+
+    - `replay`: with sizes, such as an `eqrl.ReplayBuffer`. If it has less room, the
+        last transitions stay.
+    - `transitions`: with the axis `(rows,)`, as those of one environment, or with the
+        axes `(envs, rows)`.
+
+    **Returns:**
+
+    The state of the replay, and the counts that drawing from it takes; all rows count
+    as rows that were kept.
+    """
+    axes = transitions.timestep.shape
+    if len(axes) not in (1, 2):
+        raise ValueError(
+            f"`transitions` has the axes {axes}; give one, `(rows,)`, or two, "
+            "`(envs, rows)`."
+        )
+    if len(axes) == 1:
+        transitions = jax.tree.map(lambda x: x[None], transitions)
+    return _fill(replay, transitions), _counts(axes[-1])
+
+
+@eqx.filter_jit
+def _fill(replay: AbstractReplay[State], transitions: AnyTransition) -> State:
+    num_envs, num_rows = transitions.timestep.shape
+    item = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), transitions
+    )
+
+    def add(state: State, row: Int[Array, ""]) -> tuple[State, None]:
+        items = jax.tree.map(lambda x: x[:, row], transitions)
+        return replay.add(state, items, _counts(row)), None
+
+    return filter_scan(add, replay.init(item, num_envs), jnp.arange(num_rows))[0]
+
+
+def _counts(rows_kept: int | Int[Array, ""]) -> Counts:
+    return Counts(
+        updates=jnp.zeros((), int),
+        rows_written=jnp.zeros((), int),
+        rows_kept=jnp.asarray(rows_kept, int),
+    )
+
+
+def fitting_transitions(
+    agent: AnyAgent, transitions: AnyTransition, spec: EnvSpec
+) -> AnyTransition:
+    """The transitions in the types that the agent learns from.
+
+    Raises a `ValueError` unless they are those of such an environment, and hold all
+    that the agent needs. Extras that it does not need are left out.
+    """
+    axes = transitions.timestep.shape
+    if len(axes) != 1 or axes[0] == 0:
+        raise ValueError(
+            f"`transitions` has the axes {axes}; give one, of at least one row. Of "
+            "what `eqrl.rollout` returns, these are the steps within the episodes: "
+            "`jax.tree.map(lambda x: x[mask], transitions)`."
+        )
+    vector = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.result_type(float))
+    flag = jax.ShapeDtypeStruct((), jnp.result_type(bool))
+    wanted = {
+        "observation": vector(spec.observation_size),
+        "action": spec.action.struct,
+        "reward": vector() if spec.reward_size is None else vector(spec.reward_size),
+        "next_observation": vector(spec.observation_size),
+        "terminated": flag,
+        "truncated": flag,
+        "timestep": jax.ShapeDtypeStruct((), jnp.result_type(int)),
+    }
+    # Their size is not in the `spec`, which may be made by hand.
+    if transitions.state_descriptor is not None:
+        descriptor = vector(transitions.state_descriptor.shape[-1])
+        wanted |= {"state_descriptor": descriptor, "next_state_descriptor": descriptor}
+    fields: dict[str, PyTree] = {
+        "state_descriptor": None,
+        "next_state_descriptor": None,
+    }
+    for name, element in wanted.items():
+        value, shape = getattr(transitions, name), (axes[0], *element.shape)
+        # Any floats will do for floats, but an integer may be a choice.
+        is_integer, must_be = (
+            jnp.issubdtype(x.dtype, jnp.integer) for x in (value, element)
+        )
+        if value.shape != shape or is_integer != must_be:
+            raise ValueError(
+                f"`transitions.{name}` has the shape {value.shape} and the type "
+                f"{value.dtype}, but {shape} and {element.dtype} are needed for "
+                f"`{spec}`."
+            )
+        fields[name] = jnp.asarray(value, element.dtype)
+    extras = _fitting_extras(agent, transitions, spec)
+    transitions = Transition(**fields, extras=extras)
+    _check_values(transitions, spec)
+    if agent.sequence_length is not None and agent.sequence_length > 1:
+        _check_sequences(agent, agent.sequence_length, transitions)
+    return transitions
+
+
+def _fitting_extras(
+    agent: AnyAgent, transitions: AnyTransition, spec: EnvSpec
+) -> PyTree:
+    """The extras that the agent needs; `None` if it needs none."""
+
+    def extras(key: PRNGKeyArray) -> PyTree:
+        init_key, begin_key, act_key = jr.split(key, 3)
+        state = agent.init(spec, key=init_key)
+        index = jnp.zeros((), int)
+        memory = agent.begin(state, spec, index=index, key=begin_key)
+        observation = jnp.zeros(spec.observation_size)
+        return agent.act(state, memory, observation, mode="sample", key=act_key)[2]
+
+    wanted = eqx.filter_eval_shape(extras, jr.key(0))
+    if wanted is None:
+        return None
+    given = transitions.extras
+    leaves, structure = jax.tree.flatten(given)
+    wanted_leaves, wanted_structure = jax.tree.flatten(wanted)
+    if structure != wanted_structure or (
+        [(x.shape[1:], x.dtype) for x in leaves]
+        != [(x.shape, x.dtype) for x in wanted_leaves]
+    ):
+        raise ValueError(
+            f"`{type(agent).__name__}` stores more with each transition, its extras, "
+            f"a `{type(wanted).__name__}`, and `transitions.extras` is "
+            f"{'none' if given is None else 'another'}. Collect the data with such an "
+            "agent, by `eqrl.rollout`, or take an agent without extras, such as "
+            "`eqrl.SAC`."
+        )
+    return given
+
+
+def _check_values(transitions: AnyTransition, spec: EnvSpec) -> None:
+    """Checks that all values are finite and actions are within their bounds."""
+    for name in ("observation", "action", "reward", "next_observation"):
+        finite = np.isfinite(np.asarray(getattr(transitions, name)))
+        if not np.all(finite):
+            rows = np.flatnonzero(~finite.reshape(len(finite), -1).all(axis=1))
+            raise ValueError(
+                f"`transitions.{name}` is not finite in {len(rows)} rows, the first of "
+                f"which is {rows[0]}; leave them out."
+            )
+    action = np.asarray(transitions.action)
+    low, high = float(action.min()), float(action.max())
+    if isinstance(spec.action, Discrete):
+        if low < 0 or high >= spec.action.num_actions:
+            raise ValueError(
+                f"`transitions.action` goes from {low:.0f} to {high:.0f}, but "
+                f"`spec.action={spec.action}` counts from 0 to "
+                f"{spec.action.num_actions - 1}."
+            )
+    elif low < -1 or high > 1:
+        raise ValueError(
+            f"`transitions.action` goes from {low:g} to {high:g}, but actions are in "
+            "[-1, 1]: rescale them, `2 * (action - low) / (high - low) - 1`, or clip "
+            "what is beyond."
+        )
+
+
+def _check_sequences(agent: AnyAgent, length: int, transitions: AnyTransition) -> None:
+    """Checks that each episode continues from row to row."""
+    timestep = np.asarray(transitions.timestep)
+    if len(timestep) < length:
+        raise ValueError(
+            f"`transitions` has {len(timestep)} rows, fewer than the `sequence_length="
+            f"{length}` steps in a row from which `{type(agent).__name__}` learns."
+        )
+    over = np.asarray(transitions.terminated | transitions.truncated)
+    if np.all(over) and not np.all(transitions.terminated):
+        raise ValueError(
+            f"`{type(agent).__name__}` learns from `sequence_length={length}` steps in "
+            "a row, but each row of `transitions` is an episode of its own: none "
+            "begins with the `next_observation` of the row before. Where rows of "
+            "several environments alternate, reorder each array before: "
+            "`x.reshape(-1, num_envs, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)`."
+        )
+    broken = np.flatnonzero(~over[:-1] & (timestep[1:] != timestep[:-1] + 1))
+    if len(broken) > 0:
+        row = int(broken[0])
+        raise ValueError(
+            f"`{type(agent).__name__}` learns from `sequence_length={length}` steps in "
+            f"a row, but row {row} of `transitions` ends no episode and row {row + 1} "
+            f"is not its next step: their timesteps are {timestep[row]} and "
+            f"{timestep[row + 1]}. Put the steps of each episode one behind the other, "
+            "and make `truncated` true in the last one of each that does not terminate."
+        )

@@ -14,7 +14,7 @@ from jaxtyping import Shaped
 
 from .._pytree.tree import check_same_shapes, tree_copy
 from .._types.custom_types import EnvState, Extras, Memory, PyTree, State
-from .iteration import FailureReport, UnfinishedRow
+from .iteration import UnfinishedRow
 from .mesh import largest_on_any_process, to_host
 from .schedule import Counts
 from .trainer import AnyTrainerState, Piece, Ran, Trainer, TrainerState
@@ -245,7 +245,7 @@ class Runner:
         row = to_host(ran.metrics, self.mesh)
         failed = None
         if np.all(row["nonfinite"] > 0):
-            failed = what_failed(to_host(ran.report, self.mesh))
+            failed = what_failed(to_host(ran, self.mesh))
             if row["nonfinite"].ndim == 0:
                 # The state is the one from before the failure, so another call may
                 # resume from it.
@@ -285,25 +285,28 @@ def _absent(values: np.ndarray, *, like: History) -> np.ndarray:
     return np.full((len(like["step"]), *values.shape[1:]), np.nan)
 
 
-def what_failed(report: FailureReport) -> str:
+def what_failed(ran: Ran) -> str:
     """Describes the first value of any member that was not finite."""
-    if not np.any(report.in_agent):
+    if not np.any(ran.row.failure.in_agent):
         return "an observation or a reward"
-    names = [name for name, turned in report.turned.items() if np.any(turned)]
-    return f"`{names[0]}`" if names else "the agent's state or action"
+    found = np.flatnonzero(np.atleast_2d(ran.diverged).any(axis=0))
+    if len(found) == 0:
+        return "the agent's state or action"
+    return f"`{ran.row.of_updates.names[found[0]]}`"
 
 
 def _counts_before_failure(
     trainer: Trainer, counts: Counts, ran: Ran, first_updates: int
 ) -> Counts:
     num_rows, steps = int(ran.row.num_rows), trainer.steps_per_iteration
-    before, kept = int(counts.rows_written) - num_rows, int(ran.report.kept_rows)
+    failure = ran.row.failure
+    before, kept = int(counts.rows_written) - num_rows, int(failure.kept_rows)
     if trainer.is_on_policy:
         # A rollout begins at the first place of its replay.
         kept -= (before + kept) % steps
     # Those of an agent that diverged are not kept.
     updates = first_updates
-    if not ran.report.in_agent:
+    if not failure.in_agent:
         made, remaining = (
             trainer.schedule.updates_in(rows // steps, rows_written=before)
             for rows in (num_rows, kept)

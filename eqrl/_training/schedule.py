@@ -53,10 +53,15 @@ class Schedule:
     """
 
     num_envs: int
-    rows: int
+    capacity: int
     warmup_steps: int
     steps_per_iteration: int
     updates_per_iteration: int
+
+    @property
+    def rows(self) -> int:
+        """Rows that the replay holds, of a transition of each environment."""
+        return self.capacity // self.num_envs
 
     @property
     def steps_of_iteration(self) -> int:
@@ -118,6 +123,37 @@ class Schedule:
                 f"`{name}={num_steps}` asks for {num_steps} environment steps and up "
                 f"to {updates} updates at once, which can be at most {most} of each; "
                 "lower it. How a training is cut makes no difference to its result."
+            )
+
+    def check_sequences(self, sequence_length: int, batch_size: int) -> None:
+        """Checks that batches of sequences can be drawn from the first update on."""
+        num_envs, capacity = self.num_envs, self.capacity
+        warmup_steps, held = self.warmup_steps, self.rows * num_envs
+        if self.rows < sequence_length:
+            raise ValueError(
+                f"`capacity={capacity}` gives each of `num_envs={num_envs}` "
+                f"environments {self.rows} transitions, but the agent learns from "
+                f"`sequence_length={sequence_length}` in a row; make it at least "
+                f"{sequence_length * num_envs}."
+            )
+        if held < batch_size * sequence_length:
+            raise ValueError(
+                f"`capacity={capacity}` holds {held} transitions, less than one batch "
+                f"of batch_size * sequence_length = {batch_size} * {sequence_length}; "
+                "raise `capacity` or lower `batch_size`."
+            )
+        if warmup_steps < sequence_length * num_envs:
+            raise ValueError(
+                f"`warmup_steps={warmup_steps}` must be at least "
+                f"sequence_length * num_envs = {sequence_length} * {num_envs}, so that "
+                "there is something to sample at the first update."
+            )
+        if warmup_steps > held:
+            raise ValueError(
+                f"`warmup_steps={warmup_steps}` is more than the {held} transitions "
+                f"that `capacity={capacity}` holds: the first of them would be "
+                "overwritten before the first update. Raise `capacity` or lower "
+                "`warmup_steps`."
             )
 
     def check_num_steps(self, num_steps: int) -> None:

@@ -1,47 +1,44 @@
-import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import cast
 
 import equinox as eqx
 import jax
+import jax.lax as lax
 import jax.numpy as jnp
 import jax.random as jr
 from jax.sharding import Mesh
-from jaxtyping import Array, Key, PRNGKeyArray
+from jaxtyping import Array, Int, Key, PRNGKeyArray
 
 from .._agents.base import AbstractAgent, AnyAgent
 from .._interaction.fit import check_numbers, check_rate
 from .._pytree.arguments import checked
 from .._pytree.fields import PositiveInt, reusable_key
-from .._pytree.tree import check_same_shapes, tree_copy
+from .._pytree.tree import (
+    check_same_shapes,
+    repeated,
+    stack_size,
+    take_element,
+    tree_copy,
+)
 from .._types.custom_types import EnvState, Extras, Memory, Metrics, PyTree, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from ..envs._check import play_if_asked
 from .host_loop import Callback, Callbacks, Reached, drive
 from .iteration import UnfinishedRow, check_finite_agent
-from .members import (
-    Crew,
-    Members,
-    begin_rows,
-    choose_members,
-    default_mesh,
-    map_members,
-)
 from .mesh import (
+    Members,
     automatic,
     check_mesh,
+    choose_members,
+    default_mesh,
     gather,
+    map_members,
     on_each_device,
     replicate,
     shard,
 )
-from .rows import (
-    AnySolution,
-    Runner,
-    Solution,
-    append_row,
-    steps_taken,
-)
+from .rows import AnySolution, Runner, Solution, append_row, steps_taken
 from .schedule import Counts
 from .trainer import (
     AnyTrainerState,
@@ -114,23 +111,15 @@ def train(
     check_numbers(agent, env.spec)
     if agent_state is not None:
         check_rate(agent, agent_state, num_steps)
-    if initial is None:
-        state, counts = jit_init(
+    solution = _begin(
+        lambda: jit_init(
             trainer, agent, env, key=_init_key(key), agent_state=agent_state
-        )
-        solution = Solution(trainer_state=state, counts=counts, metrics={})
-    else:
-        expected, _ = eqx.filter_eval_shape(trainer.init, agent, env, key=key)
-        check_same_shapes("initial", expected, initial.trainer_state)
-        state, counts = tree_copy((initial.trainer_state, initial.counts))
-        solution = dataclasses.replace(initial, trainer_state=state, counts=counts)
-    trainer.schedule.check_counters("num_steps", num_steps, counts)
-    rows = _rows(
-        runner_of_one(trainer, agent, env, state, counts, key=_run_key(key)),
-        solution,
-        num_steps=num_steps,
-        log_every=log_every,
+        ),
+        initial,
     )
+    state, counts = solution.trainer_state, solution.counts
+    runner = runner_of_one(trainer, agent, env, state, counts, key=_run_key(key))
+    rows = _rows(runner, solution, num_steps=num_steps, log_every=log_every)
     return drive(rows, callback=callback, checkpoint=checkpoint)
 
 
@@ -184,6 +173,13 @@ def train_seeds(
             "The devices of `mesh` belong to several processes, but seeds train in "
             "one; `train_population` with `pbt=None` trains over several."
         )
+    shape = (num_seeds,) if initial is None else initial.trainer_state.failed.shape
+    if shape != (num_seeds,):
+        held = f"{shape[0]} seeds" if len(shape) == 1 else "a single training"
+        raise ValueError(
+            f"`initial` holds {held}, but `num_seeds={num_seeds}`; resume with as many "
+            "as there are."
+        )
     trainer.check_num_steps(num_steps)
     play_if_asked(env)
     check_numbers(agent, env.spec)
@@ -192,56 +188,63 @@ def train_seeds(
     keys = jr.split(key, num_seeds)
     agent, env = replicate((agent, env), devices)
     init_keys = shard(jax.vmap(_init_key)(keys), devices)
-    if initial is None:
-        state, counts = _init_seeds(trainer, agent, env, init_keys, how, devices)
-        solution = Solution(trainer_state=state, counts=counts, metrics={})
-    else:
-        _check_num_seeds(initial, num_seeds)
-        expected, _ = eqx.filter_eval_shape(
-            _init_seeds, trainer, agent, env, init_keys, how, None
-        )
-        check_same_shapes("initial", expected, initial.trainer_state)
-        initial = gather(initial) if devices is None else initial
-        state = shard(tree_copy(initial.trainer_state), devices)
-        counts = replicate(tree_copy(initial.counts), devices)
-        solution = Solution(
-            trainer_state=state,
-            counts=counts,
-            metrics=initial.metrics,
-            unfinished=shard(initial.unfinished, devices),
-        )
-    trainer.schedule.check_counters("num_steps", num_steps, counts)
-    run_keys = shard(jax.vmap(_run_key)(keys), devices)
-
+    solution = _begin(
+        lambda: _init_seeds(trainer, agent, env, init_keys, how, devices),
+        initial,
+        devices,
+    )
     crew = Crew(
         trainer=trainer,
         agents=agent,
         env=env,
-        keys=run_keys,
+        keys=shard(jax.vmap(_run_key)(keys), devices),
         are_stacked=False,
         members=how,
         mesh=devices,
     )
-    empty = shard(begin_rows(crew, state, counts), devices)
-    rows = _rows(
-        crew.runner(empty),
-        solution,
-        num_steps=num_steps,
-        log_every=log_every,
-    )
+    empty = begin_rows(crew, solution.trainer_state, solution.counts)
+    runner = crew.runner(shard(empty, devices))
+    rows = _rows(runner, solution, num_steps=num_steps, log_every=log_every)
     return drive(rows, callback=callback, checkpoint=checkpoint, given_mesh=mesh)
+
+
+def _begin(
+    init: Callable[[], tuple[AnyTrainerState, Counts]],
+    initial: AnySolution | None,
+    mesh: Mesh | None = None,
+) -> AnySolution:
+    """A solution to donate: the one of `init`, or a copy of `initial` on the devices.
+
+    Raises a `ValueError` unless `initial` has the shapes of what `init` makes.
+    """
+    if initial is None:
+        state, counts = init()
+        return Solution(trainer_state=state, counts=counts, metrics={})
+    expected, _ = eqx.filter_eval_shape(init)
+    check_same_shapes("initial", expected, initial.trainer_state)
+    # The devices of the earlier call need not be those of this one.
+    initial = gather(initial) if mesh is None else initial
+    return Solution(
+        trainer_state=shard(tree_copy(initial.trainer_state), mesh),
+        counts=replicate(tree_copy(initial.counts), mesh),
+        metrics=initial.metrics,
+        unfinished=shard(initial.unfinished, mesh),
+    )
 
 
 def _rows(
     runner: Runner, solution: AnySolution, *, num_steps: int, log_every: int
 ) -> Iterator[Reached]:
     """Resumes from `solution`, which is donated."""
+    trainer = runner.trainer
+    trainer.schedule.check_counters("num_steps", num_steps, solution.counts)
     check_finite_agent(solution.state)
     metrics = solution.metrics
-    yield Reached(steps_taken(runner.trainer, solution.counts), None, solution)
+    # An interrupt before the first row finds what there is so far.
+    yield Reached(steps_taken(trainer, solution.counts), None, solution)
     start = runner.start(solution.trainer_state, solution.counts, solution.unfinished)
     for position in runner.run_rows(start, num_steps=num_steps, log_every=log_every):
-        step = steps_taken(runner.trainer, position.counts)
+        step = steps_taken(trainer, position.counts)
         if position.row is not None:
             metrics = append_row(metrics, step, position.row)
         solution = Solution(
@@ -282,14 +285,134 @@ def _init_seeds(
     return on_each_device(init_share, mesh, keys, (agent, env))
 
 
-def _check_num_seeds(initial: AnySolution, num_seeds: int) -> None:
-    shape = initial.trainer_state.failed.shape
-    if shape != (num_seeds,):
-        held = f"{shape[0]} seeds" if len(shape) == 1 else "a single training"
-        raise ValueError(
-            f"`initial` holds {held}, but `num_seeds={num_seeds}`; resume with as many "
-            "as there are."
+def _run_in_turn(
+    run: Callable[..., tuple[AnyTrainerState, Counts, Ran]],
+    states: AnyTrainerState,
+    *stacked: PyTree,
+) -> tuple[AnyTrainerState, Counts, Ran]:
+    """Trains one member after another, each written back to where it was taken from.
+
+    The states are the carry of the loop, so that they are updated in place: as inputs
+    and outputs of it they, replays included, would be in memory twice.
+    """
+    arrays, static = eqx.partition(states, eqx.is_array)
+    stacked_arrays, stacked_static = eqx.partition(stacked, eqx.is_array)
+
+    def body(arrays: PyTree, index: Int[Array, ""]) -> tuple[PyTree, PyTree]:
+        state_of, rest_of = jax.tree.map(
+            lambda x: lax.dynamic_index_in_dim(x, index, keepdims=False),
+            (arrays, stacked_arrays),
         )
+        state, counts, ran = run(
+            eqx.combine(state_of, static), *eqx.combine(rest_of, stacked_static)
+        )
+        arrays = jax.tree.map(
+            lambda x, y: lax.dynamic_update_index_in_dim(x, y, index, axis=0),
+            arrays,
+            eqx.filter(state, eqx.is_array),
+        )
+        return arrays, (counts, ran)
+
+    arrays, (counts, ran) = lax.scan(body, arrays, jnp.arange(stack_size(states)))
+    # The counters of all members are the same.
+    counts = jax.tree.map(lambda x: x[0], counts)
+    return eqx.combine(arrays, static), counts, ran
+
+
+class Crew(eqx.Module):
+    """The members of a population, or the seeds of one agent, and how they train.
+
+    - `agents`: a stack, or one agent that all share.
+    - `keys`: of each.
+    - `are_stacked`: whether `agents` is a stack.
+    - `members`, `mesh`: whether they run together or in turn, and the devices.
+    """
+
+    trainer: Trainer
+    agents: AnyAgent
+    env: AnyEnv
+    keys: Key[Array, " members"]
+    are_stacked: bool = eqx.field(static=True)
+    members: Members = eqx.field(static=True)
+    mesh: Mesh | None = eqx.field(static=True)
+
+    def runner(self, empty: UnfinishedRow) -> Runner:
+        """Makes a runner, with `empty` as the beginning of each row."""
+
+        def run(
+            states: AnyTrainerState, counts: Counts, first: PyTree, piece: Piece
+        ) -> tuple[AnyTrainerState, Counts, Ran]:
+            return run_members((self, first, piece), states, counts)
+
+        return Runner(run, self.trainer, empty, self.mesh)
+
+
+@eqx.filter_jit
+def begin_rows(crew: Crew, states: AnyTrainerState, counts: Counts) -> UnfinishedRow:
+    """The beginning of a row of metrics of each member."""
+    agent = take_element(crew.agents, 0) if crew.are_stacked else crew.agents
+    state = take_element(states, 0)
+    row = begin_row(crew.trainer, agent, crew.env, state, counts)
+    return repeated(row, stack_size(states))
+
+
+@eqx.filter_jit(donate="all-except-first")
+def run_members(
+    kept: tuple[Crew, PyTree, Piece], states: AnyTrainerState, counts: Counts
+) -> tuple[AnyTrainerState, Counts, Ran]:
+    """Trains each member for a part of a row."""
+    crew, first, piece = kept
+    # What is not stacked is `None` there, and the other way around.
+    own, common = (crew.agents, None) if crew.are_stacked else (None, crew.agents)
+
+    def run_share(
+        stacked: tuple[
+            AnyTrainerState,
+            AnyAgent | None,
+            PyTree,
+            UnfinishedRow,
+            Key[Array, " share"],
+        ],
+        shared: tuple[AnyAgent | None, AnyEnv, Counts, Int[Array, ""], Array],
+    ) -> tuple[tuple[AnyTrainerState, Ran], Counts]:
+        common, env, counts, num_steps, ends_row = shared
+
+        def run(
+            state: AnyTrainerState,
+            own: AnyAgent | None,
+            first: PyTree,
+            row: UnfinishedRow,
+            key: PRNGKeyArray,
+        ) -> tuple[AnyTrainerState, Counts, Ran]:
+            return run_piece(
+                crew.trainer,
+                cast(AnyAgent, own if common is None else common),
+                env,
+                state,
+                counts,
+                first,
+                Piece(num_steps=num_steps, row=row, ends_row=ends_row),
+                key=key,
+                mapped=crew.members == "together",
+            )
+
+        if crew.members == "in_turn":
+            states, counts_after, ran = _run_in_turn(run, *stacked)
+        else:
+            # The counters of all members are the same.
+            out_axes = (eqx.if_array(0), None, eqx.if_array(0))
+            states, counts_after, ran = eqx.filter_vmap(run, out_axes=out_axes)(
+                *stacked
+            )
+        return (states, ran), counts_after
+
+    (states, ran), counts = on_each_device(
+        run_share,
+        crew.mesh,
+        (states, own, first, piece.row, crew.keys),
+        (common, crew.env, counts, piece.num_steps, piece.ends_row),
+    )
+    return states, counts, ran
 
 
 @eqx.filter_jit

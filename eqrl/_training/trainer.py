@@ -9,34 +9,26 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
-from .._agents.base import AbstractAgent, AnyAgent, after_act
+from .._agents.base import AbstractAgent, AnyAgent
 from .._interaction.actors import Actors, interact, start
 from .._interaction.fit import check_action_fits
 from .._pytree.arguments import checked
 from .._pytree.control_flow import filter_fori_loop
 from .._pytree.fields import PositiveInt, check_fields, shown, static_integer
-from .._pytree.tree import (
-    check_same_shapes,
-    show_values,
-    take_element,
-    tree_copy,
-    tree_is_finite,
-    tree_where,
-)
+from .._pytree.tree import check_same_shapes, show_values, tree_copy, tree_where
 from .._types.custom_types import EnvState, Extras, Memory, Metrics, Mode, State
-from .._types.data import EnvSpec, Transition
+from .._types.data import Transition
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from ..envs._check import check_env
 from .iteration import (
-    FailureReport,
     Progress,
     UnfinishedRow,
-    check_metrics,
     collect,
     empty_row,
     episode_metrics,
     names_of_updates,
+    restore_agent,
     update,
 )
 from .replay import (
@@ -163,7 +155,7 @@ class Trainer(eqx.Module):
         """When it steps and when it updates."""
         return Schedule(
             num_envs=self.num_envs,
-            rows=self.capacity // self.num_envs,
+            capacity=self.capacity,
             warmup_steps=self.warmup_steps,
             steps_per_iteration=self.steps_per_iteration,
             updates_per_iteration=self.updates_per_iteration,
@@ -210,13 +202,13 @@ class Trainer(eqx.Module):
             check_same_shapes("agent_state", state, agent_state)
             state = tree_copy(agent_state)
         actors = start(agent, state, env, num_envs=self.num_envs, key=start_key)
-        _check_action(agent, state, actors, env.spec, key=start_key)
         _, transitions = eqx.filter_eval_shape(
             interact, agent, state, env, actors, mode="sample", key=start_key
         )
         item = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), transitions
         )
+        check_action_fits(item.action, env.spec)
         replay = self.replay(agent.sequence_length).init(item, self.num_envs)
         zero = jnp.zeros((), int)
         counts = Counts(updates=zero, rows_written=zero + 0, rows_kept=zero + 0)
@@ -309,9 +301,9 @@ class Piece(eqx.Module):
     """Part of a row of metrics that one call runs.
 
     - `num_steps`: environment steps, a whole number of iterations.
-    - `row`: what the row consists of before them.
-    - `ends_row`: whether it ends with them. That the agent's state is finite is looked
-        at there, since where a row is cut must make no difference.
+    - `row`: the row before them.
+    - `ends_row`: whether it ends with them. Only there is the agent's state required to
+        be finite, since where a row is cut must make no difference.
     """
 
     num_steps: Int[Array, ""]
@@ -322,13 +314,14 @@ class Piece(eqx.Module):
 class Ran(eqx.Module):
     """Results of a piece besides the training state.
 
-    - `row`: what the row consists of now.
-    - `metrics`, `report`: those of the row, once it has ended.
+    - `row`: the row after it.
+    - `metrics`: those of the row, if it ends here.
+    - `diverged`: whether each metric of updates is the one that diverged first.
     """
 
     row: UnfinishedRow
     metrics: Metrics
-    report: FailureReport
+    diverged: Bool[Array, " metrics"]
 
 
 def begin_row(
@@ -343,7 +336,6 @@ def begin_row(
     Raises a `ValueError` unless the state is one that `Trainer.init` gives for these
     arguments, and all metrics are floats with free names.
     """
-    _check_num_envs(trainer, state)
     replay = trainer.replay(agent.sequence_length)
     with _explaining_misfits(trainer, agent, env, state):
         of_updates = names_of_updates(
@@ -353,7 +345,6 @@ def begin_row(
     of_episodes = eqx.filter_eval_shape(
         episode_metrics, actors.timestep >= 0, actors.timestep, actors.episode_return
     )
-    check_metrics(of_episodes)
     return empty_row(of_updates, list(of_episodes))
 
 
@@ -378,79 +369,9 @@ def run_piece(
     - `mapped`: whether `vmap` maps over this, which is faster if it does not.
     - The others are those of `Trainer.run`.
     """
-    rows_before = piece.row.num_rows
-    begins = rows_before == 0
-    first = tree_where(begins, state.agent, first)
-    progress = Progress(
-        agent=state.agent,
-        actors=state.actors,
-        replay=state.replay,
-        averages=piece.row.averages,
-        watch=piece.row.watch,
-        # An earlier row may have failed.
-        failure=piece.row.failure.or_at(
-            begins & state.failed,
-            row=rows_before,
-            kept_rows=rows_before,
-            in_agent=jnp.array(False),
-        ),
-    )
-    num_iterations = piece.num_steps // trainer.steps_of_iteration
-    with _explaining_misfits(trainer, agent, env, state):
-        progress = _iterate(
-            trainer,
-            agent,
-            env,
-            progress,
-            counts,
-            num_iterations=num_iterations,
-            rows_before=rows_before,
-            key=key,
-            mapped=mapped,
-        )
-    steps = trainer.steps_per_iteration
-    num_rows = rows_before + num_iterations * steps
-    failure = progress.failure.or_at(
-        piece.ends_row & ~tree_is_finite(progress.agent),
-        row=jnp.maximum(num_rows - steps, 0),
-        kept_rows=num_rows,
-        in_agent=jnp.array(True),
-    )
-    row = UnfinishedRow(
-        averages=progress.averages,
-        watch=progress.watch,
-        failure=failure,
-        num_rows=num_rows,
-    )
-    state = TrainerState(
-        # The state just before the one that diverged would diverge again: back to the
-        # last one whose updates were all finite.
-        agent=tree_where(failure.in_agent, first, progress.agent),
-        actors=progress.actors,
-        replay=progress.replay,
-        failed=failure.happened,
-    )
-    counts = trainer.schedule.counts_after(counts, num_iterations)
-    metrics, report = _finish(trainer, row)
-    return state, counts, Ran(row=row, metrics=metrics, report=report)
-
-
-def _iterate(
-    trainer: Trainer,
-    agent: AnyAgent,
-    env: AnyEnv,
-    progress: Progress,
-    counts: Counts,
-    *,
-    num_iterations: Int[Array, ""],
-    rows_before: Int[Array, ""],
-    key: PRNGKeyArray,
-    mapped: bool,
-) -> Progress:
-    """Makes iterations: of the warm-up as long as it lasts, then such that learn."""
+    schedule, steps = trainer.schedule, trainer.steps_per_iteration
     replay = trainer.replay(agent.sequence_length)
-    schedule = trainer.schedule
-    steps = trainer.steps_per_iteration
+    num_iterations = piece.num_steps // schedule.steps_of_iteration
     warmup_left = jnp.minimum(schedule.warmup_left(counts.rows_written), num_iterations)
     interact_key, update_key = jr.fold_in(key, 0), jr.fold_in(key, 1)
 
@@ -461,53 +382,69 @@ def _iterate(
             replay,
             progress,
             schedule.counts_after(counts, index),
-            row=rows_before + index * steps,
             num_steps=steps,
             mode=mode,
             mapped=mapped,
             key=interact_key,
         )
 
-    def warm_up(index: Int[Array, ""], progress: Progress) -> Progress:
-        return collect_rows(index, progress, "random")
-
     def learn(index: Int[Array, ""], progress: Progress) -> Progress:
         return update(
             agent,
             replay,
             collect_rows(index, progress, "sample"),
+            # Batches may hold the rows that were just written.
             schedule.counts_after(counts, index).after_rows(steps),
-            row=rows_before + index * steps,
             num_steps=steps,
             num_updates=trainer.updates_per_iteration,
             mapped=mapped,
             key=update_key,
         )
 
-    # XLA cannot tell that a loop over a traced number is empty, and would compile it.
-    if trainer.warmup_steps > 0:
-        progress = filter_fori_loop(0, warmup_left, warm_up, progress)
-    return filter_fori_loop(warmup_left, num_iterations, learn, progress)
-
-
-def _finish(trainer: Trainer, row: UnfinishedRow) -> tuple[Metrics, FailureReport]:
-    """The metrics of a row that has ended, and what failed in it."""
-    failure = row.failure
-    lost_rows = jnp.where(failure.happened, row.num_rows - failure.row, 0)
-    turned = row.watch.turned()
-    metrics = row.averages.result()
-    for name in row.watch.names:
-        # What was infinite has an infinite average.
-        named = failure.in_agent & turned[name] & jnp.isfinite(metrics[name])
-        metrics[name] = jnp.where(named, jnp.nan, metrics[name])
-    metrics["nonfinite"] = (lost_rows * trainer.num_envs).astype(float)
-    report = FailureReport(
-        kept_rows=failure.kept_rows, in_agent=failure.in_agent, turned=turned
+    row = piece.row
+    begins = row.num_rows == 0
+    first = tree_where(begins, state.agent, first)
+    # What failed in an earlier row stays as it was.
+    failure = row.failure.or_at(
+        begins & state.failed,
+        row=row.num_rows,
+        kept_rows=row.num_rows,
+        in_agent=jnp.array(False),
     )
-    return metrics, report
+    progress = Progress(
+        agent=state.agent,
+        actors=state.actors,
+        replay=state.replay,
+        row=dataclasses.replace(row, failure=failure),
+    )
+    with _explaining_misfits(trainer, agent, env, state):
+        # XLA cannot tell that a loop over a traced number is empty, and would compile
+        # it.
+        if trainer.warmup_steps > 0:
+            warm_up = lambda index, progress: collect_rows(index, progress, "random")
+            progress = filter_fori_loop(0, warmup_left, warm_up, progress)
+        progress = filter_fori_loop(warmup_left, num_iterations, learn, progress)
+    progress = restore_agent(progress, first, ends_row=piece.ends_row, num_steps=steps)
+    row = progress.row
+    state = TrainerState(
+        agent=progress.agent,
+        actors=progress.actors,
+        replay=progress.replay,
+        failed=row.failure.happened,
+    )
+    ran = Ran(
+        row=row,
+        metrics=row.result(trainer.num_envs),
+        diverged=row.of_updates.diverged(),
+    )
+    return state, schedule.counts_after(counts, num_iterations), ran
 
 
-def _check_num_envs(trainer: Trainer, state: object) -> None:
+@contextlib.contextmanager
+def _explaining_misfits(
+    trainer: Trainer, agent: AnyAgent, env: AnyEnv, state: object
+) -> Iterator[None]:
+    """Replaces an error in tracing by a clearer one if the state does not fit."""
     if not isinstance(state, TrainerState):
         raise ValueError(
             f"`state` is a {type(state).__name__}; it must be the `TrainerState` that "
@@ -525,16 +462,10 @@ def _check_num_envs(trainer: Trainer, state: object) -> None:
             f"`state` has {shape[0]} environments, but `num_envs={trainer.num_envs}`; "
             "resume with the trainer that it began with."
         )
-
-
-@contextlib.contextmanager
-def _explaining_misfits(
-    trainer: Trainer, agent: AnyAgent, env: AnyEnv, state: AnyTrainerState
-) -> Iterator[None]:
-    """Replaces an error in tracing by a clearer one if the state does not fit."""
     try:
         yield
     except (TypeError, ValueError, AttributeError, LookupError) as error:
+        # Shapes are compared only after an error, since to trace `init` takes a while.
         try:
             expected, _ = eqx.filter_eval_shape(trainer.init, agent, env, key=jr.key(0))
         except Exception:
@@ -544,50 +475,16 @@ def _explaining_misfits(
 
 
 def check_sizes(trainer: Trainer, *, sequence_length: int | None) -> None:
-    """Checks that the sizes can work together."""
-    if sequence_length is None:
-        _check_on_policy(trainer)
-        return
-    if trainer.is_on_policy:
+    """Checks that an agent with this `sequence_length` can learn with a trainer."""
+    wrong = trainer.differences_from_on_policy()
+    if sequence_length is not None and not wrong:
         raise ValueError(
             "The agent learns from a replay, but `eqrl.Trainer.on_policy` holds one "
             f"rollout only; use `eqrl.Trainer(num_envs={trainer.num_envs})`."
         )
-    num_envs, capacity = trainer.num_envs, trainer.capacity
-    batch_size, warmup_steps = trainer.batch_size, trainer.warmup_steps
-    rows = capacity // num_envs
-    held = rows * num_envs
-    if rows < sequence_length:
-        raise ValueError(
-            f"`capacity={capacity}` gives each of `num_envs={num_envs}` environments "
-            f"{rows} transitions, but the agent learns from `sequence_length="
-            f"{sequence_length}` in a row; make it at least "
-            f"{sequence_length * num_envs}."
-        )
-    if held < batch_size * sequence_length:
-        raise ValueError(
-            f"`capacity={capacity}` holds {held} transitions, less than one batch of "
-            f"batch_size * sequence_length = {batch_size} * {sequence_length}; raise "
-            "`capacity` or lower `batch_size`."
-        )
-    if warmup_steps < sequence_length * num_envs:
-        raise ValueError(
-            f"`warmup_steps={warmup_steps}` must be at least "
-            f"sequence_length * num_envs = {sequence_length} * {num_envs}, so that "
-            "there is something to sample at the first update."
-        )
-    if warmup_steps > held:
-        raise ValueError(
-            f"`warmup_steps={warmup_steps}` is more than the {held} transitions that "
-            f"`capacity={capacity}` holds: the first of them would be overwritten "
-            "before the first update. Raise `capacity` or lower `warmup_steps`."
-        )
-
-
-def _check_on_policy(trainer: Trainer) -> None:
-    """Checks that a batch is all the steps of an iteration."""
-    wrong = trainer.differences_from_on_policy()
-    if wrong:
+    if sequence_length is not None:
+        trainer.schedule.check_sequences(sequence_length, trainer.batch_size)
+    elif wrong:
         given = ", ".join(f"{name}={shown(getattr(trainer, name))}" for name in wrong)
         raise ValueError(
             "The agent learns on-policy, from all the steps of an iteration and once, "
@@ -595,22 +492,3 @@ def _check_on_policy(trainer: Trainer) -> None:
             f"on_policy(num_envs={trainer.num_envs}, num_steps=...)`, with the steps "
             "of every environment in a rollout."
         )
-
-
-def _check_action(
-    agent: AbstractAgent[State, Memory, Extras],
-    state: State,
-    actors: Actors[EnvState, Memory],
-    spec: EnvSpec,
-    *,
-    key: PRNGKeyArray,
-) -> None:
-    """Checks that actions are those that `spec` asks for."""
-
-    def act(actor: Actors[EnvState, Memory]) -> object:
-        return agent.act(state, actor.memory, actor.observation, mode="sample", key=key)
-
-    actor = eqx.filter_eval_shape(lambda: take_element(actors, 0))
-    chosen = eqx.filter_eval_shape(act, actor)
-    action, _, _ = after_act(agent, actor.memory, chosen)
-    check_action_fits(action, spec)

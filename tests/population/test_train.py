@@ -18,9 +18,8 @@ import eqrl
 from eqrl._population import train as population_train
 from eqrl._population.train import init_members, make_agents
 from eqrl._run.solutions import step_of
-from eqrl._training import members as training_members
-from eqrl._training.members import choose_members
-from eqrl._training.mesh import automatic, replicate, shard
+from eqrl._training import train as training
+from eqrl._training.mesh import automatic, choose_members, replicate, shard
 from eqrl._training.rows import Position, Runner
 from eqrl.envs import Point
 
@@ -208,7 +207,7 @@ def test_a_solution_that_does_not_fit_is_refused_before_the_first_step(
     solution: eqrl.PopulationSolution,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(training_members, "run_members", _untrained)
+    monkeypatch.setattr(training, "run_members", _untrained)
     with pytest.raises(ValueError, match=message):
         train(initial=solution, **options)
 
@@ -564,7 +563,7 @@ def test_a_stack_is_checked_before_its_first_step(
 def test_a_score_of_another_shape_is_an_error_before_the_first_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(training_members, "run_members", _untrained)
+    monkeypatch.setattr(training, "run_members", _untrained)
     with pytest.raises(ValueError, match=r"`score` must be one number.*f32\[2\]"):
         train(None, agent=_STACK, score=lambda agent, state, x: x.returns)
 

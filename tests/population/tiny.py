@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 import eqrl
-from eqrl._training.members import Members
+from eqrl._training.mesh import Members
 from eqrl.envs import Point
 
 from ..agents_under_test import sac

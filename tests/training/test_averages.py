@@ -4,48 +4,39 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from eqrl._training.iteration import empty_averages
+from eqrl._training.iteration import Averages, empty_averages
 
 
-def test_result_is_the_mean_of_each_metric() -> None:
-    averages = empty_averages(["loss", "length"])
-    for loss, length in ((1.0, 10.0), (2.0, 20.0), (6.0, 60.0)):
-        averages = averages.add({"loss": jnp.array(loss), "length": jnp.array(length)})
-    result = averages.result()
-    np.testing.assert_allclose(result["loss"], 3.0)
-    np.testing.assert_allclose(result["length"], 30.0)
+NAN, INF = np.nan, np.inf
 
 
-def test_nan_is_skipped_and_not_counted() -> None:
-    averages = empty_averages(["loss"])
-    for loss in (1.0, jnp.nan, 3.0, jnp.nan):
-        averages = averages.add({"loss": jnp.asarray(loss)})
-    np.testing.assert_allclose(averages.result()["loss"], 2.0)
+def add_all(rows: list[tuple[float, float]]) -> Averages:
+    averages = empty_averages(["a", "b"])
+    for a, b in rows:
+        averages = averages.add({"a": jnp.asarray(a * 1.0), "b": jnp.asarray(b * 1.0)})
+    return averages
 
 
-@pytest.mark.parametrize("values", [(), (jnp.nan, jnp.nan)])
-def test_result_is_nan_where_there_was_nothing_to_average(
-    values: tuple[float, ...],
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ((1, 2, 6), 3),
+        # What is not known is neither averaged nor counted.
+        ((1, NAN, 3, NAN), 2),
+        ((), NAN),
+        ((NAN, NAN), NAN),
+        # Infinity is not skipped; of both signs it has no average.
+        ((1, INF), INF),
+        ((INF, 1, -2), INF),
+        ((INF, -INF, 1), NAN),
+    ],
+)
+def test_each_metric_has_the_mean_of_the_values_that_are_known(
+    values: tuple[float, ...], expected: float
 ) -> None:
-    averages = empty_averages(["loss"])
-    for loss in values:
-        averages = averages.add({"loss": jnp.asarray(loss)})
-    assert np.isnan(averages.result()["loss"])
-
-
-@pytest.mark.parametrize("values", [(1.0, jnp.inf), (jnp.inf, 1.0, -2.0)])
-def test_infinity_is_not_skipped(values: tuple[float, ...]) -> None:
-    averages = empty_averages(["loss"])
-    for loss in values:
-        averages = averages.add({"loss": jnp.asarray(loss)})
-    assert averages.result()["loss"] == jnp.inf
-
-
-def test_infinities_of_both_signs_have_no_average() -> None:
-    averages = empty_averages(["loss"])
-    for loss in (jnp.inf, -jnp.inf, 1.0):
-        averages = averages.add({"loss": jnp.asarray(loss)})
-    assert np.isnan(averages.result()["loss"])
+    result = add_all([(value, 10) for value in values]).result()
+    np.testing.assert_allclose(result["a"], expected)
+    np.testing.assert_allclose(result["b"], 10 if values else NAN)
 
 
 def test_a_million_equal_values_do_not_drift() -> None:
@@ -60,22 +51,38 @@ def test_a_million_equal_values_do_not_drift() -> None:
 
 def test_values_are_counted_beyond_what_a_float_can_count() -> None:
     averages = empty_averages(["loss"])
-    counts = jax.tree.map(lambda x: jnp.asarray(2**24, x.dtype), averages.counts)
+    counts = jnp.full_like(averages.counts, 2**24)
     averages = eqx.tree_at(lambda averages: averages.counts, averages, counts)
     averages = averages.add({"loss": jnp.array(1.0)})
-    assert int(averages.counts["loss"]) == 2**24 + 1
+    np.testing.assert_array_equal(averages.counts, [2**24 + 1])
 
 
-def test_metrics_which_are_not_given_are_left_as_they_are() -> None:
-    averages = empty_averages(["loss", "length"])
-    averages = averages.add({"loss": jnp.array(1.0), "length": jnp.array(10.0)})
-    averages = averages.add({"loss": jnp.array(3.0)})
-    result = averages.result()
-    np.testing.assert_allclose(result["loss"], 2.0)
-    np.testing.assert_allclose(result["length"], 10.0)
-
-
-def test_adding_leaves_the_averages_added_to_unchanged() -> None:
-    before = empty_averages(["loss"]).add({"loss": jnp.array(1.0)})
-    before.add({"loss": jnp.array(5.0)})
-    np.testing.assert_allclose(before.result()["loss"], 1.0)
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([(1, 1), (1, 1)], None),
+        ([(1, 1), (1, NAN)], "b"),
+        ([(1, 1), (NAN, NAN)], "a"),
+        ([(1, 1), (1, NAN), (NAN, NAN)], "b"),
+        ([(1, 1), (1, -INF), (NAN, 1)], "b"),
+        ([(NAN, NAN)], "a"),
+        # The second is computed in every other update.
+        ([(1, 1), (1, NAN), (1, 1), (1, NAN)], None),
+        ([(1, 1), (1, NAN), (1, 1), (NAN, NAN)], "a"),
+        ([(1, 1), (1, NAN), (1, 1), (1, NAN), (NAN, NAN)], "a"),
+        ([(1, 1), (1, NAN), (1, 1), (1, NAN), (1, NAN), (NAN, NAN)], "b"),
+        ([(1, NAN), (NAN, NAN)], "a"),
+    ],
+)
+def test_the_metric_that_turned_first_is_found_and_has_no_average(
+    rows: list[tuple[float, float]], expected: str | None
+) -> None:
+    averages = add_all(rows)
+    diverged = dict(zip("ab", np.asarray(averages.diverged()), strict=True))
+    assert diverged == {"a": expected == "a", "b": expected == "b"}
+    before, result = averages.result(), averages.result(failed=True)
+    for name, is_first in diverged.items():
+        if is_first:
+            assert not np.isfinite(result[name])
+        else:
+            np.testing.assert_array_equal(result[name], before[name])

@@ -11,7 +11,7 @@ import pytest
 import eqrl
 from eqrl._cli import devices
 from eqrl._training import mesh
-from eqrl._training.members import default_mesh
+from eqrl._training.mesh import default_mesh
 
 
 def test_cores_are_no_more_than_those_whose_time_a_container_has(

@@ -14,7 +14,7 @@ import pytest
 import eqrl
 from docs.examples.awac import AWAC
 from docs.examples.behavior_cloning import BC
-from eqrl._training.data_set import fitting_transitions
+from eqrl._training.offline import fitting_transitions
 
 from ..agents_under_test import all_finite
 from ..toy import Scribe, ScribeMemory

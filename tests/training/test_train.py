@@ -20,7 +20,6 @@ import eqrl
 from eqrl._run.solutions import step_of
 from eqrl._training import rows
 from eqrl._training.host_loop import asks_to_stop
-from eqrl._training.iteration import empty_watch
 from eqrl._training.rows import append_row
 from eqrl.envs import AbstractEnv, Outcome, Point
 
@@ -667,36 +666,6 @@ def test_training_does_not_begin_with_a_state_that_is_not_finite() -> None:
     )
     with pytest.raises(ValueError, match=r"begins with nan or infinity in `.weight`"):
         train_breaking(20, initial=spoiled)
-
-
-_NAN, _INF = np.nan, np.inf
-
-
-@pytest.mark.parametrize(
-    ("rows", "expected"),
-    [
-        ([(1, 1), (1, 1)], None),
-        ([(1, 1), (1, _NAN)], "b"),
-        ([(1, 1), (_NAN, _NAN)], "a"),
-        ([(1, 1), (1, _NAN), (_NAN, _NAN)], "b"),
-        ([(1, 1), (1, -_INF), (_NAN, 1)], "b"),
-        ([(_NAN, _NAN)], "a"),
-        # The second is computed in every other update.
-        ([(1, 1), (1, _NAN), (1, 1), (1, _NAN)], None),
-        ([(1, 1), (1, _NAN), (1, 1), (_NAN, _NAN)], "a"),
-        ([(1, 1), (1, _NAN), (1, 1), (1, _NAN), (_NAN, _NAN)], "a"),
-        ([(1, 1), (1, _NAN), (1, 1), (1, _NAN), (1, _NAN), (_NAN, _NAN)], "b"),
-        ([(1, _NAN), (_NAN, _NAN)], "a"),
-    ],
-)
-def test_the_metric_that_turned_first_is_found(
-    rows: list[tuple[float, float]], expected: str | None
-) -> None:
-    watch = empty_watch(["a", "b"])
-    for a, b in rows:
-        watch = watch.add({"a": jnp.asarray(float(a)), "b": jnp.asarray(float(b))})
-    turned = [name for name, found in watch.turned().items() if found]
-    assert turned == ([] if expected is None else [expected])
 
 
 class BreakingForSome(AbstractEnv[Array]):

@@ -306,7 +306,7 @@ FAULTS = (
     ),
     Fault(
         "population:together-on-a-processor",
-        "eqrl/_training/members.py",
+        "eqrl/_training/mesh.py",
         'return "in_turn" if device.platform == "cpu" else "together"',
         'return "together" if device.platform == "cpu" else "in_turn"',
         (f"{_TRAIN} -k on_a_cpu",),
@@ -391,7 +391,7 @@ FAULTS = (
     Fault(
         "population:gathered-arrays-stay-on-the-host",
         "eqrl/_training/mesh.py",
-        "jnp.array(_whole(leaf))",
+        "jnp.array(whole)",
         "jnp.array(np.asarray(leaf))",
         ("tests/population/test_mesh.py -m long -k gathering",),
     ),
