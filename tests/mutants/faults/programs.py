@@ -43,7 +43,7 @@ FAULTS = (
     ),
     Fault(
         "cli:preset-of-any-agent",
-        "eqrl/presets/_preset.py",
+        "eqrl/presets.py",
         "return PRESETS.get((agent, env))",
         "return next((p for (_, e), p in PRESETS.items() if e == env), None)",
         ("tests/cli/test_presets.py -k usual_defaults",),
@@ -134,14 +134,14 @@ FAULTS = (
     ),
     Fault(
         "cli:preset-spread-as-if-these-were-all-seeds",
-        "eqrl/presets/_preset.py",
+        "eqrl/presets.py",
         "statistics.stdev(",
         "statistics.pstdev(",
         ("tests/cli/test_presets.py -k measured",),
     ),
     Fault(
         "cli:preset-anneals-beyond-the-end",
-        "eqrl/presets/_preset.py",
+        "eqrl/presets.py",
         '"value_clip": 0.2, "anneal_steps": 199_680.0',
         '"value_clip": 0.2, "anneal_steps": 200_000.0',
         ("tests/cli/test_presets.py -k 'fit_each_other or says_so'",),
