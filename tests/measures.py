@@ -143,7 +143,7 @@ def public_definitions() -> set[tuple[Path, str]]:
         ]
         # A module also imports what it uses; only `X as X` is public.
         for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom):
+            if isinstance(node, ast.ImportFrom) and node.module:
                 names += [alias.asname for alias in node.names if alias.asname]
         found |= {_defined(file, name) for name in names if name[0] != "_"}
     return {each for each in found if each is not None}

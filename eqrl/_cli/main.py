@@ -7,12 +7,8 @@ from collections.abc import Sequence
 from .._types.installed import NotInstalledError
 from .commands import Command, Disk, Evaluate, Export, Pbt, Plot, Train, parse
 from .devices import keep_compilations, make_devices_for
-from .disk import library_job
-from .evaluate import run_evaluate
-from .pbt import population_job
-from .plot import run_plot
-from .render import run_export, run_render
-from .train import seeds_job
+from .finished import run_evaluate, run_export, run_plot, run_render
+from .jobs import library_job, population_job, seeds_job
 from .training import one_line, run_training, say
 
 

@@ -32,7 +32,7 @@ from .._training.trainer import Trainer
 from .._types.installed import is_installed, not_installed
 from ..envs._base import AnyEnv
 from .commands import Evaluate, Place
-from .evaluate import evaluation_key, num_episodes_of, returns_of_policies
+from .finished import evaluation_key, num_episodes_of, returns_of_policies
 
 
 def say(message: str) -> None:
