@@ -143,7 +143,7 @@ def _read(folder: Path, center: Center) -> History:
     kind = read_schedule(folder).kind if saved is None else saved.kind
     if kind != "member":
         return metrics
-    # Members copy each other, so how they differ says nothing about another population.
+    # Members copy each other, so their spread says nothing about another population.
     return {
         name: center_of(values, center) if values.ndim == 2 else values
         for name, values in metrics.items()

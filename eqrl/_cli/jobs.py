@@ -25,7 +25,7 @@ from .._population.train import check_scalar, train_population
 from .._pytree.fields import check_integer
 from .._reporting.progress import PopulationProgressBar, ProgressBar, SkillProgressBar
 from .._reporting.tensorboard import TensorBoard, check_tensorboard
-from .._run.config import Population, Run, SkillSchedule, Training
+from .._run.config import Population, SkillSchedule, Training
 from .._run.files import checkpoints_folder, library_folder
 from .._run.solutions import Interval, load_solution, step_of
 from .._run.write import (
@@ -46,13 +46,13 @@ from .._storage.checkpoint import saved_steps
 from .._training.mesh import check_mesh
 from .._training.rows import AnySolution
 from .._training.train import train, train_seeds
-from .._training.trainer import Trainer
 from ..envs._base import AnyEnv
 from ..presets import Preset
 from .commands import Disk, Pbt, Train
 from .devices import make_mesh
 from .training import (
     NUM_SKILL_EPISODES,
+    AbstractJob,
     Policies,
     Reporter,
     check_training,
@@ -62,13 +62,11 @@ from .training import (
 
 
 @dataclasses.dataclass(frozen=True)
-class SeedsJob:
+class SeedsJob(AbstractJob[Training, AnySolution]):
     """Training of one agent from one seed or several."""
 
-    run: Run[Training]
-    agent: AnyAgent
-    env: AnyEnv
-    trainer: Trainer
+    command = "train"
+
     tensorboard: bool
     mesh: Mesh | None
     preset: Preset | None
@@ -80,10 +78,6 @@ class SeedsJob:
         check_integer("log_every", self.run.schedule.log_every, least=1)
         check_mesh(self.mesh, self.run.schedule.seeds, name="seeds")
         check_training(self.trainer, self.agent, self.env)
-
-    @property
-    def command(self) -> str:
-        return "train"
 
     def load(self, folder: Path) -> AnySolution | None:
         checkpoints = checkpoints_folder(folder)
@@ -116,7 +110,7 @@ class SeedsJob:
                 open_checkpoints(folder, every_steps=checkpoint_every)
             )
             done = 0 if initial is None else step_of(initial)
-            # After a failure within an iteration it is not a whole number of them.
+            # A failed iteration leaves `done` between two multiples of its size.
             size = self.trainer.steps_of_iteration
             options: dict[str, Any] = {
                 "num_steps": math.ceil((schedule.num_steps - done) / size) * size,
@@ -227,13 +221,11 @@ def seeds_job(command: Train) -> SeedsJob:
 
 
 @dataclasses.dataclass(frozen=True)
-class PopulationJob:
+class PopulationJob(AbstractJob[Population, PopulationSolution]):
     """Population based training."""
 
-    run: Run[Population]
-    agent: AnyAgent
-    env: AnyEnv
-    trainer: Trainer
+    command = "pbt"
+
     pbt: PBT
     mesh: Mesh | None
 
@@ -244,10 +236,6 @@ class PopulationJob:
         check_scalar(self.env)
         eqx.filter_eval_shape(self.pbt.init, self.agent, size, key=jr.key(0))
         check_training(self.trainer, self.agent, self.env)
-
-    @property
-    def command(self) -> str:
-        return "pbt"
 
     def load(self, folder: Path) -> PopulationSolution | None:
         checkpoints = checkpoints_folder(folder)
@@ -329,7 +317,7 @@ class PopulationJob:
                 for index in range(schedule.size)
             ],
             step=step_of(reached),
-            # Chosen by other episodes than those by which it is judged in the end.
+            # The episodes of the final evaluation are different, so it has no bias.
             best=winner_of(scores) if len(scores) > 0 else None,
         )
 
@@ -350,7 +338,7 @@ class PopulationJob:
         print(f"mean return of {returns.shape[1]} greedy episodes:")
         print(f"all members: {returns.mean():.1f}")
         if best is None:
-            # No generation has come to its end.
+            # No generation is complete.
             return
         histories = self.run.by_given_names(reached.hyperparameters)
         values = ", ".join(
@@ -372,7 +360,7 @@ class PopulationJob:
 
 
 def _diversity_score(env: AnyEnv, num_episodes: int, *, key: PRNGKeyArray) -> Score:
-    """Ranks by skills, all members and generations by the same key."""
+    """Scores by diversity return; one key makes scores comparable."""
 
     def score(agent: AnyAgent, state: Any, evaluation: Evaluation) -> Float[Array, ""]:
         del evaluation
@@ -396,13 +384,11 @@ def population_job(command: Pbt) -> PopulationJob:
 
 
 @dataclasses.dataclass(frozen=True)
-class LibraryJob:
+class LibraryJob(AbstractJob[SkillSchedule, Skills[Any]]):
     """Learning skills one after another."""
 
-    run: Run[SkillSchedule]
-    agent: AnyAgent
-    env: AnyEnv
-    trainer: Trainer
+    command = "disk"
+
     tensorboard: bool
 
     def check(self) -> None:
@@ -415,10 +401,6 @@ class LibraryJob:
         check_replay(schedule.replay or replay, self.agent)
         enlarge_past(task, self.env, num_episodes=1)
         eqx.filter_eval_shape(self.trainer.init, self.agent, self.env, key=jr.key(0))
-
-    @property
-    def command(self) -> str:
-        return "disk"
 
     def load(self, folder: Path) -> Skills[Any] | None:
         library = library_folder(folder)
@@ -478,13 +460,13 @@ class LibraryJob:
         del folder, reached
 
     def failed(self, reached: Skills[Any]) -> Bool[np.ndarray, " skills"]:
-        # A skill that met what is not finite ends the training and is not learned.
+        # A skill that meets a nonfinite value ends the training and is not learned.
         return np.zeros(int(reached.count), bool)
 
     def has_learned(self, reached: Skills[Any]) -> bool:
         training = reached.training
         assert training is not None
-        # A later skill may still be in its random steps; those before it are over.
+        # The current skill may still act at random; earlier ones are complete.
         is_later = 0 < int(reached.count) <= int(training.skill)
         return is_later or int(training.counts.updates) > 0
 
@@ -501,7 +483,7 @@ class LibraryJob:
         return steps_of_skills(self.trainer, reached.training)
 
     def draw(self, folder: Path, reached: Skills[Any]) -> None:
-        # The picture is of episodes, which are played for the report.
+        # `report` plays the episodes that the picture shows, and draws it.
         del folder, reached
 
     def report(

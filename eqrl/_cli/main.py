@@ -25,9 +25,9 @@ def main(args: Sequence[str] | None = None) -> int:
     package that is not installed, 130 after Ctrl-C, 143 after SIGTERM, or 129 after
     SIGHUP.
     """
-    # Orbax logs with tracebacks what its threads raise; here it is said in one line.
+    # Orbax logs errors of its threads with tracebacks; `say` prints them in one line.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
-    # JAX compiles what it cannot read or write; a disk may be full.
+    # JAX compiles again if its cache cannot be read or written, as on a full disk.
     warnings.filterwarnings("ignore", "Error .* persistent compilation", UserWarning)
     keep_compilations()
     try:
@@ -48,6 +48,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _run(command: Command) -> int:
+    # JAX fixes the number of devices when it makes the first array.
     if isinstance(command, (Train, Pbt)):
         make_devices_for(command.run.schedule)
     if isinstance(command, Train):
