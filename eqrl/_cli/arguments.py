@@ -112,16 +112,13 @@ def argument_texts(module: type) -> dict[str, str]:
     document = inspect.cleandoc(module.__init__.__doc__ or "")
     lines = document.partition("**Arguments:**")[2]
     items = re.findall(r"^ *- (`\w+`(?:, `\w+`)*): (.*(?:\n +\S.*)*)", lines, re.M)
-    return {
-        name: _plain(text)
-        for names, text in items
-        for name in re.findall(r"\w+", names)
-    }
-
-
-def _plain(text: str) -> str:
-    text = " ".join(text.split()).replace("`", "")
-    return text[:1].upper() + text[1:]
+    texts = {}
+    for names, text in items:
+        # Help texts are shown in a terminal, without Markdown and line breaks.
+        plain = " ".join(text.split()).replace("`", "")
+        for name in re.findall(r"\w+", names):
+            texts[name] = plain[:1].upper() + plain[1:]
+    return texts
 
 
 # The library's defaults are those of the papers, for larger networks and problems.

@@ -152,7 +152,10 @@ def _read(folder: Path, center: Center) -> History:
 
 def _title_and_labels(folders: Sequence[Path]) -> tuple[str, list[str]]:
     """A title that the runs share, and a label for each."""
-    titles = [_title(folder) for folder in folders]
+    titles = [
+        read_title(folder) if saved is None else saved.title
+        for folder, saved in zip(folders, map(read_saved, folders), strict=True)
+    ]
     names = [folder.resolve().name for folder in folders]
     if len(folders) > 1 and len(set(titles)) == len(titles):
         return "", titles
@@ -163,11 +166,6 @@ def _title_and_labels(folders: Sequence[Path]) -> tuple[str, list[str]]:
             return title, labels
     (twice, *_) = [path for path in paths if paths.count(path) > 1]
     raise ValueError(f"`{twice}` is given twice; name each run once.")
-
-
-def _title(folder: Path) -> str:
-    saved = read_saved(folder)
-    return read_title(folder) if saved is None else saved.title
 
 
 def run_render(command: Render) -> int:
