@@ -2,7 +2,7 @@
 
 The runs are folders in `--folder`; an interrupted run is resumed, and a finished one is
 kept. At the end it writes `docs/results/presets.csv`, a line for each seed, and prints
-the `returns` of `eqrl/presets/_preset.py`. Run it as `nox -s presets`, or `nox -s
+the `returns` of `eqrl/presets.py`. Run it as `nox -s presets`, or `nox -s
 presets -- --only td3` for some.
 """
 

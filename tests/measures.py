@@ -135,11 +135,17 @@ def public_definitions() -> set[tuple[Path, str]]:
     found = set()
     for package in _PUBLIC_PACKAGES:
         file = SOURCE / package / "__init__.py"
-        for node in ast.walk(ast.parse(file.read_text())):
+        if not file.exists():
+            file = (SOURCE / package).with_suffix(".py")
+        tree = ast.parse(file.read_text())
+        names = [
+            node.name for node in tree.body if isinstance(node, Function | ast.ClassDef)
+        ]
+        # A module also imports what it uses; only `X as X` is public.
+        for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module:
-                names = [alias.asname or alias.name for alias in node.names]
-                public = [name for name in names if not name.startswith("_")]
-                found |= {_defined(file, name) for name in public}
+                names += [alias.asname for alias in node.names if alias.asname]
+        found |= {_defined(file, name) for name in names if name[0] != "_"}
     return {each for each in found if each is not None}
 
 

@@ -168,12 +168,17 @@ def _definitions() -> Iterator[tuple[str, set[str], ast.FunctionDef | ast.ClassD
     seen: set[int] = set()
     for name in _PUBLIC:
         module: ModuleType = importlib.import_module(f"eqrl{name}")
+        source = inspect.getsource(module)
         for public, value in vars(module).items():
             value = inspect.unwrap(value) if callable(value) else value
             is_defined = inspect.isclass(value) or inspect.isfunction(value)
             if public.startswith("_") or not is_defined or id(value) in seen:
                 continue
             if not value.__module__.startswith("eqrl"):
+                continue
+            # A module also imports what it uses; only `X as X` is public.
+            is_own = value.__module__ == module.__name__
+            if not is_own and f" as {public}" not in source:
                 continue
             seen.add(id(value))
             tree = ast.parse(Path(inspect.getfile(value)).read_text())

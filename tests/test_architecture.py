@@ -149,8 +149,8 @@ def test_no_figure_of_the_source_is_worse_than_it_was() -> None:
     assert {n: found[n] for n, least in _LEAST.items() if found[n] < least} == {}
 
 
-def test_what_is_not_in_a_package_is_three_files_at_most() -> None:
-    assert len([path for path in _SOURCE.iterdir() if path.is_file()]) <= 3
+def test_what_is_not_in_a_package_is_five_files_at_most() -> None:
+    assert len([path for path in _SOURCE.iterdir() if path.is_file()]) <= 5
 
 
 def test_no_module_is_called_utils() -> None:

@@ -36,11 +36,17 @@ def test_the_citation_has_the_version_of_the_library() -> None:
 def test_every_public_name_is_on_a_page() -> None:
     pages = "\n".join(path.read_text() for path in DOCS.rglob("*.md"))
     missing = []
-    for file in (DOCS.parent / "eqrl").rglob("__init__.py"):
-        module = ".".join(file.parent.relative_to(DOCS.parent).parts)
+    source = DOCS.parent / "eqrl"
+    for file in [*source.rglob("__init__.py"), *source.glob("*s.py")]:
+        path = file.parent if file.stem == "__init__" else file.with_suffix("")
+        module = ".".join(path.relative_to(DOCS.parent).parts)
         if "._" in module:
             continue
         for statement in ast.parse(file.read_text()).body:
+            if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+                name = f"{module}.{statement.name}"
+                if statement.name[0] != "_" and name not in pages:
+                    missing.append(name)
             if not isinstance(statement, ast.ImportFrom) or statement.module is None:
                 continue
             for alias in statement.names:

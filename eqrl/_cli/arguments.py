@@ -112,16 +112,13 @@ def argument_texts(module: type) -> dict[str, str]:
     document = inspect.cleandoc(module.__init__.__doc__ or "")
     lines = document.partition("**Arguments:**")[2]
     items = re.findall(r"^ *- (`\w+`(?:, `\w+`)*): (.*(?:\n +\S.*)*)", lines, re.M)
-    return {
-        name: _plain(text)
-        for names, text in items
-        for name in re.findall(r"\w+", names)
-    }
-
-
-def _plain(text: str) -> str:
-    text = " ".join(text.split()).replace("`", "")
-    return text[:1].upper() + text[1:]
+    texts = {}
+    for names, text in items:
+        # Help texts are shown in a terminal, without Markdown and line breaks.
+        plain = " ".join(text.split()).replace("`", "")
+        for name in re.findall(r"\w+", names):
+            texts[name] = plain[:1].upper() + plain[1:]
+    return texts
 
 
 # The library's defaults are those of the papers, for larger networks and problems.
@@ -152,65 +149,59 @@ _PRIOR_HELP = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Output:
-    """Output of a run."""
-
-    folder: Path | None = None
-    """Folder to write; by default runs/<agent>-<env>-<time>."""
-
-    tensorboard: bool = False
-    """Write files for TensorBoard as well."""
-
-    overwrite: bool = False
-    """Delete what an earlier run wrote into the folder, and begin anew."""
-
-    checkpoint_every: int | None = None
-    """Environment steps of a seed between checkpoints; by default a minute."""
-
-    resume: Path | None = None
-    """Folder of a run that was stopped or killed, to resume from its last checkpoint;
-    all other options but --checkpoint-every come from it."""
+_Fields = list[Any]
+"""As `dataclasses.make_dataclass` takes them."""
 
 
-@dataclasses.dataclass(frozen=True)
-class PopulationOutput:
-    """Output of a run."""
+def _output_of(kind: str, steps_of: str, *, tensorboard: bool = True) -> type:
+    """The options for the output of a run, named by its kind, as in `pbt-`."""
+    options: list[tuple[str, Any, Path | bool | None, str]] = [
+        (
+            "folder",
+            Path | None,
+            None,
+            f"Folder to write; by default runs/{kind}<agent>-<env>-<time>.",
+        ),
+        ("tensorboard", bool, False, "Write files for TensorBoard as well."),
+        (
+            "overwrite",
+            bool,
+            False,
+            "Delete what an earlier run wrote into the folder, and begin anew.",
+        ),
+        (
+            "checkpoint_every",
+            int | None,
+            None,
+            f"Environment steps of {steps_of} between checkpoints; by default a "
+            "minute.",
+        ),
+        # `parse` looks for it before tyro does; here it only has its help text.
+        (
+            "resume",
+            Path | None,
+            None,
+            "Folder of a run that was stopped or killed, to resume from its last "
+            "checkpoint; all other options but --checkpoint-every come from it.",
+        ),
+    ]
+    fields: _Fields = [
+        (
+            name,
+            Annotated[option, tyro.conf.arg(help=text)],
+            dataclasses.field(default=default),
+        )
+        for name, option, default, text in options
+        # `TensorBoard` writes rows of seeds and skills, not generations.
+        if tensorboard or name != "tensorboard"
+    ]
+    output = dataclasses.make_dataclass("Output", fields, frozen=True)
+    output.__doc__ = "Output of a run."
+    return output
 
-    folder: Path | None = None
-    """Folder to write; by default runs/pbt-<agent>-<env>-<time>."""
 
-    overwrite: bool = False
-    """Delete what an earlier run wrote into the folder, and begin anew."""
-
-    checkpoint_every: int | None = None
-    """Environment steps of a member between checkpoints; by default a minute."""
-
-    resume: Path | None = None
-    """Folder of a run that was stopped or killed, to resume from its last checkpoint;
-    all other options but --checkpoint-every come from it."""
-
-
-@dataclasses.dataclass(frozen=True)
-class LibraryOutput:
-    """Output of a run."""
-
-    folder: Path | None = None
-    """Folder to write; by default runs/disk-<agent>-<env>-<time>."""
-
-    tensorboard: bool = False
-    """Write files for TensorBoard as well."""
-
-    overwrite: bool = False
-    """Delete what an earlier run wrote into the folder, and begin anew."""
-
-    checkpoint_every: int | None = None
-    """Environment steps of all skills between checkpoints; by default a minute."""
-
-    resume: Path | None = None
-    """Folder of a run that was stopped or killed, to resume from its last checkpoint;
-    all other options but --checkpoint-every come from it."""
-
+_OUTPUT = _output_of("", "a seed")
+_POPULATION_OUTPUT = _output_of("pbt-", "a member", tensorboard=False)
 
 _LEARNER_HELP = (
     ", ".join(name for name, named in AGENTS.items() if not named.is_on_policy)
@@ -241,10 +232,6 @@ class Own:
 
     agent: str
     """Class of the agent, as package.module:Class, from which its options come."""
-
-
-_Fields = list[Any]
-"""As `dataclasses.make_dataclass` takes them."""
 
 
 def command_type(
@@ -278,7 +265,7 @@ def command_type(
                 ("settings", Settings, _default(Settings(env="eqrl/Point"))),
                 ("schedule", Training, _default(Training(num_steps=40_000))),
                 ("skills", SkillOptions),
-                ("output", Output),
+                ("output", _OUTPUT),
                 *_agent_fields(_inner("train", given), _DIAYN_DEFAULTS),
             ],
             diayn,
@@ -292,7 +279,7 @@ def command_type(
                 ("settings", Settings),
                 ("schedule", Population),
                 ("priors", tyro.conf.UseAppendAction[Priors]),
-                ("output", PopulationOutput),
+                ("output", _POPULATION_OUTPUT),
                 *_agent_fields(named, _DEFAULTS),
             ],
             named.agent_type,
@@ -340,14 +327,14 @@ def _train_fields(named: NamedAgent, preset: Preset | None) -> _Fields:
         return [
             ("settings", Settings),
             ("schedule", Training),
-            ("output", Output),
+            ("output", _OUTPUT),
             *_agent_fields(named, _DEFAULTS),
         ]
     defaults = {**_DEFAULTS, **preset.options, **preset.trainer}
     return [
         ("settings", Settings, _default(preset.settings)),
         ("schedule", Training, _default(Training(num_steps=preset.num_steps))),
-        ("output", Output),
+        ("output", _OUTPUT),
         *_agent_fields(named, defaults),
     ]
 
@@ -359,7 +346,7 @@ def _skilled_population_fields(inner: NamedAgent) -> _Fields:
         ("schedule", Population, _default(schedule)),
         ("priors", tyro.conf.UseAppendAction[Priors]),
         ("skills", SkillOptions),
-        ("output", PopulationOutput),
+        ("output", _POPULATION_OUTPUT),
         *_agent_fields(inner, _DIAYN_DEFAULTS),
     ]
 
@@ -372,7 +359,7 @@ def _disk_type(named: NamedAgent) -> type:
         ("schedule", SkillSchedule),
         ("learner", Learner),
         ("reward", reward),
-        ("output", LibraryOutput),
+        ("output", _output_of("disk-", "all skills")),
         *_agent_fields(named, defaults),
     ]
     _check_unique(fields)

@@ -258,7 +258,10 @@ def parse(args: Sequence[str]) -> Command:
     if isinstance(command, (Evaluate, Render, Plot, Export)):
         return command
     if isinstance(command, Rerun):
-        return _repeat(command)
+        make_devices_of(command.source)
+        run = read_config(command.source, import_given(command.agent))
+        place = Place(folder=command.folder)
+        return _command_of(run, place, command.source, tensorboard=command.tensorboard)
     if args[0] == "disk":
         run, output = _make_run(command, command.schedule, own), command.output
         return Disk(run, _place_of(output), output.tensorboard)
@@ -284,13 +287,6 @@ def _place_of(output: Any) -> Place:
 def import_given(path: str | None) -> type[AnyAgent] | None:
     """The class that was given with `--agent`, if one was."""
     return None if path is None else import_agent(path)
-
-
-def _repeat(command: Rerun) -> Train | Pbt | Disk:
-    make_devices_of(command.source)
-    run = read_config(command.source, import_given(command.agent))
-    place = Place(folder=command.folder)
-    return _command_of(run, place, command.source, tensorboard=command.tensorboard)
 
 
 def _parse_resume(args: list[str]) -> Train | Pbt | Disk:

@@ -17,7 +17,7 @@ from .._training.mesh import POPULATION, count_cores, make_devices, most_shares
 
 _MOST_BYTES = 1_000_000_000
 
-# JAX keeps by default what takes it a second; what takes less adds up to seconds.
+# JAX caches only programs that take a second to compile. Many smaller ones add up.
 _SETTINGS = {
     "jax_persistent_cache_min_compile_time_secs": 0.0,
     "jax_persistent_cache_min_entry_size_bytes": -1,
@@ -25,11 +25,10 @@ _SETTINGS = {
 
 
 def keep_compilations() -> None:
-    """Has JAX keep what it compiles in a folder of the user's.
+    """Makes JAX keep compiled programs in the user's cache folder.
 
-    What the user has set for JAX stays: another folder, or that nothing is kept, as in
-    `JAX_ENABLE_COMPILATION_CACHE=0`. Nothing is kept either where there can be no
-    folder.
+    JAX settings of the user take precedence: another folder, or no cache, as with
+    `JAX_ENABLE_COMPILATION_CACHE=0`. Without a writable folder nothing is kept.
     """
     values = jax.config.values
     is_set = values["jax_compilation_cache_dir"] is not None
@@ -37,8 +36,8 @@ def keep_compilations() -> None:
         return
     try:
         root = platformdirs.user_cache_path("eqrl", appauthor=False) / "compiled"
-        # A home may be that of several machines, and what is compiled for one may have
-        # instructions that another does not know.
+        # Several machines may share a home, and a program compiled on one may contain
+        # instructions that another lacks.
         described = [platform.machine(), platform.processor()]
         with contextlib.suppress(OSError):
             lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -47,7 +46,7 @@ def keep_compilations() -> None:
         folder = root / hashlib.sha256("\n".join(described).encode()).hexdigest()[:12]
         folder.mkdir(parents=True, exist_ok=True)
         forget_oldest(root, _MOST_BYTES)
-    # Without a home it is a `RuntimeError`.
+    # `Path.home` raises a `RuntimeError` if there is no home.
     except (OSError, RuntimeError):
         return
     if not os.access(folder, os.W_OK):
@@ -61,12 +60,12 @@ def keep_compilations() -> None:
 def forget_oldest(root: Path, most_bytes: int) -> None:
     """Evicts the least recently used files beyond `most_bytes`.
 
-    JAX could do it, but it locks the folder for every program, and keeps no program any
-    more after it was killed at the wrong moment.
+    JAX can do this too, but it locks the folder for every program, and a process killed
+    while holding the lock disables the cache.
     """
     entries: list[tuple[float, int, Path]] = []
     for path in root.glob("*/*"):
-        with contextlib.suppress(OSError):  # Another command deletes, too.
+        with contextlib.suppress(OSError):  # Another command may delete it first.
             status = path.stat()
             used = max(status.st_atime, status.st_mtime)
             entries.append((used, status.st_size, path))
@@ -85,12 +84,13 @@ _FLAG = "--xla_force_host_platform_device_count"
 def make_devices_for(schedule: Training | Population | SkillSchedule) -> None:
     """Makes devices of the processor's cores, as many as the schedule can use.
 
-    A number that the user has set for JAX stays, and so do the devices with which JAX
-    has started.
+    A number that the user has set for JAX takes precedence, and so do devices that JAX
+    has already made.
     """
     is_set = jax.config.values["jax_num_cpu_devices"] >= 0
     if is_set or _FLAG in os.environ.get("XLA_FLAGS", ""):
         return
+    # Skills are learned one after another, on one device.
     if isinstance(schedule, SkillSchedule):
         return
     number = schedule.devices
@@ -101,14 +101,14 @@ def make_devices_for(schedule: Training | Population | SkillSchedule) -> None:
 
 
 def make_devices_of(folder: Path) -> None:
-    """Likewise, for the run in a folder."""
-    # What is wrong with it is said when all of it is read.
+    """Makes devices for the run in a folder."""
+    # Reading the whole configuration, which comes next, reports its errors.
     with contextlib.suppress(ValueError):
         make_devices_for(read_schedule(folder))
 
 
 def make_mesh(num_devices: int | None) -> Mesh | None:
-    """The devices that were asked for; `None` if none were."""
+    """A mesh of the first `num_devices` devices; `None` if no number is given."""
     if num_devices is None:
         return None
     devices = jax.devices()

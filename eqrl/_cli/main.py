@@ -7,12 +7,8 @@ from collections.abc import Sequence
 from .._types.installed import NotInstalledError
 from .commands import Command, Disk, Evaluate, Export, Pbt, Plot, Train, parse
 from .devices import keep_compilations, make_devices_for
-from .disk import library_job
-from .evaluate import run_evaluate
-from .pbt import population_job
-from .plot import run_plot
-from .render import run_export, run_render
-from .train import seeds_job
+from .finished import run_evaluate, run_export, run_plot, run_render
+from .jobs import library_job, population_job, seeds_job
 from .training import one_line, run_training, say
 
 
@@ -29,9 +25,9 @@ def main(args: Sequence[str] | None = None) -> int:
     package that is not installed, 130 after Ctrl-C, 143 after SIGTERM, or 129 after
     SIGHUP.
     """
-    # Orbax logs with tracebacks what its threads raise; here it is said in one line.
+    # Orbax logs errors of its threads with tracebacks; `say` prints them in one line.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
-    # JAX compiles what it cannot read or write; a disk may be full.
+    # JAX compiles again if its cache cannot be read or written, as on a full disk.
     warnings.filterwarnings("ignore", "Error .* persistent compilation", UserWarning)
     keep_compilations()
     try:
@@ -52,6 +48,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _run(command: Command) -> int:
+    # JAX fixes the number of devices when it makes the first array.
     if isinstance(command, (Train, Pbt)):
         make_devices_for(command.run.schedule)
     if isinstance(command, Train):

@@ -1,11 +1,12 @@
-"""The pipeline behind `eqrl train`, `eqrl pbt` and `eqrl disk`."""
+"""The pipeline that `eqrl train`, `eqrl pbt` and `eqrl disk` share."""
 
+import abc
 import contextlib
 import dataclasses
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, TypeVar
 
 import equinox as eqx
 import jax.random as jr
@@ -16,7 +17,7 @@ from .._agents.base import AnyAgent
 from .._disk.library import Skills
 from .._interaction.evaluate_skills import SkillEvaluation
 from .._population.history import PopulationSolution
-from .._run.config import Run, write_config
+from .._run.config import Run, Schedule, write_config
 from .._run.files import checkpoints_folder, claim_folder, hold_folder, new_folder
 from .._run.solutions import Checkpoints
 from .._run.write import write_evaluation
@@ -32,7 +33,7 @@ from .._training.trainer import Trainer
 from .._types.installed import is_installed, not_installed
 from ..envs._base import AnyEnv
 from .commands import Evaluate, Place
-from .evaluate import evaluation_key, num_episodes_of, returns_of_policies
+from .finished import evaluation_key, num_episodes_of, returns_of_policies
 
 
 def say(message: str) -> None:
@@ -42,9 +43,9 @@ def say(message: str) -> None:
 
 
 class Reporter:
-    """A callback of training whose errors are said once and do not end it.
+    """A callback that prints its first error, after which training continues.
 
-    What is reported may be a context manager, which this enters and leaves.
+    If the wrapped callback is a context manager, this enters and leaves it.
     """
 
     def __init__(self, name: str, report: Any) -> None:
@@ -111,10 +112,10 @@ NUM_SKILL_EPISODES = 8
 
 
 def check_training(trainer: Trainer, agent: AnyAgent, env: AnyEnv) -> None:
-    """Traces the first iteration, whose errors thus appear before any writing."""
-    # What is traced for it serves the training too.
+    """Traces the first iteration, so that errors appear before any writing."""
+    # The trace is cached, so the training does not pay for it again.
     state, counts = eqx.filter_eval_shape(jit_init, trainer, agent, env, key=jr.key(0))
-    # Whether minibatches fit the rollout is known to the update alone.
+    # Only the update of an on-policy agent knows whether minibatches fit the rollout.
     if agent.sequence_length is None:
         eqx.filter_eval_shape(trainer.step, agent, env, state, counts, key=jr.key(0))
 
@@ -135,32 +136,27 @@ class Policies:
     best: int | None = None
 
 
-@runtime_checkable
-class Job(Protocol[Reached]):
+@dataclasses.dataclass(frozen=True)
+class AbstractJob(abc.ABC, Generic[Schedule, Reached]):
     """Steps in which `eqrl train`, `eqrl pbt` and `eqrl disk` differ."""
 
-    @property
-    def run(self) -> Run: ...
+    command: ClassVar[str]
+    """Its name on the command line."""
 
-    @property
-    def command(self) -> str:
-        """Its name on the command line."""
-        ...
+    run: Run[Schedule]
+    agent: AnyAgent
+    env: AnyEnv
+    trainer: Trainer
 
-    @property
-    def env(self) -> AnyEnv: ...
-
-    @property
-    def trainer(self) -> Trainer: ...
-
+    @abc.abstractmethod
     def check(self) -> None:
         """Checks all arguments, before anything is written."""
-        ...
 
+    @abc.abstractmethod
     def load(self, folder: Path) -> Reached | None:
         """Loads the last checkpoint in the folder; `None` if there is none."""
-        ...
 
+    @abc.abstractmethod
     def train(
         self,
         folder: Path,
@@ -170,28 +166,28 @@ class Job(Protocol[Reached]):
         key: PRNGKeyArray,
     ) -> Reached:
         """Trains from the beginning or resumes, and writes checkpoints and metrics."""
-        ...
 
+    @abc.abstractmethod
     def keep(self, folder: Path, reached: Reached) -> None:
         """Writes a checkpoint of where training ended."""
-        ...
 
+    @abc.abstractmethod
     def failed(self, reached: Reached) -> Bool[np.ndarray, " policies"]:
         """Which seeds or members met a value that is not finite."""
-        ...
 
+    @abc.abstractmethod
     def has_learned(self, reached: Reached) -> bool:
         """Whether any update was made."""
-        ...
 
+    @abc.abstractmethod
     def write(self, folder: Path, reached: Reached) -> Policies:
-        """Writes metrics and policies, and returns these."""
-        ...
+        """Writes metrics and policies, and returns the policies."""
 
+    @abc.abstractmethod
     def draw(self, folder: Path, reached: Reached) -> None:
         """Draws what was reached."""
-        ...
 
+    @abc.abstractmethod
     def report(
         self,
         folder: Path,
@@ -202,7 +198,6 @@ class Job(Protocol[Reached]):
         key: PRNGKeyArray,
     ) -> None:
         """Prints what was reached."""
-        ...
 
 
 def print_skills(evaluations: Sequence[SkillEvaluation]) -> None:
@@ -218,7 +213,7 @@ def print_skills(evaluations: Sequence[SkillEvaluation]) -> None:
     )
 
 
-def run_training(job: Job[Reached], place: Place) -> int:
+def run_training(job: AbstractJob[Any, Reached], place: Place) -> int:
     """Trains, writes the folder of the run, and returns the exit code."""
     job.check()
     if place.resume and place.folder is not None:
@@ -236,7 +231,7 @@ def run_training(job: Job[Reached], place: Place) -> int:
 
 def _train_into(
     folder: Path,
-    job: Job[Reached],
+    job: AbstractJob[Any, Reached],
     initial: Reached | None,
     place: Place,
     interrupt: Interrupt,
@@ -258,12 +253,13 @@ def _train_into(
             "diverged, lower its learning rates or --reward-scale."
         )
     except TrainingInterrupted as error:
-        # As a shell has it for a process that the signal ended.
+        # Shells report a process killed by a signal as 128 plus its number.
         reached, exit_code = error.solution, 128 + error.signal
         say(
             "Training was interrupted; what was reached is kept, and "
             f"`eqrl {job.command} --resume {folder}` resumes it."
         )
+    # A signal must not leave the folder half written.
     with interrupt.hold():
         with without_ending("The last checkpoint"):
             job.keep(folder, reached)
@@ -275,15 +271,15 @@ def _train_into(
         say(f"There are no pictures: {not_installed('drawing', 'matplotlib', 'plots')}")
     with without_ending("A picture"):
         job.draw(folder, reached)
-    # The same episodes for each seed of training.
+    # `eqrl evaluate` uses the same default seed, so it reproduces these returns.
     _evaluate(folder, job, reached, policies, key=evaluation_key(Evaluate.seed))
     with without_ending("The standard output"):
         print(f"folder: {folder}", flush=True)
     return exit_code
 
 
-def _warn_of(job: Job[Reached], reached: Reached, exit_code: int) -> None:
-    """Says what is not as it should be."""
+def _warn_of(job: AbstractJob[Any, Reached], reached: Reached, exit_code: int) -> None:
+    """Warns of failed policies, and if nothing was learned."""
     failed = np.flatnonzero(job.failed(reached))
     if exit_code != 1 and len(failed) > 0:
         names = ", ".join(str(index) for index in failed)
@@ -300,7 +296,7 @@ def _warn_of(job: Job[Reached], reached: Reached, exit_code: int) -> None:
 
 def _evaluate(
     folder: Path,
-    job: Job[Reached],
+    job: AbstractJob[Any, Reached],
     reached: Reached,
     policies: Policies,
     *,

@@ -20,7 +20,7 @@ import pytest
 from jaxtyping import PRNGKeyArray
 
 import eqrl
-from eqrl._cli import main, render, train as _train
+from eqrl._cli import finished, jobs as _jobs, main
 from eqrl._cli.arguments import argument_texts, options_of
 from eqrl._cli.commands import Evaluate, Place, Render, Train, parse
 from eqrl._pytree.fields import check_fields, hyperparameter
@@ -63,7 +63,7 @@ def random_returns() -> Iterator[None]:
         return eqx.tree_at(lambda x: x.returns, evaluation, evaluation.returns + noise)
 
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("eqrl._cli.evaluate.evaluate", evaluate)
+        monkeypatch.setattr("eqrl._cli.finished.evaluate", evaluate)
         yield
 
 
@@ -392,7 +392,7 @@ def test_export_writes_one_policy_of_a_run(
 ) -> None:
     # How a policy is written is tested where it is.
     written: list[Any] = []
-    monkeypatch.setattr(render, "export_policy", lambda *args: written.append(args))
+    monkeypatch.setattr(finished, "export_policy", lambda *args: written.append(args))
     path = tmp_path / "x.policy"
     assert main(["export", str(trained), "--seed", "1", "--output", str(path)]) == 0
     agent, state, env = eqrl.load_run(trained, 1)
@@ -599,7 +599,7 @@ def test_ctrl_c_while_nothing_is_reached_exits_with_130(
     def interrupt(*args: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_train, "train", interrupt)
+    monkeypatch.setattr(_jobs, "train", interrupt)
     assert main([*_SINGLE, "--folder", str(tmp_path / "x")]) == 130
 
 
@@ -617,7 +617,7 @@ def test_nan_exits_with_1_and_leaves_a_complete_folder(
 def test_nan_in_some_seeds_and_no_update_are_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    solve = _train.train_seeds
+    solve = _jobs.train_seeds
 
     def lose_seed_1(*args: Any, **options: Any) -> Any:
         solution = solve(*args, **options)
@@ -626,7 +626,7 @@ def test_nan_in_some_seeds_and_no_update_are_said(
         solution.metrics["nonfinite"] = nonfinite
         return solution
 
-    monkeypatch.setattr(_train, "train_seeds", lose_seed_1)
+    monkeypatch.setattr(_jobs, "train_seeds", lose_seed_1)
     args = ["--num-steps", "20", "--folder", str(tmp_path / "x")]
     assert main([*_TRAIN, *args]) == 0
     failed, untrained = capsys.readouterr().err.splitlines()

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import eqrl
-from eqrl._cli import disk as _disk, main
+from eqrl._cli import jobs as _jobs, main
 from eqrl._cli.commands import Disk, Place, parse
 from eqrl._reporting.progress import SkillProgressBar
 from eqrl._run.files import claim_folder
@@ -100,7 +100,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.MonkeyPatch.context() as patch,
         contextlib.redirect_stdout(io.StringIO()) as printed,
     ):
-        patch.setattr(_disk, "learn_skills", _begin)
+        patch.setattr(_jobs, "learn_skills", _begin)
         patch.setattr(_WRITING, "draw_skills", _draw_nothing)
         assert main([*_DISK, "--tensorboard", "--folder", str(folder)]) == 0
     out = printed.getvalue()
@@ -206,7 +206,7 @@ def test_render_shows_one_skill(
 ) -> None:
     shown = []
     monkeypatch.setattr(
-        "eqrl._cli.render.render",
+        "eqrl._cli.finished.render",
         lambda agent, state, env, path, **options: shown.append(
             (state, path, options["title"])
         ),
@@ -255,7 +255,7 @@ def test_what_was_reached_is_kept(
     def stop(*args: Any, **options: Any) -> None:
         raise error(reached) if code == 130 else error(7, reached, "an action")
 
-    monkeypatch.setattr(_disk, "learn_skills", stop)
+    monkeypatch.setattr(_jobs, "learn_skills", stop)
     folder = tmp_path / "x"
     assert main([*_DISK, "--folder", str(folder)]) == code
     err = capsys.readouterr().err

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from eqrl._cli import main
 from eqrl._cli.commands import Plot
-from eqrl._cli.plot import run_plot
+from eqrl._cli.finished import run_plot
 from eqrl._run.agents import SkillOptions
 from eqrl._run.config import (
     Population,

@@ -14,8 +14,7 @@ import pytest
 import eqrl
 from eqrl._cli import main
 from eqrl._cli.commands import Pbt, Train, parse
-from eqrl._cli.pbt import population_job
-from eqrl._cli.train import seeds_job
+from eqrl._cli.jobs import population_job, seeds_job
 from eqrl._population.history import ancestors_of
 from eqrl._reporting.progress import PopulationProgressBar
 from eqrl._run.config import read_config
@@ -265,7 +264,7 @@ def test_interrupted_populations_leave_what_was_reached_and_go_on(
     writing = importlib.import_module("eqrl._run.write")
     monkeypatch.setattr(writing, "write_picture", lambda *args, **options: None)
     # Nothing pays here, so that the best would always be the first.
-    ranking = importlib.import_module("eqrl._cli.pbt")
+    ranking = importlib.import_module("eqrl._cli.jobs")
     monkeypatch.setattr(ranking, "winner_of", lambda *args: 1)
     monkeypatch.setattr(
         PopulationProgressBar,

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import eqrl
-from eqrl._cli import main, pbt as _pbt, training as _training
+from eqrl._cli import jobs as _jobs, main, training as _training
 from eqrl._cli.commands import parse
 from eqrl._pytree.tree import take_element
 
@@ -80,7 +80,7 @@ def test_a_population_of_diayn_is_ranked_and_reported_by_its_skills(
         "draw_learning_curve",
         lambda path, *args, label, **options: labels.append((path.touch(), label)),
     )
-    monkeypatch.setattr(_pbt, "train_population", _begin)
+    monkeypatch.setattr(_jobs, "train_population", _begin)
     nothing = lambda *args, **options: np.zeros((3, 64))
     monkeypatch.setattr(_training, "returns_of_policies", nothing)
     folder = tmp_path / "x"

@@ -137,7 +137,7 @@ def test_a_loaded_run_has_the_skills_that_were_evaluated(trained: Path) -> None:
 def test_render_shows_one_skill(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = []
     monkeypatch.setattr(
-        "eqrl._cli.render.render",
+        "eqrl._cli.finished.render",
         lambda agent, state, env, path, **options: shown.append(
             (agent, path, options["title"])
         ),

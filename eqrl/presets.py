@@ -1,12 +1,14 @@
+"""Tuned hyperparameters of agents, by environment."""
+
 import dataclasses
 import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from .._agents.base import AnyAgent
-from .._run.config import Run, Settings, Training
-from .._training.trainer import Trainer
-from ..envs._base import AnyEnv
+from ._agents.base import AnyAgent
+from ._run.config import Run, Settings, Training
+from ._training.trainer import Trainer
+from .envs._base import AnyEnv
 
 
 @dataclasses.dataclass(frozen=True)

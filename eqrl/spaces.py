@@ -1,6 +1,6 @@
 """Spaces of actions."""
 
-from .._types.data import (
+from ._types.data import (
     AbstractActionSpace as AbstractActionSpace,
     Action as Action,
     Box as Box,

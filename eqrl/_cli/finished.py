@@ -1,0 +1,232 @@
+"""The commands that read a finished run: evaluate, plot, render and export."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from .._agents.base import AnyAgent
+from .._agents.wrappers.fixed_skill import fix_skill
+from .._interaction.evaluate import evaluate
+from .._interaction.export import export_policy
+from .._reporting.figure import figure_suffix
+from .._reporting.learning_curve import draw_learning_curves, shown_metrics
+from .._reporting.render import render, render_suffix
+from .._reporting.statistics import Center, center_of
+from .._run.config import Run, SkillSchedule, read_config, read_schedule, read_title
+from .._run.load import best_policy, count_policies, load_run, read_saved
+from .._run.write import read_metrics
+from .._skills.prior import EvenOneHotSkills, OneHotSkills
+from .._training.rows import History
+from .._types.custom_types import Mode
+from ..envs._base import AnyEnv
+from .commands import Evaluate, Export, Plot, Render, import_given
+
+
+def num_episodes_of(env: str) -> int:
+    """Number of episodes to evaluate each policy at the end of training.
+
+    The random starting states move the mean return of 64 episodes of Pendulum-v1 by
+    about 10. A step of brax costs about a thousand times as much as one of another
+    environment.
+    """
+    return 64 if env.startswith("brax/") else 1_024
+
+
+def evaluation_key(seed: int) -> PRNGKeyArray:
+    """The key of evaluations, which no training derives from any seed."""
+    return jr.split(jr.key(seed))[1]
+
+
+def returns_of_policies(
+    policies: Sequence[tuple[AnyAgent, Any]],
+    env: AnyEnv,
+    *,
+    num_episodes: int,
+    mode: Mode,
+    key: PRNGKeyArray,
+) -> Float[np.ndarray, "policies episodes"]:
+    """Returns of episodes with each agent and its state."""
+    return np.stack(
+        [
+            np.asarray(
+                evaluate(
+                    agent,
+                    state,
+                    env,
+                    num_episodes=num_episodes,
+                    mode=mode,
+                    key=jr.fold_in(key, index),
+                ).returns
+            )
+            for index, (agent, state) in enumerate(policies)
+        ]
+    )
+
+
+def run_evaluate(command: Evaluate) -> int:
+    """Prints statistics of the returns of each policy of a run."""
+    agent_type = import_given(command.agent)
+    run = read_config(command.folder, agent_type)
+    schedule = run.schedule
+    loaded = [
+        load_run(command.folder, index, agent_type=agent_type)
+        for index in range(count_policies(command.folder, run))
+    ]
+    if not loaded:
+        raise ValueError(f"There is no {schedule.kind} in `{command.folder}` yet.")
+    _, _, env = loaded[0]
+    num_episodes = command.num_episodes
+    if num_episodes is None:
+        num_episodes = num_episodes_of(run.settings.env)
+    returns = returns_of_policies(
+        [(agent, state) for agent, state, _ in loaded],
+        env,
+        num_episodes=num_episodes,
+        mode=command.mode,
+        key=evaluation_key(command.seed),
+    )
+    print(f"returns of {num_episodes} episodes, {command.mode}:")
+    width = len(schedule.kind)
+    print(f"{schedule.kind}       mean        std        min        max")
+    for index, row in enumerate(returns):
+        numbers = (row.mean(), row.std(), row.min(), row.max())
+        columns = " ".join(f"{number:10.2f}" for number in numbers)
+        print(f"{index:{width}d} {columns}")
+    return 0
+
+
+_INTRINSIC = "intrinsic_reward"
+
+
+def run_plot(command: Plot) -> int:
+    """Draws the learning curves of runs into one figure."""
+    if not command.folders:
+        raise ValueError("No folder is given; name those of one run or several.")
+    figure_suffix(command.output)
+    title, labels = _title_and_labels(command.folders)
+    runs = {
+        label: _read(folder, command.center)
+        for folder, label in zip(command.folders, labels, strict=True)
+    }
+    metric = command.metric
+    if metric is None:
+        shown = [name for run in runs.values() for name in shown_metrics(run)]
+        has_returns = any(name.startswith("episode_return") for name in shown)
+        are_skills = _INTRINSIC in shown and not has_returns
+        metric = _INTRINSIC if are_skills else "episode_return"
+    for folder, run in zip(command.folders, runs.values(), strict=True):
+        if metric not in run:
+            names = ", ".join(sorted(run.keys() - {"step"}))
+            raise ValueError(f"`{folder}` has no metric `{metric}`; it has {names}.")
+    command.output.parent.mkdir(parents=True, exist_ok=True)
+    draw_learning_curves(
+        command.output,
+        runs,
+        metric=metric,
+        center=command.center,
+        interval=command.interval,
+        smoothing=command.smoothing,
+        title=title if command.title is None else command.title,
+    )
+    print(command.output)
+    return 0
+
+
+def _read(folder: Path, center: Center) -> History:
+    metrics = read_metrics(folder)
+    saved = read_saved(folder)
+    kind = read_schedule(folder).kind if saved is None else saved.kind
+    if kind != "member":
+        return metrics
+    # Members copy each other, so their spread says nothing about another population.
+    return {
+        name: center_of(values, center) if values.ndim == 2 else values
+        for name, values in metrics.items()
+    }
+
+
+def _title_and_labels(folders: Sequence[Path]) -> tuple[str, list[str]]:
+    """A title that the runs share, and a label for each."""
+    titles = [
+        read_title(folder) if saved is None else saved.title
+        for folder, saved in zip(folders, map(read_saved, folders), strict=True)
+    ]
+    names = [folder.resolve().name for folder in folders]
+    if len(folders) > 1 and len(set(titles)) == len(titles):
+        return "", titles
+    title = titles[0] if len(set(titles)) == 1 else ""
+    paths = [str(folder) for folder in folders]
+    for labels in (names, paths):
+        if len(set(labels)) == len(labels):
+            return title, labels
+    (twice, *_) = [path for path in paths if paths.count(path) > 1]
+    raise ValueError(f"`{twice}` is given twice; name each run once.")
+
+
+def run_render(command: Render) -> int:
+    """Writes a picture, an animation or a page of one episode."""
+    name, (agent, state, env) = chosen_policy(command)
+    path = command.output
+    if path is None:
+        words = name.replace(",", "").replace(" ", "_")
+        path = command.folder / f"episode_of_{words}{render_suffix(env)}"
+    title = f"{read_title(command.folder)}, {name}"
+    render(agent, state, env, path, key=jr.key(0), title=title)
+    print(path)
+    return 0
+
+
+def chosen_policy(
+    command: Render | Export,
+) -> tuple[str, tuple[AnyAgent, Any, AnyEnv]]:
+    """The policy of a run that a command names: its name, agent, state, environment.
+
+    The name is as in `seed 0, skill 3`.
+    """
+    agent_type = import_given(command.agent)
+    run = read_config(command.folder, agent_type)
+    index = best_policy(command.folder, run) if command.seed is None else command.seed
+    skill = None
+    if isinstance(run.schedule, SkillSchedule):
+        if command.seed is not None:
+            raise ValueError(
+                f"`seed={command.seed}` is for seeds and members, but "
+                f"`{command.folder}` holds skills; choose one by `--skill`."
+            )
+        index = 0 if command.skill is None else command.skill
+    elif command.skill is not None:
+        skill = _one_hot(run, command.skill)
+    agent, state, env = load_run(command.folder, index, agent_type=agent_type)
+    name = f"{run.schedule.kind} {index}"
+    if skill is not None:
+        agent, state = fix_skill(agent, state, skill)
+        name = f"{name}, skill {command.skill}"
+    return name, (agent, state, env)
+
+
+def _one_hot(run: Run, skill: int) -> Float[Array, " skill"]:
+    prior = None if run.skills is None else run.skills.make_prior()
+    if not isinstance(prior, (OneHotSkills, EvenOneHotSkills)):
+        raise ValueError(
+            f"`skill={skill}` is for runs with discrete skills, as "
+            "`eqrl train diayn --skills one-hot` does."
+        )
+    if not 0 <= skill < prior.size:
+        raise ValueError(
+            f"`skill={skill}` is not among the skills of the run, which are 0 to "
+            f"{prior.size - 1}."
+        )
+    return jnp.eye(prior.size)[skill]
+
+
+def run_export(command: Export) -> int:
+    """Writes one policy of a run into one file."""
+    _, (agent, state, env) = chosen_policy(command)
+    export_policy(command.output, agent, state, env)
+    print(command.output)
+    return 0

@@ -1,0 +1,531 @@
+"""The steps in which `eqrl train`, `eqrl pbt` and `eqrl disk` differ."""
+
+import dataclasses
+import math
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax.random as jr
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from .._agents.base import AnyAgent
+from .._disk.learn import check_replay, learn_skills
+from .._disk.library import Skills, enlarge_past, find_task, pick_skill, steps_of_skills
+from .._disk.store import load_skills, play_skills, save_skills
+from .._interaction.evaluate import Evaluation
+from .._interaction.evaluate_skills import Score, diversity_return, evaluate_skills
+from .._population.history import PopulationSolution, scores_of, winner_of
+from .._population.pbt import PBT
+from .._population.stack import member
+from .._population.train import check_scalar, train_population
+from .._pytree.fields import check_integer
+from .._reporting.progress import PopulationProgressBar, ProgressBar, SkillProgressBar
+from .._reporting.tensorboard import TensorBoard, check_tensorboard
+from .._run.config import Population, SkillSchedule, Training
+from .._run.files import checkpoints_folder, library_folder
+from .._run.solutions import Interval, load_solution, step_of
+from .._run.write import (
+    GrowingMetrics,
+    draw_population,
+    draw_solution,
+    states_of_seeds,
+    write_generations,
+    write_library,
+    write_members,
+    write_policies,
+    write_rows,
+    write_skills,
+    write_skills_of_member,
+    write_trajectories,
+)
+from .._storage.checkpoint import saved_steps
+from .._training.mesh import check_mesh
+from .._training.rows import AnySolution
+from .._training.train import train, train_seeds
+from ..envs._base import AnyEnv
+from ..presets import Preset
+from .commands import Disk, Pbt, Train
+from .devices import make_mesh
+from .training import (
+    NUM_SKILL_EPISODES,
+    AbstractJob,
+    Policies,
+    Reporter,
+    check_training,
+    open_checkpoints,
+    print_skills,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class SeedsJob(AbstractJob[Training, AnySolution]):
+    """Training of one agent from one seed or several."""
+
+    command = "train"
+
+    tensorboard: bool
+    mesh: Mesh | None
+    preset: Preset | None
+
+    def check(self) -> None:
+        if self.tensorboard:
+            check_tensorboard("`--tensorboard`")
+        self.trainer.check_num_steps(self.run.schedule.num_steps)
+        check_integer("log_every", self.run.schedule.log_every, least=1)
+        check_mesh(self.mesh, self.run.schedule.seeds, name="seeds")
+        check_training(self.trainer, self.agent, self.env)
+
+    def load(self, folder: Path) -> AnySolution | None:
+        checkpoints = checkpoints_folder(folder)
+        if not saved_steps(checkpoints):
+            return None
+        return load_solution(checkpoints, self.agent, self.env, self.trainer)
+
+    def train(
+        self,
+        folder: Path,
+        *,
+        initial: AnySolution | None,
+        checkpoint_every: int | None,
+        key: PRNGKeyArray,
+    ) -> AnySolution:
+        schedule = self.run.schedule
+        reports = {
+            "The progress": ProgressBar(schedule.num_steps),
+            "metrics.csv": GrowingMetrics(folder, initial.metrics if initial else {}),
+        }
+        if self.tensorboard:
+            writer = TensorBoard(folder / "tensorboard", schedule.seeds)
+            reports["TensorBoard"] = writer
+        with ExitStack() as stack:
+            callbacks = [
+                stack.enter_context(Reporter(name, report))
+                for name, report in reports.items()
+            ]
+            checkpoint = stack.enter_context(
+                open_checkpoints(folder, every_steps=checkpoint_every)
+            )
+            done = 0 if initial is None else step_of(initial)
+            # A failed iteration leaves `done` between two multiples of its size.
+            size = self.trainer.steps_of_iteration
+            options: dict[str, Any] = {
+                "num_steps": math.ceil((schedule.num_steps - done) / size) * size,
+                "key": key,
+                "initial": initial,
+                "log_every": schedule.log_every,
+                "callback": callbacks,
+                "checkpoint": checkpoint,
+            }
+            if schedule.seeds == 1:
+                return train(self.agent, self.env, self.trainer, **options)
+            return train_seeds(
+                self.agent,
+                self.env,
+                self.trainer,
+                num_seeds=schedule.seeds,
+                mesh=self.mesh,
+                members=schedule.members,
+                **options,
+            )
+
+    def keep(self, folder: Path, reached: AnySolution) -> None:
+        with open_checkpoints(folder) as checkpoints:
+            checkpoints.save(reached)
+
+    def failed(self, reached: AnySolution) -> Bool[np.ndarray, " seeds"]:
+        if not reached.metrics:
+            return np.zeros(self.run.schedule.seeds, bool)
+        nonfinite = reached.metrics["nonfinite"]
+        return np.any(nonfinite.reshape(len(nonfinite), -1) > 0, axis=0)
+
+    def has_learned(self, reached: AnySolution) -> bool:
+        return int(reached.counts.updates) > 0
+
+    def write(self, folder: Path, reached: AnySolution) -> Policies:
+        write_policies(folder, self.run, reached)
+        states = states_of_seeds(reached, self.run.schedule.seeds)
+        pairs = [(self.agent, state) for state in states]
+        return Policies(pairs, step=step_of(reached))
+
+    def draw(self, folder: Path, reached: AnySolution) -> None:
+        if reached.metrics:
+            draw_solution(folder, self.run.title, reached)
+
+    def report(
+        self,
+        folder: Path,
+        reached: AnySolution,
+        policies: Policies,
+        returns: Float[np.ndarray, "seeds episodes"],
+        *,
+        key: PRNGKeyArray,
+    ) -> None:
+        del reached
+        num_episodes = returns.shape[1]
+        means = returns.mean(axis=1)
+        errors = returns.std(axis=1, ddof=1) / np.sqrt(num_episodes)
+        listed = ", ".join(
+            f"{mean:.1f} ± {error:.1f}"
+            for mean, error in zip(means, errors, strict=True)
+        )
+        print(
+            f"mean return of {num_episodes} greedy episodes, ± its standard error "
+            f"over their starting states: {listed}"
+        )
+        if len(means) > 1:
+            print(
+                f"over {len(means)} seeds: {means.mean():.1f}, standard deviation "
+                f"{means.std(ddof=1):.1f}"
+            )
+        if self.preset is not None:
+            print(f"the preset reached: {self.preset.reached}")
+        if self.run.skills is not None:
+            # The evaluations of the seeds use the indices before this one.
+            skill_key = jr.fold_in(key, self.run.schedule.seeds)
+            self._report_skills(folder, policies, key=skill_key)
+
+    def _report_skills(
+        self, folder: Path, policies: Policies, *, key: PRNGKeyArray
+    ) -> None:
+        """Writes and prints how well the skills of each seed can be told apart."""
+        evaluations = [
+            evaluate_skills(
+                agent,
+                state,
+                self.env,
+                num_episodes=NUM_SKILL_EPISODES,
+                key=jr.fold_in(key, seed),
+            )
+            for seed, (agent, state) in enumerate(policies.pairs)
+        ]
+        write_skills(folder, self.run, evaluations)
+        print_skills(evaluations)
+
+
+def seeds_job(command: Train) -> SeedsJob:
+    """The training that a command asks for."""
+    run = command.run
+    return SeedsJob(
+        run=run,
+        agent=run.make_agent(),
+        env=run.make_env(),
+        trainer=run.make_trainer(),
+        tensorboard=command.tensorboard,
+        mesh=make_mesh(run.schedule.devices),
+        preset=command.preset,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class PopulationJob(AbstractJob[Population, PopulationSolution]):
+    """Population based training."""
+
+    command = "pbt"
+
+    pbt: PBT
+    mesh: Mesh | None
+
+    def check(self) -> None:
+        size = self.run.schedule.size
+        self.trainer.check_num_steps(self.run.schedule.steps_per_generation)
+        check_mesh(self.mesh, size)
+        check_scalar(self.env)
+        eqx.filter_eval_shape(self.pbt.init, self.agent, size, key=jr.key(0))
+        check_training(self.trainer, self.agent, self.env)
+
+    def load(self, folder: Path) -> PopulationSolution | None:
+        checkpoints = checkpoints_folder(folder)
+        if not saved_steps(checkpoints):
+            return None
+        return load_solution(
+            checkpoints, self.agent, self.env, self.trainer, mesh=self.mesh
+        )
+
+    def train(
+        self,
+        folder: Path,
+        *,
+        initial: PopulationSolution | None,
+        checkpoint_every: int | None,
+        key: PRNGKeyArray,
+    ) -> PopulationSolution:
+        schedule = self.run.schedule
+        left = schedule.num_generations
+        if initial is not None:
+            write_generations(folder, self.run, initial)
+            left -= len(initial.returns)
+            if left == 0:
+                return initial
+        score = None
+        if self.run.skills is not None:
+            key, score_key = jr.split(key)
+            score = _diversity_score(self.env, schedule.num_episodes, key=score_key)
+        progress = PopulationProgressBar(
+            schedule.num_generations, schedule.steps_per_generation
+        )
+
+        def write_metrics(
+            step: int, metrics: object, solution: PopulationSolution
+        ) -> None:
+            del step, metrics
+            write_generations(folder, self.run, solution)
+
+        with (
+            Reporter("The progress", progress) as show,
+            Reporter("metrics.csv", write_metrics) as write,
+            open_checkpoints(folder, every_steps=checkpoint_every) as checkpoint,
+        ):
+            return train_population(
+                self.agent,
+                self.env,
+                self.trainer,
+                self.pbt,
+                size=schedule.size,
+                num_generations=left,
+                steps_per_generation=schedule.steps_per_generation,
+                num_episodes=schedule.num_episodes,
+                key=key,
+                initial=initial,
+                score=score,
+                mesh=self.mesh,
+                members=schedule.members,
+                callback=[show, write, checkpoint],
+            )
+
+    def keep(self, folder: Path, reached: PopulationSolution) -> None:
+        with open_checkpoints(folder) as checkpoints:
+            checkpoints.save(reached)
+
+    def failed(self, reached: PopulationSolution) -> Bool[np.ndarray, " population"]:
+        if len(reached.scores) == 0:
+            return np.zeros(self.run.schedule.size, bool)
+        return np.isnan(scores_of(reached, None)[-1])
+
+    def has_learned(self, reached: PopulationSolution) -> bool:
+        return int(reached.counts.updates) > 0
+
+    def write(self, folder: Path, reached: PopulationSolution) -> Policies:
+        write_members(folder, self.run, reached)
+        schedule, scores = self.run.schedule, scores_of(reached, None)
+        return Policies(
+            [
+                (member(reached.agents, index), member(reached.states, index))
+                for index in range(schedule.size)
+            ],
+            step=step_of(reached),
+            # The episodes of the final evaluation are different, so it has no bias.
+            best=winner_of(scores) if len(scores) > 0 else None,
+        )
+
+    def draw(self, folder: Path, reached: PopulationSolution) -> None:
+        if len(reached.scores) > 0:
+            draw_population(folder, self.run, reached)
+
+    def report(
+        self,
+        folder: Path,
+        reached: PopulationSolution,
+        policies: Policies,
+        returns: Float[np.ndarray, "population episodes"],
+        *,
+        key: PRNGKeyArray,
+    ) -> None:
+        best = policies.best
+        print(f"mean return of {returns.shape[1]} greedy episodes:")
+        print(f"all members: {returns.mean():.1f}")
+        if best is None:
+            # No generation is complete.
+            return
+        histories = self.run.by_given_names(reached.hyperparameters)
+        values = ", ".join(
+            f"{name} {history[-1, best]:.3g}" for name, history in histories.items()
+        )
+        print(f"best member, {best}: {returns[best].mean():.1f} with {values}")
+        if self.run.skills is not None:
+            agent, state = policies.pairs[best]
+            # The evaluations of the members use the indices before this one.
+            evaluation = evaluate_skills(
+                agent,
+                state,
+                self.env,
+                num_episodes=NUM_SKILL_EPISODES,
+                key=jr.fold_in(key, self.run.schedule.size),
+            )
+            write_skills_of_member(folder, self.run, best, evaluation)
+            print_skills([evaluation])
+
+
+def _diversity_score(env: AnyEnv, num_episodes: int, *, key: PRNGKeyArray) -> Score:
+    """Scores by diversity return; one key makes scores comparable."""
+
+    def score(agent: AnyAgent, state: Any, evaluation: Evaluation) -> Float[Array, ""]:
+        del evaluation
+        return diversity_return(agent, state, env, num_episodes=num_episodes, key=key)
+
+    return score
+
+
+def population_job(command: Pbt) -> PopulationJob:
+    """The training that a command asks for."""
+    run = command.run
+    agent = run.make_agent()
+    return PopulationJob(
+        run=run,
+        agent=agent,
+        env=run.make_env(),
+        trainer=run.make_trainer(),
+        pbt=run.schedule.make_pbt(agent, run.priors),
+        mesh=make_mesh(run.schedule.devices),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class LibraryJob(AbstractJob[SkillSchedule, Skills[Any]]):
+    """Learning skills one after another."""
+
+    command = "disk"
+
+    tensorboard: bool
+
+    def check(self) -> None:
+        if self.tensorboard:
+            check_tensorboard("`--tensorboard`")
+        schedule = self.run.schedule
+        self.trainer.check_num_steps(schedule.num_steps)
+        task = find_task(self.agent)
+        replay = task.reward.preset.replay
+        check_replay(schedule.replay or replay, self.agent)
+        enlarge_past(task, self.env, num_episodes=1)
+        eqx.filter_eval_shape(self.trainer.init, self.agent, self.env, key=jr.key(0))
+
+    def load(self, folder: Path) -> Skills[Any] | None:
+        library = library_folder(folder)
+        if not saved_steps(library / "training"):
+            return None
+        return load_skills(library, self.agent, self.env, self.trainer)
+
+    def train(
+        self,
+        folder: Path,
+        *,
+        initial: Skills[Any] | None,
+        checkpoint_every: int | None,
+        key: PRNGKeyArray,
+    ) -> Skills[Any]:
+        schedule = self.run.schedule
+        interval = Interval(every_steps=checkpoint_every)
+        if initial is not None:
+            if initial.metrics:
+                write_rows(folder, initial.metrics)
+            interval.begin_at(self._step_of(initial))
+
+        def write(step: int, metrics: object, skills: Skills[Any]) -> None:
+            del metrics
+            write_rows(folder, skills.metrics)
+            if interval.is_over(step):
+                interval.begin_at(step)
+                save_skills(library_folder(folder), skills)
+
+        reports = {
+            "The progress": SkillProgressBar(schedule.num_skills, schedule.num_steps),
+            "metrics.csv or a checkpoint": write,
+        }
+        if self.tensorboard:
+            reports["TensorBoard"] = TensorBoard(folder / "tensorboard", 1)
+        with ExitStack() as stack:
+            callbacks = [
+                stack.enter_context(Reporter(name, report))
+                for name, report in reports.items()
+            ]
+            return learn_skills(
+                self.agent,
+                self.env,
+                self.trainer,
+                num_skills=schedule.num_skills,
+                num_steps=schedule.num_steps,
+                key=key,
+                num_collected_episodes=schedule.num_collected_episodes,
+                replay=schedule.replay,
+                initial=initial,
+                log_every=schedule.log_every,
+                callback=callbacks,
+            )
+
+    def keep(self, folder: Path, reached: Skills[Any]) -> None:
+        # Training resumes from the library itself, which is written next.
+        del folder, reached
+
+    def failed(self, reached: Skills[Any]) -> Bool[np.ndarray, " skills"]:
+        # A skill that meets a nonfinite value ends the training and is not learned.
+        return np.zeros(int(reached.count), bool)
+
+    def has_learned(self, reached: Skills[Any]) -> bool:
+        training = reached.training
+        assert training is not None
+        # The current skill may still act at random; earlier ones are complete.
+        is_later = 0 < int(reached.count) <= int(training.skill)
+        return is_later or int(training.counts.updates) > 0
+
+    def write(self, folder: Path, reached: Skills[Any]) -> Policies:
+        write_library(folder, reached)
+        count = int(reached.count)
+        return Policies(
+            [pick_skill(self.agent, reached, index) for index in range(count)],
+            step=self._step_of(reached),
+        )
+
+    def _step_of(self, reached: Skills[Any]) -> int:
+        assert reached.training is not None
+        return steps_of_skills(self.trainer, reached.training)
+
+    def draw(self, folder: Path, reached: Skills[Any]) -> None:
+        # `report` plays the episodes that the picture shows, and draws it.
+        del folder, reached
+
+    def report(
+        self,
+        folder: Path,
+        reached: Skills[Any],
+        policies: Policies,
+        returns: Float[np.ndarray, "skills episodes"],
+        *,
+        key: PRNGKeyArray,
+    ) -> None:
+        count = len(policies.pairs)
+        mean_returns = returns.mean(axis=1)
+        trajectories = play_skills(
+            self.agent,
+            reached,
+            self.env,
+            num_episodes=NUM_SKILL_EPISODES,
+            # The evaluations of the skills use the indices before this one.
+            key=jr.fold_in(key, self.run.schedule.num_skills),
+        )
+        distances = write_trajectories(folder, self.run, trajectories, mean_returns)
+        means = ", ".join(f"{mean:.1f}" for mean in mean_returns)
+        print(f"skills learned: {count}")
+        print(f"mean return of {returns.shape[1]} greedy episodes of each: {means}")
+        if distances:
+            pairs, nearest = (
+                distances[name] for name in ("pairwise_hausdorff", "nearest_distance")
+            )
+            print(
+                f"distance between the ends of {NUM_SKILL_EPISODES} episodes of each: "
+                f"{pairs:.2f} over pairs, {nearest:.2f} to the nearest"
+            )
+
+
+def library_job(command: Disk) -> LibraryJob:
+    """The training that a command asks for."""
+    run = command.run
+    return LibraryJob(
+        run=run,
+        agent=run.make_agent(),
+        env=run.make_env(),
+        trainer=run.make_trainer(),
+        tensorboard=command.tensorboard,
+    )

@@ -1,3 +1,0 @@
-"""Tuned hyperparameters of agents, by environment."""
-
-from ._preset import PRESETS as PRESETS, Preset as Preset, find as find
