@@ -63,11 +63,9 @@ from ._disk.learn import learn_skills as learn_skills
 from ._disk.library import (
     Skills as Skills,
     SkillTraining as SkillTraining,
-    pick_skill as pick_skill,
-)
-from ._disk.store import (
     load_skill as load_skill,
     load_skills as load_skills,
+    pick_skill as pick_skill,
     play_skills as play_skills,
     save_skills as save_skills,
 )

@@ -9,15 +9,16 @@ import numpy as np
 from jaxtyping import Bool, Float, PRNGKeyArray
 
 from .._agents.base import AnyAgent
-from .._disk.learn import check_replay, learn_skills
+from .._disk.learn import check_replay, enlarge_past, learn_skills
 from .._disk.library import (
     Skills,
-    enlarge_past,
-    find_task,
+    find_learner,
+    load_skills,
     pick_skill,
+    play_skills,
+    save_skills,
     steps_of_skills,
 )
-from .._disk.store import load_skills, play_skills, save_skills
 from .._reporting.progress import SkillProgressBar
 from .._reporting.tensorboard import TensorBoard, check_tensorboard
 from .._run.config import Run, SkillSchedule
@@ -46,10 +47,9 @@ class LibraryJob:
             check_tensorboard("`--tensorboard`")
         schedule = self.run.schedule
         self.trainer.check_num_steps(schedule.num_steps)
-        task = find_task(self.agent)
-        replay = task.reward.preset.replay
-        check_replay(schedule.replay or replay, self.agent)
-        enlarge_past(task, self.env, num_episodes=1)
+        _, reward = find_learner(self.agent)
+        check_replay(schedule.replay or reward.preset.replay, self.agent)
+        enlarge_past(self.agent, self.env, num_episodes=1)
         eqx.filter_eval_shape(self.trainer.init, self.agent, self.env, key=jr.key(0))
 
     @property

@@ -7,8 +7,7 @@ import jax.random as jr
 import numpy as np
 
 from .._agents.base import AbstractAgent, AnyAgent
-from .._disk.library import Skills
-from .._disk.store import count_skills, load_skill
+from .._disk.library import Skills, count_skills, load_skill
 from .._interaction.fit import check_is_agent
 from .._population.history import PopulationSolution
 from .._pytree.tree import take_element

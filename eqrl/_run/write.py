@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._disk.library import Skills
-from .._disk.store import save_skills
+from .._disk.library import Skills, save_skills
 from .._interaction.evaluate_skills import SkillEvaluation
 from .._population.history import PopulationSolution, are_mean_returns, scores_of
 from .._population.stack import member
