@@ -87,7 +87,6 @@ from ._interaction.skill_choice import (
     SkillChoice as SkillChoice,
     SkillChoiceState as SkillChoiceState,
 )
-from ._population.history import PopulationSolution as PopulationSolution
 from ._population.pbt import (
     PBT as PBT,
     Tournament as Tournament,
@@ -99,7 +98,11 @@ from ._population.prior import (
     OneMinus as OneMinus,
     Uniform as Uniform,
 )
-from ._population.stack import best as best, member as member
+from ._population.solution import (
+    PopulationSolution as PopulationSolution,
+    best as best,
+    member as member,
+)
 from ._population.train import train_population as train_population
 from ._pytree.fields import (
     check_fields as check_fields,

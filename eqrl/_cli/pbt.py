@@ -11,9 +11,8 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from .._agents.base import AnyAgent
 from .._interaction.evaluate import Evaluation
 from .._interaction.evaluate_skills import Score, diversity_return, evaluate_skills
-from .._population.history import PopulationSolution, scores_of, winner_of
 from .._population.pbt import PBT
-from .._population.stack import member
+from .._population.solution import PopulationSolution, member, scores_of, winner_of
 from .._population.train import check_scalar, train_population
 from .._reporting.progress import PopulationProgressBar
 from .._run.config import Population, Run

@@ -9,7 +9,7 @@ import numpy as np
 from .._agents.base import AbstractAgent, AnyAgent
 from .._disk.library import Skills, count_skills, load_skill
 from .._interaction.fit import check_is_agent
-from .._population.history import PopulationSolution
+from .._population.solution import PopulationSolution
 from .._pytree.tree import take_element
 from .._reporting.learning_curve import shown_metrics
 from .._storage.checkpoint import Directory, restore_part

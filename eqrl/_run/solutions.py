@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from .._agents.base import AbstractAgent, AnyAgent
-from .._population.history import PopulationSolution, UnfinishedGeneration
+from .._population.solution import PopulationSolution, UnfinishedGeneration
 from .._population.train import make_agents
 from .._pytree.fields import check_integer
 from .._pytree.tree import is_array_shape

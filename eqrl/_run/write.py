@@ -11,8 +11,12 @@ from jaxtyping import Float, Int
 
 from .._disk.library import Skills, save_skills
 from .._interaction.evaluate_skills import SkillEvaluation
-from .._population.history import PopulationSolution, are_mean_returns, scores_of
-from .._population.stack import member
+from .._population.solution import (
+    PopulationSolution,
+    are_mean_returns,
+    member,
+    scores_of,
+)
 from .._pytree.tree import take_element
 from .._reporting.learning_curve import draw_learning_curve
 from .._reporting.population import draw_family_tree, draw_schedules
