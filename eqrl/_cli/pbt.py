@@ -20,6 +20,7 @@ from .._run.files import checkpoints_folder
 from .._run.solutions import load_solution, step_of
 from .._run.write import (
     draw_population,
+    named_and_dated,
     write_generations,
     write_members,
     write_skills_of_member,
@@ -82,7 +83,7 @@ class PopulationJob:
         schedule = self.run.schedule
         left = schedule.num_generations
         if initial is not None:
-            write_generations(folder, self.run, initial)
+            write_generations(folder, *named_and_dated(self.run, initial))
             left -= len(initial.returns)
             if left == 0:
                 return initial
@@ -98,7 +99,7 @@ class PopulationJob:
             step: int, metrics: object, solution: PopulationSolution
         ) -> None:
             del step, metrics
-            write_generations(folder, self.run, solution)
+            write_generations(folder, *named_and_dated(self.run, solution))
 
         with (
             Reporter("The progress", progress) as show,
@@ -135,7 +136,7 @@ class PopulationJob:
         return int(reached.counts.updates) > 0
 
     def write(self, folder: Path, reached: PopulationSolution) -> Policies:
-        write_members(folder, self.run, reached)
+        write_members(folder, *named_and_dated(self.run, reached))
         schedule, scores = self.run.schedule, scores_of(reached, None)
         return Policies(
             [

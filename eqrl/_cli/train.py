@@ -134,8 +134,8 @@ class SeedsJob:
         return int(reached.counts.updates) > 0
 
     def write(self, folder: Path, reached: AnySolution) -> Policies:
-        write_policies(folder, self.run, reached)
-        states = states_of_seeds(reached, self.run.schedule.seeds)
+        write_policies(folder, reached)
+        states = states_of_seeds(reached)
         pairs = [(self.agent, state) for state in states]
         return Policies(pairs, step=step_of(reached))
 

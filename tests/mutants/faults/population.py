@@ -40,7 +40,7 @@ FAULTS = (
     Fault(
         "population:an-unfinished-generation-is-not-saved",
         "eqrl/_run/solutions.py",
-        'unfinished = UnfinishedGeneration(**content["unfinished"])',
+        "unfinished = UnfinishedGeneration(**unfinished)",
         "unfinished = None",
         ("tests/population/test_train.py -k within_a_generation",),
     ),
