@@ -18,8 +18,7 @@ from eqrl._cli.pbt import population_job
 from eqrl._cli.train import seeds_job
 from eqrl._population.solution import ancestors_of
 from eqrl._reporting.progress import PopulationProgressBar
-from eqrl._run.config import read_config
-from eqrl._run.priors import select_tuned
+from eqrl._run.config import read_config, select_tuned
 
 from ..toy import interrupt_in_piece
 

@@ -454,8 +454,8 @@ FAULTS = (
     Fault(
         "run:gaussian-for-every-factory",
         "eqrl/_run/agents.py",
-        "dataclasses.replace(factory, hidden_sizes=hidden_sizes)\n\n",
-        "Gaussian(hidden_sizes)\n\n",
+        "networks[name] = dataclasses.replace(factory, hidden_sizes=hidden_sizes)",
+        "networks[name] = Gaussian(hidden_sizes)",
         ("tests/cli/test_cli_own_agent.py -k hidden_sizes",),
     ),
     Fault(
