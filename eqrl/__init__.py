@@ -63,11 +63,9 @@ from ._disk.learn import learn_skills as learn_skills
 from ._disk.library import (
     Skills as Skills,
     SkillTraining as SkillTraining,
-    pick_skill as pick_skill,
-)
-from ._disk.store import (
     load_skill as load_skill,
     load_skills as load_skills,
+    pick_skill as pick_skill,
     play_skills as play_skills,
     save_skills as save_skills,
 )
@@ -92,7 +90,6 @@ from ._interaction.skill_choice import (
     SkillChoice as SkillChoice,
     SkillChoiceState as SkillChoiceState,
 )
-from ._population.history import PopulationSolution as PopulationSolution
 from ._population.pbt import (
     PBT as PBT,
     Tournament as Tournament,
@@ -104,7 +101,11 @@ from ._population.prior import (
     OneMinus as OneMinus,
     Uniform as Uniform,
 )
-from ._population.stack import best as best, member as member
+from ._population.solution import (
+    PopulationSolution as PopulationSolution,
+    best as best,
+    member as member,
+)
 from ._population.train import train_population as train_population
 from ._pytree.fields import (
     check_fields as check_fields,

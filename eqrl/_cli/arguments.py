@@ -17,8 +17,7 @@ from .._agents.wrappers.intrinsic import diayn
 from .._pytree.fields import Range, range_of
 from .._rewards.incremental import Incremental
 from .._run.agents import AGENTS, NamedAgent, SkillOptions
-from .._run.config import Population, Settings, SkillSchedule, Training
-from .._run.priors import Prior
+from .._run.config import Population, Prior, Settings, SkillSchedule, Training
 from .._training.trainer import Trainer
 from ..presets import Preset
 

@@ -23,13 +23,13 @@ from .._run.agents import (
 )
 from .._run.config import (
     Population,
+    Prior,
     Run,
     Settings,
     SkillSchedule,
     Training,
     read_config,
 )
-from .._run.priors import Prior
 from .._storage.files import __version__
 from .._types.custom_types import Mode
 from ..presets import Preset

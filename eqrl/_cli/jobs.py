@@ -13,14 +13,20 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from .._agents.base import AnyAgent
-from .._disk.learn import check_replay, learn_skills
-from .._disk.library import Skills, enlarge_past, find_task, pick_skill, steps_of_skills
-from .._disk.store import load_skills, play_skills, save_skills
+from .._disk.learn import check_replay, enlarge_past, learn_skills
+from .._disk.library import (
+    Skills,
+    find_learner,
+    load_skills,
+    pick_skill,
+    play_skills,
+    save_skills,
+    steps_of_skills,
+)
 from .._interaction.evaluate import Evaluation
 from .._interaction.evaluate_skills import Score, diversity_return, evaluate_skills
-from .._population.history import PopulationSolution, scores_of, winner_of
 from .._population.pbt import PBT
-from .._population.stack import member
+from .._population.solution import PopulationSolution, member, scores_of, winner_of
 from .._population.train import check_scalar, train_population
 from .._pytree.fields import check_integer
 from .._reporting.progress import PopulationProgressBar, ProgressBar, SkillProgressBar
@@ -32,6 +38,7 @@ from .._run.write import (
     GrowingMetrics,
     draw_population,
     draw_solution,
+    named_and_dated,
     states_of_seeds,
     write_generations,
     write_library,
@@ -146,8 +153,8 @@ class SeedsJob(AbstractJob[Training, AnySolution]):
         return int(reached.counts.updates) > 0
 
     def write(self, folder: Path, reached: AnySolution) -> Policies:
-        write_policies(folder, self.run, reached)
-        states = states_of_seeds(reached, self.run.schedule.seeds)
+        write_policies(folder, reached)
+        states = states_of_seeds(reached)
         pairs = [(self.agent, state) for state in states]
         return Policies(pairs, step=step_of(reached))
 
@@ -256,7 +263,7 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
         schedule = self.run.schedule
         left = schedule.num_generations
         if initial is not None:
-            write_generations(folder, self.run, initial)
+            write_generations(folder, *named_and_dated(self.run, initial))
             left -= len(initial.returns)
             if left == 0:
                 return initial
@@ -272,7 +279,7 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
             step: int, metrics: object, solution: PopulationSolution
         ) -> None:
             del step, metrics
-            write_generations(folder, self.run, solution)
+            write_generations(folder, *named_and_dated(self.run, solution))
 
         with (
             Reporter("The progress", progress) as show,
@@ -309,7 +316,7 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
         return int(reached.counts.updates) > 0
 
     def write(self, folder: Path, reached: PopulationSolution) -> Policies:
-        write_members(folder, self.run, reached)
+        write_members(folder, *named_and_dated(self.run, reached))
         schedule, scores = self.run.schedule, scores_of(reached, None)
         return Policies(
             [
@@ -396,10 +403,9 @@ class LibraryJob(AbstractJob[SkillSchedule, Skills[Any]]):
             check_tensorboard("`--tensorboard`")
         schedule = self.run.schedule
         self.trainer.check_num_steps(schedule.num_steps)
-        task = find_task(self.agent)
-        replay = task.reward.preset.replay
-        check_replay(schedule.replay or replay, self.agent)
-        enlarge_past(task, self.env, num_episodes=1)
+        _, reward = find_learner(self.agent)
+        check_replay(schedule.replay or reward.preset.replay, self.agent)
+        enlarge_past(self.agent, self.env, num_episodes=1)
         eqx.filter_eval_shape(self.trainer.init, self.agent, self.env, key=jr.key(0))
 
     def load(self, folder: Path) -> Skills[Any] | None:

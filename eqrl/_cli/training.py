@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, PRNGKeyArray
 from .._agents.base import AnyAgent
 from .._disk.library import Skills
 from .._interaction.evaluate_skills import SkillEvaluation
-from .._population.history import PopulationSolution
+from .._population.solution import PopulationSolution
 from .._run.config import Run, Schedule, write_config
 from .._run.files import checkpoints_folder, claim_folder, hold_folder, new_folder
 from .._run.solutions import Checkpoints

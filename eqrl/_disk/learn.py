@@ -1,5 +1,8 @@
+"""Learning of skills one after another, in environments that may change."""
+
+import bisect
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import equinox as eqx
 import jax
@@ -9,46 +12,176 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._agents.base import AnyAgent
-from .._agents.wrappers.intrinsic import IntrinsicState
+from .._agents.wrappers.intrinsic import AnyIntrinsic, IntrinsicState
 from .._interaction.actors import start
 from .._interaction.evaluate import rollout
 from .._interaction.fit import check_numbers
 from .._pytree.arguments import checked
 from .._pytree.fields import PositiveInt, check_integer
-from .._pytree.tree import put_element, stack_size, take_element, tree_where
+from .._pytree.tree import (
+    check_same_shapes,
+    enlarge_stack,
+    put_element,
+    stack_size,
+    take_element,
+    tree_where,
+)
+from .._rewards.feature_set import enlarge
 from .._rewards.incremental import IncrementalState
 from .._rewards.scale import Replay
 from .._training.host_loop import Callbacks, Reached, drive
 from .._training.iteration import check_finite_agent
 from .._training.replay import Item, ReplayBuffer, ReplayState
-from .._training.rows import Position, append_row
+from .._training.rows import Position, append_row, steps_taken
 from .._training.schedule import Counts
 from .._training.train import runner_of_one
 from .._training.trainer import AnyTrainerState, Trainer, TrainerState
 from .._types.custom_types import Extras, Memory, PyTree, State
 from .._types.data import Transition
+from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from .library import (
     Learner,
-    Schedule,
     Skills,
-    Task,
+    SkillTraining,
     World,
-    copy_library,
-    enlarge_library,
-    enlarge_past,
-    find_task,
+    find_learner,
+    first_env,
     init_library,
-    make_schedule,
-    saturated,
     steps_of_skills,
-    training_of,
+    with_past_capacity,
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """When each environment is active.
+
+    - `envs`: one after another.
+    - `steps`: the step at which each becomes active; `None` if each belongs to a skill.
+    """
+
+    envs: tuple[AnyEnv, ...]
+    steps: tuple[int, ...] | None
+
+    def active(self, *, skill: int, step: int) -> int:
+        """Index of the active environment."""
+        if self.steps is None:
+            return min(skill, len(self.envs) - 1)
+        return bisect.bisect_right(self.steps, step) - 1
+
+    def changes_after(self, step: int) -> list[int]:
+        """The later steps at which the environment changes within a skill."""
+        return [change for change in self.steps or () if change > step]
+
+
+def make_schedule(world: World, num_skills: int) -> Schedule:
+    """Makes the schedule of all environments, and checks that they are alike."""
+    first = first_env(world)
+    steps = None
+    if isinstance(world, AbstractEnv):
+        envs = (first,)
+    elif isinstance(world, Mapping):
+        steps = tuple(sorted(world))
+        envs = tuple(world[step] for step in steps)
+    else:
+        envs = (first, *(world(skill) for skill in range(1, num_skills)))
+    # The actors carry the state of one environment over into the next.
+    states = [eqx.filter_eval_shape(env.reset, key=jr.key(0))[0] for env in envs]
+    for env, state in zip(envs, states, strict=True):
+        if env.spec != first.spec:
+            raise ValueError(
+                f"`env` changes its `spec` from {first.spec} to {env.spec}; skills can "
+                "only continue in environments of the same sizes."
+            )
+        if jax.tree.flatten(state) != jax.tree.flatten(states[0]):
+            raise ValueError(
+                f"`env` changes its state from {eqx.tree_pformat(states[0])} to "
+                f"{eqx.tree_pformat(state)}; training can only continue where "
+                "structure and shapes stay the same."
+            )
+    return Schedule(envs=envs, steps=steps)
+
+
+def enlarge_past(agent: AnyAgent, env: AnyEnv, *, num_episodes: int) -> AnyIntrinsic:
+    """The agent with room for the past features of `num_episodes` episodes."""
+    learner, reward = find_learner(agent)
+    limit = env.spec.max_steps
+    if limit is None:
+        raise ValueError(
+            "Skills are rolled out for whole episodes, but the environment has no time "
+            "limit (`spec.max_steps` is None), so one might never end; put an "
+            "`eqrl.envs.TimeLimit` around it."
+        )
+    # With a bucket for each timestep, an episode adds one feature to each of them.
+    rows = num_episodes if reward.per_timestep else num_episodes * limit
+    return with_past_capacity(learner, max(rows, reward.past_capacity))
+
+
+def saturated(count: int) -> Int[Array, ""]:
+    """A count as an array, at most the largest integer that fits.
+
+    Without `jax_enable_x64` it has 32 bits, but a skill may take nearly 2^31 steps and
+    a library has several.
+    """
+    return jnp.asarray(min(count, jnp.iinfo(jnp.result_type(int)).max), int)
+
+
+def resume_library(
+    agent: AnyIntrinsic,
+    env: AnyEnv,
+    trainer: Trainer,
+    initial: Skills,
+    *,
+    capacity: int,
+    num_collected_episodes: int,
+) -> tuple[AnyIntrinsic, Skills]:
+    """The agent and a copy of `initial`, both with room for at least `capacity` skills.
+
+    Raises a `ValueError` if `initial` cannot be resumed with these arguments.
+    """
+    if initial.training is None:
+        raise ValueError(
+            "`initial` holds skills to use only: its `training` is None, so none can "
+            "be added; load them with the trainer, as "
+            "`eqrl.load_skills(directory, agent, env, trainer)`."
+        )
+    # Training donates what it is given, and `initial` stays usable. NumPy arrays are
+    # copied too: the skills may have been fetched from the device.
+    states, training = jax.tree.map(
+        lambda x: jnp.array(x) if isinstance(x, (jax.Array, np.ndarray)) else x,
+        (initial.states, initial.training),
+    )
+    past = training.trainer_state.agent.reward.past
+    agent = with_past_capacity(agent, past.features.shape[1])
+    size = stack_size(states)
+    expected = eqx.filter_eval_shape(
+        lambda: init_library(agent, env, trainer, capacity=size, key=jr.key(0))
+    )
+    count = jnp.asarray(initial.count)
+    # The runner of the skill compares an unfinished row, which a new library lacks.
+    between_rows = dataclasses.replace(training, unfinished=None)
+    compared = Skills(states=states, count=count, training=between_rows)
+    check_same_shapes("initial", expected, compared)
+    capacity = max(capacity, size)
+    num_episodes = capacity * num_collected_episodes
+    agent = enlarge_past(agent, env, num_episodes=num_episodes)
+    _, reward = find_learner(agent)
+    training = eqx.tree_at(
+        lambda training: training.trainer_state.agent.reward.past,
+        training,
+        enlarge(past, reward.past_capacity),
+    )
+    states = enlarge_stack(states, capacity)
+    skills = Skills(
+        states=states, count=count, training=training, metrics=initial.metrics
+    )
+    return agent, skills
 
 
 @eqx.filter_jit
 def collect(
-    task: Task,
+    agent: AnyIntrinsic,
     env: AnyEnv,
     states: PyTree,
     reward_state: IncrementalState,
@@ -63,19 +196,17 @@ def collect(
 
     The state of the reward, and the number of environment steps.
     """
+    learner, reward = find_learner(agent)
+    state = take_element(states, index)
     transitions, mask = rollout(
-        task.agent.agent,
-        take_element(states, index),
-        env,
-        num_episodes=num_episodes,
-        key=key,
+        learner.agent, state, env, num_episodes=num_episodes, key=key
     )
-    return task.reward.with_past(reward_state, transitions, mask), jnp.sum(mask)
+    return reward.with_past(reward_state, transitions, mask), jnp.sum(mask)
 
 
 @eqx.filter_jit(donate="all-except-first")
 def begin_skill(
-    kept: tuple[Task, AnyEnv, Trainer, Replay, Float[Array, ""], PRNGKeyArray],
+    kept: tuple[AnyIntrinsic, AnyEnv, Trainer, Replay, Float[Array, ""], PRNGKeyArray],
     state: AnyTrainerState,
     counts: Counts,
 ) -> tuple[AnyTrainerState, Counts]:
@@ -85,23 +216,22 @@ def begin_skill(
 
     **Arguments:**
 
-    - `kept`: task, environment, trainer, the part of the replay to keep, the number of
+    - `kept`: agent, environment, trainer, the part of the replay to keep, the number of
         updates that the skill will have, and a key.
     - `state`, `counts`: at the end of the previous skill. They are donated.
     """
     # In a tuple, since Equinox donates all arguments but the first.
-    task, env, trainer, replay, num_updates, key = kept
+    agent, env, trainer, replay, num_updates, key = kept
+    _, reward = find_learner(agent)
     agent_key, start_key, replay_key = jr.split(key, 3)
-    fresh = task.agent.init(env.spec, key=agent_key)
+    fresh = agent.init(env.spec, key=agent_key)
     agent_state = IntrinsicState(
         agent=fresh.agent,
-        reward=task.reward.begin_skill(state.agent.reward, num_updates=num_updates),
+        reward=reward.begin_skill(state.agent.reward, num_updates=num_updates),
     )
     data = truncate_last_row(state.replay, counts)
     data, counts = keep_replay(data, counts, replay, key=replay_key)
-    actors = start(
-        task.agent, agent_state, env, num_envs=trainer.num_envs, key=start_key
-    )
+    actors = start(agent, agent_state, env, num_envs=trainer.num_envs, key=start_key)
     state = TrainerState(
         agent=agent_state, actors=actors, replay=data, failed=jnp.array(False)
     )
@@ -140,13 +270,13 @@ def keep_replay(
 
 @dataclasses.dataclass(frozen=True)
 class SkillLoop:
-    """Everything that `learn_skills` holds fixed across skills.
+    """The loop of `learn_skills` over skills.
 
     - `num_steps`: of each skill.
     - The others are the arguments of `learn_skills`.
     """
 
-    task: Task
+    agent: AnyIntrinsic
     schedule: Schedule
     trainer: Trainer
     num_steps: Sequence[int]
@@ -160,74 +290,85 @@ class SkillLoop:
 
         `skills` is donated, as is each item when the next one is asked for.
         """
-        check_finite_agent(training_of(skills).trainer_state.agent)
+        training, states, metrics = skills.training, skills.states, skills.metrics
+        assert training is not None
+        check_finite_agent(training.trainer_state.agent)
         for skill in range(int(skills.count), len(self.num_steps)):
             # Not by a split, whose keys would depend on the number of skills.
             key = jr.fold_in(self.key, skill)
-            if int(training_of(skills).skill) < skill:
-                skills = self._begin_skill(skills, skill, key=key)
-                yield Reached(self._step(skills), None, skills)
-            for reached in self._train_skill(skills, skill, key=key):
-                skills = reached.solution
-                yield reached
-            learned = training_of(skills).trainer_state.agent.agent
+            if int(training.skill) < skill:
+                training = self._begin_skill(training, states, skill, key=key)
+                skills = dataclasses.replace(skills, training=training)
+                yield Reached(steps_of_skills(self.trainer, training), None, skills)
+            for trained, position in self._train_skill(training, states, skill, key):
+                training = trained
+                step, row = steps_of_skills(self.trainer, training), position.row
+                if row is not None:
+                    row = row | {
+                        "skill": np.asarray(skill),
+                        "collected_steps": np.asarray(int(training.collected_steps)),
+                    }
+                    metrics = append_row(metrics, step, row)
+                skills = dataclasses.replace(skills, training=training, metrics=metrics)
+                yield Reached(step, row, skills, position.failed)
+            learned = training.trainer_state.agent.agent
             # An array as the index, so that skills after the first compile nothing.
-            states = put_element(skills.states, learned, jnp.asarray(skill, int))
+            states = put_element(states, learned, jnp.asarray(skill, int))
             count = jnp.asarray(skill + 1, int)
             skills = dataclasses.replace(skills, states=states, count=count)
-        yield Reached(self._step(skills), None, skills)
+        yield Reached(steps_of_skills(self.trainer, training), None, skills)
 
-    def _begin_skill(self, skills: Skills, skill: int, *, key: PRNGKeyArray) -> Skills:
+    def _begin_skill(
+        self, training: SkillTraining, states: PyTree, skill: int, *, key: PRNGKeyArray
+    ) -> SkillTraining:
         """Collects the past and starts the training of the next skill."""
-        step = self._step(skills)
+        step = steps_of_skills(self.trainer, training)
         world = self.schedule.active(skill=skill, step=step)
-        skills = self._collect(skills, skill, world=world, key=jr.fold_in(key, 1))
+        training = self._collect(
+            training, states, skill, world=world, key=jr.fold_in(key, 1)
+        )
         iterations = self.num_steps[skill] // self.trainer.steps_of_iteration
+        num_updates = iterations * self.trainer.updates_per_iteration
         kept = (
-            self.task,
+            self.agent,
             self.schedule.envs[world],
             self.trainer,
             self.replay,
-            jnp.asarray(iterations * self.trainer.updates_per_iteration, float),
+            jnp.asarray(num_updates, float),
             jr.fold_in(key, 0),
         )
-        training = training_of(skills)
         state, counts = begin_skill(kept, training.trainer_state, training.counts)
-        training = dataclasses.replace(
+        return dataclasses.replace(
             training,
             trainer_state=state,
             counts=counts,
             skill=jnp.asarray(skill, int),
             earlier_steps=saturated(step),
         )
-        return dataclasses.replace(skills, training=training)
 
     def _train_skill(
-        self, skills: Skills, skill: int, *, key: PRNGKeyArray
-    ) -> Iterator[Reached]:
+        self, training: SkillTraining, states: PyTree, skill: int, key: PRNGKeyArray
+    ) -> Iterator[tuple[SkillTraining, Position]]:
         """Trains until an episode ends at or after the skill's number of steps."""
         last_step = self.num_steps[skill]
-        earlier_steps = int(training_of(skills).earlier_steps)
+        earlier_steps = int(training.earlier_steps)
         while True:
-            done = self._step(skills) - earlier_steps
+            done = steps_taken(self.trainer, training.counts)
             world = self.schedule.active(skill=skill, step=earlier_steps + done)
             # The rest of the last episode is played in the environment it began in.
-            if done < last_step and world != int(training_of(skills).world):
+            if done < last_step and world != int(training.world):
                 collect_key = jr.fold_in(jr.fold_in(key, 1), world)
-                skills = self._collect(skills, skill, world=world, key=collect_key)
+                training = self._collect(
+                    training, states, skill, world=world, key=collect_key
+                )
             changes = self.schedule.changes_after(earlier_steps + done)
             # A row ends at each change, so that none averages over two environments.
             stops = [self._whole_iterations(step - earlier_steps) for step in changes]
             end = min([last_step, *stops])
-            training = training_of(skills)
             state, counts = training.trainer_state, training.counts
+            env = self.schedule.envs[int(training.world)]
             runner = runner_of_one(
-                self.trainer,
-                self.task.agent,
-                self.schedule.envs[int(training.world)],
-                state,
-                counts,
-                key=jr.fold_in(key, 2),
+                self.trainer, self.agent, env, state, counts, key=jr.fold_in(key, 2)
             )
             resumed = position = runner.start(state, counts, training.unfinished)
             # After an error training may resume from within an iteration.
@@ -235,35 +376,37 @@ class SkillLoop:
             for position in runner.run_rows(
                 resumed, num_steps=num_steps, log_every=self.log_every
             ):
-                reached = self._reached(skills, position)
-                skills = reached.solution
-                yield reached
+                training = _at(position, training)
+                yield training, position
             if end == last_step:
                 break
         for last in runner.finish_episode(position, since=last_step):
-            reached = self._reached(skills, last)
-            skills = reached.solution
-            yield reached
+            yield _at(last, training), last
 
     def _collect(
-        self, skills: Skills, skill: int, *, world: int, key: PRNGKeyArray
-    ) -> Skills:
+        self,
+        training: SkillTraining,
+        states: PyTree,
+        skill: int,
+        *,
+        world: int,
+        key: PRNGKeyArray,
+    ) -> SkillTraining:
         """Adds the features of earlier skills in an environment to the past."""
-        preset = self.task.reward.preset
-        training = training_of(skills)
+        _, reward = find_learner(self.agent)
         reward_state = training.trainer_state.agent.reward
-        earlier = range(skill if preset.include_newest else skill - 1)
-        if preset.recollect:
-            reward_state = self.task.reward.without_past(reward_state)
+        earlier = range(skill if reward.preset.include_newest else skill - 1)
+        if reward.preset.recollect:
+            reward_state = reward.without_past(reward_state)
         else:
             # The past has those before the newest, and within a skill that one too.
             earlier = earlier[-1:] if int(training.skill) < skill else earlier[:0]
         lengths = []
         for index in earlier:
             reward_state, length = collect(
-                self.task,
+                self.agent,
                 self.schedule.envs[world],
-                skills.states,
+                states,
                 reward_state,
                 index=jnp.asarray(index, int),
                 num_episodes=self.num_collected_episodes,
@@ -272,38 +415,25 @@ class SkillLoop:
             lengths.append(length)
         # No length is read before all rollouts are dispatched: that would wait for it.
         collected_steps = int(training.collected_steps) + sum(map(int, lengths))
-        training = dataclasses.replace(
+        return dataclasses.replace(
             eqx.tree_at(lambda x: x.trainer_state.agent.reward, training, reward_state),
             collected_steps=saturated(collected_steps),
             world=jnp.asarray(world, int),
         )
-        return dataclasses.replace(skills, training=training)
-
-    def _reached(self, skills: Skills, position: Position) -> Reached:
-        """The skills after a piece of training."""
-        training = dataclasses.replace(
-            training_of(skills),
-            trainer_state=position.state,
-            counts=position.counts,
-            unfinished=position.unfinished,
-        )
-        step = steps_of_skills(self.trainer, training)
-        row, metrics = position.row, skills.metrics
-        if row is not None:
-            row = row | {
-                "skill": np.asarray(int(training.skill)),
-                "collected_steps": np.asarray(int(training.collected_steps)),
-            }
-            metrics = append_row(metrics, step, row)
-        skills = dataclasses.replace(skills, training=training, metrics=metrics)
-        return Reached(step, row, skills, position.failed)
-
-    def _step(self, skills: Skills) -> int:
-        return steps_of_skills(self.trainer, training_of(skills))
 
     def _whole_iterations(self, num_steps: int) -> int:
         size = self.trainer.steps_of_iteration
         return -(-num_steps // size) * size
+
+
+def _at(position: Position, training: SkillTraining) -> SkillTraining:
+    """The training state of a skill at a position of its runner."""
+    return dataclasses.replace(
+        training,
+        trainer_state=position.state,
+        counts=position.counts,
+        unfinished=position.unfinished,
+    )
 
 
 @checked
@@ -383,9 +513,9 @@ def learn_skills(
     `eqrl.TrainingInterrupted` after Ctrl-C, SIGTERM or SIGHUP. The `solution` of the
     last two holds the skills so far, and training can resume from it.
     """
-    task = find_task(agent)
+    learner, reward = find_learner(agent)
     steps = _steps_of_skills(num_steps, num_skills, trainer)
-    replay = task.reward.preset.replay if replay is None else replay
+    replay = reward.preset.replay if replay is None else replay
     check_replay(replay, agent)
     if trainer.make_replay is not ReplayBuffer:
         raise ValueError(
@@ -403,19 +533,20 @@ def learn_skills(
     check_numbers(agent, first.spec)
     if initial is None:
         num_episodes = capacity * num_collected_episodes
-        task = enlarge_past(task, first, num_episodes=num_episodes)
+        learner = enlarge_past(learner, first, num_episodes=num_episodes)
         init_key = jr.fold_in(jr.fold_in(key, 0), 0)
-        skills = init_library(
-            task.agent, first, trainer, capacity=capacity, key=init_key
-        )
+        skills = init_library(learner, first, trainer, capacity=capacity, key=init_key)
     else:
-        task, skills = copy_library(task, first, trainer, initial)
-        capacity = max(capacity, stack_size(skills.states))
-        num_episodes = capacity * num_collected_episodes
-        task = enlarge_past(task, first, num_episodes=num_episodes)
-        skills = enlarge_library(skills, task, capacity=capacity)
+        learner, skills = resume_library(
+            learner,
+            first,
+            trainer,
+            initial,
+            capacity=capacity,
+            num_collected_episodes=num_collected_episodes,
+        )
     loop = SkillLoop(
-        task=task,
+        agent=learner,
         schedule=schedule,
         trainer=trainer,
         num_steps=steps,

@@ -1,79 +1,47 @@
-"""A library of skills, its training state, and the environments it is learned in."""
+"""A library of skills and its training state: what it is, and how it is stored."""
 
-import bisect
+import ast
 import dataclasses
+import hashlib
+import shutil
 from collections.abc import Callable, Mapping
-from typing import Generic
+from pathlib import Path
+from typing import Generic, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt8
 
 from .._agents.base import AbstractAgent, AnyAgent
 from .._agents.wrappers.intrinsic import AnyIntrinsic, Intrinsic, IntrinsicState
-from .._pytree.tree import (
-    check_same_shapes,
-    empty_stack,
-    enlarge_stack,
-    stack_size,
-    take_element,
-)
-from .._rewards.feature_set import enlarge
+from .._interaction.evaluate import rollout
+from .._pytree.fields import reusable_key
+from .._pytree.tree import empty_stack, put_element, stack_size, take_element
+from .._rewards.base import as_if_left
 from .._rewards.incremental import Incremental, IncrementalState
+from .._skills.distances import SkillTrajectories
+from .._storage.checkpoint import (
+    Directory,
+    is_checkpoint,
+    restore_part,
+    save,
+    saved_arrays,
+    saved_steps,
+)
 from .._training.iteration import UnfinishedRow
 from .._training.rows import History, steps_taken
 from .._training.schedule import Counts
 from .._training.train import jit_init
-from .._training.trainer import AnyTrainerState, Trainer
-from .._types.custom_types import Extras, Memory, PyTree, State
+from .._training.trainer import AnyTrainerState, Trainer, begin_row
+from .._types.custom_types import EnvState, Extras, Memory, Mode, PyTree, State, Tree
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 
 
 World = AnyEnv | Callable[[int], AnyEnv] | Mapping[int, AnyEnv]
-
-
-@dataclasses.dataclass(frozen=True)
-class Schedule:
-    """When each environment is active.
-
-    - `envs`: one after another.
-    - `steps`: the step at which each becomes active; `None` if each belongs to a skill.
-    """
-
-    envs: tuple[AnyEnv, ...]
-    steps: tuple[int, ...] | None
-
-    def active(self, *, skill: int, step: int) -> int:
-        """Index of the active environment."""
-        if self.steps is None:
-            return min(skill, len(self.envs) - 1)
-        return bisect.bisect_right(self.steps, step) - 1
-
-    def changes_after(self, step: int) -> list[int]:
-        """The later steps at which the environment changes within a skill."""
-        return [change for change in self.steps or () if change > step]
-
-
-def make_schedule(world: World, num_skills: int) -> Schedule:
-    """Makes the schedule of all environments.
-
-    Raises a `ValueError` unless they are alike.
-    """
-    first = first_env(world)
-    steps = None
-    if isinstance(world, AbstractEnv):
-        envs = (first,)
-    elif isinstance(world, Mapping):
-        steps = tuple(sorted(world))
-        envs = tuple(world[step] for step in steps)
-    else:
-        envs = (first, *(world(skill) for skill in range(1, num_skills)))
-    _check_alike(envs)
-    return Schedule(envs=envs, steps=steps)
 
 
 def first_env(world: World) -> AnyEnv:
@@ -95,29 +63,6 @@ def first_env(world: World) -> AnyEnv:
         "from a skill's number to one, or a dictionary of them by the environment "
         "step at which each becomes active."
     )
-
-
-def _check_alike(envs: tuple[AnyEnv, ...]) -> None:
-    first = envs[0]
-    state = _state_shapes(first)
-    for env in envs[1:]:
-        if env.spec != first.spec:
-            raise ValueError(
-                f"`env` changes its `spec` from {first.spec} to {env.spec}; skills can "
-                "only continue in environments of the same sizes."
-            )
-        other = _state_shapes(env)
-        if jax.tree.flatten(other) != jax.tree.flatten(state):
-            raise ValueError(
-                f"`env` changes its state from {eqx.tree_pformat(state)} to "
-                f"{eqx.tree_pformat(other)}; training can only continue where "
-                "structure and shapes stay the same."
-            )
-
-
-def _state_shapes(env: AnyEnv) -> PyTree:
-    state, _ = eqx.filter_eval_shape(env.reset, key=jr.key(0))
-    return state
 
 
 Learner = AbstractAgent[IntrinsicState[State, IncrementalState], Memory, Extras]
@@ -180,28 +125,16 @@ Skills.__init__.__doc__ = """**Arguments:**
 """
 
 
-class Task(eqx.Module):
-    """An agent and its `Incremental` reward, which is `agent.reward`."""
+def find_learner(agent: AnyAgent) -> tuple[AnyIntrinsic, Incremental]:
+    """The agent itself, an `Intrinsic`, and its reward, an `Incremental`.
 
-    agent: AnyIntrinsic
-    reward: Incremental
-
-    def with_past_capacity(self, capacity: int) -> "Task":
-        """The same agent, whose reward has a past of another capacity."""
-        reward = dataclasses.replace(self.reward, past_capacity=capacity)
-        return Task(agent=dataclasses.replace(self.agent, reward=reward), reward=reward)
-
-
-def find_task(agent: AnyAgent) -> Task:
-    """The agent and its reward.
-
-    Raises a `ValueError` unless `agent` is an `Intrinsic` with an `Incremental`. Around
-    it no wrapper is allowed: a skill is the agent inside, without the wrapper.
+    Raises a `ValueError` if it is anything else. No wrapper may be around the
+    `Intrinsic`: a skill is the agent inside it, and would lose that wrapper.
     """
     given = f"a {type(agent).__name__}"
     if isinstance(agent, Intrinsic):
         if isinstance(agent.reward, Incremental):
-            return Task(agent=agent, reward=agent.reward)
+            return agent, agent.reward
         given = f"an Intrinsic whose reward is a {type(agent.reward).__name__}"
     raise ValueError(
         f"`agent` is {given}; skills are learned one after another by an "
@@ -209,33 +142,25 @@ def find_task(agent: AnyAgent) -> Task:
     )
 
 
-def enlarge_past(task: Task, env: AnyEnv, *, num_episodes: int) -> Task:
-    """Makes room for the past features of `num_episodes` episodes."""
-    limit = env.spec.max_steps
-    if limit is None:
-        raise ValueError(
-            "Skills are rolled out for whole episodes, but the environment has no time "
-            "limit (`spec.max_steps` is None), so one might never end; put an "
-            "`eqrl.envs.TimeLimit` around it."
-        )
-    # With a bucket for each timestep, an episode adds one feature to each of them.
-    rows = num_episodes if task.reward.per_timestep else num_episodes * limit
-    return task.with_past_capacity(max(rows, task.reward.past_capacity))
+def with_past_capacity(agent: AnyIntrinsic, capacity: int) -> AnyIntrinsic:
+    """The same agent, whose reward has a past of another capacity."""
+    reward = dataclasses.replace(agent.reward, past_capacity=capacity)
+    return dataclasses.replace(agent, reward=reward)
 
 
-def training_of(skills: Skills) -> SkillTraining:
-    """The training state of skills that can be resumed."""
-    assert skills.training is not None
-    return skills.training
-
-
-def saturated(count: int) -> Int[Array, ""]:
-    """A count as an array, at most the largest integer that fits.
-
-    Without `jax_enable_x64` it has 32 bits, but a skill may take nearly 2^31 steps and
-    a library has several.
-    """
-    return jnp.asarray(min(count, jnp.iinfo(jnp.result_type(int)).max), int)
+def init_training(
+    agent: AnyIntrinsic, env: AnyEnv, trainer: Trainer, *, key: PRNGKeyArray
+) -> SkillTraining:
+    """The training state with which a first skill begins."""
+    state, counts = jit_init(trainer, agent, env, key=key)
+    return SkillTraining(
+        trainer_state=state,
+        counts=counts,
+        skill=jnp.asarray(0, int),
+        earlier_steps=jnp.asarray(0, int),
+        collected_steps=jnp.asarray(0, int),
+        world=jnp.asarray(0, int),
+    )
 
 
 def init_library(
@@ -247,81 +172,16 @@ def init_library(
     key: PRNGKeyArray,
 ) -> Skills:
     """An empty library and the training state of its first skill."""
-    state, counts = jit_init(trainer, agent, env, key=key)
-    training = SkillTraining(
-        trainer_state=state,
-        counts=counts,
-        skill=jnp.asarray(0, int),
-        earlier_steps=jnp.asarray(0, int),
-        collected_steps=jnp.asarray(0, int),
-        world=jnp.asarray(0, int),
-    )
+    training = init_training(agent, env, trainer, key=key)
     return Skills(
-        states=empty_stack(state.agent.agent, capacity),
+        states=empty_stack(training.trainer_state.agent.agent, capacity),
         count=jnp.asarray(0, int),
         training=training,
     )
 
 
-def copy_library(
-    task: Task, env: AnyEnv, trainer: Trainer, initial: Skills
-) -> tuple[Task, Skills]:
-    """The task with the past capacity of `initial`, and a copy of `initial`.
-
-    Raises a `ValueError` unless `initial` can be resumed with these arguments.
-    """
-    if initial.training is None:
-        raise ValueError(
-            "`initial` holds skills to use only: its `training` is None, so none can "
-            "be added; load them with the trainer, as "
-            "`eqrl.load_skills(directory, agent, env, trainer)`."
-        )
-    # Training donates what it is given, and `initial` stays usable. NumPy arrays are
-    # copied too: the skills may have been fetched from the device.
-    states, training = jax.tree.map(
-        lambda x: jnp.array(x) if isinstance(x, (jax.Array, np.ndarray)) else x,
-        (initial.states, initial.training),
-    )
-    past = training.trainer_state.agent.reward.past
-    task = task.with_past_capacity(past.features.shape[1])
-    expected = eqx.filter_eval_shape(
-        lambda: init_library(
-            task.agent, env, trainer, capacity=stack_size(states), key=jr.key(0)
-        )
-    )
-    skills = Skills(
-        states=states,
-        count=jnp.asarray(initial.count),
-        training=training,
-        metrics=initial.metrics,
-    )
-    # The runner of the skill compares an unfinished row, which a new library lacks.
-    between_rows = dataclasses.replace(training, unfinished=None)
-    compared = dataclasses.replace(skills, training=between_rows, metrics={})
-    check_same_shapes("initial", expected, compared)
-    return task, skills
-
-
-def enlarge_library(skills: Skills, task: Task, *, capacity: int) -> Skills:
-    """The same skills with room for `capacity` of them and for the past of the task."""
-    past = training_of(skills).trainer_state.agent.reward.past
-    return eqx.tree_at(
-        lambda skills: (
-            skills.states,
-            skills.training.trainer_state.agent.reward.past,
-        ),
-        skills,
-        (
-            enlarge_stack(skills.states, capacity),
-            enlarge(past, task.reward.past_capacity),
-        ),
-    )
-
-
 def pick_skill(
-    agent: Learner[State, Memory, Extras],
-    skills: Skills[State],
-    index: int,
+    agent: Learner[State, Memory, Extras], skills: Skills[State], index: int
 ) -> tuple[AbstractAgent[State, Memory, Extras], State]:
     """Takes one skill out of a library.
 
@@ -346,10 +206,350 @@ def pick_skill(
             f"`agent` is a {type(agent).__name__}; it must be the `Intrinsic` that was "
             "given to `eqrl.learn_skills`."
         )
-    count = int(skills.count)
+    _check_index(index, int(skills.count), "there are")
+    return agent.agent, take_element(skills.states, index)
+
+
+def _check_index(index: int, count: int, there_are: str) -> None:
     if not 0 <= index < count:
         raise ValueError(
-            f"`index={index}` is not a skill; there are {count}"
+            f"`index={index}` is not a skill; {there_are} {count} skills"
             + (f", 0 to {count - 1}." if count > 0 else " yet.")
         )
-    return agent.agent, take_element(skills.states, index)
+
+
+def play_skills(
+    agent: Learner[State, Memory, Extras],
+    skills: Skills[State],
+    env: AbstractEnv[EnvState],
+    *,
+    num_episodes: int,
+    key: PRNGKeyArray,
+    mode: Mode = "greedy",
+    max_steps: int | None = None,
+) -> SkillTrajectories:
+    """Rolls out each skill of a library, without training.
+
+    **Arguments:**
+
+    - `agent`: the agent that learned the skills.
+    - `skills`: at least one.
+    - `env`: the environment.
+    - `num_episodes`: of each skill, at least 1.
+    - `key`: for actions and environments.
+    - `mode`: how actions are picked.
+    - `max_steps`: the most steps of an episode; `None` takes `env.spec.max_steps`.
+
+    **Returns:**
+
+    The trajectories of the descriptor of `eqrl.Incremental`, with a leading axis for
+    the skills. `eqrl.draw_skills` draws them.
+
+    Raises a `ValueError` if there are no skills, or no limit to an episode.
+    """
+    key = reusable_key(key)
+    _, reward = find_learner(agent)
+    count = int(skills.count)
+    if count == 0:
+        raise ValueError("`skills` holds none yet; learn one first.")
+    trajectories = []
+    for index, skill_key in enumerate(jr.split(key, count)):
+        inner, state = pick_skill(agent, skills, index)
+        trajectories.append(
+            _play(
+                inner, state, env, reward, num_episodes, mode, max_steps, key=skill_key
+            )
+        )
+    descriptors, mask, first = jax.tree.map(lambda *x: jnp.stack(x), *trajectories)
+    return SkillTrajectories(
+        descriptors=descriptors, mask=mask, first_descriptors=first
+    )
+
+
+@eqx.filter_jit
+def _play(
+    agent: AnyAgent,
+    state: PyTree,
+    env: AnyEnv,
+    reward: Incremental,
+    num_episodes: int,
+    mode: Mode,
+    max_steps: int | None,
+    *,
+    key: PRNGKeyArray,
+) -> tuple[
+    Float[Array, "episodes time descriptor"],
+    Bool[Array, "episodes time"],
+    Float[Array, "episodes descriptor"],
+]:
+    transitions, mask = rollout(
+        agent,
+        state,
+        env,
+        num_episodes=num_episodes,
+        key=key,
+        mode=mode,
+        max_steps=max_steps,
+    )
+    first = jax.tree.map(lambda x: x[:, 0], as_if_left(transitions))
+    return reward.descriptors(transitions), mask, reward.descriptors(first)
+
+
+# Advice for a damaged file of a library.
+_ADVICE = "take it from a copy of the library, or learn the skills again"
+
+
+class _Library(NamedTuple):
+    """Everything of a library but the skills themselves, saved as one checkpoint.
+
+    - `digests`: of the state of each skill.
+    - `capacity`: the number of skills that the stack in `Skills` has room for.
+    - `training`, `metrics`: as in `Skills`.
+    """
+
+    digests: UInt8[np.ndarray, "skills 32"]
+    capacity: Int[np.ndarray, ""]
+    training: SkillTraining | None
+    metrics: History
+
+
+def save_skills(directory: Directory, skills: Skills) -> None:
+    """Saves a library of skills and its training state.
+
+    Each skill has a folder in `directory/skills` and is written once, since a learned
+    skill never changes. The training state and the metrics are in `directory/training`,
+    which keeps only the latest. If this is killed midway, what was saved before stays
+    intact.
+
+    **Arguments:**
+
+    - `directory`: created if it does not exist. It holds one library, which may be
+        saved again as it grows.
+    - `skills`: from `eqrl.learn_skills`, or from its callback.
+
+    Raises a `ValueError` if the directory holds another library, or if this did not
+    write a folder of `directory/skills` that is in the way.
+    """
+    if skills.training is None:
+        raise ValueError(
+            "`skills.training` is None: skills that are only to be used were loaded, "
+            "and are in a directory already."
+        )
+    path = Path(directory)
+    earlier = saved_steps(path / "training")
+    # An element of a NumPy vector, as skills fetched from the device hold, is not an
+    # array and would not be saved.
+    stack = jax.tree.map(
+        lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, skills.states
+    )
+    states = [take_element(stack, index) for index in range(int(skills.count))]
+    digests = np.array([_digest(state) for state in states], np.uint8).reshape(-1, 32)
+    held = _read_digests(path)[0] if earlier else digests[:0]
+    if not np.array_equal(digests[: len(held)], held):
+        raise ValueError(
+            f"`{directory}` holds {len(held)} skills, which are not the first of the "
+            f"{len(digests)} in `skills`; it is another library. Give another "
+            "directory."
+        )
+    library = _Library(
+        digests=digests,
+        capacity=np.asarray(stack_size(skills.states)),
+        training=skills.training,
+        metrics=skills.metrics,
+    )
+    written = _clear_unfinished(path, states, num_held=len(held))
+    for index in range(written, len(states)):
+        save(path / "skills", index, states[index])
+    # Last, since it makes the skills a part of the library.
+    save(path / "training", earlier[-1] + 1 if earlier else 0, library)
+    for each in earlier:
+        if is_checkpoint(path / "training" / str(each)):
+            shutil.rmtree(path / "training" / str(each))
+
+
+def load_skills(
+    directory: Directory,
+    agent: Learner[State, Memory, Extras],
+    env: World,
+    trainer: Trainer | None = None,
+) -> Skills[State]:
+    """Loads a library that `save_skills` saved.
+
+    ```python
+    skills = eqrl.load_skills("library", agent, env, trainer)
+    eqrl.learn_skills(agent, env, trainer, ..., initial=skills)
+    ```
+
+    **Arguments:**
+
+    - `directory`: as given to `save_skills`.
+    - `agent`, `env`, `trainer`: those that learned the skills. Without a trainer the
+        skills can be used, but none can be added.
+
+    Raises a `ValueError` if there are no skills, if they do not fit the arguments, and
+    if a file is damaged, naming it.
+    """
+    learner, _ = find_learner(agent)
+    path = Path(directory)
+    digests, capacity = _read_digests(path)
+    like = _state_shapes(learner, env)
+    states = empty_stack(like, capacity)
+    for index, digest in enumerate(digests):
+        state = _read_skill(path / "skills", like, index, digest)
+        states = put_element(states, state, jnp.asarray(index, int))
+    count = jnp.asarray(len(digests), int)
+    if trainer is None:
+        return Skills(states=states, count=count)
+    saved = _saved_shapes(path)
+    past = saved[".training.trainer_state.agent.reward.past.features"]
+    learner, first = with_past_capacity(learner, past.shape[1]), first_env(env)
+    is_within_row = any(name.startswith(".training.unfinished") for name in saved)
+
+    def begin_training() -> SkillTraining:
+        training = init_training(learner, first, trainer, key=jr.key(0))
+        if not is_within_row:
+            return training
+        state, counts = training.trainer_state, training.counts
+        row = begin_row(trainer, learner, first, state, counts)
+        return dataclasses.replace(training, unfinished=row)
+
+    like = _library_like(saved, eqx.filter_eval_shape(begin_training))
+    library = restore_part(path / "training", like, None, None, advice=_ADVICE)
+    return Skills(
+        states=states, count=count, training=library.training, metrics=library.metrics
+    )
+
+
+def load_skill(
+    directory: Directory,
+    agent: Learner[State, Memory, Extras],
+    env: World,
+    index: int,
+) -> tuple[AbstractAgent[State, Memory, Extras], State]:
+    """Loads one skill of a library, as `eqrl.pick_skill` returns it.
+
+    **Arguments:**
+
+    - `directory`: as given to `eqrl.save_skills`.
+    - `agent`, `env`: those that learned it.
+    - `index`: of the skill, from 0.
+
+    Raises a `ValueError` unless there is such a skill and it fits the arguments.
+    """
+    learner, _ = find_learner(agent)
+    path = Path(directory)
+    digests, _ = _read_digests(path)
+    _check_index(index, len(digests), f"`{directory}` holds")
+    like = _state_shapes(learner, env)
+    state = _read_skill(path / "skills", like, index, digests[index])
+    return learner.agent, state
+
+
+def count_skills(directory: Directory) -> int:
+    """The number of skills in a library.
+
+    Raises a `ValueError` if the directory does not hold a library.
+    """
+    return _saved_shapes(Path(directory))[".digests"].shape[0]
+
+
+def _state_shapes(agent: AnyIntrinsic, env: World) -> PyTree:
+    spec = first_env(env).spec
+    return eqx.filter_eval_shape(lambda: agent.init(spec, key=jr.key(0)).agent)
+
+
+def _clear_unfinished(path: Path, states: list[PyTree], *, num_held: int) -> int:
+    """Deletes the remains of an interrupted save; returns how many skills are saved.
+
+    Such a save wrote skills, but not the training state that makes them a part of the
+    library. A folder stays if it already holds the skill that is to be saved there.
+    Raises a `ValueError` for one that neither holds it nor can be such a remainder.
+    """
+    count = num_held
+    removed = []
+    for index in saved_steps(path / "skills"):
+        folder = path / "skills" / str(index)
+        if index < num_held:
+            continue
+        if index == count < len(states) and _holds(folder, states[index]):
+            count += 1
+        # Without a training state it might be a skill of a library that lost it.
+        elif saved_steps(path / "training") and is_checkpoint(folder):
+            removed.append(folder)
+        else:
+            raise ValueError(
+                f"`{folder}` is not of the library that is being saved, and is not "
+                "deleted. Give another directory, or move it away."
+            )
+    for folder in removed:
+        shutil.rmtree(folder)
+    return count
+
+
+def _holds(folder: Path, state: PyTree) -> bool:
+    try:
+        _read_skill(folder.parent, state, int(folder.name), _digest(state))
+    except ValueError:
+        return False
+    return True
+
+
+def _saved_shapes(path: Path) -> dict[str, jax.ShapeDtypeStruct]:
+    """The shapes of the latest `_Library`, by the paths of its arrays."""
+    if saved_steps(path / "training"):
+        _, saved = saved_arrays(path / "training")
+        if ".digests" in saved:
+            return saved
+    raise ValueError(f"There are no skills in `{path}`.")
+
+
+def _library_like(
+    saved: dict[str, jax.ShapeDtypeStruct], training: SkillTraining | None
+) -> _Library:
+    """A `_Library` with arrays of the saved shapes and a given training state."""
+    # JAX arrays would have 32 bits, where metrics have 64.
+    arrays = {
+        name: np.empty(shape.shape, shape.dtype)
+        for name, shape in saved.items()
+        if not name.startswith(".training")
+    }
+    metrics: History = {}
+    for name, array in arrays.items():
+        if name.startswith(".metrics"):
+            [key] = ast.literal_eval(name.removeprefix(".metrics"))
+            metrics[key] = array
+    return _Library(arrays[".digests"], arrays[".capacity"], training, metrics)
+
+
+def _read_digests(path: Path) -> tuple[UInt8[np.ndarray, "skills 32"], int]:
+    """The digest of each skill, and the capacity of the library."""
+    library = restore_part(
+        path / "training",
+        _library_like(_saved_shapes(path), training=None),
+        None,
+        lambda library: (library.digests, library.capacity),
+        advice=_ADVICE,
+    )
+    return library.digests, int(library.capacity)
+
+
+def _read_skill(
+    path: Path, like: Tree, index: int, digest: UInt8[np.ndarray, "32"]
+) -> Tree:
+    state = restore_part(path, like, index, None, advice=_ADVICE)
+    # A checkpoint that is intact may still be the one of another skill.
+    if not np.array_equal(_digest(state), digest):
+        raise ValueError(
+            f"`{path / str(index)}` is damaged: it is not the skill that was saved "
+            f"there; {_ADVICE}."
+        )
+    return state
+
+
+def _digest(state: PyTree) -> UInt8[np.ndarray, "32"]:
+    """The bytes of a hash, equal only for states that are equal to the last bit."""
+    sha = hashlib.sha256()
+    for leaf in jax.tree.leaves(eqx.filter(state, eqx.is_array)):
+        array = np.asarray(leaf)
+        sha.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
+    return np.frombuffer(sha.digest(), np.uint8)

@@ -1,11 +1,14 @@
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar, get_args
 
 import equinox as eqx
 import jax
+import jax.lax as lax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
@@ -25,12 +28,17 @@ from .._pytree.tree import (
     show_values,
     stack_size,
 )
-from .._training.mesh import replicate, shard
+from .._training.mesh import (
+    from_owner,
+    on_each_device,
+    place_in_share,
+    replicate,
+    shard,
+)
 from .._training.trainer import TrainerState
 from .._types.custom_types import FloatLike, PyTree, State
 from .._types.stacked import Stacked
 from .prior import AbstractPrior, check_prior
-from .stack import copy_members
 
 
 class AbstractSelection(eqx.Module):
@@ -244,9 +252,6 @@ class PBT(eqx.Module):
         `where` itself is given one agent with numbers, whatever the leaves are: it may
         be written, and checked at run time, for one.
         """
-        return self._selected(tree)
-
-    def _selected(self, tree: PyTree) -> tuple[Any, ...]:
         leaves = jax.tree.leaves(tree)
         return tuple(leaves[position] for position in self._positions(tree))
 
@@ -370,9 +375,6 @@ class PBT(eqx.Module):
         """Checks that it fits populations of an agent, or raises a `ValueError`."""
         check_integer("size", size, least=1)
         self.scheme.check_size(size)
-        self._check_where(agent)
-
-    def _check_where(self, agent: Any) -> None:
         try:
             values = self.where(agent)
         except AttributeError as error:
@@ -416,36 +418,30 @@ class PBT(eqx.Module):
         replaced: Bool[Array, " population"],
         keys: Key[Array, " population"],
     ) -> Stacked[Agent, "population"]:
+        """Perturbs or resamples the hyperparameters of replaced members."""
+
         def vary(
-            values: tuple[Float[Array, ""], ...],
-            replaced: Bool[Array, ""],
-            key: PRNGKeyArray,
+            values: PyTree, replaced: Bool[Array, ""], key: PRNGKeyArray
         ) -> tuple[Float[Array, ""], ...]:
             sample_key, perturb_key, choice_key = jr.split(key, 3)
+            size = len(self.priors)
             sampled = self._sample(sample_key)
-            perturb_keys = jr.split(perturb_key, len(self.priors))
-            fresh = jr.bernoulli(
-                choice_key, self.resample_probability, (len(self.priors),)
-            )
-            return tuple(
-                jnp.where(
-                    replaced,
-                    jnp.where(
-                        fresh[index],
-                        sampled[index],
-                        jnp.asarray(
-                            prior.perturb(values[index], key=perturb_keys[index]), float
-                        ),
-                    ),
-                    values[index],
+            fresh = jr.bernoulli(choice_key, self.resample_probability, (size,))
+            perturb_keys = jr.split(perturb_key, size)
+            varied = []
+            for index, (prior, old) in enumerate(zip(self.priors, values, strict=True)):
+                perturbed = prior.perturb(old, key=perturb_keys[index])
+                new = jnp.where(
+                    fresh[index], sampled[index], jnp.asarray(perturbed, float)
                 )
-                for index, prior in enumerate(self.priors)
-            )
+                # All members draw, since under `vmap` there is no branch to skip.
+                varied.append(jnp.where(replaced, new, old))
+            return tuple(varied)
 
-        before = self._selected(agents)
+        before = self.selected(agents)
         varied = jax.vmap(vary)(before, replaced, keys)
         # A child inherits what its parent's `init` made of these.
-        settled = self._selected(init_only_leaves(agents))
+        settled = self.selected(init_only_leaves(agents))
         values = tuple(
             old if fixed else new
             for old, new, fixed in zip(before, varied, settled, strict=True)
@@ -483,3 +479,65 @@ PBT.__init__.__doc__ = """**Arguments:**
 - `copy_replay`: whether a child copies its parent's replay, environments and memories
     too. Otherwise it keeps its own, unless its score was not finite.
 """
+
+
+# Elements that are copied at a time: enough that devices seldom wait for each other,
+# and so few that no replay is ever held twice.
+_PIECE = 2**16
+
+
+def copy_members(
+    stack: PyTree,
+    children: Int[Array, " children"],
+    parents: Int[Array, " population"],
+    mesh: Mesh | None,
+) -> PyTree:
+    """Overwrites each of `children`, in order, with its parent.
+
+    It loops over arrays, members and pieces of a member, and copies each piece in
+    place, for the sake of memory: a gather of the parents would hold a second copy of
+    the whole stack, replays included, and over a mesh the whole population on each
+    device. The loop's temporaries are a piece.
+    """
+
+    def copy_share(
+        share: PyTree,
+        shared: tuple[Int[Array, " children"], Int[Array, " population"]],
+    ) -> tuple[PyTree, None]:
+        copied = jax.tree.map(
+            lambda x: _copy(x, *shared, mesh) if eqx.is_array(x) else x, share
+        )
+        return copied, None
+
+    copied, _ = on_each_device(copy_share, mesh, stack, (children, parents))
+    return copied
+
+
+def _copy(
+    array: Array,
+    children: Int[Array, " children"],
+    parents: Int[Array, " population"],
+    mesh: Mesh | None,
+) -> Array:
+    share = array.shape[0]
+    # The shape of a piece: a member of the array, cut along its longest axis.
+    sizes = [1, *array.shape[1:]]
+    axis = int(np.argmax(sizes))
+    num_pieces = 1
+    if math.prod(sizes) > _PIECE:
+        sizes[axis] = max(1, _PIECE * sizes[axis] // math.prod(sizes))
+        num_pieces = math.ceil(array.shape[axis] / sizes[axis])
+
+    def copy(index: Int[Array, ""], array: Array) -> Array:
+        child = children[index // num_pieces]
+        # Both slices clamp the start of a last piece that would reach beyond the end,
+        # so it overlaps the one before.
+        start: list[int | Array] = [0] * array.ndim
+        start[axis] = index % num_pieces * sizes[axis]
+        start[0], owned = place_in_share(parents[child], share, mesh)
+        piece = from_owner(lax.dynamic_slice(array, start, sizes), owned, mesh)
+        start[0], owned = place_in_share(child, share, mesh)
+        kept = lax.dynamic_slice(array, start, sizes)
+        return lax.dynamic_update_slice(array, jnp.where(owned, piece, kept), start)
+
+    return lax.fori_loop(0, children.shape[0] * num_pieces, copy, array)

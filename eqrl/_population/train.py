@@ -1,7 +1,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Any, cast
+from typing import Annotated, cast
 
 import equinox as eqx
 import jax
@@ -48,15 +48,15 @@ from .._types.custom_types import EnvState, PyTree, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from ..envs._check import play_if_asked
-from .history import (
-    Agents,
-    PopulationSolution,
-    Row,
-    UnfinishedGeneration,
-    make_solution,
-    rows_of,
-)
 from .pbt import PBT
+from .solution import (
+    Agents,
+    History,
+    PopulationSolution,
+    UnfinishedGeneration,
+    append_generation,
+    history_of,
+)
 
 
 @eqx.filter_jit
@@ -93,14 +93,6 @@ def check_scalar(env: AnyEnv) -> None:
         )
 
 
-def _check_score(value: Any) -> None:
-    if not eqx.is_array_like(value) or jnp.shape(value) != ():
-        raise ValueError(
-            "`score` must be one number for each member, such as a mean over its "
-            f"episodes, but it is {eqx.tree_pformat(value)}."
-        )
-
-
 @eqx.filter_jit
 def evaluate_members(
     agents: AnyAgent,
@@ -129,7 +121,11 @@ def evaluate_members(
                 descriptor=descriptor,
             )
             value = score(agent, state, evaluation)
-            _check_score(value)
+            if not eqx.is_array_like(value) or jnp.shape(value) != ():
+                raise ValueError(
+                    "`score` must be one number for each member, such as a mean over "
+                    f"its episodes, but it is {eqx.tree_pformat(value)}."
+                )
             return evaluation, jnp.where(failed, jnp.nan, value)
 
         return map_members(evaluate_one, members, *stacked), None
@@ -316,8 +312,13 @@ def train_population(
     evaluation, scores = eqx.filter_eval_shape(
         evaluate, crew.agents, states.agent, states.failed, key=evaluation_key
     )
-    if initial is not None:
+    empty = shard(begin_rows(crew, states, counts), mesh)
+    if initial is None:
+        metrics = empty.names
+        history = _empty_history(evaluation, scores, names, metrics)
+    else:
         check_history(initial, evaluation, names)
+        history = history_of(initial)
     generations = _Generations(
         crew=crew,
         pbt=pbt,
@@ -326,10 +327,10 @@ def train_population(
         evaluation_key=evaluation_key,
         exploit_key=exploit_key,
         num_steps=steps_per_generation,
-        empty=shard(begin_rows(crew, states, counts), mesh),
-        shapes=(evaluation, scores),
+        empty=empty,
     )
-    rows = generations.run(states, counts, initial, num_generations)
+    begun = None if initial is None else initial.unfinished
+    rows = generations.run(states, counts, history, begun, num_generations)
     with naming_lost_processes(mesh):
         return drive(rows, callback=callback, mesh=mesh, given_mesh=given_mesh)
 
@@ -342,7 +343,6 @@ class _Generations:
     - `evaluate`: `evaluate_members` with all but members and key filled in.
     - `num_steps`: environment steps of each member in a generation.
     - `empty`: the beginning of a row of metrics.
-    - `shapes`: of what `evaluate` gives.
     """
 
     crew: Crew
@@ -353,61 +353,60 @@ class _Generations:
     exploit_key: PRNGKeyArray
     num_steps: int
     empty: UnfinishedRow
-    shapes: Any
 
     def run(
         self,
         states: AnyTrainerState,
         counts: Counts,
-        initial: PopulationSolution | None,
+        history: History,
+        begun: UnfinishedGeneration | None,
         num_generations: int,
     ) -> Iterator[Reached]:
         """Trains, evaluates and replaces; yields after each piece of a generation."""
-        rows: list[Row] = [] if initial is None else rows_of(initial)
-        begun = None if initial is None else initial.unfinished
-        agents, mesh = self.crew.agents, self.crew.mesh
+        trainer, agents, mesh = self.crew.trainer, self.crew.agents, self.crew.mesh
         pace = Pace(mesh)
-        first = len(rows)
+        first = len(history["scores"])
         for generation in range(first, first + num_generations):
             if begun is None:
-                agents, states, parents = self._replace(agents, states, rows)
+                agents, states, parents = self._replace(agents, states, history)
                 num_left, unfinished = self.num_steps, None
             else:
+                # Its members were replaced before the interruption.
                 parents = np.asarray(begun.parents)
                 unfinished = (
                     gather(begun.row) if mesh is None else shard(begun.row, mesh)
                 )
                 num_left, begun = self.num_steps - int(begun.num_steps), None
-            end = steps_taken(self.crew.trainer, counts) + num_left
+            end = steps_taken(trainer, counts) + num_left
             runner = dataclasses.replace(self.crew, agents=agents).runner(self.empty)
             position = runner.start(states, counts, unfinished)
             pieces = runner.run_row(position, num_steps=num_left, pace=pace)
             for position in pieces:
-                step = steps_taken(self.crew.trainer, position.counts)
+                step = steps_taken(trainer, position.counts)
                 if position.unfinished is not None:
                     within = UnfinishedGeneration(
                         row=position.unfinished,
                         parents=parents,
                         num_steps=np.asarray(self.num_steps - (end - step)),
                     )
-                    solution = self._solution(rows, agents, position, within)
+                    solution = _solution(agents, position, history, within)
                     yield Reached(step, None, solution)
             states, counts = position.state, position.counts
             row = self._row(generation, agents, position, parents)
-            rows.append(row)
-            metrics = {**row.metrics, "score": row.scores}
-            solution = self._solution(rows, agents, position, None)
+            history = append_generation(history, row)
+            metrics = {**row["metrics"], "score": row["scores"]}
+            solution = _solution(agents, position, history, None)
             yield Reached(end, metrics, solution, position.failed)
 
     def _replace(
-        self, agents: AnyAgent, states: AnyTrainerState, rows: list[Row]
+        self, agents: AnyAgent, states: AnyTrainerState, history: History
     ) -> tuple[AnyAgent, AnyTrainerState, Int[np.ndarray, " population"]]:
         """The members of the next generation, and from whom each was copied."""
-        mesh = self.crew.mesh
-        if self.pbt is None or not rows:
+        mesh, generation = self.crew.mesh, len(history["scores"])
+        if self.pbt is None or generation == 0:
             return agents, states, np.arange(stack_size(states))
-        scores = shard(jnp.asarray(rows[-1].scores), mesh)
-        key = jr.fold_in(self.exploit_key, len(rows))
+        scores = shard(jnp.asarray(history["scores"][-1]), mesh)
+        key = jr.fold_in(self.exploit_key, generation)
         agents, states, parents = _exploit(
             (self.pbt, scores, key, agents), states, mesh
         )
@@ -419,7 +418,7 @@ class _Generations:
         agents: AnyAgent,
         position: Position,
         parents: Int[np.ndarray, " population"],
-    ) -> Row:
+    ) -> History:
         """The history of a generation that has trained."""
         evaluation, scores = self.evaluate(
             agents,
@@ -428,35 +427,45 @@ class _Generations:
             key=jr.fold_in(self.evaluation_key, generation),
         )
         values = () if self.pbt is None else self.pbt.selected(agents)
-        row = Row(
-            returns=evaluation.returns,
-            descriptors=evaluation.descriptors,
-            hyperparameters=dict(zip(self.names, values, strict=True)),
-            parents=parents,
-            metrics=position.row,
-            scores=scores,
-        )
+        row = {
+            "returns": evaluation.returns,
+            "descriptors": evaluation.descriptors,
+            "hyperparameters": dict(zip(self.names, values, strict=True)),
+            "parents": parents,
+            "metrics": position.row,
+            "scores": scores,
+        }
         return to_host(row, self.crew.mesh)
 
-    def _solution(
-        self,
-        rows: list[Row],
-        agents: AnyAgent,
-        position: Position,
-        unfinished: UnfinishedGeneration | None,
-    ) -> PopulationSolution:
-        evaluation, scores = self.shapes
-        like = Row(
-            returns=evaluation.returns,
-            descriptors=evaluation.descriptors,
-            hyperparameters=dict.fromkeys(self.names, scores),
-            parents=jax.ShapeDtypeStruct(scores.shape, jnp.result_type(int)),
-            metrics=dict.fromkeys(self.empty.names, scores),
-            scores=scores,
-        )
-        return make_solution(
-            rows, like, agents, position.state, position.counts, unfinished
-        )
+
+def _solution(
+    agents: AnyAgent,
+    position: Position,
+    history: History,
+    unfinished: UnfinishedGeneration | None,
+) -> PopulationSolution:
+    return PopulationSolution(
+        agents=agents,
+        trainer_states=position.state,
+        counts=position.counts,
+        unfinished=unfinished,
+        **history,
+    )
+
+
+def _empty_history(
+    evaluation: Evaluation, scores: PyTree, names: list[str], metrics: list[str]
+) -> History:
+    """A history without generations, from the shapes of one of them."""
+    row = {
+        "returns": evaluation.returns,
+        "descriptors": evaluation.descriptors,
+        "hyperparameters": dict.fromkeys(names, scores),
+        "parents": jax.ShapeDtypeStruct(scores.shape, jnp.result_type(int)),
+        "metrics": dict.fromkeys(metrics, scores),
+        "scores": scores,
+    }
+    return jax.tree.map(lambda x: np.zeros((0, *x.shape), x.dtype), row)
 
 
 def _begin(
@@ -517,7 +526,8 @@ def _begin(
 def make_agents(
     agent: AnyAgent, pbt: PBT | None, size: int, *, key: PRNGKeyArray
 ) -> AnyAgent:
-    shapes = {jnp.shape(leaf) for leaf in jax.tree.leaves(eqx.filter(agent, _is_float))}
+    leaves = jax.tree.leaves(eqx.filter(agent, eqx.is_inexact_array))
+    shapes = {jnp.shape(leaf) for leaf in leaves}
     if () not in shapes and {shape[0] for shape in shapes} == {size}:
         if pbt is not None:
             # As `PBT.init` checks a single agent.
@@ -534,10 +544,6 @@ def make_agents(
     if pbt is not None:
         return pbt.init(agent, size, key=key)
     return repeated(agent, size)
-
-
-def _is_float(leaf: Any) -> bool:
-    return eqx.is_inexact_array(leaf)
 
 
 def _names(agent: AnyAgent, pbt: PBT | None) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._population.history import (
+from .._population.solution import (
     PopulationSolution,
     ancestors_of,
     are_mean_returns,

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._disk.library import Skills
-from .._population.history import PopulationSolution, are_mean_returns, scores_of
+from .._population.solution import PopulationSolution, are_mean_returns, scores_of
 from .._pytree.fields import check_integer, check_range
 
 

@@ -8,7 +8,7 @@ import pkgutil
 import re
 import sys
 from collections.abc import Callable, Mapping
-from types import ModuleType, NoneType
+from types import NoneType
 from typing import Any, Literal, get_args, get_type_hints
 
 from .. import _agents
@@ -43,7 +43,19 @@ def import_agent(path: str) -> type[AnyAgent]:
     parts = class_name.split(".")
     if not all(part.isidentifier() for part in (*module_name.split("."), *parts)):
         raise ValueError(f"`agent={path!r}` must be written as `package.module:Class`.")
-    found: object = _import(module_name, path)
+    directory = os.getcwd()
+    if not sys.flags.safe_path and not {"", directory} & set(sys.path):
+        sys.path.insert(0, directory)
+    try:
+        found: object = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            # The module is there, and imports another one that is not.
+            raise
+        raise ValueError(
+            f"`agent={path!r}`: there is no module `{error.name}`, neither installed "
+            f"nor in `{directory}`."
+        ) from error
     for part in parts:
         found = getattr(found, part, None)
     if found is None:
@@ -86,22 +98,6 @@ def check_own_agent(name: str, agent_type: type[AnyAgent] | None) -> None:
         raise ValueError(
             f"The agent of this run is `{name}`, but `{given}` was given; {instead}."
         )
-
-
-def _import(name: str, path: str) -> ModuleType:
-    directory = os.getcwd()
-    if not sys.flags.safe_path and not {"", directory} & set(sys.path):
-        sys.path.insert(0, directory)
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            # The module is there, and imports another one that is not.
-            raise
-        raise ValueError(
-            f"`agent={path!r}`: there is no module `{error.name}`, neither installed "
-            f"nor in `{directory}`."
-        ) from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -288,19 +284,12 @@ def _networks(
         if agent_type is PPO and name == "make_actor":
             networks[name] = _ACTORS[type(find_space())](hidden_sizes)
             continue
-        resized = _resized(parameter.default, hidden_sizes)
-        if resized is not None:
-            networks[name] = resized
+        factory: Any = parameter.default
+        if not dataclasses.is_dataclass(factory) or isinstance(factory, type):
+            continue
+        if any(field.name == "hidden_sizes" for field in dataclasses.fields(factory)):
+            networks[name] = dataclasses.replace(factory, hidden_sizes=hidden_sizes)
     return networks
-
-
-def _resized(factory: Any, hidden_sizes: tuple[int, ...]) -> object | None:
-    """The factory with these hidden layers; `None` if it takes none."""
-    if not dataclasses.is_dataclass(factory) or isinstance(factory, type):
-        return None
-    if all(field.name != "hidden_sizes" for field in dataclasses.fields(factory)):
-        return None
-    return dataclasses.replace(factory, hidden_sizes=hidden_sizes)
 
 
 def check_agent(

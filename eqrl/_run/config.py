@@ -1,15 +1,27 @@
 """Settings of a run, as `config.json` holds them."""
 
 import dataclasses
+import operator
 import typing
-from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+import equinox as eqx
+import jax
+from jax.tree_util import GetAttrKey
 
 from .._agents.base import AnyAgent
 from .._agents.wrappers.intrinsic import Intrinsic
 from .._agents.wrappers.normalized import Normalized
 from .._population.pbt import PBT, Selection, Tournament, Truncation
-from .._pytree.fields import check_integer, check_range
+from .._population.prior import (
+    AbstractPrior,
+    LogUniform,
+    OneMinus,
+    Uniform,
+    check_prior,
+)
+from .._pytree.fields import check_choice, check_integer, check_range, range_of
 from .._rewards.incremental import Incremental
 from .._rewards.scale import Replay
 from .._storage.checkpoint import Directory
@@ -28,7 +40,6 @@ from .agents import (
     make_agent,
 )
 from .files import CONFIG, config_of, versions, write_json
-from .priors import Prior, path_of, select_tuned
 
 
 Value = TypeVar("Value")
@@ -68,6 +79,64 @@ def check_type(name: str, value: Value, expected: Any) -> Value:
     return value
 
 
+Prior = tuple[str, str, float, float]
+"""The name of a hyperparameter, the kind of its prior, and the bounds."""
+
+_KINDS: dict[str, Callable[[float, float], AbstractPrior]] = {
+    "uniform": Uniform,
+    "loguniform": LogUniform,
+    "oneminus-uniform": lambda low, high: OneMinus(Uniform(low, high)),
+    "oneminus-loguniform": lambda low, high: OneMinus(LogUniform(low, high)),
+}
+
+
+def select_tuned(
+    agent: AnyAgent, priors: Sequence[Prior]
+) -> tuple[Callable[[Any], tuple[Any, ...]], tuple[AbstractPrior, ...]]:
+    """`where` and `priors` of a `PBT`, for hyperparameters at any depth of the agent.
+
+    Raises a `ValueError` unless the names are unique and each prior lies in the range
+    of its hyperparameter.
+    """
+    paths = [path_of(agent, name) for name, *_ in priors]
+    for index, path in enumerate(paths):
+        if path in paths[:index]:
+            raise ValueError(f"There are two priors of `{priors[index][0]}`; give one.")
+    made = []
+    for path, (name, kind, low, high) in zip(paths, priors, strict=True):
+        owner_path, _, field = path.rpartition(".")
+        owner = operator.attrgetter(owner_path)(agent) if owner_path else agent
+        try:
+            check_choice("kind", kind, _KINDS)
+            prior = _KINDS[kind](low, high)
+            check_prior(field, prior, range_of(owner, field))
+        except ValueError as error:
+            raise ValueError(f"The prior of `{name}` is wrong: {error}") from error
+        made.append(prior)
+    selectors = tuple(operator.attrgetter(path) for path in paths)
+    return lambda agent: tuple(select(agent) for select in selectors), tuple(made)
+
+
+def path_of(agent: AnyAgent, name: str) -> str:
+    """The path of the one hyperparameter whose path is or ends in `name`."""
+    paths = [
+        ".".join(key.name for key in path)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(agent)
+        if eqx.is_inexact_array(leaf)
+        and leaf.shape == ()
+        and all(isinstance(key, GetAttrKey) for key in path)
+    ]
+    found = [path for path in paths if f".{path}".endswith(f".{name}")]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ValueError(f"`{name}` could be any of {found}; give more of its path.")
+    names = ", ".join(path.rpartition(".")[2] for path in paths)
+    raise ValueError(
+        f"There is no hyperparameter `{name}` to vary; those of this agent are {names}."
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """Environment, networks and randomness of a run."""
@@ -98,6 +167,9 @@ class Settings:
 class Training:
     """Length of training, and the number of independent seeds."""
 
+    kind: ClassVar[str] = "seed"
+    at_least_one: ClassVar[tuple[str, ...]] = ("num_steps", "seeds")
+
     num_steps: int = 20_000
     """Environment steps of each seed, warm-up included."""
 
@@ -113,16 +185,6 @@ class Training:
     devices: int | None = None
     """Devices to divide the seeds among; by default all cores that divide them."""
 
-    def check(self) -> None:
-        """Checks that the numbers are large enough."""
-        for name in ("num_steps", "seeds"):
-            check_integer(name, getattr(self, name), least=1)
-
-    @property
-    def kind(self) -> str:
-        """The word for one of the policies of the run."""
-        return "seed"
-
     @property
     def count(self) -> int:
         """The number of policies."""
@@ -132,6 +194,14 @@ class Training:
 @dataclasses.dataclass(frozen=True)
 class Population:
     """Schedule of population based training."""
+
+    kind: ClassVar[str] = "member"
+    at_least_one: ClassVar[tuple[str, ...]] = (
+        "size",
+        "num_generations",
+        "steps_per_generation",
+        "num_episodes",
+    )
 
     size: int = 8
     """Members."""
@@ -166,16 +236,6 @@ class Population:
     devices: int | None = None
     """Devices to divide the population among; by default all cores that divide it."""
 
-    def check(self) -> None:
-        """Checks that the numbers are large enough."""
-        for name in ("size", "num_generations", "steps_per_generation", "num_episodes"):
-            check_integer(name, getattr(self, name), least=1)
-
-    @property
-    def kind(self) -> str:
-        """The word for one of the policies of the run."""
-        return "member"
-
     @property
     def count(self) -> int:
         """The number of policies."""
@@ -183,24 +243,31 @@ class Population:
 
     def make_pbt(self, agent: AnyAgent, priors: tuple[Prior, ...]) -> PBT:
         where, made = select_tuned(agent, priors)
+        if self.selection == "tournament":
+            selection = Tournament(self.num_replaced)
+        else:
+            num_replaced = 2 if self.num_replaced is None else self.num_replaced
+            selection = Truncation(num_replaced, self.num_elite)
         return PBT(
             where=where,
             priors=made,
             resample_probability=self.resample_probability,
-            selection=self._make_selection(),
+            selection=selection,
             copy_replay=self.copy_replay,
         )
-
-    def _make_selection(self) -> Truncation | Tournament:
-        if self.selection == "tournament":
-            return Tournament(self.num_replaced)
-        num_replaced = 2 if self.num_replaced is None else self.num_replaced
-        return Truncation(num_replaced, self.num_elite)
 
 
 @dataclasses.dataclass(frozen=True)
 class SkillSchedule:
     """Length of the training of skills that are learned one after another."""
+
+    kind: ClassVar[str] = "skill"
+    at_least_one: ClassVar[tuple[str, ...]] = (
+        "num_skills",
+        "num_steps",
+        "num_collected_episodes",
+        "log_every",
+    )
 
     num_skills: int = 5
     """Skills, each of which is an agent of its own."""
@@ -216,16 +283,6 @@ class SkillSchedule:
 
     log_every: int = 500
     """Environment steps between two rows of metrics."""
-
-    def check(self) -> None:
-        """Checks that the numbers are large enough."""
-        for name in ("num_skills", "num_steps", "num_collected_episodes", "log_every"):
-            check_integer(name, getattr(self, name), least=1)
-
-    @property
-    def kind(self) -> str:
-        """The word for one of the policies of the run."""
-        return "skill"
 
     @property
     def count(self) -> int:
@@ -265,7 +322,8 @@ class Run(Generic[Schedule]):
 
     def __post_init__(self) -> None:
         check_agent(self.agent, self.skills, self.agent_type)
-        self.schedule.check()
+        for name in self.schedule.at_least_one:
+            check_integer(name, getattr(self.schedule, name), least=1)
         clip = self.settings.normalize_clip
         check_range("normalize_clip", clip, low=0, low_open=True, optional=True)
         if clip is not None and not self.settings.normalize:

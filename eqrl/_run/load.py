@@ -7,16 +7,13 @@ import jax.random as jr
 import numpy as np
 
 from .._agents.base import AbstractAgent, AnyAgent
-from .._disk.library import Skills
-from .._disk.store import count_skills, load_skill
+from .._disk.library import Skills, count_skills, load_skill
 from .._interaction.fit import check_is_agent
-from .._population.history import PopulationSolution
-from .._pytree.tree import take_element
+from .._population.solution import PopulationSolution
 from .._reporting.learning_curve import shown_metrics
 from .._storage.checkpoint import Directory, restore_part
 from .._storage.files import Content, read_json, reason_of
-from .._training.mesh import gather
-from .._training.rows import AnySolution, OfflineSolution, Solution
+from .._training.rows import OfflineSolution, Solution
 from .._types.custom_types import EnvState, Extras, Memory, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv, check_is_env
@@ -31,7 +28,7 @@ from .files import (
     write_json,
 )
 from .solutions import step_of
-from .write import draw_scores, draw_solution, write_seeds, write_stack
+from .write import draw_scores, draw_solution, write_members, write_policies
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,10 +113,12 @@ def save_run(
             # Generations are of equal length, unless a later call changed that.
             numbers = np.arange(1, num_generations + 1)
             steps = numbers * step_of(solution) // num_generations
-            write_stack(path, solution, steps)
+            write_members(path, solution, steps)
             draw_scores(path, title, solution, steps)
         else:
-            _write_solution(path, title, solution)
+            write_policies(path, solution)
+            if shown_metrics(solution.metrics):
+                draw_solution(path, title, solution)
 
 
 def read_saved(folder: Directory) -> SavedRun | None:
@@ -132,17 +131,6 @@ def read_saved(folder: Directory) -> SavedRun | None:
 
 def _parse(content: Content) -> SavedRun | None:
     return SavedRun(**content["saved"]) if "saved" in content else None
-
-
-def _write_solution(path: Path, title: str, solution: AnySolution) -> None:
-    states = [solution.state]
-    if solution.trainer_state.failed.ndim == 1:
-        stack = gather(solution.state)
-        count = solution.trainer_state.failed.size
-        states = [take_element(stack, seed) for seed in range(count)]
-    write_seeds(path, solution, states)
-    if shown_metrics(solution.metrics):
-        draw_solution(path, title, solution)
 
 
 # What to do where a file of a run is damaged.

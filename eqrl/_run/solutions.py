@@ -1,10 +1,8 @@
 """Whole solutions on disk, from which another process resumes training."""
 
-import ast
-import json
 import time
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
@@ -15,9 +13,15 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
+from jax.tree_util import PyTreeDef, default_registry, keystr
 
 from .._agents.base import AbstractAgent, AnyAgent
-from .._population.history import PopulationSolution, UnfinishedGeneration
+from .._population.solution import (
+    History,
+    PopulationSolution,
+    UnfinishedGeneration,
+    history_of,
+)
 from .._population.train import make_agents
 from .._pytree.fields import check_integer
 from .._pytree.tree import is_array_shape
@@ -38,18 +42,9 @@ from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 
 
-# What a checkpoint holds besides the history, by the kind of the solution.
+# The kind of the solution is the name under which a checkpoint holds all of it but the
+# history.
 _KINDS = ("solution", "seeds", "population")
-
-_HISTORY = "history"
-_OF_POPULATION = (
-    "returns",
-    "descriptors",
-    "hyperparameters",
-    "parents",
-    "metrics",
-    "scores",
-)
 
 
 def save_solution(
@@ -87,7 +82,7 @@ def content_of(solution: AnySolution | PopulationSolution) -> PyTree:
     if isinstance(solution, PopulationSolution):
         kind, state = "population", solution.trainer_states
         content = {"agents": solution.agents, "state": state, "counts": solution.counts}
-        history = {name: getattr(solution, name) for name in _OF_POPULATION}
+        history = history_of(solution)
         if solution.unfinished is not None:
             begun = solution.unfinished
             content["unfinished"] = {
@@ -108,7 +103,17 @@ def content_of(solution: AnySolution | PopulationSolution) -> PyTree:
             "`eqrl.train`, `eqrl.train_seeds` or `eqrl.train_population`. "
             "`eqrl.save_skills` saves skills, and `eqrl.save` anything else."
         )
-    return {kind: content, _HISTORY: _flatten(history)}
+    try:
+        structure = jax.tree.structure(history).serialize_using_proto()
+    except ValueError as error:
+        raise ValueError(
+            "`solution.descriptors` cannot be saved: they must be arrays, alone or in "
+            f"dictionaries with strings as keys, lists or tuples. {error}"
+        ) from error
+    # Who loads it knows the structure of the states, but not that of the history: it
+    # depends on the metrics of the agent and on the descriptor of the call.
+    rows = {"rows": history, "structure": np.frombuffer(structure, np.uint8)}
+    return {kind: content, "history": rows}
 
 
 def load_solution(
@@ -140,44 +145,36 @@ def load_solution(
     environment and trainer fit it.
     """
     step, saved = saved_arrays(directory, step)
-    kind = _kind_of(saved)
-    if kind is None:
+    kinds = [kind for kind in _KINDS if f"['{kind}']['state'].failed" in saved]
+    if not kinds:
         raise ValueError(
             f"Step {step} of `{directory}` holds no solution that "
             "`eqrl.save_solution` saved; `eqrl.restore` loads what `eqrl.save` saved."
         )
+    [kind] = kinds
     if mesh is not None and kind == "solution":
         raise ValueError(
             "`mesh` is for seeds and populations, but a single training was saved."
         )
-    content = _shapes(kind, saved, agent, env, trainer, mesh)
-    like = {kind: content, _HISTORY: _history_like(saved)}
-    loaded = restore(directory, like, step)
-    content, flat = loaded[kind], loaded[_HISTORY]
-    history = _gather(
-        {tuple(map(tuple, json.loads(path))): x for path, x in flat.items()}
-    )
+    like = {kind: _shapes(kind, saved, agent, env, trainer, mesh)}
+    content = restore(directory, like, step, lambda tree: tree[kind])[kind]
+    history = _read_history(directory, step, saved)
+    unfinished = content.get("unfinished")
     if kind != "population":
         return Solution(
             trainer_state=content["state"],
             counts=content["counts"],
-            metrics=history.get("metrics", {}),
-            unfinished=content.get("unfinished"),
+            unfinished=unfinished,
+            **history,
         )
-    unfinished = None
-    if "unfinished" in content:
-        unfinished = UnfinishedGeneration(**content["unfinished"])
+    if unfinished is not None:
+        unfinished = UnfinishedGeneration(**unfinished)
     return PopulationSolution(
         agents=content["agents"],
         trainer_states=content["state"],
         counts=content["counts"],
-        returns=history["returns"],
-        descriptors=history.get("descriptors"),
-        hyperparameters=history.get("hyperparameters", {}),
-        parents=history["parents"],
-        metrics=history.get("metrics", {}),
-        scores=history["scores"],
         unfinished=unfinished,
+        **history,
     )
 
 
@@ -186,26 +183,44 @@ def continues(
 ) -> bool:
     """Whether the history of a solution begins with that of the one that was saved."""
     _, saved = saved_arrays(directory, step)
-    if _kind_of(saved) is None:
+    if _STRUCTURE not in saved:
         return False
-    like = {_HISTORY: _history_like(saved)}
-    earlier = restore(directory, like, step, lambda tree: tree[_HISTORY])[_HISTORY]
-    history = content_of(solution)[_HISTORY]
+    earlier, now = (
+        {keystr(path): rows for path, rows in jax.tree.leaves_with_path(history)}
+        for history in (
+            _read_history(directory, step, saved),
+            content_of(solution)["history"]["rows"],
+        )
+    )
     return all(
-        name in history
-        and np.array_equal(history[name][: len(rows)], rows, equal_nan=True)
+        name in now and np.array_equal(now[name][: len(rows)], rows, equal_nan=True)
         for name, rows in earlier.items()
     )
 
 
-def _history_like(
-    saved: dict[str, jax.ShapeDtypeStruct],
-) -> dict[str, np.ndarray]:
-    return {
-        _key_of(name): np.zeros(shape.shape, shape.dtype)
-        for name, shape in saved.items()
-        if name.startswith(f"['{_HISTORY}']")
-    }
+# The name in a checkpoint of the structure of its history.
+_STRUCTURE = "['history']['structure']"
+
+
+def _read_history(
+    directory: Directory, step: int, saved: dict[str, jax.ShapeDtypeStruct]
+) -> History:
+    like = {"history": {"structure": np.zeros(saved[_STRUCTURE].shape, np.uint8)}}
+    read = restore(directory, like, step, lambda tree: tree["history"]["structure"])
+    structure = PyTreeDef.deserialize_using_proto(
+        default_registry, read["history"]["structure"].tobytes()
+    )
+    places = jax.tree.unflatten(structure, range(structure.num_leaves))
+    shapes = jax.tree.map_with_path(
+        lambda path, _: saved[f"['history']['rows']{keystr(path)}"], places
+    )
+    # NumPy arrays, since JAX arrays would have 32 bits.
+    rows = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+    if structure.num_leaves == 0:
+        return rows
+    like = {"history": {"rows": rows}}
+    read = restore(directory, like, step, lambda tree: tree["history"]["rows"])
+    return read["history"]["rows"]
 
 
 def _shapes(
@@ -271,63 +286,6 @@ def step_of(solution: AnySolution | PopulationSolution) -> int:
         else solution.trainer_states
     )
     return int(solution.counts.rows_written) * state.actors.timestep.shape[-1]
-
-
-def _kind_of(saved: Collection[str]) -> str | None:
-    for kind in _KINDS:
-        if f"['{kind}']['state'].failed" in saved:
-            return kind
-    return None
-
-
-def _key_of(name: str) -> str:
-    """The key of a leaf of the history, from its name in the record."""
-    [key] = ast.literal_eval(name.removeprefix(f"['{_HISTORY}']"))
-    return key
-
-
-def _flatten(tree: PyTree) -> dict[str, np.ndarray]:
-    """The arrays of a tree of dictionaries, lists and tuples, by where they are.
-
-    So the structure can be read from the names.
-    """
-    flat: dict[str, np.ndarray] = {}
-
-    def walk(node: PyTree, path: list[list[str | int]]) -> None:
-        if node is None:
-            return
-        if isinstance(node, dict):
-            items = [("dict", key, value) for key, value in node.items()]
-        elif type(node) in (list, tuple):
-            kind = type(node).__name__
-            items = [(kind, index, value) for index, value in enumerate(node)]
-        elif isinstance(node, (np.ndarray, jax.Array)):
-            flat[json.dumps(path)] = np.asarray(node)
-            return
-        else:
-            raise ValueError(
-                f"The history holds a {type(node).__name__}, which cannot be saved; "
-                "descriptors must be arrays, in dictionaries, lists or tuples or alone."
-            )
-        for kind, key, value in items:
-            walk(value, [*path, [kind, key]])
-
-    walk(tree, [])
-    return flat
-
-
-def _gather(flat: dict[tuple[tuple[str, str | int], ...], np.ndarray]) -> PyTree:
-    if () in flat:
-        return flat[()]
-    inner: dict[tuple[str, str | int], PyTree] = {}
-    for path, value in flat.items():
-        inner.setdefault(path[0], {})[path[1:]] = value
-    built = {key: _gather(part) for (_, key), part in inner.items()}
-    kinds = {kind for kind, _ in inner}
-    if kinds <= {"dict"}:
-        return built
-    values = [built[index] for index in sorted(built)]
-    return tuple(values) if kinds == {"tuple"} else values
 
 
 class Interval:
@@ -399,7 +357,7 @@ class Checkpoints:
         """
         check_integer("max_to_keep", max_to_keep, least=1)
         self._interval = Interval(every_steps=every_steps, every_seconds=every_seconds)
-        self._on_error = on_error or _warn
+        self._on_error = on_error
         self._manager = checkpoint_manager(directory, max_to_keep=max_to_keep)
         self._quiet = ExitStack()
         self._directory = directory
@@ -477,16 +435,16 @@ class Checkpoints:
         self._latest, self._is_own = number, True
 
     def _report(self, error: Exception) -> None:
-        if not self._has_failed:
-            self._has_failed = True
+        if self._has_failed:
+            return
+        self._has_failed = True
+        if self._on_error is not None:
             self._on_error(error)
-
-
-def _warn(error: Exception) -> None:
-    warnings.warn(
-        f"A checkpoint could not be written, and training continues: {error}",
-        stacklevel=2,
-    )
+            return
+        warnings.warn(
+            f"A checkpoint could not be written, and training continues: {error}",
+            stacklevel=2,
+        )
 
 
 def _copied(tree: PyTree) -> PyTree:

@@ -2,19 +2,22 @@
 
 import csv
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._disk.library import Skills
-from .._disk.store import save_skills
+from .._disk.library import Skills, save_skills
 from .._interaction.evaluate_skills import SkillEvaluation
-from .._population.history import PopulationSolution, are_mean_returns, scores_of
-from .._population.stack import member
-from .._pytree.tree import take_element
+from .._population.solution import (
+    PopulationSolution,
+    are_mean_returns,
+    member,
+    scores_of,
+)
+from .._pytree.tree import stack_size, take_element
 from .._reporting.learning_curve import draw_learning_curve
 from .._reporting.population import draw_family_tree, draw_schedules
 from .._reporting.skills import draw_skills
@@ -28,7 +31,7 @@ from .._skills.distances import (
 from .._storage.checkpoint import Directory
 from .._training.mesh import gather
 from .._training.rows import AnySolution, History, append_row
-from .._types.custom_types import Mode
+from .._types.custom_types import Mode, PyTree
 from .config import Population, Run, SkillSchedule, Training
 from .files import (
     append_csv,
@@ -66,8 +69,13 @@ def read_metrics(folder: Directory) -> History:
         # A line that is being written has no end yet.
         header, *lines = csv.reader(text[: text.rfind("\n") + 1].splitlines())
         table = np.array([[float(cell) for cell in line] for line in lines])
-        columns = table.reshape(-1, len(header)).T
-        return _by_owner(dict(zip(header, columns, strict=True)))
+        cells = table.reshape(-1, len(header)).T
+        columns = dict(zip(header, cells, strict=True))
+        steps = columns["step"]
+        owners = next((columns[name] for name in _OWNERS if name in columns), 0 * steps)
+        count = int(owners.max(initial=0)) + 1
+        if np.any(owners != np.arange(len(steps)) % count):
+            raise ValueError("Some rows are missing.")
     except OSError as error:
         raise ValueError(
             f"`{path}` cannot be read: {error.strerror}. A run writes it when it has "
@@ -78,15 +86,7 @@ def read_metrics(folder: Directory) -> History:
             f"`{path}` is damaged: it is not the table of metrics that a run writes. "
             "Take it from a copy of the run."
         ) from error
-
-
-def _by_owner(columns: dict[str, Float[np.ndarray, " rows"]]) -> History:
-    """The metrics, in which those who train side by side have an axis."""
-    steps = columns["step"]
-    owners = next((columns[name] for name in _OWNERS if name in columns), 0 * steps)
-    count = int(owners.max(initial=0)) + 1
-    if np.any(owners != np.arange(len(steps)) % count):
-        raise ValueError("Some rows are missing.")
+    # Of a step that is being written, only the first owners may have their rows yet.
     logs = len(steps) // count
     metrics = {
         name: values[: logs * count].reshape(logs, count)
@@ -98,13 +98,81 @@ def _by_owner(columns: dict[str, Float[np.ndarray, " rows"]]) -> History:
     return metrics | {"step": steps[: logs * count : count].astype(int)}
 
 
-def states_of_seeds(solution: AnySolution, num_seeds: int) -> list[Any]:
-    """The state of the agent of each seed."""
-    if num_seeds == 1:
+def write_metrics(folder: Directory, metrics: History) -> None:
+    """Writes `metrics.csv` of one seed or several."""
+    _write_table(folder, _with_seeds(metrics))
+
+
+def write_rows(folder: Directory, metrics: History) -> None:
+    """Writes `metrics.csv` of skills that are learned one after another."""
+    _write_table(folder, {name: metrics[name] for name in ("skill", "step")} | metrics)
+
+
+def write_generations(
+    folder: Directory,
+    solution: PopulationSolution,
+    steps: Int[np.ndarray, " generations"],
+) -> None:
+    """Writes `metrics.csv` of a population, whose generations end at `steps`."""
+    means = solution.returns.mean(axis=2)
+    # Of a vector of rewards there is one for each element.
+    named = (
+        {"mean_return": means}
+        if means.ndim == 2
+        else {f"mean_return_{i}": means[..., i] for i in range(means.shape[2])}
+    )
+    num_generations, size = solution.parents.shape
+    columns = {
+        "generation": np.arange(num_generations),
+        "member": np.arange(size)[None],
+        "step": steps,
+        "parent": solution.parents,
+        **named,
+        "score": solution.scores,
+    }
+    # An agent names its hyperparameters and metrics as it likes; none may take the
+    # place of another column.
+    for kind, given in (
+        ("hyperparameter", solution.hyperparameters),
+        ("metric", solution.metrics),
+    ):
+        for name, values in given.items():
+            while name in columns:
+                name = f"{kind}_{name}"
+            columns[name] = values
+    _write_table(folder, columns)
+
+
+def _with_seeds(metrics: History) -> History:
+    """The columns of the metrics of seeds, of which the first says whose row it is."""
+    num_seeds = max(values[0].size for values in metrics.values())
+    return {"seed": np.arange(num_seeds)[None], "step": metrics["step"]} | metrics
+
+
+def _write_table(folder: Directory, columns: History) -> None:
+    write_csv(folder, "metrics.csv", list(columns), _rows(columns))
+
+
+def _rows(columns: History) -> Iterable[Sequence[int | float]]:
+    """A row for each step and owner, in the order in which they are reached.
+
+    Columns have the shape (steps, owners), or (steps,) if all owners share them.
+    """
+    tables = [x if x.ndim == 2 else x[:, None] for x in columns.values()]
+    cells = [
+        table if np.issubdtype(table.dtype, np.integer) else table.astype(float)
+        for table in np.broadcast_arrays(*tables)
+    ]
+    return zip(*(table.reshape(-1).tolist() for table in cells), strict=True)
+
+
+def states_of_seeds(solution: AnySolution) -> list[PyTree]:
+    """The state of the agent of each seed, of one training or of several seeds."""
+    if solution.trainer_state.failed.ndim == 0:
         return [solution.state]
     # On one device, or each would be evaluated on all.
     states = gather(solution.state)
-    return [take_element(states, seed) for seed in range(num_seeds)]
+    return [take_element(states, seed) for seed in range(stack_size(states))]
 
 
 class GrowingMetrics:
@@ -119,40 +187,30 @@ class GrowingMetrics:
         self._folder = Path(folder)
         self._names = list(metrics)
         if metrics:
-            _write_metrics(folder, metrics)
+            write_metrics(folder, metrics)
 
     def __call__(self, step: int, metrics: Mapping[str, Any], solution: object) -> None:
         """Writes one row of each seed."""
         del solution
-        row = {"step": np.asarray(step), **metrics}
-        history = {name: np.asarray(value)[None] for name, value in row.items()}
-        if {*history} == {*self._names}:
-            ordered = {name: history[name] for name in self._names}
-            append_csv(self._folder, "metrics.csv", _rows(ordered))
+        values = {name: np.asarray(value) for name, value in metrics.items()}
+        row = append_row({}, step, values)
+        if {*row} == {*self._names}:
+            ordered = {name: row[name] for name in self._names}
+            append_csv(self._folder, "metrics.csv", _rows(_with_seeds(ordered)))
             return
-        # What went before may have had other metrics.
+        # Earlier rows had other metrics, so all of them get the new columns.
         if self._names:
-            values = {name: np.asarray(value) for name, value in metrics.items()}
-            history = append_row(read_metrics(self._folder), step, values)
-        self._names = list(history)
-        _write_metrics(self._folder, history)
+            row = append_row(read_metrics(self._folder), step, values)
+        self._names = list(row)
+        write_metrics(self._folder, row)
 
 
-def write_policies(
-    folder: Directory, run: Run[Training], solution: AnySolution
-) -> None:
+def write_policies(folder: Directory, solution: AnySolution) -> None:
     """Writes `metrics.csv` and the policy of each seed."""
-    write_seeds(folder, solution, states_of_seeds(solution, run.schedule.seeds))
-
-
-def write_seeds(
-    folder: Directory, solution: AnySolution, states: Sequence[Any]
-) -> None:
-    """Writes `metrics.csv` and the policy of each seed, whose states are given."""
     if solution.metrics:
-        _write_metrics(folder, solution.metrics)
+        write_metrics(folder, solution.metrics)
     step = step_of(solution)
-    for seed, state in enumerate(states):
+    for seed, state in enumerate(states_of_seeds(solution)):
         save_policy(policy_folder(folder, "seed", seed), step, state)
 
 
@@ -209,61 +267,25 @@ def skill_summary(evaluation: SkillEvaluation) -> dict[str, Any]:
     }
 
 
-def _write_metrics(folder: Directory, metrics: History) -> None:
-    names = [name for name in metrics if name != "step"]
-    write_csv(folder, "metrics.csv", ["seed", "step", *names], _rows(metrics))
-
-
-def _rows(metrics: History) -> list[list[int | float]]:
-    """A row for each step and seed, in the order in which they are reached."""
-    steps = metrics["step"]
-    columns = [
-        values.reshape(len(steps), -1)
-        for name, values in metrics.items()
-        if name != "step"
-    ]
-    return [
-        [seed, int(step), *(float(column[row, seed]) for column in columns)]
-        for row, step in enumerate(steps)
-        for seed in range(columns[0].shape[1])
-    ]
-
-
 def write_members(
-    folder: Directory, run: Run[Population], solution: PopulationSolution
-) -> None:
-    """Writes `metrics.csv` and the policy of each member."""
-    write_stack(folder, _with_given_names(run, solution), _steps(run, solution))
-
-
-def write_stack(
     folder: Directory,
     solution: PopulationSolution,
     steps: Int[np.ndarray, " generations"],
 ) -> None:
     """Writes `metrics.csv` and the policy of each member."""
-    _write_generation_table(folder, solution, steps)
+    write_generations(folder, solution, steps)
     step = step_of(solution)
     for index in range(solution.parents.shape[1]):
         policy = (member(solution.agents, index), member(solution.states, index))
         save_policy(policy_folder(folder, "member", index), step, policy)
 
 
-def write_generations(
-    folder: Directory, run: Run[Population], solution: PopulationSolution
-) -> None:
-    """Writes `metrics.csv` of all generations so far."""
-    _write_generation_table(
-        folder, _with_given_names(run, solution), _steps(run, solution)
-    )
-
-
 def draw_population(
     folder: Directory, run: Run[Population], solution: PopulationSolution
 ) -> None:
     """Draws the plots."""
-    solution = _with_given_names(run, solution)
-    draw_scores(folder, run.title, solution, _steps(run, solution))
+    solution, steps = named_and_dated(run, solution)
+    draw_scores(folder, run.title, solution, steps)
     kinds = {name: kind for name, kind, *_ in run.priors}
     write_picture(
         folder,
@@ -297,19 +319,17 @@ def draw_scores(
     write_picture(folder, "family_tree.png", draw_family_tree, solution, title=title)
 
 
-def _with_given_names(
+def named_and_dated(
     run: Run[Population], solution: PopulationSolution
-) -> PopulationSolution:
-    return dataclasses.replace(
-        solution, hyperparameters=run.by_given_names(solution.hyperparameters)
-    )
+) -> tuple[PopulationSolution, Int[np.ndarray, " generations"]]:
+    """A solution whose hyperparameters have the names that the run's priors give them.
 
-
-def _steps(
-    run: Run[Population], solution: PopulationSolution
-) -> Int[np.ndarray, " generations"]:
-    """Environment steps of a member at the end of each generation."""
-    return run.schedule.steps_per_generation * np.arange(1, 1 + len(solution.returns))
+    With it the environment steps of a member at the end of each generation.
+    """
+    hyperparameters = run.by_given_names(solution.hyperparameters)
+    named = dataclasses.replace(solution, hyperparameters=hyperparameters)
+    steps = run.schedule.steps_per_generation * np.arange(1, 1 + len(solution.returns))
+    return named, steps
 
 
 def write_skills_of_member(
@@ -322,62 +342,11 @@ def write_skills_of_member(
     write_picture(folder, "skills.png", draw_skills, evaluation, title=run.title)
 
 
-def _write_generation_table(
-    folder: Directory,
-    solution: PopulationSolution,
-    steps: Int[np.ndarray, " generations"],
-) -> None:
-    means = solution.returns.mean(axis=2)
-    # Of a vector of rewards there is one for each element.
-    named = (
-        {"mean_return": means}
-        if means.ndim == 2
-        else {f"mean_return_{i}": means[..., i] for i in range(means.shape[2])}
-    )
-    columns = {**named, "score": solution.scores}
-    counters = ["generation", "member", "step", "parent"]
-    # An agent names its hyperparameters and metrics as it likes; none may take the
-    # place of another column.
-    for kind, given in (
-        ("hyperparameter", solution.hyperparameters),
-        ("metric", solution.metrics),
-    ):
-        for name, values in given.items():
-            while name in columns or name in counters:
-                name = f"{kind}_{name}"
-            columns[name] = values
-    num_generations, size = solution.parents.shape
-    rows = [
-        [
-            generation,
-            member,
-            int(steps[generation]),
-            int(solution.parents[generation, member]),
-            *(float(column[generation, member]) for column in columns.values()),
-        ]
-        for generation in range(num_generations)
-        for member in range(size)
-    ]
-    write_csv(folder, "metrics.csv", [*counters, *columns], rows)
-
-
 def write_library(folder: Directory, skills: Skills[Any]) -> None:
     """Writes `metrics.csv` and the library with its training state."""
     if skills.metrics:
         write_rows(folder, skills.metrics)
     save_skills(library_folder(folder), skills)
-
-
-def write_rows(folder: Directory, metrics: History) -> None:
-    """Writes `metrics.csv`."""
-    names = [name for name in metrics if name not in ("skill", "step")]
-    rows = [
-        [int(skill), int(step), *(float(metrics[name][row]) for name in names)]
-        for row, (skill, step) in enumerate(
-            zip(metrics["skill"], metrics["step"], strict=True)
-        )
-    ]
-    write_csv(folder, "metrics.csv", ["skill", "step", *names], rows)
 
 
 def write_trajectories(

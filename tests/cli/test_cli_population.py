@@ -15,10 +15,9 @@ import eqrl
 from eqrl._cli import main
 from eqrl._cli.commands import Pbt, Train, parse
 from eqrl._cli.jobs import population_job, seeds_job
-from eqrl._population.history import ancestors_of
+from eqrl._population.solution import ancestors_of
 from eqrl._reporting.progress import PopulationProgressBar
-from eqrl._run.config import read_config
-from eqrl._run.priors import select_tuned
+from eqrl._run.config import read_config, select_tuned
 
 from ..toy import interrupt_in_piece
 

@@ -126,7 +126,7 @@ def test_a_skill_that_is_not_there_cannot_be_picked(index: int) -> None:
 
 
 def test_of_no_skills_none_can_be_picked() -> None:
-    with pytest.raises(ValueError, match="there are 0 yet"):
+    with pytest.raises(ValueError, match="there are 0 skills yet"):
         eqrl.pick_skill(AGENT, beginning(), 0)
 
 

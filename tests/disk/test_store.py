@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import eqrl
-import eqrl._disk.store
+import eqrl._disk.library
 from eqrl._disk.library import init_library
 from eqrl.envs import Point
 
@@ -164,7 +164,7 @@ def test_a_skill_is_written_once(
         written.append((directory.name, step))
         eqrl.save(directory, step, tree)
 
-    monkeypatch.setattr(eqrl._disk.store, "save", save)
+    monkeypatch.setattr(eqrl._disk.library, "save", save)
     eqrl.save_skills(tmp_path, recorded[1])
     assert written == [("skills", 1), ("skills", 2), ("training", 1)]
 
@@ -217,7 +217,7 @@ def test_a_library_stays_whole_where_saving_it_again_is_killed(
             raise RuntimeError("killed")
         eqrl.save(directory, step, tree)
 
-    monkeypatch.setattr(eqrl._disk.store, "save", killed)
+    monkeypatch.setattr(eqrl._disk.library, "save", killed)
     with pytest.raises(RuntimeError, match="killed"):
         eqrl.save_skills(tmp_path, recorder.skills[11])
     monkeypatch.undo()
@@ -257,7 +257,7 @@ def test_what_a_killed_call_left_gives_way_to_another_skill(
         eqrl.save(directory, step, tree)
 
     with monkeypatch.context() as patch:
-        patch.setattr(eqrl._disk.store, "save", killed)
+        patch.setattr(eqrl._disk.library, "save", killed)
         with pytest.raises(RuntimeError, match="killed"):
             eqrl.save_skills(tmp_path, recorder.skills[11])
     assert numbers(tmp_path / "skills") == ["0", "1"]

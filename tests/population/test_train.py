@@ -479,8 +479,7 @@ def test_a_population_is_selected_by_vectors_of_rewards(
     getkey: GetKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stay(runner: Runner, position: Position, *_: Any, **__: Any) -> Position:
-        names = [*runner.empty.averages.means, "nonfinite"]
-        return position._replace(row={name: np.zeros(3) for name in names})
+        return position._replace(row={name: np.zeros(3) for name in runner.empty.names})
 
     monkeypatch.setattr(Runner, "_run_piece", stay)
     _check_selection_by_vectors(getkey())

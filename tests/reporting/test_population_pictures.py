@@ -10,7 +10,7 @@ import pytest
 from matplotlib.colors import to_rgba
 
 import eqrl
-from eqrl._population.history import ancestors_of, scores_of, winner_of
+from eqrl._population.solution import ancestors_of, scores_of, winner_of
 
 
 # Member 1 is replaced by a child of 2, then 0 by one of the new 1, which wins.

@@ -85,7 +85,7 @@ def solution() -> Any:
 def folder(solution: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
     write_config(folder, _RUN)
-    write_policies(folder, _RUN, solution)
+    write_policies(folder, solution)
     draw_solution(folder, _RUN.title, solution)
     return folder
 
@@ -138,7 +138,7 @@ def test_metrics_hold_what_was_measured(folder: Path, solution: Any) -> None:
 def test_a_loaded_run_is_what_was_learned(folder: Path, solution: Any) -> None:
     for seed in (0, 1):
         _, state, _ = eqrl.load_run(folder, seed)
-        assert eqx.tree_equal(state, states_of_seeds(solution, 2)[seed])
+        assert eqx.tree_equal(state, states_of_seeds(solution)[seed])
         leaves = jax.tree.leaves(state)
         assert not any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
 
@@ -159,7 +159,7 @@ def test_a_run_of_a_program_is_loaded_with_its_agent_and_environment(
     assert len(_rows(tmp_path / "run")) == 6
     for seed in (0, 1):
         loaded = eqrl.load_run(tmp_path / "run", seed, agent=agent, env=env)
-        assert eqx.tree_equal(loaded, (agent, states_of_seeds(solution, 2)[seed], env))
+        assert eqx.tree_equal(loaded, (agent, states_of_seeds(solution)[seed], env))
     wrong: tuple[tuple[dict[str, Any], str], ...] = (
         ({"seed": 2}, "has the seeds 0 to 1"),
         ({"env": None}, r"load_run\(folder, agent=agent.*actor_lr=0.01"),
@@ -201,16 +201,10 @@ def test_the_agent_of_a_run_of_the_command_line_is_not_given(folder: Path) -> No
 
 def test_the_state_of_a_seed_is_its_own(solution: Any) -> None:
     biases = [
-        state.agent.actor.network.layers[0].bias
-        for state in states_of_seeds(solution, 2)
+        state.agent.actor.network.layers[0].bias for state in states_of_seeds(solution)
     ]
     stacked = solution.state.agent.actor.network.layers[0].bias
     np.testing.assert_array_equal(np.stack(biases), stacked)
-
-
-def test_of_one_seed_the_state_has_no_axis_of_seeds(solution: Any) -> None:
-    (state,) = states_of_seeds(solution, 1)
-    assert state is solution.state
 
 
 def test_a_seed_that_was_not_trained_is_an_error(folder: Path) -> None:

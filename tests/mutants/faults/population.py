@@ -11,14 +11,14 @@ _PICTURES = "tests/reporting/test_population_pictures.py"
 FAULTS = (
     Fault(
         "population:the-last-piece-is-not-copied",
-        "eqrl/_population/stack.py",
-        "math.ceil(shape[axis] / sizes[axis])",
-        "math.floor(shape[axis] / sizes[axis])",
+        "eqrl/_population/pbt.py",
+        "math.ceil(array.shape[axis] / sizes[axis])",
+        "math.floor(array.shape[axis] / sizes[axis])",
         ("tests/population/test_pbt.py -k on_a_mesh",),
     ),
     Fault(
         "population:only-the-first-piece-is-copied",
-        "eqrl/_population/stack.py",
+        "eqrl/_population/pbt.py",
         "start[axis] = index % num_pieces * sizes[axis]",
         "start[axis] = 0",
         ("tests/population/test_pbt.py -k on_a_mesh",),
@@ -26,8 +26,8 @@ FAULTS = (
     Fault(
         "population:replaced-by-the-scores-of-the-first-generation",
         "eqrl/_population/train.py",
-        "rows[-1].scores), mesh",
-        "rows[0].scores), mesh",
+        'history["scores"][-1]), mesh',
+        'history["scores"][0]), mesh',
         ("tests/population/test_train.py -k worst_of_a_generation",),
     ),
     Fault(
@@ -40,7 +40,7 @@ FAULTS = (
     Fault(
         "population:an-unfinished-generation-is-not-saved",
         "eqrl/_run/solutions.py",
-        'unfinished = UnfinishedGeneration(**content["unfinished"])',
+        "unfinished = UnfinishedGeneration(**unfinished)",
         "unfinished = None",
         ("tests/population/test_train.py -k within_a_generation",),
     ),
@@ -60,14 +60,14 @@ FAULTS = (
     ),
     Fault(
         "population:best-by-the-median",
-        "eqrl/_population/stack.py",
+        "eqrl/_population/solution.py",
         "means = jnp.mean(",
         "means = jnp.median(",
         ("tests/test_unseen.py -k highest_mean",),
     ),
     Fault(
         "population:best-by-an-infinite-return",
-        "eqrl/_population/stack.py",
+        "eqrl/_population/solution.py",
         "jnp.where(jnp.isfinite(means)",
         "jnp.where(~jnp.isnan(means)",
         ("tests/test_unseen.py -k highest_mean",),
@@ -75,8 +75,8 @@ FAULTS = (
     Fault(
         "population:a-child-is-resampled-as-a-whole",
         "eqrl/_population/pbt.py",
-        "choice_key, self.resample_probability, (len(self.priors),)\n            )",
-        "choice_key, self.resample_probability\n            ) & jnp.ones(2, bool)",
+        "choice_key, self.resample_probability, (size,))",
+        "choice_key, self.resample_probability) & jnp.ones(size, bool)",
         ("tests/population/test_pbt.py -k vary_independently",),
     ),
     Fault(
@@ -167,8 +167,8 @@ FAULTS = (
     Fault(
         "population:goes-on-without-replacing",
         "eqrl/_population/train.py",
-        "if self.pbt is None or not rows:",
-        "if self.pbt is None or len(rows) < 2:",
+        "if self.pbt is None or generation == 0:",
+        "if self.pbt is None or generation < 2:",
         ("tests/population/test_train.py -k worst_of_a_generation",),
     ),
     Fault(
@@ -222,7 +222,7 @@ FAULTS = (
     ),
     Fault(
         "population:children-keep-their-own-states",
-        "eqrl/_population/stack.py",
+        "eqrl/_population/pbt.py",
         "place_in_share(parents[child], share, mesh)",
         "place_in_share(child, share, mesh)",
         (f"{_PBT} -k worst_are_replaced",),
@@ -292,14 +292,14 @@ FAULTS = (
     ),
     Fault(
         "population:ancestors-of-the-first-generation-too",
-        "eqrl/_population/history.py",
+        "eqrl/_population/solution.py",
         "parents[:0:-1]",
         "parents[::-1]",
         (f"{_PICTURES} -k ancestors",),
     ),
     Fault(
         "population:winner-of-the-first-generation",
-        "eqrl/_population/history.py",
+        "eqrl/_population/solution.py",
         "np.isnan(scores[-1]), -np.inf, scores[-1]",
         "np.isnan(scores[0]), -np.inf, scores[0]",
         (f"{_PICTURES} -k winner",),
@@ -320,14 +320,14 @@ FAULTS = (
     ),
     Fault(
         "population:best-of-the-first-generation",
-        "eqrl/_population/stack.py",
+        "eqrl/_population/solution.py",
         "stack.scores[-1])",
         "stack.scores[0])",
         (f"{_PICTURES} -k best_of_a_population",),
     ),
     Fault(
         "population:pictures-of-the-returns",
-        "eqrl/_population/history.py",
+        "eqrl/_population/solution.py",
         "given = population.scores if scores is None else scores",
         "given = population.returns.mean(axis=2) if scores is None else scores",
         (f"{_PICTURES} -k something_else",),
@@ -349,13 +349,13 @@ FAULTS = (
     Fault(
         "population:scores-of-any-shape",
         "eqrl/_population/train.py",
-        "            _check_score(value)\n",
-        "",
+        "            if not eqx.is_array_like(value) or jnp.shape(value) != ():\n",
+        "            if False:\n",
         (f"{_TRAIN} -k before_the_first",),
     ),
     Fault(
         "population:best-of-other-rows",
-        "eqrl/_population/stack.py",
+        "eqrl/_population/solution.py",
         "if jnp.shape(returns)[:1] != (size,):",
         "if jnp.shape(returns) == ():",
         ("tests/test_boundary.py -k one_row_for_each",),
@@ -369,9 +369,9 @@ FAULTS = (
     ),
     Fault(
         "population:member-that-is-not-there",
-        "eqrl/_population/stack.py",
-        "        _check_index(int(index), stack_size(stack))\n",
-        "        pass\n",
+        "eqrl/_population/solution.py",
+        "        if not -size <= index < size:\n",
+        "        if False:\n",
         ("tests/test_boundary.py -k stack_is_wanted",),
     ),
     Fault(

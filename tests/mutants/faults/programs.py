@@ -37,8 +37,8 @@ FAULTS = (
     Fault(
         "run:failed-checkpoints-are-always-warnings",
         "eqrl/_run/solutions.py",
-        "self._on_error = on_error or _warn",
-        "self._on_error = _warn",
+        "if self._on_error is not None:",
+        "if False:",
         ("tests/training/test_train.py -k cannot_be_written",),
     ),
     Fault(
@@ -72,8 +72,8 @@ FAULTS = (
     Fault(
         "run:any-rows-continue-those-that-were-saved",
         "eqrl/_run/solutions.py",
-        "and np.array_equal(history[name][: len(rows)], rows, equal_nan=True)",
-        "and len(history[name]) >= len(rows)",
+        "and np.array_equal(now[name][: len(rows)], rows, equal_nan=True)",
+        "and len(now[name]) >= len(rows)",
         ("tests/training/test_train.py -k refused_at_its_first_row",),
     ),
     Fault(
@@ -217,13 +217,6 @@ FAULTS = (
         ("tests/training/test_cores.py -k longest_ago",),
     ),
     Fault(
-        "run:tuples-come-back-as-lists",
-        "eqrl/_run/solutions.py",
-        'tuple(values) if kinds == {"tuple"} else values',
-        "values",
-        ("tests/population/test_train.py -k from_disk",),
-    ),
-    Fault(
         "reporting:a-png-whatever-the-suffix",
         "eqrl/_reporting/figure.py",
         "format=suffix[1:]",
@@ -363,8 +356,8 @@ FAULTS = (
     Fault(
         "run:metrics-of-the-first-seed",
         "eqrl/_run/write.py",
-        "float(column[row, seed])",
-        "float(column[row, 0])",
+        "table.reshape(-1).tolist() for table in cells",
+        "(0 * table + table[:, :1]).reshape(-1).tolist() for table in cells",
         ("tests/run/test_run.py -k 'metrics'",),
     ),
     Fault(
@@ -461,15 +454,15 @@ FAULTS = (
     Fault(
         "run:gaussian-for-every-factory",
         "eqrl/_run/agents.py",
-        "dataclasses.replace(factory, hidden_sizes=hidden_sizes)\n\n",
-        "Gaussian(hidden_sizes)\n\n",
+        "networks[name] = dataclasses.replace(factory, hidden_sizes=hidden_sizes)",
+        "networks[name] = Gaussian(hidden_sizes)",
         ("tests/cli/test_cli_own_agent.py -k hidden_sizes",),
     ),
     Fault(
         "run:scores-are-returns",
         "eqrl/_run/write.py",
-        '"score": solution.scores}',
-        '"score": solution.returns.mean(axis=2)}',
+        '"score": solution.scores,',
+        '"score": solution.returns.mean(axis=2),',
         ("tests/cli/test_cli_skilled_population.py -k ranked",),
     ),
     Fault(
@@ -503,8 +496,8 @@ FAULTS = (
     Fault(
         "run:metrics-by-position",
         "eqrl/_run/write.py",
-        "ordered = {name: history[name] for name in self._names}",
-        "ordered = history",
+        "ordered = {name: row[name] for name in self._names}",
+        "ordered = row",
         ("tests/run/test_run.py -k names_of_their_metrics",),
     ),
     Fault(
@@ -667,8 +660,8 @@ FAULTS = (
     Fault(
         "run:metrics-in-the-place-of-columns",
         "eqrl/_run/write.py",
-        "while name in columns or name in counters:",
-        "while name in counters:",
+        "while name in columns:",
+        "while name in list(columns)[:4]:",
         ("tests/population/test_train.py -k no_column",),
     ),
 )

@@ -262,8 +262,8 @@ FAULTS = (
     Fault(
         "training:an-unfinished-row-is-not-saved",
         "eqrl/_run/solutions.py",
-        'unfinished=content.get("unfinished"),',
-        "unfinished=None,",
+        'unfinished = content.get("unfinished")',
+        "unfinished = None",
         (f"{_TRAIN} -k within_a_row",),
     ),
     Fault(

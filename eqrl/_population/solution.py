@@ -1,0 +1,264 @@
+"""Members of a population, and the history of its generations."""
+
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeAlias, overload
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int, Shaped
+from typing_extensions import TypeVar
+
+from .._pytree.tree import check_stack, stack_size, take_element
+from .._training.iteration import UnfinishedRow
+from .._training.mesh import (
+    from_owner,
+    gather,
+    mesh_of_processes,
+    on_each_device,
+    place_in_share,
+    replicate,
+)
+from .._training.schedule import Counts
+from .._training.trainer import TrainerState
+from .._types.custom_types import PyTree, State, Tree
+from .._types.stacked import Stacked
+
+
+Agents = TypeVar("Agents", default=Any)
+
+if TYPE_CHECKING:
+    _TrainerStates: TypeAlias = TrainerState[State, Any, Any, Any]
+else:
+    # A history is drawn without a look at the states.
+    _TrainerStates = Annotated[State, "of its trainer"]
+
+
+class UnfinishedGeneration(eqx.Module):
+    """A generation in progress, from which an interrupted training resumes."""
+
+    row: UnfinishedRow
+    parents: Int[np.ndarray | Array, " population"]
+    num_steps: Int[np.ndarray | Array, ""]
+
+
+UnfinishedGeneration.__init__.__doc__ = """**Arguments:**
+
+- `row`: a stack of those of the members.
+- `parents`: as in `PopulationSolution`, of this generation.
+- `num_steps`: environment steps of each member in it.
+"""
+
+
+class PopulationSolution(eqx.Module, Generic[State, Agents]):
+    """The members of a population after training, and its history."""
+
+    agents: Agents
+    trainer_states: _TrainerStates[State]
+    counts: Counts
+    returns: Shaped[np.ndarray, "generations population episodes ..."]
+    descriptors: PyTree
+    hyperparameters: dict[str, Shaped[np.ndarray, "_ _"]]
+    parents: Shaped[np.ndarray, "generations population"]
+    metrics: dict[str, Shaped[np.ndarray, "_ _"]]
+    scores: Float[np.ndarray, "generations population"]
+    unfinished: UnfinishedGeneration | None = None
+
+    @property
+    def states(self) -> State:
+        """The stack of the agents' states."""
+        return self.trainer_states.agent
+
+
+PopulationSolution.__init__.__doc__ = """**Arguments:**
+
+- `agents`: a stack, with the hyperparameters of the last generation.
+- `trainer_states`: a stack of agents' states, environments and replays.
+- `counts`: progress counters, the same for all members.
+- `returns`: of each generation, member and episode.
+- `descriptors`: likewise, if `descriptor` was given, else `None`.
+- `hyperparameters`: by name, the value with which each member of each generation
+    trained.
+- `parents`: the index of the member from which each member was copied before each
+    generation; its own index if it was kept, as all are in the first.
+- `metrics`: by name, of each generation and member.
+- `scores`: by which members were ranked in each generation; `nan` if a member met
+    something that was not finite.
+- `unfinished`: where training was interrupted within a generation, what that consists
+    of so far; `None` between two.
+"""
+
+
+History = dict[str, PyTree]
+"""The fields of a `PopulationSolution` that grow by a row in each generation."""
+
+_HISTORY = (
+    "returns",
+    "descriptors",
+    "hyperparameters",
+    "parents",
+    "metrics",
+    "scores",
+)
+
+
+def history_of(solution: PopulationSolution) -> History:
+    """The history of a solution, by the names of its fields."""
+    return {name: getattr(solution, name) for name in _HISTORY}
+
+
+def append_generation(history: History, row: History) -> History:
+    """A copy of `history` with one more generation."""
+    return jax.tree.map(
+        lambda earlier, new: np.concatenate(
+            [earlier, np.asarray(new, earlier.dtype)[None]]
+        ),
+        history,
+        row,
+    )
+
+
+def scores_of(
+    population: PopulationSolution, scores: Float[np.ndarray, "_ _"] | None
+) -> Float[np.ndarray, "generations population"]:
+    """The given scores, or else those that ranked the members.
+
+    A score that is not finite is `nan`.
+    """
+    shape = population.parents.shape
+    given = population.scores if scores is None else scores
+    if given.shape != shape:
+        raise ValueError(
+            f"`scores` has shape {given.shape}, but `population` has {shape[0]} "
+            f"generations of {shape[1]} members."
+        )
+    return np.where(np.isfinite(given), given, np.nan)
+
+
+def are_mean_returns(
+    population: PopulationSolution,
+    scores: Float[np.ndarray, "generations population"],
+) -> bool:
+    """Whether the scores are the mean returns."""
+    if population.returns.ndim != 3:
+        # Vectors of rewards have no single mean.
+        return False
+    known = ~np.isnan(scores)
+    means = population.returns[known].mean(axis=-1)
+    return bool(np.allclose(means, scores[known]))
+
+
+def winner_of(scores: Float[np.ndarray, "generations population"]) -> int:
+    """The best member of the last generation; the first if all failed."""
+    return int(np.argmax(np.where(np.isnan(scores[-1]), -np.inf, scores[-1])))
+
+
+def ancestors_of(
+    member: int, parents: Int[np.ndarray, "generations population"]
+) -> Int[np.ndarray, " generations"]:
+    """The ancestor, in each generation, of a member of the last one."""
+    line = [member]
+    for row in parents[:0:-1]:
+        line.append(int(row[line[-1]]))
+    return np.array(line[::-1])
+
+
+def member(stack: Stacked[Tree, "population"], index: int | Int[Array, ""]) -> Tree:
+    """Takes one member out of a stack.
+
+    **Arguments:**
+
+    - `stack`: every array of it has a leading axis `population`.
+    - `index`: the member, from 0.
+
+    **Returns:**
+
+    That member, without the axis, on one device. If the stack is sharded over several
+    processes, all of them must take the same member, and each gets a copy of its own.
+
+    Raises a `ValueError` if `stack` is not a stack, or has no such member.
+    """
+    check_stack("stack", stack)
+    size, mesh = stack_size(stack), mesh_of_processes(stack)
+    # An index that is an array, as in `best`, is left on its device.
+    if mesh is not None or isinstance(index, (int, np.integer)):
+        index = int(index)
+        if not -size <= index < size:
+            raise ValueError(
+                f"`index={index}` must be from -{size} to {size - 1}: there are {size} "
+                "members."
+            )
+    if mesh is None:
+        return gather(take_element(stack, index))
+    place = replicate(jnp.asarray(index % size, int), mesh)
+    return jax.tree.map(
+        lambda x: x.addressable_data(0) if eqx.is_array(x) else x,
+        _replicated_member(stack, place, mesh),
+    )
+
+
+@overload
+def best(
+    stack: Stacked[Tree, "population"],
+    returns: Float[Array | np.ndarray, "population ..."],
+) -> Tree: ...
+
+
+@overload
+def best(
+    stack: PopulationSolution[State, Agents], returns: None = None
+) -> tuple[Agents, State]: ...
+
+
+def best(
+    stack: Any, returns: Float[Array | np.ndarray, "population ..."] | None = None
+) -> Any:
+    """Takes the member with the highest score, or the highest mean return.
+
+    **Arguments:**
+
+    - `stack`: a `PopulationSolution`; or a stack, every array of which has a leading
+        axis `population`.
+    - `returns`: with a stack, one or several scores or returns of each member, averaged
+        for each. A member with one that is not finite is chosen only if all members
+        have one.
+
+    **Returns:**
+
+    Of a `PopulationSolution`, the agent and the agent's state that were ranked best in
+    the last generation; of a stack, that member, without the axis.
+
+    Raises a `ValueError` unless `returns` has one row for each member.
+    """
+    if isinstance(stack, PopulationSolution) and returns is None:
+        return best((stack.agents, stack.states), stack.scores[-1])
+    if returns is None:
+        raise ValueError(
+            "`returns` is needed to choose from a stack; only a `PopulationSolution` "
+            "holds its scores."
+        )
+    check_stack("stack", stack)
+    size = stack_size(stack)
+    if jnp.shape(returns)[:1] != (size,):
+        raise ValueError(
+            f"`returns` has the shape {jnp.shape(returns)}, but `stack` has {size} "
+            "members: the first axis must be theirs. Of the history of a "
+            "`PopulationSolution`, take one generation, as `solution.returns[-1]`."
+        )
+    means = jnp.mean(jnp.asarray(returns).reshape(returns.shape[0], -1), axis=1)
+    return member(stack, jnp.argmax(jnp.where(jnp.isfinite(means), means, -jnp.inf)))
+
+
+@eqx.filter_jit
+def _replicated_member(
+    stack: Stacked[Tree, "population"], index: Int[Array, ""], mesh: Mesh
+) -> Tree:
+    def take_share(share: PyTree, index: Int[Array, ""]) -> tuple[None, PyTree]:
+        place, owned = place_in_share(index, stack_size(share), mesh)
+        return None, jax.tree.map(
+            lambda x: from_owner(x[place], owned, mesh) if eqx.is_array(x) else x, share
+        )
+
+    _, taken = on_each_device(take_share, mesh, stack, index)
+    return taken
