@@ -266,7 +266,7 @@ OF_ANOTHER_KIND: list[tuple[Callable[[Any], Any], str]] = [
     (lambda e: e.envs.Point(goal=3), "`goal=3`"),
     (lambda e: e.envs.Point(num_open="1"), "`num_open='1'` must be a whole number"),
     (lambda e: e.envs.DisabledActions(3, (0,)), "`env=3`"),
-    (lambda e: e.envs.DisabledActions(Point(), 0), "`disabled=0`"),
+    (lambda e: e.envs.DisabledActions(Point(), 0), r"`disabled` has shape \(\)"),
     (lambda e: e.envs.TimeLimit("brax/ant", 3), "`env='brax/ant'` is the name"),
     (lambda e: e.envs.PooledReset(Point, 3, key=jr.key(0)), "`env` is the class"),
     (lambda e: e.envs.GymnaxEnv(3), "`environment=3`"),
