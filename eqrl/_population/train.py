@@ -314,8 +314,7 @@ def train_population(
     )
     empty = shard(begin_rows(crew, states, counts), mesh)
     if initial is None:
-        metrics = empty.names
-        history = _empty_history(evaluation, scores, names, metrics)
+        history = _empty_history(evaluation, scores, names, empty)
     else:
         check_history(initial, evaluation, names)
         history = history_of(initial)
@@ -454,7 +453,7 @@ def _solution(
 
 
 def _empty_history(
-    evaluation: Evaluation, scores: PyTree, names: list[str], metrics: list[str]
+    evaluation: Evaluation, scores: PyTree, names: list[str], empty: UnfinishedRow
 ) -> History:
     """A history without generations, from the shapes of one of them."""
     row = {
@@ -462,7 +461,7 @@ def _empty_history(
         "descriptors": evaluation.descriptors,
         "hyperparameters": dict.fromkeys(names, scores),
         "parents": jax.ShapeDtypeStruct(scores.shape, jnp.result_type(int)),
-        "metrics": dict.fromkeys(metrics, scores),
+        "metrics": dict.fromkeys(empty.names, scores),
         "scores": scores,
     }
     return jax.tree.map(lambda x: np.zeros((0, *x.shape), x.dtype), row)

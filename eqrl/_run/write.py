@@ -144,7 +144,7 @@ def write_generations(
 
 
 def _with_seeds(metrics: History) -> History:
-    """The columns of the metrics of seeds, of which the first says whose row it is."""
+    """The columns of the metrics of seeds, beginning with the index of the seed."""
     num_seeds = max(values[0].size for values in metrics.values())
     return {"seed": np.arange(num_seeds)[None], "step": metrics["step"]} | metrics
 
