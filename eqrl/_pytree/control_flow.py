@@ -29,6 +29,7 @@ def _arrays_of(carry: PyTree, static: PyTree) -> PyTree:
 
 
 def _check_static(before: PyTree, after: PyTree) -> None:
+    # With an array among the leaves it would be an array, which has no truth value yet.
     if eqx.tree_equal(before, after) is True:
         return
     old, old_structure = jtu.tree_flatten_with_path(before)
@@ -109,6 +110,7 @@ def filter_cond(
     Leaves that are not arrays must be equal in the results of both branches.
     """
     arrays, static = eqx.partition(operands, eqx.is_array)
+    # Filled while JAX traces the branches, which return arrays alone.
     statics: list[PyTree] = []
 
     def array_branch(branch: Callable[..., Result]) -> Callable[[PyTree], PyTree]:

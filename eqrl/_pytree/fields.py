@@ -80,6 +80,7 @@ class Range:
                 "for each of many values, by `equinox.filter_vmap` over the "
                 "constructor."
             )
+        # The value of a tracer is unknown: constructors run under `vmap` too.
         if isinstance(value, jax.core.Tracer):
             return
         number = converted(name, float, value, f"is not a number; {allowed}.")
@@ -114,6 +115,7 @@ class Takes:
 
 
 def hyperparameter(
+    # `MISSING` is dataclasses' own sign of a required field: `None` means optional.
     default: float | None = dataclasses.MISSING,  # pyright: ignore[reportArgumentType]
     *,
     low: float | int = -math.inf,
@@ -290,6 +292,7 @@ def check_fields(module: eqx.Module) -> None:
         value = getattr(module, field.name)
         if _CHECK in field.metadata:
             field.metadata[_CHECK](field.name, value)
+        # Before the range, so that a value of another kind is named as such.
         check_declared(field.name, value, field.type)
         if _RANGE in field.metadata:
             allowed = field.metadata[_RANGE]
@@ -326,6 +329,7 @@ def check_declared(name: str, value: object, declared: Any) -> None:
         if not allowed:
             check_declared(name, value, inner[0])
     elif origin in (typing.Union, types.UnionType):
+        # A union of several kinds passes: an array or a number has many of them.
         alternatives = [each for each in inner if each is not types.NoneType]
         is_left_out = value is None and types.NoneType in inner
         if len(alternatives) == 1 and not is_left_out:
@@ -333,6 +337,7 @@ def check_declared(name: str, value: object, declared: Any) -> None:
     elif origin is typing.Literal:
         check_choice(name, value, inner)
     elif kind is tuple:
+        # Tuples of modules only. Those of numbers are sizes, whose own checks say more.
         element, *rest = inner or (object,)
         if rest == [Ellipsis] and is_module(typing.get_origin(element) or element):
             if not isinstance(value, (tuple, list)):
@@ -462,6 +467,7 @@ def reusable_key(key: PRNGKeyArray) -> PRNGKeyArray:
     if isinstance(key, jax.core.Tracer):
         return key
     is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    # The check of reuse does not follow the untyped keys of `jax.random.PRNGKey`.
     return jr.clone(key) if is_typed else key
 
 
@@ -597,6 +603,7 @@ def check_range(
 
 def check_integer(name: str, value: Any, *, least: int) -> None:
     """Checks that `value` is an integer of at least `least`."""
+    # `True` is an `int` of Python, but never a size.
     is_integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not is_integer or value < least:
         raise ValueError(
