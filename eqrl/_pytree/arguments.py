@@ -20,6 +20,7 @@ def checked(function: Function) -> Function:
     environment: an argument of an abstract class must not be a stack, unless it is
     `Annotated`. The first that does not fit raises a `ValueError` that names it.
     """
+    # Inspecting takes longer than all checks of a call, so it is done once.
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -32,6 +33,7 @@ def checked(function: Function) -> Function:
         for name, value in given.items():
             declared = signature.parameters[name].annotation
             check_declared(name, value, declared)
+            # A stack has the class of its elements; only its hyperparameters tell.
             kind = typing.get_origin(declared) or declared
             if is_module(kind) and inspect.isabstract(kind):
                 check_single(name, value)

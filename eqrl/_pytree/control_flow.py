@@ -21,7 +21,15 @@ Carry = TypeVar("Carry")
 Result = TypeVar("Result")
 
 
+def _arrays_of(carry: PyTree, static: PyTree) -> PyTree:
+    """The arrays of a carry after an iteration, whose other leaves must be `static`."""
+    arrays, after = eqx.partition(carry, eqx.is_array)
+    _check_static(static, after)
+    return arrays
+
+
 def _check_static(before: PyTree, after: PyTree) -> None:
+    # With an array among the leaves it would be an array, which has no truth value yet.
     if eqx.tree_equal(before, after) is True:
         return
     old, old_structure = jtu.tree_flatten_with_path(before)
@@ -52,10 +60,7 @@ def filter_fori_loop(
         # Under `jax.disable_jit` it is a Python integer.
         if not isinstance(index, jax.Array):
             index = jnp.asarray(index, int)
-        carry = body(index, eqx.combine(arrays, static))
-        new_arrays, new_static = eqx.partition(carry, eqx.is_array)
-        _check_static(static, new_static)
-        return new_arrays
+        return _arrays_of(body(index, eqx.combine(arrays, static)), static)
 
     arrays = lax.fori_loop(lower, upper, array_body, init_arrays)
     return eqx.combine(arrays, static)
@@ -69,17 +74,11 @@ def filter_while_loop(
     """`jax.lax.while_loop`; the carry may hold functions and other static leaves."""
     init_arrays, static = eqx.partition(init, eqx.is_array)
 
-    def array_condition(arrays: PyTree) -> Bool[Array, ""]:
-        return condition(eqx.combine(arrays, static))
-
-    def array_body(arrays: PyTree) -> PyTree:
-        new_arrays, new_static = eqx.partition(
-            body(eqx.combine(arrays, static)), eqx.is_array
-        )
-        _check_static(static, new_static)
-        return new_arrays
-
-    arrays = lax.while_loop(array_condition, array_body, init_arrays)
+    arrays = lax.while_loop(
+        lambda arrays: condition(eqx.combine(arrays, static)),
+        lambda arrays: _arrays_of(body(eqx.combine(arrays, static)), static),
+        init_arrays,
+    )
     return eqx.combine(arrays, static)
 
 
@@ -94,9 +93,7 @@ def filter_scan(
 
     def array_body(arrays: PyTree, x: PyTree) -> tuple[PyTree, PyTree]:
         carry, y = body(eqx.combine(arrays, static), x)
-        new_arrays, new_static = eqx.partition(carry, eqx.is_array)
-        _check_static(static, new_static)
-        return new_arrays, y
+        return _arrays_of(carry, static), y
 
     arrays, ys = lax.scan(array_body, init_arrays, xs, length)
     return eqx.combine(arrays, static), ys
@@ -113,6 +110,7 @@ def filter_cond(
     Leaves that are not arrays must be equal in the results of both branches.
     """
     arrays, static = eqx.partition(operands, eqx.is_array)
+    # Filled while JAX traces the branches, which return arrays alone.
     statics: list[PyTree] = []
 
     def array_branch(branch: Callable[..., Result]) -> Callable[[PyTree], PyTree]:

@@ -80,6 +80,7 @@ class Range:
                 "for each of many values, by `equinox.filter_vmap` over the "
                 "constructor."
             )
+        # The value of a tracer is unknown: constructors run under `vmap` too.
         if isinstance(value, jax.core.Tracer):
             return
         number = converted(name, float, value, f"is not a number; {allowed}.")
@@ -114,6 +115,7 @@ class Takes:
 
 
 def hyperparameter(
+    # `MISSING` is dataclasses' own sign of a required field: `None` means optional.
     default: float | None = dataclasses.MISSING,  # pyright: ignore[reportArgumentType]
     *,
     low: float | int = -math.inf,
@@ -146,7 +148,9 @@ def hyperparameter(
     """
     allowed = Range(low=low, high=high, low_open=low_open, optional=default is None)
     metadata = {_RANGE: allowed, _INIT_ONLY: init_only}
-    return _field(default, convert=_strong_scalar, what=_A_NUMBER, metadata=metadata)
+    return converted_field(
+        default, convert=_strong_scalar, what=_A_NUMBER, metadata=metadata
+    )
 
 
 def number(name: str) -> Callable[[FloatLike], Float[Array, ""]]:
@@ -187,7 +191,9 @@ def hyperparameters(
     """
     allowed = Range(low=low, high=high, low_open=low_open, optional=default is None)
     metadata = {_RANGE: allowed} | ({} if check is None else checked_by(check))
-    return _field(default, convert=_strong_scalars, what=_A_NUMBER, metadata=metadata)
+    return converted_field(
+        default, convert=_strong_scalars, what=_A_NUMBER, metadata=metadata
+    )
 
 
 def whole_number(default: int) -> Any:
@@ -196,7 +202,8 @@ def whole_number(default: int) -> Any:
     It is stored as a strongly typed scalar array, a leaf, so that a change of its value
     compiles nothing. Raises a `ValueError` unless it is an integer.
     """
-    return _field(default, convert=strong_integer, what="must be a whole number.")
+    what = "must be a whole number."
+    return converted_field(default, convert=strong_integer, what=what)
 
 
 def static_integer(
@@ -208,7 +215,9 @@ def static_integer(
 
     A `default` of `None` makes the field optional.
     """
-    return _field(default, convert=plain_integer, metadata={_LEAST: least}, static=True)
+    return converted_field(
+        default, convert=plain_integer, metadata={_LEAST: least}, static=True
+    )
 
 
 def static_choice(
@@ -216,7 +225,8 @@ def static_choice(
     choices: Collection[str] = (),
 ) -> Any:
     """A static field for a string that must be one of `choices`."""
-    return _field(default, metadata={_CHOICES: tuple(choices)}, static=True)
+    metadata = {_CHOICES: tuple(choices)}
+    return converted_field(default, metadata=metadata, static=True)
 
 
 def checked_by(check: Callable[[str, Any], None]) -> dict[str, object]:
@@ -231,8 +241,9 @@ def checked_by(check: Callable[[str, Any], None]) -> dict[str, object]:
 def converted_field(
     default: object = dataclasses.MISSING,
     *,
-    convert: Callable[[Any], Any],
-    what: str,
+    convert: Callable[[Any], object] | None = None,
+    what: str = "",
+    metadata: Mapping[str, object] | None = None,
     static: bool = False,
 ) -> Any:
     """A field whose values are converted.
@@ -243,29 +254,16 @@ def converted_field(
     - `convert`: from what is given to what is stored. Where it raises a `TypeError` or
         a `ValueError`, that becomes a `ValueError` which names the field.
     - `what`: what a value must be, as the end of that sentence.
+    - `metadata`: what `check_fields` reads.
     - `static`: whether the value is part of the structure.
     """
-    return _field(default, convert=convert, what=what, static=static)
-
-
-def _field(
-    default: object,
-    *,
-    metadata: Mapping[str, object] | None = None,
-    convert: Callable[[Any], Any] | None = None,
-    what: str = "",
-    **options: Any,
-) -> Any:
+    options: dict[str, Any] = {"metadata": dict(metadata or {}), "static": static}
     if default is not dataclasses.MISSING:
         options["default"] = default
     if convert is not None:
-
-        def named(value: Any) -> Any:
-            # The field has its name once the class is made.
-            return converted(field.name, convert, value, what)
-
-        options["converter"] = named
-    field = eqx.field(metadata=dict(metadata or {}), **options)
+        # The field has its name only once the class is made.
+        options["converter"] = lambda value: converted(field.name, convert, value, what)
+    field = eqx.field(**options)
     return field
 
 
@@ -294,6 +292,7 @@ def check_fields(module: eqx.Module) -> None:
         value = getattr(module, field.name)
         if _CHECK in field.metadata:
             field.metadata[_CHECK](field.name, value)
+        # Before the range, so that a value of another kind is named as such.
         check_declared(field.name, value, field.type)
         if _RANGE in field.metadata:
             allowed = field.metadata[_RANGE]
@@ -330,6 +329,7 @@ def check_declared(name: str, value: object, declared: Any) -> None:
         if not allowed:
             check_declared(name, value, inner[0])
     elif origin in (typing.Union, types.UnionType):
+        # A union of several kinds passes: an array or a number has many of them.
         alternatives = [each for each in inner if each is not types.NoneType]
         is_left_out = value is None and types.NoneType in inner
         if len(alternatives) == 1 and not is_left_out:
@@ -337,6 +337,7 @@ def check_declared(name: str, value: object, declared: Any) -> None:
     elif origin is typing.Literal:
         check_choice(name, value, inner)
     elif kind is tuple:
+        # Tuples of modules only. Those of numbers are sizes, whose own checks say more.
         element, *rest = inner or (object,)
         if rest == [Ellipsis] and is_module(typing.get_origin(element) or element):
             if not isinstance(value, (tuple, list)):
@@ -348,7 +349,9 @@ def check_declared(name: str, value: object, declared: Any) -> None:
     elif kind is bool:
         if not isinstance(value, (bool, np.bool_)):
             raise ValueError(f"`{name}={shown(value)}` must be True or False.")
-    elif kind is Callable or _is_kind_of_function(kind):
+    elif kind is Callable or (
+        isinstance(kind, type) and is_protocol(kind) and "__call__" in vars(kind)
+    ):
         check_callable(name, value)
     elif is_module(kind):
         # A class may know more to say than which class it is.
@@ -357,11 +360,6 @@ def check_declared(name: str, value: object, declared: Any) -> None:
             check_instance(name, value, kind)
         else:
             check(name, value)
-
-
-def _is_kind_of_function(kind: object) -> bool:
-    is_interface = isinstance(kind, type) and is_protocol(kind)
-    return is_interface and "__call__" in vars(kind)
 
 
 def is_module(kind: object) -> bool:
@@ -374,28 +372,23 @@ def check_callable(name: str, value: object) -> None:
         raise ValueError(f"`{name}={shown(value)}` must be a function.")
 
 
-def check_factory(name: str, factory: Any, *sizes: Any, **options: Any) -> None:
+def check_factory(name: str, factory: object, *sizes: int, **options: object) -> None:
     """Checks that `factory` can be called with these arguments."""
     check_callable(name, factory)
-    try:
-        signature = inspect.signature(factory)
-    except (TypeError, ValueError):
-        return  # Some that are not written in Python have none.
-    try:
-        signature.bind(*sizes, **options)
-    except TypeError as error:
+    misfit = _misfit(factory, *sizes, **options)
+    if misfit is not None:
         arguments = ["size"] * len(sizes) + [f"{option}=..." for option in options]
         raise ValueError(
             f"`{name}={shown(factory)}` cannot be called as `{name}("
-            f"{', '.join(arguments)})`: {error}. Give a factory of networks, such as "
+            f"{', '.join(arguments)})`: {misfit}. Give a factory of networks, such as "
             "those of `eqrl.nn`, rather than a network."
-        ) from None
+        )
 
 
 def check_arity(name: str, function: object, *arguments: str) -> None:
     """Checks that `function` can be called with these arguments."""
     check_callable(name, function)
-    misfit = _misfit(function, arguments)
+    misfit = _misfit(function, *arguments)
     if misfit is not None:
         raise ValueError(
             f"`{name}={shown(function)}` cannot be called as `{name}("
@@ -405,16 +398,16 @@ def check_arity(name: str, function: object, *arguments: str) -> None:
 
 def can_take(function: object, number: int) -> bool:
     """Whether a function can be called with this number of arguments."""
-    return _misfit(function, (None,) * number) is None
+    return _misfit(function, *[None] * number) is None
 
 
-def _misfit(function: object, arguments: Sequence[object]) -> str | None:
+def _misfit(function: object, *arguments: object, **options: object) -> str | None:
     try:
         signature = inspect.signature(cast(Callable[..., Any], function))
     except (TypeError, ValueError):
         return None  # Some that are not written in Python have none.
     try:
-        signature.bind(*arguments)
+        signature.bind(*arguments, **options)
     except TypeError as error:
         return str(error)
     return None
@@ -474,6 +467,7 @@ def reusable_key(key: PRNGKeyArray) -> PRNGKeyArray:
     if isinstance(key, jax.core.Tracer):
         return key
     is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    # The check of reuse does not follow the untyped keys of `jax.random.PRNGKey`.
     return jr.clone(key) if is_typed else key
 
 
@@ -513,51 +507,50 @@ def stack_of(tree: object) -> tuple[str, int] | None:
 
 def init_only_leaves(tree: PyTree) -> PyTree:
     """A tree of the same structure, of whether only `init` reads each leaf."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: _is_init_only(tree, path), tree
-    )
+
+    def is_init_only(path: Sequence[object], leaf: object) -> bool:
+        del leaf
+        for module, field in filter(None, _fields_along(tree, path)):
+            marked = field.metadata.get(_INIT_ONLY, False)
+            if getattr(module, marked) if isinstance(marked, str) else marked:
+                return True
+        return False
+
+    return jax.tree_util.tree_map_with_path(is_init_only, tree)
 
 
-def _is_init_only(node: Any, path: Sequence[Any]) -> bool:
-    for key in path:
-        if isinstance(key, SequenceKey):
-            node = node[key.idx]
-            continue
-        if not isinstance(key, GetAttrKey) or not isinstance(node, eqx.Module):
-            return False
-        found = {field.name: field for field in dataclasses.fields(node)}
-        marked = found[key.name].metadata.get(_INIT_ONLY, False)
-        if getattr(node, marked) if isinstance(marked, str) else marked:
-            return True
-        node = getattr(node, key.name)
-    return False
-
-
-def range_at(tree: PyTree, path: Sequence[Any]) -> Range | None:
+def range_at(tree: PyTree, path: Sequence[object]) -> Range | None:
     """The range that the field of a leaf was declared with; `None` if with none.
 
     A leaf may be an element of a tuple whose elements must all lie in the range.
     """
     if len(path) > 0 and isinstance(path[-1], SequenceKey):
         path = path[:-1]
-    owner = _owner_of(tree, path)
-    return None if owner is None else range_of(owner, path[-1].name)
+    found = _fields_along(tree, path)
+    return found[-1][1].metadata.get(_RANGE) if found and found[-1] else None
 
 
-def _owner_of(tree: PyTree, path: Sequence[Any]) -> eqx.Module | None:
-    """The module that has the leaf as a field, if any."""
-    node = tree
-    for key in path[:-1]:
+def _fields_along(
+    tree: PyTree, path: Sequence[Any]
+) -> list[tuple[eqx.Module, dataclasses.Field[Any]] | None]:
+    """For each key of a path, the module whose field it names, and that field."""
+    found: list[tuple[eqx.Module, dataclasses.Field[Any]] | None] = []
+    node: Any = tree
+    for key in path:
+        found.append(None)
         if isinstance(key, GetAttrKey):
+            if isinstance(node, eqx.Module):
+                fields = {field.name: field for field in dataclasses.fields(node)}
+                found[-1] = (node, fields[key.name])
             node = getattr(node, key.name)
         elif isinstance(key, SequenceKey):
             node = node[key.idx]
         elif isinstance(key, DictKey):
             node = node[key.key]
         else:
-            return None
-    named = len(path) > 0 and isinstance(path[-1], GetAttrKey)
-    return node if named and isinstance(node, eqx.Module) else None
+            # The node keeps its children by other means; no field leads further.
+            return [None] * len(path)
+    return found
 
 
 def _strong_scalar(value: Any) -> Any:
@@ -610,6 +603,7 @@ def check_range(
 
 def check_integer(name: str, value: Any, *, least: int) -> None:
     """Checks that `value` is an integer of at least `least`."""
+    # `True` is an `int` of Python, but never a size.
     is_integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not is_integer or value < least:
         raise ValueError(

@@ -96,6 +96,7 @@ def gradient_step(
 
     The model and the optimizer's state after the step, each array in its own type.
     """
+    # JAX would broadcast the gradient of another model without an error.
     _check_gradient(model, gradient)
     # Optax multiplies arrays by Python numbers and by weakly typed numbers of other
     # types, which is an error under strict promotion.
@@ -188,6 +189,7 @@ def difference(before: PyTree, after: PyTree) -> str | None:
     )
     if old.keys() != new.keys() and type(before) is not type(after):
         return f"it is {_in_words(after)}, not {_in_words(before)}"
+    # Names of leaves come before classes: `.weight` tells more than a tree structure.
     for path, leaf in old.items():
         name = f"`{path}`" if path else "it"
         if path not in new:
@@ -204,6 +206,7 @@ def difference(before: PyTree, after: PyTree) -> str | None:
 
 def _is_same(old: object, new: object) -> bool:
     if _is_array(old) and _is_array(new):
+        # A loop promotes a weakly typed number that it begins with.
         same_type = old.dtype == new.dtype or old.weak_type
         return old.shape == new.shape and same_type
     if _is_array(old) or _is_array(new):

@@ -513,7 +513,7 @@ FAULTS = (
     Fault(
         "pytree:callbacks-may-take-anything",
         "eqrl/_pytree/fields.py",
-        "signature.bind(*arguments)",
+        "signature.bind(*arguments, **options)",
         "signature.bind_partial()",
         ("tests/test_boundary.py -k callbacks",),
     ),
