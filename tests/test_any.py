@@ -59,8 +59,6 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "TrainingInterrupted.__init__(solution)",
     ),
     "What is inside was written into a file, or is looked up by a name": (
-        "ExportedPolicy.__init__(act)",
-        "ExportedPolicy.__init__(begin)",
         "Preset.make_agent()",
         "Preset.make_env()",
         "ant_with_broken_legs()",
