@@ -188,6 +188,16 @@ class UnfinishedRow(eqx.Module):
         """The names of its metrics, in the order in which JAX returns dictionaries."""
         return [*sorted(self.of_updates.names + self.of_episodes.names), "nonfinite"]
 
+    def after(self, earlier_failure: Bool[Array, ""]) -> "UnfinishedRow":
+        """The row after a failure of an earlier row, which leaves nothing to train."""
+        failure = self.failure.or_at(
+            earlier_failure,
+            row=self.num_rows,
+            kept_rows=self.num_rows,
+            in_agent=jnp.array(False),
+        )
+        return dataclasses.replace(self, failure=failure)
+
     def result(self, num_envs: int) -> Metrics:
         """The metrics of the row, if it ends here."""
         failure = self.failure
@@ -474,9 +484,9 @@ def update(
         agent=agent_state,
         actors=progress.actors,
         replay=progress.replay if prioritized is None else stored,
-        row=UnfinishedRow(
+        row=dataclasses.replace(
+            row,
             of_updates=of_updates,
-            of_episodes=row.of_episodes,
             # Only what is infinite: `nan` may mean "not at this update".
             failure=row.failure.or_at(
                 of_updates.overflowed & going_on,
@@ -484,7 +494,6 @@ def update(
                 kept_rows=row.num_rows,
                 in_agent=jnp.array(True),
             ),
-            num_rows=row.num_rows,
         ),
     )
 

@@ -401,21 +401,14 @@ def run_piece(
             key=update_key,
         )
 
-    row = piece.row
-    begins = row.num_rows == 0
+    begins = piece.row.num_rows == 0
     first = tree_where(begins, state.agent, first)
-    # What failed in an earlier row stays as it was.
-    failure = row.failure.or_at(
-        begins & state.failed,
-        row=row.num_rows,
-        kept_rows=row.num_rows,
-        in_agent=jnp.array(False),
-    )
     progress = Progress(
         agent=state.agent,
         actors=state.actors,
         replay=state.replay,
-        row=dataclasses.replace(row, failure=failure),
+        # What failed in an earlier row stays as it was.
+        row=piece.row.after(begins & state.failed),
     )
     with _explaining_misfits(trainer, agent, env, state):
         # XLA cannot tell that a loop over a traced number is empty, and would compile
@@ -432,11 +425,7 @@ def run_piece(
         replay=progress.replay,
         failed=row.failure.happened,
     )
-    ran = Ran(
-        row=row,
-        metrics=row.result(trainer.num_envs),
-        diverged=row.of_updates.diverged(),
-    )
+    ran = Ran(row, row.result(trainer.num_envs), row.of_updates.diverged())
     return state, schedule.counts_after(counts, num_iterations), ran
 
 

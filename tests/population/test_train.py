@@ -401,7 +401,10 @@ def test_a_member_in_turn_equals_each_agent_alone_bit_for_bit(name: str) -> None
 def test_each_member_is_evaluated_on_episodes_of_its_own() -> None:
     # Returns follow from the lengths of episodes, which are drawn, whoever acts.
     env, agent = Clock(longest=50), Learner()
-    solution = train(None, agent=agent, env=env, num_generations=2, num_episodes=3)
+    first = train(None, agent=agent, env=env, num_generations=1, num_episodes=3)
+    solution = train(
+        None, agent=agent, env=env, num_generations=1, num_episodes=3, initial=first
+    )
     state = eqrl.member(solution.states, 0)
     for generation in range(2):
         # As `train_population` derives them from its key.

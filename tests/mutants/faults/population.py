@@ -176,7 +176,7 @@ FAULTS = (
         "eqrl/_population/train.py",
         "for generation in range(first, first + num_generations):",
         "for generation in range(num_generations):",
-        ("tests/population/test_train.py -k several_calls",),
+        ("tests/population/test_train.py -k episodes_of_its_own",),
     ),
     Fault(
         "population:nan-ranks-first",

@@ -418,7 +418,7 @@ FAULTS = (
         "eqrl/_training/iteration.py",
         "jnp.where(jnp.isinf(self.means), self.means + values, moved)",
         "moved",
-        ("tests/training/test_averages.py -k infinity",),
+        ("tests/training/test_averages.py -k each_metric",),
     ),
     Fault(
         "training:rows-of-another-length",
