@@ -204,6 +204,7 @@ def measures() -> dict[str, float]:
     ]
     return {
         "lines": total,
+        "lines for each public name": round(total / len(public), 1),
         "lines of the longest module": max(num_lines.values()),
         "files": len(FILES),
         "median lines of a module": statistics.median(
