@@ -149,7 +149,7 @@ FAULTS = (
     Fault(
         "cli:resumes-a-run-of-another-agent",
         "eqrl/_cli/commands.py",
-        "agent_name not in (run.agent, OWN)",
+        "agent_name not in (agent, OWN)",
         "agent_name == OWN",
         ("tests/cli/test_cli.py -k cannot_be_resumed",),
     ),
@@ -198,7 +198,7 @@ FAULTS = (
     Fault(
         "cli:devices-when-jax-has-started",
         "eqrl/_cli/commands.py",
-        "    make_devices_of(options.resume)\n",
+        "    make_devices_of(source)\n",
         "",
         ("tests/training/test_cores.py -k sets_before",),
     ),
@@ -534,8 +534,8 @@ FAULTS = (
     Fault(
         "cli:option-for-an-agent",
         "eqrl/_cli/commands.py",
-        'not args[0].startswith("-")',
-        "True",
+        'first.startswith("-") and first not in',
+        "first not in",
         ("tests/cli/test_cli.py -k leading_option",),
     ),
     Fault(
