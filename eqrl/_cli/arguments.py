@@ -5,7 +5,7 @@ import functools
 import inspect
 import operator
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -22,34 +22,29 @@ from .._training.trainer import Trainer
 from ..presets import Preset
 
 
+# The agents and `Trainer` occur in several commands, and dataclasses are slow to make.
+@functools.cache
 def options_of(
-    module: type[eqx.Module],
-    defaults: Mapping[str, Any],
-    *,
-    without: Collection[str] = (),
+    module: type[eqx.Module], /, *, without: tuple[str, ...] = (), **defaults: object
 ) -> type:
     """A dataclass of those arguments of a module that the command line can express.
 
     **Arguments:**
 
     - `module`: a class with an `**Arguments:**` list, from which the help texts come.
-    - `defaults`: by name, defaults that replace those of the module.
     - `without`: names of arguments that are no options.
+    - `defaults`: replace those of the module.
 
     Raises a `ValueError` if an annotation names what is not there.
     """
-    return _options_of(module, tuple(defaults.items()), tuple(without))
-
-
-@functools.cache
-def _options_of(
-    module: type[eqx.Module],
-    defaults: tuple[tuple[str, Any], ...],
-    without: tuple[str, ...],
-) -> type:
     texts = argument_texts(module)
-    annotations = _annotations(module)
-    replaced = dict(defaults)
+    try:
+        annotations = get_type_hints(module)
+    except NameError as error:
+        raise ValueError(
+            f"The annotations of `{module.__name__}` make no options: {error}. Import "
+            "what they name where the module can see it when it runs."
+        ) from error
     fields = []
     for name, parameter in inspect.signature(module).parameters.items():
         # A converter hides the type of a field from the signature.
@@ -59,25 +54,19 @@ def _options_of(
         )
         if option_type is None or name in without:
             continue
-        text = _with_range(texts.get(name, ""), range_of(module, name))
+        text, allowed = texts.get(name, ""), range_of(module, name)
+        is_bounded = allowed is not None and allowed != Range(optional=allowed.optional)
+        # Some texts give the range themselves.
+        if is_bounded and str(allowed) not in text:
+            text = f"{text} In {allowed}."
         annotation = Annotated[option_type, tyro.conf.arg(help=text)]
-        default = replaced.get(name, parameter.default)
+        default = defaults.get(name, parameter.default)
         if default is inspect.Parameter.empty:
             default = dataclasses.MISSING
         fields.append((name, annotation, dataclasses.field(default=default)))
     return dataclasses.make_dataclass(
         f"{module.__name__}Options", fields, frozen=True, kw_only=True
     )
-
-
-def _annotations(module: type[eqx.Module]) -> Mapping[str, object]:
-    try:
-        return get_type_hints(module)
-    except NameError as error:
-        raise ValueError(
-            f"The annotations of `{module.__name__}` make no options: {error}. Import "
-            "what they name where the module can see it when it runs."
-        ) from error
 
 
 def _option_type(annotation: object, *, optional: bool) -> Any:
@@ -97,13 +86,6 @@ def _option_type(annotation: object, *, optional: bool) -> Any:
     if optional or NoneType in alternatives:
         known.append(NoneType)
     return functools.reduce(operator.or_, known)
-
-
-def _with_range(text: str, allowed: Range | None) -> str:
-    if allowed is None or allowed == Range(optional=allowed.optional):
-        return text
-    # Some texts say it themselves.
-    return text if str(allowed) in text else f"{text} In {allowed}."
 
 
 def argument_texts(module: type) -> dict[str, str]:
@@ -352,7 +334,7 @@ def _skilled_population_fields(inner: NamedAgent) -> _Fields:
 
 def _disk_type(named: NamedAgent) -> type:
     defaults = {**_DIAYN_DEFAULTS, "warmup_steps": 200}
-    reward = options_of(Incremental, {}, without=("past_capacity",))
+    reward = options_of(Incremental, without=("past_capacity",))
     fields: _Fields = [
         ("settings", Settings, _default(Settings(env="eqrl/Point"))),
         ("schedule", SkillSchedule),
@@ -381,8 +363,8 @@ def _agent_fields(named: NamedAgent, defaults: Mapping[str, Any]) -> _Fields:
     if named.is_on_policy:
         trainer_defaults, without = {**_ROLLOUT, **trainer_defaults}, _NO_ROLLOUT
     return [
-        ("agent", options_of(named.agent_type, own_defaults)),
-        ("trainer", options_of(Trainer, trainer_defaults, without=without)),
+        ("agent", options_of(named.agent_type, **own_defaults)),
+        ("trainer", options_of(Trainer, without=without, **trainer_defaults)),
     ]
 
 

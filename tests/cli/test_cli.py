@@ -168,7 +168,7 @@ def test_evaluate_and_render_take_a_folder_and_options() -> None:
 
 @pytest.mark.parametrize("agent", [eqrl.SAC, eqrl.TD3, eqrl.TAAC])
 def test_all_but_functions_and_tuples_of_an_agent_is_an_option(agent: type) -> None:
-    names = {field.name for field in dataclasses.fields(options_of(agent, {}))}
+    names = {field.name for field in dataclasses.fields(options_of(agent))}
     others = {"make_actor", "make_critic", "make_optimizer", "td_loss"}
     others |= {"trajectory", "reward_weights", "advantage_clip"}
     assert names == {field.name for field in dataclasses.fields(agent)} - others
@@ -178,7 +178,7 @@ def test_all_but_functions_and_tuples_of_an_agent_is_an_option(agent: type) -> N
 def test_options_have_a_help_text_and_the_defaults_of_the_module(
     module: type[eqx.Module],
 ) -> None:
-    options = dataclasses.asdict(options_of(module, {})())
+    options = dataclasses.asdict(options_of(module)())
     made = module()
     for name, value in options.items():
         given = getattr(made, name)
@@ -188,7 +188,7 @@ def test_options_have_a_help_text_and_the_defaults_of_the_module(
 
 
 def test_defaults_of_options_can_be_replaced() -> None:
-    assert options_of(eqrl.SAC, {"discount": 0.5})().discount == 0.5
+    assert options_of(eqrl.SAC, discount=0.5)().discount == 0.5
 
 
 def test_a_help_text_goes_on_over_lines_and_loses_its_backticks() -> None:
@@ -221,7 +221,7 @@ _Ranged.__init__.__doc__ = """**Arguments:**
 
 def test_a_help_text_shows_the_range_unless_it_says_it_itself() -> None:
     texts = {}
-    for field in dataclasses.fields(options_of(_Ranged, {})):
+    for field in dataclasses.fields(options_of(_Ranged)):
         annotation: Any = field.type
         texts[field.name] = annotation.__metadata__[0].help
     assert texts == {

@@ -4,6 +4,7 @@ import importlib
 import json
 import signal
 from pathlib import Path
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -14,7 +15,7 @@ import pytest
 import eqrl
 from eqrl._cli import main
 from eqrl._cli.commands import Pbt, Train, parse
-from eqrl._cli.jobs import population_job, seeds_job
+from eqrl._cli.jobs import make_job
 from eqrl._population.solution import ancestors_of
 from eqrl._reporting.progress import PopulationProgressBar
 from eqrl._run.config import read_config, select_tuned
@@ -307,10 +308,11 @@ def test_members_that_diverged_are_said(
 
 
 def test_devices_are_a_mesh() -> None:
-    job = population_job(_parsed(*_TINY, "--devices", "1"))
+    job: Any = make_job(_parsed(*_TINY, "--devices", "1"))
     assert job.mesh is not None
     assert (job.mesh.size, job.mesh.axis_names) == (1, ("population",))
     job.check()
     command = parse(["train", "--seeds", "2", "--devices", "1"])
     assert isinstance(command, Train)
-    assert seeds_job(command).mesh == job.mesh
+    of_seeds: Any = make_job(command)
+    assert of_seeds.mesh == job.mesh

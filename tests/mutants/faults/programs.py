@@ -541,7 +541,7 @@ FAULTS = (
     Fault(
         "cli:defaults-of-the-papers",
         "eqrl/_cli/arguments.py",
-        "replaced.get(name, parameter.default)",
+        "defaults.get(name, parameter.default)",
         "parameter.default",
         ("tests/cli/test_cli.py -k can_be_replaced",),
     ),
