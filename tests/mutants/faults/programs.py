@@ -562,8 +562,8 @@ FAULTS = (
     Fault(
         "cli:skill-behind-the-last",
         "eqrl/_cli/finished.py",
-        "if not 0 <= skill < prior.size:",
-        "if not 0 <= skill <= prior.size:",
+        "if not 0 <= command.skill < prior.size:",
+        "if not 0 <= command.skill <= prior.size:",
         ("tests/cli/test_cli_skills.py -k does_not_have",),
     ),
     Fault(
