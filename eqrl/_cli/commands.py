@@ -236,6 +236,7 @@ def parse(args: Sequence[str]) -> Command:
                 f"`agent={name!r}` must be written as `package.module:Class`; an agent "
                 f"of eqrl's own is named without `--agent`: `eqrl {args[0]} {name}`."
             )
+        # tyro wants a subcommand where the agent may be left out.
         args.insert(1, "sac" if own is None else OWN)
     preset = _find_preset(args[1], given) if args[:1] == ["train"] else None
     words = " ".join(args[: 1 if args[:1] == ["disk"] else 2])

@@ -106,6 +106,7 @@ def run_plot(command: Plot) -> int:
     """Draws the learning curves of runs into one figure."""
     if not command.folders:
         raise ValueError("No folder is given; name those of one run or several.")
+    # A wrong suffix is an error before any file is read.
     figure_suffix(command.output)
     title, labels = _title_and_labels(command.folders)
     runs = {
@@ -156,6 +157,7 @@ def _title_and_labels(folders: Sequence[Path]) -> tuple[str, list[str]]:
         for folder, saved in zip(folders, map(read_saved, folders), strict=True)
     ]
     names = [folder.resolve().name for folder in folders]
+    # Agent and environment say more than a folder, if they tell all runs apart.
     if len(folders) > 1 and len(set(titles)) == len(titles):
         return "", titles
     title = titles[0] if len(set(titles)) == 1 else ""

@@ -266,6 +266,7 @@ def _train_into(
         with without_ending("The last checkpoint"):
             job.keep(folder, reached)
         policies = job.write(folder, reached)
+    # A second signal asks to leave out the pictures and the evaluation.
     if interrupt.insisted:
         raise KeyboardInterrupt
     failed = np.flatnonzero(job.failed(reached))
@@ -305,6 +306,7 @@ def _evaluate(
         kind = job.run.schedule.kind
         say(f"No {kind} was learned to its end, so none is evaluated.")
         return
+    # An evaluation may take longer than the training, so the folder is whole before it.
     returns = returns_of_policies(
         policies.pairs,
         job.env,
