@@ -329,7 +329,7 @@ def _agent_fields(named: NamedAgent, defaults: Mapping[str, object]) -> _Fields:
 
 
 def _options_type(title: str, fields: _Fields, **constants: str) -> type:
-    """A dataclass of groups of options; raises an error if two share an option."""
+    """A dataclass of groups of options, if those of the agent are in no other."""
     # A group may be annotated.
     groups = {name: (get_args(group) or (group,))[0] for name, group, *_ in fields}
     agent = groups.pop("agent")
