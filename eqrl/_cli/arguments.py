@@ -5,7 +5,7 @@ import functools
 import inspect
 import operator
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -22,34 +22,29 @@ from .._training.trainer import Trainer
 from ..presets import Preset
 
 
+# The agents and `Trainer` occur in several commands, and dataclasses are slow to make.
+@functools.cache
 def options_of(
-    module: type[eqx.Module],
-    defaults: Mapping[str, Any],
-    *,
-    without: Collection[str] = (),
+    module: type[eqx.Module], /, *, without: tuple[str, ...] = (), **defaults: object
 ) -> type:
     """A dataclass of those arguments of a module that the command line can express.
 
     **Arguments:**
 
     - `module`: a class with an `**Arguments:**` list, from which the help texts come.
-    - `defaults`: by name, defaults that replace those of the module.
     - `without`: names of arguments that are no options.
+    - `defaults`: replace those of the module.
 
     Raises a `ValueError` if an annotation names what is not there.
     """
-    return _options_of(module, tuple(defaults.items()), tuple(without))
-
-
-@functools.cache
-def _options_of(
-    module: type[eqx.Module],
-    defaults: tuple[tuple[str, Any], ...],
-    without: tuple[str, ...],
-) -> type:
     texts = argument_texts(module)
-    annotations = _annotations(module)
-    replaced = dict(defaults)
+    try:
+        annotations = get_type_hints(module)
+    except NameError as error:
+        raise ValueError(
+            f"The annotations of `{module.__name__}` make no options: {error}. Import "
+            "what they name where the module can see it when it runs."
+        ) from error
     fields = []
     for name, parameter in inspect.signature(module).parameters.items():
         # A converter hides the type of a field from the signature.
@@ -59,25 +54,19 @@ def _options_of(
         )
         if option_type is None or name in without:
             continue
-        text = _with_range(texts.get(name, ""), range_of(module, name))
+        text, allowed = texts.get(name, ""), range_of(module, name)
+        is_bounded = allowed is not None and allowed != Range(optional=allowed.optional)
+        # Some texts give the range themselves.
+        if is_bounded and str(allowed) not in text:
+            text = f"{text} In {allowed}."
         annotation = Annotated[option_type, tyro.conf.arg(help=text)]
-        default = replaced.get(name, parameter.default)
+        default = defaults.get(name, parameter.default)
         if default is inspect.Parameter.empty:
             default = dataclasses.MISSING
         fields.append((name, annotation, dataclasses.field(default=default)))
     return dataclasses.make_dataclass(
         f"{module.__name__}Options", fields, frozen=True, kw_only=True
     )
-
-
-def _annotations(module: type[eqx.Module]) -> Mapping[str, object]:
-    try:
-        return get_type_hints(module)
-    except NameError as error:
-        raise ValueError(
-            f"The annotations of `{module.__name__}` make no options: {error}. Import "
-            "what they name where the module can see it when it runs."
-        ) from error
 
 
 def _option_type(annotation: object, *, optional: bool) -> Any:
@@ -97,13 +86,6 @@ def _option_type(annotation: object, *, optional: bool) -> Any:
     if optional or NoneType in alternatives:
         known.append(NoneType)
     return functools.reduce(operator.or_, known)
-
-
-def _with_range(text: str, allowed: Range | None) -> str:
-    if allowed is None or allowed == Range(optional=allowed.optional):
-        return text
-    # Some texts say it themselves.
-    return text if str(allowed) in text else f"{text} In {allowed}."
 
 
 def argument_texts(module: type) -> dict[str, str]:
@@ -134,7 +116,8 @@ _DIAYN_DEFAULTS = {**_DEFAULTS, "batch_size": 128, "initial_temperature": 0.1}
 _ROLLOUT = {"num_envs": 8, "steps_per_iteration": 125}
 _NO_ROLLOUT = ("batch_size", "capacity", "warmup_steps", "updates_per_iteration")
 
-_RESUMES = "`eqrl {} --resume FOLDER` resumes a run that was stopped or killed."
+# It has two dimensions, in which skills can be seen and learned within a minute.
+_POINT = Settings(env="eqrl/Point")
 
 OWN = "own"
 """Stands for the name of an agent that is given by its path."""
@@ -154,7 +137,7 @@ _Fields = list[Any]
 
 def _output_of(kind: str, steps_of: str, *, tensorboard: bool = True) -> type:
     """The options for the output of a run, named by its kind, as in `pbt-`."""
-    options: list[tuple[str, Any, Path | bool | None, str]] = [
+    options: list[tuple[str, object, Path | bool | None, str]] = [
         (
             "folder",
             Path | None,
@@ -234,9 +217,7 @@ class Own:
 
 
 def command_type(
-    given: Mapping[str, NamedAgent],
-    preset: Preset | None,
-    **others: type,
+    given: Mapping[str, NamedAgent], preset: Preset | None, **others: type
 ) -> Any:
     """The union of all commands.
 
@@ -247,128 +228,89 @@ def command_type(
     - `preset`: from which the defaults of its agent come.
     - `others`: the types of the other commands, by name.
     """
-    training = [
-        _agent_type(
-            "Train",
-            name,
-            _train_fields(named, preset if preset and preset.agent == name else None),
-            named.agent_type,
-        )
-        for name, named in _agents_of("train", given).items()
-    ]
-    training.append(
-        _agent_type(
-            "Train",
-            "diayn",
-            [
-                ("settings", Settings, _default(Settings(env="eqrl/Point"))),
-                ("schedule", Training, _default(Training(num_steps=40_000))),
-                ("skills", SkillOptions),
-                ("output", _OUTPUT),
-                *_agent_fields(_inner("train", given), _DIAYN_DEFAULTS),
-            ],
-            diayn,
-        )
-    )
-    populations = [
-        _agent_type(
-            "Pbt",
-            name,
-            [
-                ("settings", Settings),
-                ("schedule", Population),
-                ("priors", tyro.conf.UseAppendAction[Priors]),
-                ("output", _POPULATION_OUTPUT),
-                *_agent_fields(named, _DEFAULTS),
-            ],
-            named.agent_type,
-        )
-        for name, named in _agents_of("pbt", given).items()
-    ]
-    skilled = _skilled_population_fields(_inner("pbt", given))
-    populations.append(_agent_type("Pbt", "diayn", skilled, diayn))
     of_your_own = "with --agent package.module:Class, one of your own"
-    commands = (
-        _command(
-            "train",
-            f"Train an agent; without a name, that is sac or, {of_your_own}. "
-            + _RESUMES.format("train"),
-            training,
-        )
-        | _command(
-            "pbt",
-            "Train a population, whose worst members copy the best and vary their "
-            f"hyperparameters; without a name, of sac or, {of_your_own}. "
-            + _RESUMES.format("pbt"),
-            populations,
-        )
-        | _named("disk", _disk_type(given.get("disk", AGENTS[Learner.agent])))
-    )
-    for name, other in others.items():
-        commands = commands | _named(name, other)
-    return commands
-
-
-def _agents_of(
-    command: str, given: Mapping[str, NamedAgent]
-) -> Mapping[str, NamedAgent]:
-    own = given.get(f"{command} {OWN}")
-    return AGENTS if own is None else {**AGENTS, OWN: own}
-
-
-def _inner(command: str, given: Mapping[str, NamedAgent]) -> NamedAgent:
-    """The agent within diayn."""
-    return given.get(f"{command} diayn", AGENTS[SkillOptions.agent])
-
-
-def _train_fields(named: NamedAgent, preset: Preset | None) -> _Fields:
-    if preset is None:
-        return [
-            ("settings", Settings),
-            ("schedule", Training),
-            ("output", _OUTPUT),
-            *_agent_fields(named, _DEFAULTS),
+    texts = {
+        "train": f"Train an agent; without a name, that is sac or, {of_your_own}. ",
+        "pbt": "Train a population, whose worst members copy the best and vary their "
+        f"hyperparameters; without a name, of sac or, {of_your_own}. ",
+        "disk": "Learn skills one after another, each unlike all before it. ",
+    }
+    commands: dict[str, type] = {}
+    for command in ("train", "pbt"):
+        agents = {**AGENTS, OWN: given.get(f"{command} {OWN}")}
+        agents["diayn"] = given.get(f"{command} diayn", AGENTS[SkillOptions.agent])
+        types = [
+            _named(name, _agent_type(command, name, named, preset))
+            for name, named in agents.items()
+            if named is not None
         ]
-    defaults = {**_DEFAULTS, **preset.options, **preset.trainer}
-    return [
-        ("settings", Settings, _default(preset.settings)),
-        ("schedule", Training, _default(Training(num_steps=preset.num_steps))),
-        ("output", _OUTPUT),
-        *_agent_fields(named, defaults),
-    ]
-
-
-def _skilled_population_fields(inner: NamedAgent) -> _Fields:
-    schedule = Population(steps_per_generation=4_000, num_episodes=4)
-    return [
-        ("settings", Settings, _default(Settings(env="eqrl/Point"))),
-        ("schedule", Population, _default(schedule)),
-        ("priors", tyro.conf.UseAppendAction[Priors]),
-        ("skills", SkillOptions),
-        ("output", _POPULATION_OUTPUT),
-        *_agent_fields(inner, _DIAYN_DEFAULTS),
-    ]
-
-
-def _disk_type(named: NamedAgent) -> type:
-    defaults = {**_DIAYN_DEFAULTS, "warmup_steps": 200}
-    reward = options_of(Incremental, {}, without=("past_capacity",))
+        commands[command] = dataclasses.make_dataclass(
+            f"{command.capitalize()}Command",
+            [("options", functools.reduce(operator.or_, types))],
+        )
     fields: _Fields = [
-        ("settings", Settings, _default(Settings(env="eqrl/Point"))),
+        ("settings", Settings, dataclasses.field(default=_POINT)),
         ("schedule", SkillSchedule),
         ("learner", Learner),
-        ("reward", reward),
+        ("reward", options_of(Incremental, without=("past_capacity",))),
         ("output", _output_of("disk-", "all skills")),
-        *_agent_fields(named, defaults),
+        *_agent_fields(
+            given.get("disk", AGENTS[Learner.agent]),
+            {**_DIAYN_DEFAULTS, "warmup_steps": 200},
+        ),
     ]
-    _check_unique(fields)
-    options = dataclasses.make_dataclass("DiskOptions", sorted(fields, key=len))
-    text = "Learn skills one after another, each unlike all before it. "
-    options.__doc__ = text + _RESUMES.format("disk")
+    commands["disk"] = _options_type("DiskOptions", fields)
+    for command, text in texts.items():
+        commands[command].__doc__ = (
+            f"{text}`eqrl {command} --resume FOLDER` resumes a run that was stopped or "
+            "killed."
+        )
+    named_types = [_named(*each) for each in (commands | others).items()]
+    return functools.reduce(operator.or_, named_types)
+
+
+def _agent_type(
+    command: str, name: str, named: NamedAgent, preset: Preset | None
+) -> type:
+    """The options of `eqrl train` or `eqrl pbt` with one agent."""
+    is_training, is_skilled = command == "train", name == "diayn"
+    settings, schedule, defaults = None, None, _DEFAULTS
+    if is_skilled:
+        settings, defaults = _POINT, _DIAYN_DEFAULTS
+        schedule = (
+            Training(num_steps=40_000)
+            if is_training
+            else Population(steps_per_generation=4_000, num_episodes=4)
+        )
+    elif is_training and preset is not None and preset.agent == name:
+        settings, schedule = preset.settings, Training(num_steps=preset.num_steps)
+        defaults = {**_DEFAULTS, **preset.options, **preset.trainer}
+    default = lambda x: [] if x is None else [dataclasses.field(default=x)]
+    fields: _Fields = [
+        ("settings", Settings, *default(settings)),
+        ("schedule", Training if is_training else Population, *default(schedule)),
+    ]
+    if name == OWN:
+        fields.insert(0, ("own", Own))
+    if not is_training:
+        fields.append(("priors", tyro.conf.UseAppendAction[Priors]))
+    if is_skilled:
+        fields.append(("skills", SkillOptions))
+    fields.append(("output", _OUTPUT if is_training else _POPULATION_OUTPUT))
+    options = _options_type(
+        f"{command.capitalize()}{name.replace('-', '').capitalize()}",
+        [*fields, *_agent_fields(named, defaults)],
+        name=name,
+    )
+    documented = diayn if is_skilled else named.agent_type
+    text = (documented.__doc__ or "").partition("\n")[0]
+    # Without a text of its own a dataclass documents itself by its signature.
+    is_signature = text.startswith(f"{documented.__name__}(")
+    options.__doc__ = f"{documented.__name__}." if is_signature else text
     return options
 
 
-def _agent_fields(named: NamedAgent, defaults: Mapping[str, Any]) -> _Fields:
+def _agent_fields(named: NamedAgent, defaults: Mapping[str, object]) -> _Fields:
     """The options of an agent and of its trainer."""
     # Those of an agent that is not of eqrl's own are its author's.
     own_defaults = (
@@ -381,36 +323,14 @@ def _agent_fields(named: NamedAgent, defaults: Mapping[str, Any]) -> _Fields:
     if named.is_on_policy:
         trainer_defaults, without = {**_ROLLOUT, **trainer_defaults}, _NO_ROLLOUT
     return [
-        ("agent", options_of(named.agent_type, own_defaults)),
-        ("trainer", options_of(Trainer, trainer_defaults, without=without)),
+        ("agent", options_of(named.agent_type, **own_defaults)),
+        ("trainer", options_of(Trainer, without=without, **trainer_defaults)),
     ]
 
 
-def _default(value: Any) -> Any:
-    return dataclasses.field(default=value)
-
-
-def _agent_type(
-    command: str, name: str, fields: _Fields, documented: Callable[..., Any]
-) -> Any:
-    if name == OWN:
-        fields = [("own", Own), *fields]
-    _check_unique(fields)
-    options = dataclasses.make_dataclass(
-        f"{command}{name.replace('-', '').capitalize()}",
-        sorted(fields, key=len),
-        namespace={"name": name},
-    )
-    text = (documented.__doc__ or "").partition("\n")[0]
-    # Without a text of its own a dataclass documents itself by its signature.
-    is_signature = text.startswith(f"{documented.__name__}(")
-    options.__doc__ = f"{documented.__name__}." if is_signature else text
-    return _named(name, options)
-
-
-def _check_unique(fields: _Fields) -> None:
-    """Checks that no option of an agent is one of the command."""
-    # Some are annotated.
+def _options_type(title: str, fields: _Fields, **constants: str) -> type:
+    """A dataclass of groups of options, if those of the agent are in no other."""
+    # A group may be annotated.
     groups = {name: (get_args(group) or (group,))[0] for name, group, *_ in fields}
     agent = groups.pop("agent")
     names = {field.name for field in dataclasses.fields(agent)}
@@ -423,17 +343,10 @@ def _check_unique(fields: _Fields) -> None:
             f"{sorted(names & others)}, which are options of the command already; "
             "rename them."
         )
-
-
-def _command(name: str, text: str, agents: list[Any]) -> Any:
-    union = agents[0]
-    for agent in agents[1:]:
-        union = union | agent
-    command = dataclasses.make_dataclass(
-        f"{name.capitalize()}Command", [("options", union)]
+    # Fields with a default must follow those without; sorting keeps the order else.
+    return dataclasses.make_dataclass(
+        title, sorted(fields, key=len), namespace=constants
     )
-    command.__doc__ = text
-    return _named(name, command)
 
 
 def _named(name: str, command: type) -> Any:

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -221,27 +222,29 @@ def parse(args: Sequence[str]) -> Command:
         print(f"eqrl {__version__}")
         raise SystemExit(0)
     trains = args[:1] in (["train"], ["pbt"], ["disk"])
-    if trains and any(word.partition("=")[0] == "--resume" for word in args):
+    given = _look_ahead(args)
+    if trains and given.resume is not None:
         return _parse_resume(args)
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--agent", nargs="?")
-    name = parser.parse_known_args(args)[0].agent
     # What trains has options of the agent, so its class is needed to parse.
-    words = 1 if args[:1] == ["disk"] else 2
+    name = given.agent
     own = import_agent(name) if trains and name is not None and is_path(name) else None
-    if args[:1] in (["train"], ["pbt"]) and not _names_agent(args[1:]):
+    first = args[1] if len(args) > 1 else "--"
+    leaves_out_agent = first.startswith("-") and first not in ("-h", "--help")
+    if args[:1] in (["train"], ["pbt"]) and leaves_out_agent:
         if name is not None and own is None:
             raise ValueError(
                 f"`agent={name!r}` must be written as `package.module:Class`; an agent "
                 f"of eqrl's own is named without `--agent`: `eqrl {args[0]} {name}`."
             )
+        # tyro wants a subcommand where the agent may be left out.
         args.insert(1, "sac" if own is None else OWN)
+    preset = _find_preset(args[1], given) if args[:1] == ["train"] else None
+    words = " ".join(args[: 1 if args[:1] == ["disk"] else 2])
     # `Run` raises an error for an unknown name.
-    given = find_agent(name if name in AGENTS else SkillOptions.agent, own)
-    preset = _find_preset(args)
+    inner = find_agent(name if name in AGENTS else SkillOptions.agent, own)
     command = tyro.cli(
         command_type(
-            {" ".join(args[:words]): given},
+            {words: inner},
             preset,
             rerun=Rerun,
             evaluate=Evaluate,
@@ -258,30 +261,37 @@ def parse(args: Sequence[str]) -> Command:
     if isinstance(command, (Evaluate, Render, Plot, Export)):
         return command
     if isinstance(command, Rerun):
-        make_devices_of(command.source)
-        run = read_config(command.source, import_given(command.agent))
-        place = Place(folder=command.folder)
-        return _command_of(run, place, command.source, tensorboard=command.tensorboard)
-    if args[0] == "disk":
-        run, output = _make_run(command, command.schedule, own), command.output
-        return Disk(run, _place_of(output), output.tensorboard)
-    options, output = command.options, command.options.output
-    if isinstance(options.schedule, Training):
-        if preset is not None:
-            print(f"by default the preset of {preset}")
-        run = _make_run(options, options.schedule, own)
-        return Train(run, _place_of(output), output.tensorboard, preset)
-    priors = options.priors.prior or _default_priors(options.agent)
-    run = _make_run(options, options.schedule, own, priors)
-    return Pbt(run, _place_of(output))
-
-
-def _place_of(output: Any) -> Place:
-    return Place(
-        folder=output.folder,
+        return _read_command(command.source, command, Place(command.folder))
+    # `disk` has no subcommands, one for each agent, that would hold its options.
+    options = command if args[0] == "disk" else command.options
+    run, output = _make_run(options, own), options.output
+    place = Place(
+        output.folder,
         overwrite=output.overwrite,
         checkpoint_every=output.checkpoint_every,
     )
+    if isinstance(run.schedule, Population):
+        return Pbt(run, place)
+    if isinstance(run.schedule, SkillSchedule):
+        return Disk(run, place, output.tensorboard)
+    if preset is not None:
+        print(f"by default the preset of {preset}")
+    return Train(run, place, output.tensorboard, preset)
+
+
+def _look_ahead(args: Sequence[str]) -> argparse.Namespace:
+    """The options that decide which other options there are, and their defaults."""
+    # tyro builds its parser from types that these options choose, so it comes too late.
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in ("--agent", "--env", "--backend", "--max-steps", "--num-steps"):
+        parser.add_argument(name, nargs="?")
+    parser.add_argument("--resume", nargs="?", const="")
+    # As tyro does: `--max_steps` is `--max-steps`, whatever its value after `=`.
+    hyphenated = [
+        re.sub("^--[^=]*", lambda name: name[0].replace("_", "-"), word)
+        for word in args
+    ]
+    return parser.parse_known_args(hyphenated)[0]
 
 
 def import_given(path: str | None) -> type[AnyAgent] | None:
@@ -299,36 +309,35 @@ def _parse_resume(args: list[str]) -> Train | Pbt | Disk:
         args=words,
         config=(tyro.conf.OmitArgPrefixes,),
     )
-    make_devices_of(options.resume)
-    run = read_config(options.resume, import_given(options.agent))
-    place = Place(
-        folder=options.resume,
-        resume=True,
-        checkpoint_every=options.checkpoint_every,
-    )
-    command = _command_of(run, place, options.resume, tensorboard=options.tensorboard)
-    name = type(command).__name__.lower()
-    if agent_name is not None and agent_name not in (run.agent, OWN):
+    folder = options.resume
+    place = Place(folder, resume=True, checkpoint_every=options.checkpoint_every)
+    command = _read_command(folder, options, place)
+    name, agent = type(command).__name__.lower(), command.run.agent
+    trained = None
+    if agent_name is not None and agent_name not in (agent, OWN):
+        trained = f"`{agent}`, not of `{agent_name}`"
+    elif name != command_name:
+        trained = f"`eqrl {name}`"
+    if trained is not None:
         raise ValueError(
-            f"`{options.resume}` is a run of `{run.agent}`, not of `{agent_name}`; "
-            f"resume it by `eqrl {name} --resume {options.resume}`."
-        )
-    if name != command_name:
-        raise ValueError(
-            f"`{options.resume}` is a run of `eqrl {name}`; resume it by "
-            f"`eqrl {name} --resume {options.resume}`."
+            f"`{folder}` is a run of {trained}; resume it by "
+            f"`eqrl {name} --resume {folder}`."
         )
     return command
 
 
-def _command_of(
-    run: Run[Any], place: Place, source: Path, *, tensorboard: bool
+def _read_command(
+    source: Path, options: Resume | Rerun, place: Place
 ) -> Train | Pbt | Disk:
+    """The command that trained the run in the folder `source`."""
+    # An agent's module may make arrays, after which JAX makes no more devices.
+    make_devices_of(source)
+    run = read_config(source, import_given(options.agent))
     if isinstance(run.schedule, Training):
-        return Train(run, place, tensorboard)
+        return Train(run, place, options.tensorboard)
     if isinstance(run.schedule, SkillSchedule):
-        return Disk(run, place, tensorboard)
-    if tensorboard:
+        return Disk(run, place, options.tensorboard)
+    if options.tensorboard:
         raise ValueError(
             f"`--tensorboard` is for runs of seeds, and `{source}` is a population; "
             "leave it out."
@@ -336,19 +345,27 @@ def _command_of(
     return Pbt(run, place)
 
 
-def _make_run(
-    options: Any,
-    schedule: Training | Population | SkillSchedule,
-    own: type[AnyAgent] | None,
-    priors: tuple[Prior, ...] = (),
-) -> Run:
+def _make_run(options: Any, own: type[AnyAgent] | None) -> Run:
+    """The run that the parsed options of one command describe."""
+    schedule, skills = options.schedule, getattr(options, "skills", None)
     is_disk = isinstance(schedule, SkillSchedule)
     name = options.learner.agent if is_disk else options.name
-    skills = getattr(options, "skills", None)
+    # With skills, the agent of the run is `diayn`, and one's own is within it.
     if own is not None and skills is None:
         name = name_of(own)
     if own is not None and skills is not None:
         skills = dataclasses.replace(skills, agent=name_of(own))
+    priors: tuple[Prior, ...] = ()
+    if isinstance(schedule, Population):
+        names = vars(options.agent)
+        usual = tuple(prior for prior in _PRIORS if prior[0] in names)
+        priors = options.priors.prior or usual
+        if not priors:
+            raise ValueError(
+                "This agent has none of "
+                + ", ".join(f"`{name}`" for name, *_ in _PRIORS)
+                + " to vary; name others, as `--prior NAME KIND LOW HIGH`."
+            )
     return Run(
         agent=name,
         agent_options=dataclasses.asdict(options.agent),
@@ -362,44 +379,17 @@ def _make_run(
     )
 
 
-def _default_priors(agent_options: object) -> tuple[Prior, ...]:
-    """The priors of those hyperparameters that the agent has."""
-    names = vars(agent_options)
-    priors = tuple(prior for prior in _PRIORS if prior[0] in names)
-    if not priors:
-        raise ValueError(
-            "This agent has none of "
-            + ", ".join(f"`{name}`" for name, *_ in _PRIORS)
-            + " to vary; name others, as `--prior NAME KIND LOW HIGH`."
-        )
-    return priors
-
-
-def _names_agent(args: Sequence[str]) -> bool:
-    return len(args) > 0 and (
-        args[0] in ("-h", "--help") or not args[0].startswith("-")
-    )
-
-
-def _find_preset(args: Sequence[str]) -> Preset | None:
-    """Finds the preset of the agent and the environment of `eqrl train`, if any.
-
-    Presets hold for their backend and time limit only. What is annealed over the whole
-    training follows the number of steps.
-    """
-    if len(args) < 2 or args[0] != "train":
-        return None
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in ("--env", "--backend", "--max-steps", "--num-steps"):
-        parser.add_argument(name, nargs="?")
-    given = parser.parse_known_args([_hyphenated(arg) for arg in args])[0]
-    preset = presets.find(args[1], Settings.env if given.env is None else given.env)
+def _find_preset(agent: str, given: argparse.Namespace) -> Preset | None:
+    """The preset of the agent and the environment of `eqrl train`, if any."""
+    preset = presets.find(agent, Settings.env if given.env is None else given.env)
+    # Presets hold for their backend and time limit only.
     if preset is None or given.max_steps is not None:
         return None
-    if given.backend is not None and given.backend != preset.backend:
+    if given.backend not in (None, preset.backend):
         return None
     if "anneal_steps" not in preset.options or given.num_steps is None:
         return preset
+    # What is annealed over the whole training follows the number of steps.
     try:
         num_steps = int(given.num_steps)
     except ValueError:
@@ -407,11 +397,3 @@ def _find_preset(args: Sequence[str]) -> Preset | None:
         return preset
     options = {**preset.options, "anneal_steps": float(num_steps)}
     return dataclasses.replace(preset, options=options)
-
-
-def _hyphenated(arg: str) -> str:
-    """An option as its name is written here; others with `_` mean the same."""
-    if not arg.startswith("--"):
-        return arg
-    name, equals, value = arg.partition("=")
-    return name.replace("_", "-") + equals + value

@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Float, PRNGKeyArray, PyTree
 
 from .._agents.base import AnyAgent
 from .._agents.wrappers.fixed_skill import fix_skill
@@ -17,7 +16,7 @@ from .._reporting.figure import figure_suffix
 from .._reporting.learning_curve import draw_learning_curves, shown_metrics
 from .._reporting.render import render, render_suffix
 from .._reporting.statistics import Center, center_of
-from .._run.config import Run, SkillSchedule, read_config, read_schedule, read_title
+from .._run.config import SkillSchedule, read_config, read_schedule, read_title
 from .._run.load import best_policy, count_policies, load_run, read_saved
 from .._run.write import read_metrics
 from .._skills.prior import EvenOneHotSkills, OneHotSkills
@@ -43,7 +42,7 @@ def evaluation_key(seed: int) -> PRNGKeyArray:
 
 
 def returns_of_policies(
-    policies: Sequence[tuple[AnyAgent, Any]],
+    policies: Sequence[tuple[AnyAgent, PyTree]],
     env: AnyEnv,
     *,
     num_episodes: int,
@@ -107,6 +106,7 @@ def run_plot(command: Plot) -> int:
     """Draws the learning curves of runs into one figure."""
     if not command.folders:
         raise ValueError("No folder is given; name those of one run or several.")
+    # A wrong suffix is an error before any file is read.
     figure_suffix(command.output)
     title, labels = _title_and_labels(command.folders)
     runs = {
@@ -157,6 +157,7 @@ def _title_and_labels(folders: Sequence[Path]) -> tuple[str, list[str]]:
         for folder, saved in zip(folders, map(read_saved, folders), strict=True)
     ]
     names = [folder.resolve().name for folder in folders]
+    # Agent and environment say more than a folder, if they tell all runs apart.
     if len(folders) > 1 and len(set(titles)) == len(titles):
         return "", titles
     title = titles[0] if len(set(titles)) == 1 else ""
@@ -183,7 +184,7 @@ def run_render(command: Render) -> int:
 
 def chosen_policy(
     command: Render | Export,
-) -> tuple[str, tuple[AnyAgent, Any, AnyEnv]]:
+) -> tuple[str, tuple[AnyAgent, PyTree, AnyEnv]]:
     """The policy of a run that a command names: its name, agent, state, environment.
 
     The name is as in `seed 0, skill 3`.
@@ -200,28 +201,24 @@ def chosen_policy(
             )
         index = 0 if command.skill is None else command.skill
     elif command.skill is not None:
-        skill = _one_hot(run, command.skill)
+        prior = None if run.skills is None else run.skills.make_prior()
+        if not isinstance(prior, (OneHotSkills, EvenOneHotSkills)):
+            raise ValueError(
+                f"`skill={command.skill}` is for runs with discrete skills, as "
+                "`eqrl train diayn --skills one-hot` does."
+            )
+        if not 0 <= command.skill < prior.size:
+            raise ValueError(
+                f"`skill={command.skill}` is not among the skills of the run, which "
+                f"are 0 to {prior.size - 1}."
+            )
+        skill = jnp.eye(prior.size)[command.skill]
     agent, state, env = load_run(command.folder, index, agent_type=agent_type)
     name = f"{run.schedule.kind} {index}"
     if skill is not None:
         agent, state = fix_skill(agent, state, skill)
         name = f"{name}, skill {command.skill}"
     return name, (agent, state, env)
-
-
-def _one_hot(run: Run, skill: int) -> Float[Array, " skill"]:
-    prior = None if run.skills is None else run.skills.make_prior()
-    if not isinstance(prior, (OneHotSkills, EvenOneHotSkills)):
-        raise ValueError(
-            f"`skill={skill}` is for runs with discrete skills, as "
-            "`eqrl train diayn --skills one-hot` does."
-        )
-    if not 0 <= skill < prior.size:
-        raise ValueError(
-            f"`skill={skill}` is not among the skills of the run, which are 0 to "
-            f"{prior.size - 1}."
-        )
-    return jnp.eye(prior.size)[skill]
 
 
 def run_export(command: Export) -> int:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,8 @@ import equinox as eqx
 import jax.random as jr
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Bool, Float, PRNGKeyArray, PyTree
 
-from .._agents.base import AnyAgent
 from .._disk.learn import check_replay, enlarge_past, learn_skills
 from .._disk.library import (
     Skills,
@@ -23,8 +23,7 @@ from .._disk.library import (
     save_skills,
     steps_of_skills,
 )
-from .._interaction.evaluate import Evaluation
-from .._interaction.evaluate_skills import Score, diversity_return, evaluate_skills
+from .._interaction.evaluate_skills import diversity_return, evaluate_skills
 from .._population.pbt import PBT
 from .._population.solution import PopulationSolution, member, scores_of, winner_of
 from .._population.train import check_scalar, train_population
@@ -53,7 +52,6 @@ from .._storage.checkpoint import saved_steps
 from .._training.mesh import check_mesh
 from .._training.rows import AnySolution
 from .._training.train import train, train_seeds
-from ..envs._base import AnyEnv
 from ..presets import Preset
 from .commands import Disk, Pbt, Train
 from .devices import make_mesh
@@ -101,13 +99,12 @@ class SeedsJob(AbstractJob[Training, AnySolution]):
         key: PRNGKeyArray,
     ) -> AnySolution:
         schedule = self.run.schedule
-        reports = {
+        reports: dict[str, Callable[..., object]] = {
             "The progress": ProgressBar(schedule.num_steps),
             "metrics.csv": GrowingMetrics(folder, initial.metrics if initial else {}),
         }
         if self.tensorboard:
-            writer = TensorBoard(folder / "tensorboard", schedule.seeds)
-            reports["TensorBoard"] = writer
+            reports["TensorBoard"] = TensorBoard(folder / "tensorboard", schedule.seeds)
         with ExitStack() as stack:
             callbacks = [
                 stack.enter_context(Reporter(name, report))
@@ -193,38 +190,18 @@ class SeedsJob(AbstractJob[Training, AnySolution]):
         if self.run.skills is not None:
             # The evaluations of the seeds use the indices before this one.
             skill_key = jr.fold_in(key, self.run.schedule.seeds)
-            self._report_skills(folder, policies, key=skill_key)
-
-    def _report_skills(
-        self, folder: Path, policies: Policies, *, key: PRNGKeyArray
-    ) -> None:
-        """Writes and prints how well the skills of each seed can be told apart."""
-        evaluations = [
-            evaluate_skills(
-                agent,
-                state,
-                self.env,
-                num_episodes=NUM_SKILL_EPISODES,
-                key=jr.fold_in(key, seed),
-            )
-            for seed, (agent, state) in enumerate(policies.pairs)
-        ]
-        write_skills(folder, self.run, evaluations)
-        print_skills(evaluations)
-
-
-def seeds_job(command: Train) -> SeedsJob:
-    """The training that a command asks for."""
-    run = command.run
-    return SeedsJob(
-        run=run,
-        agent=run.make_agent(),
-        env=run.make_env(),
-        trainer=run.make_trainer(),
-        tensorboard=command.tensorboard,
-        mesh=make_mesh(run.schedule.devices),
-        preset=command.preset,
-    )
+            evaluations = [
+                evaluate_skills(
+                    agent,
+                    state,
+                    self.env,
+                    num_episodes=NUM_SKILL_EPISODES,
+                    key=jr.fold_in(skill_key, seed),
+                )
+                for seed, (agent, state) in enumerate(policies.pairs)
+            ]
+            write_skills(folder, self.run, evaluations)
+            print_skills(evaluations)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -270,7 +247,14 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
         score = None
         if self.run.skills is not None:
             key, score_key = jr.split(key)
-            score = _diversity_score(self.env, schedule.num_episodes, key=score_key)
+            # With one key for all members and generations their scores are comparable.
+            score = lambda agent, state, _: diversity_return(
+                agent,
+                state,
+                self.env,
+                num_episodes=schedule.num_episodes,
+                key=score_key,
+            )
         progress = PopulationProgressBar(
             schedule.num_generations, schedule.steps_per_generation
         )
@@ -366,32 +350,8 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
             print_skills([evaluation])
 
 
-def _diversity_score(env: AnyEnv, num_episodes: int, *, key: PRNGKeyArray) -> Score:
-    """Scores by diversity return; one key makes scores comparable."""
-
-    def score(agent: AnyAgent, state: Any, evaluation: Evaluation) -> Float[Array, ""]:
-        del evaluation
-        return diversity_return(agent, state, env, num_episodes=num_episodes, key=key)
-
-    return score
-
-
-def population_job(command: Pbt) -> PopulationJob:
-    """The training that a command asks for."""
-    run = command.run
-    agent = run.make_agent()
-    return PopulationJob(
-        run=run,
-        agent=agent,
-        env=run.make_env(),
-        trainer=run.make_trainer(),
-        pbt=run.schedule.make_pbt(agent, run.priors),
-        mesh=make_mesh(run.schedule.devices),
-    )
-
-
 @dataclasses.dataclass(frozen=True)
-class LibraryJob(AbstractJob[SkillSchedule, Skills[Any]]):
+class LibraryJob(AbstractJob[SkillSchedule, Skills[PyTree]]):
     """Learning skills one after another."""
 
     command = "disk"
@@ -408,7 +368,7 @@ class LibraryJob(AbstractJob[SkillSchedule, Skills[Any]]):
         enlarge_past(self.agent, self.env, num_episodes=1)
         eqx.filter_eval_shape(self.trainer.init, self.agent, self.env, key=jr.key(0))
 
-    def load(self, folder: Path) -> Skills[Any] | None:
+    def load(self, folder: Path) -> Skills[PyTree] | None:
         library = library_folder(folder)
         if not saved_steps(library / "training"):
             return None
@@ -418,10 +378,10 @@ class LibraryJob(AbstractJob[SkillSchedule, Skills[Any]]):
         self,
         folder: Path,
         *,
-        initial: Skills[Any] | None,
+        initial: Skills[PyTree] | None,
         checkpoint_every: int | None,
         key: PRNGKeyArray,
-    ) -> Skills[Any]:
+    ) -> Skills[PyTree]:
         schedule = self.run.schedule
         interval = Interval(every_steps=checkpoint_every)
         if initial is not None:
@@ -429,14 +389,14 @@ class LibraryJob(AbstractJob[SkillSchedule, Skills[Any]]):
                 write_rows(folder, initial.metrics)
             interval.begin_at(self._step_of(initial))
 
-        def write(step: int, metrics: object, skills: Skills[Any]) -> None:
+        def write(step: int, metrics: object, skills: Skills[PyTree]) -> None:
             del metrics
             write_rows(folder, skills.metrics)
             if interval.is_over(step):
                 interval.begin_at(step)
                 save_skills(library_folder(folder), skills)
 
-        reports = {
+        reports: dict[str, Callable[..., object]] = {
             "The progress": SkillProgressBar(schedule.num_skills, schedule.num_steps),
             "metrics.csv or a checkpoint": write,
         }
@@ -461,22 +421,22 @@ class LibraryJob(AbstractJob[SkillSchedule, Skills[Any]]):
                 callback=callbacks,
             )
 
-    def keep(self, folder: Path, reached: Skills[Any]) -> None:
+    def keep(self, folder: Path, reached: Skills[PyTree]) -> None:
         # Training resumes from the library itself, which is written next.
         del folder, reached
 
-    def failed(self, reached: Skills[Any]) -> Bool[np.ndarray, " skills"]:
+    def failed(self, reached: Skills[PyTree]) -> Bool[np.ndarray, " skills"]:
         # A skill that meets a nonfinite value ends the training and is not learned.
         return np.zeros(int(reached.count), bool)
 
-    def has_learned(self, reached: Skills[Any]) -> bool:
+    def has_learned(self, reached: Skills[PyTree]) -> bool:
         training = reached.training
         assert training is not None
         # The current skill may still act at random; earlier ones are complete.
         is_later = 0 < int(reached.count) <= int(training.skill)
         return is_later or int(training.counts.updates) > 0
 
-    def write(self, folder: Path, reached: Skills[Any]) -> Policies:
+    def write(self, folder: Path, reached: Skills[PyTree]) -> Policies:
         write_library(folder, reached)
         count = int(reached.count)
         return Policies(
@@ -484,18 +444,18 @@ class LibraryJob(AbstractJob[SkillSchedule, Skills[Any]]):
             step=self._step_of(reached),
         )
 
-    def _step_of(self, reached: Skills[Any]) -> int:
+    def _step_of(self, reached: Skills[PyTree]) -> int:
         assert reached.training is not None
         return steps_of_skills(self.trainer, reached.training)
 
-    def draw(self, folder: Path, reached: Skills[Any]) -> None:
+    def draw(self, folder: Path, reached: Skills[PyTree]) -> None:
         # `report` plays the episodes that the picture shows, and draws it.
         del folder, reached
 
     def report(
         self,
         folder: Path,
-        reached: Skills[Any],
+        reached: Skills[PyTree],
         policies: Policies,
         returns: Float[np.ndarray, "skills episodes"],
         *,
@@ -525,13 +485,22 @@ class LibraryJob(AbstractJob[SkillSchedule, Skills[Any]]):
             )
 
 
-def library_job(command: Disk) -> LibraryJob:
+def make_job(command: Train | Pbt | Disk) -> AbstractJob[Any, Any]:
     """The training that a command asks for."""
-    run = command.run
-    return LibraryJob(
-        run=run,
-        agent=run.make_agent(),
-        env=run.make_env(),
-        trainer=run.make_trainer(),
+    agent, env = command.run.make_agent(), command.run.make_env()
+    trainer = command.run.make_trainer()
+    if isinstance(command, Disk):
+        return LibraryJob(command.run, agent, env, trainer, command.tensorboard)
+    mesh = make_mesh(command.run.schedule.devices)
+    if isinstance(command, Pbt):
+        pbt = command.run.schedule.make_pbt(agent, command.run.priors)
+        return PopulationJob(command.run, agent, env, trainer, pbt, mesh)
+    return SeedsJob(
+        run=command.run,
+        agent=agent,
+        env=env,
+        trainer=trainer,
         tensorboard=command.tensorboard,
+        mesh=mesh,
+        preset=command.preset,
     )

@@ -5,10 +5,10 @@ import warnings
 from collections.abc import Sequence
 
 from .._types.installed import NotInstalledError
-from .commands import Command, Disk, Evaluate, Export, Pbt, Plot, Train, parse
+from .commands import Disk, Evaluate, Export, Pbt, Plot, Train, parse
 from .devices import keep_compilations, make_devices_for
 from .finished import run_evaluate, run_export, run_plot, run_render
-from .jobs import library_job, population_job, seeds_job
+from .jobs import make_job
 from .training import one_line, run_training, say
 
 
@@ -31,7 +31,18 @@ def main(args: Sequence[str] | None = None) -> int:
     warnings.filterwarnings("ignore", "Error .* persistent compilation", UserWarning)
     keep_compilations()
     try:
-        return _run(parse(sys.argv[1:] if args is None else args))
+        command = parse(sys.argv[1:] if args is None else args)
+        if isinstance(command, (Train, Pbt, Disk)):
+            # JAX fixes the number of devices when it makes the first array.
+            make_devices_for(command.run.schedule)
+            return run_training(make_job(command), command.place)
+        if isinstance(command, Evaluate):
+            return run_evaluate(command)
+        if isinstance(command, Export):
+            return run_export(command)
+        if isinstance(command, Plot):
+            return run_plot(command)
+        return run_render(command)
     except KeyboardInterrupt:
         say("Interrupted.")
         return 130
@@ -45,22 +56,3 @@ def main(args: Sequence[str] | None = None) -> int:
                 sys.stdout.flush()
         except OSError:
             sys.stdout = open(os.devnull, "w")
-
-
-def _run(command: Command) -> int:
-    # JAX fixes the number of devices when it makes the first array.
-    if isinstance(command, (Train, Pbt)):
-        make_devices_for(command.run.schedule)
-    if isinstance(command, Train):
-        return run_training(seeds_job(command), command.place)
-    if isinstance(command, Pbt):
-        return run_training(population_job(command), command.place)
-    if isinstance(command, Disk):
-        return run_training(library_job(command), command.place)
-    if isinstance(command, Evaluate):
-        return run_evaluate(command)
-    if isinstance(command, Export):
-        return run_export(command)
-    if isinstance(command, Plot):
-        return run_plot(command)
-    return run_render(command)

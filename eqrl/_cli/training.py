@@ -5,13 +5,14 @@ import contextlib
 import dataclasses
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 import equinox as eqx
 import jax.random as jr
 import numpy as np
-from jaxtyping import Bool, Float, PRNGKeyArray
+from jaxtyping import Bool, Float, PRNGKeyArray, PyTree
 
 from .._agents.base import AnyAgent
 from .._disk.library import Skills
@@ -48,7 +49,7 @@ class Reporter:
     If the wrapped callback is a context manager, this enters and leaves it.
     """
 
-    def __init__(self, name: str, report: Any) -> None:
+    def __init__(self, name: str, report: Callable[..., object]) -> None:
         """**Arguments:**
 
         - `name`: in words, for the message.
@@ -59,20 +60,20 @@ class Reporter:
         self._has_failed = False
 
     def __enter__(self) -> "Reporter":
-        if hasattr(self._report, "__enter__"):
+        if isinstance(self._report, AbstractContextManager):
             self._try(self._report.__enter__)
         return self
 
     def __exit__(self, *exception: object) -> None:
         del exception
-        if hasattr(self._report, "__exit__"):
+        if isinstance(self._report, AbstractContextManager):
             self._try(self._report.__exit__, None, None, None)
 
-    def __call__(self, *arguments: Any) -> None:
+    def __call__(self, *arguments: object) -> None:
         if not self._has_failed:
             self._try(self._report, *arguments)
 
-    def _try(self, function: Callable[..., Any], *arguments: Any) -> None:
+    def _try(self, function: Callable[..., object], *arguments: object) -> None:
         try:
             function(*arguments)
         except Exception as error:
@@ -120,7 +121,7 @@ def check_training(trainer: Trainer, agent: AnyAgent, env: AnyEnv) -> None:
         eqx.filter_eval_shape(trainer.step, agent, env, state, counts, key=jr.key(0))
 
 
-Reached = TypeVar("Reached", AnySolution, PopulationSolution, Skills[Any])
+Reached = TypeVar("Reached", AnySolution, PopulationSolution, Skills[PyTree])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +131,7 @@ class Policies:
     There is none if training ended before the first skill.
     """
 
-    pairs: list[tuple[AnyAgent, Any]]
+    pairs: list[tuple[AnyAgent, PyTree]]
     step: int
     """Environment steps of each seed or member, or of all skills."""
     best: int | None = None
@@ -261,26 +262,15 @@ def _train_into(
         )
     # A signal must not leave the folder half written.
     with interrupt.hold():
+        # A full disk may refuse the checkpoint, but the smaller policies still fit.
         with without_ending("The last checkpoint"):
             job.keep(folder, reached)
         policies = job.write(folder, reached)
+    # A second signal asks to leave out the pictures and the evaluation.
     if interrupt.insisted:
         raise KeyboardInterrupt
-    _warn_of(job, reached, exit_code)
-    if not is_installed("matplotlib"):
-        say(f"There are no pictures: {not_installed('drawing', 'matplotlib', 'plots')}")
-    with without_ending("A picture"):
-        job.draw(folder, reached)
-    # `eqrl evaluate` uses the same default seed, so it reproduces these returns.
-    _evaluate(folder, job, reached, policies, key=evaluation_key(Evaluate.seed))
-    with without_ending("The standard output"):
-        print(f"folder: {folder}", flush=True)
-    return exit_code
-
-
-def _warn_of(job: AbstractJob[Any, Reached], reached: Reached, exit_code: int) -> None:
-    """Warns of failed policies, and if nothing was learned."""
     failed = np.flatnonzero(job.failed(reached))
+    # The error that ended a training with 1 has told where already.
     if exit_code != 1 and len(failed) > 0:
         names = ", ".join(str(index) for index in failed)
         say(
@@ -292,6 +282,15 @@ def _warn_of(job: AbstractJob[Any, Reached], reached: Reached, exit_code: int) -
             f"No update was made: the first {job.trainer.warmup_steps} steps act at "
             "random (--warmup-steps)."
         )
+    if not is_installed("matplotlib"):
+        say(f"There are no pictures: {not_installed('drawing', 'matplotlib', 'plots')}")
+    with without_ending("A picture"):
+        job.draw(folder, reached)
+    # `eqrl evaluate` uses the same default seed, so it reproduces these returns.
+    _evaluate(folder, job, reached, policies, key=evaluation_key(Evaluate.seed))
+    with without_ending("The standard output"):
+        print(f"folder: {folder}", flush=True)
+    return exit_code
 
 
 def _evaluate(
@@ -307,6 +306,7 @@ def _evaluate(
         kind = job.run.schedule.kind
         say(f"No {kind} was learned to its end, so none is evaluated.")
         return
+    # An evaluation may take longer than the training, so the folder is whole before it.
     returns = returns_of_policies(
         policies.pairs,
         job.env,

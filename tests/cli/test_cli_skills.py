@@ -14,8 +14,7 @@ from matplotlib.axes import Axes
 import eqrl
 from eqrl._cli import main
 from eqrl._cli.commands import Train, parse
-from eqrl._run.agents import SkillOptions
-from eqrl._run.config import read_config, write_config
+from eqrl._run.config import write_config
 from eqrl._run.write import write_skills
 
 
@@ -120,10 +119,6 @@ def test_skills_are_evaluated_one_by_one(trained: Path) -> None:
     np.testing.assert_array_equal(seed["skills"], np.eye(3))
 
 
-def test_config_holds_the_skills(trained: Path) -> None:
-    assert read_config(trained).skills == SkillOptions("td3", num_skills=3)
-
-
 def test_a_loaded_run_has_the_skills_that_were_evaluated(trained: Path) -> None:
     agent, state, env = eqrl.load_run(trained)
     _, evaluation_key = jr.split(jr.key(0))
@@ -134,43 +129,39 @@ def test_a_loaded_run_has_the_skills_that_were_evaluated(trained: Path) -> None:
     np.testing.assert_allclose(means, written["diversity_returns"], rtol=1e-5)
 
 
-def test_render_shows_one_skill(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = []
+def test_evaluate_plays_such_a_run_and_render_shows_one_skill(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    titles, agents = [], []
+    monkeypatch.setattr(Axes, "set_title", lambda self, title: titles.append(title))
     monkeypatch.setattr(
         "eqrl._cli.finished.render",
-        lambda agent, state, env, path, **options: shown.append(
-            (agent, path, options["title"])
+        lambda agent, *args, **options: (
+            agents.append(agent),
+            eqrl.render(agent, *args, **options),
         ),
     )
-    assert main(["render", str(trained), "--skill", "2"]) == 0
-    ((agent, path, title),) = shown
-    assert title == "DIAYN with TD3 on eqrl/Point, seed 0, skill 2"
-    np.testing.assert_array_equal(agent.agent.skill, jax.nn.one_hot(2, 3))
-    assert path == trained / "episode_of_seed_0_skill_2.png"
-
-
-def test_evaluate_and_render_play_such_a_run(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    titles: list[str] = []
-    monkeypatch.setattr(Axes, "set_title", lambda self, title: titles.append(title))
     assert main(["evaluate", str(trained)]) == 0
-    path = tmp_path / "x.png"
-    args = ["render", str(trained), "--skill", "1", "--output", str(path)]
-    assert main(args) == 0
-    assert path.is_file()
+    assert main(["render", str(trained), "--skill", "1"]) == 0
+    (agent,) = agents
+    np.testing.assert_array_equal(agent.agent.skill, jax.nn.one_hot(1, 3))
     skill = "DIAYN with TD3 on eqrl/Point, seed 0, skill 1"
     assert titles == [f"{skill}\n5 steps, return 0.00"]
+    path = trained / "episode_of_seed_0_skill_1.png"
+    assert path.is_file()
+    path.unlink()
 
 
 def test_a_skill_that_a_run_does_not_have_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for args, skill, message in (
-        (["--num-skills", "3"], "3", "which are 0 to 2"),
-        (["--skills", "sphere"], "0", "is for runs with discrete skills"),
+        (["diayn", "--num-skills", "3"], "3", "which are 0 to 2"),
+        (["diayn", "--skills", "sphere"], "0", "is for runs with discrete skills"),
+        (["td3"], "0", "is for runs with discrete skills"),
     ):
-        write_config(tmp_path, _parsed_run(*args))
+        command: Any = parse(["train", *args])
+        write_config(tmp_path, command.run)
         assert main(["render", str(tmp_path), "--skill", skill]) == 2
         assert message in capsys.readouterr().err
 
@@ -183,21 +174,3 @@ def test_skills_of_each_seed_have_a_plot_of_their_own(
     write_skills(tmp_path, _parsed_run(), [evaluation, evaluation])
     names = {"skills.json", "skills_of_seed_0.png", "skills_of_seed_1.png"}
     assert {path.name for path in tmp_path.iterdir()} == names
-
-
-_WRONG = [
-    (["--agent", "a2c"], "`agent='a2c'` must be one of 'discrete-sac', 'dqn', 'ppo'"),
-    (["--num-skills", "1"], "`num_skills=1` must be"),
-]
-
-
-def test_an_error_is_one_line_and_writes_nothing(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    folder = tmp_path / "x"
-    for args, message in _WRONG:
-        assert main(["train", "diayn", *_TINY, *args, "--folder", str(folder)]) == 2
-        lines = capsys.readouterr().err.splitlines()
-        assert len(lines) == 1
-        assert message in lines[0]
-        assert not folder.exists()

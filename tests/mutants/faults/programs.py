@@ -149,7 +149,7 @@ FAULTS = (
     Fault(
         "cli:resumes-a-run-of-another-agent",
         "eqrl/_cli/commands.py",
-        "agent_name not in (run.agent, OWN)",
+        "agent_name not in (agent, OWN)",
         "agent_name == OWN",
         ("tests/cli/test_cli.py -k cannot_be_resumed",),
     ),
@@ -198,7 +198,7 @@ FAULTS = (
     Fault(
         "cli:devices-when-jax-has-started",
         "eqrl/_cli/commands.py",
-        "    make_devices_of(options.resume)\n",
+        "    make_devices_of(source)\n",
         "",
         ("tests/training/test_cores.py -k sets_before",),
     ),
@@ -534,14 +534,14 @@ FAULTS = (
     Fault(
         "cli:option-for-an-agent",
         "eqrl/_cli/commands.py",
-        'not args[0].startswith("-")',
-        "True",
+        'first.startswith("-") and first not in',
+        "first not in",
         ("tests/cli/test_cli.py -k leading_option",),
     ),
     Fault(
         "cli:defaults-of-the-papers",
         "eqrl/_cli/arguments.py",
-        "replaced.get(name, parameter.default)",
+        "defaults.get(name, parameter.default)",
         "parameter.default",
         ("tests/cli/test_cli.py -k can_be_replaced",),
     ),
@@ -562,8 +562,8 @@ FAULTS = (
     Fault(
         "cli:skill-behind-the-last",
         "eqrl/_cli/finished.py",
-        "if not 0 <= skill < prior.size:",
-        "if not 0 <= skill <= prior.size:",
+        "if not 0 <= command.skill < prior.size:",
+        "if not 0 <= command.skill <= prior.size:",
         ("tests/cli/test_cli_skills.py -k does_not_have",),
     ),
     Fault(
