@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import eqrl
-from eqrl._reporting import progress as _display
+from eqrl._reporting import progress as _progress
 
 
 class _Terminal(io.StringIO):
@@ -29,7 +29,7 @@ class _Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
     clock = _Clock()
-    monkeypatch.setattr(_display, "time", clock)
+    monkeypatch.setattr(_progress, "time", clock)
     return clock
 
 
@@ -164,7 +164,7 @@ def test_the_bar_is_stopped_where_training_fails() -> None:
     progress = eqrl.ProgressBar(1000)
     with contextlib.redirect_stdout(_Terminal()):
         progress.__enter__()
-        bar = progress._display._bar
+        bar = progress._bar
         progress.__exit__(ValueError, ValueError(), None)
     assert not bar.live.is_started
 
