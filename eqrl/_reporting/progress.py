@@ -12,7 +12,8 @@ from .._disk.library import Skills
 from .._population.solution import PopulationSolution, are_mean_returns, scores_of
 from .._pytree.fields import check_integer, check_range
 
-# Typing's `Self` is what beartype refuses outside of a class that it decorates.
+
+# Beartype, with which the tests check each function, refuses `typing.Self` there.
 _Bar = TypeVar("_Bar", bound="AbstractProgressBar")
 
 
