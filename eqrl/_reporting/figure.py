@@ -53,6 +53,18 @@ def one_of(suffixes: Sequence[str]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
+def new_figure(what: str, width: float = 6.4, height: float = 4.8) -> Any:
+    """An empty figure; its size is in inches.
+
+    Raises a `NotInstalledError` if Matplotlib, which `what` needs, is missing.
+    """
+    check_installed("matplotlib", what, extra="plots")
+    # Figures are made without pyplot, which keeps a list of them and may open windows.
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
 def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
     """Writes a figure in the format of the path's suffix. Equal figures, equal bytes.
 
@@ -71,8 +83,10 @@ def numbered_colors(count: int) -> list[tuple[float, float, float]]:
     """Colors of numbered things."""
     from matplotlib import colormaps
 
+    # There are ten colors in that map.
     if count <= 10:
         return [as_rgb(colormaps["tab10"](index)) for index in range(count)]
+    # At both of its ends this map is too dark to tell colors apart.
     return [as_rgb(colormaps["turbo"](x)) for x in np.linspace(0.03, 0.97, count)]
 
 
@@ -102,10 +116,7 @@ def draw_repeats(
         of its own, replace them by those of `TAAC`, with `dataclasses.replace`.
     - `title`: above the axes.
     """
-    check_installed("matplotlib", "`draw_repeats`", extra="plots")
-    # Figures are made without pyplot, which keeps a list of them and may open windows.
-    from matplotlib.figure import Figure
-
+    figure = new_figure("`draw_repeats`")
     extras = transitions.extras
     if not isinstance(extras, TAACExtras):
         raise ValueError(
@@ -114,9 +125,9 @@ def draw_repeats(
         )
     within = np.asarray(mask)
     repeats = np.where(within, np.asarray(extras.repeats) > 1, np.nan)
-    figure = Figure(figsize=(6.4, 4.8), layout="constrained")
     rows, share = figure.subplots(2, sharex=True, height_ratios=(2, 1))
     num_episodes, time = repeats.shape
+    # Below 0, so that a switch is not as white as what comes after the end.
     rows.imshow(
         repeats,
         aspect="auto",
@@ -130,6 +141,7 @@ def draw_repeats(
     rows.set_ylabel("episode")
     playing = np.any(within, axis=0)
     steps = np.flatnonzero(playing)
+    # In the upper panel, a step takes the room from its number to the next.
     share.step(steps + 0.5, np.nanmean(repeats[:, playing], axis=0), where="mid")
     share.set_ylim(0, 1)
     share.set_ylabel("share repeating")

@@ -9,8 +9,7 @@ from jaxtyping import Float, Int
 
 from .._pytree.fields import check_choice, check_integer, check_range
 from .._training.rows import History
-from .._types.installed import check_installed
-from .figure import numbered_colors, save_figure
+from .figure import new_figure, numbered_colors, save_figure
 from .statistics import Center, bootstrap_interval, center_of, moving_average
 
 
@@ -73,13 +72,14 @@ def draw_learning_curves(
         label: _curve(metrics, metric, smoothing=smoothing, run=label)
         for label, metrics in runs.items()
     }
-    figure, (axes,) = _new_figure(1)
+    figure, (axes,) = _new_panels(1)
     handles = _draw_curves(axes, curves, center=center, interval=interval)
     sizes = _sizes(curves)
     if interval is not None and sizes:
         shaded = "range" if interval == "range" else f"{100 * interval:g} % interval"
         seeds = "seeds" if len(sizes) > 1 else f"{sizes[0]} seeds"
         label = f"{_CENTERS[center]} and {shaded} of {seeds}"
+        # One entry stands for the shades of all runs, in the color of none.
         color = "0.5" if len(runs) > 1 else handles[0].get_color()
         handles.append(_shade(label, color))
     if len(handles) > 1:
@@ -115,7 +115,7 @@ def draw_learning_curve(
     - `label`: what the values are, if they are not what their metric is called.
     """
     shown = shown_metrics(metrics)
-    figure, panels = _new_figure(len(shown))
+    figure, panels = _new_panels(len(shown))
     sizes = []
     for axes, metric in zip(panels, shown, strict=True):
         curves = {"mean": _curve(metrics, metric)}
@@ -178,18 +178,16 @@ def _curve(
         )
     values = values.reshape(len(steps), -1)
     values = moving_average(np.where(np.isfinite(values), values, np.nan), smoothing)
+    # Without the other rows, the line goes on from one episode's end to the next.
     known = np.any(np.isfinite(values), axis=1)
     return steps[known], values[known]
 
 
-def _new_figure(num_panels: int) -> tuple[Any, Sequence[Any]]:
+def _new_panels(num_panels: int) -> tuple[Any, Sequence[Any]]:
     """A figure with panels over the same steps, one below another."""
-    check_installed("matplotlib", "A learning curve", extra="plots")
-    # Figures are made without pyplot, which keeps a list of them and may open windows.
-    from matplotlib.figure import Figure
+    figure = new_figure("A learning curve", 6.4, 1.4 + 2.6 * num_panels)
     from matplotlib.ticker import EngFormatter
 
-    figure = Figure(figsize=(6.4, 1.4 + 2.6 * num_panels), layout="constrained")
     panels = figure.subplots(num_panels, sharex=True, squeeze=False)[:, 0]
     for axes in panels:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -206,6 +204,7 @@ def _draw_curves(
     for (label, (steps, values)), color in zip(curves.items(), colors, strict=True):
         middle = center_of(values, center)
         lines.append(_draw_line(axes, steps, middle, color, label))
+        # Nothing is known of how much seeds differ where there is one.
         if interval is None or values.shape[1] == 1:
             continue
         if interval == "range":
@@ -223,6 +222,7 @@ def _draw_line(
     color: tuple[float, float, float],
     label: str,
 ) -> Any:
+    # A line of one point is not to be seen.
     marker = "o" if len(steps) == 1 else None
     (line,) = axes.plot(steps, values, color=color, marker=marker, label=label)
     return line

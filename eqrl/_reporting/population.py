@@ -15,8 +15,7 @@ from .._population.solution import (
     scores_of,
     winner_of,
 )
-from .._types.installed import check_installed
-from .figure import save_figure
+from .figure import new_figure, save_figure
 
 
 _LINE = "0.75"
@@ -56,24 +55,18 @@ def draw_schedules(
 
     Raises a `ValueError` unless there are hyperparameters, with all given names.
     """
-    check_installed("matplotlib", "`draw_schedules`", extra="plots")
-    # Figures are made without pyplot, which keeps a list of them and may open windows.
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
+    figure = new_figure("`draw_schedules`")
     scores = scores_of(population, scores)
     label = _label(population, scores)
-    _check_names(population, "logarithmic", logarithmic)
-    _check_names(population, "one_minus", one_minus)
+    _check_names(population, logarithmic=logarithmic, one_minus=one_minus)
     line = ancestors_of(winner_of(scores), population.parents)
     count = len(population.hyperparameters)
     rows = math.ceil(count / _MOST_COLUMNS)
     columns = math.ceil(count / rows)
-    figure = Figure(
-        figsize=(1.4 + 4.2 * columns, 0.9 + 3.1 * rows), layout="constrained"
-    )
+    figure.set_size_inches(1.4 + 4.2 * columns, 0.9 + 3.1 * rows)
     panels = figure.subplots(rows, columns, squeeze=False).flatten()
     dots = None
+    # The last row may have more panels than there are hyperparameters left.
     for axes, (name, values) in zip(
         panels, population.hyperparameters.items(), strict=False
     ):
@@ -86,7 +79,7 @@ def draw_schedules(
         axes.set_title(f"1 - {name}" if name in one_minus else name)
         axes.set_xlabel("generation")
         axes.set_xlim(-0.5, len(scores) - 0.5)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        _mark_integers(axes.xaxis)
         axes.grid(alpha=0.2)
     for axes in panels[count:]:
         axes.set_visible(False)
@@ -114,17 +107,15 @@ def draw_family_tree(
         scores by which members were ranked.
     - `title`: above the axes.
     """
-    check_installed("matplotlib", "`draw_family_tree`", extra="plots")
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
+    figure = new_figure("`draw_family_tree`")
     scores = scores_of(population, scores)
     label = _label(population, scores)
     num_generations, size = population.parents.shape
     line = ancestors_of(winner_of(scores), population.parents)
+    # At least what the legend needs, at most what fits on a screen.
     width = min(max(4.5, 1.8 + 0.55 * num_generations), 16.0)
     height = min(max(3.0, 1.2 + 0.36 * size), 12.0)
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure.set_size_inches(width, height)
     axes = figure.add_subplot()
     places = np.broadcast_to(np.arange(size), (num_generations, size))
     dots = _draw_lines(
@@ -133,13 +124,21 @@ def draw_family_tree(
     axes.set_xlabel("generation")
     axes.set_ylabel("member")
     axes.set_xlim(-0.5, num_generations - 0.5)
+    # The first member is at the top, as in a table.
     axes.set_ylim(size - 0.5, -0.5)
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        _mark_integers(axis)
     for side in ("top", "right", "left", "bottom"):
         axes.spines[side].set_visible(False)
     axes.tick_params(length=0)
     _finish(figure, dots, path, title=title, label=label)
+
+
+def _mark_integers(axis: Any) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    # Of few generations or members, all ticks would else lie between them.
+    axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
 def _label(
@@ -149,20 +148,19 @@ def _label(
     return "mean return" if are_mean_returns(population, scores) else "score"
 
 
-def _check_names(
-    population: PopulationSolution, argument: str, given: Collection[str]
-) -> None:
+def _check_names(population: PopulationSolution, **arguments: Collection[str]) -> None:
     names = list(population.hyperparameters)
     if not names:
         raise ValueError(
             "`population` has no hyperparameters to draw: it was trained without a "
             "`PBT`."
         )
-    unknown = [name for name in given if name not in names]
-    if unknown:
-        raise ValueError(
-            f"`{argument}` names {unknown}, but the hyperparameters are {names}."
-        )
+    for argument, given in arguments.items():
+        unknown = [name for name in given if name not in names]
+        if unknown:
+            raise ValueError(
+                f"`{argument}` names {unknown}, but the hyperparameters are {names}."
+            )
 
 
 def _draw_lines(
@@ -190,6 +188,7 @@ def _draw_lines(
             rise = x**2 * (3 - 2 * x)
             y = float(before) + (float(after) - float(before)) * rise
             piece = np.stack([generation - 1 + x, y], axis=1)
+            # Copies are few and are what one looks for, so they are drawn above.
             (kept if parent == member else copied).append(piece)
             if member == line[generation]:
                 pieces.append(piece)
@@ -200,6 +199,7 @@ def _draw_lines(
         LineCollection(copied, colors=_COPIED, linewidths=1.0, zorder=2, label="copied")
     )
     ancestors = values[generations, line]
+    # The end is given once more: of one generation there are no pieces at all.
     axes.plot(
         *np.concatenate([*pieces, [(generations[-1], ancestors[-1])]]).T,
         color=_ANCESTORS,
@@ -208,7 +208,7 @@ def _draw_lines(
         label="the best and its ancestors",
     )
     dots = _draw_dots(axes, values, scores, size=size)
-    # The winner itself.
+    # A ring shows which of the last dots won, where several lie close together.
     axes.scatter(
         generations[-1:],
         ancestors[-1:],
@@ -233,11 +233,15 @@ def _draw_dots(
     generations = np.arange(len(values))
     x = np.broadcast_to(generations[:, None], values.shape)
     failed = np.isnan(scores)
-    low, high = _color_range(scores)
+    known = scores[~failed]
+    low, high = 0.0, 1.0
+    if known.size > 0:
+        # Next to the worst quarter, all others would look the same.
+        low, high = float(np.percentile(known, 25)), float(known.max())
     dots = axes.scatter(
         x[~failed],
         values[~failed],
-        c=scores[~failed],
+        c=known,
         s=size,
         cmap=_COLORS,
         vmin=low,
@@ -259,21 +263,13 @@ def _draw_dots(
     return dots
 
 
-def _color_range(
-    scores: Float[np.ndarray, "generations population"],
-) -> tuple[float, float]:
-    """The range without the worst quarter, next to which all others look the same."""
-    known = scores[~np.isnan(scores)]
-    if known.size == 0:
-        return 0.0, 1.0
-    return float(np.percentile(known, 25)), float(known.max())
-
-
 def _finish(
     figure: Any, dots: Any, path: str | os.PathLike[str], *, title: str, label: str
 ) -> None:
+    # Where all members failed, there is no score for a bar of colors to show.
     known = np.ma.compressed(dots.get_array())
     if known.size > 0:
+        # Scores below the range of colors all have its lowest.
         extend = "min" if known.min() < dots.norm.vmin else "neither"
         figure.colorbar(dots, ax=figure.axes, extend=extend, label=label, aspect=30)
     handles, labels = figure.axes[0].get_legend_handles_labels()

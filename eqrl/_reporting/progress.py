@@ -1,8 +1,9 @@
 import math
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Array, Float
@@ -12,40 +13,57 @@ from .._population.solution import PopulationSolution, are_mean_returns, scores_
 from .._pytree.fields import check_integer, check_range
 
 
-class Display:
+# Beartype, with which the tests check each function, refuses `typing.Self` there.
+_Bar = TypeVar("_Bar", bound="AbstractProgressBar")
+
+
+class AbstractProgressBar(ABC):
     """A progress bar on a terminal, and lines from time to time elsewhere."""
 
-    def __init__(self, total: int, *, seconds_between_lines: float) -> None:
-        """**Arguments:**
+    _total: int
+    """The amount of work."""
+    _seconds_between_lines: float
+    """Minimum time between two lines if the output is not a terminal."""
 
-        - `total`: the amount of work.
-        - `seconds_between_lines`: minimum time between two lines if the output is not a
-            terminal.
-        """
-        self._total = total
-        self._seconds_between_lines = seconds_between_lines
-        self._first: tuple[int, int, float] | None = None
-        self._last_line_time = -math.inf
-        self._bar: Any = None
-        self._task: Any = None
+    _first: tuple[int, int, float] | None = None
+    _last_line_time: float = -math.inf
+    _bar: Any = None
+    _task: Any = None
 
-    def start(self) -> None:
+    def __enter__(self: _Bar) -> _Bar:
         """Shows that JAX compiles."""
         # There is none where it was closed.
         if sys.stdout is not None and sys.stdout.isatty():
-            self._bar = _make_bar()
+            # Most programs show no bar, and the import would delay each of them.
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
+            self._bar = Progress(
+                SpinnerColumn(),
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                TextColumn("{task.fields[status]}"),
+                console=Console(),
+            )
             self._task = self._bar.add_task("compiling", total=None, status="")
             self._bar.start()
         else:
+            # What goes to a file or a pipe is held back unless it is flushed.
             print("compiling", flush=True)
+        return self
 
-    def stop(self) -> None:
+    def __exit__(self, *exception: object) -> None:
         """Restores the terminal."""
+        del exception
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
-    def show(self, text: str, *, done: int, steps: int, result: str | None) -> None:
+    @abstractmethod
+    def __call__(self, step: int, metrics: Any, solution: Any) -> None:
+        """Shows one row of metrics, with `_show`."""
+
+    def _show(self, text: str, *, done: int, steps: int, result: str | None) -> None:
         """Shows the progress so far.
 
         The rate of steps and the remaining time are measured since the first call,
@@ -63,6 +81,7 @@ class Display:
             self._first = (done, steps, now)
         first_done, first_steps, first_time = self._first
         parts, left = [text], None
+        # Two rows may come at the same reading of a coarse clock.
         if done > first_done and now > first_time:
             rate = (steps - first_steps) / (now - first_time)
             parts.append(f"{rate:,.0f} steps/s")
@@ -70,10 +89,12 @@ class Display:
         if result is not None:
             parts.append(result)
         if left is not None:
-            parts.append(f"{_clock(max(left, 0.0))} left")
-        self._write("  ".join(parts), done, now)
-
-    def _write(self, status: str, done: int, now: float) -> None:
+            # The last rollout may go beyond the total.
+            minutes, seconds = divmod(math.ceil(max(left, 0.0)), 60)
+            hours, minutes = divmod(minutes, 60)
+            parts.append(f"{hours}:{minutes:02}:{seconds:02} left")
+        status = "  ".join(parts)
+        is_due = now - self._last_line_time >= self._seconds_between_lines
         if self._bar is not None:
             self._bar.update(
                 self._task,
@@ -82,34 +103,13 @@ class Display:
                 total=self._total,
                 status=status,
             )
-        elif (
-            now - self._last_line_time >= self._seconds_between_lines
-            or done >= self._total
-        ):
+        # The last row is how the run ended, so it is never left out.
+        elif is_due or done >= self._total:
             self._last_line_time = now
             print(status, flush=True)
 
 
-def _make_bar() -> Any:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
-
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[status]}"),
-        console=Console(),
-    )
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(math.ceil(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}"
-
-
-class ProgressBar:
+class ProgressBar(AbstractProgressBar):
     """Progress bar of a training run; a callback of `train` and of `train_seeds`.
 
     ```python
@@ -139,19 +139,11 @@ class ProgressBar:
         """
         check_integer("num_steps", num_steps, least=0)
         check_range("seconds_between_lines", seconds_between_lines, low=0)
-        self._num_steps = num_steps
-        self._display = Display(num_steps, seconds_between_lines=seconds_between_lines)
+        self._total = num_steps
+        self._seconds_between_lines = seconds_between_lines
         self._return: str | None = None
         self._reward: str | None = None
         self._is_rewarded = False
-
-    def __enter__(self) -> "ProgressBar":
-        self._display.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        del exception
-        self._display.stop()
 
     def __call__(
         self, step: int, metrics: Mapping[str, np.ndarray | Array], solution: object
@@ -168,15 +160,15 @@ class ProgressBar:
         # Skills are often learned where the environment gives nothing.
         self._is_rewarded |= "intrinsic_reward" not in metrics or bool(np.any(returns))
         results = [self._return if self._is_rewarded else None, self._reward]
-        self._display.show(
-            f"{step:,}/{self._num_steps:,} steps",
+        self._show(
+            f"{step:,}/{self._total:,} steps",
             done=step,
             steps=step,
             result="  ".join(filter(None, results)) or None,
         )
 
 
-class PopulationProgressBar:
+class PopulationProgressBar(AbstractProgressBar):
     """Progress bar of a population; a callback of `train_population`.
 
     ```python
@@ -212,35 +204,32 @@ class PopulationProgressBar:
         check_integer("num_generations", num_generations, least=0)
         check_integer("steps_per_generation", steps_per_generation, least=1)
         check_range("seconds_between_lines", seconds_between_lines, low=0)
-        self._num_generations = num_generations
+        self._total = num_generations
+        self._seconds_between_lines = seconds_between_lines
         self._steps_per_generation = steps_per_generation
-        self._display = Display(
-            num_generations, seconds_between_lines=seconds_between_lines
-        )
-
-    def __enter__(self) -> "PopulationProgressBar":
-        self._display.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        del exception
-        self._display.stop()
 
     def __call__(
         self, step: int, metrics: object, solution: PopulationSolution
     ) -> None:
         """Shows one generation; `train_population` calls this."""
         del metrics
+        scores = scores_of(solution, None)
+        known = scores[-1][~np.isnan(scores[-1])]
+        name = "return" if are_mean_returns(solution, scores) else "score"
+        result = None
+        # All members may have failed.
+        if known.size > 0:
+            result = f"{name} {known.mean():,.1f} mean, {known.max():,.1f} best"
         done = step // self._steps_per_generation
-        self._display.show(
-            f"generation {done:,}/{self._num_generations:,}",
+        self._show(
+            f"generation {done:,}/{self._total:,}",
             done=done,
             steps=done * self._steps_per_generation * solution.parents.shape[1],
-            result=_mean_and_best(solution),
+            result=result,
         )
 
 
-class SkillProgressBar:
+class SkillProgressBar(AbstractProgressBar):
     """Progress bar of skills learned one after another; a callback of `learn_skills`.
 
     It shows the skill, the steps, their rate, the latest intrinsic reward and the
@@ -249,18 +238,11 @@ class SkillProgressBar:
     """
 
     def __init__(self, num_skills: int, num_steps: int) -> None:
+        self._total = num_skills * num_steps
+        self._seconds_between_lines = 10.0
         self._num_skills = num_skills
         self._num_steps = num_steps
-        self._display = Display(num_skills * num_steps, seconds_between_lines=10.0)
         self._result: str | None = None
-
-    def __enter__(self) -> "SkillProgressBar":
-        self._display.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        del exception
-        self._display.stop()
 
     def __call__(
         self, step: int, metrics: Mapping[str, np.ndarray | Array], skills: Skills[Any]
@@ -273,9 +255,8 @@ class SkillProgressBar:
         reward = float(metrics.get("intrinsic_reward", math.nan))
         if math.isfinite(reward):
             self._result = f"reward {reward:.2f}"
-        self._display.show(
-            f"skill {skill + 1}/{self._num_skills}  "
-            f"{done:,}/{self._num_skills * self._num_steps:,} steps",
+        self._show(
+            f"skill {skill + 1}/{self._num_skills}  {done:,}/{self._total:,} steps",
             done=done,
             steps=done,
             result=self._result,
@@ -288,13 +269,3 @@ def _known(
     """The finite values of a metric; empty if the metric is missing."""
     values = np.asarray(metrics.get(name, math.nan), float)
     return values[np.isfinite(values)]
-
-
-def _mean_and_best(solution: PopulationSolution) -> str | None:
-    """Scores of the latest generation, without the members that failed."""
-    scores = scores_of(solution, None)
-    known = scores[-1][~np.isnan(scores[-1])]
-    if known.size == 0:
-        return None
-    name = "return" if are_mean_returns(solution, scores) else "score"
-    return f"{name} {known.mean():,.1f} mean, {known.max():,.1f} best"

@@ -20,7 +20,7 @@ from .._types.data import Transition
 from .._types.installed import check_installed
 from ..envs import AbstractEnv, AbstractEnvWrapper, Drawable, Point
 from ..envs._base import AnyEnv, adapter_of, each_state
-from .figure import FIGURE_SUFFIXES, one_of, save_figure
+from .figure import FIGURE_SUFFIXES, new_figure, one_of, save_figure
 
 
 # What else may be written in place of the suffix that is the default.
@@ -90,6 +90,7 @@ def render_suffix(env: AnyEnv) -> str:
         check_installed("PIL", f"`render` of a `{type(inner).__name__}`", extra="plots")
         return ".gif"
     if isinstance(inner, Point):
+        # Before an episode is played whose picture could not be drawn.
         check_installed("matplotlib", "`render` of `eqrl/Point`", extra="plots")
         return ".png"
     adapter = adapter_of(inner)
@@ -187,9 +188,7 @@ def _draw_point(
     path: Path,
     title: str,
 ) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5, 5), layout="constrained")
+    figure = new_figure("`render` of `eqrl/Point`", 5.0, 5.0)
     axes = figure.add_subplot()
     for start_, end in env.walls[int(env.num_open) :]:
         axes.plot(*zip(start_, end, strict=True), color="black", linewidth=3)

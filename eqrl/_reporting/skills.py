@@ -6,10 +6,9 @@ from jaxtyping import Float
 from .._interaction.evaluate_skills import SkillEvaluation
 from .._skills.distances import SkillTrajectories
 from .._types.custom_types import EnvState
-from .._types.installed import check_installed
 from ..envs import AbstractEnv, Point
 from ..envs._base import AnyEnv
-from .figure import as_rgb, numbered_colors, save_figure
+from .figure import as_rgb, new_figure, numbered_colors, save_figure
 from .render import innermost
 
 
@@ -45,10 +44,8 @@ def draw_skills(
     Raises a `ValueError` unless a descriptor has these elements, unless there are as
     many `names`, and if `env` has no walls to draw.
     """
-    check_installed("matplotlib", "`draw_skills`", extra="plots")
-    # Figures are made without pyplot, which keeps a list of them and may open windows.
+    figure = new_figure("`draw_skills`", 6.4, 5.4)
     from matplotlib.collections import LineCollection
-    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
     descriptors = np.asarray(evaluation.descriptors)
@@ -56,13 +53,11 @@ def draw_skills(
     size = descriptors.shape[-1]
     if size == 1:
         dimensions = (0,)
-    _check_dimensions(dimensions, size)
-    names = _names(dimensions, names)
+    names = _checked_names(dimensions, names, size)
     walls = None if env is None else _walls(env, dimensions)
     first = evaluation.first_descriptors
     first = None if first is None else np.asarray(first)
     colors = _colors(evaluation)
-    figure = Figure(figsize=(6.4, 5.4), layout="constrained")
     axes = figure.add_subplot()
     if walls is not None:
         # They have no part in the limits of the axes, since some are all but endless.
@@ -78,13 +73,16 @@ def draw_skills(
             elements = visited[:, list(dimensions)].T
             x, y = elements if len(elements) == 2 else (steps, elements[0])
             axes.plot(x, y, color=color, alpha=0.8, linewidth=1.2)
+            # Slices, since there may be no step at all.
             axes.plot(x[-1:], y[-1:], ".", color=color, markersize=7)
     if len(dimensions) == 2:
         axes.set_xlabel(names[0])
+        # Distances and directions are what skills differ in.
         axes.set_aspect("equal", adjustable="datalim")
     else:
         axes.set_xlabel("step")
     axes.set_ylabel(names[-1])
+    # More colors than that nobody can tell apart.
     if len(colors) <= _MOST_IN_LEGEND:
         handles = [Line2D([], [], color=color) for color in colors]
         labels = [f"{skill}" for skill in range(len(colors))]
@@ -99,7 +97,10 @@ def draw_skills(
 _MOST_IN_LEGEND = 20
 
 
-def _check_dimensions(dimensions: tuple[int, ...], size: int) -> None:
+def _checked_names(
+    dimensions: tuple[int, ...], names: tuple[str, ...] | None, size: int
+) -> tuple[str, ...]:
+    """The names of the elements that are drawn, of a descriptor of `size`."""
     if len(dimensions) not in (1, 2) or not all(
         0 <= each < size for each in dimensions
     ):
@@ -107,13 +108,9 @@ def _check_dimensions(dimensions: tuple[int, ...], size: int) -> None:
             f"`dimensions={dimensions}` must be one or two of the {size} elements of a "
             f"descriptor, 0 to {size - 1}."
         )
-
-
-def _names(
-    dimensions: tuple[int, ...], names: tuple[str, ...] | None
-) -> tuple[str, ...]:
     if names is None:
         return tuple(f"descriptor {each}" for each in dimensions)
+    # A string has a length, too, and would give a letter to each.
     if isinstance(names, str) or len(names) != len(dimensions):
         raise ValueError(
             f"`names={names!r}` must be {len(dimensions)}: one for each of "
@@ -147,6 +144,7 @@ def _colors(
 
     if isinstance(evaluation, SkillEvaluation):
         skills = np.asarray(evaluation.skills)
+        # Two skills that are one-hot are in the plane as well, but have no direction.
         if skills.shape[1] == 2 and not set(np.unique(skills)) <= {0.0, 1.0}:
             angles = np.arctan2(skills[:, 1], skills[:, 0])
             hues = (angles / (2 * np.pi)) % 1

@@ -94,8 +94,10 @@ def bootstrap_interval(
 
     def ends(rows: Float[np.ndarray, "rows seeds"]) -> Float[np.ndarray, "rows 2"]:
         count = rows.shape[1]
+        # One value does not say how much values differ.
         if count < 2:
             return np.full((len(rows), 2), np.nan)
+        # All rows have the same draws, so that a curve's shade is as smooth as it.
         random = np.random.default_rng(seed)
         drawn = random.integers(count, size=(num_resamples, count))
         result = np.empty((len(rows), 2))
@@ -156,7 +158,6 @@ def moving_average(
 
     The averages, `nan` where none of their rows has a value.
     """
-    check_integer("num_rows", num_rows, least=1)
     num_rows = min(num_rows, len(values))
     if num_rows <= 1:
         return values

@@ -102,6 +102,7 @@ class TensorBoard:
                     f"`num_seeds={len(self._writers)}`; give `TensorBoard` the number "
                     "of seeds."
                 )
+            # Not every row has a value, and TensorBoard would mark each gap.
             for writer, value in zip(self._writers, numbers, strict=True):
                 if np.isfinite(value):
                     writer.add_scalar(name, float(value), step)

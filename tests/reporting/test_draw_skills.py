@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.colors import rgb_to_hsv
-from matplotlib.figure import Figure
 
 import eqrl
 from tests.toy import Clock
@@ -50,14 +49,6 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any, Any]]:
 
     monkeypatch.setattr(Axes, "plot", record)
     return lines
-
-
-@pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """All figures that would be written; to render them takes most of the time."""
-    written: list[Any] = []
-    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: written.append(self))
-    return written
 
 
 def is_png(path: Path) -> bool:

@@ -12,6 +12,7 @@ import eqrl
 from eqrl._reporting.figure import save_figure
 from eqrl._reporting.learning_curve import draw_learning_curve
 from eqrl._storage.files import atomic_write
+from tests.reporting.made import population
 
 
 _BEGINNINGS = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml", "": b"\x89PNG"}
@@ -44,19 +45,9 @@ def test_the_search_for_fonts_is_not_logged(caplog: pytest.LogCaptureFixture) ->
 
 
 def _population() -> Any:
-    zero = jnp.zeros((), int)
     scores = np.array([[1.0, 2.0]])
-    return eqrl.PopulationSolution(
-        agents=None,
-        trainer_states=None,  # pyright: ignore[reportArgumentType]
-        counts=eqrl.Counts(zero, zero, zero),
-        returns=scores[..., None],
-        descriptors=None,
-        hyperparameters={"discount": scores / 3},
-        parents=np.array([[0, 1]]),
-        metrics={},
-        scores=scores,
-    )
+    parents = np.array([[0, 1]])
+    return population(scores[..., None], parents, scores=scores, discount=scores / 3)
 
 
 def _draw_skills(path: Path) -> None:

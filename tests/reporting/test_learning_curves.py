@@ -4,7 +4,6 @@ from typing import Any
 import jaxtyping
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 import eqrl
 from eqrl._reporting.learning_curve import draw_learning_curve
@@ -81,14 +80,6 @@ def test_a_moving_average_looks_back_and_leaves_out_what_is_not_known() -> None:
     np.testing.assert_allclose(moving_average(values, 2), expected)
     expected = [[1, _NAN], [1, _NAN], [2, 5], [3, 5]]
     np.testing.assert_allclose(moving_average(values, 10**9), expected)
-
-
-@pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """All figures that would be written; to render them takes most of the time."""
-    written: list[Any] = []
-    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: written.append(self))
-    return written
 
 
 _STEPS = np.array([10, 20, 30])

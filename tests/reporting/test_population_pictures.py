@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
-import matplotlib.figure
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgba
 
 import eqrl
 from eqrl._population.solution import ancestors_of, scores_of, winner_of
+from tests.reporting.made import population
 
 
 # Member 1 is replaced by a child of 2, then 0 by one of the new 1, which wins.
@@ -25,33 +25,10 @@ def _population(
     parents: np.ndarray = _PARENTS,
     **hyperparameters: np.ndarray,
 ) -> eqrl.PopulationSolution:
-    zero = jnp.zeros((), int)
     if returns is None:
         returns = _MEANS[..., None] + np.array([-1.0, 1.0])
-    return eqrl.PopulationSolution(
-        agents=None,
-        trainer_states=None,  # pyright: ignore[reportArgumentType]
-        counts=eqrl.Counts(zero, zero, zero),
-        returns=returns,
-        descriptors=None,
-        hyperparameters=hyperparameters,
-        parents=parents,
-        metrics={},
-        scores=returns.mean(axis=2) if returns.ndim == 3 else _MEANS,
-    )
-
-
-@pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """All figures that would be written; to render them takes most of the time."""
-    written: list[Any] = []
-
-    def savefig(self: Any, *args: Any, **options: Any) -> None:
-        del args, options
-        written.append(self)
-
-    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", savefig)
-    return written
+    scores = returns.mean(axis=2) if returns.ndim == 3 else _MEANS
+    return population(returns, parents, scores=scores, **hyperparameters)
 
 
 def _is_png(path: Path) -> bool:

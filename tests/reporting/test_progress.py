@@ -1,14 +1,16 @@
 import contextlib
 import io
 import math
+from collections.abc import Iterator
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import eqrl
-from eqrl._reporting import progress as _display
+from eqrl._reporting import progress as _progress
+from eqrl._reporting.progress import AbstractProgressBar
+from tests.reporting.made import population
 
 
 class _Terminal(io.StringIO):
@@ -29,8 +31,20 @@ class _Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
     clock = _Clock()
-    monkeypatch.setattr(_display, "time", clock)
+    monkeypatch.setattr(_progress, "time", clock)
     return clock
+
+
+@contextlib.contextmanager
+def _shown(
+    progress: AbstractProgressBar, file: io.StringIO | None = None
+) -> Iterator[list[str]]:
+    """The lines that a bar printed, empty until it is closed."""
+    file = io.StringIO() if file is None else file
+    lines: list[str] = []
+    with contextlib.redirect_stdout(file), progress:
+        yield lines
+    lines.extend(file.getvalue().splitlines())
 
 
 def _row(*returns: float) -> dict[str, np.ndarray]:
@@ -39,14 +53,11 @@ def _row(*returns: float) -> dict[str, np.ndarray]:
 
 def _lines(*rows: tuple[int, dict[str, np.ndarray]], total: int = 1000) -> list[str]:
     """What is printed, with no time between the rows."""
-    file = io.StringIO()
-    with (
-        contextlib.redirect_stdout(file),
-        eqrl.ProgressBar(total, seconds_between_lines=0.0) as progress,
-    ):
+    progress = eqrl.ProgressBar(total, seconds_between_lines=0.0)
+    with _shown(progress) as lines:
         for step, metrics in rows:
             progress(step, metrics, None)
-    return file.getvalue().splitlines()
+    return lines
 
 
 def test_says_that_it_compiles_until_the_first_row() -> None:
@@ -97,16 +108,13 @@ def test_a_run_of_skills_shows_its_intrinsic_reward_and_no_return_of_zero() -> N
 
 def _last_line(clock: _Clock, *, until: float) -> str:
     """After 200 steps at 110 s and 600 at `until`, of 1000."""
-    file = io.StringIO()
-    with (
-        contextlib.redirect_stdout(file),
-        eqrl.ProgressBar(1000, seconds_between_lines=0.0) as progress,
-    ):
+    progress = eqrl.ProgressBar(1000, seconds_between_lines=0.0)
+    with _shown(progress) as lines:
         clock.now = 110.0
         progress(200, {}, None)
         clock.now = until
         progress(600, {}, None)
-    return file.getvalue().splitlines()[-1]
+    return lines[-1]
 
 
 def test_rate_leaves_out_the_time_before_the_first_row(clock: _Clock) -> None:
@@ -118,16 +126,13 @@ def test_time_left_follows_from_the_rate(clock: _Clock) -> None:
 
 
 def test_without_a_terminal_lines_are_apart(clock: _Clock) -> None:
-    file = io.StringIO()
-    with (
-        contextlib.redirect_stdout(file),
-        eqrl.ProgressBar(1000, seconds_between_lines=10.0) as progress,
-    ):
+    progress = eqrl.ProgressBar(1000, seconds_between_lines=10.0)
+    with _shown(progress) as lines:
         for step in range(1, 31):
             clock.now += 1
             progress(step, {}, None)
     # At 0, 10 and 20 seconds after the first.
-    assert [line.split("/")[0] for line in file.getvalue().splitlines()] == [
+    assert [line.split("/")[0] for line in lines] == [
         "compiling",
         "1",
         "11",
@@ -136,35 +141,32 @@ def test_without_a_terminal_lines_are_apart(clock: _Clock) -> None:
 
 
 def test_without_a_terminal_the_last_row_is_printed_at_once(clock: _Clock) -> None:
-    file = io.StringIO()
-    with (
-        contextlib.redirect_stdout(file),
-        eqrl.ProgressBar(2, seconds_between_lines=10.0) as progress,
-    ):
+    progress = eqrl.ProgressBar(2, seconds_between_lines=10.0)
+    with _shown(progress) as lines:
         progress(1, {}, None)
         progress(2, {}, None)
-    assert file.getvalue().splitlines()[-1].startswith("2/2 steps")
+    assert lines[-1].startswith("2/2 steps")
 
 
 def test_a_terminal_shows_a_bar_that_compiles() -> None:
-    file = _Terminal()
-    with contextlib.redirect_stdout(file), eqrl.ProgressBar(1000):
+    progress = eqrl.ProgressBar(1000)
+    with _shown(progress, _Terminal()) as lines:
         pass
-    assert "compiling" in file.getvalue()
+    assert "compiling" in "".join(lines)
 
 
 def test_a_terminal_shows_a_bar_with_the_status() -> None:
-    file = _Terminal()
-    with contextlib.redirect_stdout(file), eqrl.ProgressBar(1000) as progress:
+    progress = eqrl.ProgressBar(1000)
+    with _shown(progress, _Terminal()) as lines:
         progress(200, _row(1.0), None)
-    assert "200/1,000 steps  return 1.0" in file.getvalue()
+    assert "200/1,000 steps  return 1.0" in "\n".join(lines)
 
 
 def test_the_bar_is_stopped_where_training_fails() -> None:
     progress = eqrl.ProgressBar(1000)
     with contextlib.redirect_stdout(_Terminal()):
         progress.__enter__()
-        bar = progress._display._bar
+        bar = progress._bar
         progress.__exit__(ValueError, ValueError(), None)
     assert not bar.live.is_started
 
@@ -174,28 +176,15 @@ def _population(
 ) -> eqrl.PopulationSolution:
     """What a callback gets, as far as it is looked at."""
     scores = list(np.mean(returns, axis=1)) if scores is None else scores
-    zero = jnp.zeros((), int)
-    return eqrl.PopulationSolution(
-        agents=None,
-        trainer_states=None,  # pyright: ignore[reportArgumentType]
-        counts=eqrl.Counts(zero, zero, zero),
-        returns=np.array([returns]),
-        descriptors=None,
-        hyperparameters={},
-        parents=np.zeros((1, len(returns)), int),
-        metrics={},
-        scores=np.array([scores]),
-    )
+    parents = np.zeros((1, len(returns)), int)
+    return population(np.array([returns]), parents, scores=np.array([scores]))
 
 
 def _population_line(*returns: Any, scores: list[float] | None = None) -> str:
-    file = io.StringIO()
-    with (
-        contextlib.redirect_stdout(file),
-        eqrl.PopulationProgressBar(10, 100) as progress,
-    ):
+    progress = eqrl.PopulationProgressBar(10, 100)
+    with _shown(progress) as lines:
         progress(400, {}, _population(list(returns), scores))
-    compiling, line = file.getvalue().splitlines()
+    compiling, line = lines
     assert compiling == "compiling"
     return line
 
@@ -225,25 +214,19 @@ def test_a_population_shows_by_what_it_was_ranked(returns: list[Any]) -> None:
 def test_a_population_shows_the_steps_of_all_members_and_the_time_left(
     clock: _Clock,
 ) -> None:
-    file = io.StringIO()
-    with (
-        contextlib.redirect_stdout(file),
-        eqrl.PopulationProgressBar(10, 100, seconds_between_lines=0.0) as progress,
-    ):
+    progress = eqrl.PopulationProgressBar(10, 100, seconds_between_lines=0.0)
+    with _shown(progress) as lines:
         clock.now = 150.0
         progress(100, {}, _population([[1.0], [2.0]]))
         clock.now = 152.0
         progress(200, {}, _population([[1.0], [2.0]]))
-    line = file.getvalue().splitlines()[-1]
+    line = lines[-1]
     assert line.startswith("generation 2/10  100 steps/s")
     assert line.endswith("0:00:16 left")
 
 
 def test_a_population_has_a_bar_on_a_terminal() -> None:
-    file = _Terminal()
-    with (
-        contextlib.redirect_stdout(file),
-        eqrl.PopulationProgressBar(2, 100) as progress,
-    ):
+    progress = eqrl.PopulationProgressBar(2, 100)
+    with _shown(progress, _Terminal()) as lines:
         progress(200, {}, _population([[1.0]]))
-    assert "generation 2/2" in file.getvalue()
+    assert "generation 2/2" in "\n".join(lines)
