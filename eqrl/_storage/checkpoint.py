@@ -18,6 +18,7 @@ from .orbax import AnyArray, Piece, is_intact, is_spread, pieces_of, quiet_event
 
 Directory = str | os.PathLike[str]
 _Path = tuple[str, ...]
+_Wanted = AnyArray | jax.ShapeDtypeStruct
 
 # An error message lists at most this many problems.
 _MAX_LISTED = 8
@@ -45,11 +46,6 @@ class _Saved:
     kind: _Kind
     key_impl: str | None
     pieces: list[Piece]
-
-    @property
-    def is_stored(self) -> bool:
-        # Orbax cannot save arrays without elements; the record describes them fully.
-        return 0 not in self.kind.shape
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,20 +132,17 @@ def _content(tree: PyTree) -> Any:
     """The arrays of a tree, and their record, as Orbax saves them."""
     import orbax.checkpoint as ocp
 
-    saved: dict[str, _Saved] = {}
-    arrays: dict[str, AnyArray] = {}
-    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-        if isinstance(leaf, AnyArray):
-            name = jax.tree_util.keystr(path)
-            saved[name] = _Saved(
-                path=_strings(path),
-                kind=_Kind(shape=tuple(leaf.shape), dtype=str(leaf.dtype)),
-                key_impl=str(jr.key_impl(leaf)) if _is_key(leaf) else None,
-                # The digests follow once it is known who holds which part.
-                pieces=[],
-            )
-            if saved[name].is_stored:
-                arrays[name] = jr.key_data(leaf) if _is_key(leaf) else leaf
+    leaves = {
+        jax.tree_util.keystr(path): (path, leaf)
+        for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
+        if isinstance(leaf, AnyArray)
+    }
+    # Orbax cannot save arrays without elements; the record describes them fully.
+    arrays = {
+        name: jr.key_data(leaf) if _is_key(leaf) else leaf
+        for name, (_, leaf) in leaves.items()
+        if leaf.size > 0
+    }
     if not arrays:
         raise ValueError("`tree` holds no array with elements: nothing can be saved.")
     if jax.process_count() > 1:
@@ -163,9 +156,21 @@ def _content(tree: PyTree) -> Any:
             name: array if is_spread(array) else np.asarray(array)
             for name, array in arrays.items()
         }
-    record = _make_record(saved, pieces_of(arrays))
+    pieces = pieces_of(arrays)
+    record = {
+        name: dataclasses.asdict(
+            _Saved(
+                path=_strings(path),
+                kind=_kind_of(leaf),
+                key_impl=str(jr.key_impl(leaf)) if _is_key(leaf) else None,
+                pieces=pieces.get(name, []),
+            )
+        )
+        for name, (path, leaf) in leaves.items()
+    }
     return ocp.args.Composite(
-        arrays=ocp.args.PyTreeSave(arrays), record=ocp.args.JsonSave(record)
+        arrays=ocp.args.PyTreeSave(arrays),
+        record=ocp.args.JsonSave(sealed({"eqrl": __version__, "arrays": record})),
     )
 
 
@@ -267,8 +272,12 @@ def saved_arrays(
     }
 
 
-def _is_key(leaf: Any) -> bool:
+def _is_key(leaf: _Wanted) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _kind_of(leaf: _Wanted) -> _Kind:
+    return _Kind(shape=tuple(leaf.shape), dtype=str(leaf.dtype))
 
 
 def _checkpointer(tree: PyTree) -> Any:
@@ -295,17 +304,6 @@ def _strings(path: tuple[Any, ...]) -> _Path:
     return tuple(str(entry) for entry in path)
 
 
-def _make_record(
-    saved: dict[str, _Saved], pieces: dict[str, list[Piece]]
-) -> dict[str, Any]:
-    arrays = {
-        name: dataclasses.asdict(entry)
-        | {"pieces": [dataclasses.asdict(piece) for piece in pieces.get(name, [])]}
-        for name, entry in saved.items()
-    }
-    return sealed({"eqrl": __version__, "arrays": arrays})
-
-
 def _whole_number(step: Any) -> int:
     try:
         number = -1 if isinstance(step, (bool, np.bool_)) else operator.index(step)
@@ -321,13 +319,12 @@ def saved_steps(directory: Directory) -> list[int]:
     path = Path(directory)
     if not path.is_dir():
         return []
-    return sorted(int(item.name) for item in path.iterdir() if _is_step(item))
-
-
-def _is_step(item: Path) -> bool:
-    is_number = item.name.isascii() and item.name.isdecimal()
-    return (
-        is_number
+    return sorted(
+        int(item.name)
+        for item in path.iterdir()
+        if item.name.isascii()
+        and item.name.isdecimal()
+        # Step 7 would be looked for in `7`, never in `007`.
         and str(int(item.name)) == item.name
         and item.is_dir()
         and any(item.iterdir())
@@ -385,25 +382,25 @@ def _parse_record(content: Content) -> dict[str, _Saved]:
     arrays = content.pop("arrays")
     if content:
         raise TypeError(f"it holds {sorted(content)} too")
-    return {name: _parse_entry(**entry) for name, entry in arrays.items()}
-
-
-def _parse_entry(
-    path: list[str],
-    kind: Content,
-    key_impl: str | None,
-    pieces: list[Content],
-) -> _Saved:
-    return _Saved(
-        path=tuple(path),
-        kind=_Kind(shape=tuple(kind["shape"]), dtype=kind["dtype"]),
-        key_impl=key_impl,
-        pieces=[_parse_piece(**piece) for piece in pieces],
-    )
-
-
-def _parse_piece(index: list[list[int]], digest: int) -> Piece:
-    return Piece(tuple((begin, end) for begin, end in index), digest)
+    saved = {}
+    for name, entry in arrays.items():
+        kind = entry["kind"]
+        pieces = [
+            Piece(
+                **{**piece, "index": tuple((low, high) for low, high in piece["index"])}
+            )
+            for piece in entry["pieces"]
+        ]
+        # All names are passed on, so that an unknown one is an error.
+        saved[name] = _Saved(
+            **{
+                **entry,
+                "path": tuple(entry["path"]),
+                "kind": _Kind(shape=tuple(kind["shape"]), dtype=kind["dtype"]),
+                "pieces": pieces,
+            }
+        )
+    return saved
 
 
 def _advice(folder: Path) -> str:
@@ -424,7 +421,7 @@ def _check(
 ) -> None:
     problems = []
     for name, leaf in wanted.items():
-        kind = _Kind(shape=tuple(leaf.shape), dtype=str(leaf.dtype))
+        kind = _kind_of(leaf)
         if name not in saved:
             problems.append(f"`{name}` is wanted as {kind} and was not saved")
         elif saved[name].kind != kind:
@@ -449,7 +446,7 @@ def _check(
 def _read_arrays(
     folder: Path, saved: dict[str, _Saved], wanted: dict[str, Any], advice: str
 ) -> dict[str, AnyArray]:
-    stored = {name: leaf for name, leaf in wanted.items() if saved[name].is_stored}
+    stored = {name: leaf for name, leaf in wanted.items() if leaf.size > 0}
     values = _read_stored(folder, stored, advice) if stored else {}
     for name, leaf in stored.items():
         problem = _problem(values.get(name), _data(leaf), saved[name].pieces)
