@@ -52,7 +52,7 @@ class _Saved:
 class _Leaf:
     """Placeholder for a leaf of `like`, to find the leaves that `where` selects."""
 
-    path: tuple[Any, ...]
+    path: tuple[object, ...]
 
 
 def save(directory: Directory, step: SupportsIndex, tree: object) -> None:
@@ -206,7 +206,7 @@ def restore(
     Raises a `ValueError` if there is no such step; if paths, shapes or types differ,
     naming each; and if what is on disk is not what was saved, naming the file or the
     folder. An array that is spread over several processes is compared with what was
-    saved only in those shards of then that each process holds whole.
+    saved only in those of the saved shards that one process holds whole.
     """
     number = None if step is None else _whole_number(step)
     return restore_part(directory, like, number, where, advice=None)
@@ -223,10 +223,18 @@ def restore_part(
     """As `restore`; what to do where a step is damaged ends the error message."""
     folder = Path(directory).absolute() / str(_find_step(directory, step))
     leaves, structure = jax.tree_util.tree_flatten_with_path(like)
-    # `where` selects from a tree of placeholders: the paths of what it takes are known
-    # before any array is read, so a part costs no more than its own arrays.
-    markers = jax.tree.unflatten(structure, [_Leaf(path) for path, _ in leaves])
-    part = _select(markers, where)
+    # `where` selects from a tree of placeholders, each of which knows its path. So what
+    # it takes is known before any array is read, only these arrays are read and placed
+    # on devices, and a part costs no more than its own arrays.
+    part = jax.tree.unflatten(structure, [_Leaf(path) for path, _ in leaves])
+    if where is not None:
+        part = where(part)
+        found = jax.tree.leaves(part)
+        if not found or not all(isinstance(leaf, _Leaf) for leaf in found):
+            raise ValueError(
+                "`where` must give a part of `like` which has leaves, such as "
+                f"`lambda state: state.actor`; it gave {part!r}."
+            )
     selected = {marker.path for marker in jax.tree.leaves(part)}
     wanted = {
         jax.tree_util.keystr(path): leaf
@@ -300,7 +308,7 @@ def _checkpointer(tree: PyTree) -> Any:
     return ocp.Checkpointer(handler, multiprocessing_options=options)
 
 
-def _strings(path: tuple[Any, ...]) -> _Path:
+def _strings(path: tuple[object, ...]) -> _Path:
     return tuple(str(entry) for entry in path)
 
 
@@ -348,22 +356,12 @@ def _find_step(directory: Directory, step: int | None) -> int:
     return step
 
 
-def _select(markers: PyTree, where: Callable[[Any], PyTree] | None) -> PyTree:
-    """The part of `like` to load, with a marker for each leaf."""
-    if where is None:
-        return markers
-    part = where(markers)
-    found = jax.tree.leaves(part)
-    if not found or not all(isinstance(leaf, _Leaf) for leaf in found):
-        raise ValueError(
-            "`where` must give a part of `like` which has leaves, such as "
-            f"`lambda state: state.actor`; it gave {part!r}."
-        )
-    return part
-
-
 def _roots(part: PyTree) -> set[_Path]:
     """Paths in `like` of the subtrees that make up `part`."""
+    # A leaf has a path in `part` and another in `like`, and both end alike: below the
+    # root of a subtree nothing differs. So the root is what is left in `like` once the
+    # end that both have is cut off. What was saved below a root and has no place in the
+    # subtree, such as a further layer, is thereby found.
     roots = set()
     for path, leaf in jax.tree_util.tree_flatten_with_path(part)[0]:
         above = _strings(leaf.path)
@@ -415,7 +413,7 @@ def _advice(folder: Path) -> str:
 def _check(
     folder: Path,
     saved: dict[str, _Saved],
-    wanted: dict[str, Any],
+    wanted: dict[str, _Wanted],
     kept: set[_Path],
     roots: set[_Path],
 ) -> None:
@@ -444,23 +442,33 @@ def _check(
 
 
 def _read_arrays(
-    folder: Path, saved: dict[str, _Saved], wanted: dict[str, Any], advice: str
+    folder: Path, saved: dict[str, _Saved], wanted: dict[str, _Wanted], advice: str
 ) -> dict[str, AnyArray]:
     stored = {name: leaf for name, leaf in wanted.items() if leaf.size > 0}
     values = _read_stored(folder, stored, advice) if stored else {}
     for name, leaf in stored.items():
-        problem = _problem(values.get(name), _data(leaf), saved[name].pieces)
-        if problem is not None:
-            raise ValueError(
-                f"`{folder / 'arrays'}` is damaged: `{name}` {problem}; {advice}."
-            )
+        value, data, pieces = values.get(name), _data(leaf), saved[name].pieces
+        # Orbax gives a number for an array that is missing.
+        if not isinstance(value, AnyArray):
+            problem = "is missing"
+        elif (kind := _native_kind(value)) != (promised := _native_kind(data)):
+            problem = f"is {kind} and was saved as {promised}"
+        elif not is_intact(value, pieces):
+            problem = "differs from its digest"
+        else:
+            continue
+        raise ValueError(
+            f"`{folder / 'arrays'}` is damaged: `{name}` {problem}; {advice}."
+        )
     return {
         name: _like(leaf, values.get(name), saved[name].key_impl)
         for name, leaf in wanted.items()
     }
 
 
-def _read_stored(folder: Path, stored: dict[str, Any], advice: str) -> dict[str, Any]:
+def _read_stored(
+    folder: Path, stored: dict[str, _Wanted], advice: str
+) -> dict[str, Any]:
     import orbax.checkpoint as ocp
 
     arrays = ocp.args.PyTreeRestore(
@@ -484,43 +492,25 @@ def _read_stored(folder: Path, stored: dict[str, Any], advice: str) -> dict[str,
     return restored["arrays"]
 
 
-def _problem(value: Any, data: jax.ShapeDtypeStruct, pieces: list[Piece]) -> str | None:
-    """The problem of an array that was read; `None` if there is none."""
-    # Orbax gives a number for an array that is missing.
-    if not isinstance(value, AnyArray):
-        return "is missing"
-    kind, promised = _native_kind(value), _native_kind(data)
-    if kind != promised:
-        return f"is {kind} and was saved as {promised}"
-    if not is_intact(value, pieces):
-        return "differs from its digest"
-    return None
-
-
-def _native_kind(leaf: AnyArray | jax.ShapeDtypeStruct) -> _Kind:
+def _native_kind(leaf: _Wanted) -> _Kind:
     # In whichever byte order NumPy had an array, it comes back in that of the machine.
     dtype = np.dtype(leaf.dtype).newbyteorder("=")
     return _Kind(tuple(leaf.shape), str(dtype))
 
 
-def _data(leaf: Any) -> jax.ShapeDtypeStruct:
+def _data(leaf: _Wanted) -> jax.ShapeDtypeStruct:
     """Shape and type in which the values of a leaf are stored."""
     if _is_key(leaf):
         return jax.eval_shape(jr.key_data, leaf)
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
 
 
-def _sharding(leaf: object) -> jax.sharding.Sharding | None:
-    """The sharding that an array must have; `None` if JAX may decide."""
-    if isinstance(leaf, jax.Array):
-        return leaf.sharding if leaf.committed else None
-    return getattr(leaf, "sharding", None)
-
-
-def _restore_args(leaf: Any) -> Any:
+def _restore_args(leaf: _Wanted) -> Any:
     import orbax.checkpoint as ocp
 
-    sharding = _sharding(leaf)
+    # JAX decided where an array is that was not put anywhere, and may do so again.
+    is_free = isinstance(leaf, jax.Array) and not leaf.committed
+    sharding = None if is_free else getattr(leaf, "sharding", None)
     if sharding is None:
         return ocp.RestoreArgs(restore_type=np.ndarray)
     # Raises an error where the shape does not fit the sharding.
@@ -528,7 +518,7 @@ def _restore_args(leaf: Any) -> Any:
     return ocp.ArrayRestoreArgs(sharding=sharding)
 
 
-def _like(leaf: Any, value: Any, key_impl: str | None) -> AnyArray:
+def _like(leaf: _Wanted, value: AnyArray | None, key_impl: str | None) -> AnyArray:
     """`value` as the same kind of array as `leaf`; `None` stands for no elements."""
     if value is None:
         data = _data(leaf)

@@ -275,8 +275,8 @@ FAULTS = (
     Fault(
         "storage:digests-are-not-compared",
         "eqrl/_storage/checkpoint.py",
-        "if not is_intact(value, pieces):",
-        "if False:",
+        "elif not is_intact(value, pieces):",
+        "elif False:",
         ("tests/storage/test_checkpoint.py -k not_saved_there",),
     ),
     Fault(
