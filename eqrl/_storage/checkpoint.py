@@ -206,7 +206,7 @@ def restore(
     Raises a `ValueError` if there is no such step; if paths, shapes or types differ,
     naming each; and if what is on disk is not what was saved, naming the file or the
     folder. An array that is spread over several processes is compared with what was
-    saved only in those of the saved shards that one process holds whole.
+    saved only in those of the saved shards that a process holds whole.
     """
     number = None if step is None else _whole_number(step)
     return restore_part(directory, like, number, where, advice=None)
