@@ -125,6 +125,7 @@ def checkpoint_manager(directory: Directory, *, max_to_keep: int) -> Any:
 
 def begin_save(manager: Any, step: int, tree: PyTree) -> None:
     """Saves as `save` does, in the background: the arrays must not change meanwhile."""
+    # Without `force` Orbax decides by rules of its own whether a step is saved.
     manager.save(step, args=_content(tree), force=True)
 
 
@@ -313,6 +314,7 @@ def _strings(path: tuple[object, ...]) -> _Path:
 
 
 def _whole_number(step: Any) -> int:
+    # `True` is an index too, but never meant as a step.
     try:
         number = -1 if isinstance(step, (bool, np.bool_)) else operator.index(step)
     except TypeError:
@@ -358,10 +360,10 @@ def _find_step(directory: Directory, step: int | None) -> int:
 
 def _roots(part: PyTree) -> set[_Path]:
     """Paths in `like` of the subtrees that make up `part`."""
-    # A leaf has a path in `part` and another in `like`, and both end alike: below the
-    # root of a subtree nothing differs. So the root is what is left in `like` once the
-    # end that both have is cut off. What was saved below a root and has no place in the
-    # subtree, such as a further layer, is thereby found.
+    # A leaf has a path in `part` and another in `like`, and both end alike, since
+    # `where` takes subtrees as they are: the root is what is left in `like` once the
+    # common end is cut off. The leaves alone would not do: whatever else was saved
+    # below a root, such as a further layer, has no place in `part` and is an error.
     roots = set()
     for path, leaf in jax.tree_util.tree_flatten_with_path(part)[0]:
         above = _strings(leaf.path)
