@@ -18,6 +18,7 @@ from .orbax import AnyArray, Piece, is_intact, is_spread, pieces_of, quiet_event
 
 Directory = str | os.PathLike[str]
 _Path = tuple[str, ...]
+_Wanted = AnyArray | jax.ShapeDtypeStruct
 
 # An error message lists at most this many problems.
 _MAX_LISTED = 8
@@ -46,17 +47,12 @@ class _Saved:
     key_impl: str | None
     pieces: list[Piece]
 
-    @property
-    def is_stored(self) -> bool:
-        # Orbax cannot save arrays without elements; the record describes them fully.
-        return 0 not in self.kind.shape
-
 
 @dataclasses.dataclass(frozen=True)
 class _Leaf:
     """Placeholder for a leaf of `like`, to find the leaves that `where` selects."""
 
-    path: tuple[Any, ...]
+    path: tuple[object, ...]
 
 
 def save(directory: Directory, step: SupportsIndex, tree: object) -> None:
@@ -129,6 +125,7 @@ def checkpoint_manager(directory: Directory, *, max_to_keep: int) -> Any:
 
 def begin_save(manager: Any, step: int, tree: PyTree) -> None:
     """Saves as `save` does, in the background: the arrays must not change meanwhile."""
+    # Without `force` Orbax decides by rules of its own whether a step is saved.
     manager.save(step, args=_content(tree), force=True)
 
 
@@ -136,20 +133,17 @@ def _content(tree: PyTree) -> Any:
     """The arrays of a tree, and their record, as Orbax saves them."""
     import orbax.checkpoint as ocp
 
-    saved: dict[str, _Saved] = {}
-    arrays: dict[str, AnyArray] = {}
-    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-        if isinstance(leaf, AnyArray):
-            name = jax.tree_util.keystr(path)
-            saved[name] = _Saved(
-                path=_strings(path),
-                kind=_Kind(shape=tuple(leaf.shape), dtype=str(leaf.dtype)),
-                key_impl=str(jr.key_impl(leaf)) if _is_key(leaf) else None,
-                # The digests follow once it is known who holds which part.
-                pieces=[],
-            )
-            if saved[name].is_stored:
-                arrays[name] = jr.key_data(leaf) if _is_key(leaf) else leaf
+    leaves = {
+        jax.tree_util.keystr(path): (path, leaf)
+        for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
+        if isinstance(leaf, AnyArray)
+    }
+    # Orbax cannot save arrays without elements; the record describes them fully.
+    arrays = {
+        name: jr.key_data(leaf) if _is_key(leaf) else leaf
+        for name, (_, leaf) in leaves.items()
+        if leaf.size > 0
+    }
     if not arrays:
         raise ValueError("`tree` holds no array with elements: nothing can be saved.")
     if jax.process_count() > 1:
@@ -163,9 +157,21 @@ def _content(tree: PyTree) -> Any:
             name: array if is_spread(array) else np.asarray(array)
             for name, array in arrays.items()
         }
-    record = _make_record(saved, pieces_of(arrays))
+    pieces = pieces_of(arrays)
+    record = {
+        name: dataclasses.asdict(
+            _Saved(
+                path=_strings(path),
+                kind=_kind_of(leaf),
+                key_impl=str(jr.key_impl(leaf)) if _is_key(leaf) else None,
+                pieces=pieces.get(name, []),
+            )
+        )
+        for name, (path, leaf) in leaves.items()
+    }
     return ocp.args.Composite(
-        arrays=ocp.args.PyTreeSave(arrays), record=ocp.args.JsonSave(record)
+        arrays=ocp.args.PyTreeSave(arrays),
+        record=ocp.args.JsonSave(sealed({"eqrl": __version__, "arrays": record})),
     )
 
 
@@ -201,7 +207,7 @@ def restore(
     Raises a `ValueError` if there is no such step; if paths, shapes or types differ,
     naming each; and if what is on disk is not what was saved, naming the file or the
     folder. An array that is spread over several processes is compared with what was
-    saved only in those shards of then that each process holds whole.
+    saved only in those of the saved shards that a process holds whole.
     """
     number = None if step is None else _whole_number(step)
     return restore_part(directory, like, number, where, advice=None)
@@ -218,10 +224,18 @@ def restore_part(
     """As `restore`; what to do where a step is damaged ends the error message."""
     folder = Path(directory).absolute() / str(_find_step(directory, step))
     leaves, structure = jax.tree_util.tree_flatten_with_path(like)
-    # `where` selects from a tree of placeholders: the paths of what it takes are known
-    # before any array is read, so a part costs no more than its own arrays.
-    markers = jax.tree.unflatten(structure, [_Leaf(path) for path, _ in leaves])
-    part = _select(markers, where)
+    # `where` selects from a tree of placeholders, each of which knows its path. So what
+    # it takes is known before any array is read, only these arrays are read and placed
+    # on devices, and a part costs no more than its own arrays.
+    part = jax.tree.unflatten(structure, [_Leaf(path) for path, _ in leaves])
+    if where is not None:
+        part = where(part)
+        found = jax.tree.leaves(part)
+        if not found or not all(isinstance(leaf, _Leaf) for leaf in found):
+            raise ValueError(
+                "`where` must give a part of `like` which has leaves, such as "
+                f"`lambda state: state.actor`; it gave {part!r}."
+            )
     selected = {marker.path for marker in jax.tree.leaves(part)}
     wanted = {
         jax.tree_util.keystr(path): leaf
@@ -267,8 +281,12 @@ def saved_arrays(
     }
 
 
-def _is_key(leaf: Any) -> bool:
+def _is_key(leaf: _Wanted) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _kind_of(leaf: _Wanted) -> _Kind:
+    return _Kind(shape=tuple(leaf.shape), dtype=str(leaf.dtype))
 
 
 def _checkpointer(tree: PyTree) -> Any:
@@ -291,22 +309,12 @@ def _checkpointer(tree: PyTree) -> Any:
     return ocp.Checkpointer(handler, multiprocessing_options=options)
 
 
-def _strings(path: tuple[Any, ...]) -> _Path:
+def _strings(path: tuple[object, ...]) -> _Path:
     return tuple(str(entry) for entry in path)
 
 
-def _make_record(
-    saved: dict[str, _Saved], pieces: dict[str, list[Piece]]
-) -> dict[str, Any]:
-    arrays = {
-        name: dataclasses.asdict(entry)
-        | {"pieces": [dataclasses.asdict(piece) for piece in pieces.get(name, [])]}
-        for name, entry in saved.items()
-    }
-    return sealed({"eqrl": __version__, "arrays": arrays})
-
-
 def _whole_number(step: Any) -> int:
+    # `True` is an index too, but never meant as a step.
     try:
         number = -1 if isinstance(step, (bool, np.bool_)) else operator.index(step)
     except TypeError:
@@ -321,13 +329,12 @@ def saved_steps(directory: Directory) -> list[int]:
     path = Path(directory)
     if not path.is_dir():
         return []
-    return sorted(int(item.name) for item in path.iterdir() if _is_step(item))
-
-
-def _is_step(item: Path) -> bool:
-    is_number = item.name.isascii() and item.name.isdecimal()
-    return (
-        is_number
+    return sorted(
+        int(item.name)
+        for item in path.iterdir()
+        if item.name.isascii()
+        and item.name.isdecimal()
+        # Step 7 would be looked for in `7`, never in `007`.
         and str(int(item.name)) == item.name
         and item.is_dir()
         and any(item.iterdir())
@@ -351,22 +358,12 @@ def _find_step(directory: Directory, step: int | None) -> int:
     return step
 
 
-def _select(markers: PyTree, where: Callable[[Any], PyTree] | None) -> PyTree:
-    """The part of `like` to load, with a marker for each leaf."""
-    if where is None:
-        return markers
-    part = where(markers)
-    found = jax.tree.leaves(part)
-    if not found or not all(isinstance(leaf, _Leaf) for leaf in found):
-        raise ValueError(
-            "`where` must give a part of `like` which has leaves, such as "
-            f"`lambda state: state.actor`; it gave {part!r}."
-        )
-    return part
-
-
 def _roots(part: PyTree) -> set[_Path]:
     """Paths in `like` of the subtrees that make up `part`."""
+    # A leaf has a path in `part` and another in `like`, and both end alike, since
+    # `where` takes subtrees as they are: the root is what is left in `like` once the
+    # common end is cut off. The leaves alone would not do: whatever else was saved
+    # below a root, such as a further layer, has no place in `part` and is an error.
     roots = set()
     for path, leaf in jax.tree_util.tree_flatten_with_path(part)[0]:
         above = _strings(leaf.path)
@@ -385,25 +382,25 @@ def _parse_record(content: Content) -> dict[str, _Saved]:
     arrays = content.pop("arrays")
     if content:
         raise TypeError(f"it holds {sorted(content)} too")
-    return {name: _parse_entry(**entry) for name, entry in arrays.items()}
-
-
-def _parse_entry(
-    path: list[str],
-    kind: Content,
-    key_impl: str | None,
-    pieces: list[Content],
-) -> _Saved:
-    return _Saved(
-        path=tuple(path),
-        kind=_Kind(shape=tuple(kind["shape"]), dtype=kind["dtype"]),
-        key_impl=key_impl,
-        pieces=[_parse_piece(**piece) for piece in pieces],
-    )
-
-
-def _parse_piece(index: list[list[int]], digest: int) -> Piece:
-    return Piece(tuple((begin, end) for begin, end in index), digest)
+    saved = {}
+    for name, entry in arrays.items():
+        kind = entry["kind"]
+        pieces = [
+            Piece(
+                **{**piece, "index": tuple((low, high) for low, high in piece["index"])}
+            )
+            for piece in entry["pieces"]
+        ]
+        # All names are passed on, so that an unknown one is an error.
+        saved[name] = _Saved(
+            **{
+                **entry,
+                "path": tuple(entry["path"]),
+                "kind": _Kind(shape=tuple(kind["shape"]), dtype=kind["dtype"]),
+                "pieces": pieces,
+            }
+        )
+    return saved
 
 
 def _advice(folder: Path) -> str:
@@ -418,13 +415,13 @@ def _advice(folder: Path) -> str:
 def _check(
     folder: Path,
     saved: dict[str, _Saved],
-    wanted: dict[str, Any],
+    wanted: dict[str, _Wanted],
     kept: set[_Path],
     roots: set[_Path],
 ) -> None:
     problems = []
     for name, leaf in wanted.items():
-        kind = _Kind(shape=tuple(leaf.shape), dtype=str(leaf.dtype))
+        kind = _kind_of(leaf)
         if name not in saved:
             problems.append(f"`{name}` is wanted as {kind} and was not saved")
         elif saved[name].kind != kind:
@@ -447,23 +444,33 @@ def _check(
 
 
 def _read_arrays(
-    folder: Path, saved: dict[str, _Saved], wanted: dict[str, Any], advice: str
+    folder: Path, saved: dict[str, _Saved], wanted: dict[str, _Wanted], advice: str
 ) -> dict[str, AnyArray]:
-    stored = {name: leaf for name, leaf in wanted.items() if saved[name].is_stored}
+    stored = {name: leaf for name, leaf in wanted.items() if leaf.size > 0}
     values = _read_stored(folder, stored, advice) if stored else {}
     for name, leaf in stored.items():
-        problem = _problem(values.get(name), _data(leaf), saved[name].pieces)
-        if problem is not None:
-            raise ValueError(
-                f"`{folder / 'arrays'}` is damaged: `{name}` {problem}; {advice}."
-            )
+        value, data, pieces = values.get(name), _data(leaf), saved[name].pieces
+        # Orbax gives a number for an array that is missing.
+        if not isinstance(value, AnyArray):
+            problem = "is missing"
+        elif (kind := _native_kind(value)) != (promised := _native_kind(data)):
+            problem = f"is {kind} and was saved as {promised}"
+        elif not is_intact(value, pieces):
+            problem = "differs from its digest"
+        else:
+            continue
+        raise ValueError(
+            f"`{folder / 'arrays'}` is damaged: `{name}` {problem}; {advice}."
+        )
     return {
         name: _like(leaf, values.get(name), saved[name].key_impl)
         for name, leaf in wanted.items()
     }
 
 
-def _read_stored(folder: Path, stored: dict[str, Any], advice: str) -> dict[str, Any]:
+def _read_stored(
+    folder: Path, stored: dict[str, _Wanted], advice: str
+) -> dict[str, Any]:
     import orbax.checkpoint as ocp
 
     arrays = ocp.args.PyTreeRestore(
@@ -487,43 +494,25 @@ def _read_stored(folder: Path, stored: dict[str, Any], advice: str) -> dict[str,
     return restored["arrays"]
 
 
-def _problem(value: Any, data: jax.ShapeDtypeStruct, pieces: list[Piece]) -> str | None:
-    """The problem of an array that was read; `None` if there is none."""
-    # Orbax gives a number for an array that is missing.
-    if not isinstance(value, AnyArray):
-        return "is missing"
-    kind, promised = _native_kind(value), _native_kind(data)
-    if kind != promised:
-        return f"is {kind} and was saved as {promised}"
-    if not is_intact(value, pieces):
-        return "differs from its digest"
-    return None
-
-
-def _native_kind(leaf: AnyArray | jax.ShapeDtypeStruct) -> _Kind:
+def _native_kind(leaf: _Wanted) -> _Kind:
     # In whichever byte order NumPy had an array, it comes back in that of the machine.
     dtype = np.dtype(leaf.dtype).newbyteorder("=")
     return _Kind(tuple(leaf.shape), str(dtype))
 
 
-def _data(leaf: Any) -> jax.ShapeDtypeStruct:
+def _data(leaf: _Wanted) -> jax.ShapeDtypeStruct:
     """Shape and type in which the values of a leaf are stored."""
     if _is_key(leaf):
         return jax.eval_shape(jr.key_data, leaf)
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
 
 
-def _sharding(leaf: object) -> jax.sharding.Sharding | None:
-    """The sharding that an array must have; `None` if JAX may decide."""
-    if isinstance(leaf, jax.Array):
-        return leaf.sharding if leaf.committed else None
-    return getattr(leaf, "sharding", None)
-
-
-def _restore_args(leaf: Any) -> Any:
+def _restore_args(leaf: _Wanted) -> Any:
     import orbax.checkpoint as ocp
 
-    sharding = _sharding(leaf)
+    # JAX decided where an array is that was not put anywhere, and may do so again.
+    is_free = isinstance(leaf, jax.Array) and not leaf.committed
+    sharding = None if is_free else getattr(leaf, "sharding", None)
     if sharding is None:
         return ocp.RestoreArgs(restore_type=np.ndarray)
     # Raises an error where the shape does not fit the sharding.
@@ -531,7 +520,7 @@ def _restore_args(leaf: Any) -> Any:
     return ocp.ArrayRestoreArgs(sharding=sharding)
 
 
-def _like(leaf: Any, value: Any, key_impl: str | None) -> AnyArray:
+def _like(leaf: _Wanted, value: AnyArray | None, key_impl: str | None) -> AnyArray:
     """`value` as the same kind of array as `leaf`; `None` stands for no elements."""
     if value is None:
         data = _data(leaf)

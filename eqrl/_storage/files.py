@@ -68,6 +68,7 @@ def read_json(path: Path, parse: Callable[[Content], Parsed], advice: str) -> Pa
     Raises a `ValueError` of one line, which names the file and ends in `advice`, unless
     the file is there, is as it was written, and `parse` takes it.
     """
+    # The handlers look up the version in it, even if the file could not be read.
     content: Content = {}
     try:
         content = _read_object(path)
@@ -81,6 +82,7 @@ def read_json(path: Path, parse: Callable[[Content], Parsed], advice: str) -> Pa
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ValueError(f"`{path}` cannot be read: {reason}; {advice}.") from error
+    # All that `parse` may raise at content of another form than it expects.
     except (
         ArithmeticError,
         AttributeError,

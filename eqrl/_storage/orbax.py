@@ -44,7 +44,13 @@ def pieces_of(arrays: Mapping[str, AnyArray]) -> dict[str, list[Piece]]:
     digests: list[int | None] = []
     for name, array in arrays.items():
         blocks = _blocks(array)
-        for index in _all_blocks(array):
+        indices = set(blocks)
+        if not isinstance(array, np.ndarray):
+            shards = array.sharding.devices_indices_map(array.shape).values()
+            indices.update(_index(slices, array.shape) for slices in shards)
+        # All processes list the same blocks in the same order, whoever holds them, so
+        # that a digest is known by its place.
+        for index in sorted(indices):
             places.append((name, index))
             digests.append(_digest(blocks[index]) if index in blocks else None)
     if any(map(is_spread, arrays.values())):
@@ -66,6 +72,7 @@ def is_intact(value: AnyArray, pieces: Sequence[Piece]) -> bool:
     for piece in pieces:
         found = _find(blocks, piece.index)
         if found is None and not is_spread(value):
+            # It was saved with another sharding, and its block lies across the shards.
             blocks = {_whole(value.shape): np.asarray(value)}
             found = _find(blocks, piece.index)
         if found is not None and _digest(found) != piece.digest:
@@ -74,6 +81,7 @@ def is_intact(value: AnyArray, pieces: Sequence[Piece]) -> bool:
 
 
 def _digest(block: np.ndarray) -> int:
+    # Orbax gives all arrays back in the byte order of the machine.
     native = block.astype(block.dtype.newbyteorder("="), copy=False)
     return zlib.crc32(np.ascontiguousarray(native).reshape(-1).view(np.uint8).data)
 
@@ -85,14 +93,6 @@ def _whole(shape: tuple[int, ...]) -> Index:
 def _index(slices: Sequence[slice], shape: tuple[int, ...]) -> Index:
     bounds = [part.indices(size) for part, size in zip(slices, shape, strict=True)]
     return tuple((begin, end) for begin, end, _ in bounds)
-
-
-def _all_blocks(array: AnyArray) -> list[Index]:
-    """The different shards of an array, on whichever process."""
-    if isinstance(array, np.ndarray):
-        return [_whole(array.shape)]
-    shards = array.sharding.devices_indices_map(array.shape).values()
-    return sorted({_index(slices, array.shape) for slices in shards})
 
 
 def _blocks(array: AnyArray) -> dict[Index, np.ndarray]:
@@ -124,6 +124,7 @@ def _gather(digests: Sequence[int | None]) -> list[int | None]:
     """The digest of each block, from the first process that holds it."""
     from jax.experimental import multihost_utils
 
+    # Every 32 bits may be a digest, so whether there is one has a column of its own.
     mine = np.asarray(
         [[digest is not None, digest or 0] for digest in digests], np.uint32
     )
@@ -132,6 +133,7 @@ def _gather(digests: Sequence[int | None]) -> list[int | None]:
     return [int(everyones[first[place], place, 1]) for place in range(len(digests))]
 
 
+# Several threads may save at once: the last to end gives asyncio its function back.
 _lock = threading.Lock()
 _num_open = 0
 _new_event_loop = asyncio.new_event_loop
@@ -160,6 +162,7 @@ def quiet_event_loops() -> Iterator[None]:
 
 def _make_loop() -> asyncio.AbstractEventLoop:
     loop = _new_event_loop()
+    # The function is that of the whole process, and loops of others are theirs.
     if any(
         str(frame.f_globals.get("__name__")).startswith("orbax.")
         for frame, _ in traceback.walk_stack(sys._getframe())

@@ -134,7 +134,22 @@ class EnvSpec(eqx.Module):
             channels last; `None` if it was a vector.
         """
         self.observation_size = _checked_size("observation_size", observation_size)
-        self.action = _space_of(action_size, action)
+        if (action_size is None) == (action is None):
+            raise ValueError(
+                f"{'Neither' if action is None else 'Both'} of `action_size` and "
+                "`action` is given: give one, as in `EnvSpec(4, 2)` or `EnvSpec(4, "
+                "action=eqrl.spaces.Discrete(2))`; in `dataclasses.replace` it is "
+                "`action`."
+            )
+        if action_size is not None:
+            check_size("action_size", action_size)
+            action = Box(action_size)
+        if not isinstance(action, AbstractActionSpace):
+            raise ValueError(
+                f"`action` is a {type(action).__name__}; it must be a space, such as "
+                "`eqrl.spaces.Discrete(2)`."
+            )
+        self.action = action
         self.reward_size = _checked_size("reward_size", reward_size, optional=True)
         self.state_descriptor_size = _checked_size(
             "state_descriptor_size", state_descriptor_size, optional=True
@@ -163,27 +178,6 @@ class EnvSpec(eqx.Module):
         return self.action.size
 
 
-def _space_of(
-    action_size: int | None, action: AbstractActionSpace | None
-) -> AbstractActionSpace:
-    if (action_size is None) == (action is None):
-        raise ValueError(
-            f"{'Neither' if action is None else 'Both'} of `action_size` and `action` "
-            "is given: give one, as in `EnvSpec(4, 2)` or `EnvSpec(4, "
-            "action=eqrl.spaces.Discrete(2))`; in `dataclasses.replace` it is `action`."
-        )
-    if action is None:
-        check_size("action_size", action_size)
-        assert action_size is not None
-        return Box(action_size)
-    if not isinstance(action, AbstractActionSpace):
-        raise ValueError(
-            f"`action` is a {type(action).__name__}; it must be a space, such as "
-            "`eqrl.spaces.Discrete(2)`."
-        )
-    return action
-
-
 def _checked_size(name: str, size: Any, *, optional: bool = False) -> Any:
     """The size, if it is an integer, or `None` where that is allowed."""
     is_integer = isinstance(size, (int, np.integer)) and type(size) is not bool
@@ -191,6 +185,19 @@ def _checked_size(name: str, size: Any, *, optional: bool = False) -> Any:
         allowed = "an integer or None" if optional else "an integer"
         raise ValueError(f"`{name}` is a {type(size).__name__}; it must be {allowed}.")
     return size
+
+
+# How many axes each field has in one transition; those before them are the rows.
+_NUM_AXES = {
+    "terminated": (0,),
+    "truncated": (0,),
+    "action": (0, 1),
+    "reward": (0, 1),
+    "observation": (1,),
+    "next_observation": (1,),
+    "state_descriptor": (1,),
+    "next_state_descriptor": (1,),
+}
 
 
 class Transition(eqx.Module, Generic[Extras]):
@@ -220,7 +227,21 @@ class Transition(eqx.Module, Generic[Extras]):
                     f"`{name}` is of type {flag.dtype}; it must be an array of type "
                     "bool, such as `done.astype(bool)`."
                 )
-        _check_rows(self)
+        # In a specification, such as the `in_axes` of a `vmap`, fields are no arrays.
+        if not _is_array(self.timestep):
+            return
+        rows = tuple(self.timestep.shape)
+        for name, num_axes in _NUM_AXES.items():
+            value = getattr(self, name)
+            if not _is_array(value):
+                continue
+            shape = tuple(value.shape)
+            if shape[: len(rows)] != rows or len(shape) - len(rows) not in num_axes:
+                raise ValueError(
+                    f"`{name}` has the shape {shape}, but `timestep` has {rows}: all "
+                    "fields of a `Transition` begin with the same axes, those of its "
+                    "rows" + (", and have one more." if num_axes == (1,) else ".")
+                )
 
 
 Transition.__init__.__doc__ = """**Arguments:**
@@ -239,41 +260,8 @@ Transition.__init__.__doc__ = """**Arguments:**
 """
 
 
-# How many axes each field has in one transition; those before them are the rows.
-_NUM_AXES = {
-    "terminated": (0,),
-    "truncated": (0,),
-    "action": (0, 1),
-    "reward": (0, 1),
-    "observation": (1,),
-    "next_observation": (1,),
-    "state_descriptor": (1,),
-    "next_state_descriptor": (1,),
-}
-
-
-def _check_rows(transition: Transition[Any]) -> None:
-    """Checks that all fields are of the same transitions.
-
-    In a specification, such as the `in_axes` of a `vmap`, fields are no arrays.
-    """
-    if not _is_array(transition.timestep):
-        return
-    rows = tuple(transition.timestep.shape)
-    for name, num_axes in _NUM_AXES.items():
-        value = getattr(transition, name)
-        if not _is_array(value):
-            continue
-        shape = tuple(value.shape)
-        if shape[: len(rows)] != rows or len(shape) - len(rows) not in num_axes:
-            raise ValueError(
-                f"`{name}` has the shape {shape}, but `timestep` has {rows}: all "
-                "fields of a `Transition` begin with the same axes, those of its rows"
-                + (", and have one more." if num_axes == (1,) else ".")
-            )
-
-
 def _is_array(value: object) -> bool:
+    # A class may stand for arrays in a specification, and has these as properties.
     if isinstance(value, type):
         return False
     return hasattr(value, "shape") and hasattr(value, "dtype")

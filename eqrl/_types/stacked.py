@@ -44,7 +44,7 @@ else:
             return _StackedMeta(name, (), {"kind": kind, "leading": leading})
 
 
-def _has_members(stack: Any) -> bool:
+def _has_members(stack: object) -> bool:
     """Whether an element of a stack is what the fields of its modules declare."""
     declared: list[bool] = []
 
@@ -61,7 +61,7 @@ def _has_members(stack: Any) -> bool:
     return all(declared)
 
 
-def _is_as_declared(tree: Any) -> bool:
+def _is_as_declared(tree: object) -> bool:
     if isinstance(tree, (tuple, list)):
         return all(map(_is_as_declared, tree))
     if not isinstance(tree, eqx.Module) or not dataclasses.is_dataclass(tree):
@@ -78,7 +78,7 @@ def _is_as_declared(tree: Any) -> bool:
     return all(_is_as_declared(x) for x, _ in fields if isinstance(x, tuple))
 
 
-def _fits(value: Any, declared: Any) -> bool:
+def _fits(value: object, declared: Any) -> bool:
     """Whether a value has the shape that is declared; true if none is."""
     if typing.get_origin(declared) in (typing.Union, types.UnionType):
         alternatives = typing.get_args(declared)
@@ -96,5 +96,5 @@ def _fits(value: Any, declared: Any) -> bool:
 _SCALARS = (float, int, bool, complex, type(None))
 
 
-def _is_array_type(declared: Any) -> bool:
+def _is_array_type(declared: object) -> bool:
     return isinstance(declared, type) and issubclass(declared, AbstractArray)

@@ -89,7 +89,11 @@ def typecheck(
                 f"The types of eqrl are checked by the environment variable "
                 f"`{_VARIABLE}=1`, which is read when it is imported."
             )
-        if name in sys.modules and not _is_being_imported(name):
+        # Python has no public name for it. A package may call this first in its own
+        # `__init__.py`, since the hook then still sees all of its parts.
+        spec = getattr(sys.modules.get(name), "__spec__", None)
+        is_being_imported = getattr(spec, "_initializing", False)
+        if name in sys.modules and not is_being_imported:
             raise ValueError(
                 f"`{name}` has been imported already, so nothing in it would be "
                 "checked. Call `eqrl.typecheck` first."
@@ -102,12 +106,6 @@ def typecheck(
         jax.config.update("jax_debug_key_reuse", True)
     global _plays_envs
     _plays_envs = strict if play_envs is None else play_envs
-
-
-def _is_being_imported(name: str) -> bool:
-    """Whether a package is about to import its parts, so in its `__init__.py`."""
-    spec = getattr(sys.modules[name], "__spec__", None)
-    return bool(getattr(spec, "_initializing", False))
 
 
 def plays_envs() -> bool:
