@@ -120,25 +120,25 @@ def test_functions_are_annotated_throughout() -> None:
 
 # What each figure has come to. A change that makes one worse says why it must.
 _MOST = {
-    "lines": 28_438,
-    "lines for each public name": 118.0,
+    "lines": 28_396,
+    "lines for each public name": 117.8,
     "lines of the longest module": 618,
     "files": 126,
-    "private functions named once": 123,
-    "of these of at most 6 lines": 25,
-    "internal share of definitions": 59.2,
+    "private functions named once": 107,
+    "of these of at most 6 lines": 16,
+    "internal share of definitions": 59.0,
     "share of imports": 8.5,
-    "lines of checks": 2_885,
+    "lines of checks": 2_879,
     "longest body": 60,
     "bodies over 60 lines": 0,
-    "uses of Any": 275,
+    "uses of Any": 260,
     "body of SAC.update": 14,
     "lines of sac.py without its texts": 82,
     "translated first sentences": 0,
     "private faces": 1,
-    "lines of tests": 31_189,
+    "lines of tests": 31_141,
 }
-_LEAST = {"share of comments": 2.7}
+_LEAST = {"share of comments": 2.9}
 
 
 def test_no_figure_of_the_source_is_worse_than_it_was() -> None:
