@@ -1,4 +1,4 @@
-"""Host loop of every training: reports each row, and ends where it is asked to."""
+"""Host loop of every training, which reports each row and stops on request."""
 
 import contextlib
 import signal
@@ -59,8 +59,8 @@ def drive(
     - `rows`: the training, of at least one item. Asking for the next one donates the
         arrays of the solution before.
     - `callback`: called after each row. Training ends if one returns true.
-    - `checkpoint`: called after these.
-    - `counted`: what steps are.
+    - `checkpoint`: called after the callbacks.
+    - `counted`: the unit of steps, for errors.
     - `mesh`: the devices, whose processes end together.
     - `given_mesh`: the devices that the user named; the solution stays on them.
 
@@ -117,11 +117,11 @@ class NonFiniteError(ValueError):
 
     - `step`: environment steps before the one that failed; for `train_offline`, updates
         before the row that failed.
-    - `solution`: the result up to that step, from which `train` can resume. If it is
-        the agent that was not finite, its state is that of the beginning of the row:
-        with a lower learning rate it can resume. Of `train_offline` it is an
+    - `solution`: the result up to that step, from which `train` can resume. If the
+        agent diverged, its state is that of the beginning of the row, and training can
+        resume with a lower learning rate. Of `train_offline` it is an
         `OfflineSolution`.
-    - `what`: what it was, in words: the metric of the updates that turned first, the
+    - `what`: the value, in words: the metric of the updates that diverged first, the
         agent's state or action, or an observation or a reward.
     """
 
@@ -169,7 +169,7 @@ class Interrupt:
         return self.first
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Takes note of a signal; raises `KeyboardInterrupt` at a second one."""
+        """Records the first signal; raises `KeyboardInterrupt` at the second one."""
         del frame
         if self.first is None:
             self.first = signal.Signals(number)
@@ -180,7 +180,7 @@ class Interrupt:
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
-        """While what was reached is written, a second signal is only noted."""
+        """Only records a second signal within the block, which writes results."""
         before, self.held = self.held, True
         try:
             yield

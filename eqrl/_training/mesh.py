@@ -29,7 +29,7 @@ def use_all_cores() -> None:
     """Makes a device of each core that this process may use.
 
     `train_seeds` and `train_population` then divide their seeds and members among
-    them. Without it a processor is one device. GPUs are devices as they are.
+    them. Otherwise the whole CPU is one device. GPUs are devices as they are.
 
     ```python
     import eqrl
@@ -50,7 +50,7 @@ def use_all_cores() -> None:
         raise RuntimeError(
             f"JAX has started with a number of devices, {there}, that is not that of "
             f"the cores, {number}. Call `eqrl.use_all_cores()` before anything else "
-            "that JAX does, right behind the imports: making an agent, or a key, makes "
+            "that JAX does, right after the imports: making an agent, or a key, makes "
             "arrays. A notebook has to be started again."
         )
 
@@ -65,12 +65,12 @@ def make_devices(number: int) -> bool:
 
 
 def count_cores() -> int:
-    """The cores that this process may use: by its affinity, and by its time."""
+    """The cores that this process may use, by its affinity and its CPU quota."""
     available = os.cpu_count() or 1
     with contextlib.suppress(AttributeError):  # Where there are no affinities.
         available = len(os.sched_getaffinity(0))
-    # A container may have the time of fewer cores than it sees. Where there are control
-    # groups of version 2, those of version 1 hold nothing of interest.
+    # The quota of a container may be less than the cores that it sees. With control
+    # groups of version 2, the files of version 1 are ignored.
     version_2 = [_LIMITS / "cpu.max"]
     version_1 = [_LIMITS / "cpu" / f"cpu.cfs_{name}_us" for name in ("quota", "period")]
     for files in (version_2, version_1):
@@ -99,9 +99,9 @@ def choose_members(members: Members | None, mesh: Mesh | None) -> Members:
 def default_mesh(members: Members, size: int) -> Mesh | None:
     """As many CPU devices as can have equal shares of the members; `None` for one.
 
-    Members together are on one device, since what they round depends on how many there
-    are on each; and so they are where a device was chosen, or there are several
-    processes.
+    Members that run together stay on one device, since their rounding depends on how
+    many share it. So do all members if a default device was chosen, or if there are
+    several processes.
     """
     is_placed = jax.config.values["jax_default_device"] is not None
     devices = jax.devices()
@@ -124,8 +124,8 @@ def map_members(
 ) -> PyTree:
     """Maps over stacks to a stack, the members together or in turn.
 
-    In turn each has the result that it has alone, bit for bit. Together its numbers are
-    rounded otherwise, those of orthogonal initial weights too.
+    In turn, the result of each is that of the member alone, bit for bit. Together,
+    rounding differs, also of orthogonal initial weights.
     """
     if members == "together":
         return eqx.filter_vmap(function)(*stacked)
@@ -144,7 +144,7 @@ def map_members(
 def check_mesh(mesh: Mesh | None, size: int, *, name: str = "size") -> None:
     """Checks that the devices can have equal shares of the members.
 
-    `name` is that of the argument which gives their number.
+    `name` is the argument that holds the number of members, for the error.
     """
     check_integer(name, size, least=1)
     if mesh is None:
@@ -193,12 +193,12 @@ def shardings_over(
 def gather(tree: Tree) -> Tree:
     """Puts arrays that are spread over several devices where JAX puts new ones.
 
-    They are then as if they had never been spread: bound to no device. Besides the tree
-    and the result only one or two arrays are held at a time.
+    Like new arrays, they are not committed to a device. Besides the tree and the
+    result, only one or two arrays are in memory at a time.
     """
 
     def put(leaf: PyTree) -> PyTree:
-        # Where it is traced, an array is nowhere yet.
+        # A traced array is not on a device yet.
         if not isinstance(leaf, jax.Array) or isinstance(leaf, Tracer):
             return leaf
         if len(leaf.sharding.device_set) == 1:
@@ -344,7 +344,7 @@ def largest_on_any_process(number: float, mesh: Mesh | None) -> float:
 
 @contextmanager
 def naming_lost_processes(mesh: Mesh | None) -> Iterator[None]:
-    """Says what to do where another process of the mesh no longer answers."""
+    """Replaces JAX's error if another process of the mesh no longer responds."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:

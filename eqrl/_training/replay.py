@@ -55,7 +55,7 @@ class AbstractReplay(eqx.Module, Generic[State]):
 
         - `state`: the replay.
         - `items`: the row, with a leading axis `envs`.
-        - `counts`: from before this row; it is for the caller to count it.
+        - `counts`: from before this row; the caller counts it.
         - `keep`: if it is false, nothing may change. Choose between values of the row:
             a choice between two states copies the replay.
         """
@@ -99,7 +99,7 @@ class AbstractPrioritizedReplay(AbstractReplay[State]):
 
 
 AnyReplay: TypeAlias = AbstractReplay[Any]
-"""Any replay; what its state holds is not known."""
+"""Any replay, with a state of any type."""
 
 MakeReplay = Callable[..., AnyReplay]
 """Called with the keywords `capacity`, `batch_size` and `sequence_length`."""
@@ -184,7 +184,7 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
 
         - `state`: the replay.
         - `items`: one transition of every environment, with a leading axis `envs`.
-        - `counts`: from before this row; it is for the caller to count it.
+        - `counts`: from before this row; the caller counts it.
         - `keep`: if it is false, nothing changes.
         """
         # The place follows from the counts, which a population shares: a position in
@@ -225,15 +225,15 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
         num_rows: Int[Array, ""],
         key: PRNGKeyArray,
     ) -> tuple[ReplayState[Item], Counts]:
-        """Forgets all but some rows, drawn for each environment, in their order.
+        """Forgets all but a random choice of rows of each environment, kept in order.
 
-        Rows that followed each other need not do so any longer: for a `sequence_length`
-        of 1. The arguments and results are those of `keep_newest`, and a key.
+        The rows that stay may not be consecutive, so this is for a `sequence_length` of
+        1. The arguments and results are those of `keep_newest`, and a key.
         """
         num_envs, rows = jax.tree.leaves(state.data)[0].shape[:2]
         filled = jnp.minimum(counts.rows_kept + counts.rows_written, rows)
         state, counts = self.keep_newest(state, counts, num_rows=filled)
-        # From the oldest row on; those that are not there are drawn last.
+        # Ages count from the oldest row; places without a row are drawn last.
         age = jnp.broadcast_to(jnp.arange(rows), (num_envs, rows))
         lot = jnp.where(age < filled, jr.uniform(key, (num_envs, rows)), 2.0)
         rank = jnp.argsort(jnp.argsort(lot, axis=1), axis=1)
@@ -299,7 +299,7 @@ class LatestRows(AbstractReplay[ReplayState[Any]]):
     """The steps of one iteration, in order.
 
     It is for agents that learn on-policy, whose `sequence_length` is `None`. A batch is
-    all that there is, with the axes `(envs, time)`, and no copy of it.
+    the whole rollout, with the axes `(envs, time)`, without a copy.
     """
 
     capacity: int = static_integer(least=1)

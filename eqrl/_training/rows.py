@@ -20,10 +20,10 @@ from .schedule import Counts
 from .trainer import AnyTrainerState, Piece, Ran, Trainer, TrainerState
 
 
-# So long a signal may wait, and as much longer again until what was reached is written.
+# How long a piece should take: a signal waits for its end, and then for the writing.
 _SECONDS_OF_PIECE = 1.0
 
-# By how much a piece may be longer than those before it.
+# The factor by which a piece may be longer than those before it.
 _GROWTH = 16
 
 
@@ -80,7 +80,7 @@ OfflineSolution.__init__.__doc__ = """**Arguments:**
 RunPiece = Callable[
     [AnyTrainerState, Counts, PyTree, Piece], tuple[AnyTrainerState, Counts, Ran]
 ]
-"""`run_piece` with all else filled in. State and counts are donated."""
+"""`run_piece` with all other arguments filled in. State and counts are donated."""
 
 Row = dict[str, np.ndarray]
 """Metrics averaged over one row: scalars, or one value per member."""
@@ -108,7 +108,7 @@ class Position(NamedTuple):
 
 
 class Pace:
-    """Decides how many iterations run before a signal is looked for again."""
+    """Decides how many iterations run until signals are checked again."""
 
     def __init__(self, mesh: Mesh | None) -> None:
         """`mesh` has the devices, whose processes must run the same pieces."""
@@ -123,11 +123,11 @@ class Pace:
         return min(num_left, self._most["learning"])
 
     def add(self, number: int, warmup_left: int, seconds: float) -> None:
-        """Takes note of how long a piece took."""
+        """Records how long a piece took."""
         phase = "warm-up" if warmup_left > 0 else "learning"
         seconds = largest_on_any_process(seconds, self._mesh)
         fitting = int(number * _SECONDS_OF_PIECE / max(seconds, 1e-6))
-        # The first iterations may be the quickest: longer pieces are tried by and by.
+        # The first iterations may be the quickest, so pieces grow step by step.
         limit = max(_GROWTH * number, self._most[phase])
         self._most[phase] = max(1, min(fitting, limit))
 
@@ -239,7 +239,7 @@ class Runner:
             first = first if ends_row else tree_copy(position.state.agent)
         state, counts, ran = self.run(position.state, position.counts, first, piece)
         if not ends_row:
-            # Or the clock would stop before the piece has run.
+            # Calls return early; without this, the clock would stop before the end.
             jax.block_until_ready(counts)
             return Position(state, counts, first, first_updates, ran.row)
         row = to_host(ran.metrics, self.mesh)
@@ -281,7 +281,7 @@ def append_row(history: History, step: int, row: Row) -> History:
 
 
 def _absent(values: np.ndarray, *, like: History) -> np.ndarray:
-    """`nan`, as often as there are rows."""
+    """`nan` for each row of `like`."""
     return np.full((len(like["step"]), *values.shape[1:]), np.nan)
 
 
@@ -304,7 +304,7 @@ def _counts_before_failure(
     if trainer.is_on_policy:
         # A rollout begins at the first place of its replay.
         kept -= (before + kept) % steps
-    # Those of an agent that diverged are not kept.
+    # Updates of an agent that diverged are not kept.
     updates = first_updates
     if not failure.in_agent:
         made, remaining = (
