@@ -189,7 +189,7 @@ class UnfinishedRow(eqx.Module):
         return [*sorted(self.of_updates.names + self.of_episodes.names), "nonfinite"]
 
     def after(self, earlier_failure: Bool[Array, ""]) -> "UnfinishedRow":
-        """The row after a failure of an earlier row, which leaves nothing to train."""
+        """The row, in which nothing trains if an earlier row failed."""
         failure = self.failure.or_at(
             earlier_failure,
             row=self.num_rows,
