@@ -9,9 +9,8 @@ import jax.random as jr
 from jax.sharding import Mesh
 
 import eqrl
-from eqrl._population.train import init_members
 from eqrl._training.mesh import Members, replicate, shard
-from eqrl._training.train import Crew, begin_rows, run_members
+from eqrl._training.train import Crew, begin_rows, init_members, run_members
 from eqrl._training.trainer import Piece
 
 

@@ -14,8 +14,8 @@ import jax.random as jr
 from jaxtyping import Array, Float, PyTree
 
 import eqrl
-from eqrl._population.train import init_members
 from eqrl._training.mesh import choose_members, replicate, shard
+from eqrl._training.train import init_members
 
 from . import population_speed
 from .agent_rows import make_alone, make_batch

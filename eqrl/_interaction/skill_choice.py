@@ -11,7 +11,7 @@ from .._agents.base import AbstractAgent, AnyAgent
 from .._agents.wrappers.base import parts
 from .._agents.wrappers.fixed_skill import FixedSkill
 from .._agents.wrappers.skills import SkillConditioned, with_skill
-from .._pytree.fields import check_fields, check_range, static_integer, strong_integer
+from .._pytree.fields import Range, check_fields, static_integer, strong_integer
 from .._pytree.tree import take_element
 from .._skills.prior import (
     AbstractSkillPrior,
@@ -84,7 +84,7 @@ class SkillChoice(
                 "`num_skills` limits a choice, but the action is the skill itself if "
                 "skills are not one-hot; give `num_skills=None`."
             )
-        check_range("num_skills", self.num_skills, low=1, high=size, optional=True)
+        Range(low=1, high=size, optional=True).check("num_skills", self.num_skills)
         # The base class checks fields too, but only after this method.
         check_fields(self)
         if isinstance(prior, OneSkill):

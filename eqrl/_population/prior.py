@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._pytree.fields import Range, check_fields, check_range, interval, number
+from .._pytree.fields import Range, check_fields, interval, number
 from .._pytree.tree import show_values
 from .._types.custom_types import FloatLike
 
@@ -50,7 +50,7 @@ def _multiply(
 
 
 def _check_order(low: FloatLike, high: FloatLike) -> None:
-    check_range("high", high, low=float(low), low_open=True)
+    Range(low=float(low), low_open=True).check("high", high)
 
 
 class Uniform(AbstractPrior):

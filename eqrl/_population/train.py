@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .._agents.base import AgentOfKind, AnyAgent
 from .._interaction.evaluate import Descriptor, Evaluation, evaluate
@@ -42,7 +42,7 @@ from .._training.mesh import (
 )
 from .._training.rows import Pace, Position, steps_taken
 from .._training.schedule import Counts
-from .._training.train import Crew, begin_rows
+from .._training.train import Crew, begin_rows, init_members
 from .._training.trainer import AnyTrainerState, Trainer
 from .._types.custom_types import EnvState, PyTree, State
 from ..envs import AbstractEnv
@@ -57,30 +57,6 @@ from .solution import (
     append_generation,
     history_of,
 )
-
-
-@eqx.filter_jit
-def init_members(
-    trainer: Trainer,
-    agents: AnyAgent,
-    env: AnyEnv,
-    keys: Key[Array, " population"],
-    members: Members,
-    mesh: Mesh | None,
-) -> tuple[AnyTrainerState, Counts]:
-    """The initial state of each member, made on the device that will train it."""
-
-    def init_share(
-        stacked: tuple[AnyAgent, Key[Array, " share"]], env: AnyEnv
-    ) -> tuple[AnyTrainerState, Counts]:
-        def init(agent: AnyAgent, key: PRNGKeyArray) -> tuple[AnyTrainerState, Counts]:
-            return trainer.init(agent, env, key=key)
-
-        states, counts = map_members(init, members, *stacked)
-        # The counters of all members are the same.
-        return states, jax.tree.map(lambda x: x[0], counts)
-
-    return on_each_device(init_share, mesh, (agents, keys), env)
 
 
 def check_scalar(env: AnyEnv) -> None:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jax.tree_util import DictKey, GetAttrKey, SequenceKey
-from jaxtyping import Array, Float, PRNGKeyArray, Shaped
+from jaxtyping import Array, Float, PRNGKeyArray
 from typing_extensions import is_protocol
 
 from .._types.custom_types import FloatLike, PyTree
@@ -582,23 +582,6 @@ def strong_integer(value: Any) -> Any:
 def plain_integer(value: object) -> object:
     """Converts a NumPy integer to Python's; returns anything else as it is."""
     return int(value) if isinstance(value, np.integer) else value
-
-
-def check_range(
-    name: str,
-    value: FloatLike | Shaped[Array, "..."] | None,
-    *,
-    low: float | int = -math.inf,
-    high: float | int = math.inf,
-    low_open: bool = False,
-    optional: bool = False,
-) -> None:
-    """Checks that `value` is one finite number in `[low, high]`.
-
-    For values that are not fields; `check_fields` is for those. Under `jit` or `vmap`
-    only the shape is checked. `None` passes if it is `optional`.
-    """
-    Range(low=low, high=high, low_open=low_open, optional=optional).check(name, value)
 
 
 def check_integer(name: str, value: Any, *, least: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._pytree.fields import check_choice, check_integer, check_range
+from .._pytree.fields import Range, check_choice, check_integer
 from .._training.rows import History
 from .figure import new_figure, numbered_colors, save_figure
 from .statistics import Center, bootstrap_interval, center_of, moving_average
@@ -66,7 +66,7 @@ def draw_learning_curves(
     if isinstance(interval, str):
         check_choice("interval", interval, ("range",))
     elif interval is not None:
-        check_range("interval", interval, low=0, high=1, low_open=True)
+        Range(low=0, high=1, low_open=True).check("interval", interval)
     check_integer("smoothing", smoothing, least=1)
     curves = {
         label: _curve(metrics, metric, smoothing=smoothing, run=label)

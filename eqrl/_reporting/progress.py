@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from .._disk.library import Skills
 from .._population.solution import PopulationSolution, are_mean_returns, scores_of
-from .._pytree.fields import check_integer, check_range
+from .._pytree.fields import Range, check_integer
 
 
 # Beartype, with which the tests check each function, refuses `typing.Self` there.
@@ -138,7 +138,7 @@ class ProgressBar(AbstractProgressBar):
             terminal.
         """
         check_integer("num_steps", num_steps, least=0)
-        check_range("seconds_between_lines", seconds_between_lines, low=0)
+        Range(low=0).check("seconds_between_lines", seconds_between_lines)
         self._total = num_steps
         self._seconds_between_lines = seconds_between_lines
         self._return: str | None = None
@@ -203,7 +203,7 @@ class PopulationProgressBar(AbstractProgressBar):
         """
         check_integer("num_generations", num_generations, least=0)
         check_integer("steps_per_generation", steps_per_generation, least=1)
-        check_range("seconds_between_lines", seconds_between_lines, low=0)
+        Range(low=0).check("seconds_between_lines", seconds_between_lines)
         self._total = num_generations
         self._seconds_between_lines = seconds_between_lines
         self._steps_per_generation = steps_per_generation

@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._pytree.fields import (
+    Range,
     check_choice,
     check_integer,
-    check_range,
     converted,
     shown,
 )
@@ -88,7 +88,7 @@ def bootstrap_interval(
     `ValueError` for a number alone.
     """
     check_choice("center", center, _CENTERS)
-    check_range("level", level, low=0, high=1, low_open=True)
+    Range(low=0, high=1, low_open=True).check("level", level)
     check_integer("num_resamples", num_resamples, least=2)
     check_integer("seed", seed, least=0)
 

@@ -21,7 +21,7 @@ from .._population.prior import (
     Uniform,
     check_prior,
 )
-from .._pytree.fields import check_choice, check_integer, check_range, range_of
+from .._pytree.fields import Range, check_choice, check_integer, range_of
 from .._rewards.incremental import Incremental
 from .._rewards.scale import Replay
 from .._storage.checkpoint import Directory
@@ -325,7 +325,7 @@ class Run(Generic[Schedule]):
         for name in self.schedule.at_least_one:
             check_integer(name, getattr(self.schedule, name), least=1)
         clip = self.settings.normalize_clip
-        check_range("normalize_clip", clip, low=0, low_open=True, optional=True)
+        Range(low=0, low_open=True, optional=True).check("normalize_clip", clip)
         if clip is not None and not self.settings.normalize:
             raise ValueError(
                 f"`normalize_clip={clip}` bounds normalized observations, but "

@@ -189,7 +189,9 @@ def train_seeds(
     agent, env = replicate((agent, env), devices)
     init_keys = shard(jax.vmap(_init_key)(keys), devices)
     solution = _begin(
-        lambda: _init_seeds(trainer, agent, env, init_keys, how, devices),
+        lambda: init_members(
+            trainer, agent, env, init_keys, how, devices, are_stacked=False
+        ),
         initial,
         devices,
     )
@@ -265,24 +267,39 @@ def _run_key(key: PRNGKeyArray) -> PRNGKeyArray:
 
 
 @eqx.filter_jit
-def _init_seeds(
+def init_members(
     trainer: Trainer,
-    agent: AnyAgent,
+    agents: AnyAgent,
     env: AnyEnv,
-    keys: Key[Array, " seeds"],
+    keys: Key[Array, " members"],
     members: Members,
     mesh: Mesh | None,
+    *,
+    are_stacked: bool = True,
 ) -> tuple[AnyTrainerState, Counts]:
+    """The initial state of each member, made on the device that will train it.
+
+    The arguments are those of `Crew`, but for the keys.
+    """
+    own, common = (agents, None) if are_stacked else (None, agents)
+
     def init_share(
-        keys: Key[Array, " share"], shared: tuple[AnyAgent, AnyEnv]
+        stacked: tuple[AnyAgent | None, Key[Array, " share"]],
+        shared: tuple[AnyAgent | None, AnyEnv],
     ) -> tuple[AnyTrainerState, Counts]:
-        states, counts = map_members(
-            lambda key: trainer.init(*shared, key=key), members, keys
-        )
-        # The counters of all seeds are the same.
+        common, env = shared
+
+        def init(
+            own: AnyAgent | None, key: PRNGKeyArray
+        ) -> tuple[AnyTrainerState, Counts]:
+            agent = cast(AnyAgent, own if common is None else common)
+            return trainer.init(agent, env, key=key)
+
+        states, counts = map_members(init, members, *stacked)
+        # The counters of all members are the same.
         return states, jax.tree.map(lambda x: x[0], counts)
 
-    return on_each_device(init_share, mesh, keys, (agent, env))
+    return on_each_device(init_share, mesh, (own, keys), (common, env))
 
 
 def _run_in_turn(

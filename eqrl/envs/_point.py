@@ -12,7 +12,6 @@ from .._pytree.fields import (
     AtLeast,
     Range,
     check_fields,
-    check_range,
     converted_field,
     hyperparameter,
     static_integer,
@@ -78,7 +77,7 @@ class Point(AbstractEnv[PointState]):
         # Equinox runs this before that of the base class, which would check the fields.
         check_fields(self)
         check_step_limit(self.max_steps)
-        check_range("num_open", self.num_open, low=0, high=len(self.walls))
+        Range(low=0, high=len(self.walls)).check("num_open", self.num_open)
         for (x0, y0), (x1, y1) in self.walls:
             if x0 * y1 == x1 * y0 and x0 * x1 + y0 * y1 <= 0:
                 raise ValueError(

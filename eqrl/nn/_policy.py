@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._pytree.fields import check_range
+from .._pytree.fields import Range
 from ._distribution import (
     AbstractDensity,
     AbstractDistribution,
@@ -226,7 +226,7 @@ class Normal(NetworkFactory):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range("initial_scale", self.initial_scale, low=0, low_open=True)
+        Range(low=0, low_open=True).check("initial_scale", self.initial_scale)
         # A factory is hashed, which an array cannot be.
         object.__setattr__(self, "initial_scale", float(self.initial_scale))
 

@@ -12,15 +12,14 @@ import jax.random as jr
 import pytest
 
 import eqrl
-from eqrl._population.train import init_members
-from eqrl._training.train import _init_seeds
+from eqrl._training.train import init_members
 from tests.agents_under_test import env_of, trainer_of
 
 from .alone import AGENTS, KEY, TRAINER
 
 
 def _seeds(agent: Any, env: Any, trainer: Any, keys: Any) -> Any:
-    return _init_seeds(trainer, agent, env, keys, "in_turn", None)
+    return init_members(trainer, agent, env, keys, "in_turn", None, are_stacked=False)
 
 
 def _members(agent: Any, env: Any, trainer: Any, keys: Any) -> Any:

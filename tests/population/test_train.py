@@ -16,11 +16,12 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 import eqrl
 from eqrl._population import train as population_train
-from eqrl._population.train import init_members, make_agents
+from eqrl._population.train import make_agents
 from eqrl._run.solutions import step_of
 from eqrl._training import train as training
 from eqrl._training.mesh import automatic, choose_members, replicate, shard
 from eqrl._training.rows import Position, Runner
+from eqrl._training.train import init_members
 from eqrl.envs import Point
 
 from ..agents_under_test import ALL_AGENTS, env_of, trainer_of

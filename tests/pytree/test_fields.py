@@ -13,7 +13,6 @@ from eqrl import FloatLike, check_fields, hyperparameter
 from eqrl._pytree.fields import (
     Range,
     check_integer,
-    check_range,
     hyperparameters,
     plain_integer,
     range_of,
@@ -104,11 +103,11 @@ def test_a_static_integer_is_one_of_python() -> None:
 
 
 def test_what_is_no_field_can_be_checked_too() -> None:
-    check_range("radius", 1.0, low=0)
-    check_range("radius", None, optional=True)
+    Range(low=0).check("radius", 1.0)
+    Range(optional=True).check("radius", None)
     check_integer("count", np.int64(1), least=1)
     with pytest.raises(ValueError, match="`radius=-1` is out of range"):
-        check_range("radius", -1.0, low=0)
+        Range(low=0).check("radius", -1.0)
     with pytest.raises(ValueError, match="`count=0` must be an integer, at least 1"):
         check_integer("count", 0, least=1)
 

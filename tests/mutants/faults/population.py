@@ -131,9 +131,9 @@ FAULTS = (
     ),
     Fault(
         "population:members-in-turn-begin-together",
-        "eqrl/_population/train.py",
+        "eqrl/_training/train.py",
         "map_members(init, members, *stacked)",
-        'map_members(init, "together", *stacked)',
+        'map_members(init, "together" if are_stacked else members, *stacked)',
         ("tests/population/test_alone.py -k begins",),
     ),
     Fault(

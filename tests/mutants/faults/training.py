@@ -102,8 +102,8 @@ FAULTS = (
     Fault(
         "training:seeds-in-turn-begin-together",
         "eqrl/_training/train.py",
-        "lambda key: trainer.init(*shared, key=key), members, keys",
-        'lambda key: trainer.init(*shared, key=key), "together", keys',
+        "map_members(init, members, *stacked)",
+        'map_members(init, members if are_stacked else "together", *stacked)',
         ("tests/population/test_alone.py -k begins",),
     ),
     Fault(
