@@ -12,9 +12,9 @@ from .._agents.base import AnyAgent
 from .._agents.wrappers.fixed_skill import fix_skill
 from .._interaction.evaluate import evaluate
 from .._interaction.export import export_policy
+from .._reporting.episodes import render, render_suffix
 from .._reporting.figure import figure_suffix
 from .._reporting.learning_curve import draw_learning_curves, shown_metrics
-from .._reporting.render import render, render_suffix
 from .._reporting.statistics import Center, center_of
 from .._run.config import SkillSchedule, read_config, read_schedule, read_title
 from .._run.load import best_policy, count_policies, load_run, read_saved

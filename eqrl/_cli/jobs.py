@@ -28,8 +28,13 @@ from .._population.pbt import PBT
 from .._population.solution import PopulationSolution, member, scores_of, winner_of
 from .._population.train import check_scalar, train_population
 from .._pytree.fields import check_integer
-from .._reporting.progress import PopulationProgressBar, ProgressBar, SkillProgressBar
-from .._reporting.tensorboard import TensorBoard, check_tensorboard
+from .._reporting.progress import (
+    PopulationProgressBar,
+    ProgressBar,
+    SkillProgressBar,
+    TensorBoard,
+    check_tensorboard,
+)
 from .._run.config import Population, SkillSchedule, Training
 from .._run.files import checkpoints_folder, library_folder
 from .._run.solutions import Interval, load_solution, step_of

@@ -18,9 +18,9 @@ from .._population.solution import (
     scores_of,
 )
 from .._pytree.tree import stack_size, take_element
+from .._reporting.episodes import draw_skills
 from .._reporting.learning_curve import draw_learning_curve
 from .._reporting.population import draw_family_tree, draw_schedules
-from .._reporting.skills import draw_skills
 from .._skills.distances import (
     SkillTrajectories,
     nearest_distance,

@@ -176,7 +176,7 @@ FAULTS = (
     ),
     Fault(
         "reporting:an-episode-is-played-before-matplotlib-is-missed",
-        "eqrl/_reporting/render.py",
+        "eqrl/_reporting/episodes.py",
         'check_installed("matplotlib", "`render` of `eqrl/Point`", extra="plots")',
         "pass",
         ("tests/types/test_installed.py -k is_named",),
@@ -281,21 +281,21 @@ FAULTS = (
     ),
     Fault(
         "reporting:angles-mirrored",
-        "eqrl/_reporting/skills.py",
+        "eqrl/_reporting/episodes.py",
         "np.arctan2(skills[:, 1], skills[:, 0])",
         "np.arctan2(skills[:, 0], skills[:, 1])",
         ("tests/reporting/test_draw_skills.py -k angle",),
     ),
     Fault(
         "reporting:lines-begin-one-step-late",
-        "eqrl/_reporting/skills.py",
+        "eqrl/_reporting/episodes.py",
         "if first is not None:",
         "if False:",
         ("tests/reporting/test_draw_skills.py -k begins_where",),
     ),
     Fault(
         "reporting:open-walls-of-skills-are-drawn",
-        "eqrl/_reporting/skills.py",
+        "eqrl/_reporting/episodes.py",
         "inner.walls[int(inner.num_open) :]",
         "inner.walls[:]",
         ("tests/reporting/test_draw_skills.py -k closed_walls",),
@@ -309,21 +309,21 @@ FAULTS = (
     ),
     Fault(
         "reporting:nan-in-tensorboard",
-        "eqrl/_reporting/tensorboard.py",
+        "eqrl/_reporting/progress.py",
         "if np.isfinite(value):\n                    writer",
         "if True:\n                    writer",
         ("tests/run/test_run.py -k tensorboard",),
     ),
     Fault(
         "reporting:first-steps-are-repeats",
-        "eqrl/_reporting/figure.py",
+        "eqrl/_reporting/episodes.py",
         "np.asarray(extras.repeats) > 1",
         "np.asarray(extras.repeats) >= 1",
         ("tests/reporting/test_draw_repeats.py",),
     ),
     Fault(
         "reporting:last-state-is-not-drawn",
-        "eqrl/_reporting/render.py",
+        "eqrl/_reporting/episodes.py",
         "leaf[: length + 1]",
         "leaf[:length]",
         (
@@ -333,7 +333,7 @@ FAULTS = (
     ),
     Fault(
         "reporting:what-draws-itself-is-looked-into",
-        "eqrl/_reporting/render.py",
+        "eqrl/_reporting/episodes.py",
         "isinstance(env, AbstractEnvWrapper) and not isinstance(env, Drawable):\n"
         "        env = env.inner",
         "isinstance(env, AbstractEnvWrapper):\n        env = env.inner",
@@ -603,7 +603,7 @@ FAULTS = (
     ),
     Fault(
         "reporting:rendered-once-a-key",
-        "eqrl/_reporting/render.py",
+        "eqrl/_reporting/episodes.py",
         "    key = reusable_key(key)\n",
         "",
         ("tests/reporting/test_render.py -k a_pdf_is_one",),
