@@ -1,12 +1,15 @@
 """The commands, as they are parsed."""
 
 import argparse
+import contextlib
 import dataclasses
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import tyro
 
 from .. import presets
@@ -30,12 +33,13 @@ from .._run.config import (
     SkillSchedule,
     Training,
     read_config,
+    read_schedule,
 )
 from .._storage.files import __version__
+from .._training.mesh import count_cores, make_devices, most_shares
 from .._types.custom_types import Mode
 from ..presets import Preset
 from .arguments import OWN, command_type
-from .devices import make_devices_of
 
 
 # Ranges in which the default networks learn something on small problems.
@@ -330,8 +334,10 @@ def _read_command(
     source: Path, options: Resume | Rerun, place: Place
 ) -> Train | Pbt | Disk:
     """The command that trained the run in the folder `source`."""
-    # An agent's module may make arrays, after which JAX makes no more devices.
-    make_devices_of(source)
+    # An agent's module may make arrays, after which JAX makes no more devices. Errors
+    # in the configuration are reported by reading all of it, which comes next.
+    with contextlib.suppress(ValueError):
+        make_devices_for(read_schedule(source))
     run = read_config(source, import_given(options.agent))
     if isinstance(run.schedule, Training):
         return Train(run, place, options.tensorboard)
@@ -343,6 +349,26 @@ def _read_command(
             "leave it out."
         )
     return Pbt(run, place)
+
+
+def make_devices_for(schedule: Training | Population | SkillSchedule) -> None:
+    """Makes devices of the processor's cores, as many as the schedule can use.
+
+    A number that the user has set for JAX takes precedence, and so do devices that JAX
+    has already made.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    is_set = "--xla_force_host_platform_device_count" in flags
+    # Skills are learned one after another, on one device.
+    if is_set or isinstance(schedule, SkillSchedule):
+        return
+    if jax.config.values["jax_num_cpu_devices"] >= 0:
+        return
+    number = schedule.devices
+    if number is None and schedule.members != "together":
+        number = most_shares(schedule.count, count_cores())
+    if number is not None and number > 1:
+        make_devices(number)
 
 
 def _make_run(options: Any, own: type[AnyAgent] | None) -> Run:

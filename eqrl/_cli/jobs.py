@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.random as jr
 import numpy as np
 from jax.sharding import Mesh
@@ -54,12 +55,11 @@ from .._run.write import (
     write_trajectories,
 )
 from .._storage.checkpoint import saved_steps
-from .._training.mesh import check_mesh
+from .._training.mesh import POPULATION, check_mesh
 from .._training.rows import AnySolution
 from .._training.train import train, train_seeds
 from ..presets import Preset
 from .commands import Disk, Pbt, Train
-from .devices import make_mesh
 from .training import (
     NUM_SKILL_EPISODES,
     AbstractJob,
@@ -488,6 +488,20 @@ class LibraryJob(AbstractJob[SkillSchedule, Skills[PyTree]]):
                 f"distance between the ends of {NUM_SKILL_EPISODES} episodes of each: "
                 f"{pairs:.2f} over pairs, {nearest:.2f} to the nearest"
             )
+
+
+def make_mesh(num_devices: int | None) -> Mesh | None:
+    """A mesh of the first `num_devices` devices; `None` if no number is given."""
+    if num_devices is None:
+        return None
+    devices = jax.devices()
+    if not 1 <= num_devices <= len(devices):
+        raise ValueError(
+            f"`devices={num_devices}` must be from 1 to {len(devices)}, which is how "
+            "many JAX has here. Of a processor `eqrl` makes them, unless "
+            "`JAX_NUM_CPU_DEVICES` or `XLA_FLAGS` gives another number."
+        )
+    return Mesh(np.array(devices[:num_devices]), (POPULATION,))
 
 
 def make_job(command: Train | Pbt | Disk) -> AbstractJob[Any, Any]:

@@ -198,20 +198,20 @@ FAULTS = (
     Fault(
         "cli:devices-when-jax-has-started",
         "eqrl/_cli/commands.py",
-        "    make_devices_of(source)\n",
-        "",
+        "        make_devices_for(read_schedule(source))\n",
+        "        pass\n",
         ("tests/training/test_cores.py -k sets_before",),
     ),
     Fault(
         "cli:compiled-programs-in-place-of-those-of-the-users-folder",
-        "eqrl/_cli/devices.py",
+        "eqrl/_cli/main.py",
         "if is_set or not values",
         "if not values",
         ("tests/training/test_cores.py -k sets_before",),
     ),
     Fault(
         "cli:newest-programs-are-deleted-first",
-        "eqrl/_cli/devices.py",
+        "eqrl/_cli/main.py",
         "in sorted(entries):",
         "in sorted(entries, reverse=True):",
         ("tests/training/test_cores.py -k longest_ago",),
@@ -475,8 +475,8 @@ FAULTS = (
     Fault(
         "run:first-skill-for-any",
         "eqrl/_run/load.py",
-        "load_skill(library_folder(folder), run.make_agent(), env, seed)",
-        "load_skill(library_folder(folder), run.make_agent(), env, 0)",
+        "load_skill(library_folder(folder), agent, env, seed)",
+        "load_skill(library_folder(folder), agent, env, 0)",
         ("tests/cli/test_cli_disk.py -k loaded_by_its_number",),
     ),
     Fault(
@@ -583,8 +583,8 @@ FAULTS = (
     Fault(
         "run:a-saved-run-has-any-seed",
         "eqrl/_run/load.py",
-        "_check_seed(folder, seed, saved.kind, saved.count)",
-        "pass",
+        "kind, count = saved.kind, saved.count",
+        "kind, count = saved.kind, seed + 1",
         ("tests/run/test_run.py -k run_of_a_program",),
     ),
     Fault(
