@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Bool, Float, PRNGKeyArray, PyTree
 
+from .._agents.base import AnyAgent
 from .._disk.learn import check_replay, enlarge_past, learn_skills
 from .._disk.library import (
     Skills,
@@ -24,7 +25,11 @@ from .._disk.library import (
     save_skills,
     steps_of_skills,
 )
-from .._interaction.evaluate_skills import diversity_return, evaluate_skills
+from .._interaction.evaluate_skills import (
+    SkillEvaluation,
+    diversity_return,
+    evaluate_skills,
+)
 from .._population.pbt import PBT
 from .._population.solution import PopulationSolution, member, scores_of, winner_of
 from .._population.train import check_scalar, train_population
@@ -46,7 +51,6 @@ from .._run.write import (
     named_and_dated,
     states_of_seeds,
     write_generations,
-    write_library,
     write_members,
     write_policies,
     write_rows,
@@ -57,18 +61,43 @@ from .._run.write import (
 from .._storage.checkpoint import saved_steps
 from .._training.mesh import POPULATION, check_mesh
 from .._training.rows import AnySolution
-from .._training.train import train, train_seeds
+from .._training.train import jit_init, train, train_seeds
+from .._training.trainer import Trainer
+from ..envs._base import AnyEnv
 from ..presets import Preset
 from .commands import Disk, Pbt, Train
 from .training import (
-    NUM_SKILL_EPISODES,
     AbstractJob,
     Policies,
     Reporter,
-    check_training,
     open_checkpoints,
-    print_skills,
 )
+
+
+NUM_SKILL_EPISODES = 8
+"""Episodes of each skill by which skills are judged at the end of training."""
+
+
+def check_training(trainer: Trainer, agent: AnyAgent, env: AnyEnv) -> None:
+    """Traces the first iteration, so that errors appear before any writing."""
+    # The trace is cached, so the training does not pay for it again.
+    state, counts = eqx.filter_eval_shape(jit_init, trainer, agent, env, key=jr.key(0))
+    # Only the update of an on-policy agent knows whether minibatches fit the rollout.
+    if agent.sequence_length is None:
+        eqx.filter_eval_shape(trainer.step, agent, env, state, counts, key=jr.key(0))
+
+
+def print_skills(evaluations: Sequence[SkillEvaluation]) -> None:
+    """Prints how well the skills of each seed or member can be told apart."""
+    accuracies = ", ".join(f"{float(each.accuracy):.3f}" for each in evaluations)
+    returns = ", ".join(
+        f"{np.mean(each.diversity_returns):.1f}" for each in evaluations
+    )
+    print(f"accuracy of the discriminator: {accuracies}")
+    print(
+        f"mean diversity return of {NUM_SKILL_EPISODES} episodes of each skill: "
+        f"{returns}"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,10 +169,6 @@ class SeedsJob(AbstractJob[Training, AnySolution]):
                 members=schedule.members,
                 **options,
             )
-
-    def keep(self, folder: Path, reached: AnySolution) -> None:
-        with open_checkpoints(folder) as checkpoints:
-            checkpoints.save(reached)
 
     def failed(self, reached: AnySolution) -> Bool[np.ndarray, " seeds"]:
         if not reached.metrics:
@@ -292,10 +317,6 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
                 callback=[show, write, checkpoint],
             )
 
-    def keep(self, folder: Path, reached: PopulationSolution) -> None:
-        with open_checkpoints(folder) as checkpoints:
-            checkpoints.save(reached)
-
     def failed(self, reached: PopulationSolution) -> Bool[np.ndarray, " population"]:
         if len(reached.scores) == 0:
             return np.zeros(self.run.schedule.size, bool)
@@ -426,10 +447,6 @@ class LibraryJob(AbstractJob[SkillSchedule, Skills[PyTree]]):
                 callback=callbacks,
             )
 
-    def keep(self, folder: Path, reached: Skills[PyTree]) -> None:
-        # Training resumes from the library itself, which is written next.
-        del folder, reached
-
     def failed(self, reached: Skills[PyTree]) -> Bool[np.ndarray, " skills"]:
         # A skill that meets a nonfinite value ends the training and is not learned.
         return np.zeros(int(reached.count), bool)
@@ -442,7 +459,9 @@ class LibraryJob(AbstractJob[SkillSchedule, Skills[PyTree]]):
         return is_later or int(training.counts.updates) > 0
 
     def write(self, folder: Path, reached: Skills[PyTree]) -> Policies:
-        write_library(folder, reached)
+        if reached.metrics:
+            write_rows(folder, reached.metrics)
+        save_skills(library_folder(folder), reached)
         count = int(reached.count)
         return Policies(
             [pick_skill(self.agent, reached, index) for index in range(count)],

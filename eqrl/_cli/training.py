@@ -4,32 +4,30 @@ import abc
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-import equinox as eqx
 import jax.random as jr
 import numpy as np
 from jaxtyping import Bool, Float, PRNGKeyArray, PyTree
 
 from .._agents.base import AnyAgent
 from .._disk.library import Skills
-from .._interaction.evaluate_skills import SkillEvaluation
 from .._population.solution import PopulationSolution
 from .._run.config import Run, Schedule, write_config
-from .._run.files import checkpoints_folder, claim_folder, hold_folder, new_folder
+from .._run.files import checkpoints_folder, claim_folder, new_folder
 from .._run.solutions import Checkpoints
 from .._run.write import write_evaluation
+from .._storage.files import locked
 from .._training.host_loop import (
     Interrupt,
     NonFiniteError,
     TrainingInterrupted,
     deferred_interrupt,
 )
-from .._training.rows import AnySolution
-from .._training.train import jit_init
+from .._training.rows import AnySolution, Solution
 from .._training.trainer import Trainer
 from .._types.installed import is_installed, not_installed
 from ..envs._base import AnyEnv
@@ -108,19 +106,6 @@ def open_checkpoints(folder: Path, *, every_steps: int | None = None) -> Checkpo
     )
 
 
-NUM_SKILL_EPISODES = 8
-"""Episodes of each skill by which skills are judged at the end of training."""
-
-
-def check_training(trainer: Trainer, agent: AnyAgent, env: AnyEnv) -> None:
-    """Traces the first iteration, so that errors appear before any writing."""
-    # The trace is cached, so the training does not pay for it again.
-    state, counts = eqx.filter_eval_shape(jit_init, trainer, agent, env, key=jr.key(0))
-    # Only the update of an on-policy agent knows whether minibatches fit the rollout.
-    if agent.sequence_length is None:
-        eqx.filter_eval_shape(trainer.step, agent, env, state, counts, key=jr.key(0))
-
-
 Reached = TypeVar("Reached", AnySolution, PopulationSolution, Skills[PyTree])
 
 
@@ -169,10 +154,6 @@ class AbstractJob(abc.ABC, Generic[Schedule, Reached]):
         """Trains from the beginning or resumes, and writes checkpoints and metrics."""
 
     @abc.abstractmethod
-    def keep(self, folder: Path, reached: Reached) -> None:
-        """Writes a checkpoint of where training ended."""
-
-    @abc.abstractmethod
     def failed(self, reached: Reached) -> Bool[np.ndarray, " policies"]:
         """Which seeds or members met a value that is not finite."""
 
@@ -201,24 +182,11 @@ class AbstractJob(abc.ABC, Generic[Schedule, Reached]):
         """Prints what was reached."""
 
 
-def print_skills(evaluations: Sequence[SkillEvaluation]) -> None:
-    """Prints how well the skills of each seed or member can be told apart."""
-    accuracies = ", ".join(f"{float(each.accuracy):.3f}" for each in evaluations)
-    returns = ", ".join(
-        f"{np.mean(each.diversity_returns):.1f}" for each in evaluations
-    )
-    print(f"accuracy of the discriminator: {accuracies}")
-    print(
-        f"mean diversity return of {NUM_SKILL_EPISODES} episodes of each skill: "
-        f"{returns}"
-    )
-
-
 def run_training(job: AbstractJob[Any, Reached], place: Place) -> int:
     """Trains, writes the folder of the run, and returns the exit code."""
     job.check()
     if place.resume and place.folder is not None:
-        with hold_folder(place.folder), deferred_interrupt() as interrupt:
+        with locked(place.folder), deferred_interrupt() as interrupt:
             initial = job.load(place.folder)
             return _train_into(place.folder, job, initial, place, interrupt)
     folder = place.folder or new_folder(job.run.name)
@@ -263,8 +231,12 @@ def _train_into(
     # A signal must not leave the folder half written.
     with interrupt.hold():
         # A full disk may refuse the checkpoint, but the smaller policies still fit.
+        # Skills resume from their library, which `write` saves.
         with without_ending("The last checkpoint"):
-            job.keep(folder, reached)
+            solution: object = reached
+            if isinstance(solution, (Solution, PopulationSolution)):
+                with open_checkpoints(folder) as checkpoints:
+                    checkpoints.save(solution)
         policies = job.write(folder, reached)
     # A second signal asks to leave out the pictures and the evaluation.
     if interrupt.insisted:

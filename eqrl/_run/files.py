@@ -1,13 +1,12 @@
 """The folder of a run and the formats of its files."""
 
 import contextlib
-import csv
 import json
 import math
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
@@ -146,14 +145,6 @@ def _files(path: Path) -> list[str]:
     return [name for name in names if name != LOCK]
 
 
-@contextlib.contextmanager
-def hold_folder(folder: Directory) -> Iterator[Path]:
-    """Locks the folder of a run that is resumed."""
-    path = Path(folder)
-    with locked(path):
-        yield path
-
-
 def checkpoints_folder(folder: Directory) -> Path:
     """Folder of the checkpoints from which seeds or a population resume."""
     return Path(folder) / "checkpoints"
@@ -192,25 +183,6 @@ def write_json(folder: Directory, name: str, content: dict[str, Any]) -> None:
         path.write_text(text + "\n")
 
 
-def write_csv(
-    folder: Directory, name: str, header: Sequence[str], rows: Iterable[Sequence[Any]]
-) -> None:
-    """Writes a table."""
-    with (
-        atomic_write(Path(folder) / name) as path,
-        open(path, "w", newline="") as file,
-    ):
-        writer = csv.writer(file)
-        writer.writerow(header)
-        writer.writerows(rows)
-
-
-def append_csv(folder: Directory, name: str, rows: Iterable[Sequence[Any]]) -> None:
-    """Writes more rows of a table that is there."""
-    with open(Path(folder) / name, "a", newline="") as file:
-        csv.writer(file).writerows(rows)
-
-
 def write_picture(
     folder: Directory,
     name: str,
@@ -218,12 +190,9 @@ def write_picture(
     *arguments: Options.args,
     **options: Options.kwargs,
 ) -> None:
-    """Draws a picture, if matplotlib is installed.
+    """Calls `draw` with the path of a picture and the arguments.
 
-    **Arguments:**
-
-    - `folder`, `name`: of the file.
-    - `draw`: draws into a file, whose path comes before the other arguments.
+    Without Matplotlib there are no pictures, and no error.
     """
     if not is_installed("matplotlib"):
         return

@@ -447,7 +447,7 @@ FAULTS = (
     Fault(
         "run:any-class-for-the-recorded",
         "eqrl/_run/agents.py",
-        "if given is not None and given != name:",
+        "if given is not None and given != inner:",
         "if False:",
         ("tests/cli/test_cli_own_agent.py -k 'person_names_it or not_replaced'",),
     ),
