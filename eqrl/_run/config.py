@@ -419,7 +419,30 @@ def read_config(folder: Directory, agent_type: type[AnyAgent] | None = None) -> 
     of what is in it, and unless `agent_type` is the class that it names, `None` if the
     agent is of eqrl's own.
     """
-    return _read(folder, lambda content: _parse_run(content, agent_type))
+
+    def parse(content: Content) -> Run:
+        content = dict(content)
+        content.pop("eqrl")
+        content.pop("jax")
+        settings, skills, priors = (
+            content.pop(name) for name in ("settings", "skills", "priors")
+        )
+        settings = {**settings, "hidden_sizes": tuple(settings["hidden_sizes"])}
+        schedule = _pop_schedule(content)
+        run = Run(
+            settings=make_typed(Settings, settings),
+            schedule=schedule,
+            skills=None if skills is None else make_typed(SkillOptions, skills),
+            priors=tuple(check_type("a prior", tuple(each), Prior) for each in priors),
+            agent_type=agent_type,
+            **content,
+        )
+        # Both know which options they have, and of which types.
+        run.make_agent()
+        run.make_trainer()
+        return run
+
+    return _read(folder, parse)
 
 
 def read_schedule(folder: Directory) -> Training | Population | SkillSchedule:
@@ -435,16 +458,21 @@ def read_title(folder: Directory) -> str:
 
     Raises a `ValueError` where `read_config` does, which says more.
     """
-    return _read(folder, _parse_title)
+
+    def parse(content: Content) -> str:
+        skills = content["skills"]
+        inner = None if skills is None else check_type("`agent`", skills["agent"], str)
+        agent = check_type("`agent`", content["agent"], str)
+        env = check_type("`env`", content["settings"]["env"], str)
+        return _title(agent, inner, env, _pop_schedule(content))
+
+    return _read(folder, parse)
 
 
 def _read(folder: Directory, parse: Callable[[Content], Value]) -> Value:
-    def parse_if_of_command_line(content: Content) -> Value | None:
-        return None if "saved" in content else parse(content)
-
     found = read_json(
         config_of(folder),
-        parse_if_of_command_line,
+        lambda content: None if "saved" in content else parse(content),
         advice="mend it, or train again",
     )
     if found is None:
@@ -456,37 +484,6 @@ def _read(folder: Directory, parse: Callable[[Content], Value]) -> Value:
     return found
 
 
-def _parse_title(content: Content) -> str:
-    skills = content["skills"]
-    inner = None if skills is None else check_type("`agent`", skills["agent"], str)
-    agent = check_type("`agent`", content["agent"], str)
-    env = check_type("`env`", content["settings"]["env"], str)
-    return _title(agent, inner, env, _pop_schedule(content))
-
-
 def _pop_schedule(content: Content) -> Training | Population | SkillSchedule:
     name = next((name for name in _SCHEDULES if name in content), "training")
     return make_typed(_SCHEDULES[name], content.pop(name))
-
-
-def _parse_run(content: Content, agent_type: type[AnyAgent] | None) -> Run:
-    content = dict(content)
-    content.pop("eqrl")
-    content.pop("jax")
-    settings, skills, priors = (
-        content.pop(name) for name in ("settings", "skills", "priors")
-    )
-    settings = {**settings, "hidden_sizes": tuple(settings["hidden_sizes"])}
-    schedule = _pop_schedule(content)
-    run = Run(
-        settings=make_typed(Settings, settings),
-        schedule=schedule,
-        skills=None if skills is None else make_typed(SkillOptions, skills),
-        priors=tuple(check_type("a prior", tuple(prior), Prior) for prior in priors),
-        agent_type=agent_type,
-        **content,
-    )
-    # Both know which options they have, and of which types.
-    run.make_agent()
-    run.make_trainer()
-    return run

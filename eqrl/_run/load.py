@@ -17,7 +17,14 @@ from .._training.rows import OfflineSolution, Solution
 from .._types.custom_types import EnvState, Extras, Memory, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv, check_is_env
-from .config import Population, Run, SkillSchedule, read_config
+from .config import (
+    Population,
+    Run,
+    SkillSchedule,
+    read_config,
+    read_schedule,
+    read_title,
+)
 from .files import (
     CONFIG,
     claim_folder,
@@ -131,6 +138,14 @@ def read_saved(folder: Directory) -> SavedRun | None:
         lambda content: SavedRun(**content["saved"]) if "saved" in content else None,
         advice="mend it, or save the run again",
     )
+
+
+def read_summary(folder: Directory) -> tuple[str, str]:
+    """The title of a run, and the kind of its policies: `seed`, `member` or `skill`."""
+    saved = read_saved(folder)
+    if saved is not None:
+        return saved.title, saved.kind
+    return read_title(folder), read_schedule(folder).kind
 
 
 @overload

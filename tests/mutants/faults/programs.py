@@ -370,8 +370,8 @@ FAULTS = (
     Fault(
         "cli:members-are-seeds",
         "eqrl/_cli/finished.py",
-        'if kind != "member":',
-        "if True:",
+        'if kind == "member":',
+        "if False:",
         ("tests/cli/test_cli_plot.py -k independent_samples",),
     ),
     Fault(
