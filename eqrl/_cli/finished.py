@@ -49,21 +49,18 @@ def returns_of_policies(
     key: PRNGKeyArray,
 ) -> Float[np.ndarray, "policies episodes"]:
     """Returns of episodes with each agent and its state."""
-    return np.stack(
-        [
-            np.asarray(
-                evaluate(
-                    agent,
-                    state,
-                    env,
-                    num_episodes=num_episodes,
-                    mode=mode,
-                    key=jr.fold_in(key, index),
-                ).returns
-            )
-            for index, (agent, state) in enumerate(policies)
-        ]
-    )
+    returns = []
+    for index, (agent, state) in enumerate(policies):
+        evaluation = evaluate(
+            agent,
+            state,
+            env,
+            num_episodes=num_episodes,
+            mode=mode,
+            key=jr.fold_in(key, index),
+        )
+        returns.append(np.asarray(evaluation.returns))
+    return np.stack(returns)
 
 
 def run_evaluate(command: Evaluate) -> int:

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +68,8 @@ from .commands import Disk, Pbt, Train
 from .training import (
     AbstractJob,
     Policies,
-    Reporter,
     open_checkpoints,
+    reporting,
 )
 
 
@@ -125,12 +124,7 @@ class SeedsJob(AbstractJob[Training, AnySolution]):
         return load_solution(checkpoints, self.agent, self.env, self.trainer)
 
     def train(
-        self,
-        folder: Path,
-        *,
-        initial: AnySolution | None,
-        checkpoint_every: int | None,
-        key: PRNGKeyArray,
+        self, folder: Path, initial: AnySolution | None, every_steps: int | None
     ) -> AnySolution:
         schedule = self.run.schedule
         reports: dict[str, Callable[..., object]] = {
@@ -139,20 +133,16 @@ class SeedsJob(AbstractJob[Training, AnySolution]):
         }
         if self.tensorboard:
             reports["TensorBoard"] = TensorBoard(folder / "tensorboard", schedule.seeds)
-        with ExitStack() as stack:
-            callbacks = [
-                stack.enter_context(Reporter(name, report))
-                for name, report in reports.items()
-            ]
-            checkpoint = stack.enter_context(
-                open_checkpoints(folder, every_steps=checkpoint_every)
-            )
+        with (
+            reporting(reports) as callbacks,
+            open_checkpoints(folder, every_steps=every_steps) as checkpoint,
+        ):
             done = 0 if initial is None else step_of(initial)
             # A failed iteration leaves `done` between two multiples of its size.
             size = self.trainer.steps_of_iteration
             options: dict[str, Any] = {
                 "num_steps": math.ceil((schedule.num_steps - done) / size) * size,
-                "key": key,
+                "key": self.key,
                 "initial": initial,
                 "log_every": schedule.log_every,
                 "callback": callbacks,
@@ -260,12 +250,7 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
         )
 
     def train(
-        self,
-        folder: Path,
-        *,
-        initial: PopulationSolution | None,
-        checkpoint_every: int | None,
-        key: PRNGKeyArray,
+        self, folder: Path, initial: PopulationSolution | None, every_steps: int | None
     ) -> PopulationSolution:
         schedule = self.run.schedule
         left = schedule.num_generations
@@ -274,7 +259,7 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
             left -= len(initial.returns)
             if left == 0:
                 return initial
-        score = None
+        key, score = self.key, None
         if self.run.skills is not None:
             key, score_key = jr.split(key)
             # With one key for all members and generations their scores are comparable.
@@ -285,9 +270,6 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
                 num_episodes=schedule.num_episodes,
                 key=score_key,
             )
-        progress = PopulationProgressBar(
-            schedule.num_generations, schedule.steps_per_generation
-        )
 
         def write_metrics(
             step: int, metrics: object, solution: PopulationSolution
@@ -295,10 +277,15 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
             del step, metrics
             write_generations(folder, *named_and_dated(self.run, solution))
 
+        reports: dict[str, Callable[..., object]] = {
+            "The progress": PopulationProgressBar(
+                schedule.num_generations, schedule.steps_per_generation
+            ),
+            "metrics.csv": write_metrics,
+        }
         with (
-            Reporter("The progress", progress) as show,
-            Reporter("metrics.csv", write_metrics) as write,
-            open_checkpoints(folder, every_steps=checkpoint_every) as checkpoint,
+            reporting(reports) as callbacks,
+            open_checkpoints(folder, every_steps=every_steps) as checkpoint,
         ):
             return train_population(
                 self.agent,
@@ -314,7 +301,7 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
                 score=score,
                 mesh=self.mesh,
                 members=schedule.members,
-                callback=[show, write, checkpoint],
+                callback=[*callbacks, checkpoint],
             )
 
     def failed(self, reached: PopulationSolution) -> Bool[np.ndarray, " population"]:
@@ -401,15 +388,10 @@ class LibraryJob(AbstractJob[SkillSchedule, Skills[PyTree]]):
         return load_skills(library, self.agent, self.env, self.trainer)
 
     def train(
-        self,
-        folder: Path,
-        *,
-        initial: Skills[PyTree] | None,
-        checkpoint_every: int | None,
-        key: PRNGKeyArray,
+        self, folder: Path, initial: Skills[PyTree] | None, every_steps: int | None
     ) -> Skills[PyTree]:
         schedule = self.run.schedule
-        interval = Interval(every_steps=checkpoint_every)
+        interval = Interval(every_steps=every_steps)
         if initial is not None:
             if initial.metrics:
                 write_rows(folder, initial.metrics)
@@ -428,18 +410,14 @@ class LibraryJob(AbstractJob[SkillSchedule, Skills[PyTree]]):
         }
         if self.tensorboard:
             reports["TensorBoard"] = TensorBoard(folder / "tensorboard", 1)
-        with ExitStack() as stack:
-            callbacks = [
-                stack.enter_context(Reporter(name, report))
-                for name, report in reports.items()
-            ]
+        with reporting(reports) as callbacks:
             return learn_skills(
                 self.agent,
                 self.env,
                 self.trainer,
                 num_skills=schedule.num_skills,
                 num_steps=schedule.num_steps,
-                key=key,
+                key=self.key,
                 num_collected_episodes=schedule.num_collected_episodes,
                 replay=schedule.replay,
                 initial=initial,

@@ -4,7 +4,7 @@ import abc
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -81,6 +81,13 @@ class Reporter:
 
 
 @contextlib.contextmanager
+def reporting(reports: Mapping[str, Callable[..., object]]) -> Iterator[list[Reporter]]:
+    """The callbacks, by their names for messages, each as a `Reporter`."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(Reporter(*report)) for report in reports.items()]
+
+
+@contextlib.contextmanager
 def without_ending(name: str) -> Iterator[None]:
     """Prints an error raised inside the block and continues."""
     try:
@@ -134,6 +141,11 @@ class AbstractJob(abc.ABC, Generic[Schedule, Reached]):
     env: AnyEnv
     trainer: Trainer
 
+    @property
+    def key(self) -> PRNGKeyArray:
+        """The key of the training, from which no evaluation derives any."""
+        return jr.split(jr.key(self.run.settings.seed))[0]
+
     @abc.abstractmethod
     def check(self) -> None:
         """Checks all arguments, before anything is written."""
@@ -144,12 +156,7 @@ class AbstractJob(abc.ABC, Generic[Schedule, Reached]):
 
     @abc.abstractmethod
     def train(
-        self,
-        folder: Path,
-        *,
-        initial: Reached | None,
-        checkpoint_every: int | None,
-        key: PRNGKeyArray,
+        self, folder: Path, initial: Reached | None, every_steps: int | None
     ) -> Reached:
         """Trains from the beginning or resumes, and writes checkpoints and metrics."""
 
@@ -205,15 +212,9 @@ def _train_into(
     place: Place,
     interrupt: Interrupt,
 ) -> int:
-    train_key, _ = jr.split(jr.key(job.run.settings.seed))
     exit_code = 0
     try:
-        reached = job.train(
-            folder,
-            initial=initial,
-            checkpoint_every=place.checkpoint_every,
-            key=train_key,
-        )
+        reached = job.train(folder, initial, place.checkpoint_every)
     except NonFiniteError as error:
         reached, exit_code = error.solution, 1
         say(

@@ -153,8 +153,7 @@ def _mark_integers(axis: Any) -> None:
 
 
 def _label(
-    population: PopulationSolution,
-    scores: Float[np.ndarray, "generations population"],
+    population: PopulationSolution, scores: Float[np.ndarray, "generations population"]
 ) -> str:
     return "mean return" if are_mean_returns(population, scores) else "score"
 

@@ -129,12 +129,7 @@ class ProgressBar(AbstractProgressBar):
     prints a line from time to time.
     """
 
-    def __init__(
-        self,
-        num_steps: int,
-        *,
-        seconds_between_lines: float = 10.0,
-    ) -> None:
+    def __init__(self, num_steps: int, *, seconds_between_lines: float = 10.0) -> None:
         """**Arguments:**
 
         - `num_steps`: the step at which training ends. If it resumes an earlier

@@ -18,7 +18,6 @@ from .._agents.pqn import PQN
 from .._agents.taac.taac import TAAC
 from .._agents.taac.trajectory import LinearTrajectory, QuadraticTrajectory
 from .._agents.wrappers.base import AbstractWrapper
-from .._agents.wrappers.intrinsic import diayn
 from .._pytree.fields import check_choice
 from .._skills.prior import (
     AbstractSkillPrior,
@@ -236,24 +235,6 @@ def make_agent(
         ) from error
     make: Any = named.agent_type
     return make(**arguments)
-
-
-def add_skills(
-    agent: AnyAgent, skills: SkillOptions, hidden_sizes: tuple[int, ...]
-) -> AnyAgent:
-    """The agent within `diayn`."""
-    prior = skills.make_prior()
-    factory: Any = prior.make_discriminator
-    return diayn(
-        agent,
-        prior,
-        lr=skills.discriminator_lr,
-        descriptor=skills.descriptor,
-        include_prior=skills.include_prior,
-        environment_weight=skills.environment_weight,
-        reward_minibatches=skills.reward_minibatches,
-        make_network=dataclasses.replace(factory, hidden_sizes=hidden_sizes),
-    )
 
 
 def check_agent(

@@ -11,7 +11,7 @@ import jax
 from jax.tree_util import GetAttrKey
 
 from .._agents.base import AnyAgent
-from .._agents.wrappers.intrinsic import Intrinsic
+from .._agents.wrappers.intrinsic import Intrinsic, diayn
 from .._agents.wrappers.normalized import Normalized
 from .._population.pbt import PBT, Selection, Tournament, Truncation
 from .._population.prior import (
@@ -33,7 +33,6 @@ from ..envs._base import AnyEnv
 from .agents import (
     NamedAgent,
     SkillOptions,
-    add_skills,
     check_agent,
     find_agent,
     is_path,
@@ -354,7 +353,18 @@ class Run(Generic[Schedule]):
             lambda: self.make_env().spec.action,
         )
         if self.skills is not None:
-            agent = add_skills(agent, self.skills, hidden_sizes)
+            prior = self.skills.make_prior()
+            network: Any = prior.make_discriminator
+            agent = diayn(
+                agent,
+                prior,
+                lr=self.skills.discriminator_lr,
+                descriptor=self.skills.descriptor,
+                include_prior=self.skills.include_prior,
+                environment_weight=self.skills.environment_weight,
+                reward_minibatches=self.skills.reward_minibatches,
+                make_network=dataclasses.replace(network, hidden_sizes=hidden_sizes),
+            )
         if self.settings.normalize:
             agent = Normalized(agent, clip=self.settings.normalize_clip)
         if isinstance(self.schedule, SkillSchedule):

@@ -160,10 +160,7 @@ def load_run(
 
 @overload
 def load_run(
-    folder: Directory,
-    seed: int = 0,
-    *,
-    agent_type: type[AnyAgent] | None = None,
+    folder: Directory, seed: int = 0, *, agent_type: type[AnyAgent] | None = None
 ) -> tuple[AbstractAgent[Any, Any, Any], Any, AbstractEnv[Any]]: ...
 
 

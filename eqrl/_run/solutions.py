@@ -4,7 +4,6 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any
 
 import equinox as eqx
@@ -404,13 +403,8 @@ class Checkpoints:
         self._quiet.enter_context(quiet_event_loops())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        del kind, error, traceback
+    def __exit__(self, *exception: object) -> None:
+        del exception
         with self._quiet:
             try:
                 self._manager.close()
