@@ -67,30 +67,13 @@ class Place:
 
 @dataclasses.dataclass(frozen=True)
 class Train:
-    """A run of `eqrl train`."""
+    """A run of `eqrl train`, `eqrl pbt` or `eqrl disk`, as its schedule says."""
 
-    run: Run[Training]
+    run: Run
     place: Place
-    tensorboard: bool
+    tensorboard: bool = False
     preset: Preset | None = dataclasses.field(default=None, compare=False)
     """The preset whose values are its defaults, if any."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Pbt:
-    """A run of `eqrl pbt`."""
-
-    run: Run[Population]
-    place: Place
-
-
-@dataclasses.dataclass(frozen=True)
-class Disk:
-    """A run of `eqrl disk`."""
-
-    run: Run[SkillSchedule]
-    place: Place
-    tensorboard: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,7 +196,7 @@ class Export:
     """Class of its agent, if that was one of your own; a folder never imports it."""
 
 
-Command = Train | Pbt | Disk | Evaluate | Render | Plot | Export
+Command = Train | Evaluate | Render | Plot | Export
 
 
 def parse(args: Sequence[str]) -> Command:
@@ -274,13 +257,10 @@ def parse(args: Sequence[str]) -> Command:
         overwrite=output.overwrite,
         checkpoint_every=output.checkpoint_every,
     )
-    if isinstance(run.schedule, Population):
-        return Pbt(run, place)
-    if isinstance(run.schedule, SkillSchedule):
-        return Disk(run, place, output.tensorboard)
     if preset is not None:
         print(f"by default the preset of {preset}")
-    return Train(run, place, output.tensorboard, preset)
+    # TensorBoard shows no populations, so `eqrl pbt` has no option for it.
+    return Train(run, place, getattr(output, "tensorboard", False), preset)
 
 
 def _look_ahead(args: Sequence[str]) -> argparse.Namespace:
@@ -303,7 +283,7 @@ def import_given(path: str | None) -> type[AnyAgent] | None:
     return None if path is None else import_agent(path)
 
 
-def _parse_resume(args: list[str]) -> Train | Pbt | Disk:
+def _parse_resume(args: list[str]) -> Train:
     """The run that `eqrl train --resume FOLDER` resumes, and so the others."""
     command_name, *words = args
     agent_name = None if words[0].startswith("-") else words.pop(0)
@@ -316,7 +296,7 @@ def _parse_resume(args: list[str]) -> Train | Pbt | Disk:
     folder = options.resume
     place = Place(folder, resume=True, checkpoint_every=options.checkpoint_every)
     command = _read_command(folder, options, place)
-    name, agent = type(command).__name__.lower(), command.run.agent
+    name, agent = command.run.schedule.command, command.run.agent
     trained = None
     if agent_name is not None and agent_name not in (agent, OWN):
         trained = f"`{agent}`, not of `{agent_name}`"
@@ -330,25 +310,19 @@ def _parse_resume(args: list[str]) -> Train | Pbt | Disk:
     return command
 
 
-def _read_command(
-    source: Path, options: Resume | Rerun, place: Place
-) -> Train | Pbt | Disk:
+def _read_command(source: Path, options: Resume | Rerun, place: Place) -> Train:
     """The command that trained the run in the folder `source`."""
     # An agent's module may make arrays, after which JAX makes no more devices. Errors
     # in the configuration are reported by reading all of it, which comes next.
     with contextlib.suppress(ValueError):
         make_devices_for(read_schedule(source))
     run = read_config(source, import_given(options.agent))
-    if isinstance(run.schedule, Training):
-        return Train(run, place, options.tensorboard)
-    if isinstance(run.schedule, SkillSchedule):
-        return Disk(run, place, options.tensorboard)
-    if options.tensorboard:
+    if options.tensorboard and isinstance(run.schedule, Population):
         raise ValueError(
             f"`--tensorboard` is for runs of seeds, and `{source}` is a population; "
             "leave it out."
         )
-    return Pbt(run, place)
+    return Train(run, place, options.tensorboard)
 
 
 def make_devices_for(schedule: Training | Population | SkillSchedule) -> None:

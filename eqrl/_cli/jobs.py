@@ -64,7 +64,7 @@ from .._training.train import jit_init, train, train_seeds
 from .._training.trainer import Trainer
 from ..envs._base import AnyEnv
 from ..presets import Preset
-from .commands import Disk, Pbt, Train
+from .commands import Train
 from .training import (
     AbstractJob,
     Policies,
@@ -102,8 +102,6 @@ def print_skills(evaluations: Sequence[SkillEvaluation]) -> None:
 @dataclasses.dataclass(frozen=True)
 class SeedsJob(AbstractJob[Training, AnySolution]):
     """Training of one agent from one seed or several."""
-
-    command = "train"
 
     tensorboard: bool
     mesh: Mesh | None
@@ -227,8 +225,6 @@ class SeedsJob(AbstractJob[Training, AnySolution]):
 @dataclasses.dataclass(frozen=True)
 class PopulationJob(AbstractJob[Population, PopulationSolution]):
     """Population based training."""
-
-    command = "pbt"
 
     pbt: PBT
     mesh: Mesh | None
@@ -367,8 +363,6 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
 class LibraryJob(AbstractJob[SkillSchedule, Skills[PyTree]]):
     """Learning skills one after another."""
 
-    command = "disk"
-
     tensorboard: bool
 
     def check(self) -> None:
@@ -501,22 +495,14 @@ def make_mesh(num_devices: int | None) -> Mesh | None:
     return Mesh(np.array(devices[:num_devices]), (POPULATION,))
 
 
-def make_job(command: Train | Pbt | Disk) -> AbstractJob[Any, Any]:
+def make_job(command: Train) -> AbstractJob[Any, Any]:
     """The training that a command asks for."""
-    agent, env = command.run.make_agent(), command.run.make_env()
-    trainer = command.run.make_trainer()
-    if isinstance(command, Disk):
-        return LibraryJob(command.run, agent, env, trainer, command.tensorboard)
-    mesh = make_mesh(command.run.schedule.devices)
-    if isinstance(command, Pbt):
-        pbt = command.run.schedule.make_pbt(agent, command.run.priors)
-        return PopulationJob(command.run, agent, env, trainer, pbt, mesh)
-    return SeedsJob(
-        run=command.run,
-        agent=agent,
-        env=env,
-        trainer=trainer,
-        tensorboard=command.tensorboard,
-        mesh=mesh,
-        preset=command.preset,
-    )
+    run, tensorboard = command.run, command.tensorboard
+    agent, env, trainer = run.make_agent(), run.make_env(), run.make_trainer()
+    if isinstance(run.schedule, SkillSchedule):
+        return LibraryJob(run, agent, env, trainer, tensorboard)
+    mesh = make_mesh(run.schedule.devices)
+    if isinstance(run.schedule, Population):
+        pbt = run.schedule.make_pbt(agent, run.priors)
+        return PopulationJob(run, agent, env, trainer, pbt, mesh)
+    return SeedsJob(run, agent, env, trainer, tensorboard, mesh, command.preset)

@@ -13,10 +13,8 @@ import platformdirs
 
 from .._types.installed import NotInstalledError
 from .commands import (
-    Disk,
     Evaluate,
     Export,
-    Pbt,
     Plot,
     Train,
     make_devices_for,
@@ -47,7 +45,7 @@ def main(args: Sequence[str] | None = None) -> int:
     keep_compilations()
     try:
         command = parse(sys.argv[1:] if args is None else args)
-        if isinstance(command, (Train, Pbt, Disk)):
+        if isinstance(command, Train):
             # JAX fixes the number of devices when it makes the first array.
             make_devices_for(command.run.schedule)
             return run_training(make_job(command), command.place)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import jax.random as jr
 import numpy as np
@@ -133,9 +133,6 @@ class Policies:
 class AbstractJob(abc.ABC, Generic[Schedule, Reached]):
     """Steps in which `eqrl train`, `eqrl pbt` and `eqrl disk` differ."""
 
-    command: ClassVar[str]
-    """Its name on the command line."""
-
     run: Run[Schedule]
     agent: AnyAgent
     env: AnyEnv
@@ -227,7 +224,7 @@ def _train_into(
         reached, exit_code = error.solution, 128 + error.signal
         say(
             "Training was interrupted; what was reached is kept, and "
-            f"`eqrl {job.command} --resume {folder}` resumes it."
+            f"`eqrl {job.run.schedule.command} --resume {folder}` resumes it."
         )
     # A signal must not leave the folder half written.
     with interrupt.hold():

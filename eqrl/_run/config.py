@@ -166,6 +166,7 @@ class Settings:
 class Training:
     """Length of training, and the number of independent seeds."""
 
+    command: ClassVar[str] = "train"
     kind: ClassVar[str] = "seed"
     at_least_one: ClassVar[tuple[str, ...]] = ("num_steps", "seeds")
 
@@ -194,6 +195,7 @@ class Training:
 class Population:
     """Schedule of population based training."""
 
+    command: ClassVar[str] = "pbt"
     kind: ClassVar[str] = "member"
     at_least_one: ClassVar[tuple[str, ...]] = (
         "size",
@@ -260,6 +262,7 @@ class Population:
 class SkillSchedule:
     """Length of the training of skills that are learned one after another."""
 
+    command: ClassVar[str] = "disk"
     kind: ClassVar[str] = "skill"
     at_least_one: ClassVar[tuple[str, ...]] = (
         "num_skills",
@@ -292,7 +295,6 @@ class SkillSchedule:
 Schedule = TypeVar("Schedule", bound=Training | Population | SkillSchedule)
 Value = TypeVar("Value")
 
-_PREFIXES: dict[type, str] = {Population: "pbt-", SkillSchedule: "disk-"}
 _SCHEDULES: dict[str, type[Training | Population | SkillSchedule]] = {
     "training": Training,
     "population": Population,
@@ -340,7 +342,8 @@ class Run(Generic[Schedule]):
     @property
     def name(self) -> str:
         """Begins the name of the folder that is made by default."""
-        prefix = _PREFIXES.get(type(self.schedule), "")
+        command = self.schedule.command
+        prefix = "" if command == "train" else f"{command}-"
         agent = _shown(self.agent) if is_path(self.agent) else self.agent
         return f"{prefix}{agent}-{self.settings.env.replace('/', '-')}"
 
