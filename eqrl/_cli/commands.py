@@ -212,7 +212,7 @@ def parse(args: Sequence[str]) -> Command:
     given = _look_ahead(args)
     if trains and given.resume is not None:
         return _parse_resume(args)
-    # What trains has options of the agent, so its class is needed to parse.
+    # A command that trains has the options of its agent, so parsing needs its class.
     name = given.agent
     own = import_agent(name) if trains and name is not None and is_path(name) else None
     first = args[1] if len(args) > 1 else "--"
@@ -350,7 +350,7 @@ def _make_run(options: Any, own: type[AnyAgent] | None) -> Run:
     schedule, skills = options.schedule, getattr(options, "skills", None)
     is_disk = isinstance(schedule, SkillSchedule)
     name = options.learner.agent if is_disk else options.name
-    # With skills, the agent of the run is `diayn`, and one's own is within it.
+    # If there are skills, the agent of the run is `diayn`, around one's own.
     if own is not None and skills is None:
         name = name_of(own)
     if own is not None and skills is not None:
@@ -389,7 +389,7 @@ def _find_preset(agent: str, given: argparse.Namespace) -> Preset | None:
         return None
     if "anneal_steps" not in preset.options or given.num_steps is None:
         return preset
-    # What is annealed over the whole training follows the number of steps.
+    # Annealing lasts for the whole training, so it follows the number of steps.
     try:
         num_steps = int(given.num_steps)
     except ValueError:

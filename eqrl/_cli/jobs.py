@@ -258,7 +258,7 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
         key, score = self.key, None
         if self.run.skills is not None:
             key, score_key = jr.split(key)
-            # With one key for all members and generations their scores are comparable.
+            # All members and generations share a key, so their scores are comparable.
             score = lambda agent, state, _: diversity_return(
                 agent,
                 state,

@@ -35,7 +35,7 @@ from .figure import (
 )
 
 
-# What else may be written in place of the suffix that is the default.
+# Suffixes that may be given, by the default one.
 _ALTERNATIVES = {".html": (".html", ".gif"), ".png": FIGURE_SUFFIXES}
 
 
@@ -399,7 +399,7 @@ def draw_repeats(
     rows.set_ylabel("episode")
     playing = np.any(within, axis=0)
     steps = np.flatnonzero(playing)
-    # In the upper panel, a step takes the room from its number to the next.
+    # The upper panel draws a step from its number to the next.
     share.step(steps + 0.5, np.nanmean(repeats[:, playing], axis=0), where="mid")
     share.set_ylim(0, 1)
     share.set_ylabel("share repeating")

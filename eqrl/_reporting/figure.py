@@ -25,7 +25,7 @@ _FORMATS: dict[str, dict[str, None]] = {
 }
 
 FIGURE_SUFFIXES = tuple(_FORMATS)
-"""Of the files that figures can be written into."""
+"""Suffixes of the files into which figures can be written."""
 
 
 def figure_suffix(path: str | os.PathLike[str]) -> str:
@@ -79,7 +79,7 @@ def numbered_colors(count: int) -> list[tuple[float, float, float]]:
     """Colors of numbered things."""
     from matplotlib import colormaps
 
-    # There are ten colors in that map.
+    # `tab10` has ten colors.
     if count <= 10:
         return [as_rgb(colormaps["tab10"](index)) for index in range(count)]
     # At both of its ends this map is too dark to tell colors apart.

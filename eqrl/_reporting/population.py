@@ -148,7 +148,7 @@ def draw_family_tree(
 def _mark_integers(axis: Any) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    # Of few generations or members, all ticks would else lie between them.
+    # With few generations or members, all ticks could lie between whole numbers.
     axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
@@ -261,7 +261,7 @@ def _draw_dots(
 def _finish(
     figure: Any, dots: Any, path: str | os.PathLike[str], *, title: str, label: str
 ) -> None:
-    # Where all members failed, there is no score for a bar of colors to show.
+    # If all members failed, a bar of colors would have no score to show.
     known = np.ma.compressed(dots.get_array())
     if known.size > 0:
         # Scores below the range of colors all have its lowest.

@@ -37,7 +37,7 @@ class AbstractProgressBar(ABC):
 
     def __enter__(self: _Bar) -> _Bar:
         """Shows that JAX compiles."""
-        # There is none where it was closed.
+        # Python sets it to `None` where there is no standard output.
         if sys.stdout is not None and sys.stdout.isatty():
             # Most programs show no bar, and the import would delay each of them.
             from rich.console import Console
@@ -53,7 +53,7 @@ class AbstractProgressBar(ABC):
             self._task = self._bar.add_task("compiling", total=None, status="")
             self._bar.start()
         else:
-            # What goes to a file or a pipe is held back unless it is flushed.
+            # Python holds back the output to a file or a pipe unless it is flushed.
             print("compiling", flush=True)
         return self
 
@@ -150,7 +150,7 @@ class ProgressBar(AbstractProgressBar):
     ) -> None:
         """Shows one row of metrics; `train` calls this."""
         del solution
-        # With vector rewards there is one for each element, and no single number.
+        # Vector rewards have a return for each element, under names of their own.
         returns = _known(metrics, "episode_return")
         if returns.size > 0:
             self._return = f"return {returns.mean():,.1f}"

@@ -143,7 +143,7 @@ _ACTORS: dict[type[AbstractActionSpace], Callable[[tuple[int, ...]], object]] = 
     Discrete: Choice,
 }
 
-# Of an agent that has no default for them.
+# Networks of an agent that has no default for them.
 _FACTORIES: dict[str, Callable[[tuple[int, ...]], object]] = {
     "make_actor": Gaussian,
     "make_critic": Critic,

@@ -118,6 +118,7 @@ def select_tuned(
 
 def path_of(agent: AnyAgent, name: str) -> str:
     """The path of the one hyperparameter whose path is or ends in `name`."""
+    # A prior draws one number, and the elements of a list have no names to give it by.
     paths = [
         ".".join(key.name for key in path)
         for path, leaf in jax.tree_util.tree_leaves_with_path(agent)
@@ -450,7 +451,7 @@ def read_config(folder: Directory, agent_type: type[AnyAgent] | None = None) -> 
             agent_type=agent_type,
             **content,
         )
-        # Both know which options they have, and of which types.
+        # The constructors check that the options exist and are in range.
         run.make_agent()
         run.make_trainer()
         return run

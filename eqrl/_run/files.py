@@ -23,7 +23,7 @@ CONFIG = "config.json"
 
 Options = ParamSpec("Options")
 
-# What a run writes, and `eqrl render`; a checkpoint has the files of Orbax in it.
+# Files that a run or `eqrl render` writes. Orbax writes those within a checkpoint.
 _OWN_FILES = re.compile(
     r"""
     ( config\.json | evaluation\.json | skills\.json | metrics\.csv
@@ -99,7 +99,7 @@ def claim_folder(folder: Directory, *, overwrite: bool = False) -> Iterator[Path
         _check_claim(path, overwrite)
         if overwrite:
             for name in _files(path):
-                # By it the folder is known, if this does not come to an end.
+                # Last, since it marks the folder as that of a run, should this stop.
                 if name != CONFIG:
                     (path / name).unlink()
             for item in sorted(path.rglob("*"), reverse=True):
@@ -163,6 +163,7 @@ def library_folder(folder: Directory) -> Path:
 def save_policy(directory: Directory, step: int, policy: Any) -> None:
     """Saves the policy of a run that has ended, instead of an earlier one."""
     earlier = saved_steps(directory)
+    # `save` refuses a step that is there; the others go once this one is complete.
     if step in earlier:
         shutil.rmtree(Path(directory) / str(step))
     save(directory, step, policy)

@@ -174,7 +174,7 @@ def load_run(
 ) -> tuple[AbstractAgent[Any, Any, Any], Any, AbstractEnv[Any]]:
     """Loads an agent that `eqrl train`, `eqrl pbt` or `eqrl disk` trained.
 
-    Or one of a run that `eqrl.save_run` wrote, whose agent and environment are given.
+    It also loads a run of `eqrl.save_run`, whose agent and environment are given.
 
     ```python
     agent, state, env = eqrl.load_run("runs/x")

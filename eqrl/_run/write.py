@@ -83,7 +83,7 @@ def read_metrics(folder: Directory) -> History:
             f"`{path}` is damaged: it is not the table of metrics that a run writes. "
             "Take it from a copy of the run."
         ) from error
-    # Of a step that is being written, only the first owners may have their rows yet.
+    # The last step may still be being written, with rows of its first owners only.
     logs = len(steps) // count
     metrics = {
         name: values[: logs * count].reshape(logs, count)
@@ -123,7 +123,7 @@ def write_generations(
 ) -> None:
     """Writes `metrics.csv` of a population, whose generations end at `steps`."""
     means = solution.returns.mean(axis=2)
-    # Of a vector of rewards there is one for each element.
+    # A vector of rewards has one mean for each element.
     named = (
         {"mean_return": means}
         if means.ndim == 2
