@@ -32,7 +32,6 @@ from .._interaction.evaluate_skills import (
 from .._population.pbt import PBT
 from .._population.solution import PopulationSolution, member, scores_of, winner_of
 from .._population.train import check_scalar, train_population
-from .._pytree.fields import check_integer
 from .._reporting.progress import (
     PopulationProgressBar,
     ProgressBar,
@@ -65,12 +64,7 @@ from .._training.trainer import Trainer
 from ..envs._base import AnyEnv
 from ..presets import Preset
 from .commands import Train
-from .training import (
-    AbstractJob,
-    Policies,
-    open_checkpoints,
-    reporting,
-)
+from .training import AbstractJob, Policies, open_checkpoints, reporting
 
 
 NUM_SKILL_EPISODES = 8
@@ -111,7 +105,6 @@ class SeedsJob(AbstractJob[Training, AnySolution]):
         if self.tensorboard:
             check_tensorboard("`--tensorboard`")
         self.trainer.check_num_steps(self.run.schedule.num_steps)
-        check_integer("log_every", self.run.schedule.log_every, least=1)
         check_mesh(self.mesh, self.run.schedule.seeds, name="seeds")
         check_training(self.trainer, self.agent, self.env)
 

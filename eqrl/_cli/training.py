@@ -256,26 +256,22 @@ def _train_into(
         say(f"There are no pictures: {not_installed('drawing', 'matplotlib', 'plots')}")
     with without_ending("A picture"):
         job.draw(folder, reached)
-    # `eqrl evaluate` uses the same default seed, so it reproduces these returns.
-    _evaluate(folder, job, reached, policies, key=evaluation_key(Evaluate.seed))
+    _evaluate(folder, job, reached, policies)
     with without_ending("The standard output"):
         print(f"folder: {folder}", flush=True)
     return exit_code
 
 
 def _evaluate(
-    folder: Path,
-    job: AbstractJob[Any, Reached],
-    reached: Reached,
-    policies: Policies,
-    *,
-    key: PRNGKeyArray,
+    folder: Path, job: AbstractJob[Any, Reached], reached: Reached, policies: Policies
 ) -> None:
     """Writes and prints how good the policies are."""
     if not policies.pairs:
         kind = job.run.schedule.kind
         say(f"No {kind} was learned to its end, so none is evaluated.")
         return
+    # `eqrl evaluate` uses the same default seed, so it reproduces these returns.
+    key = evaluation_key(Evaluate.seed)
     # An evaluation may take longer than the training, so the folder is whole before it.
     returns = returns_of_policies(
         policies.pairs,

@@ -169,7 +169,7 @@ class Training:
 
     command: ClassVar[str] = "train"
     kind: ClassVar[str] = "seed"
-    at_least_one: ClassVar[tuple[str, ...]] = ("num_steps", "seeds")
+    at_least_one: ClassVar[tuple[str, ...]] = ("num_steps", "seeds", "log_every")
 
     num_steps: int = 20_000
     """Environment steps of each seed, warm-up included."""

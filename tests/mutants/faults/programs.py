@@ -93,8 +93,8 @@ FAULTS = (
     Fault(
         "cli:each-seed-ends-with-its-own-episodes",
         "eqrl/_cli/training.py",
-        "key=evaluation_key(Evaluate.seed)",
-        "key=evaluation_key(job.run.settings.seed)",
+        "key = evaluation_key(Evaluate.seed)",
+        "key = evaluation_key(job.run.settings.seed)",
         ("tests/cli/test_cli.py -k seed_decides",),
     ),
     Fault(
