@@ -116,23 +116,26 @@ from ._pytree.tree import (
     incremental_update as incremental_update,
     tree_copy as tree_copy,
 )
-from ._reporting.figure import draw_repeats as draw_repeats
+from ._reporting.episodes import (
+    draw_repeats as draw_repeats,
+    draw_skills as draw_skills,
+    render as render,
+)
 from ._reporting.learning_curve import draw_learning_curves as draw_learning_curves
 from ._reporting.population import (
     draw_family_tree as draw_family_tree,
     draw_schedules as draw_schedules,
 )
 from ._reporting.progress import (
+    Logger as Logger,
     PopulationProgressBar as PopulationProgressBar,
     ProgressBar as ProgressBar,
+    TensorBoard as TensorBoard,
 )
-from ._reporting.render import render as render
-from ._reporting.skills import draw_skills as draw_skills
 from ._reporting.statistics import (
     bootstrap_interval as bootstrap_interval,
     interquartile_mean as interquartile_mean,
 )
-from ._reporting.tensorboard import Logger as Logger, TensorBoard as TensorBoard
 from ._rewards.base import (
     AbstractReward as AbstractReward,
     Sum as Sum,

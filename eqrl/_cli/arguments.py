@@ -81,7 +81,7 @@ def _option_type(annotation: object, *, optional: bool) -> Any:
     if not known:
         return None
     if float in known:
-        # Of `FloatLike`, only the float is written on the command line.
+        # A command line has no arrays, so a `FloatLike` is a float on it.
         known = [float]
     if optional or NoneType in alternatives:
         known.append(NoneType)
@@ -109,10 +109,10 @@ _DEFAULTS = {
     "temperature_lr": 1e-3,
     "batch_size": 64,
 }
-# With skills the entropy competes with a reward of a few nats.
+# The entropy of the policy competes with an intrinsic reward of a few nats.
 _DIAYN_DEFAULTS = {**_DEFAULTS, "batch_size": 128, "initial_temperature": 0.1}
 
-# Of `Trainer.on_policy`, and what follows from them.
+# `Trainer.on_policy` takes these two, and derives the others from them.
 _ROLLOUT = {"num_envs": 8, "steps_per_iteration": 125}
 _NO_ROLLOUT = ("batch_size", "capacity", "warmup_steps", "updates_per_iteration")
 

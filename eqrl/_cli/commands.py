@@ -1,12 +1,15 @@
 """The commands, as they are parsed."""
 
 import argparse
+import contextlib
 import dataclasses
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import tyro
 
 from .. import presets
@@ -30,12 +33,13 @@ from .._run.config import (
     SkillSchedule,
     Training,
     read_config,
+    read_schedule,
 )
 from .._storage.files import __version__
+from .._training.mesh import count_cores, make_devices, most_shares
 from .._types.custom_types import Mode
 from ..presets import Preset
 from .arguments import OWN, command_type
-from .devices import make_devices_of
 
 
 # Ranges in which the default networks learn something on small problems.
@@ -63,30 +67,13 @@ class Place:
 
 @dataclasses.dataclass(frozen=True)
 class Train:
-    """A run of `eqrl train`."""
+    """A run of `eqrl train`, `eqrl pbt` or `eqrl disk`, as its schedule says."""
 
-    run: Run[Training]
+    run: Run
     place: Place
-    tensorboard: bool
+    tensorboard: bool = False
     preset: Preset | None = dataclasses.field(default=None, compare=False)
     """The preset whose values are its defaults, if any."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Pbt:
-    """A run of `eqrl pbt`."""
-
-    run: Run[Population]
-    place: Place
-
-
-@dataclasses.dataclass(frozen=True)
-class Disk:
-    """A run of `eqrl disk`."""
-
-    run: Run[SkillSchedule]
-    place: Place
-    tensorboard: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,7 +196,7 @@ class Export:
     """Class of its agent, if that was one of your own; a folder never imports it."""
 
 
-Command = Train | Pbt | Disk | Evaluate | Render | Plot | Export
+Command = Train | Evaluate | Render | Plot | Export
 
 
 def parse(args: Sequence[str]) -> Command:
@@ -225,7 +212,7 @@ def parse(args: Sequence[str]) -> Command:
     given = _look_ahead(args)
     if trains and given.resume is not None:
         return _parse_resume(args)
-    # What trains has options of the agent, so its class is needed to parse.
+    # A command that trains has the options of its agent, so parsing needs its class.
     name = given.agent
     own = import_agent(name) if trains and name is not None and is_path(name) else None
     first = args[1] if len(args) > 1 else "--"
@@ -270,13 +257,10 @@ def parse(args: Sequence[str]) -> Command:
         overwrite=output.overwrite,
         checkpoint_every=output.checkpoint_every,
     )
-    if isinstance(run.schedule, Population):
-        return Pbt(run, place)
-    if isinstance(run.schedule, SkillSchedule):
-        return Disk(run, place, output.tensorboard)
     if preset is not None:
         print(f"by default the preset of {preset}")
-    return Train(run, place, output.tensorboard, preset)
+    # TensorBoard shows no populations, so `eqrl pbt` has no option for it.
+    return Train(run, place, getattr(output, "tensorboard", False), preset)
 
 
 def _look_ahead(args: Sequence[str]) -> argparse.Namespace:
@@ -299,7 +283,7 @@ def import_given(path: str | None) -> type[AnyAgent] | None:
     return None if path is None else import_agent(path)
 
 
-def _parse_resume(args: list[str]) -> Train | Pbt | Disk:
+def _parse_resume(args: list[str]) -> Train:
     """The run that `eqrl train --resume FOLDER` resumes, and so the others."""
     command_name, *words = args
     agent_name = None if words[0].startswith("-") else words.pop(0)
@@ -312,7 +296,7 @@ def _parse_resume(args: list[str]) -> Train | Pbt | Disk:
     folder = options.resume
     place = Place(folder, resume=True, checkpoint_every=options.checkpoint_every)
     command = _read_command(folder, options, place)
-    name, agent = type(command).__name__.lower(), command.run.agent
+    name, agent = command.run.schedule.command, command.run.agent
     trained = None
     if agent_name is not None and agent_name not in (agent, OWN):
         trained = f"`{agent}`, not of `{agent_name}`"
@@ -326,23 +310,39 @@ def _parse_resume(args: list[str]) -> Train | Pbt | Disk:
     return command
 
 
-def _read_command(
-    source: Path, options: Resume | Rerun, place: Place
-) -> Train | Pbt | Disk:
+def _read_command(source: Path, options: Resume | Rerun, place: Place) -> Train:
     """The command that trained the run in the folder `source`."""
-    # An agent's module may make arrays, after which JAX makes no more devices.
-    make_devices_of(source)
+    # An agent's module may make arrays, after which JAX makes no more devices. Errors
+    # in the configuration are reported by reading all of it, which comes next.
+    with contextlib.suppress(ValueError):
+        make_devices_for(read_schedule(source))
     run = read_config(source, import_given(options.agent))
-    if isinstance(run.schedule, Training):
-        return Train(run, place, options.tensorboard)
-    if isinstance(run.schedule, SkillSchedule):
-        return Disk(run, place, options.tensorboard)
-    if options.tensorboard:
+    if options.tensorboard and isinstance(run.schedule, Population):
         raise ValueError(
             f"`--tensorboard` is for runs of seeds, and `{source}` is a population; "
             "leave it out."
         )
-    return Pbt(run, place)
+    return Train(run, place, options.tensorboard)
+
+
+def make_devices_for(schedule: Training | Population | SkillSchedule) -> None:
+    """Makes devices of the processor's cores, as many as the schedule can use.
+
+    A number that the user has set for JAX takes precedence, and so do devices that JAX
+    has already made.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    is_set = "--xla_force_host_platform_device_count" in flags
+    # Skills are learned one after another, on one device.
+    if is_set or isinstance(schedule, SkillSchedule):
+        return
+    if jax.config.values["jax_num_cpu_devices"] >= 0:
+        return
+    number = schedule.devices
+    if number is None and schedule.members != "together":
+        number = most_shares(schedule.count, count_cores())
+    if number is not None and number > 1:
+        make_devices(number)
 
 
 def _make_run(options: Any, own: type[AnyAgent] | None) -> Run:
@@ -350,7 +350,7 @@ def _make_run(options: Any, own: type[AnyAgent] | None) -> Run:
     schedule, skills = options.schedule, getattr(options, "skills", None)
     is_disk = isinstance(schedule, SkillSchedule)
     name = options.learner.agent if is_disk else options.name
-    # With skills, the agent of the run is `diayn`, and one's own is within it.
+    # If there are skills, the agent of the run is `diayn`, around one's own.
     if own is not None and skills is None:
         name = name_of(own)
     if own is not None and skills is not None:
@@ -389,7 +389,7 @@ def _find_preset(agent: str, given: argparse.Namespace) -> Preset | None:
         return None
     if "anneal_steps" not in preset.options or given.num_steps is None:
         return preset
-    # What is annealed over the whole training follows the number of steps.
+    # Annealing lasts for the whole training, so it follows the number of steps.
     try:
         num_steps = int(given.num_steps)
     except ValueError:

@@ -12,15 +12,14 @@ from .._agents.base import AnyAgent
 from .._agents.wrappers.fixed_skill import fix_skill
 from .._interaction.evaluate import evaluate
 from .._interaction.export import export_policy
+from .._reporting.episodes import render, render_suffix
 from .._reporting.figure import figure_suffix
 from .._reporting.learning_curve import draw_learning_curves, shown_metrics
-from .._reporting.render import render, render_suffix
-from .._reporting.statistics import Center, center_of
-from .._run.config import SkillSchedule, read_config, read_schedule, read_title
-from .._run.load import best_policy, count_policies, load_run, read_saved
+from .._reporting.statistics import center_of
+from .._run.config import SkillSchedule, read_config, read_title
+from .._run.load import best_policy, count_policies, load_run, read_summary
 from .._run.write import read_metrics
 from .._skills.prior import EvenOneHotSkills, OneHotSkills
-from .._training.rows import History
 from .._types.custom_types import Mode
 from ..envs._base import AnyEnv
 from .commands import Evaluate, Export, Plot, Render, import_given
@@ -50,21 +49,18 @@ def returns_of_policies(
     key: PRNGKeyArray,
 ) -> Float[np.ndarray, "policies episodes"]:
     """Returns of episodes with each agent and its state."""
-    return np.stack(
-        [
-            np.asarray(
-                evaluate(
-                    agent,
-                    state,
-                    env,
-                    num_episodes=num_episodes,
-                    mode=mode,
-                    key=jr.fold_in(key, index),
-                ).returns
-            )
-            for index, (agent, state) in enumerate(policies)
-        ]
-    )
+    returns = []
+    for index, (agent, state) in enumerate(policies):
+        evaluation = evaluate(
+            agent,
+            state,
+            env,
+            num_episodes=num_episodes,
+            mode=mode,
+            key=jr.fold_in(key, index),
+        )
+        returns.append(np.asarray(evaluation.returns))
+    return np.stack(returns)
 
 
 def run_evaluate(command: Evaluate) -> int:
@@ -108,11 +104,23 @@ def run_plot(command: Plot) -> int:
         raise ValueError("No folder is given; name those of one run or several.")
     # A wrong suffix is an error before any file is read.
     figure_suffix(command.output)
-    title, labels = _title_and_labels(command.folders)
-    runs = {
-        label: _read(folder, command.center)
-        for folder, label in zip(command.folders, labels, strict=True)
-    }
+    summaries = [read_summary(folder) for folder in command.folders]
+    title, labels = _title_and_labels(
+        command.folders, [title for title, _ in summaries]
+    )
+    runs = {}
+    for folder, label, (_, kind) in zip(
+        command.folders, labels, summaries, strict=True
+    ):
+        metrics = read_metrics(folder)
+        if kind == "member":
+            # Members copy each other, so their spread says nothing about another
+            # population.
+            metrics = {
+                name: center_of(values, command.center) if values.ndim == 2 else values
+                for name, values in metrics.items()
+            }
+        runs[label] = metrics
     metric = command.metric
     if metric is None:
         shown = [name for run in runs.values() for name in shown_metrics(run)]
@@ -137,25 +145,10 @@ def run_plot(command: Plot) -> int:
     return 0
 
 
-def _read(folder: Path, center: Center) -> History:
-    metrics = read_metrics(folder)
-    saved = read_saved(folder)
-    kind = read_schedule(folder).kind if saved is None else saved.kind
-    if kind != "member":
-        return metrics
-    # Members copy each other, so their spread says nothing about another population.
-    return {
-        name: center_of(values, center) if values.ndim == 2 else values
-        for name, values in metrics.items()
-    }
-
-
-def _title_and_labels(folders: Sequence[Path]) -> tuple[str, list[str]]:
+def _title_and_labels(
+    folders: Sequence[Path], titles: list[str]
+) -> tuple[str, list[str]]:
     """A title that the runs share, and a label for each."""
-    titles = [
-        read_title(folder) if saved is None else saved.title
-        for folder, saved in zip(folders, map(read_saved, folders), strict=True)
-    ]
     names = [folder.resolve().name for folder in folders]
     # Agent and environment say more than a folder, if they tell all runs apart.
     if len(folders) > 1 and len(set(titles)) == len(titles):

@@ -2,17 +2,18 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.random as jr
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Bool, Float, PRNGKeyArray, PyTree
 
+from .._agents.base import AnyAgent
 from .._disk.learn import check_replay, enlarge_past, learn_skills
 from .._disk.library import (
     Skills,
@@ -23,13 +24,21 @@ from .._disk.library import (
     save_skills,
     steps_of_skills,
 )
-from .._interaction.evaluate_skills import diversity_return, evaluate_skills
+from .._interaction.evaluate_skills import (
+    SkillEvaluation,
+    diversity_return,
+    evaluate_skills,
+)
 from .._population.pbt import PBT
 from .._population.solution import PopulationSolution, member, scores_of, winner_of
 from .._population.train import check_scalar, train_population
-from .._pytree.fields import check_integer
-from .._reporting.progress import PopulationProgressBar, ProgressBar, SkillProgressBar
-from .._reporting.tensorboard import TensorBoard, check_tensorboard
+from .._reporting.progress import (
+    PopulationProgressBar,
+    ProgressBar,
+    SkillProgressBar,
+    TensorBoard,
+    check_tensorboard,
+)
 from .._run.config import Population, SkillSchedule, Training
 from .._run.files import checkpoints_folder, library_folder
 from .._run.solutions import Interval, load_solution, step_of
@@ -40,7 +49,6 @@ from .._run.write import (
     named_and_dated,
     states_of_seeds,
     write_generations,
-    write_library,
     write_members,
     write_policies,
     write_rows,
@@ -49,28 +57,45 @@ from .._run.write import (
     write_trajectories,
 )
 from .._storage.checkpoint import saved_steps
-from .._training.mesh import check_mesh
+from .._training.mesh import POPULATION, check_mesh
 from .._training.rows import AnySolution
-from .._training.train import train, train_seeds
+from .._training.train import jit_init, train, train_seeds
+from .._training.trainer import Trainer
+from ..envs._base import AnyEnv
 from ..presets import Preset
-from .commands import Disk, Pbt, Train
-from .devices import make_mesh
-from .training import (
-    NUM_SKILL_EPISODES,
-    AbstractJob,
-    Policies,
-    Reporter,
-    check_training,
-    open_checkpoints,
-    print_skills,
-)
+from .commands import Train
+from .training import AbstractJob, Policies, open_checkpoints, reporting
+
+
+NUM_SKILL_EPISODES = 8
+"""Episodes of each skill by which skills are judged at the end of training."""
+
+
+def check_training(trainer: Trainer, agent: AnyAgent, env: AnyEnv) -> None:
+    """Traces the first iteration, so that errors appear before any writing."""
+    # The trace is cached, so the training does not pay for it again.
+    state, counts = eqx.filter_eval_shape(jit_init, trainer, agent, env, key=jr.key(0))
+    # Only the update of an on-policy agent knows whether minibatches fit the rollout.
+    if agent.sequence_length is None:
+        eqx.filter_eval_shape(trainer.step, agent, env, state, counts, key=jr.key(0))
+
+
+def print_skills(evaluations: Sequence[SkillEvaluation]) -> None:
+    """Prints how well the skills of each seed or member can be told apart."""
+    accuracies = ", ".join(f"{float(each.accuracy):.3f}" for each in evaluations)
+    returns = ", ".join(
+        f"{np.mean(each.diversity_returns):.1f}" for each in evaluations
+    )
+    print(f"accuracy of the discriminator: {accuracies}")
+    print(
+        f"mean diversity return of {NUM_SKILL_EPISODES} episodes of each skill: "
+        f"{returns}"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class SeedsJob(AbstractJob[Training, AnySolution]):
     """Training of one agent from one seed or several."""
-
-    command = "train"
 
     tensorboard: bool
     mesh: Mesh | None
@@ -80,7 +105,6 @@ class SeedsJob(AbstractJob[Training, AnySolution]):
         if self.tensorboard:
             check_tensorboard("`--tensorboard`")
         self.trainer.check_num_steps(self.run.schedule.num_steps)
-        check_integer("log_every", self.run.schedule.log_every, least=1)
         check_mesh(self.mesh, self.run.schedule.seeds, name="seeds")
         check_training(self.trainer, self.agent, self.env)
 
@@ -91,12 +115,7 @@ class SeedsJob(AbstractJob[Training, AnySolution]):
         return load_solution(checkpoints, self.agent, self.env, self.trainer)
 
     def train(
-        self,
-        folder: Path,
-        *,
-        initial: AnySolution | None,
-        checkpoint_every: int | None,
-        key: PRNGKeyArray,
+        self, folder: Path, initial: AnySolution | None, every_steps: int | None
     ) -> AnySolution:
         schedule = self.run.schedule
         reports: dict[str, Callable[..., object]] = {
@@ -105,20 +124,16 @@ class SeedsJob(AbstractJob[Training, AnySolution]):
         }
         if self.tensorboard:
             reports["TensorBoard"] = TensorBoard(folder / "tensorboard", schedule.seeds)
-        with ExitStack() as stack:
-            callbacks = [
-                stack.enter_context(Reporter(name, report))
-                for name, report in reports.items()
-            ]
-            checkpoint = stack.enter_context(
-                open_checkpoints(folder, every_steps=checkpoint_every)
-            )
+        with (
+            reporting(reports) as callbacks,
+            open_checkpoints(folder, every_steps=every_steps) as checkpoint,
+        ):
             done = 0 if initial is None else step_of(initial)
             # A failed iteration leaves `done` between two multiples of its size.
             size = self.trainer.steps_of_iteration
             options: dict[str, Any] = {
                 "num_steps": math.ceil((schedule.num_steps - done) / size) * size,
-                "key": key,
+                "key": self.key,
                 "initial": initial,
                 "log_every": schedule.log_every,
                 "callback": callbacks,
@@ -135,10 +150,6 @@ class SeedsJob(AbstractJob[Training, AnySolution]):
                 members=schedule.members,
                 **options,
             )
-
-    def keep(self, folder: Path, reached: AnySolution) -> None:
-        with open_checkpoints(folder) as checkpoints:
-            checkpoints.save(reached)
 
     def failed(self, reached: AnySolution) -> Bool[np.ndarray, " seeds"]:
         if not reached.metrics:
@@ -208,8 +219,6 @@ class SeedsJob(AbstractJob[Training, AnySolution]):
 class PopulationJob(AbstractJob[Population, PopulationSolution]):
     """Population based training."""
 
-    command = "pbt"
-
     pbt: PBT
     mesh: Mesh | None
 
@@ -230,12 +239,7 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
         )
 
     def train(
-        self,
-        folder: Path,
-        *,
-        initial: PopulationSolution | None,
-        checkpoint_every: int | None,
-        key: PRNGKeyArray,
+        self, folder: Path, initial: PopulationSolution | None, every_steps: int | None
     ) -> PopulationSolution:
         schedule = self.run.schedule
         left = schedule.num_generations
@@ -244,10 +248,10 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
             left -= len(initial.returns)
             if left == 0:
                 return initial
-        score = None
+        key, score = self.key, None
         if self.run.skills is not None:
             key, score_key = jr.split(key)
-            # With one key for all members and generations their scores are comparable.
+            # All members and generations share a key, so their scores are comparable.
             score = lambda agent, state, _: diversity_return(
                 agent,
                 state,
@@ -255,9 +259,6 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
                 num_episodes=schedule.num_episodes,
                 key=score_key,
             )
-        progress = PopulationProgressBar(
-            schedule.num_generations, schedule.steps_per_generation
-        )
 
         def write_metrics(
             step: int, metrics: object, solution: PopulationSolution
@@ -265,10 +266,15 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
             del step, metrics
             write_generations(folder, *named_and_dated(self.run, solution))
 
+        reports: dict[str, Callable[..., object]] = {
+            "The progress": PopulationProgressBar(
+                schedule.num_generations, schedule.steps_per_generation
+            ),
+            "metrics.csv": write_metrics,
+        }
         with (
-            Reporter("The progress", progress) as show,
-            Reporter("metrics.csv", write_metrics) as write,
-            open_checkpoints(folder, every_steps=checkpoint_every) as checkpoint,
+            reporting(reports) as callbacks,
+            open_checkpoints(folder, every_steps=every_steps) as checkpoint,
         ):
             return train_population(
                 self.agent,
@@ -284,12 +290,8 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
                 score=score,
                 mesh=self.mesh,
                 members=schedule.members,
-                callback=[show, write, checkpoint],
+                callback=[*callbacks, checkpoint],
             )
-
-    def keep(self, folder: Path, reached: PopulationSolution) -> None:
-        with open_checkpoints(folder) as checkpoints:
-            checkpoints.save(reached)
 
     def failed(self, reached: PopulationSolution) -> Bool[np.ndarray, " population"]:
         if len(reached.scores) == 0:
@@ -354,8 +356,6 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
 class LibraryJob(AbstractJob[SkillSchedule, Skills[PyTree]]):
     """Learning skills one after another."""
 
-    command = "disk"
-
     tensorboard: bool
 
     def check(self) -> None:
@@ -375,15 +375,10 @@ class LibraryJob(AbstractJob[SkillSchedule, Skills[PyTree]]):
         return load_skills(library, self.agent, self.env, self.trainer)
 
     def train(
-        self,
-        folder: Path,
-        *,
-        initial: Skills[PyTree] | None,
-        checkpoint_every: int | None,
-        key: PRNGKeyArray,
+        self, folder: Path, initial: Skills[PyTree] | None, every_steps: int | None
     ) -> Skills[PyTree]:
         schedule = self.run.schedule
-        interval = Interval(every_steps=checkpoint_every)
+        interval = Interval(every_steps=every_steps)
         if initial is not None:
             if initial.metrics:
                 write_rows(folder, initial.metrics)
@@ -402,28 +397,20 @@ class LibraryJob(AbstractJob[SkillSchedule, Skills[PyTree]]):
         }
         if self.tensorboard:
             reports["TensorBoard"] = TensorBoard(folder / "tensorboard", 1)
-        with ExitStack() as stack:
-            callbacks = [
-                stack.enter_context(Reporter(name, report))
-                for name, report in reports.items()
-            ]
+        with reporting(reports) as callbacks:
             return learn_skills(
                 self.agent,
                 self.env,
                 self.trainer,
                 num_skills=schedule.num_skills,
                 num_steps=schedule.num_steps,
-                key=key,
+                key=self.key,
                 num_collected_episodes=schedule.num_collected_episodes,
                 replay=schedule.replay,
                 initial=initial,
                 log_every=schedule.log_every,
                 callback=callbacks,
             )
-
-    def keep(self, folder: Path, reached: Skills[PyTree]) -> None:
-        # Training resumes from the library itself, which is written next.
-        del folder, reached
 
     def failed(self, reached: Skills[PyTree]) -> Bool[np.ndarray, " skills"]:
         # A skill that meets a nonfinite value ends the training and is not learned.
@@ -437,7 +424,9 @@ class LibraryJob(AbstractJob[SkillSchedule, Skills[PyTree]]):
         return is_later or int(training.counts.updates) > 0
 
     def write(self, folder: Path, reached: Skills[PyTree]) -> Policies:
-        write_library(folder, reached)
+        if reached.metrics:
+            write_rows(folder, reached.metrics)
+        save_skills(library_folder(folder), reached)
         count = int(reached.count)
         return Policies(
             [pick_skill(self.agent, reached, index) for index in range(count)],
@@ -485,22 +474,28 @@ class LibraryJob(AbstractJob[SkillSchedule, Skills[PyTree]]):
             )
 
 
-def make_job(command: Train | Pbt | Disk) -> AbstractJob[Any, Any]:
+def make_mesh(num_devices: int | None) -> Mesh | None:
+    """A mesh of the first `num_devices` devices; `None` if no number is given."""
+    if num_devices is None:
+        return None
+    devices = jax.devices()
+    if not 1 <= num_devices <= len(devices):
+        raise ValueError(
+            f"`devices={num_devices}` must be from 1 to {len(devices)}, which is how "
+            "many JAX has here. Of a processor `eqrl` makes them, unless "
+            "`JAX_NUM_CPU_DEVICES` or `XLA_FLAGS` gives another number."
+        )
+    return Mesh(np.array(devices[:num_devices]), (POPULATION,))
+
+
+def make_job(command: Train) -> AbstractJob[Any, Any]:
     """The training that a command asks for."""
-    agent, env = command.run.make_agent(), command.run.make_env()
-    trainer = command.run.make_trainer()
-    if isinstance(command, Disk):
-        return LibraryJob(command.run, agent, env, trainer, command.tensorboard)
-    mesh = make_mesh(command.run.schedule.devices)
-    if isinstance(command, Pbt):
-        pbt = command.run.schedule.make_pbt(agent, command.run.priors)
-        return PopulationJob(command.run, agent, env, trainer, pbt, mesh)
-    return SeedsJob(
-        run=command.run,
-        agent=agent,
-        env=env,
-        trainer=trainer,
-        tensorboard=command.tensorboard,
-        mesh=mesh,
-        preset=command.preset,
-    )
+    run, tensorboard = command.run, command.tensorboard
+    agent, env, trainer = run.make_agent(), run.make_env(), run.make_trainer()
+    if isinstance(run.schedule, SkillSchedule):
+        return LibraryJob(run, agent, env, trainer, tensorboard)
+    mesh = make_mesh(run.schedule.devices)
+    if isinstance(run.schedule, Population):
+        pbt = run.schedule.make_pbt(agent, run.priors)
+        return PopulationJob(run, agent, env, trainer, pbt, mesh)
+    return SeedsJob(run, agent, env, trainer, tensorboard, mesh, command.preset)

@@ -1,12 +1,25 @@
+import contextlib
+import hashlib
 import logging
 import os
+import platform
 import sys
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import platformdirs
 
 from .._types.installed import NotInstalledError
-from .commands import Disk, Evaluate, Export, Pbt, Plot, Train, parse
-from .devices import keep_compilations, make_devices_for
+from .commands import (
+    Evaluate,
+    Export,
+    Plot,
+    Train,
+    make_devices_for,
+    parse,
+)
 from .finished import run_evaluate, run_export, run_plot, run_render
 from .jobs import make_job
 from .training import one_line, run_training, say
@@ -32,7 +45,7 @@ def main(args: Sequence[str] | None = None) -> int:
     keep_compilations()
     try:
         command = parse(sys.argv[1:] if args is None else args)
-        if isinstance(command, (Train, Pbt, Disk)):
+        if isinstance(command, Train):
             # JAX fixes the number of devices when it makes the first array.
             make_devices_for(command.run.schedule)
             return run_training(make_job(command), command.place)
@@ -56,3 +69,66 @@ def main(args: Sequence[str] | None = None) -> int:
                 sys.stdout.flush()
         except OSError:
             sys.stdout = open(os.devnull, "w")
+
+
+_MOST_BYTES = 1_000_000_000
+
+# JAX caches only programs that take a second to compile. Many smaller ones add up.
+_SETTINGS = {
+    "jax_persistent_cache_min_compile_time_secs": 0.0,
+    "jax_persistent_cache_min_entry_size_bytes": -1,
+}
+
+
+def keep_compilations() -> None:
+    """Makes JAX keep compiled programs in the user's cache folder.
+
+    JAX settings of the user take precedence: another folder, or no cache, as with
+    `JAX_ENABLE_COMPILATION_CACHE=0`. Without a writable folder nothing is kept.
+    """
+    values = jax.config.values
+    is_set = values["jax_compilation_cache_dir"] is not None
+    if is_set or not values["jax_enable_compilation_cache"]:
+        return
+    try:
+        root = platformdirs.user_cache_path("eqrl", appauthor=False) / "compiled"
+        # Several machines may share a home, and a program compiled on one may contain
+        # instructions that another lacks.
+        described = [platform.machine(), platform.processor()]
+        with contextlib.suppress(OSError):
+            lines = Path("/proc/cpuinfo").read_text().splitlines()
+            names = ("model name", "flags", "Features")
+            described += sorted({line for line in lines if line.startswith(names)})
+        folder = root / hashlib.sha256("\n".join(described).encode()).hexdigest()[:12]
+        folder.mkdir(parents=True, exist_ok=True)
+        forget_oldest(root, _MOST_BYTES)
+    # `Path.home` raises a `RuntimeError` if there is no home.
+    except (OSError, RuntimeError):
+        return
+    if not os.access(folder, os.W_OK):
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    for name, value in _SETTINGS.items():
+        if name.upper() not in os.environ:
+            jax.config.update(name, value)
+
+
+def forget_oldest(root: Path, most_bytes: int) -> None:
+    """Evicts the least recently used files beyond `most_bytes`.
+
+    JAX can do this too, but it locks the folder for every program, and a process killed
+    while holding the lock disables the cache.
+    """
+    entries: list[tuple[float, int, Path]] = []
+    for path in root.glob("*/*"):
+        with contextlib.suppress(OSError):  # Another command may delete it first.
+            status = path.stat()
+            used = max(status.st_atime, status.st_mtime)
+            entries.append((used, status.st_size, path))
+    too_much = sum(size for _, size, _ in entries) - most_bytes
+    for _, size, path in sorted(entries):
+        if too_much <= 0:
+            return
+        with contextlib.suppress(OSError):
+            path.unlink()
+        too_much -= size

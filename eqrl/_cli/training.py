@@ -4,32 +4,30 @@ import abc
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-import equinox as eqx
 import jax.random as jr
 import numpy as np
 from jaxtyping import Bool, Float, PRNGKeyArray, PyTree
 
 from .._agents.base import AnyAgent
 from .._disk.library import Skills
-from .._interaction.evaluate_skills import SkillEvaluation
 from .._population.solution import PopulationSolution
 from .._run.config import Run, Schedule, write_config
-from .._run.files import checkpoints_folder, claim_folder, hold_folder, new_folder
+from .._run.files import checkpoints_folder, claim_folder, new_folder
 from .._run.solutions import Checkpoints
 from .._run.write import write_evaluation
+from .._storage.files import locked
 from .._training.host_loop import (
     Interrupt,
     NonFiniteError,
     TrainingInterrupted,
     deferred_interrupt,
 )
-from .._training.rows import AnySolution
-from .._training.train import jit_init
+from .._training.rows import AnySolution, Solution
 from .._training.trainer import Trainer
 from .._types.installed import is_installed, not_installed
 from ..envs._base import AnyEnv
@@ -83,6 +81,13 @@ class Reporter:
 
 
 @contextlib.contextmanager
+def reporting(reports: Mapping[str, Callable[..., object]]) -> Iterator[list[Reporter]]:
+    """The callbacks, by their names for messages, each as a `Reporter`."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(Reporter(*report)) for report in reports.items()]
+
+
+@contextlib.contextmanager
 def without_ending(name: str) -> Iterator[None]:
     """Prints an error raised inside the block and continues."""
     try:
@@ -108,19 +113,6 @@ def open_checkpoints(folder: Path, *, every_steps: int | None = None) -> Checkpo
     )
 
 
-NUM_SKILL_EPISODES = 8
-"""Episodes of each skill by which skills are judged at the end of training."""
-
-
-def check_training(trainer: Trainer, agent: AnyAgent, env: AnyEnv) -> None:
-    """Traces the first iteration, so that errors appear before any writing."""
-    # The trace is cached, so the training does not pay for it again.
-    state, counts = eqx.filter_eval_shape(jit_init, trainer, agent, env, key=jr.key(0))
-    # Only the update of an on-policy agent knows whether minibatches fit the rollout.
-    if agent.sequence_length is None:
-        eqx.filter_eval_shape(trainer.step, agent, env, state, counts, key=jr.key(0))
-
-
 Reached = TypeVar("Reached", AnySolution, PopulationSolution, Skills[PyTree])
 
 
@@ -141,13 +133,15 @@ class Policies:
 class AbstractJob(abc.ABC, Generic[Schedule, Reached]):
     """Steps in which `eqrl train`, `eqrl pbt` and `eqrl disk` differ."""
 
-    command: ClassVar[str]
-    """Its name on the command line."""
-
     run: Run[Schedule]
     agent: AnyAgent
     env: AnyEnv
     trainer: Trainer
+
+    @property
+    def key(self) -> PRNGKeyArray:
+        """The key of the training, from which no evaluation derives any."""
+        return jr.split(jr.key(self.run.settings.seed))[0]
 
     @abc.abstractmethod
     def check(self) -> None:
@@ -159,18 +153,9 @@ class AbstractJob(abc.ABC, Generic[Schedule, Reached]):
 
     @abc.abstractmethod
     def train(
-        self,
-        folder: Path,
-        *,
-        initial: Reached | None,
-        checkpoint_every: int | None,
-        key: PRNGKeyArray,
+        self, folder: Path, initial: Reached | None, every_steps: int | None
     ) -> Reached:
         """Trains from the beginning or resumes, and writes checkpoints and metrics."""
-
-    @abc.abstractmethod
-    def keep(self, folder: Path, reached: Reached) -> None:
-        """Writes a checkpoint of where training ended."""
 
     @abc.abstractmethod
     def failed(self, reached: Reached) -> Bool[np.ndarray, " policies"]:
@@ -201,24 +186,11 @@ class AbstractJob(abc.ABC, Generic[Schedule, Reached]):
         """Prints what was reached."""
 
 
-def print_skills(evaluations: Sequence[SkillEvaluation]) -> None:
-    """Prints how well the skills of each seed or member can be told apart."""
-    accuracies = ", ".join(f"{float(each.accuracy):.3f}" for each in evaluations)
-    returns = ", ".join(
-        f"{np.mean(each.diversity_returns):.1f}" for each in evaluations
-    )
-    print(f"accuracy of the discriminator: {accuracies}")
-    print(
-        f"mean diversity return of {NUM_SKILL_EPISODES} episodes of each skill: "
-        f"{returns}"
-    )
-
-
 def run_training(job: AbstractJob[Any, Reached], place: Place) -> int:
     """Trains, writes the folder of the run, and returns the exit code."""
     job.check()
     if place.resume and place.folder is not None:
-        with hold_folder(place.folder), deferred_interrupt() as interrupt:
+        with locked(place.folder), deferred_interrupt() as interrupt:
             initial = job.load(place.folder)
             return _train_into(place.folder, job, initial, place, interrupt)
     folder = place.folder or new_folder(job.run.name)
@@ -237,15 +209,9 @@ def _train_into(
     place: Place,
     interrupt: Interrupt,
 ) -> int:
-    train_key, _ = jr.split(jr.key(job.run.settings.seed))
     exit_code = 0
     try:
-        reached = job.train(
-            folder,
-            initial=initial,
-            checkpoint_every=place.checkpoint_every,
-            key=train_key,
-        )
+        reached = job.train(folder, initial, place.checkpoint_every)
     except NonFiniteError as error:
         reached, exit_code = error.solution, 1
         say(
@@ -258,13 +224,17 @@ def _train_into(
         reached, exit_code = error.solution, 128 + error.signal
         say(
             "Training was interrupted; what was reached is kept, and "
-            f"`eqrl {job.command} --resume {folder}` resumes it."
+            f"`eqrl {job.run.schedule.command} --resume {folder}` resumes it."
         )
     # A signal must not leave the folder half written.
     with interrupt.hold():
         # A full disk may refuse the checkpoint, but the smaller policies still fit.
+        # Skills resume from their library, which `write` saves.
         with without_ending("The last checkpoint"):
-            job.keep(folder, reached)
+            solution: object = reached
+            if isinstance(solution, (Solution, PopulationSolution)):
+                with open_checkpoints(folder) as checkpoints:
+                    checkpoints.save(solution)
         policies = job.write(folder, reached)
     # A second signal asks to leave out the pictures and the evaluation.
     if interrupt.insisted:
@@ -286,26 +256,22 @@ def _train_into(
         say(f"There are no pictures: {not_installed('drawing', 'matplotlib', 'plots')}")
     with without_ending("A picture"):
         job.draw(folder, reached)
-    # `eqrl evaluate` uses the same default seed, so it reproduces these returns.
-    _evaluate(folder, job, reached, policies, key=evaluation_key(Evaluate.seed))
+    _evaluate(folder, job, reached, policies)
     with without_ending("The standard output"):
         print(f"folder: {folder}", flush=True)
     return exit_code
 
 
 def _evaluate(
-    folder: Path,
-    job: AbstractJob[Any, Reached],
-    reached: Reached,
-    policies: Policies,
-    *,
-    key: PRNGKeyArray,
+    folder: Path, job: AbstractJob[Any, Reached], reached: Reached, policies: Policies
 ) -> None:
     """Writes and prints how good the policies are."""
     if not policies.pairs:
         kind = job.run.schedule.kind
         say(f"No {kind} was learned to its end, so none is evaluated.")
         return
+    # `eqrl evaluate` uses the same default seed, so it reproduces these returns.
+    key = evaluation_key(Evaluate.seed)
     # An evaluation may take longer than the training, so the folder is whole before it.
     returns = returns_of_policies(
         policies.pairs,

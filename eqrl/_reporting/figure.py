@@ -7,12 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Array, Bool
 
-from .._agents.taac.policy import TAACExtras
 from .._storage.files import PARTIAL
-from .._types.custom_types import Extras
-from .._types.data import Transition
 from .._types.installed import check_installed
 
 
@@ -29,7 +25,7 @@ _FORMATS: dict[str, dict[str, None]] = {
 }
 
 FIGURE_SUFFIXES = tuple(_FORMATS)
-"""Of the files that figures can be written into."""
+"""Suffixes of the files into which figures can be written."""
 
 
 def figure_suffix(path: str | os.PathLike[str]) -> str:
@@ -83,7 +79,7 @@ def numbered_colors(count: int) -> list[tuple[float, float, float]]:
     """Colors of numbered things."""
     from matplotlib import colormaps
 
-    # There are ten colors in that map.
+    # `tab10` has ten colors.
     if count <= 10:
         return [as_rgb(colormaps["tab10"](index)) for index in range(count)]
     # At both of its ends this map is too dark to tell colors apart.
@@ -94,57 +90,3 @@ def as_rgb(color: Sequence[float] | np.ndarray) -> tuple[float, float, float]:
     """A color without its opacity."""
     red, green, blue = color[:3]
     return float(red), float(green), float(blue)
-
-
-def draw_repeats(
-    path: str | os.PathLike[str],
-    transitions: Transition[Extras],
-    mask: Bool[Array, "episodes time"],
-    *,
-    title: str = "When the policy repeats",
-) -> None:
-    """Plots at which steps of an episode a policy of TAAC repeats.
-
-    The upper panel has a row for each episode, dark where it repeats and light where it
-    switches; the lower one shows the share of repeats at each step, among the episodes
-    that last that long.
-
-    **Arguments:**
-
-    - `path`: file to write; its suffix decides the format: `.png`, `.pdf` or `.svg`.
-    - `transitions`, `mask`: from `eqrl.rollout` of `TAAC`. If a wrapper stores extras
-        of its own, replace them by those of `TAAC`, with `dataclasses.replace`.
-    - `title`: above the axes.
-    """
-    figure = new_figure("`draw_repeats`")
-    extras = transitions.extras
-    if not isinstance(extras, TAACExtras):
-        raise ValueError(
-            f"`transitions.extras` is a {type(extras).__name__}; it must be the "
-            "`eqrl.TAACExtras` that `TAAC` stores."
-        )
-    within = np.asarray(mask)
-    repeats = np.where(within, np.asarray(extras.repeats) > 1, np.nan)
-    rows, share = figure.subplots(2, sharex=True, height_ratios=(2, 1))
-    num_episodes, time = repeats.shape
-    # Below 0, so that a switch is not as white as what comes after the end.
-    rows.imshow(
-        repeats,
-        aspect="auto",
-        interpolation="nearest",
-        cmap="Blues",
-        vmin=-0.25,
-        vmax=1,
-        extent=(0, time, num_episodes, 0),
-    )
-    rows.set_title(title)
-    rows.set_ylabel("episode")
-    playing = np.any(within, axis=0)
-    steps = np.flatnonzero(playing)
-    # In the upper panel, a step takes the room from its number to the next.
-    share.step(steps + 0.5, np.nanmean(repeats[:, playing], axis=0), where="mid")
-    share.set_ylim(0, 1)
-    share.set_ylabel("share repeating")
-    share.set_xlabel("step of the episode")
-    share.grid(alpha=0.3)
-    save_figure(figure, path)

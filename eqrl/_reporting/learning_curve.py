@@ -178,7 +178,7 @@ def _curve(
         )
     values = values.reshape(len(steps), -1)
     values = moving_average(np.where(np.isfinite(values), values, np.nan), smoothing)
-    # Without the other rows, the line goes on from one episode's end to the next.
+    # Other rows would break the line between the ends of two episodes.
     known = np.any(np.isfinite(values), axis=1)
     return steps[known], values[known]
 

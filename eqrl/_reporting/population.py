@@ -58,9 +58,20 @@ def draw_schedules(
     figure = new_figure("`draw_schedules`")
     scores = scores_of(population, scores)
     label = _label(population, scores)
-    _check_names(population, logarithmic=logarithmic, one_minus=one_minus)
+    names = list(population.hyperparameters)
+    if not names:
+        raise ValueError(
+            "`population` has no hyperparameters to draw: it was trained without a "
+            "`PBT`."
+        )
+    for argument, given in (("logarithmic", logarithmic), ("one_minus", one_minus)):
+        unknown = [name for name in given if name not in names]
+        if unknown:
+            raise ValueError(
+                f"`{argument}` names {unknown}, but the hyperparameters are {names}."
+            )
     line = ancestors_of(winner_of(scores), population.parents)
-    count = len(population.hyperparameters)
+    count = len(names)
     rows = math.ceil(count / _MOST_COLUMNS)
     columns = math.ceil(count / rows)
     figure.set_size_inches(1.4 + 4.2 * columns, 0.9 + 3.1 * rows)
@@ -137,30 +148,14 @@ def draw_family_tree(
 def _mark_integers(axis: Any) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    # Of few generations or members, all ticks would else lie between them.
+    # With few generations or members, all ticks could lie between whole numbers.
     axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
 def _label(
-    population: PopulationSolution,
-    scores: Float[np.ndarray, "generations population"],
+    population: PopulationSolution, scores: Float[np.ndarray, "generations population"]
 ) -> str:
     return "mean return" if are_mean_returns(population, scores) else "score"
-
-
-def _check_names(population: PopulationSolution, **arguments: Collection[str]) -> None:
-    names = list(population.hyperparameters)
-    if not names:
-        raise ValueError(
-            "`population` has no hyperparameters to draw: it was trained without a "
-            "`PBT`."
-        )
-    for argument, given in arguments.items():
-        unknown = [name for name in given if name not in names]
-        if unknown:
-            raise ValueError(
-                f"`{argument}` names {unknown}, but the hyperparameters are {names}."
-            )
 
 
 def _draw_lines(
@@ -266,7 +261,7 @@ def _draw_dots(
 def _finish(
     figure: Any, dots: Any, path: str | os.PathLike[str], *, title: str, label: str
 ) -> None:
-    # Where all members failed, there is no score for a bar of colors to show.
+    # If all members failed, a bar of colors would have no score to show.
     known = np.ma.compressed(dots.get_array())
     if known.size > 0:
         # Scores below the range of colors all have its lowest.

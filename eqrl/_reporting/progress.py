@@ -1,8 +1,12 @@
+"""Callbacks that report a training: progress bars, TensorBoard and other loggers."""
+
 import math
+import os
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -10,7 +14,8 @@ from jaxtyping import Array, Float
 
 from .._disk.library import Skills
 from .._population.solution import PopulationSolution, are_mean_returns, scores_of
-from .._pytree.fields import Range, check_integer
+from .._pytree.fields import check_arity, Range, check_integer
+from .._types.installed import check_installed
 
 
 # Beartype, with which the tests check each function, refuses `typing.Self` there.
@@ -32,7 +37,7 @@ class AbstractProgressBar(ABC):
 
     def __enter__(self: _Bar) -> _Bar:
         """Shows that JAX compiles."""
-        # There is none where it was closed.
+        # Python sets it to `None` where there is no standard output.
         if sys.stdout is not None and sys.stdout.isatty():
             # Most programs show no bar, and the import would delay each of them.
             from rich.console import Console
@@ -48,7 +53,7 @@ class AbstractProgressBar(ABC):
             self._task = self._bar.add_task("compiling", total=None, status="")
             self._bar.start()
         else:
-            # What goes to a file or a pipe is held back unless it is flushed.
+            # Python holds back the output to a file or a pipe unless it is flushed.
             print("compiling", flush=True)
         return self
 
@@ -124,12 +129,7 @@ class ProgressBar(AbstractProgressBar):
     prints a line from time to time.
     """
 
-    def __init__(
-        self,
-        num_steps: int,
-        *,
-        seconds_between_lines: float = 10.0,
-    ) -> None:
+    def __init__(self, num_steps: int, *, seconds_between_lines: float = 10.0) -> None:
         """**Arguments:**
 
         - `num_steps`: the step at which training ends. If it resumes an earlier
@@ -150,7 +150,7 @@ class ProgressBar(AbstractProgressBar):
     ) -> None:
         """Shows one row of metrics; `train` calls this."""
         del solution
-        # With vector rewards there is one for each element, and no single number.
+        # Vector rewards have a return for each element, under names of their own.
         returns = _known(metrics, "episode_return")
         if returns.size > 0:
             self._return = f"return {returns.mean():,.1f}"
@@ -269,3 +269,101 @@ def _known(
     """The finite values of a metric; empty if the metric is missing."""
     values = np.asarray(metrics.get(name, math.nan), float)
     return values[np.isfinite(values)]
+
+
+class Logger:
+    """Logs each row of metrics elsewhere; a callback of `train` and of `train_seeds`.
+
+    ```python
+    run = wandb.init(project="pendulum")
+    eqrl.train(..., callback=eqrl.Logger(run.log))
+    ```
+
+    MLflow's function is `mlflow.log_metrics`; for TensorBoard see `eqrl.TensorBoard`.
+    """
+
+    def __init__(self, log: Callable[[dict[str, float], int], object]) -> None:
+        """**Arguments:**
+
+        - `log`: called as `log(metrics, step)` after each row, with numbers by name.
+            What was not measured in a row is left out. Of `train_seeds` there is a
+            number for each seed, `episode_return/0` and so on.
+        """
+        check_arity("log", log, "metrics", "step")
+        self._log = log
+
+    def __call__(
+        self, step: int, metrics: Mapping[str, np.ndarray | Array], solution: object
+    ) -> None:
+        """Logs one row of metrics; `train` calls this."""
+        del solution
+        numbers: dict[str, float] = {}
+        for name, values in metrics.items():
+            array = np.asarray(values)
+            for index, value in np.ndenumerate(array):
+                if np.isfinite(value):
+                    numbers["/".join([name, *map(str, index)])] = float(value)
+        self._log(numbers, step)
+
+
+def check_tensorboard(what: str) -> None:
+    """Checks that the packages that write files for TensorBoard are installed."""
+    check_installed("tensorboardX", what, extra="tensorboard")
+
+
+class TensorBoard:
+    """Writes metrics for TensorBoard; a callback of `train` and of `train_seeds`.
+
+    ```python
+    with eqrl.TensorBoard("runs/pendulum") as tensorboard:
+        eqrl.train(..., callback=tensorboard)
+    ```
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], num_seeds: int = 1) -> None:
+        """**Arguments:**
+
+        - `folder`: where to write; each seed has a folder in it.
+        - `num_seeds`: as given to `train_seeds`; 1 for `train`.
+        """
+        self._folders = [Path(folder) / f"seed_{seed}" for seed in range(num_seeds)]
+        self._writers: list[Any] = []
+
+    def __enter__(self) -> "TensorBoard":
+        check_tensorboard("`TensorBoard`")
+        from tensorboardX import SummaryWriter
+
+        self._writers = [SummaryWriter(str(folder)) for folder in self._folders]
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        del exception
+        for writer in self._writers:
+            writer.close()
+
+    def __call__(
+        self, step: int, metrics: Mapping[str, np.ndarray | Array], solution: object
+    ) -> None:
+        """Writes one row of metrics; `train` calls this."""
+        del solution
+        self.log(metrics, step)
+
+    def log(self, metrics: Mapping[str, np.ndarray | Array | float], step: int) -> None:
+        """Writes metrics, with one number for each seed."""
+        if not self._writers:
+            raise ValueError(
+                "A `TensorBoard` writes between its beginning and its end: use it in "
+                "`with eqrl.TensorBoard(folder) as tensorboard:`."
+            )
+        for name, values in metrics.items():
+            numbers = np.asarray(values).reshape(-1)
+            if len(numbers) != len(self._writers):
+                raise ValueError(
+                    f"`{name}` has {len(numbers)} values, but "
+                    f"`num_seeds={len(self._writers)}`; give `TensorBoard` the number "
+                    "of seeds."
+                )
+            # Not every row has a value, and TensorBoard would mark each gap.
+            for writer, value in zip(self._writers, numbers, strict=True):
+                if np.isfinite(value):
+                    writer.add_scalar(name, float(value), step)

@@ -209,7 +209,7 @@ def _of_known(
     patterns, which = np.unique(~np.isnan(rows), axis=0, return_inverse=True)
     for index, pattern in enumerate(patterns):
         chosen = which.reshape(-1) == index
-        # What infinite values of both signs have in the middle is `nan`.
+        # The mean of infinite values of both signs is `nan`, with a warning.
         with np.errstate(invalid="ignore"):
             result[chosen] = statistic(rows[chosen][:, pattern])
     return result.reshape(*given.shape[:-1], width)

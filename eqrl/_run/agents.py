@@ -18,7 +18,6 @@ from .._agents.pqn import PQN
 from .._agents.taac.taac import TAAC
 from .._agents.taac.trajectory import LinearTrajectory, QuadraticTrajectory
 from .._agents.wrappers.base import AbstractWrapper
-from .._agents.wrappers.intrinsic import diayn
 from .._pytree.fields import check_choice
 from .._skills.prior import (
     AbstractSkillPrior,
@@ -83,23 +82,6 @@ def is_path(name: str) -> bool:
     return ":" in name
 
 
-def check_own_agent(name: str, agent_type: type[AnyAgent] | None) -> None:
-    """Checks that the class at `name` is given, if that is a path."""
-    given = None if agent_type is None else name_of(agent_type)
-    if given is None and is_path(name):
-        class_name = name.rpartition(":")[2]
-        raise ValueError(
-            f"The agent of this run is `{name}`, and code is never imported because a "
-            f"file names it. If you trust it, give it again: `--agent {name}`, or in "
-            f"Python `agent_type={class_name}`."
-        )
-    if given is not None and given != name:
-        instead = f"give `--agent {name}`" if is_path(name) else "give none"
-        raise ValueError(
-            f"The agent of this run is `{name}`, but `{given}` was given; {instead}."
-        )
-
-
 @dataclasses.dataclass(frozen=True)
 class NamedAgent:
     """An agent that has a name, without the options of a run."""
@@ -161,7 +143,7 @@ _ACTORS: dict[type[AbstractActionSpace], Callable[[tuple[int, ...]], object]] = 
     Discrete: Choice,
 }
 
-# Of an agent that has no default for them.
+# Networks of an agent that has no default for them.
 _FACTORIES: dict[str, Callable[[tuple[int, ...]], object]] = {
     "make_actor": Gaussian,
     "make_critic": Critic,
@@ -222,19 +204,30 @@ def make_agent(
     hidden_sizes: tuple[int, ...],
     find_space: Callable[[], AbstractActionSpace],
 ) -> AnyAgent:
-    """An agent without wrappers.
+    """An agent without wrappers, whose networks have these hidden layers.
 
-    `find_space` gives the actions of the environment, where they decide the networks.
+    They come from the factories that are its defaults or, where `make_actor` and
+    `make_critic` have none, from `Gaussian` and `Critic`. The actor of `PPO` fits the
+    actions of the environment, which `find_space` gives.
 
     Raises a `ValueError` unless its class takes the options.
     """
-    arguments = {
-        **options,
-        **named.fixed,
-        **_networks(named.agent_type, hidden_sizes, find_space),
-    }
+    signature = inspect.signature(named.agent_type)
+    networks: dict[str, object] = {}
+    for name, parameter in signature.parameters.items():
+        factory: Any = parameter.default
+        if name == "hidden_sizes":
+            networks[name] = hidden_sizes
+        elif factory is inspect.Parameter.empty and name in _FACTORIES:
+            networks[name] = _FACTORIES[name](hidden_sizes)
+        elif named.agent_type is PPO and name == "make_actor":
+            networks[name] = _ACTORS[type(find_space())](hidden_sizes)
+        elif dataclasses.is_dataclass(factory) and not isinstance(factory, type):
+            if "hidden_sizes" in {field.name for field in dataclasses.fields(factory)}:
+                networks[name] = dataclasses.replace(factory, hidden_sizes=hidden_sizes)
+    arguments = {**options, **named.fixed, **networks}
     try:
-        inspect.signature(named.agent_type).bind(**arguments)
+        signature.bind(**arguments)
     except TypeError as error:
         raise ValueError(
             f"`{name_of(named.agent_type)}` does not take the options "
@@ -244,62 +237,29 @@ def make_agent(
     return make(**arguments)
 
 
-def add_skills(
-    agent: AnyAgent, skills: SkillOptions, hidden_sizes: tuple[int, ...]
-) -> AnyAgent:
-    """The agent within `diayn`."""
-    prior = skills.make_prior()
-    factory: Any = prior.make_discriminator
-    return diayn(
-        agent,
-        prior,
-        lr=skills.discriminator_lr,
-        descriptor=skills.descriptor,
-        include_prior=skills.include_prior,
-        environment_weight=skills.environment_weight,
-        reward_minibatches=skills.reward_minibatches,
-        make_network=dataclasses.replace(factory, hidden_sizes=hidden_sizes),
-    )
-
-
-def _networks(
-    agent_type: type[AnyAgent],
-    hidden_sizes: tuple[int, ...],
-    find_space: Callable[[], AbstractActionSpace],
-) -> dict[str, object]:
-    """The arguments that decide an agent's networks, with these hidden layers.
-
-    These are `hidden_sizes`, and factories that have them: those that are the default
-    or, where `make_actor` and `make_critic` have none, `Gaussian` and `Critic`. Where
-    the default of `make_actor` is `None`, it is what fits the actions.
-    """
-    networks: dict[str, object] = {}
-    for name, parameter in inspect.signature(agent_type).parameters.items():
-        if name == "hidden_sizes":
-            networks[name] = hidden_sizes
-            continue
-        if parameter.default is inspect.Parameter.empty and name in _FACTORIES:
-            networks[name] = _FACTORIES[name](hidden_sizes)
-            continue
-        if agent_type is PPO and name == "make_actor":
-            networks[name] = _ACTORS[type(find_space())](hidden_sizes)
-            continue
-        factory: Any = parameter.default
-        if not dataclasses.is_dataclass(factory) or isinstance(factory, type):
-            continue
-        if any(field.name == "hidden_sizes" for field in dataclasses.fields(factory)):
-            networks[name] = dataclasses.replace(factory, hidden_sizes=hidden_sizes)
-    return networks
-
-
 def check_agent(
     name: str, skills: SkillOptions | None, agent_type: type[AnyAgent] | None
 ) -> None:
-    """Checks that the agent exists and has skills if it is `diayn`."""
+    """Checks that the agent exists, and that it has skills if it is `diayn`.
+
+    An agent that is not of eqrl's own must be given as `agent_type`.
+    """
     if (name == "diayn") != (skills is not None):
         raise ValueError(f"`agent={name!r}` and `skills={skills!r}` do not fit.")
     inner = name if skills is None else skills.agent
-    check_own_agent(inner, agent_type)
+    given = None if agent_type is None else name_of(agent_type)
+    if given is None and is_path(inner):
+        class_name = inner.rpartition(":")[2]
+        raise ValueError(
+            f"The agent of this run is `{inner}`, and code is never imported because a "
+            f"file names it. If you trust it, give it again: `--agent {inner}`, or in "
+            f"Python `agent_type={class_name}`."
+        )
+    if given is not None and given != inner:
+        instead = f"give `--agent {inner}`" if is_path(inner) else "give none"
+        raise ValueError(
+            f"The agent of this run is `{inner}`, but `{given}` was given; {instead}."
+        )
     if agent_type is None and inner not in AGENTS:
         names = ", ".join(repr(name) for name in AGENTS)
         raise ValueError(

@@ -11,7 +11,7 @@ import jax
 from jax.tree_util import GetAttrKey
 
 from .._agents.base import AnyAgent
-from .._agents.wrappers.intrinsic import Intrinsic
+from .._agents.wrappers.intrinsic import Intrinsic, diayn
 from .._agents.wrappers.normalized import Normalized
 from .._population.pbt import PBT, Selection, Tournament, Truncation
 from .._population.prior import (
@@ -33,7 +33,6 @@ from ..envs._base import AnyEnv
 from .agents import (
     NamedAgent,
     SkillOptions,
-    add_skills,
     check_agent,
     find_agent,
     is_path,
@@ -119,6 +118,7 @@ def select_tuned(
 
 def path_of(agent: AnyAgent, name: str) -> str:
     """The path of the one hyperparameter whose path is or ends in `name`."""
+    # A prior draws one number, and the elements of a list have no names to give it by.
     paths = [
         ".".join(key.name for key in path)
         for path, leaf in jax.tree_util.tree_leaves_with_path(agent)
@@ -167,8 +167,9 @@ class Settings:
 class Training:
     """Length of training, and the number of independent seeds."""
 
+    command: ClassVar[str] = "train"
     kind: ClassVar[str] = "seed"
-    at_least_one: ClassVar[tuple[str, ...]] = ("num_steps", "seeds")
+    at_least_one: ClassVar[tuple[str, ...]] = ("num_steps", "seeds", "log_every")
 
     num_steps: int = 20_000
     """Environment steps of each seed, warm-up included."""
@@ -195,6 +196,7 @@ class Training:
 class Population:
     """Schedule of population based training."""
 
+    command: ClassVar[str] = "pbt"
     kind: ClassVar[str] = "member"
     at_least_one: ClassVar[tuple[str, ...]] = (
         "size",
@@ -261,6 +263,7 @@ class Population:
 class SkillSchedule:
     """Length of the training of skills that are learned one after another."""
 
+    command: ClassVar[str] = "disk"
     kind: ClassVar[str] = "skill"
     at_least_one: ClassVar[tuple[str, ...]] = (
         "num_skills",
@@ -293,7 +296,6 @@ class SkillSchedule:
 Schedule = TypeVar("Schedule", bound=Training | Population | SkillSchedule)
 Value = TypeVar("Value")
 
-_PREFIXES: dict[type, str] = {Population: "pbt-", SkillSchedule: "disk-"}
 _SCHEDULES: dict[str, type[Training | Population | SkillSchedule]] = {
     "training": Training,
     "population": Population,
@@ -341,7 +343,8 @@ class Run(Generic[Schedule]):
     @property
     def name(self) -> str:
         """Begins the name of the folder that is made by default."""
-        prefix = _PREFIXES.get(type(self.schedule), "")
+        command = self.schedule.command
+        prefix = "" if command == "train" else f"{command}-"
         agent = _shown(self.agent) if is_path(self.agent) else self.agent
         return f"{prefix}{agent}-{self.settings.env.replace('/', '-')}"
 
@@ -354,7 +357,18 @@ class Run(Generic[Schedule]):
             lambda: self.make_env().spec.action,
         )
         if self.skills is not None:
-            agent = add_skills(agent, self.skills, hidden_sizes)
+            prior = self.skills.make_prior()
+            network: Any = prior.make_discriminator
+            agent = diayn(
+                agent,
+                prior,
+                lr=self.skills.discriminator_lr,
+                descriptor=self.skills.descriptor,
+                include_prior=self.skills.include_prior,
+                environment_weight=self.skills.environment_weight,
+                reward_minibatches=self.skills.reward_minibatches,
+                make_network=dataclasses.replace(network, hidden_sizes=hidden_sizes),
+            )
         if self.settings.normalize:
             agent = Normalized(agent, clip=self.settings.normalize_clip)
         if isinstance(self.schedule, SkillSchedule):
@@ -419,7 +433,30 @@ def read_config(folder: Directory, agent_type: type[AnyAgent] | None = None) -> 
     of what is in it, and unless `agent_type` is the class that it names, `None` if the
     agent is of eqrl's own.
     """
-    return _read(folder, lambda content: _parse_run(content, agent_type))
+
+    def parse(content: Content) -> Run:
+        content = dict(content)
+        content.pop("eqrl")
+        content.pop("jax")
+        settings, skills, priors = (
+            content.pop(name) for name in ("settings", "skills", "priors")
+        )
+        settings = {**settings, "hidden_sizes": tuple(settings["hidden_sizes"])}
+        schedule = _pop_schedule(content)
+        run = Run(
+            settings=make_typed(Settings, settings),
+            schedule=schedule,
+            skills=None if skills is None else make_typed(SkillOptions, skills),
+            priors=tuple(check_type("a prior", tuple(each), Prior) for each in priors),
+            agent_type=agent_type,
+            **content,
+        )
+        # The constructors check that the options exist and are in range.
+        run.make_agent()
+        run.make_trainer()
+        return run
+
+    return _read(folder, parse)
 
 
 def read_schedule(folder: Directory) -> Training | Population | SkillSchedule:
@@ -435,16 +472,21 @@ def read_title(folder: Directory) -> str:
 
     Raises a `ValueError` where `read_config` does, which says more.
     """
-    return _read(folder, _parse_title)
+
+    def parse(content: Content) -> str:
+        skills = content["skills"]
+        inner = None if skills is None else check_type("`agent`", skills["agent"], str)
+        agent = check_type("`agent`", content["agent"], str)
+        env = check_type("`env`", content["settings"]["env"], str)
+        return _title(agent, inner, env, _pop_schedule(content))
+
+    return _read(folder, parse)
 
 
 def _read(folder: Directory, parse: Callable[[Content], Value]) -> Value:
-    def parse_if_of_command_line(content: Content) -> Value | None:
-        return None if "saved" in content else parse(content)
-
     found = read_json(
         config_of(folder),
-        parse_if_of_command_line,
+        lambda content: None if "saved" in content else parse(content),
         advice="mend it, or train again",
     )
     if found is None:
@@ -456,37 +498,6 @@ def _read(folder: Directory, parse: Callable[[Content], Value]) -> Value:
     return found
 
 
-def _parse_title(content: Content) -> str:
-    skills = content["skills"]
-    inner = None if skills is None else check_type("`agent`", skills["agent"], str)
-    agent = check_type("`agent`", content["agent"], str)
-    env = check_type("`env`", content["settings"]["env"], str)
-    return _title(agent, inner, env, _pop_schedule(content))
-
-
 def _pop_schedule(content: Content) -> Training | Population | SkillSchedule:
     name = next((name for name in _SCHEDULES if name in content), "training")
     return make_typed(_SCHEDULES[name], content.pop(name))
-
-
-def _parse_run(content: Content, agent_type: type[AnyAgent] | None) -> Run:
-    content = dict(content)
-    content.pop("eqrl")
-    content.pop("jax")
-    settings, skills, priors = (
-        content.pop(name) for name in ("settings", "skills", "priors")
-    )
-    settings = {**settings, "hidden_sizes": tuple(settings["hidden_sizes"])}
-    schedule = _pop_schedule(content)
-    run = Run(
-        settings=make_typed(Settings, settings),
-        schedule=schedule,
-        skills=None if skills is None else make_typed(SkillOptions, skills),
-        priors=tuple(check_type("a prior", tuple(prior), Prior) for prior in priors),
-        agent_type=agent_type,
-        **content,
-    )
-    # Both know which options they have, and of which types.
-    run.make_agent()
-    run.make_trainer()
-    return run

@@ -1,13 +1,12 @@
 """The folder of a run and the formats of its files."""
 
 import contextlib
-import csv
 import json
 import math
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
@@ -24,7 +23,7 @@ CONFIG = "config.json"
 
 Options = ParamSpec("Options")
 
-# What a run writes, and `eqrl render`; a checkpoint has the files of Orbax in it.
+# Files that a run or `eqrl render` writes. Orbax writes those within a checkpoint.
 _OWN_FILES = re.compile(
     r"""
     ( config\.json | evaluation\.json | skills\.json | metrics\.csv
@@ -100,7 +99,7 @@ def claim_folder(folder: Directory, *, overwrite: bool = False) -> Iterator[Path
         _check_claim(path, overwrite)
         if overwrite:
             for name in _files(path):
-                # By it the folder is known, if this does not come to an end.
+                # Last, since it marks the folder as that of a run, should this stop.
                 if name != CONFIG:
                     (path / name).unlink()
             for item in sorted(path.rglob("*"), reverse=True):
@@ -146,14 +145,6 @@ def _files(path: Path) -> list[str]:
     return [name for name in names if name != LOCK]
 
 
-@contextlib.contextmanager
-def hold_folder(folder: Directory) -> Iterator[Path]:
-    """Locks the folder of a run that is resumed."""
-    path = Path(folder)
-    with locked(path):
-        yield path
-
-
 def checkpoints_folder(folder: Directory) -> Path:
     """Folder of the checkpoints from which seeds or a population resume."""
     return Path(folder) / "checkpoints"
@@ -172,6 +163,7 @@ def library_folder(folder: Directory) -> Path:
 def save_policy(directory: Directory, step: int, policy: Any) -> None:
     """Saves the policy of a run that has ended, instead of an earlier one."""
     earlier = saved_steps(directory)
+    # `save` refuses a step that is there; the others go once this one is complete.
     if step in earlier:
         shutil.rmtree(Path(directory) / str(step))
     save(directory, step, policy)
@@ -192,25 +184,6 @@ def write_json(folder: Directory, name: str, content: dict[str, Any]) -> None:
         path.write_text(text + "\n")
 
 
-def write_csv(
-    folder: Directory, name: str, header: Sequence[str], rows: Iterable[Sequence[Any]]
-) -> None:
-    """Writes a table."""
-    with (
-        atomic_write(Path(folder) / name) as path,
-        open(path, "w", newline="") as file,
-    ):
-        writer = csv.writer(file)
-        writer.writerow(header)
-        writer.writerows(rows)
-
-
-def append_csv(folder: Directory, name: str, rows: Iterable[Sequence[Any]]) -> None:
-    """Writes more rows of a table that is there."""
-    with open(Path(folder) / name, "a", newline="") as file:
-        csv.writer(file).writerows(rows)
-
-
 def write_picture(
     folder: Directory,
     name: str,
@@ -218,12 +191,9 @@ def write_picture(
     *arguments: Options.args,
     **options: Options.kwargs,
 ) -> None:
-    """Draws a picture, if matplotlib is installed.
+    """Calls `draw` with the path of a picture and the arguments.
 
-    **Arguments:**
-
-    - `folder`, `name`: of the file.
-    - `draw`: draws into a file, whose path comes before the other arguments.
+    Without Matplotlib there are no pictures, and no error.
     """
     if not is_installed("matplotlib"):
         return

@@ -17,7 +17,14 @@ from .._training.rows import OfflineSolution, Solution
 from .._types.custom_types import EnvState, Extras, Memory, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv, check_is_env
-from .config import Population, Run, SkillSchedule, read_config
+from .config import (
+    Population,
+    Run,
+    SkillSchedule,
+    read_config,
+    read_schedule,
+    read_title,
+)
 from .files import (
     CONFIG,
     claim_folder,
@@ -126,15 +133,19 @@ def read_saved(folder: Directory) -> SavedRun | None:
 
     Raises a `ValueError` if there is no run, or the file is damaged.
     """
-    return read_json(config_of(folder), _parse, advice="mend it, or save the run again")
+    return read_json(
+        config_of(folder),
+        lambda content: SavedRun(**content["saved"]) if "saved" in content else None,
+        advice="mend it, or save the run again",
+    )
 
 
-def _parse(content: Content) -> SavedRun | None:
-    return SavedRun(**content["saved"]) if "saved" in content else None
-
-
-# What to do where a file of a run is damaged.
-_ADVICE = "take it from a copy of the run, or train again"
+def read_summary(folder: Directory) -> tuple[str, str]:
+    """The title of a run, and the kind of its policies: `seed`, `member` or `skill`."""
+    saved = read_saved(folder)
+    if saved is not None:
+        return saved.title, saved.kind
+    return read_title(folder), read_schedule(folder).kind
 
 
 @overload
@@ -149,10 +160,7 @@ def load_run(
 
 @overload
 def load_run(
-    folder: Directory,
-    seed: int = 0,
-    *,
-    agent_type: type[AnyAgent] | None = None,
+    folder: Directory, seed: int = 0, *, agent_type: type[AnyAgent] | None = None
 ) -> tuple[AbstractAgent[Any, Any, Any], Any, AbstractEnv[Any]]: ...
 
 
@@ -166,7 +174,7 @@ def load_run(
 ) -> tuple[AbstractAgent[Any, Any, Any], Any, AbstractEnv[Any]]:
     """Loads an agent that `eqrl train`, `eqrl pbt` or `eqrl disk` trained.
 
-    Or one of a run that `eqrl.save_run` wrote, whose agent and environment are given.
+    It also loads a run of `eqrl.save_run`, whose agent and environment are given.
 
     ```python
     agent, state, env = eqrl.load_run("runs/x")
@@ -192,59 +200,49 @@ def load_run(
     if there is no such policy, or if the agent is not of the kind that was trained.
     """
     saved = read_saved(folder)
-    if saved is not None:
-        return _load_saved(folder, saved, seed, agent, env)
-    if agent is not None or env is not None:
-        raise ValueError(
-            f"`{folder}` is a run of the command line, which holds its agent and its "
-            "environment; leave `agent` and `env` out."
-        )
-    run = read_config(folder, agent_type)
-    kind, count = run.schedule.kind, run.schedule.count
-    if isinstance(run.schedule, SkillSchedule):
-        env = _make_env(folder, run)
-        agent, state = load_skill(library_folder(folder), run.make_agent(), env, seed)
-        return agent, state, env
-    _check_seed(folder, seed, kind, count)
-    return _load_policy(folder, kind, seed, run.make_agent(), _make_env(folder, run))
-
-
-def _load_saved(
-    folder: Directory,
-    saved: SavedRun,
-    seed: int,
-    agent: AnyAgent | None,
-    env: AnyEnv | None,
-) -> tuple[AnyAgent, Any, AnyEnv]:
-    if agent is None or env is None:
-        raise ValueError(
-            f"`{folder}` was written by `eqrl.save_run`; give the agent and the "
-            "environment of the program that did: `eqrl.load_run(folder, agent=agent, "
-            f"env=env)`. The agent was {' '.join(saved.agent.split())}."
-        )
-    check_is_agent(agent)
-    check_is_env("env", env)
-    _check_seed(folder, seed, saved.kind, saved.count)
-    return _load_policy(folder, saved.kind, seed, agent, env)
-
-
-def _check_seed(folder: Directory, seed: int, kind: str, count: int) -> None:
+    if saved is None:
+        if agent is not None or env is not None:
+            raise ValueError(
+                f"`{folder}` is a run of the command line, which holds its agent and "
+                "its environment; leave `agent` and `env` out."
+            )
+        run = read_config(folder, agent_type)
+        kind, count = run.schedule.kind, run.schedule.count
+        agent = run.make_agent()
+        try:
+            env = run.make_env()
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"The environment in `{Path(folder) / CONFIG}` cannot be made: "
+                f"{reason_of(error)}."
+            ) from error
+        if isinstance(run.schedule, SkillSchedule):
+            # A library may have fewer skills than its run will have at the end.
+            agent, state = load_skill(library_folder(folder), agent, env, seed)
+            return agent, state, env
+    else:
+        if agent is None or env is None:
+            raise ValueError(
+                f"`{folder}` was written by `eqrl.save_run`; give the agent and the "
+                "environment of the program that did: `eqrl.load_run(folder, "
+                "agent=agent, env=env)`. The agent was "
+                f"{' '.join(saved.agent.split())}."
+            )
+        check_is_agent(agent)
+        check_is_env("env", env)
+        kind, count = saved.kind, saved.count
     if not 0 <= seed < count:
         raise ValueError(
             f"`seed={seed}` is not in `{folder}`, which has the {kind}s 0 to "
             f"{count - 1}."
         )
-
-
-def _load_policy(
-    folder: Directory, kind: str, index: int, agent: AnyAgent, env: AnyEnv
-) -> tuple[AnyAgent, Any, AnyEnv]:
+    path = policy_folder(folder, kind, seed)
     like = eqx.filter_eval_shape(agent.init, env.spec, key=jr.key(0))
-    path = policy_folder(folder, kind, index)
+    advice = "take it from a copy of the run, or train again"
     if kind == "member":
-        agent, state = restore_part(path, (agent, like), None, None, advice=_ADVICE)
+        agent, state = restore_part(path, (agent, like), None, None, advice=advice)
     else:
-        state = restore_part(path, like, None, None, advice=_ADVICE)
+        state = restore_part(path, like, None, None, advice=advice)
     return agent, state, env
 
 
@@ -255,31 +253,21 @@ def count_policies(folder: Directory, run: Run) -> int:
     return run.schedule.count
 
 
-def _make_env(folder: Directory, run: Run) -> AnyEnv:
-    try:
-        return run.make_env()
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"The environment in `{Path(folder) / CONFIG}` cannot be made: "
-            f"{reason_of(error)}."
-        ) from error
-
-
 def best_policy(folder: Directory, run: Run) -> int:
     """The index of the best member of a population; 0 for a run of seeds."""
-    path = Path(folder) / "evaluation.json"
     if not isinstance(run.schedule, Population):
         return 0
-    best = read_json(path, _parse_best, advice="give `--seed`, the index of a member")
+
+    def parse(content: Content) -> int:
+        known = {"step", "mode", "num_episodes", "mean_returns", "returns", "best"}
+        if content.keys() - known:
+            raise TypeError(f"it holds {sorted(content.keys() - known)} too")
+        if not isinstance(content["best"], int):
+            raise TypeError(f"`best` is {content['best']!r}")
+        return content["best"]
+
+    path = Path(folder) / "evaluation.json"
+    best = read_json(path, parse, advice="give `--seed`, the index of a member")
     if not 0 <= best < run.schedule.size:
         raise ValueError(f"`best` in `{path}` is {best}, which is not a member.")
     return best
-
-
-def _parse_best(content: Content) -> int:
-    known = {"step", "mode", "num_episodes", "mean_returns", "returns", "best"}
-    if content.keys() - known:
-        raise TypeError(f"it holds {sorted(content.keys() - known)} too")
-    if not isinstance(content["best"], int):
-        raise TypeError(f"`best` is {content['best']!r}")
-    return content["best"]

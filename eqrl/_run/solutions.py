@@ -4,7 +4,6 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any
 
 import equinox as eqx
@@ -110,8 +109,8 @@ def content_of(solution: AnySolution | PopulationSolution) -> PyTree:
             "`solution.descriptors` cannot be saved: they must be arrays, alone or in "
             f"dictionaries with strings as keys, lists or tuples. {error}"
         ) from error
-    # Who loads it knows the structure of the states, but not that of the history: it
-    # depends on the metrics of the agent and on the descriptor of the call.
+    # Loading derives the structure of the states from agent, environment and trainer;
+    # that of the history depends on metrics and descriptor, so it is saved as well.
     rows = {"rows": history, "structure": np.frombuffer(structure, np.uint8)}
     return {kind: content, "history": rows}
 
@@ -239,6 +238,7 @@ def _shapes(
         agents = eqx.filter_eval_shape(make_agents, agent, None, size[0], key=key)
         agent = _reshaped(agents, lambda shape: shape[1:])
     state, counts = eqx.filter_eval_shape(trainer.init, agent, env, key=key)
+    # Arrays are read straight to their devices: all seeds may not fit on one.
     spread, same = shardings_over(mesh)
     shapes = {
         "state": _reshaped(state, lambda shape: (*size, *shape), spread),
@@ -404,13 +404,8 @@ class Checkpoints:
         self._quiet.enter_context(quiet_event_loops())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        del kind, error, traceback
+    def __exit__(self, *exception: object) -> None:
+        del exception
         with self._quiet:
             try:
                 self._manager.close()

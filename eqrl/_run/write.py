@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from .._disk.library import Skills, save_skills
 from .._interaction.evaluate_skills import SkillEvaluation
 from .._population.solution import (
     PopulationSolution,
@@ -18,9 +17,9 @@ from .._population.solution import (
     scores_of,
 )
 from .._pytree.tree import stack_size, take_element
+from .._reporting.episodes import draw_skills
 from .._reporting.learning_curve import draw_learning_curve
 from .._reporting.population import draw_family_tree, draw_schedules
-from .._reporting.skills import draw_skills
 from .._skills.distances import (
     SkillTrajectories,
     nearest_distance,
@@ -29,17 +28,15 @@ from .._skills.distances import (
     union_hausdorff,
 )
 from .._storage.checkpoint import Directory
+from .._storage.files import atomic_write
 from .._training.mesh import gather
 from .._training.rows import AnySolution, History, append_row
 from .._types.custom_types import Mode, PyTree
 from .config import Population, Run, SkillSchedule, Training
 from .files import (
-    append_csv,
     finite,
-    library_folder,
     policy_folder,
     save_policy,
-    write_csv,
     write_json,
     write_picture,
 )
@@ -86,7 +83,7 @@ def read_metrics(folder: Directory) -> History:
             f"`{path}` is damaged: it is not the table of metrics that a run writes. "
             "Take it from a copy of the run."
         ) from error
-    # Of a step that is being written, only the first owners may have their rows yet.
+    # The last step may still be being written, with rows of its first owners only.
     logs = len(steps) // count
     metrics = {
         name: values[: logs * count].reshape(logs, count)
@@ -98,14 +95,25 @@ def read_metrics(folder: Directory) -> History:
     return metrics | {"step": steps[: logs * count : count].astype(int)}
 
 
+def write_table(folder: Directory, columns: History) -> None:
+    """Writes `metrics.csv`, whose columns are as `_rows` takes them."""
+    with (
+        atomic_write(Path(folder) / "metrics.csv") as path,
+        open(path, "w", newline="") as file,
+    ):
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(_rows(columns))
+
+
 def write_metrics(folder: Directory, metrics: History) -> None:
     """Writes `metrics.csv` of one seed or several."""
-    _write_table(folder, _with_seeds(metrics))
+    write_table(folder, _with_seeds(metrics))
 
 
 def write_rows(folder: Directory, metrics: History) -> None:
     """Writes `metrics.csv` of skills that are learned one after another."""
-    _write_table(folder, {name: metrics[name] for name in ("skill", "step")} | metrics)
+    write_table(folder, {name: metrics[name] for name in ("skill", "step")} | metrics)
 
 
 def write_generations(
@@ -115,7 +123,7 @@ def write_generations(
 ) -> None:
     """Writes `metrics.csv` of a population, whose generations end at `steps`."""
     means = solution.returns.mean(axis=2)
-    # Of a vector of rewards there is one for each element.
+    # A vector of rewards has one mean for each element.
     named = (
         {"mean_return": means}
         if means.ndim == 2
@@ -140,17 +148,13 @@ def write_generations(
             while name in columns:
                 name = f"{kind}_{name}"
             columns[name] = values
-    _write_table(folder, columns)
+    write_table(folder, columns)
 
 
 def _with_seeds(metrics: History) -> History:
     """The columns of the metrics of seeds, beginning with the index of the seed."""
     num_seeds = max(values[0].size for values in metrics.values())
     return {"seed": np.arange(num_seeds)[None], "step": metrics["step"]} | metrics
-
-
-def _write_table(folder: Directory, columns: History) -> None:
-    write_csv(folder, "metrics.csv", list(columns), _rows(columns))
 
 
 def _rows(columns: History) -> Iterable[Sequence[int | float]]:
@@ -196,7 +200,8 @@ class GrowingMetrics:
         row = append_row({}, step, values)
         if {*row} == {*self._names}:
             ordered = {name: row[name] for name in self._names}
-            append_csv(self._folder, "metrics.csv", _rows(_with_seeds(ordered)))
+            with open(self._folder / "metrics.csv", "a", newline="") as file:
+                csv.writer(file).writerows(_rows(_with_seeds(ordered)))
             return
         # Earlier rows had other metrics, so all of them get the new columns.
         if self._names:
@@ -340,13 +345,6 @@ def write_skills_of_member(
     content = {"num_episodes": num_episodes, "member": index}
     write_json(folder, "skills.json", {**content, **skill_summary(evaluation)})
     write_picture(folder, "skills.png", draw_skills, evaluation, title=run.title)
-
-
-def write_library(folder: Directory, skills: Skills[Any]) -> None:
-    """Writes `metrics.csv` and the library with its training state."""
-    if skills.metrics:
-        write_rows(folder, skills.metrics)
-    save_skills(library_folder(folder), skills)
 
 
 def write_trajectories(

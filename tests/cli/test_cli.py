@@ -28,6 +28,7 @@ from eqrl._reporting.progress import ProgressBar
 from eqrl._run.agents import AGENTS
 from eqrl._run.config import write_config
 from eqrl._run.files import claim_folder
+from eqrl._run.write import GrowingMetrics
 from eqrl._types.custom_types import FloatLike
 
 
@@ -543,16 +544,16 @@ def test_what_fails_in_a_report_is_said_once_and_ends_nothing(
 
     monkeypatch.setattr(ProgressBar, "__call__", fail)
     monkeypatch.setattr("eqrl._run.write.draw_learning_curve", fail)
-    monkeypatch.setattr("eqrl._run.write.append_csv", fail)
+    monkeypatch.setattr(GrowingMetrics, "__call__", fail)
     monkeypatch.setattr("eqrl._run.solutions.begin_save", fail)
     folder = tmp_path / "x"
     assert main([*_TRAIN, "--checkpoint-every", "20", "--folder", str(folder)]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(" failed")[0] for line in lines] == [
         "eqrl: The progress",
+        "eqrl: metrics.csv",
         "eqrl: A checkpoint could not be written, and training continues: "
         "[Errno 32] Broken pipe",
-        "eqrl: metrics.csv",
         "eqrl: The last checkpoint",
         "eqrl: A picture",
     ]

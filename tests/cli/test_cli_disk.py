@@ -19,7 +19,7 @@ import pytest
 
 import eqrl
 from eqrl._cli import jobs as _jobs, main
-from eqrl._cli.commands import Disk, Place, parse
+from eqrl._cli.commands import Place, Train, parse
 from eqrl._reporting.progress import SkillProgressBar
 from eqrl._run.files import claim_folder
 from eqrl._training.train import jit_init
@@ -117,7 +117,7 @@ def library(trained: Path) -> eqrl.Skills[Any]:
 
 def _parsed(*args: str) -> Any:
     command = parse(["disk", *args])
-    assert isinstance(command, Disk)
+    assert isinstance(command, Train)
     return command.run
 
 
@@ -232,7 +232,7 @@ def test_such_a_folder_may_be_overwritten(trained: Path, tmp_path: Path) -> None
 
 def test_it_is_repeated_from_its_config(trained: Path) -> None:
     command: Any = parse(["rerun", str(trained), *_AGENT])
-    assert command == Disk(_parsed(*_DISK[1:]), Place(None), False)
+    assert command == Train(_parsed(*_DISK[1:]), Place(None), False)
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,9 @@ from eqrl._run.config import (
     Training,
     write_config,
 )
-from eqrl._run.files import write_csv, write_json
+from eqrl._run.files import write_json
 from eqrl._run.load import SavedRun
-from eqrl._run.write import GrowingMetrics, read_metrics
+from eqrl._run.write import GrowingMetrics, read_metrics, write_table
 
 
 def _write_config(
@@ -117,8 +117,8 @@ def test_skills_are_compared_by_their_intrinsic_reward(
     _write("a", "diayn", **skills)
     _write("b", "diayn", **(skills | {"episode_return": [0.0, 9.0]}))
     _write_config(Path("c"), "sac", SkillSchedule())
-    rows = [[0, 10, 0.5], [1, 20, 1.5]]
-    write_csv("c", "metrics.csv", ["skill", "step", "intrinsic_reward"], rows)
+    columns = {"skill": [0, 1], "step": [10, 20], "intrinsic_reward": [0.5, 1.5]}
+    write_table("c", {name: np.array(column) for name, column in columns.items()})
     assert _plot("a", "c") == 0
     assert _plot("a", "b") == 0
     first, second = (figure for figure, _ in figures)
@@ -133,18 +133,16 @@ def test_members_of_a_population_are_no_independent_samples(
     figures: list[tuple[Any, Any]],
 ) -> None:
     _write_config(Path("a"), "sac", Population())
-    header = ["generation", "member", "step", "parent", "score", "episode_return"]
-    rows = [
-        [generation, member, 10 * (generation + 1), 0, 0.0, generation + member]
-        for generation in range(2)
-        for member in range(4)
-    ]
+    generations, members = np.arange(2)[:, None], np.arange(4)[None]
+    columns = {"generation": generations, "member": members}
+    columns |= {"step": 10 * (generations + 1), "parent": 0 * members}
+    columns |= {"score": 0.0 * members, "episode_return": generations + members}
     # One of the command line, and one of `save_run`.
     Path("b").mkdir()
     saved = SavedRun(kind="member", count=4, title="Own", agent="", env="")
     write_json("b", "config.json", {"saved": dataclasses.asdict(saved)})
     for folder in "ab":
-        write_csv(folder, "metrics.csv", header, rows)
+        write_table(folder, columns)
     assert _plot("a", "b") == 0
     ((figure, _),) = figures
     assert _curves(figure) == {"SAC on eqrl/Point": [1.5, 2.5], "Own": [1.5, 2.5]}

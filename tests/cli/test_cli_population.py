@@ -14,7 +14,7 @@ import pytest
 
 import eqrl
 from eqrl._cli import main
-from eqrl._cli.commands import Pbt, Train, parse
+from eqrl._cli.commands import Train, parse
 from eqrl._cli.jobs import make_job
 from eqrl._population.solution import ancestors_of
 from eqrl._reporting.progress import PopulationProgressBar
@@ -46,9 +46,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _parsed(*args: str) -> Pbt:
+def _parsed(*args: str) -> Train:
     command = parse(["pbt", *args])
-    assert isinstance(command, Pbt)
+    assert isinstance(command, Train)
     return command
 
 

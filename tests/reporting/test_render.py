@@ -22,7 +22,7 @@ from matplotlib.axes import Axes
 from PIL import Image
 
 import eqrl
-from eqrl._reporting.render import _name_of_skill, _play
+from eqrl._reporting.episodes import _name_of_skill, _play
 from eqrl.envs import (
     AbstractEnv,
     AbstractEnvWrapper,
@@ -212,7 +212,7 @@ def three_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     first = TimeLimitState(ClockState(time=zero, length=zero), zero)
     states = jax.tree.map(lambda _: jnp.arange(6), first)
     played = (states, np.ones(5), 3)
-    monkeypatch.setattr("eqrl._reporting.render._play", lambda *_, key: played)
+    monkeypatch.setattr("eqrl._reporting.episodes._play", lambda *_, key: played)
 
 
 @pytest.mark.usefixtures("three_steps")

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import eqrl
-from eqrl._reporting.tensorboard import TensorBoard
+from eqrl._reporting.progress import TensorBoard
 from eqrl._run.config import (
     Population,
     Run,

@@ -9,7 +9,7 @@ import jax
 import pytest
 
 import eqrl
-from eqrl._cli import devices
+from eqrl._cli.main import forget_oldest
 from eqrl._training import mesh
 from eqrl._training.mesh import default_mesh
 
@@ -57,11 +57,11 @@ import eqrl
 from eqrl._run.config import write_config
 
 
-cores, commands, devices, main = (
+cores, commands, main = (
     importlib.import_module(f"eqrl.{name}")
-    for name in ("_training.mesh", "_cli.commands", "_cli.devices", "_cli.main")
+    for name in ("_training.mesh", "_cli.commands", "_cli.main")
 )
-cores.count_cores = devices.count_cores = lambda: 3
+cores.count_cores = commands.count_cores = lambda: 3
 main.make_job = lambda command: None
 main.run_training = lambda job, place: 0
 
@@ -142,11 +142,11 @@ def test_programs_that_were_used_longest_ago_are_deleted_first(tmp_path: Path) -
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"x" * size)
         os.utime(path, (used, 1))
-    devices.forget_oldest(tmp_path, 12)
+    forget_oldest(tmp_path, 12)
     assert len([*tmp_path.glob("*/*")]) == 3
-    devices.forget_oldest(tmp_path, 8)
+    forget_oldest(tmp_path, 8)
     assert [path.name for path in sorted(tmp_path.glob("*/*"))] == ["y", "x"]
-    devices.forget_oldest(tmp_path, 7)
+    forget_oldest(tmp_path, 7)
     assert [path.parent.name for path in tmp_path.glob("*/*")] == ["b"]
 
 
