@@ -206,29 +206,20 @@ def test_elements_of_a_batch_are_drawn_independently(getkey: GetKey) -> None:
     assert len(np.unique(sample.vector, axis=0)) == 16
 
 
-def test_a_batch_of_single_steps_has_no_axis_for_time(getkey: GetKey) -> None:
-    buffer = ReplayBuffer(capacity=12, batch_size=64)
+@pytest.mark.parametrize(("length", "axes"), [(1, (64,)), (2, (64, 2))])
+def test_a_batch_has_an_axis_for_time_if_it_is_of_sequences(
+    length: int, axes: tuple[int, ...], getkey: GetKey
+) -> None:
+    buffer = ReplayBuffer(capacity=18, batch_size=64, sequence_length=length)
     state = _write(buffer, _init(buffer, 3), 0, 2)
     sample = _sample(buffer, state, 2, getkey())
-    assert (sample.time.shape, sample.vector.shape) == ((64,), (64, 2))
+    assert (sample.time.shape, sample.vector.shape) == (axes, (*axes, 2))
 
 
-def test_a_batch_of_sequences_has_the_axes_batch_and_time(getkey: GetKey) -> None:
-    buffer = ReplayBuffer(capacity=18, batch_size=64, sequence_length=2)
-    state = _write(buffer, _init(buffer, 3), 0, 2)
-    sample = _sample(buffer, state, 2, getkey())
-    assert (sample.time.shape, sample.vector.shape) == ((64, 2), (64, 2, 2))
-
-
-def test_capacity_is_shared_by_the_environments() -> None:
-    state = ReplayBuffer(capacity=11, batch_size=1).init(_ITEM, 2)
-    assert (state.data.time.shape, state.data.vector.shape) == ((2, 5), (2, 5, 2))
-
-
-def test_an_empty_replay_has_the_types_of_its_item() -> None:
-    state = ReplayBuffer(capacity=4, batch_size=1).init(_ITEM, 2)
-    assert state.data.time.dtype == jnp.int32
-    assert state.data.vector.dtype == jnp.float32
+def test_environments_share_the_capacity_of_items_of_their_types() -> None:
+    data = ReplayBuffer(capacity=11, batch_size=1).init(_ITEM, 2).data
+    assert (data.time.shape, data.vector.shape) == ((2, 5), (2, 5, 2))
+    assert (data.time.dtype, data.vector.dtype) == (jnp.int32, jnp.float32)
 
 
 @pytest.mark.parametrize("rows_before", [2, 4, 7])
@@ -243,19 +234,15 @@ def test_rows_that_were_kept_are_older_than_those_written_since(
     np.testing.assert_array_equal(np.unique(sample.time), expected)
 
 
-def test_add_changes_nothing_where_it_is_not_to_keep() -> None:
+def test_add_writes_only_where_it_is_to_keep() -> None:
     buffer = ReplayBuffer(capacity=10, batch_size=64, sequence_length=5)
-    state = _write(buffer, _init(buffer, 2), 0, 7)
-    row = _row(jnp.array(99), 2)
-    after = _add(buffer, state, row, _counts(7), keep=jnp.array(False))
-    assert bool(eqx.tree_equal(*jax.device_get((state, after))))
-
-
-def test_add_writes_where_it_is_to_keep() -> None:
-    buffer = ReplayBuffer(capacity=10, batch_size=64, sequence_length=5)
-    row = _row(jnp.array(7), 2)
-    state = _add(buffer, _init(buffer, 2), row, _counts(6), keep=jnp.array(True))
+    begun, row = _init(buffer, 2), _row(jnp.array(7), 2)
+    state = _add(buffer, begun, row, _counts(6), keep=jnp.array(True))
     np.testing.assert_array_equal(state.data.time, [[0, 7, 0, 0, 0]] * 2)
+    after = _add(
+        buffer, state, _row(jnp.array(99), 2), _counts(7), keep=jnp.array(False)
+    )
+    assert bool(eqx.tree_equal(*jax.device_get((state, after))))
 
 
 def test_members_of_a_population_write_what_each_writes_alone() -> None:

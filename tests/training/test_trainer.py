@@ -50,15 +50,8 @@ def _train(
     metrics: dict[str, Array] = {}
     key = getkey()
     for num_steps in chunks:
-        state, counts, metrics = jit_run(
-            trainer,
-            agent,
-            env,
-            state,
-            counts,
-            num_steps=num_steps,
-            key=jr.clone(key),
-        )
+        options = {"num_steps": num_steps, "key": jr.clone(key)}
+        state, counts, metrics = jit_run(trainer, agent, env, state, counts, **options)
     return state, counts, metrics
 
 
@@ -243,12 +236,11 @@ class TestRun:
     @pytest.mark.long
     def test_no_steps_change_nothing(self, getkey: GetKey) -> None:
         first, first_counts, _ = _train(_TRAINER, Learner(), _WORLD, [10], getkey)
-        kept = _numbers(first)
+        kept = tree_copy(first)
         second, second_counts, _ = jit_run(
             _TRAINER, Learner(), _WORLD, first, first_counts, num_steps=0, key=getkey()
         )
-        for before, after in zip(kept, _numbers(second), strict=True):
-            np.testing.assert_array_equal(before, after)
+        _assert_same_bits(kept, second)
         assert second_counts.rows_written == 5
 
     @pytest.mark.long
@@ -387,17 +379,8 @@ class TestPopulation:
     def _alone(self, index: int) -> AnyTrainerState:
         init_keys, run_keys = self._keys()
         agent = _member(self._agents(), index)
-        state, counts = jit_init(_TRAINER, agent, _WORLD, key=init_keys[index])
-        state, _, _ = jit_run(
-            _TRAINER,
-            agent,
-            _WORLD,
-            state,
-            counts,
-            num_steps=_TEN_UPDATES,
-            key=run_keys[index],
-        )
-        return state
+        keys = iter((init_keys[index], run_keys[index]))
+        return _train(_TRAINER, agent, _WORLD, [_TEN_UPDATES], lambda: next(keys))[0]
 
     def test_members_at_once_equal_each_alone(self) -> None:
         init_keys, run_keys = self._keys()
@@ -542,16 +525,10 @@ class TestJit:
         leaves = jax.tree.leaves(eqx.filter(before, eqx.is_array))
         assert all(leaf.is_deleted() for leaf in leaves)
 
-    @pytest.mark.parametrize(
-        "updates_per_iteration", [pytest.param(1, marks=pytest.mark.long), 3]
-    )
-    def test_run_holds_no_second_replay(
-        self, updates_per_iteration: int, getkey: GetKey
-    ) -> None:
+    @pytest.mark.parametrize("updates", [pytest.param(1, marks=pytest.mark.long), 3])
+    def test_run_holds_no_second_replay(self, updates: int, getkey: GetKey) -> None:
         trainer = dataclasses.replace(
-            _TRAINER,
-            capacity=50_021 * 2,
-            updates_per_iteration=updates_per_iteration,
+            _TRAINER, capacity=50_021 * 2, updates_per_iteration=updates
         )
         state, counts = eqx.filter_eval_shape(
             trainer.init, Learner(), _WORLD, key=getkey()
@@ -575,14 +552,14 @@ class TestJit:
     ) -> None:
         state, counts = jit_init(_TRAINER, Learner(), _WORLD, key=getkey())
         num_traces = []
-        for num_steps in (2, 4, 10):
+        for steps in (2, 4, 10):
             state, counts, _ = jit_run(
                 _TRAINER,
                 Learner(),
                 _WORLD,
                 state,
                 counts,
-                num_steps=num_steps,
+                num_steps=steps,
                 key=getkey(),
             )
             num_traces.append(len(_traces))
@@ -687,45 +664,48 @@ class TestErrors:
         with pytest.raises(ValueError, match="`capacity=2` is shared by `num_envs=3`"):
             Trainer(num_envs=3, capacity=2)
 
-    def test_capacity_below_one_sequence_an_environment(self, getkey: GetKey) -> None:
-        trainer = Trainer(num_envs=2, batch_size=1, capacity=6, warmup_steps=6)
-        with pytest.raises(
-            ValueError, match=r"`capacity=6`.*`sequence_length=4`.*at least 8"
-        ):
-            trainer.init(Scribe(length=4), Clock(), key=getkey())
+    @pytest.mark.parametrize(
+        ("length", "options", "message"),
+        [
+            (
+                4,
+                {"num_envs": 2, "batch_size": 1, "capacity": 6, "warmup_steps": 6},
+                r"`capacity=6`.*`sequence_length=4`.*at least 8",
+            ),
+            (
+                1,
+                {"batch_size": 11, "capacity": 10, "warmup_steps": 4},
+                r"`capacity=10` holds 10 .*less than one batch.*raise `capacity`",
+            ),
+            (
+                4,
+                {"batch_size": 3, "capacity": 10, "warmup_steps": 4},
+                r"less than one batch .* 3 \* 4",
+            ),
+            (
+                4,
+                {"num_envs": 2, "batch_size": 1, "capacity": 20, "warmup_steps": 7},
+                r"`warmup_steps=7` must be at least.*4 \* 2",
+            ),
+            (
+                1,
+                {"batch_size": 1, "capacity": 10, "warmup_steps": 11},
+                r"`warmup_steps=11` is more than .*`capacity=10`.*Raise",
+            ),
+        ],
+    )
+    def test_a_replay_that_cannot_serve_is_refused(
+        self, length: int, options: dict[str, Any], message: str, getkey: GetKey
+    ) -> None:
+        with pytest.raises(ValueError, match=message):
+            Trainer(**options).init(Scribe(length=length), Clock(), key=getkey())
 
-    def test_capacity_below_one_batch(self, getkey: GetKey) -> None:
-        trainer = Trainer(batch_size=11, capacity=10, warmup_steps=4)
-        with pytest.raises(
-            ValueError,
-            match=r"`capacity=10` holds 10 .*less than one batch.*raise `capacity`",
-        ):
-            trainer.init(Scribe(), Clock(), key=getkey())
-        trainer = dataclasses.replace(trainer, batch_size=3)
-        with pytest.raises(ValueError, match=r"less than one batch .* 3 \* 4"):
-            trainer.init(Scribe(length=4), Clock(), key=getkey())
-
-    def test_warm_up_that_leaves_nothing_to_sample(self, getkey: GetKey) -> None:
-        trainer = Trainer(num_envs=2, batch_size=1, capacity=20, warmup_steps=7)
-        with pytest.raises(
-            ValueError, match=r"`warmup_steps=7` must be at least.*4 \* 2"
-        ):
-            trainer.init(Scribe(length=4), Clock(), key=getkey())
-
-    def test_warm_up_longer_than_the_replay(self, getkey: GetKey) -> None:
-        trainer = Trainer(batch_size=1, capacity=10, warmup_steps=11)
-        with pytest.raises(
-            ValueError, match=r"`warmup_steps=11` is more than .*`capacity=10`.*Raise"
-        ):
-            trainer.init(Scribe(), Clock(), key=getkey())
-
-    def test_steps_that_are_no_whole_number_of_iterations(self) -> None:
-        with pytest.raises(ValueError, match=r"`num_steps=3`.*2 \* 1 = 2"):
-            _TRAINER.check_num_steps(3)
-
-    def test_a_negative_number_of_steps(self) -> None:
-        with pytest.raises(ValueError, match=r"`num_steps=-2`.*at least 0"):
-            _TRAINER.check_num_steps(-2)
+    @pytest.mark.parametrize(
+        ("num_steps", "message"), [(3, r"=3`.*2 \* 1 = 2"), (-2, "=-2`.*at least 0")]
+    )
+    def test_steps_that_cannot_be_made(self, num_steps: int, message: str) -> None:
+        with pytest.raises(ValueError, match=f"`num_steps{message}"):
+            _TRAINER.check_num_steps(num_steps)
 
     def test_init_checks_the_environment(self, getkey: GetKey) -> None:
         with pytest.raises(ValueError, match=r"reward.*`spec.reward_size=None`"):
@@ -758,57 +738,49 @@ class _Odd(AbstractEnv[dict[str, Array]]):
     def reset(self, *, key: PRNGKeyArray) -> tuple[dict[str, Array], Array]:
         del key
         state = {"x": jnp.zeros(2), "time": jnp.zeros((), int)}
-        if self.fault == "more state at reset":
-            state["extra"] = jnp.zeros(())
-        return state, self._observe("reset")
+        more = {"more state at reset": {"extra": jnp.zeros(())}}
+        return state | more.get(self.fault, {}), self._observe("reset")
 
     def step(
         self, state: dict[str, Array], action: Array, *, key: PRNGKeyArray
     ) -> tuple[dict[str, Array], Outcome]:
         del action, key
-        state = {"x": state["x"], "time": state["time"] + 1}
-        if self.fault == "other type of state":
-            state["time"] = state["time"].astype(float)
-        if self.fault == "other shape of state":
-            state["x"] = jnp.zeros(3)
-        reward = (
-            jnp.zeros((1,)) if self.fault == "reward of length one" else jnp.zeros(())
-        )
-        if self.fault == "int reward":
-            reward = reward.astype(int)
-        no = jnp.array(False)
-        terminated = no.astype(float) if self.fault == "float flag" else no
-        truncated = no[None] if self.fault == "long flag" else no
+        after = {
+            "other type of state": {"time": jnp.zeros(())},
+            "other shape of state": {"x": jnp.zeros(3)},
+        }
+        state = {"x": state["x"], "time": state["time"] + 1} | after.get(self.fault, {})
+        given = {
+            "reward of length one": {"reward": jnp.zeros(1)},
+            "int reward": {"reward": jnp.zeros((), int)},
+            "float flag": {"terminated": jnp.zeros(())},
+            "long flag": {"truncated": jnp.zeros(1, bool)},
+        }
+        right = {
+            "observation": self._observe("step"),
+            "reward": jnp.zeros(()),
+            "terminated": jnp.array(False),
+            "truncated": jnp.array(False),
+        }
         # Built past the checks of `Outcome`, which users do not have.
         outcome = object.__new__(Outcome)
-        for name, value in {
-            "observation": self._observe("step"),
-            "reward": reward,
-            "terminated": terminated,
-            "truncated": truncated,
-        }.items():
+        for name, value in (right | given.get(self.fault, {})).items():
             object.__setattr__(outcome, name, value)
         return state, outcome
 
     def state_descriptor(self, state: dict[str, Array]) -> Array | None:
-        if self.fault in (
-            "undeclared descriptor",
-            "wrong descriptor",
-            "right descriptor",
-        ):
-            return state["x"][:1]
         if self.fault == "int descriptor":
             return state["time"][None]
-        return None
+        given = ("undeclared descriptor", "wrong descriptor", "right descriptor")
+        return state["x"][:1] if self.fault in given else None
 
     def _observe(self, where: str) -> Array:
-        if self.fault == f"int observation of {where}":
-            return jnp.zeros(2, int)
-        if self.fault == f"long observation of {where}":
-            return jnp.zeros(3)
-        if self.fault == f"flat observation of {where}":
-            return jnp.zeros(())
-        return jnp.zeros(2)
+        wrong = {
+            f"int observation of {where}": jnp.zeros(2, int),
+            f"long observation of {where}": jnp.zeros(3),
+            f"flat observation of {where}": jnp.zeros(()),
+        }
+        return wrong.get(self.fault, jnp.zeros(2))
 
 
 class TestCheckEnv:
