@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._agents.base import AgentOfKind, AnyAgent
-from .._interaction.evaluate import Descriptor, Evaluation, evaluate
+from .._interaction.evaluate import Descriptor, Evaluation
 from .._interaction.evaluate_skills import Score, mean_return
 from .._interaction.fit import check_numbers
 from .._pytree.arguments import checked
@@ -24,6 +24,7 @@ from .._pytree.tree import (
     take_element,
     tree_copy,
 )
+from .._training.evaluations import evaluate_members
 from .._training.host_loop import Callbacks, Reached, drive
 from .._training.iteration import UnfinishedRow, check_finite_agent
 from .._training.mesh import (
@@ -33,9 +34,7 @@ from .._training.mesh import (
     choose_members,
     default_mesh,
     gather,
-    map_members,
     naming_lost_processes,
-    on_each_device,
     replicate,
     shard,
     to_host,
@@ -67,49 +66,6 @@ def check_scalar(env: AnyEnv) -> None:
             "and its `Evaluation` to one number to rank by, such as "
             "`eqrl.weighted_return`."
         )
-
-
-@eqx.filter_jit
-def evaluate_members(
-    agents: AnyAgent,
-    states: PyTree,
-    failed: Bool[Array, " population"],
-    env: AnyEnv,
-    key: PRNGKeyArray,
-    num_episodes: int,
-    descriptor: Descriptor | None,
-    score: Score,
-    members: Members,
-    mesh: Mesh | None,
-) -> tuple[Evaluation, Float[Array, " population"]]:
-    """The evaluation and the score of each member; the score is `nan` if it failed."""
-
-    def evaluate_share(stacked: PyTree, env: AnyEnv) -> tuple[PyTree, None]:
-        def evaluate_one(
-            agent: AnyAgent, state: PyTree, failed: Bool[Array, ""], key: PRNGKeyArray
-        ) -> tuple[Evaluation, Float[Array, ""]]:
-            evaluation = evaluate(
-                agent,
-                state,
-                env,
-                num_episodes=num_episodes,
-                key=key,
-                descriptor=descriptor,
-            )
-            value = score(agent, state, evaluation)
-            if not eqx.is_array_like(value) or jnp.shape(value) != ():
-                raise ValueError(
-                    "`score` must be one number for each member, such as a mean over "
-                    f"its episodes, but it is {eqx.tree_pformat(value)}."
-                )
-            return evaluation, jnp.where(failed, jnp.nan, value)
-
-        return map_members(evaluate_one, members, *stacked), None
-
-    keys = jr.split(key, stack_size(states))
-    stacked = (agents, states, failed, keys)
-    result, _ = on_each_device(evaluate_share, mesh, stacked, env)
-    return result
 
 
 def check_initial(
