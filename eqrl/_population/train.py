@@ -227,7 +227,7 @@ def train_population(
         counts,
     )
     # After the check of what `where` selects.
-    names = _names(given, pbt)
+    names, select = _recorded(given, crew.agents, pbt, mesh)
     pbt, evaluation_env, key = replicate((pbt, evaluation_env, key), mesh)
     evaluation_key, exploit_key = (jr.fold_in(key, i) for i in (3, 4))
     evaluate = functools.partial(
@@ -254,6 +254,7 @@ def train_population(
         crew=crew,
         pbt=pbt,
         names=names,
+        select=select,
         evaluate=evaluate,
         evaluation_key=evaluation_key,
         exploit_key=exploit_key,
@@ -270,7 +271,8 @@ def train_population(
 class _Generations:
     """The loop of `train_population` over generations.
 
-    - `names`: of the tuned hyperparameters.
+    - `names`, `select`: of the recorded hyperparameters, and a function that takes
+        their values out of the agents.
     - `evaluate`: `evaluate_members` with all but members and key filled in.
     - `num_steps`: environment steps of each member in a generation.
     - `empty`: the beginning of a row of metrics.
@@ -279,6 +281,7 @@ class _Generations:
     crew: Crew
     pbt: PBT | None
     names: list[str]
+    select: Callable[[AnyAgent], Sequence[object]]
     evaluate: Callable[..., tuple[Evaluation, Float[Array, " population"]]]
     evaluation_key: PRNGKeyArray
     exploit_key: PRNGKeyArray
@@ -357,7 +360,7 @@ class _Generations:
             position.state.failed,
             key=jr.fold_in(self.evaluation_key, generation),
         )
-        values = () if self.pbt is None else self.pbt.selected(agents)
+        values = self.select(agents)
         row = {
             "returns": evaluation.returns,
             "descriptors": evaluation.descriptors,
@@ -477,14 +480,26 @@ def make_agents(
     return repeated(agent, size)
 
 
-def _names(agent: AnyAgent, pbt: PBT | None) -> list[str]:
-    """The paths of the tuned hyperparameters within the agent."""
-    if pbt is None:
-        return []
-    paths = jax.tree_util.tree_map_with_path(
-        lambda path, leaf: jax.tree_util.keystr(path).removeprefix("."), agent
-    )
-    return list(map(str, pbt.selected(paths)))
+def _recorded(
+    agent: AnyAgent, agents: AnyAgent, pbt: PBT | None, mesh: Mesh | None
+) -> tuple[list[str], Callable[[AnyAgent], Sequence[object]]]:
+    """The paths of the hyperparameters to record, and a function that selects them.
+
+    They are those that `pbt` tunes, or without it those that differ between `agents`.
+    """
+    named = lambda path: jax.tree_util.keystr(path).removeprefix(".")
+    if pbt is not None:
+        paths = jax.tree_util.tree_map_with_path(lambda path, leaf: named(path), agent)
+        return list(map(str, pbt.selected(paths))), pbt.selected
+    hyperparameters = lambda agents: eqx.filter(agents, eqx.is_inexact_array)
+    leaves = jax.tree_util.tree_leaves_with_path(to_host(hyperparameters(agents), mesh))
+    differ = [i for i, (_, leaf) in enumerate(leaves) if np.any(leaf != leaf[0])]
+
+    def select(agents: AnyAgent) -> list[Array]:
+        values = jax.tree.leaves(hyperparameters(agents))
+        return [values[index] for index in differ]
+
+    return [named(leaves[index][0]) for index in differ], select
 
 
 @eqx.filter_jit(donate="all-except-first")
