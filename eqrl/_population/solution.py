@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Shaped
-from typing_extensions import TypeVar
+from typing_extensions import Never, TypeVar
 
 from .._pytree.tree import check_stack, stack_size, take_element
 from .._training.iteration import UnfinishedRow
@@ -162,6 +162,11 @@ def ancestors_of(
     for row in parents[:0:-1]:
         line.append(int(row[line[-1]]))
     return np.array(line[::-1])
+
+
+# Of a stack of unknown type, the type of a member is unknown, too.
+@overload
+def member(stack: Never, index: int | Int[Array, ""]) -> Any: ...
 
 
 @overload
