@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 import eqrl
 from eqrl._interaction.evaluate import Evaluation
 from eqrl._interaction.evaluate_skills import mean_return
-from eqrl._population.train import evaluate_members
+from eqrl._training.evaluations import evaluate_members
 from eqrl._training.iteration import all_finite
 from eqrl._training.mesh import naming_lost_processes
 

@@ -305,10 +305,7 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
         write_members(folder, *named_and_dated(self.run, reached))
         schedule, scores = self.run.schedule, scores_of(reached, None)
         return Policies(
-            [
-                (member(reached.agents, index), member(reached.states, index))
-                for index in range(schedule.size)
-            ],
+            [member(reached, index) for index in range(schedule.size)],
             step=step_of(reached),
             # The episodes of the final evaluation are different, so it has no bias.
             best=winner_of(scores) if len(scores) > 0 else None,

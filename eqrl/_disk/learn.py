@@ -3,6 +3,7 @@
 import bisect
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -29,6 +30,7 @@ from .._pytree.tree import (
 from .._rewards.feature_set import enlarge
 from .._rewards.incremental import IncrementalState
 from .._rewards.scale import Replay
+from .._training.evaluations import Evaluations
 from .._training.host_loop import Callbacks, Reached, drive
 from .._training.iteration import check_finite_agent
 from .._training.replay import Item, ReplayBuffer, ReplayState
@@ -283,6 +285,7 @@ class SkillLoop:
     num_collected_episodes: int
     replay: Replay
     log_every: int
+    evaluations: Evaluations[Any] | None
     key: PRNGKeyArray
 
     def learn(self, skills: Skills) -> Iterator[Reached]:
@@ -304,6 +307,11 @@ class SkillLoop:
                 training = trained
                 step, row = steps_of_skills(self.trainer, training), position.row
                 if row is not None:
+                    state = training.trainer_state
+                    if self.evaluations is not None:
+                        row = row | self.evaluations.measure(
+                            step, metrics, state.agent, state.failed
+                        )
                     row = row | {
                         "skill": np.asarray(skill),
                         "collected_steps": np.asarray(int(training.collected_steps)),
@@ -311,6 +319,9 @@ class SkillLoop:
                     metrics = append_row(metrics, step, row)
                 skills = dataclasses.replace(skills, training=training, metrics=metrics)
                 yield Reached(step, row, skills, position.failed)
+                evaluations = self.evaluations
+                if row is not None and evaluations and evaluations.ends_training:
+                    return
             learned = training.trainer_state.agent.agent
             # An array as the index, so that skills after the first compile nothing.
             states = put_element(states, learned, jnp.asarray(skill, int))
@@ -450,6 +461,7 @@ def learn_skills(
     replay: Replay | None = None,
     initial: Skills[State] | None = None,
     log_every: PositiveInt = 1_000,
+    evaluations: Evaluations[IntrinsicState[State, IncrementalState]] | None = None,
     callback: Callbacks[Skills[State]] | None = None,
 ) -> Skills[State]:
     """Learns skills one after another, as DISk does.
@@ -497,6 +509,8 @@ def learn_skills(
         within a skill. They stay usable.
     - `log_every`: steps in a row of the metrics, rounded up to whole iterations. The
         rest of an episode after `num_steps` is a row of its own.
+    - `evaluations`: evaluates the skill in training, in one environment, and adds what
+        it measures to the metrics. Training ends where it asks for that.
     - `callback`: called as `callback(step, metrics, skills)` after each row, with the
         steps of all skills together; or several of them. Training ends there if one
         returns true, and can resume from `skills`. Copy what you keep
@@ -553,6 +567,7 @@ def learn_skills(
         num_collected_episodes=num_collected_episodes,
         replay=replay,
         log_every=log_every,
+        evaluations=evaluations,
         key=key,
     )
     return drive(loop.learn(skills), callback=callback)

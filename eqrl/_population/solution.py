@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Shaped
-from typing_extensions import TypeVar
+from typing_extensions import Never, TypeVar
 
 from .._pytree.tree import check_stack, stack_size, take_element
 from .._training.iteration import UnfinishedRow
@@ -79,7 +79,7 @@ PopulationSolution.__init__.__doc__ = """**Arguments:**
 - `returns`: of each generation, member and episode.
 - `descriptors`: likewise, if `descriptor` was given, else `None`.
 - `hyperparameters`: by name, the value with which each member of each generation
-    trained.
+    trained: of those that `pbt` tunes, or without it of those that differ.
 - `parents`: the index of the member from which each member was copied before each
     generation; its own index if it was kept, as all are in the first.
 - `metrics`: by name, of each generation and member.
@@ -164,21 +164,40 @@ def ancestors_of(
     return np.array(line[::-1])
 
 
-def member(stack: Stacked[Tree, "population"], index: int | Int[Array, ""]) -> Tree:
-    """Takes one member out of a stack.
+# Of a stack of unknown type, the type of a member is unknown, too.
+@overload
+def member(stack: Never, index: int | Int[Array, ""]) -> Any: ...
+
+
+@overload
+def member(
+    stack: PopulationSolution[State, Agents], index: int | Int[Array, ""]
+) -> tuple[Agents, State]: ...
+
+
+@overload
+def member(stack: Stacked[Tree, "population"], index: int | Int[Array, ""]) -> Tree: ...
+
+
+def member(stack: Any, index: int | Int[Array, ""]) -> Any:
+    """Takes one member out of a population or of any stack.
 
     **Arguments:**
 
-    - `stack`: every array of it has a leading axis `population`.
+    - `stack`: a `PopulationSolution`; or a stack, every array of which has a leading
+        axis `population`.
     - `index`: the member, from 0.
 
     **Returns:**
 
-    That member, without the axis, on one device. If the stack is sharded over several
-    processes, all of them must take the same member, and each gets a copy of its own.
+    Of a `PopulationSolution`, the agent and the agent's state; of a stack, that member,
+    without the axis, on one device. If the stack is sharded over several processes, all
+    of them must take the same member, and each gets a copy of its own.
 
     Raises a `ValueError` if `stack` is not a stack, or has no such member.
     """
+    if isinstance(stack, PopulationSolution):
+        stack = (stack.agents, stack.states)
     check_stack("stack", stack)
     size, mesh = stack_size(stack), mesh_of_processes(stack)
     # An index that is an array, as in `best`, is left on its device.

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._agents.base import AgentOfKind, AnyAgent
-from .._interaction.evaluate import Descriptor, Evaluation, evaluate
+from .._interaction.evaluate import Descriptor, Evaluation
 from .._interaction.evaluate_skills import Score, mean_return
 from .._interaction.fit import check_numbers
 from .._pytree.arguments import checked
@@ -24,6 +24,7 @@ from .._pytree.tree import (
     take_element,
     tree_copy,
 )
+from .._training.evaluations import evaluate_members
 from .._training.host_loop import Callbacks, Reached, drive
 from .._training.iteration import UnfinishedRow, check_finite_agent
 from .._training.mesh import (
@@ -33,9 +34,7 @@ from .._training.mesh import (
     choose_members,
     default_mesh,
     gather,
-    map_members,
     naming_lost_processes,
-    on_each_device,
     replicate,
     shard,
     to_host,
@@ -67,49 +66,6 @@ def check_scalar(env: AnyEnv) -> None:
             "and its `Evaluation` to one number to rank by, such as "
             "`eqrl.weighted_return`."
         )
-
-
-@eqx.filter_jit
-def evaluate_members(
-    agents: AnyAgent,
-    states: PyTree,
-    failed: Bool[Array, " population"],
-    env: AnyEnv,
-    key: PRNGKeyArray,
-    num_episodes: int,
-    descriptor: Descriptor | None,
-    score: Score,
-    members: Members,
-    mesh: Mesh | None,
-) -> tuple[Evaluation, Float[Array, " population"]]:
-    """The evaluation and the score of each member; the score is `nan` if it failed."""
-
-    def evaluate_share(stacked: PyTree, env: AnyEnv) -> tuple[PyTree, None]:
-        def evaluate_one(
-            agent: AnyAgent, state: PyTree, failed: Bool[Array, ""], key: PRNGKeyArray
-        ) -> tuple[Evaluation, Float[Array, ""]]:
-            evaluation = evaluate(
-                agent,
-                state,
-                env,
-                num_episodes=num_episodes,
-                key=key,
-                descriptor=descriptor,
-            )
-            value = score(agent, state, evaluation)
-            if not eqx.is_array_like(value) or jnp.shape(value) != ():
-                raise ValueError(
-                    "`score` must be one number for each member, such as a mean over "
-                    f"its episodes, but it is {eqx.tree_pformat(value)}."
-                )
-            return evaluation, jnp.where(failed, jnp.nan, value)
-
-        return map_members(evaluate_one, members, *stacked), None
-
-    keys = jr.split(key, stack_size(states))
-    stacked = (agents, states, failed, keys)
-    result, _ = on_each_device(evaluate_share, mesh, stacked, env)
-    return result
 
 
 def check_initial(
@@ -271,7 +227,7 @@ def train_population(
         counts,
     )
     # After the check of what `where` selects.
-    names = _names(given, pbt)
+    names, select = _recorded(given, crew.agents, pbt, mesh)
     pbt, evaluation_env, key = replicate((pbt, evaluation_env, key), mesh)
     evaluation_key, exploit_key = (jr.fold_in(key, i) for i in (3, 4))
     evaluate = functools.partial(
@@ -298,6 +254,7 @@ def train_population(
         crew=crew,
         pbt=pbt,
         names=names,
+        select=select,
         evaluate=evaluate,
         evaluation_key=evaluation_key,
         exploit_key=exploit_key,
@@ -314,7 +271,8 @@ def train_population(
 class _Generations:
     """The loop of `train_population` over generations.
 
-    - `names`: of the tuned hyperparameters.
+    - `names`, `select`: of the recorded hyperparameters, and a function that takes
+        their values out of the agents.
     - `evaluate`: `evaluate_members` with all but members and key filled in.
     - `num_steps`: environment steps of each member in a generation.
     - `empty`: the beginning of a row of metrics.
@@ -323,6 +281,7 @@ class _Generations:
     crew: Crew
     pbt: PBT | None
     names: list[str]
+    select: Callable[[AnyAgent], Sequence[object]]
     evaluate: Callable[..., tuple[Evaluation, Float[Array, " population"]]]
     evaluation_key: PRNGKeyArray
     exploit_key: PRNGKeyArray
@@ -401,7 +360,7 @@ class _Generations:
             position.state.failed,
             key=jr.fold_in(self.evaluation_key, generation),
         )
-        values = () if self.pbt is None else self.pbt.selected(agents)
+        values = self.select(agents)
         row = {
             "returns": evaluation.returns,
             "descriptors": evaluation.descriptors,
@@ -521,14 +480,26 @@ def make_agents(
     return repeated(agent, size)
 
 
-def _names(agent: AnyAgent, pbt: PBT | None) -> list[str]:
-    """The paths of the tuned hyperparameters within the agent."""
-    if pbt is None:
-        return []
-    paths = jax.tree_util.tree_map_with_path(
-        lambda path, leaf: jax.tree_util.keystr(path).removeprefix("."), agent
-    )
-    return list(map(str, pbt.selected(paths)))
+def _recorded(
+    agent: AnyAgent, agents: AnyAgent, pbt: PBT | None, mesh: Mesh | None
+) -> tuple[list[str], Callable[[AnyAgent], Sequence[object]]]:
+    """The paths of the hyperparameters to record, and a function that selects them.
+
+    They are those that `pbt` tunes, or without it those that differ between `agents`.
+    """
+    named = lambda path: jax.tree_util.keystr(path).removeprefix(".")
+    if pbt is not None:
+        paths = jax.tree_util.tree_map_with_path(lambda path, leaf: named(path), agent)
+        return list(map(str, pbt.selected(paths))), pbt.selected
+    hyperparameters = lambda agents: eqx.filter(agents, eqx.is_inexact_array)
+    leaves = jax.tree_util.tree_leaves_with_path(to_host(hyperparameters(agents), mesh))
+    differ = [i for i, (_, leaf) in enumerate(leaves) if np.any(leaf != leaf[0])]
+
+    def select(agents: AnyAgent) -> list[Array]:
+        values = jax.tree.leaves(hyperparameters(agents))
+        return [values[index] for index in differ]
+
+    return [named(leaves[index][0]) for index in differ], select
 
 
 @eqx.filter_jit(donate="all-except-first")

@@ -5,19 +5,32 @@ import math
 from collections.abc import Callable
 from typing import Annotated, Generic
 
+import equinox as eqx
+import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jax.sharding import Mesh
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from .._agents.base import AbstractAgent
-from .._interaction.evaluate import Evaluation, evaluate
-from .._interaction.evaluate_skills import mean_return
+from .._agents.base import AbstractAgent, AnyAgent
+from .._interaction.evaluate import Descriptor, Evaluation, evaluate
+from .._interaction.evaluate_skills import Score, mean_return
 from .._pytree.arguments import checked
 from .._pytree.fields import PositiveInt, Range, Takes, reusable_key
-from .._pytree.tree import tree_copy
-from .._types.custom_types import EnvState, Extras, Memory, Mode, State
+from .._pytree.tree import repeated, stack_size, take_element, tree_copy
+from .._types.custom_types import EnvState, Extras, Memory, Mode, PyTree, State
 from ..envs import AbstractEnv
-from .rows import OfflineSolution, Solution
+from ..envs._base import AnyEnv
+from .mesh import (
+    Members,
+    gather,
+    map_members,
+    on_each_device,
+    replicate,
+    shard,
+    to_host,
+)
+from .rows import History, OfflineSolution, Row, Solution
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,27 +49,79 @@ class BestPolicy(Generic[State]):
     state: State
 
 
-class Evaluations(Generic[State]):
-    """Evaluates an agent at intervals of steps; a callback of `train`.
+@eqx.filter_jit
+def evaluate_members(
+    agents: AnyAgent,
+    states: PyTree,
+    failed: Bool[Array, " population"],
+    env: AnyEnv,
+    key: PRNGKeyArray,
+    num_episodes: int,
+    descriptor: Descriptor | None,
+    score: Score,
+    members: Members,
+    mesh: Mesh | None,
+    mode: Mode = "greedy",
+) -> tuple[Evaluation, Float[Array, " population"]]:
+    """The evaluation and the score of each member; the score is `nan` if it failed."""
 
-    Of `train_offline` they are updates.
+    def evaluate_share(stacked: PyTree, env: AnyEnv) -> tuple[PyTree, None]:
+        def evaluate_one(
+            agent: AnyAgent, state: PyTree, failed: Bool[Array, ""], key: PRNGKeyArray
+        ) -> tuple[Evaluation, Float[Array, ""]]:
+            evaluation = evaluate(
+                agent,
+                state,
+                env,
+                num_episodes=num_episodes,
+                key=key,
+                mode=mode,
+                descriptor=descriptor,
+            )
+            value = score(agent, state, evaluation)
+            if not eqx.is_array_like(value) or jnp.shape(value) != ():
+                raise ValueError(
+                    "`score` must be one number for each member, such as a mean over "
+                    f"its episodes, but it is {eqx.tree_pformat(value)}."
+                )
+            return evaluation, jnp.where(failed, jnp.nan, value)
+
+        return map_members(evaluate_one, members, *stacked), None
+
+    keys = jr.split(key, stack_size(states))
+    stacked = (agents, states, failed, keys)
+    result, _ = on_each_device(evaluate_share, mesh, stacked, env)
+    return result
+
+
+class Evaluations(Generic[State]):
+    """Evaluates an agent at intervals of steps while it trains.
 
     ```python
-    evaluations = eqrl.Evaluations(agent, env, every=5_000, key=jr.key(1), patience=5)
-    eqrl.train(agent, env, trainer, num_steps=..., key=key, callback=evaluations)
-    policy = evaluations.best.state
+    evaluations = eqrl.Evaluations(agent, env, every=5_000, key=jr.key(1))
+    solution = eqrl.train_seeds(agent, env, trainer, ..., evaluations=evaluations)
+    solution.metrics["evaluation_return"]
     ```
+
+    As the argument `evaluations` of `train`, `train_seeds` and `learn_skills` it adds
+    columns to the metrics, `nan` in rows without an evaluation: `evaluation_return` and
+    `evaluation_length`, means over the episodes, and `evaluation_score`, if there is a
+    `score`. As a callback of `train`, or of `train_offline`, where steps are updates,
+    it leaves the metrics as they are.
 
     It keeps the best policy, and ends training where that is asked for. Episodes are
     played beside the training, which they do not affect; their steps are not counted.
+    Of `learn_skills` it evaluates the skill in training.
 
     **Attributes:**
 
     - `steps`: the environment steps before each evaluation.
-    - `scores`: as many numbers, mean returns by default.
-    - `returns`: as many arrays with the axis `episodes`.
-    - `best`: the policy with the highest score, the first of several; `None` before
-        the first evaluation.
+    - `scores`: as many numbers, mean returns by default; the mean over the seeds.
+    - `returns`: as many arrays with the axis `episodes`, after the axis `seeds` of
+        `train_seeds`.
+    - `best_of_seeds`: the policy with the highest score of each seed, the first of
+        several; `None` if no score was a number. One agent counts as one seed.
+    - `ends_training`: whether the last evaluation asks to end training.
     """
 
     @checked
@@ -96,12 +161,14 @@ class Evaluations(Generic[State]):
         - `mode`: how actions are picked.
         - `score`: maps an agent, its state and its `Evaluation` to a number, the higher
             the better; by default the mean return. Required if the reward is a vector.
+            With several seeds it is compiled.
         - `patience`: ends training when this many evaluations in a row were no better
             than the best before them; `None` is never.
-        - `target`: ends training when a score reaches it; `None` is never.
+        - `target`: ends training when a score reaches it; `None` is never. Seeds train
+            together, until each of them is out of patience or has reached the target.
         - `log`: called as `log(metrics, step)` after each evaluation with the mean
             `evaluation_return` and `evaluation_length`, and with `evaluation_score`, if
-            there is a `score`.
+            there is a `score`, averaged over seeds.
         """
         if score is None and env.spec.reward_size is not None:
             raise ValueError(
@@ -115,12 +182,19 @@ class Evaluations(Generic[State]):
         self._mode: Mode = mode
         self._score, self._patience, self._target = score, patience, target
         self._log = log
-        # Evaluations that were no better.
-        self._since_best = 0
         self.steps: list[int] = []
         self.scores: list[float] = []
-        self.returns: list[Float[np.ndarray, "episodes ..."]] = []
-        self.best: BestPolicy[State] | None = None
+        self.returns: list[Float[np.ndarray, "..."]] = []
+        self.best_of_seeds: list[BestPolicy[State] | None] = []
+        self.ends_training = False
+        # Evaluations of each seed that were no better.
+        self._since_best: list[int] = []
+
+    @property
+    def best(self) -> BestPolicy[State] | None:
+        """The policy with the highest score of all; `None` before there is one."""
+        found = [best for best in self.best_of_seeds if best is not None]
+        return max(found, key=lambda best: best.score, default=None)
 
     def __call__(
         self,
@@ -132,41 +206,132 @@ class Evaluations(Generic[State]):
         del metrics
         if isinstance(solution, Solution) and solution.trainer_state.failed.ndim == 1:
             raise ValueError(
-                "`Evaluations` is a callback of `train`, which trains one agent; of "
-                "`train_seeds` evaluate `eqrl.member(solution.state, seed)` in a "
-                "callback of your own, or when training is over."
+                "As a callback, `Evaluations` evaluates one agent; give it to "
+                "`train_seeds` as the argument `evaluations`."
             )
-        rows = solution.metrics["step"]
-        before = int(rows[-2]) if len(rows) > 1 else 0
+        before = {name: rows[:-1] for name, rows in solution.metrics.items()}
+        self.measure(step, before, solution.state)
+        return self.ends_training
+
+    def measure(
+        self,
+        step: int,
+        history: History,
+        state: State,
+        failed: Bool[Array, "*seeds"] | None = None,
+        *,
+        members: Members = "in_turn",
+        mesh: Mesh | None = None,
+    ) -> Row:
+        """Evaluates if it is time, and returns the metrics of the row.
+
+        **Arguments:**
+
+        - `step`: environment steps at the end of the row.
+        - `history`: the rows before it.
+        - `state`: of the agent, or the stack of the states of all seeds.
+        - `failed`: of each seed, whether it has diverged; `None` for one agent.
+        - `members`, `mesh`: how seeds run, and on which devices.
+        """
+        is_stack = failed is not None and failed.ndim == 1
+        steps = history.get("step", ())
+        before = int(steps[-1]) if len(steps) > 0 else 0
+        self.ends_training = False
+        names = ["evaluation_length"]
+        # Vectors of returns have no mean that would say anything.
+        names += ["evaluation_return"] if self._env.spec.reward_size is None else []
+        names += [] if self._score is None else ["evaluation_score"]
         if step // self._every == before // self._every:
-            return False
-        evaluation = evaluate(
-            self._agent,
-            solution.state,
-            self._env,
-            num_episodes=self._num_episodes,
-            key=jr.fold_in(self._key, step),
-            mode=self._mode,
+            shape = (stack_size(state),) if is_stack else ()
+            return dict.fromkeys(names, np.full(shape, np.nan, jnp.result_type(float)))
+        stack = failed if is_stack else None
+        evaluation, scores = self._evaluate(step, state, stack, members, mesh)
+        returns, lengths, scores = to_host(
+            (evaluation.returns, evaluation.lengths, scores), mesh
         )
-        score = mean_return if self._score is None else self._score
         self.steps.append(step)
-        self.scores.append(float(score(self._agent, solution.state, evaluation)))
-        self.returns.append(np.asarray(evaluation.returns))
+        self.returns.append(returns)
+        self.scores.append(_mean(scores))
+        self._keep(state, scores)
+        values = {
+            "evaluation_length": lengths.mean(axis=-1, dtype=scores.dtype),
+            "evaluation_return": returns.mean(axis=-1),
+            "evaluation_score": scores,
+        }
+        lost = np.asarray(False) if stack is None else to_host(stack, mesh)
+        row = {name: np.where(lost, np.nan, values[name]) for name in names}
         if self._log is not None:
-            logged = {"evaluation_length": float(np.mean(evaluation.lengths))}
-            # Vectors of returns have no mean that would say anything.
-            if evaluation.returns.ndim == 1:
-                logged["evaluation_return"] = float(np.mean(evaluation.returns))
-            if self._score is not None:
-                logged["evaluation_score"] = self.scores[-1]
-            self._log(logged, step)
-        # A score of nan is never better, not even than none.
-        least = -math.inf if self.best is None else self.best.score
-        self._since_best += 1
-        if self.scores[-1] > least:
-            self._since_best = 0
-            state = tree_copy(solution.state)
-            self.best = BestPolicy(step=step, score=self.scores[-1], state=state)
-        if self._target is not None and self.scores[-1] >= self._target:
+            self._log({name: _mean(value) for name, value in row.items()}, step)
+        return row
+
+    def _evaluate(
+        self,
+        step: int,
+        state: State,
+        failed: Bool[Array, " seeds"] | None,
+        members: Members,
+        mesh: Mesh | None,
+    ) -> tuple[Evaluation[None], Float[Array, "*seeds"]]:
+        """The evaluation and the score of one agent, or of a stack of seeds."""
+        key = jr.fold_in(self._key, step)
+        score = mean_return if self._score is None else self._score
+        if failed is None:
+            evaluation = evaluate(
+                self._agent,
+                state,
+                self._env,
+                num_episodes=self._num_episodes,
+                key=key,
+                mode=self._mode,
+            )
+            return evaluation, jnp.asarray(score(self._agent, state, evaluation), float)
+        # A key for each seed: with common episodes an interval over seeds would be too
+        # narrow.
+        env, key = replicate((self._env, key), mesh)
+        return evaluate_members(
+            shard(repeated(self._agent, stack_size(state)), mesh),
+            state,
+            failed,
+            env,
+            key,
+            self._num_episodes,
+            None,
+            score,
+            members,
+            mesh,
+            self._mode,
+        )
+
+    def _keep(self, state: State, scores: Float[np.ndarray, "*seeds"]) -> None:
+        """Keeps the states that are better than before."""
+        given = np.atleast_1d(scores).tolist()
+        self.best_of_seeds = self.best_of_seeds or [None] * len(given)
+        self._since_best = self._since_best or [0] * len(given)
+        for seed, score in enumerate(given):
+            best = self.best_of_seeds[seed]
+            self._since_best[seed] += 1
+            # A score of nan is never better, not even than none.
+            if score > (-math.inf if best is None else best.score):
+                self._since_best[seed] = 0
+                # A copy: the state is donated to the next row.
+                own = (
+                    tree_copy(state)
+                    if scores.ndim == 0
+                    else gather(take_element(state, seed))
+                )
+                self.best_of_seeds[seed] = BestPolicy(self.steps[-1], score, own)
+        self.ends_training = all(
+            map(self._is_over, self.best_of_seeds, self._since_best)
+        )
+
+    def _is_over(self, best: BestPolicy[State] | None, since_best: int) -> bool:
+        """Whether a seed has reached the target, or is out of patience."""
+        if best is not None and self._target is not None and best.score >= self._target:
             return True
-        return self._patience is not None and self._since_best >= self._patience
+        return self._patience is not None and since_best >= self._patience
+
+
+def _mean(values: Float[np.ndarray, "*seeds"]) -> float:
+    """The mean of those that are numbers; `nan` if there are none."""
+    numbers = values[~np.isnan(values)]
+    return float(np.mean(numbers)) if numbers.size > 0 else math.nan

@@ -1,5 +1,5 @@
 from collections.abc import Callable, Iterator
-from typing import cast
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -24,6 +24,7 @@ from .._types.custom_types import EnvState, Extras, Memory, Metrics, PyTree, Sta
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from ..envs._check import play_if_asked
+from .evaluations import Evaluations
 from .host_loop import Callback, Callbacks, Reached, drive
 from .iteration import UnfinishedRow, check_finite_agent
 from .mesh import (
@@ -62,6 +63,7 @@ def train(
     initial: Solution[State, EnvState, Memory, Extras] | None = None,
     agent_state: State | None = None,
     log_every: PositiveInt = 1_000,
+    evaluations: Evaluations[State] | None = None,
     callback: Callbacks[Solution[State, EnvState, Memory, Extras]] | None = None,
     checkpoint: Callback[Solution[State, EnvState, Memory, Extras]] | None = None,
 ) -> Solution[State, EnvState, Memory, Extras]:
@@ -83,6 +85,8 @@ def train(
         0, give the agent more `anneal_steps`. Not together with `initial`.
     - `log_every`: steps in a row of the metrics, rounded up to whole iterations. It is
         also how often `callback` is called. It does not affect the result.
+    - `evaluations`: evaluates the agent in the meantime, and adds what it measures to
+        the metrics. Training ends where it asks for that.
     - `callback`: called as `callback(step, metrics, solution)` after each row, with the
         solution so far. Several of them in a list or a tuple are called in turn.
         Training ends with this row if one returns true. Copy what you keep of the
@@ -119,7 +123,7 @@ def train(
     )
     state, counts = solution.trainer_state, solution.counts
     runner = runner_of_one(trainer, agent, env, state, counts, key=_run_key(key))
-    rows = _rows(runner, solution, num_steps=num_steps, log_every=log_every)
+    rows = _rows(runner, solution, num_steps, log_every, evaluations)
     return drive(rows, callback=callback, checkpoint=checkpoint)
 
 
@@ -134,6 +138,7 @@ def train_seeds(
     key: PRNGKeyArray,
     initial: Solution[State, EnvState, Memory, Extras] | None = None,
     log_every: PositiveInt = 1_000,
+    evaluations: Evaluations[State] | None = None,
     callback: Callbacks[Solution[State, EnvState, Memory, Extras]] | None = None,
     checkpoint: Callback[Solution[State, EnvState, Memory, Extras]] | None = None,
     mesh: Mesh | None = None,
@@ -206,7 +211,7 @@ def train_seeds(
     )
     empty = begin_rows(crew, solution.trainer_state, solution.counts)
     runner = crew.runner(shard(empty, devices))
-    rows = _rows(runner, solution, num_steps=num_steps, log_every=log_every)
+    rows = _rows(runner, solution, num_steps, log_every, evaluations, how)
     return drive(rows, callback=callback, checkpoint=checkpoint, given_mesh=mesh)
 
 
@@ -235,7 +240,12 @@ def _begin(
 
 
 def _rows(
-    runner: Runner, solution: AnySolution, *, num_steps: int, log_every: int
+    runner: Runner,
+    solution: AnySolution,
+    num_steps: int,
+    log_every: int,
+    evaluations: Evaluations[Any] | None,
+    members: Members = "in_turn",
 ) -> Iterator[Reached]:
     """Resumes from `solution`, which is donated."""
     trainer = runner.trainer
@@ -246,16 +256,27 @@ def _rows(
     yield Reached(steps_taken(trainer, solution.counts), None, solution)
     start = runner.start(solution.trainer_state, solution.counts, solution.unfinished)
     for position in runner.run_rows(start, num_steps=num_steps, log_every=log_every):
-        step = steps_taken(trainer, position.counts)
-        if position.row is not None:
-            metrics = append_row(metrics, step, position.row)
+        step, row = steps_taken(trainer, position.counts), position.row
+        if row is not None:
+            if evaluations is not None:
+                row = row | evaluations.measure(
+                    step,
+                    metrics,
+                    position.state.agent,
+                    position.state.failed,
+                    members=members,
+                    mesh=runner.mesh,
+                )
+            metrics = append_row(metrics, step, row)
         solution = Solution(
             trainer_state=position.state,
             counts=position.counts,
             metrics=metrics,
             unfinished=position.unfinished,
         )
-        yield Reached(step, position.row, solution, position.failed)
+        yield Reached(step, row, solution, position.failed)
+        if row is not None and evaluations is not None and evaluations.ends_training:
+            return
 
 
 def _init_key(key: PRNGKeyArray) -> PRNGKeyArray:

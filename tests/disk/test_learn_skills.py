@@ -84,6 +84,29 @@ def test_how_often_is_logged_makes_no_difference(whole: eqrl.Skills[Any]) -> Non
     assert same((other.states, other.training), (whole.states, whole.training))
 
 
+def test_evaluations_add_columns_and_leave_the_skills_as_they_are(
+    whole: eqrl.Skills[Any],
+) -> None:
+    def evaluations(**options: Any) -> eqrl.Evaluations[Any]:
+        return eqrl.Evaluations(
+            AGENT, ENV, every=30, num_episodes=2, key=jr.key(3), **options
+        )
+
+    evaluated = evaluations()
+    other = learn(evaluations=evaluated)
+    assert same((other.states, other.training), (whole.states, whole.training))
+    # The rows that end with a skill reach a multiple of 30.
+    column = other.metrics["evaluation_return"]
+    steps = other.metrics["step"][~np.isnan(column)]
+    assert steps.tolist() == evaluated.steps == [30, 60, 90]
+    learned = jax.tree.map(lambda x: x[2], other.states)
+    inner, key = AGENT.agent, jr.fold_in(jr.key(3), 90)
+    alone = eqrl.evaluate(inner, learned, ENV, num_episodes=2, key=key)
+    np.testing.assert_array_equal(evaluated.returns[2], alone.returns)
+    ended = learn(evaluations=evaluations(target=-1e9))
+    assert ended.metrics["step"][-1] == 30 and int(ended.count) == 0
+
+
 def test_the_callback_may_be_left_out(whole: eqrl.Skills[Any]) -> None:
     assert same(learn(), whole)
 

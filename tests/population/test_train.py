@@ -278,6 +278,8 @@ def test_members_and_the_best_can_be_taken_out(
     chosen = eqrl.best(solution.states, means)
     expected = eqrl.member(solution.states, int(means.argmax()))
     assert eqx.tree_equal(chosen, expected)
+    pair = (eqrl.member(solution.agents, 1), eqrl.member(solution.states, 1))
+    assert eqx.tree_equal(eqrl.member(solution, 1), pair)
     assert jax.tree.structure(chosen) == jax.tree.structure(
         AGENT.init(ENV.spec, key=jr.key(0))
     )
@@ -287,7 +289,8 @@ def test_without_pbt_nobody_is_replaced_and_the_callback_sees_each_generation() 
     seen = []
     solution = train(None, callback=lambda step, metrics, _: seen.append(step))
     assert np.array_equal(solution.parents, np.tile(np.arange(3), (3, 1)))
-    assert seen == [40, 80, 120]
+    # No hyperparameter differs between members.
+    assert seen == [40, 80, 120] and solution.hyperparameters == {}
     # One that returns true ends training with its generation.
     stopped = train(
         None, callback=lambda step, metrics, reached: len(reached.parents) == 2
@@ -299,7 +302,11 @@ def test_a_stack_of_agents_is_taken_as_it_is_and_stays_usable(getkey: GetKey) ->
     agents = PBT.init(AGENT, 3, key=getkey())
     train(agent=agents)
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(agents))
-    assert eqx.tree_equal(train(None, agent=agents).agents, agents)
+    kept = train(None, agent=agents)
+    assert eqx.tree_equal(kept.agents, agents)
+    assert list(kept.hyperparameters) == ["noise", "rate"]
+    rates = np.tile(agents.rate, (3, 1))
+    np.testing.assert_array_equal(kept.hyperparameters["rate"], rates)
 
 
 def test_a_single_agent_may_hold_as_many_weights_as_there_are_members(

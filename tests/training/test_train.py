@@ -287,14 +287,36 @@ def test_evaluations_end_training_at_their_target_and_resume_with_it() -> None:
     assert train(120, callback=above).metrics["step"][-1] == 120
 
 
-def test_evaluations_of_several_seeds_are_refused_at_the_first_row(
+def test_evaluations_are_metrics_and_leave_the_training_as_it_is(
     whole: eqrl.Solution[Any, Any, Any, Any],
 ) -> None:
-    seeds = jax.tree.map(lambda x: x[None], whole.trainer_state)
-    stack = eqrl.Solution(trainer_state=seeds, counts=whole.counts, metrics={})
-    evaluations = eqrl.Evaluations(AGENT, ENV, every=1_000, key=jr.key(0))
-    with pytest.raises(ValueError, match=r"eqrl\.member\(solution.state, seed\)"):
-        evaluations(20, {}, stack)
+    evaluations, callback = (
+        eqrl.Evaluations(AGENT, ENV, every=50, num_episodes=2, key=jr.key(5))
+        for _ in range(2)
+    )
+    given: list[float] = []
+    solution = train(
+        60,
+        initial=train(60, evaluations=evaluations),
+        evaluations=evaluations,
+        callback=lambda step, row, _: given.append(float(row["evaluation_return"])),
+    )
+    train(120, callback=callback)
+    assert same(solution.trainer_state, whole.trainer_state)
+    # Rows end at 20, 40 and so on; those at 60 and 100 reach a multiple of 50.
+    returns, nan = [float(x.mean()) for x in callback.returns], math.nan
+    expected = [nan, nan, returns[0], nan, returns[1], nan]
+    column = solution.metrics["evaluation_return"]
+    np.testing.assert_allclose(column, expected)
+    np.testing.assert_array_equal(given, column[3:])
+    np.testing.assert_array_equal(solution.metrics["evaluation_length"][2], 7)
+    assert (evaluations.steps, evaluations.scores) == (callback.steps, callback.scores)
+    best, other = evaluations.best, callback.best
+    assert best is not None and other is not None and same(best.state, other.state)
+    ending = eqrl.Evaluations(
+        AGENT, ENV, every=50, num_episodes=2, key=jr.key(5), target=-1e9
+    )
+    assert train(120, evaluations=ending).metrics["step"].tolist() == [20, 40, 60]
 
 
 def test_evaluations_of_vector_rewards_ask_for_a_score() -> None:
@@ -812,6 +834,53 @@ def test_seeds_go_on_from_an_earlier_call_and_from_disk_bit_for_bit(
     wide = eqx.tree_at(lambda s: s.trainer_state.agent.weight, first, jnp.zeros((3, 9)))
     with pytest.raises(ValueError, match=r"`initial` does not fit this agent"):
         seeds(40, initial=wide)
+
+
+def test_seeds_are_evaluated_apart_and_end_together() -> None:
+    options: dict[str, Any] = {"num_seeds": 3, "log_every": 20, "key": jr.key(0)}
+
+    def seeds(num_steps: int, **others: Any) -> Any:
+        return eqrl.train_seeds(
+            Learner(), Drift(), TRAINER, num_steps=num_steps, **options, **others
+        )
+
+    def evaluations(**others: Any) -> eqrl.Evaluations[Any]:
+        given: dict[str, Any] = {"every": 20, "num_episodes": 2} | others
+        return eqrl.Evaluations(Learner(), Drift(), key=jr.key(5), **given)
+
+    logged: list[dict[str, float]] = []
+    # A score that differs from the mean return.
+    score = lambda agent, state, evaluation: state.weight.sum()
+    by_weight = evaluations(score=score, log=lambda row, step: logged.append(row))
+    whole = seeds(60)
+    resumed = seeds(40, initial=seeds(20, evaluations=by_weight), evaluations=by_weight)
+    assert same(resumed.trainer_state, whole.trainer_state)
+    scores = resumed.metrics["evaluation_score"]
+    weights = np.asarray(whole.state.weight.sum(axis=1))
+    np.testing.assert_allclose(scores[-1], weights, rtol=1e-6)
+    assert logged[-1]["evaluation_score"] == pytest.approx(weights.mean())
+    for seed, best in enumerate(by_weight.best_of_seeds):
+        assert best is not None and best.score == scores[:, seed].max()
+        assert best.step == 20 * (scores[:, seed].argmax() + 1)
+        assert float(best.state.weight.sum()) == pytest.approx(best.score)
+    # Each has episodes of its own, which the member alone plays likewise.
+    keys = jr.split(jr.fold_in(jr.key(5), 60), 3)
+    column = resumed.metrics["evaluation_return"]
+    assert len(set(column[-1].tolist())) == 3
+    for seed, returns in enumerate(by_weight.returns[-1]):
+        state = eqrl.member(whole.state, seed)
+        alone = eqrl.evaluate(Learner(), state, Drift(), num_episodes=2, key=keys[seed])
+        np.testing.assert_allclose(returns, alone.returns, rtol=1e-6)
+        assert column[-1, seed] == pytest.approx(float(alone.returns.mean()))
+    # A target that all have reached ends training, and that of a single seed does not.
+    worst, best_score = scores.max(axis=0).min(), scores.max()
+    reached = (np.maximum.accumulate(scores, axis=0) >= worst).all(axis=1)
+    ended = seeds(60, evaluations=evaluations(score=score, target=float(worst)))
+    assert ended.metrics["step"][-1] == 20 * (reached.argmax() + 1)
+    single = evaluations(score=score, target=float(best_score))
+    assert seeds(60, evaluations=single).metrics["step"][-1] == 60
+    with pytest.raises(ValueError, match="argument `evaluations`"):
+        seeds(20, callback=evaluations())
 
 
 def test_no_seeds_are_refused(getkey: GetKey) -> None:

@@ -109,7 +109,7 @@ FAULTS = (
     ),
     Fault(
         "population:members-are-evaluated-with-one-key",
-        "eqrl/_population/train.py",
+        "eqrl/_training/evaluations.py",
         "keys = jr.split(key, stack_size(states))",
         "keys = jnp.broadcast_to(key, (stack_size(states),))",
         ("tests/population/test_train.py -k episodes_of_its_own",),
@@ -128,6 +128,13 @@ FAULTS = (
         "children = children if mesh is None else jnp.sort(children)\n"
         "        copied = copy_members(states, children, parents, mesh)",
         ("tests/population/test_pbt.py -k on_a_mesh",),
+    ),
+    Fault(
+        "population:hyperparameters-are-recorded-that-all-share",
+        "eqrl/_population/train.py",
+        "if np.any(leaf != leaf[0])",
+        "if np.any(leaf == leaf[0])",
+        ("tests/population/test_train.py -k without_pbt",),
     ),
     Fault(
         "population:members-in-turn-begin-together",
@@ -271,7 +278,7 @@ FAULTS = (
     ),
     Fault(
         "population:failed-members-have-a-score",
-        "eqrl/_population/train.py",
+        "eqrl/_training/evaluations.py",
         "jnp.where(failed, jnp.nan, value)",
         "value",
         ("tests/test_unseen.py -k no_score",),
@@ -348,7 +355,7 @@ FAULTS = (
     ),
     Fault(
         "population:scores-of-any-shape",
-        "eqrl/_population/train.py",
+        "eqrl/_training/evaluations.py",
         "            if not eqx.is_array_like(value) or jnp.shape(value) != ():\n",
         "            if False:\n",
         (f"{_TRAIN} -k before_the_first",),

@@ -100,6 +100,34 @@ FAULTS = (
         ("tests/training/test_offline.py -k sequences_are_learned",),
     ),
     Fault(
+        "training:seeds-are-evaluated-on-common-episodes",
+        "eqrl/_training/evaluations.py",
+        "keys = jr.split(key, stack_size(states))",
+        "keys = jnp.broadcast_to(key, (stack_size(states),))",
+        ("tests/training/test_train.py -k seeds_are_evaluated",),
+    ),
+    Fault(
+        "training:one-seed-at-its-target-ends-all",
+        "eqrl/_training/evaluations.py",
+        "self.ends_training = all(",
+        "self.ends_training = any(",
+        ("tests/training/test_train.py -k seeds_are_evaluated",),
+    ),
+    Fault(
+        "training:rows-are-evaluated-without-being-due",
+        "eqrl/_training/evaluations.py",
+        "before = int(steps[-1]) if len(steps) > 0 else 0",
+        "before = 0",
+        ("tests/training/test_train.py -k evaluations_are_metrics",),
+    ),
+    Fault(
+        "training:the-best-policy-of-a-seed-is-that-of-another",
+        "eqrl/_training/evaluations.py",
+        "gather(take_element(state, seed))",
+        "gather(take_element(state, 0))",
+        ("tests/training/test_train.py -k seeds_are_evaluated",),
+    ),
+    Fault(
         "training:seeds-in-turn-begin-together",
         "eqrl/_training/train.py",
         "map_members(init, members, *stacked)",
@@ -570,8 +598,8 @@ FAULTS = (
     Fault(
         "training:the-last-of-equals-is-best",
         "eqrl/_training/evaluations.py",
-        "if self.scores[-1] > least:",
-        "if self.scores[-1] >= least:",
+        "if score > (-math.inf",
+        "if score >= (-math.inf",
         ("tests/training/test_train.py -k best_policy",),
     ),
     Fault(
