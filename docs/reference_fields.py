@@ -5,6 +5,7 @@ The library documents what a class is made of in the `Arguments` list of
 """
 
 import ast
+import pathlib
 import re
 from typing import Any
 
@@ -79,10 +80,12 @@ def _modules(package: griffe.Module) -> list[griffe.Module]:
 
 def _constructor_texts(module: griffe.Module) -> dict[str, str]:
     """The text of each `X.__init__.__doc__ = ...` of a module, by class."""
-    if not str(module.filepath).endswith(".py"):
+    path = module.filepath
+    # A namespace has several folders instead.
+    if not isinstance(path, pathlib.Path):
         return {}
     texts = {}
-    for statement in ast.parse(module.filepath.read_text()).body:
+    for statement in ast.parse(path.read_text()).body:
         if not isinstance(statement, ast.Assign):
             continue
         target = ast.unparse(statement.targets[0])
