@@ -73,6 +73,21 @@ def public_names() -> set[str]:
     return {name for name in names if not re.search(r"\.(_|None$)", name)}
 
 
+def members(name: str) -> set[str]:
+    """The fields and methods of a public class, its own and what it inherits."""
+    module, _, last = name.rpartition(".")
+    found = getattr(importlib.import_module(module), last)
+    if not isinstance(found, type):
+        return set()
+    return {
+        f"{name}.{member}"
+        for base in found.__mro__
+        if base.__module__.startswith("eqrl")
+        for member in {*vars(base), *vars(base).get("__annotations__", {})}
+        if not member.startswith("_")
+    }
+
+
 def main() -> None:
     site = pathlib.Path(sys.argv[1]) if sys.argv[1:] else ROOT / "site"
     pages: dict[str, Page] = {}
@@ -92,6 +107,8 @@ def main() -> None:
         for name in public_names()
         if name not in ids and not re.search(rf"{re.escape(name)}\b", table)
     )
+    all_members = set[str]().union(*map(members, public_names()))
+    unlisted = sorted(all_members - ids)
     longest = max(pages, key=lambda name: len(pages[name].text))
     entries: list[dict[str, typing.Any]] = json.loads(
         (site / "search" / "search_index.json").read_text()
@@ -101,6 +118,7 @@ def main() -> None:
         "passages of Python's built-ins": builtins,
         "addresses of objects": addresses,
         "public names without an entry": len(missing),
+        f"of {len(all_members)} fields and methods without an entry": len(unlisted),
         f"pages over {MOST_CHARACTERS:,} characters": sum(
             len(each.text) > MOST_CHARACTERS for each in pages.values()
         ),
@@ -110,8 +128,8 @@ def main() -> None:
     print(f"The longest page: {longest}, {len(pages[longest].text):,} characters.")
     for name, number in figures.items():
         print(f"{number} {name}")
-    if missing:
-        print(f"Missing: {', '.join(missing)}")
+    if missing or unlisted:
+        print(f"Missing: {', '.join([*missing, *unlisted])}")
     if any(figures.values()):
         sys.exit("The site is not what it must be.")
 
