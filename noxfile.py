@@ -158,13 +158,15 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Builds the documentation into `site`; `nox -s docs -- serve` shows it."""
+    """Builds the documentation into `site` and checks it; `-- serve` shows it."""
     install(session, "docs")
     session.run(
         "mkdocs",
         *(session.posargs or ["build", "--strict"]),
         env={"NO_MKDOCS_2_WARNING": "1"},
     )
+    if not session.posargs:
+        session.run("python", "docs/check_site.py")
 
 
 @nox.session

@@ -1,0 +1,138 @@
+"""Checks the built site: that its reference can be read and lacks nothing.
+
+It prints what it counts, and ends with an error if a figure is not what it must be.
+"""
+
+import ast
+import html.parser
+import importlib
+import inspect
+import json
+import pathlib
+import re
+import sys
+import typing
+
+
+ROOT = pathlib.Path(__file__).parent.parent
+MODULES = ("eqrl", "eqrl.envs", "eqrl.nn", "eqrl.losses", "eqrl.spaces", "eqrl.presets")
+MOST_CHARACTERS = 60_000
+
+# How the docstrings of Python's own types and methods begin.
+BUILTINS = (
+    "Convert a string or number to a floating",
+    "Convert a number or string to an integer",
+    "Returns True when the argument is true",
+    "bool(object)",
+    "bool(x) -> bool",
+    "int([x]) -> integer",
+    "Built-in immutable sequence",
+    "str(object='') -> str",
+    "dict() -> new empty dictionary",
+    "Initialize self. See help(type(self))",
+)
+
+
+class Page(html.parser.HTMLParser):
+    """The text of a page's article, and what its links can point to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = False
+        self.pieces: list[str] = []
+        self.ids: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.inside = self.inside or tag == "article"
+        self.ids.update(value for name, value in attrs if name == "id" and value)
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = self.inside and tag != "article"
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            self.pieces.append(data)
+
+    @property
+    def text(self) -> str:
+        # An address or a passage may be broken by the markup of its words.
+        return re.sub(r"\s+", " ", "".join(self.pieces))
+
+
+def public_names() -> set[str]:
+    """The public classes, functions and types of the library, by their public path."""
+    names: set[str] = set()
+    for name in MODULES:
+        module = importlib.import_module(name)
+        for statement in ast.parse(inspect.getsource(module)).body:
+            if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+                names.add(f"{name}.{statement.name}")
+            # A module that only uses a name imports it without `as`.
+            elif isinstance(statement, ast.ImportFrom) and statement.module:
+                names |= {f"{name}.{each.asname}" for each in statement.names}
+    return {name for name in names if not re.search(r"\.(_|None$)", name)}
+
+
+def members(name: str) -> set[str]:
+    """The fields and methods of a public class, its own and what it inherits."""
+    module, _, last = name.rpartition(".")
+    found = getattr(importlib.import_module(module), last)
+    if not isinstance(found, type):
+        return set()
+    return {
+        f"{name}.{member}"
+        for base in found.__mro__
+        if base.__module__.startswith("eqrl")
+        for member in {*vars(base), *vars(base).get("__annotations__", {})}
+        if not member.startswith("_")
+    }
+
+
+def main() -> None:
+    site = pathlib.Path(sys.argv[1]) if sys.argv[1:] else ROOT / "site"
+    pages: dict[str, Page] = {}
+    for path in sorted(site.rglob("*.html")):
+        page = Page()
+        page.feed(path.read_text())
+        pages[path.relative_to(site).as_posix()] = page
+    reference = {name: each for name, each in pages.items() if "reference" in name}
+    text = " ".join(each.text for each in reference.values())
+    builtins = sum(text.count(start) for start in BUILTINS)
+    addresses = len(re.findall(r"object at 0x[0-9a-f]+", text))
+    ids = set().union(*(each.ids for each in reference.values()))
+    # Aliases of types have a line of a table in place of an entry.
+    table = " ".join(each.text for name, each in reference.items() if "tools" in name)
+    missing = sorted(
+        name
+        for name in public_names()
+        if name not in ids and not re.search(rf"{re.escape(name)}\b", table)
+    )
+    all_members = set[str]().union(*map(members, public_names()))
+    unlisted = sorted(all_members - ids)
+    longest = max(pages, key=lambda name: len(pages[name].text))
+    entries: list[dict[str, typing.Any]] = json.loads(
+        (site / "search" / "search_index.json").read_text()
+    )["docs"]
+    skill_extras = sum("SkillExtras" in entry["title"] for entry in entries)
+    figures = {
+        "passages of Python's built-ins": builtins,
+        "addresses of objects": addresses,
+        "public names without an entry": len(missing),
+        f"of {len(all_members)} fields and methods without an entry": len(unlisted),
+        f"pages over {MOST_CHARACTERS:,} characters": sum(
+            len(each.text) > MOST_CHARACTERS for each in pages.values()
+        ),
+        "titles that a search for `SkillExtras` misses": int(skill_extras == 0),
+    }
+    print(f"{len(reference)} pages of reference, {len(ids)} targets of links.")
+    print(f"The longest page: {longest}, {len(pages[longest].text):,} characters.")
+    for name, number in figures.items():
+        print(f"{number} {name}")
+    if missing or unlisted:
+        print(f"Missing: {', '.join([*missing, *unlisted])}")
+    if any(figures.values()):
+        sys.exit("The site is not what it must be.")
+
+
+if __name__ == "__main__":
+    main()
