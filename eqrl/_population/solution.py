@@ -1,6 +1,6 @@
 """Members of a population, and the history of its generations."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeAlias, overload
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Never, TypeAlias, overload
 
 import equinox as eqx
 import jax
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Shaped
-from typing_extensions import Never, TypeVar
+from typing_extensions import TypeVar
 
 from .._pytree.tree import check_stack, stack_size, take_element
 from .._training.iteration import UnfinishedRow

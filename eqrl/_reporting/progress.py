@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from .._disk.library import Skills
 from .._population.solution import PopulationSolution, are_mean_returns, scores_of
-from .._pytree.fields import check_arity, Range, check_integer
+from .._pytree.fields import Range, check_arity, check_integer
 from .._types.installed import check_installed
 
 
