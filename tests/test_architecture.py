@@ -122,13 +122,13 @@ def test_functions_are_annotated_throughout() -> None:
 _MOST = {
     "lines": 28_396,
     "lines for each public name": 117.8,
-    "lines of the longest module": 618,
-    "files": 126,
-    "private functions named once": 107,
-    "of these of at most 6 lines": 16,
-    "internal share of definitions": 59.0,
+    "lines of the longest module": 614,
+    "files": 123,
+    "private functions named once": 101,
+    "of these of at most 6 lines": 13,
+    "internal share of definitions": 58.2,
     "share of imports": 8.5,
-    "lines of checks": 2_879,
+    "lines of checks": 2_855,
     "longest body": 60,
     "bodies over 60 lines": 0,
     "uses of Any": 260,
@@ -136,7 +136,7 @@ _MOST = {
     "lines of sac.py without its texts": 82,
     "translated first sentences": 0,
     "private faces": 1,
-    "lines of tests": 31_141,
+    "lines of tests": 31_180,
 }
 _LEAST = {"share of comments": 2.9}
 

@@ -3,7 +3,6 @@
 import bisect
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -285,7 +284,7 @@ class SkillLoop:
     num_collected_episodes: int
     replay: Replay
     log_every: int
-    evaluations: Evaluations[Any] | None
+    evaluations: Evaluations | None
     key: PRNGKeyArray
 
     def learn(self, skills: Skills) -> Iterator[Reached]:

@@ -29,8 +29,12 @@ from .._types.stacked import Stacked
 Agents = TypeVar("Agents", default=Any)
 
 if TYPE_CHECKING:
+    # Only a value of unknown type can be passed for it.
+    from typing import Never as _Unknown
+
     _TrainerStates: TypeAlias = TrainerState[State, Any, Any, Any]
 else:
+    _Unknown = object
     # A history is drawn without a look at the states.
     _TrainerStates = Annotated[State, "of its trainer"]
 
@@ -166,7 +170,7 @@ def ancestors_of(
 
 # Of a stack of unknown type, the type of a member is unknown, too.
 @overload
-def member(stack: Never, index: int | Int[Array, ""]) -> Any: ...
+def member(stack: _Unknown, index: int | Int[Array, ""]) -> Any: ...
 
 
 @overload

@@ -226,7 +226,6 @@ def train_population(
         num_generations * steps_per_generation,
         counts,
     )
-    # After the check of what `where` selects.
     names, select = _recorded(given, crew.agents, pbt, mesh)
     pbt, evaluation_env, key = replicate((pbt, evaluation_env, key), mesh)
     evaluation_key, exploit_key = (jr.fold_in(key, i) for i in (3, 4))
@@ -485,7 +484,8 @@ def _recorded(
 ) -> tuple[list[str], Callable[[AnyAgent], Sequence[object]]]:
     """The paths of the hyperparameters to record, and a function that selects them.
 
-    They are those that `pbt` tunes, or without it those that differ between `agents`.
+    They are those that `pbt` tunes, whose `where` has been checked before, or without
+    it those that differ between `agents`.
     """
     named = lambda path: jax.tree_util.keystr(path).removeprefix(".")
     if pbt is not None:

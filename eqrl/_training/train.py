@@ -1,5 +1,5 @@
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import cast
 
 import equinox as eqx
 import jax
@@ -244,7 +244,7 @@ def _rows(
     solution: AnySolution,
     num_steps: int,
     log_every: int,
-    evaluations: Evaluations[Any] | None,
+    evaluations: Evaluations | None,
     members: Members = "in_turn",
 ) -> Iterator[Reached]:
     """Resumes from `solution`, which is donated."""
