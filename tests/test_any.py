@@ -12,7 +12,7 @@ from types import ModuleType
 
 
 _PUBLIC = ("", ".envs", ".losses", ".nn", ".presets", ".spaces")
-_MOST = 62
+_MOST = 63
 
 # An annotation that holds `Any`, or an alias of which a part is `Any`: of an argument,
 # a result, a field or a base class.
@@ -104,6 +104,7 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "gradient_step(gradient)",
         "restore(where)",
     ),
+    "A member of a stack of unknown type has an unknown type, too": ("member()",),
     "A field is of the type that is written before it": ("hyperparameter()",),
 }
 

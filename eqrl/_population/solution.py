@@ -1,6 +1,6 @@
 """Members of a population, and the history of its generations."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Never, TypeAlias, overload
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeAlias, overload
 
 import equinox as eqx
 import jax
