@@ -530,7 +530,7 @@ FAULTS = (
         "eqrl/_training/schedule.py",
         "if warmup_steps > held:",
         "if False:",
-        (f"{_TRAINER} -k 'longer_than_the_replay'",),
+        (f"{_TRAINER} -k 'cannot_serve'",),
     ),
     Fault(
         "training:windows-larger-than-the-replay",
