@@ -226,7 +226,8 @@ def train_population(
         num_generations * steps_per_generation,
         counts,
     )
-    names, select = _recorded(given, crew.agents, pbt, mesh)
+    # After the check of what `where` selects.
+    names = _names(given, pbt)
     pbt, evaluation_env, key = replicate((pbt, evaluation_env, key), mesh)
     evaluation_key, exploit_key = (jr.fold_in(key, i) for i in (3, 4))
     evaluate = functools.partial(
@@ -253,7 +254,6 @@ def train_population(
         crew=crew,
         pbt=pbt,
         names=names,
-        select=select,
         evaluate=evaluate,
         evaluation_key=evaluation_key,
         exploit_key=exploit_key,
@@ -270,8 +270,7 @@ def train_population(
 class _Generations:
     """The loop of `train_population` over generations.
 
-    - `names`, `select`: of the recorded hyperparameters, and a function that takes
-        their values out of the agents.
+    - `names`: of the tuned hyperparameters.
     - `evaluate`: `evaluate_members` with all but members and key filled in.
     - `num_steps`: environment steps of each member in a generation.
     - `empty`: the beginning of a row of metrics.
@@ -280,7 +279,6 @@ class _Generations:
     crew: Crew
     pbt: PBT | None
     names: list[str]
-    select: Callable[[AnyAgent], Sequence[object]]
     evaluate: Callable[..., tuple[Evaluation, Float[Array, " population"]]]
     evaluation_key: PRNGKeyArray
     exploit_key: PRNGKeyArray
@@ -359,7 +357,7 @@ class _Generations:
             position.state.failed,
             key=jr.fold_in(self.evaluation_key, generation),
         )
-        values = self.select(agents)
+        values = () if self.pbt is None else self.pbt.selected(agents)
         row = {
             "returns": evaluation.returns,
             "descriptors": evaluation.descriptors,
@@ -479,27 +477,14 @@ def make_agents(
     return repeated(agent, size)
 
 
-def _recorded(
-    agent: AnyAgent, agents: AnyAgent, pbt: PBT | None, mesh: Mesh | None
-) -> tuple[list[str], Callable[[AnyAgent], Sequence[object]]]:
-    """The paths of the hyperparameters to record, and a function that selects them.
-
-    They are those that `pbt` tunes, whose `where` has been checked before, or without
-    it those that differ between `agents`.
-    """
-    named = lambda path: jax.tree_util.keystr(path).removeprefix(".")
-    if pbt is not None:
-        paths = jax.tree_util.tree_map_with_path(lambda path, leaf: named(path), agent)
-        return list(map(str, pbt.selected(paths))), pbt.selected
-    hyperparameters = lambda agents: eqx.filter(agents, eqx.is_inexact_array)
-    leaves = jax.tree_util.tree_leaves_with_path(to_host(hyperparameters(agents), mesh))
-    differ = [i for i, (_, leaf) in enumerate(leaves) if np.any(leaf != leaf[0])]
-
-    def select(agents: AnyAgent) -> list[Array]:
-        values = jax.tree.leaves(hyperparameters(agents))
-        return [values[index] for index in differ]
-
-    return [named(leaves[index][0]) for index in differ], select
+def _names(agent: AnyAgent, pbt: PBT | None) -> list[str]:
+    """The paths of the tuned hyperparameters within the agent."""
+    if pbt is None:
+        return []
+    paths = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: jax.tree_util.keystr(path).removeprefix("."), agent
+    )
+    return list(map(str, pbt.selected(paths)))
 
 
 @eqx.filter_jit(donate="all-except-first")
