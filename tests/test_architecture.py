@@ -125,7 +125,7 @@ _MOST = {
     "lines of the longest module": 614,
     "files": 123,
     "private functions named once": 101,
-    "of these of at most 6 lines": 13,
+    "of these of at most 6 lines": 14,
     "internal share of definitions": 58.2,
     "share of imports": 8.5,
     "lines of checks": 2_855,
