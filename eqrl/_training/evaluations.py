@@ -186,7 +186,7 @@ class Evaluations(Generic[State]):
         self.scores: list[float] = []
         self.returns: list[Float[np.ndarray, "..."]] = []
         self.best_of_seeds: list[BestPolicy[State] | None] = []
-        self.ends_training = False
+        self.ends_training: bool = False
         # Evaluations of each seed that were no better.
         self._since_best: list[int] = []
 
