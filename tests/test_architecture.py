@@ -136,7 +136,7 @@ _MOST = {
     "lines of sac.py without its texts": 82,
     "translated first sentences": 0,
     "private faces": 1,
-    "lines of tests": 31_180,
+    "lines of tests": 31_184,
 }
 _LEAST = {"share of comments": 2.9}
 

@@ -165,7 +165,8 @@ class Evaluations(Generic[State]):
         - `patience`: ends training when this many evaluations in a row were no better
             than the best before them; `None` is never.
         - `target`: ends training when a score reaches it; `None` is never. Seeds train
-            together, until each of them is out of patience or has reached the target.
+            together, until each of them is out of patience, has reached the target or
+            has diverged.
         - `log`: called as `log(metrics, step)` after each evaluation with the mean
             `evaluation_return` and `evaluation_length`, and with `evaluation_score`, if
             there is a `score`, averaged over seeds.
@@ -252,13 +253,13 @@ class Evaluations(Generic[State]):
         self.steps.append(step)
         self.returns.append(returns)
         self.scores.append(_mean(scores))
-        self._keep(state, scores)
+        lost = np.asarray(False) if stack is None else to_host(stack, mesh)
+        self._keep(state, scores, lost)
         values = {
             "evaluation_length": lengths.mean(axis=-1, dtype=scores.dtype),
             "evaluation_return": returns.mean(axis=-1),
             "evaluation_score": scores,
         }
-        lost = np.asarray(False) if stack is None else to_host(stack, mesh)
         row = {name: np.where(lost, np.nan, values[name]) for name in names}
         if self._log is not None:
             self._log({name: _mean(value) for name, value in row.items()}, step)
@@ -302,8 +303,13 @@ class Evaluations(Generic[State]):
             self._mode,
         )
 
-    def _keep(self, state: State, scores: Float[np.ndarray, "*seeds"]) -> None:
-        """Keeps the states that are better than before."""
+    def _keep(
+        self,
+        state: State,
+        scores: Float[np.ndarray, "*seeds"],
+        lost: Bool[np.ndarray, "*seeds"],
+    ) -> None:
+        """Keeps the states that are better than before, and decides whether to end."""
         given = np.atleast_1d(scores).tolist()
         self.best_of_seeds = self.best_of_seeds or [None] * len(given)
         self._since_best = self._since_best or [0] * len(given)
@@ -320,8 +326,12 @@ class Evaluations(Generic[State]):
                     else gather(take_element(state, seed))
                 )
                 self.best_of_seeds[seed] = BestPolicy(self.steps[-1], score, own)
+        # Those that diverged learn no more, so the others do not wait for them.
         self.ends_training = all(
-            map(self._is_over, self.best_of_seeds, self._since_best)
+            is_lost or self._is_over(best, since_best)
+            for is_lost, best, since_best in zip(
+                np.atleast_1d(lost), self.best_of_seeds, self._since_best, strict=True
+            )
         )
 
     def _is_over(self, best: BestPolicy[State] | None, since_best: int) -> bool:

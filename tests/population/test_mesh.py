@@ -98,11 +98,15 @@ seeds_of = (
 
 
 def train_seeds(**options):
+    evaluations = eqrl.Evaluations(
+        *seeds_of[:2], every=20, num_episodes=2, key=jr.key(1)
+    )
     return eqrl.train_seeds(
         *seeds_of,
         num_seeds=16,
         key=jr.key(0),
         log_every=20,
+        evaluations=evaluations,
         **{"num_steps": 60, **options},
     )
 
@@ -115,6 +119,7 @@ with tempfile.TemporaryDirectory() as folder:
     begun = eqrl.load_solution(folder, *seeds_of, mesh=mesh)
 assert len(begun.trainer_state.failed.sharding.device_set) == 8
 same(train_seeds(num_steps=40, initial=begun), seeds)
+assert np.isfinite(seeds.metrics["evaluation_return"]).all()
 print("passed")
 """
 

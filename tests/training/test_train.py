@@ -879,6 +879,12 @@ def test_seeds_are_evaluated_apart_and_end_together() -> None:
     assert ended.metrics["step"][-1] == 20 * (reached.argmax() + 1)
     single = evaluations(score=score, target=float(best_score))
     assert seeds(60, evaluations=single).metrics["step"][-1] == 60
+    # Nor do the others wait for one that diverged, which has no score.
+    others = evaluations(score=score, target=-1e9)
+    failed = jnp.array([True, False, False])
+    row = others.measure(20, {}, whole.state, failed)
+    assert np.isnan(row["evaluation_return"]).tolist() == [True, False, False]
+    assert others.ends_training and others.best_of_seeds[0] is None
     with pytest.raises(ValueError, match="argument `evaluations`"):
         seeds(20, callback=evaluations())
 
