@@ -17,6 +17,7 @@ from .._types.data import Action, EnvSpec
 from ..envs import AbstractEnv
 from .exported_policy import write_policy
 from .fit import check_fits
+from .numpy_programs import numpy_members
 
 
 # Folded into the seed's key: for what is drawn once an episode, and for each action.
@@ -41,12 +42,17 @@ def export_policy(
     # In another process, without the environment and the agent's class:
     policy = eqrl.load_policy("walker.policy")
     action = policy.act(observation)
+    # And where there is no JAX:
+    policy = eqrl.numpy_policy.load_policy("walker.policy")
     ```
 
     The file holds compiled forms of `agent.begin` and `agent.act`, as `jax.export`
     serializes them, and those of the state's arrays that they read: the actor and the
     normalizer, not the critics, the optimizers or the replay. JAX guarantees
-    that its releases of the next six months can read the file.
+    that its releases of the next six months can read the file. It also holds them as
+    operations of NumPy, for `numpy_policy.load_policy`, which any version of NumPy can
+    read. If a network or an agent of your own has an operation that NumPy policies do
+    not have, only that form is missing, and its `load_policy` names the operation.
 
     **Arguments:**
 
@@ -63,13 +69,25 @@ def export_policy(
     hint = "Export one agent with its own state; take it from a stack by `eqrl.member`."
     check_fits(agent, state, spec, hint=hint)
     weights, restore = _as_data((agent, state))
-    programs = {
-        name: jax.export.export(jax.jit(program), platforms=tuple(platforms))(
-            weights, *arguments
-        )
+    traced = {
+        name: (jax.jit(program), arguments)
         for name, (program, arguments) in _programs(weights, restore, spec).items()
     }
+    programs = {
+        name: jax.export.export(program, platforms=tuple(platforms))(
+            weights, *arguments
+        )
+        for name, (program, arguments) in traced.items()
+    }
     members = {name: bytes(program.serialize()) for name, program in programs.items()}
+    members |= numpy_members(
+        {
+            name: program.trace(weights, *arguments).jaxpr
+            for name, (program, arguments) in traced.items()
+        },
+        weights,
+        _observation(spec),
+    )
     # The weights are the first arguments of each program, so that these indices, of
     # those that JAX did not drop as unused, mean the same in all of them.
     used = set().union(*(program.module_kept_var_idx for program in programs.values()))
@@ -103,6 +121,10 @@ def _as_data(tree: PyTree) -> tuple[list[Array], _Restore]:
         return eqx.combine(jax.tree.unflatten(structure, leaves), static)
 
     return [jr.key_data(leaf) if is_key(leaf) else leaf for leaf in leaves], restore
+
+
+def _observation(spec: EnvSpec) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((spec.observation_size,), jnp.result_type(float))
 
 
 def _programs(
@@ -144,8 +166,7 @@ def _programs(
 
         return act
 
-    observation = jax.ShapeDtypeStruct((spec.observation_size,), jnp.result_type(float))
-    shapes = (memory_shapes, observation, number, number)
+    shapes = (memory_shapes, _observation(spec), number, number)
     return {
         "begin": (begin, (number, number)),
         "greedy": (act_in("greedy"), shapes),
