@@ -44,9 +44,9 @@ from .._run.files import checkpoints_folder, library_folder
 from .._run.solutions import Interval, load_solution, step_of
 from .._run.write import (
     GrowingMetrics,
+    by_given_names,
     draw_population,
     draw_solution,
-    named_and_dated,
     states_of_seeds,
     write_generations,
     write_members,
@@ -123,7 +123,7 @@ class SeedsJob(AbstractJob[Training, AnySolution]):
             "metrics.csv": GrowingMetrics(folder, initial.metrics if initial else {}),
         }
         if self.tensorboard:
-            reports["TensorBoard"] = TensorBoard(folder / "tensorboard", schedule.seeds)
+            reports["TensorBoard"] = TensorBoard(folder / "tensorboard")
         with (
             reporting(reports) as callbacks,
             open_checkpoints(folder, every_steps=every_steps) as checkpoint,
@@ -244,7 +244,7 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
         schedule = self.run.schedule
         left = schedule.num_generations
         if initial is not None:
-            write_generations(folder, *named_and_dated(self.run, initial))
+            write_generations(folder, by_given_names(self.run, initial))
             left -= len(initial.returns)
             if left == 0:
                 return initial
@@ -264,7 +264,7 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
             step: int, metrics: object, solution: PopulationSolution
         ) -> None:
             del step, metrics
-            write_generations(folder, *named_and_dated(self.run, solution))
+            write_generations(folder, by_given_names(self.run, solution))
 
         reports: dict[str, Callable[..., object]] = {
             "The progress": PopulationProgressBar(
@@ -302,7 +302,7 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
         return int(reached.counts.updates) > 0
 
     def write(self, folder: Path, reached: PopulationSolution) -> Policies:
-        write_members(folder, *named_and_dated(self.run, reached))
+        write_members(folder, by_given_names(self.run, reached))
         schedule, scores = self.run.schedule, scores_of(reached, None)
         return Policies(
             [member(reached, index) for index in range(schedule.size)],
@@ -393,7 +393,7 @@ class LibraryJob(AbstractJob[SkillSchedule, Skills[PyTree]]):
             "metrics.csv or a checkpoint": write,
         }
         if self.tensorboard:
-            reports["TensorBoard"] = TensorBoard(folder / "tensorboard", 1)
+            reports["TensorBoard"] = TensorBoard(folder / "tensorboard")
         with reporting(reports) as callbacks:
             return learn_skills(
                 self.agent,

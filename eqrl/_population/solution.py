@@ -65,7 +65,7 @@ class PopulationSolution(eqx.Module, Generic[State, Agents]):
     descriptors: PyTree
     hyperparameters: dict[str, Shaped[np.ndarray, "_ _"]]
     parents: Shaped[np.ndarray, "generations population"]
-    metrics: dict[str, Shaped[np.ndarray, "_ _"]]
+    metrics: dict[str, Shaped[np.ndarray, "_ ..."]]
     scores: Float[np.ndarray, "generations population"]
     unfinished: UnfinishedGeneration | None = None
 
@@ -86,7 +86,10 @@ PopulationSolution.__init__.__doc__ = """**Arguments:**
     trained.
 - `parents`: the index of the member from which each member was copied before each
     generation; its own index if it was kept, as all are in the first.
-- `metrics`: by name, of each generation and member.
+- `metrics`: by name, of each generation and member: those of the agent, and
+    `evaluation_return` and `evaluation_length`, means over the greedy episodes;
+    a vector of rewards has `evaluation_return_0` and so on. `step` has one number for
+    each generation, the environment steps of each member at its end.
 - `scores`: by which members were ranked in each generation; `nan` if a member met
     something that was not finite.
 - `unfinished`: where training was interrupted within a generation, what that consists

@@ -184,8 +184,9 @@ def train_population(
         is the fastest of all.
     - `callback`: called as `callback(step, metrics, solution)` after each evaluation,
         on every process, with the steps so far of each member, and the generation's
-        metrics and scores, `"score"`, of all members; or several of them. Training ends
-        with this generation if one returns true, on any process. `agents` and the
+        tuned hyperparameters, metrics and scores, `"score"`, of all members; or several
+        of them, such as `Logger`. Training ends with this generation if one returns
+        true, on any process. `agents` and the
         history can be kept. Copy what you keep of `trainer_states` and `counts`: they
         are donated to the next generation.
 
@@ -323,9 +324,11 @@ class _Generations:
                     solution = _solution(agents, position, history, within)
                     yield Reached(step, None, solution)
             states, counts = position.state, position.counts
-            row = self._row(generation, agents, position, parents)
+            row = self._row(generation, agents, position, parents, end)
             history = append_generation(history, row)
-            metrics = {**row["metrics"], "score": row["scores"]}
+            metrics = row["hyperparameters"] | row["metrics"]
+            metrics |= {"score": row["scores"]}
+            del metrics["step"]
             solution = _solution(agents, position, history, None)
             yield Reached(end, metrics, solution, position.failed)
 
@@ -349,6 +352,7 @@ class _Generations:
         agents: AnyAgent,
         position: Position,
         parents: Int[np.ndarray, " population"],
+        step: int,
     ) -> History:
         """The history of a generation that has trained."""
         evaluation, scores = self.evaluate(
@@ -358,15 +362,30 @@ class _Generations:
             key=jr.fold_in(self.evaluation_key, generation),
         )
         values = () if self.pbt is None else self.pbt.selected(agents)
+        assert position.row is not None
         row = {
             "returns": evaluation.returns,
             "descriptors": evaluation.descriptors,
             "hyperparameters": dict(zip(self.names, values, strict=True)),
             "parents": parents,
-            "metrics": position.row,
+            "metrics": {**position.row, **_evaluated(evaluation)},
             "scores": scores,
         }
-        return to_host(row, self.crew.mesh)
+        row = to_host(row, self.crew.mesh)
+        row["metrics"]["step"] = step
+        return row
+
+
+def _evaluated(evaluation: Evaluation) -> dict[str, Float[Array, " population"]]:
+    """The metrics of each member's evaluation."""
+    means = jnp.mean(evaluation.returns, axis=1)
+    # A vector of rewards has one mean for each element.
+    returns = (
+        {"evaluation_return": means}
+        if means.ndim == 1
+        else {f"evaluation_return_{i}": mean for i, mean in enumerate(means.T)}
+    )
+    return {**returns, "evaluation_length": jnp.mean(evaluation.lengths, axis=1)}
 
 
 def _solution(
@@ -388,12 +407,17 @@ def _empty_history(
     evaluation: Evaluation, scores: PyTree, names: list[str], empty: UnfinishedRow
 ) -> History:
     """A history without generations, from the shapes of one of them."""
+    evaluated = eqx.filter_eval_shape(_evaluated, evaluation)
     row = {
         "returns": evaluation.returns,
         "descriptors": evaluation.descriptors,
         "hyperparameters": dict.fromkeys(names, scores),
         "parents": jax.ShapeDtypeStruct(scores.shape, jnp.result_type(int)),
-        "metrics": dict.fromkeys(empty.names, scores),
+        "metrics": {
+            **dict.fromkeys(empty.names, scores),
+            **evaluated,
+            "step": np.zeros((), int),
+        },
         "scores": scores,
     }
     return jax.tree.map(lambda x: np.zeros((0, *x.shape), x.dtype), row)

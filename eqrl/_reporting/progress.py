@@ -272,14 +272,15 @@ def _known(
 
 
 class Logger:
-    """Logs each row of metrics elsewhere; a callback of `train` and of `train_seeds`.
+    """Logs each row of metrics elsewhere; a callback of all trainings.
 
     ```python
     run = wandb.init(project="pendulum")
     eqrl.train(..., callback=eqrl.Logger(run.log))
     ```
 
-    MLflow's function is `mlflow.log_metrics`; for TensorBoard see `eqrl.TensorBoard`.
+    A row of `train_population` is a generation. MLflow's function is
+    `mlflow.log_metrics`; for TensorBoard see `eqrl.TensorBoard`.
     """
 
     def __init__(self, log: Callable[[dict[str, float], int], object]) -> None:
@@ -287,7 +288,8 @@ class Logger:
 
         - `log`: called as `log(metrics, step)` after each row, with numbers by name.
             What was not measured in a row is left out. Of `train_seeds` there is a
-            number for each seed, `episode_return/0` and so on.
+            number for each seed, `episode_return/0` and so on, and of
+            `train_population` one for each member.
         """
         check_arity("log", log, "metrics", "step")
         self._log = log
@@ -312,7 +314,7 @@ def check_tensorboard(what: str) -> None:
 
 
 class TensorBoard:
-    """Writes metrics for TensorBoard; a callback of `train` and of `train_seeds`.
+    """Writes metrics for TensorBoard; a callback of all trainings.
 
     ```python
     with eqrl.TensorBoard("runs/pendulum") as tensorboard:
@@ -320,49 +322,62 @@ class TensorBoard:
     ```
     """
 
-    def __init__(self, folder: str | os.PathLike[str], num_seeds: int = 1) -> None:
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
         """**Arguments:**
 
-        - `folder`: where to write; each seed has a folder in it.
-        - `num_seeds`: as given to `train_seeds`; 1 for `train`.
+        - `folder`: where to write; each seed or member has a folder in it.
         """
-        self._folders = [Path(folder) / f"seed_{seed}" for seed in range(num_seeds)]
-        self._writers: list[Any] = []
+        self._folder = Path(folder)
+        self._writers: list[Any] | None = None
 
     def __enter__(self) -> "TensorBoard":
         check_tensorboard("`TensorBoard`")
-        from tensorboardX import SummaryWriter
-
-        self._writers = [SummaryWriter(str(folder)) for folder in self._folders]
+        self._writers = []
         return self
 
     def __exit__(self, *exception: object) -> None:
         del exception
-        for writer in self._writers:
+        for writer in self._writers or ():
             writer.close()
+        self._writers = None
 
     def __call__(
         self, step: int, metrics: Mapping[str, np.ndarray | Array], solution: object
     ) -> None:
         """Writes one row of metrics; `train` calls this."""
-        del solution
-        self.log(metrics, step)
+        owner = "member" if isinstance(solution, PopulationSolution) else "seed"
+        self.log(metrics, step, owner=owner)
 
-    def log(self, metrics: Mapping[str, np.ndarray | Array | float], step: int) -> None:
-        """Writes metrics, with one number for each seed."""
-        if not self._writers:
+    def log(
+        self,
+        metrics: Mapping[str, np.ndarray | Array | float],
+        step: int,
+        *,
+        owner: str = "seed",
+    ) -> None:
+        """Writes metrics, with one number for each seed.
+
+        **Arguments:**
+
+        - `metrics`: numbers by name, or arrays with one number for each seed.
+        - `step`: environment steps so far.
+        - `owner`: `"seed"` or `"member"`; the folders are named `seed_0` and so on.
+        """
+        if self._writers is None:
             raise ValueError(
                 "A `TensorBoard` writes between its beginning and its end: use it in "
                 "`with eqrl.TensorBoard(folder) as tensorboard:`."
             )
         for name, values in metrics.items():
             numbers = np.asarray(values).reshape(-1)
-            if len(numbers) != len(self._writers):
-                raise ValueError(
-                    f"`{name}` has {len(numbers)} values, but "
-                    f"`num_seeds={len(self._writers)}`; give `TensorBoard` the number "
-                    "of seeds."
-                )
+            if not self._writers:
+                # Most programs write nothing, and the import would delay each of them.
+                from tensorboardX import SummaryWriter
+
+                self._writers = [
+                    SummaryWriter(str(self._folder / f"{owner}_{index}"))
+                    for index in range(len(numbers))
+                ]
             # Not every row has a value, and TensorBoard would mark each gap.
             for writer, value in zip(self._writers, numbers, strict=True):
                 if np.isfinite(value):

@@ -4,7 +4,6 @@ from typing import Any, Literal, overload
 
 import equinox as eqx
 import jax.random as jr
-import numpy as np
 
 from .._agents.base import AbstractAgent, AnyAgent
 from .._disk.library import Skills, count_skills, load_skill
@@ -34,7 +33,6 @@ from .files import (
     versions,
     write_json,
 )
-from .solutions import step_of
 from .write import draw_scores, draw_solution, write_members, write_policies
 
 
@@ -116,12 +114,8 @@ def save_run(
         content = {**versions(), "saved": dataclasses.asdict(saved)}
         write_json(path, CONFIG, content)
         if isinstance(solution, PopulationSolution):
-            num_generations = len(solution.returns)
-            # Generations are of equal length, unless a later call changed that.
-            numbers = np.arange(1, num_generations + 1)
-            steps = numbers * step_of(solution) // num_generations
-            write_members(path, solution, steps)
-            draw_scores(path, title, solution, steps)
+            write_members(path, solution)
+            draw_scores(path, title, solution)
         else:
             write_policies(path, solution)
             if shown_metrics(solution.metrics):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from .._interaction.evaluate_skills import SkillEvaluation
 from .._population.solution import (
@@ -116,33 +116,22 @@ def write_rows(folder: Directory, metrics: History) -> None:
     write_table(folder, {name: metrics[name] for name in ("skill", "step")} | metrics)
 
 
-def write_generations(
-    folder: Directory,
-    solution: PopulationSolution,
-    steps: Int[np.ndarray, " generations"],
-) -> None:
-    """Writes `metrics.csv` of a population, whose generations end at `steps`."""
-    means = solution.returns.mean(axis=2)
-    # A vector of rewards has one mean for each element.
-    named = (
-        {"mean_return": means}
-        if means.ndim == 2
-        else {f"mean_return_{i}": means[..., i] for i in range(means.shape[2])}
-    )
+def write_generations(folder: Directory, solution: PopulationSolution) -> None:
+    """Writes `metrics.csv` of a population."""
     num_generations, size = solution.parents.shape
+    metrics = dict(solution.metrics)
     columns = {
         "generation": np.arange(num_generations),
         "member": np.arange(size)[None],
-        "step": steps,
+        "step": metrics.pop("step"),
         "parent": solution.parents,
-        **named,
         "score": solution.scores,
     }
     # An agent names its hyperparameters and metrics as it likes; none may take the
     # place of another column.
     for kind, given in (
         ("hyperparameter", solution.hyperparameters),
-        ("metric", solution.metrics),
+        ("metric", metrics),
     ):
         for name, values in given.items():
             while name in columns:
@@ -272,25 +261,29 @@ def skill_summary(evaluation: SkillEvaluation) -> dict[str, Any]:
     }
 
 
-def write_members(
-    folder: Directory,
-    solution: PopulationSolution,
-    steps: Int[np.ndarray, " generations"],
-) -> None:
+def write_members(folder: Directory, solution: PopulationSolution) -> None:
     """Writes `metrics.csv` and the policy of each member."""
-    write_generations(folder, solution, steps)
+    write_generations(folder, solution)
     step = step_of(solution)
     for index in range(solution.parents.shape[1]):
         policy = (member(solution.agents, index), member(solution.states, index))
         save_policy(policy_folder(folder, "member", index), step, policy)
 
 
+def by_given_names(
+    run: Run[Population], solution: PopulationSolution
+) -> PopulationSolution:
+    """A solution whose hyperparameters have the names that the run's priors give."""
+    hyperparameters = run.by_given_names(solution.hyperparameters)
+    return dataclasses.replace(solution, hyperparameters=hyperparameters)
+
+
 def draw_population(
     folder: Directory, run: Run[Population], solution: PopulationSolution
 ) -> None:
     """Draws the plots."""
-    solution, steps = named_and_dated(run, solution)
-    draw_scores(folder, run.title, solution, steps)
+    solution = by_given_names(run, solution)
+    draw_scores(folder, run.title, solution)
     kinds = {name: kind for name, kind, *_ in run.priors}
     write_picture(
         folder,
@@ -303,38 +296,20 @@ def draw_population(
     )
 
 
-def draw_scores(
-    folder: Directory,
-    title: str,
-    solution: PopulationSolution,
-    steps: Int[np.ndarray, " generations"],
-) -> None:
+def draw_scores(folder: Directory, title: str, solution: PopulationSolution) -> None:
     """Draws the learning curve of a population, and who was copied from whom."""
     scores = scores_of(solution, None)
     write_picture(
         folder,
         "learning_curve.png",
         draw_learning_curve,
-        {"step": steps, "episode_return": scores},
+        {"step": solution.metrics["step"], "episode_return": scores},
         title=title,
         kind="member",
         best=True,
         label="episode return" if are_mean_returns(solution, scores) else "score",
     )
     write_picture(folder, "family_tree.png", draw_family_tree, solution, title=title)
-
-
-def named_and_dated(
-    run: Run[Population], solution: PopulationSolution
-) -> tuple[PopulationSolution, Int[np.ndarray, " generations"]]:
-    """A solution whose hyperparameters have the names that the run's priors give them.
-
-    With it the environment steps of a member at the end of each generation.
-    """
-    hyperparameters = run.by_given_names(solution.hyperparameters)
-    named = dataclasses.replace(solution, hyperparameters=hyperparameters)
-    steps = run.schedule.steps_per_generation * np.arange(1, 1 + len(solution.returns))
-    return named, steps
 
 
 def write_skills_of_member(

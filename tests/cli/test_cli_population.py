@@ -158,7 +158,7 @@ def test_the_evaluation_names_the_best(trained: Path) -> None:
     evaluation = json.loads((trained / "evaluation.json").read_text())
     assert np.shape(evaluation["returns"]) == (3, 1024)
     assert evaluation["step"] == 120
-    means = _column(trained, "mean_return")[-1]
+    means = _column(trained, "evaluation_return")[-1]
     assert evaluation["best"] == np.argmax(means)
 
 

@@ -62,7 +62,7 @@ def _begin(
         descriptors=None,
         hyperparameters={"reward.lr": np.asarray(agents.reward.lr)[None]},
         parents=np.arange(size)[None],
-        metrics={},
+        metrics={"step": np.array([8])},
         scores=np.array([scores]),
     )
 
@@ -89,7 +89,6 @@ def test_a_population_of_diayn_is_ranked_and_reported_by_its_skills(
         rows = list(csv.DictReader(file))
     scores = [float(row["score"]) for row in rows]
     assert len(set(scores)) == 3
-    assert [float(row["mean_return"]) for row in rows] == [0, 0, 0]
     best = int(np.argmax(scores))
     assert json.loads((folder / "evaluation.json").read_text())["best"] == best
     skills = json.loads((folder / "skills.json").read_text())

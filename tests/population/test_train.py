@@ -135,8 +135,9 @@ def test_a_population_is_saved_as_a_run_with_the_policy_of_each_member(
 def test_no_column_of_a_saved_population_takes_the_place_of_another(
     solution: eqrl.PopulationSolution, tmp_path: Path
 ) -> None:
-    names = ["mean_return", "score", "noise", "metric_noise", "loss"]
+    names = ["member", "score", "noise", "metric_noise", "loss"]
     metrics = {name: np.full((3, 3), float(i)) for i, name in enumerate(names)}
+    metrics["step"] = solution.metrics["step"]
     tuned = {"noise": np.full((3, 3), 5.0), "parent": np.full((3, 3), 6.0)}
     named = dataclasses.replace(solution, metrics=metrics, hyperparameters=tuned)
     eqrl.save_run(tmp_path, named, AGENT, ENV)
@@ -146,11 +147,10 @@ def test_no_column_of_a_saved_population_takes_the_place_of_another(
     assert len(columns) == len(table[0])
     expected = {
         "score": solution.scores,
-        "mean_return": solution.returns.mean(axis=2),
         "parent": solution.parents,
         "hyperparameter_parent": tuned["parent"],
         "noise": tuned["noise"],
-        "metric_mean_return": metrics["mean_return"],
+        "metric_member": metrics["member"],
         "metric_score": metrics["score"],
         "metric_noise": metrics["noise"],
         "metric_metric_noise": metrics["metric_noise"],
@@ -214,7 +214,7 @@ def test_a_solution_that_does_not_fit_is_refused_before_the_first_step(
 
 
 def test_the_history_has_a_row_for_each_generation(
-    solution: eqrl.PopulationSolution,
+    solution: eqrl.PopulationSolution, tmp_path: Path
 ) -> None:
     assert solution.returns.shape == (3, 3, 2)
     assert solution.parents.shape == (3, 3)
@@ -222,6 +222,18 @@ def test_the_history_has_a_row_for_each_generation(
     assert set(solution.hyperparameters) == {"rate", "noise"}
     assert solution.hyperparameters["noise"].shape == (3, 3)
     assert solution.metrics["size"].shape == (3, 3)
+    # Without warm-up all generations take as many steps.
+    steps = step_of(solution) * np.arange(1, 4) // 3
+    assert np.array_equal(solution.metrics["step"], steps)
+    np.testing.assert_allclose(
+        solution.metrics["evaluation_return"], solution.returns.mean(axis=2)
+    )
+    # They are those of a run with several seeds.
+    figure = tmp_path / "curves.svg"
+    eqrl.draw_learning_curves(
+        figure, {"PBT": solution.metrics}, metric="evaluation_return"
+    )
+    assert figure.stat().st_size > 0
 
 
 def test_the_worst_of_a_generation_is_replaced_by_the_best(
@@ -436,10 +448,15 @@ def test_the_score_decides_and_is_kept_with_descriptors_and_agents() -> None:
         return transitions.next_observation[-1, :2]
 
     kept: list[Any] = []
+    logged: list[tuple[dict[str, float], int]] = []
 
     def keep(step: int, metrics: dict[str, Any], solution: Any) -> None:
-        del step
         np.testing.assert_array_equal(metrics["score"], solution.scores[-1])
+        noises = solution.hyperparameters["noise"][-1]
+        np.testing.assert_array_equal(metrics["noise"], noises)
+        eqrl.Logger(lambda numbers, step: logged.append((numbers, step)))(
+            step, metrics, solution
+        )
         kept.append(solution.agents)
 
     solution = train(score=noise_of, descriptor=end, callback=keep)
@@ -450,6 +467,10 @@ def test_the_score_decides_and_is_kept_with_descriptors_and_agents() -> None:
     assert agent.noise == solution.scores[-1].max()
     expected = eqrl.member(solution.states, int(solution.scores[-1].argmax()))
     assert eqx.tree_equal(state, expected)
+    numbers, step = logged[-1]
+    assert step == solution.metrics["step"][-1] == step_of(solution)
+    assert numbers["noise/1"] == solution.hyperparameters["noise"][-1, 1]
+    assert "evaluation_length/2" in numbers
     # The callback kept the agents of each generation.
     noises = [np.asarray(agents.noise) for agents in kept]
     np.testing.assert_array_equal(noises, solution.hyperparameters["noise"])

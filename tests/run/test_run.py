@@ -512,7 +512,7 @@ def test_interrupted_writing_leaves_nothing_else_behind(tmp_path: Path) -> None:
 
 def test_tensorboard_has_the_metrics_of_each_seed(tmp_path: Path) -> None:
     row = {"first": np.array([1.0, math.nan]), "second": np.array([math.nan, 2.0])}
-    with TensorBoard(tmp_path, num_seeds=2) as write:
+    with TensorBoard(tmp_path) as write:
         write(10, row, None)
     written = [
         next((tmp_path / f"seed_{seed}").iterdir()).read_bytes() for seed in (0, 1)
@@ -521,9 +521,6 @@ def test_tensorboard_has_the_metrics_of_each_seed(tmp_path: Path) -> None:
     assert found == [[True, False], [False, True]]
     with pytest.raises(ValueError, match=r"with eqrl\.TensorBoard"):
         eqrl.TensorBoard(tmp_path).log({"first": 1.0}, 10)
-    with eqrl.TensorBoard(tmp_path / "one") as write:
-        with pytest.raises(ValueError, match="2 values, but `num_seeds=1`"):
-            write(10, row, None)
 
 
 def test_a_logger_is_given_the_numbers_that_are_known() -> None:
