@@ -240,6 +240,7 @@ def benchmarks(session: nox.Session) -> None:
         "insert",
         "environments",
         "checkpoint_cost",
+        "evaluation_cost",
         "first_update",
         "imports",
     ]
