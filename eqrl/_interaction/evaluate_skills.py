@@ -11,12 +11,19 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 from .._agents.base import AbstractAgent, AnyAgent
 from .._agents.taac.taac import TAAC
 from .._agents.wrappers.base import parts
-from .._agents.wrappers.intrinsic import find
+from .._agents.wrappers.intrinsic import Intrinsic, find, rewards_of
 from .._agents.wrappers.skills import SkillConditioned, with_skill
 from .._pytree.arguments import checked
 from .._pytree.fields import PositiveInt, check_integer, reusable_key
-from .._rewards.base import as_if_left
-from .._rewards.discriminator import Discriminator
+from .._rewards.base import (
+    AbstractReward,
+    StateDescriptor,
+    as_if_left,
+    check_descriptor,
+    describe,
+    descriptor_size,
+)
+from .._rewards.discriminator import Discriminator, DiscriminatorState
 from .._skills.prior import EvenOneHotSkills, OneHotSkills
 from .._types.custom_types import EnvState, Extras, Memory, Mode, PyTree, State
 from .._types.data import AnyTransition
@@ -51,14 +58,18 @@ SkillEvaluation.__init__.__doc__ = """**Arguments:**
 
 - `skills`: the skills that were played.
 - `returns`: undiscounted sums of the environment's rewards.
-- `diversity_returns`: undiscounted sums of the discriminator's rewards; one-hot skills
-    that are distinguishable at every step give `max_steps * log(num_skills)`.
+- `diversity_returns`: undiscounted sums of the intrinsic rewards; those of a
+    `Discriminator` if there is one, of which one-hot skills that are distinguishable at
+    every step give `max_steps * log(num_skills)`. They are `nan` without an intrinsic
+    reward.
 - `lengths`: numbers of steps.
-- `descriptors`: the discriminator's input for the state that each step reached.
-- `recovered_skills`: the most probable skill there, according to the discriminator.
+- `descriptors`: of the state that each step reached; by default what the discriminator
+    sees of it.
+- `recovered_skills`: the most probable skill there, according to the discriminator;
+    `nan` without one.
 - `mask`: which steps are within the episode; other steps have no meaning.
 - `accuracy`: share of the steps at which, among `skills`, the discriminator holds the
-    one that was played most probable.
+    one that was played most probable; `nan` without one.
 - `first_descriptors`: of the state in which each episode began, before its first step;
     `None` if they are not known.
 """
@@ -75,13 +86,18 @@ def evaluate_skills(
     skills: int | Float[Array, "skills skill"] | None = None,
     mode: Mode = "greedy",
     max_steps: PositiveInt | None = None,
+    descriptor: StateDescriptor | None = None,
 ) -> SkillEvaluation:
     """Plays episodes with each skill side by side, without learning.
 
+    A `Discriminator` also says which skill it recovers from each state. Skills that
+    were learned from any other intrinsic reward are played in the same way, and that
+    reward is summed.
+
     **Arguments:**
 
-    - `agent`, `state`: an agent with skills and a `Discriminator`, as `eqrl.diayn`
-        makes it, in any nesting of wrappers, and its state.
+    - `agent`, `state`: an agent with skills, such as `eqrl.diayn` makes, in any nesting
+        of wrappers, and its state.
     - `env`: the environment.
     - `num_episodes`: of each skill, at least 1.
     - `key`: for actions, environments and drawn skills.
@@ -89,13 +105,17 @@ def evaluate_skills(
         takes all one-hot skills, or draws 16 from a continuous prior.
     - `mode`: how actions are picked.
     - `max_steps`: the most steps of an episode; `None` takes `env.spec.max_steps`.
+    - `descriptor`: what to describe a state by: `"state_descriptor"`, `"observation"`,
+        or a function of one observation. `None` takes what the discriminator sees, or
+        else the environment's descriptor, or the observation if there is none.
 
     **Returns:**
 
-    A `SkillEvaluation`, which holds the descriptors of all steps.
+    A `SkillEvaluation`, which holds the descriptors of all steps. A reward that depends
+    on the number of updates is that of the first one.
 
-    Raises a `ValueError` if the agent has no skills or no discriminator, if `skills` do
-    not fit, if `state` is a stack, or if nothing limits the length of an episode.
+    Raises a `ValueError` if the agent has no skills, if `skills` or `descriptor` do not
+    fit, if `state` is a stack, or if nothing limits the length of an episode.
     """
     skills_key, play_key, score_key = jr.split(reusable_key(key), 3)
     skilled = parts(agent, SkillConditioned)
@@ -119,9 +139,21 @@ def evaluate_skills(
                 f"`skills` has shape {shown.shape}, but the agent's skills have size "
                 f"{prior.size}; give one skill a row, of shape (skills, {prior.size})."
             )
+    if descriptor is not None:
+        check_descriptor("descriptor", descriptor)
+        descriptor_size(descriptor, env.spec)
     keys = jr.split(play_key, shown.shape[0])
     return _evaluate(
-        agent, state, env, shown, num_episodes, mode, max_steps, keys, key=score_key
+        agent,
+        state,
+        env,
+        shown,
+        num_episodes,
+        mode,
+        max_steps,
+        descriptor,
+        keys,
+        key=score_key,
     )
 
 
@@ -134,6 +166,7 @@ def _evaluate(
     num_episodes: int,
     mode: Mode,
     max_steps: int | None,
+    descriptor: StateDescriptor | None,
     keys: Key[Array, " skills"],
     *,
     key: PRNGKeyArray,
@@ -159,40 +192,60 @@ def _evaluate(
         )
 
     transitions, mask = jax.vmap(play)(skills, keys)
-    discriminator, reward_state, seen = find(
-        agent,
-        state,
-        transitions,
-        Discriminator,
-        hint="Skills are evaluated by one, as `eqrl.diayn` adds it to an agent.",
-    )
-    # A discriminator's reward reads neither the step nor the key.
-    zero = jnp.zeros((), int)
-    rewards = discriminator.reward(reward_state, seen, step=zero, key=key)
-    descriptors = discriminator.descriptors(seen)
+    rewards = [
+        reward
+        for intrinsic in parts(agent, Intrinsic)
+        for reward, _ in rewards_of(intrinsic.reward, None)
+    ]
+    is_told_apart = any(isinstance(reward, Discriminator) for reward in rewards)
+    kind = Discriminator if is_told_apart else AbstractReward
+    seen, worth = transitions, jnp.full(mask.shape, jnp.nan)
+    recovered = jnp.full((*mask.shape, skills.shape[1]), jnp.nan)
+    accuracy = jnp.asarray(jnp.nan)
+    if rewards:
+        reward, reward_state, seen = find(agent, state, transitions, kind)
+        worth = reward.reward(reward_state, seen, step=jnp.zeros((), int), key=key)
+        if isinstance(reward, Discriminator):
+            recovered, accuracy = _recover(reward, reward_state, seen, mask, skills)
+            descriptor = reward.descriptor if descriptor is None else descriptor
+    if descriptor is None:
+        has_one = env.spec.state_descriptor_size is not None
+        descriptor = "state_descriptor" if has_one else "observation"
     first = jax.tree.map(lambda x: x[:, :, 0], as_if_left(seen))
+    return SkillEvaluation(
+        skills=skills,
+        returns=jnp.sum(zero_outside(mask, transitions.reward), axis=2),
+        diversity_returns=jnp.sum(zero_outside(mask, worth), axis=2),
+        lengths=jnp.sum(mask, axis=2),
+        descriptors=describe(descriptor, seen),
+        recovered_skills=recovered,
+        mask=mask,
+        accuracy=accuracy,
+        first_descriptors=describe(descriptor, first),
+    )
+
+
+def _recover(
+    discriminator: Discriminator,
+    state: DiscriminatorState,
+    seen: AnyTransition,
+    mask: Bool[Array, "skills episodes time"],
+    skills: Float[Array, "skills skill"],
+) -> tuple[Float[Array, "skills episodes time skill"], Float[Array, ""]]:
+    """The most probable skill of each state, and how often it is the one played."""
 
     def judge(
         descriptor: Float[Array, " descriptor"],
     ) -> tuple[Float[Array, " skill"], Int[Array, ""]]:
-        distribution = reward_state.network(descriptor)
+        distribution = state.network(descriptor)
         return distribution.mode(), jnp.argmax(jax.vmap(distribution.log_prob)(skills))
 
+    descriptors = discriminator.descriptors(seen)
     recovered, likeliest = jax.vmap(jax.vmap(jax.vmap(judge)))(descriptors)
     # Drawn skills may be equal; taking one for its equal is not a mistake.
     equal = jnp.all(skills[:, None] == skills[None, :], axis=-1)
     right = jax.vmap(lambda equal, likeliest: equal[likeliest])(equal, likeliest)
-    return SkillEvaluation(
-        skills=skills,
-        returns=jnp.sum(zero_outside(mask, transitions.reward), axis=2),
-        diversity_returns=jnp.sum(zero_outside(mask, rewards), axis=2),
-        lengths=jnp.sum(mask, axis=2),
-        descriptors=descriptors,
-        recovered_skills=recovered,
-        mask=mask,
-        accuracy=jnp.mean(right.astype(float), where=mask),
-        first_descriptors=discriminator.descriptors(first),
-    )
+    return recovered, jnp.mean(right.astype(float), where=mask)
 
 
 Score = Callable[[Any, State, Evaluation], Float[Array, ""]]

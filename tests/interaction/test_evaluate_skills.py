@@ -252,9 +252,50 @@ def test_an_agent_without_skills_is_refused() -> None:
         eqrl.evaluate_skills(sac(), None, ENV, num_episodes=1, key=jr.key(0))  # pyright: ignore[reportArgumentType]
 
 
-def test_an_agent_without_a_discriminator_is_refused() -> None:
-    with pytest.raises(ValueError, match="no `Discriminator`"):
-        evaluate(eqrl.SkillConditioned(Pusher(), 2), skills=None)
+class Alignment(eqrl.AbstractReward[None, eqrl.SkillExtras[Any]]):
+    """How far the point moves along the skill."""
+
+    def init(self, spec: eqrl.EnvSpec, *, key: PRNGKeyArray) -> None:
+        del spec, key
+
+    def observe(self, state: None, transitions: Any) -> None:
+        del state, transitions
+
+    def reward(
+        self, state: None, batch: eqrl.Transition[Any], *, step: Any, key: Any
+    ) -> Float[Array, "*batch"]:
+        del state, step, key
+        move = batch.next_observation[..., :2] - batch.observation[..., :2]
+        return jnp.sum(batch.extras.skill * move, axis=-1)
+
+    def update(self, state: None, batch: Any, *, key: Any) -> tuple[None, Any]:
+        del state, batch, key
+        return None, {}
+
+
+def test_skills_of_any_reward_are_played_and_summed() -> None:
+    skilled = eqrl.SkillConditioned(Compass(), eqrl.SphereSkills())
+    evaluation = evaluate(eqrl.Intrinsic(skilled, Alignment()))
+    # Three steps of 0.1 in the direction of a skill of length 1.
+    np.testing.assert_allclose(
+        evaluation.diversity_returns, np.full((3, 2), 0.3), rtol=1e-5
+    )
+    np.testing.assert_allclose(evaluation.returns, np.full((3, 2), -0.6), rtol=1e-5)
+    expected = np.asarray(DIRECTIONS)[:, None] * 0.3
+    np.testing.assert_allclose(
+        evaluation.descriptors[:, :, -1], expected.repeat(2, 1), atol=1e-6
+    )
+    assert np.isnan(evaluation.accuracy)
+    assert np.isnan(evaluation.recovered_skills).all()
+    # Nothing judges the skills of an agent alone.
+    evaluation = evaluate(skilled, descriptor=lambda observation: observation[1:2])
+    np.testing.assert_allclose(
+        evaluation.descriptors[:, :, -1], expected.repeat(2, 1)[..., 1:], atol=1e-6
+    )
+    np.testing.assert_allclose(evaluation.returns, np.full((3, 2), -0.6), rtol=1e-5)
+    assert np.isnan(evaluation.diversity_returns).all()
+    with pytest.raises(ValueError, match="must give a vector of floats"):
+        evaluate(skilled, descriptor=lambda observation: observation[0])
 
 
 @pytest.mark.long

@@ -303,7 +303,7 @@ def find(
             if state is not None:
                 check_state(agent, state, IntrinsicState)
                 reward_state = state.reward
-            for reward, part_state in _rewards(agent.reward, reward_state):
+            for reward, part_state in rewards_of(agent.reward, reward_state):
                 if isinstance(reward, kind):
                     return reward, part_state, transitions
         if not isinstance(agent, AbstractWrapper):
@@ -337,11 +337,11 @@ def unwrap(agent: AnyAgent, kind: type[Part]) -> Part:
     return find(agent, None, None, kind)[0]
 
 
-def _rewards(reward: AnyReward, state: PyTree) -> list[tuple[AnyReward, PyTree]]:
+def rewards_of(reward: AnyReward, state: PyTree) -> list[tuple[AnyReward, PyTree]]:
     """A reward and, if it is a sum, all that are added, each with its state."""
     found = [(reward, state)]
     if isinstance(reward, Sum):
         for index, part in enumerate(reward.rewards):
             part_state = None if state is None else state.rewards[index]
-            found.extend(_rewards(part, part_state))
+            found.extend(rewards_of(part, part_state))
     return found
