@@ -382,4 +382,25 @@ FAULTS = (
         "jr.split(key, 3)",
         ("tests/interaction/test_evaluate_skills.py -k mean_of_all",),
     ),
+    Fault(
+        "interaction:intrinsic-rewards-count-beyond-the-end",
+        "eqrl/_interaction/evaluate_skills.py",
+        "diversity_returns=jnp.sum(zero_outside(mask, worth), axis=2)",
+        "diversity_returns=jnp.sum(worth, axis=2)",
+        (f"{_SKILLS} -k behind_the_end",),
+    ),
+    Fault(
+        "interaction:skills-of-other-rewards-are-not-summed",
+        "eqrl/_interaction/evaluate_skills.py",
+        "    if rewards:\n",
+        "    if is_told_apart:\n",
+        (f"{_SKILLS} -k any_reward",),
+    ),
+    Fault(
+        "interaction:a-given-descriptor-is-not-taken",
+        "eqrl/_interaction/evaluate_skills.py",
+        "    if descriptor is None:\n        has_one",
+        "    if True:\n        has_one",
+        (f"{_SKILLS} -k any_reward",),
+    ),
 )

@@ -395,4 +395,25 @@ FAULTS = (
         "jnp.array(np.asarray(leaf))",
         ("tests/population/test_mesh.py -m long -k gathering",),
     ),
+    Fault(
+        "population:generations-without-the-mean-of-their-episodes",
+        "eqrl/_population/train.py",
+        "    means = jnp.mean(evaluation.returns, axis=1)\n",
+        "    means = jnp.max(evaluation.returns, axis=1)\n",
+        ("tests/population/test_train.py -k a_row_for_each_generation",),
+    ),
+    Fault(
+        "population:generations-end-where-the-first-does",
+        "eqrl/_population/train.py",
+        'row["metrics"]["step"] = step\n',
+        'row["metrics"]["step"] = self.num_steps\n',
+        ("tests/population/test_train.py -k a_row_for_each_generation",),
+    ),
+    Fault(
+        "population:callbacks-are-given-no-hyperparameters",
+        "eqrl/_population/train.py",
+        'metrics = row["hyperparameters"] | row["metrics"]',
+        'metrics = dict(row["metrics"])',
+        ("tests/population/test_train.py -k score_decides",),
+    ),
 )

@@ -440,8 +440,8 @@ FAULTS = (
     Fault(
         "run:generations-from-step-zero",
         "eqrl/_run/write.py",
-        "np.arange(1, 1 + len(solution.returns))",
-        "np.arange(len(solution.returns))",
+        '"step": metrics.pop("step"),',
+        '"step": metrics.pop("step") - 8,',
         ("tests/cli/test_cli_population.py -k metrics_have",),
     ),
     Fault(
@@ -589,9 +589,9 @@ FAULTS = (
     ),
     Fault(
         "run:generations-of-a-saved-run-end-alike",
-        "eqrl/_run/load.py",
-        "numbers * step_of(solution) // num_generations",
-        "numbers * 0 + step_of(solution)",
+        "eqrl/_run/write.py",
+        "metrics = dict(solution.metrics)\n",
+        'metrics = solution.metrics | {"step": solution.metrics["step"][-1:]}\n',
         ("tests/population/test_train.py -k saved_as_a_run",),
     ),
     Fault(
