@@ -11,9 +11,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 from typing_extensions import TypeVar
 
 from .._agents.base import AbstractAgent, AnyAgent
-from .._pytree.arguments import checked
 from .._pytree.control_flow import filter_scan, filter_while_loop
-from .._pytree.fields import PositiveInt, reusable_key
+from .._pytree.fields import PositiveInt, checked, reusable_key
 from .._types.custom_types import EnvState, Extras, Memory, Mode, PyTree, State
 from .._types.data import AnyTransition, Transition
 from ..envs import AbstractEnv

@@ -13,8 +13,7 @@ from .._agents.taac.taac import TAAC
 from .._agents.wrappers.base import parts
 from .._agents.wrappers.intrinsic import find
 from .._agents.wrappers.skills import SkillConditioned, with_skill
-from .._pytree.arguments import checked
-from .._pytree.fields import PositiveInt, check_integer, reusable_key
+from .._pytree.fields import PositiveInt, check_integer, checked, reusable_key
 from .._rewards.base import as_if_left
 from .._rewards.discriminator import Discriminator
 from .._skills.prior import EvenOneHotSkills, OneHotSkills

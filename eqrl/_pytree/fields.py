@@ -1,6 +1,7 @@
-"""Fields of modules that declare the values they allow, and their checks."""
+"""Fields and arguments that declare the values they allow, and their checks."""
 
 import dataclasses
+import functools
 import inspect
 import math
 import types
@@ -14,11 +15,10 @@ import jax.core
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jax.tree_util import DictKey, GetAttrKey, SequenceKey
 from jaxtyping import Array, Float, PRNGKeyArray
 from typing_extensions import is_protocol
 
-from .._types.custom_types import FloatLike, PyTree
+from .._types.custom_types import FloatLike
 
 
 _RANGE = "eqrl_range"
@@ -42,6 +42,7 @@ _EXAMPLES = {
 }
 
 Converted = TypeVar("Converted")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -362,6 +363,47 @@ def check_declared(name: str, value: object, declared: Any) -> None:
             check(name, value)
 
 
+def checked(function: Function) -> Function:
+    """Checks the arguments of each call by their annotations, with `check_declared`.
+
+    So `num_episodes: PositiveInt` is an integer of at least 1, `mode: Mode` one of the
+    strings of a `Literal`, `key: PRNGKeyArray` one key, and `env: AbstractEnv` a single
+    environment: an argument of an abstract class must not be a stack, unless it is
+    `Annotated`. The first that does not fit raises a `ValueError` that names it.
+    """
+    # Inspecting takes longer than all checks of a call, so it is done once.
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError:
+            # Python's own error names the function.
+            return function(*args, **kwargs)
+        for name, value in given.items():
+            declared = signature.parameters[name].annotation
+            check_declared(name, value, declared)
+            # A stack has the class of its elements; only its hyperparameters tell.
+            kind = typing.get_origin(declared) or declared
+            if is_module(kind) and inspect.isabstract(kind):
+                check_single(name, value)
+        return function(*args, **kwargs)
+
+    return cast(Function, call)
+
+
+def check_single(name: str, module: object) -> None:
+    """Checks that a module, such as an agent, is not a stack of several."""
+    if (stack := stack_of(module)) is not None:
+        field, size = stack
+        raise ValueError(
+            f"`{name}` is a stack of {size}: its `{field}` has an axis of that length. "
+            f"Take one by `eqrl.member({name}, index)`, and its state likewise; or "
+            "train them all by `eqrl.train_population`."
+        )
+
+
 def is_module(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, eqx.Module)
 
@@ -394,11 +436,6 @@ def check_arity(name: str, function: object, *arguments: str) -> None:
             f"`{name}={shown(function)}` cannot be called as `{name}("
             f"{', '.join(arguments)})`: {misfit}."
         )
-
-
-def can_take(function: object, number: int) -> bool:
-    """Whether a function can be called with this number of arguments."""
-    return _misfit(function, *[None] * number) is None
 
 
 def _misfit(function: object, *arguments: object, **options: object) -> str | None:
@@ -479,10 +516,18 @@ def shown(value: object) -> str:
 
 def range_of(module: eqx.Module | type[eqx.Module], name: str) -> Range | None:
     """The range that a field was declared with; `None` if it was declared with none."""
-    for field in dataclasses.fields(module):
-        if field.name == name:
-            return field.metadata.get(_RANGE)
-    return None
+    return _metadata(module, name).get(_RANGE)
+
+
+def is_init_only(module: eqx.Module, name: str) -> bool:
+    """Whether only `init` reads a field, so that a later change has no effect."""
+    marked = _metadata(module, name).get(_INIT_ONLY, False)
+    return bool(getattr(module, marked) if isinstance(marked, str) else marked)
+
+
+def _metadata(module: eqx.Module | type[eqx.Module], name: str) -> Mapping[str, Any]:
+    found = (x.metadata for x in dataclasses.fields(module) if x.name == name)
+    return next(found, {})
 
 
 def stack_of(tree: object) -> tuple[str, int] | None:
@@ -503,54 +548,6 @@ def stack_of(tree: object) -> tuple[str, int] | None:
         elif found := stack_of(value):
             return found
     return None
-
-
-def init_only_leaves(tree: PyTree) -> PyTree:
-    """A tree of the same structure, of whether only `init` reads each leaf."""
-
-    def is_init_only(path: Sequence[object], leaf: object) -> bool:
-        del leaf
-        for module, field in filter(None, _fields_along(tree, path)):
-            marked = field.metadata.get(_INIT_ONLY, False)
-            if getattr(module, marked) if isinstance(marked, str) else marked:
-                return True
-        return False
-
-    return jax.tree_util.tree_map_with_path(is_init_only, tree)
-
-
-def range_at(tree: PyTree, path: Sequence[object]) -> Range | None:
-    """The range that the field of a leaf was declared with; `None` if with none.
-
-    A leaf may be an element of a tuple whose elements must all lie in the range.
-    """
-    if len(path) > 0 and isinstance(path[-1], SequenceKey):
-        path = path[:-1]
-    found = _fields_along(tree, path)
-    return found[-1][1].metadata.get(_RANGE) if found and found[-1] else None
-
-
-def _fields_along(
-    tree: PyTree, path: Sequence[Any]
-) -> list[tuple[eqx.Module, dataclasses.Field[Any]] | None]:
-    """For each key of a path, the module whose field it names, and that field."""
-    found: list[tuple[eqx.Module, dataclasses.Field[Any]] | None] = []
-    node: Any = tree
-    for key in path:
-        found.append(None)
-        if isinstance(key, GetAttrKey):
-            if isinstance(node, eqx.Module):
-                fields = {field.name: field for field in dataclasses.fields(node)}
-                found[-1] = (node, fields[key.name])
-            node = getattr(node, key.name)
-        elif isinstance(key, SequenceKey):
-            node = node[key.idx]
-        elif isinstance(key, DictKey):
-            node = node[key.key]
-        else:
-            # The node keeps its children by other means; no field leads further.
-            return [None] * len(path)
-    return found
 
 
 def _strong_scalar(value: Any) -> Any:

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from typing import Any, TypeGuard
 
 import equinox as eqx
@@ -7,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import wadler_lindig
+from jax.tree_util import DictKey, GetAttrKey, SequenceKey
 from jaxtyping import Array, Bool, Int
 
 from .._types.custom_types import FloatLike, PyTree, Tree
-from .fields import shown
+from .fields import Range, is_init_only, range_of, shown
 
 
 def tree_where(condition: Bool[Array, ""], if_true: Tree, if_false: Tree) -> Tree:
@@ -312,6 +314,49 @@ def enlarge_stack(stack: Tree, capacity: int) -> Tree:
         return jnp.concatenate([x, missing])
 
     return jax.tree.map(enlarged, stack)
+
+
+def init_only_leaves(tree: PyTree) -> PyTree:
+    """A tree of the same structure, of whether only `init` reads each leaf."""
+
+    def is_marked(path: Sequence[object], leaf: object) -> bool:
+        del leaf
+        return any(is_init_only(*field) for field in _fields_along(tree, path) if field)
+
+    return jax.tree_util.tree_map_with_path(is_marked, tree)
+
+
+def range_at(tree: PyTree, path: Sequence[object]) -> Range | None:
+    """The range that the field of a leaf was declared with; `None` if with none.
+
+    A leaf may be an element of a tuple whose elements must all lie in the range.
+    """
+    if len(path) > 0 and isinstance(path[-1], SequenceKey):
+        path = path[:-1]
+    found = _fields_along(tree, path)
+    return range_of(*found[-1]) if found and found[-1] else None
+
+
+def _fields_along(
+    tree: PyTree, path: Sequence[Any]
+) -> list[tuple[eqx.Module, str] | None]:
+    """For each key of a path, the module whose field it names, and the field's name."""
+    found: list[tuple[eqx.Module, str] | None] = []
+    node: Any = tree
+    for key in path:
+        found.append(None)
+        if isinstance(key, GetAttrKey):
+            if isinstance(node, eqx.Module):
+                found[-1] = (node, key.name)
+            node = getattr(node, key.name)
+        elif isinstance(key, SequenceKey):
+            node = node[key.idx]
+        elif isinstance(key, DictKey):
+            node = node[key.key]
+        else:
+            # The node keeps its children by other means; no field leads further.
+            return [None] * len(path)
+    return found
 
 
 def show_values(module: object) -> str:

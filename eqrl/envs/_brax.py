@@ -20,8 +20,7 @@ from brax.envs.walker2d import Walker2d
 from brax.envs.wrappers import training
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._pytree.arguments import checked
-from .._pytree.fields import check_choice
+from .._pytree.fields import check_choice, checked
 from .._types.custom_types import PyTree
 from .._types.data import Box, EnvSpec
 from ._base import (

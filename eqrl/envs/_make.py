@@ -1,8 +1,7 @@
 import contextlib
 import difflib
 
-from .._pytree.arguments import checked
-from .._pytree.fields import shown
+from .._pytree.fields import checked, shown
 from .._types.installed import needed
 from ._base import LIBRARIES, AbstractEnv, AnyEnv, StateDescriptor, check_step_limit
 from ._point import Point

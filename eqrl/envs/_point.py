@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .._pytree.arguments import checked
 from .._pytree.fields import (
     AtLeast,
     Range,
     check_fields,
+    checked,
     converted_field,
     hyperparameter,
     static_integer,

@@ -10,9 +10,8 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
-from .._pytree.arguments import checked
 from .._pytree.control_flow import filter_scan
-from .._pytree.fields import PositiveInt, converted, static_integer
+from .._pytree.fields import PositiveInt, checked, converted, static_integer
 from .._pytree.tree import take_element, tree_where
 from .._types.custom_types import EnvState
 from .._types.data import Action, Box, EnvSpec

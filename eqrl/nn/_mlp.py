@@ -9,8 +9,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._pytree.arguments import checked
-from .._pytree.fields import PositiveInt, shown
+from .._pytree.fields import PositiveInt, checked, shown
 from .._pytree.tree import described
 
 
