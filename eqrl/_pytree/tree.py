@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 import equinox as eqx
 import jax
@@ -13,6 +13,9 @@ from jaxtyping import Array, Bool, Int
 
 from .._types.custom_types import FloatLike, PyTree, Tree
 from .fields import Range, is_init_only, range_of, shown
+
+
+Part = TypeVar("Part")
 
 
 def tree_where(condition: Bool[Array, ""], if_true: Tree, if_false: Tree) -> Tree:
@@ -242,6 +245,12 @@ def described(value: object) -> str:
     if isinstance(value, (jax.ShapeDtypeStruct, jax.Array, np.ndarray)):
         return f"shape {value.shape} and type {value.dtype}"
     return f"the Python type {type(value).__name__}"
+
+
+def parts(tree: PyTree, kind: type[Part]) -> list[Part]:
+    """All parts of a pytree that are of one kind, such as wrappers in an agent."""
+    leaves = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, kind))
+    return [leaf for leaf in leaves if isinstance(leaf, kind)]
 
 
 def take_element(stack: Tree, index: int | Int[Array, ""]) -> Tree:

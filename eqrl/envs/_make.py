@@ -1,14 +1,21 @@
 import contextlib
 import difflib
+from collections.abc import Sequence
+from typing import Any
 
-from .._pytree.fields import checked, shown
+import numpy as np
+
+from .._pytree.fields import checked, converted, shown
 from .._types.installed import needed
 from ._base import LIBRARIES, AbstractEnv, AnyEnv, StateDescriptor, check_step_limit
 from ._point import Point
+from ._wrappers import DisabledActions
 
 
 # To add an environment of the library's own, add its name and class here.
 _OWN = {"Point": Point}
+
+_LEGS = (1, 2, 3, 4)
 
 
 @checked
@@ -86,6 +93,48 @@ def make(
         adapter = library.load()
     _check_known(prefix, rest, adapter.names())
     return adapter.make(rest, max_steps=max_steps, **given)
+
+
+def ant_with_broken_legs(
+    legs: Sequence[int], *, backend: str | None = None, max_steps: int | None = None
+) -> DisabledActions[Any]:
+    """Brax's ant with some legs that are not actuated.
+
+    Hip and ankle of a broken leg get no torque, whatever an agent chooses. The mask of
+    broken legs is a leaf, so ants with other broken legs share their compilations.
+
+    Legs are numbered as in brax's model, in which `hip_1` and `ankle_1` are the joints
+    of leg 1. Seen from above, with x to the right, the direction that brax rewards, and
+    y upwards, they lie counter-clockwise: leg 1 to the upper right, leg 2 to the upper
+    left, leg 3 to the lower left, leg 4 to the lower right. The elements of the action
+    are in another order: the first two are those of leg 4.
+
+    **Arguments:**
+
+    - `legs`: the broken legs, numbered 1 to 4, possibly none.
+    - `backend`, `max_steps`: as in [`eqrl.envs.make`][].
+
+    **Returns:**
+
+    `make("brax/ant", ...)` inside a [`eqrl.envs.DisabledActions`][].
+    """
+    legs = converted("legs", tuple, legs, f"must be a sequence of some of {_LEGS}.")
+    wrong = [leg for leg in legs if leg not in _LEGS]
+    if wrong:
+        raise ValueError(f"`legs` names {wrong}, but an ant has the legs {_LEGS}.")
+    env: Any = make("brax/ant", backend=backend, max_steps=max_steps)
+    # Within the time limit and the adapter.
+    system = env.env.environment.sys
+    # Leg 1 is the link `aux_1`, the thigh, and its child without a name.
+    thighs = {system.link_names.index(f"aux_{leg}"): leg for leg in _LEGS}
+    link_of_joint = np.asarray(system.dof_link())
+    disabled = []
+    for element, joint in enumerate(np.asarray(system.actuator.qd_id)):
+        link = int(link_of_joint[joint])
+        thigh = link if link in thighs else int(system.link_parents[link])
+        if thighs[thigh] in legs:
+            disabled.append(element)
+    return DisabledActions(env, disabled)
 
 
 def _near_names(name: str) -> list[str]:

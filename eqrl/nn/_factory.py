@@ -11,6 +11,7 @@ import jax.random as jr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.fields import shown
+from .._pytree.tree import parts
 from ._mlp import (
     MLP,
     Activation,
@@ -225,7 +226,7 @@ def orthogonal(network: Network, gain: float, *, key: PRNGKeyArray) -> Network:
     Weights of the hidden layers are multiplied by the square root of 2, those of the
     output, its last layer, by `gain`.
     """
-    layers = _layers(network)
+    layers = parts(network, Linear)
     # The usual gain of hidden layers: ReLU halves the mean square of what passes.
     gains = [math.sqrt(2)] * (len(layers) - 1) + [gain]
     keys = jr.split(key, len(layers))
@@ -237,7 +238,7 @@ def orthogonal(network: Network, gain: float, *, key: PRNGKeyArray) -> Network:
         made.append(
             eqx.tree_at(lambda x: (x.weight, x.bias), layer, (weight, 0 * layer.bias))
         )
-    return eqx.tree_at(_layers, network, made)
+    return eqx.tree_at(lambda x: parts(x, Linear), network, made)
 
 
 def orthonormal(
@@ -263,9 +264,3 @@ def orthonormal(
 
     basis = lax.fori_loop(0, min(shape), add_column, jnp.zeros_like(drawn))
     return basis if shape[0] >= shape[1] else basis.T
-
-
-def _layers(network: Network) -> list[Linear]:
-    """Its linear layers, in order."""
-    nodes = jax.tree.leaves(network, is_leaf=lambda x: isinstance(x, Linear))
-    return [node for node in nodes if isinstance(node, Linear)]

@@ -8,7 +8,7 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..._pytree.fields import check_fields, hyperparameter, static_integer
-from ..._pytree.tree import described
+from ..._pytree.tree import Part, described
 from ..._rewards.base import (
     AbstractReward,
     AnyReward,
@@ -30,9 +30,15 @@ from ..._types.custom_types import (
 )
 from ..._types.data import EnvSpec, Transition, flatten_batch
 from ...nn import MakeDiscriminator
-from ..base import AbstractAgent, AnyAgent
+from ..base import (
+    AbstractAgent,
+    AbstractViewWrapper,
+    AbstractWrapper,
+    AnyAgent,
+    check_state,
+    layers,
+)
 from ..on_policy import learn_in_minibatches
-from .base import AbstractViewWrapper, AbstractWrapper, Part, check_state, layers
 from .normalized import NormalizedReward
 from .skills import SkillConditioned, SkillMemory, check_same_skills
 

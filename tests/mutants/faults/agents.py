@@ -561,7 +561,7 @@ FAULTS = (
     ),
     Fault(
         "agents:normalized-acts-on-what-it-sees",
-        "eqrl/_agents/wrappers/base.py",
+        "eqrl/_agents/base.py",
         "self.inner_state(state), memory, seen, mode=mode",
         "self.inner_state(state), memory, observation, mode=mode",
         (f"{_NORMALIZED} -k agent_acts", _NORMALIZED),
@@ -575,7 +575,7 @@ FAULTS = (
     ),
     Fault(
         "agents:normalized-forgets-what-is-next",
-        "eqrl/_agents/wrappers/base.py",
+        "eqrl/_agents/base.py",
         "next_observation=see(transitions.next_observation)",
         "next_observation=transitions.next_observation",
         (f"{_NORMALIZED} -k normalized_batches", _NORMALIZED),
@@ -624,7 +624,7 @@ FAULTS = (
     ),
     Fault(
         "agents:skill-missing-from-what-is-next",
-        "eqrl/_agents/wrappers/base.py",
+        "eqrl/_agents/base.py",
         "next_observation=see(transitions.next_observation)",
         "next_observation=transitions.next_observation",
         (f"{_SKILL_CONDITIONED} -k both_observations", _SKILL_CONDITIONED),
