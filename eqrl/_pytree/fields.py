@@ -92,15 +92,26 @@ class Range:
 
 @dataclasses.dataclass(frozen=True)
 class AtLeast:
-    """The integers that an argument or a static field may be."""
+    """The integers that an argument or a static field may be.
+
+    With `counted`, an integer of JAX must be able to count them.
+    """
 
     least: int
+    counted: bool = False
 
-    def check(self, name: str, value: object) -> None:
+    def check(self, name: str, value: Any) -> None:
         check_integer(name, value, least=self.least)
+        most = jnp.iinfo(jnp.result_type(int)).max
+        if self.counted and value > most:
+            raise ValueError(
+                f"`{name}={value}` is more than an array of JAX can count, {most}. "
+                "Lower it."
+            )
 
 
 PositiveInt = typing.Annotated[int, AtLeast(1)]
+Count = typing.Annotated[int, AtLeast(1, counted=True)]
 NonNegativeInt = typing.Annotated[int, AtLeast(0)]
 
 

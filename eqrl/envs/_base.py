@@ -18,7 +18,6 @@ from jaxtyping import Array, ArrayLike, Bool, Float, PRNGKeyArray, Shaped, UInt8
 from .._pytree.fields import (
     check_fields,
     check_instance,
-    check_integer,
     converted,
     shown,
 )
@@ -199,17 +198,6 @@ def check_is_of(
             f"`environment={shown(environment)}` is not an environment of {library}; "
             f"give {source}, or use `eqrl.envs.make("
             f'"{LIBRARIES[library].example}")`.'
-        )
-
-
-def check_step_limit(max_steps: object) -> None:
-    """Checks that an episode can count this number of steps."""
-    check_integer("max_steps", max_steps, least=1)
-    most = jnp.iinfo(jnp.result_type(int)).max
-    if isinstance(max_steps, int) and max_steps > most:
-        raise ValueError(
-            f"`max_steps={max_steps}` is more than an episode can count, {most} steps. "
-            "Lower it."
         )
 
 

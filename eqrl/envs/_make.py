@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from .._pytree.fields import checked, converted, shown
+from .._pytree.fields import Count, checked, converted, shown
 from .._types.installed import needed
-from ._base import LIBRARIES, AbstractEnv, AnyEnv, StateDescriptor, check_step_limit
+from ._base import LIBRARIES, AbstractEnv, AnyEnv, StateDescriptor
 from ._point import Point
 from ._wrappers import DisabledActions
 
@@ -23,7 +23,7 @@ def make(
     name: str,
     *,
     backend: str | None = None,
-    max_steps: int | None = None,
+    max_steps: Count | None = None,
     state_descriptor: StateDescriptor | None = None,
 ) -> AnyEnv:
     """Makes an environment from its name.
@@ -65,8 +65,6 @@ def make(
             "environment of another library goes into `eqrl.envs.BraxEnv` or "
             "`eqrl.envs.GymnaxEnv`."
         )
-    if max_steps is not None:
-        check_step_limit(max_steps)
     prefix, _, rest = name.partition("/")
     if prefix not in (*LIBRARIES, "eqrl"):
         *others, last = (f"`{known}/`" for known in (*LIBRARIES, "eqrl"))

@@ -11,11 +11,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from .._pytree.control_flow import filter_scan
-from .._pytree.fields import PositiveInt, checked, converted, static_integer
+from .._pytree.fields import Count, PositiveInt, checked, converted, static_integer
 from .._pytree.tree import take_element, tree_where
 from .._types.custom_types import EnvState
 from .._types.data import Action, Box, EnvSpec
-from ._base import AbstractEnv, AbstractEnvWrapper, Outcome, check_step_limit
+from ._base import AbstractEnv, AbstractEnvWrapper, Outcome
 
 
 class ActionRepeat(AbstractEnvWrapper[EnvState]):
@@ -304,10 +304,7 @@ class TimeLimit(AbstractEnvWrapper[TimeLimitState[EnvState]]):
     """
 
     env: AbstractEnv[EnvState]
-    max_steps: int = static_integer(least=1)
-
-    def __check_init__(self) -> None:
-        check_step_limit(self.max_steps)
+    max_steps: Count = static_integer(least=1)
 
     @property
     def inner(self) -> AbstractEnv[EnvState]:

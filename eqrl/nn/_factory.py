@@ -183,7 +183,7 @@ class NetworkFactory:
     encoder: Convolution | None = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_layers((), self.hidden_sizes, self.activation)
+        check_layers(self.hidden_sizes, self.activation)
         if not isinstance(self.hidden_sizes, tuple):
             raise ValueError(
                 f"`hidden_sizes={shown(self.hidden_sizes)}` must be a tuple, such as "
