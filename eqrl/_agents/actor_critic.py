@@ -102,17 +102,11 @@ def reachable(
     name: str = "target_entropy",
     what: str,
 ) -> Float[Array, ""]:
-    """`log_temperature`, if a policy can have the target entropy.
+    """The initial `log_temperature`, if a policy can have the entropy `target`.
 
-    **Arguments:**
-
-    - `log_temperature`: the initial one.
-    - `target`: of the argument `name`; `None` for the default.
-    - `most`: the entropy that a policy can have, in nats.
-    - `what`: whose entropy this is.
-
-    If it cannot, this raises a `ValueError`. If `target` is traced, Equinox raises an
-    error when the program runs, unless several processes run it.
+    At `most` it has the entropy of `what`, in nats. If `target`, the argument `name`,
+    is more, this raises a `ValueError`. If it is traced, Equinox raises an error when
+    the program runs, unless several processes run it.
     """
     if target is None:
         return log_temperature
@@ -185,11 +179,8 @@ def critic_step(
 ) -> tuple[Network, optax.OptState, Float[Array, ""]]:
     """One gradient step of a stack of critics towards one target.
 
-    `loss` is of the critics, observations, actions and targets.
-
-    **Returns:**
-
-    The critics and the state of their optimizer after the step; the loss before it.
+    `loss` is of the critics, observations, actions and targets; its value before the
+    step is returned.
     """
     # A truncated transition bootstraps like any other: its next state has a value,
     # which the time limit keeps from being seen.
@@ -302,14 +293,10 @@ def update_soft(
 ) -> tuple[SACState[Policy, Critics], Metrics]:
     """A step of the critics, then of the actor, then of the temperature.
 
-    **Arguments:**
-
-    - `agent`, `state`, `batch`: as in `update` of an agent.
     - `next_value`: of an actor, target critics, observations and a temperature.
     - `critic_loss`: of critics, observations, actions and targets.
     - `actor_loss`: of an actor, critics, observations and a temperature, with the
         policy's entropy among its metrics.
-    - `target_entropy`: in nats.
     """
     actor_rule, critic_rule, temperature_rule = _soft_rules(agent)
     # A fixed temperature is read at each update, so changing it takes effect.

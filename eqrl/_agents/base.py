@@ -276,9 +276,18 @@ ValueState = TypeVar("ValueState", bound=_ValueState)
 class AbstractEpsilonGreedyAgent(AbstractMemorylessAgent[ValueState]):
     """An agent that takes the action it values most, or at times a random one."""
 
-    @abstractmethod
+    initial_epsilon: eqx.AbstractVar[FloatLike]
+    final_epsilon: eqx.AbstractVar[FloatLike]
+    epsilon_steps: eqx.AbstractVar[FloatLike]
+
     def epsilon(self, state: ValueState) -> Float[Array, ""]:
         """The probability of a random action in training, in [0, 1]."""
+        return linear_schedule(
+            state.num_steps,
+            self.epsilon_steps,
+            initial=self.initial_epsilon,
+            final=self.final_epsilon,
+        )
 
     def policy(self, state: ValueState) -> Policy:
         return lambda observation: EpsilonGreedy(

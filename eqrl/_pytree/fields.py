@@ -92,10 +92,7 @@ class Range:
 
 @dataclasses.dataclass(frozen=True)
 class AtLeast:
-    """The integers that an argument or a static field may be.
-
-    With `counted`, an integer of JAX must be able to count them.
-    """
+    """The integers that a value may be; if `counted`, arrays of JAX must hold them."""
 
     least: int
     counted: bool = False
@@ -189,17 +186,10 @@ def hyperparameters(
     low_open: bool = False,
     check: Callable[[str, Any], None] | None = None,
 ) -> Any:
-    """As `hyperparameter`, for one float or several; each is a leaf.
+    """As `hyperparameter`, for a number, or a tuple or vector of numbers.
 
-    **Arguments:**
-
-    - `default`: the value when none is given. `None` makes the field optional.
-    - `low`, `high`, `low_open`: the interval that each of them must lie in.
-    - `check`: a further check, as for `checked_by`.
-
-    **Returns:**
-
-    A dataclass field for a number, or for a tuple or vector of numbers.
+    Each is a leaf that must lie in the interval. `check` is a further check, as for
+    `checked_by`.
     """
     allowed = Range(low=low, high=high, low_open=low_open, optional=default is None)
     metadata = {_RANGE: allowed} | ({} if check is None else checked_by(check))
@@ -258,16 +248,10 @@ def converted_field(
     metadata: Mapping[str, object] | None = None,
     static: bool = False,
 ) -> Any:
-    """A field whose values are converted.
+    """A field whose values are converted; `check_fields` reads its `metadata`.
 
-    **Arguments:**
-
-    - `default`: the value when none is given; required without.
-    - `convert`: from what is given to what is stored. Where it raises a `TypeError` or
-        a `ValueError`, that becomes a `ValueError` which names the field.
-    - `what`: what a value must be, as the end of that sentence.
-    - `metadata`: what `check_fields` reads.
-    - `static`: whether the value is part of the structure.
+    If `convert` raises a `TypeError` or a `ValueError`, that becomes a `ValueError` of
+    the name of the field and `what` a value must be.
     """
     options: dict[str, Any] = {"metadata": dict(metadata or {}), "static": static}
     if default is not dataclasses.MISSING:

@@ -162,13 +162,9 @@ def check_same_shapes(name: str, expected: PyTree, given: PyTree) -> None:
 def check_kept(what: str, before: PyTree, after: PyTree, *, source: str) -> None:
     """Checks that a tree keeps its structure, shapes and types.
 
-    **Arguments:**
-
-    - `what`: the method that gives `after`, as the beginning of the message, such as
-        "`update` of SAC gives another state".
-    - `before`, `after`: the tree before and after the call. A weakly typed number may
-        change its type, as in JAX's loops.
-    - `source`: the method that gave the first one.
+    The message begins with `what`, such as "`update` of SAC gives another state".
+    `source` is the method that gave the first tree. A weakly typed number may change
+    its type, as in JAX's loops.
     """
     changed = difference(before, after)
     if changed is not None:

@@ -153,9 +153,7 @@ def draw_points(
 ) -> tuple[Float[Array, "buckets samples descriptor"], Bool[Array, "buckets samples"]]:
     """Draws points of each bucket without replacement.
 
-    **Returns:**
-
-    The points, and a mask that is false beyond the number of points of a bucket.
+    The mask is false beyond the number of points of a bucket.
     """
     num_buckets, rows, _ = points.features.shape
     held = num_points(points)
@@ -178,14 +176,8 @@ def draw_distinct(
 ) -> Int[Array, " samples"]:
     """Draws distinct integers below `count`; all sets of them are equally likely.
 
-    If `count <= num_samples`, the first `count` elements are all of them.
-
-    **Arguments:**
-
-    - `count`: at most `most`.
-    - `most`: static upper bound of `count`.
-    - `num_samples`: less than `most`.
-    - `key`: for the draw.
+    If `count <= num_samples`, the first `count` elements are all of them. `most`, a
+    static bound of `count`, is more than `num_samples`.
     """
     # Rejection sampling: draw with replacement until enough integers are distinct. It
     # treats all integers alike, so all sets are equally likely, and it is much cheaper

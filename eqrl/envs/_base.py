@@ -319,12 +319,8 @@ def traced_spec(
 ) -> EnvSpec:
     """The `spec` of another library's environment, whose reset is traced, not run.
 
-    **Arguments:**
-
-    - `begin`: gives the first observation and the first state of an episode.
-    - `state_descriptor`: describes such a state; `None` for no descriptor.
-    - `name`: of the environment, for errors.
-    - `action`, `max_steps`: as in `EnvSpec`.
+    `begin` gives the first observation and the first state of an episode, and `name` is
+    that of the environment, for errors.
     """
 
     def traced() -> tuple[PyTree, PyTree]:

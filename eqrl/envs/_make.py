@@ -68,7 +68,12 @@ def make(
     prefix, _, rest = name.partition("/")
     if prefix not in (*LIBRARIES, "eqrl"):
         *others, last = (f"`{known}/`" for known in (*LIBRARIES, "eqrl"))
-        near = _near_names(name)
+        known = [f"eqrl/{each}" for each in _OWN]
+        for key, each in LIBRARIES.items():
+            # The names of a library that is not installed are unknown.
+            with contextlib.suppress(ModuleNotFoundError):
+                known += [f"{key}/{known_name}" for known_name in each.load().names()]
+        near = _near(name, known)
         suggestion = f" Did you mean {', '.join(near)}?" if near else ""
         raise ValueError(
             f"`name={name!r}` must begin with {', '.join(others)} or {last}, as in "
@@ -135,13 +140,23 @@ def ant_with_broken_legs(
     return DisabledActions(env, disabled)
 
 
-def _near_names(name: str) -> list[str]:
-    known = [f"eqrl/{each}" for each in _OWN]
-    for prefix, library in LIBRARIES.items():
-        # The names of a library that is not installed are unknown.
-        with contextlib.suppress(ModuleNotFoundError):
-            known += [f"{prefix}/{each}" for each in library.load().names()]
-    # A bare name lacks its library; a full one may be misspelled.
+def _check_known(prefix: str, name: str, names: list[str]) -> None:
+    """Checks that a library has an environment of this name."""
+    if name in names:
+        return
+    full = [f"{prefix}/{known}" for known in names]
+    near = _near(name, full)
+    suggestion = (
+        f"did you mean {', '.join(near)}?"
+        if near
+        else f"there are {', '.join(f'`{each}`' for each in full)}."
+    )
+    raise ValueError(f"There is no environment `{prefix}/{name}`; {suggestion}")
+
+
+def _near(name: str, known: list[str]) -> list[str]:
+    """The names, in backticks, that are near to one with or without its library."""
+    # In lower case, so that a name in other capitals is near.
     by_key = {
         key.lower(): f"`{each}`"
         for each in known
@@ -149,18 +164,3 @@ def _near_names(name: str) -> list[str]:
     }
     near = difflib.get_close_matches(name.lower(), by_key, n=3)
     return list(dict.fromkeys(by_key[key] for key in near))
-
-
-def _check_known(prefix: str, name: str, names: list[str]) -> None:
-    """Checks that a library has an environment of this name."""
-    if name in names:
-        return
-    # In lower case, so that a name in other capitals is near.
-    full = {known.lower(): f"`{prefix}/{known}`" for known in names}
-    near = difflib.get_close_matches(name.lower(), full, n=3)
-    suggestion = (
-        f"did you mean {', '.join(full[key] for key in near)}?"
-        if near
-        else f"there are {', '.join(full.values())}."
-    )
-    raise ValueError(f"There is no environment `{prefix}/{name}`; {suggestion}")

@@ -283,20 +283,9 @@ def find(
 ) -> tuple[Part, PyTree, PyTree]:
     """The outermost agent or intrinsic reward of one kind inside nested wrappers.
 
-    **Arguments:**
-
-    - `agent`: any agent, perhaps a wrapper.
-    - `state`: its state; `None` if no state is needed.
-    - `transitions`: of its episodes, with any leading axes; `None` if they are not
-        needed.
-    - `kind`: a class of agents or of rewards.
-    - `hint`: what to do if there is none, the end of the error's message.
-
-    **Returns:**
-
-    What was found, its state, and the transitions as it sees them.
-
-    Raises a `ValueError` if there is none.
+    It is returned with its state and with the `transitions`, with any leading axes, as
+    it sees them; each may be `None` if it is not needed. Raises a `ValueError`, which
+    ends with the `hint`, if there is none.
     """
     names = []
     while True:

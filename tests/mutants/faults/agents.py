@@ -40,7 +40,7 @@ FAULTS = (
     ),
     Fault(
         "agents:pqn-epsilon-of-the-state-after",
-        "eqrl/_agents/pqn.py",
+        "eqrl/_agents/base.py",
         "self.epsilon_steps,\n            initial=self.initial_epsilon,",
         "self.epsilon_steps / 2,\n            initial=self.initial_epsilon,",
         ("tests/agents/test_pqn.py -k restated",),
