@@ -163,10 +163,7 @@ AnyAgent: TypeAlias = AbstractAgent[Any, Any, Any]
 
 
 def after_observe(agent: AnyAgent, state: State, observed: State) -> State:
-    """The state that `observe` of an agent gives, which is like the one before.
-
-    Raises a `ValueError` if it is not.
-    """
+    """`observed`, after a check that `observe` of an agent has kept its structure."""
     what = f"`observe` of {type(agent).__name__} gives another state"
     check_kept(what, state, observed, source="init")
     return observed
@@ -175,11 +172,7 @@ def after_observe(agent: AnyAgent, state: State, observed: State) -> State:
 def after_act(
     agent: AnyAgent, memory: Memory, chosen: object
 ) -> tuple[PyTree, Memory, PyTree]:
-    """The action, the memory and the extras that `act` of an agent gives.
-
-    Raises a `ValueError` if it gives anything else, or a memory that is not like the
-    one before.
-    """
+    """`chosen`, if `act` gives these three, with a memory that is like the last one."""
     name = type(agent).__name__
     # Unpacking another length would fail within a compiled loop, in an error that does
     # not name the agent.

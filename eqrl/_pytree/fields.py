@@ -199,11 +199,7 @@ def hyperparameters(
 
 
 def whole_number(default: int) -> Any:
-    """As `hyperparameter`, for an integer that does not decide a shape.
-
-    It is stored as a strongly typed scalar array, a leaf, so that a change of its value
-    compiles nothing. Raises a `ValueError` unless it is an integer.
-    """
+    """As `hyperparameter`, for an integer that does not decide a shape."""
     what = "must be a whole number."
     return converted_field(default, convert=strong_integer, what=what)
 
@@ -232,11 +228,7 @@ def static_choice(
 
 
 def checked_by(check: Callable[[str, Any], None]) -> dict[str, object]:
-    """The metadata of a field with a check of its own.
-
-    `check` is called with the name and the value of the field, and raises a
-    `ValueError` unless the value is allowed.
-    """
+    """The metadata of a field that `check` is called with, by its name and value."""
     return {_CHECK: check}
 
 
@@ -410,39 +402,31 @@ def check_callable(name: str, value: object) -> None:
 
 
 def check_factory(name: str, factory: object, *sizes: int, **options: object) -> None:
-    """Checks that `factory` can be called with these arguments."""
-    check_callable(name, factory)
-    misfit = _misfit(factory, *sizes, **options)
-    if misfit is not None:
-        arguments = ["size"] * len(sizes) + [f"{option}=..." for option in options]
-        raise ValueError(
-            f"`{name}={shown(factory)}` cannot be called as `{name}("
-            f"{', '.join(arguments)})`: {misfit}. Give a factory of networks, such as "
-            "those of `eqrl.nn`, rather than a network."
-        )
+    """Checks that a factory of networks can be called with these arguments."""
+    advice = (
+        " Give a factory of networks, such as those of `eqrl.nn`, rather than a "
+        "network."
+    )
+    check_arity(name, factory, *["size"] * len(sizes), advice=advice, **options)
 
 
-def check_arity(name: str, function: object, *arguments: str) -> None:
-    """Checks that `function` can be called with these arguments."""
+def check_arity(
+    name: str, function: object, *arguments: str, advice: str = "", **options: object
+) -> None:
+    """Checks that `function` can be called with these arguments, named by strings."""
     check_callable(name, function)
-    misfit = _misfit(function, *arguments)
-    if misfit is not None:
-        raise ValueError(
-            f"`{name}={shown(function)}` cannot be called as `{name}("
-            f"{', '.join(arguments)})`: {misfit}."
-        )
-
-
-def _misfit(function: object, *arguments: object, **options: object) -> str | None:
     try:
         signature = inspect.signature(cast(Callable[..., Any], function))
     except (TypeError, ValueError):
-        return None  # Some that are not written in Python have none.
+        return  # Some that are not written in Python have none.
     try:
         signature.bind(*arguments, **options)
     except TypeError as error:
-        return str(error)
-    return None
+        given = ", ".join([*arguments, *(f"{option}=..." for option in options)])
+        raise ValueError(
+            f"`{name}={shown(function)}` cannot be called as `{name}({given})`: "
+            f"{error}.{advice}"
+        ) from error
 
 
 def check_instance(name: str, value: object, kind: type) -> None:
@@ -562,10 +546,7 @@ def _strong_scalars(value: Any) -> Any:
 
 
 def strong_integer(value: Any) -> Any:
-    """An integer as a strongly typed scalar array.
-
-    Raises a `ValueError` unless `value` is an integer.
-    """
+    """An integer as a strongly typed scalar array."""
     if not jnp.issubdtype(jnp.result_type(value), jnp.integer):
         raise ValueError(f"A whole number is needed, but {value!r} was given.")
     return jnp.asarray(value, dtype=jnp.result_type(int))

@@ -17,25 +17,13 @@ class FeatureSet(eqx.Module):
     """
 
     features: Float[Array, "buckets rows descriptor"]
+    # Points ever added to each bucket. Modulo the number of rows it is the row of the
+    # next point. Above 2^30 it is lowered to a number with the same remainder.
     counts: Int[Array, " buckets"]
 
 
-FeatureSet.__init__.__doc__ = """**Arguments:**
-
-- `features`: one ring per bucket.
-- `counts`: the number of points ever added to each bucket. Modulo the number of rows it
-    is the row of the next point. Above 2^30 it is lowered to a number with the same
-    remainder.
-"""
-
-
 class Distances(eqx.Module):
-    """Distances of a batch to a set of points.
-
-    - `known`: whether the set has enough points to measure one.
-    - `values`: the distances, or the default.
-    - `default`: for distances that are not known.
-    """
+    """Distances of a batch to a set of points; the default if it has too few points."""
 
     known: Bool[Array, " batch"]
     values: Float[Array, " batch"]

@@ -13,12 +13,7 @@ class NotInstalledError(ModuleNotFoundError):
 def needed(what: str, extra: str) -> Iterator[None]:
     """Within it, an import of a package that is not installed says how to install it.
 
-    **Arguments:**
-
-    - `what`: what is not to be had without the package.
-    - `extra`: the extra of eqrl that installs it, as in `eqrl[plots]`.
-
-    Raises a `NotInstalledError`.
+    `what` needs the package, and `extra` installs it, as in `eqrl[plots]`.
     """
     try:
         yield

@@ -391,22 +391,22 @@ FAULTS = (
     Fault(
         "agents:sac-fixed-temperature-moves",
         "eqrl/_agents/actor_critic.py",
-        "    if agent.learn_temperature:\n        log_temperature, temp",
-        "    if True:\n        log_temperature, temp",
+        "    if self.learn_temperature:\n            log_temperature, temp",
+        "    if True:\n            log_temperature, temp",
         (f"{_SAC} -k fixed_temperature", _SAC),
     ),
     Fault(
         "agents:sac-fixed-temperature-is-read-once",
         "eqrl/_agents/actor_critic.py",
-        "if not agent.learn_temperature:",
+        "if not self.learn_temperature:",
         "if False:",
         (f"{_SAC} -k agents_at_each_update", _SAC),
     ),
     Fault(
         "agents:sac-rates-swapped",
         "eqrl/_agents/actor_critic.py",
-        "(agent.actor_lr, agent.critic_lr, agent.temperature_lr)",
-        "(agent.critic_lr, agent.actor_lr, agent.temperature_lr)",
+        "(self.actor_lr, self.critic_lr, self.temperature_lr)",
+        "(self.critic_lr, self.actor_lr, self.temperature_lr)",
         (f"{_SAC} -k rate", _SAC),
     ),
     Fault(
@@ -779,8 +779,8 @@ FAULTS = (
     Fault(
         "agents:discrete-target-of-a-fixed-temperature",
         "eqrl/_agents/actor_critic.py",
-        "    if agent.learn_temperature:\n        log_temperature = reach",
-        "    if True:\n        log_temperature = reach",
+        "    if self.learn_temperature:\n            log_temperature = reach",
+        "    if True:\n            log_temperature = reach",
         ("tests/test_boundary.py -k within_reach",),
     ),
 )
