@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._pytree.fields import shown
+from .._pytree.fields import check_callable, shown
 from .._pytree.tree import parts
 from ._mlp import (
     MLP,
@@ -183,7 +183,8 @@ class NetworkFactory:
     encoder: Convolution | None = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_layers(self.hidden_sizes, self.activation)
+        check_layers(self.hidden_sizes)
+        check_callable("activation", self.activation)
         if not isinstance(self.hidden_sizes, tuple):
             raise ValueError(
                 f"`hidden_sizes={shown(self.hidden_sizes)}` must be a tuple, such as "
@@ -202,22 +203,17 @@ class NetworkFactory:
     def _network(
         self, input_size: int, output_size: int, *, key: PRNGKeyArray
     ) -> Network:
-        if self.encoder is None:
-            return self._body(input_size, output_size, key=key)
-        encoder_key, key = jr.split(key)
-        features = self.encoder.output_size(input_size)
-        return Encoded(
-            encoder=self.encoder(key=encoder_key),
-            network=self._body(features, output_size, key=key),
-        )
-
-    def _body(
-        self, input_size: int, output_size: int, *, key: PRNGKeyArray
-    ) -> MLP | ResidualMLP:
+        encoder = None
+        if self.encoder is not None:
+            encoder_key, key = jr.split(key)
+            input_size = self.encoder.output_size(input_size)
+            encoder = self.encoder(key=encoder_key)
         sizes = (input_size, output_size, self.hidden_sizes, self.activation)
         if self.residual:
-            return ResidualMLP(*sizes, key=key)
-        return MLP(*sizes, layer_norm=self.layer_norm, key=key)
+            network = ResidualMLP(*sizes, key=key)
+        else:
+            network = MLP(*sizes, layer_norm=self.layer_norm, key=key)
+        return network if encoder is None else Encoded(encoder, network)
 
 
 def orthogonal(network: Network, gain: float, *, key: PRNGKeyArray) -> Network:

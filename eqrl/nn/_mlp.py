@@ -87,7 +87,7 @@ class MLP(eqx.Module):
             ([Ba et al. 2016](https://arxiv.org/abs/1607.06450)).
         - `key`: for the initial weights and biases, as in `Linear`.
         """
-        check_layers(hidden_sizes, activation)
+        check_layers(hidden_sizes)
         sizes = (input_size, *hidden_sizes, output_size)
         self.layers = _make_layers(sizes, key=key)
         self.norms = tuple(
@@ -148,17 +148,12 @@ def _make_layers(sizes: Sequence[int], *, key: PRNGKeyArray) -> tuple[Linear, ..
     return tuple(layers)
 
 
-def check_layers(hidden_sizes: object, activation: object) -> None:
-    """Checks the widths of a network's layers and the function between them."""
+def check_layers(hidden_sizes: object) -> None:
+    """Checks the widths of the hidden layers of a network."""
     if not isinstance(hidden_sizes, Sequence) or not all(map(is_size, hidden_sizes)):
         raise ValueError(
             f"`hidden_sizes={shown(hidden_sizes)}` must be a tuple of positive "
             "integers, such as (256, 256)."
-        )
-    if not callable(activation):
-        raise ValueError(
-            f"`activation={shown(activation)}` must be an elementwise function, such "
-            "as `jax.nn.relu`."
         )
 
 
@@ -229,7 +224,7 @@ class ResidualMLP(eqx.Module):
         - `activation`: elementwise, within the blocks.
         - `key`: for the initial weights and biases, as in `Linear`.
         """
-        check_layers(hidden_sizes, activation)
+        check_layers(hidden_sizes)
         if len(set(hidden_sizes)) != 1:
             raise ValueError(
                 f"`hidden_sizes={hidden_sizes}` must be the same width for each "
