@@ -72,7 +72,7 @@ def make_network(
         kind.check(name, network, spec)
         return network
     networks = eqx.filter_vmap(make)(jr.split(key, number))
-    # A function that refers to its weights, rather than holding them, is no stack.
+    # A function that refers to its weights, rather than holding them, has no stack.
     if not any(map(eqx.is_array, jax.tree.leaves(networks))):
         raise ValueError(
             f"`{name}` gives {shown(networks)}, which holds no arrays, so that there "

@@ -301,10 +301,10 @@ def check_fields(module: eqx.Module) -> None:
 def check_declared(name: str, value: object, declared: Any) -> None:
     """Checks that a value is not clearly of another type than the declared one.
 
-    Looked at are what `Annotated` adds (`Range`, `AtLeast`, `Takes`), strings of a
-    `Literal`, keys, modules and tuples of them, functions and `bool`, and whether a
-    value is optional. Anything passes for other types, arrays and numbers among them,
-    and for other unions.
+    It reads what `Annotated` adds (`Range`, `AtLeast`, `Takes`), strings of a
+    `Literal`, keys, modules and tuples of them, functions, `bool`, and whether a value
+    is optional. For other types, such as arrays and numbers, and for other unions
+    every value passes.
     """
     origin, inner = typing.get_origin(declared), typing.get_args(declared)
     kind = origin or declared
@@ -476,9 +476,9 @@ def check_key(key: object) -> None:
 def reusable_key(key: PRNGKeyArray) -> PRNGKeyArray:
     """The key of a whole training or evaluation, which may be given again.
 
-    To resume takes the same key, and so does a comparison, but `jax_debug_key_reuse`
-    refuses a key that was used before: a clone is used instead. Within a program the
-    key stays what it is.
+    A resumed training takes the same key again, and so does a comparison, which
+    `jax_debug_key_reuse` refuses; a clone passes. Within a program the key is returned
+    as it is.
     """
     if isinstance(key, jax.core.Tracer):
         return key
@@ -512,7 +512,7 @@ def _metadata(module: eqx.Module | type[eqx.Module], name: str) -> Mapping[str, 
 def stack_of(tree: object) -> tuple[str, int] | None:
     """A hyperparameter that has an axis, and its length; `None` if there is none.
 
-    Hyperparameters are scalars, so what holds such a one is a stack.
+    Hyperparameters are scalars, so a module that has one with an axis is a stack.
     """
     if isinstance(tree, (tuple, list)):
         return next((found for x in tree if (found := stack_of(x))), None)

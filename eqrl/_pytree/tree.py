@@ -36,7 +36,7 @@ def tree_is_finite(tree: PyTree) -> Bool[Array, ""]:
     leaves = [x for x in jax.tree.leaves(tree) if eqx.is_inexact_array(x)]
     if not leaves:
         return jnp.array(True)
-    # One reduction of all rather than one of each, each of which would be compiled.
+    # One reduction of all leaves: one for each would be compiled for each.
     parts = [leaf.astype(float).reshape(-1) for leaf in leaves]
     return jnp.all(jnp.isfinite(jnp.concatenate(parts)))
 

@@ -223,7 +223,7 @@ class Transition(eqx.Module, Generic[Extras]):
                     f"`{name}` is of type {flag.dtype}; it must be an array of type "
                     "bool, such as `done.astype(bool)`."
                 )
-        # In a specification, such as the `in_axes` of a `vmap`, fields are no arrays.
+        # In a specification, such as the `in_axes` of a `vmap`, fields are not arrays.
         if not _is_array(self.timestep):
             return
         rows = tuple(self.timestep.shape)
@@ -257,7 +257,7 @@ Transition.__init__.__doc__ = """**Arguments:**
 
 
 def _is_array(value: object) -> bool:
-    # A class may stand for arrays in a specification, and has these as properties.
+    # A specification may hold a class, which has these as properties.
     if isinstance(value, type):
         return False
     return hasattr(value, "shape") and hasattr(value, "dtype")

@@ -5,7 +5,6 @@ import io
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -106,7 +105,7 @@ class Library:
         `draw(env, states, returns, path, title)`.
     - `wrapping`: how the adapter wraps an environment.
     - `example`: the name of one of its environments.
-    - `options`: the options of `make` that it takes beside `max_steps`.
+    - `options`: the options of `make` that it takes besides `max_steps`.
     """
 
     module: str
@@ -246,7 +245,7 @@ class Drawable(Protocol[_Drawn]):
         ...
 
 
-@contextmanager
+@contextlib.contextmanager
 def lenient_promotion() -> Iterator[None]:
     """Allows the promotion of dtypes and ranks that other libraries rely on."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
