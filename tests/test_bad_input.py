@@ -22,10 +22,9 @@ from eqrl._training.iteration import check_metrics
 from eqrl.envs import Point
 
 from .agents_under_test import sac, td3
-from .toy import Clock
+from .toy import Clock, GetKey
 
 
-GetKey = Callable[[], PRNGKeyArray]
 SPEC = eqrl.EnvSpec(observation_size=3, action_size=2)
 
 

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from eqrl import (
     AbstractAgent,
+    AbstractReward,
     EnvSpec,
     FloatLike,
     Metrics,
@@ -153,6 +154,56 @@ def _observe_drift(state: DriftState) -> Float[Array, "2"]:
     return jnp.stack([state.position, state.time.astype(float)])
 
 
+class Idle(AbstractAgent[Any, Any, Any]):
+    """Has no state, remembers and learns nothing, and acts with zero.
+
+    Other agents of the tests are this one but for what they are about.
+    """
+
+    length: int = eqx.field(default=1, static=True)
+
+    @property
+    def sequence_length(self) -> int | None:
+        return self.length
+
+    def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> Any:
+        del spec, key
+        return None
+
+    def begin(
+        self, state: Any, spec: EnvSpec, *, index: Int[Array, ""], key: PRNGKeyArray
+    ) -> Any:
+        del state, spec, index, key
+        return None
+
+    def act(
+        self,
+        state: Any,
+        memory: Any,
+        observation: Float[Array, " obs"],
+        *,
+        mode: Mode,
+        key: PRNGKeyArray,
+    ) -> tuple[Array, Any, Any]:
+        del state, memory, observation, mode, key
+        return jnp.zeros(1), None, None
+
+    def observe(self, state: Any, transitions: Transition[Any]) -> Any:
+        del transitions
+        return state
+
+    def update(
+        self,
+        state: Any,
+        batch: Transition[Any],
+        *,
+        step: Int[Array, ""],
+        key: PRNGKeyArray,
+    ) -> tuple[Any, Metrics]:
+        del batch, step, key
+        return state, {}
+
+
 class ScribeState(eqx.Module):
     """How often a scribe was called, and with what.
 
@@ -176,18 +227,12 @@ class ScribeMemory(eqx.Module):
     age: Int[Array, ""]
 
 
-class Scribe(AbstractAgent[ScribeState, ScribeMemory, ScribeMemory]):
+class Scribe(Idle):
     """Learns nothing and writes down everything.
 
     It acts with 0.25 at random, 0.5 when it samples, and with its skill when greedy.
     Its extras are its memory before the step.
     """
-
-    length: int = eqx.field(default=1, static=True)
-
-    @property
-    def sequence_length(self) -> int:
-        return self.length
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> ScribeState:
         del spec, key
@@ -267,7 +312,7 @@ class LearnerState(eqx.Module):
     observed: Float[Array, ""]
 
 
-class Learner(AbstractAgent[LearnerState, None, None]):
+class Learner(Idle):
     """Learns something from each batch and key, and acts with it and with noise.
 
     It has one action. It is the quickest to compile of those that learn.
@@ -278,24 +323,9 @@ class Learner(AbstractAgent[LearnerState, None, None]):
         default=1e-2, converter=lambda rate: jnp.asarray(rate, float)
     )
 
-    @property
-    def sequence_length(self) -> int:
-        return 1
-
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> LearnerState:
         weight = jr.normal(key, (spec.observation_size,))
         return LearnerState(weight=weight, observed=jnp.zeros(()))
-
-    def begin(
-        self,
-        state: LearnerState,
-        spec: EnvSpec,
-        *,
-        index: Int[Array, ""],
-        key: PRNGKeyArray,
-    ) -> None:
-        del state, spec, index, key
-        return None
 
     def act(
         self,
@@ -333,6 +363,35 @@ class Learner(AbstractAgent[LearnerState, None, None]):
         weight = state.weight - step_size * change
         state = LearnerState(weight=weight, observed=state.observed)
         return state, {"loss": jnp.mean(error**2)}
+
+
+class Relay(AbstractReward[Any]):
+    """Pays the environment's reward, and learns nothing."""
+
+    def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> Any:
+        del spec, key
+        return None
+
+    def observe(self, state: Any, transitions: Transition[Any]) -> Any:
+        del transitions
+        return state
+
+    def reward(
+        self,
+        state: Any,
+        batch: Transition[Any],
+        *,
+        step: Int[Array, ""],
+        key: PRNGKeyArray,
+    ) -> Float[Array, "*batch"]:
+        del state, step, key
+        return batch.reward
+
+    def update(
+        self, state: Any, batch: Transition[Any], *, key: PRNGKeyArray
+    ) -> tuple[Any, Metrics]:
+        del batch, key
+        return state, {}
 
 
 class LinearCritic(eqx.Module):
@@ -464,30 +523,15 @@ def primitives_with_axis(jaxpr: Any, size: int) -> set[str]:
     }
 
 
-class Compass(AbstractAgent[Float[Array, ""], None, None]):
+class Compass(Idle):
     """Acts with the last elements of what it observes, whatever it has learnt.
 
     Its state adds up all rewards that it was shown. Of a batch it tells the sums.
     """
 
-    @property
-    def sequence_length(self) -> int:
-        return 1
-
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> Float[Array, ""]:
         del spec, key
         return jnp.zeros(())
-
-    def begin(
-        self,
-        state: Float[Array, ""],
-        spec: EnvSpec,
-        *,
-        index: Int[Array, ""],
-        key: PRNGKeyArray,
-    ) -> None:
-        del state, spec, index, key
-        return None
 
     def act(
         self,

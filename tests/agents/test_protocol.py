@@ -24,11 +24,10 @@ from eqrl._types.data import AnyTransition
 from eqrl.spaces import AbstractActionSpace, Discrete
 
 from ..agents_under_test import ALL_AGENTS, THOROUGHLY_TESTED, space_of
+from ..toy import GetKey
 
 
 pytestmark = pytest.mark.checks_keys
-
-GetKey = Callable[[], PRNGKeyArray]
 
 BATCH_SIZE = 8
 NUM_UPDATES = 10

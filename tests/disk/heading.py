@@ -15,6 +15,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 import eqrl
 from eqrl.envs import Point
 
+from ..toy import Idle
+
 
 class HeadingState(eqx.Module):
     """The direction of an agent, and how much it has seen."""
@@ -24,18 +26,12 @@ class HeadingState(eqx.Module):
     num_observed: Int[Array, ""]
 
 
-class Heading(eqrl.AbstractAgent[HeadingState, None, None]):
+class Heading(Idle):
     """Moves in a direction, which is drawn at first.
 
     Each update turns the direction a little, by more the more reward there is. Random
     actions are less than 0.1 in size, so they can be told apart.
     """
-
-    length: int = eqx.field(default=1, static=True)
-
-    @property
-    def sequence_length(self) -> int:
-        return self.length
 
     def init(self, spec: eqrl.EnvSpec, *, key: PRNGKeyArray) -> HeadingState:
         direction = jr.uniform(key, (spec.action_size,), minval=0.3, maxval=0.8)
@@ -43,16 +39,6 @@ class Heading(eqrl.AbstractAgent[HeadingState, None, None]):
         return HeadingState(
             direction=direction, num_updates=zero, num_observed=zero + 0
         )
-
-    def begin(
-        self,
-        state: HeadingState,
-        spec: eqrl.EnvSpec,
-        *,
-        index: Int[Array, ""],
-        key: PRNGKeyArray,
-    ) -> None:
-        del state, spec, index, key
 
     def act(
         self,

@@ -16,10 +16,9 @@ from eqrl.envs import Point
 
 from ..agents_under_test import diayn, sac
 from ..population.pusher import Pusher
-from ..toy import Clock, Compass
+from ..toy import Clock, Compass, GetKey
 
 
-GetKey = Callable[[], PRNGKeyArray]
 ENV = Point(max_steps=3, goal=(0.0, 0.0))
 # A clip of the action leaves only some directions as they are.
 DIRECTIONS = jnp.array([[1.0, 0.0], [-0.6, 0.8], [0.0, -1.0]])

@@ -10,30 +10,18 @@ import pytest
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 import eqrl
-from eqrl import (
-    AbstractAgent,
-    EnvSpec,
-    Metrics,
-    Mode,
-    SkillChoice,
-    SkillChoiceState,
-    Transition,
-)
+from eqrl import EnvSpec, Mode, SkillChoice, SkillChoiceState
 from eqrl.envs import AbstractEnv, Outcome, Point
-from tests.toy import Clock, Compass, Drift, GetKey
+from tests.toy import Clock, Compass, Drift, GetKey, Idle, Relay
 
 
-class Fading(AbstractAgent[Float[Array, " act"], Float[Array, ""], None]):
+class Fading(Idle):
     """Acts by what it has learnt, half as much at each step of its memory.
 
     It begins with the strength 1, and acts only greedily.
     """
 
     fading: float = eqx.field(default=0.5, static=True)
-
-    @property
-    def sequence_length(self) -> int:
-        return 1
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> Float[Array, " act"]:
         del key
@@ -63,48 +51,6 @@ class Fading(AbstractAgent[Float[Array, " act"], Float[Array, ""], None]):
         if mode != "greedy":
             raise NotImplementedError
         return memory * state, self.fading * memory, None
-
-    def observe(
-        self, state: Float[Array, " act"], transitions: Transition[None]
-    ) -> Float[Array, " act"]:
-        raise NotImplementedError
-
-    def update(
-        self,
-        state: Float[Array, " act"],
-        batch: Transition[None],
-        *,
-        step: Int[Array, ""],
-        key: PRNGKeyArray,
-    ) -> tuple[Float[Array, " act"], Metrics]:
-        raise NotImplementedError
-
-
-class Nothing(eqrl.AbstractReward[Float[Array, ""]]):
-    """A reward that is never asked for."""
-
-    def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> Float[Array, ""]:
-        raise NotImplementedError
-
-    def observe(
-        self, state: Float[Array, ""], transitions: Transition
-    ) -> Float[Array, ""]:
-        raise NotImplementedError
-
-    def reward(
-        self,
-        state: Float[Array, ""],
-        batch: Transition,
-        *,
-        step: Int[Array, ""],
-        key: PRNGKeyArray,
-    ) -> Float[Array, "*batch"]:
-        raise NotImplementedError
-
-    def update(
-        self, state: Float[Array, ""], batch: Transition, *, key: PRNGKeyArray
-    ) -> tuple[Float[Array, ""], Metrics]:
-        raise NotImplementedError
 
 
 # Right, up and left.
@@ -331,7 +277,7 @@ class TestWithSkillsOfDIAYN:
         return position(env, env.step(state, action, key=jr.key(1))[0])
 
     def conditioned(self, skills: Any) -> tuple[Any, Any]:
-        agent = eqrl.Intrinsic(eqrl.SkillConditioned(Compass(), skills), Nothing())
+        agent = eqrl.Intrinsic(eqrl.SkillConditioned(Compass(), skills), Relay())
         return agent, eqrl.IntrinsicState(agent=jnp.zeros(()), reward=jnp.zeros(()))
 
     def test_an_action_chooses_among_fixed_skills(self) -> None:

@@ -16,7 +16,7 @@ from eqrl._training.schedule import Counts
 from eqrl.envs import AbstractEnv, Outcome
 
 from ..agents_under_test import ppo, sac
-from ..toy import Drift, DriftState
+from ..toy import Drift, DriftState, Idle
 from .test_trainer import temporary_share
 
 
@@ -31,7 +31,7 @@ class RecorderState(eqx.Module):
     num_steps: Int[Array, ""]
 
 
-class Recorder(eqrl.AbstractAgent[RecorderState, None, Any]):
+class Recorder(Idle):
     """Stores the number of each step, and looks at what it is given to learn from."""
 
     shape: tuple[int, int] = eqx.field(default=(NUM_ENVS, NUM_STEPS), static=True)
@@ -47,9 +47,6 @@ class Recorder(eqrl.AbstractAgent[RecorderState, None, Any]):
             batch={"number": empty, "time": empty + 0},
             num_steps=jnp.zeros((), int),
         )
-
-    def begin(self, state: RecorderState, spec: Any, **_: Any) -> None:
-        del state, spec
 
     def act(
         self, state: RecorderState, memory: None, observation: Array, **_: Any

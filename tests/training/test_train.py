@@ -32,12 +32,11 @@ from ..agents_under_test import (
     trainer_of,
     with_rates,
 )
-from ..toy import Clock, Drift, Learner, Scribe, interrupt_in_piece
+from ..toy import Clock, Drift, GetKey, Learner, Scribe, interrupt_in_piece
 
 
 pytestmark = pytest.mark.checks_keys
 
-GetKey = Callable[[], PRNGKeyArray]
 TRAINER = eqrl.Trainer(num_envs=2, batch_size=4, warmup_steps=20, capacity=60)
 # As those of the populations' tests, so that one compilation serves both.
 ENV = Point(max_steps=7, goal=(0.3, 0.1))
