@@ -154,6 +154,56 @@ def _observe_drift(state: DriftState) -> Float[Array, "2"]:
     return jnp.stack([state.position, state.time.astype(float)])
 
 
+class WorldState(eqx.Module):
+    """The state of the drifting point, and the steps of the episode."""
+
+    drift: DriftState
+    num_steps: Int[Array, ""]
+
+
+class World(AbstractEnv[WorldState]):
+    """`Drift`, to whose outputs something is added at the step `at` of an episode.
+
+    If not `ends`, it is without ends. All settings are arrays, so that every test
+    shares one compilation.
+    """
+
+    at: Array = eqx.field(default=-1, converter=jnp.asarray)
+    reward: Array = eqx.field(default=0.0, converter=jnp.asarray)
+    observation: Array = eqx.field(default=0.0, converter=jnp.asarray)
+    ends: Array = eqx.field(default=False, converter=jnp.asarray)
+
+    @property
+    def spec(self) -> EnvSpec:
+        return EnvSpec(observation_size=2, action_size=1)
+
+    def reset(self, *, key: PRNGKeyArray) -> tuple[WorldState, Float[Array, "2"]]:
+        drift, observation = Drift().reset(key=key)
+        return WorldState(drift=drift, num_steps=jnp.zeros((), int)), observation
+
+    def step(
+        self, state: WorldState, action: Float[Array, "1"], *, key: PRNGKeyArray
+    ) -> tuple[WorldState, Outcome]:
+        drift, outcome = Drift().step(state.drift, action, key=key)
+        breaks = state.num_steps == self.at
+        observation = jnp.where(
+            breaks & jnp.array([False, True]),
+            outcome.observation + self.observation,
+            outcome.observation,
+        )
+        reward = jnp.where(breaks, outcome.reward + self.reward, outcome.reward)
+        return WorldState(drift=drift, num_steps=state.num_steps + 1), Outcome(
+            observation=observation,
+            reward=reward,
+            terminated=outcome.terminated & self.ends,
+            truncated=outcome.truncated & self.ends,
+        )
+
+    def state_descriptor(self, state: WorldState) -> None:
+        del state
+        return None
+
+
 class Idle(AbstractAgent[Any, Any, Any]):
     """Has no state, remembers and learns nothing, and acts with zero.
 
