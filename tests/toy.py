@@ -11,8 +11,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 import pytest
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from eqrl import (
     AbstractAgent,
@@ -444,6 +445,17 @@ class Relay(AbstractReward[Any]):
         return state, {}
 
 
+def same(one: PyTree, other: PyTree) -> bool:
+    """Whether two trees are equal to the last bit, `nan` being equal to `nan`."""
+    leaves, structure = jax.tree.flatten(one)
+    other_leaves, other_structure = jax.tree.flatten(other)
+    return structure == other_structure and all(
+        x.dtype == y.dtype
+        and np.array_equal(x, y, equal_nan=jnp.issubdtype(x.dtype, jnp.floating))
+        for x, y in zip(leaves, other_leaves, strict=True)
+    )
+
+
 class LinearCritic(eqx.Module):
     """`observation_weight . observation + action_weight . action + bias`."""
 
@@ -527,6 +539,23 @@ class FixedDensity(AbstractDensity):
         return self.action
 
 
+def transitions_of(observation: Array, **given: Any) -> Transition[Any]:
+    """Transitions of these arrays; what is not given is zero, false or `None`."""
+    shape = observation.shape
+    # In NumPy, which compiles nothing.
+    rest: dict[str, Any] = {
+        "reward": jnp.asarray(np.zeros(shape[:-1], np.float32)),
+        "next_observation": jnp.asarray(np.zeros(shape, np.float32)),
+        "terminated": jnp.asarray(np.zeros(shape[:-1], bool)),
+        "truncated": jnp.asarray(np.zeros(shape[:-1], bool)),
+        "timestep": jnp.asarray(np.zeros(shape[:-1], np.int32)),
+        "state_descriptor": None,
+        "next_state_descriptor": None,
+        "extras": None,
+    }
+    return Transition(observation=observation, **(rest | given))
+
+
 @functools.partial(
     jax.jit, static_argnums=1, static_argnames=("observation_size", "action_size")
 )
@@ -535,17 +564,12 @@ def random_transitions(
 ) -> Transition[None]:
     """A batch with the leading axis `(size,)`, of which about half terminate."""
     keys = jr.split(key, 5)
-    return Transition(
-        observation=jr.normal(keys[0], (size, observation_size)),
+    return transitions_of(
+        jr.normal(keys[0], (size, observation_size)),
         action=jr.uniform(keys[1], (size, action_size), minval=-1, maxval=1),
         reward=jr.normal(keys[2], (size,)),
         next_observation=jr.normal(keys[3], (size, observation_size)),
         terminated=jr.bernoulli(keys[4], 0.5, (size,)),
-        truncated=jnp.zeros((size,), bool),
-        timestep=jnp.zeros((size,), int),
-        state_descriptor=None,
-        next_state_descriptor=None,
-        extras=None,
     )
 
 

@@ -22,6 +22,7 @@ from eqrl.losses import lambda_return, ppo_actor_loss, ppo_critic_loss
 from eqrl.spaces import Discrete
 
 from ..agents_under_test import ppo
+from ..toy import transitions_of
 
 
 NUM_ENVS, NUM_STEPS, NUM_ACTIONS = 3, 5, 4
@@ -104,16 +105,13 @@ def rollout(seed: int = 0) -> eqrl.Transition[Any]:
     # After an end an episode begins elsewhere.
     begun = np.where(ends[:, :-1, None] <= 1, begun, seen[:, 1:-1])
     action = jnp.asarray(draw.integers(0, NUM_ACTIONS, shape).astype(np.int32))
-    return eqrl.Transition(
-        observation=jnp.asarray(np.concatenate([seen[:, :1], begun], axis=1)),
+    return transitions_of(
+        jnp.asarray(np.concatenate([seen[:, :1], begun], axis=1)),
         action=action,
         reward=jnp.asarray(draw.normal(size=shape).astype(np.float32)),
         next_observation=jnp.asarray(seen[:, 1:]),
         terminated=jnp.asarray(ends == 0),
         truncated=jnp.asarray(ends == 1),
-        timestep=jnp.zeros(shape, int),
-        state_descriptor=None,
-        next_state_descriptor=None,
         extras=action,
     )
 

@@ -10,7 +10,7 @@ import jax.monitoring
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 import eqrl
 from eqrl.envs import Point
@@ -106,29 +106,6 @@ def learn(
         "key": jr.key(0),
     }
     return eqrl.learn_skills(agent, env, trainer, **defaults | options)
-
-
-def same(one: PyTree, other: PyTree) -> bool:
-    """Whether two trees are equal to the last bit, `nan` being equal to `nan`."""
-    leaves, structure = jax.tree.flatten(one)
-    other_leaves, other_structure = jax.tree.flatten(other)
-    return structure == other_structure and all(
-        x.dtype == y.dtype
-        and np.array_equal(x, y, equal_nan=jnp.issubdtype(x.dtype, jnp.floating))
-        for x, y in zip(leaves, other_leaves, strict=True)
-    )
-
-
-def all_finite(tree: PyTree) -> bool:
-    """Whether all arrays of a tree are finite, keys excepted."""
-    arrays = (
-        x for x in jax.tree.leaves(tree) if isinstance(x, (jax.Array, np.ndarray))
-    )
-    return all(
-        bool(np.all(np.isfinite(x)))
-        for x in arrays
-        if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-    )
 
 
 class Recorder:

@@ -14,7 +14,7 @@ import jax.random as jr
 import jaxtyping
 import numpy as np
 import pytest
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray
 
 import eqrl
 from eqrl._run.solutions import step_of
@@ -41,6 +41,7 @@ from ..toy import (
     World,
     WorldState,
     interrupt_in_piece,
+    same,
 )
 
 
@@ -55,16 +56,6 @@ AGENT = eqrl.Normalized(sac())
 def train(num_steps: int, **options: Any) -> eqrl.Solution[Any, Any, Any, Any]:
     options = {"key": jr.key(0), "log_every": 20} | options
     return eqrl.train(AGENT, ENV, TRAINER, num_steps=num_steps, **options)
-
-
-def same(one: PyTree, other: PyTree) -> bool:
-    """Whether two trees are equal to the last bit, `nan` being equal to `nan`."""
-    leaves, structure = jax.tree.flatten(one)
-    other_leaves, other_structure = jax.tree.flatten(other)
-    return structure == other_structure and all(
-        np.array_equal(x, y, equal_nan=jnp.issubdtype(x.dtype, jnp.floating))
-        for x, y in zip(leaves, other_leaves, strict=True)
-    )
 
 
 @pytest.fixture(scope="module")
