@@ -34,6 +34,9 @@ _TEN_UPDATES = 4 + 2 * 10
 # One environment and no update.
 _IDLE = dataclasses.replace(_TRAINER, num_envs=1, updates_per_iteration=0)
 
+# Three steps of each environment and then five updates, in one compiled program.
+_SEVERAL = dataclasses.replace(_TRAINER, steps_per_iteration=3, updates_per_iteration=5)
+
 _Trained = tuple[AnyTrainerState, Counts, dict[str, Array]]
 
 
@@ -125,16 +128,16 @@ class TestRun:
         state, counts, _ = _train(_IDLE, Scribe(), _WORLD, [8], getkey)
         assert (state.agent.num_updates, counts.updates) == (0, 0)
 
-    @pytest.mark.parametrize("updates_per_iteration", [1, 5])
+    @pytest.mark.parametrize(
+        ("trainer", "num_steps", "num_updates"),
+        [(_TRAINER, 4 + 1000, 500), (_SEVERAL, 6 + 1002, 5 * 167)],
+        ids=["one", "several"],
+    )
     def test_the_updates_asked_for_have_each_a_batch_and_a_key_of_its_own(
-        self, updates_per_iteration: int, getkey: GetKey
+        self, trainer: Trainer, num_steps: int, num_updates: int, getkey: GetKey
     ) -> None:
-        trainer = dataclasses.replace(
-            _TRAINER, updates_per_iteration=updates_per_iteration
-        )
         # The last 16 updates are on 900 transitions and more.
-        num_updates = 500 * updates_per_iteration
-        state, counts, _ = _train(trainer, Scribe(), _ENDLESS, [4 + 1000], getkey)
+        state, counts, _ = _train(trainer, Scribe(), _ENDLESS, [num_steps], getkey)
         assert (state.agent.num_updates, counts.updates) == (num_updates, num_updates)
         assert len(np.unique(state.agent.timesteps)) > 12
         assert len(np.unique(state.agent.draws)) == 16
@@ -142,10 +145,9 @@ class TestRun:
     def test_an_iteration_has_the_steps_asked_for(self, getkey: GetKey) -> None:
         # 12 steps of each of 2 environments are 4 iterations of 3, one of them warm-up,
         # all of which is at random.
-        trainer = dataclasses.replace(_TRAINER, steps_per_iteration=3)
-        state, counts, _ = _train(trainer, Scribe(), _ENDLESS, [24], getkey)
+        state, counts, _ = _train(_SEVERAL, Scribe(), _ENDLESS, [24], getkey)
         assert state.agent.num_observed == 24
-        assert (counts.rows_written, counts.updates) == (12, 3)
+        assert (counts.rows_written, counts.updates) == (12, 15)
         actions = np.asarray(state.replay.data.action)[0, :12, 0]
         np.testing.assert_array_equal(actions, [0.25] * 3 + [0.5] * 9)
 
@@ -159,11 +161,10 @@ class TestRun:
         # A batch holds as many sequences as asked for.
         assert metrics["batch_size"] == 2 * 3
 
-    @pytest.mark.parametrize("steps_per_iteration", [1, 3])
+    @pytest.mark.parametrize("trainer", [_TRAINER, _SEVERAL], ids=["one", "several"])
     def test_each_step_of_each_environment_has_noise_of_its_own(
-        self, steps_per_iteration: int, getkey: GetKey
+        self, trainer: Trainer, getkey: GetKey
     ) -> None:
-        trainer = dataclasses.replace(_TRAINER, steps_per_iteration=steps_per_iteration)
         state, _, _ = _train(trainer, Scribe(), _ENDLESS, [60], getkey)
         data = jax.tree.map(lambda x: x[:, :30], state.replay.data)
         push = 0.3 * data.action[..., 0]
@@ -191,9 +192,8 @@ class TestRun:
 
     @pytest.mark.long
     def test_step_is_one_iteration(self, getkey: GetKey) -> None:
-        trainer = dataclasses.replace(_TRAINER, steps_per_iteration=3)
-        state, counts = jit_init(trainer, Scribe(), _WORLD, key=getkey())
-        state, counts, _ = eqx.filter_jit(trainer.step)(
+        state, counts = jit_init(_SEVERAL, Scribe(), _WORLD, key=getkey())
+        state, counts, _ = eqx.filter_jit(_SEVERAL.step)(
             Scribe(), _WORLD, state, counts, key=getkey()
         )
         assert counts.rows_written == 3
@@ -259,7 +259,7 @@ class TestMetrics:
     def test_each_reward_of_episodes_that_end_is_averaged(self, getkey: GetKey) -> None:
         # All episodes have one step, which is worth 1 and -2.
         env = Clock(longest=1, reward_size=2)
-        _, _, metrics = _train(_TRAINER, Scribe(), env, [_TEN_UPDATES], getkey)
+        _, _, metrics = _train(_IDLE, Scribe(), env, [20], getkey)
         assert metrics["episode_length"] == 1
         assert metrics["episode_return_0"] == 1
         assert metrics["episode_return_1"] == -2
@@ -559,12 +559,11 @@ class TestNonFinite:
     def test_steps_before_it_in_its_iteration_are_kept_without_an_update(
         self, getkey: GetKey
     ) -> None:
-        # Iterations of 3 rows: warm-up, one with an update, and the third fails in its
+        # Iterations of 3 rows: warm-up, one with updates, and the third fails in its
         # second row.
-        trainer = dataclasses.replace(_TRAINER, steps_per_iteration=3)
         env = World(at=7, reward=np.nan)
-        state, _, metrics = _train(trainer, Scribe(), env, [24], getkey)
-        assert (state.agent.num_observed, state.agent.num_updates) == (14, 1)
+        state, _, metrics = _train(_SEVERAL, Scribe(), env, [24], getkey)
+        assert (state.agent.num_observed, state.agent.num_updates) == (14, 5)
         assert metrics["nonfinite"] == 24 - 14
 
     def test_an_agent_that_gives_nan_is_stopped_too(self, getkey: GetKey) -> None:
