@@ -167,8 +167,7 @@ class TestRun:
     ) -> None:
         state, _, _ = _train(trainer, Scribe(), _ENDLESS, [60], getkey)
         data = jax.tree.map(lambda x: x[:, :30], state.replay.data)
-        push = 0.3 * data.action[..., 0]
-        noise = data.next_observation[..., 0] - data.observation[..., 0] - push
+        noise = data.next_observation[..., 0] - data.observation[..., 0]
         assert len(np.unique(np.round(np.asarray(noise), 4))) > 55
 
     def test_the_ring_holds_the_newest_transitions(self, getkey: GetKey) -> None:
