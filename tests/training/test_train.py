@@ -827,11 +827,11 @@ def test_seeds_are_evaluated_apart_and_end_together() -> None:
         np.testing.assert_allclose(returns, alone.returns, rtol=1e-6)
         assert column[-1, seed] == pytest.approx(float(alone.returns.mean()))
     # A target that all have reached ends training, and that of a single seed does not.
-    worst, best_score = scores.max(axis=0).min(), scores.max()
+    worst, first_score = scores.max(axis=0).min(), scores[0].max()
     reached = (np.maximum.accumulate(scores, axis=0) >= worst).all(axis=1)
     ended = seeds(60, evaluations=evaluations(score=score, target=float(worst)))
     assert ended.metrics["step"][-1] == 20 * (reached.argmax() + 1)
-    single = evaluations(score=score, target=float(best_score))
+    single = evaluations(score=score, target=float(first_score))
     assert seeds(60, evaluations=single).metrics["step"][-1] == 60
     # Nor do the others wait for one that diverged, which has no score.
     others = evaluations(score=score, target=-1e9)
