@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -16,9 +15,9 @@ from eqrl._pytree.tree import init_only_leaves
 from eqrl._training.mesh import shard
 
 from ..agents_under_test import ALL_AGENTS, sac, taac
+from ..toy import GetKey
 
 
-GetKey = Callable[[], PRNGKeyArray]
 AGENT = sac()
 
 

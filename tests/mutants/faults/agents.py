@@ -3,8 +3,7 @@
 from ..fault import Fault
 
 
-_SAC = "tests/agents/test_sac.py"
-_TD3 = "tests/agents/test_td3.py"
+_SAC = _TD3 = "tests/agents/test_sac_and_td3.py"
 _TAAC = "tests/agents/test_taac.py"
 _TAAC_UPDATE = "tests/agents/test_taac_update.py -k restated"
 _DISCRETE_SAC = "tests/agents/test_discrete_sac.py"
