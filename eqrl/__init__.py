@@ -21,6 +21,7 @@ from ._agents.base import (
     AbstractAgent as AbstractAgent,
     AbstractMarkovAgent as AbstractMarkovAgent,
     AbstractOnPolicyAgent as AbstractOnPolicyAgent,
+    AbstractWrapper as AbstractWrapper,
 )
 from ._agents.discrete_sac import DiscreteSAC as DiscreteSAC
 from ._agents.dqn import DQN as DQN, DQNState as DQNState
@@ -37,7 +38,6 @@ from ._agents.taac.trajectory import (
     Trajectory as Trajectory,
 )
 from ._agents.td3 import TD3 as TD3, TD3State as TD3State
-from ._agents.wrappers.base import AbstractWrapper as AbstractWrapper
 from ._agents.wrappers.fixed_skill import (
     FixedSkill as FixedSkill,
     fix_skill as fix_skill,

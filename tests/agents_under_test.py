@@ -15,7 +15,7 @@ from docs.examples.awac import AWAC
 from docs.examples.behavior_cloning import BC
 from docs.examples.redq import REDQ
 from eqrl._agents.base import AnyAgent
-from eqrl._agents.wrappers.base import parts
+from eqrl._pytree.tree import parts
 from eqrl.envs import Point
 from eqrl.envs._base import AnyEnv
 from eqrl.spaces import AbstractActionSpace, Box, Discrete

@@ -120,23 +120,23 @@ def test_functions_are_annotated_throughout() -> None:
 
 # What each figure has come to. A change that makes one worse says why it must.
 _MOST = {
-    "lines": 28_396,
-    "lines for each public name": 117.8,
-    "lines of the longest module": 614,
-    "files": 123,
-    "private functions named once": 101,
+    "lines": 28_089,
+    "lines for each public name": 116.6,
+    "lines of the longest module": 612,
+    "files": 120,
+    "private functions named once": 99,
     "of these of at most 6 lines": 14,
-    "internal share of definitions": 58.2,
+    "internal share of definitions": 58.1,
     "share of imports": 8.5,
-    "lines of checks": 2_855,
+    "lines of checks": 2_821,
     "longest body": 60,
     "bodies over 60 lines": 0,
-    "uses of Any": 260,
-    "body of SAC.update": 14,
-    "lines of sac.py without its texts": 82,
+    "uses of Any": 253,
+    "body of SAC.update": 13,
+    "lines of sac.py without its texts": 79,
     "translated first sentences": 0,
     "private faces": 1,
-    "lines of tests": 31_184,
+    "lines of tests": 30_687,
 }
 _LEAST = {"share of comments": 2.9}
 

@@ -16,7 +16,7 @@ import jax.random as jr
 import numpy as np
 import optax
 import pytest
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 import eqrl
 from eqrl import losses, nn
@@ -27,7 +27,7 @@ from eqrl.envs import Outcome
 from eqrl.envs._check import check_env
 from eqrl.spaces import Discrete
 
-from .toy import Compass, Drift, DriftState, Learner, random_transitions
+from .toy import Compass, Drift, DriftState, Idle, Learner, Relay, random_transitions
 
 
 ROW = np.zeros(4, np.float32)
@@ -198,27 +198,13 @@ class Turns(Drift):
         return eqrl.EnvSpec(observation_size=2, action=Discrete(3), max_steps=5)
 
 
-class Voter(eqrl.AbstractMarkovAgent[Float[Array, "choices obs"]]):
-    """Chooses by a linear score, without learning."""
+class Voter(Idle):
+    """Has a row of numbers for each choice."""
 
     def init(
         self, spec: eqrl.EnvSpec, *, key: PRNGKeyArray
     ) -> Float[Array, "choices obs"]:
         return jr.normal(key, (spec.action.num_outputs, spec.observation_size))
-
-    def policy(self, state: Float[Array, "choices obs"]) -> nn.ChoicePolicy:
-        return nn.ChoicePolicy(lambda x: state @ x)
-
-    def update(
-        self,
-        state: Float[Array, "choices obs"],
-        batch: eqrl.Transition[None],
-        *,
-        step: Int[Array, ""],
-        key: PRNGKeyArray,
-    ) -> tuple[Float[Array, "choices obs"], eqrl.Metrics]:
-        del batch, step, key
-        return state, {}
 
 
 def test_a_state_made_for_more_choices_is_refused() -> None:
@@ -457,26 +443,12 @@ def test_a_policy_must_give_a_distribution() -> None:
         inspect.unwrap(pick_action)(jnp.zeros(1), mode="greedy", key=None)
 
 
-class Columns(eqrl.AbstractReward[None]):
+class Columns(Relay):
     """Gives a column of rewards."""
 
-    def init(self, spec: eqrl.EnvSpec, *, key: PRNGKeyArray) -> None:
-        del spec, key
-
-    def observe(self, state: None, transitions: Any) -> None:
-        del state, transitions
-
-    def reward(
-        self, state: None, batch: Any, *, step: Int[Array, ""], key: PRNGKeyArray
-    ) -> Float[Array, "..."]:
-        del state, step, key
+    def reward(self, state: None, batch: Any, **options: Any) -> Float[Array, "..."]:
+        del state, options
         return batch.observation[..., :1]
-
-    def update(
-        self, state: None, batch: Any, *, key: PRNGKeyArray
-    ) -> tuple[None, eqrl.Metrics]:
-        del state, batch, key
-        return None, {}
 
 
 def test_an_intrinsic_reward_is_one_number_for_each_transition() -> None:
@@ -484,7 +456,7 @@ def test_an_intrinsic_reward_is_one_number_for_each_transition() -> None:
         updated(eqrl.Intrinsic(Learner(), Columns()))
 
 
-class Amnesiac(eqrl.AbstractReward[Any]):
+class Amnesiac(Relay):
     """Returns what `wrong` says from its update."""
 
     wrong: str = eqx.field(static=True)
@@ -492,16 +464,6 @@ class Amnesiac(eqrl.AbstractReward[Any]):
     def init(self, spec: eqrl.EnvSpec, *, key: PRNGKeyArray) -> Any:
         del spec, key
         return jnp.zeros(2)
-
-    def observe(self, state: Any, transitions: Any) -> Any:
-        del transitions
-        return state
-
-    def reward(
-        self, state: Any, batch: Any, *, step: Int[Array, ""], key: PRNGKeyArray
-    ) -> Float[Array, "..."]:
-        del state, step, key
-        return batch.reward
 
     def update(self, state: Any, batch: Any, *, key: PRNGKeyArray) -> Any:
         del batch, key

@@ -11,11 +11,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 import pytest
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from eqrl import (
     AbstractAgent,
+    AbstractReward,
     EnvSpec,
     FloatLike,
     Metrics,
@@ -153,6 +155,108 @@ def _observe_drift(state: DriftState) -> Float[Array, "2"]:
     return jnp.stack([state.position, state.time.astype(float)])
 
 
+class WorldState(eqx.Module):
+    """The state of the drifting point, and the steps of the episode."""
+
+    drift: DriftState
+    num_steps: Int[Array, ""]
+
+
+class World(AbstractEnv[WorldState]):
+    """`Drift` without pushes, with something added to its outputs at one step.
+
+    That is the step `at` of an episode. If not `ends`, it is without ends. All settings
+    are arrays, so that every test shares one compilation.
+    """
+
+    at: Array = eqx.field(default=-1, converter=jnp.asarray)
+    reward: Array = eqx.field(default=0.0, converter=jnp.asarray)
+    observation: Array = eqx.field(default=0.0, converter=jnp.asarray)
+    ends: Array = eqx.field(default=False, converter=jnp.asarray)
+
+    @property
+    def spec(self) -> EnvSpec:
+        return EnvSpec(observation_size=2, action_size=1)
+
+    def reset(self, *, key: PRNGKeyArray) -> tuple[WorldState, Float[Array, "2"]]:
+        drift, observation = Drift().reset(key=key)
+        return WorldState(drift=drift, num_steps=jnp.zeros((), int)), observation
+
+    def step(
+        self, state: WorldState, action: Float[Array, "1"], *, key: PRNGKeyArray
+    ) -> tuple[WorldState, Outcome]:
+        del action
+        # Nothing that is done here could make an outcome nan.
+        drift, outcome = Drift().step(state.drift, jnp.zeros(1), key=key)
+        breaks = state.num_steps == self.at
+        observation = jnp.where(
+            breaks & jnp.array([False, True]),
+            outcome.observation + self.observation,
+            outcome.observation,
+        )
+        reward = jnp.where(breaks, outcome.reward + self.reward, outcome.reward)
+        return WorldState(drift=drift, num_steps=state.num_steps + 1), Outcome(
+            observation=observation,
+            reward=reward,
+            terminated=outcome.terminated & self.ends,
+            truncated=outcome.truncated & self.ends,
+        )
+
+    def state_descriptor(self, state: WorldState) -> None:
+        del state
+        return None
+
+
+class Idle(AbstractAgent[Any, Any, Any]):
+    """Has no state, remembers and learns nothing, and acts with zero.
+
+    Other agents of the tests are this one but for what they are about.
+    """
+
+    length: int = eqx.field(default=1, static=True)
+
+    @property
+    def sequence_length(self) -> int | None:
+        return self.length
+
+    def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> Any:
+        del spec, key
+        return None
+
+    def begin(
+        self, state: Any, spec: EnvSpec, *, index: Int[Array, ""], key: PRNGKeyArray
+    ) -> Any:
+        del state, spec, index, key
+        return None
+
+    def act(
+        self,
+        state: Any,
+        memory: Any,
+        observation: Float[Array, " obs"],
+        *,
+        mode: Mode,
+        key: PRNGKeyArray,
+    ) -> tuple[Array, Any, Any]:
+        del state, memory, observation, mode, key
+        return jnp.zeros(1), None, None
+
+    def observe(self, state: Any, transitions: Transition[Any]) -> Any:
+        del transitions
+        return state
+
+    def update(
+        self,
+        state: Any,
+        batch: Transition[Any],
+        *,
+        step: Int[Array, ""],
+        key: PRNGKeyArray,
+    ) -> tuple[Any, Metrics]:
+        del batch, step, key
+        return state, {}
+
+
 class ScribeState(eqx.Module):
     """How often a scribe was called, and with what.
 
@@ -176,18 +280,12 @@ class ScribeMemory(eqx.Module):
     age: Int[Array, ""]
 
 
-class Scribe(AbstractAgent[ScribeState, ScribeMemory, ScribeMemory]):
+class Scribe(Idle):
     """Learns nothing and writes down everything.
 
     It acts with 0.25 at random, 0.5 when it samples, and with its skill when greedy.
     Its extras are its memory before the step.
     """
-
-    length: int = eqx.field(default=1, static=True)
-
-    @property
-    def sequence_length(self) -> int:
-        return self.length
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> ScribeState:
         del spec, key
@@ -267,7 +365,7 @@ class LearnerState(eqx.Module):
     observed: Float[Array, ""]
 
 
-class Learner(AbstractAgent[LearnerState, None, None]):
+class Learner(Idle):
     """Learns something from each batch and key, and acts with it and with noise.
 
     It has one action. It is the quickest to compile of those that learn.
@@ -278,24 +376,9 @@ class Learner(AbstractAgent[LearnerState, None, None]):
         default=1e-2, converter=lambda rate: jnp.asarray(rate, float)
     )
 
-    @property
-    def sequence_length(self) -> int:
-        return 1
-
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> LearnerState:
         weight = jr.normal(key, (spec.observation_size,))
         return LearnerState(weight=weight, observed=jnp.zeros(()))
-
-    def begin(
-        self,
-        state: LearnerState,
-        spec: EnvSpec,
-        *,
-        index: Int[Array, ""],
-        key: PRNGKeyArray,
-    ) -> None:
-        del state, spec, index, key
-        return None
 
     def act(
         self,
@@ -333,6 +416,46 @@ class Learner(AbstractAgent[LearnerState, None, None]):
         weight = state.weight - step_size * change
         state = LearnerState(weight=weight, observed=state.observed)
         return state, {"loss": jnp.mean(error**2)}
+
+
+class Relay(AbstractReward[Any]):
+    """Pays the environment's reward, and learns nothing."""
+
+    def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> Any:
+        del spec, key
+        return None
+
+    def observe(self, state: Any, transitions: Transition[Any]) -> Any:
+        del transitions
+        return state
+
+    def reward(
+        self,
+        state: Any,
+        batch: Transition[Any],
+        *,
+        step: Int[Array, ""],
+        key: PRNGKeyArray,
+    ) -> Float[Array, "*batch"]:
+        del state, step, key
+        return batch.reward
+
+    def update(
+        self, state: Any, batch: Transition[Any], *, key: PRNGKeyArray
+    ) -> tuple[Any, Metrics]:
+        del batch, key
+        return state, {}
+
+
+def same(one: PyTree, other: PyTree) -> bool:
+    """Whether two trees are equal to the last bit, `nan` being equal to `nan`."""
+    leaves, structure = jax.tree.flatten(one)
+    other_leaves, other_structure = jax.tree.flatten(other)
+    return structure == other_structure and all(
+        x.dtype == y.dtype
+        and np.array_equal(x, y, equal_nan=jnp.issubdtype(x.dtype, jnp.floating))
+        for x, y in zip(leaves, other_leaves, strict=True)
+    )
 
 
 class LinearCritic(eqx.Module):
@@ -418,6 +541,23 @@ class FixedDensity(AbstractDensity):
         return self.action
 
 
+def transitions_of(observation: Array, **given: Any) -> Transition[Any]:
+    """Transitions of these arrays; what is not given is zero, false or `None`."""
+    shape = observation.shape
+    # In NumPy, which compiles nothing.
+    rest: dict[str, Any] = {
+        "reward": jnp.asarray(np.zeros(shape[:-1], np.float32)),
+        "next_observation": jnp.asarray(np.zeros(shape, np.float32)),
+        "terminated": jnp.asarray(np.zeros(shape[:-1], bool)),
+        "truncated": jnp.asarray(np.zeros(shape[:-1], bool)),
+        "timestep": jnp.asarray(np.zeros(shape[:-1], np.int32)),
+        "state_descriptor": None,
+        "next_state_descriptor": None,
+        "extras": None,
+    }
+    return Transition(observation=observation, **(rest | given))
+
+
 @functools.partial(
     jax.jit, static_argnums=1, static_argnames=("observation_size", "action_size")
 )
@@ -426,17 +566,12 @@ def random_transitions(
 ) -> Transition[None]:
     """A batch with the leading axis `(size,)`, of which about half terminate."""
     keys = jr.split(key, 5)
-    return Transition(
-        observation=jr.normal(keys[0], (size, observation_size)),
+    return transitions_of(
+        jr.normal(keys[0], (size, observation_size)),
         action=jr.uniform(keys[1], (size, action_size), minval=-1, maxval=1),
         reward=jr.normal(keys[2], (size,)),
         next_observation=jr.normal(keys[3], (size, observation_size)),
         terminated=jr.bernoulli(keys[4], 0.5, (size,)),
-        truncated=jnp.zeros((size,), bool),
-        timestep=jnp.zeros((size,), int),
-        state_descriptor=None,
-        next_state_descriptor=None,
-        extras=None,
     )
 
 
@@ -464,30 +599,15 @@ def primitives_with_axis(jaxpr: Any, size: int) -> set[str]:
     }
 
 
-class Compass(AbstractAgent[Float[Array, ""], None, None]):
+class Compass(Idle):
     """Acts with the last elements of what it observes, whatever it has learnt.
 
     Its state adds up all rewards that it was shown. Of a batch it tells the sums.
     """
 
-    @property
-    def sequence_length(self) -> int:
-        return 1
-
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> Float[Array, ""]:
         del spec, key
         return jnp.zeros(())
-
-    def begin(
-        self,
-        state: Float[Array, ""],
-        spec: EnvSpec,
-        *,
-        index: Int[Array, ""],
-        key: PRNGKeyArray,
-    ) -> None:
-        del state, spec, index, key
-        return None
 
     def act(
         self,

@@ -1,7 +1,7 @@
 """Parts shared by the agents with an actor and a stack of critics."""
 
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, runtime_checkable
+from typing import Any, Generic
 
 import equinox as eqx
 import jax
@@ -24,6 +24,7 @@ from .._types.custom_types import (
 from .._types.data import AbstractActionSpace, AnyTransition, Box, Discrete, EnvSpec
 from ..losses import bootstrapped_target, critic_loss, sac_temperature_loss
 from ..nn import StochasticPolicy
+from .base import AbstractMarkovAgent
 
 
 # The agents for each kind of actions.
@@ -44,11 +45,7 @@ def check_spec(
     *,
     vector_reward: bool = False,
 ) -> None:
-    """Checks that an agent can act and learn in an environment.
-
-    It picks actions out of a `space`, and learns from scalar rewards unless it takes a
-    `vector_reward` too.
-    """
+    """Checks the actions of an environment, and unless `vector_reward` its reward."""
     if not isinstance(spec.action, space):
         names = [f"`eqrl.{name}`" for name in _FITTING.get(type(spec.action), ())]
         advice = f"use {' or '.join(names)}" if names else "write an agent of your own"
@@ -102,17 +99,11 @@ def reachable(
     name: str = "target_entropy",
     what: str,
 ) -> Float[Array, ""]:
-    """`log_temperature`, if a policy can have the target entropy.
+    """The initial `log_temperature`, if a policy can have the entropy `target`.
 
-    **Arguments:**
-
-    - `log_temperature`: the initial one.
-    - `target`: of the argument `name`; `None` for the default.
-    - `most`: the entropy that a policy can have, in nats.
-    - `what`: whose entropy this is.
-
-    If it cannot, this raises a `ValueError`. If `target` is traced, Equinox raises an
-    error when the program runs, unless several processes run it.
+    At `most` it has the entropy of `what`, in nats. If `target`, the argument `name`,
+    is more, this raises a `ValueError`. If it is traced, Equinox raises an error when
+    the program runs, unless several processes run it.
     """
     if target is None:
         return log_temperature
@@ -185,11 +176,8 @@ def critic_step(
 ) -> tuple[Network, optax.OptState, Float[Array, ""]]:
     """One gradient step of a stack of critics towards one target.
 
-    `loss` is of the critics, observations, actions and targets.
-
-    **Returns:**
-
-    The critics and the state of their optimizer after the step; the loss before it.
+    `loss` is of the critics, observations, actions and targets; its value before the
+    step is returned.
     """
     # A truncated transition bootstraps like any other: its next state has a value,
     # which the time limit keeps from being seen.
@@ -230,146 +218,123 @@ SACState.__init__.__doc__ = """**Arguments:**
 """
 
 
-# Properties rather than attributes: an attribute of a protocol could be set, which the
-# fields of a module cannot.
-@runtime_checkable
-class SoftActorCritic(Protocol):
-    """The hyperparameters that `SAC` and `DiscreteSAC` share."""
+class AbstractSoftActorCritic(
+    AbstractMarkovAgent[SACState[Policy, Critics]], Generic[Policy, Critics]
+):
+    """An agent with the hyperparameters that `SAC` and `DiscreteSAC` share."""
 
-    @property
-    def actor_lr(self) -> FloatLike: ...
-    @property
-    def critic_lr(self) -> FloatLike: ...
-    @property
-    def temperature_lr(self) -> FloatLike: ...
-    @property
-    def discount(self) -> FloatLike: ...
-    @property
-    def target_step_size(self) -> FloatLike: ...
-    @property
-    def reward_scale(self) -> FloatLike: ...
-    @property
-    def target_entropy(self) -> FloatLike | None: ...
-    @property
-    def initial_temperature(self) -> FloatLike: ...
-    @property
-    def learn_temperature(self) -> bool: ...
-    @property
-    def make_optimizer(self) -> MakeOptimizer | tuple[MakeOptimizer, ...]: ...
+    actor_lr: eqx.AbstractVar[FloatLike]
+    critic_lr: eqx.AbstractVar[FloatLike]
+    temperature_lr: eqx.AbstractVar[FloatLike]
+    discount: eqx.AbstractVar[FloatLike]
+    target_step_size: eqx.AbstractVar[FloatLike]
+    reward_scale: eqx.AbstractVar[FloatLike]
+    target_entropy: eqx.AbstractVar[FloatLike | None]
+    initial_temperature: eqx.AbstractVar[FloatLike]
+    learn_temperature: eqx.AbstractVar[bool]
+    make_optimizer: eqx.AbstractVar[MakeOptimizer | tuple[MakeOptimizer, ...]]
 
+    def _init_soft(
+        self, actor: Policy, critics: Critics, *, most_entropy: float, what: str
+    ) -> SACState[Policy, Critics]:
+        """The initial state.
 
-def init_soft(
-    agent: SoftActorCritic,
-    actor: Policy,
-    critics: Critics,
-    *,
-    most_entropy: float,
-    what: str,
-) -> SACState[Policy, Critics]:
-    """The initial state of an agent with a temperature.
-
-    If the temperature is learned, the target entropy must be at most `most_entropy`, in
-    nats, the entropy of `what`.
-    """
-    # Learned by its logarithm, the temperature stays positive.
-    log_temperature = jnp.log(agent.initial_temperature)
-    if agent.learn_temperature:
-        log_temperature = reachable(
-            log_temperature, agent.target_entropy, most_entropy, what=what
-        )
-    actor_rule, critic_rule, temperature_rule = _soft_rules(agent)
-    return SACState(
-        actor=actor,
-        critics=critics,
-        # A state that holds one array twice cannot be donated.
-        target_critics=tree_copy(critics),
-        log_temperature=log_temperature,
-        actor_optimizer=init_optimizer(actor_rule, actor),
-        critic_optimizer=init_optimizer(critic_rule, critics),
-        temperature_optimizer=init_optimizer(temperature_rule, log_temperature),
-    )
-
-
-def update_soft(
-    agent: SoftActorCritic,
-    state: SACState[Policy, Critics],
-    batch: AnyTransition,
-    *,
-    next_value: Callable[..., Float[Array, " batch"]],
-    critic_loss: Callable[..., Float[Array, ""]],
-    actor_loss: Callable[..., tuple[Float[Array, ""], Metrics]],
-    target_entropy: FloatLike,
-) -> tuple[SACState[Policy, Critics], Metrics]:
-    """A step of the critics, then of the actor, then of the temperature.
-
-    **Arguments:**
-
-    - `agent`, `state`, `batch`: as in `update` of an agent.
-    - `next_value`: of an actor, target critics, observations and a temperature.
-    - `critic_loss`: of critics, observations, actions and targets.
-    - `actor_loss`: of an actor, critics, observations and a temperature, with the
-        policy's entropy among its metrics.
-    - `target_entropy`: in nats.
-    """
-    actor_rule, critic_rule, temperature_rule = _soft_rules(agent)
-    # A fixed temperature is read at each update, so changing it takes effect.
-    log_temperature = state.log_temperature
-    if not agent.learn_temperature:
-        log_temperature = jnp.log(agent.initial_temperature)
-    temperature = jnp.exp(log_temperature)
-
-    critics, critic_optimizer, critic_error = critic_step(
-        state.critics,
-        state.critic_optimizer,
-        critic_rule,
-        batch,
-        next_value(
-            state.actor, state.target_critics, batch.next_observation, temperature
-        ),
-        reward_scale=agent.reward_scale,
-        discount=agent.discount,
-        loss=critic_loss,
-    )
-
-    # The actor follows the critics after their step, and the temperature the entropy of
-    # the actions that this step sampled.
-    (actor_error, metrics), gradient = eqx.filter_value_and_grad(
-        actor_loss, has_aux=True
-    )(state.actor, critics, batch.observation, temperature)
-    actor, actor_optimizer = gradient_step(
-        state.actor, gradient, actor_rule, state.actor_optimizer
-    )
-
-    # Also where the temperature is fixed, for the same metrics.
-    temperature_error, gradient = eqx.filter_value_and_grad(sac_temperature_loss)(
-        log_temperature, metrics["entropy"], target_entropy
-    )
-    temperature_optimizer = state.temperature_optimizer
-    if agent.learn_temperature:
-        log_temperature, temperature_optimizer = gradient_step(
-            log_temperature, gradient, temperature_rule, temperature_optimizer
+        If the temperature is learned, the target entropy must be at most
+        `most_entropy`, in nats, the entropy of `what`.
+        """
+        # Learned by its logarithm, the temperature stays positive.
+        log_temperature = jnp.log(self.initial_temperature)
+        if self.learn_temperature:
+            log_temperature = reachable(
+                log_temperature, self.target_entropy, most_entropy, what=what
+            )
+        actor_rule, critic_rule, temperature_rule = self._learning_rules()
+        return SACState(
+            actor=actor,
+            critics=critics,
+            # A state that holds one array twice cannot be donated.
+            target_critics=tree_copy(critics),
+            log_temperature=log_temperature,
+            actor_optimizer=init_optimizer(actor_rule, actor),
+            critic_optimizer=init_optimizer(critic_rule, critics),
+            temperature_optimizer=init_optimizer(temperature_rule, log_temperature),
         )
 
-    state = SACState(
-        actor=actor,
-        critics=critics,
-        target_critics=incremental_update(
-            critics, state.target_critics, agent.target_step_size
-        ),
-        log_temperature=log_temperature,
-        actor_optimizer=actor_optimizer,
-        critic_optimizer=critic_optimizer,
-        temperature_optimizer=temperature_optimizer,
-    )
-    return state, {
-        "critic_loss": critic_error,
-        "actor_loss": actor_error,
-        "temperature_loss": temperature_error,
-        "temperature": temperature,
-        "entropy": metrics["entropy"],
-    }
+    def _update_soft(
+        self,
+        state: SACState[Policy, Critics],
+        batch: AnyTransition,
+        *,
+        next_value: Callable[..., Float[Array, " batch"]],
+        critic_loss: Callable[..., Float[Array, ""]],
+        actor_loss: Callable[..., tuple[Float[Array, ""], Metrics]],
+        target_entropy: FloatLike,
+    ) -> tuple[SACState[Policy, Critics], Metrics]:
+        """A step of the critics, then of the actor, then of the temperature.
 
+        - `next_value`: of an actor, target critics, observations and a temperature.
+        - `critic_loss`: of critics, observations, actions and targets.
+        - `actor_loss`: of an actor, critics, observations and a temperature, with the
+            policy's entropy among its metrics.
+        """
+        actor_rule, critic_rule, temperature_rule = self._learning_rules()
+        # A fixed temperature is read at each update, so changing it takes effect.
+        log_temperature = state.log_temperature
+        if not self.learn_temperature:
+            log_temperature = jnp.log(self.initial_temperature)
+        temperature = jnp.exp(log_temperature)
 
-def _soft_rules(agent: SoftActorCritic) -> tuple[optax.GradientTransformation, ...]:
-    rates = (agent.actor_lr, agent.critic_lr, agent.temperature_lr)
-    return learning_rules(agent.make_optimizer, *rates)
+        critics, critic_optimizer, critic_error = critic_step(
+            state.critics,
+            state.critic_optimizer,
+            critic_rule,
+            batch,
+            next_value(
+                state.actor, state.target_critics, batch.next_observation, temperature
+            ),
+            reward_scale=self.reward_scale,
+            discount=self.discount,
+            loss=critic_loss,
+        )
+
+        # The actor follows the critics after their step, and the temperature the
+        # entropy of the actions that this step sampled.
+        (actor_error, metrics), gradient = eqx.filter_value_and_grad(
+            actor_loss, has_aux=True
+        )(state.actor, critics, batch.observation, temperature)
+        actor, actor_optimizer = gradient_step(
+            state.actor, gradient, actor_rule, state.actor_optimizer
+        )
+
+        # Also where the temperature is fixed, for the same metrics.
+        temperature_error, gradient = eqx.filter_value_and_grad(sac_temperature_loss)(
+            log_temperature, metrics["entropy"], target_entropy
+        )
+        temperature_optimizer = state.temperature_optimizer
+        if self.learn_temperature:
+            log_temperature, temperature_optimizer = gradient_step(
+                log_temperature, gradient, temperature_rule, temperature_optimizer
+            )
+
+        state = SACState(
+            actor=actor,
+            critics=critics,
+            target_critics=incremental_update(
+                critics, state.target_critics, self.target_step_size
+            ),
+            log_temperature=log_temperature,
+            actor_optimizer=actor_optimizer,
+            critic_optimizer=critic_optimizer,
+            temperature_optimizer=temperature_optimizer,
+        )
+        return state, {
+            "critic_loss": critic_error,
+            "actor_loss": actor_error,
+            "temperature_loss": temperature_error,
+            "temperature": temperature,
+            "entropy": metrics["entropy"],
+        }
+
+    def _learning_rules(self) -> tuple[optax.GradientTransformation, ...]:
+        rates = (self.actor_lr, self.critic_lr, self.temperature_lr)
+        return learning_rules(self.make_optimizer, *rates)

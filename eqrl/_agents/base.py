@@ -1,4 +1,6 @@
+import dataclasses
 from abc import abstractmethod
+from collections.abc import Callable, Iterator
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -161,10 +163,7 @@ AnyAgent: TypeAlias = AbstractAgent[Any, Any, Any]
 
 
 def after_observe(agent: AnyAgent, state: State, observed: State) -> State:
-    """The state that `observe` of an agent gives, which is like the one before.
-
-    Raises a `ValueError` if it is not.
-    """
+    """`observed`, after a check that `observe` of an agent has kept its structure."""
     what = f"`observe` of {type(agent).__name__} gives another state"
     check_kept(what, state, observed, source="init")
     return observed
@@ -173,11 +172,7 @@ def after_observe(agent: AnyAgent, state: State, observed: State) -> State:
 def after_act(
     agent: AnyAgent, memory: Memory, chosen: object
 ) -> tuple[PyTree, Memory, PyTree]:
-    """The action, the memory and the extras that `act` of an agent gives.
-
-    Raises a `ValueError` if it gives anything else, or a memory that is not like the
-    one before.
-    """
+    """`chosen`, if `act` gives these three, with a memory that is like the last one."""
     name = type(agent).__name__
     # Unpacking another length would fail within a compiled loop, in an error that does
     # not name the agent.
@@ -274,9 +269,18 @@ ValueState = TypeVar("ValueState", bound=_ValueState)
 class AbstractEpsilonGreedyAgent(AbstractMemorylessAgent[ValueState]):
     """An agent that takes the action it values most, or at times a random one."""
 
-    @abstractmethod
+    initial_epsilon: eqx.AbstractVar[FloatLike]
+    final_epsilon: eqx.AbstractVar[FloatLike]
+    epsilon_steps: eqx.AbstractVar[FloatLike]
+
     def epsilon(self, state: ValueState) -> Float[Array, ""]:
         """The probability of a random action in training, in [0, 1]."""
+        return linear_schedule(
+            state.num_steps,
+            self.epsilon_steps,
+            initial=self.initial_epsilon,
+            final=self.final_epsilon,
+        )
 
     def policy(self, state: ValueState) -> Policy:
         return lambda observation: EpsilonGreedy(
@@ -288,6 +292,100 @@ class AbstractEpsilonGreedyAgent(AbstractMemorylessAgent[ValueState]):
         # follow each step.
         num_steps = count_steps(state.num_steps, transitions)
         return eqx.tree_at(lambda x: x.num_steps, state, num_steps)
+
+
+class AbstractWrapper(AbstractAgent[State, Memory, Extras]):
+    """An agent around another agent.
+
+    Its batches have the same axes as the inner agent's. Functions that look for
+    something inside an agent, such as `eqrl.evaluate_skills` and `eqrl.fix_skill`, look
+    inside every wrapper, including a custom one.
+    """
+
+    @property
+    @abstractmethod
+    def inner(self) -> AnyAgent:
+        """The agent inside; the value of a field."""
+
+    @abstractmethod
+    def inner_state(self, state: State) -> PyTree:
+        """The state of the agent inside: a part of `state`, or all of it.
+
+        Raises a `ValueError` unless `state` is one of this wrapper.
+        """
+
+    @abstractmethod
+    def inner_transitions(
+        self, state: State, transitions: Transition[Extras]
+    ) -> AnyTransition:
+        """Fresh transitions, with any leading axes, as the agent inside sees them."""
+
+    @property
+    def sequence_length(self) -> int | None:
+        return self.inner.sequence_length
+
+
+class AbstractViewWrapper(AbstractWrapper[State, Memory, Extras]):
+    """A wrapper that changes only how the agent inside sees the environment.
+
+    Memory, actions and extras are the inner agent's.
+    """
+
+    @abstractmethod
+    def inner_spec(self, spec: EnvSpec) -> EnvSpec:
+        """The `spec` of the environment as the agent inside sees it."""
+
+    @abstractmethod
+    def inner_observation(
+        self, state: State, observation: Float[Array, "*batch obs"]
+    ) -> Float[Array, "*batch inner_obs"]:
+        """Observations, with any leading axes, as the agent inside sees them."""
+
+    def begin(
+        self, state: State, spec: EnvSpec, *, index: Int[Array, ""], key: PRNGKeyArray
+    ) -> Memory:
+        return self.inner.begin(
+            self.inner_state(state), self.inner_spec(spec), index=index, key=key
+        )
+
+    def act(
+        self,
+        state: State,
+        memory: Memory,
+        observation: Float[Array, " obs"],
+        *,
+        mode: Mode,
+        key: PRNGKeyArray,
+    ) -> tuple[Action, Memory, Extras]:
+        seen = self.inner_observation(state, observation)
+        return self.inner.act(self.inner_state(state), memory, seen, mode=mode, key=key)
+
+
+def view_of(transitions: AnyTransition, see: Callable[[Array], Array]) -> AnyTransition:
+    """Transitions whose two observations are replaced by what `see` makes of them."""
+    return dataclasses.replace(
+        transitions,
+        observation=see(transitions.observation),
+        next_observation=see(transitions.next_observation),
+    )
+
+
+def layers(agent: AnyAgent) -> Iterator[AnyAgent]:
+    """An agent and those inside it, from the outermost to the innermost."""
+    yield agent
+    while isinstance(agent, AbstractWrapper):
+        agent = agent.inner
+        yield agent
+
+
+def check_state(wrapper: AnyAgent, state: object, expected: type) -> None:
+    """Checks that `state` is of the `expected` class."""
+    if not isinstance(state, expected):
+        raise ValueError(
+            f"`state` is a {type(state).__name__}, but the state of a "
+            f"{type(wrapper).__name__} is a {expected.__name__}; give what this agent "
+            "has learned, such as `solution.state`."
+        )
 
 
 def pick_action(

@@ -21,8 +21,7 @@ from ..nn import (
     MakeActionValues,
     MakeChoice,
 )
-from .actor_critic import SACState, check_spec, init_soft, optimizers, update_soft
-from .base import AbstractMarkovAgent
+from .actor_critic import AbstractSoftActorCritic, SACState, check_spec, optimizers
 from .networks import ACTION_VALUES, SOFTMAX, make_network
 
 
@@ -32,7 +31,7 @@ _State = SACState[ChoiceFunction, ActionValueFunction]
 _EXPLORATION = 0.1
 
 
-class DiscreteSAC(AbstractMarkovAgent[_State]):
+class DiscreteSAC(AbstractSoftActorCritic[ChoiceFunction, ActionValueFunction]):
     """Soft actor-critic for discrete actions.
 
     All actions are valued together, so that what `SAC` estimates from one action is an
@@ -88,8 +87,7 @@ class DiscreteSAC(AbstractMarkovAgent[_State]):
                 "there is no default target entropy; give `target_entropy`."
             )
         actor_key, critic_key = jr.split(key)
-        return init_soft(
-            self,
+        return self._init_soft(
             make_network(SOFTMAX, "make_actor", self.make_actor, spec, key=actor_key),
             make_network(
                 ACTION_VALUES,
@@ -120,8 +118,7 @@ class DiscreteSAC(AbstractMarkovAgent[_State]):
         if target_entropy is None:
             softmax = eqx.filter_eval_shape(state.actor, batch.observation[0])
             target_entropy = default_target_entropy(softmax.logits.shape[0])
-        return update_soft(
-            self,
+        return self._update_soft(
             state,
             batch,
             next_value=discrete_sac_next_value,

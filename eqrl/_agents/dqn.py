@@ -2,7 +2,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Int, PRNGKeyArray
 
 from .._pytree.fields import hyperparameter, static_integer
 from .._pytree.tree import gradient_step, tree_copy
@@ -17,7 +17,7 @@ from .actor_critic import (
     optimizers,
     periodic_update,
 )
-from .base import AbstractEpsilonGreedyAgent, linear_schedule
+from .base import AbstractEpsilonGreedyAgent
 from .networks import ACTION_VALUES, make_network
 
 
@@ -96,14 +96,6 @@ class DQN(AbstractEpsilonGreedyAgent[DQNState]):
             target_network=tree_copy(network),
             optimizer=init_optimizer(self._learning_rule(), network),
             num_steps=jnp.zeros((), int),
-        )
-
-    def epsilon(self, state: DQNState) -> Float[Array, ""]:
-        return linear_schedule(
-            state.num_steps,
-            self.epsilon_steps,
-            initial=self.initial_epsilon,
-            final=self.final_epsilon,
         )
 
     def update(

@@ -50,8 +50,7 @@ def make_network(
 ) -> Network:
     """A network of the factory that the agent's argument `name` holds.
 
-    With a `number` it is a stack of as many networks with independent weights. Raises a
-    `ValueError` if its inputs or outputs are not those of its kind.
+    With a `number` it is a stack of as many networks with independent weights.
     """
     sizes, options = kind.sizes(spec), kind.options(spec)
 
@@ -73,7 +72,7 @@ def make_network(
         kind.check(name, network, spec)
         return network
     networks = eqx.filter_vmap(make)(jr.split(key, number))
-    # A function that refers to its weights, rather than holding them, is no stack.
+    # A function that refers to its weights, rather than holding them, has no stack.
     if not any(map(eqx.is_array, jax.tree.leaves(networks))):
         raise ValueError(
             f"`{name}` gives {shown(networks)}, which holds no arrays, so that there "
@@ -86,10 +85,7 @@ def make_network(
 
 
 def _output(name: str, network: AnyNetwork, *sizes: int) -> PyTree:
-    """The output of a network for vectors of these sizes, as shapes.
-
-    Raises a `ValueError` if the network fails.
-    """
+    """The output of a network for vectors of these sizes, as shapes."""
     vectors = [jax.ShapeDtypeStruct((size,), jnp.result_type(float)) for size in sizes]
     try:
         # Only shapes are traced: a check runs and compiles nothing.

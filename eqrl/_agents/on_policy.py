@@ -34,24 +34,10 @@ def learn_in_minibatches(
 ) -> tuple[Carry, Metrics]:
     """Calls `learn` on each of several minibatches, in each of several epochs.
 
-    In an epoch each row is in one minibatch, drawn without replacement.
-
-    **Arguments:**
-
-    - `learn`: from a carry, a minibatch and a key to a carry and metrics.
-    - `carry`: the initial state of what is learned.
-    - `rows`: arrays with the same leading axis.
-    - `num_epochs`, `num_minibatches`: at least 1.
-    - `name`: of `num_minibatches` in errors.
-    - `before_epoch`: from a carry and `rows` to the rows of an epoch; `None` for `rows`
-        in all epochs.
-    - `key`: for the draws, and those of `learn`.
-
-    **Returns:**
-
-    The carry at the end, and the metrics averaged over all calls.
-
-    Raises a `ValueError` if minibatches of equal size cannot be made.
+    In an epoch each row is in one minibatch, drawn without replacement. `before_epoch`
+    makes the rows of an epoch from a carry and `rows`. Metrics are averaged over all
+    calls. Raises a `ValueError`, which calls `num_minibatches` by its `name`, if
+    minibatches of equal size cannot be made.
     """
     num_rows = jax.tree.leaves(rows)[0].shape[0]
     if num_rows % num_minibatches != 0:
@@ -118,16 +104,8 @@ def rollout_values(
 
     A step within an episode reaches the state that the next step begins in, so one
     pass of the critic serves both. The value after a termination is never used; it is
-    that of the next episode's first state.
-
-    **Arguments:**
-
-    - `critic`: from one observation to a scalar.
-    - `batch`: the rollout, with the axes `(envs, time)`.
-
-    **Returns:**
-
-    Both with one leading axis.
+    that of the next episode's first state. The rollout has the axes `(envs, time)`, and
+    the values have one.
     """
     rows = flatten_batch(batch)
     value = jax.vmap(critic)(rows.observation)

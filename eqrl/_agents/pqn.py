@@ -11,7 +11,7 @@ from .._types.data import Discrete, EnvSpec, Transition, flatten_batch
 from ..losses import dqn_loss
 from ..nn import ActionValues, MakeActionValues
 from .actor_critic import check_spec, clipped, init_optimizer, optimizers
-from .base import AbstractEpsilonGreedyAgent, annealed, linear_schedule
+from .base import AbstractEpsilonGreedyAgent, annealed
 from .networks import ACTION_VALUES, make_network
 from .on_policy import learn_in_minibatches, rollout_returns
 
@@ -95,14 +95,6 @@ class PQN(AbstractEpsilonGreedyAgent[PQNState]):
             network=network,
             optimizer=init_optimizer(self._learning_rule(self.lr), network),
             num_steps=jnp.zeros((), int),
-        )
-
-    def epsilon(self, state: PQNState) -> Float[Array, ""]:
-        return linear_schedule(
-            state.num_steps,
-            self.epsilon_steps,
-            initial=self.initial_epsilon,
-            final=self.final_epsilon,
         )
 
     def update(

@@ -10,12 +10,11 @@ from .._types.custom_types import FloatLike, MakeOptimizer, Metrics
 from .._types.data import Box, EnvSpec, Transition
 from ..losses import critic_loss, sac_actor_loss, sac_next_value
 from ..nn import Critic, Gaussian, MakeCritic, MakePolicy, StochasticPolicy
-from .actor_critic import SACState, check_spec, init_soft, optimizers, update_soft
-from .base import AbstractMarkovAgent
+from .actor_critic import AbstractSoftActorCritic, SACState, check_spec, optimizers
 from .networks import DENSITY, critic, make_network
 
 
-class SAC(AbstractMarkovAgent[SACState]):
+class SAC(AbstractSoftActorCritic):
     """Soft actor-critic: maximizes the return and the entropy of its policy.
 
     An update moves the critics first, then the actor along the gradient of the updated
@@ -58,8 +57,7 @@ class SAC(AbstractMarkovAgent[SACState]):
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> SACState:
         check_spec("SAC", spec, Box)
         actor_key, critic_key = jr.split(key)
-        return init_soft(
-            self,
+        return self._init_soft(
             make_network(DENSITY, "make_actor", self.make_actor, spec, key=actor_key),
             make_network(
                 critic(),
@@ -89,8 +87,7 @@ class SAC(AbstractMarkovAgent[SACState]):
         target_entropy = self.target_entropy
         if target_entropy is None:
             target_entropy = -float(batch.action.shape[-1])
-        return update_soft(
-            self,
+        return self._update_soft(
             state,
             batch,
             next_value=functools.partial(sac_next_value, key=next_key),

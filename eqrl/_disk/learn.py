@@ -16,8 +16,7 @@ from .._agents.wrappers.intrinsic import AnyIntrinsic, IntrinsicState
 from .._interaction.actors import start
 from .._interaction.evaluate import rollout
 from .._interaction.fit import check_numbers
-from .._pytree.arguments import checked
-from .._pytree.fields import PositiveInt, check_integer
+from .._pytree.fields import PositiveInt, check_integer, checked
 from .._pytree.tree import (
     check_same_shapes,
     enlarge_stack,

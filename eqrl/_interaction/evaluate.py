@@ -11,9 +11,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 from typing_extensions import TypeVar
 
 from .._agents.base import AbstractAgent, AnyAgent
-from .._pytree.arguments import checked
 from .._pytree.control_flow import filter_scan, filter_while_loop
-from .._pytree.fields import PositiveInt, reusable_key
+from .._pytree.fields import PositiveInt, checked, reusable_key
 from .._types.custom_types import EnvState, Extras, Memory, Mode, PyTree, State
 from .._types.data import AnyTransition, Transition
 from ..envs import AbstractEnv
@@ -85,9 +84,11 @@ def evaluate(
     limit, num_episodes = _limit(env, max_steps), int(num_episodes)
     key = reusable_key(key)
     if descriptor is None:
-        return _play(agent, state, env, num_episodes, limit, mode=mode, key=key)
-    transitions, mask = _record(
-        agent, state, env, num_episodes, limit, mode=mode, key=key
+        return _play(
+            agent, state, env, num_episodes, limit, record=False, mode=mode, key=key
+        )
+    transitions, mask = _play(
+        agent, state, env, num_episodes, limit, record=True, mode=mode, key=key
     )
     return _describe(transitions, mask, descriptor)
 
@@ -124,7 +125,9 @@ def rollout(
     """
     limit, num_episodes = _limit(env, max_steps), int(num_episodes)
     key = reusable_key(key)
-    return _record(agent, state, env, num_episodes, limit, mode=mode, key=key)
+    return _play(
+        agent, state, env, num_episodes, limit, record=True, mode=mode, key=key
+    )
 
 
 def _limit(env: AnyEnv, max_steps: int | None) -> int:
@@ -146,13 +149,28 @@ def _play(
     num_episodes: int,
     max_steps: int,
     *,
+    record: bool,
     mode: Mode,
     key: PRNGKeyArray,
-) -> Evaluation[Any]:
-    # Unlike `_record`, a scan, this ends as soon as the last episode is over.
+) -> PyTree:
+    """Plays episodes: their `Evaluation`, or the result of `rollout` with `record`."""
     start_key, step_key = jr.split(key)
     with explaining_misfits(agent, state, env.spec):
         actors = start(agent, state, env, num_envs=num_episodes, key=start_key)
+        if record:
+            recorded = record_steps(
+                agent,
+                state,
+                env,
+                actors,
+                max_steps=max_steps,
+                mode=mode,
+                key=step_key,
+                record=lambda actors, transitions: transitions,
+            )
+            # A scan stacks time in front.
+            return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), recorded)
+        # Unlike a scan, this ends as soon as the last episode is over.
         episodes = play_until_over(
             agent, state, env, actors, max_steps=max_steps, mode=mode, key=step_key
         )
@@ -161,35 +179,7 @@ def _play(
     )
 
 
-@eqx.filter_jit
-def _record(
-    agent: AnyAgent,
-    state: PyTree,
-    env: AnyEnv,
-    num_episodes: int,
-    max_steps: int,
-    *,
-    mode: Mode,
-    key: PRNGKeyArray,
-) -> tuple[AnyTransition, Bool[Array, "episodes time"]]:
-    start_key, step_key = jr.split(key)
-    with explaining_misfits(agent, state, env.spec):
-        actors = start(agent, state, env, num_envs=num_episodes, key=start_key)
-        recorded = record_steps(
-            agent,
-            state,
-            env,
-            actors,
-            max_steps=max_steps,
-            mode=mode,
-            key=step_key,
-            record=lambda actors, transitions: transitions,
-        )
-    # A scan stacks time in front.
-    return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), recorded)
-
-
-# A program of its own, so that `_record` is not compiled anew for each descriptor.
+# A program of its own, so that `_play` is not compiled anew for each descriptor.
 @eqx.filter_jit
 def _describe(
     transitions: AnyTransition,
@@ -310,13 +300,10 @@ def record_steps(
     key: PRNGKeyArray,
     record: Callable[[Actors, AnyTransition], PyTree],
 ) -> tuple[PyTree, Bool[Array, "time episodes"]]:
-    """Plays exactly `max_steps` steps and records something of each.
+    """Plays exactly `max_steps` steps and stacks what `record` makes of each.
 
-    **Returns:**
-
-    The results of `record`, called with the actors after each step and with the step's
-    transitions, stacked along a leading axis `time`; and which steps are within their
-    episodes.
+    `record` takes the actors after a step and the step's transitions. The mask says
+    which steps are within their episodes.
     """
 
     def step(

@@ -10,11 +10,10 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from .._agents.base import AbstractAgent, AnyAgent
 from .._agents.taac.taac import TAAC
-from .._agents.wrappers.base import parts
 from .._agents.wrappers.intrinsic import Intrinsic, find, rewards_of
 from .._agents.wrappers.skills import SkillConditioned, with_skill
-from .._pytree.arguments import checked
-from .._pytree.fields import PositiveInt, check_integer, reusable_key
+from .._pytree.fields import PositiveInt, check_integer, checked, reusable_key
+from .._pytree.tree import parts
 from .._rewards.base import (
     AbstractReward,
     StateDescriptor,

@@ -9,12 +9,10 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float
 
-from .._agents.base import AbstractAgent, AnyAgent, after_act
+from .._agents.base import AbstractAgent, AbstractWrapper, AnyAgent, after_act
 from .._agents.ppo import PPO, PPOState
 from .._agents.pqn import PQN, PQNState
-from .._agents.wrappers.base import AbstractWrapper
-from .._pytree.arguments import check_single
-from .._pytree.fields import check_instance, stack_of
+from .._pytree.fields import check_instance, check_single, stack_of
 from .._pytree.tree import described, difference, is_array_shape
 from .._types.custom_types import PyTree
 from .._types.data import Discrete, EnvSpec

@@ -8,11 +8,10 @@ import jax.random as jr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._agents.base import AbstractAgent, AnyAgent
-from .._agents.wrappers.base import parts
 from .._agents.wrappers.fixed_skill import FixedSkill
 from .._agents.wrappers.skills import SkillConditioned, with_skill
 from .._pytree.fields import Range, check_fields, static_integer, strong_integer
-from .._pytree.tree import take_element
+from .._pytree.tree import parts, take_element
 from .._skills.prior import (
     AbstractSkillPrior,
     EvenOneHotSkills,

@@ -17,13 +17,13 @@ from .._pytree.fields import (
     check_fields,
     check_integer,
     hyperparameter,
-    init_only_leaves,
-    range_at,
     static_integer,
 )
 from .._pytree.tree import (
     check_stack,
     described,
+    init_only_leaves,
+    range_at,
     repeated,
     show_values,
     stack_size,

@@ -15,8 +15,7 @@ from .._agents.base import AgentOfKind, AnyAgent
 from .._interaction.evaluate import Descriptor, Evaluation
 from .._interaction.evaluate_skills import Score, mean_return
 from .._interaction.fit import check_numbers
-from .._pytree.arguments import checked
-from .._pytree.fields import PositiveInt, Takes, reusable_key
+from .._pytree.fields import PositiveInt, Takes, checked, reusable_key
 from .._pytree.tree import (
     check_same_shapes,
     repeated,

@@ -1,6 +1,7 @@
-"""Fields of modules that declare the values they allow, and their checks."""
+"""Fields and arguments that declare the values they allow, and their checks."""
 
 import dataclasses
+import functools
 import inspect
 import math
 import types
@@ -14,11 +15,10 @@ import jax.core
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jax.tree_util import DictKey, GetAttrKey, SequenceKey
 from jaxtyping import Array, Float, PRNGKeyArray
 from typing_extensions import is_protocol
 
-from .._types.custom_types import FloatLike, PyTree
+from .._types.custom_types import FloatLike
 
 
 _RANGE = "eqrl_range"
@@ -42,6 +42,7 @@ _EXAMPLES = {
 }
 
 Converted = TypeVar("Converted")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,15 +92,23 @@ class Range:
 
 @dataclasses.dataclass(frozen=True)
 class AtLeast:
-    """The integers that an argument or a static field may be."""
+    """The integers that a value may be; if `counted`, arrays of JAX must hold them."""
 
     least: int
+    counted: bool = False
 
-    def check(self, name: str, value: object) -> None:
+    def check(self, name: str, value: Any) -> None:
         check_integer(name, value, least=self.least)
+        most = jnp.iinfo(jnp.result_type(int)).max
+        if self.counted and value > most:
+            raise ValueError(
+                f"`{name}={value}` is more than an array of JAX can count, {most}. "
+                "Lower it."
+            )
 
 
 PositiveInt = typing.Annotated[int, AtLeast(1)]
+Count = typing.Annotated[int, AtLeast(1, counted=True)]
 NonNegativeInt = typing.Annotated[int, AtLeast(0)]
 
 
@@ -177,17 +186,10 @@ def hyperparameters(
     low_open: bool = False,
     check: Callable[[str, Any], None] | None = None,
 ) -> Any:
-    """As `hyperparameter`, for one float or several; each is a leaf.
+    """As `hyperparameter`, for a number, or a tuple or vector of numbers.
 
-    **Arguments:**
-
-    - `default`: the value when none is given. `None` makes the field optional.
-    - `low`, `high`, `low_open`: the interval that each of them must lie in.
-    - `check`: a further check, as for `checked_by`.
-
-    **Returns:**
-
-    A dataclass field for a number, or for a tuple or vector of numbers.
+    Each is a leaf that must lie in the interval. `check` is a further check, as for
+    `checked_by`.
     """
     allowed = Range(low=low, high=high, low_open=low_open, optional=default is None)
     metadata = {_RANGE: allowed} | ({} if check is None else checked_by(check))
@@ -197,11 +199,7 @@ def hyperparameters(
 
 
 def whole_number(default: int) -> Any:
-    """As `hyperparameter`, for an integer that does not decide a shape.
-
-    It is stored as a strongly typed scalar array, a leaf, so that a change of its value
-    compiles nothing. Raises a `ValueError` unless it is an integer.
-    """
+    """As `hyperparameter`, for an integer that does not decide a shape."""
     what = "must be a whole number."
     return converted_field(default, convert=strong_integer, what=what)
 
@@ -230,11 +228,7 @@ def static_choice(
 
 
 def checked_by(check: Callable[[str, Any], None]) -> dict[str, object]:
-    """The metadata of a field with a check of its own.
-
-    `check` is called with the name and the value of the field, and raises a
-    `ValueError` unless the value is allowed.
-    """
+    """The metadata of a field that `check` is called with, by its name and value."""
     return {_CHECK: check}
 
 
@@ -246,16 +240,10 @@ def converted_field(
     metadata: Mapping[str, object] | None = None,
     static: bool = False,
 ) -> Any:
-    """A field whose values are converted.
+    """A field whose values are converted; `check_fields` reads its `metadata`.
 
-    **Arguments:**
-
-    - `default`: the value when none is given; required without.
-    - `convert`: from what is given to what is stored. Where it raises a `TypeError` or
-        a `ValueError`, that becomes a `ValueError` which names the field.
-    - `what`: what a value must be, as the end of that sentence.
-    - `metadata`: what `check_fields` reads.
-    - `static`: whether the value is part of the structure.
+    If `convert` raises a `TypeError` or a `ValueError`, that becomes a `ValueError` of
+    the name of the field and `what` a value must be.
     """
     options: dict[str, Any] = {"metadata": dict(metadata or {}), "static": static}
     if default is not dataclasses.MISSING:
@@ -313,10 +301,10 @@ def check_fields(module: eqx.Module) -> None:
 def check_declared(name: str, value: object, declared: Any) -> None:
     """Checks that a value is not clearly of another type than the declared one.
 
-    Looked at are what `Annotated` adds (`Range`, `AtLeast`, `Takes`), strings of a
-    `Literal`, keys, modules and tuples of them, functions and `bool`, and whether a
-    value is optional. Anything passes for other types, arrays and numbers among them,
-    and for other unions.
+    It reads what `Annotated` adds (`Range`, `AtLeast`, `Takes`), strings of a
+    `Literal`, keys, modules and tuples of them, functions, `bool`, and whether a value
+    is optional. For other types, such as arrays and numbers, and for other unions
+    every value passes.
     """
     origin, inner = typing.get_origin(declared), typing.get_args(declared)
     kind = origin or declared
@@ -362,6 +350,47 @@ def check_declared(name: str, value: object, declared: Any) -> None:
             check(name, value)
 
 
+def checked(function: Function) -> Function:
+    """Checks the arguments of each call by their annotations, with `check_declared`.
+
+    So `num_episodes: PositiveInt` is an integer of at least 1, `mode: Mode` one of the
+    strings of a `Literal`, `key: PRNGKeyArray` one key, and `env: AbstractEnv` a single
+    environment: an argument of an abstract class must not be a stack, unless it is
+    `Annotated`. The first that does not fit raises a `ValueError` that names it.
+    """
+    # Inspecting takes longer than all checks of a call, so it is done once.
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError:
+            # Python's own error names the function.
+            return function(*args, **kwargs)
+        for name, value in given.items():
+            declared = signature.parameters[name].annotation
+            check_declared(name, value, declared)
+            # A stack has the class of its elements; only its hyperparameters tell.
+            kind = typing.get_origin(declared) or declared
+            if is_module(kind) and inspect.isabstract(kind):
+                check_single(name, value)
+        return function(*args, **kwargs)
+
+    return cast(Function, call)
+
+
+def check_single(name: str, module: object) -> None:
+    """Checks that a module, such as an agent, is not a stack of several."""
+    if (stack := stack_of(module)) is not None:
+        field, size = stack
+        raise ValueError(
+            f"`{name}` is a stack of {size}: its `{field}` has an axis of that length. "
+            f"Take one by `eqrl.member({name}, index)`, and its state likewise; or "
+            "train them all by `eqrl.train_population`."
+        )
+
+
 def is_module(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, eqx.Module)
 
@@ -373,44 +402,31 @@ def check_callable(name: str, value: object) -> None:
 
 
 def check_factory(name: str, factory: object, *sizes: int, **options: object) -> None:
-    """Checks that `factory` can be called with these arguments."""
-    check_callable(name, factory)
-    misfit = _misfit(factory, *sizes, **options)
-    if misfit is not None:
-        arguments = ["size"] * len(sizes) + [f"{option}=..." for option in options]
-        raise ValueError(
-            f"`{name}={shown(factory)}` cannot be called as `{name}("
-            f"{', '.join(arguments)})`: {misfit}. Give a factory of networks, such as "
-            "those of `eqrl.nn`, rather than a network."
-        )
+    """Checks that a factory of networks can be called with these arguments."""
+    advice = (
+        " Give a factory of networks, such as those of `eqrl.nn`, rather than a "
+        "network."
+    )
+    check_arity(name, factory, *["size"] * len(sizes), advice=advice, **options)
 
 
-def check_arity(name: str, function: object, *arguments: str) -> None:
-    """Checks that `function` can be called with these arguments."""
+def check_arity(
+    name: str, function: object, *arguments: str, advice: str = "", **options: object
+) -> None:
+    """Checks that `function` can be called with these arguments, named by strings."""
     check_callable(name, function)
-    misfit = _misfit(function, *arguments)
-    if misfit is not None:
-        raise ValueError(
-            f"`{name}={shown(function)}` cannot be called as `{name}("
-            f"{', '.join(arguments)})`: {misfit}."
-        )
-
-
-def can_take(function: object, number: int) -> bool:
-    """Whether a function can be called with this number of arguments."""
-    return _misfit(function, *[None] * number) is None
-
-
-def _misfit(function: object, *arguments: object, **options: object) -> str | None:
     try:
         signature = inspect.signature(cast(Callable[..., Any], function))
     except (TypeError, ValueError):
-        return None  # Some that are not written in Python have none.
+        return  # Some that are not written in Python have none.
     try:
         signature.bind(*arguments, **options)
     except TypeError as error:
-        return str(error)
-    return None
+        given = ", ".join([*arguments, *(f"{option}=..." for option in options)])
+        raise ValueError(
+            f"`{name}={shown(function)}` cannot be called as `{name}({given})`: "
+            f"{error}.{advice}"
+        ) from error
 
 
 def check_instance(name: str, value: object, kind: type) -> None:
@@ -460,9 +476,9 @@ def check_key(key: object) -> None:
 def reusable_key(key: PRNGKeyArray) -> PRNGKeyArray:
     """The key of a whole training or evaluation, which may be given again.
 
-    To resume takes the same key, and so does a comparison, but `jax_debug_key_reuse`
-    refuses a key that was used before: a clone is used instead. Within a program the
-    key stays what it is.
+    A resumed training takes the same key again, and so does a comparison, which
+    `jax_debug_key_reuse` refuses; a clone passes. Within a program the key is returned
+    as it is.
     """
     if isinstance(key, jax.core.Tracer):
         return key
@@ -479,16 +495,24 @@ def shown(value: object) -> str:
 
 def range_of(module: eqx.Module | type[eqx.Module], name: str) -> Range | None:
     """The range that a field was declared with; `None` if it was declared with none."""
-    for field in dataclasses.fields(module):
-        if field.name == name:
-            return field.metadata.get(_RANGE)
-    return None
+    return _metadata(module, name).get(_RANGE)
+
+
+def is_init_only(module: eqx.Module, name: str) -> bool:
+    """Whether only `init` reads a field, so that a later change has no effect."""
+    marked = _metadata(module, name).get(_INIT_ONLY, False)
+    return bool(getattr(module, marked) if isinstance(marked, str) else marked)
+
+
+def _metadata(module: eqx.Module | type[eqx.Module], name: str) -> Mapping[str, Any]:
+    found = (x.metadata for x in dataclasses.fields(module) if x.name == name)
+    return next(found, {})
 
 
 def stack_of(tree: object) -> tuple[str, int] | None:
     """A hyperparameter that has an axis, and its length; `None` if there is none.
 
-    Hyperparameters are scalars, so what holds such a one is a stack.
+    Hyperparameters are scalars, so a module that has one with an axis is a stack.
     """
     if isinstance(tree, (tuple, list)):
         return next((found for x in tree if (found := stack_of(x))), None)
@@ -503,54 +527,6 @@ def stack_of(tree: object) -> tuple[str, int] | None:
         elif found := stack_of(value):
             return found
     return None
-
-
-def init_only_leaves(tree: PyTree) -> PyTree:
-    """A tree of the same structure, of whether only `init` reads each leaf."""
-
-    def is_init_only(path: Sequence[object], leaf: object) -> bool:
-        del leaf
-        for module, field in filter(None, _fields_along(tree, path)):
-            marked = field.metadata.get(_INIT_ONLY, False)
-            if getattr(module, marked) if isinstance(marked, str) else marked:
-                return True
-        return False
-
-    return jax.tree_util.tree_map_with_path(is_init_only, tree)
-
-
-def range_at(tree: PyTree, path: Sequence[object]) -> Range | None:
-    """The range that the field of a leaf was declared with; `None` if with none.
-
-    A leaf may be an element of a tuple whose elements must all lie in the range.
-    """
-    if len(path) > 0 and isinstance(path[-1], SequenceKey):
-        path = path[:-1]
-    found = _fields_along(tree, path)
-    return found[-1][1].metadata.get(_RANGE) if found and found[-1] else None
-
-
-def _fields_along(
-    tree: PyTree, path: Sequence[Any]
-) -> list[tuple[eqx.Module, dataclasses.Field[Any]] | None]:
-    """For each key of a path, the module whose field it names, and that field."""
-    found: list[tuple[eqx.Module, dataclasses.Field[Any]] | None] = []
-    node: Any = tree
-    for key in path:
-        found.append(None)
-        if isinstance(key, GetAttrKey):
-            if isinstance(node, eqx.Module):
-                fields = {field.name: field for field in dataclasses.fields(node)}
-                found[-1] = (node, fields[key.name])
-            node = getattr(node, key.name)
-        elif isinstance(key, SequenceKey):
-            node = node[key.idx]
-        elif isinstance(key, DictKey):
-            node = node[key.key]
-        else:
-            # The node keeps its children by other means; no field leads further.
-            return [None] * len(path)
-    return found
 
 
 def _strong_scalar(value: Any) -> Any:
@@ -570,10 +546,7 @@ def _strong_scalars(value: Any) -> Any:
 
 
 def strong_integer(value: Any) -> Any:
-    """An integer as a strongly typed scalar array.
-
-    Raises a `ValueError` unless `value` is an integer.
-    """
+    """An integer as a strongly typed scalar array."""
     if not jnp.issubdtype(jnp.result_type(value), jnp.integer):
         raise ValueError(f"A whole number is needed, but {value!r} was given.")
     return jnp.asarray(value, dtype=jnp.result_type(int))

@@ -1,4 +1,5 @@
-from typing import Any, TypeGuard
+from collections.abc import Sequence
+from typing import Any, TypeGuard, TypeVar
 
 import equinox as eqx
 import jax
@@ -7,10 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import wadler_lindig
+from jax.tree_util import DictKey, GetAttrKey, SequenceKey
 from jaxtyping import Array, Bool, Int
 
 from .._types.custom_types import FloatLike, PyTree, Tree
-from .fields import shown
+from .fields import Range, is_init_only, range_of, shown
+
+
+Part = TypeVar("Part")
 
 
 def tree_where(condition: Bool[Array, ""], if_true: Tree, if_false: Tree) -> Tree:
@@ -31,7 +36,7 @@ def tree_is_finite(tree: PyTree) -> Bool[Array, ""]:
     leaves = [x for x in jax.tree.leaves(tree) if eqx.is_inexact_array(x)]
     if not leaves:
         return jnp.array(True)
-    # One reduction of all rather than one of each, each of which would be compiled.
+    # One reduction of all leaves: one for each would be compiled for each.
     parts = [leaf.astype(float).reshape(-1) for leaf in leaves]
     return jnp.all(jnp.isfinite(jnp.concatenate(parts)))
 
@@ -157,13 +162,9 @@ def check_same_shapes(name: str, expected: PyTree, given: PyTree) -> None:
 def check_kept(what: str, before: PyTree, after: PyTree, *, source: str) -> None:
     """Checks that a tree keeps its structure, shapes and types.
 
-    **Arguments:**
-
-    - `what`: the method that gives `after`, as the beginning of the message, such as
-        "`update` of SAC gives another state".
-    - `before`, `after`: the tree before and after the call. A weakly typed number may
-        change its type, as in JAX's loops.
-    - `source`: the method that gave the first one.
+    The message begins with `what`, such as "`update` of SAC gives another state".
+    `source` is the method that gave the first tree. A weakly typed number may change
+    its type, as in JAX's loops.
     """
     changed = difference(before, after)
     if changed is not None:
@@ -242,6 +243,12 @@ def described(value: object) -> str:
     return f"the Python type {type(value).__name__}"
 
 
+def parts(tree: PyTree, kind: type[Part]) -> list[Part]:
+    """All parts of a pytree that are of one kind, such as wrappers in an agent."""
+    leaves = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, kind))
+    return [leaf for leaf in leaves if isinstance(leaf, kind)]
+
+
 def take_element(stack: Tree, index: int | Int[Array, ""]) -> Tree:
     """One element of a stack, without the axis."""
     return jax.tree.map(lambda x: x[index] if eqx.is_array(x) else x, stack)
@@ -312,6 +319,49 @@ def enlarge_stack(stack: Tree, capacity: int) -> Tree:
         return jnp.concatenate([x, missing])
 
     return jax.tree.map(enlarged, stack)
+
+
+def init_only_leaves(tree: PyTree) -> PyTree:
+    """A tree of the same structure, of whether only `init` reads each leaf."""
+
+    def is_marked(path: Sequence[object], leaf: object) -> bool:
+        del leaf
+        return any(is_init_only(*field) for field in _fields_along(tree, path) if field)
+
+    return jax.tree_util.tree_map_with_path(is_marked, tree)
+
+
+def range_at(tree: PyTree, path: Sequence[object]) -> Range | None:
+    """The range that the field of a leaf was declared with; `None` if with none.
+
+    A leaf may be an element of a tuple whose elements must all lie in the range.
+    """
+    if len(path) > 0 and isinstance(path[-1], SequenceKey):
+        path = path[:-1]
+    found = _fields_along(tree, path)
+    return range_of(*found[-1]) if found and found[-1] else None
+
+
+def _fields_along(
+    tree: PyTree, path: Sequence[Any]
+) -> list[tuple[eqx.Module, str] | None]:
+    """For each key of a path, the module whose field it names, and the field's name."""
+    found: list[tuple[eqx.Module, str] | None] = []
+    node: Any = tree
+    for key in path:
+        found.append(None)
+        if isinstance(key, GetAttrKey):
+            if isinstance(node, eqx.Module):
+                found[-1] = (node, key.name)
+            node = getattr(node, key.name)
+        elif isinstance(key, SequenceKey):
+            node = node[key.idx]
+        elif isinstance(key, DictKey):
+            node = node[key.key]
+        else:
+            # The node keeps its children by other means; no field leads further.
+            return [None] * len(path)
+    return found
 
 
 def show_values(module: object) -> str:

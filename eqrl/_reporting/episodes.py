@@ -13,12 +13,12 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .._agents.base import AbstractAgent, AnyAgent
 from .._agents.taac.policy import TAACExtras
-from .._agents.wrappers.base import parts
 from .._agents.wrappers.fixed_skill import FixedSkill
 from .._interaction.actors import Actors, start
 from .._interaction.evaluate import record_steps
 from .._interaction.evaluate_skills import SkillEvaluation
 from .._pytree.fields import reusable_key
+from .._pytree.tree import parts
 from .._skills.distances import SkillTrajectories
 from .._types.custom_types import EnvState, Extras, Memory, PyTree, State
 from .._types.data import Transition

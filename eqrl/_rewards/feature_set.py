@@ -17,25 +17,13 @@ class FeatureSet(eqx.Module):
     """
 
     features: Float[Array, "buckets rows descriptor"]
+    # Points ever added to each bucket. Modulo the number of rows it is the row of the
+    # next point. Above 2^30 it is lowered to a number with the same remainder.
     counts: Int[Array, " buckets"]
 
 
-FeatureSet.__init__.__doc__ = """**Arguments:**
-
-- `features`: one ring per bucket.
-- `counts`: the number of points ever added to each bucket. Modulo the number of rows it
-    is the row of the next point. Above 2^30 it is lowered to a number with the same
-    remainder.
-"""
-
-
 class Distances(eqx.Module):
-    """Distances of a batch to a set of points.
-
-    - `known`: whether the set has enough points to measure one.
-    - `values`: the distances, or the default.
-    - `default`: for distances that are not known.
-    """
+    """Distances of a batch to a set of points; the default if it has too few points."""
 
     known: Bool[Array, " batch"]
     values: Float[Array, " batch"]
@@ -153,9 +141,7 @@ def draw_points(
 ) -> tuple[Float[Array, "buckets samples descriptor"], Bool[Array, "buckets samples"]]:
     """Draws points of each bucket without replacement.
 
-    **Returns:**
-
-    The points, and a mask that is false beyond the number of points of a bucket.
+    The mask is false beyond the number of points of a bucket.
     """
     num_buckets, rows, _ = points.features.shape
     held = num_points(points)
@@ -178,14 +164,8 @@ def draw_distinct(
 ) -> Int[Array, " samples"]:
     """Draws distinct integers below `count`; all sets of them are equally likely.
 
-    If `count <= num_samples`, the first `count` elements are all of them.
-
-    **Arguments:**
-
-    - `count`: at most `most`.
-    - `most`: static upper bound of `count`.
-    - `num_samples`: less than `most`.
-    - `key`: for the draw.
+    If `count <= num_samples`, the first `count` elements are all of them. `most`, a
+    static bound of `count`, is more than `num_samples`.
     """
     # Rejection sampling: draw with replacement until enough integers are distinct. It
     # treats all integers alike, so all sets are equally likely, and it is much cheaper

@@ -10,7 +10,6 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from .._pytree.fields import (
     check_choice,
     check_fields,
-    check_integer,
     checked_by,
     hyperparameter,
     static_choice,
@@ -106,7 +105,7 @@ class Incremental(AbstractReward[IncrementalState]):
     descriptor: StateDescriptor = eqx.field(
         static=True, metadata=checked_by(check_descriptor)
     )
-    recent_capacity: int | None = eqx.field(static=True)
+    recent_capacity: int | None = static_integer(None, least=1)
     mode: ModeName = static_choice(choices=MODES)
     k: int = static_integer(least=1)
     num_samples: int = static_integer(least=1)
@@ -177,9 +176,13 @@ class Incremental(AbstractReward[IncrementalState]):
 
     def __check_init__(self) -> None:
         check_fields(self)
-        _check_capacity("num_samples", self.num_samples, self.k)
-        if self.recent_capacity is not None:
-            _check_capacity("recent_capacity", self.recent_capacity, self.k)
+        for name in ("num_samples", "recent_capacity"):
+            value = getattr(self, name)
+            if value is not None and value < self.k:
+                raise ValueError(
+                    f"`{name}={value}` must be at least `k={self.k}`: there is no k-th "
+                    f"nearest of fewer points. Raise `{name}`, or lower `k`."
+                )
 
     @property
     def preset(self) -> IncrementalMode:
@@ -347,15 +350,6 @@ class Incremental(AbstractReward[IncrementalState]):
         )
         consistency_term = consistency_factor * consistency.values
         return self.beta * diversity_term, -self.alpha * consistency_term
-
-
-def _check_capacity(name: str, value: int, k: int) -> None:
-    check_integer(name, value, least=1)
-    if value < k:
-        raise ValueError(
-            f"`{name}={value}` must be at least `k={k}`: there is no k-th nearest of "
-            f"fewer points. Raise `{name}`, or lower `k`."
-        )
 
 
 def _max_steps(spec: EnvSpec, what: str) -> int:

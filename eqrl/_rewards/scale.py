@@ -4,9 +4,11 @@ import dataclasses
 from typing import Literal
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from .._pytree.tree import tree_copy
 from .._types.custom_types import FloatLike
 from .feature_set import Distances
 
@@ -119,7 +121,7 @@ class TermScale(eqx.Module):
         )
         return TermScale(
             previous=self.current.mean,
-            current=_empty_mean(),
+            current=jax.tree.map(jnp.zeros_like, self.current),
             logged=logged,
             factor=_inverse(weight * logged.mean),
         )
@@ -152,9 +154,14 @@ class Scale(eqx.Module):
 
 def first_scale() -> Scale:
     """The scale at the beginning of the first skill."""
+    empty = RunningMean(mean=jnp.zeros(()), count=jnp.zeros((), int))
+    term = TermScale(
+        previous=jnp.zeros(()), current=empty, logged=empty, factor=jnp.ones(())
+    )
+    # A copy of each part, since a state that holds one array twice cannot be donated.
     return Scale(
-        diversity=_first_term(),
-        consistency=_first_term(),
+        diversity=tree_copy(term),
+        consistency=tree_copy(term),
         calls=jnp.zeros((), int),
         expected_calls=jnp.zeros(()),
         all_calls=jnp.zeros((), int),
@@ -219,19 +226,6 @@ def update_scale(
         consistency=scale.consistency.update(consistency, consistency_term, is_logged),
         calls=scale.calls + 1,
         all_calls=scale.all_calls + 1,
-    )
-
-
-def _empty_mean() -> RunningMean:
-    return RunningMean(mean=jnp.zeros(()), count=jnp.zeros((), int))
-
-
-def _first_term() -> TermScale:
-    return TermScale(
-        previous=jnp.zeros(()),
-        current=_empty_mean(),
-        logged=_empty_mean(),
-        factor=jnp.ones(()),
     )
 
 

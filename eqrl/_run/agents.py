@@ -12,12 +12,11 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_type_hints
 
 from .. import _agents
-from .._agents.base import AbstractAgent, AnyAgent
+from .._agents.base import AbstractAgent, AbstractWrapper, AnyAgent
 from .._agents.ppo import PPO
 from .._agents.pqn import PQN
 from .._agents.taac.taac import TAAC
 from .._agents.taac.trajectory import LinearTrajectory, QuadraticTrajectory
-from .._agents.wrappers.base import AbstractWrapper
 from .._pytree.fields import check_choice
 from .._skills.prior import (
     AbstractSkillPrior,

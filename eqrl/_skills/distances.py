@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from .._pytree.fields import check_integer
+from .._pytree.fields import PositiveInt, checked
 from .._types.custom_types import FloatLike
 
 
@@ -164,13 +164,14 @@ def nearest_distance(
     return jnp.mean(jnp.min(distances, axis=1))
 
 
+@checked
 def coverage(
     descriptors: Float[Array, "*steps descriptor"],
     mask: Bool[Array, "*steps"],
     *,
     low: FloatLike | Float[Array, " descriptor"],
     high: FloatLike | Float[Array, " descriptor"],
-    num_bins: int,
+    num_bins: PositiveInt,
 ) -> Float[Array, ""]:
     """Share of a region that was visited, in cells of a regular grid.
 
@@ -187,7 +188,6 @@ def coverage(
     The number of cells visited divided by the number of cells, which is `num_bins` to
     the power of the length of a descriptor: in [0, 1].
     """
-    check_integer("num_bins", num_bins, least=1)
     size = descriptors.shape[-1]
     num_cells = num_bins**size
     if num_cells >= 2**31:

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.fields import (
+    Count,
     check_fields,
     check_vector,
     checked_by,
@@ -77,7 +78,7 @@ class OneHotSkills(AbstractSkillPrior):
     its `Discriminator` too.
     """
 
-    num_skills: int = static_integer(least=2)
+    num_skills: Count = static_integer(least=2)
     weights: Float[Array, " skill"] | None = None
 
     def __init__(
@@ -102,12 +103,6 @@ class OneHotSkills(AbstractSkillPrior):
             )
 
     def __check_init__(self) -> None:
-        # The base checks the least number, after this.
-        if isinstance(self.num_skills, int) and self.num_skills >= 2**31:
-            raise ValueError(
-                f"`num_skills={self.num_skills}` is more than an array can hold; lower "
-                "it."
-            )
         if self.weights is None:
             return
         if self.weights.shape != (self.num_skills,):
@@ -158,7 +153,7 @@ class EvenOneHotSkills(AbstractSkillPrior):
     two skills differ by at most one.
     """
 
-    num_skills: int = static_integer(least=2)
+    num_skills: Count = static_integer(least=2)
 
     @property
     def size(self) -> int:

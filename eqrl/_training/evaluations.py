@@ -15,8 +15,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from .._agents.base import AbstractAgent, AnyAgent
 from .._interaction.evaluate import Descriptor, Evaluation, evaluate
 from .._interaction.evaluate_skills import Score, mean_return
-from .._pytree.arguments import checked
-from .._pytree.fields import PositiveInt, Range, Takes, reusable_key
+from .._pytree.fields import PositiveInt, Range, Takes, checked, reusable_key
 from .._pytree.tree import repeated, stack_size, take_element, tree_copy
 from .._types.custom_types import EnvState, Extras, Memory, Mode, PyTree, State
 from ..envs import AbstractEnv

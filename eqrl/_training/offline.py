@@ -11,9 +11,8 @@ from jaxtyping import Array, Bool, Int, PRNGKeyArray, Shaped
 
 from .._agents.base import AbstractAgent, AnyAgent, after_observe
 from .._interaction.fit import check_numbers
-from .._pytree.arguments import checked
 from .._pytree.control_flow import filter_scan
-from .._pytree.fields import NonNegativeInt, PositiveInt
+from .._pytree.fields import NonNegativeInt, PositiveInt, checked
 from .._pytree.tree import check_same_shapes, tree_copy
 from .._types.custom_types import Extras, Memory, PyTree, State
 from .._types.data import AnyTransition, Discrete, EnvSpec, Transition

@@ -11,8 +11,7 @@ from jaxtyping import Array, Int, Key, PRNGKeyArray
 
 from .._agents.base import AbstractAgent, AnyAgent
 from .._interaction.fit import check_numbers, check_rate
-from .._pytree.arguments import checked
-from .._pytree.fields import PositiveInt, reusable_key
+from .._pytree.fields import PositiveInt, checked, reusable_key
 from .._pytree.tree import (
     check_same_shapes,
     repeated,

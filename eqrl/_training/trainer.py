@@ -12,9 +12,8 @@ from jaxtyping import Array, Bool, Int, PRNGKeyArray
 from .._agents.base import AbstractAgent, AnyAgent
 from .._interaction.actors import Actors, interact, start
 from .._interaction.fit import check_action_fits
-from .._pytree.arguments import checked
 from .._pytree.control_flow import filter_fori_loop
-from .._pytree.fields import PositiveInt, check_fields, shown, static_integer
+from .._pytree.fields import PositiveInt, check_fields, checked, shown, static_integer
 from .._pytree.tree import check_same_shapes, show_values, tree_copy, tree_where
 from .._types.custom_types import EnvState, Extras, Memory, Metrics, Mode, State
 from .._types.data import Transition

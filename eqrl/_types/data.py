@@ -16,14 +16,17 @@ Action: TypeAlias = Float[Array, " act"] | Int[Array, ""]
 """A vector in [-1, 1], or the number of a choice."""
 
 
-def check_size(name: str, size: object) -> None:
-    """Checks that `size` is an integer of at least 1."""
+def check_size(
+    name: str, size: object, *, least: int = 1, optional: bool = False
+) -> None:
+    """Checks that `size` is an integer of at least `least`, or `None` if `optional`."""
+    if size is None and optional:
+        return
     if not isinstance(size, (int, np.integer)) or isinstance(size, bool):
-        raise ValueError(
-            f"`{name}` is a {type(size).__name__}; it must be an integer, at least 1."
-        )
-    if size < 1:
-        raise ValueError(f"`{name}={size}` must be at least 1.")
+        allowed = f"an integer, at least {least}" + (", or None" if optional else "")
+        raise ValueError(f"`{name}` is a {type(size).__name__}; it must be {allowed}.")
+    if size < least:
+        raise ValueError(f"`{name}={size}` must be at least {least}.")
 
 
 class AbstractActionSpace(eqx.Module):
@@ -133,7 +136,9 @@ class EnvSpec(eqx.Module):
         - `observation_shape`: what an observation was flattened from, such as an image,
             channels last; `None` if it was a vector.
         """
-        self.observation_size = _checked_size("observation_size", observation_size)
+        # `check_env` refuses an observation without elements.
+        check_size("observation_size", observation_size, least=0)
+        self.observation_size = observation_size
         if (action_size is None) == (action is None):
             raise ValueError(
                 f"{'Neither' if action is None else 'Both'} of `action_size` and "
@@ -150,11 +155,11 @@ class EnvSpec(eqx.Module):
                 "`eqrl.spaces.Discrete(2)`."
             )
         self.action = action
-        self.reward_size = _checked_size("reward_size", reward_size, optional=True)
-        self.state_descriptor_size = _checked_size(
-            "state_descriptor_size", state_descriptor_size, optional=True
-        )
-        self.max_steps = _checked_size("max_steps", max_steps, optional=True)
+        self.reward_size = reward_size
+        self.state_descriptor_size = state_descriptor_size
+        self.max_steps = max_steps
+        for name in ("reward_size", "state_descriptor_size", "max_steps"):
+            check_size(name, getattr(self, name), least=0, optional=True)
         if observation_shape is not None:
             for size in observation_shape:
                 check_size("observation_shape", size)
@@ -176,15 +181,6 @@ class EnvSpec(eqx.Module):
                 "and `spec.action.num_outputs` how many outputs a network needs."
             )
         return self.action.size
-
-
-def _checked_size(name: str, size: Any, *, optional: bool = False) -> Any:
-    """The size, if it is an integer, or `None` where that is allowed."""
-    is_integer = isinstance(size, (int, np.integer)) and type(size) is not bool
-    if not is_integer and not (size is None and optional):
-        allowed = "an integer or None" if optional else "an integer"
-        raise ValueError(f"`{name}` is a {type(size).__name__}; it must be {allowed}.")
-    return size
 
 
 # How many axes each field has in one transition; those before them are the rows.
@@ -227,7 +223,7 @@ class Transition(eqx.Module, Generic[Extras]):
                     f"`{name}` is of type {flag.dtype}; it must be an array of type "
                     "bool, such as `done.astype(bool)`."
                 )
-        # In a specification, such as the `in_axes` of a `vmap`, fields are no arrays.
+        # In a specification, such as the `in_axes` of a `vmap`, fields are not arrays.
         if not _is_array(self.timestep):
             return
         rows = tuple(self.timestep.shape)
@@ -261,7 +257,7 @@ Transition.__init__.__doc__ = """**Arguments:**
 
 
 def _is_array(value: object) -> bool:
-    # A class may stand for arrays in a specification, and has these as properties.
+    # A specification may hold a class, which has these as properties.
     if isinstance(value, type):
         return False
     return hasattr(value, "shape") and hasattr(value, "dtype")

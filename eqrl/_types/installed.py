@@ -1,4 +1,4 @@
-"""Packages that eqrl uses and installs for those only who ask for them."""
+"""Optional packages, which only the extras of eqrl install."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -11,14 +11,9 @@ class NotInstalledError(ModuleNotFoundError):
 
 @contextmanager
 def needed(what: str, extra: str) -> Iterator[None]:
-    """Within it, an import of a package that is not installed says how to install it.
+    """Makes the import of a missing package say how to install it.
 
-    **Arguments:**
-
-    - `what`: what is not to be had without the package.
-    - `extra`: the extra of eqrl that installs it, as in `eqrl[plots]`.
-
-    Raises a `NotInstalledError`.
+    `what` needs the package, and `extra` installs it, as in `eqrl[plots]`.
     """
     try:
         yield

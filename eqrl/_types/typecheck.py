@@ -1,6 +1,6 @@
 """Checks of types at run time: which packages are checked, and how strictly.
 
-Imported before all else, so that what comes after can be checked.
+It is imported first, so that everything after it can be checked.
 """
 
 import functools
@@ -21,7 +21,7 @@ _plays_envs = False
 
 
 def check_own_types() -> None:
-    """Has the types of eqrl checked if the environment variable asks for it."""
+    """Checks the types of eqrl at run time if the environment variable asks for it."""
     value = os.environ.get(_VARIABLE, "").strip().lower()
     if value in _ON:
         install_import_hook("eqrl", f"{__name__}.checked_when_called")
@@ -56,24 +56,24 @@ def checked_when_called(function: Callable[..., Any]) -> Callable[..., Any]:
 def typecheck(
     *packages: str, strict: bool = False, play_envs: bool | None = None
 ) -> None:
-    """Has types and shapes checked at run time in packages of your own.
+    """Checks types and shapes at run time in your own packages.
 
-    To be called before they are imported, or first in their `__init__.py`. Every
-    function and every dataclass in them is checked against its annotations whenever it
-    is called; within `jit` that is while it is traced, so compiled programs are the
-    same and as fast. The types of eqrl itself are checked if the environment variable
+    Call it before they are imported, or first in their `__init__.py`. Every function
+    and every dataclass in them is checked against its annotations whenever it is
+    called; within `jit` that is while it is traced, so compiled programs are the same
+    and as fast. The types of eqrl itself are checked if the environment variable
     `EQRL_TYPECHECK` is `1` or `true` when it is imported.
 
     **Arguments:**
 
-    - `packages`: names of packages or modules, such as `"mylab"`, with all that is in
-        them. The module that is run as a program cannot be one.
-    - `strict`: whether JAX is to refuse arrays of different ranks in one operation,
-        types that would be promoted, and keys that are used twice
+    - `packages`: names of packages or modules, such as `"mylab"`, with everything in
+        them. The module that runs as the main program cannot be one.
+    - `strict`: whether JAX refuses arrays of different ranks in one operation, types
+        that would be promoted, and keys that are used twice
         (`jax_numpy_rank_promotion="raise"`, `jax_numpy_dtype_promotion="strict"`,
-        `jax_debug_key_reuse=True`). It holds for the whole process.
-    - `play_envs`: whether an environment is played by `eqrl.envs.check` before a
-        training in it begins; `None` does if `strict`.
+        `jax_debug_key_reuse=True`). This holds for the whole process.
+    - `play_envs`: whether `eqrl.envs.check` plays an environment before a training in
+        it begins; with `None` it does if `strict`.
 
     Raises a `ValueError` if a package has been imported already.
     """

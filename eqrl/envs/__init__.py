@@ -8,9 +8,8 @@ from ._base import (
     Drawable as Drawable,
     Outcome as Outcome,
 )
-from ._broken_legs import ant_with_broken_legs as ant_with_broken_legs
 from ._check import check as check
-from ._make import make as make
+from ._make import ant_with_broken_legs as ant_with_broken_legs, make as make
 from ._point import Point as Point, sector_of as sector_of, sectors as sectors
 from ._wrappers import (
     ActionRepeat as ActionRepeat,

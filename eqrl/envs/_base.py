@@ -5,7 +5,6 @@ import io
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -18,7 +17,6 @@ from jaxtyping import Array, ArrayLike, Bool, Float, PRNGKeyArray, Shaped, UInt8
 from .._pytree.fields import (
     check_fields,
     check_instance,
-    check_integer,
     converted,
     shown,
 )
@@ -107,7 +105,7 @@ class Library:
         `draw(env, states, returns, path, title)`.
     - `wrapping`: how the adapter wraps an environment.
     - `example`: the name of one of its environments.
-    - `options`: the options of `make` that it takes beside `max_steps`.
+    - `options`: the options of `make` that it takes besides `max_steps`.
     """
 
     module: str
@@ -202,17 +200,6 @@ def check_is_of(
         )
 
 
-def check_step_limit(max_steps: object) -> None:
-    """Checks that an episode can count this number of steps."""
-    check_integer("max_steps", max_steps, least=1)
-    most = jnp.iinfo(jnp.result_type(int)).max
-    if isinstance(max_steps, int) and max_steps > most:
-        raise ValueError(
-            f"`max_steps={max_steps}` is more than an episode can count, {most} steps. "
-            "Lower it."
-        )
-
-
 class AbstractEnvWrapper(AbstractEnv[EnvState]):
     """An environment around another environment.
 
@@ -258,7 +245,7 @@ class Drawable(Protocol[_Drawn]):
         ...
 
 
-@contextmanager
+@contextlib.contextmanager
 def lenient_promotion() -> Iterator[None]:
     """Allows the promotion of dtypes and ranks that other libraries rely on."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
@@ -331,12 +318,8 @@ def traced_spec(
 ) -> EnvSpec:
     """The `spec` of another library's environment, whose reset is traced, not run.
 
-    **Arguments:**
-
-    - `begin`: gives the first observation and the first state of an episode.
-    - `state_descriptor`: describes such a state; `None` for no descriptor.
-    - `name`: of the environment, for errors.
-    - `action`, `max_steps`: as in `EnvSpec`.
+    `begin` gives the first observation and the first state of an episode, and `name` is
+    that of the environment, for errors.
     """
 
     def traced() -> tuple[PyTree, PyTree]:

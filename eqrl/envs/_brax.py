@@ -1,7 +1,7 @@
 import functools
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import brax.envs
 import equinox as eqx
@@ -20,8 +20,7 @@ from brax.envs.walker2d import Walker2d
 from brax.envs.wrappers import training
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._pytree.arguments import checked
-from .._pytree.fields import check_choice
+from .._pytree.fields import checked
 from .._types.custom_types import PyTree
 from .._types.data import Box, EnvSpec
 from ._base import (
@@ -37,8 +36,6 @@ from ._base import (
 )
 from ._wrappers import TimeLimit
 
-
-_BACKENDS = ("generalized", "mjx", "positional", "spring")
 
 # The wrappers that `brax.envs.create` adds, and others that end, reset or map.
 _WRAPPERS_FOR_TRAINING = (
@@ -185,15 +182,14 @@ def names() -> list[str]:
     return sorted(brax.envs._envs)
 
 
+@checked
 def make(
     name: str,
     *,
-    backend: str | None = None,
+    backend: Literal["generalized", "mjx", "positional", "spring"] | None = None,
     max_steps: int | None = None,
     state_descriptor: StateDescriptor | None = None,
 ) -> TimeLimit[brax.envs.State]:
-    if backend is not None:
-        check_choice("backend", backend, _BACKENDS)
     env = BraxEnv(_environment(name, backend), state_descriptor=state_descriptor)
     return TimeLimit(env, 1000 if max_steps is None else max_steps)
 

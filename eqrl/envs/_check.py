@@ -9,9 +9,8 @@ import numpy as np
 from jax.extend.core import Var
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .._pytree.arguments import checked
 from .._pytree.control_flow import filter_scan
-from .._pytree.fields import PositiveInt, check_instance
+from .._pytree.fields import PositiveInt, check_instance, checked
 from .._pytree.tree import (
     check_kept,
     described,

@@ -18,7 +18,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
-from .._pytree.arguments import checked
+from .._pytree.fields import checked
 from .._types.custom_types import PyTree
 from .._types.data import AbstractActionSpace, Action, Box, Discrete, EnvSpec
 from .._types.installed import check_installed

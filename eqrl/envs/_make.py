@@ -1,15 +1,21 @@
 import contextlib
 import difflib
+from collections.abc import Sequence
+from typing import Any
 
-from .._pytree.arguments import checked
-from .._pytree.fields import shown
+import numpy as np
+
+from .._pytree.fields import Count, checked, converted, shown
 from .._types.installed import needed
-from ._base import LIBRARIES, AbstractEnv, AnyEnv, StateDescriptor, check_step_limit
+from ._base import LIBRARIES, AbstractEnv, AnyEnv, StateDescriptor
 from ._point import Point
+from ._wrappers import DisabledActions
 
 
 # To add an environment of the library's own, add its name and class here.
 _OWN = {"Point": Point}
+
+_LEGS = (1, 2, 3, 4)
 
 
 @checked
@@ -17,7 +23,7 @@ def make(
     name: str,
     *,
     backend: str | None = None,
-    max_steps: int | None = None,
+    max_steps: Count | None = None,
     state_descriptor: StateDescriptor | None = None,
 ) -> AnyEnv:
     """Makes an environment from its name.
@@ -59,12 +65,15 @@ def make(
             "environment of another library goes into `eqrl.envs.BraxEnv` or "
             "`eqrl.envs.GymnaxEnv`."
         )
-    if max_steps is not None:
-        check_step_limit(max_steps)
     prefix, _, rest = name.partition("/")
     if prefix not in (*LIBRARIES, "eqrl"):
         *others, last = (f"`{known}/`" for known in (*LIBRARIES, "eqrl"))
-        near = _near_names(name)
+        known = [f"eqrl/{each}" for each in _OWN]
+        for key, each in LIBRARIES.items():
+            # The names of a library that is not installed are unknown.
+            with contextlib.suppress(ModuleNotFoundError):
+                known += [f"{key}/{known_name}" for known_name in each.load().names()]
+        near = _near(name, known)
         suggestion = f" Did you mean {', '.join(near)}?" if near else ""
         raise ValueError(
             f"`name={name!r}` must begin with {', '.join(others)} or {last}, as in "
@@ -89,13 +98,65 @@ def make(
     return adapter.make(rest, max_steps=max_steps, **given)
 
 
-def _near_names(name: str) -> list[str]:
-    known = [f"eqrl/{each}" for each in _OWN]
-    for prefix, library in LIBRARIES.items():
-        # The names of a library that is not installed are unknown.
-        with contextlib.suppress(ModuleNotFoundError):
-            known += [f"{prefix}/{each}" for each in library.load().names()]
-    # A bare name lacks its library; a full one may be misspelled.
+def ant_with_broken_legs(
+    legs: Sequence[int], *, backend: str | None = None, max_steps: int | None = None
+) -> DisabledActions[Any]:
+    """Brax's ant with some legs that are not actuated.
+
+    Hip and ankle of a broken leg get no torque, whatever an agent chooses. The mask of
+    broken legs is a leaf, so ants with other broken legs share their compilations.
+
+    Legs are numbered as in brax's model, in which `hip_1` and `ankle_1` are the joints
+    of leg 1. Seen from above, with x to the right, the direction that brax rewards, and
+    y upwards, they lie counter-clockwise: leg 1 to the upper right, leg 2 to the upper
+    left, leg 3 to the lower left, leg 4 to the lower right. The elements of the action
+    are in another order: the first two are those of leg 4.
+
+    **Arguments:**
+
+    - `legs`: the broken legs, numbered 1 to 4, possibly none.
+    - `backend`, `max_steps`: as in [`eqrl.envs.make`][].
+
+    **Returns:**
+
+    `make("brax/ant", ...)` inside a [`eqrl.envs.DisabledActions`][].
+    """
+    legs = converted("legs", tuple, legs, f"must be a sequence of some of {_LEGS}.")
+    wrong = [leg for leg in legs if leg not in _LEGS]
+    if wrong:
+        raise ValueError(f"`legs` names {wrong}, but an ant has the legs {_LEGS}.")
+    env: Any = make("brax/ant", backend=backend, max_steps=max_steps)
+    # Within the time limit and the adapter.
+    system = env.env.environment.sys
+    # Leg 1 is the link `aux_1`, the thigh, and its child without a name.
+    thighs = {system.link_names.index(f"aux_{leg}"): leg for leg in _LEGS}
+    link_of_joint = np.asarray(system.dof_link())
+    disabled = []
+    for element, joint in enumerate(np.asarray(system.actuator.qd_id)):
+        link = int(link_of_joint[joint])
+        thigh = link if link in thighs else int(system.link_parents[link])
+        if thighs[thigh] in legs:
+            disabled.append(element)
+    return DisabledActions(env, disabled)
+
+
+def _check_known(prefix: str, name: str, names: list[str]) -> None:
+    """Checks that a library has an environment of this name."""
+    if name in names:
+        return
+    full = [f"{prefix}/{known}" for known in names]
+    near = _near(name, full)
+    suggestion = (
+        f"did you mean {', '.join(near)}?"
+        if near
+        else f"there are {', '.join(f'`{each}`' for each in full)}."
+    )
+    raise ValueError(f"There is no environment `{prefix}/{name}`; {suggestion}")
+
+
+def _near(name: str, known: list[str]) -> list[str]:
+    """The names, in backticks, that are near to one with or without its library."""
+    # In lower case, so that a name in other capitals is near.
     by_key = {
         key.lower(): f"`{each}`"
         for each in known
@@ -103,18 +164,3 @@ def _near_names(name: str) -> list[str]:
     }
     near = difflib.get_close_matches(name.lower(), by_key, n=3)
     return list(dict.fromkeys(by_key[key] for key in near))
-
-
-def _check_known(prefix: str, name: str, names: list[str]) -> None:
-    """Checks that a library has an environment of this name."""
-    if name in names:
-        return
-    # In lower case, so that a name in other capitals is near.
-    full = {known.lower(): f"`{prefix}/{known}`" for known in names}
-    near = difflib.get_close_matches(name.lower(), full, n=3)
-    suggestion = (
-        f"did you mean {', '.join(full[key] for key in near)}?"
-        if near
-        else f"there are {', '.join(full.values())}."
-    )
-    raise ValueError(f"There is no environment `{prefix}/{name}`; {suggestion}")

@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .._pytree.arguments import checked
 from .._pytree.fields import (
     AtLeast,
+    Count,
     Range,
     check_fields,
+    checked,
     converted_field,
     hyperparameter,
     static_integer,
@@ -19,7 +20,7 @@ from .._pytree.fields import (
 )
 from .._types.custom_types import FloatLike
 from .._types.data import EnvSpec
-from ._base import AbstractEnv, Outcome, check_step_limit
+from ._base import AbstractEnv, Outcome
 
 
 PlanePoint = tuple[float, float]
@@ -58,7 +59,7 @@ class Point(AbstractEnv[PointState]):
     """
 
     step_size: FloatLike = hyperparameter(0.1, low=0, low_open=True)
-    max_steps: int = static_integer(50, least=1)
+    max_steps: Count = static_integer(50, least=1)
     walls: tuple[Wall, ...] = converted_field(
         (),
         convert=lambda value: tuple((_point(a), _point(b)) for a, b in value),
@@ -76,7 +77,6 @@ class Point(AbstractEnv[PointState]):
     def __check_init__(self) -> None:
         # Equinox runs this before that of the base class, which would check the fields.
         check_fields(self)
-        check_step_limit(self.max_steps)
         Range(low=0, high=len(self.walls)).check("num_open", self.num_open)
         for (x0, y0), (x1, y1) in self.walls:
             if x0 * y1 == x1 * y0 and x0 * x1 + y0 * y1 <= 0:

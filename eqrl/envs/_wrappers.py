@@ -10,16 +10,28 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
-from .._pytree.arguments import checked
 from .._pytree.control_flow import filter_scan
-from .._pytree.fields import PositiveInt, converted, static_integer
+from .._pytree.fields import Count, PositiveInt, checked, converted, static_integer
 from .._pytree.tree import take_element, tree_where
 from .._types.custom_types import EnvState
 from .._types.data import Action, Box, EnvSpec
-from ._base import AbstractEnv, AbstractEnvWrapper, Outcome, check_step_limit
+from ._base import AbstractEnv, AbstractEnvWrapper, Outcome
 
 
-class ActionRepeat(AbstractEnvWrapper[EnvState]):
+class AbstractStatelessWrapper(AbstractEnvWrapper[EnvState]):
+    """A wrapper whose state is that of the environment inside."""
+
+    env: eqx.AbstractVar[AbstractEnv[EnvState]]
+
+    @property
+    def inner(self) -> AbstractEnv[EnvState]:
+        return self.env
+
+    def inner_state(self, state: EnvState) -> EnvState:
+        return state
+
+
+class ActionRepeat(AbstractStatelessWrapper[EnvState]):
     """An environment that takes each action several times.
 
     A step ends early where the episode does, so a time limit inside is kept. Its reward
@@ -30,13 +42,6 @@ class ActionRepeat(AbstractEnvWrapper[EnvState]):
 
     env: AbstractEnv[EnvState]
     num_repeats: int = static_integer(least=1)
-
-    @property
-    def inner(self) -> AbstractEnv[EnvState]:
-        return self.env
-
-    def inner_state(self, state: EnvState) -> EnvState:
-        return state
 
     @property
     def spec(self) -> EnvSpec:
@@ -83,7 +88,7 @@ ActionRepeat.__init__.__doc__ = """**Arguments:**
 """
 
 
-class DisabledActions(AbstractEnvWrapper[EnvState]):
+class DisabledActions(AbstractStatelessWrapper[EnvState]):
     """An environment in which some elements of the action have no effect.
 
     The environment sees 0 for them, whatever the agent chooses; transitions hold the
@@ -136,13 +141,6 @@ class DisabledActions(AbstractEnvWrapper[EnvState]):
                     f"{size} elements, 0 to {size - 1}."
                 )
         self.disabled = given if is_mask else jnp.zeros(size, bool).at[given].set(True)
-
-    @property
-    def inner(self) -> AbstractEnv[EnvState]:
-        return self.env
-
-    def inner_state(self, state: EnvState) -> EnvState:
-        return state
 
     @property
     def spec(self) -> EnvSpec:
@@ -233,7 +231,7 @@ FrameStack.__init__.__doc__ = """**Arguments:**
 """
 
 
-class PooledReset(AbstractEnvWrapper[EnvState]):
+class PooledReset(AbstractStatelessWrapper[EnvState]):
     """Begins every episode in one of a fixed number of initial states.
 
     For environments with an expensive reset, such as those of brax's `generalized` and
@@ -259,13 +257,6 @@ class PooledReset(AbstractEnvWrapper[EnvState]):
         """
         self.env = env
         self._states, self._observations = _reset_many(env, jr.split(key, num_states))
-
-    @property
-    def inner(self) -> AbstractEnv[EnvState]:
-        return self.env
-
-    def inner_state(self, state: EnvState) -> EnvState:
-        return state
 
     @property
     def spec(self) -> EnvSpec:
@@ -305,10 +296,7 @@ class TimeLimit(AbstractEnvWrapper[TimeLimitState[EnvState]]):
     """
 
     env: AbstractEnv[EnvState]
-    max_steps: int = static_integer(least=1)
-
-    def __check_init__(self) -> None:
-        check_step_limit(self.max_steps)
+    max_steps: Count = static_integer(least=1)
 
     @property
     def inner(self) -> AbstractEnv[EnvState]:

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._pytree.fields import shown
+from .._pytree.fields import check_callable, shown
+from .._pytree.tree import parts
 from ._mlp import (
     MLP,
     Activation,
@@ -182,7 +183,8 @@ class NetworkFactory:
     encoder: Convolution | None = dataclasses.field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_layers((), self.hidden_sizes, self.activation)
+        check_layers(self.hidden_sizes)
+        check_callable("activation", self.activation)
         if not isinstance(self.hidden_sizes, tuple):
             raise ValueError(
                 f"`hidden_sizes={shown(self.hidden_sizes)}` must be a tuple, such as "
@@ -201,22 +203,17 @@ class NetworkFactory:
     def _network(
         self, input_size: int, output_size: int, *, key: PRNGKeyArray
     ) -> Network:
-        if self.encoder is None:
-            return self._body(input_size, output_size, key=key)
-        encoder_key, key = jr.split(key)
-        features = self.encoder.output_size(input_size)
-        return Encoded(
-            encoder=self.encoder(key=encoder_key),
-            network=self._body(features, output_size, key=key),
-        )
-
-    def _body(
-        self, input_size: int, output_size: int, *, key: PRNGKeyArray
-    ) -> MLP | ResidualMLP:
+        encoder = None
+        if self.encoder is not None:
+            encoder_key, key = jr.split(key)
+            input_size = self.encoder.output_size(input_size)
+            encoder = self.encoder(key=encoder_key)
         sizes = (input_size, output_size, self.hidden_sizes, self.activation)
         if self.residual:
-            return ResidualMLP(*sizes, key=key)
-        return MLP(*sizes, layer_norm=self.layer_norm, key=key)
+            network = ResidualMLP(*sizes, key=key)
+        else:
+            network = MLP(*sizes, layer_norm=self.layer_norm, key=key)
+        return network if encoder is None else Encoded(encoder, network)
 
 
 def orthogonal(network: Network, gain: float, *, key: PRNGKeyArray) -> Network:
@@ -225,7 +222,7 @@ def orthogonal(network: Network, gain: float, *, key: PRNGKeyArray) -> Network:
     Weights of the hidden layers are multiplied by the square root of 2, those of the
     output, its last layer, by `gain`.
     """
-    layers = _layers(network)
+    layers = parts(network, Linear)
     # The usual gain of hidden layers: ReLU halves the mean square of what passes.
     gains = [math.sqrt(2)] * (len(layers) - 1) + [gain]
     keys = jr.split(key, len(layers))
@@ -237,7 +234,7 @@ def orthogonal(network: Network, gain: float, *, key: PRNGKeyArray) -> Network:
         made.append(
             eqx.tree_at(lambda x: (x.weight, x.bias), layer, (weight, 0 * layer.bias))
         )
-    return eqx.tree_at(_layers, network, made)
+    return eqx.tree_at(lambda x: parts(x, Linear), network, made)
 
 
 def orthonormal(
@@ -263,9 +260,3 @@ def orthonormal(
 
     basis = lax.fori_loop(0, min(shape), add_column, jnp.zeros_like(drawn))
     return basis if shape[0] >= shape[1] else basis.T
-
-
-def _layers(network: Network) -> list[Linear]:
-    """Its linear layers, in order."""
-    nodes = jax.tree.leaves(network, is_leaf=lambda x: isinstance(x, Linear))
-    return [node for node in nodes if isinstance(node, Linear)]

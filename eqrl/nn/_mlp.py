@@ -9,8 +9,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._pytree.arguments import checked
-from .._pytree.fields import PositiveInt, shown
+from .._pytree.fields import Count, checked, shown
 from .._pytree.tree import described
 
 
@@ -69,8 +68,8 @@ class MLP(eqx.Module):
     @checked
     def __init__(
         self,
-        input_size: PositiveInt,
-        output_size: PositiveInt,
+        input_size: Count,
+        output_size: Count,
         hidden_sizes: tuple[int, ...],
         activation: Activation = jax.nn.relu,
         *,
@@ -88,7 +87,7 @@ class MLP(eqx.Module):
             ([Ba et al. 2016](https://arxiv.org/abs/1607.06450)).
         - `key`: for the initial weights and biases, as in `Linear`.
         """
-        check_layers((input_size, output_size), hidden_sizes, activation)
+        check_layers(hidden_sizes)
         sizes = (input_size, *hidden_sizes, output_size)
         self.layers = _make_layers(sizes, key=key)
         self.norms = tuple(
@@ -149,29 +148,19 @@ def _make_layers(sizes: Sequence[int], *, key: PRNGKeyArray) -> tuple[Linear, ..
     return tuple(layers)
 
 
-def check_layers(
-    ends: tuple[object, ...], hidden_sizes: object, activation: object
-) -> None:
-    # The number of elements of a longer vector does not fit 32 bits.
-    if not all(map(is_size, ends)):
-        raise ValueError(
-            f"`input_size` and `output_size`, {shown(ends)}, must be less than 2^31."
-        )
+def check_layers(hidden_sizes: object) -> None:
+    """Checks the widths of the hidden layers of a network."""
     if not isinstance(hidden_sizes, Sequence) or not all(map(is_size, hidden_sizes)):
         raise ValueError(
             f"`hidden_sizes={shown(hidden_sizes)}` must be a tuple of positive "
             "integers, such as (256, 256)."
-        )
-    if not callable(activation):
-        raise ValueError(
-            f"`activation={shown(activation)}` must be an elementwise function, such "
-            "as `jax.nn.relu`."
         )
 
 
 def is_size(size: object) -> bool:
     if not isinstance(size, (int, np.integer)) or isinstance(size, bool):
         return False
+    # The number of elements of a longer vector does not fit 32 bits.
     return 1 <= int(size) < 2**31
 
 
@@ -220,8 +209,8 @@ class ResidualMLP(eqx.Module):
     @checked
     def __init__(
         self,
-        input_size: PositiveInt,
-        output_size: PositiveInt,
+        input_size: Count,
+        output_size: Count,
         hidden_sizes: tuple[int, ...],
         activation: Activation = jax.nn.relu,
         *,
@@ -235,7 +224,7 @@ class ResidualMLP(eqx.Module):
         - `activation`: elementwise, within the blocks.
         - `key`: for the initial weights and biases, as in `Linear`.
         """
-        check_layers((input_size, output_size), hidden_sizes, activation)
+        check_layers(hidden_sizes)
         if len(set(hidden_sizes)) != 1:
             raise ValueError(
                 f"`hidden_sizes={hidden_sizes}` must be the same width for each "

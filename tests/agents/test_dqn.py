@@ -17,6 +17,7 @@ from eqrl.nn import ActionValues, DuelingHeads
 from eqrl.spaces import Discrete
 
 from ..agents_under_test import dqn
+from ..toy import transitions_of
 
 
 SPEC = eqrl.EnvSpec(observation_size=3, action=Discrete(4))
@@ -57,17 +58,13 @@ def random_runs(length: int) -> eqrl.Transition[None]:
     draw = np.random.default_rng(0)
     shape = (BATCH_SIZE, length) if length > 1 else (BATCH_SIZE,)
     ends = draw.integers(0, 4, shape)
-    return eqrl.Transition(
-        observation=jnp.asarray(draw.normal(size=(*shape, 3)).astype(np.float32)),
+    return transitions_of(
+        jnp.asarray(draw.normal(size=(*shape, 3)).astype(np.float32)),
         action=jnp.asarray(draw.integers(0, 4, shape).astype(np.int32)),
         reward=jnp.asarray(draw.normal(size=shape).astype(np.float32)),
         next_observation=jnp.asarray(draw.normal(size=(*shape, 3)).astype(np.float32)),
         terminated=jnp.asarray(ends == 0),
         truncated=jnp.asarray(ends == 1),
-        timestep=jnp.zeros(shape, int),
-        state_descriptor=None,
-        next_state_descriptor=None,
-        extras=None,
     )
 
 

@@ -12,10 +12,9 @@ import eqrl
 
 from ..agents_under_test import sac
 from ..skilled import specs_of_begin
-from ..toy import Compass, Scribe, random_transitions
+from ..toy import Compass, GetKey, Scribe, random_transitions
 
 
-GetKey = Callable[[], PRNGKeyArray]
 SPEC = eqrl.EnvSpec(observation_size=4, action_size=2)
 
 

@@ -10,7 +10,6 @@ import pytest
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from eqrl import (
-    AbstractAgent,
     EnvSpec,
     Metrics,
     Mode,
@@ -23,7 +22,7 @@ from eqrl import (
     jit_init,
     jit_run,
 )
-from tests.toy import Drift, GetKey, random_transitions
+from tests.toy import Drift, GetKey, Idle, random_transitions
 
 
 _SPEC = EnvSpec(observation_size=3, action_size=1)
@@ -37,14 +36,8 @@ class _SeenState(eqx.Module):
     index: Int[Array, ""]
 
 
-class _Looker(AbstractAgent[_SeenState, Float[Array, " obs"], Float[Array, " obs"]]):
+class _Looker(Idle):
     """Remembers what it sees. Its memory and extras are the observation acted on."""
-
-    length: int = eqx.field(default=1, static=True)
-
-    @property
-    def sequence_length(self) -> int:
-        return self.length
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> _SeenState:
         del key

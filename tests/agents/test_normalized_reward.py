@@ -9,22 +9,15 @@ import numpy as np
 import pytest
 
 import eqrl
-from tests.toy import Compass
+from tests.toy import Compass, transitions_of
 
 
 def transitions_with(reward: np.ndarray) -> eqrl.Transition[None]:
-    rows = reward.shape[:1]
-    return eqrl.Transition(
-        observation=jnp.zeros((*rows, 2)),
-        action=jnp.zeros((*rows, 2)),
+    nothing = np.zeros((len(reward), 2), np.float32)
+    return transitions_of(
+        jnp.asarray(nothing),
+        action=jnp.asarray(nothing),
         reward=jnp.asarray(reward, float),
-        next_observation=jnp.zeros((*rows, 2)),
-        terminated=jnp.zeros(rows, bool),
-        truncated=jnp.zeros(rows, bool),
-        timestep=jnp.zeros(rows, int),
-        state_descriptor=None,
-        next_state_descriptor=None,
-        extras=None,
     )
 
 

@@ -22,6 +22,7 @@ from eqrl.losses import lambda_return, ppo_actor_loss, ppo_critic_loss
 from eqrl.spaces import Discrete
 
 from ..agents_under_test import ppo
+from ..toy import transitions_of
 
 
 NUM_ENVS, NUM_STEPS, NUM_ACTIONS = 3, 5, 4
@@ -104,16 +105,13 @@ def rollout(seed: int = 0) -> eqrl.Transition[Any]:
     # After an end an episode begins elsewhere.
     begun = np.where(ends[:, :-1, None] <= 1, begun, seen[:, 1:-1])
     action = jnp.asarray(draw.integers(0, NUM_ACTIONS, shape).astype(np.int32))
-    return eqrl.Transition(
-        observation=jnp.asarray(np.concatenate([seen[:, :1], begun], axis=1)),
+    return transitions_of(
+        jnp.asarray(np.concatenate([seen[:, :1], begun], axis=1)),
         action=action,
         reward=jnp.asarray(draw.normal(size=shape).astype(np.float32)),
         next_observation=jnp.asarray(seen[:, 1:]),
         terminated=jnp.asarray(ends == 0),
         truncated=jnp.asarray(ends == 1),
-        timestep=jnp.zeros(shape, int),
-        state_descriptor=None,
-        next_state_descriptor=None,
         extras=action,
     )
 
@@ -406,18 +404,19 @@ def test_an_entropy_of_each_element_is_refused() -> None:
 )
 def test_networks_of_something_else_are_refused(options: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        eqrl.PPO(**options).init(SPEC, key=jr.key(0))
+        eqx.filter_eval_shape(eqrl.PPO(**options).init, SPEC, key=jr.key(0))
 
 
 def test_the_policy_fits_the_environment_by_default() -> None:
-    discrete = eqrl.PPO().init(SPEC, key=jr.key(0))
+    init = eqrl.PPO().init
+    discrete = eqx.filter_eval_shape(init, SPEC, key=jr.key(0))
     assert isinstance(discrete.actor, eqrl.nn.ChoicePolicy)
-    vectors = eqrl.PPO().init(eqrl.EnvSpec(3, 2), key=jr.key(0))
+    vectors = eqx.filter_eval_shape(init, eqrl.EnvSpec(3, 2), key=jr.key(0))
     assert isinstance(vectors.actor, eqrl.nn.NormalPolicy)
 
 
 def test_what_is_stored_is_what_was_drawn_before_clipping() -> None:
-    agent = eqrl.PPO()
+    agent = ppo()
     state: Any = agent.init(eqrl.EnvSpec(3, 2), key=jr.key(0))
     far = eqx.tree_at(lambda x: x.actor.log_scale, state, jnp.full(2, 3.0))
     action, _, drawn = agent.act(far, None, jnp.ones(3), mode="sample", key=jr.key(1))

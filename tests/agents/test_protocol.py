@@ -24,11 +24,10 @@ from eqrl._types.data import AnyTransition
 from eqrl.spaces import AbstractActionSpace, Discrete
 
 from ..agents_under_test import ALL_AGENTS, THOROUGHLY_TESTED, space_of
+from ..toy import GetKey, transitions_of
 
 
 pytestmark = pytest.mark.checks_keys
-
-GetKey = Callable[[], PRNGKeyArray]
 
 BATCH_SIZE = 8
 NUM_UPDATES = 10
@@ -63,16 +62,12 @@ def random_batch(agent: AnyAgent, state: Any, *, key: PRNGKeyArray) -> AnyTransi
     spec = spec_of(agent)
     memory = agent.begin(state, spec, index=jnp.asarray(0), key=keys[3])
     _, _, extras = agent.act(state, memory, jnp.zeros(3), mode="sample", key=keys[4])
-    return eqrl.Transition(
-        observation=jr.normal(keys[0], (*shape, 3)),
+    return transitions_of(
+        jr.normal(keys[0], (*shape, 3)),
         action=_random_actions(spec.action, shape, key=keys[1]),
         reward=jnp.ones(shape),
         next_observation=jr.normal(keys[2], (*shape, 3)),
         terminated=jnp.broadcast_to(jnp.arange(BATCH_SIZE) % 3 == 0, shape[::-1]).T,
-        truncated=jnp.zeros(shape, bool),
-        timestep=jnp.zeros(shape, int),
-        state_descriptor=None,
-        next_state_descriptor=None,
         extras=jax.tree.map(lambda x: jnp.broadcast_to(x, (*shape, *x.shape)), extras),
     )
 

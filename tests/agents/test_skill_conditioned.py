@@ -9,17 +9,15 @@ import jax.random as jr
 import jaxtyping
 import numpy as np
 import pytest
-from jaxtyping import PRNGKeyArray
 
 import eqrl
 
 from ..agents_under_test import diayn, sac
 from ..population.pusher import Pusher
 from ..skilled import skill_transitions, specs_of_begin
-from ..toy import Clock, Compass, Scribe, random_transitions
+from ..toy import Clock, Compass, GetKey, Scribe, random_transitions
 
 
-GetKey = Callable[[], PRNGKeyArray]
 SPEC = eqrl.EnvSpec(observation_size=4, action_size=2)
 
 

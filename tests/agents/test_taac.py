@@ -22,7 +22,7 @@ from eqrl._agents.taac.update import (
 from eqrl.losses._taac import switch_metrics
 from eqrl.nn import AbstractDensity
 from tests.agents_under_test import taac
-from tests.toy import Clock, Drift, FixedDensity, GetKey
+from tests.toy import Clock, Drift, FixedDensity, GetKey, transitions_of
 
 
 SPEC = eqrl.EnvSpec(observation_size=2, action_size=1)
@@ -325,16 +325,9 @@ def test_the_mean_length_of_repeats_is_that_of_what_was_collected(
 ) -> None:
     agent = make_agent()
     state = make_state(output=0.5, likes=0.0)
-    row = eqrl.Transition(
-        observation=jnp.zeros((4, 2)),
+    row = transitions_of(
+        jnp.zeros((4, 2)),
         action=jnp.zeros((4, 1)),
-        reward=jnp.zeros(4),
-        next_observation=jnp.zeros((4, 2)),
-        terminated=jnp.zeros(4, bool),
-        truncated=jnp.zeros(4, bool),
-        timestep=jnp.zeros(4, int),
-        state_descriptor=None,
-        next_state_descriptor=None,
         extras=eqrl.TAACExtras(
             previous=eqrl.Trajectory(action=jnp.zeros((4, 1))),
             trajectory=eqrl.Trajectory(action=jnp.zeros((4, 1))),

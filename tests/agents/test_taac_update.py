@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 import eqrl
 from eqrl.losses import taac_actor_loss, taac_next_value
-from tests.toy import make_linear_gaussian
+from tests.toy import make_linear_gaussian, transitions_of
 
 from . import taac_restated as restated
 
@@ -154,16 +154,13 @@ def random_windows(
     previous, trajectory = (
         eqrl.Trajectory(*map(_floats, numbers[index])) for index in range(2)
     )
-    return eqrl.Transition(
-        observation=_floats(random.normal(size=(*shape, OBSERVATION_SIZE))),
+    return transitions_of(
+        _floats(random.normal(size=(*shape, OBSERVATION_SIZE))),
         action=trajectory.action,
         reward=_floats(random.normal(size=reward_shape)),
         next_observation=_floats(random.normal(size=(*shape, OBSERVATION_SIZE))),
         terminated=jnp.asarray(end & terminates),
         truncated=jnp.asarray(end & ~terminates),
-        timestep=jnp.zeros(shape, int),
-        state_descriptor=None,
-        next_state_descriptor=None,
         extras=eqrl.TAACExtras(
             previous=previous,
             trajectory=trajectory,

@@ -15,10 +15,9 @@ import eqrl
 from eqrl.envs import Point
 
 from ..agents_under_test import diayn, sac
-from ..toy import Compass, random_transitions
+from ..toy import Compass, GetKey, random_transitions
 
 
-GetKey = Callable[[], PRNGKeyArray]
 SPEC = Point().spec
 
 

@@ -10,10 +10,12 @@ import jax.monitoring
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 import eqrl
 from eqrl.envs import Point
+
+from ..toy import Idle
 
 
 class HeadingState(eqx.Module):
@@ -24,18 +26,12 @@ class HeadingState(eqx.Module):
     num_observed: Int[Array, ""]
 
 
-class Heading(eqrl.AbstractAgent[HeadingState, None, None]):
+class Heading(Idle):
     """Moves in a direction, which is drawn at first.
 
     Each update turns the direction a little, by more the more reward there is. Random
     actions are less than 0.1 in size, so they can be told apart.
     """
-
-    length: int = eqx.field(default=1, static=True)
-
-    @property
-    def sequence_length(self) -> int:
-        return self.length
 
     def init(self, spec: eqrl.EnvSpec, *, key: PRNGKeyArray) -> HeadingState:
         direction = jr.uniform(key, (spec.action_size,), minval=0.3, maxval=0.8)
@@ -43,16 +39,6 @@ class Heading(eqrl.AbstractAgent[HeadingState, None, None]):
         return HeadingState(
             direction=direction, num_updates=zero, num_observed=zero + 0
         )
-
-    def begin(
-        self,
-        state: HeadingState,
-        spec: eqrl.EnvSpec,
-        *,
-        index: Int[Array, ""],
-        key: PRNGKeyArray,
-    ) -> None:
-        del state, spec, index, key
 
     def act(
         self,
@@ -120,29 +106,6 @@ def learn(
         "key": jr.key(0),
     }
     return eqrl.learn_skills(agent, env, trainer, **defaults | options)
-
-
-def same(one: PyTree, other: PyTree) -> bool:
-    """Whether two trees are equal to the last bit, `nan` being equal to `nan`."""
-    leaves, structure = jax.tree.flatten(one)
-    other_leaves, other_structure = jax.tree.flatten(other)
-    return structure == other_structure and all(
-        x.dtype == y.dtype
-        and np.array_equal(x, y, equal_nan=jnp.issubdtype(x.dtype, jnp.floating))
-        for x, y in zip(leaves, other_leaves, strict=True)
-    )
-
-
-def all_finite(tree: PyTree) -> bool:
-    """Whether all arrays of a tree are finite, keys excepted."""
-    arrays = (
-        x for x in jax.tree.leaves(tree) if isinstance(x, (jax.Array, np.ndarray))
-    )
-    return all(
-        bool(np.all(np.isfinite(x)))
-        for x in arrays
-        if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-    )
 
 
 class Recorder:

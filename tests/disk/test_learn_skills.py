@@ -15,17 +15,15 @@ import eqrl
 import eqrl._disk.learn
 from eqrl.envs import Point
 
-from ..agents_under_test import sac, taac, td3
-from ..toy import interrupt_in_piece
+from ..agents_under_test import all_finite, sac, taac, td3
+from ..toy import interrupt_in_piece, same
 from .heading import (
     AGENT,
     ENV,
     NUM_STEPS,
     TRAINER,
     Recorder,
-    all_finite,
     learn,
-    same,
     training_of,
 )
 

@@ -17,8 +17,8 @@ from eqrl._disk.learn import keep_replay, truncate_last_row
 from eqrl._training.replay import Counts, ReplayBuffer, ReplayState
 from eqrl.envs import AbstractEnv, Outcome
 
-from ..toy import Clock, random_transitions
-from .heading import Heading, Recorder, learn, same, training_of
+from ..toy import Clock, random_transitions, same
+from .heading import Heading, Recorder, learn, training_of
 
 
 CLOCK = Clock(longest=4)

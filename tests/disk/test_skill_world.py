@@ -8,8 +8,8 @@ import pytest
 import eqrl
 from eqrl.envs import DisabledActions, Point, TimeLimit, sectors
 
-from ..toy import Clock, Drift
-from .heading import AGENT, ENV, Heading, Recorder, learn, past_of, same, training_of
+from ..toy import Clock, Drift, same
+from .heading import AGENT, ENV, Heading, Recorder, learn, past_of, training_of
 
 
 RELEASED = eqrl.Intrinsic(Heading(), eqrl.Incremental(mode="released"))

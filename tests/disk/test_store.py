@@ -16,16 +16,15 @@ import eqrl._disk.library
 from eqrl._disk.library import init_library
 from eqrl.envs import Point
 
-from ..agents_under_test import sac
+from ..agents_under_test import all_finite, sac
+from ..toy import same
 from .heading import (
     AGENT,
     ENV,
     TRAINER,
     Heading,
     Recorder,
-    all_finite,
     learn,
-    same,
     training_of,
 )
 

@@ -1,7 +1,6 @@
 import dataclasses
 import functools
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,9 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 import eqrl
 from eqrl.envs import BraxEnv, Outcome
 
+from ..toy import GetKey
 
-GetKey = Callable[[], PRNGKeyArray]
+
 NUM_STEPS = 40
 
 

@@ -11,7 +11,7 @@ from eqrl.envs import (
     BraxEnv,
     DisabledActions,
     TimeLimit,
-    _broken_legs,
+    _make,
     ant_with_broken_legs,
     make,
 )
@@ -21,7 +21,7 @@ from eqrl.envs import (
 def trace_each_ant_once() -> Iterator[None]:
     """Tracing the reset of an ant takes a second, each time that one is made."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_broken_legs, "make", functools.cache(make))
+        patch.setattr(_make, "make", functools.cache(make))
         yield
 
 

@@ -21,8 +21,9 @@ from eqrl.envs._check import check_env
 from eqrl.envs._gymnax import make, names
 from eqrl.spaces import Discrete
 
+from ..toy import GetKey
 
-GetKey = Callable[[], PRNGKeyArray]
+
 NUM_STEPS = 12
 # By name, what an action of 1 is in the environment.
 SCALES = {

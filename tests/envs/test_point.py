@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -12,8 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from eqrl.envs import Outcome, Point
 from eqrl.envs._point import PointState
 
-
-GetKey = Callable[[], PRNGKeyArray]
+from ..toy import GetKey
 
 
 def _walk(

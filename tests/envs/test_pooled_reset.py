@@ -11,8 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from eqrl._types.data import EnvSpec
 from eqrl.envs import AbstractEnv, Outcome, PooledReset
 
-
-GetKey = Callable[[], PRNGKeyArray]
+from ..toy import GetKey
 
 
 class Lottery(AbstractEnv[Float[Array, ""]]):

@@ -1,5 +1,3 @@
-from collections.abc import Callable
-
 import equinox as eqx
 import jax
 import jax.lax as lax
@@ -12,8 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from eqrl.envs import Point, sector_of, sectors
 from eqrl.envs._point import PointState
 
-
-GetKey = Callable[[], PRNGKeyArray]
+from ..toy import GetKey
 
 
 def test_four_sectors_are_the_quadrants() -> None:

@@ -1,5 +1,3 @@
-from collections.abc import Callable
-
 import equinox as eqx
 import jax.lax as lax
 import jax.numpy as jnp
@@ -10,8 +8,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from eqrl._types.data import EnvSpec
 from eqrl.envs import AbstractEnv, Outcome, TimeLimit
 
-
-GetKey = Callable[[], PRNGKeyArray]
+from ..toy import GetKey
 
 
 class Clock(AbstractEnv[Int[Array, ""]]):

@@ -16,10 +16,9 @@ from eqrl.envs import Point
 
 from ..agents_under_test import diayn, sac
 from ..population.pusher import Pusher
-from ..toy import Clock, Compass
+from ..toy import Clock, Compass, GetKey
 
 
-GetKey = Callable[[], PRNGKeyArray]
 ENV = Point(max_steps=3, goal=(0.0, 0.0))
 # A clip of the action leaves only some directions as they are.
 DIRECTIONS = jnp.array([[1.0, 0.0], [-0.6, 0.8], [0.0, -1.0]])
@@ -138,14 +137,14 @@ def test_actions_are_picked_as_asked_for() -> None:
 
 @pytest.mark.checks_keys
 def test_the_diversity_return_is_the_mean_of_all() -> None:
-    agent = diayn(Pusher(), 4, ())
+    agent = diayn(Pusher(), 2, ())
     state, key = agent.init(ENV.spec, key=jr.key(0)), jr.key(1)
     evaluation = eqrl.evaluate_skills(agent, state, ENV, num_episodes=2, key=key)
     found = eqrl.diversity_return(agent, state, ENV, num_episodes=2, key=key)
     np.testing.assert_allclose(found, np.mean(evaluation.diversity_returns), rtol=1e-6)
     # All skills of a prior that has but a few were shown.
-    np.testing.assert_array_equal(evaluation.skills, np.eye(4))
-    assert evaluation.descriptors.shape == (4, 2, 3, 2)
+    np.testing.assert_array_equal(evaluation.skills, np.eye(2))
+    assert evaluation.descriptors.shape == (2, 2, 3, 2)
 
 
 def test_skills_are_drawn_where_there_is_no_end_of_them() -> None:

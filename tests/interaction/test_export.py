@@ -20,7 +20,7 @@ import eqrl
 from eqrl._interaction import exported_policy
 from eqrl._types.custom_types import Mode
 from eqrl.nn import Critic, Deterministic, Gaussian
-from tests.toy import Clock, GetKey, Learner, Scribe
+from tests.toy import Clock, GetKey, Idle, Learner, Scribe
 
 
 _OBSERVATIONS = np.array([[0.5, -1.0], [3.0, 0.25], [-0.1, 2.0]], np.float32)
@@ -85,12 +85,8 @@ class _KeyedState(eqx.Module):
     num_calls: Int[Array, ""]
 
 
-class _Keyed(eqrl.AbstractAgent[_KeyedState, PRNGKeyArray, None]):
+class _Keyed(Idle):
     """Draws with keys of its state and its memory; samples with a scale of its own."""
-
-    @property
-    def sequence_length(self) -> int:
-        return 1
 
     def init(self, spec: eqrl.EnvSpec, *, key: PRNGKeyArray) -> _KeyedState:
         return _KeyedState(key, jnp.full(spec.action_size, 0.3), jnp.zeros((), int))
@@ -120,23 +116,6 @@ class _Keyed(eqrl.AbstractAgent[_KeyedState, PRNGKeyArray, None]):
         if mode == "sample":
             action = action + state.scale * jr.uniform(key, (1,))
         return action, jr.fold_in(memory, 1), None
-
-    def observe(
-        self, state: _KeyedState, transitions: eqrl.Transition[None]
-    ) -> _KeyedState:
-        del transitions
-        return state
-
-    def update(
-        self,
-        state: _KeyedState,
-        batch: eqrl.Transition[None],
-        *,
-        step: Int[Array, ""],
-        key: PRNGKeyArray,
-    ) -> tuple[_KeyedState, dict[str, Array]]:
-        del batch, step, key
-        return state, {}
 
 
 @pytest.mark.parametrize("mode", ["greedy", "sample"])

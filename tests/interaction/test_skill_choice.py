@@ -10,30 +10,18 @@ import pytest
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 import eqrl
-from eqrl import (
-    AbstractAgent,
-    EnvSpec,
-    Metrics,
-    Mode,
-    SkillChoice,
-    SkillChoiceState,
-    Transition,
-)
+from eqrl import EnvSpec, Mode, SkillChoice, SkillChoiceState
 from eqrl.envs import AbstractEnv, Outcome, Point
-from tests.toy import Clock, Compass, Drift, GetKey
+from tests.toy import Clock, Compass, Drift, GetKey, Idle, Relay
 
 
-class Fading(AbstractAgent[Float[Array, " act"], Float[Array, ""], None]):
+class Fading(Idle):
     """Acts by what it has learnt, half as much at each step of its memory.
 
     It begins with the strength 1, and acts only greedily.
     """
 
     fading: float = eqx.field(default=0.5, static=True)
-
-    @property
-    def sequence_length(self) -> int:
-        return 1
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> Float[Array, " act"]:
         del key
@@ -63,48 +51,6 @@ class Fading(AbstractAgent[Float[Array, " act"], Float[Array, ""], None]):
         if mode != "greedy":
             raise NotImplementedError
         return memory * state, self.fading * memory, None
-
-    def observe(
-        self, state: Float[Array, " act"], transitions: Transition[None]
-    ) -> Float[Array, " act"]:
-        raise NotImplementedError
-
-    def update(
-        self,
-        state: Float[Array, " act"],
-        batch: Transition[None],
-        *,
-        step: Int[Array, ""],
-        key: PRNGKeyArray,
-    ) -> tuple[Float[Array, " act"], Metrics]:
-        raise NotImplementedError
-
-
-class Nothing(eqrl.AbstractReward[Float[Array, ""]]):
-    """A reward that is never asked for."""
-
-    def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> Float[Array, ""]:
-        raise NotImplementedError
-
-    def observe(
-        self, state: Float[Array, ""], transitions: Transition
-    ) -> Float[Array, ""]:
-        raise NotImplementedError
-
-    def reward(
-        self,
-        state: Float[Array, ""],
-        batch: Transition,
-        *,
-        step: Int[Array, ""],
-        key: PRNGKeyArray,
-    ) -> Float[Array, "*batch"]:
-        raise NotImplementedError
-
-    def update(
-        self, state: Float[Array, ""], batch: Transition, *, key: PRNGKeyArray
-    ) -> tuple[Float[Array, ""], Metrics]:
-        raise NotImplementedError
 
 
 # Right, up and left.
@@ -331,7 +277,7 @@ class TestWithSkillsOfDIAYN:
         return position(env, env.step(state, action, key=jr.key(1))[0])
 
     def conditioned(self, skills: Any) -> tuple[Any, Any]:
-        agent = eqrl.Intrinsic(eqrl.SkillConditioned(Compass(), skills), Nothing())
+        agent = eqrl.Intrinsic(eqrl.SkillConditioned(Compass(), skills), Relay())
         return agent, eqrl.IntrinsicState(agent=jnp.zeros(()), reward=jnp.zeros(()))
 
     def test_an_action_chooses_among_fixed_skills(self) -> None:
@@ -412,24 +358,6 @@ def _reach(
     return position(env, state)
 
 
-def _wander(
-    env: SkillChoice[Any, Any, Any, Any], num_choices: int, *, key: PRNGKeyArray
-) -> Float[Array, "2"]:
-    """Where one ends who chooses at random."""
-    reset_key, choose_key = jr.split(key)
-
-    def choose(
-        state: SkillChoiceState[Any], index: Int[Array, ""]
-    ) -> tuple[SkillChoiceState[Any], None]:
-        action_key, step_key = jr.split(jr.fold_in(choose_key, index))
-        action = jr.normal(action_key, (env.spec.action_size,))
-        return env.step(state, action, key=step_key)[0], None
-
-    state, _ = env.reset(key=reset_key)
-    state, _ = lax.scan(choose, state, jnp.arange(num_choices))
-    return position(env, state)
-
-
 def test_the_choice_that_leads_nearest_reaches_goals(getkey: GetKey) -> None:
     # Five directions, 0.4 at a time, and goals up to 2 away.
     env = SkillChoice(Point(max_steps=40), Fading(fading=1.0), STAR, 5, num_steps=4)
@@ -445,8 +373,10 @@ def test_the_choice_that_leads_nearest_reaches_goals(getkey: GetKey) -> None:
 
     distances = np.linalg.norm(reach(goals.T, keys) - goals.T, axis=1)
     assert np.max(distances) < 0.5
-    wander = jax.jit(jax.vmap(lambda key: _wander(env, 10, key=key)))
-    distances = np.linalg.norm(wander(jr.split(getkey(), 50)) - goals.T, axis=1)
+    # Who chooses at random goes 0.4 in ten random directions.
+    choices = np.random.default_rng(0).integers(0, 5, (50, 10))
+    wandered = 0.4 * np.asarray(STAR)[choices].sum(axis=1)
+    distances = np.linalg.norm(wandered - goals.T, axis=1)
     assert np.mean(distances < 0.5) < 0.3
 
 

@@ -1,8 +1,12 @@
+from typing import Any
+
+import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 import jaxtyping
 import numpy as np
 import pytest
+from jaxtyping import Array, PRNGKeyArray
 
 from eqrl.nn import ActionValues, Choice, Convolution, Critic, Encoded, Gaussian, Value
 from tests.toy import GetKey
@@ -36,17 +40,27 @@ def test_an_encoder_convolves_the_image_and_hands_on_the_rest(getkey: GetKey) ->
 
 def test_every_factory_takes_an_encoder(getkey: GetKey) -> None:
     encoder = Convolution(SHAPE, channels=3)
-    x = jr.normal(getkey(), (SIZE,))
-    policy = Gaussian((8,), encoder=encoder)(SIZE, 2, key=getkey())
-    assert isinstance(policy.network, Encoded) and policy(x).mean.shape == (2,)
+    x, key = jr.normal(getkey(), (SIZE,)), getkey()
+
+    def traced(make: Any, *sizes: int) -> tuple[Any, Any]:
+        """A network of these sizes and what it gives, as shapes."""
+
+        def run(x: Array, key: PRNGKeyArray) -> tuple[Any, Any]:
+            network = make(*sizes, key=key)
+            return network, network(x)
+
+        return eqx.filter_eval_shape(run, x, key)
+
+    policy, distribution = traced(Gaussian((8,), encoder=encoder), SIZE, 2)
+    assert isinstance(policy.network, Encoded) and distribution.mean.shape == (2,)
+    assert traced(Choice(encoder=encoder), SIZE, 3)[1].logits.shape == (3,)
+    assert traced(Value(encoder=encoder), SIZE)[1].shape == ()
+    dueling = ActionValues((8,), dueling=True, encoder=encoder, layer_norm=True)
+    assert traced(dueling, SIZE, 3)[1].shape == (3,)
     # The action is behind the image.
-    critic = Critic((8,), encoder=encoder)(SIZE, 2, key=getkey())
+    critic = Critic((8,), encoder=encoder)(SIZE, 2, key=key)
     values = {float(critic(x, jnp.full(2, action))) for action in (0.0, 1.0)}
     assert len(values) == 2
-    assert Choice(encoder=encoder)(SIZE, 3, key=getkey())(x).logits.shape == (3,)
-    assert Value(encoder=encoder)(SIZE, key=getkey())(x).shape == ()
-    dueling = ActionValues((8,), dueling=True, encoder=encoder, layer_norm=True)
-    assert dueling(SIZE, 3, key=getkey())(x).shape == (3,)
 
 
 @pytest.mark.parametrize("shape", [(5, 4), (2, 5, 1), (5, 4, 0), [5, 4, 1]])

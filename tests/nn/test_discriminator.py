@@ -6,12 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
 from eqrl import nn
 
-
-GetKey = Callable[[], PRNGKeyArray]
+from ..toy import GetKey
 
 
 def test_a_categorical_network_gives_its_outputs_as_logits() -> None:

@@ -5,15 +5,9 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from eqrl import (
-    AbstractAgent,
-    EnvSpec,
-    FloatLike,
-    Metrics,
-    Mode,
-    Transition,
-    hyperparameter,
-)
+from eqrl import EnvSpec, FloatLike, Metrics, Mode, Transition, hyperparameter
+
+from ..toy import Idle
 
 
 class PusherState(eqx.Module):
@@ -22,29 +16,14 @@ class PusherState(eqx.Module):
     weight: Float[Array, "act obs"]
 
 
-class Pusher(AbstractAgent[PusherState, None, None]):
+class Pusher(Idle):
     """Acts by a linear policy with noise, and imitates actions by their rewards."""
 
     rate: FloatLike = hyperparameter(0.1)
     noise: FloatLike = hyperparameter(0.5, low=0, high=1)
 
-    @property
-    def sequence_length(self) -> int:
-        return 1
-
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> PusherState:
         return PusherState(jr.normal(key, (spec.action_size, spec.observation_size)))
-
-    def begin(
-        self,
-        state: PusherState,
-        spec: EnvSpec,
-        *,
-        index: Int[Array, ""],
-        key: PRNGKeyArray,
-    ) -> None:
-        del state, spec, index, key
-        return None
 
     def act(
         self,
@@ -60,10 +39,6 @@ class Pusher(AbstractAgent[PusherState, None, None]):
         if mode != "greedy":
             action = action + self.noise * jr.normal(key, action.shape)
         return jnp.tanh(action), None, None
-
-    def observe(self, state: PusherState, transitions: Transition[None]) -> PusherState:
-        del transitions
-        return state
 
     def update(
         self,

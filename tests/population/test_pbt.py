@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -12,13 +11,13 @@ from jaxtyping import Array, PRNGKeyArray
 
 import eqrl
 from eqrl import PBT, LogUniform, OneMinus, Uniform
-from eqrl._pytree.fields import init_only_leaves
+from eqrl._pytree.tree import init_only_leaves
 from eqrl._training.mesh import shard
 
 from ..agents_under_test import ALL_AGENTS, sac, taac
+from ..toy import GetKey
 
 
-GetKey = Callable[[], PRNGKeyArray]
 AGENT = sac()
 
 

@@ -1,5 +1,3 @@
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -8,8 +6,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 from eqrl import AbstractPrior, LogUniform, OneMinus, Uniform
 
-
-GetKey = Callable[[], PRNGKeyArray]
+from ..toy import GetKey
 
 
 def samples(prior: AbstractPrior, key: PRNGKeyArray) -> Array:

@@ -11,8 +11,7 @@ import pytest
 from jaxtyping import Array, Float, PRNGKeyArray
 
 import eqrl
-from eqrl._pytree.arguments import checked
-from eqrl._pytree.fields import NonNegativeInt, PositiveInt, Range, Takes
+from eqrl._pytree.fields import NonNegativeInt, PositiveInt, Range, Takes, checked
 from eqrl.envs import AbstractEnv
 
 from ..toy import Clock

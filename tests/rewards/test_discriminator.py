@@ -1,6 +1,5 @@
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -18,10 +17,9 @@ from eqrl.envs import Point
 
 from ..agents_under_test import sac
 from ..skilled import skill_transitions
-from ..toy import Compass, random_transitions
+from ..toy import Compass, GetKey, random_transitions
 
 
-GetKey = Callable[[], PRNGKeyArray]
 SPEC = eqrl.EnvSpec(observation_size=4, action_size=2, state_descriptor_size=2)
 ZERO = jnp.zeros((), int)
 

@@ -1,5 +1,5 @@
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import equinox as eqx
 import hypothesis
@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-from jaxtyping import PRNGKeyArray
 
 from eqrl._rewards.feature_set import (
     FeatureSet,
@@ -23,8 +22,9 @@ from eqrl._rewards.feature_set import (
     num_points,
 )
 
+from ..toy import GetKey
 
-GetKey = Callable[[], PRNGKeyArray]
+
 SETTINGS = hypothesis.settings(
     max_examples=60, deadline=None, derandomize=True, database=None
 )

@@ -1,5 +1,4 @@
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -16,10 +15,10 @@ from eqrl._rewards.feature_set import FeatureSet
 from eqrl._rewards.scale import RunningMean
 
 from ..skilled import MAX_STEPS, described_transitions
+from ..toy import GetKey
 from .incremental_restated import Restated
 
 
-GetKey = Callable[[], PRNGKeyArray]
 SPEC = eqrl.EnvSpec(
     observation_size=4, action_size=2, state_descriptor_size=2, max_steps=MAX_STEPS
 )

@@ -1,5 +1,4 @@
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -8,14 +7,13 @@ import jax.random as jr
 import jaxtyping
 import numpy as np
 import pytest
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
 import eqrl
 
 from ..skilled import described_transitions
 
 
-GetKey = Callable[[], PRNGKeyArray]
 SPEC = eqrl.EnvSpec(
     observation_size=4, action_size=2, state_descriptor_size=2, max_steps=7
 )

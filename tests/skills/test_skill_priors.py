@@ -1,5 +1,4 @@
 import math
-from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -11,8 +10,7 @@ from jaxtyping import Array, PRNGKeyArray
 
 import eqrl
 
-
-GetKey = Callable[[], PRNGKeyArray]
+from ..toy import GetKey
 
 
 def draw(prior: eqrl.AbstractSkillPrior, num: int, key: PRNGKeyArray) -> Array:

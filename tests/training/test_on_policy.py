@@ -1,6 +1,5 @@
 """Training on rollouts: each step once, in order, without a copy."""
 
-import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -13,10 +12,10 @@ from jaxtyping import Array, Int, PRNGKeyArray
 
 import eqrl
 from eqrl._training.schedule import Counts
-from eqrl.envs import AbstractEnv, Outcome
+from eqrl.envs import Outcome
 
 from ..agents_under_test import ppo, sac
-from ..toy import Drift, DriftState
+from ..toy import Drift, DriftState, Idle, World
 from .test_trainer import temporary_share
 
 
@@ -31,7 +30,7 @@ class RecorderState(eqx.Module):
     num_steps: Int[Array, ""]
 
 
-class Recorder(eqrl.AbstractAgent[RecorderState, None, Any]):
+class Recorder(Idle):
     """Stores the number of each step, and looks at what it is given to learn from."""
 
     shape: tuple[int, int] = eqx.field(default=(NUM_ENVS, NUM_STEPS), static=True)
@@ -47,9 +46,6 @@ class Recorder(eqrl.AbstractAgent[RecorderState, None, Any]):
             batch={"number": empty, "time": empty + 0},
             num_steps=jnp.zeros((), int),
         )
-
-    def begin(self, state: RecorderState, spec: Any, **_: Any) -> None:
-        del state, spec
 
     def act(
         self, state: RecorderState, memory: None, observation: Array, **_: Any
@@ -70,10 +66,9 @@ class Recorder(eqrl.AbstractAgent[RecorderState, None, Any]):
         return RecorderState(batch=seen, num_steps=state.num_steps), metrics
 
 
-class Wide(AbstractEnv[DriftState]):
+class Wide(Drift):
     """`Drift`, which is observed many times over."""
 
-    drift: Drift = Drift()
     repeats: int = eqx.field(default=512, static=True)
 
     @property
@@ -81,18 +76,15 @@ class Wide(AbstractEnv[DriftState]):
         return eqrl.EnvSpec(observation_size=2 * self.repeats, action_size=1)
 
     def reset(self, *, key: PRNGKeyArray) -> tuple[DriftState, Array]:
-        state, observation = self.drift.reset(key=key)
+        state, observation = Drift.reset(self, key=key)
         return state, jnp.tile(observation, self.repeats)
 
     def step(
         self, state: DriftState, action: Array, *, key: PRNGKeyArray
     ) -> tuple[DriftState, Outcome]:
-        state, outcome = self.drift.step(state, action, key=key)
+        state, outcome = Drift.step(self, state, action, key=key)
         wide = jnp.tile(outcome.observation, self.repeats)
         return state, eqx.tree_at(lambda x: x.observation, outcome, wide)
-
-    def state_descriptor(self, state: DriftState) -> None:
-        del state
 
 
 def test_there_is_no_second_rollout() -> None:
@@ -139,45 +131,17 @@ def test_a_batch_is_the_iteration_in_the_order_of_time() -> None:
     assert np.all((np.diff(times) == 1) | (times[:, 1:] == 0)) and times.max() > 3
 
 
-class Breaking(AbstractEnv[DriftState]):
-    """`Drift` without an end, of which one step gives no number."""
-
-    drift: Drift = Drift(max_steps=1_000)
-    at: Array = eqx.field(converter=jnp.asarray, default=10**6)
-
-    @property
-    def spec(self) -> eqrl.EnvSpec:
-        return self.drift.spec
-
-    def reset(self, *, key: PRNGKeyArray) -> tuple[DriftState, Array]:
-        state, observation = self.drift.reset(key=key)
-        return DriftState(position=state.position * 0, time=state.time), observation
-
-    def step(
-        self, state: DriftState, action: Array, *, key: PRNGKeyArray
-    ) -> tuple[DriftState, Outcome]:
-        broken = jnp.where(state.time == self.at, jnp.nan, 0.0)
-        state, outcome = self.drift.step(state, action, key=key)
-        state = DriftState(position=state.position * 0, time=state.time)
-        going_on = jnp.array(False)
-        outcome = dataclasses.replace(
-            outcome, reward=broken, terminated=going_on, truncated=going_on
-        )
-        return state, outcome
-
-    def state_descriptor(self, state: DriftState) -> None:
-        del state
-
-
 def test_after_what_was_not_finite_a_rollout_begins_anew() -> None:
     size = NUM_ENVS * NUM_STEPS
     options: Any = {"key": jr.key(0), "log_every": size, "num_steps": 2 * size}
     # In the middle of the second rollout.
     with pytest.raises(eqrl.NonFiniteError) as error:
-        eqrl.train(Recorder(), Breaking(at=NUM_STEPS + 2), TRAINER, **options)
+        eqrl.train(
+            Recorder(), World(at=NUM_STEPS + 2, reward=np.nan), TRAINER, **options
+        )
     reached = error.value.solution
     assert int(reached.counts.rows_written) == NUM_STEPS
-    again = eqrl.train(Recorder(), Breaking(), TRAINER, initial=reached, **options)
+    again = eqrl.train(Recorder(), World(), TRAINER, initial=reached, **options)
     # Two steps were taken, of which nothing was learned.
     expected = 2 * NUM_STEPS + 2 + np.arange(NUM_STEPS)
     batch = again.state.batch

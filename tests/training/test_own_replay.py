@@ -16,7 +16,14 @@ from docs.examples.n_step_replay import NStepReplay
 from docs.examples.prioritized_replay import PrioritizedReplay, td_error
 from eqrl.envs import Point
 
-from ..toy import Clock, GetKey, Scribe, make_linear_critic, make_linear_gaussian
+from ..toy import (
+    Clock,
+    GetKey,
+    Scribe,
+    make_linear_critic,
+    make_linear_gaussian,
+    transitions_of,
+)
 
 
 class WholeRuns(eqrl.AbstractReplay[eqrl.ReplayState[Any]]):
@@ -154,18 +161,7 @@ def reward_of(state: None, batch: Any) -> Array:
 def written(num_rows: int) -> tuple[PrioritizedReplay, Any, eqrl.Counts]:
     """A prioritized replay of two environments, whose priority is the reward."""
     replay = PrioritizedReplay(reward_of, capacity=10, batch_size=1000, exponent=1.0)
-    item = eqrl.Transition(
-        observation=jnp.zeros(1),
-        action=jnp.zeros(1),
-        reward=jnp.zeros(()),
-        next_observation=jnp.zeros(1),
-        terminated=jnp.array(False),
-        truncated=jnp.array(False),
-        timestep=jnp.zeros((), int),
-        state_descriptor=None,
-        next_state_descriptor=None,
-        extras=None,
-    )
+    item = transitions_of(jnp.zeros(1), action=jnp.zeros(1))
     state = replay.init(item, 2)
     zero = jnp.zeros((), int)
     counts = eqrl.Counts(updates=zero, rows_written=zero, rows_kept=zero)

@@ -8,21 +8,20 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray
 
 from eqrl import Counts, EnvSpec, Trainer, jit_init, jit_run, tree_copy
 from eqrl._training.rows import steps_taken
 from eqrl._training.trainer import AnyTrainerState
 from eqrl.envs import AbstractEnv, Outcome
 from eqrl.envs._check import check_env
-from tests.agents_under_test import sac, td3
+from tests.agents_under_test import td3
 from tests.toy import (
     Clock,
-    Drift,
-    DriftState,
     GetKey,
     Learner,
     Scribe,
+    World,
     equations,
     primitives_with_axis,
 )
@@ -34,6 +33,9 @@ _TEN_UPDATES = 4 + 2 * 10
 
 # One environment and no update.
 _IDLE = dataclasses.replace(_TRAINER, num_envs=1, updates_per_iteration=0)
+
+# Three steps of each environment and then five updates, in one compiled program.
+_SEVERAL = dataclasses.replace(_TRAINER, steps_per_iteration=3, updates_per_iteration=5)
 
 _Trained = tuple[AnyTrainerState, Counts, dict[str, Array]]
 
@@ -69,61 +71,8 @@ def _assert_same_bits(first: Any, second: Any) -> None:
         np.testing.assert_array_equal(x, y)
 
 
-_traces: list[None] = []
-
-
-class _WorldState(eqx.Module):
-    drift: DriftState
-    num_steps: Any
-
-
-class _World(AbstractEnv[_WorldState]):
-    """`Drift`, to whose outputs something is added at the step `at` of an episode.
-
-    If not `ends`, it is without ends. All settings are arrays, so that every test
-    shares one compilation. It takes note whenever a step is traced.
-    """
-
-    at: Array = eqx.field(default=-1, converter=jnp.asarray)
-    reward: Array = eqx.field(default=0.0, converter=jnp.asarray)
-    observation: Array = eqx.field(default=0.0, converter=jnp.asarray)
-    ends: Array = eqx.field(default=False, converter=jnp.asarray)
-
-    @property
-    def spec(self) -> EnvSpec:
-        return EnvSpec(observation_size=2, action_size=1)
-
-    def reset(self, *, key: PRNGKeyArray) -> tuple[_WorldState, Float[Array, "2"]]:
-        drift, observation = _DRIFT.reset(key=key)
-        return _WorldState(drift=drift, num_steps=jnp.zeros((), int)), observation
-
-    def step(
-        self, state: _WorldState, action: Float[Array, "1"], *, key: PRNGKeyArray
-    ) -> tuple[_WorldState, Outcome]:
-        _traces.append(None)
-        drift, outcome = _DRIFT.step(state.drift, action, key=key)
-        breaks = state.num_steps == self.at
-        observation = jnp.where(
-            breaks & jnp.array([False, True]),
-            outcome.observation + self.observation,
-            outcome.observation,
-        )
-        reward = jnp.where(breaks, outcome.reward + self.reward, outcome.reward)
-        return _WorldState(drift=drift, num_steps=state.num_steps + 1), Outcome(
-            observation=observation,
-            reward=reward,
-            terminated=outcome.terminated & self.ends,
-            truncated=outcome.truncated & self.ends,
-        )
-
-    def state_descriptor(self, state: _WorldState) -> None:
-        del state
-        return None
-
-
-_DRIFT = Drift(max_steps=5)
-_WORLD = _World(ends=True)
-_ENDLESS = _World()
+_WORLD = World(ends=True)
+_ENDLESS = World()
 
 
 @pytest.mark.parametrize("as_array", [False, True])
@@ -179,16 +128,16 @@ class TestRun:
         state, counts, _ = _train(_IDLE, Scribe(), _WORLD, [8], getkey)
         assert (state.agent.num_updates, counts.updates) == (0, 0)
 
-    @pytest.mark.parametrize("updates_per_iteration", [1, 5])
+    @pytest.mark.parametrize(
+        ("trainer", "num_steps", "num_updates"),
+        [(_TRAINER, 4 + 1000, 500), (_SEVERAL, 6 + 1002, 5 * 167)],
+        ids=["one", "several"],
+    )
     def test_the_updates_asked_for_have_each_a_batch_and_a_key_of_its_own(
-        self, updates_per_iteration: int, getkey: GetKey
+        self, trainer: Trainer, num_steps: int, num_updates: int, getkey: GetKey
     ) -> None:
-        trainer = dataclasses.replace(
-            _TRAINER, updates_per_iteration=updates_per_iteration
-        )
         # The last 16 updates are on 900 transitions and more.
-        num_updates = 500 * updates_per_iteration
-        state, counts, _ = _train(trainer, Scribe(), _ENDLESS, [4 + 1000], getkey)
+        state, counts, _ = _train(trainer, Scribe(), _ENDLESS, [num_steps], getkey)
         assert (state.agent.num_updates, counts.updates) == (num_updates, num_updates)
         assert len(np.unique(state.agent.timesteps)) > 12
         assert len(np.unique(state.agent.draws)) == 16
@@ -196,10 +145,9 @@ class TestRun:
     def test_an_iteration_has_the_steps_asked_for(self, getkey: GetKey) -> None:
         # 12 steps of each of 2 environments are 4 iterations of 3, one of them warm-up,
         # all of which is at random.
-        trainer = dataclasses.replace(_TRAINER, steps_per_iteration=3)
-        state, counts, _ = _train(trainer, Scribe(), _ENDLESS, [24], getkey)
+        state, counts, _ = _train(_SEVERAL, Scribe(), _ENDLESS, [24], getkey)
         assert state.agent.num_observed == 24
-        assert (counts.rows_written, counts.updates) == (12, 3)
+        assert (counts.rows_written, counts.updates) == (12, 15)
         actions = np.asarray(state.replay.data.action)[0, :12, 0]
         np.testing.assert_array_equal(actions, [0.25] * 3 + [0.5] * 9)
 
@@ -213,15 +161,13 @@ class TestRun:
         # A batch holds as many sequences as asked for.
         assert metrics["batch_size"] == 2 * 3
 
-    @pytest.mark.parametrize("steps_per_iteration", [1, 3])
+    @pytest.mark.parametrize("trainer", [_TRAINER, _SEVERAL], ids=["one", "several"])
     def test_each_step_of_each_environment_has_noise_of_its_own(
-        self, steps_per_iteration: int, getkey: GetKey
+        self, trainer: Trainer, getkey: GetKey
     ) -> None:
-        trainer = dataclasses.replace(_TRAINER, steps_per_iteration=steps_per_iteration)
         state, _, _ = _train(trainer, Scribe(), _ENDLESS, [60], getkey)
         data = jax.tree.map(lambda x: x[:, :30], state.replay.data)
-        push = 0.3 * data.action[..., 0]
-        noise = data.next_observation[..., 0] - data.observation[..., 0] - push
+        noise = data.next_observation[..., 0] - data.observation[..., 0]
         assert len(np.unique(np.round(np.asarray(noise), 4))) > 55
 
     def test_the_ring_holds_the_newest_transitions(self, getkey: GetKey) -> None:
@@ -245,9 +191,8 @@ class TestRun:
 
     @pytest.mark.long
     def test_step_is_one_iteration(self, getkey: GetKey) -> None:
-        trainer = dataclasses.replace(_TRAINER, steps_per_iteration=3)
-        state, counts = jit_init(trainer, Scribe(), _WORLD, key=getkey())
-        state, counts, _ = eqx.filter_jit(trainer.step)(
+        state, counts = jit_init(_SEVERAL, Scribe(), _WORLD, key=getkey())
+        state, counts, _ = eqx.filter_jit(_SEVERAL.step)(
             Scribe(), _WORLD, state, counts, key=getkey()
         )
         assert counts.rows_written == 3
@@ -313,7 +258,7 @@ class TestMetrics:
     def test_each_reward_of_episodes_that_end_is_averaged(self, getkey: GetKey) -> None:
         # All episodes have one step, which is worth 1 and -2.
         env = Clock(longest=1, reward_size=2)
-        _, _, metrics = _train(_TRAINER, Scribe(), env, [_TEN_UPDATES], getkey)
+        _, _, metrics = _train(_IDLE, Scribe(), env, [20], getkey)
         assert metrics["episode_length"] == 1
         assert metrics["episode_return_0"] == 1
         assert metrics["episode_return_1"] == -2
@@ -338,21 +283,9 @@ class TestMetrics:
         assert np.isnan(metrics["episode_length"])
 
     def test_names_are_those_of_the_agent_and_of_episodes(self, getkey: GetKey) -> None:
-        key = getkey()
-        state, counts = eqx.filter_eval_shape(_TRAINER.init, sac(), _WORLD, key=key)
-        _, _, metrics = eqx.filter_eval_shape(
-            _TRAINER.run, sac(), _WORLD, state, counts, num_steps=_TEN_UPDATES, key=key
-        )
-        assert set(metrics) == {
-            "actor_loss",
-            "critic_loss",
-            "temperature_loss",
-            "temperature",
-            "entropy",
-            "episode_return",
-            "episode_length",
-            "nonfinite",
-        }
+        _, _, metrics = _train(_TRAINER, Scribe(), _WORLD, [_TEN_UPDATES], getkey)
+        of_episodes = {"episode_return", "episode_length", "nonfinite"}
+        assert set(metrics) == {"update", "batch_size", *of_episodes}
 
 
 def _same_keys() -> GetKey:
@@ -548,23 +481,21 @@ class TestJit:
         assert not jnp.asarray(agent.actor_lr).is_deleted()
 
     def test_another_number_of_steps_compiles_nothing_anew(
-        self, getkey: GetKey
+        self, getkey: GetKey, compilations: list[str]
     ) -> None:
         state, counts = jit_init(_TRAINER, Learner(), _WORLD, key=getkey())
-        num_traces = []
-        for steps in (2, 4, 10):
+        for num_steps, key in [(steps, getkey()) for steps in (2, 4, 10)]:
+            compilations.clear()
             state, counts, _ = jit_run(
                 _TRAINER,
                 Learner(),
                 _WORLD,
                 state,
                 counts,
-                num_steps=steps,
-                key=getkey(),
+                num_steps=num_steps,
+                key=key,
             )
-            num_traces.append(len(_traces))
-        assert num_traces[0] > 0
-        assert num_traces[0] == num_traces[1] == num_traces[2]
+        assert compilations == []
 
     def test_a_number_of_steps_that_is_no_whole_number_of_iterations_is_refused(
         self, getkey: GetKey
@@ -585,14 +516,14 @@ class TestNonFinite:
     @pytest.mark.parametrize("value", [np.nan, np.inf])
     def test_everything_stays_as_it_was_before(self, what: str, value: float) -> None:
         # Row 7 is the first to fail: after 2 rows of warm-up, so in the 6th iteration.
-        env = _World(at=7, **{what: value})
+        env = World(at=7, **{what: value})
         broken, _, _ = _train(_TRAINER, Learner(), env, [24], _same_keys())
         before, _, _ = _train(_TRAINER, Learner(), env, [2 * 7], _same_keys())
         assert (broken.failed, before.failed) == (True, False)
         _assert_same_bits(_without_flag(broken), _without_flag(before))
 
     def test_everything_stays_as_it_was_in_later_calls_too(self) -> None:
-        env = _World(at=7, reward=np.nan)
+        env = World(at=7, reward=np.nan)
         broken, counts, metrics = _train(
             _TRAINER, Learner(), env, [24, 6], _same_keys()
         )
@@ -603,7 +534,7 @@ class TestNonFinite:
         _assert_same_bits(_without_flag(broken), _without_flag(before))
 
     def test_the_metric_says_how_many_steps_were_lost(self, getkey: GetKey) -> None:
-        env = _World(at=7, reward=np.nan)
+        env = World(at=7, reward=np.nan)
         _, _, metrics = _train(_TRAINER, Learner(), env, [24], getkey)
         assert metrics["nonfinite"] == 24 - 2 * 7
 
@@ -612,14 +543,14 @@ class TestNonFinite:
         assert metrics["nonfinite"] == 0
 
     def test_metrics_are_of_the_steps_before(self) -> None:
-        env = _World(at=7, reward=np.nan)
+        env = World(at=7, reward=np.nan)
         _, _, broken = _train(_TRAINER, Learner(), env, [24], _same_keys())
         _, _, before = _train(_TRAINER, Learner(), env, [2 * 7], _same_keys())
         del broken["nonfinite"], before["nonfinite"]
         jax.tree.map(np.testing.assert_array_equal, broken, before)
 
     def test_it_stops_in_warm_up_too(self, getkey: GetKey) -> None:
-        env = _World(at=1, reward=np.nan)
+        env = World(at=1, reward=np.nan)
         state, _, metrics = _train(_TRAINER, Scribe(), env, [24], getkey)
         assert metrics["nonfinite"] == 22
         assert (state.agent.num_observed, state.agent.num_updates) == (2, 0)
@@ -627,12 +558,11 @@ class TestNonFinite:
     def test_steps_before_it_in_its_iteration_are_kept_without_an_update(
         self, getkey: GetKey
     ) -> None:
-        # Iterations of 3 rows: warm-up, one with an update, and the third fails in its
+        # Iterations of 3 rows: warm-up, one with updates, and the third fails in its
         # second row.
-        trainer = dataclasses.replace(_TRAINER, steps_per_iteration=3)
-        env = _World(at=7, reward=np.nan)
-        state, _, metrics = _train(trainer, Scribe(), env, [24], getkey)
-        assert (state.agent.num_observed, state.agent.num_updates) == (14, 1)
+        env = World(at=7, reward=np.nan)
+        state, _, metrics = _train(_SEVERAL, Scribe(), env, [24], getkey)
+        assert (state.agent.num_observed, state.agent.num_updates) == (14, 5)
         assert metrics["nonfinite"] == 24 - 14
 
     def test_an_agent_that_gives_nan_is_stopped_too(self, getkey: GetKey) -> None:
@@ -713,7 +643,7 @@ class TestErrors:
 
     def test_sequences_that_just_fit_are_accepted(self, getkey: GetKey) -> None:
         trainer = Trainer(num_envs=2, batch_size=2, capacity=8, warmup_steps=8)
-        trainer.init(Scribe(length=4), Clock(), key=getkey())
+        eqx.filter_eval_shape(trainer.init, Scribe(length=4), Clock(), key=getkey())
 
 
 class _Odd(AbstractEnv[dict[str, Array]]):

@@ -18,6 +18,7 @@ from eqrl.spaces import AbstractActionSpace, Box, Discrete
 
 from ..agents_under_test import diayn, discrete_sac, dqn, pqn, sac, taac, td3
 from ..probe import Probe
+from ..toy import Idle
 
 
 def test_actions_are_drawn_uniformly_from_all() -> None:
@@ -133,31 +134,11 @@ def test_choices_are_drawn_with_their_probabilities() -> None:
 
 
 def test_an_action_of_another_type_is_refused() -> None:
-    class Floating(eqrl.AbstractAgent[None, None, None]):
+    class Floating(Idle):
         """Gives a float where an integer is asked for."""
 
-        @property
-        def sequence_length(self) -> int:
-            return 1
-
-        def init(self, spec: EnvSpec, *, key: Any) -> None:
-            return None
-
-        def begin(self, state: None, spec: EnvSpec, *, index: Any, key: Any) -> None:
-            return None
-
-        def act(
-            self, state: None, memory: None, observation: Any, *, mode: Any, key: Any
-        ) -> tuple[Any, None, None]:
+        def act(self, *args: Any, **options: Any) -> tuple[Any, None, None]:
             return jnp.zeros(()), None, None
-
-        def observe(self, state: None, transitions: Any) -> None:
-            return None
-
-        def update(
-            self, state: None, batch: Any, *, step: Any, key: Any
-        ) -> tuple[None, eqrl.Metrics]:
-            return None, {}
 
     with pytest.raises(ValueError, match=r"type float32.*Discrete.*type int32"):
         eqrl.Trainer(batch_size=2, warmup_steps=2, capacity=4).init(

@@ -52,7 +52,11 @@ TAACExtras.__init__.__doc__ = """**Arguments:**
 
 
 class TrajectoryPolicy(eqx.Module):
-    """A policy conditioned on the observation and on the current trajectory."""
+    """A policy conditioned on the observation and on the current trajectory.
+
+    There is an embedding for each part of a trajectory, which maps it to a vector of
+    the observation's length. The policy sees the observation, followed by these.
+    """
 
     embeddings: tuple[Linear, ...]
     policy: StochasticPolicy
@@ -67,15 +71,6 @@ class TrajectoryPolicy(eqx.Module):
             for embedding, part in zip(self.embeddings, parts, strict=True)
         ]
         return self.policy(jnp.concatenate([lax.stop_gradient(observation), *embedded]))
-
-
-TrajectoryPolicy.__init__.__doc__ = """**Arguments:**
-
-- `embeddings`: one for each part of a trajectory, which maps it to a vector of the
-    observation's length.
-- `policy`: maps an observation with the embedded parts appended to a distribution with
-    a density.
-"""
 
 
 def make_trajectory_policy(

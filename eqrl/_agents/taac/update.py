@@ -62,13 +62,6 @@ class RepeatStatistics(eqx.Module):
         return self.steps / jnp.maximum(self.beginnings, 1)
 
 
-RepeatStatistics.__init__.__doc__ = """**Arguments:**
-
-- `steps`: decayed number of environment steps.
-- `beginnings`: decayed number of those steps that began a trajectory.
-"""
-
-
 class TAACState(eqx.Module):
     """The learned state of `TAAC`."""
 

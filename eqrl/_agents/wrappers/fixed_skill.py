@@ -8,8 +8,13 @@ from ..._pytree.fields import check_vector, checked_by
 from ..._skills.prior import SkillExtras
 from ..._types.custom_types import Extras, Memory, Metrics, PyTree, RewardState, State
 from ..._types.data import EnvSpec, Transition
-from ..base import AbstractAgent, AnyAgent
-from .base import AbstractViewWrapper, AbstractWrapper, view_of
+from ..base import (
+    AbstractAgent,
+    AbstractViewWrapper,
+    AbstractWrapper,
+    AnyAgent,
+    view_of,
+)
 from .intrinsic import Intrinsic, IntrinsicState
 from .skills import SkillConditioned, SkillMemory, with_skill_size
 

@@ -8,7 +8,7 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..._pytree.fields import check_fields, hyperparameter, static_integer
-from ..._pytree.tree import described
+from ..._pytree.tree import Part, described
 from ..._rewards.base import (
     AbstractReward,
     AnyReward,
@@ -30,9 +30,15 @@ from ..._types.custom_types import (
 )
 from ..._types.data import EnvSpec, Transition, flatten_batch
 from ...nn import MakeDiscriminator
-from ..base import AbstractAgent, AnyAgent
+from ..base import (
+    AbstractAgent,
+    AbstractViewWrapper,
+    AbstractWrapper,
+    AnyAgent,
+    check_state,
+    layers,
+)
 from ..on_policy import learn_in_minibatches
-from .base import AbstractViewWrapper, AbstractWrapper, Part, check_state, layers
 from .normalized import NormalizedReward
 from .skills import SkillConditioned, SkillMemory, check_same_skills
 
@@ -277,20 +283,9 @@ def find(
 ) -> tuple[Part, PyTree, PyTree]:
     """The outermost agent or intrinsic reward of one kind inside nested wrappers.
 
-    **Arguments:**
-
-    - `agent`: any agent, perhaps a wrapper.
-    - `state`: its state; `None` if no state is needed.
-    - `transitions`: of its episodes, with any leading axes; `None` if they are not
-        needed.
-    - `kind`: a class of agents or of rewards.
-    - `hint`: what to do if there is none, the end of the error's message.
-
-    **Returns:**
-
-    What was found, its state, and the transitions as it sees them.
-
-    Raises a `ValueError` if there is none.
+    It is returned with its state and with the `transitions`, with any leading axes, as
+    it sees them; each may be `None` if it is not needed. Raises a `ValueError`, which
+    ends with the `hint`, if there is none.
     """
     names = []
     while True:

@@ -10,8 +10,7 @@ from ..._pytree.fields import hyperparameter
 from ..._rewards.base import after_update
 from ..._types.custom_types import Extras, FloatLike, Memory, Metrics, State
 from ..._types.data import EnvSpec, Transition
-from ..base import AbstractAgent
-from .base import AbstractViewWrapper, check_state, view_of
+from ..base import AbstractAgent, AbstractViewWrapper, check_state, view_of
 
 
 # Added to the variance, which is 0 for an observation that never changes, and to the

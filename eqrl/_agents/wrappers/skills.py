@@ -9,6 +9,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from ..._pytree.tree import parts
 from ..._rewards.base import AnyReward
 from ..._rewards.discriminator import Discriminator
 from ..._skills.prior import (
@@ -21,8 +22,7 @@ from ..._skills.prior import (
 )
 from ..._types.custom_types import Extras, Memory, Metrics, Mode, State
 from ..._types.data import Action, EnvSpec, Transition
-from ..base import AbstractAgent, AnyAgent, after_act
-from .base import AbstractWrapper, layers, parts, view_of
+from ..base import AbstractAgent, AbstractWrapper, AnyAgent, after_act, layers, view_of
 
 
 class SkillMemory(eqx.Module, Generic[Memory]):

@@ -3,8 +3,7 @@
 from ..fault import Fault
 
 
-_SAC = "tests/agents/test_sac.py"
-_TD3 = "tests/agents/test_td3.py"
+_SAC = _TD3 = "tests/agents/test_sac_and_td3.py"
 _TAAC = "tests/agents/test_taac.py"
 _TAAC_UPDATE = "tests/agents/test_taac_update.py -k restated"
 _DISCRETE_SAC = "tests/agents/test_discrete_sac.py"
@@ -40,7 +39,7 @@ FAULTS = (
     ),
     Fault(
         "agents:pqn-epsilon-of-the-state-after",
-        "eqrl/_agents/pqn.py",
+        "eqrl/_agents/base.py",
         "self.epsilon_steps,\n            initial=self.initial_epsilon,",
         "self.epsilon_steps / 2,\n            initial=self.initial_epsilon,",
         ("tests/agents/test_pqn.py -k restated",),
@@ -391,22 +390,22 @@ FAULTS = (
     Fault(
         "agents:sac-fixed-temperature-moves",
         "eqrl/_agents/actor_critic.py",
-        "    if agent.learn_temperature:\n        log_temperature, temp",
-        "    if True:\n        log_temperature, temp",
+        "    if self.learn_temperature:\n            log_temperature, temp",
+        "    if True:\n            log_temperature, temp",
         (f"{_SAC} -k fixed_temperature", _SAC),
     ),
     Fault(
         "agents:sac-fixed-temperature-is-read-once",
         "eqrl/_agents/actor_critic.py",
-        "if not agent.learn_temperature:",
+        "if not self.learn_temperature:",
         "if False:",
         (f"{_SAC} -k agents_at_each_update", _SAC),
     ),
     Fault(
         "agents:sac-rates-swapped",
         "eqrl/_agents/actor_critic.py",
-        "(agent.actor_lr, agent.critic_lr, agent.temperature_lr)",
-        "(agent.critic_lr, agent.actor_lr, agent.temperature_lr)",
+        "(self.actor_lr, self.critic_lr, self.temperature_lr)",
+        "(self.critic_lr, self.actor_lr, self.temperature_lr)",
         (f"{_SAC} -k rate", _SAC),
     ),
     Fault(
@@ -561,7 +560,7 @@ FAULTS = (
     ),
     Fault(
         "agents:normalized-acts-on-what-it-sees",
-        "eqrl/_agents/wrappers/base.py",
+        "eqrl/_agents/base.py",
         "self.inner_state(state), memory, seen, mode=mode",
         "self.inner_state(state), memory, observation, mode=mode",
         (f"{_NORMALIZED} -k agent_acts", _NORMALIZED),
@@ -575,7 +574,7 @@ FAULTS = (
     ),
     Fault(
         "agents:normalized-forgets-what-is-next",
-        "eqrl/_agents/wrappers/base.py",
+        "eqrl/_agents/base.py",
         "next_observation=see(transitions.next_observation)",
         "next_observation=transitions.next_observation",
         (f"{_NORMALIZED} -k normalized_batches", _NORMALIZED),
@@ -624,7 +623,7 @@ FAULTS = (
     ),
     Fault(
         "agents:skill-missing-from-what-is-next",
-        "eqrl/_agents/wrappers/base.py",
+        "eqrl/_agents/base.py",
         "next_observation=see(transitions.next_observation)",
         "next_observation=transitions.next_observation",
         (f"{_SKILL_CONDITIONED} -k both_observations", _SKILL_CONDITIONED),
@@ -779,8 +778,8 @@ FAULTS = (
     Fault(
         "agents:discrete-target-of-a-fixed-temperature",
         "eqrl/_agents/actor_critic.py",
-        "    if agent.learn_temperature:\n        log_temperature = reach",
-        "    if True:\n        log_temperature = reach",
+        "    if self.learn_temperature:\n            log_temperature = reach",
+        "    if True:\n            log_temperature = reach",
         ("tests/test_boundary.py -k within_reach",),
     ),
 )

@@ -638,7 +638,7 @@ FAULTS = (
     ),
     Fault(
         "pytree:arguments-are-not-checked",
-        "eqrl/_pytree/arguments.py",
+        "eqrl/_pytree/fields.py",
         "            check_declared(name, value, declared)\n",
         "",
         ("tests/pytree/test_arguments.py -k does_not_fit",),
@@ -666,7 +666,7 @@ FAULTS = (
     ),
     Fault(
         "pytree:wrong-calls-lose-python-s-error",
-        "eqrl/_pytree/arguments.py",
+        "eqrl/_pytree/fields.py",
         "            return function(*args, **kwargs)\n        for",
         "            return None\n        for",
         ("tests/pytree/test_arguments.py -k python_s_own",),

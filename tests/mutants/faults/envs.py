@@ -171,7 +171,7 @@ FAULTS = (
     ),
     Fault(
         "envs:legs-that-are-not-there",
-        "eqrl/envs/_broken_legs.py",
+        "eqrl/envs/_make.py",
         "if wrong:",
         "if False:",
         ("tests/envs/test_broken_legs.py -k does_not_have",),

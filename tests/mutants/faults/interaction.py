@@ -293,7 +293,7 @@ FAULTS = (
     ),
     Fault(
         "interaction:population-for-an-agent",
-        "eqrl/_pytree/arguments.py",
+        "eqrl/_pytree/fields.py",
         "is_module(kind) and inspect.isabstract(kind)",
         "is_module(kind) and not inspect.isabstract(kind)",
         ("tests/test_boundary.py -k population_is_refused",),
