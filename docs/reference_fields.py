@@ -50,6 +50,7 @@ class FieldTexts(griffe.Extension):
         for found in classes:
             _move_list(found)
             _copy_list(found)
+            _forget_assigned(found)
             _add_constructor(found)
         public = _public_paths(pkg)
         inherited = [each for found in classes for each in _inherited(found, public)]
@@ -136,6 +137,22 @@ def _copy_list(documented: griffe.Class) -> None:
     constructor = documented.members.get("__init__")
     if constructor is not None and constructor.docstring is not None:
         _document_fields(documented, split(constructor.docstring.value)[0])
+
+
+def _forget_assigned(documented: griffe.Class) -> None:
+    """Shows no value that `__init__` gives a field, since it is no default."""
+    constructor = documented.members.get("__init__")
+    if constructor is None or constructor.lineno is None:
+        return
+    lines = range(constructor.lineno, constructor.endlineno + 1)
+    for field in documented.attributes.values():
+        if field.is_alias or field.lineno not in lines:
+            continue
+        given = str(field.value)
+        if field.annotation is None and given in constructor.parameters:
+            field.annotation = constructor.parameters[given].annotation
+        field.value = None
+        field.labels -= {"class-attribute", "instance-attribute"}
 
 
 def _document_fields(documented: griffe.Class, texts: dict[str, str]) -> None:
@@ -251,7 +268,9 @@ def _default(value: Any) -> Any:
         each for each in value.arguments if not isinstance(each, griffe.ExprKeyword)
     ]
     if name == "field":
-        return keywords.get("default", keywords.get("default_factory"))
+        factory = keywords.get("default_factory")
+        called = None if factory is None else griffe.ExprCall(factory, [])
+        return keywords.get("default", called)
     if name == "optimizers":
         return keywords.get("default", "optax.adam")
     if name in _DECLARES:
