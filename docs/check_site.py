@@ -9,6 +9,7 @@ import importlib
 import inspect
 import json
 import pathlib
+import pkgutil
 import re
 import sys
 import typing
@@ -33,25 +34,61 @@ BUILTINS = (
 )
 
 
+# Classes whose docstring leaves fields to their names; no other entry lacks a text.
+UNSAID = {
+    "eqrl.IntrinsicState": "agent reward",
+    "eqrl.NormalizedRewardState": "agent statistics",
+    "eqrl.NormalizedState": "agent statistics",
+    "eqrl.ReplayState": "data",
+    "eqrl.RunningStatistics": "count mean summed_squares",
+    "eqrl.SkillExtras": "agent skill",
+    "eqrl.SkillMemory": "agent skill",
+    "eqrl.nn.Linear": "bias weight",
+    "eqrl.nn.MLP": "layers norms",
+    "eqrl.nn.ResidualBlock": "narrowing norm widening",
+    "eqrl.nn.ResidualMLP": "blocks input norm output",
+    "eqrl.presets.Preset": "agent backend env hidden_sizes normalize num_steps options "
+    "returns trainer",
+}
+
+HEADINGS = {"h1", "h2", "h3", "h4", "h5", "h6"}
+
+
 class Page(html.parser.HTMLParser):
-    """The text of a page's article, and what its links can point to."""
+    """The text of a page's article and of its entries, and what links can point to."""
 
     def __init__(self) -> None:
         super().__init__()
         self.inside = False
         self.pieces: list[str] = []
         self.ids: set[str] = set()
+        # The entry of the reference that is being read, and all with what they say.
+        self.entry: str | None = None
+        self.entries: dict[str, str] = {}
+        # The open tag of a signature or the like, which is no text.
+        self.silent: str | None = None
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        kinds = (given.get("class") or "").split()
         self.inside = self.inside or tag == "article"
         self.ids.update(value for name, value in attrs if name == "id" and value)
+        if "doc-object" in kinds or tag in HEADINGS:
+            self.entry = given.get("id") if "doc-heading" in kinds else None
+        if self.entry is not None:
+            self.entries.setdefault(self.entry, "")
+        if tag in {*HEADINGS, "pre"} or "doc-class-bases" in kinds:
+            self.silent = tag
 
     def handle_endtag(self, tag: str) -> None:
         self.inside = self.inside and tag != "article"
+        self.silent = None if tag == self.silent else self.silent
 
     def handle_data(self, data: str) -> None:
         if self.inside:
             self.pieces.append(data)
+        if self.inside and self.entry is not None and self.silent is None:
+            self.entries[self.entry] += data.strip()
 
     @property
     def text(self) -> str:
@@ -69,14 +106,26 @@ def public_names() -> set[str]:
                 names.add(f"{name}.{statement.name}")
             # A module that only uses a name imports it without `as`.
             elif isinstance(statement, ast.ImportFrom) and statement.module:
-                names |= {f"{name}.{each.asname}" for each in statement.names}
+                for each in statement.names:
+                    public = f"{name}.{each.asname}"
+                    found = getattr(module, each.asname or each.name)
+                    # Of a module that is public whole, what it defines.
+                    names |= defined(public, found) or {public}
     return {name for name in names if not re.search(r"\.(_|None$)", name)}
+
+
+def defined(name: str, module: object) -> set[str]:
+    """The classes and functions of a module; empty for anything else."""
+    if not inspect.ismodule(module):
+        return set()
+    statements = ast.parse(inspect.getsource(module)).body
+    kinds = ast.FunctionDef | ast.ClassDef
+    return {f"{name}.{each.name}" for each in statements if isinstance(each, kinds)}
 
 
 def members(name: str) -> set[str]:
     """The fields and methods of a public class, its own and what it inherits."""
-    module, _, last = name.rpartition(".")
-    found = getattr(importlib.import_module(module), last)
+    found = pkgutil.resolve_name(name)
     if not isinstance(found, type):
         return set()
     return {
@@ -86,6 +135,11 @@ def members(name: str) -> set[str]:
         for member in {*vars(base), *vars(base).get("__annotations__", {})}
         if not member.startswith("_")
     }
+
+
+def is_unsaid(name: str) -> bool:
+    owner, _, member = name.rpartition(".")
+    return member in UNSAID.get(owner, "").split()
 
 
 def main() -> None:
@@ -109,6 +163,12 @@ def main() -> None:
     )
     all_members = set[str]().union(*map(members, public_names()))
     unlisted = sorted(all_members - ids)
+    bare = [
+        name
+        for each in reference.values()
+        for name, said in each.entries.items()
+        if not said and not is_unsaid(name)
+    ]
     longest = max(pages, key=lambda name: len(pages[name].text))
     entries: list[dict[str, typing.Any]] = json.loads(
         (site / "search" / "search_index.json").read_text()
@@ -119,6 +179,7 @@ def main() -> None:
         "addresses of objects": addresses,
         "public names without an entry": len(missing),
         f"of {len(all_members)} fields and methods without an entry": len(unlisted),
+        "entries without a text": len(bare),
         f"pages over {MOST_CHARACTERS:,} characters": sum(
             len(each.text) > MOST_CHARACTERS for each in pages.values()
         ),
@@ -130,6 +191,8 @@ def main() -> None:
         print(f"{number} {name}")
     if missing or unlisted:
         print(f"Missing: {', '.join([*missing, *unlisted])}")
+    if bare:
+        print(f"Without a text: {', '.join(bare)}")
     if any(figures.values()):
         sys.exit("The site is not what it must be.")
 

@@ -1,7 +1,9 @@
 """Gives each field of the reference its own text; an extension of griffe.
 
-The library documents what a class is made of in the `Arguments` list of
-`X.__init__.__doc__`, written after the class, which griffe does not read.
+The library documents what a class is made of in a list of `Arguments` or `Attributes`:
+in `X.__init__.__doc__`, written after the class, which griffe does not read; in the
+docstring of the class; or in that of its `__init__`. What has no text of its own has
+that of the base which declares it.
 """
 
 import ast
@@ -14,6 +16,11 @@ import griffe
 
 # A name may stand there with an index or with others: "- `first`, `second`: sets".
 _ITEM = re.compile(r"^- ((?:`\w+`(?:, | and )?)+): ?", flags=re.MULTILINE)
+
+# "**Arguments:** those of `NetworkFactory`, and": they are fields of that base.
+_HEAD = re.compile(r"\*\*(Arguments|Attributes):\*\*( those of `\w+`(\.|, and))?")
+
+_FIELDS = "Takes the fields above."
 
 # Calls that declare a field and begin with its default.
 _DECLARES = {
@@ -41,6 +48,9 @@ class FieldTexts(griffe.Extension):
             if not found.is_alias
         ]
         for found in classes:
+            _move_list(found)
+            _copy_list(found)
+            _forget_assigned(found)
             _add_constructor(found)
         public = _public_paths(pkg)
         inherited = [each for found in classes for each in _inherited(found, public)]
@@ -51,18 +61,20 @@ class FieldTexts(griffe.Extension):
 
 def split(text: str) -> tuple[dict[str, str], str]:
     """What a list of arguments says of each, and the text without the list."""
-    texts, rest, items = {}, [], None
+    texts, rest, items, listed = {}, [], None, False
     for line in text.splitlines():
-        found = _ITEM.match(line)
-        if found is not None:
+        found = _ITEM.match(line) if listed else None
+        if _HEAD.fullmatch(line):
+            items, listed = None, True
+        elif found is not None:
             items = re.findall(r"`(\w+)`", found[1])
             for item in items:
                 texts[item] = line[found.end() :]
         elif items is not None and (line.startswith("  ") or not line.strip()):
             for item in items:
                 texts[item] += f"\n{line.removeprefix('    ')}"
-        elif line.strip() != "**Arguments:**":
-            items = None
+        else:
+            items, listed = None, listed and not line.strip()
             rest.append(line)
     texts = {name: _sentence(each.strip()) for name, each in texts.items()}
     return texts, "\n".join(rest).strip()
@@ -97,19 +109,57 @@ def _constructor_texts(module: griffe.Module) -> dict[str, str]:
 
 def _document(documented: griffe.Object, text: str) -> None:
     texts, rest = split(text)
-    for name, own in texts.items():
-        if name in documented.members and documented[name].is_attribute:
-            documented[name].docstring = griffe.Docstring(own)
+    _document_fields(documented, texts)
     attributes = documented.attributes
     others = {name: own for name, own in texts.items() if name not in attributes}
     lines = [f"- `{name}`: {own}" for name, own in others.items()]
     text = "\n".join(lines).replace("\n", "\n    ").replace("\n    - ", "\n- ")
     whole = f"**Arguments:**\n\n{text}\n\n{rest}" if others else rest
     if "__init__" in documented.members:
-        documented["__init__"].docstring = griffe.Docstring(whole)
+        documented["__init__"].docstring = griffe.Docstring(whole or _FIELDS)
     elif whole:
         before = documented.docstring.value if documented.docstring else ""
         documented.docstring = griffe.Docstring(f"{before}\n\n{whole}".strip())
+
+
+def _move_list(documented: griffe.Class) -> None:
+    """Gives the fields what a list in the docstring of their class says of each."""
+    if documented.docstring is None:
+        return
+    texts, rest = split(documented.docstring.value)
+    if all(name in documented.attributes for name in texts):
+        _document_fields(documented, texts)
+        documented.docstring.value = rest
+
+
+def _copy_list(documented: griffe.Class) -> None:
+    """Gives the fields what the docstring of `__init__` says of the same arguments."""
+    constructor = documented.members.get("__init__")
+    if constructor is not None and constructor.docstring is not None:
+        _document_fields(documented, split(constructor.docstring.value)[0])
+
+
+def _forget_assigned(documented: griffe.Class) -> None:
+    """Shows no value that `__init__` gives a field, since it is no default."""
+    constructor = documented.members.get("__init__")
+    if constructor is None or constructor.lineno is None:
+        return
+    lines = range(constructor.lineno, constructor.endlineno + 1)
+    for field in documented.attributes.values():
+        if field.is_alias or field.lineno not in lines:
+            continue
+        given = str(field.value)
+        if field.annotation is None and given in constructor.parameters:
+            field.annotation = constructor.parameters[given].annotation
+        field.value = None
+        field.labels -= {"class-attribute", "instance-attribute"}
+
+
+def _document_fields(documented: griffe.Class, texts: dict[str, str]) -> None:
+    for name, text in texts.items():
+        field = documented.members.get(name)
+        if field is not None and field.is_attribute and field.docstring is None:
+            field.docstring = griffe.Docstring(text)
 
 
 def _public_paths(package: griffe.Module) -> dict[str, str]:
@@ -126,19 +176,24 @@ def _public_paths(package: griffe.Module) -> dict[str, str]:
 def _inherited(
     documented: griffe.Class, public: dict[str, str]
 ) -> list[tuple[griffe.Object, str]]:
-    """The public methods without a text, and the first paragraph of their base's."""
+    """The public members without a text, and what their base says of them.
+
+    Of a method it is the first paragraph, and where to read on.
+    """
     found = []
     for name, member in documented.members.items():
         hidden = name.startswith("_") and name != "__call__"
-        fields = member.is_attribute and "property" not in member.labels
-        if member.is_alias or member.docstring or hidden or fields:
+        if member.is_alias or member.docstring or hidden:
             continue
         for base in documented.mro():
             own = base.members.get(name)
             if own is None or own.docstring is None:
                 continue
-            text = own.docstring.value.split("\n\n")[0]
-            if base.path in public:
+            is_field = member.is_attribute and "property" not in member.labels
+            text = own.docstring.value
+            if not is_field:
+                text = text.split("\n\n")[0]
+            if not is_field and base.path in public:
                 path = f"{public[base.path]}.{name}"
                 text += f"\n\nSee [`{base.name}.{name}`][{path}]."
             found.append((member, text))
@@ -166,8 +221,14 @@ def _add_constructor(documented: griffe.Class) -> None:
         field.value = _default(field.value)
         # Whether it has a default is seen from its signature.
         field.labels -= {"class-attribute", "instance-attribute"}
+    constructor = documented.members.get("__init__")
+    if constructor is not None and constructor.docstring is None:
+        # That of a dataclass, or one that is written for type checkers only.
+        names = {each.name for each in constructor.parameters} - {"self"}
+        if names <= set(documented.all_members):
+            constructor.docstring = griffe.Docstring(_FIELDS)
     abstract = documented.name.startswith(("Abstract", "_"))
-    if abstract or not fields or "__init__" in documented.members:
+    if abstract or not fields or constructor is not None:
         return
     if any("Protocol" in str(base) for base in documented.bases):
         return
@@ -188,7 +249,7 @@ def _add_constructor(documented: griffe.Class) -> None:
         ),
         lineno=documented.lineno,
         endlineno=documented.endlineno,
-        docstring=griffe.Docstring("Takes the fields above."),
+        docstring=griffe.Docstring(_FIELDS),
     )
     documented.set_member("__init__", constructor)
 
@@ -207,7 +268,9 @@ def _default(value: Any) -> Any:
         each for each in value.arguments if not isinstance(each, griffe.ExprKeyword)
     ]
     if name == "field":
-        return keywords.get("default", keywords.get("default_factory"))
+        factory = keywords.get("default_factory")
+        called = None if factory is None else griffe.ExprCall(factory, [])
+        return keywords.get("default", called)
     if name == "optimizers":
         return keywords.get("default", "optax.adam")
     if name in _DECLARES:
