@@ -34,23 +34,6 @@ BUILTINS = (
 )
 
 
-# Classes whose docstring leaves fields to their names; no other entry lacks a text.
-UNSAID = {
-    "eqrl.IntrinsicState": "agent reward",
-    "eqrl.NormalizedRewardState": "agent statistics",
-    "eqrl.NormalizedState": "agent statistics",
-    "eqrl.ReplayState": "data",
-    "eqrl.RunningStatistics": "count mean summed_squares",
-    "eqrl.SkillExtras": "agent skill",
-    "eqrl.SkillMemory": "agent skill",
-    "eqrl.nn.Linear": "bias weight",
-    "eqrl.nn.MLP": "layers norms",
-    "eqrl.nn.ResidualBlock": "narrowing norm widening",
-    "eqrl.nn.ResidualMLP": "blocks input norm output",
-    "eqrl.presets.Preset": "agent backend env hidden_sizes normalize num_steps options "
-    "returns trainer",
-}
-
 HEADINGS = {"h1", "h2", "h3", "h4", "h5", "h6"}
 
 
@@ -137,11 +120,6 @@ def members(name: str) -> set[str]:
     }
 
 
-def is_unsaid(name: str) -> bool:
-    owner, _, member = name.rpartition(".")
-    return member in UNSAID.get(owner, "").split()
-
-
 def main() -> None:
     site = pathlib.Path(sys.argv[1]) if sys.argv[1:] else ROOT / "site"
     pages: dict[str, Page] = {}
@@ -167,7 +145,7 @@ def main() -> None:
         name
         for each in reference.values()
         for name, said in each.entries.items()
-        if not said and not is_unsaid(name)
+        if not said
     ]
     longest = max(pages, key=lambda name: len(pages[name].text))
     entries: list[dict[str, typing.Any]] = json.loads(

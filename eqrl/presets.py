@@ -15,14 +15,24 @@ from .envs._base import AnyEnv
 class Preset:
     """Tuned hyperparameters of an agent on an environment, and the return reached.
 
-    `options` are arguments of the agent and `trainer` those of `eqrl.Trainer`; of an
-    agent that learns on-policy they are `num_envs` and `steps_per_iteration`, the
-    `num_steps` of `eqrl.Trainer.on_policy`. All are options of the command line.
+    All settings are options of the command line.
 
-    `returns` holds the mean return of each of `num_seeds` seeds after `num_steps`
-    environment steps, over 1,024 greedy episodes, or 64 of brax, the same for all
-    presets of an environment: those with which `eqrl train` ends. `nox -s presets`
-    measures them.
+    **Attributes:**
+
+    - `agent`: its name at the command line, such as `"sac"`.
+    - `env`: its name, as in `eqrl.envs.make`.
+    - `options`: arguments of the agent.
+    - `trainer`: arguments of `eqrl.Trainer`; of an agent that learns on-policy,
+        `num_envs` and `steps_per_iteration`, the `num_steps` of
+        `eqrl.Trainer.on_policy`.
+    - `num_steps`: environment steps of each seed.
+    - `returns`: the mean return of each of `num_seeds` seeds after `num_steps` steps,
+        over 1,024 greedy episodes, or 64 of brax, the same for all presets of an
+        environment: those with which `eqrl train` ends. `nox -s presets` measures
+        them.
+    - `hidden_sizes`: width of each hidden layer of the networks.
+    - `normalize`: whether an `eqrl.Normalized` is around the agent.
+    - `backend`: of brax; `None` takes that of `eqrl.envs.make`.
     """
 
     agent: str

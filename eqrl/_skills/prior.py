@@ -40,6 +40,13 @@ class SkillExtras(eqx.Module, Generic[Extras]):
     agent: Extras
 
 
+SkillExtras.__init__.__doc__ = """**Arguments:**
+
+- `skill`: the skill with which the agent acted.
+- `agent`: the extras of the agent inside.
+"""
+
+
 class AbstractSkillPrior(eqx.Module):
     """A distribution of skills, vectors drawn once for each episode."""
 

@@ -111,6 +111,12 @@ class ReplayState(eqx.Module, Generic[Item]):
     data: Item
 
 
+ReplayState.__init__.__doc__ = """**Arguments:**
+
+- `data`: the transitions, with leading axes `(envs, rows)`.
+"""
+
+
 def empty_rows(item: Item, num_envs: int, num_rows: int) -> ReplayState[Item]:
     """Room for a number of rows of transitions like `item`."""
     return ReplayState(

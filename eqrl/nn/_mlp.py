@@ -27,6 +27,11 @@ class Linear(eqx.Module):
     batch and a stack of networks, that layout makes XLA transpose on the CPU: there a
     gradient step of two critics took 1.4 times as long with it. The factor was measured
     on a CPU only.
+
+    **Attributes:**
+
+    - `weight`: multiplies the input from the right.
+    - `bias`: is added to the product.
     """
 
     weight: Float[Array, "inputs outputs"]
@@ -59,7 +64,14 @@ class Linear(eqx.Module):
 
 
 class MLP(eqx.Module):
-    """Multilayer perceptron with a linear output."""
+    """Multilayer perceptron with a linear output.
+
+    **Attributes:**
+
+    - `layers`: the hidden layers and the output, in order.
+    - `norms`: one for each hidden layer, before its activation; empty without
+        `layer_norm`.
+    """
 
     layers: tuple[Linear, ...]
     norms: tuple[eqx.nn.LayerNorm, ...]
@@ -165,7 +177,14 @@ def is_size(size: object) -> bool:
 
 
 class ResidualBlock(eqx.Module):
-    """Adds to its input what two layers make of it, normalized."""
+    """Adds to its input what two layers make of it, normalized.
+
+    **Attributes:**
+
+    - `norm`: normalizes what the layers see of the input.
+    - `widening`: the first layer, to four times the length.
+    - `narrowing`: the second layer, back to the length of the input.
+    """
 
     norm: eqx.nn.LayerNorm
     widening: Linear
@@ -199,6 +218,13 @@ class ResidualMLP(eqx.Module):
     The simplicity bias of such a network lets it grow without overfitting; it is that
     of SimBa ([Lee et al. 2025](https://arxiv.org/abs/2410.09754)), without the
     normalization of observations, for which there is `eqrl.Normalized`.
+
+    **Attributes:**
+
+    - `input`: the layer before the blocks.
+    - `blocks`: the residual blocks, in order.
+    - `norm`: normalizes what the last block gives.
+    - `output`: the layer after that.
     """
 
     input: Linear

@@ -50,6 +50,13 @@ class IntrinsicState(eqx.Module, Generic[State, RewardState]):
     reward: RewardState
 
 
+IntrinsicState.__init__.__doc__ = """**Arguments:**
+
+- `agent`: the state of the agent.
+- `reward`: the state of the reward.
+"""
+
+
 class Intrinsic(
     AbstractViewWrapper[IntrinsicState[State, RewardState], Memory, Extras]
 ):

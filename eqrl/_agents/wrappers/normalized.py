@@ -26,6 +26,13 @@ class RunningStatistics(eqx.Module):
     """Running mean and variance of all observations so far.
 
     After about a million batches they are moving averages over as many.
+
+    **Attributes:**
+
+    - `count`: the number of observations so far, at most a million batches of them.
+    - `mean`: of each element.
+    - `summed_squares`: of each element's differences from the mean; divided by `count`
+        it is the variance.
     """
 
     count: Float[Array, ""]
@@ -83,6 +90,13 @@ class NormalizedState(eqx.Module, Generic[State]):
 
     agent: State
     statistics: RunningStatistics
+
+
+NormalizedState.__init__.__doc__ = """**Arguments:**
+
+- `agent`: the state of the agent.
+- `statistics`: of the observations.
+"""
 
 
 class Normalized(AbstractViewWrapper[NormalizedState[State], Memory, Extras]):
@@ -169,6 +183,13 @@ class NormalizedRewardState(eqx.Module, Generic[State]):
 
     agent: State
     statistics: RunningStatistics
+
+
+NormalizedRewardState.__init__.__doc__ = """**Arguments:**
+
+- `agent`: the state of the agent.
+- `statistics`: of the rewards.
+"""
 
 
 class NormalizedReward(

@@ -32,6 +32,13 @@ class SkillMemory(eqx.Module, Generic[Memory]):
     agent: Memory
 
 
+SkillMemory.__init__.__doc__ = """**Arguments:**
+
+- `skill`: the skill of the episode.
+- `agent`: the memory of the agent.
+"""
+
+
 class SkillConditioned(
     AbstractWrapper[State, SkillMemory[Memory], SkillExtras[Extras]]
 ):
