@@ -1,0 +1,218 @@
+"""What a sweep over hyperparameters found: its table and its figure."""
+
+import csv
+import dataclasses
+import functools
+import os
+import re
+from pathlib import Path
+from typing import Any, Generic
+
+import numpy as np
+from jaxtyping import Float
+
+from .._population.solution import Agents
+from .._storage.files import atomic_write
+from .._training.rows import History
+from .._types.custom_types import State
+from .figure import new_figure, numbered_colors, save_figure
+from .statistics import Center, bootstrap_interval, center_of
+
+
+Cell = float | int | bool | str | None
+
+
+def as_cell(value: object) -> Cell:
+    """A value of a hyperparameter as a table and a JSON file show it."""
+    if isinstance(value, np.generic) or getattr(value, "shape", None) == ():
+        value = np.asarray(value).item()
+    if value is None or isinstance(value, (float, int, bool, str)):
+        return value
+    return as_text(value)
+
+
+def as_text(value: object) -> str:
+    """What `repr` gives, in one line, without the addresses of one process."""
+    return re.sub(" at 0x[0-9a-f]+", "", " ".join(repr(value).split()))
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepSolution(Generic[State, Agents]):
+    """The result of `eqrl.sweep`: each setting with the scores of its seeds.
+
+    **Attributes:**
+
+    - `settings`: the values of the hyperparameters of each, by their names.
+    - `scores`: of each setting and seed, by default the mean return of the greedy
+        episodes after training; `nan` where a seed diverged.
+    - `fresh_scores`: the best setting once more, in episodes that did not choose it,
+        and with fresh seeds if there were any; `nan` where nothing is known.
+    - `metrics`: of each setting, as of a `Solution` of `train_seeds`; `nan` after a
+        seed diverged.
+    - `center`: by which settings are compared.
+    - `agents`: with the hyperparameters of each setting.
+    - `states`: of each setting, the stack of the agents' states of its seeds.
+    """
+
+    settings: tuple[dict[str, object], ...]
+    scores: Float[np.ndarray, "settings seeds"]
+    fresh_scores: Float[np.ndarray, " fresh"]
+    metrics: tuple[History, ...]
+    center: Center
+    agents: tuple[Agents, ...]
+    states: tuple[State, ...]
+
+    @property
+    def best(self) -> int | None:
+        """The setting with the highest center of its scores; `None` if all diverged.
+
+        Settings of which fewer seeds diverged come first, whatever their scores. The
+        first of several is taken.
+        """
+        centers = center_of(self.scores, self.center)
+        if np.all(np.isnan(centers)):
+            return None
+        lost = np.isnan(self.scores).sum(axis=1)
+        fewest = np.where(lost == lost.min(), centers, -np.inf)
+        return int(np.nanargmax(fewest))
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Each setting in words, such as `lr=0.001, num_epochs=4`."""
+        return tuple(
+            ", ".join(f"{name}={as_cell(value)}" for name, value in setting.items())
+            or "as given"
+            for setting in self.settings
+        )
+
+    @property
+    def curves(self) -> dict[str, History]:
+        """The metrics by their labels, as `eqrl.draw_learning_curves` draws them."""
+        trained = zip(self.labels, self.metrics, strict=True)
+        return {label: metrics for label, metrics in trained if metrics}
+
+    @property
+    def table(self) -> dict[str, list[Cell]]:
+        """The table by its columns, with a row for each setting.
+
+        After the hyperparameters come `diverged`, how many seeds did; `mean` and `iqm`
+        of the scores of the others; `low` and `high`, the ends of the 95 % bootstrap
+        interval of the `center` over seeds; and, of the best setting alone,
+        `fresh_mean`, `fresh_iqm`, `fresh_low` and `fresh_high`. The best of many looks
+        better than it is; these do not.
+        """
+        names = list(dict.fromkeys(name for each in self.settings for name in each))
+        columns: dict[str, list[Cell]] = {
+            name: [as_cell(setting.get(name)) for setting in self.settings]
+            for name in names
+        }
+        diverged = np.isnan(self.scores).sum(axis=1)
+        columns["diverged"] = [int(number) for number in diverged]
+        fresh = np.full((len(self.settings), len(self.fresh_scores)), np.nan)
+        if self.best is not None:
+            fresh[self.best] = self.fresh_scores
+        for prefix, scores in (("", self.scores), ("fresh_", fresh)):
+            low, high = bootstrap_interval(scores, center=self.center)
+            values = {
+                "mean": center_of(scores, "mean"),
+                "iqm": center_of(scores, "iqm"),
+                "low": low,
+                "high": high,
+            }
+            for name, numbers in values.items():
+                columns[f"{prefix}{name}"] = [float(number) for number in numbers]
+        return columns
+
+    def write_csv(self, path: str | os.PathLike[str]) -> None:
+        """Writes the `table`. What is not known is empty there."""
+        columns = self.table
+        with (
+            atomic_write(Path(path)) as partial,
+            open(partial, "w", newline="") as file,
+        ):
+            writer = csv.writer(file)
+            writer.writerow(["setting", *columns])
+            for index, row in enumerate(zip(*columns.values(), strict=True)):
+                # `nan` is the only value that is not itself.
+                writer.writerow([index, *("" if x != x else x for x in row)])
+
+    def __str__(self) -> str:
+        """The table, as text in columns."""
+        columns: dict[str, list[Cell]] = {
+            "": ["*" if x == self.best else "" for x in range(len(self.settings))]
+        }
+        columns |= self.table
+        texts = [
+            [name, *("" if x != x else _short(x) for x in cells)]
+            for name, cells in columns.items()
+        ]
+        widths = [max(map(len, column)) for column in texts]
+        return "\n".join(
+            "  ".join(
+                text.rjust(width) for text, width in zip(row, widths, strict=True)
+            ).rstrip()
+            for row in zip(*texts, strict=True)
+        )
+
+
+def _short(cell: Cell) -> str:
+    is_float = isinstance(cell, float)
+    return f"{cell:.5g}" if is_float else str(cell)
+
+
+def draw_sweep(
+    path: str | os.PathLike[str],
+    sweep: SweepSolution[Any, Any],
+    *,
+    title: str = "",
+) -> None:
+    """Plots the scores of each setting of a sweep, with an interval over its seeds.
+
+    Settings are ordered from the best to the worst. Each seed is a dot, the center a
+    diamond, and its 95 % bootstrap interval a line. The fresh scores of the best one
+    are drawn beside it.
+
+    **Arguments:**
+
+    - `path`: file to write; its suffix decides the format: `.png`, `.pdf` or `.svg`.
+    - `sweep`: from `eqrl.sweep`.
+    - `title`: above the axes.
+    """
+    centers = center_of(sweep.scores, sweep.center)
+    # Those that diverged are last.
+    order = np.argsort(-np.nan_to_num(centers, nan=-np.inf), kind="stable")
+    figure = new_figure("A sweep", 6.4, 1.6 + 0.32 * len(order))
+    axes = figure.subplots()
+    color, fresh_color = numbered_colors(2)
+    draw = functools.partial(_draw_scores, axes, sweep.center)
+    for place, index in enumerate(order):
+        draw(place, sweep.scores[index], color, "seeds")
+        if index == sweep.best and len(sweep.fresh_scores) > 0:
+            draw(place + 0.3, sweep.fresh_scores, fresh_color, "fresh episodes")
+    labels = [sweep.labels[index] for index in order]
+    axes.set_yticks(range(len(order)), labels)
+    axes.invert_yaxis()
+    axes.grid(alpha=0.3, axis="x")
+    # Each kind once.
+    handles, kinds = axes.get_legend_handles_labels()
+    of_kinds = dict(zip(kinds, handles, strict=True))
+    if len(of_kinds) > 1:
+        axes.legend(of_kinds.values(), of_kinds.keys(), loc="best", frameon=False)
+    axes.set_xlabel("score" if title else "score, its center and 95 % interval")
+    axes.set_title(title)
+    save_figure(figure, path)
+
+
+def _draw_scores(
+    axes: Any,
+    center: Center,
+    place: float,
+    scores: Float[np.ndarray, " seeds"],
+    color: tuple[float, float, float],
+    label: str,
+) -> None:
+    """Dots, an interval and a center, on a line of their own."""
+    low, high = bootstrap_interval(scores, center=center)
+    axes.plot(scores, np.full(len(scores), place), ".", color=color, alpha=0.4)
+    axes.plot([low, high], [place, place], color=color, linewidth=2)
+    axes.plot(center_of(scores, center), place, "D", color=color, label=label)
