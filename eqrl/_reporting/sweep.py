@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import functools
+import math
 import os
 import re
 from pathlib import Path
@@ -26,7 +27,8 @@ def as_cell(value: object) -> Cell:
     """A value of a hyperparameter as a table and a JSON file show it."""
     if isinstance(value, np.generic) or getattr(value, "shape", None) == ():
         value = np.asarray(value).item()
-    if value is None or isinstance(value, (float, int, bool, str)):
+    is_finite = not isinstance(value, float) or math.isfinite(value)
+    if value is None or (isinstance(value, (float, int, bool, str)) and is_finite):
         return value
     return as_text(value)
 
@@ -206,7 +208,7 @@ def draw_sweep(
 def _draw_scores(
     axes: Any,
     center: Center,
-    place: float,
+    place: float | int,
     scores: Float[np.ndarray, " seeds"],
     color: tuple[float, float, float],
     label: str,

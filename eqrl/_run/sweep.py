@@ -4,8 +4,6 @@ import contextlib
 import dataclasses
 import itertools
 import math
-import operator
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 from .._agents.base import AgentOfKind, AnyAgent
 from .._interaction.evaluate_skills import Score, mean_return
 from .._interaction.fit import check_numbers
-from .._population.prior import AbstractPrior, check_prior
+from .._population.prior import AbstractPrior, Setting, make_settings
 from .._population.solution import Agents
 from .._population.train import check_scalar
 from .._pytree.arguments import checked
@@ -30,22 +28,19 @@ from .._pytree.fields import (
     PositiveInt,
     Takes,
     check_choice,
-    check_instance,
-    range_of,
     reusable_key,
     shown,
 )
 from .._pytree.tree import is_array_shape, repeated
-from .._reporting.learning_curve import draw_learning_curves, shown_metrics
 from .._reporting.statistics import Center
-from .._reporting.sweep import SweepSolution, as_cell, as_text, draw_sweep
+from .._reporting.sweep import SweepSolution, as_cell, as_text
 from .._storage.checkpoint import (
     Directory,
     check_directory,
     restore_part,
     saved_steps,
 )
-from .._storage.files import LOCK, Content, locked, read_json
+from .._storage.files import LOCK, locked, read_json
 from .._training.evaluations import evaluate_members
 from .._training.host_loop import (
     NonFiniteError,
@@ -56,6 +51,7 @@ from .._training.mesh import (
     Members,
     choose_members,
     default_mesh,
+    device_memory,
     replicate,
     shard,
     to_host,
@@ -67,21 +63,23 @@ from .._types.custom_types import EnvState, PyTree, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from ..envs._check import play_if_asked
-from .files import CONFIG, finite, save_policy, versions, write_json, write_picture
+from .files import CONFIG, finite, save_policy, versions, write_json
 from .solutions import Checkpoints, load_solution, step_of
-
-
-@dataclasses.dataclass(frozen=True)
-class Setting:
-    """One setting of the hyperparameters, by their names, and what it makes."""
-
-    values: dict[str, object]
-    agent: AnyAgent
-    trainer: Trainer
-
-
-Pair = tuple[int, int]
-"""A member of a sweep: the indices of its setting and of its seed."""
+from .write import (
+    ADVICE,
+    POLICIES,
+    SEARCH,
+    SWEEP,
+    TRAINED,
+    UNFINISHED,
+    Pair,
+    TrainedPart,
+    joined,
+    name_of_part,
+    read_parts,
+    scores_of_parts,
+    write_sweep,
+)
 
 
 @checked
@@ -93,7 +91,7 @@ def sweep(
     num_seeds: PositiveInt,
     num_steps: int,
     key: PRNGKeyArray,
-    grid: Mapping[str, Sequence[object]] | None = None,
+    grid: Mapping[str, Iterable[object]] | None = None,
     priors: Mapping[str, AbstractPrior] | None = None,
     num_draws: PositiveInt | None = None,
     num_fresh_seeds: NonNegativeInt = 0,
@@ -226,149 +224,6 @@ def sweep(
     return cast(SweepSolution[State, Agents], solution)
 
 
-def make_settings(
-    agent: AnyAgent,
-    trainer: Trainer,
-    grid: Mapping[str, Sequence[object]],
-    priors: Mapping[str, AbstractPrior],
-    num_draws: int | None,
-    *,
-    key: PRNGKeyArray,
-) -> list[Setting]:
-    """All settings of a sweep, those of the first draw first.
-
-    The arguments are those of `sweep`; `key` is of the draws.
-    """
-    if (num_draws is None) != (not priors):
-        raise ValueError(
-            f"`num_draws={num_draws}` and `priors` of {[*priors] or 'nothing'} do not "
-            "fit: it is how often to draw from them, so give both or neither."
-        )
-    paths: dict[str, str] = {}
-    for name in (*grid, *priors):
-        path = find_path(agent, trainer, name)
-        if path in paths.values():
-            raise ValueError(f"`{path}` is given twice, the second time as `{name}`.")
-        paths[name] = path
-    for name, values in grid.items():
-        if isinstance(values, str) or not isinstance(values, Iterable) or not [*values]:
-            raise ValueError(
-                f"`grid[{name!r}]={shown(values)}` must be a list of values, such as "
-                "`[1e-4, 1e-3]`."
-            )
-    for name, prior in priors.items():
-        check_instance(f"priors[{name!r}]", prior, AbstractPrior)
-        owner, _, field = paths[name].rpartition(".")
-        node = operator.attrgetter(owner)(agent) if owner else agent
-        try:
-            check_prior(field, prior, range_of(node, field))
-        except ValueError as error:
-            raise ValueError(f"The prior of `{name}` is wrong: {error}") from error
-    draws: list[dict[str, object]] = [{}]
-    if num_draws is not None:
-        draws = [
-            {
-                name: float(str(np.asarray(prior.sample(key=each))))
-                for each, (name, prior) in zip(
-                    jr.split(jr.fold_in(key, index), len(priors)),
-                    priors.items(),
-                    strict=True,
-                )
-            }
-            for index in range(num_draws)
-        ]
-    points = [
-        dict(zip(grid, point, strict=True))
-        for point in itertools.product(*grid.values())
-    ]
-    settings = []
-    for draw, point in itertools.product(draws, points):
-        values = {**point, **draw}
-        try:
-            changed = _changed(agent, trainer, {paths[x]: values[x] for x in values})
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"The setting {values} is wrong: {error}") from error
-        settings.append(Setting(values, *changed))
-    return settings
-
-
-def find_path(agent: AnyAgent, trainer: Trainer, name: str) -> str:
-    """The path of the one field of the agent or the trainer that is or ends in `name`.
-
-    Fields of the trainer begin with `trainer.`.
-    """
-    paths = [*_paths(agent), *(f"{_TRAINER}{path}" for path in _paths(trainer))]
-    if name in paths:
-        return name
-    found = [path for path in paths if path.endswith(f".{name}")]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise ValueError(f"`{name}` could be any of {found}; give more of its path.")
-    raise ValueError(
-        f"There is no hyperparameter `{name}`; those of this agent and its trainer are "
-        f"{', '.join(paths)}."
-    )
-
-
-_TRAINER = "trainer."
-
-
-def _paths(node: Any) -> Iterator[str]:
-    """The paths of all fields of a dataclass, those of the dataclasses in it too."""
-    for field in dataclasses.fields(node):
-        yield field.name
-        value = getattr(node, field.name)
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            yield from (f"{field.name}.{inner}" for inner in _paths(value))
-
-
-def _changed(
-    agent: AnyAgent, trainer: Trainer, values: Mapping[str, object]
-) -> tuple[AnyAgent, Trainer]:
-    """Agent and trainer with other values, by their paths."""
-    options: dict[str, Any] = {}
-    for path, value in values.items():
-        if path.startswith(_TRAINER):
-            options[path.removeprefix(_TRAINER)] = value
-        else:
-            agent = _replaced(agent, path.split("."), value)
-    if options and trainer.is_on_policy:
-        # The other fields follow from these.
-        sizes = {
-            "num_envs": trainer.num_envs,
-            "steps_per_iteration": trainer.steps_per_iteration,
-            "make_replay": trainer.make_replay,
-        } | options
-        num_steps = sizes.pop("steps_per_iteration")
-        return agent, Trainer.on_policy(num_steps=num_steps, **sizes)
-    return agent, dataclasses.replace(trainer, **options)
-
-
-def _replaced(node: Any, path: Sequence[str], value: object) -> Any:
-    name, *rest = path
-    if rest:
-        value = _replaced(getattr(node, name), rest, value)
-    # The constructor converts and checks what it is given.
-    return dataclasses.replace(node, **{name: value})
-
-
-@dataclasses.dataclass(frozen=True)
-class _Part:
-    """What some members have come to that trained side by side.
-
-    - `pairs`: which members.
-    - `scores`: of each, `None` where it diverged.
-    - `metrics`: by name, a list of the values in each row for each; `step` is common.
-    - `states`: the stack of the agents' states.
-    """
-
-    pairs: list[Pair]
-    scores: list[float | None]
-    metrics: dict[str, Any]
-    states: PyTree
-
-
 @dataclasses.dataclass(frozen=True)
 class _Plan:
     """All that decides a sweep, and how its members are trained.
@@ -469,7 +324,7 @@ class _Plan:
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder):
             if (folder / SWEEP).exists():
-                saved = read_json(folder / SWEEP, dict, _ADVICE)
+                saved = read_json(folder / SWEEP, dict, ADVICE)
                 for name, value in content.items():
                     if saved.get(name) != value:
                         raise ValueError(
@@ -486,14 +341,14 @@ class _Plan:
                 write_json(folder, SWEEP, {**versions(), **content})
             yield
 
-    def load(self) -> list[_Part]:
+    def load(self) -> list[TrainedPart]:
         """What was trained already, with the states of its agents."""
         parts = [] if self.folder is None else read_parts(self.folder)
         return [
             dataclasses.replace(part, states=self.load_states(part)) for part in parts
         ]
 
-    def load_states(self, part: _Part) -> PyTree:
+    def load_states(self, part: TrainedPart) -> PyTree:
         agent = self.settings[part.pairs[0][0]].agent
         like = eqx.filter_eval_shape(agent.init, self.env.spec, key=jr.key(0))
         like = jax.tree.map(
@@ -504,10 +359,12 @@ class _Plan:
             ),
             like,
         )
-        folder = cast(Path, self.folder) / _POLICIES / _name(part.pairs)
-        return restore_part(folder, like, None, None, advice=_ADVICE)
+        folder = cast(Path, self.folder) / POLICIES / name_of_part(part.pairs)
+        return restore_part(folder, like, None, None, advice=ADVICE)
 
-    def train(self, pairs: Sequence[Pair], parts: Sequence[_Part]) -> list[_Part]:
+    def train(
+        self, pairs: Sequence[Pair], parts: Sequence[TrainedPart]
+    ) -> list[TrainedPart]:
         """Trains those members that are in none of the parts.
 
         All share a program. They train in parts of equal size, the last of which is
@@ -545,18 +402,9 @@ class _Plan:
             for leaf in jax.tree.leaves(state)
             if is_array_shape(leaf)
         )
-        statistics = jax.devices()[0].memory_stats() or {}
-        memory = statistics.get("bytes_limit", 0)
-        if not memory:
-            memory = 2**33
-            with contextlib.suppress(AttributeError, OSError, ValueError):
-                memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-            # A container may have less.
-            with contextlib.suppress(OSError, ValueError):
-                memory = min(memory, int(_MEMORY_LIMIT.read_text()))
-        return max(1, memory // (4 * size))
+        return max(1, device_memory() // (4 * size))
 
-    def train_part(self, pairs: list[Pair], width: int, before: int) -> _Part:
+    def train_part(self, pairs: list[Pair], width: int, before: int) -> TrainedPart:
         """Trains and scores some members, which are repeated to fill the width."""
         given = [*pairs, *pairs[-1:] * (width - len(pairs))]
         chosen = [self.settings[index] for index, _ in given]
@@ -576,21 +424,21 @@ class _Plan:
         solution = self.reached(chosen[0], agents, self.keys[seeds], pairs, report)
         state = solution.trainer_state
         scores = self.scores(agents, state.agent, state.failed, seeds)
-        part = _Part(
+        part = TrainedPart(
             pairs=pairs,
             scores=finite(scores[: len(pairs)]),
             metrics=self.rows(chosen[0].trainer, solution.metrics, len(pairs)),
             states=_take(state.agent, np.arange(len(pairs))),
         )
         if self.folder is not None:
-            name = _name(pairs)
-            save_policy(self.folder / _POLICIES / name, self.num_steps, part.states)
-            (self.folder / _TRAINED).mkdir(exist_ok=True)
+            name = name_of_part(pairs)
+            save_policy(self.folder / POLICIES / name, self.num_steps, part.states)
+            (self.folder / TRAINED).mkdir(exist_ok=True)
             content = {"scores": part.scores, "metrics": part.metrics}
             content["pairs"] = [list(pair) for pair in pairs]
             # Once this is written, the part is never trained again.
-            write_json(self.folder / _TRAINED, f"{name}.json", content)
-            shutil.rmtree(self.folder / _UNFINISHED / name, ignore_errors=True)
+            write_json(self.folder / TRAINED, f"{name}.json", content)
+            shutil.rmtree(self.folder / UNFINISHED / name, ignore_errors=True)
         return part
 
     def reached(
@@ -606,7 +454,7 @@ class _Plan:
         with contextlib.ExitStack() as stack:
             checkpoints = None
             if self.folder is not None:
-                directory = self.folder / _UNFINISHED / _name(pairs)
+                directory = self.folder / UNFINISHED / name_of_part(pairs)
                 if saved_steps(directory):
                     initial = load_solution(directory, setting.agent, self.env, trainer)
                 checkpoints = stack.enter_context(
@@ -682,7 +530,7 @@ class _Plan:
         return rows
 
     def fresh_scores(
-        self, solution: SweepSolution[Any, Any], parts: Sequence[_Part]
+        self, solution: SweepSolution[Any, Any], parts: Sequence[TrainedPart]
     ) -> Float[np.ndarray, " fresh"]:
         """The scores of the best setting that did not choose it."""
         best, number = solution.best, self.num_fresh_seeds or self.num_seeds
@@ -692,13 +540,13 @@ class _Plan:
         if self.num_fresh_seeds > 0:
             pairs = [(best, int(seed)) for seed in seeds]
             parts = [*parts, *self.train(pairs, parts)]
-            found = scores_of(parts)
+            found = scores_of_parts(parts)
             return np.array([found[pair] for pair in pairs])
         failed = jnp.asarray(np.isnan(solution.scores[best]))
         agents = repeated(solution.agents[best], number)
         return self.scores(agents, solution.states[best], failed, seeds)
 
-    def solution(self, parts: Sequence[_Part]) -> SweepSolution[Any, Any]:
+    def solution(self, parts: Sequence[TrainedPart]) -> SweepSolution[Any, Any]:
         """The result without the fresh scores."""
         parts = sorted(parts, key=lambda part: part.pairs[0])
         states = []
@@ -722,143 +570,17 @@ class _Plan:
         return dataclasses.replace(found, agents=agents, states=tuple(states))
 
 
-SWEEP = "sweep.json"
-"""File that says what a sweep is, and marks its folder."""
-
-SEARCH = "search.json"
-"""What the command line was asked to search."""
-
-TABLE = "settings.csv"
-"""The table of a sweep that has ended."""
-
-_TRAINED, _POLICIES, _UNFINISHED = "trained", "policy", "unfinished"
-_FRESH = "fresh.json"
-
 # What may be in the folder of a sweep before it begins.
 _BEFORE = {LOCK, CONFIG, SEARCH, f"{SWEEP}.partial"}
 
-_ADVICE = "take it from a copy of the sweep, or train again"
-
-_MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
-
-
-def _name(pairs: Sequence[Pair]) -> str:
-    """The name of the files of a part: its first member, and how many there are."""
-    (setting, seed), count = pairs[0], len(pairs)
-    return f"{setting}_{seed}_{count}"
-
 
 @eqx.filter_jit
-def _take(stack: PyTree, places: Int[np.ndarray, " taken"]) -> PyTree:
+def _take(
+    stack: PyTree, places: Int[Array, " taken"] | Int[np.ndarray, " taken"]
+) -> PyTree:
     return jax.tree.map(lambda x: x[places] if eqx.is_array(x) else x, stack)
 
 
 def _concatenated(*pieces: Any) -> Any:
     one_piece = len(pieces) == 1 or not eqx.is_array(pieces[0])
     return pieces[0] if one_piece else jnp.concatenate(pieces)
-
-
-def scores_of(parts: Sequence[_Part]) -> dict[Pair, float]:
-    """The score of each member that has trained; `nan` if it has diverged."""
-    return {
-        pair: math.nan if score is None else score
-        for part in parts
-        for pair, score in zip(part.pairs, part.scores, strict=True)
-    }
-
-
-def joined(
-    parts: Sequence[_Part],
-    values: Sequence[dict[str, object]],
-    num_seeds: int,
-    center: Center,
-) -> SweepSolution[Any, Any]:
-    """Scores and metrics of all settings, of which every member must be in a part."""
-    scores = scores_of(parts)
-    columns = {
-        pair: {name: rows if name == "step" else rows[place] for name, rows in metrics}
-        for part in parts
-        for place, pair in enumerate(part.pairs)
-        for metrics in [part.metrics.items()]
-    }
-    seeds = range(num_seeds)
-    return SweepSolution(
-        settings=tuple(values),
-        scores=np.array(
-            [[scores[i, seed] for seed in seeds] for i in range(len(values))]
-        ),
-        fresh_scores=np.full(num_seeds, np.nan),
-        metrics=tuple(
-            {
-                name: np.array(columns[i, 0][name])
-                if name == "step"
-                else np.array([columns[i, seed][name] for seed in seeds], float).T
-                for name in columns[i, 0]
-            }
-            for i in range(len(values))
-        ),
-        center=center,
-        agents=(),
-        states=(),
-    )
-
-
-def read_parts(folder: Path) -> list[_Part]:
-    """All that a sweep has trained to the end, without the states of its agents."""
-
-    def parse(content: Content) -> _Part:
-        pairs = [(int(setting), int(seed)) for setting, seed in content["pairs"]]
-        return _Part(pairs, content["scores"], content["metrics"], None)
-
-    return [
-        read_json(path, parse, "delete it to train these members again")
-        for path in sorted((folder / _TRAINED).glob("*.json"))
-    ]
-
-
-def read_sweep(folder: Path) -> SweepSolution[Any, Any]:
-    """Reads the settings of a sweep that have trained, without agents and states.
-
-    Raises a `ValueError` if there is no sweep, or none of them has trained.
-    """
-    saved = read_json(folder / SWEEP, dict, _ADVICE)
-    parts, num_seeds = read_parts(folder), saved["num_seeds"]
-    found = scores_of(parts)
-    complete = [
-        index
-        for index in range(len(saved["settings"]))
-        if all((index, seed) in found for seed in range(num_seeds))
-    ]
-    if not complete:
-        raise ValueError(f"No setting of the sweep in `{folder}` has trained yet.")
-    numbers = {index: number for number, index in enumerate(complete)}
-    kept = [
-        dataclasses.replace(
-            part, pairs=[(numbers.get(i, -1), s) for i, s in part.pairs]
-        )
-        for part in parts
-    ]
-    values = [saved["settings"][index] for index in complete]
-    solution = joined(kept, values, num_seeds, saved["center"])
-    if (folder / _FRESH).exists():
-        fresh = read_json(folder / _FRESH, lambda content: content["scores"], _ADVICE)
-        solution = dataclasses.replace(solution, fresh_scores=np.array(fresh, float))
-    return solution
-
-
-def write_sweep(folder: Path, solution: SweepSolution[Any, Any]) -> None:
-    """Writes the table and the figures of a sweep that has ended."""
-    write_json(folder, _FRESH, {"scores": finite(solution.fresh_scores)})
-    solution.write_csv(folder / TABLE)
-    shutil.rmtree(folder / _UNFINISHED, ignore_errors=True)
-    write_picture(folder, "sweep.png", draw_sweep, solution)
-    curves = solution.curves
-    shown_first = {name for run in curves.values() for name in shown_metrics(run)}
-    if "episode_return" in shown_first:
-        write_picture(
-            folder,
-            "learning_curves.png",
-            draw_learning_curves,
-            curves,
-            center=solution.center,
-        )

@@ -2,6 +2,8 @@
 
 import csv
 import dataclasses
+import math
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,14 @@ from .._population.solution import (
 )
 from .._pytree.tree import stack_size, take_element
 from .._reporting.episodes import draw_skills
-from .._reporting.learning_curve import draw_learning_curve
+from .._reporting.learning_curve import (
+    draw_learning_curve,
+    draw_learning_curves,
+    shown_metrics,
+)
 from .._reporting.population import draw_family_tree, draw_schedules
+from .._reporting.statistics import Center
+from .._reporting.sweep import SweepSolution, draw_sweep
 from .._skills.distances import (
     SkillTrajectories,
     nearest_distance,
@@ -28,7 +36,7 @@ from .._skills.distances import (
     union_hausdorff,
 )
 from .._storage.checkpoint import Directory
-from .._storage.files import atomic_write
+from .._storage.files import Content, atomic_write, read_json
 from .._training.mesh import gather
 from .._training.rows import AnySolution, History, append_row
 from .._types.custom_types import Mode, PyTree
@@ -374,3 +382,149 @@ def write_trajectories(
     write_json(folder, "skills.json", content)
     write_picture(folder, "skills.png", draw_skills, trajectories, title=run.title)
     return distances
+
+
+SWEEP = "sweep.json"
+"""File that says what a sweep is, and marks its folder."""
+
+SEARCH = "search.json"
+"""What the command line was asked to search."""
+
+TABLE = "settings.csv"
+"""The table of a sweep that has ended."""
+
+TRAINED, POLICIES, UNFINISHED = "trained", "policy", "unfinished"
+_FRESH = "fresh.json"
+
+ADVICE = "take it from a copy of the sweep, or train again"
+
+Pair = tuple[int, int]
+"""A member of a sweep: the indices of its setting and of its seed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedPart:
+    """What some members have come to that trained side by side.
+
+    - `pairs`: which members.
+    - `scores`: of each, `None` where it diverged.
+    - `metrics`: by name, a list of the values in each row for each; `step` is common.
+    - `states`: the stack of the agents' states.
+    """
+
+    pairs: list[Pair]
+    scores: list[float | None]
+    metrics: dict[str, Any]
+    states: PyTree
+
+
+def name_of_part(pairs: Sequence[Pair]) -> str:
+    """The name of the files of a part: its first member, and how many there are."""
+    (setting, seed), count = pairs[0], len(pairs)
+    return f"{setting}_{seed}_{count}"
+
+
+def scores_of_parts(parts: Sequence[TrainedPart]) -> dict[Pair, float]:
+    """The score of each member that has trained; `nan` if it has diverged."""
+    return {
+        pair: math.nan if score is None else score
+        for part in parts
+        for pair, score in zip(part.pairs, part.scores, strict=True)
+    }
+
+
+def joined(
+    parts: Sequence[TrainedPart],
+    values: Sequence[dict[str, object]],
+    num_seeds: int,
+    center: Center,
+) -> SweepSolution[Any, Any]:
+    """Scores and metrics of all settings, of which every member must be in a part."""
+    scores = scores_of_parts(parts)
+    columns = {
+        pair: {name: rows if name == "step" else rows[place] for name, rows in metrics}
+        for part in parts
+        for place, pair in enumerate(part.pairs)
+        for metrics in [part.metrics.items()]
+    }
+    seeds = range(num_seeds)
+    return SweepSolution(
+        settings=tuple(values),
+        scores=np.array(
+            [[scores[i, seed] for seed in seeds] for i in range(len(values))]
+        ),
+        fresh_scores=np.full(num_seeds, np.nan),
+        metrics=tuple(
+            {
+                name: np.array(columns[i, 0][name])
+                if name == "step"
+                else np.array([columns[i, seed][name] for seed in seeds], float).T
+                for name in columns[i, 0]
+            }
+            for i in range(len(values))
+        ),
+        center=center,
+        agents=(),
+        states=(),
+    )
+
+
+def read_parts(folder: Path) -> list[TrainedPart]:
+    """All that a sweep has trained to the end, without the states of its agents."""
+
+    def parse(content: Content) -> TrainedPart:
+        pairs = [(int(setting), int(seed)) for setting, seed in content["pairs"]]
+        return TrainedPart(pairs, content["scores"], content["metrics"], None)
+
+    return [
+        read_json(path, parse, "delete it to train these members again")
+        for path in sorted((folder / TRAINED).glob("*.json"))
+    ]
+
+
+def read_sweep(folder: Path) -> SweepSolution[Any, Any]:
+    """Reads the settings of a sweep that have trained, without agents and states.
+
+    Raises a `ValueError` if there is no sweep, or none of them has trained.
+    """
+    saved = read_json(folder / SWEEP, dict, ADVICE)
+    parts, num_seeds = read_parts(folder), saved["num_seeds"]
+    found = scores_of_parts(parts)
+    complete = [
+        index
+        for index in range(len(saved["settings"]))
+        if all((index, seed) in found for seed in range(num_seeds))
+    ]
+    if not complete:
+        raise ValueError(f"No setting of the sweep in `{folder}` has trained yet.")
+    numbers = {index: number for number, index in enumerate(complete)}
+    kept = [
+        dataclasses.replace(
+            part, pairs=[(numbers.get(i, -1), s) for i, s in part.pairs]
+        )
+        for part in parts
+    ]
+    values = [saved["settings"][index] for index in complete]
+    solution = joined(kept, values, num_seeds, saved["center"])
+    if (folder / _FRESH).exists():
+        fresh = read_json(folder / _FRESH, lambda content: content["scores"], ADVICE)
+        solution = dataclasses.replace(solution, fresh_scores=np.array(fresh, float))
+    return solution
+
+
+def write_sweep(folder: Path, solution: SweepSolution[Any, Any]) -> None:
+    """Writes the table and the figures of a sweep that has ended."""
+    write_json(folder, _FRESH, {"scores": finite(solution.fresh_scores)})
+    solution.write_csv(folder / TABLE)
+    shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+    write_picture(folder, "sweep.png", draw_sweep, solution)
+    curves = solution.curves
+    shown_first = {name for run in curves.values() for name in shown_metrics(run)}
+    if "episode_return" in shown_first:
+        write_picture(
+            folder,
+            "learning_curves.png",
+            draw_learning_curves,
+            curves,
+            center=solution.center,
+        )
