@@ -43,7 +43,7 @@ from .arguments import OWN, command_type
 
 
 # Ranges in which the default networks learn something on small problems.
-_PRIORS: tuple[Prior, ...] = (
+USUAL_PRIORS: tuple[Prior, ...] = (
     ("lr", "loguniform", 3e-5, 3e-2),
     ("actor_lr", "loguniform", 3e-5, 3e-2),
     ("critic_lr", "loguniform", 3e-5, 3e-2),
@@ -241,7 +241,8 @@ def parse(args: Sequence[str]) -> Command:
         ),
         prog="eqrl",
         description="Train, evaluate and render reinforcement learning agents. "
-        "`eqrl --version` prints the version.",
+        "`eqrl sweep --help` explains sweeps of hyperparameters, and `eqrl --version` "
+        "prints the version.",
         args=args,
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
     )
@@ -358,12 +359,12 @@ def _make_run(options: Any, own: type[AnyAgent] | None) -> Run:
     priors: tuple[Prior, ...] = ()
     if isinstance(schedule, Population):
         names = vars(options.agent)
-        usual = tuple(prior for prior in _PRIORS if prior[0] in names)
+        usual = tuple(prior for prior in USUAL_PRIORS if prior[0] in names)
         priors = options.priors.prior or usual
         if not priors:
             raise ValueError(
                 "This agent has none of "
-                + ", ".join(f"`{name}`" for name, *_ in _PRIORS)
+                + ", ".join(f"`{name}`" for name, *_ in USUAL_PRIORS)
                 + " to vary; name others, as `--prior NAME KIND LOW HIGH`."
             )
     return Run(
