@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import contextlib
 import dataclasses
 import shutil
 import time
@@ -18,6 +19,7 @@ from .._reporting.sweep import SweepSolution, draw_sweep
 from .._run.config import (
     Prior,
     Run,
+    Training,
     read_config,
     read_title,
     select_tuned,
@@ -54,9 +56,9 @@ All options of `eqrl train` hold as well, such as --num-steps, --folder and
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """What a sweep varies, and how it is scored; `search.json` holds it."""
+    """The options of a sweep besides those of its run; `search.json` holds them."""
 
-    grid: dict[str, list[Any]]
+    grid: dict[str, list[str]]
     priors: list[Prior]
     num_draws: int | None
     num_fresh_seeds: int
@@ -68,7 +70,16 @@ class Search:
 
 def run_sweep(args: Sequence[str]) -> int:
     """Trains a sweep, or resumes one, and returns the exit code."""
-    options, rest = _parser().parse_known_args(args)
+    parser = argparse.ArgumentParser(
+        prog="eqrl sweep",
+        usage="eqrl sweep [AGENT] [OPTIONS]",
+        description=_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    for name, option in _OPTIONS.items():
+        parser.add_argument(name, **option)
+    options, rest = parser.parse_known_args(args)
     if options.resume is not None:
         if rest:
             raise ValueError(
@@ -89,11 +100,14 @@ def run_sweep(args: Sequence[str]) -> int:
     priors: list[Prior] = [
         (name, kind, float(low), float(high)) for name, kind, low, high in options.prior
     ]
+    grid: dict[str, list[str]] = {}
+    for name, *values in options.grid:
+        grid.setdefault(name.replace("-", "_"), []).extend(values)
     if options.random is not None and not priors:
-        names = run.agent_options.keys() - {name for name, *_ in options.grid}
+        names = run.agent_options.keys() - grid.keys()
         priors = [prior for prior in USUAL_PRIORS if prior[0] in names]
     search = Search(
-        grid={name: values for name, *values in options.grid},
+        grid=grid,
         priors=priors,
         num_draws=options.random,
         num_fresh_seeds=options.fresh_seeds,
@@ -119,74 +133,57 @@ def run_sweep(args: Sequence[str]) -> int:
                 shutil.rmtree(folder)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="eqrl sweep",
-        usage="eqrl sweep [AGENT] [OPTIONS]",
-        description=_HELP,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "--grid",
-        help="A hyperparameter of the agent or the trainer and its values; once for "
+# By name, as `argparse` takes them.
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "--grid": {
+        "nargs": "+",
+        "action": "append",
+        "default": [],
+        "metavar": ("NAME", "VALUE"),
+        "help": "A hyperparameter of the agent or the trainer and its values; once for "
         "each. All combinations are trained.",
-        nargs="+",
-        action="append",
-        default=[],
-        metavar=("NAME", "VALUE"),
-    )
-    parser.add_argument(
-        "--prior",
-        help="A hyperparameter to draw, as of eqrl pbt: uniform, loguniform, "
+    },
+    "--prior": {
+        "nargs": 4,
+        "action": "append",
+        "default": [],
+        "metavar": ("NAME", "KIND", "LOW", "HIGH"),
+        "help": "A hyperparameter to draw, as of eqrl pbt: uniform, loguniform, "
         "oneminus-uniform or oneminus-loguniform, and two bounds.",
-        nargs=4,
-        action="append",
-        default=[],
-        metavar=("NAME", "KIND", "LOW", "HIGH"),
-    )
-    parser.add_argument(
-        "--random",
-        help="How many settings to draw; by default learning rates and discount.",
-        type=int,
-        metavar="DRAWS",
-    )
-    parser.add_argument(
-        "--seeds", help="Seeds of each setting; 4 by default.", type=int, default=4
-    )
-    parser.add_argument(
-        "--fresh-seeds",
-        help="Seeds from which to train the best setting once more; by default none: "
+    },
+    "--random": {
+        "type": int,
+        "metavar": "DRAWS",
+        "help": "How many settings to draw; by default learning rates and discount.",
+    },
+    "--seeds": {"type": int, "default": 4, "help": "Seeds of each setting: 4."},
+    "--fresh-seeds": {
+        "type": int,
+        "default": 0,
+        "help": "Seeds from which to train the best setting again; by default none: "
         "its policies play fresh episodes.",
-        type=int,
-        default=0,
-    )
-    parser.add_argument(
-        "--num-episodes",
-        help="Greedy episodes that score each seed; 64 by default.",
-        type=int,
-        default=64,
-    )
-    parser.add_argument(
-        "--center",
-        help="What settings are compared by: iqm, the default, or mean.",
-        choices=("iqm", "mean"),
-        default="iqm",
-    )
-    parser.add_argument(
-        "--members-at-once",
-        help="Seeds of all settings that train side by side; by default what fits a "
+    },
+    "--num-episodes": {
+        "type": int,
+        "default": 64,
+        "help": "Greedy episodes that score each seed: 64.",
+    },
+    "--center": {
+        "choices": ("iqm", "mean"),
+        "default": "iqm",
+        "help": "What settings are compared by: iqm.",
+    },
+    "--members-at-once": {
+        "type": int,
+        "help": "Seeds of all settings that train side by side; by default what fits a "
         "quarter of the memory.",
-        type=int,
-    )
-    parser.add_argument(
-        "--resume", help="Folder of a sweep that was stopped or killed.", type=Path
-    )
-    parser.add_argument("--agent", help="Class of the agent, if it is one of your own.")
-    return parser
+    },
+    "--resume": {"type": Path, "help": "Folder of a sweep that was stopped or killed."},
+    "--agent": {"help": "Class of the agent, if it is one of your own."},
+}
 
 
-def _read(folder: Path, agent: str | None) -> tuple[Run[Any], Search]:
+def _read(folder: Path, agent: str | None) -> tuple[Run[Training], Search]:
     """The run that all settings have in common, and what varies."""
     if not (folder / SEARCH).exists():
         raise ValueError(
@@ -204,7 +201,7 @@ def _read(folder: Path, agent: str | None) -> tuple[Run[Any], Search]:
     return run, search
 
 
-def _train(folder: Path, run: Run[Any], search: Search) -> int:
+def _train(folder: Path, run: Run[Training], search: Search) -> int:
     try:
         solution = _sweep(folder, run, search)
     except TrainingInterrupted as error:
@@ -221,10 +218,17 @@ def _train(folder: Path, run: Run[Any], search: Search) -> int:
     return 0
 
 
-def _sweep(folder: Path, run: Run[Any], search: Search) -> SweepSolution[Any, Any]:
+def _sweep(folder: Path, run: Run[Training], search: Search) -> SweepSolution:
     agent, schedule = run.make_agent(), run.schedule
     _, priors = select_tuned(agent, search.priors)
     names = [name.replace("-", "_") for name, *_ in search.priors]
+    grid: dict[str, list[object]] = {}
+    for name, texts in search.grid.items():
+        grid[name] = [*texts]
+        for index, text in enumerate(texts):
+            # A number, a truth value, `None` or a tuple of Python; all else is text.
+            with contextlib.suppress(SyntaxError, ValueError):
+                grid[name][index] = ast.literal_eval(text)
     last = time.monotonic()
 
     def report(done: int, total: int) -> None:
@@ -241,10 +245,7 @@ def _sweep(folder: Path, run: Run[Any], search: Search) -> SweepSolution[Any, An
         num_seeds=schedule.seeds,
         num_steps=schedule.num_steps,
         key=jr.split(jr.key(run.settings.seed))[0],
-        grid={
-            name.replace("-", "_"): [_value(text) for text in texts]
-            for name, texts in search.grid.items()
-        },
+        grid=grid,
         priors=dict(zip(names, priors, strict=True)),
         num_draws=search.num_draws,
         num_fresh_seeds=search.num_fresh_seeds,
@@ -260,14 +261,6 @@ def _sweep(folder: Path, run: Run[Any], search: Search) -> SweepSolution[Any, An
 
 
 _SECONDS_BETWEEN_LINES = 10.0
-
-
-def _value(text: str) -> object:
-    """A number, a truth value, `None` or a tuple of Python; all else is text."""
-    try:
-        return ast.literal_eval(text)
-    except (SyntaxError, ValueError):
-        return text
 
 
 def is_sweep(folder: Path) -> bool:

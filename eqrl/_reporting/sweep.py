@@ -1,13 +1,12 @@
-"""What a sweep over hyperparameters found: its table and its figure."""
+"""The result of a sweep over hyperparameters: its table and its figure."""
 
 import csv
 import dataclasses
-import functools
 import math
 import os
 import re
 from pathlib import Path
-from typing import Any, Generic
+from typing import Generic
 
 import numpy as np
 from jaxtyping import Float
@@ -34,7 +33,7 @@ def as_cell(value: object) -> Cell:
 
 
 def as_text(value: object) -> str:
-    """What `repr` gives, in one line, without the addresses of one process."""
+    """The `repr` of a value in one line, without addresses of this process."""
     return re.sub(" at 0x[0-9a-f]+", "", " ".join(repr(value).split()))
 
 
@@ -145,7 +144,13 @@ class SweepSolution(Generic[State, Agents]):
         }
         columns |= self.table
         texts = [
-            [name, *("" if x != x else _short(x) for x in cells)]
+            [
+                name,
+                *(
+                    f"{x:.5g}".replace("nan", "") if isinstance(x, float) else str(x)
+                    for x in cells
+                ),
+            ]
             for name, cells in columns.items()
         ]
         widths = [max(map(len, column)) for column in texts]
@@ -157,14 +162,9 @@ class SweepSolution(Generic[State, Agents]):
         )
 
 
-def _short(cell: Cell) -> str:
-    is_float = isinstance(cell, float)
-    return f"{cell:.5g}" if is_float else str(cell)
-
-
 def draw_sweep(
     path: str | os.PathLike[str],
-    sweep: SweepSolution[Any, Any],
+    sweep: SweepSolution,
     *,
     title: str = "",
 ) -> None:
@@ -186,11 +186,20 @@ def draw_sweep(
     figure = new_figure("A sweep", 6.4, 1.6 + 0.32 * len(order))
     axes = figure.subplots()
     color, fresh_color = numbered_colors(2)
-    draw = functools.partial(_draw_scores, axes, sweep.center)
-    for place, index in enumerate(order):
-        draw(place, sweep.scores[index], color, "seeds")
-        if index == sweep.best and len(sweep.fresh_scores) > 0:
-            draw(place + 0.3, sweep.fresh_scores, fresh_color, "fresh episodes")
+    lines = [
+        (float(place), sweep.scores[index], color, "seeds")
+        for place, index in enumerate(order)
+    ]
+    if sweep.best is not None:
+        place = [*order].index(sweep.best) + 0.3
+        lines.append((place, sweep.fresh_scores, fresh_color, "fresh"))
+    for place, scores, own_color, label in lines:
+        ends = bootstrap_interval(scores, center=sweep.center)
+        seeds = np.full(len(scores), place)
+        axes.plot(scores, seeds, ".", color=own_color, alpha=0.4)
+        axes.plot(ends, [place, place], color=own_color, linewidth=2)
+        middle = center_of(scores, sweep.center)
+        axes.plot(middle, place, "D", color=own_color, label=label)
     labels = [sweep.labels[index] for index in order]
     axes.set_yticks(range(len(order)), labels)
     axes.invert_yaxis()
@@ -203,18 +212,3 @@ def draw_sweep(
     axes.set_xlabel("score" if title else "score, its center and 95 % interval")
     axes.set_title(title)
     save_figure(figure, path)
-
-
-def _draw_scores(
-    axes: Any,
-    center: Center,
-    place: float | int,
-    scores: Float[np.ndarray, " seeds"],
-    color: tuple[float, float, float],
-    label: str,
-) -> None:
-    """Dots, an interval and a center, on a line of their own."""
-    low, high = bootstrap_interval(scores, center=center)
-    axes.plot(scores, np.full(len(scores), place), ".", color=color, alpha=0.4)
-    axes.plot([low, high], [place, place], color=color, linewidth=2)
-    axes.plot(center_of(scores, center), place, "D", color=color, label=label)

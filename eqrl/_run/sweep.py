@@ -7,7 +7,7 @@ import math
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, cast
 
 import equinox as eqx
 import jax
@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from .._agents.base import AgentOfKind, AnyAgent
+from .._interaction.evaluate import Evaluation
 from .._interaction.evaluate_skills import Score, mean_return
 from .._interaction.fit import check_numbers
 from .._population.prior import AbstractPrior, Setting, make_settings
@@ -70,7 +71,6 @@ from .write import (
     POLICIES,
     SEARCH,
     SWEEP,
-    TRAINED,
     UNFINISHED,
     Pair,
     TrainedPart,
@@ -78,6 +78,7 @@ from .write import (
     name_of_part,
     read_parts,
     scores_of_parts,
+    write_part,
     write_sweep,
 )
 
@@ -97,7 +98,10 @@ def sweep(
     num_fresh_seeds: NonNegativeInt = 0,
     log_every: PositiveInt = 1_000,
     num_episodes: PositiveInt = 64,
-    score: Annotated[Score[State], Takes(("agent", "state", "evaluation"))]
+    score: Annotated[
+        Callable[[Agents, State, Evaluation[None]], Float[Array, ""]],
+        Takes(("agent", "state", "evaluation")),
+    ]
     | None = None,
     center: Center = "iqm",
     folder: Directory | None = None,
@@ -239,7 +243,7 @@ class _Plan:
     num_steps: int
     log_every: int
     num_episodes: int
-    score: Score[Any]
+    score: Score
     center: Center
     members: Members
     at_once: int | None
@@ -342,7 +346,7 @@ class _Plan:
             yield
 
     def load(self) -> list[TrainedPart]:
-        """What was trained already, with the states of its agents."""
+        """All parts that were trained already, with the states of their agents."""
         parts = [] if self.folder is None else read_parts(self.folder)
         return [
             dataclasses.replace(part, states=self.load_states(part)) for part in parts
@@ -393,7 +397,7 @@ class _Plan:
         return trained
 
     def fitting(self, setting: Setting) -> int:
-        """How many trainings fill a quarter of the memory of the device."""
+        """The number of trainings that fill a quarter of the memory of the device."""
         state, _ = eqx.filter_eval_shape(
             jit_init, setting.trainer, setting.agent, self.env, key=jr.key(0)
         )
@@ -424,20 +428,19 @@ class _Plan:
         solution = self.reached(chosen[0], agents, self.keys[seeds], pairs, report)
         state = solution.trainer_state
         scores = self.scores(agents, state.agent, state.failed, seeds)
+        steps, rows = self.rows(chosen[0].trainer, solution.metrics, len(pairs))
         part = TrainedPart(
             pairs=pairs,
             scores=finite(scores[: len(pairs)]),
-            metrics=self.rows(chosen[0].trainer, solution.metrics, len(pairs)),
+            steps=steps,
+            metrics=rows,
             states=_take(state.agent, np.arange(len(pairs))),
         )
         if self.folder is not None:
             name = name_of_part(pairs)
             save_policy(self.folder / POLICIES / name, self.num_steps, part.states)
-            (self.folder / TRAINED).mkdir(exist_ok=True)
-            content = {"scores": part.scores, "metrics": part.metrics}
-            content["pairs"] = [list(pair) for pair in pairs]
             # Once this is written, the part is never trained again.
-            write_json(self.folder / TRAINED, f"{name}.json", content)
+            write_part(self.folder, part)
             shutil.rmtree(self.folder / UNFINISHED / name, ignore_errors=True)
         return part
 
@@ -511,8 +514,10 @@ class _Plan:
         scores = to_host(scores, mesh)
         return np.where(np.isfinite(scores), scores, np.nan)
 
-    def rows(self, trainer: Trainer, metrics: History, number: int) -> dict[str, Any]:
-        """The metrics of the first members, as they do not depend on the others.
+    def rows(
+        self, trainer: Trainer, metrics: History, number: int
+    ) -> tuple[list[int], dict[str, list[list[float | None]]]]:
+        """The steps and the metrics of the first members, independent of the others.
 
         A member that has diverged has no more rows, and where all have the training
         ends.
@@ -521,16 +526,16 @@ class _Plan:
         length = -(-self.log_every // size) * size
         steps = [*range(length, self.num_steps, length), self.num_steps]
         lost = np.cumsum(metrics["nonfinite"] > 0, axis=0) > 1
-        rows: dict[str, Any] = {"step": steps}
+        rows = {}
         for name, values in metrics.items():
             if name != "step":
                 padded = np.full((len(steps), values.shape[1]), np.nan)
                 padded[: len(values)] = np.where(lost, np.nan, values)
                 rows[name] = [finite(column) for column in padded.T[:number]]
-        return rows
+        return steps, rows
 
     def fresh_scores(
-        self, solution: SweepSolution[Any, Any], parts: Sequence[TrainedPart]
+        self, solution: SweepSolution, parts: Sequence[TrainedPart]
     ) -> Float[np.ndarray, " fresh"]:
         """The scores of the best setting that did not choose it."""
         best, number = solution.best, self.num_fresh_seeds or self.num_seeds
@@ -546,7 +551,7 @@ class _Plan:
         agents = repeated(solution.agents[best], number)
         return self.scores(agents, solution.states[best], failed, seeds)
 
-    def solution(self, parts: Sequence[TrainedPart]) -> SweepSolution[Any, Any]:
+    def solution(self, parts: Sequence[TrainedPart]) -> SweepSolution:
         """The result without the fresh scores."""
         parts = sorted(parts, key=lambda part: part.pairs[0])
         states = []
@@ -559,7 +564,13 @@ class _Plan:
                 places = np.flatnonzero(np.array(seeds) < self.num_seeds)
                 if len(places) > 0:
                     pieces.append(_take(part.states, places))
-            states.append(jax.tree.map(_concatenated, *pieces))
+            # Seeds that did not train side by side are in several.
+            states.append(
+                jax.tree.map(
+                    lambda *x: jnp.concatenate(x) if eqx.is_array(x[0]) else x[0],
+                    *pieces,
+                )
+            )
         found = joined(
             parts,
             [setting.values for setting in self.settings],
@@ -579,8 +590,3 @@ def _take(
     stack: PyTree, places: Int[Array, " taken"] | Int[np.ndarray, " taken"]
 ) -> PyTree:
     return jax.tree.map(lambda x: x[places] if eqx.is_array(x) else x, stack)
-
-
-def _concatenated(*pieces: Any) -> Any:
-    one_piece = len(pieces) == 1 or not eqx.is_array(pieces[0])
-    return pieces[0] if one_piece else jnp.concatenate(pieces)

@@ -393,7 +393,7 @@ SEARCH = "search.json"
 TABLE = "settings.csv"
 """The table of a sweep that has ended."""
 
-TRAINED, POLICIES, UNFINISHED = "trained", "policy", "unfinished"
+_TRAINED, POLICIES, UNFINISHED = "trained", "policy", "unfinished"
 _FRESH = "fresh.json"
 
 ADVICE = "take it from a copy of the sweep, or train again"
@@ -404,17 +404,19 @@ Pair = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True)
 class TrainedPart:
-    """What some members have come to that trained side by side.
+    """The result of some members of a sweep, which trained side by side.
 
     - `pairs`: which members.
     - `scores`: of each, `None` where it diverged.
-    - `metrics`: by name, a list of the values in each row for each; `step` is common.
+    - `steps`: at the end of each row of the metrics.
+    - `metrics`: by name, of each member and row, `None` where there is no number.
     - `states`: the stack of the agents' states.
     """
 
     pairs: list[Pair]
     scores: list[float | None]
-    metrics: dict[str, Any]
+    steps: list[int]
+    metrics: dict[str, list[list[float | None]]]
     states: PyTree
 
 
@@ -438,51 +440,60 @@ def joined(
     values: Sequence[dict[str, object]],
     num_seeds: int,
     center: Center,
-) -> SweepSolution[Any, Any]:
-    """Scores and metrics of all settings, of which every member must be in a part."""
+) -> SweepSolution:
+    """The scores and metrics of settings, all of whose seeds are in the parts."""
     scores = scores_of_parts(parts)
-    columns = {
-        pair: {name: rows if name == "step" else rows[place] for name, rows in metrics}
-        for part in parts
-        for place, pair in enumerate(part.pairs)
-        for metrics in [part.metrics.items()]
+    places = {
+        pair: (part, place) for part in parts for place, pair in enumerate(part.pairs)
     }
-    seeds = range(num_seeds)
+    metrics = []
+    for index in range(len(values)):
+        members = [places[index, seed] for seed in range(num_seeds)]
+        part, _ = members[0]
+        columns = {
+            name: np.array([part.metrics[name][i] for part, i in members], float).T
+            for name in part.metrics
+        }
+        metrics.append({"step": np.array(part.steps), **columns})
     return SweepSolution(
         settings=tuple(values),
         scores=np.array(
-            [[scores[i, seed] for seed in seeds] for i in range(len(values))]
+            [[scores[i, seed] for seed in range(num_seeds)] for i in range(len(values))]
         ),
         fresh_scores=np.full(num_seeds, np.nan),
-        metrics=tuple(
-            {
-                name: np.array(columns[i, 0][name])
-                if name == "step"
-                else np.array([columns[i, seed][name] for seed in seeds], float).T
-                for name in columns[i, 0]
-            }
-            for i in range(len(values))
-        ),
+        metrics=tuple(metrics),
         center=center,
         agents=(),
         states=(),
     )
 
 
+def write_part(folder: Path, part: TrainedPart) -> None:
+    """Writes a part without the states of its agents."""
+    (folder / _TRAINED).mkdir(exist_ok=True)
+    content = {
+        "pairs": [list(pair) for pair in part.pairs],
+        "scores": part.scores,
+        "steps": part.steps,
+        "metrics": part.metrics,
+    }
+    write_json(folder / _TRAINED, f"{name_of_part(part.pairs)}.json", content)
+
+
 def read_parts(folder: Path) -> list[TrainedPart]:
-    """All that a sweep has trained to the end, without the states of its agents."""
+    """Reads all parts that a sweep has trained to the end, without states."""
 
     def parse(content: Content) -> TrainedPart:
-        pairs = [(int(setting), int(seed)) for setting, seed in content["pairs"]]
-        return TrainedPart(pairs, content["scores"], content["metrics"], None)
+        pairs = [(int(setting), int(seed)) for setting, seed in content.pop("pairs")]
+        return TrainedPart(pairs=pairs, states=None, **content)
 
     return [
         read_json(path, parse, "delete it to train these members again")
-        for path in sorted((folder / TRAINED).glob("*.json"))
+        for path in sorted((folder / _TRAINED).glob("*.json"))
     ]
 
 
-def read_sweep(folder: Path) -> SweepSolution[Any, Any]:
+def read_sweep(folder: Path) -> SweepSolution:
     """Reads the settings of a sweep that have trained, without agents and states.
 
     Raises a `ValueError` if there is no sweep, or none of them has trained.
@@ -512,7 +523,7 @@ def read_sweep(folder: Path) -> SweepSolution[Any, Any]:
     return solution
 
 
-def write_sweep(folder: Path, solution: SweepSolution[Any, Any]) -> None:
+def write_sweep(folder: Path, solution: SweepSolution) -> None:
     """Writes the table and the figures of a sweep that has ended."""
     write_json(folder, _FRESH, {"scores": finite(solution.fresh_scores)})
     solution.write_csv(folder / TABLE)

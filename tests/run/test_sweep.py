@@ -204,20 +204,21 @@ def test_of_settings_of_which_seeds_diverged_the_best_lost_the_fewest() -> None:
 def test_draws_lie_in_their_priors_and_do_not_depend_on_how_many_there_are() -> None:
     priors = {"actor_lr": eqrl.LogUniform(1e-4, 1e-2), "discount": eqrl.Uniform(0.9, 1)}
 
-    def drawn(number: int) -> list[dict[str, object]]:
+    def drawn(number: int) -> list[dict[str, Any]]:
         made = make_settings(
             eqrl.SAC(), TRAINER, {"batch_size": [4, 8]}, priors, number, key=jr.key(0)
         )
         for each in made:
             for name in priors:
-                assert float(getattr(each.agent, name)) == np.float32(each.values[name])
+                value: Any = each.values[name]
+                assert float(getattr(each.agent, name)) == np.float32(value)
             assert each.trainer.batch_size == each.values["batch_size"]
         return [each.values for each in made]
 
     three = drawn(3)
     assert len(three) == 6 and drawn(2) == three[:4]
-    rates = {each["actor_lr"] for each in three}
-    assert len(rates) == 3 and all(1e-4 <= x <= 1e-2 for x in rates)  # type: ignore
+    rates: set[Any] = {each["actor_lr"] for each in three}
+    assert len(rates) == 3 and all(1e-4 <= rate <= 1e-2 for rate in rates)
 
 
 def test_fields_are_found_by_the_end_of_their_path() -> None:
@@ -240,7 +241,8 @@ def test_fields_are_found_by_the_end_of_their_path() -> None:
         None,
         key=jr.key(0),
     )
-    assert [each.agent.make_critic.hidden_sizes for each in made] == [(4,), (16,)]
+    factories: list[Any] = [getattr(each.agent, "make_critic") for each in made]
+    assert [factory.hidden_sizes for factory in factories] == [(4,), (16,)]
     assert made[0].trainer == eqrl.Trainer.on_policy(num_envs=4, num_steps=8)
 
 
