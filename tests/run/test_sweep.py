@@ -241,8 +241,8 @@ def test_fields_are_found_by_the_end_of_their_path() -> None:
         None,
         key=jr.key(0),
     )
-    factories: list[Any] = [getattr(each.agent, "make_critic") for each in made]
-    assert [factory.hidden_sizes for factory in factories] == [(4,), (16,)]
+    agents: list[Any] = [each.agent for each in made]
+    assert [each.make_critic.hidden_sizes for each in agents] == [(4,), (16,)]
     assert made[0].trainer == eqrl.Trainer.on_policy(num_envs=4, num_steps=8)
 
 
