@@ -81,10 +81,12 @@ def run_sweep(args: Sequence[str]) -> int:
         parser.add_argument(name, **option)
     options, rest = parser.parse_known_args(args)
     if options.resume is not None:
-        if rest:
+        kept = {"--resume": str(options.resume), "--agent": options.agent}
+        words = [word for pair in kept.items() if pair[1] is not None for word in pair]
+        if sorted(args) != sorted(words):
             raise ValueError(
                 f"`--resume {options.resume}` takes all else from the folder, so that "
-                f"`{' '.join(rest)}` must be left out."
+                "all other options but `--agent` must be left out."
             )
         return _train(options.resume, *_read(options.resume, options.agent))
     words = ["train", *rest, "--seeds", str(options.seeds)]
