@@ -20,11 +20,7 @@ from .._population.solution import (
 )
 from .._pytree.tree import stack_size, take_element
 from .._reporting.episodes import draw_skills
-from .._reporting.learning_curve import (
-    draw_learning_curve,
-    draw_learning_curves,
-    shown_metrics,
-)
+from .._reporting.learning_curve import draw_learning_curve, draw_learning_curves
 from .._reporting.population import draw_family_tree, draw_schedules
 from .._reporting.statistics import Center
 from .._reporting.sweep import SweepSolution, draw_sweep
@@ -524,14 +520,13 @@ def read_sweep(folder: Path) -> SweepSolution:
 
 
 def write_sweep(folder: Path, solution: SweepSolution) -> None:
-    """Writes the table and the figures of a sweep that has ended."""
+    """Writes the table and the figures of a sweep that has ended, once."""
+    if (folder / TABLE).exists():
+        return
     write_json(folder, _FRESH, {"scores": finite(solution.fresh_scores)})
-    solution.write_csv(folder / TABLE)
-    shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
     write_picture(folder, "sweep.png", draw_sweep, solution)
     curves = solution.curves
-    shown_first = {name for run in curves.values() for name in shown_metrics(run)}
-    if "episode_return" in shown_first:
+    if all("episode_return" in metrics for metrics in curves.values()):
         write_picture(
             folder,
             "learning_curves.png",
@@ -539,3 +534,6 @@ def write_sweep(folder: Path, solution: SweepSolution) -> None:
             curves,
             center=solution.center,
         )
+    shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+    # Last, since it says that there is all of it.
+    solution.write_csv(folder / TABLE)

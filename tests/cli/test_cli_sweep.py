@@ -37,7 +37,12 @@ def test_a_sweep_is_interrupted_resumed_drawn_evaluated_and_overwritten(
     assert main(["evaluate", str(folder)]) == 2
     assert "has not ended" in capsys.readouterr().err
     # What has trained can be drawn.
-    assert main(["plot", str(folder), "--output", str(tmp_path / "a.pdf")]) == 0
+    output = tmp_path / "curves.png"
+    assert main(["plot", str(folder), "--output", str(output)]) == 0
+    assert capsys.readouterr().out.split() == [
+        str(output),
+        str(tmp_path / "curves_scores.png"),
+    ]
     assert main(["sweep", "--resume", str(folder)]) == 0
     resumed = capsys.readouterr().out
     assert re.search(r"\n\* +0\.0\d+ +0 ", resumed) and f"folder: {folder}" in resumed
@@ -51,12 +56,6 @@ def test_a_sweep_is_interrupted_resumed_drawn_evaluated_and_overwritten(
     printed = capsys.readouterr().out
     assert "setting 1: actor_lr=0.01" in printed
     assert len(re.findall(r"^ +[01] +[01] .*\d$", printed, re.MULTILINE)) == 4
-    output = tmp_path / "curves.png"
-    assert main(["plot", str(folder), "--output", str(output)]) == 0
-    assert capsys.readouterr().out.split() == [
-        str(output),
-        str(tmp_path / "curves_scores.png"),
-    ]
     # A sweep leaves nothing that another may not overwrite.
     with claim_folder(folder, overwrite=True):
         assert [path.name for path in folder.iterdir()] == [".lock"]
