@@ -20,6 +20,8 @@ from eqrl._run import write
 from ..toy import Drift, Learner
 
 
+pytestmark = pytest.mark.checks_keys
+
 NAN = np.nan
 ENV = Drift()
 TRAINER = eqrl.Trainer(num_envs=2, batch_size=4, warmup_steps=20, capacity=60)
@@ -102,7 +104,11 @@ def test_a_setting_that_diverges_is_a_row(whole: Solution) -> None:
     assert whole.best is not None and whole.best not in (2, 3)
     # It is as it was before, and its curve ends.
     assert np.all(np.isfinite(whole.states[2].weight))
-    assert np.isnan(whole.metrics[2]["episode_return"][-1]).all()
+    nonfinite = whole.metrics[2]["nonfinite"]
+    assert np.all(nonfinite[1] > 0) and np.isnan(nonfinite[2:]).all()
+    # The second score of the best is of other episodes.
+    fresh, first = whole.fresh_scores, whole.scores[whole.best]
+    assert np.all(fresh != first)
     only = sweep(grid={"actor_lr": [NAN]})
     assert only.best is None and np.isnan(only.fresh_scores).all()
     np.testing.assert_array_equal(
@@ -186,6 +192,25 @@ def test_the_table_has_the_statistics_of_numpy(tmp_path: Path) -> None:
     assert rows[0]["fresh_low"] == "" and rows[0]["diverged"] == "1"
     eqrl.draw_sweep(tmp_path / "sweep.png", made)
     assert (tmp_path / "sweep.png").stat().st_size > 0
+
+
+def test_the_interval_is_that_of_the_center() -> None:
+    scores = np.random.default_rng(2).exponential(size=(2, 8))
+    for center in ("mean", "iqm"):
+        made = eqrl.SweepSolution(
+            settings=({"lr": 0.1}, {"lr": 0.2}),
+            scores=scores,
+            fresh_scores=scores[0],
+            metrics=({}, {}),
+            center=center,
+            agents=(),
+            states=(),
+        )
+        low, high = eqrl.bootstrap_interval(scores, center=center)
+        assert made.table["low"] == low.tolist()
+        assert made.table["high"] == high.tolist()
+        assert made.best == np.argmax(made.table[center])
+        assert made.table["fresh_low"][made.best] == low[0]
 
 
 def test_of_settings_of_which_seeds_diverged_the_best_lost_the_fewest() -> None:
