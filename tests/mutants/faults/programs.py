@@ -690,7 +690,7 @@ FAULTS = (
         "eqrl/_run/sweep.py",
         "axis=0) > 1",
         "axis=0) > 2",
-        ("tests/run/test_sweep.py -k is_a_row",),
+        ("tests/run/test_sweep.py -k side_by_side",),
     ),
     Fault(
         "run:a-sweep-ends-at-a-divergence",
