@@ -107,8 +107,7 @@ def test_a_setting_that_diverges_is_a_row(whole: Solution) -> None:
     nonfinite = whole.metrics[2]["nonfinite"]
     assert np.all(nonfinite[1] > 0) and np.isnan(nonfinite[2:]).all()
     # The second score of the best is of other episodes.
-    fresh, first = whole.fresh_scores, whole.scores[whole.best]
-    assert np.all(fresh != first)
+    assert np.all(whole.fresh_scores != whole.scores[whole.best])
     only = sweep(grid={"actor_lr": [NAN]})
     assert only.best is None and np.isnan(only.fresh_scores).all()
     np.testing.assert_array_equal(
@@ -176,7 +175,7 @@ def test_the_table_has_the_statistics_of_numpy(tmp_path: Path) -> None:
         states=(),
     )
     assert made.best == 1
-    table = made.table
+    table: dict[str, Any] = made.table
     draws = np.random.default_rng(0).integers(5, size=(2_000, 5))
     low, high = np.quantile(scores[1][draws].mean(axis=1), [0.025, 0.975])
     assert table["low"][1] == pytest.approx(low)
@@ -207,10 +206,10 @@ def test_the_interval_is_that_of_the_center() -> None:
             states=(),
         )
         low, high = eqrl.bootstrap_interval(scores, center=center)
-        assert made.table["low"] == low.tolist()
-        assert made.table["high"] == high.tolist()
-        assert made.best == np.argmax(made.table[center])
-        assert made.table["fresh_low"][made.best] == low[0]
+        table: dict[str, Any] = made.table
+        assert table["low"] == low.tolist() and table["high"] == high.tolist()
+        best = int(np.argmax(table[center]))
+        assert made.best == best and table["fresh_low"][best] == low[0]
 
 
 def test_of_settings_of_which_seeds_diverged_the_best_lost_the_fewest() -> None:
