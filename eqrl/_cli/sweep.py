@@ -27,7 +27,7 @@ from .._run.config import (
 )
 from .._run.files import CONFIG, claim_folder, new_folder, write_json
 from .._run.sweep import sweep
-from .._run.write import SEARCH, SWEEP, TABLE, read_sweep
+from .._run.write import SEARCH, SWEEP, TABLE, best_curves, read_sweep
 from .._storage.files import Content, read_json
 from .._training.host_loop import TrainingInterrupted
 from .._training.mesh import count_cores
@@ -308,18 +308,19 @@ def plot_sweep(command: Plot) -> int:
         raise ValueError("A sweep is drawn alone; give its folder only.")
     [folder], output = [*command.folders], command.output
     solution = read_sweep(folder)
+    curves, which = best_curves(solution)
     title = command.title
     if title is None:
         title = read_title(folder) if (folder / CONFIG).exists() else ""
     output.parent.mkdir(parents=True, exist_ok=True)
     draw_learning_curves(
         output,
-        solution.curves,
+        curves,
         metric="episode_return" if command.metric is None else command.metric,
         center=command.center,
         interval=command.interval,
         smoothing=command.smoothing,
-        title=title,
+        title=": ".join(filter(None, (title, which))),
     )
     scores = output.with_name(f"{output.stem}_scores{output.suffix}")
     draw_sweep(scores, solution, title=title)

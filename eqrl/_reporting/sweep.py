@@ -64,18 +64,23 @@ class SweepSolution(Generic[State, Agents]):
     states: tuple[State, ...]
 
     @property
-    def best(self) -> int | None:
-        """The setting with the highest center of its scores; `None` if all diverged.
+    def order(self) -> tuple[int, ...]:
+        """The settings from the best to the worst.
 
-        Settings of which fewer seeds diverged come first, whatever their scores. The
-        first of several is taken.
+        The best is that with the highest center of its scores, of several that with the
+        highest mean. Settings of which fewer seeds diverged come first, whatever their
+        scores.
         """
-        centers = center_of(self.scores, self.center)
-        if np.all(np.isnan(centers)):
-            return None
         lost = np.isnan(self.scores).sum(axis=1)
-        fewest = np.where(lost == lost.min(), centers, -np.inf)
-        return int(np.nanargmax(fewest))
+        values = [center_of(self.scores, center) for center in ("mean", self.center)]
+        ranks = [-np.nan_to_num(each, nan=-np.inf) for each in values]
+        # By the last key first.
+        return tuple(np.lexsort([*ranks, lost]).tolist())
+
+    @property
+    def best(self) -> int | None:
+        """The first of the `order`; `None` if all seeds of all settings diverged."""
+        return None if np.all(np.isnan(self.scores)) else self.order[0]
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -88,9 +93,11 @@ class SweepSolution(Generic[State, Agents]):
 
     @property
     def curves(self) -> dict[str, History]:
-        """The metrics by their labels, as `eqrl.draw_learning_curves` draws them."""
-        trained = zip(self.labels, self.metrics, strict=True)
-        return {label: metrics for label, metrics in trained if metrics}
+        """The metrics by their labels, as `eqrl.draw_learning_curves` draws them.
+
+        Those of the best setting are first.
+        """
+        return {self.labels[index]: self.metrics[index] for index in self.order}
 
     @property
     def table(self) -> dict[str, list[Cell]]:
@@ -180,9 +187,7 @@ def draw_sweep(
     - `sweep`: from `eqrl.sweep`.
     - `title`: above the axes.
     """
-    centers = center_of(sweep.scores, sweep.center)
-    # Those that diverged are last.
-    order = np.argsort(-np.nan_to_num(centers, nan=-np.inf), kind="stable")
+    order = sweep.order
     figure = new_figure("A sweep", 6.4, 1.6 + 0.32 * len(order))
     axes = figure.subplots()
     color, fresh_color = numbered_colors(2)
@@ -191,8 +196,7 @@ def draw_sweep(
         for place, index in enumerate(order)
     ]
     if sweep.best is not None:
-        place = [*order].index(sweep.best) + 0.3
-        lines.append((place, sweep.fresh_scores, fresh_color, "fresh"))
+        lines.append((0.3, sweep.fresh_scores, fresh_color, "fresh"))
     for place, scores, own_color, label in lines:
         ends = bootstrap_interval(scores, center=sweep.center)
         seeds = np.full(len(scores), place)

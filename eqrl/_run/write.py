@@ -519,13 +519,24 @@ def read_sweep(folder: Path) -> SweepSolution:
     return solution
 
 
+def best_curves(solution: SweepSolution) -> tuple[dict[str, History], str]:
+    """As many curves as can be told apart in a figure, and a title that says so."""
+    curves = dict([*solution.curves.items()][:_MOST_CURVES])
+    number = len(solution.settings)
+    title = f"the best {len(curves)} of {number} settings"
+    return curves, title if len(curves) < number else ""
+
+
+_MOST_CURVES = 6
+
+
 def write_sweep(folder: Path, solution: SweepSolution) -> None:
     """Writes the table and the figures of a sweep that has ended, once."""
     if (folder / TABLE).exists():
         return
     write_json(folder, _FRESH, {"scores": finite(solution.fresh_scores)})
     write_picture(folder, "sweep.png", draw_sweep, solution)
-    curves = solution.curves
+    curves, title = best_curves(solution)
     if all("episode_return" in metrics for metrics in curves.values()):
         write_picture(
             folder,
@@ -533,6 +544,7 @@ def write_sweep(folder: Path, solution: SweepSolution) -> None:
             draw_learning_curves,
             curves,
             center=solution.center,
+            title=title,
         )
     shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
     # Last, since it says that there is all of it.

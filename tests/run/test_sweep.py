@@ -212,17 +212,20 @@ def test_the_interval_is_that_of_the_center() -> None:
         assert made.best == best and table["fresh_low"][best] == low[0]
 
 
-def test_of_settings_of_which_seeds_diverged_the_best_lost_the_fewest() -> None:
+def test_settings_are_ordered_by_lost_seeds_then_center_then_mean() -> None:
+    rows = [[9, 9, 9, NAN], [1, 1, 1, 1], [0, 2, 2, 2], [1, 2, 2, 2], [NAN] * 4]
     made = eqrl.SweepSolution(
-        settings=({"lr": 0.1}, {"lr": 0.2}, {"lr": 0.3}),
-        scores=np.array([[9.0, NAN], [1.0, 1.0], [2.0, 1.0]]),
-        fresh_scores=np.full(2, NAN),
-        metrics=({}, {}, {}),
+        settings=tuple({"lr": float(index)} for index in range(5)),
+        scores=np.array(rows, float),
+        fresh_scores=np.full(4, NAN),
+        metrics=tuple({"step": np.array([index])} for index in range(5)),
         center="iqm",
         agents=(),
         states=(),
     )
-    assert made.best == 2
+    assert made.order == (3, 2, 1, 0, 4)
+    assert made.best == 3
+    assert [*made.curves] == ["lr=3.0", "lr=2.0", "lr=1.0", "lr=0.0", "lr=4.0"]
 
 
 def test_draws_lie_in_their_priors_and_do_not_depend_on_how_many_there_are() -> None:
