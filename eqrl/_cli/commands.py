@@ -35,6 +35,7 @@ from .._run.config import (
     read_config,
     read_schedule,
 )
+from .._run.write import SWEEP
 from .._storage.files import __version__
 from .._training.mesh import count_cores, make_devices, most_shares
 from .._types.custom_types import Mode
@@ -313,6 +314,7 @@ def _parse_resume(args: list[str]) -> Train:
 
 def _read_command(source: Path, options: Resume | Rerun, place: Place) -> Train:
     """The command that trained the run in the folder `source`."""
+    check_no_sweep(source)
     # An agent's module may make arrays, after which JAX makes no more devices. Errors
     # in the configuration are reported by reading all of it, which comes next.
     with contextlib.suppress(ValueError):
@@ -324,6 +326,15 @@ def _read_command(source: Path, options: Resume | Rerun, place: Place) -> Train:
             "leave it out."
         )
     return Train(run, place, options.tensorboard)
+
+
+def check_no_sweep(folder: Path) -> None:
+    """Checks that a folder is not that of a sweep."""
+    if (folder / SWEEP).exists():
+        raise ValueError(
+            f"`{folder}` is the folder of a sweep. `eqrl sweep --resume`, `eqrl "
+            "evaluate` and `eqrl plot` read it, and `eqrl.sweep` gives its policies."
+        )
 
 
 def make_devices_for(schedule: Training | Population | SkillSchedule) -> None:

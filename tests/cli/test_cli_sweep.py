@@ -56,6 +56,9 @@ def test_a_sweep_is_interrupted_resumed_drawn_evaluated_and_overwritten(
     printed = capsys.readouterr().out
     assert "setting 1: actor_lr=0.01" in printed
     assert len(re.findall(r"^ +[01] +[01] .*\d$", printed, re.MULTILINE)) == 4
+    for words in (["train", "--resume"], ["rerun"], ["render"]):
+        assert main([*words, str(folder)]) == 2
+        assert "is the folder of a sweep" in capsys.readouterr().err
     # A sweep leaves nothing that another may not overwrite.
     with claim_folder(folder, overwrite=True):
         assert [path.name for path in folder.iterdir()] == [".lock"]
