@@ -50,6 +50,7 @@ def _shorten(name, **most):
 for name in ("train", "train_seeds"):
     _shorten(name, num_steps=1_200)
 _shorten("learn_skills", num_steps=300, num_collected_episodes=2)
+_shorten("sweep", num_steps=1_200, num_seeds=2, num_draws=1, num_episodes=2)
 _shorten("train_population", size=4, num_generations=2, steps_per_generation=1_200)
 _shorten("Evaluations", every=500, num_episodes=2)
 for name in ("evaluate", "evaluate_skills"):
@@ -64,6 +65,7 @@ _FIRST = "eqrl.use_all_cores()\n"
 # Options that shorten the commands of a page, in place of their own.
 _SHORT_COMMANDS = {
     "train": {"--num-steps": "1200", "--seeds": "2"},
+    "sweep": {"--num-steps": "1200", "--seeds": "2", "--num-episodes": "2"},
     "pbt": {"--num-generations": "2", "--steps-per-generation": "1200", "--size": "2"},
     "disk": {
         "--num-skills": "2",

@@ -137,6 +137,7 @@ from ._reporting.statistics import (
     bootstrap_interval as bootstrap_interval,
     interquartile_mean as interquartile_mean,
 )
+from ._reporting.sweep import SweepSolution as SweepSolution, draw_sweep as draw_sweep
 from ._rewards.base import (
     AbstractReward as AbstractReward,
     Sum as Sum,
@@ -156,6 +157,7 @@ from ._run.solutions import (
     load_solution as load_solution,
     save_solution as save_solution,
 )
+from ._run.sweep import sweep as sweep
 from ._skills.distances import (
     SkillTrajectories as SkillTrajectories,
     coverage as coverage,

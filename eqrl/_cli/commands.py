@@ -35,6 +35,7 @@ from .._run.config import (
     read_config,
     read_schedule,
 )
+from .._run.write import SWEEP
 from .._storage.files import __version__
 from .._training.mesh import count_cores, make_devices, most_shares
 from .._types.custom_types import Mode
@@ -43,7 +44,7 @@ from .arguments import OWN, command_type
 
 
 # Ranges in which the default networks learn something on small problems.
-_PRIORS: tuple[Prior, ...] = (
+USUAL_PRIORS: tuple[Prior, ...] = (
     ("lr", "loguniform", 3e-5, 3e-2),
     ("actor_lr", "loguniform", 3e-5, 3e-2),
     ("critic_lr", "loguniform", 3e-5, 3e-2),
@@ -241,7 +242,8 @@ def parse(args: Sequence[str]) -> Command:
         ),
         prog="eqrl",
         description="Train, evaluate and render reinforcement learning agents. "
-        "`eqrl --version` prints the version.",
+        "`eqrl sweep --help` explains sweeps of hyperparameters, and `eqrl --version` "
+        "prints the version.",
         args=args,
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
     )
@@ -312,6 +314,7 @@ def _parse_resume(args: list[str]) -> Train:
 
 def _read_command(source: Path, options: Resume | Rerun, place: Place) -> Train:
     """The command that trained the run in the folder `source`."""
+    check_no_sweep(source)
     # An agent's module may make arrays, after which JAX makes no more devices. Errors
     # in the configuration are reported by reading all of it, which comes next.
     with contextlib.suppress(ValueError):
@@ -323,6 +326,15 @@ def _read_command(source: Path, options: Resume | Rerun, place: Place) -> Train:
             "leave it out."
         )
     return Train(run, place, options.tensorboard)
+
+
+def check_no_sweep(folder: Path) -> None:
+    """Checks that a folder is not that of a sweep."""
+    if (folder / SWEEP).exists():
+        raise ValueError(
+            f"`{folder}` is the folder of a sweep. `eqrl sweep --resume`, `eqrl "
+            "evaluate` and `eqrl plot` read it, and `eqrl.sweep` gives its policies."
+        )
 
 
 def make_devices_for(schedule: Training | Population | SkillSchedule) -> None:
@@ -358,12 +370,12 @@ def _make_run(options: Any, own: type[AnyAgent] | None) -> Run:
     priors: tuple[Prior, ...] = ()
     if isinstance(schedule, Population):
         names = vars(options.agent)
-        usual = tuple(prior for prior in _PRIORS if prior[0] in names)
+        usual = tuple(prior for prior in USUAL_PRIORS if prior[0] in names)
         priors = options.priors.prior or usual
         if not priors:
             raise ValueError(
                 "This agent has none of "
-                + ", ".join(f"`{name}`" for name, *_ in _PRIORS)
+                + ", ".join(f"`{name}`" for name, *_ in USUAL_PRIORS)
                 + " to vary; name others, as `--prior NAME KIND LOW HIGH`."
             )
     return Run(

@@ -22,7 +22,7 @@ from .._run.write import read_metrics
 from .._skills.prior import EvenOneHotSkills, OneHotSkills
 from .._types.custom_types import Mode
 from ..envs._base import AnyEnv
-from .commands import Evaluate, Export, Plot, Render, import_given
+from .commands import Evaluate, Export, Plot, Render, check_no_sweep, import_given
 
 
 def num_episodes_of(env: str) -> int:
@@ -182,6 +182,7 @@ def chosen_policy(
 
     The name is as in `seed 0, skill 3`.
     """
+    check_no_sweep(command.folder)
     agent_type = import_given(command.agent)
     run = read_config(command.folder, agent_type)
     index = best_policy(command.folder, run) if command.seed is None else command.seed

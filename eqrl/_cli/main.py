@@ -22,6 +22,7 @@ from .commands import (
 )
 from .finished import run_evaluate, run_export, run_plot, run_render
 from .jobs import make_job
+from .sweep import evaluate_sweep, is_sweep, plot_sweep, run_sweep
 from .training import one_line, run_training, say
 
 
@@ -44,11 +45,18 @@ def main(args: Sequence[str] | None = None) -> int:
     warnings.filterwarnings("ignore", "Error .* persistent compilation", UserWarning)
     keep_compilations()
     try:
-        command = parse(sys.argv[1:] if args is None else args)
+        args = sys.argv[1:] if args is None else args
+        if list(args[:1]) == ["sweep"]:
+            return run_sweep(args[1:])
+        command = parse(args)
         if isinstance(command, Train):
             # JAX fixes the number of devices when it makes the first array.
             make_devices_for(command.run.schedule)
             return run_training(make_job(command), command.place)
+        if isinstance(command, Evaluate) and is_sweep(command.folder):
+            return evaluate_sweep(command)
+        if isinstance(command, Plot) and any(map(is_sweep, command.folders)):
+            return plot_sweep(command)
         if isinstance(command, Evaluate):
             return run_evaluate(command)
         if isinstance(command, Export):

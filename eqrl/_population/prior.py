@@ -1,12 +1,30 @@
+"""Priors of hyperparameters, and the settings that a grid and priors make."""
+
+import dataclasses
+import itertools
+import operator
 from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._pytree.fields import Range, check_fields, interval, number
+from .._agents.base import AnyAgent
+from .._pytree.fields import (
+    Range,
+    check_fields,
+    check_instance,
+    interval,
+    number,
+    range_of,
+    shown,
+)
 from .._pytree.tree import show_values
+from .._training.trainer import Trainer
 from .._types.custom_types import FloatLike
 
 
@@ -155,3 +173,142 @@ def _bounds_of(prior: AbstractPrior) -> tuple[FloatLike, FloatLike] | None:
         bounds = _bounds_of(prior.prior)
         return None if bounds is None else (1 - bounds[1], 1 - bounds[0])
     return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One setting of the hyperparameters, by their names, and what it makes."""
+
+    values: dict[str, object]
+    agent: AnyAgent
+    trainer: Trainer
+
+
+def make_settings(
+    agent: AnyAgent,
+    trainer: Trainer,
+    grid: Mapping[str, Iterable[object]],
+    priors: Mapping[str, AbstractPrior],
+    num_draws: int | None,
+    *,
+    key: PRNGKeyArray,
+) -> list[Setting]:
+    """All settings of a sweep, those of the first draw first.
+
+    The arguments are those of `sweep`; `key` is of the draws.
+    """
+    if (num_draws is None) != (not priors):
+        raise ValueError(
+            f"`num_draws={num_draws}` and `priors` of {[*priors] or 'nothing'} do not "
+            "fit: it is how often to draw from them, so give both or neither."
+        )
+    paths: dict[str, str] = {}
+    for name in (*grid, *priors):
+        path = find_path(agent, trainer, name)
+        if path in paths.values():
+            raise ValueError(f"`{path}` is given twice, the second time as `{name}`.")
+        paths[name] = path
+    listed: dict[str, list[object]] = {}
+    for name, values in grid.items():
+        is_many = isinstance(values, Iterable) and not isinstance(values, str)
+        listed[name] = [*values] if is_many else []
+        if not listed[name]:
+            raise ValueError(
+                f"`grid[{name!r}]={shown(values)}` must be a list of values, such as "
+                "`[1e-4, 1e-3]`."
+            )
+    for name, prior in priors.items():
+        check_instance(f"priors[{name!r}]", prior, AbstractPrior)
+        owner, _, field = paths[name].rpartition(".")
+        node = operator.attrgetter(owner)(agent) if owner else agent
+        try:
+            check_prior(field, prior, range_of(node, field))
+        except ValueError as error:
+            raise ValueError(f"The prior of `{name}` is wrong: {error}") from error
+    draws: list[dict[str, object]] = [{}]
+    if num_draws is not None:
+        draws = [
+            {
+                name: float(str(np.asarray(prior.sample(key=each))))
+                for each, (name, prior) in zip(
+                    jr.split(jr.fold_in(key, index), len(priors)),
+                    priors.items(),
+                    strict=True,
+                )
+            }
+            for index in range(num_draws)
+        ]
+    points = [
+        dict(zip(grid, point, strict=True))
+        for point in itertools.product(*listed.values())
+    ]
+    settings = []
+    for draw, point in itertools.product(draws, points):
+        values = {**point, **draw}
+        try:
+            changed = _changed(agent, trainer, {paths[x]: values[x] for x in values})
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"The setting {values} is wrong: {error}") from error
+        settings.append(Setting(values, *changed))
+    return settings
+
+
+def find_path(agent: AnyAgent, trainer: Trainer, name: str) -> str:
+    """The path of the one field of the agent or the trainer that is or ends in `name`.
+
+    Fields of the trainer begin with `trainer.`.
+    """
+    paths = [*_paths(agent), *(f"{_TRAINER}{path}" for path in _paths(trainer))]
+    if name in paths:
+        return name
+    found = [path for path in paths if path.endswith(f".{name}")]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ValueError(f"`{name}` could be any of {found}; give more of its path.")
+    raise ValueError(
+        f"There is no hyperparameter `{name}`; those of this agent and its trainer are "
+        f"{', '.join(paths)}."
+    )
+
+
+_TRAINER = "trainer."
+
+
+def _paths(node: Any) -> Iterator[str]:
+    """The paths of all fields of a dataclass, those of the dataclasses in it too."""
+    for field in dataclasses.fields(node):
+        yield field.name
+        value = getattr(node, field.name)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            yield from (f"{field.name}.{inner}" for inner in _paths(value))
+
+
+def _changed(
+    agent: AnyAgent, trainer: Trainer, values: Mapping[str, object]
+) -> tuple[AnyAgent, Trainer]:
+    """Agent and trainer with other values, by their paths."""
+    options: dict[str, Any] = {}
+    for path, value in values.items():
+        if path.startswith(_TRAINER):
+            options[path.removeprefix(_TRAINER)] = value
+        else:
+            agent = _replaced(agent, path.split("."), value)
+    if options and trainer.is_on_policy:
+        # The other fields follow from these.
+        sizes = {
+            "num_envs": trainer.num_envs,
+            "steps_per_iteration": trainer.steps_per_iteration,
+            "make_replay": trainer.make_replay,
+        } | options
+        num_steps = sizes.pop("steps_per_iteration")
+        return agent, Trainer.on_policy(num_steps=num_steps, **sizes)
+    return agent, dataclasses.replace(trainer, **options)
+
+
+def _replaced(node: Any, path: Sequence[str], value: object) -> Any:
+    name, *rest = path
+    if rest:
+        value = _replaced(getattr(node, name), rest, value)
+    # The constructor converts and checks what it is given.
+    return dataclasses.replace(node, **{name: value})

@@ -26,13 +26,15 @@ Options = ParamSpec("Options")
 # Files that a run or `eqrl render` writes. Orbax writes those within a checkpoint.
 _OWN_FILES = re.compile(
     r"""
-    ( config\.json | evaluation\.json | skills\.json | metrics\.csv
-    | (learning_curve | hyperparameters | family_tree)\.png
+    ( (config | evaluation | skills | sweep | search | fresh)\.json
+    | (metrics | settings)\.csv | trained/\d+_\d+_\d+\.json
+    | (learning_curves? | hyperparameters | family_tree | sweep)\.png
     | skills(_of_seed_\d+)?\.png
     | episode_of_(seed|member|skill)_\d+(_skill_\d+)?\.(png|gif|html)
     ) (\.partial)?
     | library/(metrics\.npz | sizes_\d+\.json)(\.partial)?
-    | (policy/(seed|member)_\d+ | library/(skills|training) | checkpoints)
+    | ( policy/((seed|member)_\d+ | \d+_\d+_\d+) | unfinished/\d+_\d+_\d+
+      | library/(skills|training) | checkpoints )
       /\d+(\.orbax-checkpoint-tmp[^/]*)?
       /(_CHECKPOINT_METADATA | commit_success\.txt | (arrays|record)[^/]*/.+)
     | tensorboard/seed_\d+/events\.[^/]+

@@ -2,6 +2,8 @@
 
 import csv
 import dataclasses
+import math
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,10 @@ from .._population.solution import (
 )
 from .._pytree.tree import stack_size, take_element
 from .._reporting.episodes import draw_skills
-from .._reporting.learning_curve import draw_learning_curve
+from .._reporting.learning_curve import draw_learning_curve, draw_learning_curves
 from .._reporting.population import draw_family_tree, draw_schedules
+from .._reporting.statistics import Center
+from .._reporting.sweep import SweepSolution, draw_sweep
 from .._skills.distances import (
     SkillTrajectories,
     nearest_distance,
@@ -28,7 +32,7 @@ from .._skills.distances import (
     union_hausdorff,
 )
 from .._storage.checkpoint import Directory
-from .._storage.files import atomic_write
+from .._storage.files import Content, atomic_write, read_json
 from .._training.mesh import gather
 from .._training.rows import AnySolution, History, append_row
 from .._types.custom_types import Mode, PyTree
@@ -349,3 +353,174 @@ def write_trajectories(
     write_json(folder, "skills.json", content)
     write_picture(folder, "skills.png", draw_skills, trajectories, title=run.title)
     return distances
+
+
+SWEEP = "sweep.json"
+"""File that says what a sweep is, and marks its folder."""
+
+SEARCH = "search.json"
+"""What the command line was asked to search."""
+
+TABLE = "settings.csv"
+"""The table of a sweep that has ended."""
+
+_TRAINED, POLICIES, UNFINISHED = "trained", "policy", "unfinished"
+_FRESH = "fresh.json"
+
+ADVICE = "take it from a copy of the sweep, or train again"
+
+Pair = tuple[int, int]
+"""A member of a sweep: the indices of its setting and of its seed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedPart:
+    """The result of some members of a sweep, which trained side by side.
+
+    - `pairs`: which members.
+    - `scores`: of each, `None` where it diverged.
+    - `steps`: at the end of each row of the metrics.
+    - `metrics`: by name, of each member and row, `None` where there is no number.
+    - `states`: the stack of the agents' states.
+    """
+
+    pairs: list[Pair]
+    scores: list[float | None]
+    steps: list[int]
+    metrics: dict[str, list[list[float | None]]]
+    states: PyTree
+
+
+def name_of_part(pairs: Sequence[Pair]) -> str:
+    """The name of the files of a part: its first member, and how many there are."""
+    (setting, seed), count = pairs[0], len(pairs)
+    return f"{setting}_{seed}_{count}"
+
+
+def scores_of_parts(parts: Sequence[TrainedPart]) -> dict[Pair, float]:
+    """The score of each member that has trained; `nan` if it has diverged."""
+    return {
+        pair: math.nan if score is None else score
+        for part in parts
+        for pair, score in zip(part.pairs, part.scores, strict=True)
+    }
+
+
+def joined(
+    parts: Sequence[TrainedPart],
+    values: Sequence[dict[str, object]],
+    num_seeds: int,
+    center: Center,
+) -> SweepSolution:
+    """The scores and metrics of settings, all of whose seeds are in the parts."""
+    scores = scores_of_parts(parts)
+    places = {
+        pair: (part, place) for part in parts for place, pair in enumerate(part.pairs)
+    }
+    metrics = []
+    for index in range(len(values)):
+        members = [places[index, seed] for seed in range(num_seeds)]
+        part, _ = members[0]
+        columns = {
+            name: np.array([part.metrics[name][i] for part, i in members], float).T
+            for name in part.metrics
+        }
+        metrics.append({"step": np.array(part.steps), **columns})
+    return SweepSolution(
+        settings=tuple(values),
+        scores=np.array(
+            [[scores[i, seed] for seed in range(num_seeds)] for i in range(len(values))]
+        ),
+        fresh_scores=np.full(num_seeds, np.nan),
+        metrics=tuple(metrics),
+        center=center,
+        agents=(),
+        states=(),
+    )
+
+
+def write_part(folder: Path, part: TrainedPart) -> None:
+    """Writes a part without the states of its agents."""
+    (folder / _TRAINED).mkdir(exist_ok=True)
+    content = {
+        "pairs": [list(pair) for pair in part.pairs],
+        "scores": part.scores,
+        "steps": part.steps,
+        "metrics": part.metrics,
+    }
+    write_json(folder / _TRAINED, f"{name_of_part(part.pairs)}.json", content)
+
+
+def read_parts(folder: Path) -> list[TrainedPart]:
+    """Reads all parts that a sweep has trained to the end, without states."""
+
+    def parse(content: Content) -> TrainedPart:
+        pairs = [(int(setting), int(seed)) for setting, seed in content.pop("pairs")]
+        return TrainedPart(pairs=pairs, states=None, **content)
+
+    return [
+        read_json(path, parse, "delete it to train these members again")
+        for path in sorted((folder / _TRAINED).glob("*.json"))
+    ]
+
+
+def read_sweep(folder: Path) -> SweepSolution:
+    """Reads the settings of a sweep that have trained, without agents and states.
+
+    Raises a `ValueError` if there is no sweep, or none of them has trained.
+    """
+    saved = read_json(folder / SWEEP, dict, ADVICE)
+    parts, num_seeds = read_parts(folder), saved["num_seeds"]
+    found = scores_of_parts(parts)
+    complete = [
+        index
+        for index in range(len(saved["settings"]))
+        if all((index, seed) in found for seed in range(num_seeds))
+    ]
+    if not complete:
+        raise ValueError(f"No setting of the sweep in `{folder}` has trained yet.")
+    numbers = {index: number for number, index in enumerate(complete)}
+    kept = [
+        dataclasses.replace(
+            part, pairs=[(numbers.get(i, -1), s) for i, s in part.pairs]
+        )
+        for part in parts
+    ]
+    values = [saved["settings"][index] for index in complete]
+    solution = joined(kept, values, num_seeds, saved["center"])
+    if (folder / _FRESH).exists():
+        fresh = read_json(folder / _FRESH, lambda content: content["scores"], ADVICE)
+        solution = dataclasses.replace(solution, fresh_scores=np.array(fresh, float))
+    return solution
+
+
+def best_curves(solution: SweepSolution) -> tuple[dict[str, History], str]:
+    """As many curves as can be told apart in a figure, and a title that says so."""
+    curves = dict([*solution.curves.items()][:_MOST_CURVES])
+    number = len(solution.settings)
+    title = f"the best {len(curves)} of {number} settings"
+    return curves, title if len(curves) < number else ""
+
+
+_MOST_CURVES = 6
+
+
+def write_sweep(folder: Path, solution: SweepSolution) -> None:
+    """Writes the table and the figures of a sweep that has ended, once."""
+    if (folder / TABLE).exists():
+        return
+    write_json(folder, _FRESH, {"scores": finite(solution.fresh_scores)})
+    write_picture(folder, "sweep.png", draw_sweep, solution)
+    curves, title = best_curves(solution)
+    if all("episode_return" in metrics for metrics in curves.values()):
+        write_picture(
+            folder,
+            "learning_curves.png",
+            draw_learning_curves,
+            curves,
+            center=solution.center,
+            title=title,
+        )
+    shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
+    # Last, since it says that there is all of it.
+    solution.write_csv(folder / TABLE)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Key, PRNGKeyArray
 
 from .._agents.base import AbstractAgent, AnyAgent
 from .._interaction.evaluate import Descriptor, Evaluation, evaluate
@@ -61,8 +61,12 @@ def evaluate_members(
     members: Members,
     mesh: Mesh | None,
     mode: Mode = "greedy",
+    keys: Key[Array, " population"] | None = None,
 ) -> tuple[Evaluation, Float[Array, " population"]]:
-    """The evaluation and the score of each member; the score is `nan` if it failed."""
+    """The evaluation and the score of each member; the score is `nan` if it failed.
+
+    Each derives its own key from `key`, unless `keys` are given.
+    """
 
     def evaluate_share(stacked: PyTree, env: AnyEnv) -> tuple[PyTree, None]:
         def evaluate_one(
@@ -87,7 +91,7 @@ def evaluate_members(
 
         return map_members(evaluate_one, members, *stacked), None
 
-    keys = jr.split(key, stack_size(states))
+    keys = jr.split(key, stack_size(states)) if keys is None else keys
     stacked = (agents, states, failed, keys)
     result, _ = on_each_device(evaluate_share, mesh, stacked, env)
     return result

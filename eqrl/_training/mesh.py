@@ -82,6 +82,20 @@ def count_cores() -> int:
     return max(1, available)
 
 
+def device_memory() -> int:
+    """The bytes of memory of the device on which JAX puts new arrays."""
+    statistics = jax.devices()[0].memory_stats() or {}
+    if "bytes_limit" in statistics:
+        return statistics["bytes_limit"]
+    memory = 2**33
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    # A container may have less; without a limit of its own the file says `max`.
+    with contextlib.suppress(OSError, ValueError):
+        memory = min(memory, int((_LIMITS / "memory.max").read_text()))
+    return memory
+
+
 Members = Literal["together", "in_turn"]
 
 POPULATION = "population"

@@ -1,5 +1,5 @@
 from collections.abc import Callable, Iterator
-from typing import cast
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -187,30 +187,67 @@ def train_seeds(
     trainer.check_num_steps(num_steps)
     play_if_asked(env)
     check_numbers(agent, env.spec)
-    how = choose_members(members, mesh)
-    devices = default_mesh(how, num_seeds) if mesh is None else automatic(mesh)
-    keys = jr.split(key, num_seeds)
-    agent, env = replicate((agent, env), devices)
+    return train_members(
+        trainer,
+        agent,
+        env,
+        jr.split(key, num_seeds),
+        are_stacked=False,
+        num_steps=num_steps,
+        initial=initial,
+        log_every=log_every,
+        evaluations=evaluations,
+        callback=callback,
+        checkpoint=checkpoint,
+        mesh=mesh,
+        members=choose_members(members, mesh),
+    )
+
+
+def train_members(
+    trainer: Trainer,
+    agents: AnyAgent,
+    env: AnyEnv,
+    keys: Key[Array, " members"],
+    *,
+    are_stacked: bool,
+    num_steps: int,
+    initial: AnySolution | None,
+    log_every: int,
+    evaluations: Evaluations | None = None,
+    callback: Callbacks[Any] | None,
+    checkpoint: Callback[Any] | None,
+    mesh: Mesh | None = None,
+    members: Members,
+) -> AnySolution:
+    """Trains one agent from the key of each member, or an agent of its own each.
+
+    The first four and `are_stacked` are those of `Crew`, the others of `train_seeds`.
+    """
+    number = keys.shape[0]
+    devices = default_mesh(members, number) if mesh is None else automatic(mesh)
+    agents = shard(agents, devices) if are_stacked else replicate(agents, devices)
+    env = replicate(env, devices)
     init_keys = shard(jax.vmap(_init_key)(keys), devices)
     solution = _begin(
         lambda: init_members(
-            trainer, agent, env, init_keys, how, devices, are_stacked=False
+            trainer, agents, env, init_keys, members, devices, are_stacked=are_stacked
         ),
         initial,
         devices,
     )
     crew = Crew(
         trainer=trainer,
-        agents=agent,
+        agents=agents,
         env=env,
         keys=shard(jax.vmap(_run_key)(keys), devices),
-        are_stacked=False,
-        members=how,
+        are_stacked=are_stacked,
+        members=members,
         mesh=devices,
     )
     empty = begin_rows(crew, solution.trainer_state, solution.counts)
     runner = crew.runner(shard(empty, devices))
-    rows = _rows(runner, solution, num_steps, log_every, evaluations, how)
+    rows = _rows(runner, solution, num_steps, log_every, evaluations, members)
     return drive(rows, callback=callback, checkpoint=checkpoint, given_mesh=mesh)
 
 

@@ -493,8 +493,8 @@ FAULTS = (
     Fault(
         "training:seeds-with-one-key",
         "eqrl/_training/train.py",
-        "keys = jr.split(key, num_seeds)",
-        "keys = jnp.broadcast_to(key, (num_seeds,))",
+        "jr.split(key, num_seeds),",
+        "jnp.broadcast_to(key, (num_seeds,)),",
         (f"{_TRAIN} -k 'seed_equals'",),
     ),
     Fault(
@@ -717,8 +717,8 @@ FAULTS = (
     Fault(
         "training:target-entropy-of-seeds",
         "eqrl/_training/train.py",
-        "    check_numbers(agent, env.spec)\n    how",
-        "    how",
+        "    check_numbers(agent, env.spec)\n    return train_members",
+        "    return train_members",
         ("tests/test_boundary.py -k out_of_reach",),
     ),
     Fault(

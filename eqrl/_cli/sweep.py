@@ -1,0 +1,329 @@
+"""The command `eqrl sweep`, and those that read the folder of a sweep."""
+
+import argparse
+import ast
+import contextlib
+import dataclasses
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.random as jr
+
+from .._pytree.tree import take_element
+from .._reporting.learning_curve import draw_learning_curves
+from .._reporting.statistics import Center
+from .._reporting.sweep import SweepSolution, draw_sweep
+from .._run.config import (
+    Prior,
+    Run,
+    Training,
+    read_config,
+    read_title,
+    select_tuned,
+    write_config,
+)
+from .._run.files import CONFIG, claim_folder, new_folder, write_json
+from .._run.sweep import sweep
+from .._run.write import SEARCH, SWEEP, TABLE, best_curves, read_sweep
+from .._storage.files import Content, read_json
+from .._training.host_loop import TrainingInterrupted
+from .._training.mesh import count_cores
+from .commands import (
+    USUAL_PRIORS,
+    Evaluate,
+    Plot,
+    Train,
+    import_given,
+    make_devices_for,
+    parse,
+)
+from .finished import evaluation_key, returns_of_policies
+from .training import say
+
+
+_HELP = """Train many settings of hyperparameters, each from several seeds.
+
+  eqrl sweep ppo --env gymnax/CartPole-v1 --grid lr 1e-4 1e-3 --grid num_epochs 4 8
+  eqrl sweep sac --random 20 --prior actor_lr loguniform 1e-4 1e-2 --seeds 4
+  eqrl sweep --resume FOLDER
+
+All options of `eqrl train` hold as well, such as --num-steps, --folder and
+--members; `eqrl train ppo --help` lists them for ppo."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """The options of a sweep besides those of its run; `search.json` holds them."""
+
+    grid: dict[str, list[str]]
+    priors: list[Prior]
+    num_draws: int | None
+    num_fresh_seeds: int
+    num_episodes: int
+    center: Center
+    members_at_once: int | None
+    checkpoint_every: int | None
+
+
+def run_sweep(args: Sequence[str]) -> int:
+    """Trains a sweep, or resumes one, and returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="eqrl sweep",
+        usage="eqrl sweep [AGENT] [OPTIONS]",
+        description=_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    for name, option in _OPTIONS.items():
+        parser.add_argument(name, **option)
+    options, rest = parser.parse_known_args(args)
+    if options.resume is not None:
+        kept = {"--resume": str(options.resume), "--agent": options.agent}
+        words = [word for pair in kept.items() if pair[1] is not None for word in pair]
+        if sorted(args) != sorted(words):
+            raise ValueError(
+                f"`--resume {options.resume}` takes all else from the folder, so that "
+                "all other options but `--agent` must be left out."
+            )
+        return _train(options.resume, *_read(options.resume, options.agent))
+    words = ["train", *rest, "--seeds", str(options.seeds)]
+    if options.agent is not None:
+        words += ["--agent", options.agent]
+    command = parse(words)
+    assert isinstance(command, Train)
+    if command.tensorboard:
+        raise ValueError(
+            "`--tensorboard` is for `eqrl train`; leave it out of a sweep."
+        )
+    run, place = command.run, command.place
+    priors: list[Prior] = [
+        (name, kind, float(low), float(high)) for name, kind, low, high in options.prior
+    ]
+    grid: dict[str, list[str]] = {}
+    for name, *values in options.grid:
+        grid.setdefault(name.replace("-", "_"), []).extend(values)
+    if options.random is not None and not priors:
+        names = run.agent_options.keys() - grid.keys()
+        priors = [prior for prior in USUAL_PRIORS if prior[0] in names]
+    search = Search(
+        grid=grid,
+        priors=priors,
+        num_draws=options.random,
+        num_fresh_seeds=options.fresh_seeds,
+        num_episodes=options.num_episodes,
+        center=options.center,
+        members_at_once=options.members_at_once,
+        checkpoint_every=place.checkpoint_every,
+    )
+    # JAX fixes their number when it makes the first array. All settings share them.
+    make_devices_for(dataclasses.replace(run.schedule, seeds=count_cores()))
+    folder = place.folder or new_folder(f"sweep-{run.name}")
+    with claim_folder(folder, overwrite=place.overwrite):
+        write_config(folder, run)
+        write_json(folder, SEARCH, dataclasses.asdict(search))
+    try:
+        return _train(folder, run, search)
+    finally:
+        # What is refused leaves nothing, so that the folder can be given again.
+        if not (folder / SWEEP).exists():
+            (folder / CONFIG).unlink()
+            (folder / SEARCH).unlink()
+            if place.folder is None:
+                shutil.rmtree(folder)
+
+
+# By name, as `argparse` takes them.
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "--grid": {
+        "nargs": "+",
+        "action": "append",
+        "default": [],
+        "metavar": ("NAME", "VALUE"),
+        "help": "A hyperparameter of the agent or the trainer and its values; once for "
+        "each. All combinations are trained.",
+    },
+    "--prior": {
+        "nargs": 4,
+        "action": "append",
+        "default": [],
+        "metavar": ("NAME", "KIND", "LOW", "HIGH"),
+        "help": "A hyperparameter to draw, as of eqrl pbt: uniform, loguniform, "
+        "oneminus-uniform or oneminus-loguniform, and two bounds.",
+    },
+    "--random": {
+        "type": int,
+        "metavar": "DRAWS",
+        "help": "How many settings to draw; by default learning rates and discount.",
+    },
+    "--seeds": {"type": int, "default": 4, "help": "Seeds of each setting: 4."},
+    "--fresh-seeds": {
+        "type": int,
+        "default": 0,
+        "help": "Seeds from which to train the best setting again; by default none: "
+        "its policies play fresh episodes.",
+    },
+    "--num-episodes": {
+        "type": int,
+        "default": 64,
+        "help": "Greedy episodes that score each seed: 64.",
+    },
+    "--center": {
+        "choices": ("iqm", "mean"),
+        "default": "iqm",
+        "help": "What settings are compared by: iqm.",
+    },
+    "--members-at-once": {
+        "type": int,
+        "help": "Seeds of all settings that train side by side; by default what fits a "
+        "quarter of the memory.",
+    },
+    "--resume": {"type": Path, "help": "Folder of a sweep that was stopped or killed."},
+    "--agent": {"help": "Class of the agent, if it is one of your own."},
+}
+
+
+def _read(folder: Path, agent: str | None) -> tuple[Run[Training], Search]:
+    """The run that all settings have in common, and what varies."""
+    if not (folder / SEARCH).exists():
+        raise ValueError(
+            f"`{folder}` holds no sweep of the command line: there is no `{SEARCH}` in "
+            "it. One of `eqrl.sweep` is resumed by the same call."
+        )
+    run = read_config(folder, import_given(agent))
+
+    def parse_search(content: Content) -> Search:
+        priors = [tuple(prior) for prior in content.pop("priors")]
+        return Search(priors=priors, **content)
+
+    search = read_json(folder / SEARCH, parse_search, "begin the sweep anew")
+    make_devices_for(dataclasses.replace(run.schedule, seeds=count_cores()))
+    return run, search
+
+
+def _train(folder: Path, run: Run[Training], search: Search) -> int:
+    try:
+        solution = _sweep(folder, run, search)
+    except TrainingInterrupted as error:
+        say(
+            "The sweep was interrupted; what was reached is kept, and "
+            f"`eqrl sweep --resume {folder}` resumes it."
+        )
+        return 128 + error.signal
+    print(solution)
+    print(f"folder: {folder}", flush=True)
+    if solution.best is None:
+        say("All seeds of all settings diverged; lower the learning rates.")
+        return 1
+    return 0
+
+
+def _sweep(folder: Path, run: Run[Training], search: Search) -> SweepSolution:
+    agent, schedule = run.make_agent(), run.schedule
+    _, priors = select_tuned(agent, search.priors)
+    names = [name.replace("-", "_") for name, *_ in search.priors]
+    grid: dict[str, list[object]] = {}
+    for name, texts in search.grid.items():
+        grid[name] = [*texts]
+        for index, text in enumerate(texts):
+            # A number, a truth value, `None` or a tuple of Python; all else is text.
+            with contextlib.suppress(SyntaxError, ValueError):
+                grid[name][index] = ast.literal_eval(text)
+    last = time.monotonic()
+
+    def report(done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last > _SECONDS_BETWEEN_LINES or done == total:
+            last = now
+            print(f"{done} of {total} steps, {100 * done // total} %", flush=True)
+
+    return sweep(
+        agent,
+        run.make_env(),
+        run.make_trainer(),
+        num_seeds=schedule.seeds,
+        num_steps=schedule.num_steps,
+        key=jr.split(jr.key(run.settings.seed))[0],
+        grid=grid,
+        priors=dict(zip(names, priors, strict=True)),
+        num_draws=search.num_draws,
+        num_fresh_seeds=search.num_fresh_seeds,
+        log_every=schedule.log_every,
+        num_episodes=search.num_episodes,
+        center=search.center,
+        folder=folder,
+        checkpoint_every=search.checkpoint_every,
+        members=schedule.members,
+        members_at_once=search.members_at_once,
+        progress=report,
+    )
+
+
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+def is_sweep(folder: Path) -> bool:
+    """Whether a folder is that of a sweep."""
+    return (folder / SWEEP).is_file()
+
+
+def evaluate_sweep(command: Evaluate) -> int:
+    """Prints statistics of the returns of each seed of each setting."""
+    folder = command.folder
+    run, search = _read(folder, command.agent)
+    if not (folder / TABLE).exists():
+        raise ValueError(
+            f"The sweep in `{folder}` has not ended; `eqrl sweep --resume {folder}` "
+            "resumes it."
+        )
+    solution = _sweep(folder, run, search)
+    num_episodes = command.num_episodes or search.num_episodes
+    print(f"returns of {num_episodes} episodes, {command.mode}:")
+    print("setting seed       mean        std        min        max")
+    for index, (agent, states) in enumerate(
+        zip(solution.agents, solution.states, strict=True)
+    ):
+        returns = returns_of_policies(
+            [(agent, take_element(states, x)) for x in range(run.schedule.seeds)],
+            run.make_env(),
+            num_episodes=num_episodes,
+            mode=command.mode,
+            key=jr.fold_in(evaluation_key(command.seed), index),
+        )
+        for seed, row in enumerate(returns):
+            numbers = (row.mean(), row.std(), row.min(), row.max())
+            columns = " ".join(f"{number:10.2f}" for number in numbers)
+            print(f"{index:7d} {seed:4d} {columns}")
+    for index, label in enumerate(solution.labels):
+        print(f"setting {index}: {label}")
+    return 0
+
+
+def plot_sweep(command: Plot) -> int:
+    """Draws the learning curves of the settings of a sweep, and their scores."""
+    if len(command.folders) > 1:
+        raise ValueError("A sweep is drawn alone; give its folder only.")
+    [folder], output = [*command.folders], command.output
+    solution = read_sweep(folder)
+    curves, which = best_curves(solution)
+    title = command.title
+    if title is None:
+        title = read_title(folder) if (folder / CONFIG).exists() else ""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    draw_learning_curves(
+        output,
+        curves,
+        metric="episode_return" if command.metric is None else command.metric,
+        center=command.center,
+        interval=command.interval,
+        smoothing=command.smoothing,
+        title=": ".join(filter(None, (title, which))),
+    )
+    scores = output.with_name(f"{output.stem}_scores{output.suffix}")
+    draw_sweep(scores, solution, title=title)
+    print(output)
+    print(scores)
+    return 0

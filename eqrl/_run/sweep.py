@@ -1,0 +1,592 @@
+"""Sweeps: many settings of hyperparameters, each trained from several seeds."""
+
+import contextlib
+import dataclasses
+import itertools
+import math
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, cast
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
+
+from .._agents.base import AgentOfKind, AnyAgent
+from .._interaction.evaluate import Evaluation
+from .._interaction.evaluate_skills import Score, mean_return
+from .._interaction.fit import check_numbers
+from .._population.prior import AbstractPrior, Setting, make_settings
+from .._population.solution import Agents
+from .._population.train import check_scalar
+from .._pytree.arguments import checked
+from .._pytree.fields import (
+    NonNegativeInt,
+    PositiveInt,
+    Takes,
+    check_choice,
+    reusable_key,
+    shown,
+)
+from .._pytree.tree import is_array_shape, repeated
+from .._reporting.statistics import Center
+from .._reporting.sweep import SweepSolution, as_cell, as_text
+from .._storage.checkpoint import (
+    Directory,
+    check_directory,
+    restore_part,
+    saved_steps,
+)
+from .._storage.files import LOCK, locked, read_json
+from .._training.evaluations import evaluate_members
+from .._training.host_loop import (
+    NonFiniteError,
+    TrainingInterrupted,
+    deferred_interrupt,
+)
+from .._training.mesh import (
+    Members,
+    choose_members,
+    default_mesh,
+    device_memory,
+    replicate,
+    shard,
+    to_host,
+)
+from .._training.rows import AnySolution, History
+from .._training.train import jit_init, train_members
+from .._training.trainer import Trainer
+from .._types.custom_types import EnvState, PyTree, State
+from ..envs import AbstractEnv
+from ..envs._base import AnyEnv
+from ..envs._check import play_if_asked
+from .files import CONFIG, finite, save_policy, versions, write_json
+from .solutions import Checkpoints, load_solution, step_of
+from .write import (
+    ADVICE,
+    POLICIES,
+    SEARCH,
+    SWEEP,
+    UNFINISHED,
+    Pair,
+    TrainedPart,
+    joined,
+    name_of_part,
+    read_parts,
+    scores_of_parts,
+    write_part,
+    write_sweep,
+)
+
+
+@checked
+def sweep(
+    agent: AgentOfKind[State, Agents],
+    env: AbstractEnv[EnvState],
+    trainer: Trainer,
+    *,
+    num_seeds: PositiveInt,
+    num_steps: int,
+    key: PRNGKeyArray,
+    grid: Mapping[str, Iterable[object]] | None = None,
+    priors: Mapping[str, AbstractPrior] | None = None,
+    num_draws: PositiveInt | None = None,
+    num_fresh_seeds: NonNegativeInt = 0,
+    log_every: PositiveInt = 1_000,
+    num_episodes: PositiveInt = 64,
+    score: Annotated[
+        Callable[[Agents, State, Evaluation[None]], Float[Array, ""]],
+        Takes(("agent", "state", "evaluation")),
+    ]
+    | None = None,
+    center: Center = "iqm",
+    folder: Directory | None = None,
+    checkpoint_every: PositiveInt | None = None,
+    members: Members | None = None,
+    members_at_once: PositiveInt | None = None,
+    progress: Annotated[Callable[[int, int], object], Takes(("done", "total"))]
+    | None = None,
+) -> SweepSolution[State, Agents]:
+    """Trains each of many settings of hyperparameters from several seeds.
+
+    ```python
+    sweep = eqrl.sweep(
+        eqrl.PPO(),
+        env,
+        trainer,
+        grid={"lr": [1e-4, 1e-3], "num_epochs": [4, 8]},
+        num_seeds=4,
+        num_steps=100_352,
+        key=jr.key(0),
+    )
+    print(sweep)
+    ```
+
+    A setting is what `train_seeds` gives for its agent with the same key: its seeds are
+    those of all others, and so are the episodes that score them. Seeds of all settings
+    that differ in numbers alone train side by side in one program; values that are
+    compiled, such as sizes and choices, make a program each.
+
+    **Arguments:**
+
+    - `agent`, `env`, `trainer`: as of `train_seeds`, with all that the sweep leaves as
+        it is.
+    - `num_seeds`: of each setting.
+    - `num_steps`: environment steps of each seed, whole iterations of each setting.
+    - `key`: of the whole sweep; that of each training, of `train_seeds`.
+    - `grid`: values by the names of hyperparameters; all combinations are trained. A
+        name is any field of the agent, also within a wrapper or a factory, as
+        `make_actor.hidden_sizes`, or of the trainer, as `trainer.batch_size`; its end
+        suffices if no other path ends in it.
+    - `priors`: by such names, of what is drawn at random instead. With a `grid`, all of
+        its combinations are trained with each draw.
+    - `num_draws`: how often to draw from the `priors`. A further draw leaves those
+        before it as they are.
+    - `num_fresh_seeds`: seeds from which the best setting is trained once more. By
+        default its policies play fresh episodes only, which takes the luck of the
+        episodes out of `fresh_scores`, but not that of the seeds.
+    - `log_every`: as of `train_seeds`.
+    - `num_episodes`: greedy episodes after training that score each seed.
+    - `score`: as of `Evaluations`; by default the mean return.
+    - `center`: by which settings are compared, `"mean"` or `"iqm"`.
+    - `folder`: where to keep what is trained. If the process is killed, the same call
+        resumes and gives the same table, bit for bit; nothing that was finished is
+        trained again. At the end it holds `settings.csv` and figures.
+    - `checkpoint_every`: environment steps of each seed between checkpoints into the
+        `folder`; by default a minute.
+    - `members`: how seeds run on each device, as in `train_seeds`.
+    - `members_at_once`: how many seeds, of all settings together, train side by side.
+        By default as many as fill a quarter of the memory of the device with their
+        agents, environments and replays; the rest is left to a copy for checkpoints
+        and to what an update needs, which is not estimated. Scores do not depend on
+        it, bit for bit if seeds run in turn and else up to rounding.
+    - `progress`: called as `progress(done, total)`, with environment steps of all
+        settings and seeds, after each row of the metrics.
+
+    **Returns:**
+
+    A `SweepSolution`, in which a seed that diverged has the score `nan`.
+
+    Raises a `ValueError` before the first step if a name, a value or the folder does
+    not fit, and `TrainingInterrupted` as `train_seeds` does; the `folder` then holds
+    all that was reached.
+    """
+    key = reusable_key(key)
+    check_choice("center", center, ("mean", "iqm"))
+    play_if_asked(env)
+    if score is None:
+        check_scalar(env)
+    # Seeds derive keys from smaller numbers. Each purpose has a key of its own.
+    own_key = jr.fold_in(key, 2**31 - 1)
+    draw_key, evaluation_key, fresh_key, fresh_evaluation_key = jr.split(own_key, 4)
+    single = cast(AnyAgent, agent)
+    settings = make_settings(
+        single, trainer, grid or {}, priors or {}, num_draws, key=draw_key
+    )
+    num_fresh = num_fresh_seeds or num_seeds
+    plan = _Plan(
+        settings=settings,
+        env=env,
+        num_seeds=num_seeds,
+        num_fresh_seeds=num_fresh_seeds,
+        num_steps=num_steps,
+        log_every=log_every,
+        num_episodes=num_episodes,
+        score=mean_return if score is None else score,
+        center=center,
+        members=choose_members(members, None),
+        at_once=members_at_once,
+        folder=None if folder is None else Path(folder),
+        checkpoint_every=checkpoint_every,
+        progress=progress,
+        keys=jnp.concatenate(
+            [jr.split(key, num_seeds), jr.split(fresh_key, num_fresh)]
+        ),
+        evaluation_keys=jnp.concatenate(
+            [
+                jr.split(evaluation_key, num_seeds),
+                jr.split(fresh_evaluation_key, num_fresh),
+            ]
+        ),
+    )
+    groups = plan.check()
+    asked = {"agent": as_text(agent), "trainer": as_text(trainer)}
+    with deferred_interrupt(), plan.opened(key, asked):
+        parts = plan.load()
+        for group in groups:
+            parts += plan.train([*itertools.product(group, range(num_seeds))], parts)
+        solution = plan.solution(parts)
+        solution = dataclasses.replace(
+            solution, fresh_scores=plan.fresh_scores(solution, parts)
+        )
+        if plan.folder is not None:
+            write_sweep(plan.folder, solution)
+    return cast(SweepSolution[State, Agents], solution)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+    """All that decides a sweep, and how its members are trained.
+
+    - `keys`, `evaluation_keys`: of each seed, then of each fresh one.
+    - The others are as in `sweep`.
+    """
+
+    settings: list[Setting]
+    env: AnyEnv
+    num_seeds: int
+    num_fresh_seeds: int
+    num_steps: int
+    log_every: int
+    num_episodes: int
+    score: Score
+    center: Center
+    members: Members
+    at_once: int | None
+    folder: Path | None
+    checkpoint_every: int | None
+    progress: Callable[[int, int], object] | None
+    keys: Key[Array, " seeds"]
+    evaluation_keys: Key[Array, " seeds"]
+
+    def check(self) -> list[list[int]]:
+        """Checks each setting, and groups those that share a program.
+
+        Raises a `ValueError` that names the setting unless it can be trained.
+        """
+        groups: list[tuple[PyTree, list[int]]] = []
+        for index, setting in enumerate(self.settings):
+            kind = jax.tree.map(
+                lambda x: (
+                    jax.ShapeDtypeStruct(x.shape, x.dtype) if eqx.is_array(x) else x
+                ),
+                (setting.agent, setting.trainer),
+            )
+            same = [group for each, group in groups if eqx.tree_equal(each, kind)]
+            try:
+                check_numbers(setting.agent, self.env.spec)
+                if not same:
+                    self.check_kind(setting)
+            except ValueError as error:
+                raise ValueError(
+                    f"The setting {setting.values} is wrong: {error}"
+                ) from error
+            if same:
+                same[0].append(index)
+            else:
+                groups.append((kind, [index]))
+        return [group for _, group in groups]
+
+    def check_kind(self, setting: Setting) -> None:
+        """Traces the first iteration, so that errors appear before any training."""
+        agent, trainer = setting.agent, setting.trainer
+        trainer.check_num_steps(self.num_steps)
+        trainer.schedule.check_call("num_steps", self.num_steps)
+        state, counts = eqx.filter_eval_shape(
+            jit_init, trainer, agent, self.env, key=jr.key(0)
+        )
+        # Only the update of an on-policy agent knows whether minibatches fit a rollout.
+        if agent.sequence_length is None:
+            eqx.filter_eval_shape(
+                trainer.step, agent, self.env, state, counts, key=jr.key(0)
+            )
+
+    @contextlib.contextmanager
+    def opened(self, key: PRNGKeyArray, asked: Mapping[str, str]) -> Iterator[None]:
+        """Locks the folder, if there is one, and checks that it is of this sweep.
+
+        `asked` describes what the settings change.
+        """
+        if self.folder is None:
+            yield
+            return
+        content = {
+            **asked,
+            "env": as_text(self.env),
+            "settings": [
+                {name: as_cell(value) for name, value in setting.values.items()}
+                for setting in self.settings
+            ],
+            "num_seeds": self.num_seeds,
+            "num_fresh_seeds": self.num_fresh_seeds,
+            "num_steps": self.num_steps,
+            "log_every": self.log_every,
+            "num_episodes": self.num_episodes,
+            "score": as_text(self.score),
+            "center": self.center,
+            "members": self.members,
+            "key": np.asarray(jr.key_data(key)).tolist(),
+        }
+        folder = self.folder
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"`folder={str(folder)!r}` is a file; give another.")
+        check_directory(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder):
+            if (folder / SWEEP).exists():
+                saved = read_json(folder / SWEEP, dict, ADVICE)
+                for name, value in content.items():
+                    if saved.get(name) != value:
+                        raise ValueError(
+                            f"`folder={str(folder)!r}` holds another sweep: its "
+                            f"`{name}` is {shown(saved.get(name))}, not "
+                            f"{shown(value)}. Resume with the same, or give another."
+                        )
+            elif {path.name for path in folder.iterdir()} - _BEFORE:
+                raise ValueError(
+                    f"`folder={str(folder)!r}` is not empty, and holds no sweep; give "
+                    "another."
+                )
+            else:
+                write_json(folder, SWEEP, {**versions(), **content})
+            yield
+
+    def load(self) -> list[TrainedPart]:
+        """All parts that were trained already, with the states of their agents."""
+        parts = [] if self.folder is None else read_parts(self.folder)
+        return [
+            dataclasses.replace(part, states=self.load_states(part)) for part in parts
+        ]
+
+    def load_states(self, part: TrainedPart) -> PyTree:
+        agent = self.settings[part.pairs[0][0]].agent
+        like = eqx.filter_eval_shape(agent.init, self.env.spec, key=jr.key(0))
+        like = jax.tree.map(
+            lambda x: (
+                jax.ShapeDtypeStruct((len(part.pairs), *x.shape), x.dtype)
+                if is_array_shape(x)
+                else x
+            ),
+            like,
+        )
+        folder = cast(Path, self.folder) / POLICIES / name_of_part(part.pairs)
+        return restore_part(folder, like, None, None, advice=ADVICE)
+
+    def train(
+        self, pairs: Sequence[Pair], parts: Sequence[TrainedPart]
+    ) -> list[TrainedPart]:
+        """Trains those members that are in none of the parts.
+
+        All share a program. They train in parts of equal size, the last of which is
+        filled up, so that it is compiled once.
+        """
+        done = {pair for part in parts for pair in part.pairs}
+        pairs = [pair for pair in pairs if pair not in done]
+        if not pairs:
+            return []
+        at_once = self.at_once
+        if at_once is None:
+            at_once = self.fitting(self.settings[pairs[0][0]])
+        width = -(-len(pairs) // -(-len(pairs) // at_once))
+        # Where seeds run in turn, the cores have equal shares of them.
+        devices = jax.devices()
+        shares = 1
+        if self.members == "in_turn" and devices[0].platform == "cpu":
+            shares = min(len(devices), width)
+        filled = -(-width // shares) * shares
+        trained = []
+        for start in range(0, len(pairs), width):
+            part = self.train_part(
+                pairs[start : start + width], filled, len(done) + start
+            )
+            trained.append(part)
+        return trained
+
+    def fitting(self, setting: Setting) -> int:
+        """The number of trainings that fill a quarter of the memory of the device."""
+        state, _ = eqx.filter_eval_shape(
+            jit_init, setting.trainer, setting.agent, self.env, key=jr.key(0)
+        )
+        size = sum(
+            math.prod(leaf.shape) * leaf.dtype.itemsize
+            for leaf in jax.tree.leaves(state)
+            if is_array_shape(leaf)
+        )
+        return max(1, device_memory() // (4 * size))
+
+    def train_part(self, pairs: list[Pair], width: int, before: int) -> TrainedPart:
+        """Trains and scores some members, which are repeated to fill the width."""
+        given = [*pairs, *pairs[-1:] * (width - len(pairs))]
+        chosen = [self.settings[index] for index, _ in given]
+        agents = jax.tree.map(
+            lambda *x: jnp.asarray(np.stack(x)) if eqx.is_array(x[0]) else x[0],
+            *(setting.agent for setting in chosen),
+        )
+        seeds = np.array([seed for _, seed in given])
+
+        def report(step: int, metrics: object, solution: object) -> None:
+            del metrics, solution
+            if self.progress is not None:
+                total = len(self.settings) * self.num_seeds + self.num_fresh_seeds
+                done = before * self.num_steps + len(pairs) * step
+                self.progress(done, total * self.num_steps)
+
+        solution = self.reached(chosen[0], agents, self.keys[seeds], pairs, report)
+        state = solution.trainer_state
+        scores = self.scores(agents, state.agent, state.failed, seeds)
+        steps, rows = self.rows(chosen[0].trainer, solution.metrics, len(pairs))
+        part = TrainedPart(
+            pairs=pairs,
+            scores=finite(scores[: len(pairs)]),
+            steps=steps,
+            metrics=rows,
+            states=_take(state.agent, np.arange(len(pairs))),
+        )
+        if self.folder is not None:
+            name = name_of_part(pairs)
+            save_policy(self.folder / POLICIES / name, self.num_steps, part.states)
+            # Once this is written, the part is never trained again.
+            write_part(self.folder, part)
+            shutil.rmtree(self.folder / UNFINISHED / name, ignore_errors=True)
+        return part
+
+    def reached(
+        self,
+        setting: Setting,
+        agents: AnyAgent,
+        keys: Key[Array, " members"],
+        pairs: list[Pair],
+        report: Callable[[int, object, object], None],
+    ) -> AnySolution:
+        """Trains the members to the end, or until all have diverged."""
+        trainer, initial = setting.trainer, None
+        with contextlib.ExitStack() as stack:
+            checkpoints = None
+            if self.folder is not None:
+                directory = self.folder / UNFINISHED / name_of_part(pairs)
+                if saved_steps(directory):
+                    initial = load_solution(directory, setting.agent, self.env, trainer)
+                checkpoints = stack.enter_context(
+                    Checkpoints(directory, every_steps=self.checkpoint_every)
+                )
+            left = self.num_steps - (0 if initial is None else step_of(initial))
+            if initial is not None and left <= 0:
+                return initial
+            try:
+                return train_members(
+                    trainer,
+                    agents,
+                    self.env,
+                    keys,
+                    are_stacked=True,
+                    num_steps=left,
+                    initial=initial,
+                    log_every=self.log_every,
+                    callback=report,
+                    checkpoint=checkpoints,
+                    members=self.members,
+                )
+            except NonFiniteError as error:
+                return error.solution
+            except TrainingInterrupted as error:
+                if checkpoints is not None:
+                    checkpoints.save(error.solution)
+                raise
+
+    def scores(
+        self,
+        agents: AnyAgent,
+        states: PyTree,
+        failed: Bool[Array, " members"],
+        seeds: Int[np.ndarray, " members"],
+    ) -> Float[np.ndarray, " members"]:
+        """The score of each, in the episodes of its seed; `nan` if it has diverged."""
+        mesh = default_mesh(self.members, len(seeds))
+        keys = self.evaluation_keys[seeds]
+        agents, states, failed, keys = shard((agents, states, failed, keys), mesh)
+        _, scores = evaluate_members(
+            agents,
+            states,
+            failed,
+            replicate(self.env, mesh),
+            key=jr.key(0),
+            num_episodes=self.num_episodes,
+            descriptor=None,
+            score=self.score,
+            members=self.members,
+            mesh=mesh,
+            keys=keys,
+        )
+        scores = to_host(scores, mesh)
+        return np.where(np.isfinite(scores), scores, np.nan)
+
+    def rows(
+        self, trainer: Trainer, metrics: History, number: int
+    ) -> tuple[list[int], dict[str, list[list[float | None]]]]:
+        """The steps and the metrics of the first members, independent of the others.
+
+        A member that has diverged has no more rows, and where all have the training
+        ends.
+        """
+        size = trainer.steps_of_iteration
+        length = -(-self.log_every // size) * size
+        steps = [*range(length, self.num_steps, length), self.num_steps]
+        lost = np.cumsum(metrics["nonfinite"] > 0, axis=0) > 1
+        rows = {}
+        for name, values in metrics.items():
+            if name != "step":
+                padded = np.full((len(steps), values.shape[1]), np.nan)
+                padded[: len(values)] = np.where(lost, np.nan, values)
+                rows[name] = [finite(column) for column in padded.T[:number]]
+        return steps, rows
+
+    def fresh_scores(
+        self, solution: SweepSolution, parts: Sequence[TrainedPart]
+    ) -> Float[np.ndarray, " fresh"]:
+        """The scores of the best setting that did not choose it."""
+        best, number = solution.best, self.num_fresh_seeds or self.num_seeds
+        if best is None:
+            return np.full(number, np.nan)
+        seeds = self.num_seeds + np.arange(number)
+        if self.num_fresh_seeds > 0:
+            pairs = [(best, int(seed)) for seed in seeds]
+            parts = [*parts, *self.train(pairs, parts)]
+            found = scores_of_parts(parts)
+            return np.array([found[pair] for pair in pairs])
+        failed = jnp.asarray(np.isnan(solution.scores[best]))
+        agents = repeated(solution.agents[best], number)
+        return self.scores(agents, solution.states[best], failed, seeds)
+
+    def solution(self, parts: Sequence[TrainedPart]) -> SweepSolution:
+        """The result without the fresh scores."""
+        parts = sorted(parts, key=lambda part: part.pairs[0])
+        states = []
+        for index in range(len(self.settings)):
+            pieces = []
+            for part in parts:
+                seeds = [
+                    self.num_seeds if i != index else seed for i, seed in part.pairs
+                ]
+                places = np.flatnonzero(np.array(seeds) < self.num_seeds)
+                if len(places) > 0:
+                    pieces.append(_take(part.states, places))
+            # Seeds that did not train side by side are in several.
+            states.append(
+                jax.tree.map(
+                    lambda *x: jnp.concatenate(x) if eqx.is_array(x[0]) else x[0],
+                    *pieces,
+                )
+            )
+        found = joined(
+            parts,
+            [setting.values for setting in self.settings],
+            self.num_seeds,
+            self.center,
+        )
+        agents = tuple(setting.agent for setting in self.settings)
+        return dataclasses.replace(found, agents=agents, states=tuple(states))
+
+
+# What may be in the folder of a sweep before it begins.
+_BEFORE = {LOCK, CONFIG, SEARCH, f"{SWEEP}.partial"}
+
+
+@eqx.filter_jit
+def _take(
+    stack: PyTree, places: Int[Array, " taken"] | Int[np.ndarray, " taken"]
+) -> PyTree:
+    return jax.tree.map(lambda x: x[places] if eqx.is_array(x) else x, stack)

@@ -1,0 +1,91 @@
+"""Sweeps on the command line."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from eqrl._cli import main
+from eqrl._run.files import claim_folder
+from tests.toy import interrupt_in_piece
+
+
+# As the runs of `test_cli.py`.
+_TINY = [
+    *("--env", "eqrl/Point", "--max-steps", "5", "--hidden-sizes", "8"),
+    *("--num-steps", "60", "--log-every", "20"),
+    *("--warmup-steps", "20", "--batch-size", "4", "--capacity", "64"),
+]
+_SWEEP = [
+    *("sweep", "td3", *_TINY, "--seeds", "2", "--num-episodes", "2"),
+    *("--grid", "actor-lr", "1e-3", "1e-2", "--members-at-once", "2"),
+]
+
+
+def test_a_sweep_is_interrupted_resumed_drawn_evaluated_and_overwritten(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "sweep"
+    with monkeypatch.context() as patch:
+        # Within the second setting.
+        interrupt_in_piece(patch, 80)
+        assert main([*_SWEEP, "--folder", str(folder)]) == 130
+    assert f"`eqrl sweep --resume {folder}` resumes it" in capsys.readouterr().err
+    assert len([*(folder / "trained").iterdir()]) == 1
+    assert main(["evaluate", str(folder)]) == 2
+    assert "has not ended" in capsys.readouterr().err
+    # What has trained can be drawn.
+    output = tmp_path / "curves.png"
+    assert main(["plot", str(folder), "--output", str(output)]) == 0
+    assert capsys.readouterr().out.split() == [
+        str(output),
+        str(tmp_path / "curves_scores.png"),
+    ]
+    assert main(["sweep", "--resume", str(folder)]) == 0
+    resumed = capsys.readouterr().out
+    assert re.search(r"\n\* +0\.0\d+ +0 ", resumed) and f"folder: {folder}" in resumed
+    table = (folder / "settings.csv").read_text()
+    whole = tmp_path / "whole"
+    assert main([*_SWEEP, "--folder", str(whole)]) == 0
+    assert (whole / "settings.csv").read_text() == table
+    assert (whole / "sweep.png").exists() and (whole / "learning_curves.png").exists()
+    capsys.readouterr()
+    assert main(["evaluate", str(folder), "--num-episodes", "3"]) == 0
+    printed = capsys.readouterr().out
+    assert "setting 1: actor_lr=0.01" in printed
+    assert len(re.findall(r"^ +[01] +[01] .*\d$", printed, re.MULTILINE)) == 4
+    for words in (["train", "--resume"], ["rerun"], ["render"]):
+        assert main([*words, str(folder)]) == 2
+        assert "is the folder of a sweep" in capsys.readouterr().err
+    # A sweep leaves nothing that another may not overwrite.
+    with claim_folder(folder, overwrite=True):
+        assert [path.name for path in folder.iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--grid", "lr", "1"], "There is no hyperparameter `lr`"),
+        (["--grid", "actor_lr", "-1"], r"`actor_lr=-1` is out of range"),
+        (["--grid", "actor_lr"], "must be a list of values"),
+        (["--prior", "actor_lr", "uniform", "0", "1"], "`num_draws=None`"),
+        (["--random", "2", "--grid", "actor_lr", "1", "--tensorboard"], "leave it out"),
+        (["--resume", "x", "--grid", "actor_lr", "1"], "must be left out"),
+        (["--resume", "x"], "holds no sweep of the command line"),
+    ],
+)
+def test_what_does_not_fit_is_said_in_one_line(
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    agent = [] if "--resume" in words else ["td3", *_TINY]
+    assert main(["sweep", *agent, *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(message, line)
+    assert not [*tmp_path.rglob("*.json")]
