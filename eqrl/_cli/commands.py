@@ -161,7 +161,8 @@ class Plot:
     """File to write, whose suffix decides the format: .png, .pdf or .svg."""
 
     metric: str | None = None
-    """Column of metrics.csv; by default episode_return, of skills intrinsic_reward."""
+    """Column of metrics.csv; by default the return, of evaluations if all runs have
+    them, and of skills the intrinsic reward."""
 
     center: Center = "mean"
     """Mean or interquartile mean of the seeds."""

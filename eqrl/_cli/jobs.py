@@ -57,6 +57,7 @@ from .._run.write import (
     write_trajectories,
 )
 from .._storage.checkpoint import saved_steps
+from .._training.evaluations import Evaluations
 from .._training.mesh import POPULATION, check_mesh
 from .._training.rows import AnySolution
 from .._training.train import jit_init, train, train_seeds
@@ -93,6 +94,23 @@ def print_skills(evaluations: Sequence[SkillEvaluation]) -> None:
     )
 
 
+def make_evaluations(
+    job: AbstractJob[Training, Any] | AbstractJob[SkillSchedule, Any],
+) -> Evaluations[Any] | None:
+    """The evaluations while a job trains, if its schedule has any."""
+    schedule = job.run.schedule
+    if schedule.evaluate_every is None:
+        return None
+    return Evaluations(
+        job.agent,
+        job.env,
+        every=schedule.evaluate_every,
+        num_episodes=schedule.evaluation_episodes,
+        # Neither that of the training nor that of the evaluation after it.
+        key=jr.fold_in(jr.key(job.run.settings.seed), 2),
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class SeedsJob(AbstractJob[Training, AnySolution]):
     """Training of one agent from one seed or several."""
@@ -106,6 +124,7 @@ class SeedsJob(AbstractJob[Training, AnySolution]):
             check_tensorboard("`--tensorboard`")
         self.trainer.check_num_steps(self.run.schedule.num_steps)
         check_mesh(self.mesh, self.run.schedule.seeds, name="seeds")
+        make_evaluations(self)
         check_training(self.trainer, self.agent, self.env)
 
     def load(self, folder: Path) -> AnySolution | None:
@@ -136,6 +155,7 @@ class SeedsJob(AbstractJob[Training, AnySolution]):
                 "key": self.key,
                 "initial": initial,
                 "log_every": schedule.log_every,
+                "evaluations": make_evaluations(self),
                 "callback": callbacks,
                 "checkpoint": checkpoint,
             }
@@ -360,6 +380,7 @@ class LibraryJob(AbstractJob[SkillSchedule, Skills[PyTree]]):
             check_tensorboard("`--tensorboard`")
         schedule = self.run.schedule
         self.trainer.check_num_steps(schedule.num_steps)
+        make_evaluations(self)
         _, reward = find_learner(self.agent)
         check_replay(schedule.replay or reward.preset.replay, self.agent)
         enlarge_past(self.agent, self.env, num_episodes=1)
@@ -406,6 +427,7 @@ class LibraryJob(AbstractJob[SkillSchedule, Skills[PyTree]]):
                 replay=schedule.replay,
                 initial=initial,
                 log_every=schedule.log_every,
+                evaluations=make_evaluations(self),
                 callback=callbacks,
             )
 

@@ -169,7 +169,13 @@ class Training:
 
     command: ClassVar[str] = "train"
     kind: ClassVar[str] = "seed"
-    at_least_one: ClassVar[tuple[str, ...]] = ("num_steps", "seeds", "log_every")
+    at_least_one: ClassVar[tuple[str, ...]] = (
+        "num_steps",
+        "seeds",
+        "log_every",
+        "evaluate_every",
+        "evaluation_episodes",
+    )
 
     num_steps: int = 20_000
     """Environment steps of each seed, warm-up included."""
@@ -179,6 +185,12 @@ class Training:
 
     log_every: int = 1_000
     """Environment steps between two rows of metrics, where checkpoints can be."""
+
+    evaluate_every: int | None = None
+    """Environment steps between evaluations; by default there is one, at the end."""
+
+    evaluation_episodes: int = 16
+    """With --evaluate-every: greedy episodes of each evaluation."""
 
     members: Members | None = None
     """How the seeds on one device train; by default in turn on a CPU."""
@@ -270,6 +282,8 @@ class SkillSchedule:
         "num_steps",
         "num_collected_episodes",
         "log_every",
+        "evaluate_every",
+        "evaluation_episodes",
     )
 
     num_skills: int = 5
@@ -286,6 +300,12 @@ class SkillSchedule:
 
     log_every: int = 500
     """Environment steps between two rows of metrics."""
+
+    evaluate_every: int | None = None
+    """Environment steps between evaluations; by default there is one, at the end."""
+
+    evaluation_episodes: int = 16
+    """With --evaluate-every: greedy episodes of each evaluation."""
 
     @property
     def count(self) -> int:
@@ -325,7 +345,9 @@ class Run(Generic[Schedule]):
     def __post_init__(self) -> None:
         check_agent(self.agent, self.skills, self.agent_type)
         for name in self.schedule.at_least_one:
-            check_integer(name, getattr(self.schedule, name), least=1)
+            value = getattr(self.schedule, name)
+            if value is not None:
+                check_integer(name, value, least=1)
         clip = self.settings.normalize_clip
         Range(low=0, low_open=True, optional=True).check("normalize_clip", clip)
         if clip is not None and not self.settings.normalize:

@@ -28,7 +28,7 @@ from eqrl._reporting.progress import ProgressBar
 from eqrl._run.agents import AGENTS
 from eqrl._run.config import write_config
 from eqrl._run.files import claim_folder
-from eqrl._run.write import GrowingMetrics
+from eqrl._run.write import GrowingMetrics, read_metrics
 from eqrl._types.custom_types import FloatLike
 
 
@@ -40,7 +40,9 @@ _TINY = [
     *("--warmup-steps", "20", "--batch-size", "4", "--capacity", "64"),
 ]
 _SINGLE = ["train", "td3", *_TINY]
-_TRAIN = [*_SINGLE, "--seeds", "2"]
+# The rows end at 20, 40 and 60.
+_EVALUATED = ["--evaluate-every", "40", "--evaluation-episodes", "3"]
+_TRAIN = [*_SINGLE, "--seeds", "2", *_EVALUATED]
 _FILES = {
     ".lock",
     "checkpoints",
@@ -265,6 +267,11 @@ def test_a_run_writes_all_its_files_and_evaluates_1024_episodes_of_each_seed(
     assert {path.name for path in trained.iterdir()} == {*_FILES, "tensorboard"}
     evaluation = json.loads((trained / "evaluation.json").read_text())
     assert np.shape(evaluation["returns"]) == (2, 1024)
+    metrics = read_metrics(trained)
+    np.testing.assert_array_equal(
+        metrics["evaluation_length"], [[np.nan] * 2, [5.0] * 2, [np.nan] * 2]
+    )
+    assert np.all(metrics["evaluation_return"][1] == 0)
 
 
 def test_a_seed_decides_a_run_and_without_a_folder_it_is_in_runs(
@@ -402,6 +409,7 @@ _WRONG = [
     (["train", "diayn", "--agent", "a2c"], "`agent='a2c'` must be one of 'discrete-s"),
     (["train", "diayn", "--num-skills", "1"], "`num_skills=1` must be"),
     ([*_TRAIN, "--log-every", "0"], "`log_every=0` must be an integer, at least 1"),
+    ([*_TRAIN, "--evaluate-every", "0"], "`evaluate_every=0` must be an integer"),
     ([*_TRAIN, "--warmup-steps", "99"], "`warmup_steps=99` is more than"),
     (
         ["train", "ppo", *_CARTPOLE, "--num-minibatches", "4"],
