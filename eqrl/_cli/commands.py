@@ -29,7 +29,6 @@ from .._run.config import (
     Population,
     Prior,
     Run,
-    Settings,
     SkillSchedule,
     Training,
     read_config,
@@ -39,7 +38,7 @@ from .._storage.files import __version__
 from .._training.mesh import count_cores, make_devices, most_shares
 from .._types.custom_types import Mode
 from ..presets import Preset
-from .arguments import OWN, command_type
+from .arguments import DISK_OPTIONS, OWN, POINT, POINT_OPTIONS, command_type
 
 
 # Ranges in which the default networks learn something on small problems.
@@ -74,6 +73,8 @@ class Train:
     tensorboard: bool = False
     preset: Preset | None = dataclasses.field(default=None, compare=False)
     """The preset whose values are its defaults, if any."""
+    lacks_preset: bool = dataclasses.field(default=False, compare=False)
+    """Whether its defaults are the library's because no preset fits."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,7 +227,8 @@ def parse(args: Sequence[str]) -> Command:
             )
         # tyro wants a subcommand where the agent may be left out.
         args.insert(1, "sac" if own is None else OWN)
-    preset = _find_preset(args[1], given) if args[:1] == ["train"] else None
+    has_presets = args[:1] in (["train"], ["pbt"]) and args[1:2] != ["diayn"]
+    preset = _find_preset(args[0], args[1], given) if has_presets else None
     words = " ".join(args[: 1 if args[:1] == ["disk"] else 2])
     # `Run` raises an error for an unknown name.
     inner = find_agent(name if name in AGENTS else SkillOptions.agent, own)
@@ -234,6 +236,7 @@ def parse(args: Sequence[str]) -> Command:
         command_type(
             {words: inner},
             preset,
+            given.env,
             rerun=Rerun,
             evaluate=Evaluate,
             render=Render,
@@ -260,8 +263,19 @@ def parse(args: Sequence[str]) -> Command:
     )
     if preset is not None:
         print(f"by default the preset of {preset}")
-    # TensorBoard shows no populations, so `eqrl pbt` has no option for it.
-    return Train(run, place, getattr(output, "tensorboard", False), preset)
+    is_disk, is_diayn = args[0] == "disk", args[1:2] == ["diayn"]
+    if (is_disk or is_diayn) and run.settings.env == POINT:
+        values = (DISK_OPTIONS if is_disk else POINT_OPTIONS).items()
+        listed = ", ".join(f"{name}={value}" for name, value in values)
+        print(f"by default settings for short trainings of skills on {POINT}: {listed}")
+    return Train(
+        run,
+        place,
+        # TensorBoard shows no populations, so `eqrl pbt` has no option for it.
+        getattr(output, "tensorboard", False),
+        preset,
+        lacks_preset=has_presets and preset is None and own is None,
+    )
 
 
 def _look_ahead(args: Sequence[str]) -> argparse.Namespace:
@@ -367,12 +381,17 @@ def _make_run(options: Any, own: type[AnyAgent] | None) -> Run:
                 + ", ".join(f"`{name}`" for name, *_ in _PRIORS)
                 + " to vary; name others, as `--prior NAME KIND LOW HIGH`."
             )
+    whole, agent_options = _rounded_up(options), dataclasses.asdict(options.agent)
+    # What goes down over the whole training ends with it.
+    if not isinstance(schedule, Population):
+        if agent_options.get("anneal_steps") == schedule.num_steps:
+            agent_options["anneal_steps"] = float(whole.num_steps)
     return Run(
         agent=name,
-        agent_options=dataclasses.asdict(options.agent),
+        agent_options=agent_options,
         trainer_options=dataclasses.asdict(options.trainer),
         settings=options.settings,
-        schedule=schedule,
+        schedule=whole,
         skills=skills,
         priors=priors,
         reward_options=dataclasses.asdict(options.reward) if is_disk else {},
@@ -380,21 +399,44 @@ def _make_run(options: Any, own: type[AnyAgent] | None) -> Run:
     )
 
 
-def _find_preset(agent: str, given: argparse.Namespace) -> Preset | None:
-    """The preset of the agent and the environment of `eqrl train`, if any."""
-    preset = presets.find(agent, Settings.env if given.env is None else given.env)
+def _rounded_up(options: Any) -> Any:
+    """The schedule, with steps for a whole number of iterations."""
+    schedule, trainer = options.schedule, options.trainer
+    name = "num_steps"
+    if isinstance(schedule, Population):
+        name = "steps_per_generation"
+    given, size = (
+        getattr(schedule, name),
+        trainer.num_envs * trainer.steps_per_iteration,
+    )
+    if size < 1 or given % size == 0:
+        return schedule
+    num_steps = (given // size + 1) * size
+    print(
+        f"`{name}={given}` is rounded up to {num_steps}, a whole number of iterations "
+        f"of {size} environment steps each"
+    )
+    return dataclasses.replace(schedule, **{name: num_steps})
+
+
+def _find_preset(command: str, agent: str, given: argparse.Namespace) -> Preset | None:
+    """The preset of the agent and the environment of a command, if any."""
+    if agent not in AGENTS:
+        return None
+    preset = presets.find(agent, given.env or AGENTS[agent].env)
     # Presets hold for their backend and time limit only.
     if preset is None or given.max_steps is not None:
         return None
     if given.backend not in (None, preset.backend):
         return None
-    if "anneal_steps" not in preset.options or given.num_steps is None:
-        return preset
-    # Annealing lasts for the whole training, so it follows the number of steps.
-    try:
-        num_steps = int(given.num_steps)
-    except ValueError:
-        # tyro reports an invalid number.
-        return preset
-    options = {**preset.options, "anneal_steps": float(num_steps)}
+    options = dict(preset.options)
+    if "anneal_steps" in options:
+        del options["anneal_steps"]
+        # Annealing lasts for the whole training, so it follows the number of steps. A
+        # population varies the rate itself.
+        if command == "train":
+            # tyro reports an invalid number.
+            with contextlib.suppress(ValueError):
+                num_steps = given.num_steps or preset.num_steps
+                options["anneal_steps"] = float(int(num_steps))
     return dataclasses.replace(preset, options=options)

@@ -39,7 +39,7 @@ from .._reporting.progress import (
     TensorBoard,
     check_tensorboard,
 )
-from .._run.config import Population, SkillSchedule, Training
+from .._run.config import Population, Run, SkillSchedule, Training
 from .._run.files import checkpoints_folder, library_folder
 from .._run.solutions import Interval, load_solution, step_of
 from .._run.write import (
@@ -62,8 +62,9 @@ from .._training.mesh import POPULATION, check_mesh
 from .._training.rows import AnySolution
 from .._training.train import jit_init, train, train_seeds
 from .._training.trainer import Trainer
+from .._types.data import Discrete
 from ..envs._base import AnyEnv
-from ..presets import Preset
+from ..presets import PRESETS, Preset
 from .commands import Train
 from .training import AbstractJob, Policies, open_checkpoints, reporting
 
@@ -507,10 +508,33 @@ def make_mesh(num_devices: int | None) -> Mesh | None:
     return Mesh(np.array(devices[:num_devices]), (POPULATION,))
 
 
+def nearest_preset(run: Run[Any], env: AnyEnv) -> Preset | None:
+    """The preset of the same agent for the task most like this one, if any."""
+    library = run.settings.env.partition("/")[0]
+    is_discrete = isinstance(env.spec.action, Discrete)
+    return max(
+        (
+            preset
+            for preset in PRESETS.values()
+            if preset.agent == run.agent and preset.has_discrete_actions == is_discrete
+        ),
+        # Its backend or its time limit may be all that keeps it from being the default.
+        key=lambda preset: (
+            preset.env == run.settings.env,
+            preset.env.startswith(f"{library}/"),
+        ),
+        default=None,
+    )
+
+
 def make_job(command: Train) -> AbstractJob[Any, Any]:
     """The training that a command asks for."""
     run, tensorboard = command.run, command.tensorboard
     agent, env, trainer = run.make_agent(), run.make_env(), run.make_trainer()
+    if command.lacks_preset:
+        near = nearest_preset(run, env)
+        named = "" if near is None else f"; the nearest is that of {near}"
+        print(f"No preset fits, so the library's defaults are those here{named}")
     if isinstance(run.schedule, SkillSchedule):
         return LibraryJob(run, agent, env, trainer, tensorboard)
     mesh = make_mesh(run.schedule.devices)

@@ -150,8 +150,8 @@ class Settings:
     max_steps: int | None = None
     """Time limit of an episode; by default 1000 for brax, else the environment's."""
 
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    """Width of each hidden layer of actor and critics."""
+    hidden_sizes: tuple[int, ...] | None = None
+    """Width of each hidden layer of all networks; None is each network's own."""
 
     normalize: bool = False
     """Normalize observations to mean zero and standard deviation one."""
@@ -292,13 +292,13 @@ class SkillSchedule:
     num_steps: int = 2_000
     """Environment steps of each skill, which continues to the end of an episode."""
 
-    num_collected_episodes: int = 5
+    num_collected_episodes: int = 100
     """Episodes in which each skill is rolled out before a new one begins."""
 
     replay: Replay | None = None
     """Part of the replay that the next skill inherits; by default that of the mode."""
 
-    log_every: int = 500
+    log_every: int = 1_000
     """Environment steps between two rows of metrics."""
 
     evaluate_every: int | None = None
@@ -370,6 +370,20 @@ class Run(Generic[Schedule]):
         agent = _shown(self.agent) if is_path(self.agent) else self.agent
         return f"{prefix}{agent}-{self.settings.env.replace('/', '-')}"
 
+    def __str__(self) -> str:
+        groups = [
+            vars(self.settings),
+            vars(self.schedule),
+            self.agent_options,
+            self.trainer_options,
+            {} if self.skills is None else vars(self.skills),
+            self.reward_options,
+        ]
+        values = [item for group in groups for item in group.items()]
+        listed = ", ".join(f"{name}={x}" for name, x in values if x is not None)
+        priors = "".join(f", prior={' '.join(map(str, each))}" for each in self.priors)
+        return f"{self.title}: {listed}{priors}"
+
     def make_agent(self) -> AnyAgent:
         hidden_sizes = self.settings.hidden_sizes
         agent = make_agent(
@@ -381,6 +395,8 @@ class Run(Generic[Schedule]):
         if self.skills is not None:
             prior = self.skills.make_prior()
             network: Any = prior.make_discriminator
+            if hidden_sizes is not None:
+                network = dataclasses.replace(network, hidden_sizes=hidden_sizes)
             agent = diayn(
                 agent,
                 prior,
@@ -389,7 +405,7 @@ class Run(Generic[Schedule]):
                 include_prior=self.skills.include_prior,
                 environment_weight=self.skills.environment_weight,
                 reward_minibatches=self.skills.reward_minibatches,
-                make_network=dataclasses.replace(network, hidden_sizes=hidden_sizes),
+                make_network=network,
             )
         if self.settings.normalize:
             agent = Normalized(agent, clip=self.settings.normalize_clip)
@@ -463,7 +479,8 @@ def read_config(folder: Directory, agent_type: type[AnyAgent] | None = None) -> 
         settings, skills, priors = (
             content.pop(name) for name in ("settings", "skills", "priors")
         )
-        settings = {**settings, "hidden_sizes": tuple(settings["hidden_sizes"])}
+        if settings["hidden_sizes"] is not None:
+            settings = {**settings, "hidden_sizes": tuple(settings["hidden_sizes"])}
         schedule = _pop_schedule(content)
         run = Run(
             settings=make_typed(Settings, settings),

@@ -98,6 +98,21 @@ def test_every_agent_that_is_public_has_a_name() -> None:
     assert AGENTS["discrete-sac"].agent_type is eqrl.DiscreteSAC
 
 
+def test_steps_are_rounded_up_to_whole_iterations(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = _parsed_run("td3", "--env", "eqrl/Point", "--num-steps", "60")
+    assert run.schedule.num_steps == 60
+    assert capsys.readouterr().out == ""
+    rollout = ("--num-envs", "4", "--steps-per-iteration", "128")
+    cartpole = ("ppo", "--env", "gymnax/CartPole-v1", *rollout)
+    run = _parsed_run(*cartpole, "--num-steps", "60000")
+    assert run.schedule.num_steps == run.agent_options["anneal_steps"] == 60_416
+    assert "`num_steps=60000` is rounded up to 60416" in capsys.readouterr().out
+    command: Any = parse(["pbt", *cartpole, "--steps-per-generation", "513"])
+    assert command.run.schedule.steps_per_generation == 1_024
+
+
 def test_nothing_or_a_leading_option_means_sac_and_a_name_the_agent() -> None:
     run = _parsed_run()
     assert (run.agent, run.settings.env) == ("sac", "gymnax/Pendulum-v1")
@@ -404,7 +419,6 @@ _CARTPOLE += ("--steps-per-iteration", "3", "--num-steps", "900")
 
 _WRONG = [
     (["train", "--env", "eqrl/Pont"], "There is no environment `eqrl/Pont`"),
-    ([*_TRAIN, "--num-envs", "7"], "`num_steps=60` must be a whole number"),
     ([*_TRAIN, "--discount", "2"], "`discount=2` is out of range"),
     (["train", "diayn", "--agent", "a2c"], "`agent='a2c'` must be one of 'discrete-s"),
     (["train", "diayn", "--num-skills", "1"], "`num_skills=1` must be"),

@@ -306,7 +306,6 @@ def test_skills_are_learned_and_interrupted(
 _WRONG = [
     (["--agent", "a2c"], "`agent='a2c'` must be one of 'discrete-sac', 'dqn', 'ppo'"),
     (["--num-skills", "0"], "`num_skills=0` must be an integer, at least 1"),
-    (["--num-steps", "25"], "`num_steps=25` must be a whole number of iterations"),
     (["--k", "0"], "`k=0` must be an integer, at least 1"),
     (
         ["--agent", "taac", "--replay", "random_half"],
