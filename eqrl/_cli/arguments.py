@@ -228,59 +228,79 @@ class Own:
     """Class of the agent, as package.module:Class, from which its options come."""
 
 
+_OF_YOUR_OWN = "with --agent package.module:Class, one of your own"
+
+TRAINING = {
+    "train": f"Train an agent; without a name, that is sac or, {_OF_YOUR_OWN}. "
+    "`eqrl train --resume FOLDER` resumes a run that was stopped or killed.",
+    "pbt": "Train a population, whose worst members copy the best and vary their "
+    f"hyperparameters; without a name, of sac or, {_OF_YOUR_OWN}. "
+    "`eqrl pbt --resume FOLDER` resumes a run that was stopped or killed.",
+    "disk": "Learn skills one after another, each unlike all before it. "
+    "`eqrl disk --resume FOLDER` resumes a run that was stopped or killed.",
+}
+"""What the commands do that train."""
+
+
 def command_type(
-    given: Mapping[str, NamedAgent],
-    preset: Preset | None,
-    env: str | None,
-    **others: type,
-) -> Any:
-    """The union of all commands.
+    command: str, name: str, named: NamedAgent, preset: Preset | None, env: str | None
+) -> type:
+    """The options of one command that trains.
 
     **Arguments:**
 
-    - `given`: the agent that follows `--agent`, by the words of the command: `train
-        own`, `train diayn`, likewise of `pbt`, and `disk`.
-    - `preset`: from which the defaults of its agent come, instead of the library.
+    - `command`: one of `TRAINING`.
+    - `name`, `named`: the word after `train` or `pbt`, and the agent that learns.
+    - `preset`: from which the defaults of the agent come, instead of the library.
     - `env`: what follows `--env`, which decides the defaults of skills.
-    - `others`: the types of the other commands, by name.
     """
-    of_your_own = "with --agent package.module:Class, one of your own"
-    texts = {
-        "train": f"Train an agent; without a name, that is sac or, {of_your_own}. ",
-        "pbt": "Train a population, whose worst members copy the best and vary their "
-        f"hyperparameters; without a name, of sac or, {of_your_own}. ",
-        "disk": "Learn skills one after another, each unlike all before it. ",
-    }
-    commands: dict[str, type] = {}
-    for command in ("train", "pbt"):
-        agents = {**AGENTS, OWN: given.get(f"{command} {OWN}")}
-        agents["diayn"] = given.get(f"{command} diayn", AGENTS[SkillOptions.agent])
-        types = [
-            _named(name, _agent_type(command, name, named, preset, env))
-            for name, named in agents.items()
-            if named is not None
-        ]
-        commands[command] = dataclasses.make_dataclass(
-            f"{command.capitalize()}Command",
-            [("options", functools.reduce(operator.or_, types))],
-        )
-    learner = given.get("disk", AGENTS[Learner.agent])
-    settings, defaults = _skill_defaults(learner, env, DISK_OPTIONS)
+    if command != "disk":
+        return _agent_type(command, name, named, preset, env)
+    settings, defaults = _skill_defaults(named, env, DISK_OPTIONS)
     fields: _Fields = [
         ("settings", Settings, dataclasses.field(default=settings)),
         ("schedule", SkillSchedule, _default(SkillSchedule(), defaults)),
         ("learner", Learner),
         ("reward", options_of(Incremental, without=("past_capacity",))),
         ("output", _output_of("disk-", "all skills")),
-        *_agent_fields(learner, defaults),
+        *_agent_fields(named, defaults),
     ]
-    commands["disk"] = _options_type("DiskOptions", fields)
-    for command, text in texts.items():
-        commands[command].__doc__ = (
-            f"{text}`eqrl {command} --resume FOLDER` resumes a run that was stopped or "
-            "killed."
-        )
-    named_types = [_named(*each) for each in (commands | others).items()]
+    options = _options_type("DiskOptions", fields)
+    options.__doc__ = TRAINING[command]
+    return options
+
+
+def all_commands(others: Mapping[str, type]) -> Any:
+    """The union of all commands, whose help names them.
+
+    **Arguments:**
+
+    - `others`: the types of those that do not train, by name.
+    """
+    agents = {**AGENTS, "diayn": AGENTS[SkillOptions.agent]}
+    learner = AGENTS[Learner.agent]
+    commands: dict[str, type] = {}
+    for command, text in TRAINING.items():
+        if command == "disk":
+            commands[command] = command_type(command, "", learner, None, None)
+            continue
+        types = {
+            name: command_type(command, name, named, None, None)
+            for name, named in agents.items()
+        }
+        union = functools.reduce(operator.or_, map(_named, types, types.values()))
+        sac = types["sac"]
+        groups = {
+            field.name: (get_args(field.type) or (field.type,))[0]()
+            for field in dataclasses.fields(sac)
+            if field.default is dataclasses.MISSING
+        }
+        # With a default, help does not call the name of an agent required.
+        default = dataclasses.field(default=sac(**groups))
+        fields: _Fields = [("options", union, default)]
+        commands[command] = dataclasses.make_dataclass("Command", fields)
+        commands[command].__doc__ = text
+    named_types = [_named(*each) for each in (commands | dict(others)).items()]
     return functools.reduce(operator.or_, named_types)
 
 
@@ -383,7 +403,7 @@ def _options_type(title: str, fields: _Fields, **constants: str) -> type:
         )
     # Fields with a default must follow those without; sorting keeps the order else.
     return dataclasses.make_dataclass(
-        title, sorted(fields, key=len), namespace=constants
+        title, sorted(fields, key=len), namespace=constants, frozen=True
     )
 
 

@@ -38,7 +38,15 @@ from .._storage.files import __version__
 from .._training.mesh import count_cores, make_devices, most_shares
 from .._types.custom_types import Mode
 from ..presets import Preset
-from .arguments import DISK_OPTIONS, OWN, POINT, POINT_OPTIONS, command_type
+from .arguments import (
+    DISK_OPTIONS,
+    OWN,
+    POINT,
+    POINT_OPTIONS,
+    TRAINING,
+    all_commands,
+    command_type,
+)
 
 
 # Ranges in which the default networks learn something on small problems.
@@ -201,60 +209,83 @@ class Export:
 Command = Train | Evaluate | Render | Plot | Export
 
 
+_OTHERS: dict[str, type] = {
+    "rerun": Rerun,
+    "evaluate": Evaluate,
+    "render": Render,
+    "plot": Plot,
+    "export": Export,
+}
+
+
 def parse(args: Sequence[str]) -> Command:
     """The command in `args`.
 
     Exits with 2 if there is none, with 0 after help and after the version.
     """
-    args = list(args)
-    if args == ["--version"]:
+    if list(args) == ["--version"]:
         print(f"eqrl {__version__}")
         raise SystemExit(0)
-    trains = args[:1] in (["train"], ["pbt"], ["disk"])
-    given = _look_ahead(args)
-    if trains and given.resume is not None:
-        return _parse_resume(args)
-    # A command that trains has the options of its agent, so parsing needs its class.
-    name = given.agent
-    own = import_agent(name) if trains and name is not None and is_path(name) else None
-    first = args[1] if len(args) > 1 else "--"
-    leaves_out_agent = first.startswith("-") and first not in ("-h", "--help")
-    if args[:1] in (["train"], ["pbt"]) and leaves_out_agent:
-        if name is not None and own is None:
-            raise ValueError(
-                f"`agent={name!r}` must be written as `package.module:Class`; an agent "
-                f"of eqrl's own is named without `--agent`: `eqrl {args[0]} {name}`."
-            )
-        # tyro wants a subcommand where the agent may be left out.
-        args.insert(1, "sac" if own is None else OWN)
-    has_presets = args[:1] in (["train"], ["pbt"]) and args[1:2] != ["diayn"]
-    preset = _find_preset(args[0], args[1], given) if has_presets else None
-    words = " ".join(args[: 1 if args[:1] == ["disk"] else 2])
-    # `Run` raises an error for an unknown name.
-    inner = find_agent(name if name in AGENTS else SkillOptions.agent, own)
-    command = tyro.cli(
-        command_type(
-            {words: inner},
-            preset,
-            given.env,
-            rerun=Rerun,
-            evaluate=Evaluate,
-            render=Render,
-            plot=Plot,
-            export=Export,
-        ),
-        prog="eqrl",
+    command = args[0] if args else ""
+    if command in TRAINING:
+        given = _look_ahead(args)
+        if given.resume is not None:
+            return _parse_resume(list(args))
+        return _parse_training(command, list(args[1:]), given)
+    if command not in _OTHERS:
+        # This prints help or a mistake, and exits.
+        return _parse_options(all_commands(_OTHERS), "eqrl", args)
+    # With its own options alone, a command does not name those of others in errors.
+    options = _parse_options(_OTHERS[command], f"eqrl {command}", args[1:])
+    if isinstance(options, Rerun):
+        return _read_command(options.source, options, Place(options.folder))
+    return options
+
+
+def _parse_options(options: Any, prog: str, words: Sequence[str]) -> Any:
+    return tyro.cli(
+        options,
+        prog=prog,
         description="Train, evaluate and render reinforcement learning agents. "
-        "`eqrl --version` prints the version.",
-        args=args,
+        "`eqrl --version` prints the version."
+        if prog == "eqrl"
+        else None,
+        args=words,
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
     )
-    if isinstance(command, (Evaluate, Render, Plot, Export)):
-        return command
-    if isinstance(command, Rerun):
-        return _read_command(command.source, command, Place(command.folder))
-    # `disk` has no subcommands, one for each agent, that would hold its options.
-    options = command if args[0] == "disk" else command.options
+
+
+def _parse_training(
+    command: str, words: list[str], given: argparse.Namespace
+) -> Command:
+    """The training that the words after `eqrl train`, `pbt` or `disk` ask for."""
+    # A command that trains has the options of its agent, so parsing needs its class.
+    is_own = given.agent is not None and is_path(given.agent)
+    own = import_agent(given.agent) if is_own else None
+    name = ""
+    if command != "disk":
+        first = words[0] if words else "--"
+        if first.startswith("-") and first not in ("-h", "--help"):
+            if given.agent is not None and own is None:
+                raise ValueError(
+                    f"`agent={given.agent!r}` must be written as "
+                    "`package.module:Class`; an agent of eqrl's own is named without "
+                    f"`--agent`: `eqrl {command} {given.agent}`."
+                )
+            name = "sac" if own is None else OWN
+        elif first in ({*AGENTS, "diayn"} | ({OWN} if is_own else set())):
+            name = words.pop(0)
+        else:
+            return _parse_options(all_commands(_OTHERS), "eqrl", [command, *words])
+    is_skilled = name in ("", "diayn")
+    # `Run` raises an error for an unknown name.
+    learner = given.agent if given.agent in AGENTS else SkillOptions.agent
+    named = AGENTS[name] if name in AGENTS else find_agent(learner, own)
+    preset = None if is_skilled else _find_preset(command, name, given)
+    prog = " ".join(["eqrl", command, *([name] if name not in ("", OWN) else [])])
+    options = _parse_options(
+        command_type(command, name, named, preset, given.env), prog, words
+    )
     run, output = _make_run(options, own), options.output
     place = Place(
         output.folder,
@@ -263,19 +294,14 @@ def parse(args: Sequence[str]) -> Command:
     )
     if preset is not None:
         print(f"by default the preset of {preset}")
-    is_disk, is_diayn = args[0] == "disk", args[1:2] == ["diayn"]
-    if (is_disk or is_diayn) and run.settings.env == POINT:
-        values = (DISK_OPTIONS if is_disk else POINT_OPTIONS).items()
+    if is_skilled and run.settings.env == POINT:
+        values = (POINT_OPTIONS if name else DISK_OPTIONS).items()
         listed = ", ".join(f"{name}={value}" for name, value in values)
         print(f"by default settings for short trainings of skills on {POINT}: {listed}")
-    return Train(
-        run,
-        place,
-        # TensorBoard shows no populations, so `eqrl pbt` has no option for it.
-        getattr(output, "tensorboard", False),
-        preset,
-        lacks_preset=has_presets and preset is None and own is None,
-    )
+    # TensorBoard shows no populations, so `eqrl pbt` has no option for it.
+    tensorboard = getattr(output, "tensorboard", False)
+    lacks_preset = preset is None and name in AGENTS
+    return Train(run, place, tensorboard, preset, lacks_preset)
 
 
 def _look_ahead(args: Sequence[str]) -> argparse.Namespace:
@@ -381,7 +407,7 @@ def _make_run(options: Any, own: type[AnyAgent] | None) -> Run:
                 + ", ".join(f"`{name}`" for name, *_ in _PRIORS)
                 + " to vary; name others, as `--prior NAME KIND LOW HIGH`."
             )
-    whole, agent_options = _rounded_up(options), dataclasses.asdict(options.agent)
+    whole, agent_options = rounded_up(options), dataclasses.asdict(options.agent)
     # What goes down over the whole training ends with it.
     if not isinstance(schedule, Population):
         if agent_options.get("anneal_steps") == schedule.num_steps:
@@ -399,7 +425,7 @@ def _make_run(options: Any, own: type[AnyAgent] | None) -> Run:
     )
 
 
-def _rounded_up(options: Any) -> Any:
+def rounded_up(options: Any) -> Any:
     """The schedule, with steps for a whole number of iterations."""
     schedule, trainer = options.schedule, options.trainer
     name = "num_steps"

@@ -4,6 +4,7 @@ import importlib
 import inspect
 import io
 import json
+import re
 import runpy
 import shutil
 import signal
@@ -250,6 +251,7 @@ def test_help_shows_the_texts(capsys: pytest.CaptureFixture[str]) -> None:
         (["train", "td3", "--help"], "actions are in [-1, 1]"),
         (["train", "--help"], begin),
         (["train", "--help"], "`eqrl train --resume FOLDER` resumes"),
+        (["train", "--help"], "(default: sac)"),
         (["train", "ppo", "--help"], "--resume"),
         (["pbt", "--help"], "`eqrl pbt --resume FOLDER` resumes"),
         (["pbt", "diayn", "--help"], "--resume"),
@@ -260,6 +262,18 @@ def test_help_shows_the_texts(capsys: pytest.CaptureFixture[str]) -> None:
             main(args)
         assert stop.value.code == 0
         assert text in " ".join(capsys.readouterr().out.split())
+
+
+def test_an_unknown_option_is_compared_with_those_of_this_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for args, near in ((["train", "td3"], ["--env"]), (["evaluate", "x"], [])):
+        with pytest.raises(SystemExit) as stop:
+            main([*args, "--envv", "3"])
+        assert stop.value.code == 2
+        said = capsys.readouterr().err
+        assert f"eqrl {args[0]}" in said
+        assert re.findall(r"--env\b", said) == near
 
 
 def test_the_version_is_printed_and_is_that_of_the_package(

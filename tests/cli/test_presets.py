@@ -117,7 +117,7 @@ def test_without_a_preset_all_defaults_are_those_of_the_library(
     parsed: Any = parse([*command.split(), *inner, "--env", env])
     run = parsed.run
     make: Any = named.agent_type
-    agent = make(**named.fixed)
+    agent: Any = make(**named.fixed)
     if name == "ppo" and run.settings.hidden_sizes is not None:
         # In the library, `None` stands for one that fits the actions.
         agent = eqrl.PPO(make_actor=eqrl.nn.Normal())
