@@ -176,7 +176,7 @@ def _output_of(kind: str, steps_of: str, *, tensorboard: bool = True) -> type:
             Path | None,
             None,
             "Folder of a run that was stopped or killed, to resume from its last "
-            "checkpoint; all other options but --checkpoint-every come from it.",
+            "checkpoint, with the options that it had; a greater length trains longer.",
         ),
     ]
     fields: _Fields = [
@@ -290,11 +290,13 @@ def all_commands(others: Mapping[str, type]) -> Any:
         }
         union = functools.reduce(operator.or_, map(_named, types, types.values()))
         sac = types["sac"]
-        groups = {
-            field.name: (get_args(field.type) or (field.type,))[0]()
+        groups: dict[str, Any] = {
+            field.name: field.type
             for field in dataclasses.fields(sac)
             if field.default is dataclasses.MISSING
         }
+        # A group may be annotated.
+        groups = {x: (get_args(group) or (group,))[0]() for x, group in groups.items()}
         # With a default, help does not call the name of an agent required.
         default = dataclasses.field(default=sac(**groups))
         fields: _Fields = [("options", union, default)]

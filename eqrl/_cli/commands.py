@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ from .._run.config import (
     read_config,
     read_schedule,
 )
+from .._run.files import checkpoints_folder
+from .._storage.checkpoint import saved_steps
 from .._storage.files import __version__
 from .._training.mesh import count_cores, make_devices, most_shares
 from .._types.custom_types import Mode
@@ -66,6 +68,7 @@ class Place:
     overwrite: bool = False
     resume: bool = False
     checkpoint_every: int | None = None
+    lengthens: bool = False
 
     def __post_init__(self) -> None:
         if self.checkpoint_every is not None:
@@ -87,10 +90,19 @@ class Train:
 
 @dataclasses.dataclass(frozen=True)
 class Resume:
-    """Resume a run that was stopped or killed, from its last checkpoint."""
+    """Resume a run from its last checkpoint, also to train longer."""
 
     resume: Path
     """Folder of the run, from which all else is taken."""
+
+    num_steps: int | None = None
+    """Environment steps in the end, of a run of `eqrl train`; by default its own."""
+
+    num_generations: int | None = None
+    """Generations in the end, of a run of `eqrl pbt`; by default its own."""
+
+    num_skills: int | None = None
+    """Skills in the end, of a run of `eqrl disk`; by default its own."""
 
     checkpoint_every: int | None = None
     """Environment steps between checkpoints, as of a new run."""
@@ -260,8 +272,8 @@ def _parse_training(
 ) -> Command:
     """The training that the words after `eqrl train`, `pbt` or `disk` ask for."""
     # A command that trains has the options of its agent, so parsing needs its class.
-    is_own = given.agent is not None and is_path(given.agent)
-    own = import_agent(given.agent) if is_own else None
+    path: str | None = given.agent
+    own = import_agent(path) if path is not None and is_path(path) else None
     name = ""
     if command != "disk":
         first = words[0] if words else "--"
@@ -273,7 +285,7 @@ def _parse_training(
                     f"`--agent`: `eqrl {command} {given.agent}`."
                 )
             name = "sac" if own is None else OWN
-        elif first in ({*AGENTS, "diayn"} | ({OWN} if is_own else set())):
+        elif first in ({*AGENTS, "diayn"} | ({OWN} if own is not None else set())):
             name = words.pop(0)
         else:
             return _parse_options(all_commands(_OTHERS), "eqrl", [command, *words])
@@ -337,7 +349,8 @@ def _parse_resume(args: list[str]) -> Train:
     folder = options.resume
     place = Place(folder, resume=True, checkpoint_every=options.checkpoint_every)
     command = _read_command(folder, options, place)
-    name, agent = command.run.schedule.command, command.run.agent
+    run = command.run
+    name, agent = run.schedule.command, run.agent
     trained = None
     if agent_name is not None and agent_name not in (agent, OWN):
         trained = f"`{agent}`, not of `{agent_name}`"
@@ -348,7 +361,27 @@ def _parse_resume(args: list[str]) -> Train:
             f"`{folder}` is a run of {trained}; resume it by "
             f"`eqrl {name} --resume {folder}`."
         )
-    return command
+    for other in (Training, Population, SkillSchedule):
+        if other.command != name and getattr(options, other.length) is not None:
+            raise ValueError(
+                f"`{other.length}` is the length of a run of `eqrl {other.command}`; "
+                f"for `{folder}` give `--{run.schedule.length.replace('_', '-')}`."
+            )
+    length = getattr(options, run.schedule.length)
+    if length is None:
+        return command
+    if name == "train":
+        length = _rounded_up("num_steps", length, run.trainer_options)
+    has_ended = (
+        name != "train"
+        or max(saved_steps(checkpoints_folder(folder)), default=0)
+        >= run.schedule.num_steps
+    )
+    return dataclasses.replace(
+        command,
+        run=run.lengthened(length, has_ended=has_ended),
+        place=dataclasses.replace(place, lengthens=True),
+    )
 
 
 def _read_command(source: Path, options: Resume | Rerun, place: Place) -> Train:
@@ -407,17 +440,20 @@ def _make_run(options: Any, own: type[AnyAgent] | None) -> Run:
                 + ", ".join(f"`{name}`" for name, *_ in _PRIORS)
                 + " to vary; name others, as `--prior NAME KIND LOW HIGH`."
             )
-    whole, agent_options = rounded_up(options), dataclasses.asdict(options.agent)
+    trainer_options = dataclasses.asdict(options.trainer)
+    agent_options = dataclasses.asdict(options.agent)
+    is_population = isinstance(schedule, Population)
+    steps = "steps_per_generation" if is_population else "num_steps"
+    whole = _rounded_up(steps, getattr(schedule, steps), trainer_options)
     # What goes down over the whole training ends with it.
-    if not isinstance(schedule, Population):
-        if agent_options.get("anneal_steps") == schedule.num_steps:
-            agent_options["anneal_steps"] = float(whole.num_steps)
+    if agent_options.get("anneal_steps") == getattr(schedule, steps):
+        agent_options["anneal_steps"] = float(whole)
     return Run(
         agent=name,
         agent_options=agent_options,
-        trainer_options=dataclasses.asdict(options.trainer),
+        trainer_options=trainer_options,
         settings=options.settings,
-        schedule=whole,
+        schedule=dataclasses.replace(schedule, **{steps: whole}),
         skills=skills,
         priors=priors,
         reward_options=dataclasses.asdict(options.reward) if is_disk else {},
@@ -425,24 +461,17 @@ def _make_run(options: Any, own: type[AnyAgent] | None) -> Run:
     )
 
 
-def rounded_up(options: Any) -> Any:
-    """The schedule, with steps for a whole number of iterations."""
-    schedule, trainer = options.schedule, options.trainer
-    name = "num_steps"
-    if isinstance(schedule, Population):
-        name = "steps_per_generation"
-    given, size = (
-        getattr(schedule, name),
-        trainer.num_envs * trainer.steps_per_iteration,
-    )
+def _rounded_up(name: str, given: int, trainer_options: Mapping[str, Any]) -> int:
+    """Environment steps of a whole number of iterations, which is said."""
+    size = trainer_options["num_envs"] * trainer_options["steps_per_iteration"]
     if size < 1 or given % size == 0:
-        return schedule
+        return given
     num_steps = (given // size + 1) * size
     print(
         f"`{name}={given}` is rounded up to {num_steps}, a whole number of iterations "
         f"of {size} environment steps each"
     )
-    return dataclasses.replace(schedule, **{name: num_steps})
+    return num_steps
 
 
 def _find_preset(command: str, agent: str, given: argparse.Namespace) -> Preset | None:

@@ -148,29 +148,30 @@ class SeedsJob(AbstractJob[Training, AnySolution]):
             reporting(reports) as callbacks,
             open_checkpoints(folder, every_steps=every_steps) as checkpoint,
         ):
-            done = 0 if initial is None else step_of(initial)
-            # A failed iteration leaves `done` between two multiples of its size.
-            size = self.trainer.steps_of_iteration
             options: dict[str, Any] = {
-                "num_steps": math.ceil((schedule.num_steps - done) / size) * size,
                 "key": self.key,
-                "initial": initial,
                 "log_every": schedule.log_every,
                 "evaluations": make_evaluations(self),
                 "callback": callbacks,
                 "checkpoint": checkpoint,
             }
-            if schedule.seeds == 1:
-                return train(self.agent, self.env, self.trainer, **options)
-            return train_seeds(
-                self.agent,
-                self.env,
-                self.trainer,
-                num_seeds=schedule.seeds,
-                mesh=self.mesh,
-                members=schedule.members,
-                **options,
-            )
+            learn: Callable[..., AnySolution] = train
+            if schedule.seeds > 1:
+                options["num_seeds"] = schedule.seeds
+                options |= {"mesh": self.mesh, "members": schedule.members}
+                learn = train_seeds
+            size, reached = self.trainer.steps_of_iteration, initial
+            # Each length ends with a row of the metrics, also if it is repeated.
+            for length in (*self.run.earlier_lengths, schedule.num_steps):
+                left = length - (0 if reached is None else step_of(reached))
+                # A failed iteration leaves it between two multiples of the size.
+                num_steps = max(0, math.ceil(left / size) * size)
+                if num_steps == 0 and reached is not None:
+                    continue
+                options |= {"num_steps": num_steps, "initial": reached}
+                reached = learn(self.agent, self.env, self.trainer, **options)
+            assert reached is not None
+            return reached
 
     def failed(self, reached: AnySolution) -> Bool[np.ndarray, " seeds"]:
         if not reached.metrics:

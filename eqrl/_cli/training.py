@@ -193,6 +193,8 @@ def run_training(job: AbstractJob[Any, Reached], place: Place) -> int:
     if place.resume and place.folder is not None:
         with locked(place.folder), deferred_interrupt() as interrupt:
             initial = job.load(place.folder)
+            if place.lengthens:
+                write_config(place.folder, job.run)
             return _train_into(place.folder, job, initial, place, interrupt)
     folder = place.folder or new_folder(job.run.name)
     with (

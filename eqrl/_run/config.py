@@ -169,6 +169,7 @@ class Training:
 
     command: ClassVar[str] = "train"
     kind: ClassVar[str] = "seed"
+    length: ClassVar[str] = "num_steps"
     at_least_one: ClassVar[tuple[str, ...]] = (
         "num_steps",
         "seeds",
@@ -210,6 +211,7 @@ class Population:
 
     command: ClassVar[str] = "pbt"
     kind: ClassVar[str] = "member"
+    length: ClassVar[str] = "num_generations"
     at_least_one: ClassVar[tuple[str, ...]] = (
         "size",
         "num_generations",
@@ -277,6 +279,7 @@ class SkillSchedule:
 
     command: ClassVar[str] = "disk"
     kind: ClassVar[str] = "skill"
+    length: ClassVar[str] = "num_skills"
     at_least_one: ClassVar[tuple[str, ...]] = (
         "num_skills",
         "num_steps",
@@ -329,7 +332,8 @@ class Run(Generic[Schedule]):
 
     With a `SkillSchedule`, `reward_options` are those of `Incremental`. `agent_type` is
     the class of an agent that is not of eqrl's own; its path is in `config.json`, from
-    which nothing is imported.
+    which nothing is imported. `earlier_lengths` are those at which it had ended before
+    it was resumed to train longer.
     """
 
     agent: str
@@ -340,6 +344,7 @@ class Run(Generic[Schedule]):
     skills: SkillOptions | None = None
     priors: tuple[Prior, ...] = ()
     reward_options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    earlier_lengths: tuple[int, ...] = ()
     agent_type: type[AnyAgent] | None = None
 
     def __post_init__(self) -> None:
@@ -383,6 +388,32 @@ class Run(Generic[Schedule]):
         listed = ", ".join(f"{name}={x}" for name, x in values if x is not None)
         priors = "".join(f", prior={' '.join(map(str, each))}" for each in self.priors)
         return f"{self.title}: {listed}{priors}"
+
+    def lengthened(self, length: int, *, has_ended: bool) -> "Run[Schedule]":
+        """The run that goes on to a greater length, whether or not it has ended.
+
+        Raises a `ValueError` if that is less, or if a learning rate is 0 before it.
+        """
+        schedule, name = self.schedule, self.schedule.length
+        earlier = getattr(schedule, name)
+        if length < earlier:
+            raise ValueError(
+                f"`{name}={length}` is less than the {earlier} of this run; give more."
+            )
+        num_steps, duration = length, self.agent_options.get("anneal_steps")
+        if isinstance(schedule, Population):
+            num_steps = length * schedule.steps_per_generation
+        if length > earlier and duration is not None and num_steps > duration:
+            raise ValueError(
+                f"`{name}={length}` is longer than the learning rate of this run lasts:"
+                f" it goes down to 0 over `anneal_steps={duration:g}` environment "
+                f"steps. Train again with `{name}={length}`."
+            )
+        lengths = self.earlier_lengths
+        if has_ended and length > earlier:
+            lengths = (*lengths, earlier)
+        longer = dataclasses.replace(schedule, **{name: length})
+        return dataclasses.replace(self, schedule=longer, earlier_lengths=lengths)
 
     def make_agent(self) -> AnyAgent:
         hidden_sizes = self.settings.hidden_sizes
@@ -482,12 +513,14 @@ def read_config(folder: Directory, agent_type: type[AnyAgent] | None = None) -> 
         if settings["hidden_sizes"] is not None:
             settings = {**settings, "hidden_sizes": tuple(settings["hidden_sizes"])}
         schedule = _pop_schedule(content)
+        lengths = content.pop("earlier_lengths", ())
         run = Run(
             settings=make_typed(Settings, settings),
             schedule=schedule,
             skills=None if skills is None else make_typed(SkillOptions, skills),
             priors=tuple(check_type("a prior", tuple(each), Prior) for each in priors),
             agent_type=agent_type,
+            earlier_lengths=check_type("lengths", tuple(lengths), tuple[int, ...]),
             **content,
         )
         # The constructors check that the options exist and are in range.

@@ -532,6 +532,48 @@ def test_a_run_that_is_complete_stays_what_it_is(trained: Path, tmp_path: Path) 
         assert (folder / name).read_bytes() == (trained / name).read_bytes()
 
 
+def test_a_run_that_is_resumed_for_longer_is_as_if_it_had_been_so_long(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    longer, whole, again = tmp_path / "longer", tmp_path / "whole", tmp_path / "again"
+    shutil.copytree(trained, longer)
+    assert main([*_TRAIN, "--num-steps", "100", "--folder", str(whole)]) == 0
+    assert main(["train", "--resume", str(longer), "--num-steps", "100"]) == 0
+    assert main(["rerun", str(longer), "--folder", str(again)]) == 0
+    for name in ("metrics.csv", "evaluation.json"):
+        texts = [(each / name).read_bytes() for each in (longer, whole, again)]
+        assert texts[0] == texts[1] == texts[2]
+    for seed in range(2):
+        states = [eqrl.load_run(each, seed)[1] for each in (longer, whole, again)]
+        assert eqx.tree_equal(*states)
+    config = json.loads((longer / "config.json").read_text())
+    assert config["training"]["num_steps"] == 100
+    assert config["earlier_lengths"] == [60]
+    assert (again / "config.json").read_bytes() == (longer / "config.json").read_bytes()
+    capsys.readouterr()
+    for words, message in (
+        (["--num-steps", "80"], "`num_steps=80` is less than the 100 of this run"),
+        (["--num-skills", "3"], "for `{}` give `--num-steps`"),
+    ):
+        assert main(["train", "--resume", str(longer), *words]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert message.format(longer) in line
+
+
+def test_what_has_been_annealed_is_not_trained_longer(tmp_path: Path) -> None:
+    for args, length, name in (
+        (["train", "ppo", "--env", "gymnax/CartPole-v1"], 199_681, "num_steps"),
+        (["pbt", "ppo", "--anneal-steps", "20480"], 11, "num_generations"),
+    ):
+        command: Any = parse(args)
+        run = command.run
+        assert run.lengthened(length - 1, has_ended=False).earlier_lengths == ()
+        with pytest.raises(
+            ValueError, match=f"`{name}={length}` is longer than .* `an"
+        ):
+            run.lengthened(length, has_ended=True)
+
+
 def test_without_matplotlib_all_but_the_pictures_is_written_and_that_is_said(
     trained: Path,
     tmp_path: Path,
