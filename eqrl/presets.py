@@ -44,6 +44,7 @@ class Preset:
     hidden_sizes: tuple[int, ...] = (64, 64)
     normalize: bool = False
     backend: str | None = None
+    has_discrete_actions: bool = False
 
     @property
     def num_seeds(self) -> int:
@@ -173,6 +174,7 @@ _ALL = (
         env="gymnax/CartPole-v1",
         options={"lr": 2.5e-4, "value_clip": 0.2, "anneal_steps": 199_680.0},
         trainer={"num_envs": 4, "steps_per_iteration": 128},
+        has_discrete_actions=True,
         num_steps=199_680,
         returns=_numbers(
             "496.2 498.9 497.2 492.8 498.5 422.9 480.4 495.2 492.3 495.0 "
@@ -184,6 +186,7 @@ _ALL = (
         env="gymnax/Acrobot-v1",
         options={"lr": 2.5e-4, "value_clip": 0.2, "anneal_steps": 499_712.0},
         trainer={"num_envs": 4, "steps_per_iteration": 128},
+        has_discrete_actions=True,
         num_steps=499_712,
         returns=_numbers(
             "-84.8 -83.0 -85.3 -83.1 -83.3 -84.6 -83.1 -82.6 -83.3 -82.5 "
@@ -195,6 +198,7 @@ _ALL = (
         env="gymnax/Catch-bsuite",
         options={"lr": 1e-3, "anneal_steps": 99_840.0},
         trainer={"num_envs": 8, "steps_per_iteration": 64},
+        has_discrete_actions=True,
         num_steps=99_840,
         returns=(1.0,) * 20,
     ),
@@ -244,6 +248,7 @@ _ALL = (
         env="gymnax/CartPole-v1",
         options={**_RATES, "temperature_lr": 1e-3, "reward_scale": 0.1},
         trainer={"num_envs": 8, "batch_size": 128, "updates_per_iteration": 2},
+        has_discrete_actions=True,
         num_steps=100_000,
         returns=_numbers(
             "500.0 500.0 500.0 500.0 500.0 496.7 500.0 500.0 500.0 500.0 "
@@ -265,6 +270,7 @@ _ALL = (
         },
         trainer={"num_envs": 32, "steps_per_iteration": 64},
         hidden_sizes=(128, 128),
+        has_discrete_actions=True,
         num_steps=499_712,
         returns=(500.0,) * 20,
     ),

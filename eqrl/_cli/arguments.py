@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import math
 import operator
 import re
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from .._rewards.incremental import Incremental
 from .._run.agents import AGENTS, NamedAgent, SkillOptions
 from .._run.config import Population, Prior, Settings, SkillSchedule, Training
 from .._training.trainer import Trainer
+from ..nn import CategoricalDiscriminator
 from ..presets import Preset
 
 
@@ -102,22 +104,32 @@ def argument_texts(module: type) -> dict[str, str]:
     return texts
 
 
-# The library's defaults are those of the papers, for larger networks and problems.
-_DEFAULTS = {
+POINT = "eqrl/Point"
+"""The default environment of skills, which can be seen there."""
+
+POINT_OPTIONS = {
     "actor_lr": 1e-3,
     "critic_lr": 1e-3,
     "temperature_lr": 1e-3,
-    "batch_size": 64,
+    # The entropy of the policy competes with an intrinsic reward of a few nats.
+    "initial_temperature": 0.1,
+    "discriminator_lr": 1e-3,
+    "hidden_sizes": (64, 64),
+    "batch_size": 128,
 }
-# The entropy of the policy competes with an intrinsic reward of a few nats.
-_DIAYN_DEFAULTS = {**_DEFAULTS, "batch_size": 128, "initial_temperature": 0.1}
+"""Defaults with which skills are learned there within a minute."""
+
+DISK_OPTIONS = {
+    **POINT_OPTIONS,
+    "warmup_steps": 200,
+    "num_collected_episodes": 5,
+    "log_every": 500,
+}
+"""Those of skills that are learned one after another."""
 
 # `Trainer.on_policy` takes these two, and derives the others from them.
-_ROLLOUT = {"num_envs": 8, "steps_per_iteration": 125}
+_ROLLOUT = {"num_envs": 8, "steps_per_iteration": 128}
 _NO_ROLLOUT = ("batch_size", "capacity", "warmup_steps", "updates_per_iteration")
-
-# It has two dimensions, in which skills can be seen and learned within a minute.
-_POINT = Settings(env="eqrl/Point")
 
 OWN = "own"
 """Stands for the name of an agent that is given by its path."""
@@ -164,7 +176,7 @@ def _output_of(kind: str, steps_of: str, *, tensorboard: bool = True) -> type:
             Path | None,
             None,
             "Folder of a run that was stopped or killed, to resume from its last "
-            "checkpoint; all other options but --checkpoint-every come from it.",
+            "checkpoint, with the options that it had; a greater length trains longer.",
         ),
     ]
     fields: _Fields = [
@@ -216,86 +228,121 @@ class Own:
     """Class of the agent, as package.module:Class, from which its options come."""
 
 
+_OF_YOUR_OWN = "with --agent package.module:Class, one of your own"
+
+TRAINING = {
+    "train": f"Train an agent; without a name, that is sac or, {_OF_YOUR_OWN}. "
+    "`eqrl train --resume FOLDER` resumes a run that was stopped or killed.",
+    "pbt": "Train a population, whose worst members copy the best and vary their "
+    f"hyperparameters; without a name, of sac or, {_OF_YOUR_OWN}. "
+    "`eqrl pbt --resume FOLDER` resumes a run that was stopped or killed.",
+    "disk": "Learn skills one after another, each unlike all before it. "
+    "`eqrl disk --resume FOLDER` resumes a run that was stopped or killed.",
+}
+"""What the commands do that train."""
+
+
 def command_type(
-    given: Mapping[str, NamedAgent], preset: Preset | None, **others: type
-) -> Any:
-    """The union of all commands.
+    command: str, name: str, named: NamedAgent, preset: Preset | None, env: str | None
+) -> type:
+    """The options of one command that trains.
 
     **Arguments:**
 
-    - `given`: the agent that follows `--agent`, by the words of the command: `train
-        own`, `train diayn`, likewise of `pbt`, and `disk`.
-    - `preset`: from which the defaults of its agent come.
-    - `others`: the types of the other commands, by name.
+    - `command`: one of `TRAINING`.
+    - `name`, `named`: the word after `train` or `pbt`, and the agent that learns.
+    - `preset`: from which the defaults of the agent come, instead of the library.
+    - `env`: what follows `--env`, which decides the defaults of skills.
     """
-    of_your_own = "with --agent package.module:Class, one of your own"
-    texts = {
-        "train": f"Train an agent; without a name, that is sac or, {of_your_own}. ",
-        "pbt": "Train a population, whose worst members copy the best and vary their "
-        f"hyperparameters; without a name, of sac or, {of_your_own}. ",
-        "disk": "Learn skills one after another, each unlike all before it. ",
-    }
-    commands: dict[str, type] = {}
-    for command in ("train", "pbt"):
-        agents = {**AGENTS, OWN: given.get(f"{command} {OWN}")}
-        agents["diayn"] = given.get(f"{command} diayn", AGENTS[SkillOptions.agent])
-        types = [
-            _named(name, _agent_type(command, name, named, preset))
-            for name, named in agents.items()
-            if named is not None
-        ]
-        commands[command] = dataclasses.make_dataclass(
-            f"{command.capitalize()}Command",
-            [("options", functools.reduce(operator.or_, types))],
-        )
+    if command != "disk":
+        return _agent_type(command, name, named, preset, env)
+    settings, defaults = _skill_defaults(named, env, DISK_OPTIONS)
     fields: _Fields = [
-        ("settings", Settings, dataclasses.field(default=_POINT)),
-        ("schedule", SkillSchedule),
+        ("settings", Settings, dataclasses.field(default=settings)),
+        ("schedule", SkillSchedule, _default(SkillSchedule(), defaults)),
         ("learner", Learner),
         ("reward", options_of(Incremental, without=("past_capacity",))),
         ("output", _output_of("disk-", "all skills")),
-        *_agent_fields(
-            given.get("disk", AGENTS[Learner.agent]),
-            {**_DIAYN_DEFAULTS, "warmup_steps": 200},
-        ),
+        *_agent_fields(named, defaults),
     ]
-    commands["disk"] = _options_type("DiskOptions", fields)
-    for command, text in texts.items():
-        commands[command].__doc__ = (
-            f"{text}`eqrl {command} --resume FOLDER` resumes a run that was stopped or "
-            "killed."
-        )
-    named_types = [_named(*each) for each in (commands | others).items()]
+    options = _options_type("DiskOptions", fields)
+    options.__doc__ = TRAINING[command]
+    return options
+
+
+def all_commands(others: Mapping[str, type]) -> Any:
+    """The union of all commands, whose help names them.
+
+    **Arguments:**
+
+    - `others`: the types of those that do not train, by name.
+    """
+    agents = {**AGENTS, "diayn": AGENTS[SkillOptions.agent]}
+    learner = AGENTS[Learner.agent]
+    commands: dict[str, type] = {}
+    for command, text in TRAINING.items():
+        if command == "disk":
+            commands[command] = command_type(command, "", learner, None, None)
+            continue
+        types = {
+            name: command_type(command, name, named, None, None)
+            for name, named in agents.items()
+        }
+        union = functools.reduce(operator.or_, map(_named, types, types.values()))
+        sac = types["sac"]
+        groups: dict[str, Any] = {
+            field.name: field.type
+            for field in dataclasses.fields(sac)
+            if field.default is dataclasses.MISSING
+        }
+        # A group may be annotated.
+        groups = {x: (get_args(group) or (group,))[0]() for x, group in groups.items()}
+        # With a default, help does not call the name of an agent required.
+        default = dataclasses.field(default=sac(**groups))
+        fields: _Fields = [("options", union, default)]
+        commands[command] = dataclasses.make_dataclass("Command", fields)
+        commands[command].__doc__ = text
+    named_types = [_named(*each) for each in (commands | dict(others)).items()]
     return functools.reduce(operator.or_, named_types)
 
 
 def _agent_type(
-    command: str, name: str, named: NamedAgent, preset: Preset | None
+    command: str, name: str, named: NamedAgent, preset: Preset | None, env: str | None
 ) -> type:
     """The options of `eqrl train` or `eqrl pbt` with one agent."""
     is_training, is_skilled = command == "train", name == "diayn"
-    settings, schedule, defaults = None, None, _DEFAULTS
+    settings = Settings(env=named.env, hidden_sizes=named.hidden_sizes)
+    defaults: Mapping[str, Any] = {}
     if is_skilled:
-        settings, defaults = _POINT, _DIAYN_DEFAULTS
-        schedule = (
-            Training(num_steps=40_000)
-            if is_training
-            else Population(steps_per_generation=4_000, num_episodes=4)
-        )
-    elif is_training and preset is not None and preset.agent == name:
-        settings, schedule = preset.settings, Training(num_steps=preset.num_steps)
-        defaults = {**_DEFAULTS, **preset.options, **preset.trainer}
-    default = lambda x: [] if x is None else [dataclasses.field(default=x)]
+        settings, defaults = _skill_defaults(named, env, POINT_OPTIONS)
+        if settings.hidden_sizes != CategoricalDiscriminator().hidden_sizes:
+            # The discriminator has its own, as in Python.
+            sizes = defaults.get("hidden_sizes")
+            settings = dataclasses.replace(settings, hidden_sizes=sizes)
+    elif preset is not None and preset.agent == name:
+        settings, defaults = preset.settings, {**preset.options, **preset.trainer}
+    # There are only whole iterations.
+    unit = math.prod(_ROLLOUT.values()) if named.is_on_policy else 1
+    whole = lambda num_steps: math.ceil(num_steps / unit) * unit
+    schedule: Training | Population
+    if not is_training:
+        schedule = Population(steps_per_generation=whole(2_000))
+        if is_skilled:
+            schedule = Population(steps_per_generation=whole(4_000), num_episodes=4)
+    elif preset is not None and preset.agent == name:
+        schedule = Training(num_steps=preset.num_steps)
+    else:
+        schedule = Training(num_steps=whole(40_000 if is_skilled else 20_000))
     fields: _Fields = [
-        ("settings", Settings, *default(settings)),
-        ("schedule", Training if is_training else Population, *default(schedule)),
+        ("settings", Settings, dataclasses.field(default=settings)),
+        ("schedule", type(schedule), dataclasses.field(default=schedule)),
     ]
     if name == OWN:
         fields.insert(0, ("own", Own))
     if not is_training:
         fields.append(("priors", tyro.conf.UseAppendAction[Priors]))
     if is_skilled:
-        fields.append(("skills", SkillOptions))
+        fields.append(("skills", SkillOptions, _default(SkillOptions(), defaults)))
     fields.append(("output", _OUTPUT if is_training else _POPULATION_OUTPUT))
     options = _options_type(
         f"{command.capitalize()}{name.replace('-', '').capitalize()}",
@@ -310,21 +357,34 @@ def _agent_type(
     return options
 
 
-def _agent_fields(named: NamedAgent, defaults: Mapping[str, object]) -> _Fields:
+def _skill_defaults(
+    named: NamedAgent, env: str | None, options: Mapping[str, Any]
+) -> tuple[Settings, Mapping[str, Any]]:
+    """The settings of an agent that learns skills, and its other defaults by name."""
+    # An agent that takes other actions is at home elsewhere.
+    if env in (None, POINT) and named.env == NamedAgent.env:
+        return Settings(env=POINT, hidden_sizes=options["hidden_sizes"]), options
+    return Settings(env=named.env, hidden_sizes=named.hidden_sizes), {}
+
+
+def _default(options: Any, defaults: Mapping[str, Any]) -> Any:
+    """A field with these options for its default, some of them replaced by name."""
+    names = {field.name for field in dataclasses.fields(options)} & defaults.keys()
+    replaced = {name: defaults[name] for name in names}
+    return dataclasses.field(default=dataclasses.replace(options, **replaced))
+
+
+def _agent_fields(named: NamedAgent, defaults: Mapping[str, Any]) -> _Fields:
     """The options of an agent and of its trainer."""
     # Those of an agent that is not of eqrl's own are its author's.
-    own_defaults = (
-        {} if named not in AGENTS.values() else {**named.defaults, **defaults}
-    )
-    trainer_defaults = defaults
-    if named.num_windows is not None:
-        trainer_defaults = {**defaults, "batch_size": named.num_windows}
+    own_defaults = defaults if named in AGENTS.values() else {}
+    rollout: Mapping[str, Any] = {}
     without: tuple[str, ...] = ()
     if named.is_on_policy:
-        trainer_defaults, without = {**_ROLLOUT, **trainer_defaults}, _NO_ROLLOUT
+        rollout, without = _ROLLOUT, _NO_ROLLOUT
     return [
         ("agent", options_of(named.agent_type, **own_defaults)),
-        ("trainer", options_of(Trainer, without=without, **trainer_defaults)),
+        ("trainer", options_of(Trainer, without=without, **{**rollout, **defaults})),
     ]
 
 
@@ -345,7 +405,7 @@ def _options_type(title: str, fields: _Fields, **constants: str) -> type:
         )
     # Fields with a default must follow those without; sorting keeps the order else.
     return dataclasses.make_dataclass(
-        title, sorted(fields, key=len), namespace=constants
+        title, sorted(fields, key=len), namespace=constants, frozen=True
     )
 
 

@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +29,27 @@ from .._run.config import (
     Population,
     Prior,
     Run,
-    Settings,
     SkillSchedule,
     Training,
     read_config,
     read_schedule,
 )
+from .._run.files import checkpoints_folder
 from .._run.write import SWEEP
+from .._storage.checkpoint import saved_steps
 from .._storage.files import __version__
 from .._training.mesh import count_cores, make_devices, most_shares
 from .._types.custom_types import Mode
 from ..presets import Preset
-from .arguments import OWN, command_type
+from .arguments import (
+    DISK_OPTIONS,
+    OWN,
+    POINT,
+    POINT_OPTIONS,
+    TRAINING,
+    all_commands,
+    command_type,
+)
 
 
 # Ranges in which the default networks learn something on small problems.
@@ -60,6 +69,7 @@ class Place:
     overwrite: bool = False
     resume: bool = False
     checkpoint_every: int | None = None
+    lengthens: bool = False
 
     def __post_init__(self) -> None:
         if self.checkpoint_every is not None:
@@ -75,14 +85,25 @@ class Train:
     tensorboard: bool = False
     preset: Preset | None = dataclasses.field(default=None, compare=False)
     """The preset whose values are its defaults, if any."""
+    lacks_preset: bool = dataclasses.field(default=False, compare=False)
+    """Whether its defaults are the library's because no preset fits."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Resume:
-    """Resume a run that was stopped or killed, from its last checkpoint."""
+    """Resume a run from its last checkpoint, also to train longer."""
 
     resume: Path
     """Folder of the run, from which all else is taken."""
+
+    num_steps: int | None = None
+    """Environment steps in the end, of a run of `eqrl train`; by default its own."""
+
+    num_generations: int | None = None
+    """Generations in the end, of a run of `eqrl pbt`; by default its own."""
+
+    num_skills: int | None = None
+    """Skills in the end, of a run of `eqrl disk`; by default its own."""
 
     checkpoint_every: int | None = None
     """Environment steps between checkpoints, as of a new run."""
@@ -162,7 +183,8 @@ class Plot:
     """File to write, whose suffix decides the format: .png, .pdf or .svg."""
 
     metric: str | None = None
-    """Column of metrics.csv; by default episode_return, of skills intrinsic_reward."""
+    """Column of metrics.csv; by default the return, of evaluations if all runs have
+    them, and of skills the intrinsic reward."""
 
     center: Center = "mean"
     """Mean or interquartile mean of the seeds."""
@@ -200,59 +222,84 @@ class Export:
 Command = Train | Evaluate | Render | Plot | Export
 
 
+_OTHERS: dict[str, type] = {
+    "rerun": Rerun,
+    "evaluate": Evaluate,
+    "render": Render,
+    "plot": Plot,
+    "export": Export,
+}
+
+
 def parse(args: Sequence[str]) -> Command:
     """The command in `args`.
 
     Exits with 2 if there is none, with 0 after help and after the version.
     """
-    args = list(args)
-    if args == ["--version"]:
+    if list(args) == ["--version"]:
         print(f"eqrl {__version__}")
         raise SystemExit(0)
-    trains = args[:1] in (["train"], ["pbt"], ["disk"])
-    given = _look_ahead(args)
-    if trains and given.resume is not None:
-        return _parse_resume(args)
-    # A command that trains has the options of its agent, so parsing needs its class.
-    name = given.agent
-    own = import_agent(name) if trains and name is not None and is_path(name) else None
-    first = args[1] if len(args) > 1 else "--"
-    leaves_out_agent = first.startswith("-") and first not in ("-h", "--help")
-    if args[:1] in (["train"], ["pbt"]) and leaves_out_agent:
-        if name is not None and own is None:
-            raise ValueError(
-                f"`agent={name!r}` must be written as `package.module:Class`; an agent "
-                f"of eqrl's own is named without `--agent`: `eqrl {args[0]} {name}`."
-            )
-        # tyro wants a subcommand where the agent may be left out.
-        args.insert(1, "sac" if own is None else OWN)
-    preset = _find_preset(args[1], given) if args[:1] == ["train"] else None
-    words = " ".join(args[: 1 if args[:1] == ["disk"] else 2])
-    # `Run` raises an error for an unknown name.
-    inner = find_agent(name if name in AGENTS else SkillOptions.agent, own)
-    command = tyro.cli(
-        command_type(
-            {words: inner},
-            preset,
-            rerun=Rerun,
-            evaluate=Evaluate,
-            render=Render,
-            plot=Plot,
-            export=Export,
-        ),
-        prog="eqrl",
+    command = args[0] if args else ""
+    if command in TRAINING:
+        given = _look_ahead(args)
+        if given.resume is not None:
+            return _parse_resume(list(args))
+        return _parse_training(command, list(args[1:]), given)
+    if command not in _OTHERS:
+        # This prints help or a mistake, and exits.
+        return _parse_options(all_commands(_OTHERS), "eqrl", args)
+    # With its own options alone, a command does not name those of others in errors.
+    options = _parse_options(_OTHERS[command], f"eqrl {command}", args[1:])
+    if isinstance(options, Rerun):
+        return _read_command(options.source, options, Place(options.folder))
+    return options
+
+
+def _parse_options(options: Any, prog: str, words: Sequence[str]) -> Any:
+    return tyro.cli(
+        options,
+        prog=prog,
         description="Train, evaluate and render reinforcement learning agents. "
         "`eqrl sweep --help` explains sweeps of hyperparameters, and `eqrl --version` "
-        "prints the version.",
-        args=args,
+        "prints the version."
+        if prog == "eqrl"
+        else None,
+        args=words,
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
     )
-    if isinstance(command, (Evaluate, Render, Plot, Export)):
-        return command
-    if isinstance(command, Rerun):
-        return _read_command(command.source, command, Place(command.folder))
-    # `disk` has no subcommands, one for each agent, that would hold its options.
-    options = command if args[0] == "disk" else command.options
+
+
+def _parse_training(
+    command: str, words: list[str], given: argparse.Namespace
+) -> Command:
+    """The training that the words after `eqrl train`, `pbt` or `disk` ask for."""
+    # A command that trains has the options of its agent, so parsing needs its class.
+    path: str | None = given.agent
+    own = import_agent(path) if path is not None and is_path(path) else None
+    name = ""
+    if command != "disk":
+        first = words[0] if words else "--"
+        if first.startswith("-") and first not in ("-h", "--help"):
+            if given.agent is not None and own is None:
+                raise ValueError(
+                    f"`agent={given.agent!r}` must be written as "
+                    "`package.module:Class`; an agent of eqrl's own is named without "
+                    f"`--agent`: `eqrl {command} {given.agent}`."
+                )
+            name = "sac" if own is None else OWN
+        elif first in ({*AGENTS, "diayn"} | ({OWN} if own is not None else set())):
+            name = words.pop(0)
+        else:
+            return _parse_options(all_commands(_OTHERS), "eqrl", [command, *words])
+    is_skilled = name in ("", "diayn")
+    # `Run` raises an error for an unknown name.
+    learner = given.agent if given.agent in AGENTS else SkillOptions.agent
+    named = AGENTS[name] if name in AGENTS else find_agent(learner, own)
+    preset = None if is_skilled else _find_preset(command, name, given)
+    prog = " ".join(["eqrl", command, *([name] if name not in ("", OWN) else [])])
+    options = _parse_options(
+        command_type(command, name, named, preset, given.env), prog, words
+    )
     run, output = _make_run(options, own), options.output
     place = Place(
         output.folder,
@@ -261,8 +308,14 @@ def parse(args: Sequence[str]) -> Command:
     )
     if preset is not None:
         print(f"by default the preset of {preset}")
+    if is_skilled and run.settings.env == POINT:
+        values = (POINT_OPTIONS if name else DISK_OPTIONS).items()
+        listed = ", ".join(f"{name}={value}" for name, value in values)
+        print(f"by default settings for short trainings of skills on {POINT}: {listed}")
     # TensorBoard shows no populations, so `eqrl pbt` has no option for it.
-    return Train(run, place, getattr(output, "tensorboard", False), preset)
+    tensorboard = getattr(output, "tensorboard", False)
+    lacks_preset = preset is None and name in AGENTS
+    return Train(run, place, tensorboard, preset, lacks_preset)
 
 
 def _look_ahead(args: Sequence[str]) -> argparse.Namespace:
@@ -298,7 +351,8 @@ def _parse_resume(args: list[str]) -> Train:
     folder = options.resume
     place = Place(folder, resume=True, checkpoint_every=options.checkpoint_every)
     command = _read_command(folder, options, place)
-    name, agent = command.run.schedule.command, command.run.agent
+    run = command.run
+    name, agent = run.schedule.command, run.agent
     trained = None
     if agent_name is not None and agent_name not in (agent, OWN):
         trained = f"`{agent}`, not of `{agent_name}`"
@@ -309,7 +363,27 @@ def _parse_resume(args: list[str]) -> Train:
             f"`{folder}` is a run of {trained}; resume it by "
             f"`eqrl {name} --resume {folder}`."
         )
-    return command
+    for other in (Training, Population, SkillSchedule):
+        if other.command != name and getattr(options, other.length) is not None:
+            raise ValueError(
+                f"`{other.length}` is the length of a run of `eqrl {other.command}`; "
+                f"for `{folder}` give `--{run.schedule.length.replace('_', '-')}`."
+            )
+    length = getattr(options, run.schedule.length)
+    if length is None:
+        return command
+    if name == "train":
+        length = _rounded_up("num_steps", length, run.trainer_options)
+    has_ended = (
+        name != "train"
+        or max(saved_steps(checkpoints_folder(folder)), default=0)
+        >= run.schedule.num_steps
+    )
+    return dataclasses.replace(
+        command,
+        run=run.lengthened(length, has_ended=has_ended),
+        place=dataclasses.replace(place, lengthens=True),
+    )
 
 
 def _read_command(source: Path, options: Resume | Rerun, place: Place) -> Train:
@@ -378,12 +452,20 @@ def _make_run(options: Any, own: type[AnyAgent] | None) -> Run:
                 + ", ".join(f"`{name}`" for name, *_ in USUAL_PRIORS)
                 + " to vary; name others, as `--prior NAME KIND LOW HIGH`."
             )
+    trainer_options = dataclasses.asdict(options.trainer)
+    agent_options = dataclasses.asdict(options.agent)
+    is_population = isinstance(schedule, Population)
+    steps = "steps_per_generation" if is_population else "num_steps"
+    whole = _rounded_up(steps, getattr(schedule, steps), trainer_options)
+    # What goes down over the whole training ends with it.
+    if agent_options.get("anneal_steps") == getattr(schedule, steps):
+        agent_options["anneal_steps"] = float(whole)
     return Run(
         agent=name,
-        agent_options=dataclasses.asdict(options.agent),
-        trainer_options=dataclasses.asdict(options.trainer),
+        agent_options=agent_options,
+        trainer_options=trainer_options,
         settings=options.settings,
-        schedule=schedule,
+        schedule=dataclasses.replace(schedule, **{steps: whole}),
         skills=skills,
         priors=priors,
         reward_options=dataclasses.asdict(options.reward) if is_disk else {},
@@ -391,21 +473,37 @@ def _make_run(options: Any, own: type[AnyAgent] | None) -> Run:
     )
 
 
-def _find_preset(agent: str, given: argparse.Namespace) -> Preset | None:
-    """The preset of the agent and the environment of `eqrl train`, if any."""
-    preset = presets.find(agent, Settings.env if given.env is None else given.env)
+def _rounded_up(name: str, given: int, trainer_options: Mapping[str, Any]) -> int:
+    """Environment steps of a whole number of iterations, which is said."""
+    size = trainer_options["num_envs"] * trainer_options["steps_per_iteration"]
+    if size < 1 or given % size == 0:
+        return given
+    num_steps = (given // size + 1) * size
+    print(
+        f"`{name}={given}` is rounded up to {num_steps}, a whole number of iterations "
+        f"of {size} environment steps each"
+    )
+    return num_steps
+
+
+def _find_preset(command: str, agent: str, given: argparse.Namespace) -> Preset | None:
+    """The preset of the agent and the environment of a command, if any."""
+    if agent not in AGENTS:
+        return None
+    preset = presets.find(agent, given.env or AGENTS[agent].env)
     # Presets hold for their backend and time limit only.
     if preset is None or given.max_steps is not None:
         return None
     if given.backend not in (None, preset.backend):
         return None
-    if "anneal_steps" not in preset.options or given.num_steps is None:
-        return preset
-    # Annealing lasts for the whole training, so it follows the number of steps.
-    try:
-        num_steps = int(given.num_steps)
-    except ValueError:
-        # tyro reports an invalid number.
-        return preset
-    options = {**preset.options, "anneal_steps": float(num_steps)}
+    options = dict(preset.options)
+    if "anneal_steps" in options:
+        del options["anneal_steps"]
+        # Annealing lasts for the whole training, so it follows the number of steps. A
+        # population varies the rate itself.
+        if command == "train":
+            # tyro reports an invalid number.
+            with contextlib.suppress(ValueError):
+                num_steps = given.num_steps or preset.num_steps
+                options["anneal_steps"] = float(int(num_steps))
     return dataclasses.replace(preset, options=options)

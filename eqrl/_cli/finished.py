@@ -14,7 +14,7 @@ from .._interaction.evaluate import evaluate
 from .._interaction.export import export_policy
 from .._reporting.episodes import render, render_suffix
 from .._reporting.figure import figure_suffix
-from .._reporting.learning_curve import draw_learning_curves, shown_metrics
+from .._reporting.learning_curve import default_metric, draw_learning_curves
 from .._reporting.statistics import center_of
 from .._run.config import SkillSchedule, read_config, read_title
 from .._run.load import best_policy, count_policies, load_run, read_summary
@@ -95,9 +95,6 @@ def run_evaluate(command: Evaluate) -> int:
     return 0
 
 
-_INTRINSIC = "intrinsic_reward"
-
-
 def run_plot(command: Plot) -> int:
     """Draws the learning curves of runs into one figure."""
     if not command.folders:
@@ -123,13 +120,10 @@ def run_plot(command: Plot) -> int:
         runs[label] = metrics
     metric = command.metric
     if metric is None:
-        shown = [name for run in runs.values() for name in shown_metrics(run)]
-        has_returns = any(name.startswith("episode_return") for name in shown)
-        are_skills = _INTRINSIC in shown and not has_returns
-        metric = _INTRINSIC if are_skills else "episode_return"
+        metric = default_metric(list(runs.values()))
     for folder, run in zip(command.folders, runs.values(), strict=True):
         if metric not in run:
-            names = ", ".join(sorted(run.keys() - {"step"}))
+            names = ", ".join(sorted(run.keys() - {"step", "skill"}))
             raise ValueError(f"`{folder}` has no metric `{metric}`; it has {names}.")
     command.output.parent.mkdir(parents=True, exist_ok=True)
     draw_learning_curves(

@@ -39,7 +39,7 @@ from .._reporting.progress import (
     TensorBoard,
     check_tensorboard,
 )
-from .._run.config import Population, SkillSchedule, Training
+from .._run.config import Population, Run, SkillSchedule, Training
 from .._run.files import checkpoints_folder, library_folder
 from .._run.solutions import Interval, load_solution, step_of
 from .._run.write import (
@@ -57,12 +57,14 @@ from .._run.write import (
     write_trajectories,
 )
 from .._storage.checkpoint import saved_steps
+from .._training.evaluations import Evaluations
 from .._training.mesh import POPULATION, check_mesh
 from .._training.rows import AnySolution
 from .._training.train import jit_init, train, train_seeds
 from .._training.trainer import Trainer
+from .._types.data import Discrete
 from ..envs._base import AnyEnv
-from ..presets import Preset
+from ..presets import PRESETS, Preset
 from .commands import Train
 from .training import AbstractJob, Policies, open_checkpoints, reporting
 
@@ -93,6 +95,23 @@ def print_skills(evaluations: Sequence[SkillEvaluation]) -> None:
     )
 
 
+def make_evaluations(
+    job: AbstractJob[Training, Any] | AbstractJob[SkillSchedule, Any],
+) -> Evaluations[Any] | None:
+    """The evaluations while a job trains, if its schedule has any."""
+    schedule = job.run.schedule
+    if schedule.evaluate_every is None:
+        return None
+    return Evaluations(
+        job.agent,
+        job.env,
+        every=schedule.evaluate_every,
+        num_episodes=schedule.evaluation_episodes,
+        # Neither that of the training nor that of the evaluation after it.
+        key=jr.fold_in(jr.key(job.run.settings.seed), 2),
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class SeedsJob(AbstractJob[Training, AnySolution]):
     """Training of one agent from one seed or several."""
@@ -106,6 +125,7 @@ class SeedsJob(AbstractJob[Training, AnySolution]):
             check_tensorboard("`--tensorboard`")
         self.trainer.check_num_steps(self.run.schedule.num_steps)
         check_mesh(self.mesh, self.run.schedule.seeds, name="seeds")
+        make_evaluations(self)
         check_training(self.trainer, self.agent, self.env)
 
     def load(self, folder: Path) -> AnySolution | None:
@@ -128,28 +148,30 @@ class SeedsJob(AbstractJob[Training, AnySolution]):
             reporting(reports) as callbacks,
             open_checkpoints(folder, every_steps=every_steps) as checkpoint,
         ):
-            done = 0 if initial is None else step_of(initial)
-            # A failed iteration leaves `done` between two multiples of its size.
-            size = self.trainer.steps_of_iteration
             options: dict[str, Any] = {
-                "num_steps": math.ceil((schedule.num_steps - done) / size) * size,
                 "key": self.key,
-                "initial": initial,
                 "log_every": schedule.log_every,
+                "evaluations": make_evaluations(self),
                 "callback": callbacks,
                 "checkpoint": checkpoint,
             }
-            if schedule.seeds == 1:
-                return train(self.agent, self.env, self.trainer, **options)
-            return train_seeds(
-                self.agent,
-                self.env,
-                self.trainer,
-                num_seeds=schedule.seeds,
-                mesh=self.mesh,
-                members=schedule.members,
-                **options,
-            )
+            learn: Callable[..., AnySolution] = train
+            if schedule.seeds > 1:
+                options["num_seeds"] = schedule.seeds
+                options |= {"mesh": self.mesh, "members": schedule.members}
+                learn = train_seeds
+            size, reached = self.trainer.steps_of_iteration, initial
+            # Each length ends with a row of the metrics, also if it is repeated.
+            for length in (*self.run.earlier_lengths, schedule.num_steps):
+                left = length - (0 if reached is None else step_of(reached))
+                # A failed iteration leaves it between two multiples of the size.
+                num_steps = max(0, math.ceil(left / size) * size)
+                if num_steps == 0 and reached is not None:
+                    continue
+                options |= {"num_steps": num_steps, "initial": reached}
+                reached = learn(self.agent, self.env, self.trainer, **options)
+            assert reached is not None
+            return reached
 
     def failed(self, reached: AnySolution) -> Bool[np.ndarray, " seeds"]:
         if not reached.metrics:
@@ -360,6 +382,7 @@ class LibraryJob(AbstractJob[SkillSchedule, Skills[PyTree]]):
             check_tensorboard("`--tensorboard`")
         schedule = self.run.schedule
         self.trainer.check_num_steps(schedule.num_steps)
+        make_evaluations(self)
         _, reward = find_learner(self.agent)
         check_replay(schedule.replay or reward.preset.replay, self.agent)
         enlarge_past(self.agent, self.env, num_episodes=1)
@@ -406,6 +429,7 @@ class LibraryJob(AbstractJob[SkillSchedule, Skills[PyTree]]):
                 replay=schedule.replay,
                 initial=initial,
                 log_every=schedule.log_every,
+                evaluations=make_evaluations(self),
                 callback=callbacks,
             )
 
@@ -485,10 +509,33 @@ def make_mesh(num_devices: int | None) -> Mesh | None:
     return Mesh(np.array(devices[:num_devices]), (POPULATION,))
 
 
+def nearest_preset(run: Run[Any], env: AnyEnv) -> Preset | None:
+    """The preset of the same agent for the task most like this one, if any."""
+    library = run.settings.env.partition("/")[0]
+    is_discrete = isinstance(env.spec.action, Discrete)
+    return max(
+        (
+            preset
+            for preset in PRESETS.values()
+            if preset.agent == run.agent and preset.has_discrete_actions == is_discrete
+        ),
+        # Its backend or its time limit may be all that keeps it from being the default.
+        key=lambda preset: (
+            preset.env == run.settings.env,
+            preset.env.startswith(f"{library}/"),
+        ),
+        default=None,
+    )
+
+
 def make_job(command: Train) -> AbstractJob[Any, Any]:
     """The training that a command asks for."""
     run, tensorboard = command.run, command.tensorboard
     agent, env, trainer = run.make_agent(), run.make_env(), run.make_trainer()
+    if command.lacks_preset:
+        near = nearest_preset(run, env)
+        named = "" if near is None else f"; the nearest is that of {near}"
+        print(f"No preset fits, so the library's defaults are those here{named}")
     if isinstance(run.schedule, SkillSchedule):
         return LibraryJob(run, agent, env, trainer, tensorboard)
     mesh = make_mesh(run.schedule.devices)

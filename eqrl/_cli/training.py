@@ -189,9 +189,12 @@ class AbstractJob(abc.ABC, Generic[Schedule, Reached]):
 def run_training(job: AbstractJob[Any, Reached], place: Place) -> int:
     """Trains, writes the folder of the run, and returns the exit code."""
     job.check()
+    print(f"settings of {job.run}", flush=True)
     if place.resume and place.folder is not None:
         with locked(place.folder), deferred_interrupt() as interrupt:
             initial = job.load(place.folder)
+            if place.lengthens:
+                write_config(place.folder, job.run)
             return _train_into(place.folder, job, initial, place, interrupt)
     folder = place.folder or new_folder(job.run.name)
     with (

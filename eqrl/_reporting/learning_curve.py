@@ -1,5 +1,6 @@
 """Plots of metrics over the steps of training."""
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -25,7 +26,7 @@ def draw_learning_curves(
     path: str | os.PathLike[str],
     runs: Mapping[str, History],
     *,
-    metric: str = "episode_return",
+    metric: str | None = None,
     center: Center = "mean",
     interval: Interval = 0.95,
     smoothing: int = 1,
@@ -40,14 +41,18 @@ def draw_learning_curves(
     ```
 
     Each run is a line, the center of its seeds at each step. If it has several seeds, a
-    confidence interval for the center is shaded.
+    confidence interval for the center is shaded. Behind the returns of evaluations are,
+    paler, those of the episodes in training. A dotted line is where a skill of
+    `learn_skills` begins.
 
     **Arguments:**
 
     - `path`: file to write, whose suffix decides the format: `.png`, `.pdf` or `.svg`.
     - `runs`: by what to call them, the `metrics` of the `Solution`s of `train` and
         `train_seeds`.
-    - `metric`: the name of one of the metrics.
+    - `metric`: the name of one of the metrics. By default it is `evaluation_return` if
+        all runs have it, `intrinsic_reward` if they learn skills without a return, and
+        else `episode_return`.
     - `center`: `"mean"`, or `"iqm"` for the [`eqrl.interquartile_mean`][].
     - `interval`: level of the [`eqrl.bootstrap_interval`][] over seeds, in (0, 1];
         `"range"` to shade from their minimum to their maximum; or `None`.
@@ -62,34 +67,61 @@ def draw_learning_curves(
     """
     if not runs:
         raise ValueError("`runs` is empty; give the metrics of at least one run.")
+    draw_facets(
+        path,
+        {title: runs},
+        metric=metric,
+        center=center,
+        interval=interval,
+        smoothing=smoothing,
+        names=names,
+    )
+
+
+def draw_facets(
+    path: str | os.PathLike[str],
+    facets: Mapping[str, Mapping[str, History]],
+    *,
+    metric: str | None,
+    center: Center,
+    interval: Interval,
+    smoothing: int,
+    names: tuple[str, str] | None = None,
+) -> None:
+    """Plots learning curves on axes one below another, by their titles."""
     check_choice("center", center, _CENTERS)
     if isinstance(interval, str):
         check_choice("interval", interval, ("range",))
     elif interval is not None:
         Range(low=0, high=1, low_open=True).check("interval", interval)
     check_integer("smoothing", smoothing, least=1)
-    curves = {
-        label: _curve(metrics, metric, smoothing=smoothing, run=label)
-        for label, metrics in runs.items()
-    }
-    figure, (axes,) = _new_panels(1)
-    handles = _draw_curves(axes, curves, center=center, interval=interval)
-    sizes = _sizes(curves)
-    if interval is not None and sizes:
-        shaded = "range" if interval == "range" else f"{100 * interval:g} % interval"
-        seeds = "seeds" if len(sizes) > 1 else f"{sizes[0]} seeds"
-        label = f"{_CENTERS[center]} and {shaded} of {seeds}"
-        # One entry stands for the shades of all runs, in the color of none.
-        color = "0.5" if len(runs) > 1 else handles[0].get_color()
-        handles.append(_shade(label, color))
-    if len(handles) > 1:
-        axes.legend(handles=handles, loc="best", frameon=False)
-    _say_if_empty(axes, curves, metric)
-    axes.set_title(title)
-    default = (_name_of_steps(sizes, "seed"), metric.replace("_", " "))
-    along, upward = default if names is None else names
-    axes.set_xlabel(along)
-    axes.set_ylabel(upward)
+    if metric is None:
+        metric = default_metric(
+            [run for runs in facets.values() for run in runs.values()]
+        )
+    figure, panels = _new_panels(len(facets), share_steps=False)
+    for axes, (title, runs) in zip(panels, facets.items(), strict=True):
+        drawn = _draw_curves(
+            axes, runs, metric, center=center, interval=interval, smoothing=smoothing
+        )
+        handles, sizes = drawn.lines, _sizes(drawn.curves)
+        if interval is not None and sizes:
+            shaded = (
+                "range" if interval == "range" else f"{100 * interval:g} % interval"
+            )
+            seeds = "seeds" if len(sizes) > 1 else f"{sizes[0]} seeds"
+            label = f"{_CENTERS[center]} and {shaded} of {seeds}"
+            # One entry stands for the shades of all runs, in the color of none.
+            color = "0.5" if len(runs) > 1 else handles[0].get_color()
+            handles = [*handles, _shade(label, color)]
+        handles = [*handles, *drawn.others]
+        if len(handles) > 1:
+            axes.legend(handles=handles, loc="best", frameon=False)
+        axes.set_title(title)
+        default = (_name_of_steps(sizes, "seed"), metric.replace("_", " "))
+        along, upward = default if names is None else names
+        axes.set_xlabel(along)
+        axes.set_ylabel(upward)
     save_figure(figure, path)
 
 
@@ -118,40 +150,57 @@ def draw_learning_curve(
     figure, panels = _new_panels(len(shown))
     sizes = []
     for axes, metric in zip(panels, shown, strict=True):
-        curves = {"mean": _curve(metrics, metric)}
-        handles = _draw_curves(axes, curves, center="mean", interval="range")
-        sizes = _sizes(curves)
+        drawn = _draw_curves(
+            axes, {"mean": metrics}, metric, center="mean", interval="range"
+        )
+        handles, sizes = drawn.lines, _sizes(drawn.curves)
         if sizes:
             text = f"range over {sizes[0]} {kind}s"
-            handles.append(_shade(text, handles[0].get_color()))
+            handles = [*handles, _shade(text, handles[0].get_color())]
             if best:
-                steps, values = curves["mean"]
+                steps, values = drawn.curves["mean"]
                 color = numbered_colors(2)[1]
-                handles.append(
-                    _draw_line(axes, steps, np.nanmax(values, axis=1), color, "best")
-                )
+                highest = np.nanmax(values, axis=1)
+                handles.append(_draw_line(axes, steps, highest, color, "best"))
+        # The label of the axis is all that a single line needs.
+        handles = [*(handles if sizes else []), *drawn.others]
+        if handles:
             axes.legend(handles=handles, loc="best", frameon=False)
-        _say_if_empty(axes, curves, metric)
         axes.set_ylabel(metric.replace("_", " ") if label is None else label)
     panels[0].set_title(title)
     panels[-1].set_xlabel(_name_of_steps(sizes, kind))
     save_figure(figure, path)
 
 
+_EVALUATED = "evaluation_return"
+_INTRINSIC = ("intrinsic_reward", "accuracy")
+
+
 def shown_metrics(metrics: Mapping[str, np.ndarray]) -> list[str]:
     """The names of the metrics that say what a run has learned.
 
-    They are the return, or each element of a vector of returns; before them the
-    intrinsic reward and the accuracy of a discriminator, if there are such, and then no
-    return that was 0 throughout.
+    They are the return, of evaluations if there was any, or each element of a vector of
+    returns; before them the intrinsic reward and the accuracy of a discriminator, if
+    there are such, and then no return that was 0 throughout.
     """
     returns = [name for name in metrics if name.startswith("episode_return")]
+    if np.any(np.isfinite(metrics.get(_EVALUATED, np.nan))):
+        returns = [_EVALUATED]
     if "intrinsic_reward" not in metrics:
         return returns
     return [
-        *(name for name in ("intrinsic_reward", "accuracy") if name in metrics),
+        *(name for name in _INTRINSIC if name in metrics),
         *(name for name in returns if np.any(np.nan_to_num(metrics[name]))),
     ]
+
+
+def default_metric(runs: Sequence[History]) -> str:
+    """The name of the metric that says what all runs have learned."""
+    shown = [shown_metrics(metrics) for metrics in runs]
+    if any(shown) and all({*names} <= {*_INTRINSIC} for names in shown):
+        return "intrinsic_reward"
+    is_evaluated = all(_EVALUATED in names for names in shown)
+    return _EVALUATED if is_evaluated else "episode_return"
 
 
 def _curve(
@@ -183,36 +232,79 @@ def _curve(
     return steps[known], values[known]
 
 
-def _new_panels(num_panels: int) -> tuple[Any, Sequence[Any]]:
-    """A figure with panels over the same steps, one below another."""
+def _new_panels(
+    num_panels: int, *, share_steps: bool = True
+) -> tuple[Any, Sequence[Any]]:
+    """A figure with panels, by default over the same steps, one below another."""
     figure = new_figure("A learning curve", 6.4, 1.4 + 2.6 * num_panels)
     from matplotlib.ticker import EngFormatter
 
-    panels = figure.subplots(num_panels, sharex=True, squeeze=False)[:, 0]
+    panels = figure.subplots(num_panels, sharex=share_steps, squeeze=False)[:, 0]
     for axes in panels:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.grid(alpha=0.3)
     return figure, list(panels)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Drawn:
+    """What is on some axes, with the entries of a legend for lines and for the rest."""
+
+    curves: dict[str, _Curve]
+    lines: list[Any]
+    others: list[Any]
+
+
 def _draw_curves(
-    axes: Any, curves: Mapping[str, _Curve], *, center: Center, interval: Interval
-) -> list[Any]:
-    """Draws lines and, where there are several seeds, shades; returns the lines."""
-    lines = []
+    axes: Any,
+    runs: Mapping[str, History],
+    metric: str,
+    *,
+    center: Center,
+    interval: Interval,
+    smoothing: int = 1,
+) -> _Drawn:
+    """Draws lines and, where there are several seeds, shades."""
+    curves = {
+        label: _curve(metrics, metric, smoothing=smoothing, run=label)
+        for label, metrics in runs.items()
+    }
+    lines, others = [], {}
     colors = numbered_colors(len(curves))
-    for (label, (steps, values)), color in zip(curves.items(), colors, strict=True):
-        middle = center_of(values, center)
-        lines.append(_draw_line(axes, steps, middle, color, label))
+    for (label, metrics), color in zip(runs.items(), colors, strict=True):
+        steps, values = curves[label]
+        lines.append(_draw_line(axes, steps, center_of(values, center), color, label))
         # Nothing is known of how much seeds differ where there is one.
-        if interval is None or values.shape[1] == 1:
-            continue
-        if interval == "range":
-            ends = np.nanmin(values, axis=1), np.nanmax(values, axis=1)
-        else:
-            ends = bootstrap_interval(values, center=center, level=interval)
-        axes.fill_between(steps, *ends, color=color, alpha=0.25, linewidth=0)
-    return lines
+        if interval is not None and values.shape[1] > 1:
+            if interval == "range":
+                ends = np.nanmin(values, axis=1), np.nanmax(values, axis=1)
+            else:
+                ends = bootstrap_interval(values, center=center, level=interval)
+            axes.fill_between(steps, *ends, color=color, alpha=0.25, linewidth=0)
+        if metric == _EVALUATED and "episode_return" in metrics:
+            steps, values = _curve(metrics, "episode_return", smoothing=smoothing)
+            middle, name = center_of(values, center), "in training"
+            others[name] = _draw_line(axes, steps, middle, color, name, alpha=0.35)
+        for step in _beginnings(metrics):
+            name = "a skill begins"
+            others[name] = axes.axvline(
+                step, color=color, linestyle=":", linewidth=1, label=name
+            )
+    if all(len(steps) == 0 for steps, _ in curves.values()):
+        is_of_episodes = metric.startswith("episode_")
+        text = (
+            "no episode has ended" if is_of_episodes else f"there is no `{metric}` yet"
+        )
+        axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes)
+    return _Drawn(curves, lines, list(others.values()))
+
+
+def _beginnings(metrics: History) -> Int[np.ndarray, " skills"]:
+    """The steps at which skills after the first begin, if any do."""
+    skills = np.asarray(metrics.get("skill", ()))
+    if skills.ndim != 1:
+        return np.zeros(0, int)
+    return np.asarray(metrics["step"])[:-1][np.diff(skills) > 0]
 
 
 def _draw_line(
@@ -221,10 +313,21 @@ def _draw_line(
     values: Float[np.ndarray, " rows"],
     color: tuple[float, float, float],
     label: str,
+    *,
+    alpha: float = 1.0,
 ) -> Any:
     # A line of one point is not to be seen.
     marker = "o" if len(steps) == 1 else None
-    (line,) = axes.plot(steps, values, color=color, marker=marker, label=label)
+    # What is paler is behind the others.
+    (line,) = axes.plot(
+        steps,
+        values,
+        color=color,
+        marker=marker,
+        label=label,
+        alpha=alpha,
+        zorder=1 + alpha,
+    )
     return line
 
 
@@ -242,11 +345,3 @@ def _sizes(curves: Mapping[str, _Curve]) -> list[int]:
 
 def _name_of_steps(sizes: list[int], kind: str) -> str:
     return f"environment steps of each {kind}" if sizes else "environment steps"
-
-
-def _say_if_empty(axes: Any, curves: Mapping[str, _Curve], metric: str) -> None:
-    if any(len(steps) > 0 for steps, _ in curves.values()):
-        return
-    is_of_episodes = metric.startswith("episode_")
-    text = "no episode has ended" if is_of_episodes else f"there is no `{metric}` yet"
-    axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes)

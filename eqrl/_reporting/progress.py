@@ -123,10 +123,10 @@ class ProgressBar(AbstractProgressBar):
     ```
 
     It shows that JAX compiles until the first row of metrics; then the steps, their
-    rate (without compilation), the latest episodes' return (the mean over seeds) and
-    the remaining time. Of an agent with an intrinsic reward it shows that reward, too,
-    and no return as long as that is 0. If the standard output is not a terminal, it
-    prints a line from time to time.
+    rate (without compilation), the latest episodes' return (the mean over seeds), that
+    of the latest evaluation, and the remaining time. Of an agent with an intrinsic
+    reward it shows that reward, too, and no return as long as that is 0. If the
+    standard output is not a terminal, it prints a line from time to time.
     """
 
     def __init__(self, num_steps: int, *, seconds_between_lines: float = 10.0) -> None:
@@ -142,6 +142,7 @@ class ProgressBar(AbstractProgressBar):
         self._total = num_steps
         self._seconds_between_lines = seconds_between_lines
         self._return: str | None = None
+        self._evaluated: str | None = None
         self._reward: str | None = None
         self._is_rewarded = False
 
@@ -154,12 +155,16 @@ class ProgressBar(AbstractProgressBar):
         returns = _known(metrics, "episode_return")
         if returns.size > 0:
             self._return = f"return {returns.mean():,.1f}"
+        evaluated = _known(metrics, "evaluation_return")
+        if evaluated.size > 0:
+            self._evaluated = f"evaluation {evaluated.mean():,.1f}"
         rewards = _known(metrics, "intrinsic_reward")
         if rewards.size > 0:
             self._reward = f"intrinsic reward {rewards.mean():,.2f}"
         # Skills are often learned where the environment gives nothing.
         self._is_rewarded |= "intrinsic_reward" not in metrics or bool(np.any(returns))
-        results = [self._return if self._is_rewarded else None, self._reward]
+        returns_shown = [self._return, self._evaluated] if self._is_rewarded else []
+        results = [*returns_shown, self._reward]
         self._show(
             f"{step:,}/{self._total:,} steps",
             done=step,

@@ -13,6 +13,8 @@ from typing import Any, Literal, get_args, get_type_hints
 
 from .. import _agents
 from .._agents.base import AbstractAgent, AbstractWrapper, AnyAgent
+from .._agents.discrete_sac import DiscreteSAC
+from .._agents.dqn import DQN
 from .._agents.ppo import PPO
 from .._agents.pqn import PQN
 from .._agents.taac.taac import TAAC
@@ -26,7 +28,7 @@ from .._skills.prior import (
     SphereSkills,
 )
 from .._types.data import AbstractActionSpace, Box, Discrete
-from ..nn import Choice, Critic, Gaussian, Normal
+from ..nn import Choice, Critic, Gaussian, NetworkFactory, Normal
 
 
 def import_agent(path: str) -> type[AnyAgent]:
@@ -87,11 +89,19 @@ class NamedAgent:
 
     agent_type: type[AnyAgent]
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Defaults of options, where they are not those of the class."""
+    env: str = "gymnax/Pendulum-v1"
+    """The default environment, which has actions that the agent can take."""
 
-    num_windows: int | None = None
-    """Default batch size, if an element of a batch is a window of several steps."""
+    @property
+    def hidden_sizes(self) -> tuple[int, ...] | None:
+        """The hidden layers of all of its networks; `None` if they differ."""
+        factories = default_factories(self.agent_type).values()
+        sizes = {factory.hidden_sizes for factory in factories}
+        given = inspect.signature(self.agent_type).parameters.get("hidden_sizes")
+        if given is not None:
+            is_tuple = isinstance(given.default, tuple)
+            sizes.add(given.default if is_tuple else Critic().hidden_sizes)
+        return sizes.pop() if len(sizes) == 1 else None
 
     @property
     def is_on_policy(self) -> bool:
@@ -119,34 +129,28 @@ def _find_agents() -> dict[str, NamedAgent]:
             ):
                 name = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", each.__name__).lower()
                 found[name] = NamedAgent(each)
+                if each in _DISCRETE:
+                    found[name] = NamedAgent(each, env="gymnax/CartPole-v1")
     return found
 
 
+_DISCRETE: tuple[type[AnyAgent], ...] = (DiscreteSAC, DQN, PQN)
+
 _SPECIAL = {
-    "taac": NamedAgent(TAAC, num_windows=16),
-    "taac-l": NamedAgent(
-        TAAC, fixed={"trajectory": LinearTrajectory()}, num_windows=16
-    ),
-    "taac-q": NamedAgent(
-        TAAC, fixed={"trajectory": QuadraticTrajectory()}, num_windows=16
-    ),
-    # A rollout has 1,000 steps by default.
-    "pqn": NamedAgent(PQN, defaults={"num_minibatches": 8}),
+    "taac-l": NamedAgent(TAAC, fixed={"trajectory": LinearTrajectory()}),
+    "taac-q": NamedAgent(TAAC, fixed={"trajectory": QuadraticTrajectory()}),
 }
 
 AGENTS = dict(sorted((_find_agents() | _SPECIAL).items()))
 
 # Actors of an agent whose default depends on the environment.
-_ACTORS: dict[type[AbstractActionSpace], Callable[[tuple[int, ...]], object]] = {
-    Box: Normal,
-    Discrete: Choice,
+_ACTORS: dict[type[AbstractActionSpace], NetworkFactory] = {
+    Box: Normal(),
+    Discrete: Choice(),
 }
 
 # Networks of an agent that has no default for them.
-_FACTORIES: dict[str, Callable[[tuple[int, ...]], object]] = {
-    "make_actor": Gaussian,
-    "make_critic": Critic,
-}
+_FACTORIES = {"make_actor": Gaussian(), "make_critic": Critic()}
 
 SkillKind = Literal["one-hot", "even", "sphere", "normal"]
 
@@ -175,7 +179,7 @@ class SkillOptions:
     descriptor: Literal["state_descriptor", "observation"] = "state_descriptor"
     """Part of a transition that the discriminator is shown."""
 
-    discriminator_lr: float = 1e-3
+    discriminator_lr: float = 3e-4
     """Learning rate of the discriminator."""
 
     environment_weight: float | None = None
@@ -197,33 +201,46 @@ def find_agent(name: str, agent_type: type[AnyAgent] | None) -> NamedAgent:
     return AGENTS[name] if agent_type is None else NamedAgent(agent_type)
 
 
+def default_factories(agent_type: type[AnyAgent]) -> dict[str, Any]:
+    """The default of each argument of an agent that is a factory of networks.
+
+    It is the one of its class or, where `make_actor` and `make_critic` have none, a
+    `Gaussian` and a `Critic`.
+    """
+    found: dict[str, Any] = {}
+    for name, parameter in inspect.signature(agent_type).parameters.items():
+        factory: Any = parameter.default
+        if factory is inspect.Parameter.empty and name in _FACTORIES:
+            found[name] = _FACTORIES[name]
+        elif dataclasses.is_dataclass(factory) and not isinstance(factory, type):
+            if "hidden_sizes" in {field.name for field in dataclasses.fields(factory)}:
+                found[name] = factory
+    return found
+
+
 def make_agent(
     named: NamedAgent,
     options: Mapping[str, Any],
-    hidden_sizes: tuple[int, ...],
+    hidden_sizes: tuple[int, ...] | None,
     find_space: Callable[[], AbstractActionSpace],
 ) -> AnyAgent:
-    """An agent without wrappers, whose networks have these hidden layers.
+    """An agent without wrappers, from its `default_factories`.
 
-    They come from the factories that are its defaults or, where `make_actor` and
-    `make_critic` have none, from `Gaussian` and `Critic`. The actor of `PPO` fits the
-    actions of the environment, which `find_space` gives.
+    The hidden layers of its networks are those of the factories, or `hidden_sizes` if
+    these are given. The actor of `PPO` fits the actions of the environment, which
+    `find_space` gives.
 
     Raises a `ValueError` unless its class takes the options.
     """
     signature = inspect.signature(named.agent_type)
-    networks: dict[str, object] = {}
-    for name, parameter in signature.parameters.items():
-        factory: Any = parameter.default
-        if name == "hidden_sizes":
-            networks[name] = hidden_sizes
-        elif factory is inspect.Parameter.empty and name in _FACTORIES:
-            networks[name] = _FACTORIES[name](hidden_sizes)
-        elif named.agent_type is PPO and name == "make_actor":
-            networks[name] = _ACTORS[type(find_space())](hidden_sizes)
-        elif dataclasses.is_dataclass(factory) and not isinstance(factory, type):
-            if "hidden_sizes" in {field.name for field in dataclasses.fields(factory)}:
-                networks[name] = dataclasses.replace(factory, hidden_sizes=hidden_sizes)
+    networks = default_factories(named.agent_type)
+    if hidden_sizes is not None:
+        if named.agent_type is PPO:
+            networks["make_actor"] = _ACTORS[type(find_space())]
+        for name, factory in networks.items():
+            networks[name] = dataclasses.replace(factory, hidden_sizes=hidden_sizes)
+        if "hidden_sizes" in signature.parameters:
+            networks["hidden_sizes"] = hidden_sizes
     arguments = {**options, **named.fixed, **networks}
     try:
         signature.bind(**arguments)

@@ -150,8 +150,8 @@ class Settings:
     max_steps: int | None = None
     """Time limit of an episode; by default 1000 for brax, else the environment's."""
 
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    """Width of each hidden layer of actor and critics."""
+    hidden_sizes: tuple[int, ...] | None = None
+    """Width of each hidden layer of all networks; None is each network's own."""
 
     normalize: bool = False
     """Normalize observations to mean zero and standard deviation one."""
@@ -169,7 +169,14 @@ class Training:
 
     command: ClassVar[str] = "train"
     kind: ClassVar[str] = "seed"
-    at_least_one: ClassVar[tuple[str, ...]] = ("num_steps", "seeds", "log_every")
+    length: ClassVar[str] = "num_steps"
+    at_least_one: ClassVar[tuple[str, ...]] = (
+        "num_steps",
+        "seeds",
+        "log_every",
+        "evaluate_every",
+        "evaluation_episodes",
+    )
 
     num_steps: int = 20_000
     """Environment steps of each seed, warm-up included."""
@@ -179,6 +186,12 @@ class Training:
 
     log_every: int = 1_000
     """Environment steps between two rows of metrics, where checkpoints can be."""
+
+    evaluate_every: int | None = None
+    """Environment steps between evaluations; by default there is one, at the end."""
+
+    evaluation_episodes: int = 16
+    """With --evaluate-every: greedy episodes of each evaluation."""
 
     members: Members | None = None
     """How the seeds on one device train; by default in turn on a CPU."""
@@ -198,6 +211,7 @@ class Population:
 
     command: ClassVar[str] = "pbt"
     kind: ClassVar[str] = "member"
+    length: ClassVar[str] = "num_generations"
     at_least_one: ClassVar[tuple[str, ...]] = (
         "size",
         "num_generations",
@@ -265,11 +279,14 @@ class SkillSchedule:
 
     command: ClassVar[str] = "disk"
     kind: ClassVar[str] = "skill"
+    length: ClassVar[str] = "num_skills"
     at_least_one: ClassVar[tuple[str, ...]] = (
         "num_skills",
         "num_steps",
         "num_collected_episodes",
         "log_every",
+        "evaluate_every",
+        "evaluation_episodes",
     )
 
     num_skills: int = 5
@@ -278,14 +295,20 @@ class SkillSchedule:
     num_steps: int = 2_000
     """Environment steps of each skill, which continues to the end of an episode."""
 
-    num_collected_episodes: int = 5
+    num_collected_episodes: int = 100
     """Episodes in which each skill is rolled out before a new one begins."""
 
     replay: Replay | None = None
     """Part of the replay that the next skill inherits; by default that of the mode."""
 
-    log_every: int = 500
+    log_every: int = 1_000
     """Environment steps between two rows of metrics."""
+
+    evaluate_every: int | None = None
+    """Environment steps between evaluations; by default there is one, at the end."""
+
+    evaluation_episodes: int = 16
+    """With --evaluate-every: greedy episodes of each evaluation."""
 
     @property
     def count(self) -> int:
@@ -309,7 +332,8 @@ class Run(Generic[Schedule]):
 
     With a `SkillSchedule`, `reward_options` are those of `Incremental`. `agent_type` is
     the class of an agent that is not of eqrl's own; its path is in `config.json`, from
-    which nothing is imported.
+    which nothing is imported. `earlier_lengths` are those at which it had ended before
+    it was resumed to train longer.
     """
 
     agent: str
@@ -320,12 +344,15 @@ class Run(Generic[Schedule]):
     skills: SkillOptions | None = None
     priors: tuple[Prior, ...] = ()
     reward_options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    earlier_lengths: tuple[int, ...] = ()
     agent_type: type[AnyAgent] | None = None
 
     def __post_init__(self) -> None:
         check_agent(self.agent, self.skills, self.agent_type)
         for name in self.schedule.at_least_one:
-            check_integer(name, getattr(self.schedule, name), least=1)
+            value = getattr(self.schedule, name)
+            if value is not None:
+                check_integer(name, value, least=1)
         clip = self.settings.normalize_clip
         Range(low=0, low_open=True, optional=True).check("normalize_clip", clip)
         if clip is not None and not self.settings.normalize:
@@ -348,6 +375,46 @@ class Run(Generic[Schedule]):
         agent = _shown(self.agent) if is_path(self.agent) else self.agent
         return f"{prefix}{agent}-{self.settings.env.replace('/', '-')}"
 
+    def __str__(self) -> str:
+        groups = [
+            vars(self.settings),
+            vars(self.schedule),
+            self.agent_options,
+            self.trainer_options,
+            {} if self.skills is None else vars(self.skills),
+            self.reward_options,
+        ]
+        values = [item for group in groups for item in group.items()]
+        listed = ", ".join(f"{name}={x}" for name, x in values if x is not None)
+        priors = "".join(f", prior={' '.join(map(str, each))}" for each in self.priors)
+        return f"{self.title}: {listed}{priors}"
+
+    def lengthened(self, length: int, *, has_ended: bool) -> "Run[Schedule]":
+        """The run that goes on to a greater length, whether or not it has ended.
+
+        Raises a `ValueError` if that is less, or if a learning rate is 0 before it.
+        """
+        schedule, name = self.schedule, self.schedule.length
+        earlier = getattr(schedule, name)
+        if length < earlier:
+            raise ValueError(
+                f"`{name}={length}` is less than the {earlier} of this run; give more."
+            )
+        num_steps, duration = length, self.agent_options.get("anneal_steps")
+        if isinstance(schedule, Population):
+            num_steps = length * schedule.steps_per_generation
+        if length > earlier and duration is not None and num_steps > duration:
+            raise ValueError(
+                f"`{name}={length}` is longer than the learning rate of this run lasts:"
+                f" it goes down to 0 over `anneal_steps={duration:g}` environment "
+                f"steps. Train again with `{name}={length}`."
+            )
+        lengths = self.earlier_lengths
+        if has_ended and length > earlier:
+            lengths = (*lengths, earlier)
+        longer = dataclasses.replace(schedule, **{name: length})
+        return dataclasses.replace(self, schedule=longer, earlier_lengths=lengths)
+
     def make_agent(self) -> AnyAgent:
         hidden_sizes = self.settings.hidden_sizes
         agent = make_agent(
@@ -359,6 +426,8 @@ class Run(Generic[Schedule]):
         if self.skills is not None:
             prior = self.skills.make_prior()
             network: Any = prior.make_discriminator
+            if hidden_sizes is not None:
+                network = dataclasses.replace(network, hidden_sizes=hidden_sizes)
             agent = diayn(
                 agent,
                 prior,
@@ -367,7 +436,7 @@ class Run(Generic[Schedule]):
                 include_prior=self.skills.include_prior,
                 environment_weight=self.skills.environment_weight,
                 reward_minibatches=self.skills.reward_minibatches,
-                make_network=dataclasses.replace(network, hidden_sizes=hidden_sizes),
+                make_network=network,
             )
         if self.settings.normalize:
             agent = Normalized(agent, clip=self.settings.normalize_clip)
@@ -441,14 +510,17 @@ def read_config(folder: Directory, agent_type: type[AnyAgent] | None = None) -> 
         settings, skills, priors = (
             content.pop(name) for name in ("settings", "skills", "priors")
         )
-        settings = {**settings, "hidden_sizes": tuple(settings["hidden_sizes"])}
+        if settings["hidden_sizes"] is not None:
+            settings = {**settings, "hidden_sizes": tuple(settings["hidden_sizes"])}
         schedule = _pop_schedule(content)
+        lengths = content.pop("earlier_lengths", ())
         run = Run(
             settings=make_typed(Settings, settings),
             schedule=schedule,
             skills=None if skills is None else make_typed(SkillOptions, skills),
             priors=tuple(check_type("a prior", tuple(each), Prior) for each in priors),
             agent_type=agent_type,
+            earlier_lengths=check_type("lengths", tuple(lengths), tuple[int, ...]),
             **content,
         )
         # The constructors check that the options exist and are in range.

@@ -51,7 +51,7 @@ from .solutions import step_of
 _OWNERS = ("seed", "member")
 
 # Columns that count and measure nothing.
-_COUNTERS = {*_OWNERS, "skill", "generation", "parent"}
+_COUNTERS = {*_OWNERS, "generation", "parent"}
 
 
 def read_metrics(folder: Directory) -> History:

@@ -4,6 +4,7 @@ import importlib
 import inspect
 import io
 import json
+import re
 import runpy
 import shutil
 import signal
@@ -28,7 +29,7 @@ from eqrl._reporting.progress import ProgressBar
 from eqrl._run.agents import AGENTS
 from eqrl._run.config import write_config
 from eqrl._run.files import claim_folder
-from eqrl._run.write import GrowingMetrics
+from eqrl._run.write import GrowingMetrics, read_metrics
 from eqrl._types.custom_types import FloatLike
 
 
@@ -40,7 +41,9 @@ _TINY = [
     *("--warmup-steps", "20", "--batch-size", "4", "--capacity", "64"),
 ]
 _SINGLE = ["train", "td3", *_TINY]
-_TRAIN = [*_SINGLE, "--seeds", "2"]
+# The rows end at 20, 40 and 60.
+_EVALUATED = ["--evaluate-every", "40", "--evaluation-episodes", "3"]
+_TRAIN = [*_SINGLE, "--seeds", "2", *_EVALUATED]
 _FILES = {
     ".lock",
     "checkpoints",
@@ -94,6 +97,21 @@ def test_every_agent_that_is_public_has_a_name() -> None:
     }
     assert {named.agent_type for named in AGENTS.values()} == public
     assert AGENTS["discrete-sac"].agent_type is eqrl.DiscreteSAC
+
+
+def test_steps_are_rounded_up_to_whole_iterations(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = _parsed_run("td3", "--env", "eqrl/Point", "--num-steps", "60")
+    assert run.schedule.num_steps == 60
+    assert capsys.readouterr().out == ""
+    rollout = ("--num-envs", "4", "--steps-per-iteration", "128")
+    cartpole = ("ppo", "--env", "gymnax/CartPole-v1", *rollout)
+    run = _parsed_run(*cartpole, "--num-steps", "60000")
+    assert run.schedule.num_steps == run.agent_options["anneal_steps"] == 60_416
+    assert "`num_steps=60000` is rounded up to 60416" in capsys.readouterr().out
+    command: Any = parse(["pbt", *cartpole, "--steps-per-generation", "513"])
+    assert command.run.schedule.steps_per_generation == 1_024
 
 
 def test_nothing_or_a_leading_option_means_sac_and_a_name_the_agent() -> None:
@@ -233,6 +251,7 @@ def test_help_shows_the_texts(capsys: pytest.CaptureFixture[str]) -> None:
         (["train", "td3", "--help"], "actions are in [-1, 1]"),
         (["train", "--help"], begin),
         (["train", "--help"], "`eqrl train --resume FOLDER` resumes"),
+        (["train", "--help"], "(default: sac)"),
         (["train", "ppo", "--help"], "--resume"),
         (["pbt", "--help"], "`eqrl pbt --resume FOLDER` resumes"),
         (["pbt", "diayn", "--help"], "--resume"),
@@ -243,6 +262,18 @@ def test_help_shows_the_texts(capsys: pytest.CaptureFixture[str]) -> None:
             main(args)
         assert stop.value.code == 0
         assert text in " ".join(capsys.readouterr().out.split())
+
+
+def test_an_unknown_option_is_compared_with_those_of_this_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for args, near in ((["train", "td3"], ["--env"]), (["evaluate", "x"], [])):
+        with pytest.raises(SystemExit) as stop:
+            main([*args, "--envv", "3"])
+        assert stop.value.code == 2
+        said = capsys.readouterr().err
+        assert f"eqrl {args[0]}" in said
+        assert re.findall(r"--env\b", said) == near
 
 
 def test_the_version_is_printed_and_is_that_of_the_package(
@@ -265,6 +296,11 @@ def test_a_run_writes_all_its_files_and_evaluates_1024_episodes_of_each_seed(
     assert {path.name for path in trained.iterdir()} == {*_FILES, "tensorboard"}
     evaluation = json.loads((trained / "evaluation.json").read_text())
     assert np.shape(evaluation["returns"]) == (2, 1024)
+    metrics = read_metrics(trained)
+    np.testing.assert_array_equal(
+        metrics["evaluation_length"], [[np.nan] * 2, [5.0] * 2, [np.nan] * 2]
+    )
+    assert np.all(metrics["evaluation_return"][1] == 0)
 
 
 def test_a_seed_decides_a_run_and_without_a_folder_it_is_in_runs(
@@ -397,11 +433,11 @@ _CARTPOLE += ("--steps-per-iteration", "3", "--num-steps", "900")
 
 _WRONG = [
     (["train", "--env", "eqrl/Pont"], "There is no environment `eqrl/Pont`"),
-    ([*_TRAIN, "--num-envs", "7"], "`num_steps=60` must be a whole number"),
     ([*_TRAIN, "--discount", "2"], "`discount=2` is out of range"),
     (["train", "diayn", "--agent", "a2c"], "`agent='a2c'` must be one of 'discrete-s"),
     (["train", "diayn", "--num-skills", "1"], "`num_skills=1` must be"),
     ([*_TRAIN, "--log-every", "0"], "`log_every=0` must be an integer, at least 1"),
+    ([*_TRAIN, "--evaluate-every", "0"], "`evaluate_every=0` must be an integer"),
     ([*_TRAIN, "--warmup-steps", "99"], "`warmup_steps=99` is more than"),
     (
         ["train", "ppo", *_CARTPOLE, "--num-minibatches", "4"],
@@ -494,6 +530,48 @@ def test_a_run_that_is_complete_stays_what_it_is(trained: Path, tmp_path: Path) 
     assert main(["train", "--resume", str(folder)]) == 0
     for name in ("metrics.csv", "evaluation.json"):
         assert (folder / name).read_bytes() == (trained / name).read_bytes()
+
+
+def test_a_run_that_is_resumed_for_longer_is_as_if_it_had_been_so_long(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    longer, whole, again = tmp_path / "longer", tmp_path / "whole", tmp_path / "again"
+    shutil.copytree(trained, longer)
+    assert main([*_TRAIN, "--num-steps", "100", "--folder", str(whole)]) == 0
+    assert main(["train", "--resume", str(longer), "--num-steps", "100"]) == 0
+    assert main(["rerun", str(longer), "--folder", str(again)]) == 0
+    for name in ("metrics.csv", "evaluation.json"):
+        texts = [(each / name).read_bytes() for each in (longer, whole, again)]
+        assert texts[0] == texts[1] == texts[2]
+    for seed in range(2):
+        states = [eqrl.load_run(each, seed)[1] for each in (longer, whole, again)]
+        assert eqx.tree_equal(*states)
+    config = json.loads((longer / "config.json").read_text())
+    assert config["training"]["num_steps"] == 100
+    assert config["earlier_lengths"] == [60]
+    assert (again / "config.json").read_bytes() == (longer / "config.json").read_bytes()
+    capsys.readouterr()
+    for words, message in (
+        (["--num-steps", "80"], "`num_steps=80` is less than the 100 of this run"),
+        (["--num-skills", "3"], "for `{}` give `--num-steps`"),
+    ):
+        assert main(["train", "--resume", str(longer), *words]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert message.format(longer) in line
+
+
+def test_what_has_been_annealed_is_not_trained_longer(tmp_path: Path) -> None:
+    for args, length, name in (
+        (["train", "ppo", "--env", "gymnax/CartPole-v1"], 199_681, "num_steps"),
+        (["pbt", "ppo", "--anneal-steps", "20480"], 11, "num_generations"),
+    ):
+        command: Any = parse(args)
+        run = command.run
+        assert run.lengthened(length - 1, has_ended=False).earlier_lengths == ()
+        with pytest.raises(
+            ValueError, match=f"`{name}={length}` is longer than .* `an"
+        ):
+            run.lengthened(length, has_ended=True)
 
 
 def test_without_matplotlib_all_but_the_pictures_is_written_and_that_is_said(

@@ -32,6 +32,7 @@ _DISK = [
     *("disk", *_AGENT, "--max-steps", "5", "--num-envs", "2", "--batch-size", "4"),
     *("--capacity", "24", "--warmup-steps", "6", "--num-steps", str(NUM_STEPS)),
     *("--num-skills", "3", "--num-collected-episodes", "2", "--log-every", "8"),
+    *("--evaluate-every", "50", "--evaluation-episodes", "3"),
 ]
 _LEARNER = eqrl.Intrinsic(Heading(), eqrl.Incremental())
 _FILES = {
@@ -170,7 +171,7 @@ def test_skills_are_written_with_all_that_is_said_of_them(trained: Path) -> None
 
 def test_all_that_the_command_says_is_done(trained: Path) -> None:
     del trained
-    key = _CALLED.pop("key")
+    key, evaluations = _CALLED.pop("key"), _CALLED.pop("evaluations")
     assert _CALLED == {
         "num_skills": 3,
         "num_steps": NUM_STEPS,
@@ -180,6 +181,10 @@ def test_all_that_the_command_says_is_done(trained: Path) -> None:
         "log_every": 8,
     }
     assert key == jr.split(jr.key(0))[0]
+    assert (evaluations._every, evaluations._num_episodes) == (50, 3)
+    assert eqx.tree_equal(evaluations._agent, _LEARNER)
+    # As different as that of the evaluations at the end.
+    assert evaluations._key not in (jr.key(0), *jr.split(jr.key(0)))
 
 
 def test_a_skill_is_loaded_by_its_number(
@@ -301,7 +306,6 @@ def test_skills_are_learned_and_interrupted(
 _WRONG = [
     (["--agent", "a2c"], "`agent='a2c'` must be one of 'discrete-sac', 'dqn', 'ppo'"),
     (["--num-skills", "0"], "`num_skills=0` must be an integer, at least 1"),
-    (["--num-steps", "25"], "`num_steps=25` must be a whole number of iterations"),
     (["--k", "0"], "`k=0` must be an integer, at least 1"),
     (
         ["--agent", "taac", "--replay", "random_half"],

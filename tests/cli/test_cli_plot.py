@@ -125,6 +125,7 @@ def test_skills_are_compared_by_their_intrinsic_reward(
     assert _curves(first) == {
         "DIAYN with SAC on eqrl/Point": [1, 2],
         "DISk with SAC on eqrl/Point": [0.5, 1.5],
+        "a skill begins": [0, 1],
     }
     assert _curves(second) == {"a": [0, 0], "b": [0, 9]}
 

@@ -194,7 +194,6 @@ _WRONG = [
     (["--num-elite", "3"], "`num_elite=3` and `num_replaced=1` are more than"),
     (["--devices", "64"], "`devices=64` must be from 1 to"),
     (["--devices", "0"], "`devices=0` must be from 1 to"),
-    (["--num-envs", "7"], "must be a whole number of iterations"),
     (["--warmup-steps", "99"], "`warmup_steps=99` is more than"),
     (["--num-episodes", "0"], "`num_episodes=0` must be an integer, at least 1"),
     (["--resample-probability", "2"], "`resample_probability=2` is out of range"),

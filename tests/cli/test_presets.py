@@ -1,6 +1,7 @@
 """Presets can be made, and are the defaults of the command line."""
 
 import csv
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -8,10 +9,15 @@ import jax.random as jr
 import numpy as np
 import pytest
 
+import eqrl
 from benchmarks.presets import RESULTS
 from eqrl import presets
+from eqrl._cli import main
 from eqrl._cli.commands import Train, parse
+from eqrl._cli.jobs import nearest_preset
+from eqrl._run.agents import AGENTS
 from eqrl._training.trainer import check_sizes
+from eqrl.spaces import Discrete
 
 
 PRESETS = [
@@ -27,6 +33,7 @@ def test_agent_environment_and_trainer_fit_each_other(preset: presets.Preset) ->
     agent, env = preset.make_agent(), preset.make_env()
     check_sizes(trainer, sequence_length=agent.sequence_length)
     eqx.filter_eval_shape(agent.init, env.spec, key=jr.key(0))
+    assert preset.has_discrete_actions == isinstance(env.spec.action, Discrete)
     # What is annealed ends with the training.
     options = dict(preset.options)
     assert options.get("anneal_steps", preset.num_steps) == preset.num_steps
@@ -89,8 +96,93 @@ def test_what_has_no_preset_has_the_usual_defaults(
     assert presets.find("taac", "gymnax/Pendulum-v1") is None
     assert presets.find("sac", "brax/inverted_pendulum") is not None
     spring = ("--env", "brax/inverted_pendulum", "--backend", "spring")
-    assert _parsed_run("sac", *spring).settings.hidden_sizes == (64, 64)
+    assert _parsed_run("sac", *spring).settings.hidden_sizes == (256, 256)
     assert _parsed_run("ppo", "--env", "gymnax/CartPole-v1", "--max_steps", "9")
     run = _parsed_run("sac", "--env", "eqrl/Point")
-    assert run.settings.hidden_sizes == (64, 64)
+    assert run.settings.hidden_sizes == (256, 256)
     assert "preset" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("command", ["train", "pbt", "train diayn", "disk"])
+def test_without_a_preset_all_defaults_are_those_of_the_library(
+    command: str, name: str
+) -> None:
+    named = AGENTS[name]
+    if command == "disk" and named.is_on_policy:
+        return
+    is_discrete = "CartPole" in named.env
+    env = "gymnax/Asterix-MinAtar" if is_discrete else "gymnax/Reacher-misc"
+    inner = ["--agent", name] if " " in command or command == "disk" else [name]
+    parsed: Any = parse([*command.split(), *inner, "--env", env])
+    run = parsed.run
+    make: Any = named.agent_type
+    agent: Any = make(**named.fixed)
+    if name == "ppo" and run.settings.hidden_sizes is not None:
+        # In the library, `None` stands for one that fits the actions.
+        agent = eqrl.PPO(make_actor=eqrl.nn.Normal())
+    if command == "train diayn":
+        agent = eqrl.diayn(agent, make_network=eqrl.nn.CategoricalDiscriminator())
+    if command == "disk":
+        agent = eqrl.Intrinsic(agent, eqrl.Incremental())
+        assert run.schedule.num_collected_episodes == 100
+    assert eqx.tree_equal(run.make_agent(), agent)
+    trainer = eqrl.Trainer()
+    if named.is_on_policy:
+        trainer = eqrl.Trainer.on_policy(num_envs=8, num_steps=128)
+    assert run.make_trainer() == trainer
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_the_default_environment_fits_the_agent(name: str) -> None:
+    run = _parsed_run(name)
+    spec = run.make_env().spec
+    eqx.filter_eval_shape(run.make_agent().init, spec, key=jr.key(0))
+
+
+def test_a_run_without_a_preset_ends_as_in_python_and_says_what_it_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "x"
+    # Some updates after the random steps.
+    words = ["--env", "eqrl/Point", "--max-steps", "5", "--num-steps", "1010"]
+    assert main(["train", "sac", *words, "--folder", str(folder)]) == 0
+    solution = eqrl.train(
+        eqrl.SAC(),
+        eqrl.envs.Point(max_steps=5),
+        eqrl.Trainer(),
+        num_steps=1_010,
+        key=jr.split(jr.key(0))[0],
+    )
+    assert int(solution.counts.updates) > 0
+    _, state, _ = eqrl.load_run(folder)
+    assert eqx.tree_equal(state, solution.state)
+    near, settings, *_ = capsys.readouterr().out.splitlines()
+    assert near.startswith("No preset fits, so the library's defaults are those here; ")
+    assert "the nearest is that of sac on gymnax/Pendulum-v1: actor_lr=0.001" in near
+    assert settings.startswith("settings of SAC on eqrl/Point: env=eqrl/Point, ")
+    assert "hidden_sizes=(256, 256)" in settings and "actor_lr=0.0003" in settings
+
+
+def test_the_nearest_preset_is_of_the_same_task_or_of_the_same_actions() -> None:
+    def nearest(*words: str) -> Any:
+        run = _parsed_run(*words)
+        found = nearest_preset(run, run.make_env())
+        return None if found is None else found.env
+
+    assert nearest("ppo", "--env", "gymnax/Catch-bsuite", "--max-steps", "9") == (
+        "gymnax/Catch-bsuite"
+    )
+    assert nearest("ppo", "--env", "gymnax/Reacher-misc") == "gymnax/Pendulum-v1"
+    assert nearest("ppo", "--env", "gymnax/SimpleBandit-bsuite") == "gymnax/CartPole-v1"
+    assert nearest("taac", "--env", "gymnax/Reacher-misc") is None
+
+
+def test_a_population_has_the_preset_without_what_goes_down(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command: Any = parse(["pbt", "ppo", "--env", "gymnax/CartPole-v1"])
+    assert "by default the preset of ppo" in capsys.readouterr().out
+    options = command.run.agent_options
+    assert (options["value_clip"], options["anneal_steps"]) == (0.2, None)
+    assert command.run.trainer_options == {"num_envs": 4, "steps_per_iteration": 128}

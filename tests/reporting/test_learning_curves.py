@@ -236,6 +236,30 @@ def test_a_run_shows_the_mean_and_range_of_its_rows_with_an_episode(
     assert members.get_ylabel() == "score"
 
 
+def test_evaluations_are_in_front_of_the_episodes_in_training(
+    figures: list[Any],
+) -> None:
+    evaluated = _ONE | {"evaluation_return": np.array([_NAN, _NAN, 9.0])}
+    not_yet = _ONE | {"evaluation_return": np.full(3, _NAN)}
+    eqrl.draw_learning_curves("x", {"a": evaluated, "b": evaluated})
+    draw_learning_curve("x", evaluated, title="")
+    eqrl.draw_learning_curves("x", {"a": evaluated, "b": _ONE})
+    draw_learning_curve("x", not_yet, title="")
+    several, one, mixed, none = (figure.axes[0] for figure in figures)
+    shown = {"a": [[30], [9]], "in training": [[20, 30], [2, 4]], "b": [[30], [9]]}
+    assert _lines(several) == shown
+    front, behind = several.lines[:2]
+    assert front.get_color() == behind.get_color()
+    assert front.get_alpha() > behind.get_alpha()
+    assert front.get_zorder() > behind.get_zorder()
+    assert _legend(several) == ["a", "b", "in training"]
+    assert _legend(one) == ["in training"]
+    labels = [axes.get_ylabel() for axes in (several, one, mixed, none)]
+    assert labels == ["evaluation return"] * 2 + ["episode return"] * 2
+    assert _lines(mixed) == {"a": [[20, 30], [2, 4]], "b": [[20, 30], [2, 4]]}
+    assert list(_lines(none)) == ["mean"]
+
+
 def test_a_run_without_an_episode_says_so(figures: list[Any]) -> None:
     metrics = {"step": _STEPS, "episode_return": np.full(3, _NAN)}
     draw_learning_curve("x", metrics, title="SAC")

@@ -148,6 +148,15 @@ def test_without_a_terminal_the_last_row_is_printed_at_once(clock: _Clock) -> No
     assert lines[-1].startswith("2/2 steps")
 
 
+def test_the_return_of_the_latest_evaluation_stays() -> None:
+    evaluated = {"evaluation_return": np.array([3.0, 5.0])}
+    none = {"evaluation_return": np.full(2, math.nan)}
+    lines = _lines((1, _row(1.0) | none), (2, _row(2.0) | evaluated), (3, none))
+    shown = [line.partition("steps  ")[2] for line in lines[1:]]
+    assert "evaluation" not in shown[0]
+    assert all("return 2.0  evaluation 4.0" in line for line in shown[1:])
+
+
 def test_a_terminal_shows_a_bar_that_compiles() -> None:
     progress = eqrl.ProgressBar(1000)
     with _shown(progress, _Terminal()) as lines:
