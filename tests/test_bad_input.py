@@ -257,6 +257,12 @@ OF_ANOTHER_KIND: list[tuple[Callable[[Any], Any], str]] = [
     (lambda e: e.OneMinus(0.1), "`prior=0.1`"),
     (lambda e: e.OneSkill(3), "`skill=3`"),
     (lambda e: e.ProgressBar(-1), "`num_steps=-1`"),
+    (
+        lambda e: e.train(
+            td3(), Point(), TRAINER, num_steps=8, key=jr.key(0), evaluations=3
+        ),
+        "`evaluations=3`",
+    ),
     (lambda e: nn.MLP(3, 2, hidden_sizes=3, key=jr.key(0)), "`hidden_sizes=3`"),  # pyright: ignore[reportArgumentType]
     (lambda e: nn.Gaussian(hidden_sizes=(8, 0)), "`hidden_sizes="),
     (lambda e: nn.Gaussian(activation="relu"), "`activation='relu'`"),  # pyright: ignore[reportArgumentType]

@@ -302,9 +302,9 @@ def check_declared(name: str, value: object, declared: Any) -> None:
     """Checks that a value is not clearly of another type than the declared one.
 
     It reads what `Annotated` adds (`Range`, `AtLeast`, `Takes`), strings of a
-    `Literal`, keys, modules and tuples of them, functions, `bool`, and whether a value
-    is optional. For other types, such as arrays and numbers, and for other unions
-    every value passes.
+    `Literal`, keys, modules and tuples of them, other classes of eqrl, functions,
+    `bool`, and whether a value is optional. For other types, such as arrays and
+    numbers, and for other unions every value passes.
     """
     origin, inner = typing.get_origin(declared), typing.get_args(declared)
     kind = origin or declared
@@ -341,7 +341,9 @@ def check_declared(name: str, value: object, declared: Any) -> None:
         isinstance(kind, type) and is_protocol(kind) and "__call__" in vars(kind)
     ):
         check_callable(name, value)
-    elif is_module(kind):
+    elif is_module(kind) or (
+        isinstance(kind, type) and kind.__module__.startswith("eqrl.")
+    ):
         # A class may know more to say than which class it is.
         check = getattr(kind, "_check_argument", None)
         if check is None:

@@ -23,12 +23,12 @@ from .._interaction.fit import check_numbers
 from .._population.prior import AbstractPrior, Setting, make_settings
 from .._population.solution import Agents
 from .._population.train import check_scalar
-from .._pytree.arguments import checked
 from .._pytree.fields import (
     NonNegativeInt,
     PositiveInt,
     Takes,
     check_choice,
+    checked,
     reusable_key,
     shown,
 )
