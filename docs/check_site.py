@@ -102,8 +102,11 @@ def defined(name: str, module: object) -> set[str]:
     if not inspect.ismodule(module):
         return set()
     statements = ast.parse(inspect.getsource(module)).body
-    kinds = ast.FunctionDef | ast.ClassDef
-    return {f"{name}.{each.name}" for each in statements if isinstance(each, kinds)}
+    return {
+        f"{name}.{each.name}"
+        for each in statements
+        if isinstance(each, ast.FunctionDef | ast.ClassDef)
+    }
 
 
 def members(name: str) -> set[str]:

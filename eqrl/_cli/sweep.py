@@ -99,25 +99,7 @@ def run_sweep(args: Sequence[str]) -> int:
             "`--tensorboard` is for `eqrl train`; leave it out of a sweep."
         )
     run, place = command.run, command.place
-    priors: list[Prior] = [
-        (name, kind, float(low), float(high)) for name, kind, low, high in options.prior
-    ]
-    grid: dict[str, list[str]] = {}
-    for name, *values in options.grid:
-        grid.setdefault(name.replace("-", "_"), []).extend(values)
-    if options.random is not None and not priors:
-        names = run.agent_options.keys() - grid.keys()
-        priors = [prior for prior in USUAL_PRIORS if prior[0] in names]
-    search = Search(
-        grid=grid,
-        priors=priors,
-        num_draws=options.random,
-        num_fresh_seeds=options.fresh_seeds,
-        num_episodes=options.num_episodes,
-        center=options.center,
-        members_at_once=options.members_at_once,
-        checkpoint_every=place.checkpoint_every,
-    )
+    search = _make_search(options, run, place.checkpoint_every)
     # JAX fixes their number when it makes the first array. All settings share them.
     make_devices_for(dataclasses.replace(run.schedule, seeds=count_cores()))
     folder = place.folder or new_folder(f"sweep-{run.name}")
@@ -133,6 +115,31 @@ def run_sweep(args: Sequence[str]) -> int:
             (folder / SEARCH).unlink()
             if place.folder is None:
                 shutil.rmtree(folder)
+
+
+def _make_search(
+    options: argparse.Namespace, run: Run[Training], checkpoint_every: int | None
+) -> Search:
+    """What varies, as the options of the command line say."""
+    priors: list[Prior] = [
+        (name, kind, float(low), float(high)) for name, kind, low, high in options.prior
+    ]
+    grid: dict[str, list[str]] = {}
+    for name, *values in options.grid:
+        grid.setdefault(name.replace("-", "_"), []).extend(values)
+    if options.random is not None and not priors:
+        names = run.agent_options.keys() - grid.keys()
+        priors = [prior for prior in USUAL_PRIORS if prior[0] in names]
+    return Search(
+        grid=grid,
+        priors=priors,
+        num_draws=options.random,
+        num_fresh_seeds=options.fresh_seeds,
+        num_episodes=options.num_episodes,
+        center=options.center,
+        members_at_once=options.members_at_once,
+        checkpoint_every=checkpoint_every,
+    )
 
 
 # By name, as `argparse` takes them.

@@ -61,7 +61,7 @@ def assert_same(one: Solution, other: Solution) -> None:
 
 def test_each_setting_is_trained_as_by_train_seeds(whole: Solution) -> None:
     alone = eqrl.train_seeds(
-        Learner(1e-2),
+        Learner(actor_lr=1e-2),
         ENV,
         TRAINER,
         num_seeds=2,
@@ -82,7 +82,7 @@ def test_each_setting_is_trained_as_by_train_seeds(whole: Solution) -> None:
 
 
 def test_a_setting_alone_is_what_it_is_in_the_sweep(whole: Solution) -> None:
-    one = sweep(Learner(1e-2), grid=None)
+    one = sweep(Learner(actor_lr=1e-2), grid=None)
     np.testing.assert_array_equal(one.scores[0], whole.scores[4])
     assert eqx.tree_equal(one.states[0], whole.states[4])
     assert one.labels == ("as given",)
