@@ -17,10 +17,13 @@ from .._reporting.learning_curve import draw_learning_curves
 from .._reporting.statistics import Center
 from .._reporting.sweep import SweepSolution, draw_sweep
 from .._run.config import (
+    Population,
     Prior,
     Run,
+    SkillSchedule,
     Training,
     read_config,
+    read_schedule,
     read_title,
     select_tuned,
     write_config,
@@ -118,8 +121,7 @@ def run_sweep(args: Sequence[str]) -> int:
         members_at_once=options.members_at_once,
         checkpoint_every=place.checkpoint_every,
     )
-    # JAX fixes their number when it makes the first array. All settings share them.
-    make_devices_for(dataclasses.replace(run.schedule, seeds=count_cores()))
+    _make_devices(run.schedule)
     folder = place.folder or new_folder(f"sweep-{run.name}")
     with claim_folder(folder, overwrite=place.overwrite):
         write_config(folder, run)
@@ -192,15 +194,22 @@ def _read(folder: Path, agent: str | None) -> tuple[Run[Training], Search]:
             f"`{folder}` holds no sweep of the command line: there is no `{SEARCH}` in "
             "it. One of `eqrl.sweep` is resumed by the same call."
         )
+    # An agent makes arrays, after which JAX makes no more devices.
+    with contextlib.suppress(ValueError):
+        _make_devices(read_schedule(folder))
     run = read_config(folder, import_given(agent))
 
     def parse_search(content: Content) -> Search:
         priors = [tuple(prior) for prior in content.pop("priors")]
         return Search(priors=priors, **content)
 
-    search = read_json(folder / SEARCH, parse_search, "begin the sweep anew")
-    make_devices_for(dataclasses.replace(run.schedule, seeds=count_cores()))
-    return run, search
+    return run, read_json(folder / SEARCH, parse_search, "begin the sweep anew")
+
+
+def _make_devices(schedule: Training | Population | SkillSchedule) -> None:
+    """Makes devices for the seeds of all settings, which share them."""
+    if isinstance(schedule, Training):
+        make_devices_for(dataclasses.replace(schedule, seeds=count_cores()))
 
 
 def _train(folder: Path, run: Run[Training], search: Search) -> int:
