@@ -12,6 +12,7 @@ from typing import Any
 
 import jax.random as jr
 
+from .._population.prior import make_settings
 from .._pytree.tree import take_element
 from .._reporting.learning_curve import draw_learning_curves
 from .._reporting.statistics import Center
@@ -37,6 +38,7 @@ from .._training.mesh import count_cores
 from .commands import (
     USUAL_PRIORS,
     Evaluate,
+    Place,
     Plot,
     Train,
     import_given,
@@ -121,7 +123,20 @@ def run_sweep(args: Sequence[str]) -> int:
         members_at_once=options.members_at_once,
         checkpoint_every=place.checkpoint_every,
     )
+    return _begin(run, search, place)
+
+
+def _begin(run: Run[Training], search: Search, place: Place) -> int:
+    """Trains a sweep in a new folder, and returns the exit code."""
     _make_devices(run.schedule)
+    # Before anything is overwritten.
+    make_settings(
+        run.make_agent(),
+        run.make_trainer(),
+        **_varied(run, search),
+        num_draws=search.num_draws,
+        key=jr.key(0),
+    )
     folder = place.folder or new_folder(f"sweep-{run.name}")
     with claim_folder(folder, overwrite=place.overwrite):
         write_config(folder, run)
@@ -229,9 +244,9 @@ def _train(folder: Path, run: Run[Training], search: Search) -> int:
     return 0
 
 
-def _sweep(folder: Path, run: Run[Training], search: Search) -> SweepSolution:
-    agent, schedule = run.make_agent(), run.schedule
-    _, priors = select_tuned(agent, search.priors)
+def _varied(run: Run[Training], search: Search) -> dict[str, Any]:
+    """The arguments `grid` and `priors` of `eqrl.sweep`."""
+    _, priors = select_tuned(run.make_agent(), search.priors)
     names = [name.replace("-", "_") for name, *_ in search.priors]
     grid: dict[str, list[object]] = {}
     for name, texts in search.grid.items():
@@ -240,6 +255,11 @@ def _sweep(folder: Path, run: Run[Training], search: Search) -> SweepSolution:
             # A number, a truth value, `None` or a tuple of Python; all else is text.
             with contextlib.suppress(SyntaxError, ValueError):
                 grid[name][index] = ast.literal_eval(text)
+    return {"grid": grid, "priors": dict(zip(names, priors, strict=True))}
+
+
+def _sweep(folder: Path, run: Run[Training], search: Search) -> SweepSolution:
+    schedule = run.schedule
     last = time.monotonic()
 
     def report(done: int, total: int) -> None:
@@ -250,14 +270,13 @@ def _sweep(folder: Path, run: Run[Training], search: Search) -> SweepSolution:
             print(f"{done} of {total} steps, {100 * done // total} %", flush=True)
 
     return sweep(
-        agent,
+        run.make_agent(),
         run.make_env(),
         run.make_trainer(),
         num_seeds=schedule.seeds,
         num_steps=schedule.num_steps,
         key=jr.split(jr.key(run.settings.seed))[0],
-        grid=grid,
-        priors=dict(zip(names, priors, strict=True)),
+        **_varied(run, search),
         num_draws=search.num_draws,
         num_fresh_seeds=search.num_fresh_seeds,
         log_every=schedule.log_every,
