@@ -12,15 +12,19 @@ from typing import Any
 
 import jax.random as jr
 
+from .._population.prior import make_settings
 from .._pytree.tree import take_element
 from .._reporting.learning_curve import draw_learning_curves
 from .._reporting.statistics import Center
 from .._reporting.sweep import SweepSolution, draw_sweep
 from .._run.config import (
+    Population,
     Prior,
     Run,
+    SkillSchedule,
     Training,
     read_config,
+    read_schedule,
     read_title,
     select_tuned,
     write_config,
@@ -34,6 +38,7 @@ from .._training.mesh import count_cores
 from .commands import (
     USUAL_PRIORS,
     Evaluate,
+    Place,
     Plot,
     Train,
     import_given,
@@ -99,9 +104,39 @@ def run_sweep(args: Sequence[str]) -> int:
             "`--tensorboard` is for `eqrl train`; leave it out of a sweep."
         )
     run, place = command.run, command.place
-    search = _make_search(options, run, place.checkpoint_every)
-    # JAX fixes their number when it makes the first array. All settings share them.
-    make_devices_for(dataclasses.replace(run.schedule, seeds=count_cores()))
+    priors: list[Prior] = [
+        (name, kind, float(low), float(high)) for name, kind, low, high in options.prior
+    ]
+    grid: dict[str, list[str]] = {}
+    for name, *values in options.grid:
+        grid.setdefault(name.replace("-", "_"), []).extend(values)
+    if options.random is not None and not priors:
+        names = run.agent_options.keys() - grid.keys()
+        priors = [prior for prior in USUAL_PRIORS if prior[0] in names]
+    search = Search(
+        grid=grid,
+        priors=priors,
+        num_draws=options.random,
+        num_fresh_seeds=options.fresh_seeds,
+        num_episodes=options.num_episodes,
+        center=options.center,
+        members_at_once=options.members_at_once,
+        checkpoint_every=place.checkpoint_every,
+    )
+    return _begin(run, search, place)
+
+
+def _begin(run: Run[Training], search: Search, place: Place) -> int:
+    """Trains a sweep in a new folder, and returns the exit code."""
+    _make_devices(run.schedule)
+    # Before anything is overwritten.
+    make_settings(
+        run.make_agent(),
+        run.make_trainer(),
+        **_varied(run, search),
+        num_draws=search.num_draws,
+        key=jr.key(0),
+    )
     folder = place.folder or new_folder(f"sweep-{run.name}")
     with claim_folder(folder, overwrite=place.overwrite):
         write_config(folder, run)
@@ -115,31 +150,6 @@ def run_sweep(args: Sequence[str]) -> int:
             (folder / SEARCH).unlink()
             if place.folder is None:
                 shutil.rmtree(folder)
-
-
-def _make_search(
-    options: argparse.Namespace, run: Run[Training], checkpoint_every: int | None
-) -> Search:
-    """What varies, as the options of the command line say."""
-    priors: list[Prior] = [
-        (name, kind, float(low), float(high)) for name, kind, low, high in options.prior
-    ]
-    grid: dict[str, list[str]] = {}
-    for name, *values in options.grid:
-        grid.setdefault(name.replace("-", "_"), []).extend(values)
-    if options.random is not None and not priors:
-        names = run.agent_options.keys() - grid.keys()
-        priors = [prior for prior in USUAL_PRIORS if prior[0] in names]
-    return Search(
-        grid=grid,
-        priors=priors,
-        num_draws=options.random,
-        num_fresh_seeds=options.fresh_seeds,
-        num_episodes=options.num_episodes,
-        center=options.center,
-        members_at_once=options.members_at_once,
-        checkpoint_every=checkpoint_every,
-    )
 
 
 # By name, as `argparse` takes them.
@@ -199,15 +209,22 @@ def _read(folder: Path, agent: str | None) -> tuple[Run[Training], Search]:
             f"`{folder}` holds no sweep of the command line: there is no `{SEARCH}` in "
             "it. One of `eqrl.sweep` is resumed by the same call."
         )
+    # An agent makes arrays, after which JAX makes no more devices.
+    with contextlib.suppress(ValueError):
+        _make_devices(read_schedule(folder))
     run = read_config(folder, import_given(agent))
 
     def parse_search(content: Content) -> Search:
         priors = [tuple(prior) for prior in content.pop("priors")]
         return Search(priors=priors, **content)
 
-    search = read_json(folder / SEARCH, parse_search, "begin the sweep anew")
-    make_devices_for(dataclasses.replace(run.schedule, seeds=count_cores()))
-    return run, search
+    return run, read_json(folder / SEARCH, parse_search, "begin the sweep anew")
+
+
+def _make_devices(schedule: Training | Population | SkillSchedule) -> None:
+    """Makes devices for the seeds of all settings, which share them."""
+    if isinstance(schedule, Training):
+        make_devices_for(dataclasses.replace(schedule, seeds=count_cores()))
 
 
 def _train(folder: Path, run: Run[Training], search: Search) -> int:
@@ -227,9 +244,9 @@ def _train(folder: Path, run: Run[Training], search: Search) -> int:
     return 0
 
 
-def _sweep(folder: Path, run: Run[Training], search: Search) -> SweepSolution:
-    agent, schedule = run.make_agent(), run.schedule
-    _, priors = select_tuned(agent, search.priors)
+def _varied(run: Run[Training], search: Search) -> dict[str, Any]:
+    """The arguments `grid` and `priors` of `eqrl.sweep`."""
+    _, priors = select_tuned(run.make_agent(), search.priors)
     names = [name.replace("-", "_") for name, *_ in search.priors]
     grid: dict[str, list[object]] = {}
     for name, texts in search.grid.items():
@@ -238,6 +255,11 @@ def _sweep(folder: Path, run: Run[Training], search: Search) -> SweepSolution:
             # A number, a truth value, `None` or a tuple of Python; all else is text.
             with contextlib.suppress(SyntaxError, ValueError):
                 grid[name][index] = ast.literal_eval(text)
+    return {"grid": grid, "priors": dict(zip(names, priors, strict=True))}
+
+
+def _sweep(folder: Path, run: Run[Training], search: Search) -> SweepSolution:
+    schedule = run.schedule
     last = time.monotonic()
 
     def report(done: int, total: int) -> None:
@@ -248,14 +270,13 @@ def _sweep(folder: Path, run: Run[Training], search: Search) -> SweepSolution:
             print(f"{done} of {total} steps, {100 * done // total} %", flush=True)
 
     return sweep(
-        agent,
+        run.make_agent(),
         run.make_env(),
         run.make_trainer(),
         num_seeds=schedule.seeds,
         num_steps=schedule.num_steps,
         key=jr.split(jr.key(run.settings.seed))[0],
-        grid=grid,
-        priors=dict(zip(names, priors, strict=True)),
+        **_varied(run, search),
         num_draws=search.num_draws,
         num_fresh_seeds=search.num_fresh_seeds,
         log_every=schedule.log_every,

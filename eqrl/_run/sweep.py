@@ -154,8 +154,8 @@ def sweep(
     - `score`: as of `Evaluations`; by default the mean return.
     - `center`: by which settings are compared, `"mean"` or `"iqm"`.
     - `folder`: where to keep what is trained. If the process is killed, the same call
-        resumes and gives the same table, bit for bit; nothing that was finished is
-        trained again. At the end it holds `settings.csv` and figures.
+        resumes and gives the same table, bit for bit on the same devices; nothing that
+        was finished is trained again. At the end it holds `settings.csv` and figures.
     - `checkpoint_every`: environment steps of each seed between checkpoints into the
         `folder`; by default a minute.
     - `members`: how seeds run on each device, as in `train_seeds`.
