@@ -22,7 +22,7 @@ from .._run.write import read_metrics
 from .._skills.prior import EvenOneHotSkills, OneHotSkills
 from .._types.custom_types import Mode
 from ..envs._base import AnyEnv
-from .commands import Evaluate, Export, Plot, Render, import_given
+from .commands import Evaluate, Export, Plot, Render, import_both
 
 
 def num_episodes_of(env: str) -> int:
@@ -65,11 +65,11 @@ def returns_of_policies(
 
 def run_evaluate(command: Evaluate) -> int:
     """Prints statistics of the returns of each policy of a run."""
-    agent_type = import_given(command.agent)
-    run = read_config(command.folder, agent_type)
+    agent_type, make_env = import_both(command)
+    run = read_config(command.folder, agent_type, make_env)
     schedule = run.schedule
     loaded = [
-        load_run(command.folder, index, agent_type=agent_type)
+        load_run(command.folder, index, agent_type=agent_type, make_env=make_env)
         for index in range(count_policies(command.folder, run))
     ]
     if not loaded:
@@ -176,8 +176,8 @@ def chosen_policy(
 
     The name is as in `seed 0, skill 3`.
     """
-    agent_type = import_given(command.agent)
-    run = read_config(command.folder, agent_type)
+    agent_type, make_env = import_both(command)
+    run = read_config(command.folder, agent_type, make_env)
     index = best_policy(command.folder, run) if command.seed is None else command.seed
     skill = None
     if isinstance(run.schedule, SkillSchedule):
@@ -200,7 +200,9 @@ def chosen_policy(
                 f"are 0 to {prior.size - 1}."
             )
         skill = jnp.eye(prior.size)[command.skill]
-    agent, state, env = load_run(command.folder, index, agent_type=agent_type)
+    agent, state, env = load_run(
+        command.folder, index, agent_type=agent_type, make_env=make_env
+    )
     name = f"{run.schedule.kind} {index}"
     if skill is not None:
         agent, state = fix_skill(agent, state, skill)
