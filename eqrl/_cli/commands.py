@@ -154,6 +154,12 @@ class Evaluate:
     seed: int = 0
     """Seed of the episodes; the default plays those with which training ended."""
 
+    output: Path | None = None
+    """File to write with all returns: .json or .csv."""
+
+    json: bool = False
+    """Print JSON instead of a table."""
+
     agent: str | None = None
     """Class of its agent, if that was one of your own; a folder never imports it."""
 
