@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from .._disk.library import Skills
 from .._interaction.evaluate_skills import SkillEvaluation
 from .._population.solution import (
     PopulationSolution,
@@ -219,7 +220,9 @@ def write_policies(folder: Directory, solution: AnySolution) -> None:
         save_policy(policy_folder(folder, "seed", seed), step, state)
 
 
-def draw_solution(folder: Directory, title: str, solution: AnySolution) -> None:
+def draw_solution(
+    folder: Directory, title: str, solution: AnySolution | Skills[PyTree]
+) -> None:
     """Draws `learning_curve.png`."""
     write_picture(
         folder, "learning_curve.png", draw_learning_curve, solution.metrics, title=title
