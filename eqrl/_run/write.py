@@ -259,7 +259,20 @@ def write_skills(
     write_json(folder, "skills.json", {"num_episodes": num_episodes, "seeds": seeds})
     for seed, evaluation in enumerate(evaluations):
         name = "skills.png" if len(seeds) == 1 else f"skills_of_seed_{seed}.png"
-        write_picture(folder, name, draw_skills, evaluation, title=run.title)
+        write_picture(
+            folder,
+            name,
+            draw_skills,
+            evaluation,
+            title=run.title,
+            names=names_of_axes(run, run.skills and run.skills.descriptor),
+        )
+
+
+def names_of_axes(run: Run[Any], descriptor: str | None) -> tuple[str, str] | None:
+    """What the axes of a picture of skills are called, if the environment knows."""
+    is_position = run.settings.env == "eqrl/Point" and descriptor == "state_descriptor"
+    return ("x", "y") if is_position else None
 
 
 def skill_summary(evaluation: SkillEvaluation) -> dict[str, Any]:
@@ -375,5 +388,8 @@ def write_trajectories(
         "distances": distances,
     }
     write_json(folder, "skills.json", content)
-    write_picture(folder, "skills.png", draw_skills, trajectories, title=run.title)
+    names = names_of_axes(run, run.reward_options.get("descriptor", "state_descriptor"))
+    write_picture(
+        folder, "skills.png", draw_skills, trajectories, title=run.title, names=names
+    )
     return distances
