@@ -253,7 +253,7 @@ TRAINING = {
     "disk": "Learn skills one after another, each unlike all before it. "
     "`eqrl disk --resume FOLDER` resumes a run that was stopped or killed.",
 }
-"""What the commands do that train."""
+"""The help texts of the commands that train."""
 
 
 def command_type(

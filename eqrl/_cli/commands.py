@@ -115,7 +115,7 @@ class Resume:
     """Class of its agent, if that was one of your own; a folder never imports it."""
 
     env: str | None = None
-    """What makes its environment, likewise, as package.module:make."""
+    """Function that makes its environment, likewise, as package.module:make."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Rerun:
     """Class of its agent, if that was one of your own; a folder never imports it."""
 
     env: str | None = None
-    """What makes its environment, likewise, as package.module:make."""
+    """Function that makes its environment, likewise, as package.module:make."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +164,7 @@ class Evaluate:
     """Class of its agent, if that was one of your own; a folder never imports it."""
 
     env: str | None = None
-    """What makes its environment, likewise, as package.module:make."""
+    """Function that makes its environment, likewise, as package.module:make."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,7 +187,7 @@ class Render:
     """Class of its agent, if that was one of your own; a folder never imports it."""
 
     env: str | None = None
-    """What makes its environment, likewise, as package.module:make."""
+    """Function that makes its environment, likewise, as package.module:make."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,7 +237,7 @@ class Export:
     """Class of its agent, if that was one of your own; a folder never imports it."""
 
     env: str | None = None
-    """What makes its environment, likewise, as package.module:make."""
+    """Function that makes its environment, likewise, as package.module:make."""
 
 
 Command = Train | Evaluate | Render | Plot | Export

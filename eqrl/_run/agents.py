@@ -53,7 +53,7 @@ def import_agent(path: str) -> type[AnyAgent]:
 
 
 def import_env(path: str) -> Callable[..., Any]:
-    """What makes an environment at `package.module:make`, as `import_agent`."""
+    """The function that makes environments at `package.module:make`."""
     found = import_object(path, "env", "make")
     if not callable(found):
         raise ValueError(
@@ -64,7 +64,7 @@ def import_env(path: str) -> Callable[..., Any]:
 
 
 def import_object(path: str, what: str, form: str) -> object:
-    """What a person has named by the path of a module and a name in it.
+    """The object that a person has named by the path of a module and a name in it.
 
     Raises a `ValueError` unless there is such a thing.
     """

@@ -267,13 +267,13 @@ def test_help_shows_the_texts(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_unknown_option_is_compared_with_those_of_this_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for args, near in ((["train", "td3"], ["--env"]), (["evaluate", "x"], [])):
+    for args, near in ((["train", "td3"], ["--log-every"]), (["evaluate", "x"], [])):
         with pytest.raises(SystemExit) as stop:
-            main([*args, "--envv", "3"])
+            main([*args, "--log-evry", "3"])
         assert stop.value.code == 2
         said = capsys.readouterr().err
         assert f"eqrl {args[0]}" in said
-        assert re.findall(r"--env\b", said) == near
+        assert re.findall(r"--log-every\b", said) == near
 
 
 def test_the_version_is_printed_and_is_that_of_the_package(
