@@ -64,6 +64,7 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "ant_with_broken_legs()",
         "load_run()",
         "load_run(agent_type)",
+        "load_run(make_env)",
         "load_solution()",
         "make()",
         "make(state_descriptor)",

@@ -221,6 +221,20 @@ class Priors:
 
 
 @dataclasses.dataclass(frozen=True)
+class EnvOptions:
+    """Parameters of the environment."""
+
+    env_option: Annotated[
+        tuple[str, ...],
+        tyro.conf.arg(
+            metavar="NAME=VALUE",
+            help="A parameter of the environment, such as memory_length=30 of "
+            "gymnax/MemoryChain-bsuite or goal=(1,2) of eqrl/Point; may be repeated.",
+        ),
+    ] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class Own:
     """The agent, if it is one of your own."""
 
@@ -239,7 +253,7 @@ TRAINING = {
     "disk": "Learn skills one after another, each unlike all before it. "
     "`eqrl disk --resume FOLDER` resumes a run that was stopped or killed.",
 }
-"""What the commands do that train."""
+"""The help texts of the commands that train."""
 
 
 def command_type(
@@ -259,6 +273,7 @@ def command_type(
     settings, defaults = _skill_defaults(named, env, DISK_OPTIONS)
     fields: _Fields = [
         ("settings", Settings, dataclasses.field(default=settings)),
+        ("env_options", tyro.conf.UseAppendAction[EnvOptions]),
         ("schedule", SkillSchedule, _default(SkillSchedule(), defaults)),
         ("learner", Learner),
         ("reward", options_of(Incremental, without=("past_capacity",))),
@@ -335,6 +350,7 @@ def _agent_type(
         schedule = Training(num_steps=whole(40_000 if is_skilled else 20_000))
     fields: _Fields = [
         ("settings", Settings, dataclasses.field(default=settings)),
+        ("env_options", tyro.conf.UseAppendAction[EnvOptions]),
         ("schedule", type(schedule), dataclasses.field(default=schedule)),
     ]
     if name == OWN:

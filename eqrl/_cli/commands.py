@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from .._run.agents import (
     SkillOptions,
     find_agent,
     import_agent,
+    import_env,
     is_path,
     name_of,
 )
@@ -114,6 +115,9 @@ class Resume:
     agent: str | None = None
     """Class of its agent, if that was one of your own; a folder never imports it."""
 
+    env: str | None = None
+    """Function that makes its environment, likewise, as package.module:make."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Rerun:
@@ -130,6 +134,9 @@ class Rerun:
 
     agent: str | None = None
     """Class of its agent, if that was one of your own; a folder never imports it."""
+
+    env: str | None = None
+    """Function that makes its environment, likewise, as package.module:make."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,8 +155,17 @@ class Evaluate:
     seed: int = 0
     """Seed of the episodes; the default plays those with which training ended."""
 
+    output: Path | None = None
+    """File to write with all returns: .json or .csv."""
+
+    json: bool = False
+    """Print JSON instead of a table."""
+
     agent: str | None = None
     """Class of its agent, if that was one of your own; a folder never imports it."""
+
+    env: str | None = None
+    """Function that makes its environment, likewise, as package.module:make."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,6 +186,9 @@ class Render:
 
     agent: str | None = None
     """Class of its agent, if that was one of your own; a folder never imports it."""
+
+    env: str | None = None
+    """Function that makes its environment, likewise, as package.module:make."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,6 +236,9 @@ class Export:
 
     agent: str | None = None
     """Class of its agent, if that was one of your own; a folder never imports it."""
+
+    env: str | None = None
+    """Function that makes its environment, likewise, as package.module:make."""
 
 
 Command = Train | Evaluate | Render | Plot | Export
@@ -276,6 +298,7 @@ def _parse_training(
     # A command that trains has the options of its agent, so parsing needs its class.
     path: str | None = given.agent
     own = import_agent(path) if path is not None and is_path(path) else None
+    own_env = import_env(given.env) if given.env and is_path(given.env) else None
     name = ""
     if command != "disk":
         first = words[0] if words else "--"
@@ -300,7 +323,7 @@ def _parse_training(
     options = _parse_options(
         command_type(command, name, named, preset, given.env), prog, words
     )
-    run, output = _make_run(options, own), options.output
+    run, output = make_run(options, own, own_env), options.output
     place = Place(
         output.folder,
         overwrite=output.overwrite,
@@ -336,6 +359,14 @@ def _look_ahead(args: Sequence[str]) -> argparse.Namespace:
 def import_given(path: str | None) -> type[AnyAgent] | None:
     """The class that was given with `--agent`, if one was."""
     return None if path is None else import_agent(path)
+
+
+def import_both(
+    options: Resume | Rerun | Evaluate | Render | Export,
+) -> tuple[type[AnyAgent] | None, Callable[..., Any] | None]:
+    """The class given with `--agent` and the function given with `--env`, if any."""
+    make_env = None if options.env is None else import_env(options.env)
+    return import_given(options.agent), make_env
 
 
 def _parse_resume(args: list[str]) -> Train:
@@ -393,7 +424,7 @@ def _read_command(source: Path, options: Resume | Rerun, place: Place) -> Train:
     # in the configuration are reported by reading all of it, which comes next.
     with contextlib.suppress(ValueError):
         make_devices_for(read_schedule(source))
-    run = read_config(source, import_given(options.agent))
+    run = read_config(source, *import_both(options))
     if options.tensorboard and isinstance(run.schedule, Population):
         raise ValueError(
             f"`--tensorboard` is for runs of seeds, and `{source}` is a population; "
@@ -431,7 +462,9 @@ def make_devices_for(schedule: Training | Population | SkillSchedule) -> None:
         make_devices(number)
 
 
-def _make_run(options: Any, own: type[AnyAgent] | None) -> Run:
+def make_run(
+    options: Any, own: type[AnyAgent] | None, own_env: Callable[..., Any] | None
+) -> Run:
     """The run that the parsed options of one command describe."""
     schedule, skills = options.schedule, getattr(options, "skills", None)
     is_disk = isinstance(schedule, SkillSchedule)
@@ -470,6 +503,8 @@ def _make_run(options: Any, own: type[AnyAgent] | None) -> Run:
         priors=priors,
         reward_options=dataclasses.asdict(options.reward) if is_disk else {},
         agent_type=own,
+        env_options=options.env_options.env_option,
+        make_own_env=own_env,
     )
 
 

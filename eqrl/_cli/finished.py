@@ -1,7 +1,9 @@
 """The commands that read a finished run: evaluate, plot, render and export."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import jax.random as jr
@@ -13,16 +15,18 @@ from .._agents.wrappers.fixed_skill import fix_skill
 from .._interaction.evaluate import evaluate
 from .._interaction.export import export_policy
 from .._reporting.episodes import render, render_suffix
-from .._reporting.figure import figure_suffix
+from .._reporting.figure import figure_suffix, one_of
 from .._reporting.learning_curve import default_metric, draw_learning_curves
-from .._reporting.statistics import center_of
+from .._reporting.statistics import bootstrap_interval, center_of
 from .._run.config import SkillSchedule, read_config, read_title
+from .._run.files import finite
 from .._run.load import best_policy, count_policies, load_run, read_summary
 from .._run.write import read_metrics
 from .._skills.prior import EvenOneHotSkills, OneHotSkills
+from .._storage.files import atomic_write
 from .._types.custom_types import Mode
 from ..envs._base import AnyEnv
-from .commands import Evaluate, Export, Plot, Render, check_no_sweep, import_given
+from .commands import Evaluate, Export, Plot, Render, check_no_sweep, import_both
 
 
 def num_episodes_of(env: str) -> int:
@@ -63,13 +67,20 @@ def returns_of_policies(
     return np.stack(returns)
 
 
+_TABLES = (".json", ".csv")
+
+
 def run_evaluate(command: Evaluate) -> int:
     """Prints statistics of the returns of each policy of a run."""
-    agent_type = import_given(command.agent)
-    run = read_config(command.folder, agent_type)
+    if command.output is not None and command.output.suffix.lower() not in _TABLES:
+        raise ValueError(
+            f"`output={str(command.output)!r}` must end in {one_of(_TABLES)}."
+        )
+    agent_type, make_env = import_both(command)
+    run = read_config(command.folder, agent_type, make_env)
     schedule = run.schedule
     loaded = [
-        load_run(command.folder, index, agent_type=agent_type)
+        load_run(command.folder, index, agent_type=agent_type, make_env=make_env)
         for index in range(count_policies(command.folder, run))
     ]
     if not loaded:
@@ -85,6 +96,21 @@ def run_evaluate(command: Evaluate) -> int:
         mode=command.mode,
         key=evaluation_key(command.seed),
     )
+    summary = _summary(schedule.kind, returns, command)
+    if command.output is not None:
+        command.output.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(command.output) as path:
+            if command.output.suffix.lower() == ".json":
+                path.write_text(f"{json.dumps(summary, indent=2)}\n")
+            else:
+                rows = [f"{schedule.kind},episode,return"]
+                for index, row in enumerate(returns):
+                    numbered = enumerate(row.tolist())
+                    rows += [f"{index},{episode},{x}" for episode, x in numbered]
+                path.write_text("\n".join([*rows, ""]))
+    if command.json:
+        print(json.dumps(summary))
+        return 0
     print(f"returns of {num_episodes} episodes, {command.mode}:")
     width = len(schedule.kind)
     print(f"{schedule.kind}       mean        std        min        max")
@@ -92,7 +118,34 @@ def run_evaluate(command: Evaluate) -> int:
         numbers = (row.mean(), row.std(), row.min(), row.max())
         columns = " ".join(f"{number:10.2f}" for number in numbers)
         print(f"{index:{width}d} {columns}")
+    low, high = summary.get("interval", (None, None))
+    if low is not None and high is not None:
+        print(
+            f"over {len(returns)} seeds: {summary['mean']:.2f}, 95 % bootstrap "
+            f"interval {low:.2f} to {high:.2f}"
+        )
     return 0
+
+
+def _summary(
+    kind: str, returns: Float[np.ndarray, "policies episodes"], command: Evaluate
+) -> dict[str, Any]:
+    """The returns, and what several seeds say about another one."""
+    means = returns.mean(axis=1)
+    summary: dict[str, Any] = {
+        "kind": kind,
+        "mode": command.mode,
+        "seed": command.seed,
+        "num_episodes": returns.shape[1],
+        "mean_returns": finite(means),
+        "returns": [finite(row) for row in returns],
+    }
+    # Members copy each other, and skills differ on purpose.
+    if kind == "seed" and len(means) > 1:
+        (mean,) = finite(means.mean(keepdims=True))
+        ends = np.stack(bootstrap_interval(means, level=0.95))
+        summary |= {"mean": mean, "interval": finite(ends)}
+    return summary
 
 
 def run_plot(command: Plot) -> int:
@@ -177,8 +230,8 @@ def chosen_policy(
     The name is as in `seed 0, skill 3`.
     """
     check_no_sweep(command.folder)
-    agent_type = import_given(command.agent)
-    run = read_config(command.folder, agent_type)
+    agent_type, make_env = import_both(command)
+    run = read_config(command.folder, agent_type, make_env)
     index = best_policy(command.folder, run) if command.seed is None else command.seed
     skill = None
     if isinstance(run.schedule, SkillSchedule):
@@ -201,7 +254,9 @@ def chosen_policy(
                 f"are 0 to {prior.size - 1}."
             )
         skill = jnp.eye(prior.size)[command.skill]
-    agent, state, env = load_run(command.folder, index, agent_type=agent_type)
+    agent, state, env = load_run(
+        command.folder, index, agent_type=agent_type, make_env=make_env
+    )
     name = f"{run.schedule.kind} {index}"
     if skill is not None:
         agent, state = fix_skill(agent, state, skill)

@@ -376,6 +376,9 @@ def show_values(module: object) -> str:
 def _show_scalar(value: object) -> wadler_lindig.AbstractDoc | None:
     if isinstance(value, jax.core.Tracer):
         return None
+    # Such as `jax.nn.relu`, which would be shown by its address.
+    if isinstance(value, jax.custom_jvp):
+        return wadler_lindig.TextDoc(value.__name__)
     if not isinstance(value, (jax.Array, np.ndarray, np.generic)) or value.ndim != 0:
         return None
     if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):

@@ -39,29 +39,7 @@ def import_agent(path: str) -> type[AnyAgent]:
 
     Raises a `ValueError` unless there is such a class and it is an agent.
     """
-    module_name, _, class_name = path.partition(":")
-    parts = class_name.split(".")
-    if not all(part.isidentifier() for part in (*module_name.split("."), *parts)):
-        raise ValueError(f"`agent={path!r}` must be written as `package.module:Class`.")
-    directory = os.getcwd()
-    if not sys.flags.safe_path and not {"", directory} & set(sys.path):
-        sys.path.insert(0, directory)
-    try:
-        found: object = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            # The module is there, and imports another one that is not.
-            raise
-        raise ValueError(
-            f"`agent={path!r}`: there is no module `{error.name}`, neither installed "
-            f"nor in `{directory}`."
-        ) from error
-    for part in parts:
-        found = getattr(found, part, None)
-    if found is None:
-        raise ValueError(
-            f"`agent={path!r}`: there is no `{class_name}` in `{module_name}`."
-        )
+    found = import_object(path, "agent", "Class")
     if not isinstance(found, type) or not issubclass(found, AbstractAgent):
         raise ValueError(
             f"`agent={path!r}` is not an agent; it must be a class that derives from "
@@ -73,13 +51,57 @@ def import_agent(path: str) -> type[AnyAgent]:
     return found
 
 
-def name_of(agent_type: type[AnyAgent]) -> str:
-    """The path of a class, as `config.json` records it."""
+def import_env(path: str) -> Callable[..., Any]:
+    """The function that makes environments at `package.module:make`."""
+    found = import_object(path, "env", "make")
+    if not callable(found):
+        raise ValueError(
+            f"`env={path!r}` makes no environment; it must be a function, or a class, "
+            "that returns one."
+        )
+    return found
+
+
+def import_object(path: str, what: str, form: str) -> object:
+    """The object that a person has named by the path of a module and a name in it.
+
+    Raises a `ValueError` unless there is such a thing.
+    """
+    module_name, _, class_name = path.partition(":")
+    parts = class_name.split(".")
+    if not all(part.isidentifier() for part in (*module_name.split("."), *parts)):
+        raise ValueError(
+            f"`{what}={path!r}` must be written as `package.module:{form}`."
+        )
+    directory = os.getcwd()
+    if not sys.flags.safe_path and not {"", directory} & set(sys.path):
+        sys.path.insert(0, directory)
+    try:
+        found: object = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            # The module is there, and imports another one that is not.
+            raise
+        raise ValueError(
+            f"`{what}={path!r}`: there is no module `{error.name}`, neither installed "
+            f"nor in `{directory}`."
+        ) from error
+    for part in parts:
+        found = getattr(found, part, None)
+    if found is None:
+        raise ValueError(
+            f"`{what}={path!r}`: there is no `{class_name}` in `{module_name}`."
+        )
+    return found
+
+
+def name_of(agent_type: Any) -> str:
+    """The path of a class or a function, as `config.json` records it."""
     return f"{agent_type.__module__}:{agent_type.__qualname__}"
 
 
 def is_path(name: str) -> bool:
-    """Whether the name of an agent is a path, so that it is not the library's own."""
+    """Whether the name of an agent or an environment is a path, so not eqrl's own."""
     return ":" in name
 
 
@@ -253,6 +275,31 @@ def make_agent(
     return make(**arguments)
 
 
+def check_given(kind: str, path: str, argument: str, given: Any) -> None:
+    """Checks that the agent or the environment of a run was given, if it has a path.
+
+    **Arguments:**
+
+    - `kind`: `agent` or `env`, as the command line calls it.
+    - `path`: its name in the run.
+    - `argument`: what `eqrl.load_run` calls it.
+    - `given`: the class or the function, if one was given.
+    """
+    what = {"agent": "agent", "env": "environment"}[kind]
+    found = None if given is None else name_of(given)
+    if found is None and is_path(path):
+        raise ValueError(
+            f"The {what} of this run is `{path}`, and code is never imported because a "
+            f"file names it. If you trust it, give it again: `--{kind} {path}`, or in "
+            f"Python `{argument}={path.rpartition(':')[2]}`."
+        )
+    if found is not None and found != path:
+        instead = f"give `--{kind} {path}`" if is_path(path) else "give none"
+        raise ValueError(
+            f"The {what} of this run is `{path}`, but `{found}` was given; {instead}."
+        )
+
+
 def check_agent(
     name: str, skills: SkillOptions | None, agent_type: type[AnyAgent] | None
 ) -> None:
@@ -263,19 +310,7 @@ def check_agent(
     if (name == "diayn") != (skills is not None):
         raise ValueError(f"`agent={name!r}` and `skills={skills!r}` do not fit.")
     inner = name if skills is None else skills.agent
-    given = None if agent_type is None else name_of(agent_type)
-    if given is None and is_path(inner):
-        class_name = inner.rpartition(":")[2]
-        raise ValueError(
-            f"The agent of this run is `{inner}`, and code is never imported because a "
-            f"file names it. If you trust it, give it again: `--agent {inner}`, or in "
-            f"Python `agent_type={class_name}`."
-        )
-    if given is not None and given != inner:
-        instead = f"give `--agent {inner}`" if is_path(inner) else "give none"
-        raise ValueError(
-            f"The agent of this run is `{inner}`, but `{given}` was given; {instead}."
-        )
+    check_given("agent", inner, "agent_type", agent_type)
     if agent_type is None and inner not in AGENTS:
         names = ", ".join(repr(name) for name in AGENTS)
         raise ValueError(

@@ -1,7 +1,9 @@
 """Settings of a run, as `config.json` holds them."""
 
+import ast
 import dataclasses
 import operator
+import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
@@ -29,11 +31,12 @@ from .._storage.files import Content, read_json
 from .._training.mesh import Members
 from .._training.trainer import Trainer
 from ..envs import make
-from ..envs._base import AnyEnv
+from ..envs._base import AnyEnv, check_is_env
 from .agents import (
     NamedAgent,
     SkillOptions,
     check_agent,
+    check_given,
     find_agent,
     is_path,
     make_agent,
@@ -142,7 +145,7 @@ class Settings:
     """Environment, networks and randomness of a run."""
 
     env: str = "gymnax/Pendulum-v1"
-    """Environment: brax/NAME, gymnax/NAME or eqrl/NAME."""
+    """Environment: brax/NAME, gymnax/NAME, eqrl/NAME, or one's own: module:make."""
 
     backend: str | None = None
     """Physics of brax: generalized (brax's default), mjx, positional or spring."""
@@ -333,7 +336,9 @@ class Run(Generic[Schedule]):
     With a `SkillSchedule`, `reward_options` are those of `Incremental`. `agent_type` is
     the class of an agent that is not of eqrl's own; its path is in `config.json`, from
     which nothing is imported. `earlier_lengths` are those at which it had ended before
-    it was resumed to train longer.
+    it was resumed to train longer. `env_options` are parameters of the environment,
+    each as `name=value`; `make_own_env` makes one that is not of a library, like
+    `agent_type`.
     """
 
     agent: str
@@ -345,10 +350,13 @@ class Run(Generic[Schedule]):
     priors: tuple[Prior, ...] = ()
     reward_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     earlier_lengths: tuple[int, ...] = ()
+    env_options: tuple[str, ...] = ()
     agent_type: type[AnyAgent] | None = None
+    make_own_env: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
         check_agent(self.agent, self.skills, self.agent_type)
+        check_given("env", self.settings.env, "make_env", self.make_own_env)
         for name in self.schedule.at_least_one:
             value = getattr(self.schedule, name)
             if value is not None:
@@ -373,7 +381,7 @@ class Run(Generic[Schedule]):
         command = self.schedule.command
         prefix = "" if command == "train" else f"{command}-"
         agent = _shown(self.agent) if is_path(self.agent) else self.agent
-        return f"{prefix}{agent}-{self.settings.env.replace('/', '-')}"
+        return f"{prefix}{agent}-{re.sub('[/:]', '-', self.settings.env)}"
 
     def __str__(self) -> str:
         groups = [
@@ -452,9 +460,21 @@ class Run(Generic[Schedule]):
 
     def make_env(self) -> AnyEnv:
         settings = self.settings
-        return make(
-            settings.env, backend=settings.backend, max_steps=settings.max_steps
-        )
+        options = dict(map(_option, self.env_options))
+        given = {"backend": settings.backend, "max_steps": settings.max_steps}
+        if self.make_own_env is None:
+            env = make(settings.env, **given)
+            return _with_options(env, settings.env, options) if options else env
+        given = {name: value for name, value in given.items() if value is not None}
+        try:
+            env = self.make_own_env(**given, **options)
+        except TypeError as error:
+            raise ValueError(
+                f"`{settings.env}` does not take the options "
+                f"{sorted({**given, **options})}: {error}."
+            ) from error
+        check_is_env("env", env)
+        return env
 
     def make_trainer(self) -> Trainer:
         if not self._named_agent.is_on_policy:
@@ -468,6 +488,33 @@ class Run(Generic[Schedule]):
         """The agent within all wrappers."""
         inner = self.agent if self.skills is None else self.skills.agent
         return find_agent(inner, self.agent_type)
+
+
+def _option(text: str) -> tuple[str, Any]:
+    """The name and the value of a parameter of an environment."""
+    name, sign, value = text.partition("=")
+    if not (name.isidentifier() and sign):
+        raise ValueError(f"`env_option={text!r}` must be written as `name=value`.")
+    try:
+        return name, ast.literal_eval(value)
+    except (SyntaxError, ValueError):
+        return name, value
+
+
+def _with_options(env: Any, name: str, options: Mapping[str, Any]) -> AnyEnv:
+    """An environment of a library with other parameters."""
+    holder = env.params if name.startswith("gymnax/") else env
+    known = [field.name for field in dataclasses.fields(holder) if field.init]
+    known = [] if name.startswith("brax/") else known
+    wrong = sorted(options.keys() - {*known})
+    if wrong:
+        raise ValueError(
+            f"`{name}` has no parameter `{wrong[0]}`; it has {', '.join(known)}."
+            if known
+            else f"`{name}` has no parameters that can be set: {wrong} are given."
+        )
+    changed = dataclasses.replace(holder, **options)
+    return type(env)(env.environment, changed) if holder is not env else changed
 
 
 def _shown(agent: str) -> str:
@@ -489,18 +536,22 @@ def _title(
 def write_config(folder: Directory, run: Run) -> None:
     """Writes `config.json`, from which a run can be repeated."""
     content = dataclasses.asdict(run)
-    del content["agent_type"]
+    del content["agent_type"], content["make_own_env"]
     (name,) = [name for name, each in _SCHEDULES.items() if each is type(run.schedule)]
     content[name] = content.pop("schedule")
     write_json(folder, CONFIG, {**versions(), **content})
 
 
-def read_config(folder: Directory, agent_type: type[AnyAgent] | None = None) -> Run:
+def read_config(
+    folder: Directory,
+    agent_type: type[AnyAgent] | None = None,
+    make_env: Callable[..., Any] | None = None,
+) -> Run:
     """Reads what `write_config` wrote.
 
     Raises a `ValueError` that names the file unless an agent and a trainer can be made
     of what is in it, and unless `agent_type` is the class that it names, `None` if the
-    agent is of eqrl's own.
+    agent is of eqrl's own, and `make_env` likewise.
     """
 
     def parse(content: Content) -> Run:
@@ -514,12 +565,15 @@ def read_config(folder: Directory, agent_type: type[AnyAgent] | None = None) -> 
             settings = {**settings, "hidden_sizes": tuple(settings["hidden_sizes"])}
         schedule = _pop_schedule(content)
         lengths = content.pop("earlier_lengths", ())
+        env_options = content.pop("env_options", ())
         run = Run(
             settings=make_typed(Settings, settings),
             schedule=schedule,
             skills=None if skills is None else make_typed(SkillOptions, skills),
             priors=tuple(check_type("a prior", tuple(each), Prior) for each in priors),
             agent_type=agent_type,
+            make_own_env=make_env,
+            env_options=check_type("options", tuple(env_options), tuple[str, ...]),
             earlier_lengths=check_type("lengths", tuple(lengths), tuple[int, ...]),
             **content,
         )
@@ -528,7 +582,21 @@ def read_config(folder: Directory, agent_type: type[AnyAgent] | None = None) -> 
         run.make_trainer()
         return run
 
+    # Nothing is wrong with a file whose code is not given.
+    agent, env = _read(folder, _pop_names)
+    check_given("agent", agent, "agent_type", agent_type)
+    check_given("env", env, "make_env", make_env)
     return _read(folder, parse)
+
+
+def _pop_names(content: Content) -> tuple[str, str]:
+    """The names of the agent, within others, and of the environment."""
+    # All runs have these; of what has not, what is missing is found in order.
+    for name in ("eqrl", "jax", "settings", "skills"):
+        content[name]
+    agent = (content["skills"] or content)["agent"]
+    env = content["settings"]["env"]
+    return check_type("`agent`", agent, str), check_type("`env`", env, str)
 
 
 def read_schedule(folder: Directory) -> Training | Population | SkillSchedule:

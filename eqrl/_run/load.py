@@ -1,4 +1,5 @@
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -154,7 +155,11 @@ def load_run(
 
 @overload
 def load_run(
-    folder: Directory, seed: int = 0, *, agent_type: type[AnyAgent] | None = None
+    folder: Directory,
+    seed: int = 0,
+    *,
+    agent_type: type[AnyAgent] | None = None,
+    make_env: Callable[..., AnyEnv] | None = None,
 ) -> tuple[AbstractAgent[Any, Any, Any], Any, AbstractEnv[Any]]: ...
 
 
@@ -163,6 +168,7 @@ def load_run(
     seed: int = 0,
     *,
     agent_type: type[AnyAgent] | None = None,
+    make_env: Callable[..., AnyEnv] | None = None,
     agent: AnyAgent | None = None,
     env: AnyEnv | None = None,
 ) -> tuple[AbstractAgent[Any, Any, Any], Any, AbstractEnv[Any]]:
@@ -182,6 +188,7 @@ def load_run(
         `eqrl disk`, from 0.
     - `agent_type`: the class that was trained with `--agent package.module:Class`. It
         is never imported because the folder names it.
+    - `make_env`: likewise what made the environment, of `--env package.module:make`.
     - `agent`, `env`: of a run that `eqrl.save_run` wrote, and of no other: as they were
         given to it. The hyperparameters of the members of a population are loaded.
 
@@ -200,7 +207,7 @@ def load_run(
                 f"`{folder}` is a run of the command line, which holds its agent and "
                 "its environment; leave `agent` and `env` out."
             )
-        run = read_config(folder, agent_type)
+        run = read_config(folder, agent_type, make_env)
         kind, count = run.schedule.kind, run.schedule.count
         agent = run.make_agent()
         try:

@@ -1,9 +1,11 @@
 """Whole solutions on disk, from which another process resumes training."""
 
+import shutil
 import time
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -31,6 +33,7 @@ from .._storage.checkpoint import (
     restore,
     save,
     saved_arrays,
+    saved_steps,
 )
 from .._storage.orbax import quiet_event_loops
 from .._training.mesh import mesh_of_processes, on_any_process, shardings_over
@@ -50,6 +53,8 @@ def save_solution(
     directory: Directory,
     solution: AnySolution | PopulationSolution,
     step: int | None = None,
+    *,
+    overwrite: bool = False,
 ) -> None:
     """Saves a whole solution: states, replays, counts and the history so far.
 
@@ -71,9 +76,19 @@ def save_solution(
         What belongs to several processes is saved by all of them together; see `save`.
     - `step`: under which to save it, not yet in the directory. By default it is the
         number of environment steps, of each seed or member.
+    - `overwrite`: deletes the step first if it is in the directory. Not of several
+        processes.
     """
     content = content_of(solution)
-    save(directory, step_of(solution) if step is None else step, content)
+    number = step_of(solution) if step is None else step
+    if overwrite and number in saved_steps(directory):
+        if jax.process_count() > 1:
+            raise ValueError(
+                "`overwrite=True` is for one process; delete the step before others "
+                "look for it."
+            )
+        shutil.rmtree(Path(directory) / str(number))
+    save(directory, number, content)
 
 
 def content_of(solution: AnySolution | PopulationSolution) -> PyTree:

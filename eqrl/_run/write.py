@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from .._disk.library import Skills
 from .._interaction.evaluate_skills import SkillEvaluation
 from .._population.solution import (
     PopulationSolution,
@@ -212,7 +213,9 @@ def write_policies(folder: Directory, solution: AnySolution) -> None:
         save_policy(policy_folder(folder, "seed", seed), step, state)
 
 
-def draw_solution(folder: Directory, title: str, solution: AnySolution) -> None:
+def draw_solution(
+    folder: Directory, title: str, solution: AnySolution | Skills[PyTree]
+) -> None:
     """Draws `learning_curve.png`."""
     write_picture(
         folder, "learning_curve.png", draw_learning_curve, solution.metrics, title=title
@@ -249,7 +252,20 @@ def write_skills(
     write_json(folder, "skills.json", {"num_episodes": num_episodes, "seeds": seeds})
     for seed, evaluation in enumerate(evaluations):
         name = "skills.png" if len(seeds) == 1 else f"skills_of_seed_{seed}.png"
-        write_picture(folder, name, draw_skills, evaluation, title=run.title)
+        write_picture(
+            folder,
+            name,
+            draw_skills,
+            evaluation,
+            title=run.title,
+            names=names_of_axes(run, run.skills and run.skills.descriptor),
+        )
+
+
+def names_of_axes(run: Run[Any], descriptor: str | None) -> tuple[str, str] | None:
+    """What the axes of a picture of skills are called, if the environment knows."""
+    is_position = run.settings.env == "eqrl/Point" and descriptor == "state_descriptor"
+    return ("x", "y") if is_position else None
 
 
 def skill_summary(evaluation: SkillEvaluation) -> dict[str, Any]:
@@ -351,7 +367,10 @@ def write_trajectories(
         "distances": distances,
     }
     write_json(folder, "skills.json", content)
-    write_picture(folder, "skills.png", draw_skills, trajectories, title=run.title)
+    names = names_of_axes(run, run.reward_options.get("descriptor", "state_descriptor"))
+    write_picture(
+        folder, "skills.png", draw_skills, trajectories, title=run.title, names=names
+    )
     return distances
 
 

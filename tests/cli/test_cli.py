@@ -267,13 +267,13 @@ def test_help_shows_the_texts(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_unknown_option_is_compared_with_those_of_this_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for args, near in ((["train", "td3"], ["--env"]), (["evaluate", "x"], [])):
+    for args, near in ((["train", "td3"], ["--log-every"]), (["evaluate", "x"], [])):
         with pytest.raises(SystemExit) as stop:
-            main([*args, "--envv", "3"])
+            main([*args, "--log-evry", "3"])
         assert stop.value.code == 2
         said = capsys.readouterr().err
         assert f"eqrl {args[0]}" in said
-        assert re.findall(r"--env\b", said) == near
+        assert re.findall(r"--log-every\b", said) == near
 
 
 def test_the_version_is_printed_and_is_that_of_the_package(
@@ -388,10 +388,10 @@ def test_evaluate_prints_a_line_for_each_seed(
     assert main(["evaluate", str(trained)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "returns of 1024 episodes, greedy:"
-    assert [line.split()[0] for line in lines[1:]] == ["seed", "0", "1"]
+    assert [line.split()[0] for line in lines[1:4]] == ["seed", "0", "1"]
     # By default these are the episodes with which training ended.
     returns = np.array(json.loads((trained / "evaluation.json").read_text())["returns"])
-    for line, of_seed in zip(lines[2:], returns, strict=True):
+    for line, of_seed in zip(lines[2:4], returns, strict=True):
         numbers = (of_seed.mean(), of_seed.std(), of_seed.min(), of_seed.max())
         assert line.split()[1:] == [f"{number:.2f}" for number in numbers]
     # Their key is not that of the training, the first of the two.
@@ -405,6 +405,32 @@ def test_evaluate_prints_a_line_for_each_seed(
     others = capsys.readouterr().out.splitlines()
     assert others[0] == "returns of 64 episodes, greedy:"
     assert all(x != y for x, y in zip(lines[2:], others[2:], strict=True))
+    # Of two seeds the interval goes from one to the other.
+    low, high = np.sort(returns.mean(axis=1))
+    over = f"over 2 seeds: {returns.mean():.2f}, 95 % bootstrap interval {low:.2f} to "
+    assert lines[4:] == [f"{over}{high:.2f}"]
+
+
+def test_evaluate_writes_all_returns(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    returns = json.loads((trained / "evaluation.json").read_text())["returns"]
+    path = tmp_path / "new" / "returns.json"
+    capsys.readouterr()
+    assert main(["evaluate", str(trained), "--json", "--output", str(path)]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary == json.loads(path.read_text())
+    assert summary["returns"] == returns
+    means = np.mean(returns, axis=1)
+    np.testing.assert_allclose(summary["mean_returns"], means, rtol=1e-4)
+    np.testing.assert_allclose(summary["interval"], np.sort(means), rtol=1e-4)
+    path = path.with_suffix(".csv")
+    assert main(["evaluate", str(trained), "--output", str(path)]) == 0
+    header, *rows = path.read_text().splitlines()
+    assert (header, rows[1024]) == ("seed,episode,return", f"1,0,{returns[1][0]}")
+    assert len(rows) == 2 * 1024
+    assert main(["evaluate", str(trained), "--output", "x.txt"]) == 2
+    assert "must end in `.json` or `.csv`" in capsys.readouterr().err
 
 
 def test_render_writes_into_the_folder(trained: Path) -> None:

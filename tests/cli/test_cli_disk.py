@@ -39,6 +39,7 @@ _FILES = {
     ".lock",
     "config.json",
     "evaluation.json",
+    "learning_curve.png",
     "library",
     "metrics.csv",
     "skills.json",

@@ -14,7 +14,7 @@ from docs.examples.redq import REDQ
 from eqrl import nn
 from eqrl._cli import main
 from eqrl._cli.commands import parse
-from eqrl._run.config import write_config
+from eqrl._run.config import read_config, write_config
 
 
 _REDQ = "docs.examples.redq:REDQ"
@@ -121,7 +121,8 @@ def test_what_a_file_names_is_imported_only_if_a_person_names_it(
     for again in ("rerun", "evaluate", "render"):
         assert main([again, str(tmp_path)]) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert f"`--agent {_REDQ}`" in line
+        assert line.startswith(f"eqrl: The agent of this run is `{_REDQ}`, and code")
+        assert line.endswith(f"`--agent {_REDQ}`, or in Python `agent_type=REDQ`.")
         assert main([again, str(tmp_path), "--agent", f"{_HERE}:Networks"]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert f"`{_HERE}:Networks` was given; give `--agent {_REDQ}`" in line
@@ -162,6 +163,66 @@ def test_the_current_directory_is_searched(
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     monkeypatch.chdir(tmp_path)
     assert _run("train", "--agent", "agents_of_mine:Mine").agent.endswith(":Mine")
+
+
+def make_point(step_size: float = 0.1, max_steps: int = 9) -> Any:
+    """An environment of one's own."""
+    return eqrl.envs.Point(step_size=step_size, max_steps=max_steps, goal=(1.0, 0.0))
+
+
+_POINT = f"{_HERE}:make_point"
+
+
+def test_an_own_environment_is_made_with_its_options_and_only_if_it_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--env", _POINT, "--env-option", "step_size=0.5", "--max-steps", "4"]
+    command: Any = parse(["train", *words])
+    point = eqrl.envs.Point(step_size=0.5, max_steps=4, goal=(1.0, 0.0))
+    assert command.run.make_env() == point
+    assert command.run.name == "sac-tests.cli.test_cli_own_agent-make_point"
+    write_config(tmp_path, command.run)
+    for again in ("rerun", "evaluate", "render"):
+        assert main([again, str(tmp_path)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"If you trust it, give it again: `--env {_POINT}`" in line
+        assert main([again, str(tmp_path), "--env", f"{_HERE}:Networks"]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"`{_HERE}:Networks` was given; give `--env {_POINT}`" in line
+    assert parse(["rerun", str(tmp_path), "--env", _POINT]) == command
+    with pytest.raises(ValueError, match="in Python `make_env=make_point`"):
+        eqrl.load_run(tmp_path)
+    # With the right one, only the policy is missing.
+    with pytest.raises(ValueError, match="policy"):
+        eqrl.load_run(tmp_path, make_env=make_point)
+
+
+def test_options_of_an_environment_are_its_parameters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chain = ("--env", "gymnax/MemoryChain-bsuite", "--env-option", "memory_length=30")
+    run = _run("train", "dqn", *chain)
+    assert run.make_env().params.memory_length == 30
+    write_config(tmp_path, run)
+    assert read_config(tmp_path) == run
+    options = ("--env-option", "goal=(1,2)", "--env-option", "step_size=0.5")
+    env = _run("train", "--env", "eqrl/Point", "--max-steps", "3", *options).make_env()
+    assert env == eqrl.envs.Point(goal=(1, 2), step_size=0.5, max_steps=3)
+    for env, option, message in (
+        (
+            "eqrl/Point",
+            "gaol=1",
+            "`eqrl/Point` has no parameter `gaol`; it has step_si",
+        ),
+        ("eqrl/Point", "goal", "`env_option='goal'` must be written as `name=value`"),
+        (_POINT, "gaol=1", "does not take the options ['gaol']: make_point() got an"),
+        ("nowhere:make", "x=1", "`env='nowhere:make'`: there is no module `nowhere`"),
+        (f"{_HERE}:_POINT", "x=1", "makes no environment"),
+        ("builtins:dict", "x=1", "is of type dict; it must be an instance of `Abstra"),
+    ):
+        assert main(["train", "--env", env, "--env-option", option]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert message in line
 
 
 _WRONG = [

@@ -167,10 +167,13 @@ def test_a_skill_that_a_run_does_not_have_is_an_error(
 
 
 def test_skills_of_each_seed_have_a_plot_of_their_own(
-    trained: Path, tmp_path: Path
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent, state, env = eqrl.load_run(trained)
     evaluation = eqrl.evaluate_skills(agent, state, env, num_episodes=8, key=jr.key(0))
+    labels: list[str] = []
+    monkeypatch.setattr(Axes, "set_xlabel", lambda self, text: labels.append(text))
     write_skills(tmp_path, _parsed_run(), [evaluation, evaluation])
+    assert labels == ["x", "x"]
     names = {"skills.json", "skills_of_seed_0.png", "skills_of_seed_1.png"}
     assert {path.name for path in tmp_path.iterdir()} == names

@@ -9,6 +9,7 @@ def test_an_agent_is_printed_with_its_values() -> None:
     for part in ("SAC(", "actor_lr=0.001,", "critic_lr=0.0003,", "num_critics=2,"):
         assert part in text
     assert "target_entropy=None" in text and "hidden_sizes=(256, 256)" in text
+    assert "activation=relu" in text
 
 
 def test_what_is_inside_is_printed_with_its_values_too() -> None:

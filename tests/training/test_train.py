@@ -856,6 +856,9 @@ def test_a_solution_goes_on_from_disk_bit_for_bit(
 ) -> None:
     half = train(60)
     eqrl.save_solution(tmp_path, half)
+    with pytest.raises(ValueError, match="already"):
+        eqrl.save_solution(tmp_path, half)
+    eqrl.save_solution(tmp_path, half, overwrite=True)
     loaded = eqrl.load_solution(tmp_path, AGENT, ENV, TRAINER, 60)
     assert same(loaded, half)
     assert same(train(60, initial=loaded), whole)

@@ -447,7 +447,7 @@ FAULTS = (
     Fault(
         "run:any-class-for-the-recorded",
         "eqrl/_run/agents.py",
-        "if given is not None and given != inner:",
+        "if found is not None and found != path:",
         "if False:",
         ("tests/cli/test_cli_own_agent.py -k 'person_names_it or not_replaced'",),
     ),
@@ -503,9 +503,30 @@ FAULTS = (
     Fault(
         "cli:resumes-from-the-beginning",
         "eqrl/_cli/jobs.py",
-        "(schedule.num_steps - done) / size",
-        "schedule.num_steps / size",
+        "math.ceil(left / size) * size",
+        "math.ceil(length / size) * size",
         ("tests/cli/test_cli.py -k as_if_it_had_not_been",),
+    ),
+    Fault(
+        "cli:a-longer-run-forgets-its-first-length",
+        "eqrl/_run/config.py",
+        "lengths = (*lengths, earlier)",
+        "lengths = (*lengths,)",
+        ("tests/cli/test_cli.py -k as_if_it_had_been_so_long",),
+    ),
+    Fault(
+        "cli:a-rate-that-is-0-trains-longer",
+        "eqrl/_run/config.py",
+        "num_steps = length * schedule.steps_per_generation",
+        "num_steps = length",
+        ("tests/cli/test_cli.py -k annealed",),
+    ),
+    Fault(
+        "reporting:evaluations-behind-the-episodes",
+        "eqrl/_reporting/learning_curve.py",
+        "zorder=1 + alpha",
+        "zorder=2",
+        ("tests/reporting/test_learning_curves.py -k in_front",),
     ),
     Fault(
         "cli:reports-end-training",
