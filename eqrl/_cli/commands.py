@@ -362,7 +362,7 @@ def import_given(path: str | None) -> type[AnyAgent] | None:
 
 
 def import_both(
-    options: Resume | Rerun | Evaluate | Render | Export,
+    options: Resume | Rerun | Evaluate | Render | Export | argparse.Namespace,
 ) -> tuple[type[AnyAgent] | None, Callable[..., Any] | None]:
     """The class given with `--agent` and the function given with `--env`, if any."""
     make_env = None if options.env is None else import_env(options.env)

@@ -16,7 +16,7 @@ from .._interaction.evaluate import evaluate
 from .._interaction.export import export_policy
 from .._reporting.episodes import render, render_suffix
 from .._reporting.figure import figure_suffix, one_of
-from .._reporting.learning_curve import default_metric, draw_learning_curves
+from .._reporting.learning_curve import default_metric, draw_facets
 from .._reporting.statistics import bootstrap_interval, center_of
 from .._run.config import SkillSchedule, read_config, read_title
 from .._run.files import finite
@@ -24,6 +24,7 @@ from .._run.load import best_policy, count_policies, load_run, read_summary
 from .._run.write import read_metrics
 from .._skills.prior import EvenOneHotSkills, OneHotSkills
 from .._storage.files import atomic_write
+from .._training.rows import History
 from .._types.custom_types import Mode
 from ..envs._base import AnyEnv
 from .commands import Evaluate, Export, Plot, Render, check_no_sweep, import_both
@@ -149,7 +150,10 @@ def _summary(
 
 
 def run_plot(command: Plot) -> int:
-    """Draws the learning curves of runs into one figure."""
+    """Draws the learning curves of runs into one figure.
+
+    Without a title, each environment has axes of its own.
+    """
     if not command.folders:
         raise ValueError("No folder is given; name those of one run or several.")
     # A wrong suffix is an error before any file is read.
@@ -179,14 +183,20 @@ def run_plot(command: Plot) -> int:
             names = ", ".join(sorted(run.keys() - {"step", "skill"}))
             raise ValueError(f"`{folder}` has no metric `{metric}`; it has {names}.")
     command.output.parent.mkdir(parents=True, exist_ok=True)
-    draw_learning_curves(
+    facets: dict[str, dict[str, History]] = {}
+    for (label, run), (full, _) in zip(runs.items(), summaries, strict=True):
+        # Titles are as in "SAC on gymnax/Pendulum-v1", unless they were given.
+        _, on, env = full.rpartition(" on ")
+        facets.setdefault(env if on else "", {})[label.removesuffix(on + env)] = run
+    if len(facets) == 1 or "" in facets or command.title is not None:
+        facets = {title if command.title is None else command.title: runs}
+    draw_facets(
         command.output,
-        runs,
+        facets,
         metric=metric,
         center=command.center,
         interval=command.interval,
         smoothing=command.smoothing,
-        title=title if command.title is None else command.title,
     )
     print(command.output)
     return 0

@@ -41,7 +41,7 @@ from .commands import (
     Place,
     Plot,
     Train,
-    import_given,
+    import_both,
     make_devices_for,
     parse,
 )
@@ -85,18 +85,18 @@ def run_sweep(args: Sequence[str]) -> int:
     for name, option in _OPTIONS.items():
         parser.add_argument(name, **option)
     options, rest = parser.parse_known_args(args)
+    own = {"--agent": options.agent, "--env": options.env}
     if options.resume is not None:
-        kept = {"--resume": str(options.resume), "--agent": options.agent}
-        words = [word for pair in kept.items() if pair[1] is not None for word in pair]
-        if sorted(args) != sorted(words):
+        if len(args) != 2 * len([*filter(None, [options.resume, *own.values()])]):
             raise ValueError(
                 f"`--resume {options.resume}` takes all else from the folder, so that "
-                "all other options but `--agent` must be left out."
+                "all other options but `--agent` and `--env`, if they are your own, "
+                "must be left out."
             )
-        return _train(options.resume, *_read(options.resume, options.agent))
+        return _train(options.resume, *_read(options.resume, options))
     words = ["train", *rest, "--seeds", str(options.seeds)]
-    if options.agent is not None:
-        words += ["--agent", options.agent]
+    for name, path in own.items():
+        words += [] if path is None else [name, path]
     command = parse(words)
     assert isinstance(command, Train)
     if command.tensorboard:
@@ -104,6 +104,11 @@ def run_sweep(args: Sequence[str]) -> int:
             "`--tensorboard` is for `eqrl train`; leave it out of a sweep."
         )
     run, place = command.run, command.place
+    if run.schedule.evaluate_every is not None:
+        raise ValueError(
+            "`--evaluate-every` is for `eqrl train`; a sweep evaluates each seed after "
+            "its training."
+        )
     priors: list[Prior] = [
         (name, kind, float(low), float(high)) for name, kind, low, high in options.prior
     ]
@@ -199,11 +204,17 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     },
     "--resume": {"type": Path, "help": "Folder of a sweep that was stopped or killed."},
     "--agent": {"help": "Class of the agent, if it is one of your own."},
+    "--env": {"help": "Environment, as of eqrl train."},
 }
 
 
-def _read(folder: Path, agent: str | None) -> tuple[Run[Training], Search]:
-    """The run that all settings have in common, and what varies."""
+def _read(
+    folder: Path, options: argparse.Namespace | Evaluate
+) -> tuple[Run[Training], Search]:
+    """The run that all settings have in common, and what varies.
+
+    `options` names an agent and an environment that are not of eqrl.
+    """
     if not (folder / SEARCH).exists():
         raise ValueError(
             f"`{folder}` holds no sweep of the command line: there is no `{SEARCH}` in "
@@ -212,7 +223,7 @@ def _read(folder: Path, agent: str | None) -> tuple[Run[Training], Search]:
     # An agent makes arrays, after which JAX makes no more devices.
     with contextlib.suppress(ValueError):
         _make_devices(read_schedule(folder))
-    run = read_config(folder, import_given(agent))
+    run = read_config(folder, *import_both(options))
 
     def parse_search(content: Content) -> Search:
         priors = [tuple(prior) for prior in content.pop("priors")]
@@ -301,7 +312,12 @@ def is_sweep(folder: Path) -> bool:
 def evaluate_sweep(command: Evaluate) -> int:
     """Prints statistics of the returns of each seed of each setting."""
     folder = command.folder
-    run, search = _read(folder, command.agent)
+    if command.output is not None or command.json:
+        raise ValueError(
+            f"`--output` and `--json` are for runs; the table of a sweep is `{TABLE}` "
+            "in its folder."
+        )
+    run, search = _read(folder, command)
     if not (folder / TABLE).exists():
         raise ValueError(
             f"The sweep in `{folder}` has not ended; `eqrl sweep --resume {folder}` "

@@ -19,6 +19,9 @@ Interval = float | Literal["range"] | None
 
 _Curve = tuple[Int[np.ndarray, " rows"], Float[np.ndarray, "rows seeds"]]
 
+# Entries of a legend on the axes.
+_MOST_INSIDE = 5
+
 _CENTERS: dict[Center, str] = {"mean": "mean", "iqm": "interquartile mean"}
 
 
@@ -115,7 +118,10 @@ def draw_facets(
             color = "0.5" if len(runs) > 1 else handles[0].get_color()
             handles = [*handles, _shade(label, color)]
         handles = [*handles, *drawn.others]
-        if len(handles) > 1:
+        if len(handles) > _MOST_INSIDE:
+            # Wherever they were on the axes, they would cover some curve.
+            axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1))
+        elif len(handles) > 1:
             axes.legend(handles=handles, loc="best", frameon=False)
         axes.set_title(title)
         default = (_name_of_steps(sizes, "seed"), metric.replace("_", " "))
@@ -248,7 +254,7 @@ def _new_panels(
 
 @dataclasses.dataclass(frozen=True)
 class _Drawn:
-    """What is on some axes, with the entries of a legend for lines and for the rest."""
+    """The contents of some axes, with entries of a legend for lines and the rest."""
 
     curves: dict[str, _Curve]
     lines: list[Any]

@@ -398,7 +398,7 @@ class Run(Generic[Schedule]):
         return f"{self.title}: {listed}{priors}"
 
     def lengthened(self, length: int, *, has_ended: bool) -> "Run[Schedule]":
-        """The run that goes on to a greater length, whether or not it has ended.
+        """The same run with a greater length, whether or not it has ended.
 
         Raises a `ValueError` if that is less, or if a learning rate is 0 before it.
         """

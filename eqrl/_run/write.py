@@ -263,7 +263,7 @@ def write_skills(
 
 
 def names_of_axes(run: Run[Any], descriptor: str | None) -> tuple[str, str] | None:
-    """What the axes of a picture of skills are called, if the environment knows."""
+    """The names of the axes of a picture of skills, if the environment knows them."""
     is_position = run.settings.env == "eqrl/Point" and descriptor == "state_descriptor"
     return ("x", "y") if is_position else None
 

@@ -31,17 +31,18 @@ def _write_config(
     agent: str,
     schedule: Training | Population | SkillSchedule,
     skills: SkillOptions | None = None,
+    env: str = "eqrl/Point",
 ) -> None:
     folder.mkdir(parents=True)
-    settings = Settings(env="eqrl/Point")
+    settings = Settings(env=env)
     write_config(folder, Run(agent, {}, {}, settings, schedule, skills))
 
 
-def _write(folder: str, agent: str, **metrics: Any) -> Path:
+def _write(folder: str, agent: str, env: str = "eqrl/Point", **metrics: Any) -> Path:
     """A run with two rows, of each seed an element of the metrics."""
     skills = SkillOptions() if agent == "diayn" else None
     path = Path(folder)
-    _write_config(path, agent, Training(), skills)
+    _write_config(path, agent, Training(), skills, env)
     grow = GrowingMetrics(path, {})
     for row in range(2):
         values = {name: np.asarray(each[row]) for name, each in metrics.items()}
@@ -92,6 +93,36 @@ def test_runs_are_named_by_what_tells_them_apart(
     assert list(_curves(third)) == ["b"]
     titles = [each.axes[0].get_title() for each in (first, second, third)]
     assert titles == ["", "", "SAC on eqrl/Point"]
+
+
+def test_each_environment_has_axes_of_its_own_and_many_curves_a_legend_beside_them(
+    figures: list[tuple[Any, Any]],
+) -> None:
+    _write("a", "sac", episode_return=[1.0, 2.0])
+    _write("b", "sac", "gymnax/Pendulum-v1", episode_return=[3.0, 4.0])
+    _write("c", "td3", episode_return=[5.0, 6.0])
+    assert _plot("a", "b", "c") == 0
+    assert _plot("a", "b", "c", title="Both") == 0
+    for number in range(6):
+        _write(f"many/{number}", "sac", episode_return=[1.0, 2.0])
+    assert _plot(*(f"many/{number}" for number in range(6))) == 0
+    facets, both, many = (figure for figure, _ in figures)
+    drawn = {
+        axes.get_title(): {
+            line.get_label(): list(line.get_ydata()) for line in axes.lines
+        }
+        for axes in facets.axes
+    }
+    assert drawn == {
+        "eqrl/Point": {"SAC": [1, 2], "TD3": [5, 6]},
+        "gymnax/Pendulum-v1": {"SAC": [3, 4]},
+    }
+    assert [axes.get_title() for axes in both.axes] == ["Both"]
+    assert len(_curves(both)) == 3
+    for figure, is_beside in ((both, False), (many, True)):
+        figure.draw_without_rendering()
+        legend = figure.axes[0].get_legend().get_window_extent()
+        assert (legend.x0 > figure.axes[0].get_window_extent().x1) == is_beside
 
 
 def test_options_reach_the_figure(figures: list[tuple[Any, Any]]) -> None:
