@@ -258,13 +258,13 @@ def write_skills(
             draw_skills,
             evaluation,
             title=run.title,
-            names=names_of_axes(run, run.skills and run.skills.descriptor),
+            names=names_of_axes(run.settings.env, run.skills and run.skills.descriptor),
         )
 
 
-def names_of_axes(run: Run[Any], descriptor: str | None) -> tuple[str, str] | None:
+def names_of_axes(env: str, descriptor: str | None) -> tuple[str, str] | None:
     """The names of the axes of a picture of skills, if the environment knows them."""
-    is_position = run.settings.env == "eqrl/Point" and descriptor == "state_descriptor"
+    is_position = env == "eqrl/Point" and descriptor == "state_descriptor"
     return ("x", "y") if is_position else None
 
 
@@ -367,7 +367,9 @@ def write_trajectories(
         "distances": distances,
     }
     write_json(folder, "skills.json", content)
-    names = names_of_axes(run, run.reward_options.get("descriptor", "state_descriptor"))
+    names = names_of_axes(
+        run.settings.env, run.reward_options.get("descriptor", "state_descriptor")
+    )
     write_picture(
         folder, "skills.png", draw_skills, trajectories, title=run.title, names=names
     )

@@ -166,7 +166,7 @@ def test_what_is_missing_is_named(getkey: GetKey) -> None:
         "a SAC"
     )
     with pytest.raises(ValueError, match=said):
-        eqrl.evaluate_skills(agent, state, Point(), num_episodes=1, key=getkey())
+        eqrl.unwrap(agent, eqrl.Discriminator)
     with pytest.raises(ValueError, match="SAC has no skill"):
         eqrl.fix_skill(Shifted(sac()), state, jnp.ones(2))
 

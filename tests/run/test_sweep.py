@@ -276,7 +276,7 @@ def test_fields_are_found_by_the_end_of_their_path() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"grid": {"lr": [1.0]}}, "There is no hyperparameter `lr`.*are actor_lr,"),
+        ({"grid": {"lr": [1.0]}}, "There is no hyperparameter `lr`.* actor_lr,"),
         ({"grid": {"actor_lr": 1.0}}, "must be a list of values"),
         ({"grid": {"actor_lr": []}}, "must be a list of values"),
         ({"grid": {"batch_size": [4, 0]}}, "'batch_size': 0} is wrong: `batch_size=0`"),

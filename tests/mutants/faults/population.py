@@ -399,7 +399,7 @@ FAULTS = (
         "population:generations-without-the-mean-of-their-episodes",
         "eqrl/_population/train.py",
         "    means = jnp.mean(evaluation.returns, axis=1)\n",
-        "    means = jnp.max(evaluation.returns, axis=1)\n",
+        "    means = jnp.sum(evaluation.returns, axis=1)\n",
         ("tests/population/test_train.py -k a_row_for_each_generation",),
     ),
     Fault(
