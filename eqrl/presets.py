@@ -33,6 +33,7 @@ class Preset:
     - `hidden_sizes`: width of each hidden layer of the networks.
     - `normalize`: whether an `eqrl.Normalized` is around the agent.
     - `backend`: of brax; `None` takes that of `eqrl.envs.make`.
+    - `has_discrete_actions`: whether the actions of the environment are choices.
     """
 
     agent: str

@@ -144,7 +144,10 @@ def test_options_reach_the_figure(figures: list[tuple[Any, Any]]) -> None:
 def test_skills_are_compared_by_their_intrinsic_reward(
     figures: list[tuple[Any, Any]],
 ) -> None:
-    skills = {"episode_return": [0.0, 0.0], "intrinsic_reward": [1.0, 2.0]}
+    skills: dict[str, Any] = {
+        "episode_return": [0.0, 0.0],
+        "intrinsic_reward": [1.0, 2.0],
+    }
     _write("a", "diayn", **skills)
     _write("b", "diayn", **(skills | {"episode_return": [0.0, 9.0]}))
     _write_config(Path("c"), "sac", SkillSchedule())
