@@ -149,7 +149,8 @@ def test_skills_are_compared_by_their_intrinsic_reward(
         "intrinsic_reward": [1.0, 2.0],
     }
     _write("a", "diayn", **skills)
-    _write("b", "diayn", **(skills | {"episode_return": [0.0, 9.0]}))
+    skills["episode_return"] = [0.0, 9.0]
+    _write("b", "diayn", **skills)
     _write_config(Path("c"), "sac", SkillSchedule())
     columns = {"skill": [0, 1], "step": [10, 20], "intrinsic_reward": [0.5, 1.5]}
     write_table("c", {name: np.array(column) for name, column in columns.items()})
