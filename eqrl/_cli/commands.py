@@ -347,6 +347,7 @@ def _look_ahead(args: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in ("--agent", "--env", "--backend", "--max-steps", "--num-steps"):
         parser.add_argument(name, nargs="?")
+    parser.add_argument("--env-option", nargs="*")
     parser.add_argument("--resume", nargs="?", const="")
     # As tyro does: `--max_steps` is `--max-steps`, whatever its value after `=`.
     hyphenated = [
@@ -474,6 +475,9 @@ def make_run(
         name = name_of(own)
     if own is not None and skills is not None:
         skills = dataclasses.replace(skills, agent=name_of(own))
+    settings = options.settings
+    if own_env is not None:
+        settings = dataclasses.replace(settings, env=name_of(own_env))
     priors: tuple[Prior, ...] = ()
     if isinstance(schedule, Population):
         names = vars(options.agent)
@@ -497,7 +501,7 @@ def make_run(
         agent=name,
         agent_options=agent_options,
         trainer_options=trainer_options,
-        settings=options.settings,
+        settings=settings,
         schedule=dataclasses.replace(schedule, **{steps: whole}),
         skills=skills,
         priors=priors,
@@ -526,8 +530,9 @@ def _find_preset(command: str, agent: str, given: argparse.Namespace) -> Preset 
     if agent not in AGENTS:
         return None
     preset = presets.find(agent, given.env or AGENTS[agent].env)
-    # Presets hold for their backend and time limit only.
-    if preset is None or given.max_steps is not None:
+    # Presets hold for their backend, time limit and parameters of the task only.
+    is_another = given.max_steps is not None or given.env_option is not None
+    if preset is None or is_another:
         return None
     if given.backend not in (None, preset.backend):
         return None

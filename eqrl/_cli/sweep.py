@@ -13,6 +13,7 @@ from typing import Any
 import jax.random as jr
 
 from .._population.prior import make_settings
+from .._pytree.fields import check_integer
 from .._pytree.tree import take_element
 from .._reporting.learning_curve import draw_learning_curves
 from .._reporting.statistics import Center
@@ -87,7 +88,12 @@ def run_sweep(args: Sequence[str]) -> int:
     options, rest = parser.parse_known_args(args)
     own = {"--agent": options.agent, "--env": options.env}
     if options.resume is not None:
-        if len(args) != 2 * len([*filter(None, [options.resume, *own.values()])]):
+        others = [
+            name
+            for name, value in vars(options).items()
+            if value != parser.get_default(name)
+        ]
+        if rest or {*others} - {"resume", "agent", "env"}:
             raise ValueError(
                 f"`--resume {options.resume}` takes all else from the folder, so that "
                 "all other options but `--agent` and `--env`, if they are your own, "
@@ -109,16 +115,35 @@ def run_sweep(args: Sequence[str]) -> int:
             "`--evaluate-every` is for `eqrl train`; a sweep evaluates each seed after "
             "its training."
         )
+    return _begin(run, _make_search(options, run, place.checkpoint_every), place)
+
+
+def _make_search(
+    options: argparse.Namespace, run: Run[Training], checkpoint_every: int | None
+) -> Search:
+    """The variations of a sweep, as its options describe them."""
     priors: list[Prior] = [
         (name, kind, float(low), float(high)) for name, kind, low, high in options.prior
     ]
+    if priors and options.random is None:
+        raise ValueError(
+            "`--prior` says what to draw; say how often by `--random DRAWS`."
+        )
+    if run.skills is not None:
+        raise ValueError(
+            "`eqrl sweep` compares returns, which skills are not learned from; compare "
+            "them by `eqrl.sweep` with a `score`, such as `eqrl.diversity_return`."
+        )
+    for name, least in _LEAST.items():
+        if (value := getattr(options, name)) is not None:
+            check_integer(name, value, least=least)
     grid: dict[str, list[str]] = {}
     for name, *values in options.grid:
         grid.setdefault(name.replace("-", "_"), []).extend(values)
     if options.random is not None and not priors:
         names = run.agent_options.keys() - grid.keys()
         priors = [prior for prior in USUAL_PRIORS if prior[0] in names]
-    search = Search(
+    return Search(
         grid=grid,
         priors=priors,
         num_draws=options.random,
@@ -126,9 +151,8 @@ def run_sweep(args: Sequence[str]) -> int:
         num_episodes=options.num_episodes,
         center=options.center,
         members_at_once=options.members_at_once,
-        checkpoint_every=place.checkpoint_every,
+        checkpoint_every=checkpoint_every,
     )
-    return _begin(run, search, place)
 
 
 def _begin(run: Run[Training], search: Search, place: Place) -> int:
@@ -156,6 +180,15 @@ def _begin(run: Run[Training], search: Search, place: Place) -> int:
             if place.folder is None:
                 shutil.rmtree(folder)
 
+
+# What numbers must be at least, by the names of their options.
+_LEAST = {
+    "random": 1,
+    "seeds": 1,
+    "fresh_seeds": 0,
+    "num_episodes": 1,
+    "members_at_once": 1,
+}
 
 # By name, as `argparse` takes them.
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -324,7 +357,9 @@ def evaluate_sweep(command: Evaluate) -> int:
             "resumes it."
         )
     solution = _sweep(folder, run, search)
-    num_episodes = command.num_episodes or search.num_episodes
+    num_episodes = command.num_episodes
+    if num_episodes is None:
+        num_episodes = search.num_episodes
     print(f"returns of {num_episodes} episodes, {command.mode}:")
     print("setting seed       mean        std        min        max")
     for index, (agent, states) in enumerate(

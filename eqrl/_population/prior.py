@@ -219,6 +219,11 @@ def make_settings(
             )
     for name, prior in priors.items():
         check_instance(f"priors[{name!r}]", prior, AbstractPrior)
+        if paths[name].startswith(_TRAINER):
+            raise ValueError(
+                f"`{name}` is of the trainer, whose fields are whole numbers, which no "
+                "prior draws; put it into the `grid`."
+            )
         owner, _, field = paths[name].rpartition(".")
         node = operator.attrgetter(owner)(agent) if owner else agent
         try:

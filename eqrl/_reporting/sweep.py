@@ -97,7 +97,12 @@ class SweepSolution(Generic[State, Agents]):
 
         Those of the best setting are first.
         """
-        return {self.labels[index]: self.metrics[index] for index in self.order}
+        labels = [
+            # Two functions may have one name.
+            label if self.labels.count(label) == 1 else f"{label} ({index})"
+            for index, label in enumerate(self.labels)
+        ]
+        return {labels[index]: self.metrics[index] for index in self.order}
 
     @property
     def table(self) -> dict[str, list[Cell]]:

@@ -54,10 +54,11 @@ def import_agent(path: str) -> type[AnyAgent]:
 def import_env(path: str) -> Callable[..., Any]:
     """The function that makes environments at `package.module:make`."""
     found = import_object(path, "env", "make")
-    if not callable(found):
+    # `config.json` records where it was defined, which a partial function has not.
+    if not callable(found) or not hasattr(found, "__qualname__"):
         raise ValueError(
-            f"`env={path!r}` makes no environment; it must be a function, or a class, "
-            "that returns one."
+            f"`env={path!r}` makes no environment; it must be a function, defined by "
+            "`def`, or a class, that returns one."
         )
     return found
 

@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import inspect
 import operator
 import re
 import typing
@@ -395,6 +396,7 @@ class Run(Generic[Schedule]):
         values = [item for group in groups for item in group.items()]
         listed = ", ".join(f"{name}={x}" for name, x in values if x is not None)
         priors = "".join(f", prior={' '.join(map(str, each))}" for each in self.priors)
+        priors += "".join(f", env_option={each}" for each in self.env_options)
         return f"{self.title}: {listed}{priors}"
 
     def lengthened(self, length: int, *, has_ended: bool) -> "Run[Schedule]":
@@ -460,19 +462,25 @@ class Run(Generic[Schedule]):
 
     def make_env(self) -> AnyEnv:
         settings = self.settings
-        options = dict(map(_option, self.env_options))
+        pairs = [*map(_option, self.env_options)]
+        options = dict(pairs)
+        if len(options) < len(pairs):
+            raise ValueError(
+                f"`env_option` is given twice for one name: {[*self.env_options]}."
+            )
         given = {"backend": settings.backend, "max_steps": settings.max_steps}
         if self.make_own_env is None:
             env = make(settings.env, **given)
             return _with_options(env, settings.env, options) if options else env
         given = {name: value for name, value in given.items() if value is not None}
         try:
-            env = self.make_own_env(**given, **options)
+            inspect.signature(self.make_own_env).bind(**given, **options)
         except TypeError as error:
             raise ValueError(
                 f"`{settings.env}` does not take the options "
                 f"{sorted({**given, **options})}: {error}."
             ) from error
+        env = self.make_own_env(**given, **options)
         check_is_env("env", env)
         return env
 
@@ -513,6 +521,9 @@ def _with_options(env: Any, name: str, options: Mapping[str, Any]) -> AnyEnv:
             if known
             else f"`{name}` has no parameters that can be set: {wrong} are given."
         )
+    for option, value in options.items():
+        if isinstance(getattr(holder, option), int | float) and isinstance(value, str):
+            raise ValueError(f"`env_option={option}={value}` must be a number.")
     changed = dataclasses.replace(holder, **options)
     return type(env)(env.environment, changed) if holder is not env else changed
 

@@ -460,6 +460,10 @@ class _Plan:
                 directory = self.folder / UNFINISHED / name_of_part(pairs)
                 if saved_steps(directory):
                     initial = load_solution(directory, setting.agent, self.env, trainer)
+                    # On another number of devices a part is filled up to another width.
+                    if len(initial.trainer_state.failed) != len(keys):
+                        shutil.rmtree(directory)
+                        initial = None
                 checkpoints = stack.enter_context(
                     Checkpoints(directory, every_steps=self.checkpoint_every)
                 )

@@ -215,10 +215,11 @@ def test_options_of_an_environment_are_its_parameters(
             "`eqrl/Point` has no parameter `gaol`; it has step_si",
         ),
         ("eqrl/Point", "goal", "`env_option='goal'` must be written as `name=value`"),
-        (_POINT, "gaol=1", "does not take the options ['gaol']: make_point() got an"),
+        ("gymnax/Pendulum-v1", "g=abc", "`env_option=g=abc` must be a number"),
+        (_POINT, "gaol=1", "does not take the options ['gaol']: got an"),
         ("nowhere:make", "x=1", "`env='nowhere:make'`: there is no module `nowhere`"),
         (f"{_HERE}:_POINT", "x=1", "makes no environment"),
-        ("builtins:dict", "x=1", "is of type dict; it must be an instance of `Abstra"),
+        ("collections:Counter", "x=1", "is of type Counter; it must be an instance of"),
     ):
         assert main(["train", "--env", env, "--env-option", option]) == 2
         (line,) = capsys.readouterr().err.splitlines()

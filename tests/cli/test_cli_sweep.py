@@ -70,10 +70,13 @@ def test_a_sweep_is_interrupted_resumed_drawn_evaluated_and_overwritten(
         (["--grid", "lr", "1"], "There is no hyperparameter `lr`"),
         (["--grid", "actor_lr", "-1"], r"`actor_lr=-1` is out of range"),
         (["--grid", "actor_lr"], "must be a list of values"),
-        (["--prior", "actor_lr", "uniform", "0", "1"], "`num_draws=None`"),
+        (["--prior", "actor_lr", "uniform", "0", "1"], "by `--random DRAWS`"),
+        (["--num-episodes", "0"], "`num_episodes=0` must be an integer, at least 1"),
+        (["--random", "0"], "`random=0` must be an integer, at least 1"),
+        (["--evaluate-every", "9"], "a sweep evaluates each seed after its training"),
         (["--random", "2", "--grid", "actor_lr", "1", "--tensorboard"], "leave it out"),
         (["--resume", "x", "--grid", "actor_lr", "1"], "must be left out"),
-        (["--resume", "x"], "holds no sweep of the command line"),
+        (["--resume=x"], "holds no sweep of the command line"),
     ],
 )
 def test_what_does_not_fit_is_said_in_one_line(
@@ -84,7 +87,7 @@ def test_what_does_not_fit_is_said_in_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    agent = [] if "--resume" in words else ["td3", *_TINY]
+    agent = [] if words[0].startswith("--resume") else ["td3", *_TINY]
     assert main(["sweep", *agent, *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert re.search(message, line)

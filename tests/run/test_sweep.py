@@ -285,6 +285,10 @@ def test_fields_are_found_by_the_end_of_their_path() -> None:
         ({"num_draws": 3}, "`num_draws=3` and `priors` of nothing do not fit"),
         ({"priors": {"actor_lr": 3}, "num_draws": 2}, "actor_lr.*given twice"),
         ({"grid": {}, "priors": {"actor_lr": 3}, "num_draws": 2}, "AbstractPrior"),
+        (
+            {"priors": {"num_envs": eqrl.Uniform(1, 2)}, "num_draws": 1},
+            "put it into the `grid`",
+        ),
         ({"num_seeds": 0}, "`num_seeds=0` must be an integer"),
         ({"center": "median"}, "must be one of 'mean', 'iqm'"),
         ({"progress": lambda done: None}, "`progress="),
