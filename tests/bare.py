@@ -17,7 +17,7 @@ _EXTRAS = ("brax", "gymnax", "matplotlib", "pygame", "tensorboardX")
 # The words after `eqrl`, the exit code, and a part of the only line that is an error.
 _COMMANDS = (
     (
-        "train --env eqrl/Point --num-steps 2000 --folder run",
+        "train --env eqrl/Point --env-option goal=(1,2) --num-steps 2000 --folder run",
         0,
         "There are no pictures: drawing needs matplotlib, which is not installed: `pip "
         'install "eqrl[plots]"`.',
