@@ -1,3 +1,4 @@
+import asyncio
 import dataclasses
 import inspect
 import json
@@ -23,7 +24,7 @@ import pytest
 import eqrl
 from eqrl._storage.checkpoint import saved_steps
 from eqrl._storage.files import sealed
-from eqrl._storage.orbax import Piece, is_intact, pieces_of
+from eqrl._storage.orbax import Piece, _unless_closed, is_intact, pieces_of
 from eqrl.nn import Critic, Gaussian
 from tests.population.pusher import Pusher
 from tests.toy import Drift, GetKey
@@ -337,6 +338,13 @@ def test_damaged_files_give_one_line_that_names_the_folder_and_nothing_else(
     # Reads that were under way end in threads of the storage.
     time.sleep(0.1)
     assert capfd.readouterr().err == ""
+
+
+def test_calls_into_a_closed_loop_are_dropped() -> None:
+    loop = asyncio.new_event_loop()
+    call = _unless_closed(loop)
+    loop.close()
+    assert call(print) is None
 
 
 def test_no_bit_of_the_record_can_be_flipped_unnoticed(copied: Path) -> None:

@@ -312,7 +312,7 @@ FAULTS = (
         "eqrl/_storage/orbax.py",
         "if not loop.is_closed():",
         "if loop.is_closed():",
-        ("tests/storage/test_checkpoint.py -k nothing_else",),
+        ("tests/storage/test_checkpoint.py -k closed_loop",),
     ),
     Fault(
         "storage:empty-folders-are-steps",
