@@ -185,9 +185,8 @@ def train_population(
         on every process, with the steps so far of each member, and the generation's
         tuned hyperparameters, metrics and scores, `"score"`, of all members; or several
         of them, such as `Logger`. Training ends with this generation if one returns
-        true, on any process. `agents` and the
-        history can be kept. Copy what you keep of `trainer_states` and `counts`: they
-        are donated to the next generation.
+        true, on any process. `agents` and the history can be kept. Copy what you keep
+        of `trainer_states` and `counts`: they are donated to the next generation.
 
     **Returns:**
 

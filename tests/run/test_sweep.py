@@ -16,6 +16,7 @@ import pytest
 import eqrl
 from eqrl._population.prior import find_path, make_settings
 from eqrl._run import write
+from eqrl._run.sweep import _Plan
 
 from ..toy import Drift, Learner
 
@@ -159,6 +160,24 @@ def test_a_sweep_that_is_killed_again_and_again_resumes_to_the_same_table(
     assert table == (tmp_path / "whole.csv").read_bytes()
     assert str(write.read_sweep(folder)) == str(whole)
     assert not (folder / "unfinished").exists()
+
+
+def test_a_sweep_resumes_on_another_number_of_devices(
+    whole: Solution, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write, "write_picture", lambda *args, **options: None)
+    train_part = _Plan.train_part
+
+    def train_wider(self: _Plan, pairs: Any, width: int, before: int) -> Any:
+        # As where more devices have equal shares.
+        return train_part(self, pairs, width + 1, before)
+
+    options: dict[str, Any] = {"folder": tmp_path / "sweep", "checkpoint_every": 20}
+    with monkeypatch.context() as wider, pytest.raises(Killed):
+        wider.setattr(_Plan, "train_part", train_wider)
+        sweep(progress=killed_after(2), **options)
+    assert [*(tmp_path / "sweep" / "unfinished").rglob("record*")]
+    assert_same(sweep(**options), whole)
 
 
 def test_the_table_has_the_statistics_of_numpy(tmp_path: Path) -> None:
