@@ -83,7 +83,7 @@ PopulationSolution.__init__.__doc__ = """**Arguments:**
 - `returns`: of each generation, member and episode.
 - `descriptors`: likewise, if `descriptor` was given, else `None`.
 - `hyperparameters`: by name, the value with which each member of each generation
-    trained.
+    trained: of those that `pbt` tunes, or without it of those that differ.
 - `parents`: the index of the member from which each member was copied before each
     generation; its own index if it was kept, as all are in the first.
 - `metrics`: by name, of each generation and member: those of the agent, and

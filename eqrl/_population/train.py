@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jax.sharding import Mesh
+from jax.tree_util import keystr, tree_leaves_with_path, tree_map_with_path
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._agents.base import AgentOfKind, AnyAgent
@@ -100,14 +101,14 @@ def check_history(
 ) -> None:
     """Checks that further generations fit those of `initial`.
 
-    `evaluation` holds the shapes of the next one, and `names` are those of the tuned
-    hyperparameters.
+    `evaluation` holds the shapes of the next one, and `names` are those of its
+    recorded hyperparameters.
     """
-    tuned = list(initial.hyperparameters)
-    if set(tuned) != set(names):
+    recorded = list(initial.hyperparameters)
+    if set(recorded) != set(names):
         raise ValueError(
-            f"`initial` was trained with a `pbt` that tunes {tuned or 'nothing'}, but "
-            f"this one tunes {list(names) or 'nothing'}; resume with the same."
+            f"The history of `initial` records {recorded or 'no'} hyperparameters, but "
+            f"this `pbt` tunes {list(names) or 'nothing'}; tune the same, or none."
         )
     expected = jax.tree.map(
         lambda x: x.shape, (evaluation.returns, evaluation.descriptors)
@@ -183,10 +184,11 @@ def train_population(
         is the fastest of all.
     - `callback`: called as `callback(step, metrics, solution)` after each evaluation,
         on every process, with the steps so far of each member, and the generation's
-        tuned hyperparameters, metrics and scores, `"score"`, of all members; or several
-        of them, such as `Logger`. Training ends with this generation if one returns
-        true, on any process. `agents` and the history can be kept. Copy what you keep
-        of `trainer_states` and `counts`: they are donated to the next generation.
+        recorded hyperparameters, metrics and scores, `"score"`, of all members; or
+        several of them, such as `Logger`. Training ends with this generation if one
+        returns true, on any process. `agents` and the history can be kept. Copy what
+        you keep of `trainer_states` and `counts`: they are donated to the next
+        generation.
 
     **Returns:**
 
@@ -226,7 +228,7 @@ def train_population(
         counts,
     )
     # After the check of what `where` selects.
-    names = _names(given, pbt)
+    names = _names(crew.agents, pbt, initial, mesh)
     pbt, evaluation_env, key = replicate((pbt, evaluation_env, key), mesh)
     evaluation_key, exploit_key = (jr.fold_in(key, i) for i in (3, 4))
     evaluate = functools.partial(
@@ -269,7 +271,7 @@ def train_population(
 class _Generations:
     """The loop of `train_population` over generations.
 
-    - `names`: of the tuned hyperparameters.
+    - `names`: of the recorded hyperparameters.
     - `evaluate`: `evaluate_members` with all but members and key filled in.
     - `num_steps`: environment steps of each member in a generation.
     - `empty`: the beginning of a row of metrics.
@@ -359,12 +361,12 @@ class _Generations:
             position.state.failed,
             key=jr.fold_in(self.evaluation_key, generation),
         )
-        values = () if self.pbt is None else self.pbt.selected(agents)
+        values = _hyperparameters(agents)
         assert position.row is not None
         row = {
             "returns": evaluation.returns,
             "descriptors": evaluation.descriptors,
-            "hyperparameters": dict(zip(self.names, values, strict=True)),
+            "hyperparameters": {name: values[name] for name in self.names},
             "parents": parents,
             "metrics": {**position.row, **_evaluated(evaluation)},
             "scores": scores,
@@ -499,14 +501,31 @@ def make_agents(
     return repeated(agent, size)
 
 
-def _names(agent: AnyAgent, pbt: PBT | None) -> list[str]:
-    """The paths of the tuned hyperparameters within the agent."""
-    if pbt is None:
-        return []
-    paths = jax.tree_util.tree_map_with_path(
-        lambda path, leaf: jax.tree_util.keystr(path).removeprefix("."), agent
-    )
-    return list(map(str, pbt.selected(paths)))
+def _names(
+    agents: AnyAgent,
+    pbt: PBT | None,
+    initial: PopulationSolution | None,
+    mesh: Mesh | None,
+) -> list[str]:
+    """The hyperparameters to record: those that are tuned, or else that differ."""
+    if pbt is not None:
+        paths = tree_map_with_path(
+            lambda path, leaf: keystr(path).removeprefix("."), agents
+        )
+        return list(map(str, pbt.selected(paths)))
+    if initial is not None:
+        # Without selection nothing changes, so the history goes on as it is.
+        return list(initial.hyperparameters)
+    values = to_host(_hyperparameters(agents), mesh)
+    return [name for name, each in values.items() if np.any(each != each[0])]
+
+
+def _hyperparameters(agents: AnyAgent) -> dict[str, Float[Array, " population"]]:
+    """The hyperparameters that are one number for each member, by their paths."""
+    leaves = tree_leaves_with_path(eqx.filter(agents, eqx.is_inexact_array))
+    return {
+        keystr(path).removeprefix("."): leaf for path, leaf in leaves if leaf.ndim == 1
+    }
 
 
 @eqx.filter_jit(donate="all-except-first")

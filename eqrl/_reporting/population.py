@@ -44,7 +44,7 @@ def draw_schedules(
     **Arguments:**
 
     - `path`: file to write; its suffix decides the format: `.png`, `.pdf` or `.svg`.
-    - `population`: from `train_population`, with a `PBT`.
+    - `population`: from `train_population`, with a `PBT` or of agents that differ.
     - `logarithmic`: names of the hyperparameters to plot on a logarithmic axis, without
         their values that are not positive.
     - `one_minus`: names of those to plot as one minus the value, such as a discount
@@ -62,7 +62,7 @@ def draw_schedules(
     if not names:
         raise ValueError(
             "`population` has no hyperparameters to draw: it was trained without a "
-            "`PBT`."
+            "`PBT`, and its members do not differ in any."
         )
     for argument, given in (("logarithmic", logarithmic), ("one_minus", one_minus)):
         unknown = [name for name in given if name not in names]

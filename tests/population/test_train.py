@@ -186,7 +186,14 @@ def test_a_population_comes_back_from_disk_bit_for_bit(
             {"agent": eqrl.Normalized(AGENT), "pbt": None},
             "`initial` is of another kind",
         ),
-        ({"pbt": None}, r"tunes \['noise', 'rate'\], but this one tunes nothing"),
+        (
+            {
+                "pbt": dataclasses.replace(
+                    PBT, where=lambda a: (a.rate,), priors=PBT.priors[:1]
+                )
+            },
+            r"records \['noise', 'rate'\] .*tunes \['rate'\]; tune the same",
+        ),
         (
             {
                 "pbt": dataclasses.replace(
@@ -301,7 +308,8 @@ def test_without_pbt_nobody_is_replaced_and_the_callback_sees_each_generation() 
     seen = []
     solution = train(None, callback=lambda step, metrics, _: seen.append(step))
     assert np.array_equal(solution.parents, np.tile(np.arange(3), (3, 1)))
-    assert seen == [40, 80, 120]
+    # No hyperparameter differs between members.
+    assert seen == [40, 80, 120] and solution.hyperparameters == {}
     # One that returns true ends training with its generation.
     stopped = train(
         None, callback=lambda step, metrics, reached: len(reached.parents) == 2
@@ -313,7 +321,23 @@ def test_a_stack_of_agents_is_taken_as_it_is_and_stays_usable(getkey: GetKey) ->
     agents = PBT.init(AGENT, 3, key=getkey())
     train(agent=agents)
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(agents))
-    assert eqx.tree_equal(train(None, agent=agents).agents, agents)
+    kept = train(None, agent=agents, num_generations=2)
+    assert eqx.tree_equal(kept.agents, agents)
+    # Without selection the history has what differs between members, and goes on with
+    # it whatever agent is given.
+    resumed = train(None, num_generations=1, initial=kept)
+    assert list(resumed.hyperparameters) == ["noise", "rate"]
+    for name, values in resumed.hyperparameters.items():
+        np.testing.assert_array_equal(values, np.tile(getattr(agents, name), (3, 1)))
+
+
+def test_a_vector_of_hyperparameters_is_not_recorded(getkey: GetKey) -> None:
+    skills = eqrl.OneHotSkills(3, [1.0, 2.0, 3.0])
+    agents: Any = make_agents(
+        eqrl.SkillConditioned(AGENT, skills), None, 3, key=getkey()
+    )
+    agents = eqx.tree_at(lambda a: a.skills.weights, agents, jnp.eye(3) + 1)
+    assert population_train._names(agents, None, None, None) == []
 
 
 def test_a_single_agent_may_hold_as_many_weights_as_there_are_members(

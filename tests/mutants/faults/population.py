@@ -130,6 +130,13 @@ FAULTS = (
         ("tests/population/test_pbt.py -k on_a_mesh",),
     ),
     Fault(
+        "population:hyperparameters-are-recorded-that-all-share",
+        "eqrl/_population/train.py",
+        "if np.any(each != each[0])",
+        "if np.any(each == each[0])",
+        ("tests/population/test_train.py -k without_pbt",),
+    ),
+    Fault(
         "population:members-in-turn-begin-together",
         "eqrl/_training/train.py",
         "map_members(init, members, *stacked)",
