@@ -66,7 +66,7 @@ from .._types.data import Discrete
 from ..envs._base import AnyEnv
 from ..presets import PRESETS, Preset
 from .commands import Train
-from .training import AbstractJob, Policies, open_checkpoints, reporting, say
+from .training import AbstractJob, Policies, open_checkpoints, reporting
 
 
 NUM_SKILL_EPISODES = 8
@@ -201,6 +201,7 @@ class SeedsJob(AbstractJob[Training, AnySolution]):
         *,
         key: PRNGKeyArray,
     ) -> None:
+        del reached
         num_episodes = returns.shape[1]
         means = returns.mean(axis=1)
         errors = returns.std(axis=1, ddof=1) / np.sqrt(num_episodes)
@@ -219,14 +220,7 @@ class SeedsJob(AbstractJob[Training, AnySolution]):
             )
         if self.preset is not None:
             print(f"the preset reached: {self.preset.reached}")
-        if self.run.skills is None:
-            trained = reached.metrics.get("episode_return", np.zeros(1))
-            if not np.any(np.nan_to_num(trained)) and not np.any(returns):
-                say(
-                    "Every return was 0, so there was no reward to learn from. "
-                    "`eqrl/Point` gives one with a goal: --env-option 'goal=(1,2)'."
-                )
-        else:
+        if self.run.skills is not None:
             # The evaluations of the seeds use the indices before this one.
             skill_key = jr.fold_in(key, self.run.schedule.seeds)
             evaluations = [

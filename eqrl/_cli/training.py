@@ -27,7 +27,7 @@ from .._training.host_loop import (
     TrainingInterrupted,
     deferred_interrupt,
 )
-from .._training.rows import AnySolution, Solution
+from .._training.rows import AnySolution, History, Solution
 from .._training.trainer import Trainer
 from .._types.installed import is_installed, not_installed
 from ..envs._base import AnyEnv
@@ -111,6 +111,21 @@ def open_checkpoints(folder: Path, *, every_steps: int | None = None) -> Checkpo
             + one_line(error)
         ),
     )
+
+
+def warn_without_reward(metrics: History, returns: Float[np.ndarray, "..."]) -> None:
+    """Says so if neither training nor its evaluation had any reward to learn from."""
+    trained = [x for name, x in metrics.items() if name.startswith("episode_return")]
+    # Skills are learned from a reward of their own.
+    if (
+        trained
+        and "intrinsic_reward" not in metrics
+        and not any(np.any(np.nan_to_num(x)) for x in [*trained, returns])
+    ):
+        say(
+            "Every return was 0, so there was no reward to learn from. `eqrl/Point` "
+            "gives one with a goal: --env-option 'goal=(1,2)'."
+        )
 
 
 Reached = TypeVar("Reached", AnySolution, PopulationSolution, Skills[PyTree])
@@ -288,3 +303,4 @@ def _evaluate(
     )
     with without_ending("The report"):
         job.report(folder, reached, policies, returns, key=key)
+        warn_without_reward(reached.metrics, returns)

@@ -258,9 +258,10 @@ def test_interrupted_populations_leave_what_was_reached_and_go_on(
     assert evaluation["step"] == 40
     assert evaluation["best"] == 1
     assert eqrl.load_run(name, seed=2)[1] is not None
-    out = capsys.readouterr().out
-    assert "best member, 1: " in out
-    assert f"folder: {name}" in out
+    printed = capsys.readouterr()
+    assert "best member, 1: " in printed.out
+    assert f"folder: {name}" in printed.out
+    assert "Every return was 0, so there was no reward to learn from" in printed.err
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(writing, "write_picture", lambda *args, **options: None)
