@@ -75,7 +75,8 @@ def train_offline(
 
     **Returns:**
 
-    An `OfflineSolution`.
+    An `OfflineSolution`, with all metrics of the agent's `update`, also those of how it
+    would act, such as `epsilon` of a `DQN`.
 
     Raises a `ValueError` unless the agent fits the transitions, they fit `spec`, and
     their numbers are finite and actions in [-1, 1]; a `NonFiniteError` if what an
