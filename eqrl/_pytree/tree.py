@@ -379,6 +379,9 @@ def _show_scalar(value: object) -> wadler_lindig.AbstractDoc | None:
     # Such as `jax.nn.relu`, which would be shown by its address.
     if isinstance(value, jax.custom_jvp):
         return wadler_lindig.TextDoc(value.__name__)
+    # Objects of other libraries, whose address says nothing.
+    if type(value).__repr__ is object.__repr__:
+        return wadler_lindig.TextDoc(type(value).__name__)
     if not isinstance(value, (jax.Array, np.ndarray, np.generic)) or value.ndim != 0:
         return None
     if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):

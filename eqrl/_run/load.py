@@ -17,6 +17,7 @@ from .._training.rows import OfflineSolution, Solution
 from .._types.custom_types import EnvState, Extras, Memory, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv, check_is_env
+from ..envs._make import name_of
 from .config import (
     Population,
     Run,
@@ -82,7 +83,8 @@ def save_run(
     - `solution`: from `train`, `train_seeds` or `train_population`, or of an error that
         one of them raised. For skills of `learn_skills` there is `save_skills`.
     - `agent`, `env`: with which it was trained.
-    - `title`: of the plots; by default the names of their classes.
+    - `title`: of the plots; by default the name of the agent's class and that of the
+        environment inside its wrappers.
     - `overwrite`: deletes what an earlier run wrote into the folder.
 
     Raises a `ValueError`, and changes nothing, unless the folder may be written and the
@@ -103,7 +105,7 @@ def save_run(
     if isinstance(solution, Solution) and not solution.metrics:
         raise ValueError("`solution` has no row of metrics, so there was no training.")
     if title is None:
-        title = f"{type(agent).__name__} on {type(env).__name__}"
+        title = f"{type(agent).__name__} on {name_of(env)}"
     if isinstance(solution, PopulationSolution):
         kind, count = "member", solution.parents.shape[1]
     else:

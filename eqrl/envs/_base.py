@@ -20,7 +20,7 @@ from .._pytree.fields import (
     converted,
     shown,
 )
-from .._pytree.tree import described, is_array_shape
+from .._pytree.tree import described, is_array_shape, show_values
 from .._types.custom_types import EnvState, PyTree, Tree
 from .._types.data import AbstractActionSpace, Action, EnvSpec
 
@@ -54,6 +54,9 @@ class AbstractEnv(eqx.Module, Generic[EnvState]):
 
     def __check_init__(self) -> None:
         check_fields(self)
+
+    def __repr__(self) -> str:
+        return show_values(self)
 
     @staticmethod
     def _check_argument(name: str, value: object) -> None:
@@ -101,8 +104,8 @@ class Library:
     """A library of environments, as `eqrl.envs.make` knows it.
 
     - `module`: its adapter, imported on first use, with the functions `names()`,
-        `make(name, *, max_steps, **options)`, `picture_suffix(env)` and
-        `draw(env, states, returns, path, title)`.
+        `make(name, *, max_steps, **options)`, `name_of(env)`, `picture_suffix(env)`
+        and `draw(env, states, returns, path, title)`.
     - `wrapping`: how the adapter wraps an environment.
     - `example`: the name of one of its environments.
     - `options`: the options of `make` that it takes besides `max_steps`.

@@ -194,6 +194,12 @@ def make(
     return TimeLimit(env, 1000 if max_steps is None else max_steps)
 
 
+def name_of(env: BraxEnv) -> str:
+    kind = type(env.environment.unwrapped)
+    known = (name for name, each in brax.envs._envs.items() if each is kind)
+    return f"brax/{next(known, kind.__name__)}"
+
+
 def picture_suffix(env: BraxEnv) -> str:
     """The suffix of the file that `draw` writes, if it can draw this environment."""
     # All of brax's own have one, except `fast`, which is for tests.

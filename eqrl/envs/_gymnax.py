@@ -220,6 +220,10 @@ def make(
     return GymnaxEnv(environment, params, state_descriptor=state_descriptor)
 
 
+def name_of(env: GymnaxEnv) -> str:
+    return f"gymnax/{env.environment.name}"
+
+
 DRAWN = [
     "Acrobot-v1",
     "Asterix-MinAtar",

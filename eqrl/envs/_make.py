@@ -7,7 +7,14 @@ import numpy as np
 
 from .._pytree.fields import Count, checked, converted, shown
 from .._types.installed import needed
-from ._base import LIBRARIES, AbstractEnv, AnyEnv, StateDescriptor
+from ._base import (
+    LIBRARIES,
+    AbstractEnv,
+    AbstractEnvWrapper,
+    AnyEnv,
+    StateDescriptor,
+    adapter_of,
+)
 from ._point import Point
 from ._wrappers import DisabledActions
 
@@ -96,6 +103,20 @@ def make(
         adapter = library.load()
     _check_known(prefix, rest, adapter.names())
     return adapter.make(rest, max_steps=max_steps, **given)
+
+
+def name_of(env: AnyEnv) -> str:
+    """The name by which `make` makes an environment, whatever wrappers it is in.
+
+    If `make` makes none like it, that is the name of its class.
+    """
+    while isinstance(env, AbstractEnvWrapper):
+        env = env.inner
+    adapter = adapter_of(env)
+    if adapter is not None:
+        return adapter.name_of(env)
+    own = (f"eqrl/{name}" for name, kind in _OWN.items() if type(env) is kind)
+    return next(own, type(env).__name__)
 
 
 def ant_with_broken_legs(

@@ -9,6 +9,9 @@ import pytest
 from jaxtyping import Array, Float, Shaped
 
 from eqrl.envs import AbstractEnv, BraxEnv, Point, TimeLimit, make
+from eqrl.envs._make import name_of
+
+from ..toy import Clock
 
 
 def _speed(state: Any) -> Shaped[Array, " descriptor"]:
@@ -158,6 +161,17 @@ def test_an_unknown_option_is_refused() -> None:
     misspelled: dict[str, Any] = {"max_step": 7}
     with pytest.raises(TypeError, match="max_step"):
         make("eqrl/Point", **misspelled)
+
+
+def test_an_environment_is_named_as_it_is_made_and_printed_with_its_values() -> None:
+    for name in ("brax/fast", "gymnax/Pendulum-v1", "eqrl/Point"):
+        assert name_of(TimeLimit(make(name), 9)) == name
+    pendulum: Any = make("gymnax/Pendulum-v1")
+    # It is no environment of a library.
+    assert name_of(Clock()) == "Clock"
+    text = repr(pendulum)
+    assert "environment=Pendulum," in text and "max_speed=8.0," in text
+    assert "step_size=0.1, max_steps=7" in repr(Point(max_steps=7))
 
 
 def test_an_unknown_attribute_of_the_module_is_an_attribute_error() -> None:

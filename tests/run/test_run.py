@@ -29,7 +29,7 @@ from eqrl._run.config import (
     write_config,
 )
 from eqrl._run.files import atomic_write, claim_folder
-from eqrl._run.load import best_policy
+from eqrl._run.load import best_policy, read_summary
 from eqrl._run.write import (
     GrowingMetrics,
     draw_solution,
@@ -180,6 +180,7 @@ def test_the_run_of_one_seed_has_one_policy(solution: Any, tmp_path: Path) -> No
     one = eqrl.Solution(trainer_state=first, counts=solution.counts, metrics=metrics)
     agent, env = _RUN.make_agent(), _RUN.make_env()
     eqrl.save_run(tmp_path, one, agent, env)
+    assert read_summary(tmp_path) == ("Normalized on eqrl/Point", "seed")
     assert eqx.tree_equal(
         eqrl.load_run(tmp_path, agent=agent, env=env), (agent, first.agent, env)
     )
