@@ -233,7 +233,7 @@ class SeedsJob(AbstractJob[Training, AnySolution]):
                 )
                 for seed, (agent, state) in enumerate(policies.pairs)
             ]
-            write_skills(folder, self.run, evaluations)
+            write_skills(folder, self.run, self.env, evaluations)
             print_skills(evaluations)
 
 
@@ -367,7 +367,7 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
                 num_episodes=NUM_SKILL_EPISODES,
                 key=jr.fold_in(key, self.run.schedule.size),
             )
-            write_skills_of_member(folder, self.run, best, evaluation)
+            write_skills_of_member(folder, self.run, self.env, best, evaluation)
             print_skills([evaluation])
 
 
@@ -482,7 +482,9 @@ class LibraryJob(AbstractJob[SkillSchedule, Skills[PyTree]]):
             # The evaluations of the skills use the indices before this one.
             key=jr.fold_in(key, self.run.schedule.num_skills),
         )
-        distances = write_trajectories(folder, self.run, trajectories, mean_returns)
+        distances = write_trajectories(
+            folder, self.run, self.env, trajectories, mean_returns
+        )
         means = ", ".join(f"{mean:.1f}" for mean in mean_returns)
         print(f"skills learned: {count}")
         print(f"mean return of {returns.shape[1]} greedy episodes of each: {means}")

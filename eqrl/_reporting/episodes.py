@@ -24,7 +24,7 @@ from .._types.custom_types import EnvState, Extras, Memory, PyTree, State
 from .._types.data import Transition
 from .._types.installed import check_installed
 from ..envs import AbstractEnv, AbstractEnvWrapper, Drawable, Point
-from ..envs._base import AnyEnv, adapter_of, each_state
+from ..envs._base import AnyEnv, adapter_of, each_state, innermost
 from .figure import (
     FIGURE_SUFFIXES,
     as_rgb,
@@ -322,9 +322,7 @@ def _checked_names(
 def _walls(
     env: AnyEnv, dimensions: tuple[int, ...]
 ) -> Float[np.ndarray, "walls ends xy"]:
-    inner = env
-    while isinstance(inner, AbstractEnvWrapper):
-        inner = inner.inner
+    inner = innermost(env)
     if not isinstance(inner, Point):
         raise ValueError(
             f"`env` has no walls: it is a `{type(inner).__name__}`, not an "

@@ -37,6 +37,8 @@ from .._storage.files import Content, atomic_write, read_json
 from .._training.mesh import gather
 from .._training.rows import AnySolution, History, append_row
 from .._types.custom_types import Mode, PyTree
+from ..envs._base import AnyEnv
+from ..envs._make import descriptor_names
 from .config import Population, Run, SkillSchedule, Training
 from .files import (
     finite,
@@ -244,7 +246,10 @@ def write_evaluation(
 
 
 def write_skills(
-    folder: Directory, run: Run[Training], evaluations: Sequence[SkillEvaluation]
+    folder: Directory,
+    run: Run[Training],
+    env: AnyEnv,
+    evaluations: Sequence[SkillEvaluation],
 ) -> None:
     """Writes `skills.json`, and `skills.png` or one such plot for each seed."""
     num_episodes = evaluations[0].returns.shape[1]
@@ -252,20 +257,22 @@ def write_skills(
     write_json(folder, "skills.json", {"num_episodes": num_episodes, "seeds": seeds})
     for seed, evaluation in enumerate(evaluations):
         name = "skills.png" if len(seeds) == 1 else f"skills_of_seed_{seed}.png"
-        write_picture(
-            folder,
-            name,
-            draw_skills,
-            evaluation,
-            title=run.title,
-            names=names_of_axes(run.settings.env, run.skills and run.skills.descriptor),
-        )
+        draw_skills_of(folder, name, run, env, evaluation)
 
 
-def names_of_axes(env: str, descriptor: str | None) -> tuple[str, str] | None:
-    """The names of the axes of a picture of skills, if the environment knows them."""
-    is_position = env == "eqrl/Point" and descriptor == "state_descriptor"
-    return ("x", "y") if is_position else None
+def draw_skills_of(
+    folder: Directory,
+    name: str,
+    run: Run[Any],
+    env: AnyEnv,
+    played: SkillEvaluation | SkillTrajectories,
+) -> None:
+    """Draws the skills of a run, with the names that `env` knows for the axes."""
+    # A reward of the run describes states by itself, if not by what `env` says.
+    described = run.reward_options if run.skills is None else vars(run.skills)
+    is_of_env = described.get("descriptor", "state_descriptor") == "state_descriptor"
+    names = descriptor_names(env) if is_of_env else None
+    write_picture(folder, name, draw_skills, played, title=run.title, names=names)
 
 
 def skill_summary(evaluation: SkillEvaluation) -> dict[str, Any]:
@@ -333,18 +340,23 @@ def draw_scores(folder: Directory, title: str, solution: PopulationSolution) -> 
 
 
 def write_skills_of_member(
-    folder: Directory, run: Run[Population], index: int, evaluation: SkillEvaluation
+    folder: Directory,
+    run: Run[Population],
+    env: AnyEnv,
+    index: int,
+    evaluation: SkillEvaluation,
 ) -> None:
     """Writes `skills.json` and `skills.png` of one member of a population."""
     num_episodes = evaluation.returns.shape[1]
     content = {"num_episodes": num_episodes, "member": index}
     write_json(folder, "skills.json", {**content, **skill_summary(evaluation)})
-    write_picture(folder, "skills.png", draw_skills, evaluation, title=run.title)
+    draw_skills_of(folder, "skills.png", run, env, evaluation)
 
 
 def write_trajectories(
     folder: Directory,
     run: Run[SkillSchedule],
+    env: AnyEnv,
     trajectories: SkillTrajectories,
     mean_returns: Float[np.ndarray, " skills"],
 ) -> dict[str, float]:
@@ -367,12 +379,7 @@ def write_trajectories(
         "distances": distances,
     }
     write_json(folder, "skills.json", content)
-    names = names_of_axes(
-        run.settings.env, run.reward_options.get("descriptor", "state_descriptor")
-    )
-    write_picture(
-        folder, "skills.png", draw_skills, trajectories, title=run.title, names=names
-    )
+    draw_skills_of(folder, "skills.png", run, env, trajectories)
     return distances
 
 

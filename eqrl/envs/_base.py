@@ -104,8 +104,9 @@ class Library:
     """A library of environments, as `eqrl.envs.make` knows it.
 
     - `module`: its adapter, imported on first use, with the functions `names()`,
-        `make(name, *, max_steps, **options)`, `name_of(env)`, `picture_suffix(env)`
-        and `draw(env, states, returns, path, title)`.
+        `make(name, *, max_steps, **options)`, `name_of(env)`,
+        `descriptor_names(env)`, `picture_suffix(env)` and
+        `draw(env, states, returns, path, title)`.
     - `wrapping`: how the adapter wraps an environment.
     - `example`: the name of one of its environments.
     - `options`: the options of `make` that it takes besides `max_steps`.
@@ -225,6 +226,13 @@ class AbstractEnvWrapper(AbstractEnv[EnvState]):
 
     def state_descriptor(self, state: EnvState) -> Float[Array, " descriptor"] | None:
         return self.inner.state_descriptor(self.inner_state(state))
+
+
+def innermost(env: AnyEnv) -> AnyEnv:
+    """The environment inside all wrappers."""
+    while isinstance(env, AbstractEnvWrapper):
+        env = env.inner
+    return env
 
 
 @runtime_checkable

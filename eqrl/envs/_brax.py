@@ -200,6 +200,11 @@ def name_of(env: BraxEnv) -> str:
     return f"brax/{next(known, kind.__name__)}"
 
 
+def descriptor_names(env: BraxEnv) -> tuple[str, ...] | None:
+    names: dict[object, tuple[str, ...]] = {_torso_xy: ("x", "y"), _torso_x: ("x",)}
+    return names.get(env._state_descriptor)
+
+
 def picture_suffix(env: BraxEnv) -> str:
     """The suffix of the file that `draw` writes, if it can draw this environment."""
     # All of brax's own have one, except `fast`, which is for tests.

@@ -224,6 +224,10 @@ def name_of(env: GymnaxEnv) -> str:
     return f"gymnax/{env.environment.name}"
 
 
+def descriptor_names(env: GymnaxEnv) -> None:
+    del env
+
+
 DRAWN = [
     "Acrobot-v1",
     "Asterix-MinAtar",

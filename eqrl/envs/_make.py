@@ -10,10 +10,10 @@ from .._types.installed import needed
 from ._base import (
     LIBRARIES,
     AbstractEnv,
-    AbstractEnvWrapper,
     AnyEnv,
     StateDescriptor,
     adapter_of,
+    innermost,
 )
 from ._point import Point
 from ._wrappers import DisabledActions
@@ -110,13 +110,21 @@ def name_of(env: AnyEnv) -> str:
 
     If `make` makes none like it, that is the name of its class.
     """
-    while isinstance(env, AbstractEnvWrapper):
-        env = env.inner
+    env = innermost(env)
     adapter = adapter_of(env)
     if adapter is not None:
         return adapter.name_of(env)
     own = (f"eqrl/{name}" for name, kind in _OWN.items() if type(env) is kind)
     return next(own, type(env).__name__)
+
+
+def descriptor_names(env: AnyEnv) -> tuple[str, ...] | None:
+    """The names of the elements of the state descriptor, if they are known."""
+    env = innermost(env)
+    if isinstance(env, Point):
+        return ("x", "y")
+    adapter = adapter_of(env)
+    return None if adapter is None else adapter.descriptor_names(env)
 
 
 def ant_with_broken_legs(

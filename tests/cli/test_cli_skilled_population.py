@@ -73,8 +73,13 @@ def test_a_population_of_diayn_is_ranked_and_reported_by_its_skills(
 ) -> None:
     writing: Any = importlib.import_module("eqrl._run.write")
     labels = []
+    names = []
+
+    def draw(path: Path, *args: object, **options: object) -> None:
+        names.append((path.touch(), options.get("names")))
+
     for name in ("draw_schedules", "draw_family_tree", "draw_skills"):
-        monkeypatch.setattr(writing, name, lambda path, *args, **options: path.touch())
+        monkeypatch.setattr(writing, name, draw)
     monkeypatch.setattr(
         writing,
         "draw_learning_curve",
@@ -97,6 +102,7 @@ def test_a_population_of_diayn_is_ranked_and_reported_by_its_skills(
         np.mean(skills["diversity_returns"]), scores[best], rtol=1e-5
     )
     assert (folder / "skills.png").is_file()
+    assert names[-1][1] == ("x", "y")
     assert [label for _, label in labels] == ["score"]
     out = capsys.readouterr().out
     assert "accuracy of the discriminator: " in out

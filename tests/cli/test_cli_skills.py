@@ -176,7 +176,7 @@ def test_skills_of_each_seed_have_a_plot_of_their_own(
     evaluation = eqrl.evaluate_skills(agent, state, env, num_episodes=8, key=jr.key(0))
     labels: list[str] = []
     monkeypatch.setattr(Axes, "set_xlabel", lambda self, text: labels.append(text))
-    write_skills(tmp_path, _parsed_run(), [evaluation, evaluation])
+    write_skills(tmp_path, _parsed_run(), env, [evaluation, evaluation])
     assert labels == ["x", "x"]
     names = {"skills.json", "skills_of_seed_0.png", "skills_of_seed_1.png"}
     assert {path.name for path in tmp_path.iterdir()} == names

@@ -17,7 +17,8 @@ from brax.envs.fast import Fast
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 
 import eqrl
-from eqrl.envs import BraxEnv, Outcome
+from eqrl.envs import BraxEnv, Outcome, TimeLimit
+from eqrl.envs._make import descriptor_names
 
 from ..toy import GetKey
 
@@ -203,6 +204,7 @@ def test_only_walkers_have_a_state_descriptor_which_is_where_the_torso_is(
     # The torso is the first of the links.
     expected = None if size is None else np.arange(size)
     np.testing.assert_array_equal(env.state_descriptor(state), expected)
+    assert descriptor_names(TimeLimit(env, 5)) == (size and ("x", "y")[:size])
 
 
 def test_without_a_state_descriptor_there_is_none(getkey: GetKey) -> None:
