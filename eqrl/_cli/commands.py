@@ -15,7 +15,7 @@ import tyro
 from .. import presets
 from .._agents.base import AnyAgent
 from .._pytree.fields import check_integer
-from .._reporting.learning_curve import Interval
+from .._reporting.learning_curve import Interval, LogarithmicAxis
 from .._reporting.statistics import Center
 from .._run.agents import (
     AGENTS,
@@ -213,6 +213,9 @@ class Plot:
 
     smoothing: int = 1
     """Rows of the metrics to average: each and those right before it."""
+
+    logarithmic: tuple[LogarithmicAxis, ...] = ()
+    """Axes that are logarithmic: x, of the steps, y, of the metric, or both."""
 
     title: str | None = None
     """Above the axes; by default agent and environment, if all runs have the same."""

@@ -197,6 +197,7 @@ def run_plot(command: Plot) -> int:
         center=command.center,
         interval=command.interval,
         smoothing=command.smoothing,
+        logarithmic=command.logarithmic,
     )
     print(command.output)
     return 0

@@ -2,8 +2,8 @@
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -16,6 +16,8 @@ from .statistics import Center, bootstrap_interval, center_of, moving_average
 
 Interval = float | Literal["range"] | None
 """A level of confidence, what lies between minimum and maximum, or neither."""
+
+LogarithmicAxis = Literal["x", "y"]
 
 _Curve = tuple[Int[np.ndarray, " rows"], Float[np.ndarray, "rows seeds"]]
 
@@ -33,6 +35,7 @@ def draw_learning_curves(
     center: Center = "mean",
     interval: Interval = 0.95,
     smoothing: int = 1,
+    logarithmic: Collection[LogarithmicAxis] = (),
     title: str = "",
     names: tuple[str, str] | None = None,
 ) -> None:
@@ -62,11 +65,14 @@ def draw_learning_curves(
     - `smoothing`: the number of rows of the metrics that are averaged, for each seed by
         itself: the row at a step and those right before it. A row in which the metric
         is not finite has no part in the average.
+    - `logarithmic`: which axes are logarithmic: `"x"`, of the steps, `"y"`, of the
+        metric, or both. Values that are not positive are below the axis.
     - `title`: above the axes.
     - `names`: of the two axes; by default what they show.
 
-    Raises a `ValueError` if there is no run, if one does not have the metric, or if the
-    metric is not one number per seed.
+    Raises a `ValueError` if there is no run, if one does not have the metric, if the
+    metric is not one number per seed, or if it has no value that a logarithmic axis
+    could show.
     """
     if not runs:
         raise ValueError("`runs` is empty; give the metrics of at least one run.")
@@ -77,6 +83,7 @@ def draw_learning_curves(
         center=center,
         interval=interval,
         smoothing=smoothing,
+        logarithmic=logarithmic,
         names=names,
     )
 
@@ -89,6 +96,7 @@ def draw_facets(
     center: Center,
     interval: Interval,
     smoothing: int,
+    logarithmic: Collection[LogarithmicAxis],
     names: tuple[str, str] | None = None,
 ) -> None:
     """Plots learning curves on axes one below another, by their titles."""
@@ -98,6 +106,8 @@ def draw_facets(
     elif interval is not None:
         Range(low=0, high=1, low_open=True).check("interval", interval)
     check_integer("smoothing", smoothing, least=1)
+    for axis in logarithmic:
+        check_choice("logarithmic", axis, get_args(LogarithmicAxis))
     if metric is None:
         metric = default_metric(
             [run for runs in facets.values() for run in runs.values()]
@@ -107,6 +117,13 @@ def draw_facets(
         drawn = _draw_curves(
             axes, runs, metric, center=center, interval=interval, smoothing=smoothing
         )
+        values = [values for _, values in drawn.curves.values() if values.size > 0]
+        if "y" in logarithmic and values and not any(np.any(x > 0) for x in values):
+            raise ValueError(
+                f"`logarithmic` names `y`, but no value of `{metric}` is positive; "
+                "leave it out."
+            )
+        axes.set(**{f"{axis}scale": "log" for axis in logarithmic})
         handles, sizes = drawn.lines, _sizes(drawn.curves)
         if interval is not None and sizes:
             shaded = (

@@ -130,7 +130,8 @@ def test_options_reach_the_figure(figures: list[tuple[Any, Any]]) -> None:
     words = ["--metric", "loss", "--center", "iqm", "--title", "Loss"]
     assert main(["plot", "a", "--interval", "0.9", *words]) == 0
     assert main(["plot", "a", "--smoothing", "2", "--interval", "range"]) == 0
-    assert main(["plot", "a", "--interval", "None"]) == 0
+    axes = ["--logarithmic", "x", "y"]
+    assert main(["plot", "a", "--interval", "None", *axes]) == 0
     loss, smooth, bare = (figure.axes[0] for figure, _ in figures)
     assert (loss.get_title(), loss.get_ylabel()) == ("Loss", "loss")
     legend = loss.get_legend().get_texts()[-1].get_text()
@@ -139,6 +140,7 @@ def test_options_reach_the_figure(figures: list[tuple[Any, Any]]) -> None:
     shaded = {(x, y) for x, y in smooth.collections[0].get_paths()[0].vertices}
     assert shaded == {(10, 0), (10, 2), (20, 1.5), (20, 4.5)}
     assert not bare.collections
+    assert (bare.get_xscale(), bare.get_yscale()) == ("log", "log")
 
 
 def test_skills_are_compared_by_their_intrinsic_reward(

@@ -206,6 +206,14 @@ def test_without_an_interval_or_with_one_seed_nothing_is_shaded(
     assert figures[0].axes[0].get_xlabel() == "environment steps"
 
 
+def test_axes_are_logarithmic_that_are_named(figures: list[Any]) -> None:
+    given: list[Any] = [(), ("x",), {"x", "y"}]
+    for axes in given:
+        eqrl.draw_learning_curves("x", {"one": _ONE, "five": _FIVE}, logarithmic=axes)
+    scales = [(x.axes[0].get_xscale(), x.axes[0].get_yscale()) for x in figures]
+    assert scales == [("linear", "linear"), ("log", "linear"), ("log", "log")]
+
+
 def test_what_cannot_be_compared_is_refused_with_what_there_is(tmp_path: Path) -> None:
     wrong: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         ({}, {}, "`runs` is empty"),
@@ -213,6 +221,11 @@ def test_what_cannot_be_compared_is_refused_with_what_there_is(tmp_path: Path) -
         ({"a": _ONE | {"step": _STEPS[:2]}}, {}, r"has shape \(3,\).*\(2,\)"),
         ({"a": _ONE}, {"interval": 95.0}, "out of range"),
         ({"a": _ONE}, {"smoothing": 0}, "at least 1"),
+        (
+            {"a": _ONE | {"episode_return": -1.0 * _STEPS}},
+            {"logarithmic": ["y"]},
+            "no value of `episode_return` is positive",
+        ),
     ]
     for runs, options, message in wrong:
         with pytest.raises(ValueError, match=message):
