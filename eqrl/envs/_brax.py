@@ -1,3 +1,4 @@
+import copy
 import functools
 import warnings
 from pathlib import Path
@@ -237,7 +238,12 @@ def draw(
 
     # A compiled module, whose names no type checker knows.
     library: Any = mujoco
-    model = system.mj_model
+    # The bodies are dark, and so is what is behind them where a model has no sky. The
+    # lamp at the camera is brighter in a copy, since others use the model, too.
+    model = copy.copy(system.mj_model)
+    model.vis.headlight.ambient[:] = 0.4
+    model.vis.headlight.diffuse[:] = 0.6
+    system = system.replace(mj_model=model)
     # Its first camera follows the body, where the model has one.
     camera = model.camera(0).name if model.ncam > 0 else None
     try:

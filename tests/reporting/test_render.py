@@ -13,6 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import mujoco
 import numpy as np
 import pytest
 from brax import base
@@ -363,13 +364,23 @@ def test_brax_is_a_gif_where_mujoco_can_draw_and_else_an_error_says_what_to_do(
     def render(system: Any, states: list[Any], **options: Any) -> bytes:
         if given:
             raise AttributeError("no display")
-        given.extend([system.replaced, np.stack(states), options])
+        lamp = system.mj_model.vis.headlight
+        given.extend([system.replaced, np.stack(states), options, lamp.ambient])
         return b"GIF89a"
 
     monkeypatch.setattr("brax.io.image.render", render)
-    camera = lambda index: SimpleNamespace(name=f"camera {index}")
-    model = SimpleNamespace(ncam=1, camera=camera)
-    replace = lambda values: SimpleNamespace(replaced=values, mj_model=model)
+    library: Any = mujoco
+    model = library.MjModel.from_xml_string(
+        "<mujoco><worldbody><camera name='camera 0'/></worldbody></mujoco>"
+    )
+    dark = model.vis.headlight.ambient.copy()
+
+    def replace(values: Any) -> SimpleNamespace:
+        with_model = lambda mj_model: SimpleNamespace(
+            replaced=values, mj_model=mj_model
+        )
+        return SimpleNamespace(mj_model=model, replace=with_model)
+
     bodies = SimpleNamespace(sys=SimpleNamespace(tree_replace=replace), dt=0.05)
     env = object.__new__(BraxEnv)
     object.__setattr__(env, "environment", bodies)
@@ -380,6 +391,9 @@ def test_brax_is_a_gif_where_mujoco_can_draw_and_else_an_error_says_what_to_do(
     assert given[0] == {"opt.timestep": 0.05}
     np.testing.assert_array_equal(given[1], np.arange(4))
     assert (given[2]["camera"], given[2]["fmt"]) == ("camera 0", "gif")
+    # There is more light, in this picture alone.
+    assert np.all(given[3] > dark)
+    np.testing.assert_array_equal(model.vis.headlight.ambient, dark)
     with pytest.raises(ValueError, match=r"no display\. .*`MUJOCO_GL=egl`.*html"):
         adapter.draw(env, states, np.zeros(4), path, "")
 
