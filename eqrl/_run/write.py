@@ -263,7 +263,7 @@ def write_skills(
 def draw_skills_of(
     folder: Directory,
     name: str,
-    run: Run[Any],
+    run: Run,
     env: AnyEnv,
     played: SkillEvaluation | SkillTrajectories,
 ) -> None:

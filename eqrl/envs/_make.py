@@ -106,9 +106,9 @@ def make(
 
 
 def name_of(env: AnyEnv) -> str:
-    """The name by which `make` makes an environment, whatever wrappers it is in.
+    """The name that `make` has for an environment, within any wrappers.
 
-    If `make` makes none like it, that is the name of its class.
+    If it makes none like it, that is the name of its class.
     """
     env = innermost(env)
     adapter = adapter_of(env)
