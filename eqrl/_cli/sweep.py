@@ -13,6 +13,7 @@ from typing import Any
 import jax.random as jr
 
 from .._population.prior import make_settings
+from .._population.train import check_scalar
 from .._pytree.fields import check_integer
 from .._pytree.tree import take_element
 from .._reporting.learning_curve import draw_learning_curves
@@ -31,7 +32,7 @@ from .._run.config import (
     write_config,
 )
 from .._run.files import CONFIG, claim_folder, new_folder, write_json
-from .._run.sweep import sweep
+from .._run.sweep import group_settings, sweep
 from .._run.write import SEARCH, SWEEP, TABLE, best_curves, read_sweep
 from .._storage.files import Content, read_json
 from .._training.host_loop import TrainingInterrupted
@@ -158,14 +159,17 @@ def _make_search(
 def _begin(run: Run[Training], search: Search, place: Place) -> int:
     """Trains a sweep in a new folder, and returns the exit code."""
     _make_devices(run.schedule)
-    # Before anything is overwritten.
-    make_settings(
+    env = run.make_env()
+    # What `sweep` would refuse overwrites nothing.
+    check_scalar(env)
+    settings = make_settings(
         run.make_agent(),
         run.make_trainer(),
         **_varied(run, search),
         num_draws=search.num_draws,
         key=jr.key(0),
     )
+    group_settings(settings, env, run.schedule.num_steps)
     folder = place.folder or new_folder(f"sweep-{run.name}")
     with claim_folder(folder, overwrite=place.overwrite):
         write_config(folder, run)

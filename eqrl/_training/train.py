@@ -502,6 +502,15 @@ def jit_init(
     return trainer.init(agent, env, key=key, agent_state=agent_state)
 
 
+def check_training(trainer: Trainer, agent: AnyAgent, env: AnyEnv) -> None:
+    """Traces the first iteration, so that errors appear before any training."""
+    # The trace is cached, so the training does not pay for it again.
+    state, counts = eqx.filter_eval_shape(jit_init, trainer, agent, env, key=jr.key(0))
+    # Only the update of an on-policy agent knows whether minibatches fit the rollout.
+    if agent.sequence_length is None:
+        eqx.filter_eval_shape(trainer.step, agent, env, state, counts, key=jr.key(0))
+
+
 @eqx.filter_jit
 def jit_begin_row(
     trainer: Trainer,

@@ -59,6 +59,12 @@ def test_a_sweep_is_interrupted_resumed_drawn_evaluated_and_overwritten(
     for words in (["train", "--resume"], ["rerun"], ["render"]):
         assert main([*words, str(folder)]) == 2
         assert "is the folder of a sweep" in capsys.readouterr().err
+    # A sweep that is refused overwrites nothing, however late its mistake is found.
+    files = sorted(folder.rglob("*"))
+    wrong = ["--grid", "num_envs", "7", "--overwrite"]
+    assert main([*_SWEEP, "--folder", str(folder), *wrong]) == 2
+    assert "'num_envs': 7} is wrong: `num_steps=60`" in capsys.readouterr().err
+    assert sorted(folder.rglob("*")) == files
     # A sweep leaves nothing that another may not overwrite.
     with claim_folder(folder, overwrite=True):
         assert [path.name for path in folder.iterdir()] == [".lock"]

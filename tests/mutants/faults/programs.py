@@ -756,6 +756,13 @@ FAULTS = (
         ("tests/run/test_sweep.py -k by_the_end_of",),
     ),
     Fault(
+        "cli:a-refused-sweep-overwrites",
+        "eqrl/_cli/sweep.py",
+        "    group_settings(settings, env, run.schedule.num_steps)\n",
+        "    del env, settings\n",
+        ("tests/cli/test_cli_sweep.py -k overwritten",),
+    ),
+    Fault(
         "run:sweeps-resume-on-as-many-devices-only",
         "eqrl/_run/sweep.py",
         "if len(initial.trainer_state.failed) != len(keys):",
