@@ -756,6 +756,13 @@ FAULTS = (
         ("tests/run/test_sweep.py -k by_the_end_of",),
     ),
     Fault(
+        "population:a-grid-takes-a-value-twice",
+        "eqrl/_population/prior.py",
+        "if eqx.tree_equal(one, other):",
+        "if one is other:",
+        ("tests/run/test_sweep.py -k refused",),
+    ),
+    Fault(
         "cli:a-refused-sweep-overwrites",
         "eqrl/_cli/sweep.py",
         "    group_settings(settings, env, run.schedule.num_steps)\n",
