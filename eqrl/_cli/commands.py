@@ -144,7 +144,7 @@ class Evaluate:
     """Play episodes with each policy of a run and print the returns."""
 
     folder: tyro.conf.Positional[Path]
-    """Folder of the run."""
+    """Folder of the run, or of a sweep, of which each seed of each setting plays."""
 
     num_episodes: int | None = None
     """Episodes of each policy; by default 64 of brax, 1024 of other environments."""
@@ -173,10 +173,10 @@ class Render:
     """Play one greedy episode of a run and write what it looks like."""
 
     folder: tyro.conf.Positional[Path]
-    """Folder of the run."""
+    """Folder of the run, or of a sweep, whose best setting plays."""
 
     seed: int | None = None
-    """Seed or member, from 0; by default the first seed or the best member."""
+    """Seed or member; by default 0, and of a population or a sweep the best."""
 
     skill: int | None = None
     """Skill to show, from 0; of diayn if the skills are discrete."""
@@ -196,7 +196,7 @@ class Plot:
     """Draw the learning curves of runs into one figure."""
 
     folders: tyro.conf.Positional[tuple[Path, ...]]
-    """Folders of the runs, each of which becomes a curve."""
+    """Folders of the runs, each of which becomes a curve; or that of a sweep."""
 
     output: Path = Path("learning_curves.png")
     """File to write, whose suffix decides the format: .png, .pdf or .svg."""
@@ -223,13 +223,13 @@ class Export:
     """Write a policy of a run into one file, which `eqrl.load_policy` loads."""
 
     folder: tyro.conf.Positional[Path]
-    """Folder of the run."""
+    """Folder of the run, or of a sweep, whose best setting is written."""
 
     output: Path
     """File to write."""
 
     seed: int | None = None
-    """Seed or member, from 0; by default the first seed or the best member."""
+    """Seed or member; by default 0, and of a population or a sweep the best."""
 
     skill: int | None = None
     """Skill to export, from 0; of diayn if the skills are discrete."""
@@ -438,8 +438,8 @@ def check_no_sweep(folder: Path) -> None:
     """Checks that a folder is not that of a sweep."""
     if (folder / SWEEP).exists():
         raise ValueError(
-            f"`{folder}` is the folder of a sweep. `eqrl sweep --resume`, `eqrl "
-            "evaluate` and `eqrl plot` read it, and `eqrl.sweep` gives its policies."
+            f"`{folder}` is the folder of a sweep, which `eqrl sweep --resume` resumes "
+            "and `eqrl evaluate`, `plot`, `render` and `export` read."
         )
 
 

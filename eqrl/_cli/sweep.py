@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jax.random as jr
+import numpy as np
 
 from .._population.prior import make_settings
 from .._population.train import check_scalar
@@ -40,14 +41,16 @@ from .._training.mesh import count_cores
 from .commands import (
     USUAL_PRIORS,
     Evaluate,
+    Export,
     Place,
     Plot,
+    Render,
     Train,
     import_both,
     make_devices_for,
     parse,
 )
-from .finished import evaluation_key, returns_of_policies
+from .finished import Chosen, evaluation_key, returns_of_policies
 from .training import say
 
 
@@ -246,7 +249,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def _read(
-    folder: Path, options: argparse.Namespace | Evaluate
+    folder: Path, options: argparse.Namespace | Evaluate | Render | Export
 ) -> tuple[Run[Training], Search]:
     """The run that all settings have in common, and what varies.
 
@@ -346,21 +349,47 @@ def is_sweep(folder: Path) -> bool:
     return (folder / SWEEP).is_file()
 
 
-def evaluate_sweep(command: Evaluate) -> int:
-    """Prints statistics of the returns of each seed of each setting."""
+def _ended(
+    command: Evaluate | Render | Export,
+) -> tuple[Run[Training], Search, SweepSolution]:
+    """The sweep in the folder of a command, and what it has come to."""
     folder = command.folder
-    if command.output is not None or command.json:
-        raise ValueError(
-            f"`--output` and `--json` are for runs; the table of a sweep is `{TABLE}` "
-            "in its folder."
-        )
     run, search = _read(folder, command)
     if not (folder / TABLE).exists():
         raise ValueError(
             f"The sweep in `{folder}` has not ended; `eqrl sweep --resume {folder}` "
             "resumes it."
         )
-    solution = _sweep(folder, run, search)
+    return run, search, _sweep(folder, run, search)
+
+
+def policy_of_sweep(command: Render | Export) -> Chosen:
+    """The policy of one seed of the best setting, by default of the best seed."""
+    if command.skill is not None:
+        raise ValueError(
+            f"`skill={command.skill}` is for runs of skills; leave it out."
+        )
+    run, _, solution = _ended(command)
+    best, seed, count = solution.best, command.seed, run.schedule.seeds
+    if best is None:
+        raise ValueError(f"All seeds of all settings in `{command.folder}` diverged.")
+    if seed is None:
+        seed = int(np.nanargmax(solution.scores[best]))
+    if not 0 <= seed < count:
+        raise ValueError(f"`seed={seed}` is not among the seeds, 0 to {count - 1}.")
+    say(f"the best setting is {best}, {solution.labels[best]}; this is its seed {seed}")
+    policy = (solution.agents[best], take_element(solution.states[best], seed))
+    return f"setting {best}, seed {seed}", (*policy, run.make_env())
+
+
+def evaluate_sweep(command: Evaluate) -> int:
+    """Prints statistics of the returns of each seed of each setting."""
+    if command.output is not None or command.json:
+        raise ValueError(
+            f"`--output` and `--json` are for runs; the table of a sweep is `{TABLE}` "
+            "in its folder."
+        )
+    run, search, solution = _ended(command)
     num_episodes = command.num_episodes
     if num_episodes is None:
         num_episodes = search.num_episodes

@@ -763,6 +763,20 @@ FAULTS = (
         ("tests/run/test_sweep.py -k refused",),
     ),
     Fault(
+        "cli:the-worst-seed-of-a-sweep-is-exported",
+        "eqrl/_cli/sweep.py",
+        "np.nanargmax(solution.scores[best])",
+        "np.nanargmin(solution.scores[best])",
+        ("tests/cli/test_cli_sweep.py -k overwritten",),
+    ),
+    Fault(
+        "cli:a-given-seed-of-a-sweep-is-ignored",
+        "eqrl/_cli/sweep.py",
+        "take_element(solution.states[best], seed)",
+        "take_element(solution.states[best], 0)",
+        ("tests/cli/test_cli_sweep.py -k overwritten",),
+    ),
+    Fault(
         "cli:a-refused-sweep-overwrites",
         "eqrl/_cli/sweep.py",
         "    group_settings(settings, env, run.schedule.num_steps)\n",
