@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import tyro
@@ -195,7 +195,10 @@ class Render:
 class Plot:
     """Draw the learning curves of runs into one figure."""
 
-    folders: tyro.conf.Positional[tuple[Path, ...]]
+    folders: Annotated[
+        tyro.conf.Positional[tuple[Path, ...]],
+        tyro.conf.arg(metavar="PATH [PATH ...]", help_behavior_hint="(required)"),
+    ]
     """Folders of the runs, each of which becomes a curve; or that of a sweep."""
 
     output: Path = Path("learning_curves.png")
@@ -241,10 +244,17 @@ class Export:
     """Function that makes its environment, likewise, as package.module:make."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """Train many settings of hyperparameters, each from several seeds."""
+
+
 Command = Train | Evaluate | Render | Plot | Export
 
 
 _OTHERS: dict[str, type] = {
+    # Its options are in `run_sweep`, which parses them.
+    "sweep": Sweep,
     "rerun": Rerun,
     "evaluate": Evaluate,
     "render": Render,
@@ -282,8 +292,7 @@ def _parse_options(options: Any, prog: str, words: Sequence[str]) -> Any:
         options,
         prog=prog,
         description="Train, evaluate and render reinforcement learning agents. "
-        "`eqrl sweep --help` explains sweeps of hyperparameters, and `eqrl --version` "
-        "prints the version."
+        "`eqrl --version` prints the version."
         if prog == "eqrl"
         else None,
         args=words,
@@ -357,17 +366,12 @@ def _look_ahead(args: Sequence[str]) -> argparse.Namespace:
     return parser.parse_known_args(hyphenated)[0]
 
 
-def import_given(path: str | None) -> type[AnyAgent] | None:
-    """The class that was given with `--agent`, if one was."""
-    return None if path is None else import_agent(path)
-
-
 def import_both(
     options: Resume | Rerun | Evaluate | Render | Export | argparse.Namespace,
 ) -> tuple[type[AnyAgent] | None, Callable[..., Any] | None]:
     """The class given with `--agent` and the function given with `--env`, if any."""
-    make_env = None if options.env is None else import_env(options.env)
-    return import_given(options.agent), make_env
+    agent_type = None if options.agent is None else import_agent(options.agent)
+    return agent_type, None if options.env is None else import_env(options.env)
 
 
 def _parse_resume(args: list[str]) -> Train:
@@ -420,7 +424,11 @@ def _parse_resume(args: list[str]) -> Train:
 
 def _read_command(source: Path, options: Resume | Rerun, place: Place) -> Train:
     """The command that trained the run in the folder `source`."""
-    check_no_sweep(source)
+    if (source / SWEEP).exists():
+        raise ValueError(
+            f"`{source}` is the folder of a sweep, which `eqrl sweep --resume` resumes "
+            "and `eqrl evaluate`, `plot`, `render` and `export` read."
+        )
     # An agent's module may make arrays, after which JAX makes no more devices. Errors
     # in the configuration are reported by reading all of it, which comes next.
     with contextlib.suppress(ValueError):
@@ -432,15 +440,6 @@ def _read_command(source: Path, options: Resume | Rerun, place: Place) -> Train:
             "leave it out."
         )
     return Train(run, place, options.tensorboard)
-
-
-def check_no_sweep(folder: Path) -> None:
-    """Checks that a folder is not that of a sweep."""
-    if (folder / SWEEP).exists():
-        raise ValueError(
-            f"`{folder}` is the folder of a sweep, which `eqrl sweep --resume` resumes "
-            "and `eqrl evaluate`, `plot`, `render` and `export` read."
-        )
 
 
 def make_devices_for(schedule: Training | Population | SkillSchedule) -> None:

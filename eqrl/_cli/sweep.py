@@ -66,7 +66,7 @@ All options of `eqrl train` hold as well, such as --num-steps, --folder and
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """The options of a sweep besides those of its run; `search.json` holds them."""
+    """The arguments of `sweep` besides those of its run; `search.json` holds them."""
 
     grid: dict[str, list[str]]
     priors: list[Prior]
@@ -327,17 +327,11 @@ def _sweep(folder: Path, run: Run[Training], search: Search) -> SweepSolution:
         num_seeds=schedule.seeds,
         num_steps=schedule.num_steps,
         key=jr.split(jr.key(run.settings.seed))[0],
-        **_varied(run, search),
-        num_draws=search.num_draws,
-        num_fresh_seeds=search.num_fresh_seeds,
         log_every=schedule.log_every,
-        num_episodes=search.num_episodes,
-        center=search.center,
         folder=folder,
-        checkpoint_every=search.checkpoint_every,
         members=schedule.members,
-        members_at_once=search.members_at_once,
         progress=report,
+        **(dataclasses.asdict(search) | _varied(run, search)),
     )
 
 
