@@ -274,6 +274,7 @@ def chosen_policy(command: Render | Export) -> Chosen:
 def run_export(command: Export, chosen: Chosen) -> int:
     """Writes one policy of a run into one file."""
     _, (agent, state, env) = chosen
+    command.output.parent.mkdir(parents=True, exist_ok=True)
     export_policy(command.output, agent, state, env)
     print(command.output)
     return 0

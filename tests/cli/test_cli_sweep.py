@@ -70,7 +70,7 @@ def test_a_sweep_is_interrupted_resumed_drawn_evaluated_and_overwritten(
     assert main(["render", str(folder)]) == 0
     picture = f"episode_of_setting_{best[0]}_seed_{scores.argmax()}.png"
     assert capsys.readouterr().out == f"{folder / picture}\n"
-    exported = tmp_path / "policy.eqx"
+    exported = tmp_path / "new" / "best.policy"
     words = ["export", str(folder), "--output", str(exported), "--seed"]
     assert main([*words, str(scores.argmin())]) == 0
     assert f"{best[0]}, actor_lr={best[1]['actor_lr']}" in capsys.readouterr().err
