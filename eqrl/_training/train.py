@@ -155,8 +155,8 @@ def train_seeds(
         seeds run in turn on a CPU, is as many of its devices as divide `num_seeds`,
         such as those that `use_all_cores` makes; else it is one.
     - `members`: on each device, `"together"` maps over seeds and `"in_turn"` runs one
-        after another, which gives each the result that it has alone, bit for bit,
-        whatever the devices. `None` is `"in_turn"` on a CPU and `"together"` on other
+        after another, which gives each the result that it has alone, bit for bit on
+        one device. `None` is `"in_turn"` on a CPU and `"together"` on other
         devices.
     - The others are those of `train`; `num_steps` is per seed.
 
