@@ -17,7 +17,7 @@ import tyro
 from .._agents.wrappers.intrinsic import diayn
 from .._pytree.fields import Range, range_of
 from .._rewards.incremental import Incremental
-from .._run.agents import AGENTS, NamedAgent, SkillOptions
+from .._run.agents import AGENTS, NamedAgent, SkillOptions, name_of
 from .._run.config import Population, Prior, Settings, SkillSchedule, Training
 from .._training.trainer import Trainer
 from ..nn import CategoricalDiscriminator
@@ -354,7 +354,8 @@ def _agent_type(
         ("schedule", type(schedule), dataclasses.field(default=schedule)),
     ]
     if name == OWN:
-        fields.insert(0, ("own", Own))
+        own = Own(name_of(named.agent_type))
+        fields.insert(0, ("own", Own, dataclasses.field(default=own)))
     if not is_training:
         fields.append(("priors", tyro.conf.UseAppendAction[Priors]))
     if is_skilled:

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import tyro
@@ -144,7 +144,7 @@ class Evaluate:
     """Play episodes with each policy of a run and print the returns."""
 
     folder: tyro.conf.Positional[Path]
-    """Folder of the run."""
+    """Folder of the run, or of a sweep, of which each seed of each setting plays."""
 
     num_episodes: int | None = None
     """Episodes of each policy; by default 64 of brax, 1024 of other environments."""
@@ -173,10 +173,10 @@ class Render:
     """Play one greedy episode of a run and write what it looks like."""
 
     folder: tyro.conf.Positional[Path]
-    """Folder of the run."""
+    """Folder of the run, or of a sweep, whose best setting plays."""
 
     seed: int | None = None
-    """Seed or member, from 0; by default the first seed or the best member."""
+    """Seed or member; by default 0, and of a population or a sweep the best."""
 
     skill: int | None = None
     """Skill to show, from 0; of diayn if the skills are discrete."""
@@ -195,8 +195,11 @@ class Render:
 class Plot:
     """Draw the learning curves of runs into one figure."""
 
-    folders: tyro.conf.Positional[tuple[Path, ...]]
-    """Folders of the runs, each of which becomes a curve."""
+    folders: Annotated[
+        tyro.conf.Positional[tuple[Path, ...]],
+        tyro.conf.arg(metavar="PATH [PATH ...]", help_behavior_hint="(required)"),
+    ]
+    """Folders of the runs, each of which becomes a curve; or that of a sweep."""
 
     output: Path = Path("learning_curves.png")
     """File to write, whose suffix decides the format: .png, .pdf or .svg."""
@@ -226,13 +229,13 @@ class Export:
     """Write a policy of a run into one file, which `eqrl.load_policy` loads."""
 
     folder: tyro.conf.Positional[Path]
-    """Folder of the run."""
+    """Folder of the run, or of a sweep, whose best setting is written."""
 
     output: Path
     """File to write."""
 
     seed: int | None = None
-    """Seed or member, from 0; by default the first seed or the best member."""
+    """Seed or member; by default 0, and of a population or a sweep the best."""
 
     skill: int | None = None
     """Skill to export, from 0; of diayn if the skills are discrete."""
@@ -244,10 +247,17 @@ class Export:
     """Function that makes its environment, likewise, as package.module:make."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """Train many settings of hyperparameters, each from several seeds."""
+
+
 Command = Train | Evaluate | Render | Plot | Export
 
 
 _OTHERS: dict[str, type] = {
+    # Its options are in `run_sweep`, which parses them.
+    "sweep": Sweep,
     "rerun": Rerun,
     "evaluate": Evaluate,
     "render": Render,
@@ -285,8 +295,7 @@ def _parse_options(options: Any, prog: str, words: Sequence[str]) -> Any:
         options,
         prog=prog,
         description="Train, evaluate and render reinforcement learning agents. "
-        "`eqrl sweep --help` explains sweeps of hyperparameters, and `eqrl --version` "
-        "prints the version."
+        "`eqrl --version` prints the version."
         if prog == "eqrl"
         else None,
         args=words,
@@ -360,17 +369,12 @@ def _look_ahead(args: Sequence[str]) -> argparse.Namespace:
     return parser.parse_known_args(hyphenated)[0]
 
 
-def import_given(path: str | None) -> type[AnyAgent] | None:
-    """The class that was given with `--agent`, if one was."""
-    return None if path is None else import_agent(path)
-
-
 def import_both(
     options: Resume | Rerun | Evaluate | Render | Export | argparse.Namespace,
 ) -> tuple[type[AnyAgent] | None, Callable[..., Any] | None]:
     """The class given with `--agent` and the function given with `--env`, if any."""
-    make_env = None if options.env is None else import_env(options.env)
-    return import_given(options.agent), make_env
+    agent_type = None if options.agent is None else import_agent(options.agent)
+    return agent_type, None if options.env is None else import_env(options.env)
 
 
 def _parse_resume(args: list[str]) -> Train:
@@ -423,7 +427,11 @@ def _parse_resume(args: list[str]) -> Train:
 
 def _read_command(source: Path, options: Resume | Rerun, place: Place) -> Train:
     """The command that trained the run in the folder `source`."""
-    check_no_sweep(source)
+    if (source / SWEEP).exists():
+        raise ValueError(
+            f"`{source}` is the folder of a sweep, which `eqrl sweep --resume` resumes "
+            "and `eqrl evaluate`, `plot`, `render` and `export` read."
+        )
     # An agent's module may make arrays, after which JAX makes no more devices. Errors
     # in the configuration are reported by reading all of it, which comes next.
     with contextlib.suppress(ValueError):
@@ -435,15 +443,6 @@ def _read_command(source: Path, options: Resume | Rerun, place: Place) -> Train:
             "leave it out."
         )
     return Train(run, place, options.tensorboard)
-
-
-def check_no_sweep(folder: Path) -> None:
-    """Checks that a folder is not that of a sweep."""
-    if (folder / SWEEP).exists():
-        raise ValueError(
-            f"`{folder}` is the folder of a sweep. `eqrl sweep --resume`, `eqrl "
-            "evaluate` and `eqrl plot` read it, and `eqrl.sweep` gives its policies."
-        )
 
 
 def make_devices_for(schedule: Training | Population | SkillSchedule) -> None:

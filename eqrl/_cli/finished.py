@@ -27,7 +27,7 @@ from .._storage.files import atomic_write
 from .._training.rows import History
 from .._types.custom_types import Mode
 from ..envs._base import AnyEnv
-from .commands import Evaluate, Export, Plot, Render, check_no_sweep, import_both
+from .commands import Evaluate, Export, Plot, Render, import_both
 
 
 def num_episodes_of(env: str) -> int:
@@ -69,6 +69,9 @@ def returns_of_policies(
 
 
 _TABLES = (".json", ".csv")
+
+Chosen = tuple[str, tuple[AnyAgent, PyTree, AnyEnv]]
+"""A policy: its name, as in `seed 0, skill 3`, its agent, state and environment."""
 
 
 def run_evaluate(command: Evaluate) -> int:
@@ -220,9 +223,9 @@ def _title_and_labels(
     raise ValueError(f"`{twice}` is given twice; name each run once.")
 
 
-def run_render(command: Render) -> int:
+def run_render(command: Render, chosen: Chosen) -> int:
     """Writes a picture, an animation or a page of one episode."""
-    name, (agent, state, env) = chosen_policy(command)
+    name, (agent, state, env) = chosen
     path = command.output
     if path is None:
         words = name.replace(",", "").replace(" ", "_")
@@ -233,14 +236,8 @@ def run_render(command: Render) -> int:
     return 0
 
 
-def chosen_policy(
-    command: Render | Export,
-) -> tuple[str, tuple[AnyAgent, PyTree, AnyEnv]]:
-    """The policy of a run that a command names: its name, agent, state, environment.
-
-    The name is as in `seed 0, skill 3`.
-    """
-    check_no_sweep(command.folder)
+def chosen_policy(command: Render | Export) -> Chosen:
+    """The policy of a run that a command names."""
     agent_type, make_env = import_both(command)
     run = read_config(command.folder, agent_type, make_env)
     index = best_policy(command.folder, run) if command.seed is None else command.seed
@@ -275,9 +272,10 @@ def chosen_policy(
     return name, (agent, state, env)
 
 
-def run_export(command: Export) -> int:
+def run_export(command: Export, chosen: Chosen) -> int:
     """Writes one policy of a run into one file."""
-    _, (agent, state, env) = chosen_policy(command)
+    _, (agent, state, env) = chosen
+    command.output.parent.mkdir(parents=True, exist_ok=True)
     export_policy(command.output, agent, state, env)
     print(command.output)
     return 0

@@ -13,7 +13,6 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Bool, Float, PRNGKeyArray, PyTree
 
-from .._agents.base import AnyAgent
 from .._disk.learn import check_replay, enlarge_past, learn_skills
 from .._disk.library import (
     Skills,
@@ -60,8 +59,7 @@ from .._storage.checkpoint import saved_steps
 from .._training.evaluations import Evaluations
 from .._training.mesh import POPULATION, check_mesh
 from .._training.rows import AnySolution
-from .._training.train import jit_init, train, train_seeds
-from .._training.trainer import Trainer
+from .._training.train import check_training, train, train_seeds
 from .._types.data import Discrete
 from ..envs._base import AnyEnv
 from ..presets import PRESETS, Preset
@@ -71,15 +69,6 @@ from .training import AbstractJob, Policies, open_checkpoints, reporting
 
 NUM_SKILL_EPISODES = 8
 """Episodes of each skill by which skills are judged at the end of training."""
-
-
-def check_training(trainer: Trainer, agent: AnyAgent, env: AnyEnv) -> None:
-    """Traces the first iteration, so that errors appear before any writing."""
-    # The trace is cached, so the training does not pay for it again.
-    state, counts = eqx.filter_eval_shape(jit_init, trainer, agent, env, key=jr.key(0))
-    # Only the update of an on-policy agent knows whether minibatches fit the rollout.
-    if agent.sequence_length is None:
-        eqx.filter_eval_shape(trainer.step, agent, env, state, counts, key=jr.key(0))
 
 
 def print_skills(evaluations: Sequence[SkillEvaluation]) -> None:

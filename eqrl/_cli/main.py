@@ -20,9 +20,9 @@ from .commands import (
     make_devices_for,
     parse,
 )
-from .finished import run_evaluate, run_export, run_plot, run_render
+from .finished import chosen_policy, run_evaluate, run_export, run_plot, run_render
 from .jobs import make_job
-from .sweep import evaluate_sweep, is_sweep, plot_sweep, run_sweep
+from .sweep import evaluate_sweep, is_sweep, plot_sweep, policy_of_sweep, run_sweep
 from .training import one_line, run_training, say
 
 
@@ -59,11 +59,12 @@ def main(args: Sequence[str] | None = None) -> int:
             return plot_sweep(command)
         if isinstance(command, Evaluate):
             return run_evaluate(command)
-        if isinstance(command, Export):
-            return run_export(command)
         if isinstance(command, Plot):
             return run_plot(command)
-        return run_render(command)
+        choose = policy_of_sweep if is_sweep(command.folder) else chosen_policy
+        if isinstance(command, Export):
+            return run_export(command, choose(command))
+        return run_render(command, choose(command))
     except KeyboardInterrupt:
         say("Interrupted.")
         return 130

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import jax.random as jr
+import numpy as np
 
 from .._population.prior import make_settings
+from .._population.train import check_scalar
 from .._pytree.fields import check_integer
 from .._pytree.tree import take_element
 from .._reporting.learning_curve import draw_learning_curves
@@ -31,7 +33,7 @@ from .._run.config import (
     write_config,
 )
 from .._run.files import CONFIG, claim_folder, new_folder, write_json
-from .._run.sweep import sweep
+from .._run.sweep import group_settings, sweep
 from .._run.write import SEARCH, SWEEP, TABLE, best_curves, read_sweep
 from .._storage.files import Content, read_json
 from .._training.host_loop import TrainingInterrupted
@@ -39,14 +41,16 @@ from .._training.mesh import count_cores
 from .commands import (
     USUAL_PRIORS,
     Evaluate,
+    Export,
     Place,
     Plot,
+    Render,
     Train,
     import_both,
     make_devices_for,
     parse,
 )
-from .finished import evaluation_key, returns_of_policies
+from .finished import Chosen, evaluation_key, returns_of_policies
 from .training import say
 
 
@@ -62,7 +66,7 @@ All options of `eqrl train` hold as well, such as --num-steps, --folder and
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """The options of a sweep besides those of its run; `search.json` holds them."""
+    """The arguments of `sweep` besides those of its run; `search.json` holds them."""
 
     grid: dict[str, list[str]]
     priors: list[Prior]
@@ -158,14 +162,17 @@ def _make_search(
 def _begin(run: Run[Training], search: Search, place: Place) -> int:
     """Trains a sweep in a new folder, and returns the exit code."""
     _make_devices(run.schedule)
-    # Before anything is overwritten.
-    make_settings(
+    env = run.make_env()
+    # What `sweep` would refuse overwrites nothing.
+    check_scalar(env)
+    settings = make_settings(
         run.make_agent(),
         run.make_trainer(),
         **_varied(run, search),
         num_draws=search.num_draws,
         key=jr.key(0),
     )
+    group_settings(settings, env, run.schedule.num_steps)
     folder = place.folder or new_folder(f"sweep-{run.name}")
     with claim_folder(folder, overwrite=place.overwrite):
         write_config(folder, run)
@@ -242,7 +249,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def _read(
-    folder: Path, options: argparse.Namespace | Evaluate
+    folder: Path, options: argparse.Namespace | Evaluate | Render | Export
 ) -> tuple[Run[Training], Search]:
     """The run that all settings have in common, and what varies.
 
@@ -320,17 +327,11 @@ def _sweep(folder: Path, run: Run[Training], search: Search) -> SweepSolution:
         num_seeds=schedule.seeds,
         num_steps=schedule.num_steps,
         key=jr.split(jr.key(run.settings.seed))[0],
-        **_varied(run, search),
-        num_draws=search.num_draws,
-        num_fresh_seeds=search.num_fresh_seeds,
         log_every=schedule.log_every,
-        num_episodes=search.num_episodes,
-        center=search.center,
         folder=folder,
-        checkpoint_every=search.checkpoint_every,
         members=schedule.members,
-        members_at_once=search.members_at_once,
         progress=report,
+        **(dataclasses.asdict(search) | _varied(run, search)),
     )
 
 
@@ -342,21 +343,47 @@ def is_sweep(folder: Path) -> bool:
     return (folder / SWEEP).is_file()
 
 
-def evaluate_sweep(command: Evaluate) -> int:
-    """Prints statistics of the returns of each seed of each setting."""
+def _ended(
+    command: Evaluate | Render | Export,
+) -> tuple[Run[Training], Search, SweepSolution]:
+    """The sweep in the folder of a command, and what it has come to."""
     folder = command.folder
-    if command.output is not None or command.json:
-        raise ValueError(
-            f"`--output` and `--json` are for runs; the table of a sweep is `{TABLE}` "
-            "in its folder."
-        )
     run, search = _read(folder, command)
     if not (folder / TABLE).exists():
         raise ValueError(
             f"The sweep in `{folder}` has not ended; `eqrl sweep --resume {folder}` "
             "resumes it."
         )
-    solution = _sweep(folder, run, search)
+    return run, search, _sweep(folder, run, search)
+
+
+def policy_of_sweep(command: Render | Export) -> Chosen:
+    """The policy of one seed of the best setting, by default of the best seed."""
+    if command.skill is not None:
+        raise ValueError(
+            f"`skill={command.skill}` is for runs of skills; leave it out."
+        )
+    run, _, solution = _ended(command)
+    best, seed, count = solution.best, command.seed, run.schedule.seeds
+    if best is None:
+        raise ValueError(f"All seeds of all settings in `{command.folder}` diverged.")
+    if seed is None:
+        seed = int(np.nanargmax(solution.scores[best]))
+    if not 0 <= seed < count:
+        raise ValueError(f"`seed={seed}` is not among the seeds, 0 to {count - 1}.")
+    say(f"the best setting is {best}, {solution.labels[best]}; this is its seed {seed}")
+    policy = (solution.agents[best], take_element(solution.states[best], seed))
+    return f"setting {best}, seed {seed}", (*policy, run.make_env())
+
+
+def evaluate_sweep(command: Evaluate) -> int:
+    """Prints statistics of the returns of each seed of each setting."""
+    if command.output is not None or command.json:
+        raise ValueError(
+            f"`--output` and `--json` are for runs; the table of a sweep is `{TABLE}` "
+            "in its folder."
+        )
+    run, search, solution = _ended(command)
     num_episodes = command.num_episodes
     if num_episodes is None:
         num_episodes = search.num_episodes

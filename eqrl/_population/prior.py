@@ -217,6 +217,13 @@ def make_settings(
                 f"`grid[{name!r}]={shown(values)}` must be a list of values, such as "
                 "`[1e-4, 1e-3]`."
             )
+        for one, other in itertools.combinations(listed[name], 2):
+            if eqx.tree_equal(one, other):
+                raise ValueError(
+                    f"`grid[{name!r}]` has {shown(other)} twice, whose settings would "
+                    "be the same; give each value once, and more seeds to train a "
+                    "setting more often."
+                )
     for name, prior in priors.items():
         check_instance(f"priors[{name!r}]", prior, AbstractPrior)
         if paths[name].startswith(_TRAINER):
@@ -230,31 +237,21 @@ def make_settings(
             check_prior(field, prior, range_of(node, field))
         except ValueError as error:
             raise ValueError(f"The prior of `{name}` is wrong: {error}") from error
-    draws: list[dict[str, object]] = [{}]
-    if num_draws is not None:
-        draws = [
-            {
-                name: float(str(np.asarray(prior.sample(key=each))))
-                for each, (name, prior) in zip(
-                    jr.split(jr.fold_in(key, index), len(priors)),
-                    priors.items(),
-                    strict=True,
-                )
-            }
-            for index in range(num_draws)
-        ]
-    points = [
-        dict(zip(grid, point, strict=True))
-        for point in itertools.product(*listed.values())
-    ]
     settings = []
-    for draw, point in itertools.product(draws, points):
-        values = {**point, **draw}
-        try:
-            changed = _changed(agent, trainer, {paths[x]: values[x] for x in values})
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"The setting {values} is wrong: {error}") from error
-        settings.append(Setting(values, *changed))
+    for index in range(num_draws or 1):
+        keys = jr.split(jr.fold_in(key, index), len(priors))
+        draw = {
+            name: float(str(np.asarray(prior.sample(key=each))))
+            for each, (name, prior) in zip(keys, priors.items(), strict=True)
+        }
+        for point in itertools.product(*listed.values()):
+            values = {**dict(zip(grid, point, strict=True)), **draw}
+            by_path = {paths[name]: value for name, value in values.items()}
+            try:
+                changed = _changed(agent, trainer, by_path)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"The setting {values} is wrong: {error}") from error
+            settings.append(Setting(values, *changed))
     return settings
 
 

@@ -177,8 +177,8 @@ def train_population(
         arguments. `None`, where members run in turn on a CPU, is as many of its devices
         as divide `size`, such as those that `use_all_cores` makes; else it is one.
     - `members`: on each device, `"together"` maps over members and `"in_turn"` runs one
-        after another, which gives each the result that it has alone, bit for bit,
-        whatever the devices. `None` is `"in_turn"` on a CPU and `"together"` on other
+        after another, which gives each the result that it has alone, bit for bit on
+        one device. `None` is `"in_turn"` on a CPU and `"together"` on other
         devices. Measured with SAC and TD3 on two cores: as one device, in turn is 0.89
         and 1.00 times as fast as together; as a mesh of two, 1.10 and 1.09 times, which
         is the fastest of all.

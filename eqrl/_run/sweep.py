@@ -58,7 +58,7 @@ from .._training.mesh import (
     to_host,
 )
 from .._training.rows import AnySolution, History
-from .._training.train import jit_init, train_members
+from .._training.train import check_training, jit_init, train_members
 from .._training.trainer import Trainer
 from .._types.custom_types import EnvState, PyTree, State
 from ..envs import AbstractEnv
@@ -213,7 +213,7 @@ def sweep(
             ]
         ),
     )
-    groups = plan.check()
+    groups = group_settings(settings, env, num_steps)
     asked = {"agent": as_text(agent), "trainer": as_text(trainer)}
     with deferred_interrupt(), plan.opened(key, asked):
         parts = plan.load()
@@ -226,6 +226,38 @@ def sweep(
         if plan.folder is not None:
             write_sweep(plan.folder, solution)
     return cast(SweepSolution[State, Agents], solution)
+
+
+def group_settings(
+    settings: Sequence[Setting], env: AnyEnv, num_steps: int
+) -> list[list[int]]:
+    """The indices of the settings, those that share a program together.
+
+    Raises a `ValueError` that names the setting unless each can be trained.
+    """
+    groups: list[tuple[PyTree, list[int]]] = []
+    for index, setting in enumerate(settings):
+        agent, trainer = setting.agent, setting.trainer
+        kind = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype) if eqx.is_array(x) else x,
+            (agent, trainer),
+        )
+        same = [group for each, group in groups if eqx.tree_equal(each, kind)]
+        try:
+            check_numbers(agent, env.spec)
+            if not same:
+                trainer.check_num_steps(num_steps)
+                trainer.schedule.check_call("num_steps", num_steps)
+                check_training(trainer, agent, env)
+        except ValueError as error:
+            raise ValueError(
+                f"The setting {setting.values} is wrong: {error}"
+            ) from error
+        if same:
+            same[0].append(index)
+        else:
+            groups.append((kind, [index]))
+    return [group for _, group in groups]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,48 +284,6 @@ class _Plan:
     progress: Callable[[int, int], object] | None
     keys: Key[Array, " seeds"]
     evaluation_keys: Key[Array, " seeds"]
-
-    def check(self) -> list[list[int]]:
-        """Checks each setting, and groups those that share a program.
-
-        Raises a `ValueError` that names the setting unless it can be trained.
-        """
-        groups: list[tuple[PyTree, list[int]]] = []
-        for index, setting in enumerate(self.settings):
-            kind = jax.tree.map(
-                lambda x: (
-                    jax.ShapeDtypeStruct(x.shape, x.dtype) if eqx.is_array(x) else x
-                ),
-                (setting.agent, setting.trainer),
-            )
-            same = [group for each, group in groups if eqx.tree_equal(each, kind)]
-            try:
-                check_numbers(setting.agent, self.env.spec)
-                if not same:
-                    self.check_kind(setting)
-            except ValueError as error:
-                raise ValueError(
-                    f"The setting {setting.values} is wrong: {error}"
-                ) from error
-            if same:
-                same[0].append(index)
-            else:
-                groups.append((kind, [index]))
-        return [group for _, group in groups]
-
-    def check_kind(self, setting: Setting) -> None:
-        """Traces the first iteration, so that errors appear before any training."""
-        agent, trainer = setting.agent, setting.trainer
-        trainer.check_num_steps(self.num_steps)
-        trainer.schedule.check_call("num_steps", self.num_steps)
-        state, counts = eqx.filter_eval_shape(
-            jit_init, trainer, agent, self.env, key=jr.key(0)
-        )
-        # Only the update of an on-policy agent knows whether minibatches fit a rollout.
-        if agent.sequence_length is None:
-            eqx.filter_eval_shape(
-                trainer.step, agent, self.env, state, counts, key=jr.key(0)
-            )
 
     @contextlib.contextmanager
     def opened(self, key: PRNGKeyArray, asked: Mapping[str, str]) -> Iterator[None]:

@@ -155,8 +155,8 @@ def train_seeds(
         seeds run in turn on a CPU, is as many of its devices as divide `num_seeds`,
         such as those that `use_all_cores` makes; else it is one.
     - `members`: on each device, `"together"` maps over seeds and `"in_turn"` runs one
-        after another, which gives each the result that it has alone, bit for bit,
-        whatever the devices. `None` is `"in_turn"` on a CPU and `"together"` on other
+        after another, which gives each the result that it has alone, bit for bit on
+        one device. `None` is `"in_turn"` on a CPU and `"together"` on other
         devices.
     - The others are those of `train`; `num_steps` is per seed.
 
@@ -500,6 +500,15 @@ def jit_init(
 ) -> tuple[TrainerState[State, EnvState, Memory, Extras], Counts]:
     """`Trainer.init`, compiled once for all calls of the same shapes."""
     return trainer.init(agent, env, key=key, agent_state=agent_state)
+
+
+def check_training(trainer: Trainer, agent: AnyAgent, env: AnyEnv) -> None:
+    """Traces the first iteration, so that errors appear before any training."""
+    # The trace is cached, so the training does not pay for it again.
+    state, counts = eqx.filter_eval_shape(jit_init, trainer, agent, env, key=jr.key(0))
+    # Only the update of an on-policy agent knows whether minibatches fit the rollout.
+    if agent.sequence_length is None:
+        eqx.filter_eval_shape(trainer.step, agent, env, state, counts, key=jr.key(0))
 
 
 @eqx.filter_jit

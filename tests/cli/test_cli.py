@@ -246,6 +246,7 @@ def test_a_help_text_shows_the_range_unless_it_says_it_itself() -> None:
 
 
 def test_help_shows_the_texts(capsys: pytest.CaptureFixture[str]) -> None:
+    own = "docs.examples.redq:REDQ"
     begin = " ".join((eqrl.diayn.__doc__ or "").split()[:3])
     for args, text in (
         (["train", "td3", "--help"], "actions are in [-1, 1]"),
@@ -257,6 +258,9 @@ def test_help_shows_the_texts(capsys: pytest.CaptureFixture[str]) -> None:
         (["pbt", "diayn", "--help"], "--resume"),
         (["disk", "--help"], "`eqrl disk --resume FOLDER` resumes"),
         (["disk", "--help"], "--resume {None}|PATH"),
+        (["pbt", "--agent", own, "--help"], f"(default: {own})"),
+        (["plot", "--help"], "or that of a sweep. (required)"),
+        (["--help"], "sweep Train many settings"),
     ):
         with pytest.raises(SystemExit) as stop:
             main(args)

@@ -1,12 +1,16 @@
 """Sweeps on the command line."""
 
+import csv
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import eqrl
 from eqrl._cli import main
 from eqrl._run.files import claim_folder
+from eqrl._run.write import read_sweep
 from tests.toy import interrupt_in_piece
 
 
@@ -18,6 +22,7 @@ _TINY = [
 ]
 _SWEEP = [
     *("sweep", "td3", *_TINY, "--seeds", "2", "--num-episodes", "2"),
+    *("--env-option", "goal=(1,1)"),
     *("--grid", "actor-lr", "1e-3", "1e-2", "--members-at-once", "2"),
 ]
 
@@ -34,8 +39,9 @@ def test_a_sweep_is_interrupted_resumed_drawn_evaluated_and_overwritten(
         assert main([*_SWEEP, "--folder", str(folder)]) == 130
     assert f"`eqrl sweep --resume {folder}` resumes it" in capsys.readouterr().err
     assert len([*(folder / "trained").iterdir()]) == 1
-    assert main(["evaluate", str(folder)]) == 2
-    assert "has not ended" in capsys.readouterr().err
+    for words in (["evaluate"], ["render"]):
+        assert main([*words, str(folder)]) == 2
+        assert "has not ended" in capsys.readouterr().err
     # What has trained can be drawn.
     output = tmp_path / "curves.png"
     assert main(["plot", str(folder), "--output", str(output)]) == 0
@@ -56,9 +62,39 @@ def test_a_sweep_is_interrupted_resumed_drawn_evaluated_and_overwritten(
     printed = capsys.readouterr().out
     assert "setting 1: actor_lr=0.01" in printed
     assert len(re.findall(r"^ +[01] +[01] .*\d$", printed, re.MULTILINE)) == 4
-    for words in (["train", "--resume"], ["rerun"], ["render"]):
+    with open(folder / "settings.csv") as file:
+        best = max(
+            enumerate(csv.DictReader(file)), key=lambda row: float(row[1]["iqm"])
+        )
+    scores = read_sweep(folder).scores[best[0]]
+    assert main(["render", str(folder)]) == 0
+    picture = f"episode_of_setting_{best[0]}_seed_{scores.argmax()}.png"
+    assert capsys.readouterr().out == f"{folder / picture}\n"
+    exported = tmp_path / "new" / "best.policy"
+    words = ["export", str(folder), "--output", str(exported), "--seed"]
+    assert main([*words, str(scores.argmin())]) == 0
+    assert f"{best[0]}, actor_lr={best[1]['actor_lr']}" in capsys.readouterr().err
+    worse = exported.read_bytes()
+    assert main(words[:-1]) == 0 and exported.read_bytes() != worse
+    assert f"is its seed {scores.argmax()}" in capsys.readouterr().err
+    assert main([*words, str(scores.argmax())]) == 0
+    assert eqrl.load_policy(exported).act(np.zeros(4)).shape == (2,)
+    capsys.readouterr()
+    for wrong, message in (
+        (["2"], "the seeds, 0 to 1"),
+        (["0", "--skill", "0"], "of skills"),
+    ):
+        assert main([*words, *wrong]) == 2
+        assert message in capsys.readouterr().err
+    for words in (["train", "--resume"], ["rerun"]):
         assert main([*words, str(folder)]) == 2
         assert "is the folder of a sweep" in capsys.readouterr().err
+    # A sweep that is refused overwrites nothing, however late its mistake is found.
+    files = sorted(folder.rglob("*"))
+    wrong = ["--grid", "num_envs", "7", "--overwrite"]
+    assert main([*_SWEEP, "--folder", str(folder), *wrong]) == 2
+    assert "'num_envs': 7} is wrong: `num_steps=60`" in capsys.readouterr().err
+    assert sorted(folder.rglob("*")) == files
     # A sweep leaves nothing that another may not overwrite.
     with claim_folder(folder, overwrite=True):
         assert [path.name for path in folder.iterdir()] == [".lock"]

@@ -298,6 +298,8 @@ def test_fields_are_found_by_the_end_of_their_path() -> None:
         ({"grid": {"lr": [1.0]}}, "There is no hyperparameter `lr`.* actor_lr,"),
         ({"grid": {"actor_lr": 1.0}}, "must be a list of values"),
         ({"grid": {"actor_lr": []}}, "must be a list of values"),
+        ({"grid": {"actor_lr": [1, 2.0, 1.0]}}, "'actor_lr'.. has 1.0 twice.* seeds"),
+        ({"grid": {"batch_size": [jnp.array(4)] * 2}}, "has .* twice"),
         ({"grid": {"batch_size": [4, 0]}}, "'batch_size': 0} is wrong: `batch_size=0`"),
         ({"grid": {"num_envs": [3]}}, "'num_envs': 3} is wrong: `num_steps=100`"),
         ({"priors": {"actor_lr": eqrl.Uniform}}, "do not fit"),
