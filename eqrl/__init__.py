@@ -213,6 +213,8 @@ from ._types.custom_types import (
     MakeOptimizer as MakeOptimizer,
     Metrics as Metrics,
     Mode as Mode,
+    Observation as Observation,
+    ObservationDtype as ObservationDtype,
 )
 from ._types.data import EnvSpec as EnvSpec, Transition as Transition
 from ._types.stacked import Stacked as Stacked

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
 from .._pytree.fields import checked
-from .._types.custom_types import PyTree
+from .._types.custom_types import Observation, PyTree
 from .._types.data import AbstractActionSpace, Action, Box, Discrete, EnvSpec
 from .._types.installed import check_installed
 from ._base import (
@@ -157,10 +157,12 @@ class GymnaxEnv(AbstractAdapter[EnvState]):
             max_steps=int(chosen.max_steps_in_episode),
         )
 
-    def reset(self, *, key: PRNGKeyArray) -> tuple[EnvState, Float[Array, " obs"]]:
+    def reset(
+        self, *, key: PRNGKeyArray
+    ) -> tuple[EnvState, Observation[Array, " obs"]]:
         with lenient_promotion():
             observation, state = self.environment.reset_env(key, self.params)
-        return strongly_typed(state), flat_observation(observation)
+        return strongly_typed(state), flat_observation(observation, self._spec)
 
     def step(
         self, state: EnvState, action: Action, *, key: PRNGKeyArray
@@ -174,7 +176,7 @@ class GymnaxEnv(AbstractAdapter[EnvState]):
             terminated = jnp.array(terminated, dtype=bool)
             time_out = jnp.asarray(self.environment.is_truncated(state, self.params))
         outcome = Outcome(
-            observation=flat_observation(observation),
+            observation=flat_observation(observation, self._spec),
             reward=jnp.array(reward, dtype=jnp.result_type(float)),
             terminated=terminated,
             # The time limit looks at the steps only, also where the episode terminates.

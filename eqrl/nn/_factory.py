@@ -12,11 +12,13 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.fields import check_callable, shown
 from .._pytree.tree import parts
+from .._types.custom_types import Observation
 from ._mlp import (
     MLP,
     Activation,
     Linear,
     ResidualMLP,
+    as_floats,
     check_layers,
     is_size,
 )
@@ -55,8 +57,9 @@ class ImageEncoder(eqx.Module):
     filters: Linear
     image_shape: tuple[int, int, int] = eqx.field(static=True)
 
-    def __call__(self, x: Float[Array, " inputs"]) -> Float[Array, " features"]:
+    def __call__(self, x: Observation[Array, " inputs"]) -> Float[Array, " features"]:
         """The nonnegative features of the image, then the rest of the observation."""
+        x = as_floats(x)
         height, width, _ = self.image_shape
         size = math.prod(self.image_shape)
         image = x[:size].reshape(self.image_shape)
@@ -90,7 +93,7 @@ class Encoded(eqx.Module):
     encoder: ImageEncoder
     network: Callable[[Float[Array, " features"]], Float[Array, " outputs"]]
 
-    def __call__(self, x: Float[Array, " inputs"]) -> Float[Array, " outputs"]:
+    def __call__(self, x: Observation[Array, " inputs"]) -> Float[Array, " outputs"]:
         """Maps one input vector to one output vector."""
         return self.network(self.encoder(x))
 

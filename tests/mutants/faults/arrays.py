@@ -394,8 +394,8 @@ FAULTS = (
     Fault(
         "nn:critic-reads-the-action-first",
         "eqrl/nn/_critic.py",
-        "return jnp.concatenate([observation, action])",
-        "return jnp.concatenate([action, observation])",
+        "return jnp.concatenate([as_floats(observation), action])",
+        "return jnp.concatenate([action, as_floats(observation)])",
         ("tests/nn/test_policy.py -k state_action_value",),
     ),
     Fault(
@@ -670,5 +670,12 @@ FAULTS = (
         "            return function(*args, **kwargs)\n        for",
         "            return None\n        for",
         ("tests/pytree/test_arguments.py -k python_s_own",),
+    ),
+    Fault(
+        "nn:pixels-are-not-scaled",
+        "eqrl/nn/_mlp.py",
+        "floats * (1 / 255) if observation.dtype == jnp.uint8 else floats",
+        "floats",
+        ("tests/training/test_observation_types.py -k share_of_255",),
     ),
 )

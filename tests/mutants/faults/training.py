@@ -39,8 +39,8 @@ FAULTS = (
     Fault(
         "training:float-types-differ",
         "eqrl/_training/offline.py",
-        "np.asarray(x).reshape(num_rows, -1).astype(jnp.result_type(float))",
-        "np.asarray(x).reshape(num_rows, -1)",
+        "        x.astype(dtype) for x in (observation, next_observation)",
+        "        x for x in (observation, next_observation)",
         ("tests/training/test_offline.py -k rows_continue",),
     ),
     Fault(
