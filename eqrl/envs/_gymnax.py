@@ -78,6 +78,21 @@ else:
     from gymnax.environments.environment import Environment, EnvParams, EnvState
 
 
+# Their images hold only 0 and 1, which gymnax gives as floats.
+BINARY_IMAGES = frozenset(
+    {
+        "Asterix-MinAtar",
+        "Breakout-MinAtar",
+        "Catch-bsuite",
+        "DeepSea-bsuite",
+        "Freeway-MinAtar",
+        "Pong-misc",
+        "Seaquest-MinAtar",
+        "SpaceInvaders-MinAtar",
+    }
+)
+
+
 def _action_space(space: spaces.Space, *, name: str) -> AbstractActionSpace:
     if isinstance(space, spaces.Discrete):
         return Discrete(int(space.n))
@@ -104,8 +119,9 @@ class GymnaxEnv(AbstractAdapter[EnvState]):
 
     Its state is the environment's own, every leaf a strongly typed array. Actions that
     are vectors in [-1, 1] are rescaled to the environment's bounds; choices are passed
-    as they are. Observations of any shape and type become flat vectors of floats; of
-    an image, `spec.observation_shape` is the shape. The time limit is the environment's
+    as they are. Observations of any shape and type become flat vectors; of an image,
+    `spec.observation_shape` is the shape. Images of 0 and 1 only, such as those of
+    MinAtar, become bools, everything else floats. The time limit is the environment's
     `params.max_steps_in_episode`.
     """
 
@@ -155,6 +171,7 @@ class GymnaxEnv(AbstractAdapter[EnvState]):
             name=name,
             action=_action_space(environment.action_space(chosen), name=name),
             max_steps=int(chosen.max_steps_in_episode),
+            observation_dtype="bool" if name in BINARY_IMAGES else "float32",
         )
 
     def reset(

@@ -288,4 +288,11 @@ FAULTS = (
         "is_kind = is_array_shape(value)",
         ("tests/training/test_observation_types.py -k give_the_type",),
     ),
+    Fault(
+        "envs:binary-images-as-floats",
+        "eqrl/envs/_gymnax.py",
+        '"bool" if name in BINARY_IMAGES else "float32"',
+        '"float32"',
+        ("tests/envs/test_gymnax.py -k images_that_are_bools",),
+    ),
 )
