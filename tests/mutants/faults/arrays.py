@@ -678,4 +678,18 @@ FAULTS = (
         "floats",
         ("tests/training/test_observation_types.py -k share_of_255",),
     ),
+    Fault(
+        "nn:strides-across-only",
+        "eqrl/nn/_factory.py",
+        "(self.stride, self.stride, 1),",
+        "(1, self.stride, 1),",
+        ("tests/nn/test_convolution.py -k follow_each_other",),
+    ),
+    Fault(
+        "nn:layers-in-another-order",
+        "eqrl/nn/_factory.py",
+        "functools.reduce(Encoded, others, first)",
+        "functools.reduce(Encoded, others[::-1], first)",
+        ("tests/nn/test_convolution.py -k follow_each_other",),
+    ),
 )
