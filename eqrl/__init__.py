@@ -106,6 +106,7 @@ from ._population.solution import (
     PopulationSolution as PopulationSolution,
     best as best,
     member as member,
+    stored_transitions as stored_transitions,
 )
 from ._population.train import train_population as train_population
 from ._pytree.fields import (
