@@ -10,7 +10,6 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Shaped
 from typing_extensions import TypeVar
 
-from .._pytree.fields import shown
 from .._pytree.tree import check_stack, parts, stack_size, take_element
 from .._training.iteration import UnfinishedRow
 from .._training.mesh import (
@@ -25,7 +24,7 @@ from .._training.replay import ReplayState
 from .._training.rows import Solution
 from .._training.schedule import Counts
 from .._training.trainer import TrainerState
-from .._types.custom_types import Extras, PyTree, State, Tree
+from .._types.custom_types import EnvState, Extras, Memory, PyTree, State, Tree
 from .._types.data import Transition
 from .._types.stacked import Stacked
 
@@ -229,7 +228,7 @@ def member(stack: Any, index: int | Int[Array, ""]) -> Any:
 
 
 def stored_transitions(
-    solution: Solution[Any, Any, Any, Extras] | PopulationSolution,
+    solution: Solution[State, EnvState, Memory, Extras] | PopulationSolution,
 ) -> Transition[Extras]:
     """All transitions that the replay of a solution holds.
 
@@ -262,10 +261,10 @@ def stored_transitions(
     rings = parts(state.replay, ReplayState)
     if len(rings) != 1 or rings[0].is_rollout:
         raise ValueError(
-            f"`solution` has {shown(type(state.replay).__name__)} for a replay, which "
-            "holds no past transitions in an `eqrl.ReplayState`: agents such as "
-            "`eqrl.PPO` learn from the steps of one iteration, and a replay of your "
-            "own may hold anything; take what it holds from `trainer_state.replay`."
+            f"The replay of `solution`, a {type(state.replay).__name__}, holds no past "
+            "transitions in an `eqrl.ReplayState`. Agents such as `eqrl.PPO` have the "
+            "steps of one iteration only; what a replay of your own holds is in "
+            "`solution.trainer_state.replay`."
         )
     data, counts = rings[0].data, solution.counts
     # Before the axes of environments and rows there may be one of seeds or members.

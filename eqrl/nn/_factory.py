@@ -95,7 +95,7 @@ ImageEncoder.__init__.__doc__ = """**Arguments:**
 
 
 def _places(shape: tuple[int, ...], kernel: int, stride: int) -> tuple[int, int]:
-    """How many rows and columns of places a filter has within an image."""
+    """Rows and columns of the places that a filter has within an image."""
     height, width, _ = shape
     return (height - kernel) // stride + 1, (width - kernel) // stride + 1
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import eqrl
+from eqrl._training.offline import fitting_transitions
 
 from ..agents_under_test import dqn, ppo
 from ..toy import Clock, Learner
@@ -62,7 +63,7 @@ def test_the_rows_of_a_ring_come_oldest_first() -> None:
     spec = eqrl.EnvSpec(2, action=eqrl.spaces.Discrete(2))
     ends = choices.truncated.at[29::30].set(~choices.terminated[29::30])
     whole = eqx.tree_at(lambda x: x.truncated, choices, ends)
-    eqrl._training.offline.fitting_transitions(several, whole, spec)
+    fitting_transitions(several, whole, spec)
 
 
 def test_those_of_several_seeds_and_members_are_a_stack() -> None:

@@ -728,4 +728,18 @@ FAULTS = (
         'to all seeds.\n    """\n',
         ("tests/training/test_train.py -k alone_bit_for_bit_and",),
     ),
+    Fault(
+        "training:stored-rows-from-the-first-place",
+        "eqrl/_population/solution.py",
+        "row = (written - filled + np.arange(filled)) % num_rows",
+        "row = np.arange(filled)",
+        ("tests/population/test_stored_transitions.py -k oldest_first",),
+    ),
+    Fault(
+        "training:rollout-is-taken-for-a-replay",
+        "eqrl/_training/replay.py",
+        "return ReplayState(empty.data, is_rollout=True)",
+        "return empty",
+        ("tests/population/test_stored_transitions.py -k without_a_replay",),
+    ),
 )
