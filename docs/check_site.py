@@ -142,7 +142,8 @@ def main() -> None:
         for name in public_names()
         if name not in ids and not re.search(rf"{re.escape(name)}\b", table)
     )
-    all_members = set[str]().union(*map(members, public_names()))
+    # Those of a class without an entry, such as a type for annotations, need none.
+    all_members = set[str]().union(*map(members, public_names() & ids))
     unlisted = sorted(all_members - ids)
     bare = [
         name

@@ -106,6 +106,7 @@ from ._population.solution import (
     PopulationSolution as PopulationSolution,
     best as best,
     member as member,
+    stored_transitions as stored_transitions,
 )
 from ._population.train import train_population as train_population
 from ._pytree.fields import (
@@ -213,6 +214,8 @@ from ._types.custom_types import (
     MakeOptimizer as MakeOptimizer,
     Metrics as Metrics,
     Mode as Mode,
+    Observation as Observation,
+    ObservationDtype as ObservationDtype,
 )
 from ._types.data import EnvSpec as EnvSpec, Transition as Transition
 from ._types.stacked import Stacked as Stacked

@@ -26,6 +26,7 @@ from .._types.custom_types import (
     Memory,
     Metrics,
     Mode,
+    Observation,
     PyTree,
     State,
 )
@@ -87,7 +88,7 @@ class AbstractAgent(eqx.Module, Generic[State, Memory, Extras]):
         self,
         state: State,
         memory: Memory,
-        observation: Float[Array, " obs"],
+        observation: Observation[Array, " obs"],
         *,
         mode: Mode,
         key: PRNGKeyArray,
@@ -207,7 +208,7 @@ class AbstractMemorylessAgent(AbstractAgent[State, None, None]):
         self,
         state: State,
         memory: None,
-        observation: Float[Array, " obs"],
+        observation: Observation[Array, " obs"],
         *,
         mode: Mode,
         key: PRNGKeyArray,
@@ -337,8 +338,8 @@ class AbstractViewWrapper(AbstractWrapper[State, Memory, Extras]):
 
     @abstractmethod
     def inner_observation(
-        self, state: State, observation: Float[Array, "*batch obs"]
-    ) -> Float[Array, "*batch inner_obs"]:
+        self, state: State, observation: Observation[Array, "*batch obs"]
+    ) -> Observation[Array, "*batch inner_obs"]:
         """Observations, with any leading axes, as the agent inside sees them."""
 
     def begin(
@@ -352,7 +353,7 @@ class AbstractViewWrapper(AbstractWrapper[State, Memory, Extras]):
         self,
         state: State,
         memory: Memory,
-        observation: Float[Array, " obs"],
+        observation: Observation[Array, " obs"],
         *,
         mode: Mode,
         key: PRNGKeyArray,

@@ -8,11 +8,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, PRNGKeyArray
 
 from .._pytree.fields import check_arity, check_factory, shown
 from .._pytree.tree import described, is_float_shape, take_element
-from .._types.custom_types import PyTree
+from .._types.custom_types import Observation, PyTree
 from .._types.data import EnvSpec
 from ..nn import AbstractDensity, AbstractLikelihood, LikelihoodPolicy, Softmax
 
@@ -84,9 +84,8 @@ def make_network(
     return networks
 
 
-def _output(name: str, network: AnyNetwork, *sizes: int) -> PyTree:
-    """The output of a network for vectors of these sizes, as shapes."""
-    vectors = [jax.ShapeDtypeStruct((size,), jnp.result_type(float)) for size in sizes]
+def _output(name: str, network: AnyNetwork, *vectors: jax.ShapeDtypeStruct) -> PyTree:
+    """The output of a network for vectors of these shapes and types, as shapes."""
     try:
         # Only shapes are traced: a check runs and compiles nothing.
         return eqx.filter_eval_shape(network, *vectors)
@@ -103,7 +102,7 @@ def _given(
     name: str, policy: AnyNetwork, spec: EnvSpec, kind: type[Given], must: str
 ) -> Given:
     """The output of a policy for one observation, as shapes, if it is of this kind."""
-    given = _output(name, policy, spec.observation_size)
+    given = _output(name, policy, spec.observation_struct)
     if not isinstance(given, kind):
         raise ValueError(
             f"The actor of `{name}` gives a {type(given).__name__} for one "
@@ -125,12 +124,12 @@ def _check_density(name: str, policy: AnyNetwork, spec: EnvSpec) -> None:
     )
     density = _given(name, policy, spec, AbstractDensity, must)
 
-    def draw(observation: Float[Array, " obs"]) -> tuple[PyTree, PyTree, PyTree]:
+    def draw(observation: Observation[Array, " obs"]) -> tuple[PyTree, PyTree, PyTree]:
         density = policy(observation)
         # Only shapes are computed, so any key will do.
         return density.mode(), *density.sample_and_log_prob(key=jr.key(0))
 
-    mode, sample, log_prob = _output(name, draw, spec.observation_size)
+    mode, sample, log_prob = _output(name, draw, spec.observation_struct)
     # Evaluation takes the mode and training the sample, which are written separately.
     for action in (mode, sample):
         _check_action(name, action, spec)
@@ -156,7 +155,7 @@ def _check_likelihood(name: str, policy: LikelihoodPolicy, spec: EnvSpec) -> Non
     likelihood = _given(name, policy, spec, AbstractLikelihood, must)
     # A network for the other kind of actions has the same methods; the space tells them
     # apart.
-    space = _output(name, lambda x: policy(x).space, spec.observation_size)
+    space = _output(name, lambda x: policy(x).space, spec.observation_struct)
     if space != spec.action:
         raise ValueError(
             f"The actor of `{name}` picks actions out of {space}, but "
@@ -164,12 +163,12 @@ def _check_likelihood(name: str, policy: LikelihoodPolicy, spec: EnvSpec) -> Non
             "`eqrl.nn.Normal` for a `Box`."
         )
 
-    def probability(observation: Float[Array, " obs"]) -> dict[str, PyTree]:
+    def probability(observation: Observation[Array, " obs"]) -> dict[str, PyTree]:
         likelihood = policy(observation)
         drawn = likelihood.draw(key=jr.key(0))
         return {"log_prob": likelihood.log_prob(drawn), "entropy": likelihood.entropy()}
 
-    for method, value in _output(name, probability, spec.observation_size).items():
+    for method, value in _output(name, probability, spec.observation_struct).items():
         _check_scalar(name, likelihood, method, value)
 
 
@@ -179,7 +178,7 @@ def _values(
     """The check of a network that values observations by arrays of this shape."""
 
     def check(name: str, network: AnyNetwork, spec: EnvSpec) -> None:
-        value = _output(name, network, spec.observation_size)
+        value = _output(name, network, spec.observation_struct)
         given = f"The {whose} of `{name}` gives {described(value)} for one observation"
         _check_shape(value, shape(spec), given, must.format(shape(spec)))
 
@@ -249,7 +248,8 @@ def critic(*, trajectory_size: int | None = None) -> Kind:
         expected = (spec.reward_size,) if is_vector else ()
         # A trajectory holds an action and how it changes, so its vector is longer.
         valued_size = spec.action_size if trajectory_size is None else trajectory_size
-        value = _output(name, critic, spec.observation_size, valued_size)
+        valued = jax.ShapeDtypeStruct((valued_size,), jnp.result_type(float))
+        value = _output(name, critic, spec.observation_struct, valued)
         given = f"A critic of `{name}` gives {described(value)} for one observation"
         must = f"be of shape {expected}" if is_vector else "be a scalar, of shape ()"
         _check_shape(value, expected, f"{given} and one action", must)

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.fields import check_choice, hyperparameter, static_integer
 from .._pytree.tree import gradient_step
-from .._types.custom_types import FloatLike, MakeOptimizer, Metrics, Mode
+from .._types.custom_types import FloatLike, MakeOptimizer, Metrics, Mode, Observation
 from .._types.data import (
     AbstractActionSpace,
     Action,
@@ -60,7 +60,7 @@ PPOState.__init__.__doc__ = """**Arguments:**
 class _Row(eqx.Module):
     """A step of the rollout, as the losses need it, or a stack of such steps."""
 
-    observation: Float[Array, "*batch obs"]
+    observation: Observation[Array, "*batch obs"]
     drawn: Float[Array, "*batch act"] | Int[Array, "*batch"]
     log_prob: Float[Array, "*batch"]
     value: Float[Array, "*batch"]
@@ -167,7 +167,7 @@ class PPO(AbstractAgent[PPOState, None, Action]):
         self,
         state: PPOState,
         memory: None,
-        observation: Float[Array, " obs"],
+        observation: Observation[Array, " obs"],
         *,
         mode: Mode,
         key: PRNGKeyArray,
@@ -271,7 +271,7 @@ class PPO(AbstractAgent[PPOState, None, Action]):
         actor, critic = networks
 
         def probability(
-            observation: Float[Array, " obs"], drawn: Action
+            observation: Observation[Array, " obs"], drawn: Action
         ) -> tuple[Float[Array, ""], Float[Array, ""]]:
             policy = actor(observation)
             return policy.log_prob(drawn), policy.entropy()

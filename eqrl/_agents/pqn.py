@@ -6,7 +6,13 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.fields import hyperparameter, static_integer
 from .._pytree.tree import gradient_step
-from .._types.custom_types import ActionValueFunction, FloatLike, MakeOptimizer, Metrics
+from .._types.custom_types import (
+    ActionValueFunction,
+    FloatLike,
+    MakeOptimizer,
+    Metrics,
+    Observation,
+)
 from .._types.data import Discrete, EnvSpec, Transition, flatten_batch
 from ..losses import dqn_loss
 from ..nn import ActionValues, MakeActionValues
@@ -35,7 +41,7 @@ PQNState.__init__.__doc__ = """**Arguments:**
 class _Row(eqx.Module):
     """A step of the rollout, as the loss needs it, or a stack of such steps."""
 
-    observation: Float[Array, "*batch obs"]
+    observation: Observation[Array, "*batch obs"]
     action: Int[Array, "*batch"]
     target: Float[Array, "*batch"]
 

@@ -10,7 +10,15 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 from .._agents.base import AbstractAgent, AnyAgent, after_act
 from .._pytree.control_flow import filter_cond, filter_while_loop
 from .._pytree.tree import tree_where
-from .._types.custom_types import EnvState, Extras, Memory, Mode, PyTree, State
+from .._types.custom_types import (
+    EnvState,
+    Extras,
+    Memory,
+    Mode,
+    Observation,
+    PyTree,
+    State,
+)
 from .._types.data import AnyTransition, Transition
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
@@ -25,7 +33,7 @@ class Actors(eqx.Module, Generic[EnvState, Memory]):
     """An agent in an environment, in mid-episode; mostly a stack of them."""
 
     env_state: EnvState
-    observation: Float[Array, " obs"]
+    observation: Observation[Array, " obs"]
     memory: Memory
     timestep: Int[Array, ""]
     episode_return: Float[Array, ""] | Float[Array, " reward"]

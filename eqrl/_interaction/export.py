@@ -8,11 +8,19 @@ import jax.export
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float, UInt32
+from jaxtyping import Array, UInt32
 
 from .._agents.base import AbstractAgent
 from .._storage.files import __version__, atomic_write
-from .._types.custom_types import EnvState, Extras, Memory, Mode, PyTree, State
+from .._types.custom_types import (
+    EnvState,
+    Extras,
+    Memory,
+    Mode,
+    Observation,
+    PyTree,
+    State,
+)
 from .._types.data import Action, EnvSpec
 from ..envs import AbstractEnv
 from .exported_policy import write_policy
@@ -86,7 +94,7 @@ def export_policy(
             for name, (program, arguments) in traced.items()
         },
         weights,
-        _observation(spec),
+        spec.observation_struct,
     )
     # The weights are the first arguments of each program, so that these indices, of
     # those that JAX did not drop as unused, mean the same in all of them.
@@ -123,10 +131,6 @@ def _as_data(tree: PyTree) -> tuple[list[Array], _Restore]:
     return [jr.key_data(leaf) if is_key(leaf) else leaf for leaf in leaves], restore
 
 
-def _observation(spec: EnvSpec) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((spec.observation_size,), jnp.result_type(float))
-
-
 def _programs(
     weights: list[Array], restore: _Restore, spec: EnvSpec
 ) -> dict[str, tuple[Callable[..., PyTree], tuple[PyTree, ...]]]:
@@ -154,7 +158,7 @@ def _programs(
         def act(
             weights: list[Array],
             memory: list[Array],
-            observation: Float[Array, " obs"],
+            observation: Observation[Array, " obs"],
             seed: UInt32[Array, ""],
             step: UInt32[Array, ""],
         ) -> tuple[Action, list[Array]]:
@@ -166,7 +170,7 @@ def _programs(
 
         return act
 
-    shapes = (memory_shapes, _observation(spec), number, number)
+    shapes = (memory_shapes, spec.observation_struct, number, number)
     return {
         "begin": (begin, (number, number)),
         "greedy": (act_in("greedy"), shapes),

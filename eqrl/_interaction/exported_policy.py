@@ -64,13 +64,15 @@ class ExportedPolicy:
 
         **Arguments:**
 
-        - `observation`: a vector of numbers, of the size that the agent learned from.
+        - `observation`: a vector of the size and the type of those learned from.
         """
-        given = np.asarray(observation)
-        if given.shape != self._observation.shape or given.dtype.kind not in "biuf":
+        given, kind = np.asarray(observation), self._observation.dtype
+        # Only floats stand for numbers of every type.
+        fits = given.dtype.kind in "biuf" if kind.kind == "f" else given.dtype == kind
+        if given.shape != self._observation.shape or not fits:
             raise ValueError(
                 f"`observation` has the shape {given.shape} and the type {given.dtype},"
-                f" but must be {self.observation_size} numbers."
+                f" but must be {self.observation_size} numbers, of the type {kind}."
             )
         if self._memory is None:
             episode = np.uint32(self._num_episodes % 2**32)
@@ -80,7 +82,7 @@ class ExportedPolicy:
         action, self._memory = self._act(
             self._weights,
             self._memory,
-            given.astype(self._observation.dtype),
+            given.astype(kind),
             self._seed,
             step,
         )

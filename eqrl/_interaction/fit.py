@@ -7,14 +7,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from .._agents.base import AbstractAgent, AbstractWrapper, AnyAgent, after_act
 from .._agents.ppo import PPO, PPOState
 from .._agents.pqn import PQN, PQNState
 from .._pytree.fields import check_instance, check_single, stack_of
 from .._pytree.tree import described, difference, is_array_shape
-from .._types.custom_types import PyTree
+from .._types.custom_types import Observation, PyTree
 from .._types.data import Discrete, EnvSpec
 
 
@@ -34,7 +34,7 @@ def check_fits(agent: AnyAgent, state: PyTree, spec: EnvSpec, *, hint: str) -> N
     """
 
     def act(
-        agent: AnyAgent, state: PyTree, observation: Float[Array, " obs"]
+        agent: AnyAgent, state: PyTree, observation: Observation[Array, " obs"]
     ) -> tuple[object, object]:
         begin_key, act_key = jr.split(jr.key(0))
         zero = jnp.zeros((), int)
@@ -42,9 +42,10 @@ def check_fits(agent: AnyAgent, state: PyTree, spec: EnvSpec, *, hint: str) -> N
         chosen = agent.act(state, memory, observation, mode="greedy", key=act_key)
         return memory, chosen
 
-    observation = jax.ShapeDtypeStruct((spec.observation_size,), jnp.result_type(float))
     with explaining_misfits(agent, state, spec, hint=hint):
-        memory, chosen = eqx.filter_eval_shape(act, agent, state, observation)
+        memory, chosen = eqx.filter_eval_shape(
+            act, agent, state, spec.observation_struct
+        )
     action, _, _ = after_act(agent, memory, chosen)
     check_action_fits(action, spec, hint=hint)
 

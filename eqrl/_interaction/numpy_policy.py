@@ -71,13 +71,14 @@ class NumPyPolicy:
 
         **Arguments:**
 
-        - `observation`: a vector of numbers, of the size that the agent learned from.
+        - `observation`: a vector of the size and the type of those learned from.
         """
-        given = np.asarray(observation)
-        if given.shape != self._shape or given.dtype.kind not in "biuf":
+        given, kind = np.asarray(observation), self._kind
+        fits = given.dtype.kind in "biuf" if kind.kind == "f" else given.dtype == kind
+        if given.shape != self._shape or not fits:
             raise ValueError(
                 f"`observation` has the shape {given.shape} and the type {given.dtype},"
-                f" but must be {self.observation_size} numbers."
+                f" but must be {self.observation_size} numbers, of the type {kind}."
             )
         # As in compiled programs, no number is too large, and 1 / 0 is infinite.
         with np.errstate(all="ignore"):
@@ -86,7 +87,7 @@ class NumPyPolicy:
                 self._memory = self._begin(self._seed, episode)
                 self._num_episodes += 1
             step = np.array(self._num_steps % 2**32, np.uint32)
-            given = given.astype(self._kind)
+            given = given.astype(kind)
             action, *self._memory = self._act(*self._memory, given, self._seed, step)
         self._num_steps += 1
         return action.copy()
@@ -119,11 +120,10 @@ def load_policy(
     - `seed`: at least 0, for the draws of sampled actions and for those that are made
         once an episode. The same seed draws the same actions.
 
-    Raises a `ValueError` of one line that names the file if it is damaged, if it is
-    not an exported policy, if it was exported before policies had a NumPy form, or if
-    the policy has an operation that this module does not know. Such an operation can
-    only come from a network or an agent of your own, and the error names it; load the
-    policy once where you export it, to know.
+    Raises a `ValueError` of one line that names the file if it is damaged, was not
+    exported, was exported before policies had a NumPy form, or has an operation that
+    this module does not know. That can only come from a network or an agent of your
+    own, and the error names it; load the policy once where you export it, to know.
     """
     if mode not in ("greedy", "sample"):
         raise ValueError(f"`mode={mode!r}` must be 'greedy' or 'sample'.")

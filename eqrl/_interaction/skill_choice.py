@@ -19,7 +19,7 @@ from .._skills.prior import (
     OneSkill,
     SphereSkills,
 )
-from .._types.custom_types import EnvState, Extras, Memory, State
+from .._types.custom_types import EnvState, Extras, Memory, Observation, State
 from .._types.data import Box, EnvSpec
 from ..envs import AbstractEnv, AbstractEnvWrapper, Outcome
 from .actors import Actors
@@ -31,7 +31,7 @@ class SkillChoiceState(eqx.Module, Generic[EnvState]):
     """State of `SkillChoice`: that of its environment and the current observation."""
 
     inner: EnvState
-    observation: Float[Array, " obs"]
+    observation: Observation[Array, " obs"]
 
 
 SkillChoiceState.__init__.__doc__ = """**Arguments:**
@@ -130,7 +130,7 @@ class SkillChoice(
 
     def reset(
         self, *, key: PRNGKeyArray
-    ) -> tuple[SkillChoiceState[EnvState], Float[Array, " obs"]]:
+    ) -> tuple[SkillChoiceState[EnvState], Observation[Array, " obs"]]:
         inner, observation = self.env.reset(key=key)
         return SkillChoiceState(inner=inner, observation=observation), observation
 

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Shaped
 from typing_extensions import TypeVar
 
-from .._pytree.tree import check_stack, stack_size, take_element
+from .._pytree.tree import check_stack, parts, stack_size, take_element
 from .._training.iteration import UnfinishedRow
 from .._training.mesh import (
     from_owner,
@@ -20,9 +20,12 @@ from .._training.mesh import (
     place_in_share,
     replicate,
 )
+from .._training.replay import ReplayState
+from .._training.rows import Solution
 from .._training.schedule import Counts
 from .._training.trainer import TrainerState
-from .._types.custom_types import PyTree, State, Tree
+from .._types.custom_types import EnvState, Extras, Memory, PyTree, State, Tree
+from .._types.data import Transition
 from .._types.stacked import Stacked
 
 
@@ -222,6 +225,55 @@ def member(stack: Any, index: int | Int[Array, ""]) -> Any:
         lambda x: x.addressable_data(0) if eqx.is_array(x) else x,
         _replicated_member(stack, place, mesh),
     )
+
+
+def stored_transitions(
+    solution: Solution[State, EnvState, Memory, Extras] | PopulationSolution,
+) -> Transition[Extras]:
+    """All transitions that the replay of a solution holds.
+
+    To learn from them, lay the rows of all environments one after another:
+
+    ```python
+    stored = eqrl.stored_transitions(solution)
+    data = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), stored)
+    learned = eqrl.train_offline(agent, data, env.spec, num_updates=1_000, key=key)
+    ```
+
+    An agent that learns from several steps in a row also needs the end of what each
+    environment recorded: `truncated` true in its last row, unless that terminates.
+
+    **Arguments:**
+
+    - `solution`: what `train`, `train_seeds` or `train_population` returned. The replay
+        is an `eqrl.ReplayBuffer`, or another that holds the state of one.
+
+    **Returns:**
+
+    Transitions with the axes `(envs, rows)`, the oldest row first, each with its true
+    successor. Of several seeds or members they are a stack: `eqrl.member(transitions,
+    index)` takes those of one.
+
+    Raises a `ValueError` if there is no such replay, as for `eqrl.PPO`.
+    """
+    is_population = isinstance(solution, PopulationSolution)
+    state = solution.trainer_states if is_population else solution.trainer_state
+    rings = parts(state.replay, ReplayState)
+    if len(rings) != 1 or rings[0].is_rollout:
+        raise ValueError(
+            f"The replay of `solution`, a {type(state.replay).__name__}, holds no past "
+            "transitions in an `eqrl.ReplayState`. Agents such as `eqrl.PPO` have the "
+            "steps of one iteration only; what a replay of your own holds is in "
+            "`solution.trainer_state.replay`."
+        )
+    data, counts = rings[0].data, solution.counts
+    # Before the axes of environments and rows there may be one of seeds or members.
+    axis = data.timestep.ndim - 1
+    num_rows = data.timestep.shape[axis]
+    written = int(counts.rows_kept) + int(counts.rows_written)
+    filled = min(written, num_rows)
+    row = (written - filled + np.arange(filled)) % num_rows
+    return jax.tree.map(lambda x: jnp.take(x, row, axis=axis), data)
 
 
 @overload

@@ -21,6 +21,7 @@ from .._types.custom_types import (
     State,
 )
 from .._types.data import EnvSpec, Transition
+from ..nn import as_floats
 
 
 class AbstractReward(eqx.Module, Generic[RewardState, Seen]):
@@ -156,7 +157,7 @@ def describe(
     descriptor: StateDescriptor, transitions: Transition[Extras]
 ) -> Float[Array, "*batch descriptor"]:
     """The descriptors of the states that transitions, with any axes, have reached."""
-    observation = transitions.next_observation
+    observation = as_floats(transitions.next_observation)
     if descriptor == "state_descriptor":
         if transitions.next_state_descriptor is None:
             raise ValueError(

@@ -191,7 +191,8 @@ def transitions_from_arrays(
     **Arguments:**
 
     - `observation`, `next_observation`: before and after the step, never the one after
-        a reset; other shapes are flattened.
+        a reset; other shapes are flattened. Those of `uint8` or `bool` stay so, for a
+        `spec` of this `observation_dtype`; all others become floats.
     - `action`: vectors in [-1, 1]; or one integer each, with no other axis.
     - `reward`: of the step; a scalar, or a vector.
     - `terminated`: whether the step ended the episode in a state without value; bools,
@@ -226,10 +227,15 @@ def transitions_from_arrays(
             f"The arrays have different numbers of rows, or none: {named}. Each has "
             "one row for each step."
         )
-    # Cast before they are compared: numbers of two types are hardly ever equal.
     observation, next_observation = (
-        np.asarray(x).reshape(num_rows, -1).astype(jnp.result_type(float))
-        for x in (observation, next_observation)
+        np.asarray(x).reshape(num_rows, -1) for x in (observation, next_observation)
+    )
+    dtype = observation.dtype
+    if dtype != next_observation.dtype or dtype not in (np.uint8, np.bool_):
+        # Cast before they are compared: numbers of two types are hardly ever equal.
+        dtype = jnp.result_type(float)
+    observation, next_observation = (
+        x.astype(dtype) for x in (observation, next_observation)
     )
     terminated = _flags("terminated", terminated)
     goes_on = np.all(next_observation[:-1] == observation[1:], axis=-1)
@@ -243,10 +249,10 @@ def transitions_from_arrays(
     action = np.asarray(action)
     is_choice = action.ndim == 1 and np.issubdtype(action.dtype, np.integer)
     return Transition(
-        observation=jnp.asarray(observation, float),
+        observation=jnp.asarray(observation),
         action=jnp.asarray(action, int if is_choice else float),
         reward=jnp.asarray(reward, float),
-        next_observation=jnp.asarray(next_observation, float),
+        next_observation=jnp.asarray(next_observation),
         terminated=jnp.asarray(terminated),
         truncated=jnp.asarray(truncated),
         timestep=jnp.asarray(timestep, int),
@@ -338,10 +344,10 @@ def fitting_transitions(
     vector = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.result_type(float))
     flag = jax.ShapeDtypeStruct((), jnp.result_type(bool))
     wanted = {
-        "observation": vector(spec.observation_size),
+        "observation": spec.observation_struct,
         "action": spec.action.struct,
         "reward": vector() if spec.reward_size is None else vector(spec.reward_size),
-        "next_observation": vector(spec.observation_size),
+        "next_observation": spec.observation_struct,
         "terminated": flag,
         "truncated": flag,
         "timestep": jax.ShapeDtypeStruct((), jnp.result_type(int)),
@@ -356,11 +362,14 @@ def fitting_transitions(
     }
     for name, element in wanted.items():
         value, shape = getattr(transitions, name), (axes[0], *element.shape)
-        # Any floats will do for floats, but an integer may be a choice.
+        # Any floats will do for floats, but an integer may be a choice, and what stands
+        # for pixels has no other type.
         is_integer, must_be = (
             jnp.issubdtype(x.dtype, jnp.integer) for x in (value, element)
         )
-        if value.shape != shape or is_integer != must_be:
+        is_pixel = name.endswith("observation") and spec.observation_dtype != "float32"
+        fits = value.dtype == element.dtype if is_pixel else is_integer == must_be
+        if value.shape != shape or not fits:
             raise ValueError(
                 f"`transitions.{name}` has the shape {value.shape} and the type "
                 f"{value.dtype}, but {shape} and {element.dtype} are needed for "
@@ -385,7 +394,8 @@ def _fitting_extras(
         state = agent.init(spec, key=init_key)
         index = jnp.zeros((), int)
         memory = agent.begin(state, spec, index=index, key=begin_key)
-        observation = jnp.zeros(spec.observation_size)
+        struct = spec.observation_struct
+        observation = jnp.zeros(struct.shape, struct.dtype)
         return agent.act(state, memory, observation, mode="sample", key=act_key)[2]
 
     wanted = eqx.filter_eval_shape(extras, jr.key(0))

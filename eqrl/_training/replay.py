@@ -109,11 +109,13 @@ class ReplayState(eqx.Module, Generic[Item]):
     """The data of a `ReplayBuffer`: every array has leading axes `(envs, rows)`."""
 
     data: Item
+    is_rollout: bool = eqx.field(default=False, static=True)
 
 
 ReplayState.__init__.__doc__ = """**Arguments:**
 
 - `data`: the transitions, with leading axes `(envs, rows)`.
+- `is_rollout`: whether they are the steps of one iteration only, as in `LatestRows`.
 """
 
 
@@ -145,7 +147,8 @@ def write_row(
             item = jnp.where(keep, item, old)
         return lax.dynamic_update_index_in_dim(data, item, row, axis=1)
 
-    return ReplayState(data=jax.tree.map(write, state.data, items))
+    data = jax.tree.map(write, state.data, items)
+    return ReplayState(data, is_rollout=state.is_rollout)
 
 
 class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
@@ -329,7 +332,8 @@ class LatestRows(AbstractReplay[ReplayState[Any]]):
         - `item`: a transition of one environment, or its shapes and types.
         - `num_envs`: the number of environments.
         """
-        return empty_rows(item, num_envs, self.capacity // num_envs)
+        empty = empty_rows(item, num_envs, self.capacity // num_envs)
+        return ReplayState(empty.data, is_rollout=True)
 
     def add(
         self,

@@ -10,8 +10,14 @@ if TYPE_CHECKING:
     # That of jaxtyping is unknown to a static type checker, and so is all that has it.
     PyTree: TypeAlias = Any
     _Anything: TypeAlias = Any
+    from jaxtyping import Shaped as Observation
 else:
-    from jaxtyping import PyTree as PyTree
+    from jaxtyping import AbstractDtype, Bool, PyTree as PyTree, UInt8
+
+    class Observation(AbstractDtype):
+        """An array of one of the types that `EnvSpec.observation_dtype` names."""
+
+        dtypes = (*Float.dtypes, *UInt8.dtypes, *Bool.dtypes)
 
     # From Python 3.13 on beartype fails at a union with a variable that is `Any` by
     # default.
@@ -27,18 +33,21 @@ Metrics = dict[str, Float[Array, ""]]
 Mode = Literal["random", "sample", "greedy"]
 """How an agent picks its actions."""
 
+ObservationDtype = Literal["float32", "uint8", "bool"]
+"""The type of the elements of an observation."""
+
 MakeOptimizer = Callable[[FloatLike], optax.GradientTransformation]
 """From a learning rate to an Optax optimizer, whose state must not hold the rate."""
 
 CriticFunction = Callable[
-    [Float[Array, " obs"], Float[Array, " act"]], Float[Array, "*reward"]
+    [Observation[Array, " obs"], Float[Array, " act"]], Float[Array, "*reward"]
 ]
 """From one observation and one action to a scalar; to a vector if rewards are vectors.
 
 Not to be confused with `eqrl.nn.Critic`, which makes one.
 """
 
-ActionValueFunction = Callable[[Float[Array, " obs"]], Float[Array, " actions"]]
+ActionValueFunction = Callable[[Observation[Array, " obs"]], Float[Array, " actions"]]
 """From one observation to the value of each action."""
 
 # Without a type argument it is `Any`, so that `Solution` alone may be written in strict

@@ -1,6 +1,6 @@
 import math
 from abc import abstractmethod
-from typing import Any, Generic, TypeAlias
+from typing import Any, Generic, TypeAlias, get_args
 
 import equinox as eqx
 import jax
@@ -9,7 +9,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .custom_types import Extras
+from .custom_types import Extras, Observation, ObservationDtype
 
 
 Action: TypeAlias = Float[Array, " act"] | Int[Array, ""]
@@ -102,7 +102,7 @@ Discrete.__init__.__doc__ = """**Arguments:**
 class EnvSpec(eqx.Module):
     """The sizes of an environment, which an agent is initialized from. Hashable.
 
-    Observations are flat vectors of floats. `action` says what actions are.
+    Observations are flat vectors. `action` says what actions are.
     """
 
     observation_size: int = eqx.field(static=True)
@@ -111,6 +111,7 @@ class EnvSpec(eqx.Module):
     state_descriptor_size: int | None = eqx.field(static=True)
     max_steps: int | None = eqx.field(static=True)
     observation_shape: tuple[int, ...] | None = eqx.field(static=True)
+    observation_dtype: ObservationDtype = eqx.field(static=True)
 
     def __init__(
         self,
@@ -122,6 +123,7 @@ class EnvSpec(eqx.Module):
         *,
         action: AbstractActionSpace | None = None,
         observation_shape: tuple[int, ...] | None = None,
+        observation_dtype: ObservationDtype = "float32",
     ) -> None:
         """**Arguments:**
 
@@ -135,6 +137,9 @@ class EnvSpec(eqx.Module):
             `action_size` is not given.
         - `observation_shape`: what an observation was flattened from, such as an image,
             channels last; `None` if it was a vector.
+        - `observation_dtype`: the type of its elements, in which they are also stored.
+            Networks see "uint8" divided by 255, and "bool" as 0 and 1. With
+            `jax_enable_x64`, "float32" stands for 64-bit floats.
         """
         # `check_env` refuses an observation without elements.
         check_size("observation_size", observation_size, least=0)
@@ -170,6 +175,20 @@ class EnvSpec(eqx.Module):
                     f"{observation_size}`."
                 )
         self.observation_shape = observation_shape
+        if observation_dtype not in get_args(ObservationDtype):
+            raise ValueError(
+                f"`observation_dtype={observation_dtype!r}` must be one of "
+                f"{', '.join(map(repr, get_args(ObservationDtype)))}: observations of "
+                "another type are cast in the environment."
+            )
+        self.observation_dtype = observation_dtype
+
+    @property
+    def observation_struct(self) -> jax.ShapeDtypeStruct:
+        """The shape and type of any observation."""
+        is_float = self.observation_dtype == "float32"
+        dtype = jnp.result_type(float) if is_float else self.observation_dtype
+        return jax.ShapeDtypeStruct((self.observation_size,), dtype)
 
     @property
     def action_size(self) -> int:
@@ -204,10 +223,10 @@ class Transition(eqx.Module, Generic[Extras]):
     bootstrapping.
     """
 
-    observation: Float[Array, "*batch obs"]
+    observation: Observation[Array, "*batch obs"]
     action: Float[Array, "*batch act"] | Int[Array, "*batch"]
     reward: Float[Array, "*batch"] | Float[Array, "*batch reward"]
-    next_observation: Float[Array, "*batch obs"]
+    next_observation: Observation[Array, "*batch obs"]
     terminated: Bool[Array, "*batch"]
     truncated: Bool[Array, "*batch"]
     timestep: Int[Array, "*batch"]

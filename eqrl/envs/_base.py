@@ -21,7 +21,13 @@ from .._pytree.fields import (
     shown,
 )
 from .._pytree.tree import described, is_array_shape, show_values
-from .._types.custom_types import EnvState, PyTree, Tree
+from .._types.custom_types import (
+    EnvState,
+    Observation,
+    ObservationDtype,
+    PyTree,
+    Tree,
+)
 from .._types.data import AbstractActionSpace, Action, EnvSpec
 
 
@@ -31,7 +37,7 @@ _Drawn = TypeVar("_Drawn", contravariant=True)
 class Outcome(eqx.Module):
     """Result of one step of an environment."""
 
-    observation: Float[Array, " obs"]
+    observation: Observation[Array, " obs"]
     reward: Float[Array, ""] | Float[Array, " reward"]
     terminated: Bool[Array, ""]
     truncated: Bool[Array, ""]
@@ -68,7 +74,9 @@ class AbstractEnv(eqx.Module, Generic[EnvState]):
         """Sizes of what the environment takes and returns, and its time limit."""
 
     @abstractmethod
-    def reset(self, *, key: PRNGKeyArray) -> tuple[EnvState, Float[Array, " obs"]]:
+    def reset(
+        self, *, key: PRNGKeyArray
+    ) -> tuple[EnvState, Observation[Array, " obs"]]:
         """Begins an episode.
 
         **Returns:**
@@ -290,8 +298,11 @@ def strongly_typed(tree: Tree) -> Tree:
     return jax.tree.map(strong, tree)
 
 
-def flat_observation(observation: ArrayLike) -> Float[Array, " obs"]:
-    return jnp.ravel(jnp.array(observation, dtype=jnp.result_type(float)))
+def flat_observation(
+    observation: ArrayLike, spec: EnvSpec
+) -> Observation[Array, " obs"]:
+    """The vector, in the type that it has by the `spec`."""
+    return jnp.ravel(jnp.array(observation, dtype=spec.observation_struct.dtype))
 
 
 StateDescriptor = Callable[[PyTree], Shaped[Array, " descriptor"]]
@@ -326,6 +337,7 @@ def traced_spec(
     name: str,
     action: AbstractActionSpace,
     max_steps: int | None = None,
+    observation_dtype: ObservationDtype = "float32",
 ) -> EnvSpec:
     """The `spec` of another library's environment, whose reset is traced, not run.
 
@@ -362,6 +374,7 @@ def traced_spec(
         observation_size=math.prod(shape),
         action=action,
         observation_shape=shape if len(shape) > 1 else None,
+        observation_dtype=observation_dtype,
         state_descriptor_size=None if descriptor is None else descriptor.shape[0],
         max_steps=max_steps,
     )

@@ -157,7 +157,7 @@ class BraxEnv(AbstractAdapter[brax.envs.State]):
 
     def _observation(self, state: brax.envs.State) -> Float[Array, " obs"]:
         assert isinstance(state.obs, jax.Array)
-        return flat_observation(state.obs)
+        return flat_observation(state.obs, self._spec)
 
 
 # A compiled program belongs to the object, which is a static field of `BraxEnv`.

@@ -37,7 +37,7 @@ def check_env(env: AnyEnv) -> None:
         )
     key = jax.eval_shape(lambda: jr.key(0))
     state, observation = eqx.filter_eval_shape(env.reset, key=key)
-    _check_floats("`reset` gives an observation", observation, spec, "observation_size")
+    _check_array("`reset` gives an observation", observation, spec, "observation_size")
     same_flag: list[bool] = []
 
     def step(
@@ -50,8 +50,8 @@ def check_env(env: AnyEnv) -> None:
 
     after, outcome = eqx.filter_eval_shape(step, state, spec.action.struct, key)
     seen = outcome.observation
-    _check_floats("`step` gives an observation", seen, spec, "observation_size")
-    _check_floats("`step` gives a reward", outcome.reward, spec, "reward_size")
+    _check_array("`step` gives an observation", seen, spec, "observation_size")
+    _check_array("`step` gives a reward", outcome.reward, spec, "reward_size")
     for name in ("terminated", "truncated"):
         flag = getattr(outcome, name)
         if not is_array_shape(flag) or flag.shape != () or flag.dtype != jnp.bool_:
@@ -78,7 +78,7 @@ def check_env(env: AnyEnv) -> None:
         )
     if descriptor is not None:
         what = "`state_descriptor` gives one"
-        _check_floats(what, descriptor, spec, "state_descriptor_size")
+        _check_array(what, descriptor, spec, "state_descriptor_size")
 
 
 def _varies(env: AnyEnv, state: PyTree, key: PyTree) -> bool:
@@ -97,15 +97,19 @@ def _varies(env: AnyEnv, state: PyTree, key: PyTree) -> bool:
     return isinstance(flag, Var) and flag in known
 
 
-def _check_floats(what: str, value: object, spec: EnvSpec, field: str) -> None:
+def _check_array(what: str, value: object, spec: EnvSpec, field: str) -> None:
     """Checks the shape and type of an array whose size is a field of the `spec`."""
-    size = getattr(spec, field)
+    size, kind, is_kind = getattr(spec, field), "floats", is_float_shape(value)
     shape = () if size is None else (size,)
-    if not is_float_shape(value) or value.shape != shape:
+    if field == "observation_size" and spec.observation_dtype != "float32":
+        kind = spec.observation_dtype
+        is_kind = is_array_shape(value) and value.dtype == kind
+    if not is_array_shape(value) or value.shape != shape or not is_kind:
         raise ValueError(
             f"{what} of {described(value)}, but `spec.{field}={size}` asks for an "
-            f"array of floats of shape {shape}; flatten and cast it in the "
-            "environment. A vector of length 1 is not a scalar."
+            f"array of {kind} of shape {shape}; flatten and cast it in the "
+            "environment, where `spec.observation_dtype` is the type of observations. "
+            "A vector of length 1 is not a scalar."
         )
 
 

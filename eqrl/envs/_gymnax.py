@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
 from .._pytree.fields import checked
-from .._types.custom_types import PyTree
+from .._types.custom_types import Observation, PyTree
 from .._types.data import AbstractActionSpace, Action, Box, Discrete, EnvSpec
 from .._types.installed import check_installed
 from ._base import (
@@ -78,6 +78,21 @@ else:
     from gymnax.environments.environment import Environment, EnvParams, EnvState
 
 
+# Their images hold only 0 and 1, which gymnax gives as floats.
+BINARY_IMAGES = frozenset(
+    {
+        "Asterix-MinAtar",
+        "Breakout-MinAtar",
+        "Catch-bsuite",
+        "DeepSea-bsuite",
+        "Freeway-MinAtar",
+        "Pong-misc",
+        "Seaquest-MinAtar",
+        "SpaceInvaders-MinAtar",
+    }
+)
+
+
 def _action_space(space: spaces.Space, *, name: str) -> AbstractActionSpace:
     if isinstance(space, spaces.Discrete):
         return Discrete(int(space.n))
@@ -104,8 +119,9 @@ class GymnaxEnv(AbstractAdapter[EnvState]):
 
     Its state is the environment's own, every leaf a strongly typed array. Actions that
     are vectors in [-1, 1] are rescaled to the environment's bounds; choices are passed
-    as they are. Observations of any shape and type become flat vectors of floats; of
-    an image, `spec.observation_shape` is the shape. The time limit is the environment's
+    as they are. Observations of any shape and type become flat vectors; of an image,
+    `spec.observation_shape` is the shape. Images of 0 and 1 only, such as those of
+    MinAtar, become bools, everything else floats. The time limit is the environment's
     `params.max_steps_in_episode`.
     """
 
@@ -155,12 +171,15 @@ class GymnaxEnv(AbstractAdapter[EnvState]):
             name=name,
             action=_action_space(environment.action_space(chosen), name=name),
             max_steps=int(chosen.max_steps_in_episode),
+            observation_dtype="bool" if name in BINARY_IMAGES else "float32",
         )
 
-    def reset(self, *, key: PRNGKeyArray) -> tuple[EnvState, Float[Array, " obs"]]:
+    def reset(
+        self, *, key: PRNGKeyArray
+    ) -> tuple[EnvState, Observation[Array, " obs"]]:
         with lenient_promotion():
             observation, state = self.environment.reset_env(key, self.params)
-        return strongly_typed(state), flat_observation(observation)
+        return strongly_typed(state), flat_observation(observation, self._spec)
 
     def step(
         self, state: EnvState, action: Action, *, key: PRNGKeyArray
@@ -174,7 +193,7 @@ class GymnaxEnv(AbstractAdapter[EnvState]):
             terminated = jnp.array(terminated, dtype=bool)
             time_out = jnp.asarray(self.environment.is_truncated(state, self.params))
         outcome = Outcome(
-            observation=flat_observation(observation),
+            observation=flat_observation(observation, self._spec),
             reward=jnp.array(reward, dtype=jnp.result_type(float)),
             terminated=terminated,
             # The time limit looks at the steps only, also where the episode terminates.

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 from .._pytree.control_flow import filter_scan
 from .._pytree.fields import Count, PositiveInt, checked, converted, static_integer
 from .._pytree.tree import take_element, tree_where
-from .._types.custom_types import EnvState
+from .._types.custom_types import EnvState, Observation
 from .._types.data import Action, Box, EnvSpec
 from ._base import AbstractEnv, AbstractEnvWrapper, Outcome
 
@@ -53,7 +53,9 @@ class ActionRepeat(AbstractStatelessWrapper[EnvState]):
             spec, max_steps=-(-spec.max_steps // self.num_repeats)
         )
 
-    def reset(self, *, key: PRNGKeyArray) -> tuple[EnvState, Float[Array, " obs"]]:
+    def reset(
+        self, *, key: PRNGKeyArray
+    ) -> tuple[EnvState, Observation[Array, " obs"]]:
         return self.env.reset(key=key)
 
     def step(
@@ -146,7 +148,9 @@ class DisabledActions(AbstractStatelessWrapper[EnvState]):
     def spec(self) -> EnvSpec:
         return self.env.spec
 
-    def reset(self, *, key: PRNGKeyArray) -> tuple[EnvState, Float[Array, " obs"]]:
+    def reset(
+        self, *, key: PRNGKeyArray
+    ) -> tuple[EnvState, Observation[Array, " obs"]]:
         return self.env.reset(key=key)
 
     def step(
@@ -160,7 +164,7 @@ class FrameStackState(eqx.Module, Generic[EnvState]):
 
     inner: EnvState
     # The oldest first.
-    frames: Float[Array, "frames obs"]
+    frames: Observation[Array, "frames obs"]
 
 
 class FrameStack(AbstractEnvWrapper[FrameStackState[EnvState]]):
@@ -201,7 +205,7 @@ class FrameStack(AbstractEnvWrapper[FrameStackState[EnvState]]):
 
     def reset(
         self, *, key: PRNGKeyArray
-    ) -> tuple[FrameStackState[EnvState], Float[Array, " obs"]]:
+    ) -> tuple[FrameStackState[EnvState], Observation[Array, " obs"]]:
         inner, observation = self.env.reset(key=key)
         frames = jnp.tile(observation[None], (self.num_frames, 1))
         return FrameStackState(inner=inner, frames=frames), self._together(frames)
@@ -214,7 +218,9 @@ class FrameStack(AbstractEnvWrapper[FrameStackState[EnvState]]):
         outcome = dataclasses.replace(outcome, observation=self._together(frames))
         return FrameStackState(inner=inner, frames=frames), outcome
 
-    def _together(self, frames: Float[Array, "frames obs"]) -> Float[Array, " stacked"]:
+    def _together(
+        self, frames: Observation[Array, "frames obs"]
+    ) -> Observation[Array, " stacked"]:
         shape = self.env.spec.observation_shape
         if shape is None or len(shape) == 1:
             return frames.reshape(-1)
@@ -242,7 +248,7 @@ class PooledReset(AbstractStatelessWrapper[EnvState]):
 
     env: AbstractEnv[EnvState]
     _states: EnvState
-    _observations: Float[Array, "states obs"]
+    _observations: Observation[Array, "states obs"]
 
     @checked
     def __init__(
@@ -262,7 +268,9 @@ class PooledReset(AbstractStatelessWrapper[EnvState]):
     def spec(self) -> EnvSpec:
         return self.env.spec
 
-    def reset(self, *, key: PRNGKeyArray) -> tuple[EnvState, Float[Array, " obs"]]:
+    def reset(
+        self, *, key: PRNGKeyArray
+    ) -> tuple[EnvState, Observation[Array, " obs"]]:
         # Drawn with replacement: environments and episodes may share a state.
         index = jr.randint(key, (), 0, self._observations.shape[0])
         return take_element((self._states, self._observations), index)
@@ -278,7 +286,7 @@ class PooledReset(AbstractStatelessWrapper[EnvState]):
 @eqx.filter_jit
 def _reset_many(
     env: AbstractEnv[EnvState], keys: Key[Array, " states"]
-) -> tuple[EnvState, Float[Array, "states obs"]]:
+) -> tuple[EnvState, Observation[Array, "states obs"]]:
     return eqx.filter_vmap(lambda key: env.reset(key=key))(keys)
 
 
@@ -315,7 +323,7 @@ class TimeLimit(AbstractEnvWrapper[TimeLimitState[EnvState]]):
 
     def reset(
         self, *, key: PRNGKeyArray
-    ) -> tuple[TimeLimitState[EnvState], Float[Array, " obs"]]:
+    ) -> tuple[TimeLimitState[EnvState], Observation[Array, " obs"]]:
         inner, observation = self.env.reset(key=key)
         num_steps = jnp.array(0, dtype=jnp.result_type(int))
         return TimeLimitState(inner=inner, num_steps=num_steps), observation

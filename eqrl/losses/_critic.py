@@ -6,7 +6,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
 from .._pytree.tree import check_stack, described, stack_size
-from .._types.custom_types import CriticFunction, FloatLike
+from .._types.custom_types import CriticFunction, FloatLike, Observation
 
 
 def check_same_shape(**arrays: ArrayLike) -> None:
@@ -89,7 +89,7 @@ def bootstrapped_target(
 
 def critic_values(
     critics: CriticFunction,
-    observation: Float[Array, "batch obs"],
+    observation: Observation[Array, "batch obs"],
     action: Float[Array, "batch act"],
 ) -> Float[Array, "critics batch *reward"]:
     """Values that each of a stack of critics gives to a batch.
@@ -109,7 +109,7 @@ def critic_values(
 
     def values(
         critic: CriticFunction,
-        observation: Float[Array, "batch obs"],
+        observation: Observation[Array, "batch obs"],
         action: Float[Array, "batch act"],
     ) -> Float[Array, "batch *reward"]:
         return jax.vmap(critic)(observation, action)
@@ -127,7 +127,7 @@ def critic_values(
 
 def critic_loss(
     critics: CriticFunction,
-    observation: Float[Array, "batch obs"],
+    observation: Observation[Array, "batch obs"],
     action: Float[Array, "batch act"],
     target: Float[Array, " batch"],
 ) -> Float[Array, ""]:

@@ -5,14 +5,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._pytree.tree import check_stack
-from .._types.custom_types import ActionValueFunction, FloatLike, Metrics
+from .._types.custom_types import ActionValueFunction, FloatLike, Metrics, Observation
 from ..nn import ChoiceFunction
 from ._critic import check_same_rows, check_same_shape, least_over_critics
 from ._dqn import values_of
 
 
 def action_values(
-    critics: ActionValueFunction, observation: Float[Array, "batch obs"]
+    critics: ActionValueFunction, observation: Observation[Array, "batch obs"]
 ) -> Float[Array, "critics batch actions"]:
     """Values that each of a stack of critics gives to all actions.
 
@@ -35,7 +35,7 @@ def action_values(
 
 def discrete_critic_loss(
     critics: ActionValueFunction,
-    observation: Float[Array, "batch obs"],
+    observation: Observation[Array, "batch obs"],
     action: Int[Array, " batch"],
     target: Float[Array, " batch"],
 ) -> Float[Array, ""]:
@@ -62,7 +62,7 @@ def discrete_critic_loss(
 def discrete_sac_next_value(
     actor: ChoiceFunction,
     critics: ActionValueFunction,
-    observation: Float[Array, "batch obs"],
+    observation: Observation[Array, "batch obs"],
     temperature: FloatLike,
 ) -> Float[Array, " batch"]:
     """Soft value of states, expected over all actions. No gradient flows through it.
@@ -88,7 +88,7 @@ def discrete_sac_next_value(
 def discrete_sac_actor_loss(
     actor: ChoiceFunction,
     critics: ActionValueFunction,
-    observation: Float[Array, "batch obs"],
+    observation: Observation[Array, "batch obs"],
     temperature: FloatLike,
 ) -> tuple[Float[Array, ""], Metrics]:
     """Actor loss of SAC for discrete actions, exactly expected over all of them.
@@ -115,7 +115,7 @@ def discrete_sac_actor_loss(
 
 
 def _probabilities(
-    actor: ChoiceFunction, observation: Float[Array, "batch obs"]
+    actor: ChoiceFunction, observation: Observation[Array, "batch obs"]
 ) -> tuple[Float[Array, "batch actions"], Float[Array, "batch actions"]]:
     """Probabilities of all actions, and their logarithms, which are finite."""
     log_probs = jax.vmap(lambda x: actor(x).log_probs())(observation)

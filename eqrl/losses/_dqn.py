@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from .._types.custom_types import ActionValueFunction, FloatLike
+from .._types.custom_types import ActionValueFunction, FloatLike, Observation
 from ._critic import check_flags, check_same_rows, check_same_shape
 
 
@@ -45,7 +45,7 @@ def multi_step_return(
 def dqn_next_value(
     network: ActionValueFunction,
     target_network: ActionValueFunction,
-    observation: Float[Array, "batch obs"],
+    observation: Observation[Array, "batch obs"],
     *,
     double: bool,
 ) -> Float[Array, " batch"]:
@@ -72,7 +72,7 @@ def dqn_next_value(
 
 def dqn_loss(
     network: ActionValueFunction,
-    observation: Float[Array, "batch obs"],
+    observation: Observation[Array, "batch obs"],
     action: Int[Array, " batch"],
     target: Float[Array, " batch"],
     *,

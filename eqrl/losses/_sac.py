@@ -6,7 +6,13 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._types.custom_types import CriticFunction, FloatLike, Metrics, PyTree
+from .._types.custom_types import (
+    CriticFunction,
+    FloatLike,
+    Metrics,
+    Observation,
+    PyTree,
+)
 from ..nn import AbstractDensity, StochasticPolicy
 from ._critic import critic_values, least_over_critics
 
@@ -23,7 +29,7 @@ def sample_actions(
 def sac_next_value(
     actor: StochasticPolicy,
     critics: CriticFunction,
-    observation: Float[Array, "batch obs"],
+    observation: Observation[Array, "batch obs"],
     temperature: FloatLike,
     *,
     key: PRNGKeyArray,
@@ -50,7 +56,7 @@ def sac_next_value(
 def sac_actor_loss(
     actor: StochasticPolicy,
     critics: CriticFunction,
-    observation: Float[Array, "batch obs"],
+    observation: Observation[Array, "batch obs"],
     temperature: FloatLike,
     *,
     key: PRNGKeyArray,

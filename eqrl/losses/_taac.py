@@ -10,7 +10,7 @@ import optax
 from jax.scipy.special import entr
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from .._types.custom_types import FloatLike, Metrics, PyTree
+from .._types.custom_types import FloatLike, Metrics, Observation, PyTree
 from ..nn import AbstractDensity
 from ._critic import (
     Critic,
@@ -244,7 +244,7 @@ def _total_value(
 
 def trajectory_values(
     critics: Critic,
-    observation: Float[Array, "batch obs"],
+    observation: Observation[Array, "batch obs"],
     trajectories: tuple[object, ...],
 ) -> tuple[Float[Array, "critics batch *reward"], ...]:
     """Values of several trajectories at the same observations, from one call.
@@ -300,7 +300,7 @@ def taac_next_value(
     actor: TrajectoryActor,
     critics: Critic,
     target_critics: Critic,
-    observation: Float[Array, "batch obs"],
+    observation: Observation[Array, "batch obs"],
     trajectory: object,
     switch_temperature: FloatLike,
     family: TrajectoryFamily,
@@ -365,7 +365,7 @@ def taac_next_value(
 
 def taac_critic_loss(
     critics: Critic,
-    observation: Float[Array, "batch obs"],
+    observation: Observation[Array, "batch obs"],
     trajectory: object,
     target: Float[Array, "batch *reward"],
     td_loss: TDLoss = optax.squared_error,
@@ -400,7 +400,7 @@ def taac_critic_loss(
 def taac_actor_loss(
     actor: TrajectoryActor,
     critics: Critic,
-    observation: Float[Array, "batch obs"],
+    observation: Observation[Array, "batch obs"],
     trajectory: object,
     temperature: FloatLike,
     switch_temperature: FloatLike,

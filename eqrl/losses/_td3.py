@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._types.custom_types import CriticFunction, FloatLike
+from .._types.custom_types import CriticFunction, FloatLike, Observation
 from ..nn import Actor
 from ._critic import critic_values, least_over_critics
 
@@ -12,7 +12,7 @@ from ._critic import critic_values, least_over_critics
 def td3_next_value(
     actor: Actor,
     critics: CriticFunction,
-    observation: Float[Array, "batch obs"],
+    observation: Observation[Array, "batch obs"],
     policy_noise: FloatLike,
     noise_clip: FloatLike,
     *,
@@ -45,7 +45,7 @@ def td3_next_value(
 
 
 def td3_actor_loss(
-    actor: Actor, critic: CriticFunction, observation: Float[Array, "batch obs"]
+    actor: Actor, critic: CriticFunction, observation: Observation[Array, "batch obs"]
 ) -> Float[Array, ""]:
     """Actor loss of TD3.
 

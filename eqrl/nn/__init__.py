@@ -52,6 +52,7 @@ from ._mlp import (
     Linear as Linear,
     ResidualBlock as ResidualBlock,
     ResidualMLP as ResidualMLP,
+    as_floats as as_floats,
 )
 from ._policy import (
     AbstractPolicy as AbstractPolicy,

@@ -8,9 +8,9 @@ import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._pytree.tree import described
-from .._types.custom_types import ActionValueFunction, CriticFunction
+from .._types.custom_types import ActionValueFunction, CriticFunction, Observation
 from ._factory import MakeNetwork, Network, NetworkFactory, orthogonal
-from ._mlp import Activation, Linear
+from ._mlp import Activation, Linear, as_floats
 
 
 class StateActionValue(eqx.Module):
@@ -20,7 +20,7 @@ class StateActionValue(eqx.Module):
     observation_size: int | None = eqx.field(default=None, static=True)
 
     def __call__(
-        self, observation: Float[Array, " obs"], action: Float[Array, " act"]
+        self, observation: Observation[Array, " obs"], action: Float[Array, " act"]
     ) -> Float[Array, ""]:
         """The value of taking `action` at `observation`."""
         return self.network(_joined(observation, action, self.observation_size))[0]
@@ -41,7 +41,7 @@ class StateActionValues(eqx.Module):
     observation_size: int | None = eqx.field(default=None, static=True)
 
     def __call__(
-        self, observation: Float[Array, " obs"], action: Float[Array, " act"]
+        self, observation: Observation[Array, " obs"], action: Float[Array, " act"]
     ) -> Float[Array, " reward"]:
         """The values of taking `action` at `observation`."""
         inputs = _joined(observation, action, self.observation_size)
@@ -56,7 +56,9 @@ StateActionValues.__init__.__doc__ = """**Arguments:**
 
 
 def _joined(
-    observation: Float[Array, " obs"], action: Float[Array, " act"], size: int | None
+    observation: Observation[Array, " obs"],
+    action: Float[Array, " act"],
+    size: int | None,
 ) -> Float[Array, " inputs"]:
     # Of two vectors in the wrong order the sum of the lengths is right, so that the
     # network alone would not notice.
@@ -66,7 +68,7 @@ def _joined(
             f"{described(observation)}. The observation comes first, then the action; "
             "map over a batch by `jax.vmap`."
         )
-    return jnp.concatenate([observation, action])
+    return jnp.concatenate([as_floats(observation), action])
 
 
 MakeCritic: TypeAlias = MakeNetwork[CriticFunction]
@@ -167,7 +169,7 @@ class Critic(NetworkFactory):
         return StateActionValues(stack, observation_size)
 
 
-ValueFunction = Callable[[Float[Array, " obs"]], Float[Array, ""]]
+ValueFunction = Callable[[Observation[Array, " obs"]], Float[Array, ""]]
 """From one observation to the value of its state: any such callable."""
 
 
@@ -183,9 +185,9 @@ class MakeValue(Protocol):
 class StateValue(eqx.Module):
     """A critic: the value of a state under the policy."""
 
-    network: Callable[[Float[Array, " obs"]], Float[Array, " 1"]]
+    network: Callable[[Observation[Array, " obs"]], Float[Array, " 1"]]
 
-    def __call__(self, observation: Float[Array, " obs"]) -> Float[Array, ""]:
+    def __call__(self, observation: Observation[Array, " obs"]) -> Float[Array, ""]:
         """The value at `observation`."""
         return self.network(observation)[0]
 
@@ -218,13 +220,15 @@ class Value(NetworkFactory):
 class DuelingHeads(eqx.Module):
     """The values of actions, as the state's value plus an advantage for each."""
 
-    trunk: Callable[[Float[Array, " obs"]], Float[Array, " features"]]
+    trunk: Callable[[Observation[Array, " obs"]], Float[Array, " features"]]
     value: Callable[[Float[Array, " features"]], Float[Array, " 1"]]
     advantage: Callable[[Float[Array, " features"]], Float[Array, " actions"]]
     activation: Activation = eqx.field(static=True)
     norm: eqx.nn.LayerNorm | None = None
 
-    def __call__(self, observation: Float[Array, " obs"]) -> Float[Array, " actions"]:
+    def __call__(
+        self, observation: Observation[Array, " obs"]
+    ) -> Float[Array, " actions"]:
         """The value of each action at `observation`."""
         features = self.trunk(observation)
         if self.norm is not None:

@@ -1,6 +1,7 @@
 import dataclasses
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar, runtime_checkable
 
 import equinox as eqx
@@ -12,20 +13,19 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.fields import check_callable, shown
 from .._pytree.tree import parts
+from .._types.custom_types import Observation
 from ._mlp import (
     MLP,
     Activation,
     Linear,
     ResidualMLP,
+    as_floats,
     check_layers,
     is_size,
 )
 
 
 Made = TypeVar("Made", covariant=True)
-
-# Height and width of a filter's field of view.
-_WINDOW = 3
 
 
 @runtime_checkable
@@ -54,20 +54,28 @@ class ImageEncoder(eqx.Module):
 
     filters: Linear
     image_shape: tuple[int, int, int] = eqx.field(static=True)
+    kernel: int = eqx.field(default=3, static=True)
+    stride: int = eqx.field(default=1, static=True)
 
-    def __call__(self, x: Float[Array, " inputs"]) -> Float[Array, " features"]:
+    def __call__(self, x: Observation[Array, " inputs"]) -> Float[Array, " features"]:
         """The nonnegative features of the image, then the rest of the observation."""
-        height, width, _ = self.image_shape
+        x = as_floats(x)
         size = math.prod(self.image_shape)
         image = x[:size].reshape(self.image_shape)
-        rows, columns = height - _WINDOW + 1, width - _WINDOW + 1
+        rows, columns = _places(self.image_shape, self.kernel, self.stride)
         # Products of matrices stay such where networks are stacked; a convolution of
         # XLA with many sets of filters is slow on a CPU.
+        height, width = (self.stride * (n - 1) + 1 for n in (rows, columns))
         patches = jnp.concatenate(
             [
-                image[row : row + rows, column : column + columns]
-                for row in range(_WINDOW)
-                for column in range(_WINDOW)
+                lax.slice(
+                    image,
+                    (row, column, 0),
+                    (row + height, column + width, image.shape[2]),
+                    (self.stride, self.stride, 1),
+                )
+                for row in range(self.kernel)
+                for column in range(self.kernel)
             ],
             axis=-1,
         )
@@ -78,66 +86,104 @@ class ImageEncoder(eqx.Module):
 
 ImageEncoder.__init__.__doc__ = """**Arguments:**
 
-- `filters`: from the pixels of 3 by 3 places, row by row, channels last, to the
-    channels of one place.
+- `filters`: from the pixels of `kernel` by `kernel` places, row by row, channels last,
+    to the channels of one place.
 - `image_shape`: height, width and channels.
+- `kernel`: height and width of a filter.
+- `stride`: from one place of a filter to the next, down and across.
 """
+
+
+def _places(shape: tuple[int, ...], kernel: int, stride: int) -> tuple[int, int]:
+    """Rows and columns of the places that a filter has within an image."""
+    height, width, _ = shape
+    return (height - kernel) // stride + 1, (width - kernel) // stride + 1
 
 
 class Encoded(eqx.Module):
     """A network of what an encoder makes of its input."""
 
-    encoder: ImageEncoder
+    encoder: "ImageEncoder | Encoded"
     network: Callable[[Float[Array, " features"]], Float[Array, " outputs"]]
 
-    def __call__(self, x: Float[Array, " inputs"]) -> Float[Array, " outputs"]:
+    def __call__(self, x: Observation[Array, " inputs"]) -> Float[Array, " outputs"]:
         """Maps one input vector to one output vector."""
         return self.network(self.encoder(x))
 
 
 Encoded.__init__.__doc__ = """**Arguments:**
 
-- `encoder`: from the input to features.
+- `encoder`: from the input to features: an `ImageEncoder`, or several of them, one
+    after another, as an `Encoded`.
 - `network`: from these to the output.
 """
 
 
 @dataclasses.dataclass(frozen=True)
 class Convolution:
-    """Makes an `ImageEncoder`. Equal factories share a compilation.
+    """Makes an `ImageEncoder` of one layer or several. Equal ones share a compilation.
 
-    It has filters of 3 by 3 with a stride of 1, without padding, and ReLU, as the
-    networks of MinAtar ([Young and Tian 2019](https://arxiv.org/abs/1903.03176)).
+    There is no padding, and ReLU after each layer. By default it is the one layer of
+    the networks of MinAtar ([Young and Tian 2019](https://arxiv.org/abs/1903.03176)).
+    The network of Atari games ([Mnih et al.
+    2015](https://doi.org/10.1038/nature14236)) is
+
+    ```python
+    eqrl.nn.Convolution((84, 84, 4), (32, 64, 64), kernels=(8, 4, 3), strides=(4, 2, 1))
+    ```
+
+    Of the last three arguments each is one number for every layer, or a tuple with a
+    number for each; tuples have the same length.
 
     **Arguments:**
 
     - `image_shape`: height, width and channels of the image before it was flattened
         into an observation; see `EnvSpec.observation_shape`.
     - `channels`: number of filters.
+    - `kernels`: height and width of a filter.
+    - `strides`: from one place of a filter to the next, down and across.
     """
 
     image_shape: tuple[int, int, int]
-    channels: int = 16
+    channels: int | tuple[int, ...] = 16
+    kernels: int | tuple[int, ...] = 3
+    strides: int | tuple[int, ...] = 1
 
     def __post_init__(self) -> None:
-        shape = self.image_shape
+        shape, given = self.image_shape, (self.channels, self.kernels, self.strides)
+        tuples = [x if isinstance(x, tuple) else (x,) for x in given]
+        lengths = {len(x) for x in given if isinstance(x, tuple)}
+        if len(lengths) > 1 or not all(x and all(map(is_size, x)) for x in tuples):
+            raise ValueError(
+                f"`channels={shown(self.channels)}`, `kernels={shown(self.kernels)}` "
+                f"and `strides={shown(self.strides)}` must each be an integer, at "
+                "least 1, or a tuple of as many of them as there are layers."
+            )
         is_shape = isinstance(shape, tuple) and len(shape) == 3
-        if not is_shape or not all(map(is_size, shape)) or min(shape[:2]) < _WINDOW:
+        if not (is_shape and all(map(is_size, shape))) or any(
+            kernel > min(seen[:2]) for seen, _, kernel, _ in self._layers()
+        ):
             raise ValueError(
                 f"`image_shape={shown(shape)}` must be a tuple of height, width and "
-                f"channels, the first two at least {_WINDOW}, such as (10, 10, 4)."
+                "channels, such as (10, 10, 4), whose height and width are not smaller "
+                f"than the filters of `kernels={self.kernels}` in any layer."
             )
-        if not is_size(self.channels):
-            raise ValueError(
-                f"`channels={shown(self.channels)}` must be an integer, at least 1."
-            )
+
+    def _layers(self) -> Iterator[tuple[tuple[int, int, int], int, int, int]]:
+        """The image that each layer sees, its channels, kernel and stride."""
+        given = (self.channels, self.kernels, self.strides)
+        number = max(len(x) if isinstance(x, tuple) else 1 for x in given)
+        columns = (x if isinstance(x, tuple) else (x,) * number for x in given)
+        shape = self.image_shape
+        for channels, kernel, stride in zip(*columns, strict=True):
+            yield shape, channels, kernel, stride
+            shape = (*_places(shape, kernel, stride), channels)
 
     def output_size(self, input_size: int) -> int:
         """Length of the features of an input of this length.
 
         Raises a `ValueError` if the image is larger than the input.
         """
-        height, width, _ = self.image_shape
         size = math.prod(self.image_shape)
         if size > input_size:
             raise ValueError(
@@ -145,13 +191,26 @@ class Convolution:
                 f"of the network only {input_size}. `env.spec.observation_shape` is "
                 "the shape of an image."
             )
-        places = (height - _WINDOW + 1) * (width - _WINDOW + 1)
-        return places * self.channels + input_size - size
+        *_, (shape, channels, kernel, stride) = self._layers()
+        features = math.prod(_places(shape, kernel, stride)) * channels
+        return features + input_size - size
 
-    def __call__(self, *, key: PRNGKeyArray) -> ImageEncoder:
-        """One encoder with fresh weights."""
-        pixels = _WINDOW**2 * self.image_shape[2]
-        return ImageEncoder(Linear(pixels, self.channels, key=key), self.image_shape)
+    def __call__(self, *, key: PRNGKeyArray) -> ImageEncoder | Encoded:
+        """One encoder with fresh weights; an `Encoded` if it has several layers."""
+        layers = list(self._layers())
+        keys = jr.split(key, len(layers)) if len(layers) > 1 else [key]
+        first, *others = (
+            ImageEncoder(
+                Linear(kernel**2 * shape[2], channels, key=layer_key),
+                shape,
+                kernel,
+                stride,
+            )
+            for (shape, channels, kernel, stride), layer_key in zip(
+                layers, keys, strict=True
+            )
+        )
+        return functools.reduce(Encoded, others, first)
 
 
 Network = MLP | ResidualMLP | Encoded

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._pytree.fields import Count, checked, shown
 from .._pytree.tree import described
+from .._types.custom_types import Observation
 
 
 # Numbers drawn together, which all are in memory while a network is made, 16 MiB of it
@@ -18,6 +19,27 @@ from .._pytree.tree import described
 _MOST_DRAWN = 2**22
 
 Activation = Callable[[Float[Array, "..."]], Float[Array, "..."]]
+
+
+def as_floats(observation: Observation[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Observations of any type as the floats that networks see.
+
+    Networks of eqrl call it. One of your own that does not begin with one of them does
+    so too, if it is for environments whose `spec.observation_dtype` is not "float32".
+
+    **Arguments:**
+
+    - `observation`: one observation, or a stack of them.
+
+    **Returns:**
+
+    Floats as they are, `uint8` divided by 255, and `bool` as 0 and 1.
+    """
+    if jnp.issubdtype(observation.dtype, jnp.floating):
+        return observation
+    floats = observation.astype(float)
+    # XLA turns a division by a number into this product in some programs only.
+    return floats * (1 / 255) if observation.dtype == jnp.uint8 else floats
 
 
 class Linear(eqx.Module):
@@ -52,7 +74,7 @@ class Linear(eqx.Module):
         )
         self.bias = jr.uniform(bias_key, (output_size,), minval=-limit, maxval=limit)
 
-    def __call__(self, x: Float[Array, " inputs"]) -> Float[Array, " outputs"]:
+    def __call__(self, x: Observation[Array, " inputs"]) -> Float[Array, " outputs"]:
         """Maps one input vector to one output vector."""
         size = self.weight.shape[-2]
         if getattr(x, "shape", ())[-1:] != (size,):
@@ -60,7 +82,8 @@ class Linear(eqx.Module):
                 f"A layer for inputs of length {size} was given {described(x)}; does "
                 "the network belong to another environment?"
             )
-        return x @ self.weight + self.bias
+        # Here, where networks begin, so that none need cast by itself.
+        return as_floats(x) @ self.weight + self.bias
 
 
 class MLP(eqx.Module):
@@ -107,7 +130,7 @@ class MLP(eqx.Module):
         )
         self.activation = activation
 
-    def __call__(self, x: Float[Array, " inputs"]) -> Float[Array, " outputs"]:
+    def __call__(self, x: Observation[Array, " inputs"]) -> Float[Array, " outputs"]:
         """Maps one input vector to one output vector."""
         for index, layer in enumerate(self.layers[:-1]):
             x = layer(x)
@@ -265,7 +288,7 @@ class ResidualMLP(eqx.Module):
         self.norm = eqx.nn.LayerNorm(width)
         self.output = Linear(width, output_size, key=output_key)
 
-    def __call__(self, x: Float[Array, " inputs"]) -> Float[Array, " outputs"]:
+    def __call__(self, x: Observation[Array, " inputs"]) -> Float[Array, " outputs"]:
         """Maps one input vector to one output vector."""
         x = self.input(x)
         for block in self.blocks:

@@ -10,6 +10,7 @@ import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._pytree.fields import Range
+from .._types.custom_types import Observation
 from ._distribution import (
     AbstractDensity,
     AbstractDistribution,
@@ -26,19 +27,19 @@ from ._mlp import Activation
 Distribution = TypeVar("Distribution", bound=AbstractDistribution, covariant=True)
 
 
-Policy = Callable[[Float[Array, " obs"]], AbstractDistribution]
+Policy = Callable[[Observation[Array, " obs"]], AbstractDistribution]
 """From one observation to a distribution over actions: any such callable."""
 
-StochasticPolicy = Callable[[Float[Array, " obs"]], AbstractDensity]
+StochasticPolicy = Callable[[Observation[Array, " obs"]], AbstractDensity]
 """The same, if the distribution has a density and samples that carry gradients."""
 
-LikelihoodPolicy = Callable[[Float[Array, " obs"]], AbstractLikelihood]
+LikelihoodPolicy = Callable[[Observation[Array, " obs"]], AbstractLikelihood]
 """The same, if draws have a known probability."""
 
-ChoiceFunction = Callable[[Float[Array, " obs"]], Softmax]
+ChoiceFunction = Callable[[Observation[Array, " obs"]], Softmax]
 """The same, over a number of actions."""
 
-Actor = Callable[[Float[Array, " obs"]], Float[Array, " act"]]
+Actor = Callable[[Observation[Array, " obs"]], Float[Array, " act"]]
 """From one observation to one action in [-1, 1]."""
 
 MakePolicy: TypeAlias = MakeNetwork[StochasticPolicy]
@@ -58,16 +59,16 @@ class AbstractPolicy(eqx.Module, Generic[Distribution]):
     """From one observation to a distribution over actions."""
 
     @abstractmethod
-    def __call__(self, observation: Float[Array, " obs"]) -> Distribution:
+    def __call__(self, observation: Observation[Array, " obs"]) -> Distribution:
         """The distribution of actions at `observation`."""
 
 
 class GaussianPolicy(AbstractPolicy[TanhNormal]):
     """A network whose output is the mean and log-scale of a `TanhNormal`."""
 
-    network: Callable[[Float[Array, " obs"]], Float[Array, " outputs"]]
+    network: Callable[[Observation[Array, " obs"]], Float[Array, " outputs"]]
 
-    def __call__(self, observation: Float[Array, " obs"]) -> TanhNormal:
+    def __call__(self, observation: Observation[Array, " obs"]) -> TanhNormal:
         mean, log_scale = jnp.split(self.network(observation), 2)
         # Wide enough for any useful policy, and narrow enough that densities stay
         # finite.
@@ -84,9 +85,9 @@ GaussianPolicy.__init__.__doc__ = """**Arguments:**
 class DeterministicPolicy(eqx.Module):
     """A network, then `tanh`: from one observation to one action."""
 
-    network: Callable[[Float[Array, " obs"]], Float[Array, " act"]]
+    network: Callable[[Observation[Array, " obs"]], Float[Array, " act"]]
 
-    def __call__(self, observation: Float[Array, " obs"]) -> Float[Array, " act"]:
+    def __call__(self, observation: Observation[Array, " obs"]) -> Float[Array, " act"]:
         """The action at `observation`, in [-1, 1]."""
         return jnp.tanh(self.network(observation))
 
@@ -103,7 +104,7 @@ class ExploringPolicy(AbstractPolicy[ClippedNormal]):
     actor: Actor
     noise: Float[Array, ""]
 
-    def __call__(self, observation: Float[Array, " obs"]) -> ClippedNormal:
+    def __call__(self, observation: Observation[Array, " obs"]) -> ClippedNormal:
         return ClippedNormal(mean=self.actor(observation), scale=self.noise)
 
 
@@ -120,11 +121,11 @@ class NormalPolicy(AbstractPolicy[SquashedNormal]):
     The standard deviation is learned too, and is the same for all observations.
     """
 
-    network: Callable[[Float[Array, " obs"]], Float[Array, " act"]]
+    network: Callable[[Observation[Array, " obs"]], Float[Array, " act"]]
     log_scale: Float[Array, " act"]
     squash: bool = eqx.field(static=True)
 
-    def __call__(self, observation: Float[Array, " obs"]) -> SquashedNormal:
+    def __call__(self, observation: Observation[Array, " obs"]) -> SquashedNormal:
         return SquashedNormal(
             mean=self.network(observation), log_scale=self.log_scale, squash=self.squash
         )
@@ -141,9 +142,9 @@ NormalPolicy.__init__.__doc__ = """**Arguments:**
 class ChoicePolicy(AbstractPolicy[Softmax]):
     """A network whose output is the logits of a `Softmax`."""
 
-    network: Callable[[Float[Array, " obs"]], Float[Array, " actions"]]
+    network: Callable[[Observation[Array, " obs"]], Float[Array, " actions"]]
 
-    def __call__(self, observation: Float[Array, " obs"]) -> Softmax:
+    def __call__(self, observation: Observation[Array, " obs"]) -> Softmax:
         return Softmax(logits=self.network(observation))
 
 

@@ -16,9 +16,11 @@ from gymnax.environments import spaces
 from gymnax.environments.environment import Environment, EnvParams, EnvState
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree, Shaped
 
+from eqrl._pytree.tree import tree_where
 from eqrl.envs import GymnaxEnv, Outcome
+from eqrl.envs._base import lenient_promotion
 from eqrl.envs._check import check_env
-from eqrl.envs._gymnax import make, names
+from eqrl.envs._gymnax import BINARY_IMAGES, make, names
 from eqrl.spaces import Discrete
 
 from ..toy import GetKey
@@ -357,6 +359,40 @@ def test_every_environment_of_gymnax_does_what_its_spec_says(name: str) -> None:
     env = make(name, max_steps=3)
     check_env(env)
     assert env.spec.max_steps == 3
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        if name == "Breakout-MinAtar"
+        else pytest.param(name, marks=pytest.mark.long)
+        for name in sorted(BINARY_IMAGES)
+    ],
+)
+def test_images_that_are_bools_have_no_other_values(name: str) -> None:
+    env = make(name)
+    assert env.spec.observation_dtype == "bool"
+
+    @jax.jit
+    def play(key: PRNGKeyArray) -> Array:
+        """The elements of 1,000 steps, as gymnax gives them and as the adapter does."""
+
+        def step(state: PyTree, key: PRNGKeyArray) -> tuple[PyTree, Array]:
+            act_key, step_key, reset_key = jr.split(key, 3)
+            action = env.spec.action.sample(key=act_key)
+            after, outcome = env.step(state, action, key=step_key)
+            with lenient_promotion():
+                seen = env.environment.get_obs(after, params=env.params, key=step_key)
+            fresh, _ = env.reset(key=reset_key)
+            over = outcome.terminated | outcome.truncated
+            same = jnp.ravel(seen) == outcome.observation.astype(float)
+            return tree_where(over, fresh, after), jnp.all(same)
+
+        state, _ = env.reset(key=key)
+        return lax.scan(step, state, jr.split(jr.fold_in(key, 1), 1_000))[1]
+
+    assert np.all(play(jr.key(0)))
 
 
 @pytest.mark.long

@@ -94,7 +94,7 @@ def test_a_policy_without_jax_acts_as_that_with_jax(name: str, tmp_path: Path) -
     [
         {"residual": True, "activation": jax.nn.gelu},
         {"layer_norm": True, "activation": jnp.tanh},
-        {"encoder": eqrl.nn.Convolution((3, 4, 2), channels=2)},
+        {"encoder": eqrl.nn.Convolution((3, 5, 2), (2, 3), kernels=2, strides=(1, 2))},
     ],
 )
 @pytest.mark.parametrize("kind", ["Gaussian", "Deterministic", "Normal", "Choice", "Q"])
@@ -116,7 +116,7 @@ def test_all_networks_of_the_library_act_without_jax(
     }
     is_discrete = kind in ("Choice", "Q")
     space = eqrl.spaces.Discrete(3) if is_discrete else eqrl.spaces.Box(2)
-    spec = eqrl.EnvSpec(observation_size=26, action=space)
+    spec = eqrl.EnvSpec(observation_size=32, action=space)
     agent = agents[kind]()
     state = eqx.filter_jit(agent.init)(spec, key=jr.key(0))
     eqrl.export_policy(tmp_path / "policy", agent, state, spec)

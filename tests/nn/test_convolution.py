@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 from jaxtyping import Array, PRNGKeyArray
 
-from eqrl.nn import ActionValues, Choice, Convolution, Critic, Encoded, Gaussian, Value
+from eqrl._pytree.tree import parts
+from eqrl.nn import (
+    ActionValues,
+    Choice,
+    Convolution,
+    Critic,
+    Encoded,
+    Gaussian,
+    ImageEncoder,
+    Value,
+)
 from tests.toy import GetKey
 
 
@@ -16,26 +26,53 @@ SHAPE = (5, 4, 2)
 SIZE = 40
 
 
-def convolved(image: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
+def convolved(
+    image: np.ndarray, filters: Any, kernel: int = 3, stride: int = 1
+) -> np.ndarray:
     """A convolution with ReLU, by loops."""
-    rows, columns = image.shape[0] - 2, image.shape[1] - 2
-    features = np.zeros((rows, columns, len(bias)))
-    for row in range(rows):
-        for column in range(columns):
-            seen = image[row : row + 3, column : column + 3].reshape(-1)
-            features[row, column] = np.maximum(seen @ weight + bias, 0)
+    weight, bias = np.asarray(filters.weight), np.asarray(filters.bias)
+    rows = range(0, image.shape[0] - kernel + 1, stride)
+    columns = range(0, image.shape[1] - kernel + 1, stride)
+    features = np.zeros((len(rows), len(columns), len(bias)))
+    for row in rows:
+        for column in columns:
+            seen = image[row : row + kernel, column : column + kernel].reshape(-1)
+            place = (row // stride, column // stride)
+            features[place] = np.maximum(seen @ weight + bias, 0)
     return features
 
 
 def test_an_encoder_convolves_the_image_and_hands_on_the_rest(getkey: GetKey) -> None:
     encoder = Convolution(SHAPE, channels=3)(key=getkey())
     x = np.asarray(jr.normal(getkey(), (SIZE + 2,)))
-    weight, bias = np.asarray(encoder.filters.weight), np.asarray(encoder.filters.bias)
-    features = convolved(x[:SIZE].reshape(SHAPE), weight, bias)
+    assert isinstance(encoder, ImageEncoder)
+    features = convolved(x[:SIZE].reshape(SHAPE), encoder.filters)
     expected = np.concatenate([features.reshape(-1), x[SIZE:]])
     np.testing.assert_allclose(encoder(jnp.asarray(x)), expected, rtol=1e-5, atol=1e-6)
     # As many numbers as the layer behind it is made for.
     assert Convolution(SHAPE, channels=3).output_size(SIZE + 2) == len(expected)
+
+
+def test_layers_follow_each_other(getkey: GetKey) -> None:
+    shape, size = (9, 8, 2), 144
+    factory = Convolution(shape, (3, 4, 5), kernels=(4, 2, 1), strides=(2, 1, 1))
+    encoder, x = factory(key=getkey()), np.asarray(jr.normal(getkey(), (size + 2,)))
+    features = x[:size].reshape(shape)
+    # The second row of places of the first filters ends in the sixth row of the image,
+    # so the ninth is not seen.
+    for layer, kernel, stride in zip(
+        parts(encoder, ImageEncoder), (4, 2, 1), (2, 1, 1), strict=True
+    ):
+        features = convolved(features, layer.filters, kernel, stride)
+    assert features.shape == (2, 2, 5)
+    expected = np.concatenate([features.reshape(-1), x[size:]])
+    encoded = eqx.filter_jit(encoder)(jnp.asarray(x))
+    np.testing.assert_allclose(encoded, expected, rtol=1e-4, atol=1e-6)
+    assert factory.output_size(size + 2) == len(expected)
+    # One number is that of every layer.
+    assert Convolution((9, 9, 1), (2, 3)).output_size(81) == 5 * 5 * 3
+    atari = Convolution((84, 84, 4), (32, 64, 64), (8, 4, 3), (4, 2, 1))
+    assert atari.output_size(84 * 84 * 4) == 7 * 7 * 64
 
 
 def test_every_factory_takes_an_encoder(getkey: GetKey) -> None:
@@ -78,8 +115,11 @@ def test_an_image_larger_than_the_observation_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=r"has 40 elements, but the input.*39"):
         Value(encoder=Convolution(SHAPE))(SIZE - 1, key=getkey())
-    with pytest.raises(ValueError, match="`channels=0`"):
-        Convolution(SHAPE, channels=0)
+    for wrong in (0, (), (2, 0), (2, 3, 4)):
+        with pytest.raises(ValueError, match=r"`channels=.*`kernels=\(2, 1\)`"):
+            Convolution(SHAPE, channels=wrong, kernels=(2, 1))
+    with pytest.raises(ValueError, match=r"`kernels=\(3, 3\)` in any layer"):
+        Convolution(SHAPE, kernels=(3, 3))
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises(ValueError, match="`encoder=3` must be"):
         Value(encoder=3)  # pyright: ignore[reportArgumentType]

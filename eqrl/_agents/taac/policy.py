@@ -8,11 +8,11 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ..._pytree.tree import tree_where
-from ..._types.custom_types import FloatLike
+from ..._types.custom_types import FloatLike, Observation
 from ..._types.data import EnvSpec
 from ...losses import Critic, switch_policy, trajectory_values
 from ...losses._taac import AdvantageClip
-from ...nn import AbstractDensity, Linear, MakePolicy, StochasticPolicy
+from ...nn import AbstractDensity, Linear, MakePolicy, StochasticPolicy, as_floats
 from ..networks import DENSITY, make_network
 from .trajectory import AbstractTrajectory, Trajectory
 
@@ -62,7 +62,7 @@ class TrajectoryPolicy(eqx.Module):
     policy: StochasticPolicy
 
     def __call__(
-        self, observation: Float[Array, " obs"], trajectory: Trajectory
+        self, observation: Observation[Array, " obs"], trajectory: Trajectory
     ) -> AbstractDensity:
         """The distribution over the actor's outputs for one observation."""
         parts = jax.tree.leaves(trajectory)
@@ -70,7 +70,8 @@ class TrajectoryPolicy(eqx.Module):
             embedding(part)
             for embedding, part in zip(self.embeddings, parts, strict=True)
         ]
-        return self.policy(jnp.concatenate([lax.stop_gradient(observation), *embedded]))
+        seen = lax.stop_gradient(as_floats(observation))
+        return self.policy(jnp.concatenate([seen, *embedded]))
 
 
 def make_trajectory_policy(
@@ -116,7 +117,7 @@ def decide(
     actor: TrajectoryPolicy,
     critics: Critic,
     switch_temperature: Float[Array, ""],
-    observation: Float[Array, " obs"],
+    observation: Observation[Array, " obs"],
     trajectory: Trajectory,
     preferences: Preferences,
     *,

@@ -19,7 +19,7 @@ from ..._pytree.fields import (
     static_integer,
 )
 from ..._pytree.tree import tree_copy, tree_where
-from ..._types.custom_types import FloatLike, MakeOptimizer, Metrics, Mode
+from ..._types.custom_types import FloatLike, MakeOptimizer, Metrics, Mode, Observation
 from ..._types.data import Box, EnvSpec, Transition
 from ...losses._taac import TDLoss
 from ...nn import Critic, Gaussian, MakePolicy, MakeTrajectoryCritic
@@ -277,7 +277,7 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
         self,
         state: TAACState,
         memory: TAACMemory,
-        observation: Float[Array, " obs"],
+        observation: Observation[Array, " obs"],
         *,
         mode: Mode,
         key: PRNGKeyArray,

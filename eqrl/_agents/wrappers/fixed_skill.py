@@ -6,8 +6,17 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..._pytree.fields import check_vector, checked_by
 from ..._skills.prior import SkillExtras
-from ..._types.custom_types import Extras, Memory, Metrics, PyTree, RewardState, State
+from ..._types.custom_types import (
+    Extras,
+    Memory,
+    Metrics,
+    Observation,
+    PyTree,
+    RewardState,
+    State,
+)
 from ..._types.data import EnvSpec, Transition
+from ...nn import as_floats
 from ..base import (
     AbstractAgent,
     AbstractViewWrapper,
@@ -41,12 +50,12 @@ class FixedSkill(AbstractViewWrapper[State, Memory, Extras]):
         return with_skill_size(spec, self.skill.shape[0])
 
     def inner_observation(
-        self, state: State, observation: Float[Array, "*batch obs"]
+        self, state: State, observation: Observation[Array, "*batch obs"]
     ) -> Float[Array, "*batch joined"]:
         del state
         skill_shape = (*observation.shape[:-1], self.skill.shape[0])
         skill = jnp.broadcast_to(self.skill, skill_shape)
-        return jnp.concatenate([observation, skill], axis=-1)
+        return jnp.concatenate([as_floats(observation), skill], axis=-1)
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> State:
         return self.agent.init(self.inner_spec(spec), key=key)

@@ -24,6 +24,7 @@ from ..._types.custom_types import (
     MakeOptimizer,
     Memory,
     Metrics,
+    Observation,
     PyTree,
     RewardState,
     State,
@@ -116,8 +117,8 @@ class Intrinsic(
     def inner_observation(
         self,
         state: IntrinsicState[State, RewardState],
-        observation: Float[Array, "*batch obs"],
-    ) -> Float[Array, "*batch obs"]:
+        observation: Observation[Array, "*batch obs"],
+    ) -> Observation[Array, "*batch obs"]:
         del state
         return observation
 

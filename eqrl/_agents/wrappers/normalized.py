@@ -8,7 +8,14 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..._pytree.fields import hyperparameter
 from ..._rewards.base import after_update
-from ..._types.custom_types import Extras, FloatLike, Memory, Metrics, State
+from ..._types.custom_types import (
+    Extras,
+    FloatLike,
+    Memory,
+    Metrics,
+    Observation,
+    State,
+)
 from ..._types.data import EnvSpec, Transition
 from ..base import AbstractAgent, AbstractViewWrapper, check_state, view_of
 
@@ -105,6 +112,8 @@ class Normalized(AbstractViewWrapper[NormalizedState[State], Memory, Extras]):
     The statistics are those of every state acted in during training, including the
     random warm-up. The replay holds the environment's own observations, so a batch is
     always normalized by the current statistics. Evaluation does not change them.
+
+    Observations of `uint8` or `bool`, such as images, are left as they are.
     """
 
     agent: AbstractAgent[State, Memory, Extras]
@@ -127,8 +136,12 @@ class Normalized(AbstractViewWrapper[NormalizedState[State], Memory, Extras]):
         return spec
 
     def inner_observation(
-        self, state: NormalizedState[State], observation: Float[Array, "*batch obs"]
-    ) -> Float[Array, "*batch obs"]:
+        self,
+        state: NormalizedState[State],
+        observation: Observation[Array, "*batch obs"],
+    ) -> Observation[Array, "*batch obs"]:
+        if not _is_normalized(observation):
+            return observation
         normalized = state.statistics.normalize(observation)
         if self.clip is None:
             return normalized
@@ -144,7 +157,9 @@ class Normalized(AbstractViewWrapper[NormalizedState[State], Memory, Extras]):
         self, state: NormalizedState[State], transitions: Transition[Extras]
     ) -> NormalizedState[State]:
         # Counted before they are normalized, since the first have no other statistics.
-        statistics = state.statistics.update(transitions.observation)
+        statistics = state.statistics
+        if _is_normalized(transitions.observation):
+            statistics = statistics.update(transitions.observation)
         state = NormalizedState(agent=state.agent, statistics=statistics)
         agent_state = self.agent.observe(
             state.agent, self.inner_transitions(state, transitions)
@@ -168,6 +183,11 @@ class Normalized(AbstractViewWrapper[NormalizedState[State], Memory, Extras]):
         }
         # Batches change no statistics: the replay gives the same transition many times.
         return NormalizedState(agent=agent_state, statistics=state.statistics), metrics
+
+
+def _is_normalized(observation: Observation[Array, "*batch obs"]) -> bool:
+    # Networks scale the elements of images themselves, all alike.
+    return jnp.issubdtype(observation.dtype, jnp.floating)
 
 
 Normalized.__init__.__doc__ = """**Arguments:**
@@ -244,8 +264,8 @@ class NormalizedReward(
     def inner_observation(
         self,
         state: NormalizedRewardState[State],
-        observation: Float[Array, "*batch obs"],
-    ) -> Float[Array, "*batch obs"]:
+        observation: Observation[Array, "*batch obs"],
+    ) -> Observation[Array, "*batch obs"]:
         del state
         return observation
 

@@ -20,8 +20,9 @@ from ..._skills.prior import (
     SkillExtras,
     as_skill_prior,
 )
-from ..._types.custom_types import Extras, Memory, Metrics, Mode, State
+from ..._types.custom_types import Extras, Memory, Metrics, Mode, Observation, State
 from ..._types.data import Action, EnvSpec, Transition
+from ...nn import as_floats
 from ..base import AbstractAgent, AbstractWrapper, AnyAgent, after_act, layers, view_of
 
 
@@ -73,7 +74,9 @@ class SkillConditioned(
     ) -> Transition[Extras]:
         del state
         skill, extras = transitions.extras.skill, transitions.extras.agent
-        joined = view_of(transitions, lambda x: jnp.concatenate([x, skill], axis=-1))
+        joined = view_of(
+            transitions, lambda x: jnp.concatenate([as_floats(x), skill], axis=-1)
+        )
         return dataclasses.replace(joined, extras=extras)
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> State:
@@ -94,7 +97,7 @@ class SkillConditioned(
         self,
         state: State,
         memory: SkillMemory[Memory],
-        observation: Float[Array, " obs"],
+        observation: Observation[Array, " obs"],
         *,
         mode: Mode,
         key: PRNGKeyArray,
@@ -102,7 +105,7 @@ class SkillConditioned(
         chosen = self.agent.act(
             state,
             memory.agent,
-            jnp.concatenate([observation, memory.skill]),
+            jnp.concatenate([as_floats(observation), memory.skill]),
             mode=mode,
             key=key,
         )
@@ -142,8 +145,13 @@ SkillConditioned.__init__.__doc__ = """**Arguments:**
 def with_skill_size(spec: EnvSpec, size: int) -> EnvSpec:
     """The `spec` of an environment whose observations end with a skill."""
     size += spec.observation_size
-    # An image becomes the beginning of a longer vector.
-    return dataclasses.replace(spec, observation_size=size, observation_shape=None)
+    # An image becomes the beginning of a longer vector, of floats as a skill is.
+    return dataclasses.replace(
+        spec,
+        observation_size=size,
+        observation_shape=None,
+        observation_dtype="float32",
+    )
 
 
 def with_skill(agent: AnyAgent, skill: Float[Array, " skill"]) -> AnyAgent:

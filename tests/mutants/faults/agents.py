@@ -638,8 +638,8 @@ FAULTS = (
     Fault(
         "agents:fixed-skill-before-the-observation",
         "eqrl/_agents/wrappers/fixed_skill.py",
-        "jnp.concatenate([observation, skill], axis=-1)",
-        "jnp.concatenate([skill, observation], axis=-1)",
+        "jnp.concatenate([as_floats(observation), skill], axis=-1)",
+        "jnp.concatenate([skill, as_floats(observation)], axis=-1)",
         (f"{_SKILL_CONDITIONED} -k with_that_skill", _SKILL_CONDITIONED),
     ),
     Fault(
@@ -781,5 +781,12 @@ FAULTS = (
         "    if self.learn_temperature:\n            log_temperature = reach",
         "    if True:\n            log_temperature = reach",
         ("tests/test_boundary.py -k within_reach",),
+    ),
+    Fault(
+        "agents:images-are-normalized",
+        "eqrl/_agents/wrappers/normalized.py",
+        "return jnp.issubdtype(observation.dtype, jnp.floating)",
+        "return True",
+        ("tests/training/test_observation_types.py -k stored_as_it_is",),
     ),
 )

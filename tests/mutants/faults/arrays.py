@@ -394,8 +394,8 @@ FAULTS = (
     Fault(
         "nn:critic-reads-the-action-first",
         "eqrl/nn/_critic.py",
-        "return jnp.concatenate([observation, action])",
-        "return jnp.concatenate([action, observation])",
+        "return jnp.concatenate([as_floats(observation), action])",
+        "return jnp.concatenate([action, as_floats(observation)])",
         ("tests/nn/test_policy.py -k state_action_value",),
     ),
     Fault(
@@ -670,5 +670,26 @@ FAULTS = (
         "            return function(*args, **kwargs)\n        for",
         "            return None\n        for",
         ("tests/pytree/test_arguments.py -k python_s_own",),
+    ),
+    Fault(
+        "nn:pixels-are-not-scaled",
+        "eqrl/nn/_mlp.py",
+        "floats * (1 / 255) if observation.dtype == jnp.uint8 else floats",
+        "floats",
+        ("tests/training/test_observation_types.py -k share_of_255",),
+    ),
+    Fault(
+        "nn:strides-across-only",
+        "eqrl/nn/_factory.py",
+        "(self.stride, self.stride, 1),",
+        "(1, self.stride, 1),",
+        ("tests/nn/test_convolution.py -k follow_each_other",),
+    ),
+    Fault(
+        "nn:layers-in-another-order",
+        "eqrl/nn/_factory.py",
+        "functools.reduce(Encoded, others, first)",
+        "functools.reduce(Encoded, others[::-1], first)",
+        ("tests/nn/test_convolution.py -k follow_each_other",),
     ),
 )

@@ -193,7 +193,7 @@ FAULTS = (
     Fault(
         "envs:unchecked-reward",
         "eqrl/envs/_check.py",
-        '_check_floats("`step` gives a reward", outcome.reward, spec, "reward_size")',
+        '_check_array("`step` gives a reward", outcome.reward, spec, "reward_size")',
         "pass",
         ("tests/training/test_trainer.py -k TestCheckEnv",),
     ),
@@ -280,5 +280,19 @@ FAULTS = (
         "jr.fold_in(key, index)",
         "jr.fold_in(key, 0 * index)",
         ("tests/envs/test_action_repeat.py -k chance",),
+    ),
+    Fault(
+        "envs:type-of-observations-unchecked",
+        "eqrl/envs/_check.py",
+        "is_kind = is_array_shape(value) and value.dtype == kind",
+        "is_kind = is_array_shape(value)",
+        ("tests/training/test_observation_types.py -k give_the_type",),
+    ),
+    Fault(
+        "envs:binary-images-as-floats",
+        "eqrl/envs/_gymnax.py",
+        '"bool" if name in BINARY_IMAGES else "float32"',
+        '"float32"',
+        ("tests/envs/test_gymnax.py -k images_that_are_bools",),
     ),
 )

@@ -93,9 +93,9 @@ FAULTS = (
     Fault(
         "rewards:descriptor-of-the-state-left",
         "eqrl/_rewards/base.py",
-        "observation = transitions.next_observation\n    if",
+        "observation = as_floats(transitions.next_observation)\n    if",
         "transitions = as_if_left(transitions)\n"
-        "    observation = transitions.next_observation\n    if",
+        "    observation = as_floats(transitions.next_observation)\n    if",
         ("tests/rewards/test_discriminator.py -k state_reached",),
     ),
     Fault(

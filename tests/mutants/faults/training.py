@@ -39,8 +39,8 @@ FAULTS = (
     Fault(
         "training:float-types-differ",
         "eqrl/_training/offline.py",
-        "np.asarray(x).reshape(num_rows, -1).astype(jnp.result_type(float))",
-        "np.asarray(x).reshape(num_rows, -1)",
+        "        x.astype(dtype) for x in (observation, next_observation)",
+        "        x for x in (observation, next_observation)",
         ("tests/training/test_offline.py -k rows_continue",),
     ),
     Fault(
@@ -727,5 +727,19 @@ FAULTS = (
         'to all seeds.\n    """\n    key = reusable_key(key)\n',
         'to all seeds.\n    """\n',
         ("tests/training/test_train.py -k alone_bit_for_bit_and",),
+    ),
+    Fault(
+        "training:stored-rows-from-the-first-place",
+        "eqrl/_population/solution.py",
+        "row = (written - filled + np.arange(filled)) % num_rows",
+        "row = np.arange(filled)",
+        ("tests/population/test_stored_transitions.py -k oldest_first",),
+    ),
+    Fault(
+        "training:rollout-is-taken-for-a-replay",
+        "eqrl/_training/replay.py",
+        "return ReplayState(empty.data, is_rollout=True)",
+        "return empty",
+        ("tests/population/test_stored_transitions.py -k without_a_replay",),
     ),
 )
