@@ -1,0 +1,342 @@
+"""Environments of Gymnasium, and simulators written to its interface."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.wrappers import TimeLimit
+from jaxtyping import Array, Bool, Float, Int, Shaped
+
+from .._pytree.fields import Count, PositiveInt, checked, shown
+from .._types.data import AbstractActionSpace, Box, Discrete, EnvSpec
+from ._host import (
+    AbstractHostEnv,
+    AbstractSimulators,
+    Began,
+    HostState,
+    MakeSimulators,
+    RowError,
+    Stepped,
+    new_owner,
+)
+
+
+Describe = Callable[[dict[str, Any]], Shaped[np.ndarray, " descriptor"]]
+"""From the infos of a step to a vector that describes the behavior."""
+
+_POSITIONS = {"x": ("x_position",), "xy": ("x_position", "y_position")}
+
+
+@dataclasses.dataclass(frozen=True)
+class Interface:
+    """Translates between the spaces of a simulator and vectors.
+
+    - `observed`, `acted`: the spaces of its observations and actions.
+    - `keys`: of an observation that is a dictionary, the parts to see; `None` for all.
+    - `describe`: from infos to a descriptor; names of infos; or `None`.
+    """
+
+    observed: spaces.Space[Any]
+    acted: spaces.Space[Any]
+    keys: tuple[str, ...] | None
+    describe: Describe | tuple[str, ...] | None
+
+    def observation(self, value: Any) -> Float[np.ndarray, " obs"]:
+        """The vector of an observation."""
+        if self.keys is not None:
+            parts = [
+                spaces.flatten(self.observed[key], value[key]) for key in self.keys
+            ]
+            return np.concatenate(parts, dtype=np.float32)
+        if isinstance(self.observed, spaces.Box):
+            return np.asarray(value, np.float32).reshape(-1)
+        return np.asarray(spaces.flatten(self.observed, value), np.float32)
+
+    def action(self, value: Shaped[np.ndarray, "..."]) -> Any:
+        """An agent's action as the simulator takes it."""
+        if isinstance(self.acted, spaces.Discrete):
+            return int(value) + int(self.acted.start)
+        assert isinstance(self.acted, spaces.Box)
+        low, high = self.acted.low, self.acted.high
+        # Center and half width leave an action as it is where the bounds are -1 and 1.
+        scaled = (high + low) / 2 + (high - low) / 2 * value.reshape(low.shape)
+        return scaled.astype(self.acted.dtype)
+
+    def descriptor(self, infos: dict[str, Any]) -> Float[np.ndarray, " descriptor"]:
+        """The descriptor of a state; an info that a reset does not give counts as 0."""
+        if isinstance(self.describe, tuple):
+            values = [infos.get(name, 0.0) for name in self.describe]
+            return np.asarray(values, np.float32).reshape(-1)
+        assert self.describe is not None
+        return np.asarray(self.describe(infos), np.float32)
+
+    def spec(self, name: str, infos: dict[str, Any], max_steps: int | None) -> EnvSpec:
+        """What the environment takes and returns.
+
+        `infos` are those of a reset, and `name` is that of the environment, for errors.
+        """
+        shape: tuple[int, ...] = ()
+        if self.keys is None and isinstance(self.observed, spaces.Box):
+            shape = self.observed.shape
+        try:
+            seen = self.observed if self.keys is None else None
+            sizes = [
+                spaces.flatdim(part)
+                for part in (
+                    [self.observed[key] for key in self.keys] if seen is None else [seen]
+                )
+            ]
+        except (NotImplementedError, ValueError) as error:
+            raise ValueError(
+                f"`{name}` observes `{self.observed}`, which has no fixed size as a "
+                "vector. Wrap the simulator so that it gives a `Box`."
+            ) from error
+        descriptor = None if self.describe is None else self.descriptor(infos)
+        if descriptor is not None and descriptor.ndim != 1:
+            raise ValueError(
+                f"`state_descriptor` of `{name}` gives an array of shape "
+                f"{descriptor.shape}; it must give one flat vector."
+            )
+        return EnvSpec(
+            observation_size=sum(sizes),
+            action=_action_space(self.acted, name=name),
+            observation_shape=shape if len(shape) > 1 else None,
+            state_descriptor_size=None if descriptor is None else len(descriptor),
+            max_steps=max_steps,
+        )
+
+
+def _action_space(space: spaces.Space[Any], *, name: str) -> AbstractActionSpace:
+    if isinstance(space, spaces.Discrete):
+        return Discrete(int(space.n))
+    if not isinstance(space, spaces.Box):
+        raise ValueError(
+            f"`{name}` has the action space `{space}`, but it must be a `Box` or "
+            "`Discrete`. Wrap the simulator so that it maps one of these to its "
+            "actions."
+        )
+    if not np.all(np.isfinite(space.low)) or not np.all(np.isfinite(space.high)):
+        raise ValueError(
+            f"`{name}` has the action space `{space}`, but its bounds must be finite: "
+            "actions in [-1, 1] are rescaled to them. Wrap the simulator in a "
+            "`gymnasium.wrappers.RescaleAction`, or give its `Box` finite bounds."
+        )
+    return Box(int(np.prod(space.shape)))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Maker:
+    """Makes the simulators of a `GymnasiumEnv`; equal ones share compilations.
+
+    The fields are the arguments of `GymnasiumEnv`.
+    """
+
+    source: str | Callable[..., gymnasium.Env[Any, Any]]
+    options: tuple[tuple[str, Any], ...]
+    max_steps: int | None
+    num_processes: int | None
+    keys: tuple[str, ...] | None
+    describe: Describe | tuple[str, ...] | None
+
+    def one(self) -> gymnasium.Env[Any, Any]:
+        """Makes one simulator."""
+        options = dict(self.options)
+        if not isinstance(self.source, str):
+            env = self.source(**options)
+            return env if self.max_steps is None else TimeLimit(env, self.max_steps)
+        return gymnasium.make(
+            self.source,
+            max_episode_steps=self.max_steps,
+            disable_env_checker=True,
+            **{"render_mode": "rgb_array", **options},
+        )
+
+    def interface(self, env: Any) -> Interface:
+        """The interface of a simulator that this has made."""
+        return Interface(
+            env.observation_space, env.action_space, self.keys, self.describe
+        )
+
+    def __call__(self, seeds: Sequence[int]) -> AbstractSimulators:
+        if self.num_processes is None:
+            return _InTurn([self.one() for _ in seeds], seeds, self)
+        raise NotImplementedError
+
+
+class _InTurn(AbstractSimulators):
+    """Simulators in this process, one after another."""
+
+    def __init__(
+        self,
+        envs: list[gymnasium.Env[Any, Any]],
+        seeds: Sequence[int],
+        maker: _Maker,
+    ) -> None:
+        self._envs = envs
+        self._interface = maker.interface(envs[0])
+        # Later episodes draw on.
+        self._seeds: list[int | None] = list(seeds)
+
+    def begin(self, rows: Int[np.ndarray, " rows"]) -> Began:
+        observations, descriptors = [], []
+        for row in rows:
+            try:
+                seed, self._seeds[row] = self._seeds[row], None
+                observation, infos = self._envs[row].reset(seed=seed)
+                observations.append(self._interface.observation(observation))
+                if self._interface.describe is not None:
+                    descriptors.append(self._interface.descriptor(infos))
+            except Exception as error:
+                raise RowError(int(row)) from error
+        return Began(np.stack(observations), _stack(descriptors))
+
+    def step(
+        self, rows: Int[np.ndarray, " rows"], actions: Shaped[np.ndarray, "rows ..."]
+    ) -> Stepped:
+        steps: list[tuple[Any, ...]] = []
+        descriptors = []
+        for row, action in zip(rows, actions, strict=True):
+            try:
+                observation, reward, terminated, truncated, infos = self._envs[row].step(
+                    self._interface.action(action)
+                )
+                observation = self._interface.observation(observation)
+                steps.append((observation, float(reward), terminated, truncated))
+                if self._interface.describe is not None:
+                    descriptors.append(self._interface.descriptor(infos))
+            except Exception as error:
+                raise RowError(int(row)) from error
+        observations, rewards, *flags = zip(*steps, strict=True)
+        terminated, truncated = (np.array(each, bool) for each in flags)
+        return Stepped(
+            observation=np.stack(observations),
+            reward=np.array(rewards),
+            terminated=terminated,
+            # At the limit both may be true.
+            truncated=truncated & ~terminated,
+            descriptor=_stack(descriptors),
+        )
+
+    def picture(self, row: int) -> np.ndarray:
+        return np.asarray(self._envs[row].render())
+
+    def save(self, row: int) -> bytes | None:
+        return None
+
+    def restore(self, row: int, saved: bytes) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        for env in self._envs:
+            env.close()
+
+
+def _stack(
+    descriptors: list[Float[np.ndarray, " descriptor"]],
+) -> Float[np.ndarray, "rows descriptor"] | None:
+    return np.stack(descriptors) if descriptors else None
+
+
+class GymnasiumEnv(AbstractHostEnv):
+    """An environment of Gymnasium, or anybody's simulator with its interface.
+
+    Its simulators run in this process, one after another, or in processes of their
+    own. They are stepped by the compiled program and are never reset but where an
+    episode is over, so no transition is lost or invented. An episode that terminates at
+    its time limit is terminated.
+
+    Actions in [-1, 1] are rescaled to the bounds of a `Box`; choices of a `Discrete`
+    begin at its `start`. Observations become flat vectors of floats: choices one-hot,
+    and the parts of a dictionary one after another.
+
+    A simulator has one present. Training that is resumed where it ended goes on in the
+    same episodes; one that is resumed from an earlier state, or in another process,
+    begins new ones.
+    """
+
+    _make: MakeSimulators = eqx.field(static=True)
+    _spec: EnvSpec = eqx.field(static=True)
+    _owner: Int[Array, ""]
+    _active: Bool[Array, ""] | None
+    _begun: tuple[Bool[Array, ""], HostState] | None
+
+    @checked
+    def __init__(
+        self,
+        source: str | Callable[..., Any],
+        *,
+        max_steps: Count | None = None,
+        num_processes: PositiveInt | None = None,
+        state_descriptor: str | tuple[str, ...] | Describe | None = None,
+        observation: str | tuple[str, ...] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        """**Arguments:**
+
+        - `source`: a name that Gymnasium knows, such as `"HalfCheetah-v5"`; or a class
+            or function that makes a `gymnasium.Env`. Only the same one shares
+            compilations.
+        - `max_steps`: the time limit, at least 1; by default the environment's own.
+        - `num_processes`: how many processes run the simulators; `None` runs them in
+            this one, which is faster unless a step takes milliseconds.
+        - `state_descriptor`: what describes the behavior: `"x"` or `"xy"` for the
+            position that MuJoCo's walkers report; names of other infos; or a function
+            of the infos of a step. `None` for no descriptor. An info that is missing at
+            a reset counts as 0.
+        - `observation`: of observations that are dictionaries, the key or keys to see;
+            `None` takes all.
+        - `options`: further arguments of what makes the environment, by name.
+        """
+        describe = state_descriptor
+        if isinstance(describe, str):
+            describe = _POSITIONS.get(describe, (describe,))
+        keys = (observation,) if isinstance(observation, str) else observation
+        maker = _Maker(
+            source=source,
+            options=tuple(sorted((options or {}).items())),
+            max_steps=max_steps,
+            num_processes=num_processes,
+            keys=keys,
+            describe=describe,
+        )
+        self._make = maker
+        env = maker.one()
+        try:
+            name = source if isinstance(source, str) else getattr(source, "__name__", "")
+            if not isinstance(env, gymnasium.Env):
+                raise ValueError(
+                    f"`source={shown(source)}` makes a {type(env).__name__}; it must "
+                    "make a `gymnasium.Env`."
+                )
+            known = env.observation_space
+            wrong = [
+                key
+                for key in keys or ()
+                if not isinstance(known, spaces.Dict) or key not in known.spaces
+            ]
+            if wrong:
+                raise ValueError(
+                    f"`observation` names {wrong}, but `{name}` observes `{known}`."
+                )
+            limit = None if env.spec is None else env.spec.max_episode_steps
+            _, infos = env.reset(seed=0)
+            self._spec = maker.interface(env).spec(name, infos, max_steps or limit)
+        finally:
+            env.close()
+        self._owner = new_owner(self)
+        self._active = None
+        self._begun = None
+
+
+def names() -> list[str]:
+    return sorted(gymnasium.registry)
+
+
+def make(name: str, *, max_steps: int | None = None, **options: Any) -> GymnasiumEnv:
+    return GymnasiumEnv(name, max_steps=max_steps, **options)

@@ -1,0 +1,528 @@
+"""Environments whose simulators live outside the compiled program.
+
+A simulator has one present, is stepped with others in a batch, and loses its episode
+where it is reset. Still it is written here as one pure `reset` and `step`: the state
+holds the number of a simulator and of its present, and a call that `vmap` maps over
+many environments, at any depth, becomes one call of the host with all of them.
+"""
+
+import abc
+import contextlib
+import itertools
+import secrets
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jax.custom_batching import custom_vmap
+from jax.experimental import io_callback
+from jax.experimental.buffer_callback import buffer_callback
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
+
+from .._types.custom_types import PyTree
+from .._types.data import Action, EnvSpec
+from ._base import AbstractEnv, AbstractEnvWrapper, AnyEnv, Outcome
+
+
+class Began(NamedTuple):
+    """First states of episodes, one in each row.
+
+    - `observation`: as `EnvSpec` says.
+    - `descriptor`: of the state; `None` if there is none.
+    """
+
+    observation: Shaped[np.ndarray, "rows obs"]
+    descriptor: Float[np.ndarray, "rows descriptor"] | None
+
+
+class Stepped(NamedTuple):
+    """Results of a step, one in each row.
+
+    - `observation`, `descriptor`: of the state reached, also where an episode ends.
+    - `reward`: of the step.
+    - `terminated`, `truncated`: how the episode ended, if it did.
+    """
+
+    observation: Shaped[np.ndarray, "rows obs"]
+    reward: Float[np.ndarray, " rows"]
+    terminated: Bool[np.ndarray, " rows"]
+    truncated: Bool[np.ndarray, " rows"]
+    descriptor: Float[np.ndarray, "rows descriptor"] | None
+
+
+class AbstractSimulators(abc.ABC):
+    """Simulators that are stepped together, in NumPy.
+
+    They never reset themselves. What they raise ends the training.
+    """
+
+    @abc.abstractmethod
+    def begin(self, rows: Int[np.ndarray, " rows"]) -> Began:
+        """Begins an episode in some of the simulators, and leaves all others alone."""
+
+    @abc.abstractmethod
+    def step(
+        self, rows: Int[np.ndarray, " rows"], actions: Shaped[np.ndarray, "rows ..."]
+    ) -> Stepped:
+        """Advances some of the simulators by one step, none of which is over."""
+
+    @abc.abstractmethod
+    def picture(self, row: int) -> np.ndarray:
+        """An image of a simulator's present, in red, green and blue."""
+
+    @abc.abstractmethod
+    def save(self, row: int) -> bytes | None:
+        """The whole state of a simulator; `None` if it cannot be saved."""
+
+    @abc.abstractmethod
+    def restore(self, row: int, saved: bytes) -> None:
+        """Takes a simulator back to a state that was saved."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Ends the simulators, with their processes and threads."""
+
+
+MakeSimulators = Callable[[Sequence[int]], AbstractSimulators]
+"""Makes a simulator for each seed. Equal ones share compilations, so it is hashable."""
+
+
+class SimulatorFailure(NamedTuple):
+    """What went wrong in a simulator.
+
+    - `error`: what it raised, or what says in which way its result is wrong.
+    - `row`: which simulator, if that is known.
+    - `step`: how many steps of its episode it had taken, if that is known.
+    """
+
+    error: BaseException
+    row: int | None
+    step: int | None
+
+    def __str__(self) -> str:
+        where = "" if self.row is None else f" {self.row}"
+        when = "" if self.step is None else f", at step {self.step} of its episode"
+        kind = type(self.error).__name__
+        return f"The simulator of environment{where}{when}: {kind}: {self.error}"
+
+
+class RowError(Exception):
+    """Says in which row an error happened, which is its cause."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(f"row {row}")
+        self.row = row
+
+
+class _Group:
+    """Simulators that were made together, and where each is."""
+
+    def __init__(
+        self, simulators: AbstractSimulators, owner: int, size: int, began: Began
+    ) -> None:
+        self.simulators = simulators
+        self.owner = owner
+        # How often each was stepped or begun: the number of its present.
+        self.ticks = np.zeros(size, np.int32)
+        # Since its episode began.
+        self.steps = np.zeros(size, int)
+        # The results of its last call.
+        self.last = Stepped(
+            observation=began.observation,
+            reward=np.zeros(size),
+            terminated=np.zeros(size, bool),
+            truncated=np.zeros(size, bool),
+            descriptor=began.descriptor,
+        )
+        self.failed = False
+
+
+# By number. A number is never used again, and a process begins with a random one, so
+# that one of a checkpoint is not mistaken for one that lives here.
+_groups: dict[int, _Group] = {}
+_failures: dict[int, SimulatorFailure] = {}
+_numbers = itertools.count(secrets.randbelow(2**30) + 1)
+_owners = itertools.count(1)
+_lock = threading.Lock()
+
+
+def _close_groups(owner: int) -> None:
+    """Closes what is left of the simulators of an environment."""
+    with _lock:
+        numbers = [n for n, group in _groups.items() if group.owner == owner]
+        groups = [_groups.pop(number) for number in numbers]
+    for group in groups:
+        group.simulators.close()
+
+
+def new_owner(env: AnyEnv) -> Int[Array, ""]:
+    """A number for an environment; what is made for it ends when it is collected."""
+    owner = next(_owners)
+    weakref.finalize(env, _close_groups, owner)
+    return jnp.asarray(owner, jnp.int32)
+
+
+class HostState(eqx.Module):
+    """Which simulator, and which present of it.
+
+    - `group`, `row`: the simulators that were made together, and which of them.
+    - `tick`: counts its steps and its resets.
+    - `descriptor`: of the state, if there is one.
+    """
+
+    group: Int[Array, ""]
+    row: Int[Array, ""]
+    tick: Int[Array, ""]
+    descriptor: Float[Array, " descriptor"] | None
+
+
+_Arrays = list[np.ndarray]
+
+
+class AbstractHostEnv(AbstractEnv[HostState]):
+    """An environment whose simulators live outside the compiled program.
+
+    A state is the number of a simulator, which `reset` makes, and of its present. Only
+    the present can be stepped: a step from any other state gives `nan`.
+    """
+
+    _make: eqx.AbstractVar[MakeSimulators]
+    _spec: eqx.AbstractVar[EnvSpec]
+    _owner: eqx.AbstractVar[Int[Array, ""]]
+    # Set by `stepping_where` and `beginning_where` for the calls of one step.
+    _active: eqx.AbstractVar[Bool[Array, ""] | None]
+    _begun: eqx.AbstractVar[tuple[Bool[Array, ""], HostState] | None]
+
+    @property
+    def spec(self) -> EnvSpec:
+        return self._spec
+
+    def reset(self, *, key: PRNGKeyArray) -> tuple[HostState, Float[Array, " obs"]]:
+        if self._begun is not None:
+            over, state = self._begun
+            begin = lambda *arrays: _answer(_begin, *arrays)
+            state, outcome = self._after(begin, state, over)
+            return state, outcome.observation
+        make = self._make
+        # Not negative, as simulators take seeds.
+        seed = (jr.bits(key, dtype=jnp.uint32) >> 1).astype(jnp.int32)
+        number, (observation, *descriptor) = _shape(jnp.int32), self._seen
+        group, row, observation, *descriptor = _call(
+            lambda *arrays: _made(make, *arrays),
+            (number, number, observation, *descriptor),
+            self._owner,
+            seed,
+        )
+        state = HostState(group, row, jnp.zeros_like(row), *descriptor or [None])
+        return state, observation
+
+    def step(
+        self, state: HostState, action: Action, *, key: PRNGKeyArray
+    ) -> tuple[HostState, Outcome]:
+        del key
+        active = jnp.array(True) if self._active is None else self._active
+        step = lambda *arrays: _answer(_step, *arrays)
+        return self._after(step, state, active, action)
+
+    def _after(
+        self,
+        function: Callable[[_Arrays, _Arrays], None],
+        state: HostState,
+        *given: Array,
+    ) -> tuple[HostState, Outcome]:
+        """The state and the outcome after a call of the simulators."""
+        flag, (observation, *descriptor) = _shape(bool), self._seen
+        tick, observation, reward, terminated, truncated, *descriptor = _call(
+            function,
+            (_shape(jnp.int32), observation, _shape(float), flag, flag, *descriptor),
+            state.group,
+            state.row,
+            state.tick,
+            *given,
+        )
+        outcome = Outcome(
+            observation=observation,
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
+        )
+        after = HostState(state.group, state.row, tick, *descriptor or [None])
+        return after, outcome
+
+    @property
+    def _seen(self) -> list[jax.ShapeDtypeStruct]:
+        """An observation and, if there is one, a descriptor."""
+        size = self._spec.state_descriptor_size
+        described = [] if size is None else [_shape(float, size)]
+        return [_shape(float, self._spec.observation_size), *described]
+
+    def state_descriptor(self, state: HostState) -> Float[Array, " descriptor"] | None:
+        return state.descriptor
+
+
+def _shape(kind: type, *shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.result_type(kind))
+
+
+def innermost(env: AnyEnv) -> AnyEnv:
+    """The environment inside all wrappers."""
+    while isinstance(env, AbstractEnvWrapper):
+        env = env.inner
+    return env
+
+
+def is_host(env: AnyEnv) -> bool:
+    """Whether the simulators of an environment live outside the compiled program."""
+    return isinstance(innermost(env), AbstractHostEnv)
+
+
+def stepping_where(env: AnyEnv, active: Bool[Array, ""]) -> AnyEnv:
+    """The environment, whose simulator steps only where `active`.
+
+    Elsewhere its next step gives what the last one gave. Other environments are pure:
+    their steps can be dropped, so they stay as they are.
+    """
+    if not is_host(env):
+        return env
+    before = innermost(env)._active
+    active = active if before is None else active & before
+    return eqx.tree_at(
+        lambda env: innermost(env)._active, env, active, is_leaf=lambda x: x is None
+    )
+
+
+def beginning_where(env: AnyEnv, over: Bool[Array, ""], state: PyTree) -> AnyEnv:
+    """The environment, whose next reset begins an episode only where `over`.
+
+    It does so in the simulator of `state`, and leaves it alone where not `over`.
+    """
+    if not is_host(env):
+        return env
+    inner = env
+    while isinstance(inner, AbstractEnvWrapper):
+        inner, state = inner.inner, inner.inner_state(state)
+    return eqx.tree_at(
+        lambda env: innermost(env)._begun,
+        env,
+        (over, state),
+        is_leaf=lambda x: x is None,
+    )
+
+
+def host_states(tree: PyTree) -> list[HostState]:
+    """All states of simulators within a tree."""
+    is_state = lambda x: isinstance(x, HostState)
+    return [x for x in jax.tree.leaves(tree, is_leaf=is_state) if is_state(x)]
+
+
+def release(state: PyTree) -> None:
+    """Closes the simulators of states that are not used again, in a program too.
+
+    `state` is a stack, whose arrays say when the simulators have taken their last step.
+    """
+    for each in host_states(state):
+        # The ticks are there so that this waits for the last step.
+        _call(_release, (_shape(bool),), each.group, each.tick)
+
+
+def are_present(state: PyTree) -> Bool[np.ndarray, "*axes"]:
+    """Whether each simulator of a stack of states is where the state says."""
+    (each,) = host_states(state)
+    groups, rows, ticks = (np.asarray(x) for x in (each.group, each.row, each.tick))
+
+    def is_present(number: int, row: int, tick: int) -> bool:
+        group = _groups.get(number)
+        return group is not None and not group.failed and group.ticks[row] == tick
+
+    flat = [
+        is_present(int(number), int(row), int(tick))
+        for number, row, tick in zip(groups.flat, rows.flat, ticks.flat, strict=True)
+    ]
+    return np.array(flat, bool).reshape(groups.shape)
+
+
+def failure_of(env: AnyEnv) -> SimulatorFailure | None:
+    """What went wrong in a simulator of an environment since this was asked."""
+    inner = innermost(env)
+    if not isinstance(inner, AbstractHostEnv):
+        return None
+    owner = int(np.asarray(inner._owner).flat[0])
+    return _failures.pop(owner, None)
+
+
+def picture_of(env: AnyEnv, state: HostState) -> Shaped[np.ndarray, "height width 3"]:
+    """An image of a simulator's present."""
+    group = _groups[int(state.group)]
+    return group.simulators.picture(int(state.row))
+
+
+def _call(
+    function: Callable[[_Arrays, _Arrays], None],
+    results: tuple[jax.ShapeDtypeStruct, ...],
+    *arguments: Array,
+) -> tuple[Array, ...]:
+    """Calls a function of the host, which fills the results in.
+
+    It sees arrays with an axis `rows`: however many axes `vmap` adds, it is one call
+    with all rows. It must not raise, which would delete what was learned.
+    """
+
+    @custom_vmap
+    def of_rows(*arrays: Array) -> tuple[Array, ...]:
+        size = arrays[0].shape[0]
+        shapes = tuple(
+            jax.ShapeDtypeStruct((size, *each.shape), each.dtype) for each in results
+        )
+
+        def fill(context: object, buffers: Sequence[Any], *views: Any) -> None:
+            filled = [np.asarray(buffer) for buffer in buffers]
+            for each in filled:
+                # A buffer begins with whatever was there before.
+                each.fill(np.nan if each.dtype.kind == "f" else 0)
+            # Copies: a simulator may write into its actions, which are XLA's.
+            function([np.asarray(view).copy() for view in views], filled)
+
+        def filled(*views: Array) -> _Arrays:
+            buffers = [np.empty(each.shape, each.dtype) for each in shapes]
+            fill(None, buffers, *views)
+            return buffers
+
+        # Where buffers are the host's, this takes a tenth of the time.
+        if jax.default_backend() == "cpu":
+            called = buffer_callback(fill, shapes, has_side_effect=True)(*arrays)
+        else:
+            called = io_callback(filled, shapes, *arrays)
+        return tuple(called)
+
+    @of_rows.def_vmap
+    def of_more_rows(
+        size: int, mapped: Sequence[bool], *arrays: Array
+    ) -> tuple[tuple[Array, ...], tuple[bool, ...]]:
+        wide = [
+            array if each else jnp.broadcast_to(array[None], (size, *array.shape))
+            for array, each in zip(arrays, mapped, strict=True)
+        ]
+        flat = of_rows(*(array.reshape(-1, *array.shape[2:]) for array in wide))
+        split = tuple(array.reshape(size, -1, *array.shape[1:]) for array in flat)
+        return split, (True,) * len(split)
+
+    return tuple(array[0] for array in of_rows(*(each[None] for each in arguments)))
+
+
+def _made(make: MakeSimulators, arguments: _Arrays, results: _Arrays) -> None:
+    """Makes simulators and begins an episode in each."""
+    owners, seeds = arguments
+    groups, rows, observation, *descriptor = results
+    owner, number = int(owners[0]), next(_numbers)
+    groups[:], rows[:] = number, np.arange(len(seeds))
+    try:
+        simulators = make([int(seed) for seed in seeds])
+        group = _Group(simulators, owner, len(seeds), simulators.begin(rows))
+        observation[:] = group.last.observation
+        for each in descriptor:
+            each[:] = group.last.descriptor
+    except BaseException as error:
+        _fail(owner, error)
+        return
+    with _lock:
+        _groups[number] = group
+
+
+def _answer(
+    function: Callable[..., None], arguments: _Arrays, results: _Arrays
+) -> None:
+    """Calls a function of a group, its rows and what was given for them.
+
+    The results are the presents of the simulators and their last results. Those of a
+    simulator that has failed, or whose present is another, stay `nan`.
+    """
+    groups, rows, ticks, *given = arguments
+    for number in np.unique(groups):
+        chosen = np.flatnonzero(groups == number)
+        group, of = _groups.get(int(number)), rows[chosen]
+        if group is None or group.failed or np.any(group.ticks[of] != ticks[chosen]):
+            continue
+        try:
+            function(group, of, *(each[chosen] for each in given))
+        except BaseException as error:
+            group.failed = True
+            _fail(group.owner, error, group.steps)
+            continue
+        answers = [x for x in (group.ticks, *group.last) if x is not None]
+        for result, answer in zip(results, answers, strict=True):
+            result[chosen] = answer[of]
+
+
+def _step(
+    group: _Group,
+    rows: Int[np.ndarray, " rows"],
+    active: Bool[np.ndarray, " rows"],
+    actions: Shaped[np.ndarray, "rows ..."],
+) -> None:
+    """Steps the simulators that are active and not over."""
+    last = group.last
+    moving = active & ~(last.terminated | last.truncated)[rows]
+    rows, actions = rows[moving], actions[moving]
+    if len(rows) == 0:
+        return
+    if actions.dtype.kind == "f" and not np.all(np.isfinite(actions)):
+        # That is the agent's fault, which the training sees by itself.
+        last.reward[rows] = np.nan
+        return
+    stepped = group.simulators.step(rows, actions)
+    for old, new in zip(last, stepped, strict=True):
+        if old is not None:
+            old[rows] = new
+    group.steps[rows] += 1
+    group.ticks[rows] += 1
+    finite = np.isfinite(stepped.reward)
+    finite &= np.all(np.isfinite(stepped.observation), axis=-1)
+    if not np.all(finite):
+        wrong = ValueError("it gave an observation or a reward that is nan or infinite")
+        raise RowError(int(rows[np.argmin(finite)])) from wrong
+
+
+def _begin(
+    group: _Group, rows: Int[np.ndarray, " rows"], over: Bool[np.ndarray, " rows"]
+) -> None:
+    """Begins an episode in the simulators whose last one is over."""
+    rows = rows[over]
+    if len(rows) == 0:
+        return
+    began, last = group.simulators.begin(rows), group.last
+    last.observation[rows] = began.observation
+    last.reward[rows] = 0
+    last.terminated[rows] = last.truncated[rows] = False
+    if last.descriptor is not None:
+        last.descriptor[rows] = began.descriptor
+    group.steps[rows] = 0
+    group.ticks[rows] += 1
+
+
+def _release(arguments: _Arrays, results: _Arrays) -> None:
+    """Closes the simulators of these groups."""
+    del results
+    for number in np.unique(arguments[0]):
+        with _lock:
+            group = _groups.pop(int(number), None)
+        if group is not None:
+            with contextlib.suppress(Exception):
+                group.simulators.close()
+
+
+def _fail(
+    owner: int, error: BaseException, steps: Int[np.ndarray, " all"] | None = None
+) -> None:
+    """Records the first failure in the simulators of an environment."""
+    row = None
+    if isinstance(error, RowError):
+        row, error = error.row, error.__cause__ or error
+    step = None if row is None or steps is None else int(steps[row])
+    with _lock:
+        _failures.setdefault(owner, SimulatorFailure(error, row, step))
