@@ -17,7 +17,7 @@ from .._types.custom_types import EnvState, Extras, Memory, Mode, PyTree, State
 from .._types.data import AnyTransition, Transition
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
-from ..envs._host import release, stepping_where
+from ..envs._host import checked_result, release, stepping_where
 from .actors import Actors, advance, advance_with_keys, start
 from .fit import explaining_misfits
 
@@ -85,11 +85,13 @@ def evaluate(
     limit, num_episodes = _limit(env, max_steps), int(num_episodes)
     key = reusable_key(key)
     if descriptor is None:
-        return _play(
+        measured = _play(
             agent, state, env, num_episodes, limit, record=False, mode=mode, key=key
         )
-    transitions, mask = _play(
-        agent, state, env, num_episodes, limit, record=True, mode=mode, key=key
+        return checked_result(env, measured)
+    transitions, mask = checked_result(
+        env,
+        _play(agent, state, env, num_episodes, limit, record=True, mode=mode, key=key),
     )
     return _describe(transitions, mask, descriptor)
 
@@ -126,9 +128,10 @@ def rollout(
     """
     limit, num_episodes = _limit(env, max_steps), int(num_episodes)
     key = reusable_key(key)
-    return _play(
+    played = _play(
         agent, state, env, num_episodes, limit, record=True, mode=mode, key=key
     )
+    return checked_result(env, played)
 
 
 def _limit(env: AnyEnv, max_steps: int | None) -> int:

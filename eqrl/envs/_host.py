@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.core
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -25,7 +26,7 @@ from jax.experimental import io_callback
 from jax.experimental.buffer_callback import buffer_callback
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
-from .._types.custom_types import PyTree
+from .._types.custom_types import PyTree, Tree
 from .._types.data import Action, EnvSpec
 from ._base import AbstractEnv, AbstractEnvWrapper, AnyEnv, Outcome
 
@@ -112,6 +113,34 @@ class SimulatorFailure(NamedTuple):
         return f"The simulator of environment{where}{when}: {kind}: {self.error}"
 
 
+class SimulatorError(RuntimeError):
+    """A simulator outside the compiled program raised, or gave `nan`.
+
+    What it raised is the cause of this error.
+
+    **Attributes:**
+
+    - `solution`: what training had reached before; `None` outside of training.
+    - `row`: which environment, from 0; `None` if it is not known.
+    - `episode_step`: how many steps of its episode it had taken; `None` likewise.
+    """
+
+    def __init__(
+        self, failure: SimulatorFailure, solution: Any = None, *, step: int | None = None
+    ) -> None:
+        message = str(failure)
+        if step is not None:
+            message = (
+                f"{message}\nTraining had taken {step} environment steps; what it had "
+                "reached before is the `solution` of this error."
+            )
+        super().__init__(message)
+        self.solution = solution
+        self.row = failure.row
+        self.episode_step = failure.step
+        self.__cause__ = failure.error
+
+
 class RowError(Exception):
     """Says in which row an error happened, which is its cause."""
 
@@ -181,6 +210,28 @@ class HostState(eqx.Module):
     tick: Int[Array, ""]
     descriptor: Float[Array, " descriptor"] | None
 
+
+def without_copies_of_simulators(
+    before: Tree, after: Tree, copied: Bool[Array, " members"]
+) -> Tree:
+    """A stack `after` some of its members were `copied`, simulators left out.
+
+    A simulator cannot be copied: the member keeps its own, in no known present, so that
+    new episodes begin in it.
+    """
+
+    def own(old: PyTree, new: PyTree) -> PyTree:
+        if not isinstance(old, HostState):
+            return new
+        tick = jnp.where(copied[:, None], _NO_PRESENT, old.tick)
+        return HostState(old.group, old.row, tick, new.descriptor)
+
+    is_state = lambda x: isinstance(x, HostState)
+    return jax.tree.map(own, before, after, is_leaf=is_state)
+
+
+# The tick of a state that is none of a simulator's presents.
+_NO_PRESENT = -1
 
 _Arrays = list[np.ndarray]
 
@@ -321,24 +372,31 @@ def host_states(tree: PyTree) -> list[HostState]:
     return [x for x in jax.tree.leaves(tree, is_leaf=is_state) if is_state(x)]
 
 
-def release(state: PyTree) -> None:
+def release(state: PyTree, *, abandoned: bool = False) -> None:
     """Closes the simulators of states that are not used again, in a program too.
 
     `state` is a stack, whose arrays say when the simulators have taken their last step.
+    With `abandoned`, only those that are left by `without_copies_of_simulators` are
+    closed.
     """
     for each in host_states(state):
+        group = each.group
+        if abandoned:
+            group = jnp.where(each.tick == _NO_PRESENT, group, 0)
         # The ticks are there so that this waits for the last step.
-        _call(_release, (_shape(bool),), each.group, each.tick)
+        _call(_release, (_shape(bool),), group, each.tick)
 
 
-def are_present(state: PyTree) -> Bool[np.ndarray, "*axes"]:
-    """Whether each simulator of a stack of states is where the state says."""
-    (each,) = host_states(state)
+def are_present(env: AnyEnv, state: PyTree) -> Bool[np.ndarray, "*axes"]:
+    """Whether each state of a stack is the present of a simulator of `env`."""
+    (each,), owner = host_states(state), _owner_of(env)
     groups, rows, ticks = (np.asarray(x) for x in (each.group, each.row, each.tick))
 
     def is_present(number: int, row: int, tick: int) -> bool:
         group = _groups.get(number)
-        return group is not None and not group.failed and group.ticks[row] == tick
+        if group is None or group.failed or group.owner != owner:
+            return False
+        return bool(group.ticks[row] == tick)
 
     flat = [
         is_present(int(number), int(row), int(tick))
@@ -349,11 +407,28 @@ def are_present(state: PyTree) -> Bool[np.ndarray, "*axes"]:
 
 def failure_of(env: AnyEnv) -> SimulatorFailure | None:
     """What went wrong in a simulator of an environment since this was asked."""
+    return _failures.pop(_owner_of(env), None) if is_host(env) else None
+
+
+def _owner_of(env: AnyEnv) -> int:
     inner = innermost(env)
-    if not isinstance(inner, AbstractHostEnv):
-        return None
-    owner = int(np.asarray(inner._owner).flat[0])
-    return _failures.pop(owner, None)
+    assert isinstance(inner, AbstractHostEnv)
+    return int(np.asarray(inner._owner))
+
+
+def checked_result(env: AnyEnv, result: Tree) -> Tree:
+    """The result of a program in which simulators of `env` were stepped.
+
+    Raises a `SimulatorError` if one of them failed. Within another program that is
+    found out at the end of that one.
+    """
+    leaves = jax.tree.leaves(result)
+    if is_host(env) and not any(isinstance(x, jax.core.Tracer) for x in leaves):
+        jax.block_until_ready(leaves)
+        failure = failure_of(env)
+        if failure is not None:
+            raise SimulatorError(failure)
+    return result
 
 
 def picture_of(env: AnyEnv, state: HostState) -> Shaped[np.ndarray, "height width 3"]:
