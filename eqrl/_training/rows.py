@@ -82,9 +82,7 @@ OfflineSolution.__init__.__doc__ = """**Arguments:**
 """
 
 
-Restart = Callable[
-    [AnyTrainerState, Counts, Bool[Array, "*members"]], AnyTrainerState
-]
+Restart = Callable[[AnyTrainerState, Counts, Bool[Array, "*members"]], AnyTrainerState]
 """From a state, counts, and which members begin new episodes. The state is donated."""
 
 RunPiece = Callable[

@@ -1,7 +1,7 @@
 """Environments of Gymnasium, and simulators written to its interface."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,9 @@ class Interface:
             sizes = [
                 spaces.flatdim(part)
                 for part in (
-                    [self.observed[key] for key in self.keys] if seen is None else [seen]
+                    [self.observed[key] for key in self.keys]
+                    if seen is None
+                    else [seen]
                 )
             ]
         except (NotImplementedError, ValueError) as error:
@@ -203,9 +205,9 @@ class _InTurn(AbstractSimulators):
         descriptors = []
         for row, action in zip(rows, actions, strict=True):
             try:
-                observation, reward, terminated, truncated, infos = self._envs[row].step(
-                    self._interface.action(action)
-                )
+                observation, reward, terminated, truncated, infos = self._envs[
+                    row
+                ].step(self._interface.action(action))
                 observation = self._interface.observation(observation)
                 steps.append((observation, float(reward), terminated, truncated))
                 if self._interface.describe is not None:
@@ -275,7 +277,7 @@ class GymnasiumEnv(AbstractHostEnv):
         num_processes: PositiveInt | None = None,
         state_descriptor: str | tuple[str, ...] | Describe | None = None,
         observation: str | tuple[str, ...] | None = None,
-        options: dict[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         """**Arguments:**
 
@@ -308,7 +310,9 @@ class GymnasiumEnv(AbstractHostEnv):
         self._make = maker
         env = maker.one()
         try:
-            name = source if isinstance(source, str) else getattr(source, "__name__", "")
+            name = (
+                source if isinstance(source, str) else getattr(source, "__name__", "")
+            )
             if not isinstance(env, gymnasium.Env):
                 raise ValueError(
                     f"`source={shown(source)}` makes a {type(env).__name__}; it must "

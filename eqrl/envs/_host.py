@@ -126,7 +126,11 @@ class SimulatorError(RuntimeError):
     """
 
     def __init__(
-        self, failure: SimulatorFailure, solution: Any = None, *, step: int | None = None
+        self,
+        failure: SimulatorFailure,
+        solution: Any = None,
+        *,
+        step: int | None = None,
     ) -> None:
         message = str(failure)
         if step is not None:
