@@ -23,7 +23,6 @@ from .._pytree.tree import (
     put_element,
     stack_size,
     take_element,
-    tree_where,
 )
 from .._rewards.feature_set import enlarge
 from .._rewards.incremental import IncrementalState

@@ -17,7 +17,7 @@ from .._types.custom_types import EnvState, Extras, Memory, Mode, PyTree, State
 from .._types.data import AnyTransition, Transition
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
-from ..envs._host import checked_result, release, stepping_where
+from ..envs._host import checked_result, release
 from .actors import Actors, advance, advance_with_keys, start
 from .fit import explaining_misfits
 

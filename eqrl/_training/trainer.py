@@ -19,8 +19,8 @@ from .._types.custom_types import EnvState, Extras, Memory, Metrics, Mode, State
 from .._types.data import Transition
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
-from ..envs._host import release
 from ..envs._check import check_env
+from ..envs._host import release
 from .iteration import (
     Progress,
     UnfinishedRow,

@@ -2,14 +2,12 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import equinox as eqx
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.wrappers import TimeLimit
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
