@@ -1,6 +1,11 @@
 """Environments of Gymnasium, and simulators written to its interface."""
 
+import contextlib
 import dataclasses
+import functools
+import multiprocessing
+import pickle
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -141,6 +146,7 @@ class _Maker:
     options: tuple[tuple[str, Any], ...]
     max_steps: int | None
     num_processes: int | None
+    step_timeout: float | None
     keys: tuple[str, ...] | None
     describe: Describe | tuple[str, ...] | None
 
@@ -165,21 +171,17 @@ class _Maker:
 
     def __call__(self, seeds: Sequence[int]) -> AbstractSimulators:
         if self.num_processes is None:
-            return _InTurn([self.one() for _ in seeds], seeds, self)
-        raise NotImplementedError
+            return _InTurn(self, seeds)
+        return _InProcesses(self, seeds)
 
 
 class _InTurn(AbstractSimulators):
     """Simulators in this process, one after another."""
 
-    def __init__(
-        self,
-        envs: list[gymnasium.Env[Any, Any]],
-        seeds: Sequence[int],
-        maker: _Maker,
-    ) -> None:
-        self._envs = envs
-        self._interface = maker.interface(envs[0])
+    def __init__(self, maker: _Maker, seeds: Sequence[int]) -> None:
+        self._maker = maker
+        self._envs = [maker.one() for _ in seeds]
+        self._interface = maker.interface(self._envs[0])
         # Later episodes draw on.
         self._seeds: list[int | None] = list(seeds)
 
@@ -227,14 +229,233 @@ class _InTurn(AbstractSimulators):
         return np.asarray(self._envs[row].render())
 
     def save(self, row: int) -> bytes | None:
-        return None
+        return _saved(self._envs[row]) if _is_saved_exactly(self._maker) else None
 
     def restore(self, row: int, saved: bytes) -> None:
-        raise NotImplementedError
+        _restore(self._envs[row], saved)
 
     def close(self) -> None:
         for env in self._envs:
             env.close()
+
+
+def _layers(env: Any) -> list[Any]:
+    """An environment and those inside, from the outermost."""
+    layers = [env]
+    while isinstance(layers[-1], gymnasium.Wrapper):
+        layers.append(layers[-1].env)
+    return layers
+
+
+# What does not change from step to step, and cannot be saved or takes long.
+_FIXED = (
+    "env",
+    "model",
+    "mujoco_renderer",
+    "spec",
+    "screen",
+    "clock",
+    "surf",
+    "isopen",
+)
+
+
+def _saved(env: gymnasium.Env[Any, Any]) -> bytes | None:
+    """The attributes of a simulator and of its wrappers; `None` if one cannot be saved.
+
+    Of MuJoCo all data: its own state vector leaves out what Ant and Humanoid observe.
+    """
+    layers = [
+        {
+            name: value
+            for name, value in vars(layer).items()
+            if name not in _FIXED and not name.endswith("space")
+        }
+        for layer in _layers(env)
+    ]
+    try:
+        return zlib.compress(pickle.dumps(layers), level=1)
+    except Exception:
+        # What an attribute raises that cannot be pickled depends on the attribute.
+        return None
+
+
+def _restore(env: gymnasium.Env[Any, Any], saved: bytes) -> None:
+    for layer, values in zip(
+        _layers(env), pickle.loads(zlib.decompress(saved)), strict=True
+    ):
+        if type(values.get("data")).__module__.startswith("mujoco"):
+            import mujoco
+
+            # A new object would leave the renderer behind.
+            mujoco.mj_copyData(layer.data, layer.model, values.pop("data"))
+        vars(layer).update(values)
+
+
+@functools.cache
+def _is_saved_exactly(maker: _Maker) -> bool:
+    """Whether a simulator that is restored goes on exactly as it would have.
+
+    It is tried out, since a simulator may keep a part of its state elsewhere.
+    """
+    env = maker.one()
+    try:
+        env.action_space.seed(0)
+        actions = [env.action_space.sample() for _ in range(12)]
+
+        def play() -> list[Any]:
+            seen: list[Any] = []
+            for index, action in enumerate(actions):
+                *step, _ = env.step(action)
+                seen.append(step)
+                # What it draws at the beginning of an episode counts, too.
+                if step[2] or step[3] or index == 6:
+                    seen.append(env.reset()[0])
+            return seen
+
+        env.reset(seed=0)
+        env.step(actions[0])
+        saved = _saved(env)
+        if saved is None:
+            return False
+        first = pickle.dumps(play())
+        _restore(env, saved)
+        return first == pickle.dumps(play())
+    finally:
+        env.close()
+
+
+_Reply = tuple[bool, Any]
+
+
+def _work(connection: Any, maker: _Maker, seeds: Sequence[int]) -> None:
+    """Answers for some simulators, in a process of their own, until there is no more.
+
+    What is asked for is a method and its arguments.
+    """
+    simulators: _InTurn | None = None
+    with contextlib.suppress(EOFError, KeyboardInterrupt):
+        while True:
+            name, arguments = connection.recv()
+            try:
+                simulators = simulators or _InTurn(maker, seeds)
+                reply: _Reply = (True, getattr(simulators, name)(*arguments))
+            except RowError as error:
+                reply = (False, (error.row, error.__cause__))
+            except Exception as error:
+                reply = (False, (None, error))
+            try:
+                connection.send(reply)
+            except (pickle.PicklingError, TypeError, AttributeError):
+                connection.send((False, (None, RuntimeError(repr(reply[1])))))
+
+
+class _InProcesses(AbstractSimulators):
+    """Simulators in processes of their own, each of which has a share of them."""
+
+    def __init__(self, maker: _Maker, seeds: Sequence[int]) -> None:
+        assert maker.num_processes is not None
+        self._timeout = maker.step_timeout
+        # After JAX has started threads, a fork could hang.
+        context = multiprocessing.get_context("spawn")
+        shares = np.array_split(np.arange(len(seeds)), maker.num_processes)
+        self._shares = [share for share in shares if len(share) > 0]
+        self._workers: list[tuple[Any, Any]] = []
+        for share in self._shares:
+            connection, other = context.Pipe()
+            own = [seeds[row] for row in share]
+            process = context.Process(
+                target=_work, args=(other, maker, own), daemon=True
+            )
+            try:
+                process.start()
+            except (pickle.PicklingError, AttributeError, TypeError) as error:
+                raise ValueError(
+                    f"`source={shown(maker.source)}` cannot be sent to another "
+                    "process; give a function or class of a module, not one that is "
+                    f"made within a function, or `num_processes=None`: {error}"
+                ) from error
+            # Else the end of the process would not be seen here.
+            other.close()
+            self._workers.append((process, connection))
+
+    def begin(self, rows: Int[np.ndarray, " rows"]) -> Began:
+        return Began(*self._gather("begin", rows))
+
+    def step(
+        self, rows: Int[np.ndarray, " rows"], actions: Shaped[np.ndarray, "rows ..."]
+    ) -> Stepped:
+        return Stepped(*self._gather("step", rows, actions))
+
+    def picture(self, row: int) -> np.ndarray:
+        return self._ask_one("picture", row)
+
+    def save(self, row: int) -> bytes | None:
+        return self._ask_one("save", row)
+
+    def restore(self, row: int, saved: bytes) -> None:
+        self._ask_one("restore", row, saved)
+
+    def close(self) -> None:
+        for process, connection in self._workers:
+            connection.close()
+            process.join(timeout=1)
+            if process.is_alive():
+                process.kill()
+                process.join()
+            process.close()
+        self._workers = []
+
+    def _gather(
+        self, name: str, rows: Int[np.ndarray, " rows"], *given: np.ndarray
+    ) -> list[Any]:
+        """The results of all processes, in the order of the rows."""
+        asked = []
+        for worker, share in enumerate(self._shares):
+            places = np.flatnonzero(np.isin(rows, share))
+            if len(places) > 0:
+                own = rows[places] - share[0]
+                self._send(worker, name, own, *(each[places] for each in given))
+                asked.append((worker, places))
+        order = np.argsort(np.concatenate([places for _, places in asked]))
+        results = [self._receive(worker) for worker, _ in asked]
+        return [
+            None if parts[0] is None else np.concatenate(parts)[order]
+            for parts in zip(*results, strict=True)
+        ]
+
+    def _ask_one(self, name: str, row: int, *given: Any) -> Any:
+        [worker] = [i for i, share in enumerate(self._shares) if row in share]
+        self._send(worker, name, row - self._shares[worker][0], *given)
+        return self._receive(worker)
+
+    def _send(self, worker: int, name: str, *arguments: Any) -> None:
+        # A process that has died is noticed by its reply.
+        with contextlib.suppress(OSError):
+            self._workers[worker][1].send((name, arguments))
+
+    def _receive(self, worker: int) -> Any:
+        process, connection = self._workers[worker]
+        share = self._shares[worker]
+        rows = f"environments {share[0]} to {share[-1]}"
+        if self._timeout is not None and not connection.poll(self._timeout):
+            raise TimeoutError(
+                f"the process of {rows} did not answer within "
+                f"`step_timeout={self._timeout}` seconds"
+            )
+        try:
+            succeeded, result = connection.recv()
+        except (EOFError, OSError):
+            process.join(timeout=1)
+            raise RuntimeError(
+                f"the process of {rows} ended with exit code {process.exitcode}"
+            ) from None
+        if succeeded:
+            return result
+        row, error = result
+        if row is None:
+            raise error
+        raise RowError(int(share[0]) + row) from error
 
 
 def _stack(
@@ -273,6 +494,7 @@ class GymnasiumEnv(AbstractHostEnv):
         *,
         max_steps: Count | None = None,
         num_processes: PositiveInt | None = None,
+        step_timeout: float | None = None,
         state_descriptor: str | tuple[str, ...] | Describe | None = None,
         observation: str | tuple[str, ...] | None = None,
         options: Mapping[str, Any] | None = None,
@@ -284,7 +506,10 @@ class GymnasiumEnv(AbstractHostEnv):
             compilations.
         - `max_steps`: the time limit, at least 1; by default the environment's own.
         - `num_processes`: how many processes run the simulators; `None` runs them in
-            this one, which is faster unless a step takes milliseconds.
+            this one, which is faster unless a step takes milliseconds. A function that
+            makes them must then be one of a module.
+        - `step_timeout`: seconds after which a process that does not answer is an
+            error; `None` waits. It needs `num_processes`.
         - `state_descriptor`: what describes the behavior: `"x"` or `"xy"` for the
             position that MuJoCo's walkers report; names of other infos; or a function
             of the infos of a step. `None` for no descriptor. An info that is missing at
@@ -293,6 +518,11 @@ class GymnasiumEnv(AbstractHostEnv):
             `None` takes all.
         - `options`: further arguments of what makes the environment, by name.
         """
+        if step_timeout is not None and num_processes is None:
+            raise ValueError(
+                f"`step_timeout={step_timeout}` needs `num_processes`: a step of a "
+                "simulator in this process cannot be ended."
+            )
         describe = state_descriptor
         if isinstance(describe, str):
             describe = _POSITIONS.get(describe, (describe,))
@@ -302,6 +532,7 @@ class GymnasiumEnv(AbstractHostEnv):
             options=tuple(sorted((options or {}).items())),
             max_steps=max_steps,
             num_processes=num_processes,
+            step_timeout=step_timeout,
             keys=keys,
             describe=describe,
         )

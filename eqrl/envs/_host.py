@@ -409,6 +409,81 @@ def are_present(env: AnyEnv, state: PyTree) -> Bool[np.ndarray, "*axes"]:
     return np.array(flat, bool).reshape(groups.shape)
 
 
+def saved_simulators(state: PyTree) -> dict[str, np.ndarray] | None:
+    """All that is needed to go on with the simulators of states in another process.
+
+    **Returns:**
+
+    The bytes of all, and the number of bytes of each; `None` if there are none, if one
+    cannot be saved, or if a state is not its present.
+    """
+    parts: list[bytes] = []
+    for each in host_states(state):
+        rows = zip(*map(np.ravel, (each.group, each.row, each.tick)), strict=True)
+        for number, row, tick in rows:
+            group = _groups.get(int(number))
+            if group is None or group.failed or group.ticks[row] != tick:
+                return None
+            saved = group.simulators.save(int(row))
+            if saved is None:
+                return None
+            parts.append(saved)
+    if not parts:
+        return None
+    return {
+        "bytes": np.frombuffer(b"".join(parts), np.uint8),
+        "lengths": np.array([len(part) for part in parts], int),
+    }
+
+
+def with_simulators(env: AnyEnv, tree: Tree, saved: dict[str, np.ndarray]) -> Tree:
+    """The tree with states of new simulators, which go on where others were saved.
+
+    `saved` is from `saved_simulators`.
+    """
+    is_state = lambda x: isinstance(x, HostState)
+    [state] = host_states(tree)
+    new = _restored(env, state, saved)
+    return jax.tree.map(lambda x: new if is_state(x) else x, tree, is_leaf=is_state)
+
+
+def _restored(env: AnyEnv, state: HostState, saved: dict[str, np.ndarray]) -> HostState:
+    inner = innermost(env)
+    assert isinstance(inner, AbstractHostEnv)
+    ends = np.cumsum(saved["lengths"])
+    parts = [
+        saved["bytes"][end - length : end].tobytes()
+        for end, length in zip(ends, saved["lengths"], strict=True)
+    ]
+    shape = np.shape(state.row)
+    size = shape[-1]
+    rows, numbers = np.arange(size, dtype=np.int32), []
+    for first in range(0, len(parts), size):
+        simulators = inner._make([0] * size)
+        began = simulators.begin(rows)
+        for row in rows:
+            simulators.restore(int(row), parts[first + row])
+        group = _Group(simulators, _owner_of(env), size, began)
+        if began.descriptor is not None:
+            described = np.asarray(state.descriptor).reshape(
+                -1, size, began.descriptor.shape[1]
+            )
+            began.descriptor[:] = described[first // size]
+        numbers.append(next(_numbers))
+        with _lock:
+            _groups[numbers[-1]] = group
+    arrays = (
+        np.repeat(np.array(numbers, np.int32), size).reshape(shape),
+        np.broadcast_to(rows, shape),
+        np.zeros(shape, np.int32),
+    )
+    placed = [
+        jax.device_put(jnp.asarray(new), old.sharding)
+        for new, old in zip(arrays, (state.group, state.row, state.tick), strict=True)
+    ]
+    return HostState(*placed, state.descriptor)
+
+
 def failure_of(env: AnyEnv) -> SimulatorFailure | None:
     """What went wrong in a simulator of an environment since this was asked."""
     return _failures.pop(_owner_of(env), None) if is_host(env) else None
