@@ -45,8 +45,9 @@ class Interface:
     - `describe`: from infos to a descriptor; names of infos; or `None`.
     """
 
-    observed: spaces.Space[Any]
-    acted: spaces.Space[Any]
+    # Of Gymnasium's `Space`, whose subclasses share no more than that.
+    observed: Any
+    acted: Any
     keys: tuple[str, ...] | None
     describe: Describe | tuple[str, ...] | None
 
@@ -54,9 +55,10 @@ class Interface:
         """The vector of an observation."""
         if self.keys is not None:
             parts = [
-                spaces.flatten(self.observed[key], value[key]) for key in self.keys
+                np.asarray(spaces.flatten(self.observed[key], value[key]), np.float32)
+                for key in self.keys
             ]
-            return np.concatenate(parts, dtype=np.float32)
+            return np.concatenate(parts)
         if isinstance(self.observed, spaces.Box):
             return np.asarray(value, np.float32).reshape(-1)
         return np.asarray(spaces.flatten(self.observed, value), np.float32)
@@ -84,19 +86,13 @@ class Interface:
 
         `infos` are those of a reset, and `name` is that of the environment, for errors.
         """
-        shape: tuple[int, ...] = ()
-        if self.keys is None and isinstance(self.observed, spaces.Box):
-            shape = self.observed.shape
+        seen = [self.observed]
+        if self.keys is not None:
+            seen = [self.observed[key] for key in self.keys]
+        is_array = len(seen) == 1 and isinstance(seen[0], spaces.Box)
+        shape = seen[0].shape if is_array else ()
         try:
-            seen = self.observed if self.keys is None else None
-            sizes = [
-                spaces.flatdim(part)
-                for part in (
-                    [self.observed[key] for key in self.keys]
-                    if seen is None
-                    else [seen]
-                )
-            ]
+            sizes = [spaces.flatdim(part) for part in seen]
         except (NotImplementedError, ValueError) as error:
             raise ValueError(
                 f"`{name}` observes `{self.observed}`, which has no fixed size as a "
@@ -288,7 +284,8 @@ def _restore(env: gymnasium.Env[Any, Any], saved: bytes) -> None:
             import mujoco
 
             # A new object would leave the renderer behind.
-            mujoco.mj_copyData(layer.data, layer.model, values.pop("data"))
+            copy = mujoco.mj_copyData  # pyright: ignore[reportAttributeAccessIssue]
+            copy(layer.data, layer.model, values.pop("data"))
         vars(layer).update(values)
 
 

@@ -332,6 +332,13 @@ def innermost(env: AnyEnv) -> AnyEnv:
     return env
 
 
+def _inner(env: AnyEnv) -> AbstractHostEnv:
+    """The environment inside all wrappers, which is one outside JAX."""
+    inner = innermost(env)
+    assert isinstance(inner, AbstractHostEnv)
+    return inner
+
+
 def is_host(env: AnyEnv) -> bool:
     """Whether the simulators of an environment live outside the compiled program."""
     return isinstance(innermost(env), AbstractHostEnv)
@@ -345,10 +352,10 @@ def stepping_where(env: AnyEnv, active: Bool[Array, ""]) -> AnyEnv:
     """
     if not is_host(env):
         return env
-    before = innermost(env)._active
+    before = _inner(env)._active
     active = active if before is None else active & before
     return eqx.tree_at(
-        lambda env: innermost(env)._active, env, active, is_leaf=lambda x: x is None
+        lambda env: _inner(env)._active, env, active, is_leaf=lambda x: x is None
     )
 
 
@@ -363,7 +370,7 @@ def beginning_where(env: AnyEnv, over: Bool[Array, ""], state: PyTree) -> AnyEnv
     while isinstance(inner, AbstractEnvWrapper):
         inner, state = inner.inner, inner.inner_state(state)
     return eqx.tree_at(
-        lambda env: innermost(env)._begun,
+        lambda env: _inner(env)._begun,
         env,
         (over, state),
         is_leaf=lambda x: x is None,
@@ -448,8 +455,6 @@ def with_simulators(env: AnyEnv, tree: Tree, saved: dict[str, np.ndarray]) -> Tr
 
 
 def _restored(env: AnyEnv, state: HostState, saved: dict[str, np.ndarray]) -> HostState:
-    inner = innermost(env)
-    assert isinstance(inner, AbstractHostEnv)
     ends = np.cumsum(saved["lengths"])
     parts = [
         saved["bytes"][end - length : end].tobytes()
@@ -459,14 +464,14 @@ def _restored(env: AnyEnv, state: HostState, saved: dict[str, np.ndarray]) -> Ho
     size = shape[-1]
     rows, numbers = np.arange(size, dtype=np.int32), []
     for first in range(0, len(parts), size):
-        simulators = inner._make([0] * size)
+        simulators = _inner(env)._make([0] * size)
         began = simulators.begin(rows)
         for row in rows:
             simulators.restore(int(row), parts[first + row])
         group = _Group(simulators, _owner_of(env), size, began)
         if began.descriptor is not None:
             described = np.asarray(state.descriptor).reshape(
-                -1, size, began.descriptor.shape[1]
+                -1, *began.descriptor.shape
             )
             began.descriptor[:] = described[first // size]
         numbers.append(next(_numbers))
@@ -477,11 +482,11 @@ def _restored(env: AnyEnv, state: HostState, saved: dict[str, np.ndarray]) -> Ho
         np.broadcast_to(rows, shape),
         np.zeros(shape, np.int32),
     )
-    placed = [
+    group, row, tick = (
         jax.device_put(jnp.asarray(new), old.sharding)
         for new, old in zip(arrays, (state.group, state.row, state.tick), strict=True)
-    ]
-    return HostState(*placed, state.descriptor)
+    )
+    return HostState(group, row, tick, state.descriptor)
 
 
 def failure_of(env: AnyEnv) -> SimulatorFailure | None:
@@ -490,9 +495,7 @@ def failure_of(env: AnyEnv) -> SimulatorFailure | None:
 
 
 def _owner_of(env: AnyEnv) -> int:
-    inner = innermost(env)
-    assert isinstance(inner, AbstractHostEnv)
-    return int(np.asarray(inner._owner))
+    return int(np.asarray(_inner(env)._owner))
 
 
 def checked_result(env: AnyEnv, result: Tree) -> Tree:
