@@ -142,7 +142,7 @@ class _Maker:
     options: tuple[tuple[str, Any], ...]
     max_steps: int | None
     num_processes: int | None
-    step_timeout: float | None
+    step_timeout: float | int | None
     keys: tuple[str, ...] | None
     describe: Describe | tuple[str, ...] | None
 
@@ -415,7 +415,9 @@ class _InProcesses(AbstractSimulators):
                 self._send(worker, name, own, *(each[places] for each in given))
                 asked.append((worker, places))
         order = np.argsort(np.concatenate([places for _, places in asked]))
-        results = [self._receive(worker) for worker, _ in asked]
+        # What begins first makes the simulators, which takes its time.
+        timeout = self._timeout if name == "step" else None
+        results = [self._receive(worker, timeout) for worker, _ in asked]
         return [
             None if parts[0] is None else np.concatenate(parts)[order]
             for parts in zip(*results, strict=True)
@@ -431,14 +433,14 @@ class _InProcesses(AbstractSimulators):
         with contextlib.suppress(OSError):
             self._workers[worker][1].send((name, arguments))
 
-    def _receive(self, worker: int) -> Any:
+    def _receive(self, worker: int, timeout: float | None = None) -> Any:
         process, connection = self._workers[worker]
         share = self._shares[worker]
         rows = f"environments {share[0]} to {share[-1]}"
-        if self._timeout is not None and not connection.poll(self._timeout):
+        if timeout is not None and not connection.poll(timeout):
             raise TimeoutError(
                 f"the process of {rows} did not answer within "
-                f"`step_timeout={self._timeout}` seconds"
+                f"`step_timeout={timeout}` seconds"
             )
         try:
             succeeded, result = connection.recv()
@@ -491,7 +493,7 @@ class GymnasiumEnv(AbstractHostEnv):
         *,
         max_steps: Count | None = None,
         num_processes: PositiveInt | None = None,
-        step_timeout: float | None = None,
+        step_timeout: float | int | None = None,
         state_descriptor: str | tuple[str, ...] | Describe | None = None,
         observation: str | tuple[str, ...] | None = None,
         options: Mapping[str, Any] | None = None,
@@ -505,8 +507,8 @@ class GymnasiumEnv(AbstractHostEnv):
         - `num_processes`: how many processes run the simulators; `None` runs them in
             this one, which is faster unless a step takes milliseconds. A function that
             makes them must then be one of a module.
-        - `step_timeout`: seconds after which a process that does not answer is an
-            error; `None` waits. It needs `num_processes`.
+        - `step_timeout`: seconds after which a process that does not answer a step is
+            an error; `None` waits. It needs `num_processes`.
         - `state_descriptor`: what describes the behavior: `"x"` or `"xy"` for the
             position that MuJoCo's walkers report; names of other infos; or a function
             of the infos of a step. `None` for no descriptor. An info that is missing at

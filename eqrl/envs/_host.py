@@ -202,17 +202,17 @@ def new_owner(env: AnyEnv) -> Int[Array, ""]:
 
 
 class HostState(eqx.Module):
-    """Which simulator, and which present of it.
+    """Which simulator, and which present of it; or a stack of them.
 
     - `group`, `row`: the simulators that were made together, and which of them.
     - `tick`: counts its steps and its resets.
     - `descriptor`: of the state, if there is one.
     """
 
-    group: Int[Array, ""]
-    row: Int[Array, ""]
-    tick: Int[Array, ""]
-    descriptor: Float[Array, " descriptor"] | None
+    group: Int[Array, "*axes"]
+    row: Int[Array, "*axes"]
+    tick: Int[Array, "*axes"]
+    descriptor: Float[Array, "*axes descriptor"] | None
 
 
 def without_copies_of_simulators(
