@@ -433,7 +433,7 @@ class _InProcesses(AbstractSimulators):
         with contextlib.suppress(OSError):
             self._workers[worker][1].send((name, arguments))
 
-    def _receive(self, worker: int, timeout: float | None = None) -> Any:
+    def _receive(self, worker: int, timeout: float | int | None = None) -> Any:
         process, connection = self._workers[worker]
         share = self._shares[worker]
         rows = f"environments {share[0]} to {share[-1]}"

@@ -107,10 +107,11 @@ class SimulatorFailure(NamedTuple):
     step: int | None
 
     def __str__(self) -> str:
-        where = "" if self.row is None else f" {self.row}"
-        when = "" if self.step is None else f", at step {self.step} of its episode"
-        kind = type(self.error).__name__
-        return f"The simulator of environment{where}{when}: {kind}: {self.error}"
+        where = "A simulator failed"
+        if self.row is not None:
+            where = f"The simulator of environment {self.row} failed"
+        when = "" if self.step is None else f" after {self.step} steps of its episode"
+        return f"{where}{when}: {type(self.error).__name__}: {self.error}"
 
 
 class SimulatorError(RuntimeError):
