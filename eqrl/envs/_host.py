@@ -154,6 +154,9 @@ class RowError(Exception):
         self.row = row
 
 
+_Arrays = list[np.ndarray]
+
+
 class _Group:
     """Simulators that were made together, and where each is."""
 
@@ -162,6 +165,7 @@ class _Group:
     ) -> None:
         self.simulators = simulators
         self.owner = owner
+        self.rows = np.arange(size, dtype=np.int32)
         # How often each was stepped or begun: the number of its present.
         self.ticks = np.zeros(size, np.int32)
         # Since its episode began.
@@ -175,6 +179,11 @@ class _Group:
             descriptor=began.descriptor,
         )
         self.failed = False
+
+    @property
+    def answers(self) -> _Arrays:
+        """The presents and the results of the last calls."""
+        return [x for x in (self.ticks, *self.last) if x is not None]
 
 
 # By number. A number is never used again, and a process begins with a random one, so
@@ -237,8 +246,6 @@ def without_copies_of_simulators(
 
 # The tick of a state that is none of a simulator's presents.
 _NO_PRESENT = -1
-
-_Arrays = list[np.ndarray]
 
 
 class AbstractHostEnv(AbstractEnv[HostState]):
@@ -539,12 +546,8 @@ def _call(
         )
 
         def fill(context: object, buffers: Sequence[Any], *views: Any) -> None:
-            filled = [np.asarray(buffer) for buffer in buffers]
-            for each in filled:
-                # A buffer begins with whatever was there before.
-                each.fill(np.nan if each.dtype.kind == "f" else 0)
-            # Copies: a simulator may write into its actions, which are XLA's.
-            function([np.asarray(view).copy() for view in views], filled)
+            arguments = [np.asarray(view) for view in views]
+            function(arguments, [np.asarray(buffer) for buffer in buffers])
 
         def filled(*views: Array) -> _Arrays:
             buffers = [np.empty(each.shape, each.dtype) for each in shapes]
@@ -587,6 +590,8 @@ def _made(make: MakeSimulators, arguments: _Arrays, results: _Arrays) -> None:
             each[:] = group.last.descriptor
     except BaseException as error:
         _fail(owner, error)
+        for each in (observation, *descriptor):
+            each.fill(np.nan)
         return
     with _lock:
         _groups[number] = group
@@ -598,23 +603,45 @@ def _answer(
     """Calls a function of a group, its rows and what was given for them.
 
     The results are the presents of the simulators and their last results. Those of a
-    simulator that has failed, or whose present is another, stay `nan`.
+    simulator that has failed, or whose present is another, are `nan`.
     """
     groups, rows, ticks, *given = arguments
+    group = _groups.get(int(groups[0]))
+    if group is not None and np.array_equal(rows, group.rows):
+        # Nearly always. Each operation of NumPy counts here.
+        if (groups == groups[0]).all():
+            _answer_of_group(function, group, slice(None), rows, ticks, given, results)
+            return
     for number in np.unique(groups):
         chosen = np.flatnonzero(groups == number)
-        group, of = _groups.get(int(number)), rows[chosen]
-        if group is None or group.failed or np.any(group.ticks[of] != ticks[chosen]):
-            continue
+        group = _groups.get(int(number))
+        parts = [each[chosen] for each in given]
+        of = rows[chosen]
+        _answer_of_group(function, group, chosen, of, ticks[chosen], parts, results)
+
+
+def _answer_of_group(
+    function: Callable[..., None],
+    group: _Group | None,
+    chosen: Int[np.ndarray, " chosen"] | slice,
+    rows: Int[np.ndarray, " chosen"],
+    ticks: Int[np.ndarray, " chosen"],
+    given: _Arrays,
+    results: _Arrays,
+) -> None:
+    """Answers for one group, whose results are those that are `chosen`."""
+    of = chosen if isinstance(chosen, slice) else rows
+    if group is not None and not group.failed and (group.ticks[of] == ticks).all():
         try:
-            function(group, of, *(each[chosen] for each in given))
+            function(group, rows, *given)
+            for result, answer in zip(results, group.answers, strict=True):
+                result[chosen] = answer[of]
+            return
         except BaseException as error:
             group.failed = True
             _fail(group.owner, error, group.steps)
-            continue
-        answers = [x for x in (group.ticks, *group.last) if x is not None]
-        for result, answer in zip(results, answers, strict=True):
-            result[chosen] = answer[of]
+    for result in results:
+        result[chosen] = np.nan if result.dtype.kind == "f" else 0
 
 
 def _step(
@@ -626,22 +653,24 @@ def _step(
     """Steps the simulators that are active and not over."""
     last = group.last
     moving = active & ~(last.terminated | last.truncated)[rows]
-    rows, actions = rows[moving], actions[moving]
-    if len(rows) == 0:
+    if not moving.any():
         return
-    if actions.dtype.kind == "f" and not np.all(np.isfinite(actions)):
+    # A copy in any case: a simulator may write into its actions, which are XLA's.
+    rows, actions = rows[moving], actions[moving]
+    if actions.dtype.kind == "f" and not np.isfinite(actions).all():
         # That is the agent's fault, which the training sees by itself.
         last.reward[rows] = np.nan
         return
     stepped = group.simulators.step(rows, actions)
+    of = slice(None) if len(rows) == len(group.rows) else rows
     for old, new in zip(last, stepped, strict=True):
         if old is not None:
-            old[rows] = new
-    group.steps[rows] += 1
-    group.ticks[rows] += 1
+            old[of] = new
+    group.steps[of] += 1
+    group.ticks[of] += 1
     finite = np.isfinite(stepped.reward)
-    finite &= np.all(np.isfinite(stepped.observation), axis=-1)
-    if not np.all(finite):
+    finite &= np.isfinite(stepped.observation).all(axis=-1)
+    if not finite.all():
         wrong = ValueError("it gave an observation or a reward that is nan or infinite")
         raise RowError(int(rows[np.argmin(finite)])) from wrong
 
@@ -665,7 +694,7 @@ def _begin(
 
 def _release(arguments: _Arrays, results: _Arrays) -> None:
     """Closes the simulators of these groups."""
-    del results
+    results[0].fill(True)
     for number in np.unique(arguments[0]):
         with _lock:
             group = _groups.pop(int(number), None)

@@ -124,7 +124,9 @@ def test_what_a_simulator_raises_ends_training_with_its_solution() -> None:
         with pytest.raises(eqrl.SimulatorError, match=words):
             train(env, 20, initial=error.solution)
         with pytest.raises(eqrl.SimulatorError, match=words):
-            eqrl.evaluate(AGENT, error.solution.state, env, num_episodes=2, key=jr.key(0))
+            eqrl.evaluate(
+                AGENT, error.solution.state, env, num_episodes=2, key=jr.key(0)
+            )
 
 
 def test_processes_do_what_one_process_does() -> None:
