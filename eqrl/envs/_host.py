@@ -9,6 +9,7 @@ many environments, at any depth, becomes one call of the host with all of them.
 import abc
 import contextlib
 import itertools
+import math
 import secrets
 import threading
 import weakref
@@ -165,25 +166,32 @@ class _Group:
     ) -> None:
         self.simulators = simulators
         self.owner = owner
-        self.rows = np.arange(size, dtype=np.int32)
+        self.all_rows = np.arange(size, dtype=np.int32).tobytes()
         # How often each was stepped or begun: the number of its present.
         self.ticks = np.zeros(size, np.int32)
         # Since its episode began.
         self.steps = np.zeros(size, int)
-        # The results of its last call.
+        no = np.zeros(size, bool)
+        # The results of the last call of each.
         self.last = Stepped(
-            observation=began.observation,
-            reward=np.zeros(size),
-            terminated=np.zeros(size, bool),
-            truncated=np.zeros(size, bool),
-            descriptor=began.descriptor,
+            began.observation, np.zeros(size), no, no.copy(), began.descriptor
         )
+        self.any_over = False
         self.failed = False
 
-    @property
-    def answers(self) -> _Arrays:
-        """The presents and the results of the last calls."""
-        return [x for x in (self.ticks, *self.last) if x is not None]
+    def put(self, rows: Int[np.ndarray, " rows"], results: Stepped) -> None:
+        """Records the results of a call of some simulators."""
+        if rows.tobytes() == self.all_rows:
+            self.last = results
+        else:
+            # Copies: those that were put may be arrays of the simulators' own.
+            parts = [None if each is None else np.array(each) for each in self.last]
+            for part, new in zip(parts, results, strict=True):
+                if part is not None:
+                    part[rows] = new
+            self.last = Stepped(*parts)
+        self.any_over = bool(self.last.terminated.any() or self.last.truncated.any())
+        self.ticks[rows] += 1
 
 
 # By number. A number is never used again, and a process begins with a random one, so
@@ -606,10 +614,12 @@ def _answer(
     simulator that has failed, or whose present is another, are `nan`.
     """
     groups, rows, ticks, *given = arguments
-    group = _groups.get(int(groups[0]))
-    if group is not None and np.array_equal(rows, group.rows):
-        # Nearly always. Each operation of NumPy counts here.
-        if (groups == groups[0]).all():
+    number = int(groups[0])
+    group = _groups.get(number)
+    # Nearly always it is a whole group. Bytes are compared at once, where each
+    # operation of NumPy takes a microsecond.
+    if group is not None and rows.tobytes() == group.all_rows:
+        if groups.tobytes() == groups[:1].tobytes() * len(groups):
             _answer_of_group(function, group, slice(None), rows, ticks, given, results)
             return
     for number in np.unique(groups):
@@ -630,16 +640,19 @@ def _answer_of_group(
     results: _Arrays,
 ) -> None:
     """Answers for one group, whose results are those that are `chosen`."""
-    of = chosen if isinstance(chosen, slice) else rows
-    if group is not None and not group.failed and (group.ticks[of] == ticks).all():
-        try:
-            function(group, rows, *given)
-            for result, answer in zip(results, group.answers, strict=True):
-                result[chosen] = answer[of]
-            return
-        except BaseException as error:
-            group.failed = True
-            _fail(group.owner, error, group.steps)
+    is_whole = isinstance(chosen, slice)
+    if group is not None and not group.failed:
+        presents = group.ticks if is_whole else group.ticks[rows]
+        if presents.tobytes() == ticks.tobytes():
+            try:
+                function(group, rows, *given)
+                answers = (group.ticks, *group.last)
+                for result, answer in zip(results, answers, strict=False):
+                    result[chosen] = answer if is_whole else answer[rows]
+                return
+            except BaseException as error:
+                group.failed = True
+                _fail(group.owner, error, group.steps)
     for result in results:
         result[chosen] = np.nan if result.dtype.kind == "f" else 0
 
@@ -651,28 +664,33 @@ def _step(
     actions: Shaped[np.ndarray, "rows ..."],
 ) -> None:
     """Steps the simulators that are active and not over."""
-    last = group.last
-    moving = active & ~(last.terminated | last.truncated)[rows]
+    moving = active
+    if group.any_over:
+        moving = active & ~(group.last.terminated | group.last.truncated)[rows]
     if not moving.any():
         return
     # A copy in any case: a simulator may write into its actions, which are XLA's.
     rows, actions = rows[moving], actions[moving]
-    if actions.dtype.kind == "f" and not np.isfinite(actions).all():
+    if not _is_finite(actions):
         # That is the agent's fault, which the training sees by itself.
-        last.reward[rows] = np.nan
+        group.last.reward[rows] = np.nan
         return
     stepped = group.simulators.step(rows, actions)
-    of = slice(None) if len(rows) == len(group.rows) else rows
-    for old, new in zip(last, stepped, strict=True):
-        if old is not None:
-            old[of] = new
-    group.steps[of] += 1
-    group.ticks[of] += 1
-    finite = np.isfinite(stepped.reward)
-    finite &= np.isfinite(stepped.observation).all(axis=-1)
-    if not finite.all():
+    group.put(rows, stepped)
+    group.steps[rows] += 1
+    if not (_is_finite(stepped.reward) and _is_finite(stepped.observation)):
+        finite = np.isfinite(stepped.reward)
+        finite &= np.isfinite(stepped.observation).all(axis=-1)
         wrong = ValueError("it gave an observation or a reward that is nan or infinite")
         raise RowError(int(rows[np.argmin(finite)])) from wrong
+
+
+def _is_finite(values: Shaped[np.ndarray, "..."]) -> bool:
+    """Whether all are finite numbers, or no floats."""
+    if values.dtype.kind != "f":
+        return True
+    # 0 times what is not finite is nan. This is the quickest way of asking.
+    return not math.isnan(np.vdot(values, np.zeros(values.size, values.dtype)))
 
 
 def _begin(
@@ -682,14 +700,13 @@ def _begin(
     rows = rows[over]
     if len(rows) == 0:
         return
-    began, last = group.simulators.begin(rows), group.last
-    last.observation[rows] = began.observation
-    last.reward[rows] = 0
-    last.terminated[rows] = last.truncated[rows] = False
-    if last.descriptor is not None:
-        last.descriptor[rows] = began.descriptor
+    began = group.simulators.begin(rows)
+    size = len(rows)
+    no = np.zeros(size, bool)
+    group.put(
+        rows, Stepped(began.observation, np.zeros(size), no, no, began.descriptor)
+    )
     group.steps[rows] = 0
-    group.ticks[rows] += 1
 
 
 def _release(arguments: _Arrays, results: _Arrays) -> None:

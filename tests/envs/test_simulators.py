@@ -1,4 +1,4 @@
-"""Simulators outside JAX: their presents, processes, failures and how they are saved."""
+"""Simulators outside JAX: presents, processes, failures, and how they are saved."""
 
 import gc
 import multiprocessing
