@@ -219,3 +219,4 @@ from ._types.custom_types import (
 )
 from ._types.data import EnvSpec as EnvSpec, Transition as Transition
 from ._types.stacked import Stacked as Stacked
+from .envs._host import SimulatorError as SimulatorError

@@ -23,7 +23,6 @@ from .._pytree.tree import (
     put_element,
     stack_size,
     take_element,
-    tree_where,
 )
 from .._rewards.feature_set import enlarge
 from .._rewards.incremental import IncrementalState
@@ -31,13 +30,12 @@ from .._rewards.scale import Replay
 from .._training.evaluations import Evaluations
 from .._training.host_loop import Callbacks, Reached, drive
 from .._training.iteration import check_finite_agent
-from .._training.replay import Item, ReplayBuffer, ReplayState
+from .._training.replay import Item, ReplayBuffer, ReplayState, truncate_last_row
 from .._training.rows import Position, append_row, steps_taken
 from .._training.schedule import Counts
 from .._training.train import runner_of_one
 from .._training.trainer import AnyTrainerState, Trainer, TrainerState
 from .._types.custom_types import Extras, Memory, PyTree, State
-from .._types.data import Transition
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from .library import (
@@ -236,22 +234,6 @@ def begin_skill(
         agent=agent_state, actors=actors, replay=data, failed=jnp.array(False)
     )
     return state, counts
-
-
-def truncate_last_row(
-    replay: ReplayState[Transition[Extras]], counts: Counts
-) -> ReplayState[Transition[Extras]]:
-    """Marks the newest row as truncated unless it is terminated.
-
-    The environments are about to be reset, so no window may cross this row.
-    """
-    data = replay.data
-    written = counts.rows_kept + counts.rows_written
-    row = (written - 1) % data.timestep.shape[1]
-    truncated = data.truncated.at[:, row].set(~data.terminated[:, row])
-    cut = ReplayState(data=eqx.tree_at(lambda data: data.truncated, data, truncated))
-    # In a replay without rows the newest would be the last of the ring.
-    return tree_where(written > 0, cut, replay)
 
 
 def keep_replay(

@@ -22,6 +22,7 @@ from .._types.custom_types import (
 from .._types.data import AnyTransition, Transition
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
+from ..envs._host import beginning_where, is_host, stepping_where
 from .fit import check_action_fits
 
 
@@ -87,12 +88,15 @@ def advance(
     *,
     mode: Mode,
     keys: Key[Array, "2"],
+    active: Bool[Array, ""] | None = None,
 ) -> tuple[Actors, AnyTransition]:
     """One step of one environment; an episode that ends is left at its end.
 
-    `keys` are for acting and for the step of the environment.
+    `keys` are for acting and for the step of the environment. Where not `active`, the
+    step is not used, so no simulator takes it; `None` is active.
     """
     act_key, step_key = keys
+    env = env if active is None else stepping_where(env, active)
     chosen = agent.act(state, actor.memory, actor.observation, mode=mode, key=act_key)
     action, memory, extras = after_act(agent, actor.memory, chosen)
     hint = "Is the agent's state that of another environment?"
@@ -185,13 +189,19 @@ def advance_with_keys(
     keys: Key[Array, "envs 2"],
     *,
     mode: Mode,
+    active: Bool[Array, " envs"] | None = None,
 ) -> tuple[Actors, AnyTransition]:
     """One step of every environment; an episode that ends is left at its end.
 
-    `keys` are the first halves of those from `step_keys`.
+    `keys` are the first halves of those from `step_keys`, `active` as in `advance`.
     """
-    step = lambda actor, keys: advance(agent, state, env, actor, mode=mode, keys=keys)
-    return eqx.filter_vmap(step)(actors, keys)
+
+    def step(
+        actor: Actors, keys: Key[Array, "2"], active: Bool[Array, ""] | None
+    ) -> tuple[Actors, AnyTransition]:
+        return advance(agent, state, env, actor, mode=mode, keys=keys, active=active)
+
+    return eqx.filter_vmap(step)(actors, keys, active)
 
 
 def begin_where(
@@ -207,6 +217,16 @@ def begin_where(
     `keys` are the second halves of those from `step_keys`.
     """
     num_envs = over.shape[0]
+    if is_host(env):
+        # A reset ends an episode, so that only those that are over are reset.
+        def rejoin(
+            over: Bool[Array, ""], actor: Actors, index: Int[Array, ""], keys: Array
+        ) -> Actors:
+            own = beginning_where(env, over, actor.env_state)
+            fresh = _begin(agent, state, own, index=index, keys=keys)
+            return tree_where(over, fresh, actor)
+
+        return eqx.filter_vmap(rejoin)(over, actors, jnp.arange(num_envs), keys)
     begin = lambda index, keys: _begin(agent, state, env, index=index, keys=keys)
     if num_envs < _MANY:
         # Beginning a few and dropping most is cheaper than a loop.

@@ -17,6 +17,7 @@ from .._types.custom_types import EnvState, Extras, Memory, Mode, PyTree, State
 from .._types.data import AnyTransition, Transition
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
+from ..envs._host import checked_result, release
 from .actors import Actors, advance, advance_with_keys, start
 from .fit import explaining_misfits
 
@@ -84,11 +85,13 @@ def evaluate(
     limit, num_episodes = _limit(env, max_steps), int(num_episodes)
     key = reusable_key(key)
     if descriptor is None:
-        return _play(
+        measured = _play(
             agent, state, env, num_episodes, limit, record=False, mode=mode, key=key
         )
-    transitions, mask = _play(
-        agent, state, env, num_episodes, limit, record=True, mode=mode, key=key
+        return checked_result(env, measured)
+    transitions, mask = checked_result(
+        env,
+        _play(agent, state, env, num_episodes, limit, record=True, mode=mode, key=key),
     )
     return _describe(transitions, mask, descriptor)
 
@@ -125,9 +128,10 @@ def rollout(
     """
     limit, num_episodes = _limit(env, max_steps), int(num_episodes)
     key = reusable_key(key)
-    return _play(
+    played = _play(
         agent, state, env, num_episodes, limit, record=True, mode=mode, key=key
     )
+    return checked_result(env, played)
 
 
 def _limit(env: AnyEnv, max_steps: int | None) -> int:
@@ -174,6 +178,7 @@ def _play(
         episodes = play_until_over(
             agent, state, env, actors, max_steps=max_steps, mode=mode, key=step_key
         )
+        release(episodes.actors.env_state)
     return Evaluation(
         returns=episodes.returns, lengths=episodes.lengths, descriptors=None
     )
@@ -231,16 +236,20 @@ def _advance(
     *,
     mode: Mode,
     key: PRNGKeyArray,
+    going_on: Bool[Array, ""],
 ) -> tuple[Episodes, AnyTransition]:
-    """One step of every episode."""
+    """One step of every episode, which is dropped unless the loop is `going_on`."""
     actors, alive = episodes.actors, episodes.alive
+    active = alive & going_on
     if alive.ndim == 0:
         keys = jr.split(key)
-        after, transitions = advance(agent, state, env, actors, mode=mode, keys=keys)
+        after, transitions = advance(
+            agent, state, env, actors, mode=mode, keys=keys, active=active
+        )
     else:
         keys = jax.vmap(jr.split)(jr.split(key, alive.shape[0]))
         after, transitions = advance_with_keys(
-            agent, state, env, actors, keys, mode=mode
+            agent, state, env, actors, keys, mode=mode, active=active
         )
     # An episode that is over is stepped along with the others, but counts no further.
     episodes = Episodes(
@@ -280,8 +289,16 @@ def play_until_over(
         carry: tuple[Int[Array, ""], Episodes],
     ) -> tuple[Int[Array, ""], Episodes]:
         index, episodes = carry
-        key_of_step = jr.fold_in(key, index)
-        after, _ = _advance(agent, state, env, episodes, mode=mode, key=key_of_step)
+        after, _ = _advance(
+            agent,
+            state,
+            env,
+            episodes,
+            mode=mode,
+            key=jr.fold_in(key, index),
+            # Under `vmap` a loop that has ended is run on and dropped.
+            going_on=index < max_steps,
+        )
         return index + 1, after
 
     unfinished = lambda carry: (carry[0] < max_steps) & jnp.any(carry[1].alive)
@@ -310,9 +327,17 @@ def record_steps(
         episodes: Episodes, index: Int[Array, ""]
     ) -> tuple[Episodes, tuple[PyTree, Bool[Array, " episodes"]]]:
         after, transitions = _advance(
-            agent, state, env, episodes, mode=mode, key=jr.fold_in(key, index)
+            agent,
+            state,
+            env,
+            episodes,
+            mode=mode,
+            key=jr.fold_in(key, index),
+            going_on=jnp.array(True),
         )
         # The step that ends an episode is within it, so the mask is that before it.
         return after, (record(after.actors, transitions), episodes.alive)
 
-    return filter_scan(step, _begun(actors), jnp.arange(max_steps))[1]
+    played, recorded = filter_scan(step, _begun(actors), jnp.arange(max_steps))
+    release(played.actors.env_state)
+    return recorded

@@ -38,6 +38,7 @@ from .._training.mesh import (
 from .._training.trainer import TrainerState
 from .._types.custom_types import FloatLike, PyTree, State
 from .._types.stacked import Stacked
+from ..envs._host import without_copies_of_simulators
 from .prior import AbstractPrior, check_prior
 
 
@@ -358,6 +359,7 @@ class PBT(eqx.Module):
         agents = copy_members(agents, children, parents, None)
         agents = self._vary(agents, replaced, jr.split(vary_key, size))
         copied = copy_members(states, children, parents, mesh)
+        others = parents
         if isinstance(states, TrainerState) and not self.copy_replay:
             # Children take over the agent alone, and keep their environments and
             # replays, which were collected by policies not much worse. A failed member
@@ -369,6 +371,8 @@ class PBT(eqx.Module):
                 copied,
                 copy_members(kept, children, others, mesh),
             )
+        moved = others != jnp.arange(size)
+        copied = without_copies_of_simulators(states, copied, moved)
         return shard(agents, mesh), copied, parents
 
     def check(self, agent: Any, size: int) -> None:

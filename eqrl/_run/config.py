@@ -32,7 +32,7 @@ from .._storage.files import Content, read_json
 from .._training.mesh import Members
 from .._training.trainer import Trainer
 from ..envs import make
-from ..envs._base import AnyEnv, check_is_env
+from ..envs._base import LIBRARIES, AnyEnv, check_is_env
 from .agents import (
     NamedAgent,
     SkillOptions,
@@ -470,6 +470,11 @@ class Run(Generic[Schedule]):
             )
         given = {"backend": settings.backend, "max_steps": settings.max_steps}
         if self.make_own_env is None:
+            library = LIBRARIES.get(settings.env.partition("/")[0])
+            if library is not None and "options" in library.options:
+                named = [name for name in library.options if name in options]
+                given |= {name: options.pop(name) for name in named}
+                return make(settings.env, **given, options=options or None)
             env = make(settings.env, **given)
             return _with_options(env, settings.env, options) if options else env
         given = {name: value for name, value in given.items() if value is not None}

@@ -42,6 +42,7 @@ from .._training.trainer import Trainer, begin_row
 from .._types.custom_types import EnvState, Extras, Memory, PyTree, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
+from ..envs._host import saved_simulators, with_simulators
 
 
 # The kind of the solution is the name under which a checkpoint holds all of it but the
@@ -65,7 +66,9 @@ def save_solution(
     eqrl.train(agent, env, trainer, ..., initial=solution)
     ```
 
-    All is saved bit for bit. Earlier steps stay intact if the process is killed while
+    All is saved bit for bit; of a simulator outside JAX only where it can be saved, as
+    those of MuJoCo and classic control in Gymnasium. Where it cannot, training resumes
+    with new episodes. Earlier steps stay intact if the process is killed while
     saving.
 
     **Arguments:**
@@ -127,7 +130,9 @@ def content_of(solution: AnySolution | PopulationSolution) -> PyTree:
     # Loading derives the structure of the states from agent, environment and trainer;
     # that of the history depends on metrics and descriptor, so it is saved as well.
     rows = {"rows": history, "structure": np.frombuffer(structure, np.uint8)}
-    return {kind: content, "history": rows}
+    simulators = saved_simulators(state.actors.env_state)
+    given = {} if simulators is None else {"simulators": simulators}
+    return {kind: content, "history": rows, **given}
 
 
 def load_solution(
@@ -173,6 +178,15 @@ def load_solution(
     like = {kind: _shapes(kind, saved, agent, env, trainer, mesh)}
     content = restore(directory, like, step, lambda tree: tree[kind])[kind]
     history = _read_history(directory, step, saved)
+    if _SIMULATORS in saved:
+        like = {
+            "simulators": {
+                name: np.zeros(saved[f"['simulators']['{name}']"].shape, kind)
+                for name, kind in (("bytes", np.uint8), ("lengths", int))
+            }
+        }
+        read = restore(directory, like, step, lambda tree: tree["simulators"])
+        content["state"] = with_simulators(env, content["state"], read["simulators"])
     unfinished = content.get("unfinished")
     if kind != "population":
         return Solution(
@@ -211,6 +225,9 @@ def continues(
         for name, rows in earlier.items()
     )
 
+
+# The name in a checkpoint of what simulators outside JAX are saved by.
+_SIMULATORS = "['simulators']['bytes']"
 
 # The name in a checkpoint of the structure of its history.
 _STRUCTURE = "['history']['structure']"

@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from .._pytree.fields import Takes
+from ..envs._host import SimulatorError, SimulatorFailure
 from .mesh import hand_over, on_any_process
 from .rows import Row
 
@@ -34,13 +35,14 @@ class Reached(NamedTuple):
     - `row`: the metrics since the row before; `None` between two rows, where nothing is
         reported and training may be interrupted.
     - `solution`: what the training would return.
-    - `failed`: what was not finite, in words, if that ends the training.
+    - `failed`: what was not finite, in words, if that ends the training; or what went
+        wrong in a simulator.
     """
 
     step: int
     row: Row | None
     solution: Any
-    failed: str | None = None
+    failed: str | SimulatorFailure | None = None
 
 
 def drive(
@@ -64,8 +66,8 @@ def drive(
     - `mesh`: the devices, whose processes end together.
     - `given_mesh`: the devices that the user named; the solution stays on them.
 
-    Raises a `NonFiniteError` where training has failed, and `TrainingInterrupted` after
-    Ctrl-C, SIGTERM or SIGHUP.
+    Raises a `NonFiniteError` where training has failed, a `SimulatorError` where a
+    simulator has, and `TrainingInterrupted` after Ctrl-C, SIGTERM or SIGHUP.
     """
     report = bind_callbacks(callback)
     solution = None
@@ -73,6 +75,8 @@ def drive(
         for step, row, solution, failed in rows:
             if failed is not None:
                 reached = hand_over(solution, given_mesh)
+                if isinstance(failed, SimulatorFailure):
+                    raise SimulatorError(failed, reached, step=step)
                 raise NonFiniteError(step, reached, failed, counted=counted)
             stops = False
             if row is not None:

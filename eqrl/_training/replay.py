@@ -10,8 +10,9 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from .._pytree.fields import check_fields, static_integer
+from .._pytree.tree import tree_where
 from .._types.custom_types import State
-from .._types.data import Transition
+from .._types.data import AnyTransition, Transition
 from .schedule import Counts
 
 
@@ -126,6 +127,22 @@ def empty_rows(item: Item, num_envs: int, num_rows: int) -> ReplayState[Item]:
             lambda x: jnp.zeros((num_envs, num_rows, *x.shape), x.dtype), item
         )
     )
+
+
+def truncate_last_row(
+    replay: ReplayState[AnyTransition], counts: Counts
+) -> ReplayState[AnyTransition]:
+    """Marks the newest row as truncated unless it is terminated.
+
+    The environments are about to be reset, so no window may cross this row.
+    """
+    data = replay.data
+    written = counts.rows_kept + counts.rows_written
+    row = (written - 1) % data.timestep.shape[1]
+    truncated = data.truncated.at[:, row].set(~data.terminated[:, row])
+    cut = ReplayState(data=eqx.tree_at(lambda data: data.truncated, data, truncated))
+    # In a replay without rows the newest would be the last of the ring.
+    return tree_where(written > 0, cut, replay)
 
 
 def write_row(

@@ -1,6 +1,7 @@
 """Rows of metrics: run a part of training, and append its averages."""
 
 import dataclasses
+import logging
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, NamedTuple
@@ -10,15 +11,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Shaped
+from jaxtyping import Array, Bool, Shaped
 
 from .._pytree.tree import check_same_shapes, tree_copy
 from .._types.custom_types import EnvState, Extras, Memory, PyTree, State
+from ..envs._base import AnyEnv
+from ..envs._host import SimulatorFailure, are_present, failure_of, is_host
 from .iteration import UnfinishedRow
 from .mesh import largest_on_any_process, to_host
 from .schedule import Counts
 from .trainer import AnyTrainerState, Piece, Ran, Trainer, TrainerState
 
+
+_logger = logging.getLogger("eqrl")
 
 # How long a piece should take: a signal waits for its end, and then for the writing.
 _SECONDS_OF_PIECE = 1.0
@@ -77,6 +82,9 @@ OfflineSolution.__init__.__doc__ = """**Arguments:**
 """
 
 
+Restart = Callable[[AnyTrainerState, Counts, Bool[Array, "*members"]], AnyTrainerState]
+"""From a state, counts, and which members begin new episodes. The state is donated."""
+
 RunPiece = Callable[
     [AnyTrainerState, Counts, PyTree, Piece], tuple[AnyTrainerState, Counts, Ran]
 ]
@@ -95,7 +103,8 @@ class Position(NamedTuple):
     - `first_updates`: the number of its updates.
     - `unfinished`: what the row consists of so far; `None` between two rows.
     - `row`: the averages of the row that ended here, if one did.
-    - `failed`: what was not finite in it, in words, if that ends the training.
+    - `failed`: what was not finite in it, in words, if that ends the training; or what
+        went wrong in a simulator.
     """
 
     state: AnyTrainerState
@@ -104,7 +113,7 @@ class Position(NamedTuple):
     first_updates: int
     unfinished: UnfinishedRow | None = None
     row: Row | None = None
-    failed: str | None = None
+    failed: str | SimulatorFailure | None = None
 
 
 class Pace:
@@ -137,13 +146,17 @@ class Runner:
     """Runs the rows of one training, in pieces between which it can be interrupted.
 
     - `run`: runs a piece.
+    - `restart`: begins new episodes in the environments of some or all members.
     - `trainer`: decides how many steps an iteration has.
+    - `env`: the environment.
     - `empty`: the beginning of a row.
     - `mesh`: the devices, if there are several.
     """
 
     run: RunPiece
+    restart: Restart
     trainer: Trainer
+    env: AnyEnv
     empty: UnfinishedRow
     mesh: Mesh | None = None
 
@@ -156,6 +169,15 @@ class Runner:
         """
         if unfinished is not None:
             check_same_shapes("initial.unfinished", self.empty, unfinished)
+        if is_host(self.env):
+            present = are_present(self.env, state.actors.env_state)
+            lost = ~np.all(present, axis=-1)
+            if np.any(lost):
+                _logger.info(
+                    "Simulators outside JAX have one present, and this training "
+                    "resumes from another state: new episodes begin in them."
+                )
+                state = self.restart(state, counts, jnp.asarray(lost))
         # A row that training resumes in its middle has lost its first state: after a
         # failure the agent returns to where it resumed.
         return Position(
@@ -243,9 +265,9 @@ class Runner:
             jax.block_until_ready(counts)
             return Position(state, counts, first, first_updates, ran.row)
         row = to_host(ran.metrics, self.mesh)
-        failed = None
-        if np.all(row["nonfinite"] > 0):
-            failed = what_failed(to_host(ran, self.mesh))
+        failed = failure_of(self.env)
+        if failed is not None or np.all(row["nonfinite"] > 0):
+            failed = failed or what_failed(to_host(ran, self.mesh))
             if row["nonfinite"].ndim == 0:
                 # The state is the one from before the failure, so another call may
                 # resume from it.

@@ -7,10 +7,11 @@ import jax.lax as lax
 import jax.numpy as jnp
 import jax.random as jr
 from jax.sharding import Mesh
-from jaxtyping import Array, Int, Key, PRNGKeyArray
+from jaxtyping import Array, Bool, Int, Key, PRNGKeyArray
 
 from .._agents.base import AbstractAgent, AnyAgent
 from .._interaction.fit import check_numbers, check_rate
+from .._pytree.control_flow import filter_cond
 from .._pytree.fields import PositiveInt, checked, reusable_key
 from .._pytree.tree import (
     check_same_shapes,
@@ -418,7 +419,12 @@ class Crew(eqx.Module):
         ) -> tuple[AnyTrainerState, Counts, Ran]:
             return run_members((self, first, piece), states, counts)
 
-        return Runner(run, self.trainer, empty, self.mesh)
+        def restart(
+            states: AnyTrainerState, counts: Counts, lost: Bool[Array, " members"]
+        ) -> AnyTrainerState:
+            return restart_members((self, counts, lost), states)
+
+        return Runner(run, restart, self.trainer, self.env, empty, self.mesh)
 
 
 @eqx.filter_jit
@@ -487,6 +493,46 @@ def run_members(
         (common, crew.env, counts, piece.num_steps, piece.ends_row),
     )
     return states, counts, ran
+
+
+@eqx.filter_jit(donate="all-except-first")
+def restart_members(
+    kept: tuple[Crew, Counts, Bool[Array, " members"]], states: AnyTrainerState
+) -> AnyTrainerState:
+    """Begins new episodes in the environments of the members that have lost theirs."""
+    crew, counts, lost = kept
+    own, common = (crew.agents, None) if crew.are_stacked else (None, crew.agents)
+
+    def restart_share(stacked: PyTree, shared: PyTree) -> tuple[PyTree, None]:
+        common, env, counts = shared
+
+        def restart_one(
+            own: AnyAgent | None,
+            state: AnyTrainerState,
+            lost: Bool[Array, ""],
+            key: PRNGKeyArray,
+        ) -> AnyTrainerState:
+            agent = cast(AnyAgent, own if common is None else common)
+            return filter_cond(
+                lost,
+                lambda: crew.trainer.restart(agent, env, state, counts, key=key),
+                lambda: state,
+            )
+
+        return map_members(restart_one, crew.members, *stacked), None
+
+    stacked = (own, states, lost, crew.keys)
+    shared = (common, crew.env, counts)
+    return on_each_device(restart_share, crew.mesh, stacked, shared)[0]
+
+
+@eqx.filter_jit(donate="all-except-first")
+def jit_restart(
+    kept: tuple[Trainer, AnyAgent, AnyEnv, Counts, PRNGKeyArray], state: AnyTrainerState
+) -> AnyTrainerState:
+    """`Trainer.restart`, compiled once for all calls of the same shapes."""
+    trainer, agent, env, counts, key = kept
+    return trainer.restart(agent, env, state, counts, key=key)
 
 
 @eqx.filter_jit
@@ -582,4 +628,11 @@ def runner_of_one(
         kept = (trainer, agent, env, first, piece, key)
         return jit_run_piece(kept, state, counts)
 
-    return Runner(run, trainer, jit_begin_row(trainer, agent, env, state, counts))
+    def restart(
+        state: AnyTrainerState, counts: Counts, lost: Bool[Array, ""]
+    ) -> AnyTrainerState:
+        del lost
+        return jit_restart((trainer, agent, env, counts, key), state)
+
+    empty = jit_begin_row(trainer, agent, env, state, counts)
+    return Runner(run, restart, trainer, env, empty)

@@ -20,6 +20,7 @@ from .._types.data import Transition
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from ..envs._check import check_env
+from ..envs._host import release
 from .iteration import (
     Progress,
     UnfinishedRow,
@@ -37,6 +38,7 @@ from .replay import (
     MakeReplay,
     ReplayBuffer,
     ReplayState,
+    truncate_last_row,
 )
 from .schedule import Counts, Schedule
 
@@ -215,6 +217,37 @@ class Trainer(eqx.Module):
             agent=state, actors=actors, replay=replay, failed=jnp.array(False)
         )
         return trainer_state, counts
+
+    def restart(
+        self,
+        agent: AbstractAgent[State, Memory, Extras],
+        env: AbstractEnv[EnvState],
+        state: TrainerState[State, EnvState, Memory, Extras],
+        counts: Counts,
+        *,
+        key: PRNGKeyArray,
+    ) -> TrainerState[State, EnvState, Memory, Extras]:
+        """The state, with new episodes in all environments.
+
+        The last transition of each is marked as truncated, unless it is terminated.
+
+        **Arguments:**
+
+        - `agent`, `env`: as in `init`.
+        - `state`, `counts`: from `init` or from an earlier call.
+        - `key`: for the environments and the agent's memory.
+        """
+        key = jr.fold_in(jr.fold_in(key, 2), counts.rows_written.astype(jnp.uint32))
+        replay = state.replay
+        if isinstance(replay, ReplayState):
+            replay = truncate_last_row(replay, counts)
+        release(state.actors.env_state, abandoned=True)
+        return TrainerState(
+            agent=state.agent,
+            actors=start(agent, state.agent, env, num_envs=self.num_envs, key=key),
+            replay=replay,
+            failed=state.failed,
+        )
 
     def step(
         self,

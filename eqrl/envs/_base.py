@@ -144,6 +144,12 @@ LIBRARIES = {
     "brax": Library(
         "._brax", "BraxEnv(env)", "brax/ant", options=("backend", "state_descriptor")
     ),
+    "gymnasium": Library(
+        "._gymnasium",
+        "GymnasiumEnv(function_that_makes_it)",
+        "gymnasium/Pendulum-v1",
+        options=("num_processes", "state_descriptor", "observation", "options"),
+    ),
     "gymnax": Library(
         "._gymnax",
         "GymnaxEnv(env, params)",
@@ -180,11 +186,6 @@ def check_is_env(name: str, env: object) -> None:
             advice = (
                 f"Wrap it: `eqrl.envs.{known.wrapping}`, or begin with "
                 f'`eqrl.envs.make("{known.example}")`.'
-            )
-        elif library == "gymnasium":
-            advice = (
-                "It does not run within JAX. There may be one like it in gymnax or "
-                'brax, as in `eqrl.envs.make("gymnax/Pendulum-v1")`.'
             )
         else:
             continue

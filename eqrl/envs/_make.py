@@ -1,11 +1,11 @@
 import contextlib
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from .._pytree.fields import Count, checked, converted, shown
+from .._pytree.fields import Count, PositiveInt, checked, converted, shown
 from .._types.installed import needed
 from ._base import (
     LIBRARIES,
@@ -31,7 +31,10 @@ def make(
     *,
     backend: str | None = None,
     max_steps: Count | None = None,
-    state_descriptor: StateDescriptor | None = None,
+    state_descriptor: StateDescriptor | str | tuple[str, ...] | None = None,
+    num_processes: PositiveInt | None = None,
+    observation: str | tuple[str, ...] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> AnyEnv:
     """Makes an environment from its name.
 
@@ -40,12 +43,14 @@ def make(
     ```python
     ant = eqrl.envs.make("brax/ant", backend="mjx", max_steps=1000)
     pendulum = eqrl.envs.make("gymnax/Pendulum-v1")
+    cheetah = eqrl.envs.make("gymnasium/HalfCheetah-v5", state_descriptor="x")
     point = eqrl.envs.make("eqrl/Point")
     ```
 
     **Arguments:**
 
-    - `name`: `brax/...`, `gymnax/...` or `eqrl/...`, followed by the name there.
+    - `name`: `brax/...`, `gymnax/...`, `gymnasium/...` or `eqrl/...`, followed by the
+        name there.
     - `backend`: of brax: `generalized`, `mjx`, `positional` or `spring`. By default
         brax's own default, `generalized`.
     - `max_steps`: the time limit, at least 1; by default 1000 for brax, otherwise the
@@ -53,7 +58,12 @@ def make(
     - `state_descriptor`: for brax and gymnax, a function of the environment's own state
         that returns a vector which describes the behavior. By default brax's walkers
         have the torso's position and others have none. Pass a named function: each new
-        lambda compiles again.
+        lambda compiles again. For Gymnasium see [`eqrl.envs.GymnasiumEnv`][], as for
+        the next three.
+    - `num_processes`: of Gymnasium: how many processes run the simulators.
+    - `observation`: of Gymnasium: the keys to see of observations that are
+        dictionaries.
+    - `options`: of Gymnasium: arguments of the environment by its own names.
 
     **Returns:**
 
@@ -87,8 +97,14 @@ def make(
             f"`brax/ant`.{suggestion}"
         )
     library = LIBRARIES.get(prefix)
-    options = {"backend": backend, "state_descriptor": state_descriptor}
-    given = {key: value for key, value in options.items() if value is not None}
+    given = {
+        "backend": backend,
+        "state_descriptor": state_descriptor,
+        "num_processes": num_processes,
+        "observation": observation,
+        "options": options,
+    }
+    given = {key: value for key, value in given.items() if value is not None}
     for option in given:
         if library is None or option not in library.options:
             having = [key for key, each in LIBRARIES.items() if option in each.options]

@@ -16,6 +16,7 @@ from .._pytree.tree import take_element, tree_where
 from .._types.custom_types import EnvState, Observation
 from .._types.data import Action, Box, EnvSpec
 from ._base import AbstractEnv, AbstractEnvWrapper, Outcome
+from ._host import stepping_where
 
 
 class AbstractStatelessWrapper(AbstractEnvWrapper[EnvState]):
@@ -65,12 +66,13 @@ class ActionRepeat(AbstractStatelessWrapper[EnvState]):
             carry: tuple[EnvState, Outcome], index: Int[Array, ""]
         ) -> tuple[tuple[EnvState, Outcome], None]:
             state, so_far = carry
-            after, outcome = self.env.step(state, action, key=jr.fold_in(key, index))
-            total = so_far.reward + outcome.reward
-            outcome = dataclasses.replace(outcome, reward=total)
             # An episode that is over keeps its state and outcome: a loop of fixed
             # length computes the remaining repeats, but drops them.
             over = so_far.terminated | so_far.truncated
+            env = stepping_where(self.env, ~over)
+            after, outcome = env.step(state, action, key=jr.fold_in(key, index))
+            total = so_far.reward + outcome.reward
+            outcome = dataclasses.replace(outcome, reward=total)
             return tree_where(over, carry, (after, outcome)), None
 
         _, shapes = eqx.filter_eval_shape(self.env.step, state, action, key=key)

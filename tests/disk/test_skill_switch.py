@@ -13,8 +13,13 @@ import pytest
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 import eqrl
-from eqrl._disk.learn import keep_replay, truncate_last_row
-from eqrl._training.replay import Counts, ReplayBuffer, ReplayState
+from eqrl._disk.learn import keep_replay
+from eqrl._training.replay import (
+    Counts,
+    ReplayBuffer,
+    ReplayState,
+    truncate_last_row,
+)
 from eqrl.envs import AbstractEnv, Outcome
 
 from ..toy import Clock, random_transitions, same

@@ -1,0 +1,574 @@
+"""Environments of Gymnasium, and simulators written to its interface."""
+
+import contextlib
+import dataclasses
+import functools
+import multiprocessing
+import pickle
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.wrappers import TimeLimit
+from jaxtyping import Array, Bool, Float, Int, Shaped
+
+from .._pytree.fields import Count, PositiveInt, checked, shown
+from .._types.data import AbstractActionSpace, Box, Discrete, EnvSpec
+from ._host import (
+    AbstractHostEnv,
+    AbstractSimulators,
+    Began,
+    HostState,
+    MakeSimulators,
+    RowError,
+    Stepped,
+    new_owner,
+)
+
+
+Describe = Callable[[dict[str, Any]], Shaped[np.ndarray, " descriptor"]]
+"""From the infos of a step to a vector that describes the behavior."""
+
+_POSITIONS = {"x": ("x_position",), "xy": ("x_position", "y_position")}
+
+
+@dataclasses.dataclass(frozen=True)
+class Interface:
+    """Translates between the spaces of a simulator and vectors.
+
+    - `observed`, `acted`: the spaces of its observations and actions.
+    - `keys`: of an observation that is a dictionary, the parts to see; `None` for all.
+    - `describe`: from infos to a descriptor; names of infos; or `None`.
+    """
+
+    # Of Gymnasium's `Space`, whose subclasses share no more than that.
+    observed: Any
+    acted: Any
+    keys: tuple[str, ...] | None
+    describe: Describe | tuple[str, ...] | None
+
+    def observation(self, value: Any) -> Float[np.ndarray, " obs"]:
+        """The vector of an observation."""
+        if self.keys is not None:
+            parts = [
+                np.asarray(spaces.flatten(self.observed[key], value[key]), np.float32)
+                for key in self.keys
+            ]
+            return np.concatenate(parts)
+        if isinstance(self.observed, spaces.Box):
+            return np.asarray(value, np.float32).reshape(-1)
+        return np.asarray(spaces.flatten(self.observed, value), np.float32)
+
+    def action(self, value: Shaped[np.ndarray, "..."]) -> Any:
+        """An agent's action as the simulator takes it."""
+        if isinstance(self.acted, spaces.Discrete):
+            return int(value) + int(self.acted.start)
+        assert isinstance(self.acted, spaces.Box)
+        low, high = self.acted.low, self.acted.high
+        # Center and half width leave an action as it is where the bounds are -1 and 1.
+        scaled = (high + low) / 2 + (high - low) / 2 * value.reshape(low.shape)
+        return scaled.astype(self.acted.dtype)
+
+    def descriptor(self, infos: dict[str, Any]) -> Float[np.ndarray, " descriptor"]:
+        """The descriptor of a state; an info that a reset does not give counts as 0."""
+        if isinstance(self.describe, tuple):
+            values = [infos.get(name, 0.0) for name in self.describe]
+            return np.asarray(values, np.float32).reshape(-1)
+        assert self.describe is not None
+        return np.asarray(self.describe(infos), np.float32)
+
+    def spec(self, name: str, infos: dict[str, Any], max_steps: int | None) -> EnvSpec:
+        """What the environment takes and returns.
+
+        `infos` are those of a reset, and `name` is that of the environment, for errors.
+        """
+        seen = [self.observed]
+        if self.keys is not None:
+            seen = [self.observed[key] for key in self.keys]
+        is_array = len(seen) == 1 and isinstance(seen[0], spaces.Box)
+        shape = seen[0].shape if is_array else ()
+        try:
+            sizes = [spaces.flatdim(part) for part in seen]
+        except (NotImplementedError, ValueError) as error:
+            raise ValueError(
+                f"`{name}` observes `{self.observed}`, which has no fixed size as a "
+                "vector. Wrap the simulator so that it gives a `Box`."
+            ) from error
+        descriptor = None if self.describe is None else self.descriptor(infos)
+        if descriptor is not None and descriptor.ndim != 1:
+            raise ValueError(
+                f"`state_descriptor` of `{name}` gives an array of shape "
+                f"{descriptor.shape}; it must give one flat vector."
+            )
+        return EnvSpec(
+            observation_size=sum(sizes),
+            action=_action_space(self.acted, name=name),
+            observation_shape=shape if len(shape) > 1 else None,
+            state_descriptor_size=None if descriptor is None else len(descriptor),
+            max_steps=max_steps,
+        )
+
+
+def _action_space(space: spaces.Space[Any], *, name: str) -> AbstractActionSpace:
+    if isinstance(space, spaces.Discrete):
+        return Discrete(int(space.n))
+    if not isinstance(space, spaces.Box):
+        raise ValueError(
+            f"`{name}` has the action space `{space}`, but it must be a `Box` or "
+            "`Discrete`. Wrap the simulator so that it maps one of these to its "
+            "actions."
+        )
+    if not np.all(np.isfinite(space.low)) or not np.all(np.isfinite(space.high)):
+        raise ValueError(
+            f"`{name}` has the action space `{space}`, but its bounds must be finite: "
+            "actions in [-1, 1] are rescaled to them. Wrap the simulator in a "
+            "`gymnasium.wrappers.RescaleAction`, or give its `Box` finite bounds."
+        )
+    return Box(int(np.prod(space.shape)))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Maker:
+    """Makes the simulators of a `GymnasiumEnv`; equal ones share compilations.
+
+    The fields are the arguments of `GymnasiumEnv`.
+    """
+
+    source: str | Callable[..., gymnasium.Env[Any, Any]]
+    options: tuple[tuple[str, Any], ...]
+    max_steps: int | None
+    num_processes: int | None
+    step_timeout: float | int | None
+    keys: tuple[str, ...] | None
+    describe: Describe | tuple[str, ...] | None
+
+    def one(self) -> gymnasium.Env[Any, Any]:
+        """Makes one simulator."""
+        options = dict(self.options)
+        if not isinstance(self.source, str):
+            env = self.source(**options)
+            return env if self.max_steps is None else TimeLimit(env, self.max_steps)
+        return gymnasium.make(
+            self.source,
+            max_episode_steps=self.max_steps,
+            disable_env_checker=True,
+            **{"render_mode": "rgb_array", **options},
+        )
+
+    def interface(self, env: Any) -> Interface:
+        """The interface of a simulator that this has made."""
+        return Interface(
+            env.observation_space, env.action_space, self.keys, self.describe
+        )
+
+    def __call__(self, seeds: Sequence[int]) -> AbstractSimulators:
+        if self.num_processes is None:
+            return _InTurn(self, seeds)
+        return _InProcesses(self, seeds)
+
+
+class _InTurn(AbstractSimulators):
+    """Simulators in this process, one after another."""
+
+    def __init__(self, maker: _Maker, seeds: Sequence[int]) -> None:
+        self._maker = maker
+        self._envs = [maker.one() for _ in seeds]
+        self._interface = maker.interface(self._envs[0])
+        # Later episodes draw on.
+        self._seeds: list[int | None] = list(seeds)
+
+    def begin(self, rows: Int[np.ndarray, " rows"]) -> Began:
+        observations, descriptors = [], []
+        for row in rows:
+            try:
+                seed, self._seeds[row] = self._seeds[row], None
+                observation, infos = self._envs[row].reset(seed=seed)
+                observations.append(self._interface.observation(observation))
+                if self._interface.describe is not None:
+                    descriptors.append(self._interface.descriptor(infos))
+            except Exception as error:
+                raise RowError(int(row)) from error
+        return Began(np.stack(observations), _stack(descriptors))
+
+    def step(
+        self, rows: Int[np.ndarray, " rows"], actions: Shaped[np.ndarray, "rows ..."]
+    ) -> Stepped:
+        steps: list[tuple[Any, ...]] = []
+        descriptors = []
+        for row, action in zip(rows, actions, strict=True):
+            try:
+                observation, reward, terminated, truncated, infos = self._envs[
+                    row
+                ].step(self._interface.action(action))
+                observation = self._interface.observation(observation)
+                steps.append((observation, float(reward), terminated, truncated))
+                if self._interface.describe is not None:
+                    descriptors.append(self._interface.descriptor(infos))
+            except Exception as error:
+                raise RowError(int(row)) from error
+        observations, rewards, *flags = zip(*steps, strict=True)
+        terminated, truncated = (np.array(each, bool) for each in flags)
+        return Stepped(
+            observation=np.stack(observations),
+            reward=np.array(rewards),
+            terminated=terminated,
+            # At the limit both may be true.
+            truncated=truncated & ~terminated,
+            descriptor=_stack(descriptors),
+        )
+
+    def picture(self, row: int) -> np.ndarray:
+        return np.asarray(self._envs[row].render())
+
+    def save(self, row: int) -> bytes | None:
+        return _saved(self._envs[row]) if _is_saved_exactly(self._maker) else None
+
+    def restore(self, row: int, saved: bytes) -> None:
+        _restore(self._envs[row], saved)
+
+    def close(self) -> None:
+        for env in self._envs:
+            env.close()
+
+
+def _layers(env: Any) -> list[Any]:
+    """An environment and those inside, from the outermost."""
+    layers = [env]
+    while isinstance(layers[-1], gymnasium.Wrapper):
+        layers.append(layers[-1].env)
+    return layers
+
+
+# What does not change from step to step, and cannot be saved or takes long.
+_FIXED = (
+    "env",
+    "model",
+    "mujoco_renderer",
+    "spec",
+    "screen",
+    "clock",
+    "surf",
+    "isopen",
+)
+
+
+def _saved(env: gymnasium.Env[Any, Any]) -> bytes | None:
+    """The attributes of a simulator and of its wrappers; `None` if one cannot be saved.
+
+    Of MuJoCo all data: its own state vector leaves out what Ant and Humanoid observe.
+    """
+    layers = [
+        {
+            name: value
+            for name, value in vars(layer).items()
+            if name not in _FIXED and not name.endswith("space")
+        }
+        for layer in _layers(env)
+    ]
+    try:
+        return zlib.compress(pickle.dumps(layers), level=1)
+    except Exception:
+        # What an attribute raises that cannot be pickled depends on the attribute.
+        return None
+
+
+def _restore(env: gymnasium.Env[Any, Any], saved: bytes) -> None:
+    for layer, values in zip(
+        _layers(env), pickle.loads(zlib.decompress(saved)), strict=True
+    ):
+        if type(values.get("data")).__module__.startswith("mujoco"):
+            import mujoco
+
+            # A new object would leave the renderer behind.
+            copy = mujoco.mj_copyData  # pyright: ignore[reportAttributeAccessIssue]
+            copy(layer.data, layer.model, values.pop("data"))
+        vars(layer).update(values)
+
+
+@functools.cache
+def _is_saved_exactly(maker: _Maker) -> bool:
+    """Whether a simulator that is restored goes on exactly as it would have.
+
+    It is tried out, since a simulator may keep a part of its state elsewhere.
+    """
+    env = maker.one()
+    try:
+        env.action_space.seed(0)
+        actions = [env.action_space.sample() for _ in range(12)]
+
+        def play() -> list[Any]:
+            seen: list[Any] = []
+            for index, action in enumerate(actions):
+                *step, _ = env.step(action)
+                seen.append(step)
+                # What it draws at the beginning of an episode counts, too.
+                if step[2] or step[3] or index == 6:
+                    seen.append(env.reset()[0])
+            return seen
+
+        env.reset(seed=0)
+        env.step(actions[0])
+        saved = _saved(env)
+        if saved is None:
+            return False
+        first = pickle.dumps(play())
+        _restore(env, saved)
+        return first == pickle.dumps(play())
+    finally:
+        env.close()
+
+
+_Reply = tuple[bool, Any]
+
+
+def _work(connection: Any, maker: _Maker, seeds: Sequence[int]) -> None:
+    """Answers for some simulators, in a process of their own, until there is no more.
+
+    What is asked for is a method and its arguments.
+    """
+    simulators: _InTurn | None = None
+    with contextlib.suppress(EOFError, KeyboardInterrupt):
+        while True:
+            name, arguments = connection.recv()
+            try:
+                simulators = simulators or _InTurn(maker, seeds)
+                reply: _Reply = (True, getattr(simulators, name)(*arguments))
+            except RowError as error:
+                reply = (False, (error.row, error.__cause__))
+            except Exception as error:
+                reply = (False, (None, error))
+            try:
+                connection.send(reply)
+            except (pickle.PicklingError, TypeError, AttributeError):
+                connection.send((False, (None, RuntimeError(repr(reply[1])))))
+
+
+class _InProcesses(AbstractSimulators):
+    """Simulators in processes of their own, each of which has a share of them."""
+
+    def __init__(self, maker: _Maker, seeds: Sequence[int]) -> None:
+        assert maker.num_processes is not None
+        self._timeout = maker.step_timeout
+        # After JAX has started threads, a fork could hang.
+        context = multiprocessing.get_context("spawn")
+        shares = np.array_split(np.arange(len(seeds)), maker.num_processes)
+        self._shares = [share for share in shares if len(share) > 0]
+        self._workers: list[tuple[Any, Any]] = []
+        for share in self._shares:
+            connection, other = context.Pipe()
+            own = [seeds[row] for row in share]
+            process = context.Process(
+                target=_work, args=(other, maker, own), daemon=True
+            )
+            try:
+                process.start()
+            except (pickle.PicklingError, AttributeError, TypeError) as error:
+                raise ValueError(
+                    f"`source={shown(maker.source)}` cannot be sent to another "
+                    "process; give a function or class of a module, not one that is "
+                    f"made within a function, or `num_processes=None`: {error}"
+                ) from error
+            # Else the end of the process would not be seen here.
+            other.close()
+            self._workers.append((process, connection))
+
+    def begin(self, rows: Int[np.ndarray, " rows"]) -> Began:
+        return Began(*self._gather("begin", rows))
+
+    def step(
+        self, rows: Int[np.ndarray, " rows"], actions: Shaped[np.ndarray, "rows ..."]
+    ) -> Stepped:
+        return Stepped(*self._gather("step", rows, actions))
+
+    def picture(self, row: int) -> np.ndarray:
+        return self._ask_one("picture", row)
+
+    def save(self, row: int) -> bytes | None:
+        return self._ask_one("save", row)
+
+    def restore(self, row: int, saved: bytes) -> None:
+        self._ask_one("restore", row, saved)
+
+    def close(self) -> None:
+        for process, connection in self._workers:
+            connection.close()
+            process.join(timeout=1)
+            if process.is_alive():
+                process.kill()
+                process.join()
+            process.close()
+        self._workers = []
+
+    def _gather(
+        self, name: str, rows: Int[np.ndarray, " rows"], *given: np.ndarray
+    ) -> list[Any]:
+        """The results of all processes, in the order of the rows."""
+        asked = []
+        for worker, share in enumerate(self._shares):
+            places = np.flatnonzero(np.isin(rows, share))
+            if len(places) > 0:
+                own = rows[places] - share[0]
+                self._send(worker, name, own, *(each[places] for each in given))
+                asked.append((worker, places))
+        order = np.argsort(np.concatenate([places for _, places in asked]))
+        # What begins first makes the simulators, which takes its time.
+        timeout = self._timeout if name == "step" else None
+        results = [self._receive(worker, timeout) for worker, _ in asked]
+        return [
+            None if parts[0] is None else np.concatenate(parts)[order]
+            for parts in zip(*results, strict=True)
+        ]
+
+    def _ask_one(self, name: str, row: int, *given: Any) -> Any:
+        [worker] = [i for i, share in enumerate(self._shares) if row in share]
+        self._send(worker, name, row - self._shares[worker][0], *given)
+        return self._receive(worker)
+
+    def _send(self, worker: int, name: str, *arguments: Any) -> None:
+        # A process that has died is noticed by its reply.
+        with contextlib.suppress(OSError):
+            self._workers[worker][1].send((name, arguments))
+
+    def _receive(self, worker: int, timeout: float | int | None = None) -> Any:
+        process, connection = self._workers[worker]
+        share = self._shares[worker]
+        rows = f"environments {share[0]} to {share[-1]}"
+        if timeout is not None and not connection.poll(timeout):
+            raise TimeoutError(
+                f"the process of {rows} did not answer within "
+                f"`step_timeout={timeout}` seconds"
+            )
+        try:
+            succeeded, result = connection.recv()
+        except (EOFError, OSError):
+            process.join(timeout=1)
+            raise RuntimeError(
+                f"the process of {rows} ended with exit code {process.exitcode}"
+            ) from None
+        if succeeded:
+            return result
+        row, error = result
+        if row is None:
+            raise error
+        raise RowError(int(share[0]) + row) from error
+
+
+def _stack(
+    descriptors: list[Float[np.ndarray, " descriptor"]],
+) -> Float[np.ndarray, "rows descriptor"] | None:
+    return np.stack(descriptors) if descriptors else None
+
+
+class GymnasiumEnv(AbstractHostEnv):
+    """An environment of Gymnasium, or anybody's simulator with its interface.
+
+    Its simulators run in this process, one after another, or in processes of their
+    own. They are stepped by the compiled program and are never reset but where an
+    episode is over, so no transition is lost or invented. An episode that terminates at
+    its time limit is terminated.
+
+    Actions in [-1, 1] are rescaled to the bounds of a `Box`; choices of a `Discrete`
+    begin at its `start`. Observations become flat vectors of floats: choices one-hot,
+    and the parts of a dictionary one after another.
+
+    A simulator has one present. Training that is resumed where it ended goes on in the
+    same episodes; one that is resumed from an earlier state, or in another process,
+    begins new ones.
+    """
+
+    _make: MakeSimulators = eqx.field(static=True)
+    _spec: EnvSpec = eqx.field(static=True)
+    _owner: Int[Array, ""]
+    _active: Bool[Array, ""] | None
+    _begun: tuple[Bool[Array, ""], HostState] | None
+
+    @checked
+    def __init__(
+        self,
+        source: str | Callable[..., Any],
+        *,
+        max_steps: Count | None = None,
+        num_processes: PositiveInt | None = None,
+        step_timeout: float | int | None = None,
+        state_descriptor: str | tuple[str, ...] | Describe | None = None,
+        observation: str | tuple[str, ...] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """**Arguments:**
+
+        - `source`: a name that Gymnasium knows, such as `"HalfCheetah-v5"`; or a class
+            or function that makes a `gymnasium.Env`. Only the same one shares
+            compilations.
+        - `max_steps`: the time limit, at least 1; by default the environment's own.
+        - `num_processes`: how many processes run the simulators; `None` runs them in
+            this one, which is faster unless a step takes milliseconds. A function that
+            makes them must then be one of a module.
+        - `step_timeout`: seconds after which a process that does not answer a step is
+            an error; `None` waits. It needs `num_processes`.
+        - `state_descriptor`: what describes the behavior: `"x"` or `"xy"` for the
+            position that MuJoCo's walkers report; names of other infos; or a function
+            of the infos of a step. `None` for no descriptor. An info that is missing at
+            a reset counts as 0.
+        - `observation`: of observations that are dictionaries, the key or keys to see;
+            `None` takes all.
+        - `options`: further arguments of what makes the environment, by name.
+        """
+        if step_timeout is not None and num_processes is None:
+            raise ValueError(
+                f"`step_timeout={step_timeout}` needs `num_processes`: a step of a "
+                "simulator in this process cannot be ended."
+            )
+        describe = state_descriptor
+        if isinstance(describe, str):
+            describe = _POSITIONS.get(describe, (describe,))
+        keys = (observation,) if isinstance(observation, str) else observation
+        maker = _Maker(
+            source=source,
+            options=tuple(sorted((options or {}).items())),
+            max_steps=max_steps,
+            num_processes=num_processes,
+            step_timeout=step_timeout,
+            keys=keys,
+            describe=describe,
+        )
+        self._make = maker
+        env = maker.one()
+        try:
+            name = (
+                source if isinstance(source, str) else getattr(source, "__name__", "")
+            )
+            if not isinstance(env, gymnasium.Env):
+                raise ValueError(
+                    f"`source={shown(source)}` makes a {type(env).__name__}; it must "
+                    "make a `gymnasium.Env`."
+                )
+            known = env.observation_space
+            wrong = [
+                key
+                for key in keys or ()
+                if not isinstance(known, spaces.Dict) or key not in known.spaces
+            ]
+            if wrong:
+                raise ValueError(
+                    f"`observation` names {wrong}, but `{name}` observes `{known}`."
+                )
+            limit = None if env.spec is None else env.spec.max_episode_steps
+            _, infos = env.reset(seed=0)
+            self._spec = maker.interface(env).spec(name, infos, max_steps or limit)
+        finally:
+            env.close()
+        self._owner = new_owner(self)
+        self._active = None
+        self._begun = None
+
+
+def names() -> list[str]:
+    return sorted(gymnasium.registry)
+
+
+def make(name: str, *, max_steps: int | None = None, **options: Any) -> GymnasiumEnv:
+    return GymnasiumEnv(name, max_steps=max_steps, **options)

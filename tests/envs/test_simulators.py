@@ -1,0 +1,207 @@
+"""Simulators outside JAX: presents, processes, failures, and how they are saved."""
+
+import gc
+import multiprocessing
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import gymnasium
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+import eqrl
+from eqrl.envs import AbstractEnv, GymnasiumEnv, _host
+
+from ..toy import Learner, same
+
+
+AGENT = Learner()
+# Two environments with 40 rows each, the first 4 of them random.
+TRAINER = eqrl.Trainer(num_envs=2, batch_size=4, capacity=80, warmup_steps=8)
+
+
+def pendulum() -> GymnasiumEnv:
+    """Episodes of 7 steps, so that one ends in each of the tests' trainings."""
+    return GymnasiumEnv("Pendulum-v1", max_steps=7)
+
+
+def train(env: AbstractEnv[Any], num_steps: int, initial: Any = None) -> Any:
+    return eqrl.train(
+        AGENT, env, TRAINER, num_steps=num_steps, initial=initial, key=jr.key(0)
+    )
+
+
+class Faulty(gymnasium.Env[Any, Any]):
+    """Counts its steps, and does what it was made for at the third one."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Box(-1, 1, (1,))
+
+    def __init__(self, fault: str = "") -> None:
+        self.fault = fault
+        self.number = 0
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        self.number = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.number += 1
+        action[:] = 0
+        if self.number == 3:
+            if self.fault == "raise":
+                raise OverflowError("the arm is bent")
+            if self.fault == "exit":
+                os._exit(3)
+            if self.fault == "hang":
+                time.sleep(60)
+        reward = np.nan if self.number == 3 and self.fault == "nan" else 1.0
+        return np.full(2, 0.1 * self.number, np.float32), reward, False, False, {}
+
+
+def begin(env: AbstractEnv[Any], number: int) -> tuple[Any, Any]:
+    return jax.vmap(lambda key: env.reset(key=key))(jr.split(jr.key(0), number))
+
+
+def step(env: AbstractEnv[Any], state: Any, actions: Any) -> tuple[Any, Any]:
+    return jax.vmap(lambda *x: env.step(*x, key=jr.key(0)))(state, actions)
+
+
+def test_a_saved_simulator_goes_on_exactly(tmp_path: Path) -> None:
+    env, other = pendulum(), pendulum()
+    whole, half = train(env, 60), train(env, 30)
+    eqrl.save_solution(tmp_path, half)
+    # Their present is past: what was saved is not touched by it.
+    train(env, 4, initial=half)
+    loaded = eqrl.load_solution(tmp_path, AGENT, other, TRAINER)
+    resumed = train(other, 30, initial=loaded)
+    assert same(resumed.state, whole.state)
+    assert same(resumed.trainer_state.replay, whole.trainer_state.replay)
+    number = len(_host._groups)
+    del other
+    gc.collect()
+    assert len(_host._groups) == number - 1
+
+
+def test_new_episodes_begin_where_the_present_is_another(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    env = pendulum()
+    first = train(env, 30)
+    whole = train(env, 10, initial=first)
+    with caplog.at_level("INFO", "eqrl"):
+        again = train(env, 10, initial=first)
+    assert "new episodes begin" in caplog.text
+    rows = again.trainer_state.replay.data
+    # 15 rows were there: the newest was the first step of the third episode.
+    assert rows.timestep[0, 13:18].tolist() == [6, 0, 0, 1, 2]
+    assert rows.truncated[0, 13:18].tolist() == [True, True, False, False, False]
+    rows = whole.trainer_state.replay.data
+    assert rows.timestep[0, 13:18].tolist() == [6, 0, 1, 2, 3]
+    assert not np.any(rows.truncated[0, 14:18])
+
+
+def test_what_a_simulator_raises_ends_training_with_its_solution() -> None:
+    for fault, cause, words in (
+        ("raise", OverflowError, "OverflowError: the arm is bent"),
+        ("nan", ValueError, "nan or infinite"),
+    ):
+        env = GymnasiumEnv(Faulty, options={"fault": fault}, max_steps=5)
+        with pytest.raises(eqrl.SimulatorError, match=words) as raised:
+            train(env, 20)
+        error = raised.value
+        assert isinstance(error.__cause__, cause)
+        assert error.row == 0
+        assert int(error.solution.counts.rows_written) == 2
+        assert np.all(np.isfinite(error.solution.trainer_state.replay.data.reward))
+        # The error does not come again, and new simulators are made.
+        with pytest.raises(eqrl.SimulatorError, match=words):
+            train(env, 20, initial=error.solution)
+        with pytest.raises(eqrl.SimulatorError, match=words):
+            eqrl.evaluate(
+                AGENT, error.solution.state, env, num_episodes=2, key=jr.key(0)
+            )
+
+
+def test_processes_do_what_one_process_does() -> None:
+    env = GymnasiumEnv("Pendulum-v1", num_processes=2)
+    alone = GymnasiumEnv("Pendulum-v1")
+    results = []
+    for each in (env, alone):
+        state, observation = begin(each, 3)
+        actions = jnp.linspace(-1, 1, 3)[:, None]
+        state, outcome = step(each, state, actions)
+        # One is left out, then begun.
+        chosen = jnp.array([True, False, True])
+        moved = jax.vmap(
+            lambda state, action, active, each=each: _host.stepping_where(
+                each, active
+            ).step(state, action, key=jr.key(0))
+        )(state, actions, chosen)
+        begun = jax.vmap(
+            lambda state, over, each=each: _host.beginning_where(
+                each, over, state
+            ).reset(key=jr.key(0))
+        )(moved[0], ~chosen)
+        saved = _host.saved_simulators(begun[0])
+        results.append((observation, outcome, moved[1], begun[1]))
+        assert saved is not None
+        assert begun[0].tick.tolist() == [2, 2, 2]
+    assert same(*results)
+    assert len(multiprocessing.active_children()) == 2
+    del env, each
+    gc.collect()
+    assert multiprocessing.active_children() == []
+
+
+def test_a_process_that_dies_or_hangs_is_named() -> None:
+    for fault, number, words in (
+        ("exit", 2, "environments 0 to 1 ended with exit code 3"),
+        ("hang", 1, "environments 0 to 2 did not answer within `step_timeout=2"),
+    ):
+        env = GymnasiumEnv(
+            Faulty, options={"fault": fault}, num_processes=number, step_timeout=2
+        )
+        state, _ = begin(env, 3)
+        for active in ([True, True, True], [False, True, False], [False, True, False]):
+            state, _ = jax.vmap(
+                lambda state, active, env=env: _host.stepping_where(env, active).step(
+                    state, jnp.zeros(1), key=jr.key(0)
+                )
+            )(state, jnp.array(active))
+        failure = _host.failure_of(env)
+        assert failure is not None
+        assert words in str(failure)
+        assert not np.any(_host.are_present(env, state))
+        # The frames of its traceback hold the environment.
+        del env, failure
+        gc.collect()
+        assert multiprocessing.active_children() == []
+    with pytest.raises(ValueError, match="`step_timeout=5` needs `num_processes`"):
+        GymnasiumEnv(Faulty, step_timeout=5)
+    env = GymnasiumEnv(lambda: Faulty(), num_processes=1)
+    begin(env, 1)
+    assert "cannot be sent to another process" in str(_host.failure_of(env))
+
+
+def test_a_copy_of_a_member_has_simulators_of_its_own() -> None:
+    env = pendulum()
+    state, _ = begin(env, 4)
+    stack = jax.tree.map(lambda x: x.reshape(2, 2, *x.shape[1:]), state)
+    copied = jax.tree.map(lambda x: x[jnp.array([1, 1])], stack)
+    kept = _host.without_copies_of_simulators(stack, copied, jnp.array([True, False]))
+    assert _host.are_present(env, kept).tolist() == [[False] * 2, [True] * 2]
+    assert kept.row.tolist() == [[0, 1], [2, 3]]
+    # What was left is closed, and what is used stays.
+    number = len(_host._groups)
+    apart, _ = begin(env, 2)
+    left = eqx.tree_at(lambda x: x.tick, apart, jnp.full(2, -1))
+    jax.vmap(lambda x: _host.release(x, abandoned=True))(left)
+    jax.vmap(lambda x: _host.release(x, abandoned=True))(state)
+    assert len(_host._groups) == number
