@@ -13,7 +13,7 @@ import math
 import secrets
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -27,7 +27,7 @@ from jax.experimental import io_callback
 from jax.experimental.buffer_callback import buffer_callback
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
-from .._types.custom_types import PyTree, Tree
+from .._types.custom_types import Observation, PyTree, Tree
 from .._types.data import Action, EnvSpec
 from ._base import AbstractEnv, AbstractEnvWrapper, AnyEnv, Outcome
 
@@ -274,7 +274,9 @@ class AbstractHostEnv(AbstractEnv[HostState]):
     def spec(self) -> EnvSpec:
         return self._spec
 
-    def reset(self, *, key: PRNGKeyArray) -> tuple[HostState, Float[Array, " obs"]]:
+    def reset(
+        self, *, key: PRNGKeyArray
+    ) -> tuple[HostState, Observation[Array, " obs"]]:
         if self._begun is not None:
             over, state = self._begun
             begin = lambda *arrays: _answer(_begin, *arrays)
@@ -331,7 +333,7 @@ class AbstractHostEnv(AbstractEnv[HostState]):
         """An observation and, if there is one, a descriptor."""
         size = self._spec.state_descriptor_size
         described = [] if size is None else [_shape(float, size)]
-        return [_shape(float, self._spec.observation_size), *described]
+        return [self._spec.observation_struct, *described]
 
     def state_descriptor(self, state: HostState) -> Float[Array, " descriptor"] | None:
         return state.descriptor
@@ -598,8 +600,7 @@ def _made(make: MakeSimulators, arguments: _Arrays, results: _Arrays) -> None:
             each[:] = group.last.descriptor
     except BaseException as error:
         _fail(owner, error)
-        for each in (observation, *descriptor):
-            each.fill(np.nan)
+        _fill((observation, *descriptor), slice(None))
         return
     with _lock:
         _groups[number] = group
@@ -653,6 +654,13 @@ def _answer_of_group(
             except BaseException as error:
                 group.failed = True
                 _fail(group.owner, error, group.steps)
+    _fill(results, chosen)
+
+
+def _fill(
+    results: Iterable[np.ndarray], chosen: Int[np.ndarray, " chosen"] | slice
+) -> None:
+    """Makes results `nan` where there are none, or 0 if they are no floats."""
     for result in results:
         result[chosen] = np.nan if result.dtype.kind == "f" else 0
 
