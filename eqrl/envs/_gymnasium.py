@@ -63,7 +63,7 @@ class Interface:
             return np.asarray(value, np.float32).reshape(-1)
         return np.asarray(spaces.flatten(self.observed, value), np.float32)
 
-    def action(self, value: Shaped[np.ndarray, "..."]) -> Any:
+    def action(self, value: Shaped[np.ndarray, "..."] | np.integer[Any]) -> Any:
         """An agent's action as the simulator takes it."""
         if isinstance(self.acted, spaces.Discrete):
             return int(value) + int(self.acted.start)
