@@ -241,7 +241,18 @@ class Export:
     """Function that makes its environment, likewise, as package.module:make."""
 
 
-Command = Train | Evaluate | Render | Plot | Export
+@dataclasses.dataclass(frozen=True)
+class Envs:
+    """List the environments of the libraries that are installed."""
+
+    pattern: tyro.conf.Positional[str] = ""
+    """Part of their names, or a pattern of the whole, such as 'gymnasium/*-v5'."""
+
+    sizes: bool = False
+    """Describe more than 50 too, each of which may take a second to start."""
+
+
+Command = Train | Evaluate | Render | Plot | Export | Envs
 
 
 _OTHERS: dict[str, type] = {
@@ -250,6 +261,7 @@ _OTHERS: dict[str, type] = {
     "render": Render,
     "plot": Plot,
     "export": Export,
+    "envs": Envs,
 }
 
 

@@ -13,6 +13,7 @@ import platformdirs
 
 from .._types.installed import NotInstalledError
 from .commands import (
+    Envs,
     Evaluate,
     Export,
     Plot,
@@ -22,6 +23,7 @@ from .commands import (
 )
 from .finished import run_evaluate, run_export, run_plot, run_render
 from .jobs import make_job
+from .listing import run_envs
 from .sweep import evaluate_sweep, is_sweep, plot_sweep, run_sweep
 from .training import one_line, run_training, say
 
@@ -61,6 +63,8 @@ def main(args: Sequence[str] | None = None) -> int:
             return run_evaluate(command)
         if isinstance(command, Export):
             return run_export(command)
+        if isinstance(command, Envs):
+            return run_envs(command)
         if isinstance(command, Plot):
             return run_plot(command)
         return run_render(command)
