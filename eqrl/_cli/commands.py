@@ -147,7 +147,8 @@ class Evaluate:
     """Folder of the run."""
 
     num_episodes: int | None = None
-    """Episodes of each policy; by default 64 of brax, 1024 of other environments."""
+    """Episodes of each policy; by default 64 of brax and of simulators outside JAX,
+    1024 of other environments."""
 
     mode: Mode = "greedy"
     """How to choose actions: at random, sampled as in training, or greedily."""

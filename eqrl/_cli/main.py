@@ -12,6 +12,7 @@ import jax
 import platformdirs
 
 from .._types.installed import NotInstalledError
+from ..envs._host import SimulatorError
 from .commands import (
     Envs,
     Evaluate,
@@ -37,9 +38,9 @@ def main(args: Sequence[str] | None = None) -> int:
 
     **Returns:**
 
-    The exit code: 0, 1 if training met `nan`, 2 if the arguments are wrong or need a
-    package that is not installed, 130 after Ctrl-C, 143 after SIGTERM, or 129 after
-    SIGHUP.
+    The exit code: 0, 1 if training met `nan` or a simulator failed, 2 if the arguments
+    are wrong or need a package that is not installed, 130 after Ctrl-C, 143 after
+    SIGTERM, or 129 after SIGHUP.
     """
     # Orbax logs errors of its threads with tracebacks; `say` prints them in one line.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
@@ -74,6 +75,9 @@ def main(args: Sequence[str] | None = None) -> int:
     except (ValueError, OSError, NotInstalledError) as error:
         say(one_line(error))
         return 2
+    except SimulatorError as error:
+        say(one_line(error))
+        return 1
     finally:
         # At exit Python would complain about a closed output pipe.
         try:

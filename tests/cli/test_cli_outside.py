@@ -1,0 +1,100 @@
+"""The command line with simulators outside JAX."""
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from eqrl._cli import main
+
+
+class Corridor(gymnasium.Env[Any, Any]):
+    """Walks to the right, from `start`, until its steps are over; draws where it is."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Box(-1, 1, (1,))
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
+    # Of all, as a device that is worn out.
+    steps_left = 10**9
+
+    def __init__(self, render_mode: str | None = None, start: int = 0) -> None:
+        self.render_mode = render_mode
+        self._start = start
+        # No way to save it.
+        self._lock = threading.Lock()
+
+    def reset(
+        self, *, seed: int | None = None, options: Any = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._place = self._start
+        return self._observed, {"x_position": self._place}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        Corridor.steps_left -= 1
+        if Corridor.steps_left < 0:
+            raise RuntimeError("the motor\nis on fire")
+        self._place += 1
+        infos = {"x_position": self._place}
+        return self._observed, float(action[0]), self._place >= 9, False, infos
+
+    @property
+    def _observed(self) -> Any:
+        return np.array([self._place / 10, 0], np.float32)
+
+    def render(self) -> Any:
+        image = np.zeros((16, 32, 3), np.uint8)
+        image[:, self._place : self._place + 2] = 255
+        return image
+
+
+_ENV = "gymnasium/Corridor-v0"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered() -> Any:
+    gymnasium.register("Corridor-v0", Corridor, max_episode_steps=7)
+    yield
+    del gymnasium.registry["Corridor-v0"]
+
+
+_TINY = [
+    *("--hidden-sizes", "8", "--num-steps", "60", "--log-every", "20"),
+    *("--warmup-steps", "20", "--batch-size", "4", "--capacity", "64"),
+]
+
+
+def test_a_run_is_trained_evaluated_resumed_and_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "x"
+    options = ["--env-option", "start=4", "--env-option", "state_descriptor=x"]
+    train = ["train", "td3", "--env", _ENV, *options, *_TINY, "--folder", str(folder)]
+    assert main(train) == 0
+    # Simulators take long, so there are fewer episodes.
+    assert "mean return of 64 greedy episodes" in capsys.readouterr().out
+    assert len(json.loads((folder / "evaluation.json").read_text())["returns"][0]) == 64
+    config = json.loads((folder / "config.json").read_text())
+    assert config["env_options"] == ["start=4", "state_descriptor=x"]
+    assert "episodes_resumed" not in config
+
+    assert main(["evaluate", str(folder), "--num-episodes", "3"]) == 0
+    assert main(["export", str(folder), "--output", str(tmp_path / "x.policy")]) == 0
+    capsys.readouterr()
+
+    # What it has learned until a simulator fails is kept, in a longer training.
+    monkeypatch.setattr(Corridor, "steps_left", 10)
+    resume = ["train", "--resume", str(folder), "--num-steps", "100"]
+    assert main(resume) == 1
+    said = capsys.readouterr().err
+    assert "RuntimeError: the motor is on fire. So training stopped" in said
+    assert said.count("cannot return into the middle of an episode") == 1
+    config = json.loads((folder / "config.json").read_text())
+    assert config["episodes_resumed"] is False
+    monkeypatch.setattr(Corridor, "steps_left", 10**9)
+    assert main(resume[:-2]) == 0
+    assert (folder / "metrics.csv").read_text().splitlines()[-1].startswith("0,100,")
