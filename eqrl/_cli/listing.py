@@ -3,12 +3,11 @@
 import contextlib
 import fnmatch
 import io
-import os
 import warnings
 
 from .._types.data import Discrete
 from .._types.installed import NotInstalledError
-from ..envs._base import LIBRARIES
+from ..envs._base import LIBRARIES, no_devices
 from ..envs._make import full_names, make
 from .commands import Envs
 from .training import one_line
@@ -45,8 +44,6 @@ def run_envs(command: Envs) -> int:
     starts = len(names) <= _MOST_STARTED or command.sizes
     if names and starts:
         print(f"{'name':{width}}  {_columns('observations', 'actions', 'time limit')}")
-    # SDL, with which some draw, otherwise complains where there is no screen.
-    os.environ |= {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}
     for name in names:
         line = f"{name:{width}}  {_described(name)}" if starts else name
         print(line, flush=True)
@@ -70,6 +67,7 @@ def _described(name: str) -> str:
             contextlib.redirect_stdout(io.StringIO()),
             contextlib.redirect_stderr(io.StringIO()),
             warnings.catch_warnings(),
+            no_devices(),
         ):
             warnings.simplefilter("ignore")
             spec = make(name).spec

@@ -44,9 +44,6 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> _Toys:
     toys = _Toys()
     monkeypatch.setitem(LIBRARIES, "toys", toys)
     monkeypatch.setitem(LIBRARIES, "absent", types.SimpleNamespace(load=load))
-    # Set within, and no concern of other tests.
-    for name in ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER"):
-        monkeypatch.setenv(name, "dummy")
     return toys
 
 

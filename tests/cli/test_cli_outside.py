@@ -3,13 +3,19 @@
 import json
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
+import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 import pytest
+from PIL import Image
 
+import eqrl
 from eqrl._cli import main
+from eqrl.envs import GymnasiumEnv, _gymnasium, _host
+from tests.reporting.test_render import Constant
 
 
 class Corridor(gymnasium.Env[Any, Any]):
@@ -17,7 +23,10 @@ class Corridor(gymnasium.Env[Any, Any]):
 
     observation_space = gymnasium.spaces.Box(-1, 1, (2,))
     action_space = gymnasium.spaces.Box(-1, 1, (1,))
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
+    metadata: ClassVar[dict[str, Any]] = {
+        "render_modes": ["rgb_array"],
+        "render_fps": 20,
+    }
     # Of all, as a device that is worn out.
     steps_left = 10**9
 
@@ -86,6 +95,20 @@ def test_a_run_is_trained_evaluated_resumed_and_drawn(
     assert main(["export", str(folder), "--output", str(tmp_path / "x.policy")]) == 0
     capsys.readouterr()
 
+    assert main(["render", str(folder)]) == 0
+    printed = Path(capsys.readouterr().out.strip())
+    assert printed == folder / "episode_of_seed_0.gif"
+    with Image.open(printed) as animation:
+        # The first state and those after each step, of which the last is at 9.
+        places = []
+        for index in range(animation.n_frames):
+            animation.seek(index)
+            white = np.asarray(animation.convert("L"))[0] > 127
+            places.append(int(np.argmax(white)))
+    assert places == [4, 5, 6, 7, 8, 9]
+    # All simulators but those of training are gone, which go with its environment.
+    assert not _host._pictures
+
     # What it has learned until a simulator fails is kept, in a longer training.
     monkeypatch.setattr(Corridor, "steps_left", 10)
     resume = ["train", "--resume", str(folder), "--num-steps", "100"]
@@ -98,3 +121,44 @@ def test_a_run_is_trained_evaluated_resumed_and_drawn(
     monkeypatch.setattr(Corridor, "steps_left", 10**9)
     assert main(resume[:-2]) == 0
     assert (folder / "metrics.csv").read_text().splitlines()[-1].startswith("0,100,")
+
+
+def _render(env: eqrl.envs.AbstractEnv[Any], path: Path) -> None:
+    agent = Constant()
+    eqrl.render(agent, jnp.ones(1), env, path, key=jr.key(0))
+
+
+def test_a_picture_that_cannot_be_made_is_refused_before_an_episode_is_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cart = eqrl.envs.Masked(GymnasiumEnv("InvertedPendulum-v5", max_steps=2), (0,))
+    monkeypatch.setattr("eqrl._reporting.episodes._play", None)
+    # As where OpenGL is missing, which a process of its own finds out.
+    monkeypatch.setenv("MUJOCO_GL", "nothing")
+    _gymnasium.check_opengl.cache_clear()
+    with pytest.raises(ValueError, match=r"nothing.*`MUJOCO_GL=egl` or `MUJOCO_GL=osm"):
+        _render(cart, tmp_path / "x.gif")
+    _gymnasium.check_opengl.cache_clear()
+    corridor = GymnasiumEnv(Corridor, max_steps=3)
+    is_there = lambda package: package != "imageio_ffmpeg"
+    monkeypatch.setattr("eqrl._reporting.episodes.is_installed", is_there)
+    with pytest.raises(ModuleNotFoundError, match=r"imageio-ffmpeg.*`pip install"):
+        _render(corridor, tmp_path / "x.mp4")
+    with pytest.raises(ValueError, match=r"must end in `\.gif` or `\.mp4`"):
+        _render(corridor, tmp_path / "x.png")
+
+
+def test_what_a_simulator_does_wrong_when_it_draws_is_said(tmp_path: Path) -> None:
+    def render(self: Corridor) -> None:
+        if self._place == 2:
+            raise OSError("no lamp")
+
+    blind = type("Blind", (Corridor,), {"render": lambda self: None})
+    with pytest.raises(
+        ValueError, match="`GymnasiumEnv` gives an array of type object"
+    ):
+        _render(GymnasiumEnv(blind, max_steps=3), tmp_path / "x.gif")
+    broken = type("Broken", (Corridor,), {"render": render})
+    with pytest.raises(eqrl.SimulatorError, match=r"at step 2 .* OSError: no lamp"):
+        _render(GymnasiumEnv(broken, max_steps=3), tmp_path / "x.gif")
+    assert not _host._pictures
