@@ -38,12 +38,15 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> _Toys:
     def load() -> Any:
         raise ModuleNotFoundError("no", name="absent")
 
-    # They take seconds to import.
-    for name in ("brax", "gymnax"):
-        monkeypatch.delitem(LIBRARIES, name)
     toys = _Toys()
-    monkeypatch.setitem(LIBRARIES, "toys", toys)
-    monkeypatch.setitem(LIBRARIES, "absent", types.SimpleNamespace(load=load))
+    # Others take seconds to import.
+    known = {
+        "gymnasium": LIBRARIES["gymnasium"],
+        "toys": toys,
+        "absent": types.SimpleNamespace(load=load),
+    }
+    for module in ("eqrl._cli.listing", "eqrl.envs._make"):
+        monkeypatch.setattr(f"{module}.LIBRARIES", known)
     return toys
 
 

@@ -3,7 +3,7 @@
 import json
 import threading
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import jax.numpy as jnp
@@ -66,7 +66,8 @@ _ENV = "gymnasium/Corridor-v0"
 
 @pytest.fixture(scope="module", autouse=True)
 def registered() -> Any:
-    gymnasium.register("Corridor-v0", Corridor, max_episode_steps=7)
+    make: Any = Corridor
+    gymnasium.register("Corridor-v0", make, max_episode_steps=7)
     yield
     del gymnasium.registry["Corridor-v0"]
 
@@ -98,6 +99,7 @@ def test_a_run_is_trained_evaluated_resumed_and_drawn(
     assert main(["render", str(folder)]) == 0
     printed = Path(capsys.readouterr().out.strip())
     assert printed == folder / "episode_of_seed_0.gif"
+    animation: Any
     with Image.open(printed) as animation:
         # The first state and those after each step, of which the last is at 9.
         places = []
@@ -159,6 +161,6 @@ def test_what_a_simulator_does_wrong_when_it_draws_is_said(tmp_path: Path) -> No
     ):
         _render(GymnasiumEnv(blind, max_steps=3), tmp_path / "x.gif")
     broken = type("Broken", (Corridor,), {"render": render})
-    with pytest.raises(eqrl.SimulatorError, match=r"at step 2 .* OSError: no lamp"):
+    with pytest.raises(eqrl.SimulatorError, match=r"after 2 steps .* OSError: no lamp"):
         _render(GymnasiumEnv(broken, max_steps=3), tmp_path / "x.gif")
     assert not _host._pictures
