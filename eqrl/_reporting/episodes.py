@@ -217,7 +217,7 @@ def _write_images(images: list[np.ndarray], path: Path, what: str) -> None:
             # JAX warns of a fork, but what it runs here is another program.
             warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
             # As many images a second as in a GIF; codecs take even sizes only.
-            imageio.mimwrite(path, images, fps=20, macro_block_size=2)
+            imageio.mimwrite(path, [*images], fps=20, macro_block_size=2)
         return
     from PIL import Image
 

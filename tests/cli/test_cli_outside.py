@@ -23,10 +23,7 @@ class Corridor(gymnasium.Env[Any, Any]):
 
     observation_space = gymnasium.spaces.Box(-1, 1, (2,))
     action_space = gymnasium.spaces.Box(-1, 1, (1,))
-    metadata: ClassVar[dict[str, Any]] = {
-        "render_modes": ["rgb_array"],
-        "render_fps": 20,
-    }
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
     # Of all, as a device that is worn out.
     steps_left = 10**9
 
