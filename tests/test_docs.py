@@ -28,6 +28,12 @@ def test_the_examples_of_agents_are_under_eighty_lines() -> None:
         assert len(example.splitlines()) < 80
 
 
+def test_the_example_of_a_simulator_is_short_and_on_its_page() -> None:
+    path = "docs/examples/own_simulator.py"
+    assert len((DOCS.parent / path).read_text().splitlines()) < 40
+    assert f'```python\n--8<-- "{path}"\n```' in (DOCS / "environments.md").read_text()
+
+
 def test_the_citation_has_the_version_of_the_library() -> None:
     citation = yaml.safe_load((DOCS.parent / "CITATION.cff").read_text())
     assert citation["version"] == eqrl.__version__

@@ -147,7 +147,8 @@ class Evaluate:
     """Folder of the run, or of a sweep, of which each seed of each setting plays."""
 
     num_episodes: int | None = None
-    """Episodes of each policy; by default 64 of brax, 1024 of other environments."""
+    """Episodes of each policy; by default 64 of brax and of simulators outside JAX,
+    1024 of other environments."""
 
     mode: Mode = "greedy"
     """How to choose actions: at random, sampled as in training, or greedily."""
@@ -252,7 +253,18 @@ class Sweep:
     """Train many settings of hyperparameters, each from several seeds."""
 
 
-Command = Train | Evaluate | Render | Plot | Export
+@dataclasses.dataclass(frozen=True)
+class Envs:
+    """List the environments of the libraries that are installed."""
+
+    pattern: tyro.conf.Positional[str] = ""
+    """Part of their names, or a pattern of the whole, such as 'gymnasium/*-v5'."""
+
+    sizes: bool = False
+    """Describe more than 50 too, each of which may take a second to start."""
+
+
+Command = Train | Evaluate | Render | Plot | Export | Envs
 
 
 _OTHERS: dict[str, type] = {
@@ -263,6 +275,7 @@ _OTHERS: dict[str, type] = {
     "render": Render,
     "plot": Plot,
     "export": Export,
+    "envs": Envs,
 }
 
 

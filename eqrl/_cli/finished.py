@@ -27,17 +27,18 @@ from .._storage.files import atomic_write
 from .._training.rows import History
 from .._types.custom_types import Mode
 from ..envs._base import AnyEnv
+from ..envs._host import is_host
 from .commands import Evaluate, Export, Plot, Render, import_both
 
 
-def num_episodes_of(env: str) -> int:
+def num_episodes_of(name: str, env: AnyEnv) -> int:
     """Number of episodes to evaluate each policy at the end of training.
 
     The random starting states move the mean return of 64 episodes of Pendulum-v1 by
     about 10. A step of brax costs about a thousand times as much as one of another
-    environment.
+    environment, and a simulator outside JAX may cost as much.
     """
-    return 64 if env.startswith("brax/") else 1_024
+    return 64 if name.startswith("brax/") or is_host(env) else 1_024
 
 
 def evaluation_key(seed: int) -> PRNGKeyArray:
@@ -92,7 +93,7 @@ def run_evaluate(command: Evaluate) -> int:
     _, _, env = loaded[0]
     num_episodes = command.num_episodes
     if num_episodes is None:
-        num_episodes = num_episodes_of(run.settings.env)
+        num_episodes = num_episodes_of(run.settings.env, env)
     returns = returns_of_policies(
         [(agent, state) for agent, state, _ in loaded],
         env,

@@ -12,7 +12,9 @@ import jax
 import platformdirs
 
 from .._types.installed import NotInstalledError
+from ..envs._host import SimulatorError
 from .commands import (
+    Envs,
     Evaluate,
     Export,
     Plot,
@@ -22,6 +24,7 @@ from .commands import (
 )
 from .finished import chosen_policy, run_evaluate, run_export, run_plot, run_render
 from .jobs import make_job
+from .listing import run_envs
 from .sweep import evaluate_sweep, is_sweep, plot_sweep, policy_of_sweep, run_sweep
 from .training import one_line, run_training, say
 
@@ -35,9 +38,9 @@ def main(args: Sequence[str] | None = None) -> int:
 
     **Returns:**
 
-    The exit code: 0, 1 if training met `nan`, 2 if the arguments are wrong or need a
-    package that is not installed, 130 after Ctrl-C, 143 after SIGTERM, or 129 after
-    SIGHUP.
+    The exit code: 0, 1 if training met `nan` or a simulator failed, 2 if the arguments
+    are wrong or need a package that is not installed, 130 after Ctrl-C, 143 after
+    SIGTERM, or 129 after SIGHUP.
     """
     # Orbax logs errors of its threads with tracebacks; `say` prints them in one line.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
@@ -59,6 +62,8 @@ def main(args: Sequence[str] | None = None) -> int:
             return plot_sweep(command)
         if isinstance(command, Evaluate):
             return run_evaluate(command)
+        if isinstance(command, Envs):
+            return run_envs(command)
         if isinstance(command, Plot):
             return run_plot(command)
         choose = policy_of_sweep if is_sweep(command.folder) else chosen_policy
@@ -71,6 +76,9 @@ def main(args: Sequence[str] | None = None) -> int:
     except (ValueError, OSError, NotInstalledError) as error:
         say(one_line(error))
         return 2
+    except SimulatorError as error:
+        say(one_line(error))
+        return 1
     finally:
         # At exit Python would complain about a closed output pipe.
         try:

@@ -31,6 +31,7 @@ from .._training.rows import AnySolution, History, Solution
 from .._training.trainer import Trainer
 from .._types.installed import is_installed, not_installed
 from ..envs._base import AnyEnv
+from ..envs._host import SimulatorError, are_present, is_host
 from .commands import Evaluate, Place
 from .finished import evaluation_key, num_episodes_of, returns_of_policies
 
@@ -208,16 +209,35 @@ def run_training(job: AbstractJob[Any, Reached], place: Place) -> int:
     if place.resume and place.folder is not None:
         with locked(place.folder), deferred_interrupt() as interrupt:
             initial = job.load(place.folder)
-            if place.lengthens:
-                write_config(place.folder, job.run)
+            run = _run_as_resumed(job, initial)
+            if place.lengthens or run != job.run:
+                write_config(place.folder, run)
             return _train_into(place.folder, job, initial, place, interrupt)
     folder = place.folder or new_folder(job.run.name)
     with (
         claim_folder(folder, overwrite=place.overwrite),
         deferred_interrupt() as interrupt,
     ):
-        write_config(folder, job.run)
+        # A run that repeats another has not been resumed itself.
+        write_config(folder, dataclasses.replace(job.run, episodes_resumed=None))
         return _train_into(folder, job, None, place, interrupt)
+
+
+def _run_as_resumed(job: AbstractJob[Any, Reached], initial: Reached | None) -> Run:
+    """The run, with whether simulators outside JAX take up their episodes.
+
+    If they do not, that is printed.
+    """
+    if initial is None or not is_host(job.env):
+        return job.run
+    resumed = bool(np.all(are_present(job.env, initial)))
+    if not resumed:
+        say(
+            f"A simulator of `{job.run.settings.env}` cannot return into the middle of "
+            "an episode, so training resumes with new ones; `config.json` says so."
+        )
+    resumed = resumed and job.run.episodes_resumed is not False
+    return dataclasses.replace(job.run, episodes_resumed=resumed)
 
 
 def _train_into(
@@ -236,6 +256,16 @@ def _train_into(
             f"At environment step {error.step} {error.what} was nan or infinite, so "
             "training stopped; what was reached before it is kept. If the agent "
             "diverged, lower its learning rates or --reward-scale."
+        )
+    except SimulatorError as error:
+        if error.solution is None:
+            raise
+        reached, exit_code = error.solution, 1
+        failure, _, _ = str(error).rpartition("\n")
+        say(
+            f"{' '.join(failure.split())}. So training stopped; what was reached "
+            f"before it is kept, and `eqrl {job.run.schedule.command} --resume "
+            f"{folder}` resumes it."
         )
     except TrainingInterrupted as error:
         # Shells report a process killed by a signal as 128 plus its number.
@@ -294,7 +324,7 @@ def _evaluate(
     returns = returns_of_policies(
         policies.pairs,
         job.env,
-        num_episodes=num_episodes_of(job.run.settings.env),
+        num_episodes=num_episodes_of(job.run.settings.env, job.env),
         mode="greedy",
         key=key,
     )

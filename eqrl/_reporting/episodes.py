@@ -1,8 +1,8 @@
 """Pictures of episodes: of one, of those of skills, and of where TAAC repeats."""
 
 import os
+import warnings
 from pathlib import Path
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -22,9 +22,10 @@ from .._pytree.tree import parts
 from .._skills.distances import SkillTrajectories
 from .._types.custom_types import EnvState, Extras, Memory, PyTree, State
 from .._types.data import Transition
-from .._types.installed import check_installed
+from .._types.installed import NotInstalledError, check_installed, is_installed
 from ..envs import AbstractEnv, AbstractEnvWrapper, Drawable, Point
 from ..envs._base import AnyEnv, adapter_of, each_state, innermost
+from ..envs._host import AbstractHostEnv, checked_result, photographed, pictures_of
 from .figure import (
     FIGURE_SUFFIXES,
     as_rgb,
@@ -54,20 +55,25 @@ def render(
 
     - `agent`, `state`: the agent that acts, and its state.
     - `env`: an environment of brax, one of gymnax that gymnax can draw, such as
-        `Pendulum-v1`, `eqrl/Point`, or one that is an [`eqrl.envs.Drawable`][], inside
-        any `eqrl.envs.AbstractEnvWrapper`s.
+        `Pendulum-v1`, `eqrl/Point`, one whose simulator draws itself, such as those of
+        Gymnasium, or one that is an [`eqrl.envs.Drawable`][], inside any
+        `eqrl.envs.AbstractEnvWrapper`s.
     - `path`: the file to write: `.html` for brax, an interactive page which loads its
-        player from the web, or `.gif`, for which MuJoCo needs OpenGL: without a screen,
-        set `MUJOCO_GL=egl` before Python starts; `.gif` for gymnax and what draws
-        itself; `.png`, `.pdf` or `.svg` for `eqrl/Point`.
+        player from the web, or `.gif`; `.gif` for gymnax; `.gif`, or `.mp4` if
+        imageio-ffmpeg is installed, for what draws itself; `.png`, `.pdf` or `.svg` for
+        `eqrl/Point`. MuJoCo, which draws a `.gif` of brax and Gymnasium's robots, needs
+        OpenGL: without a screen, set `MUJOCO_GL=egl` or `MUJOCO_GL=osmesa` before
+        Python starts.
     - `key`: for the environment and the agent.
     - `title`: above what gymnax and `eqrl/Point` show; by default the skill, if the
         agent has a fixed one.
     """
     key = reusable_key(key)
     path = Path(path)
-    suffix = render_suffix(env)
+    suffix, drawn = render_suffix(env), _drawn(env)
     allowed = _ALTERNATIVES.get(suffix, (suffix,))
+    if isinstance(drawn, (Drawable, AbstractHostEnv)):
+        allowed = (".gif", ".mp4")
     if path.suffix.lower() not in allowed:
         raise ValueError(
             f"`path={str(path)!r}` must end in {one_of(allowed)} for this environment."
@@ -78,9 +84,13 @@ def render(
             "This environment has no time limit (`spec.max_steps` is None), so an "
             "episode might never end; put it into an `eqrl.envs.TimeLimit`."
         )
-    drawn: Any = _drawn(env)
+    if path.suffix.lower() == ".mp4":
+        _check_video()
     title = title or _name_of_skill(agent)
-    states, rewards, length = _play(agent, state, env, max_steps, key=key)
+    played = _play(agent, state, env, max_steps, key=key)
+    # They are forgotten thereby, also if the simulator has failed.
+    images = pictures_of(played[0]) if isinstance(drawn, AbstractHostEnv) else []
+    states, rewards, length = checked_result(env, played)
     length = int(length)
     returns = np.concatenate([[0.0], np.cumsum(np.asarray(rewards)[:length])])
     while isinstance(env, AbstractEnvWrapper) and not isinstance(env, Drawable):
@@ -88,7 +98,11 @@ def render(
     states = jax.tree.map(lambda leaf: leaf[: length + 1], states)
     path.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(drawn, Drawable):
-        _write_images(drawn, states, path)
+        images = [np.asarray(drawn.draw(state)) for state in each_state(states)]
+        _write_images(images, path, f"`draw` of `{type(drawn).__name__}`")
+    elif isinstance(drawn, AbstractHostEnv):
+        what = f"The simulator of `{type(drawn).__name__}`"
+        _write_images(images, path, what)
     elif isinstance(drawn, Point):
         _draw_point(drawn, np.asarray(states.position), float(returns[-1]), path, title)
     else:
@@ -98,8 +112,9 @@ def render(
 def render_suffix(env: AnyEnv) -> str:
     """The default suffix of the file that `render` writes."""
     inner = _drawn(env)
-    if isinstance(inner, Drawable):
+    if isinstance(inner, (Drawable, AbstractHostEnv)):
         check_installed("PIL", f"`render` of a `{type(inner).__name__}`", extra="plots")
+    if isinstance(inner, Drawable):
         return ".gif"
     if isinstance(inner, Point):
         # Before an episode is played whose picture could not be drawn.
@@ -109,9 +124,9 @@ def render_suffix(env: AnyEnv) -> str:
     if adapter is not None:
         return adapter.picture_suffix(inner)
     raise ValueError(
-        f"There is no way to draw a `{type(inner).__name__}`: environments of brax and "
-        "gymnax and `eqrl.envs.Point` can be drawn, and those with a method `draw` "
-        "from a state to an image, see `eqrl.envs.Drawable`."
+        f"There is no way to draw a `{type(inner).__name__}`: environments of brax, "
+        "gymnax and Gymnasium and `eqrl.envs.Point` can be drawn, and those with a "
+        "method `draw` from a state to an image, see `eqrl.envs.Drawable`."
     )
 
 
@@ -146,11 +161,17 @@ def _play(
     """The environment's states, including the first, the rewards and the length."""
     start_key, step_key = jr.split(key)
     actors = start(agent, state, env, num_envs=1, key=start_key)
+    # A simulator has left a state by the time that all are there.
+    draws_present = isinstance(_drawn(env), AbstractHostEnv)
+    if draws_present:
+        actors = photographed(actors)
 
     def record(
         actors: Actors[EnvState, Memory], transitions: Transition[Extras]
     ) -> tuple[EnvState, Float[Array, "..."]]:
-        return actors.env_state, transitions.reward
+        states = actors.env_state
+        states = photographed(states) if draws_present else states
+        return states, transitions.reward
 
     (states, rewards), alive = record_steps(
         agent,
@@ -170,18 +191,36 @@ def _play(
     return states, rewards[:, 0], jnp.sum(alive)
 
 
-def _write_images(env: Any, states: PyTree, path: Path) -> None:
-    from PIL import Image
+def _check_video() -> None:
+    for package, name in (("imageio", "imageio"), ("imageio_ffmpeg", "imageio-ffmpeg")):
+        if not is_installed(package):
+            raise NotInstalledError(
+                f"`render` to `.mp4` needs {name}, which is not installed: "
+                '`pip install "imageio[ffmpeg]"`.',
+                name=package,
+            )
 
-    images = [np.asarray(env.draw(state)) for state in each_state(states)]
+
+def _write_images(images: list[np.ndarray], path: Path, what: str) -> None:
     for image in images:
         is_image = image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3
         if not is_image or image.shape != images[0].shape:
             raise ValueError(
-                f"`draw` of `{type(env).__name__}` gives an array of type "
-                f"{image.dtype} and shape {image.shape}; it must be an image of type "
-                "uint8 and shape (height, width, 3), of one size in all states."
+                f"{what} gives an array of type {image.dtype} and shape {image.shape}; "
+                "it must be an image of type uint8 and shape (height, width, 3), of "
+                "one size in all states."
             )
+    if path.suffix.lower() == ".mp4":
+        import imageio
+
+        with warnings.catch_warnings():
+            # JAX warns of a fork, but what it runs here is another program.
+            warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
+            # As many images a second as in a GIF; codecs take even sizes only.
+            imageio.mimwrite(path, [*images], fps=20, macro_block_size=2)
+        return
+    from PIL import Image
+
     first, *others = (Image.fromarray(image) for image in images)
     first.save(path, save_all=True, append_images=others, duration=50, loop=0)
 

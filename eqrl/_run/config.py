@@ -31,6 +31,7 @@ from .._storage.checkpoint import Directory
 from .._storage.files import Content, read_json
 from .._training.mesh import Members
 from .._training.trainer import Trainer
+from .._types.installed import NotInstalledError
 from ..envs import make
 from ..envs._base import LIBRARIES, AnyEnv, check_is_env
 from .agents import (
@@ -339,7 +340,8 @@ class Run(Generic[Schedule]):
     which nothing is imported. `earlier_lengths` are those at which it had ended before
     it was resumed to train longer. `env_options` are parameters of the environment,
     each as `name=value`; `make_own_env` makes one that is not of a library, like
-    `agent_type`.
+    `agent_type`. `episodes_resumed` says whether simulators outside JAX took up their
+    episodes whenever it was resumed; `None` if it was not or has none.
     """
 
     agent: str
@@ -352,6 +354,7 @@ class Run(Generic[Schedule]):
     reward_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     earlier_lengths: tuple[int, ...] = ()
     env_options: tuple[str, ...] = ()
+    episodes_resumed: bool | None = None
     agent_type: type[AnyAgent] | None = None
     make_own_env: Callable[..., Any] | None = None
 
@@ -474,7 +477,7 @@ class Run(Generic[Schedule]):
             if library is not None and "options" in library.options:
                 named = [name for name in library.options if name in options]
                 given |= {name: options.pop(name) for name in named}
-                return make(settings.env, **given, options=options or None)
+                return _make_outside(settings.env, {**given, "options": options})
             env = make(settings.env, **given)
             return _with_options(env, settings.env, options) if options else env
         given = {name: value for name, value in given.items() if value is not None}
@@ -501,6 +504,18 @@ class Run(Generic[Schedule]):
         """The agent within all wrappers."""
         inner = self.agent if self.skills is None else self.skills.agent
         return find_agent(inner, self.agent_type)
+
+
+def _make_outside(name: str, options: Mapping[str, Any]) -> AnyEnv:
+    """Makes an environment whose simulator may raise anything where it starts."""
+    try:
+        return make(name, **options)
+    except (ValueError, NotInstalledError):
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"`{name}` cannot start: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _option(text: str) -> tuple[str, Any]:
@@ -553,6 +568,8 @@ def write_config(folder: Directory, run: Run) -> None:
     """Writes `config.json`, from which a run can be repeated."""
     content = dataclasses.asdict(run)
     del content["agent_type"], content["make_own_env"]
+    if run.episodes_resumed is None:
+        del content["episodes_resumed"]
     (name,) = [name for name, each in _SCHEDULES.items() if each is type(run.schedule)]
     content[name] = content.pop("schedule")
     write_json(folder, CONFIG, {**versions(), **content})
@@ -582,6 +599,7 @@ def read_config(
         schedule = _pop_schedule(content)
         lengths = content.pop("earlier_lengths", ())
         env_options = content.pop("env_options", ())
+        resumed = content.pop("episodes_resumed", None)
         run = Run(
             settings=make_typed(Settings, settings),
             schedule=schedule,
@@ -591,6 +609,7 @@ def read_config(
             make_own_env=make_env,
             env_options=check_type("options", tuple(env_options), tuple[str, ...]),
             earlier_lengths=check_type("lengths", tuple(lengths), tuple[int, ...]),
+            episodes_resumed=check_type("`episodes_resumed`", resumed, bool | None),
             **content,
         )
         # The constructors check that the options exist and are in range.

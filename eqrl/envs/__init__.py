@@ -15,6 +15,7 @@ from ._wrappers import (
     ActionRepeat as ActionRepeat,
     DisabledActions as DisabledActions,
     FrameStack as FrameStack,
+    Masked as Masked,
     PooledReset as PooledReset,
     TimeLimit as TimeLimit,
 )

@@ -3,6 +3,7 @@ import dataclasses
 import importlib
 import io
 import math
+import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -270,6 +271,20 @@ def lenient_promotion() -> Iterator[None]:
     """Allows the promotion of dtypes and ranks that other libraries rely on."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
+
+
+@contextlib.contextmanager
+def no_devices() -> Iterator[None]:
+    """Lets pygame, which others draw with, run without a screen and loudspeakers."""
+    names = ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER")
+    before = {name: os.environ[name] for name in names if name in os.environ}
+    os.environ.update(dict.fromkeys(names, "dummy"))
+    try:
+        yield
+    finally:
+        for name in names:
+            del os.environ[name]
+        os.environ.update(before)
 
 
 def each_state(states: PyTree) -> list[PyTree]:

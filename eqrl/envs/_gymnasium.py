@@ -5,6 +5,8 @@ import dataclasses
 import functools
 import multiprocessing
 import pickle
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -63,7 +65,7 @@ class Interface:
             return np.asarray(value, np.float32).reshape(-1)
         return np.asarray(spaces.flatten(self.observed, value), np.float32)
 
-    def action(self, value: Shaped[np.ndarray, "..."]) -> Any:
+    def action(self, value: Shaped[np.ndarray, "..."] | np.integer[Any]) -> Any:
         """An agent's action as the simulator takes it."""
         if isinstance(self.acted, spaces.Discrete):
             return int(value) + int(self.acted.start)
@@ -564,6 +566,45 @@ class GymnasiumEnv(AbstractHostEnv):
         self._owner = new_owner(self)
         self._active = None
         self._begun = None
+
+
+def picture_suffix(env: GymnasiumEnv) -> str:
+    """The suffix of the file that images of a simulator make, if it can draw."""
+    maker = env._make
+    assert isinstance(maker, _Maker)
+    one: Any = maker.one()
+    try:
+        is_mujoco = getattr(one.unwrapped, "mujoco_renderer", None) is not None
+    finally:
+        one.close()
+    if is_mujoco:
+        check_opengl()
+    return ".gif"
+
+
+@functools.cache
+def check_opengl() -> None:
+    """Checks that MuJoCo can draw, in another process, which may end by trying.
+
+    Raises a `ValueError` that says what to set.
+    """
+    code = (
+        "import gymnasium\n"
+        'env = gymnasium.make("InvertedPendulum-v5", render_mode="rgb_array")\n'
+        "env.reset()\n"
+        "env.render()"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    if ran.returncode == 0:
+        return
+    said = ran.stderr.strip().splitlines() or [f"it ended with {ran.returncode}"]
+    raise ValueError(
+        f"MuJoCo cannot draw here: {said[-1]}. It needs OpenGL: without a screen, set "
+        "`MUJOCO_GL=egl` or `MUJOCO_GL=osmesa` before Python starts, whichever of the "
+        "two is installed."
+    )
 
 
 def names() -> list[str]:

@@ -3,7 +3,6 @@ import functools
 import importlib
 import importlib.metadata
 import math
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ from ._base import (
     each_state,
     flat_observation,
     lenient_promotion,
+    no_devices,
     strongly_typed,
     traced_spec,
 )
@@ -287,7 +287,7 @@ def draw(
     """Writes a GIF."""
     from gymnax.visualize import Visualizer
 
-    with _no_devices(), lenient_promotion():
+    with no_devices(), lenient_promotion():
         visualizer = Visualizer(
             env.environment, env.params, each_state(states), returns
         )
@@ -295,17 +295,3 @@ def draw(
             # Above the title of the axes, which gymnax sets for each frame.
             visualizer.fig.suptitle(title)
         visualizer.animate(str(path))
-
-
-@contextmanager
-def _no_devices() -> Iterator[None]:
-    """Lets pygame, which gymnax draws with, run without a screen and loudspeakers."""
-    names = ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER")
-    before = {name: os.environ[name] for name in names if name in os.environ}
-    os.environ.update(dict.fromkeys(names, "dummy"))
-    try:
-        yield
-    finally:
-        for name in names:
-            del os.environ[name]
-        os.environ.update(before)

@@ -29,7 +29,14 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from .._types.custom_types import Observation, PyTree, Tree
 from .._types.data import Action, EnvSpec
-from ._base import AbstractEnv, AbstractEnvWrapper, AnyEnv, Outcome
+from ._base import (
+    AbstractEnv,
+    AbstractEnvWrapper,
+    AnyEnv,
+    Outcome,
+    innermost,
+    no_devices,
+)
 
 
 class Began(NamedTuple):
@@ -198,6 +205,8 @@ class _Group:
 # that one of a checkpoint is not mistaken for one that lives here.
 _groups: dict[int, _Group] = {}
 _failures: dict[int, SimulatorFailure] = {}
+# Of groups of one simulator that is drawn, by its ticks.
+_pictures: dict[int, dict[int, np.ndarray]] = {}
 _numbers = itertools.count(secrets.randbelow(2**30) + 1)
 _owners = itertools.count(1)
 _lock = threading.Lock()
@@ -341,13 +350,6 @@ class AbstractHostEnv(AbstractEnv[HostState]):
 
 def _shape(kind: type, *shape: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, jnp.result_type(kind))
-
-
-def innermost(env: AnyEnv) -> AnyEnv:
-    """The environment inside all wrappers."""
-    while isinstance(env, AbstractEnvWrapper):
-        env = env.inner
-    return env
 
 
 def _inner(env: AnyEnv) -> AbstractHostEnv:
@@ -531,10 +533,28 @@ def checked_result(env: AnyEnv, result: Tree) -> Tree:
     return result
 
 
-def picture_of(env: AnyEnv, state: HostState) -> Shaped[np.ndarray, "height width 3"]:
-    """An image of a simulator's present."""
-    group = _groups[int(state.group)]
-    return group.simulators.picture(int(state.row))
+def photographed(states: Tree) -> Tree:
+    """Within a program, the same states, after images of them were taken.
+
+    `states` is a stack of presents of simulators, of which `pictures_of` then gives the
+    images.
+    """
+
+    def photograph(state: HostState) -> HostState:
+        which = (state.group, state.row, state.tick)
+        (tick,) = _call(_photograph, (_shape(jnp.int32),), *which)
+        # A step needs the tick, so it waits for the image.
+        return HostState(state.group, state.row, tick, state.descriptor)
+
+    is_state = lambda x: isinstance(x, HostState)
+    each = lambda x: jax.vmap(photograph)(x) if is_state(x) else x
+    return jax.tree.map(each, states, is_leaf=is_state)
+
+
+def pictures_of(states: PyTree) -> list[np.ndarray]:
+    """The images of the presents of one simulator, which are then forgotten."""
+    (state,) = host_states(states)
+    return [*_pictures.pop(int(np.ravel(state.group)[0]), {}).values()]
 
 
 def _call(
@@ -715,6 +735,23 @@ def _begin(
         rows, Stepped(began.observation, np.zeros(size), no, no, began.descriptor)
     )
     group.steps[rows] = 0
+
+
+def _photograph(arguments: _Arrays, results: _Arrays) -> None:
+    """Keeps an image of each present, once."""
+    results[0][:] = arguments[2]
+    for number, row, tick in zip(*(each.tolist() for each in arguments), strict=True):
+        group, taken = _groups.get(number), _pictures.setdefault(number, {})
+        if group is None or group.failed or tick in taken:
+            continue
+        try:
+            with no_devices():
+                taken[tick] = group.simulators.picture(row)
+        except BaseException as error:
+            group.failed = True
+            wrong = RowError(row)
+            wrong.__cause__ = error
+            _fail(group.owner, wrong, group.steps)
 
 
 def _release(arguments: _Arrays, results: _Arrays) -> None:

@@ -85,11 +85,11 @@ def make(
     prefix, _, rest = name.partition("/")
     if prefix not in (*LIBRARIES, "eqrl"):
         *others, last = (f"`{known}/`" for known in (*LIBRARIES, "eqrl"))
-        known = [f"eqrl/{each}" for each in _OWN]
-        for key, each in LIBRARIES.items():
+        known: list[str] = []
+        for library in ("eqrl", *LIBRARIES):
             # The names of a library that is not installed are unknown.
             with contextlib.suppress(ModuleNotFoundError):
-                known += [f"{key}/{known_name}" for known_name in each.load().names()]
+                known += full_names(library)
         near = _near(name, known)
         suggestion = f" Did you mean {', '.join(near)}?" if near else ""
         raise ValueError(
@@ -141,6 +141,17 @@ def descriptor_names(env: AnyEnv) -> tuple[str, ...] | None:
         return ("x", "y")
     adapter = adapter_of(env)
     return None if adapter is None else adapter.descriptor_names(env)
+
+
+def full_names(library: str) -> list[str]:
+    """The names of a library's environments as `make` takes them.
+
+    `eqrl` has its own. Raises a `NotInstalledError` if the library is not installed.
+    """
+    if library == "eqrl":
+        return [f"eqrl/{name}" for name in _OWN]
+    with needed(f"`{library}/...`", library):
+        return [f"{library}/{name}" for name in LIBRARIES[library].load().names()]
 
 
 def ant_with_broken_legs(

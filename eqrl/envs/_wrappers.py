@@ -239,6 +239,78 @@ FrameStack.__init__.__doc__ = """**Arguments:**
 """
 
 
+class Masked(AbstractStatelessWrapper[EnvState]):
+    """An environment some elements of whose observations are hidden.
+
+    They are left out, so observations are shorter, in the order that they had. Without
+    velocities, for example, an agent has to remember. What is left of an image is no
+    image: `spec.observation_shape` is `None` if anything is hidden.
+    """
+
+    env: AbstractEnv[EnvState]
+    hidden: tuple[int, ...] = eqx.field(static=True)
+
+    @checked
+    def __init__(
+        self,
+        env: AbstractEnv[EnvState],
+        hidden: Int[Array | np.ndarray, " hidden"] | Sequence[int],
+    ) -> None:
+        """**Arguments:**
+
+        - `env`: any environment.
+        - `hidden`: the indices of the elements to hide, from 0, possibly none, but not
+            all.
+        """
+        self.env = env
+        size = env.spec.observation_size
+        what = "must be the indices of elements of the observation, such as `(2, 3)`."
+        given = converted("hidden", np.asarray, hidden, what)
+        is_integer = given.size == 0 or np.issubdtype(given.dtype, np.integer)
+        if given.ndim != 1 or not is_integer:
+            raise ValueError(
+                f"`hidden` has shape {given.shape} and type {given.dtype}; it {what}"
+            )
+        # Without repeats and in order, so that equal wrappers share compilations.
+        self.hidden = tuple(np.unique(given).tolist())
+        wrong = [index for index in self.hidden if not 0 <= index < size]
+        if wrong:
+            raise ValueError(
+                f"`hidden` names {wrong}, but the environment's observations have "
+                f"{size} elements, 0 to {size - 1}."
+            )
+        if len(self.hidden) == size:
+            raise ValueError(
+                f"`hidden` names all {size} elements of the observation; leave one to "
+                "see."
+            )
+
+    @property
+    def spec(self) -> EnvSpec:
+        spec = self.env.spec
+        if not self.hidden:
+            return spec
+        return dataclasses.replace(
+            spec,
+            observation_size=spec.observation_size - len(self.hidden),
+            observation_shape=None,
+        )
+
+    def reset(self, *, key: PRNGKeyArray) -> tuple[EnvState, Float[Array, " obs"]]:
+        state, observation = self.env.reset(key=key)
+        return state, self._seen(observation)
+
+    def step(
+        self, state: EnvState, action: Action, *, key: PRNGKeyArray
+    ) -> tuple[EnvState, Outcome]:
+        state, outcome = self.env.step(state, action, key=key)
+        seen = self._seen(outcome.observation)
+        return state, dataclasses.replace(outcome, observation=seen)
+
+    def _seen(self, observation: Float[Array, " obs"]) -> Float[Array, " seen"]:
+        return jnp.delete(observation, np.array(self.hidden, int))
+
+
 class PooledReset(AbstractStatelessWrapper[EnvState]):
     """Begins every episode in one of a fixed number of initial states.
 

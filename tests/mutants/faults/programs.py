@@ -114,7 +114,7 @@ FAULTS = (
     Fault(
         "cli:evaluates-fewer-episodes-than-at-the-end",
         "eqrl/_cli/finished.py",
-        "        num_episodes = num_episodes_of(run.settings.env)",
+        "        num_episodes = num_episodes_of(run.settings.env, env)",
         "        num_episodes = 64",
         ("tests/cli/test_cli.py -k evaluate_prints",),
     ),
