@@ -33,7 +33,7 @@ from ._host import (
 Describe = Callable[[dict[str, Any]], Shaped[np.ndarray, " descriptor"]]
 """From the infos of a step to a vector that describes the behavior."""
 
-_POSITIONS = {"x": ("x_position",), "xy": ("x_position", "y_position")}
+POSITIONS = {"x": ("x_position",), "xy": ("x_position", "y_position")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,13 +64,14 @@ class Interface:
         return np.asarray(spaces.flatten(self.observed, value), np.float32)
 
     def action(self, value: Shaped[np.ndarray, "..."]) -> Any:
-        """An agent's action as the simulator takes it."""
+        """An agent's action, or a stack of vectors, as the simulator takes it."""
         if isinstance(self.acted, spaces.Discrete):
             return int(value) + int(self.acted.start)
         assert isinstance(self.acted, spaces.Box)
         low, high = self.acted.low, self.acted.high
         # Center and half width leave an action as it is where the bounds are -1 and 1.
-        scaled = (high + low) / 2 + (high - low) / 2 * value.reshape(low.shape)
+        value = value.reshape(*value.shape[:-1], *low.shape)
+        scaled = (high + low) / 2 + (high - low) / 2 * value
         return scaled.astype(self.acted.dtype)
 
     def descriptor(self, infos: dict[str, Any]) -> Float[np.ndarray, " descriptor"]:
@@ -121,6 +122,11 @@ def _action_space(space: spaces.Space[Any], *, name: str) -> AbstractActionSpace
             f"`{name}` has the action space `{space}`, but it must be a `Box` or "
             "`Discrete`. Wrap the simulator so that it maps one of these to its "
             "actions."
+        )
+    if not np.issubdtype(space.dtype, np.floating):
+        raise ValueError(
+            f"`{name}` has the action space `{space}`, of whole numbers. Wrap the "
+            "simulator so that it maps a `Discrete` to them."
         )
     if not np.all(np.isfinite(space.low)) or not np.all(np.isfinite(space.high)):
         raise ValueError(
@@ -524,7 +530,7 @@ class GymnasiumEnv(AbstractHostEnv):
             )
         describe = state_descriptor
         if isinstance(describe, str):
-            describe = _POSITIONS.get(describe, (describe,))
+            describe = POSITIONS.get(describe, (describe,))
         keys = (observation,) if isinstance(observation, str) else observation
         maker = _Maker(
             source=source,
