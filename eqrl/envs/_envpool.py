@@ -167,7 +167,6 @@ class _Pool(AbstractSimulators):
 
     def __init__(self, maker: _Maker, seeds: Sequence[int]) -> None:
         self._maker = maker
-        self._seeds = seeds
         self._pool: Any = maker.pool(seeds)
         self._interface = maker.interface(self._pool)
         self._channels_first = _is_channels_first(self._pool.observation_space)
@@ -236,10 +235,9 @@ class _Pool(AbstractSimulators):
         It ends the process where rows are missing, and takes choices that do not exist.
         """
         acted = self._interface.acted
-        size = acted.low.size
-        shape = (
-            (len(rows),) if isinstance(acted, spaces.Discrete) else (len(rows), size)
-        )
+        shape = (len(rows),)
+        if isinstance(acted, spaces.Box):
+            shape = (len(rows), acted.low.size)
         if actions.shape != shape:
             raise ValueError(
                 f"actions have the shape {actions.shape}, but must have {shape}"
@@ -354,8 +352,8 @@ def _check_draws(task_id: str) -> None:
     if tried.returncode != 0:
         said = (tried.stdout + tried.stderr).strip()
         raise RuntimeError(
-            f"EnvPool cannot draw `{task_id}` here; for MuJoCo it needs OpenGL, such as "
-            "the system's package `libegl1`. "
+            f"EnvPool cannot draw `{task_id}` here; for MuJoCo it needs OpenGL, such "
+            "as that of the system's package `libegl1`. "
             f"It said: {said[-300:]}"
         )
 

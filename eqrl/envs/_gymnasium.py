@@ -63,18 +63,18 @@ class Interface:
             return np.asarray(value, np.float32).reshape(-1)
         return np.asarray(spaces.flatten(self.observed, value), np.float32)
 
-    def action(self, value: Shaped[np.ndarray, "..."]) -> Any:
+    def action(self, value: Shaped[np.ndarray, "..."] | np.integer[Any]) -> Any:
         """An agent's action, or a stack of vectors, as the simulator takes it."""
         if isinstance(self.acted, spaces.Discrete):
             return int(value) + int(self.acted.start)
-        assert isinstance(self.acted, spaces.Box)
+        assert isinstance(self.acted, spaces.Box) and isinstance(value, np.ndarray)
         low, high = self.acted.low, self.acted.high
         # Center and half width leave an action as it is where the bounds are -1 and 1.
         value = value.reshape(*value.shape[:-1], *low.shape)
         scaled = (high + low) / 2 + (high - low) / 2 * value
         return scaled.astype(self.acted.dtype)
 
-    def descriptor(self, infos: dict[str, Any]) -> Float[np.ndarray, " descriptor"]:
+    def descriptor(self, infos: dict[str, Any]) -> Float[np.ndarray, "..."]:
         """The descriptor of a state; an info that a reset does not give counts as 0."""
         if isinstance(self.describe, tuple):
             values = [infos.get(name, 0.0) for name in self.describe]
