@@ -152,7 +152,7 @@ class _Maker:
     keys: tuple[str, ...] | None
     describe: Describe | tuple[str, ...] | None
 
-    def one(self) -> gymnasium.Env[Any, Any]:
+    def one(self) -> Any:
         """Makes one simulator."""
         options = dict(self.options)
         if not isinstance(self.source, str):
@@ -543,15 +543,15 @@ class GymnasiumEnv(AbstractHostEnv):
         )
         self._make = maker
         env = maker.one()
+        if not isinstance(env, gymnasium.Env):
+            raise ValueError(
+                f"`source={shown(source)}` makes a {type(env).__name__}; it must make "
+                "a `gymnasium.Env`."
+            )
         try:
             name = (
                 source if isinstance(source, str) else getattr(source, "__name__", "")
             )
-            if not isinstance(env, gymnasium.Env):
-                raise ValueError(
-                    f"`source={shown(source)}` makes a {type(env).__name__}; it must "
-                    "make a `gymnasium.Env`."
-                )
             known = env.observation_space
             wrong = [
                 key

@@ -290,7 +290,7 @@ def test_names_that_a_simulator_does_not_have_are_refused() -> None:
         GymnasiumEnv(Odd, observation="x")
     with pytest.raises(ValueError, match=r"`state_descriptor`.*one flat vector"):
         GymnasiumEnv(Odd, state_descriptor=lambda infos: infos["far"])
-    with pytest.raises(ValueError, match="makes a dict"):
+    with pytest.raises(ValueError, match="makes a dict; it must make a `gymnasium.Env`"):
         GymnasiumEnv(dict)
 
 
