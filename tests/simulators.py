@@ -14,7 +14,6 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
 
 import eqrl
 from eqrl import EnvSpec, Metrics, Mode, Transition
-from eqrl._training.rows import Solution
 from eqrl.envs import AbstractEnv, _host
 from eqrl.spaces import Box
 
@@ -65,6 +64,51 @@ class Seen(Protocol):
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
         """The observation, the reward, both flags, and the descriptor of a step."""
         ...
+
+
+class Repeated:
+    """A simulator by hand whose actions are repeated, until its own time limit."""
+
+    def __init__(self, simulator: Seen, repeats: int, limit: int) -> None:
+        self._simulator, self._repeats, self._limit = simulator, repeats, limit
+        self._time = 0
+
+    def begin(self) -> tuple[Any, Any]:
+        self._time = 0
+        return self._simulator.begin()
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
+        total = np.float32(0)
+        for _ in range(self._repeats - 1):
+            seen, reward, terminated, truncated, place = self._one(action)
+            total += np.float32(reward)
+            if terminated or truncated:
+                return seen, total, terminated, truncated, place
+        seen, reward, *rest = self._one(action)
+        return seen, total + np.float32(reward), *rest
+
+    def _one(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
+        self._time += 1
+        seen, reward, terminated, _, place = self._simulator.step(action)
+        truncated = self._time == self._limit and not terminated
+        return seen, reward, terminated, truncated, place
+
+
+class Stacked:
+    """A simulator by hand of which the last two observations are seen."""
+
+    def __init__(self, simulator: Seen) -> None:
+        self._simulator = simulator
+        self._last: Any = None
+
+    def begin(self) -> tuple[Any, Any]:
+        self._last, place = self._simulator.begin()
+        return np.concatenate([self._last, self._last]), place
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
+        seen, *rest = self._simulator.step(action)
+        before, self._last = self._last, seen
+        return np.concatenate([before, seen]), *rest
 
 
 @pytest.fixture
@@ -130,17 +174,14 @@ def _rows_by_hand(
     simulator: Seen, actions: Shaped[np.ndarray, "time ..."]
 ) -> dict[str, list[Any]]:
     rows: list[tuple[Any, ...]] = []
-    begins = True
+    timestep, (observation, place) = 0, simulator.begin()
     for action in actions:
-        if begins:
-            timestep, (observation, place) = 0, simulator.begin()
         after, reward, terminated, truncated, next_place = simulator.step(action)
-        rows.append(
-            (observation, after, reward, terminated, truncated, place, next_place)
-            + (timestep,)
-        )
+        row = (observation, after, reward, terminated, truncated, place, next_place)
+        rows.append((*row, timestep))
         observation, place, timestep = after, next_place, timestep + 1
-        begins = terminated or truncated
+        if terminated or truncated:
+            timestep, (observation, place) = 0, simulator.begin()
     names = ["observation", "next_observation", "reward", "terminated", "truncated"]
     names += ["state_descriptor", "next_state_descriptor", "timestep"]
     columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
@@ -150,7 +191,7 @@ def _rows_by_hand(
 TRAINER = eqrl.Trainer(num_envs=2, batch_size=4, warmup_steps=20, capacity=400)
 
 
-def trained(env: AbstractEnv[Any], num_steps: int, **options: Any) -> Solution:
+def trained(env: AbstractEnv[Any], num_steps: int, **options: Any) -> Any:
     agent = Player(action=env.spec.action)
     options = {"key": jr.key(0), "log_every": 40} | options
     return eqrl.train(agent, env, TRAINER, num_steps=num_steps, **options)
@@ -167,12 +208,12 @@ def check_training(
     assert len(seeds) == 2 and seeds[0] == seeds[1]
     data = whole.trainer_state.replay.data
     check_rows(jax.tree.map(lambda x: x[:, :80], data), seeds[0], by_hand)
-    without_numbers(whole, again)
+    _check_same(whole, again)
     # The second call goes on in the same episodes: it makes no simulators.
     first = trained(env, 80)
     second = trained(env, 80, initial=first)
     assert len(seeds) == 3
-    without_numbers(whole, second)
+    _check_same(whole, second)
     stack = eqrl.train_seeds(
         Player(action=env.spec.action),
         env,
@@ -188,11 +229,12 @@ def check_training(
     assert same(stack.state[1], alone.state)
 
 
-def without_numbers(one: Solution, other: Solution) -> None:
+def _check_same(one: Any, other: Any) -> None:
     """Checks that two trainings are the same bit for bit, simulators aside."""
     assert same(one.state, other.state)
     assert same(one.trainer_state.replay, other.trainer_state.replay)
-    assert same(one.trainer_state.actors.observation, other.trainer_state.actors.observation)
+    actors, others = one.trainer_state.actors, other.trainer_state.actors
+    assert same(actors.observation, others.observation)
 
 
 def groups_of(env: AbstractEnv[Any]) -> Iterator[Any]:

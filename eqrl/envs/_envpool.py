@@ -173,7 +173,6 @@ class _Pool(AbstractSimulators):
         self._has_lives = bool(dict(maker.options).get("episodic_life"))
         # Whose game goes on, as only a life was lost.
         self._goes_on = np.zeros(len(seeds), bool)
-        self._place = np.zeros(len(seeds), int)
 
     def begin(self, rows: Int[np.ndarray, " rows"]) -> Began:
         self._check_rows(rows)
@@ -207,12 +206,8 @@ class _Pool(AbstractSimulators):
             self._acted(rows, actions), _ids(rows)
         )
         observation, descriptor = self._seen(rows, observation, infos)
-        steps, reward, terminated, truncated = (
-            np.asarray(each)[self._places(rows, infos)]
-            for each in (infos["elapsed_step"], reward, terminated, truncated)
-        )
-        limit = self._maker.limit
-        late = np.zeros(len(rows), bool) if limit is None else steps >= limit
+        limit = _NO_LIMIT if self._maker.limit is None else self._maker.limit
+        late = infos["elapsed_step"] >= limit
         self._goes_on[rows] = self._has_lives & terminated & ~late
         return Stepped(
             observation=observation,
@@ -253,20 +248,15 @@ class _Pool(AbstractSimulators):
             return actions + int(acted.start)
         return self._interface.action(actions)
 
-    def _places(
-        self, rows: Int[np.ndarray, " rows"], infos: Mapping[str, Any]
-    ) -> Int[np.ndarray, " rows"]:
-        """Where in the pool's result each row is."""
-        self._place[infos["env_id"]] = np.arange(len(rows))
-        return self._place[rows]
-
     def _seen(
         self, rows: Int[np.ndarray, " rows"], observation: Any, infos: Mapping[str, Any]
     ) -> tuple[
         Float[np.ndarray, "rows obs"], Float[np.ndarray, "rows descriptor"] | None
     ]:
         """Observations and descriptors, by row."""
-        places, interface = self._places(rows, infos), self._interface
+        # Of some simulators, too, results are in the order that was asked for.
+        assert np.array_equal(infos["env_id"], rows)
+        interface = self._interface
         if self._channels_first:
             observation = np.moveaxis(observation, 1, -1)
         space, keys = interface.observed, interface.keys
@@ -278,17 +268,17 @@ class _Pool(AbstractSimulators):
             vectors = np.concatenate(parts, axis=1)
         describe = interface.describe
         if describe is None:
-            return vectors[places], None
+            return vectors, None
         if isinstance(describe, tuple):
             named = [
                 np.asarray(infos[name], np.float32).reshape(len(rows), -1)
                 for name in describe
             ]
-            return vectors[places], np.concatenate(named, axis=1)[places]
+            return vectors, np.concatenate(named, axis=1)
         descriptors = [
-            interface.descriptor(_infos_of(infos, int(place))) for place in places
+            interface.descriptor(_infos_of(infos, place)) for place in range(len(rows))
         ]
-        return vectors[places], np.stack(descriptors)
+        return vectors, np.stack(descriptors)
 
     def picture(self, row: int) -> np.ndarray:
         _check_draws(self._maker.task_id)

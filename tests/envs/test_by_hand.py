@@ -5,21 +5,20 @@ import math
 from typing import Any, ClassVar
 
 import gymnasium
-import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
 from gymnasium import spaces
-from jaxtyping import Float
 
 import eqrl
-from eqrl.envs import ActionRepeat, FrameStack, GymnasiumEnv, TimeLimit, _host
+from eqrl.envs import ActionRepeat, FrameStack, GymnasiumEnv, TimeLimit
 from eqrl.spaces import Discrete
 
 from ..simulators import (
     Player,
-    Seen,
+    Repeated,
+    Stacked,
     check_rows,
     check_training,
     groups_of,
@@ -45,7 +44,7 @@ class Rover(gymnasium.Env[Any, Any]):
             "gear": spaces.Discrete(3, start=-1),
         }
     )
-    action_space = spaces.Box(np.float32([-2, 0]), np.float32([2, 8]))
+    action_space = spaces.Box(np.array([-2, 0]), np.array([2, 8]), dtype=np.float32)
     # What goes wrong, and at which step of all rovers.
     fault: ClassVar[tuple[str, int] | None] = None
     num_steps: ClassVar[int] = 0
@@ -120,7 +119,10 @@ class ByHand:
         return np.array([*gears, *observation["place"][:, 0]], np.float32)
 
     def _place(self, infos: dict[str, Any]) -> Any:
-        names = {"Rover": ["x_position", "y_position"], "HalfCheetah-v5": ["x_position"]}
+        names = {
+            "Rover": ["x_position", "y_position"],
+            "HalfCheetah-v5": ["x_position"],
+        }
         if self._name not in names:
             return None
         return np.array([infos.get(name, 0) for name in names[self._name]])
@@ -147,7 +149,12 @@ def no_fault() -> None:
 
 @pytest.mark.parametrize(
     "name, num_steps",
-    [("CartPole-v1", 3334), ("Pendulum-v1", 300), ("HalfCheetah-v5", 60), ("Rover", 600)],
+    [
+        ("CartPole-v1", 3334),
+        ("Pendulum-v1", 300),
+        ("HalfCheetah-v5", 60),
+        ("Rover", 600),
+    ],
 )
 def test_rows_are_those_of_a_simulator_stepped_by_hand(
     name: str, num_steps: int, seeds: list[list[int]]
@@ -160,7 +167,9 @@ def test_rows_are_those_of_a_simulator_stepped_by_hand(
     at_limit = rows.timestep == TASKS[name] - 1
     assert np.any(rows.truncated & at_limit) and not np.any(rows.truncated & ~at_limit)
     if name == "Rover":
-        assert np.any(rows.terminated & at_limit) and np.any(rows.terminated & ~at_limit)
+        assert np.any(rows.terminated & at_limit) and np.any(
+            rows.terminated & ~at_limit
+        )
 
 
 def test_training_stores_the_rows_of_the_simulators_and_can_be_repeated_and_resumed(
@@ -200,31 +209,11 @@ def test_a_simulator_that_takes_no_step_stays_where_it_is(
     seeds: list[list[int]],
 ) -> None:
     # What is over is not stepped by repeats, and what is not over is not reset.
-    inner = TimeLimit(make("Rover"), 4)
-    env = FrameStack(ActionRepeat(inner, 3), 2)
-    rows = interacted(env, num_envs=2, num_steps=12, key=jr.key(5))
-    for index, seed in enumerate(seeds[0]):
-        hand, begins, time = ByHand("Rover", seed), True, 0
-        for t in range(12):
-            row = jax.tree.map(lambda x, at=(index, t): np.asarray(x)[at], rows)
-            if begins:
-                frames = [hand.begin()[0]] * 2
-                time = 0
-            np.testing.assert_array_equal(row.observation, np.concatenate(frames))
-            rewards = 0.0
-            for _ in range(3):
-                seen, reward, terminated, _, place = hand.step(row.action)
-                rewards, time = rewards + reward, time + 1
-                begins = terminated or time == 4
-                if begins:
-                    break
-            frames = [frames[1], seen]
-            np.testing.assert_array_equal(row.next_observation, np.concatenate(frames))
-            np.testing.assert_allclose(row.reward, rewards, rtol=1e-5)
-            np.testing.assert_array_equal(
-                row.next_state_descriptor, place.astype(np.float32)
-            )
-            assert (row.terminated, row.truncated) == (terminated, begins > terminated)
+    env = FrameStack(ActionRepeat(TimeLimit(make("Rover"), 4), 3), 2)
+    rows = interacted(env, num_envs=2, num_steps=40, key=jr.key(5))
+    by_hand = lambda seed: Stacked(Repeated(ByHand("Rover", seed), 3, limit=4))
+    check_rows(rows, seeds[0], by_hand)
+    assert np.any(rows.terminated) and np.any(rows.truncated)
 
 
 @pytest.mark.parametrize("kind, cause", [("raise", RuntimeError), ("nan", ValueError)])
@@ -241,14 +230,13 @@ def test_what_goes_wrong_in_a_simulator_ends_training_with_what_was_reached(
     assert error.row == 1
     step = error.episode_step
     assert step is not None and 0 <= step < LIMIT + 1
-    assert f"environment 1, at step {step} of its episode" in str(error)
+    assert f"environment 1 failed after {step} steps of its episode" in str(error)
     reached = error.solution
     assert int(reached.counts.rows_written) > 0
     # It goes on with others.
     Rover.fault = None
     more = trained(env, 160, initial=reached)
     assert np.isfinite(more.state)
-
 
 
 class Odd(gymnasium.Env[Any, Any]):
@@ -269,7 +257,10 @@ class Odd(gymnasium.Env[Any, Any]):
     "given, message",
     [
         ({"action_space": spaces.MultiDiscrete([2, 3])}, r"`MultiDiscrete.*`Discrete`"),
-        ({"action_space": spaces.Dict({"a": spaces.Discrete(2)})}, r"action space `Dict"),
+        (
+            {"action_space": spaces.Dict({"a": spaces.Discrete(2)})},
+            r"action space `Dict",
+        ),
         ({"action_space": spaces.Box(-np.inf, np.inf, (2,))}, "must be finite"),
         ({"action_space": spaces.Box(0, 9, (2,), np.int32)}, "of whole numbers"),
         (
@@ -290,7 +281,7 @@ def test_names_that_a_simulator_does_not_have_are_refused() -> None:
         GymnasiumEnv(Odd, observation="x")
     with pytest.raises(ValueError, match=r"`state_descriptor`.*one flat vector"):
         GymnasiumEnv(Odd, state_descriptor=lambda infos: infos["far"])
-    with pytest.raises(ValueError, match="makes a dict; it must make a `gymnasium.Env`"):
+    with pytest.raises(ValueError, match="makes a dict; it must make"):
         GymnasiumEnv(dict)
 
 

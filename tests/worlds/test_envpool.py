@@ -18,7 +18,7 @@ from eqrl.spaces import Box, Discrete
 
 from ..simulators import (
     Player,
-    Seen,
+    Repeated,
     check_rows,
     check_training,
     groups_of,
@@ -85,8 +85,12 @@ def env_of(name: str, num_threads: int | None = None) -> AbstractEnv[Any]:
 
 @pytest.mark.parametrize(
     "name, num_steps",
-    [("CartPole-v1", 3334), ("Pendulum-v1", 3334), ("HalfCheetah-v5", 3334)]
-    + [("Pong-v5", 30)],
+    [
+        ("CartPole-v1", 3334),
+        ("Pendulum-v1", 3334),
+        ("HalfCheetah-v5", 3334),
+        ("Pong-v5", 30),
+    ],
 )
 def test_rows_are_those_of_a_simulator_stepped_by_hand(
     name: str, num_steps: int, seeds: list[list[int]]
@@ -138,24 +142,11 @@ def test_evaluations_and_environments_leave_no_thread_behind(getkey: GetKey) -> 
 def test_a_simulator_that_takes_no_step_stays_where_it_is(
     seeds: list[list[int]],
 ) -> None:
-    env = ActionRepeat(TimeLimit(env_of("CartPole-v1"), 8), 3)
-    rows = interacted(env, num_envs=2, num_steps=20, key=jr.key(5))
-    for index, seed in enumerate(seeds[0]):
-        hand, over, time = ByHand("CartPole-v1", seed), True, 0
-        for t in range(20):
-            row = jax.tree.map(lambda x, at=(index, t): np.asarray(x)[at], rows)
-            if over:
-                (seen, _), time = hand.begin(), 0
-            np.testing.assert_array_equal(row.observation, seen)
-            for repeat in range(3):
-                seen, _, terminated, _, _ = hand.step(row.action)
-                time += 1
-                over = terminated or time == 8
-                if over:
-                    break
-            np.testing.assert_array_equal(row.next_observation, seen)
-            assert row.reward == repeat + 1
-            assert (row.terminated, row.truncated) == (terminated, over > terminated)
+    env = ActionRepeat(TimeLimit(env_of("CartPole-v1"), 11), 3)
+    rows = interacted(env, num_envs=2, num_steps=40, key=jr.key(5))
+    by_hand = lambda seed: Repeated(ByHand("CartPole-v1", seed), 3, limit=11)
+    check_rows(rows, seeds[0], by_hand)
+    assert np.any(rows.terminated) and np.any(rows.truncated)
 
 
 def simulators(name: str, number: int, **options: Any) -> Any:
@@ -179,35 +170,56 @@ def test_rows_are_in_the_order_that_is_asked_for() -> None:
     assert same(*results)
 
 
-def test_a_lost_life_ends_the_episode_and_not_the_game() -> None:
+def lives(limit: int, num_steps: int) -> list[list[tuple[Any, ...]]]:
+    """Of two simulators all ends of episodes: how, and lives and steps of the game.
+
+    The last two are those of the beginning of the next episode.
+    """
     options: dict[str, Any] = {
-        "options": {"episodic_life": True, "use_fire_reset": True},
+        "options": {"episodic_life": True},
         "state_descriptor": ("lives", "elapsed_step"),
-        "max_steps": 60,
+        "max_steps": limit,
     }
     _, made, _ = simulators("Breakout-v5", 2, **options)
-    rows = np.arange(2)
-    choices = np.random.default_rng(0)
-    # Of each episode: how it ended, then lives and steps of the game in which it began.
-    episodes: list[list[tuple[Any, ...]]] = [[], []]
-    for _ in range(150):
+    rows, choices = np.arange(2), np.random.default_rng(0)
+    ends: list[list[tuple[Any, ...]]] = [[], []]
+    for _ in range(num_steps):
         stepped = made.step(rows, choices.integers(0, 4, 2, np.int32))
         over = stepped.terminated | stepped.truncated
         if np.any(over):
             begun = made.begin(rows[over])
-            for index, place in zip(rows[over], begun.descriptor, strict=True):
-                end = "life" if stepped.terminated[index] else "limit"
-                episodes[index].append(
-                    (end, *map(int, stepped.descriptor[index]), *map(int, place))
-                )
-    for each in episodes:
-        assert {end for end, *_ in each} == {"life", "limit"}
-        for end, lives, steps, next_lives, next_steps in each:
+            for row, place in zip(rows[over], begun.descriptor, strict=True):
+                end = "life" if stepped.terminated[row] else "limit"
+                ends[row].append((end, *stepped.descriptor[row], *place))
+    return ends
+
+
+def test_a_lost_life_ends_the_episode_and_not_the_game() -> None:
+    both = lives(limit=60, num_steps=150)
+    for ends in both:
+        assert {end for end, *_ in ends} == {"life", "limit"}
+        for end, left, steps, next_left, next_steps in ends:
             if end == "life":
                 # 5 at the beginning of a game.
-                assert lives < 5 and (next_lives, next_steps) == (lives, steps)
+                assert left < 5 and (next_left, next_steps) == (left, steps)
             else:
-                assert steps == 60 and (next_lives, next_steps) == (5, 0)
+                assert steps == 60 and (next_left, next_steps) == (5, 0)
+    # A life that is lost at the limit of the game is the last.
+    end, left, steps, *_ = both[0][0]
+    [first, *_], _ = lives(limit=int(steps), num_steps=int(steps))
+    assert first == (end, left, steps, 5, 0)
+
+
+def test_some_games_begin_where_others_go_on() -> None:
+    described = {"state_descriptor": ("lives", "elapsed_step")}
+    options = {"options": {"episodic_life": True}}
+    _, made, _ = simulators("Breakout-v5", 2, **options, **described)
+    over = False
+    while not over:
+        stepped = made.step(np.array([1]), np.array([0]))
+        over = stepped.terminated[0]
+    begun = made.begin(np.array([0, 1])).descriptor
+    assert begun.tolist() == [[5, 0], *stepped.descriptor.tolist()]
 
 
 def test_all_kinds_of_observations_are_vectors() -> None:
@@ -279,8 +291,8 @@ def test_a_choice_that_does_not_exist_is_named_with_its_simulator() -> None:
         ("###", {}, "there are `envpool/Acrobot-v1`.* more"),
         ("HalfCheetah-v5", {"state_descriptor": "xy"}, r"\['y_position'\].*infos of"),
         ("HalfCheetah-v5", {"observation": "x"}, r"\['x'\], but .*observes `Box"),
-        ("HalfCheetah-v5", {"options": {"skip": 2}}, r"no options \['skip'\].*frame_skip"),
-        ("HalfCheetah-v5", {"options": {"frame_skip": "a"}}, "own are .*'frame_skip': 5"),
+        ("HalfCheetah-v5", {"options": {"skip": 2}}, r"no options \['skip'\].*_skip"),
+        ("HalfCheetah-v5", {"options": {"frame_skip": "a"}}, "own are .*_skip': 5"),
         ("HalfCheetah-v5", {"options": {"seed": 1}}, "`seed` is not .*; give a `key`"),
         ("HalfCheetah-v5", {"options": {"max_episode_steps": 9}}, "give `max_steps`"),
         ("BinPack-v2", {}, "of whole numbers"),
