@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from .._pytree.fields import Count, PositiveInt, checked
 from .._types.data import EnvSpec
-from .._types.installed import check_installed, needed
+from .._types.installed import check_installed
 from ._gymnasium import POSITIONS, Describe, Interface
 from ._host import (
     AbstractHostEnv,
@@ -159,10 +159,11 @@ def _is_channels_first(space: spaces.Space[Any]) -> bool:
 
 
 class _Pool(AbstractSimulators):
-    """The simulators of a pool, of which only those that are named move.
+    """The simulators of a pool.
 
-    A pool resets what is over where it is stepped again. These never are: what is over
-    is reset by name, and then stepped as all others.
+    A pool begins an episode where it is asked to step a simulator that is over. That
+    would take a step that no agent takes, so those that are over are reset by number,
+    and only those that move are stepped.
     """
 
     def __init__(self, maker: _Maker, seeds: Sequence[int]) -> None:
@@ -300,7 +301,7 @@ def _ids(rows: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " rows"]:
 
 
 def _flat(space: spaces.Space[Any], values: Any) -> Float[np.ndarray, "rows size"]:
-    """`gymnasium.spaces.flatten`, of all rows at once."""
+    """Flattens each row as `gymnasium.spaces.flatten` does."""
     if isinstance(space, spaces.Dict):
         parts = [_flat(part, values[key]) for key, part in space.spaces.items()]
         return np.concatenate(parts, axis=1)
@@ -391,7 +392,7 @@ class EnvPoolEnv(AbstractHostEnv):
 
         - `task_id`: a name that EnvPool knows, such as `"HalfCheetah-v5"`.
         - `num_threads`: how many threads step the simulators; by default EnvPool's
-            choice, one for each core.
+            choice, at most one for each core.
         - `max_steps`: the time limit, at least 1; by default the task's own.
         - `state_descriptor`: what describes the behavior: `"x"` or `"xy"` for the
             position that MuJoCo's walkers report; names of other infos; or a function
@@ -401,8 +402,7 @@ class EnvPoolEnv(AbstractHostEnv):
             `None` takes all.
         - `options`: of EnvPool, by its own names, such as `{"reward_clip": True}`.
         """
-        with needed("`eqrl.envs.EnvPoolEnv`", "envpool"):
-            check_known("envpool", task_id, names())
+        check_known("envpool", task_id, names())
         options = dict(options or {})
         describe = state_descriptor
         if isinstance(describe, str):
@@ -430,7 +430,7 @@ class EnvPoolEnv(AbstractHostEnv):
 
 
 def names() -> list[str]:
-    check_installed("envpool", "EnvPool's environments", "envpool")
+    check_installed("envpool", "An environment of EnvPool", "envpool")
     import envpool  # pyright: ignore[reportMissingImports]
 
     return sorted(envpool.list_all_envs())
