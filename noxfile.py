@@ -12,9 +12,14 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 ON_ALL_CORES = ("-n", "auto", "--maxprocesses=8", "--dist=loadfile")
 
 
-def install(session: nox.Session, *groups: str, options: tuple[str, ...] = ()) -> None:
+def install(
+    session: nox.Session,
+    *groups: str,
+    options: tuple[str, ...] = (),
+    extras: str = "all",
+) -> None:
     requirements = nox.project.dependency_groups(PROJECT, *groups)
-    session.install(*options, "-e", ".[all]", *requirements)
+    session.install(*options, "-e", f".[{extras}]", *requirements)
     keep_bytecode(session)
 
 
@@ -80,6 +85,13 @@ def tests_long(session: nox.Session) -> None:
     """
     install(session, "tests")
     session.run("pytest", "-m", "long", *ON_ALL_CORES, *session.posargs)
+
+
+@nox.session
+def worlds(session: nox.Session) -> None:
+    """Runs the tests of EnvPool's environments, which takes 741 MB to install."""
+    install(session, "tests", extras="all,envpool")
+    session.run("pytest", "-m", "worlds", "tests/worlds", "-n", "0", *session.posargs)
 
 
 @nox.session

@@ -21,15 +21,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 import eqrl
 from eqrl.envs import AbstractEnv, Outcome
-from eqrl.envs._host import (
-    AbstractHostEnv,
-    AbstractSimulators,
-    Began,
-    HostState,
-    MakeSimulators,
-    Stepped,
-    new_owner,
-)
+from eqrl.envs._host import AbstractHostEnv, HostState, new_owner
+from eqrl.envs._simulators import AbstractSimulators, Began, MakeSimulators, Stepped
 
 
 # Those of HalfCheetah.
@@ -77,14 +70,17 @@ class Outside(AbstractHostEnv):
     """An environment of empty simulators."""
 
     _make: MakeSimulators = eqx.field(static=True)
-    _spec: eqrl.EnvSpec = eqx.field(static=True)
     _owner: Int[Array, ""]
     _active: Bool[Array, ""] | None
     _begun: tuple[Bool[Array, ""], HostState] | None
 
     def __init__(self) -> None:
-        self._make, self._spec = MakeEmpty(), SPEC
+        self._make = MakeEmpty()
         self._owner, self._active, self._begun = new_owner(self), None, None
+
+    @property
+    def spec(self) -> eqrl.EnvSpec:
+        return SPEC
 
 
 class Inside(AbstractEnv[Any]):

@@ -23,6 +23,7 @@ from ._wrappers import (
 
 if TYPE_CHECKING:
     from ._brax import BraxEnv as BraxEnv
+    from ._envpool import EnvPoolEnv as EnvPoolEnv
     from ._gymnasium import GymnasiumEnv as GymnasiumEnv
     from ._gymnax import GymnaxEnv as GymnaxEnv
 else:

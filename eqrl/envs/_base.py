@@ -145,6 +145,12 @@ LIBRARIES = {
     "brax": Library(
         "._brax", "BraxEnv(env)", "brax/ant", options=("backend", "state_descriptor")
     ),
+    "envpool": Library(
+        "._envpool",
+        "EnvPoolEnv(task_id)",
+        "envpool/Pendulum-v1",
+        options=("num_threads", "state_descriptor", "observation", "options"),
+    ),
     "gymnasium": Library(
         "._gymnasium",
         "GymnasiumEnv(function_that_makes_it)",

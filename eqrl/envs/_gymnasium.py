@@ -19,23 +19,22 @@ from gymnasium.wrappers import TimeLimit
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from .._pytree.fields import Count, PositiveInt, checked, shown
+from .._types.custom_types import ObservationDtype
 from .._types.data import AbstractActionSpace, Box, Discrete, EnvSpec
-from ._host import (
-    AbstractHostEnv,
+from ._host import AbstractHostEnv, HostState, new_owner
+from ._simulators import (
     AbstractSimulators,
     Began,
-    HostState,
     MakeSimulators,
     RowError,
     Stepped,
-    new_owner,
 )
 
 
 Describe = Callable[[dict[str, Any]], Shaped[np.ndarray, " descriptor"]]
 """From the infos of a step to a vector that describes the behavior."""
 
-_POSITIONS = {"x": ("x_position",), "xy": ("x_position", "y_position")}
+POSITIONS = {"x": ("x_position",), "xy": ("x_position", "y_position")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,29 +52,45 @@ class Interface:
     keys: tuple[str, ...] | None
     describe: Describe | tuple[str, ...] | None
 
-    def observation(self, value: Any) -> Float[np.ndarray, " obs"]:
+    @property
+    def seen(self) -> list[Any]:
+        """The spaces of what is seen of an observation."""
+        if self.keys is None:
+            return [self.observed]
+        return [self.observed[key] for key in self.keys]
+
+    @property
+    def dtype(self) -> ObservationDtype:
+        """The type of the vectors: that of an image, or else floats."""
+        only, *others = self.seen
+        if not others and isinstance(only, spaces.Box) and only.dtype == np.uint8:
+            return "uint8"
+        return "float32"
+
+    def observation(self, value: Any) -> Shaped[np.ndarray, " obs"]:
         """The vector of an observation."""
         if self.keys is not None:
             parts = [
-                np.asarray(spaces.flatten(self.observed[key], value[key]), np.float32)
+                np.asarray(spaces.flatten(self.observed[key], value[key]), self.dtype)
                 for key in self.keys
             ]
             return np.concatenate(parts)
         if isinstance(self.observed, spaces.Box):
-            return np.asarray(value, np.float32).reshape(-1)
+            return np.asarray(value, self.dtype).reshape(-1)
         return np.asarray(spaces.flatten(self.observed, value), np.float32)
 
     def action(self, value: Shaped[np.ndarray, "..."] | np.integer[Any]) -> Any:
-        """An agent's action as the simulator takes it."""
+        """An agent's action, or a stack of vectors, as the simulator takes it."""
         if isinstance(self.acted, spaces.Discrete):
             return int(value) + int(self.acted.start)
-        assert isinstance(self.acted, spaces.Box)
+        assert isinstance(self.acted, spaces.Box) and isinstance(value, np.ndarray)
         low, high = self.acted.low, self.acted.high
         # Center and half width leave an action as it is where the bounds are -1 and 1.
-        scaled = (high + low) / 2 + (high - low) / 2 * value.reshape(low.shape)
+        value = value.reshape(*value.shape[:-1], *low.shape)
+        scaled = (high + low) / 2 + (high - low) / 2 * value
         return scaled.astype(self.acted.dtype)
 
-    def descriptor(self, infos: dict[str, Any]) -> Float[np.ndarray, " descriptor"]:
+    def descriptor(self, infos: dict[str, Any]) -> Float[np.ndarray, "..."]:
         """The descriptor of a state; an info that a reset does not give counts as 0."""
         if isinstance(self.describe, tuple):
             values = [infos.get(name, 0.0) for name in self.describe]
@@ -88,9 +103,7 @@ class Interface:
 
         `infos` are those of a reset, and `name` is that of the environment, for errors.
         """
-        seen = [self.observed]
-        if self.keys is not None:
-            seen = [self.observed[key] for key in self.keys]
+        seen = self.seen
         is_array = len(seen) == 1 and isinstance(seen[0], spaces.Box)
         shape = seen[0].shape if is_array else ()
         try:
@@ -110,6 +123,7 @@ class Interface:
             observation_size=sum(sizes),
             action=_action_space(self.acted, name=name),
             observation_shape=shape if len(shape) > 1 else None,
+            observation_dtype=self.dtype,
             state_descriptor_size=None if descriptor is None else len(descriptor),
             max_steps=max_steps,
         )
@@ -123,6 +137,11 @@ def _action_space(space: spaces.Space[Any], *, name: str) -> AbstractActionSpace
             f"`{name}` has the action space `{space}`, but it must be a `Box` or "
             "`Discrete`. Wrap the simulator so that it maps one of these to its "
             "actions."
+        )
+    if not np.issubdtype(space.dtype, np.floating):
+        raise ValueError(
+            f"`{name}` has the action space `{space}`, of whole numbers. Wrap the "
+            "simulator so that it maps a `Discrete` to them."
         )
     if not np.all(np.isfinite(space.low)) or not np.all(np.isfinite(space.high)):
         raise ValueError(
@@ -148,7 +167,7 @@ class _Maker:
     keys: tuple[str, ...] | None
     describe: Describe | tuple[str, ...] | None
 
-    def one(self) -> gymnasium.Env[Any, Any]:
+    def one(self) -> Any:
         """Makes one simulator."""
         options = dict(self.options)
         if not isinstance(self.source, str):
@@ -474,8 +493,8 @@ class GymnasiumEnv(AbstractHostEnv):
     its time limit is terminated.
 
     Actions in [-1, 1] are rescaled to the bounds of a `Box`; choices of a `Discrete`
-    begin at its `start`. Observations become flat vectors of floats: choices one-hot,
-    and the parts of a dictionary one after another.
+    begin at its `start`. Observations become flat vectors: images of `uint8`, and all
+    others of floats, choices one-hot and the parts of a dictionary one after another.
 
     A simulator has one present. Training that is resumed where it ended goes on in the
     same episodes; one that is resumed from an earlier state, or in another process,
@@ -526,7 +545,7 @@ class GymnasiumEnv(AbstractHostEnv):
             )
         describe = state_descriptor
         if isinstance(describe, str):
-            describe = _POSITIONS.get(describe, (describe,))
+            describe = POSITIONS.get(describe, (describe,))
         keys = (observation,) if isinstance(observation, str) else observation
         maker = _Maker(
             source=source,
@@ -539,15 +558,15 @@ class GymnasiumEnv(AbstractHostEnv):
         )
         self._make = maker
         env = maker.one()
+        if not isinstance(env, gymnasium.Env):
+            raise ValueError(
+                f"`source={shown(source)}` makes a {type(env).__name__}; it must make "
+                "a `gymnasium.Env`."
+            )
         try:
             name = (
                 source if isinstance(source, str) else getattr(source, "__name__", "")
             )
-            if not isinstance(env, gymnasium.Env):
-                raise ValueError(
-                    f"`source={shown(source)}` makes a {type(env).__name__}; it must "
-                    "make a `gymnasium.Env`."
-                )
             known = env.observation_space
             wrong = [
                 key
@@ -566,6 +585,10 @@ class GymnasiumEnv(AbstractHostEnv):
         self._owner = new_owner(self)
         self._active = None
         self._begun = None
+
+    @property
+    def spec(self) -> EnvSpec:
+        return self._spec
 
 
 def picture_suffix(env: GymnasiumEnv) -> str:
@@ -605,6 +628,32 @@ def check_opengl() -> None:
         "`MUJOCO_GL=egl` or `MUJOCO_GL=osmesa` before Python starts, whichever of the "
         "two is installed."
     )
+
+
+def name_of(env: GymnasiumEnv) -> str:
+    maker = env._make
+    assert isinstance(maker, _Maker)
+    if isinstance(maker.source, str):
+        return f"gymnasium/{maker.source}"
+    return getattr(maker.source, "__name__", type(maker.source).__name__)
+
+
+def descriptor_names(env: GymnasiumEnv) -> tuple[str, ...] | None:
+    maker = env._make
+    assert isinstance(maker, _Maker)
+    return shown_names(maker.describe)
+
+
+def shown_names(
+    describe: Describe | tuple[str, ...] | None,
+) -> tuple[str, ...] | None:
+    """The names of the elements of a descriptor, if they are known."""
+    if not isinstance(describe, tuple):
+        return None
+    axes = {
+        position: axis for axis, position in zip("xy", POSITIONS["xy"], strict=True)
+    }
+    return tuple(axes.get(name, name) for name in describe)
 
 
 def names() -> list[str]:

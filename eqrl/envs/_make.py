@@ -24,6 +24,9 @@ _OWN = {"Point": Point}
 
 _LEGS = (1, 2, 3, 4)
 
+# EnvPool has more than a thousand.
+_MOST_NAMES = 50
+
 
 @checked
 def make(
@@ -33,6 +36,7 @@ def make(
     max_steps: Count | None = None,
     state_descriptor: StateDescriptor | str | tuple[str, ...] | None = None,
     num_processes: PositiveInt | None = None,
+    num_threads: PositiveInt | None = None,
     observation: str | tuple[str, ...] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> AnyEnv:
@@ -49,8 +53,8 @@ def make(
 
     **Arguments:**
 
-    - `name`: `brax/...`, `gymnax/...`, `gymnasium/...` or `eqrl/...`, followed by the
-        name there.
+    - `name`: `brax/...`, `envpool/...`, `gymnasium/...`, `gymnax/...` or `eqrl/...`,
+        followed by the name there.
     - `backend`: of brax: `generalized`, `mjx`, `positional` or `spring`. By default
         brax's own default, `generalized`.
     - `max_steps`: the time limit, at least 1; by default 1000 for brax, otherwise the
@@ -58,12 +62,13 @@ def make(
     - `state_descriptor`: for brax and gymnax, a function of the environment's own state
         that returns a vector which describes the behavior. By default brax's walkers
         have the torso's position and others have none. Pass a named function: each new
-        lambda compiles again. For Gymnasium see [`eqrl.envs.GymnasiumEnv`][], as for
-        the next three.
+        lambda compiles again. For the others see [`eqrl.envs.GymnasiumEnv`][] and
+        [`eqrl.envs.EnvPoolEnv`][], as for all that follow.
     - `num_processes`: of Gymnasium: how many processes run the simulators.
-    - `observation`: of Gymnasium: the keys to see of observations that are
+    - `num_threads`: of EnvPool: how many threads do.
+    - `observation`: of Gymnasium and EnvPool: the keys to see of observations that are
         dictionaries.
-    - `options`: of Gymnasium: arguments of the environment by its own names.
+    - `options`: of both: arguments of the environment by its own names.
 
     **Returns:**
 
@@ -101,6 +106,7 @@ def make(
         "backend": backend,
         "state_descriptor": state_descriptor,
         "num_processes": num_processes,
+        "num_threads": num_threads,
         "observation": observation,
         "options": options,
     }
@@ -113,11 +119,11 @@ def make(
                 f"`{option}` is for environments of {' and '.join(having)}."
             )
     if library is None:
-        _check_known(prefix, rest, list(_OWN))
+        check_known(prefix, rest, list(_OWN))
         return _OWN[rest]() if max_steps is None else _OWN[rest](max_steps=max_steps)
     with needed(f"`{name}`", prefix):
         adapter = library.load()
-    _check_known(prefix, rest, adapter.names())
+    check_known(prefix, rest, adapter.names())
     return adapter.make(rest, max_steps=max_steps, **given)
 
 
@@ -196,16 +202,17 @@ def ant_with_broken_legs(
     return DisabledActions(env, disabled)
 
 
-def _check_known(prefix: str, name: str, names: list[str]) -> None:
+def check_known(prefix: str, name: str, names: list[str]) -> None:
     """Checks that a library has an environment of this name."""
     if name in names:
         return
     full = [f"{prefix}/{known}" for known in names]
     near = _near(name, full)
+    more = "" if len(full) <= _MOST_NAMES else f" and {len(full) - _MOST_NAMES} more"
     suggestion = (
         f"did you mean {', '.join(near)}?"
         if near
-        else f"there are {', '.join(f'`{each}`' for each in full)}."
+        else f"there are {', '.join(f'`{each}`' for each in full[:_MOST_NAMES])}{more}."
     )
     raise ValueError(f"There is no environment `{prefix}/{name}`; {suggestion}")
 

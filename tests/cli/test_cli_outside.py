@@ -106,7 +106,7 @@ def test_a_run_is_trained_evaluated_resumed_and_drawn(
             places.append(int(np.argmax(white)))
     assert places == [4, 5, 6, 7, 8, 9]
     # All simulators but those of training are gone, which go with its environment.
-    assert not _host._pictures
+    assert not _host.PICTURES
 
     # What it has learned until a simulator fails is kept, in a longer training.
     monkeypatch.setattr(Corridor, "steps_left", 10)
@@ -160,4 +160,4 @@ def test_what_a_simulator_does_wrong_when_it_draws_is_said(tmp_path: Path) -> No
     broken = type("Broken", (Corridor,), {"render": render})
     with pytest.raises(eqrl.SimulatorError, match=r"after 2 steps .* OSError: no lamp"):
         _render(GymnasiumEnv(broken, max_steps=3), tmp_path / "x.gif")
-    assert not _host._pictures
+    assert not _host.PICTURES

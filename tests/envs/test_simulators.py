@@ -17,6 +17,7 @@ import pytest
 
 import eqrl
 from eqrl.envs import AbstractEnv, GymnasiumEnv, _host
+from eqrl.envs._simulators import GROUPS
 
 from ..toy import Learner, same
 
@@ -83,10 +84,10 @@ def test_a_saved_simulator_goes_on_exactly(tmp_path: Path) -> None:
     resumed = train(other, 30, initial=loaded)
     assert same(resumed.state, whole.state)
     assert same(resumed.trainer_state.replay, whole.trainer_state.replay)
-    number = len(_host._groups)
+    number = len(GROUPS)
     del other
     gc.collect()
-    assert len(_host._groups) == number - 1
+    assert len(GROUPS) == number - 1
 
 
 def test_new_episodes_begin_where_the_present_is_another(
@@ -199,9 +200,9 @@ def test_a_copy_of_a_member_has_simulators_of_its_own() -> None:
     assert _host.are_present(env, kept).tolist() == [[False] * 2, [True] * 2]
     assert kept.row.tolist() == [[0, 1], [2, 3]]
     # What was left is closed, and what is used stays.
-    number = len(_host._groups)
+    number = len(GROUPS)
     apart, _ = begin(env, 2)
     left = eqx.tree_at(lambda x: x.tick, apart, jnp.full(2, -1))
     jax.vmap(lambda x: _host.release(x, abandoned=True))(left)
     jax.vmap(lambda x: _host.release(x, abandoned=True))(state)
-    assert len(_host._groups) == number
+    assert len(GROUPS) == number

@@ -1,0 +1,463 @@
+"""Environments of EnvPool, which steps many simulators in threads of C++."""
+
+import dataclasses
+import functools
+import subprocess
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+from gymnasium import spaces
+from jaxtyping import Array, Bool, Float, Int, Shaped
+
+from .._pytree.fields import Count, PositiveInt, checked
+from .._types.data import EnvSpec
+from .._types.installed import check_installed
+from ._gymnasium import POSITIONS, Describe, Interface, shown_names
+from ._host import AbstractHostEnv, HostState, new_owner
+from ._make import check_known
+from ._simulators import (
+    AbstractSimulators,
+    Began,
+    MakeSimulators,
+    RowError,
+    Stepped,
+)
+
+
+# What EnvPool gives as the limit of tasks without one.
+_NO_LIMIT = np.iinfo(np.int32).max
+
+# Options of EnvPool that belong to the adapter.
+_OWN_OPTIONS = {
+    "max_episode_steps": "`max_steps`",
+    "num_threads": "`num_threads` outside of `options`",
+    "num_envs": "the `num_envs` of what plays",
+    "seed": "a `key`",
+    "env_seed": "a `key`",
+    "batch_size": None,
+    "max_num_players": None,
+    "gym_reset_return_info": None,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Maker:
+    """Makes the simulators of an `EnvPoolEnv`; equal ones share compilations.
+
+    `limit` is the time limit, and the other fields are arguments of `EnvPoolEnv`.
+    """
+
+    task_id: str
+    options: tuple[tuple[str, Any], ...]
+    limit: int | None
+    num_threads: int | None
+    keys: tuple[str, ...] | None
+    describe: Describe | tuple[str, ...] | None
+
+    def pool(self, seeds: Sequence[int]) -> Any:
+        """EnvPool's own pool, with a simulator for each seed."""
+        import envpool  # pyright: ignore[reportMissingImports]
+
+        options = dict(self.options)
+        if self.limit is not None:
+            # It reports what terminates at its limit as truncated, so that its limit
+            # must be one that is never reached.
+            options["max_episode_steps"] = self.limit + 1
+        if self.num_threads is not None:
+            options["num_threads"] = self.num_threads
+        pool = envpool.make(
+            self.task_id,
+            env_type="gymnasium",
+            num_envs=len(seeds),
+            env_seed=list(seeds),
+            render_mode="rgb_array",
+            **options,
+        )
+        with warnings.catch_warnings():
+            # Its spaces, which are made here, are cast to types of less precision.
+            warnings.simplefilter("ignore")
+            _ = pool.observation_space, pool.action_space
+        return pool
+
+    def interface(self, pool: Any) -> Interface:
+        """The interface of one of a pool's simulators, with images channels last."""
+        observed = pool.observation_space
+        if _is_channels_first(observed):
+            low, high = (
+                np.moveaxis(each, 0, -1) for each in (observed.low, observed.high)
+            )
+            observed = spaces.Box(low, high, dtype=observed.dtype)
+        return Interface(observed, pool.action_space, self.keys, self.describe)
+
+    def checked_pool(self) -> Any:
+        """A pool of one simulator, after checks of the options."""
+        import envpool  # pyright: ignore[reportMissingImports]
+
+        options = dict(self.options)
+        for name, instead in _OWN_OPTIONS.items():
+            if name in options:
+                advice = f"give {instead}" if instead else "leave it out"
+                raise ValueError(f"`{name}` is not one of `options`; {advice}.")
+        try:
+            hash(self)
+            pool = self.pool([0])
+        except TypeError as error:
+            known = envpool.make_spec(self.task_id).config._asdict()
+            unknown = sorted(set(options) - set(known))
+            taken = {name: known[name] for name in known if name not in _OWN_OPTIONS}
+            raise ValueError(
+                f"`{self.task_id}` has no options {unknown}; it has {list(taken)}."
+                if unknown
+                else f"`{self.task_id}` does not take `options={options}`; EnvPool's "
+                f"own are { {name: known[name] for name in options} }. A list must be "
+                "given as a tuple."
+            ) from error
+        players = pool.config["max_num_players"]
+        if players > 1:
+            raise ValueError(
+                f"`{self.task_id}` has {players} players, but eqrl trains one agent."
+            )
+        return pool
+
+    def checked_interface(self, pool: Any, infos: Mapping[str, Any]) -> Interface:
+        """The interface of a pool, after checks of the names of what is seen."""
+        known = pool.observation_space
+        parts = list(known.spaces) if isinstance(known, spaces.Dict) else []
+        wrong = [key for key in self.keys or () if key not in parts]
+        if wrong:
+            raise ValueError(
+                f"`observation` names {wrong}, but `{self.task_id}` observes `{known}`."
+            )
+        if isinstance(self.describe, tuple):
+            given = sorted(_infos_of(infos, 0))
+            wrong = [name for name in self.describe if name not in given]
+            if wrong:
+                raise ValueError(
+                    f"`state_descriptor` names {wrong}, but the infos of "
+                    f"`{self.task_id}` are {given}."
+                )
+        return self.interface(pool)
+
+    def __call__(self, seeds: Sequence[int]) -> AbstractSimulators:
+        return _Pool(self, seeds)
+
+
+def _is_channels_first(space: spaces.Space[Any]) -> bool:
+    """Whether a space is one of images with channels first, as Atari's are."""
+    return (
+        isinstance(space, spaces.Box)
+        and space.dtype == np.uint8
+        and len(space.shape) == 3
+        and space.shape[0] < min(space.shape[1:])
+    )
+
+
+class _Pool(AbstractSimulators):
+    """The simulators of a pool.
+
+    A pool begins an episode where it is asked to step a simulator that is over. That
+    would take a step that no agent takes, so those that are over are reset by number,
+    and only those that move are stepped.
+    """
+
+    def __init__(self, maker: _Maker, seeds: Sequence[int]) -> None:
+        self._maker = maker
+        self._pool: Any = maker.pool(seeds)
+        self._interface = maker.interface(self._pool)
+        self._channels_first = _is_channels_first(self._pool.observation_space)
+        self._has_lives = bool(dict(maker.options).get("episodic_life"))
+        # Whose game goes on, as only a life was lost.
+        self._goes_on = np.zeros(len(seeds), bool)
+
+    def begin(self, rows: Int[np.ndarray, " rows"]) -> Began:
+        self._check_rows(rows)
+        goes_on = self._goes_on[rows]
+        self._goes_on[rows] = False
+        seen = []
+        if np.any(goes_on):
+            # A reset would end the game. The first step after a lost life takes no
+            # action: it only begins the next life.
+            living = rows[goes_on]
+            shape = self._interface.acted.shape or ()
+            no_action = np.zeros((len(living), *shape), int)
+            observation, *_, infos = self._pool.step(no_action, _ids(living))
+            seen.append(self._seen(living, observation, infos))
+        if not np.all(goes_on):
+            over = rows[~goes_on]
+            seen.append(self._seen(over, *self._pool.reset(_ids(over))))
+        # Those whose game goes on come first.
+        order = np.argsort(np.argsort(~goes_on, kind="stable"))
+        observations, descriptors = zip(*seen, strict=True)
+        described = None
+        if descriptors[0] is not None:
+            described = np.concatenate(descriptors)[order]
+        return Began(np.concatenate(observations)[order], described)
+
+    def step(
+        self, rows: Int[np.ndarray, " rows"], actions: Shaped[np.ndarray, "rows ..."]
+    ) -> Stepped:
+        self._check_rows(rows)
+        observation, reward, terminated, truncated, infos = self._pool.step(
+            self._acted(rows, actions), _ids(rows)
+        )
+        observation, descriptor = self._seen(rows, observation, infos)
+        limit = _NO_LIMIT if self._maker.limit is None else self._maker.limit
+        late = infos["elapsed_step"] >= limit
+        self._goes_on[rows] = self._has_lives & terminated & ~late
+        return Stepped(
+            observation=observation,
+            reward=reward,
+            terminated=terminated,
+            truncated=(truncated | late) & ~terminated,
+            descriptor=descriptor,
+        )
+
+    def _check_rows(self, rows: Int[np.ndarray, " rows"]) -> None:
+        """Checks that no row is there twice, which a pool waits for without end."""
+        if len(np.unique(rows)) < len(rows):
+            raise ValueError("a simulator was stepped twice at the same time")
+
+    def _acted(
+        self, rows: Int[np.ndarray, " rows"], actions: Shaped[np.ndarray, "rows ..."]
+    ) -> Shaped[np.ndarray, "rows ..."]:
+        """The agent's actions as the pool takes them.
+
+        It ends the process where rows are missing, and takes choices that do not exist.
+        """
+        acted = self._interface.acted
+        shape = (len(rows),)
+        if isinstance(acted, spaces.Box):
+            shape = (len(rows), acted.low.size)
+        if actions.shape != shape:
+            raise ValueError(
+                f"actions have the shape {actions.shape}, but must have {shape}"
+            )
+        if isinstance(acted, spaces.Discrete):
+            wrong = (actions < 0) | (actions >= acted.n)
+            if np.any(wrong):
+                row = int(np.argmax(wrong))
+                error = ValueError(
+                    f"the action is {actions[row]}; it must be from 0 to {acted.n - 1}"
+                )
+                raise RowError(int(rows[row])) from error
+            return actions + int(acted.start)
+        return self._interface.action(actions)
+
+    def _seen(
+        self, rows: Int[np.ndarray, " rows"], observation: Any, infos: Mapping[str, Any]
+    ) -> tuple[
+        Shaped[np.ndarray, "rows obs"], Float[np.ndarray, "rows descriptor"] | None
+    ]:
+        """Observations and descriptors, by row."""
+        # Of some simulators, too, results are in the order that was asked for.
+        assert np.array_equal(infos["env_id"], rows)
+        interface = self._interface
+        if self._channels_first:
+            observation = np.moveaxis(observation, 1, -1)
+        space, keys = interface.observed, interface.keys
+        if keys is None:
+            vectors = _flat(space, observation)
+        else:
+            assert isinstance(space, spaces.Dict)
+            parts = [_flat(space[key], observation[key]) for key in keys]
+            vectors = np.concatenate(parts, axis=1)
+        describe = interface.describe
+        if describe is None:
+            return vectors, None
+        if isinstance(describe, tuple):
+            named = [
+                np.asarray(infos[name], np.float32).reshape(len(rows), -1)
+                for name in describe
+            ]
+            return vectors, np.concatenate(named, axis=1)
+        descriptors = [
+            interface.descriptor(_infos_of(infos, place)) for place in range(len(rows))
+        ]
+        return vectors, np.stack(descriptors)
+
+    def picture(self, row: int) -> np.ndarray:
+        _check_draws(self._maker.task_id)
+        return np.asarray(self._pool.render(env_ids=row)[0])
+
+    def save(self, row: int) -> bytes | None:
+        return None
+
+    def restore(self, row: int, saved: bytes) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        # EnvPool's own `close` leaves its threads, which end where it is collected.
+        self._pool = None
+
+
+def _ids(rows: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " rows"]:
+    return rows.astype(np.int32)
+
+
+def _flat(space: spaces.Space[Any], values: Any) -> Shaped[np.ndarray, "rows size"]:
+    """Flattens each row as `gymnasium.spaces.flatten` does."""
+    if isinstance(space, spaces.Dict):
+        parts = [_flat(part, values[key]) for key, part in space.spaces.items()]
+        return np.concatenate(parts, axis=1)
+    rows = len(values)
+    if isinstance(space, spaces.Discrete):
+        return np.eye(int(space.n), dtype=np.float32)[
+            values.reshape(rows) - int(space.start)
+        ]
+    kind = np.uint8 if space.dtype == np.uint8 else np.float32
+    return np.asarray(values, kind).reshape(rows, -1)
+
+
+def _infos_of(infos: Mapping[str, Any], place: int) -> dict[str, Any]:
+    """The infos of one simulator."""
+    return {
+        name: values[place]
+        for name, values in infos.items()
+        if isinstance(values, np.ndarray)
+    }
+
+
+@functools.cache
+def _check_draws(task_id: str) -> None:
+    """Finds out in a process of its own whether a task can be drawn.
+
+    MuJoCo's tasks end the process where OpenGL is missing.
+    """
+    code = (
+        "import sys, envpool\n"
+        "pool = envpool.make(sys.argv[1], 'gymnasium', render_mode='rgb_array')\n"
+        "pool.reset()\n"
+        "pool.render()"
+    )
+    tried = subprocess.run(
+        [sys.executable, "-c", code, task_id],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if tried.returncode != 0:
+        said = (tried.stdout + tried.stderr).strip()
+        raise RuntimeError(
+            f"EnvPool cannot draw `{task_id}` here; for MuJoCo it needs OpenGL, such "
+            "as that of the system's package `libegl1`. "
+            f"It said: {said[-300:]}"
+        )
+
+
+class EnvPoolEnv(AbstractHostEnv):
+    """An environment of EnvPool, whose simulators are stepped in threads of C++.
+
+    They are stepped by the compiled program and are never reset but where an episode is
+    over, so no transition is lost or invented. An episode that terminates at its time
+    limit is terminated, which EnvPool itself reports as truncated. Tasks of Jumanji are
+    an exception: their own limit, `max_steps` by default, is a termination to them, and
+    any lower one is a time limit.
+
+    Actions in [-1, 1] are rescaled to the bounds of a `Box`. Observations become flat
+    vectors: images of `uint8`, channels last, and all others of floats, choices one-hot
+    and the parts of a dictionary one after another.
+
+    With `options={"episodic_life": True}` a lost life terminates the episode, and the
+    next one goes on in the same game. The time limit is that of the game.
+
+    A simulator has one present, which cannot be saved. Training that is resumed where
+    it ended goes on in the same episodes; one that is resumed from an earlier state, or
+    in another process, begins new ones. A process that was forked from one with pools
+    cannot step them.
+    """
+
+    _make: MakeSimulators = eqx.field(static=True)
+    _spec: EnvSpec = eqx.field(static=True)
+    _owner: Int[Array, ""]
+    _active: Bool[Array, ""] | None
+    _begun: tuple[Bool[Array, ""], HostState] | None
+
+    @checked
+    def __init__(
+        self,
+        task_id: str,
+        *,
+        num_threads: PositiveInt | None = None,
+        max_steps: Count | None = None,
+        state_descriptor: str | tuple[str, ...] | Describe | None = None,
+        observation: str | tuple[str, ...] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """**Arguments:**
+
+        - `task_id`: a name that EnvPool knows, such as `"HalfCheetah-v5"`.
+        - `num_threads`: how many threads step the simulators; by default EnvPool's
+            choice, at most one for each core.
+        - `max_steps`: the time limit, at least 1; by default the task's own.
+        - `state_descriptor`: what describes the behavior: `"x"` or `"xy"` for the
+            position that MuJoCo's walkers report; names of other infos; or a function
+            of the infos of a step. `None` for no descriptor. Those of a reset are 0,
+            also where the simulator is elsewhere.
+        - `observation`: of observations that are dictionaries, the key or keys to see;
+            `None` takes all.
+        - `options`: of EnvPool, by its own names, such as `{"reward_clip": True}`.
+        """
+        check_known("envpool", task_id, names())
+        options = dict(options or {})
+        describe = state_descriptor
+        if isinstance(describe, str):
+            describe = POSITIONS.get(describe, (describe,))
+        maker = _Maker(
+            task_id=task_id,
+            options=tuple(sorted(options.items())),
+            limit=None,
+            num_threads=num_threads,
+            keys=(observation,) if isinstance(observation, str) else observation,
+            describe=describe,
+        )
+        pool = maker.checked_pool()
+        limit = max_steps
+        if max_steps is None and pool.config["max_episode_steps"] < _NO_LIMIT:
+            limit = int(pool.config["max_episode_steps"])
+        _, infos = pool.reset()
+        self._spec = maker.checked_interface(pool, infos).spec(
+            task_id, _infos_of(infos, 0), limit
+        )
+        self._make = dataclasses.replace(maker, limit=limit)
+        self._owner = new_owner(self)
+        self._active = None
+        self._begun = None
+
+    @property
+    def spec(self) -> EnvSpec:
+        return self._spec
+
+
+def picture_suffix(env: EnvPoolEnv) -> str:
+    """The suffix of the file that images of a simulator make, if it can draw."""
+    maker = env._make
+    assert isinstance(maker, _Maker)
+    _check_draws(maker.task_id)
+    return ".gif"
+
+
+def name_of(env: EnvPoolEnv) -> str:
+    maker = env._make
+    assert isinstance(maker, _Maker)
+    return f"envpool/{maker.task_id}"
+
+
+def descriptor_names(env: EnvPoolEnv) -> tuple[str, ...] | None:
+    maker = env._make
+    assert isinstance(maker, _Maker)
+    return shown_names(maker.describe)
+
+
+def names() -> list[str]:
+    check_installed("envpool", "An environment of EnvPool", "envpool")
+    import envpool  # pyright: ignore[reportMissingImports]
+
+    return sorted(envpool.list_all_envs())
+
+
+def make(name: str, *, max_steps: int | None = None, **options: Any) -> EnvPoolEnv:
+    return EnvPoolEnv(name, max_steps=max_steps, **options)

@@ -1,0 +1,370 @@
+"""Simulators outside JAX, in NumPy: batches of them, and where each is.
+
+The functions that end in `_rows` and `answer` are called by the compiled program. They
+fill their results in and never raise, which would delete what was learned.
+"""
+
+import abc
+import contextlib
+import itertools
+import math
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int, Shaped
+
+from ._base import no_devices
+
+
+class Began(NamedTuple):
+    """First states of episodes, one in each row.
+
+    - `observation`: as `EnvSpec` says.
+    - `descriptor`: of the state; `None` if there is none.
+    """
+
+    observation: Shaped[np.ndarray, "rows obs"]
+    descriptor: Float[np.ndarray, "rows descriptor"] | None
+
+
+class Stepped(NamedTuple):
+    """Results of a step, one in each row.
+
+    - `observation`, `descriptor`: of the state reached, also where an episode ends.
+    - `reward`: of the step.
+    - `terminated`, `truncated`: how the episode ended, if it did.
+    """
+
+    observation: Shaped[np.ndarray, "rows obs"]
+    reward: Float[np.ndarray, " rows"]
+    terminated: Bool[np.ndarray, " rows"]
+    truncated: Bool[np.ndarray, " rows"]
+    descriptor: Float[np.ndarray, "rows descriptor"] | None
+
+
+class AbstractSimulators(abc.ABC):
+    """Simulators that are stepped together, in NumPy.
+
+    They never reset themselves. What they raise ends the training.
+    """
+
+    @abc.abstractmethod
+    def begin(self, rows: Int[np.ndarray, " rows"]) -> Began:
+        """Begins an episode in some of the simulators, and leaves all others alone."""
+
+    @abc.abstractmethod
+    def step(
+        self, rows: Int[np.ndarray, " rows"], actions: Shaped[np.ndarray, "rows ..."]
+    ) -> Stepped:
+        """Advances some of the simulators by one step, none of which is over."""
+
+    @abc.abstractmethod
+    def picture(self, row: int) -> np.ndarray:
+        """An image of a simulator's present, in red, green and blue."""
+
+    @abc.abstractmethod
+    def save(self, row: int) -> bytes | None:
+        """The whole state of a simulator; `None` if it cannot be saved."""
+
+    @abc.abstractmethod
+    def restore(self, row: int, saved: bytes) -> None:
+        """Takes a simulator back to a state that was saved."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Ends the simulators, with their processes and threads."""
+
+
+MakeSimulators = Callable[[Sequence[int]], AbstractSimulators]
+"""Makes a simulator for each seed. Equal ones share compilations, so it is hashable."""
+
+
+class SimulatorFailure(NamedTuple):
+    """What went wrong in a simulator.
+
+    - `error`: what it raised, or what says in which way its result is wrong.
+    - `row`: which simulator, if that is known.
+    - `step`: how many steps of its episode it had taken, if that is known.
+    """
+
+    error: BaseException
+    row: int | None
+    step: int | None
+
+    def __str__(self) -> str:
+        where = "A simulator failed"
+        if self.row is not None:
+            where = f"The simulator of environment {self.row} failed"
+        when = "" if self.step is None else f" after {self.step} steps of its episode"
+        return f"{where}{when}: {type(self.error).__name__}: {self.error}"
+
+
+class SimulatorError(RuntimeError):
+    """A simulator outside the compiled program raised, or gave `nan`.
+
+    What it raised is the cause of this error.
+
+    **Attributes:**
+
+    - `solution`: what training had reached before; `None` outside of training.
+    - `row`: which environment, from 0; `None` if it is not known.
+    - `episode_step`: how many steps of its episode it had taken; `None` likewise.
+    """
+
+    def __init__(
+        self,
+        failure: SimulatorFailure,
+        solution: Any = None,
+        *,
+        step: int | None = None,
+    ) -> None:
+        message = str(failure)
+        if step is not None:
+            message = (
+                f"{message}\nTraining had taken {step} environment steps; what it had "
+                "reached before is the `solution` of this error."
+            )
+        super().__init__(message)
+        self.solution = solution
+        self.row = failure.row
+        self.episode_step = failure.step
+        self.__cause__ = failure.error
+
+
+class RowError(Exception):
+    """Says in which row an error happened, which is its cause."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(f"row {row}")
+        self.row = row
+
+
+Arrays = list[np.ndarray]
+
+
+class Group:
+    """Simulators that were made together, and where each is."""
+
+    def __init__(
+        self, simulators: AbstractSimulators, owner: int, size: int, began: Began
+    ) -> None:
+        self.simulators = simulators
+        self.owner = owner
+        self.all_rows = np.arange(size, dtype=np.int32).tobytes()
+        # How often each was stepped or begun: the number of its present.
+        self.ticks = np.zeros(size, np.int32)
+        # Since its episode began.
+        self.steps = np.zeros(size, int)
+        no = np.zeros(size, bool)
+        # The results of the last call of each.
+        self.last = Stepped(
+            began.observation, np.zeros(size), no, no.copy(), began.descriptor
+        )
+        self.any_over = False
+        self.failed = False
+
+    def put(self, rows: Int[np.ndarray, " rows"], results: Stepped) -> None:
+        """Records the results of a call of some simulators."""
+        if rows.tobytes() == self.all_rows:
+            self.last = results
+        else:
+            # Copies: those that were put may be arrays of the simulators' own.
+            parts = [None if each is None else np.array(each) for each in self.last]
+            for part, new in zip(parts, results, strict=True):
+                if part is not None:
+                    part[rows] = new
+            self.last = Stepped(*parts)
+        self.any_over = bool(self.last.terminated.any() or self.last.truncated.any())
+        self.ticks[rows] += 1
+
+
+# By number. A number is never used again, and a process begins with a random one, so
+# that one of a checkpoint is not mistaken for one that lives here.
+GROUPS: dict[int, Group] = {}
+FAILURES: dict[int, SimulatorFailure] = {}
+# Of groups of one simulator that is drawn, by its ticks.
+PICTURES: dict[int, dict[int, np.ndarray]] = {}
+NUMBERS = itertools.count(secrets.randbelow(2**30) + 1)
+OWNERS = itertools.count(1)
+LOCK = threading.Lock()
+
+
+def close_groups(owner: int) -> None:
+    """Closes what is left of the simulators of an environment."""
+    with LOCK:
+        numbers = [n for n, group in GROUPS.items() if group.owner == owner]
+        groups = [GROUPS.pop(number) for number in numbers]
+    for group in groups:
+        group.simulators.close()
+
+
+def make_rows(make: MakeSimulators, arguments: Arrays, results: Arrays) -> None:
+    """Makes simulators and begins an episode in each."""
+    owners, seeds = arguments
+    groups, rows, observation, *descriptor = results
+    owner, number = int(owners[0]), next(NUMBERS)
+    groups[:], rows[:] = number, np.arange(len(seeds))
+    try:
+        simulators = make([int(seed) for seed in seeds])
+        group = Group(simulators, owner, len(seeds), simulators.begin(rows))
+        observation[:] = group.last.observation
+        for each in descriptor:
+            each[:] = group.last.descriptor
+    except BaseException as error:
+        _fail(owner, error)
+        _fill((observation, *descriptor), slice(None))
+        return
+    with LOCK:
+        GROUPS[number] = group
+
+
+def answer(function: Callable[..., None], arguments: Arrays, results: Arrays) -> None:
+    """Calls a function of a group, its rows and what was given for them.
+
+    The results are the presents of the simulators and their last results. Those of a
+    simulator that has failed, or whose present is another, are `nan`.
+    """
+    groups, rows, ticks, *given = arguments
+    number = int(groups[0])
+    group = GROUPS.get(number)
+    # Nearly always it is a whole group. Bytes are compared at once, where each
+    # operation of NumPy takes a microsecond.
+    if group is not None and rows.tobytes() == group.all_rows:
+        if groups.tobytes() == groups[:1].tobytes() * len(groups):
+            _answer_of_group(function, group, slice(None), rows, ticks, given, results)
+            return
+    for number in np.unique(groups):
+        chosen = np.flatnonzero(groups == number)
+        group = GROUPS.get(int(number))
+        parts = [each[chosen] for each in given]
+        of = rows[chosen]
+        _answer_of_group(function, group, chosen, of, ticks[chosen], parts, results)
+
+
+def _answer_of_group(
+    function: Callable[..., None],
+    group: Group | None,
+    chosen: Int[np.ndarray, " chosen"] | slice,
+    rows: Int[np.ndarray, " chosen"],
+    ticks: Int[np.ndarray, " chosen"],
+    given: Arrays,
+    results: Arrays,
+) -> None:
+    """Answers for one group, whose results are those that are `chosen`."""
+    is_whole = isinstance(chosen, slice)
+    if group is not None and not group.failed:
+        presents = group.ticks if is_whole else group.ticks[rows]
+        if presents.tobytes() == ticks.tobytes():
+            try:
+                function(group, rows, *given)
+                answers = (group.ticks, *group.last)
+                for result, answer in zip(results, answers, strict=False):
+                    result[chosen] = answer if is_whole else answer[rows]
+                return
+            except BaseException as error:
+                group.failed = True
+                _fail(group.owner, error, group.steps)
+    _fill(results, chosen)
+
+
+def _fill(
+    results: Iterable[np.ndarray], chosen: Int[np.ndarray, " chosen"] | slice
+) -> None:
+    """Makes results `nan` where there are none, or 0 if they are no floats."""
+    for result in results:
+        result[chosen] = np.nan if result.dtype.kind == "f" else 0
+
+
+def step_rows(
+    group: Group,
+    rows: Int[np.ndarray, " rows"],
+    active: Bool[np.ndarray, " rows"],
+    actions: Shaped[np.ndarray, "rows ..."],
+) -> None:
+    """Steps the simulators that are active and not over."""
+    moving = active
+    if group.any_over:
+        moving = active & ~(group.last.terminated | group.last.truncated)[rows]
+    if not moving.any():
+        return
+    # A copy in any case: a simulator may write into its actions, which are XLA's.
+    rows, actions = rows[moving], actions[moving]
+    if not _is_finite(actions):
+        # That is the agent's fault, which the training sees by itself.
+        group.last.reward[rows] = np.nan
+        return
+    stepped = group.simulators.step(rows, actions)
+    group.put(rows, stepped)
+    group.steps[rows] += 1
+    if not (_is_finite(stepped.reward) and _is_finite(stepped.observation)):
+        finite = np.isfinite(stepped.reward)
+        finite &= np.isfinite(stepped.observation).all(axis=-1)
+        wrong = ValueError("it gave an observation or a reward that is nan or infinite")
+        raise RowError(int(rows[np.argmin(finite)])) from wrong
+
+
+def _is_finite(values: Shaped[np.ndarray, "..."]) -> bool:
+    """Whether all are finite numbers, or no floats."""
+    if values.dtype.kind != "f":
+        return True
+    # 0 times what is not finite is nan. This is the quickest way of asking.
+    return not math.isnan(np.vdot(values, np.zeros(values.size, values.dtype)))
+
+
+def begin_rows(
+    group: Group, rows: Int[np.ndarray, " rows"], over: Bool[np.ndarray, " rows"]
+) -> None:
+    """Begins an episode in the simulators whose last one is over."""
+    rows = rows[over]
+    if len(rows) == 0:
+        return
+    began = group.simulators.begin(rows)
+    size = len(rows)
+    no = np.zeros(size, bool)
+    group.put(
+        rows, Stepped(began.observation, np.zeros(size), no, no, began.descriptor)
+    )
+    group.steps[rows] = 0
+
+
+def photograph_rows(arguments: Arrays, results: Arrays) -> None:
+    """Keeps an image of each present, once."""
+    results[0][:] = arguments[2]
+    for number, row, tick in zip(*(each.tolist() for each in arguments), strict=True):
+        group, taken = GROUPS.get(number), PICTURES.setdefault(number, {})
+        if group is None or group.failed or tick in taken:
+            continue
+        try:
+            with no_devices():
+                taken[tick] = group.simulators.picture(row)
+        except BaseException as error:
+            group.failed = True
+            wrong = RowError(row)
+            wrong.__cause__ = error
+            _fail(group.owner, wrong, group.steps)
+
+
+def release_rows(arguments: Arrays, results: Arrays) -> None:
+    """Closes the simulators of these groups."""
+    results[0].fill(True)
+    for number in np.unique(arguments[0]):
+        with LOCK:
+            group = GROUPS.pop(int(number), None)
+        if group is not None:
+            with contextlib.suppress(Exception):
+                group.simulators.close()
+
+
+def _fail(
+    owner: int, error: BaseException, steps: Int[np.ndarray, " all"] | None = None
+) -> None:
+    """Records the first failure in the simulators of an environment."""
+    row = None
+    if isinstance(error, RowError):
+        row, error = error.row, error.__cause__ or error
+    step = None if row is None or steps is None else int(steps[row])
+    with LOCK:
+        FAILURES.setdefault(owner, SimulatorFailure(error, row, step))

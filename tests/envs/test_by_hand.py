@@ -1,0 +1,294 @@
+"""Environments of Gymnasium against its simulators, stepped by hand."""
+
+import gc
+import math
+from typing import Any, ClassVar
+
+import gymnasium
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import eqrl
+from eqrl.envs import ActionRepeat, FrameStack, GymnasiumEnv, TimeLimit
+from eqrl.spaces import Discrete
+
+from ..simulators import (
+    Player,
+    Repeated,
+    Stacked,
+    check_rows,
+    check_training,
+    groups_of,
+    interacted,
+    seeds as seeds,
+    trained,
+)
+from ..toy import GetKey, same
+
+
+LIMIT = 5
+
+
+class Rover(gymnasium.Env[Any, Any]):
+    """Drives for 3 to 7 steps, which are drawn, and is not where it should be.
+
+    It writes into its actions. Of a step it tells where it is, of a reset it does not.
+    """
+
+    observation_space = spaces.Dict(
+        {
+            "place": spaces.Box(-np.inf, np.inf, (2, 1), np.float64),
+            "gear": spaces.Discrete(3, start=-1),
+        }
+    )
+    action_space = spaces.Box(np.array([-2, 0]), np.array([2, 8]), dtype=np.float32)
+    # What goes wrong, and at which step of all rovers.
+    fault: ClassVar[tuple[str, int] | None] = None
+    num_steps: ClassVar[int] = 0
+    num_open: ClassVar[int] = 0
+
+    def __init__(self, speed: float = 1.0) -> None:
+        self.speed = speed
+        Rover.num_open += 1
+
+    def close(self) -> None:
+        Rover.num_open -= 1
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.time, self.length = 0, int(self.np_random.integers(3, 8))
+        self.place = self.np_random.normal(size=(2, 1))
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Any:
+        Rover.num_steps += 1
+        kind, when = Rover.fault or ("", 0)
+        wrong = kind if when == Rover.num_steps else ""
+        if wrong == "raise":
+            raise RuntimeError("the motor is on fire")
+        noise = self.np_random.normal(size=(2, 1))
+        self.place = self.place + self.speed * action[:, None] + noise
+        action[:] = 100
+        self.time += 1
+        reward = math.nan if wrong == "nan" else float(self.place[0, 0])
+        infos = {"x_position": self.place[0, 0], "y_position": self.place[1, 0]}
+        # At the end it is both, as at a limit.
+        over = self.time >= self.length
+        return self._seen(), reward, over, over, infos
+
+    def _seen(self) -> Any:
+        return {"place": self.place, "gear": np.int64(self.time % 3 - 1)}
+
+
+class ByHand:
+    """A simulator of Gymnasium by hand."""
+
+    def __init__(self, name: str, seed: int) -> None:
+        self._seed: int | None = seed
+        self._name, self._time = name, 0
+        if name == "Rover":
+            self._env: Any = Rover(speed=0.5)
+            # Those of the library are counted.
+            self._env.close()
+        else:
+            self._env = gymnasium.make(name).unwrapped
+
+    def begin(self) -> tuple[Any, Any]:
+        self._time = 0
+        (observation, infos), self._seed = self._env.reset(seed=self._seed), None
+        return self._seen(observation), self._place(infos)
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
+        if self._name == "Rover":
+            taken = np.array([2 * action[0], 4 + 4 * action[1]], np.float32)
+        else:
+            taken = {"Pendulum-v1": 2, "HalfCheetah-v5": 1}.get(self._name, 1) * action
+        observation, reward, terminated, _, infos = self._env.step(taken)
+        self._time += 1
+        truncated = self._time == TASKS[self._name] and not terminated
+        place = self._place(infos)
+        return self._seen(observation), reward, terminated, truncated, place
+
+    def _seen(self, observation: Any) -> Any:
+        if self._name != "Rover":
+            return observation
+        gears = [observation["gear"] == gear for gear in (-1, 0, 1)]
+        return np.array([*gears, *observation["place"][:, 0]], np.float32)
+
+    def _place(self, infos: dict[str, Any]) -> Any:
+        names = {
+            "Rover": ["x_position", "y_position"],
+            "HalfCheetah-v5": ["x_position"],
+        }
+        if self._name not in names:
+            return None
+        return np.array([infos.get(name, 0) for name in names[self._name]])
+
+
+# Their time limits.
+TASKS = {"CartPole-v1": 30, "Pendulum-v1": 40, "HalfCheetah-v5": 20, "Rover": LIMIT}
+
+
+def make(name: str) -> GymnasiumEnv:
+    if name == "Rover":
+        return GymnasiumEnv(
+            Rover, max_steps=LIMIT, state_descriptor="xy", options={"speed": 0.5}
+        )
+    descriptor = "x" if name == "HalfCheetah-v5" else None
+    return GymnasiumEnv(name, max_steps=TASKS[name], state_descriptor=descriptor)
+
+
+@pytest.fixture(autouse=True)
+def no_fault() -> None:
+    gc.collect()
+    Rover.fault, Rover.num_steps, Rover.num_open = None, 0, 0
+
+
+@pytest.mark.parametrize(
+    "name, num_steps",
+    [
+        ("CartPole-v1", 3334),
+        ("Pendulum-v1", 300),
+        ("HalfCheetah-v5", 60),
+        ("Rover", 600),
+    ],
+)
+def test_rows_are_those_of_a_simulator_stepped_by_hand(
+    name: str, num_steps: int, seeds: list[list[int]]
+) -> None:
+    env = make(name)
+    rows = interacted(env, num_envs=3, num_steps=num_steps, key=jr.key(3))
+    assert len(set(seeds[0])) == 3
+    check_rows(rows, seeds[0], lambda seed: ByHand(name, seed))
+    # Both ends are among them, and so is an end at the limit.
+    at_limit = rows.timestep == TASKS[name] - 1
+    assert np.any(rows.truncated & at_limit) and not np.any(rows.truncated & ~at_limit)
+    if name == "Rover":
+        assert np.any(rows.terminated & at_limit) and np.any(
+            rows.terminated & ~at_limit
+        )
+
+
+def test_training_stores_the_rows_of_the_simulators_and_can_be_repeated_and_resumed(
+    seeds: list[list[int]],
+) -> None:
+    env = make("Rover")
+    check_training(env, seeds, lambda seed: ByHand("Rover", seed))
+    # Those of trainings stay for a call that resumes them, and end with `env`.
+    assert Rover.num_open > 0
+    del env
+    gc.collect()
+    assert Rover.num_open == 0
+
+
+def test_evaluation_plays_whole_episodes_and_leaves_nothing_behind(
+    seeds: list[list[int]], getkey: GetKey
+) -> None:
+    env = make("Rover")
+    key = getkey()
+    play = lambda: eqrl.evaluate(
+        Player(action=env.spec.action), jnp.zeros(()), env, num_episodes=3, key=key
+    )
+    evaluation, again = play(), play()
+    assert same(evaluation, again)
+    lengths = []
+    for seed in seeds[0]:
+        rover = Rover()
+        rover.reset(seed=seed)
+        lengths.append(min(rover.length, LIMIT))
+        rover.close()
+    assert evaluation.lengths.tolist() == lengths
+    assert not list(groups_of(env))
+    assert Rover.num_open == 0
+
+
+def test_a_simulator_that_takes_no_step_stays_where_it_is(
+    seeds: list[list[int]],
+) -> None:
+    # What is over is not stepped by repeats, and what is not over is not reset.
+    env = FrameStack(ActionRepeat(TimeLimit(make("Rover"), 4), 3), 2)
+    rows = interacted(env, num_envs=2, num_steps=40, key=jr.key(5))
+    by_hand = lambda seed: Stacked(Repeated(ByHand("Rover", seed), 3, limit=4))
+    check_rows(rows, seeds[0], by_hand)
+    assert np.any(rows.terminated) and np.any(rows.truncated)
+
+
+@pytest.mark.parametrize("kind, cause", [("raise", RuntimeError), ("nan", ValueError)])
+def test_what_goes_wrong_in_a_simulator_ends_training_with_what_was_reached(
+    kind: str, cause: type[Exception]
+) -> None:
+    env = make("Rover")
+    # The second simulator takes each second step.
+    Rover.fault = kind, 102
+    with pytest.raises(eqrl.SimulatorError) as raised:
+        trained(env, 160)
+    error = raised.value
+    assert isinstance(error.__cause__, cause)
+    assert error.row == 1
+    step = error.episode_step
+    assert step is not None and 0 <= step < LIMIT + 1
+    assert f"environment 1 failed after {step} steps of its episode" in str(error)
+    reached = error.solution
+    assert int(reached.counts.rows_written) > 0
+    # It goes on with others.
+    Rover.fault = None
+    more = trained(env, 160, initial=reached)
+    assert np.isfinite(more.state)
+
+
+class Odd(gymnasium.Env[Any, Any]):
+    """Has the spaces that it is given."""
+
+    observation_space = spaces.Box(-1, 1, (2,))
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, **given: Any) -> None:
+        vars(self).update(given)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {"far": np.zeros((2, 2))}
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({"action_space": spaces.MultiDiscrete([2, 3])}, r"`MultiDiscrete.*`Discrete`"),
+        (
+            {"action_space": spaces.Dict({"a": spaces.Discrete(2)})},
+            r"action space `Dict",
+        ),
+        ({"action_space": spaces.Box(-np.inf, np.inf, (2,))}, "must be finite"),
+        ({"action_space": spaces.Box(0, 9, (2,), np.int32)}, "of whole numbers"),
+        (
+            {"observation_space": spaces.Sequence(spaces.Discrete(2))},
+            r"observes `Sequence.*no fixed size",
+        ),
+    ],
+)
+def test_spaces_that_are_not_offered_are_refused_by_name(
+    given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        GymnasiumEnv(Odd, options=given)
+
+
+def test_names_that_a_simulator_does_not_have_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"`observation` names \['x'\].*`Box"):
+        GymnasiumEnv(Odd, observation="x")
+    with pytest.raises(ValueError, match=r"`state_descriptor`.*one flat vector"):
+        GymnasiumEnv(Odd, state_descriptor=lambda infos: infos["far"])
+    with pytest.raises(ValueError, match="makes a dict; it must make"):
+        GymnasiumEnv(dict)
+
+
+def test_choices_begin_at_the_start_of_their_space_and_become_one_hot() -> None:
+    given = {
+        "action_space": spaces.Discrete(3, start=5),
+        "observation_space": spaces.Discrete(4),
+    }
+    spec = GymnasiumEnv(Odd, options=given).spec
+    assert spec.action == Discrete(3) and spec.observation_size == 4

@@ -1,0 +1,313 @@
+"""Environments of EnvPool against its pools, stepped by hand."""
+
+import gc
+import os
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jaxtyping
+import numpy as np
+import pytest
+
+import eqrl
+from eqrl.envs import AbstractEnv, ActionRepeat, TimeLimit, _host, make
+from eqrl.spaces import Box, Discrete
+
+from ..simulators import (
+    Player,
+    Repeated,
+    check_rows,
+    check_training,
+    groups_of,
+    interacted,
+    seeds as seeds,
+)
+from ..toy import GetKey, same
+
+
+pytestmark = pytest.mark.worlds
+
+# Their time limits. Many of CartPole's episodes end at this one.
+TASKS = {"CartPole-v1": 15, "Pendulum-v1": 40, "HalfCheetah-v5": 20, "Pong-v5": 12}
+
+
+class ByHand:
+    """A pool of one simulator, whose own limit is never reached."""
+
+    def __init__(self, name: str, seed: int) -> None:
+        import envpool  # pyright: ignore[reportMissingImports]
+
+        self._name, self._time = name, 0
+        self._pool: Any = envpool.make(
+            name,
+            env_type="gymnasium",
+            num_envs=1,
+            env_seed=[seed],
+            max_episode_steps=100_000,
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            self._pool.observation_space  # noqa: B018
+
+    def begin(self) -> tuple[Any, Any]:
+        self._time = 0
+        observation, infos = self._pool.reset()
+        return self._seen(observation), self._place(infos)
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
+        taken = np.array([2 * action if self._name == "Pendulum-v1" else action])
+        observation, reward, terminated, _, infos = self._pool.step(taken)
+        self._time += 1
+        truncated = self._time == TASKS[self._name] and not terminated[0]
+        place = self._place(infos)
+        return self._seen(observation), reward[0], terminated[0], truncated, place
+
+    def _seen(self, observation: Any) -> Any:
+        if self._name == "Pong-v5":
+            return observation[0].transpose(1, 2, 0).reshape(-1)
+        return observation[0]
+
+    def _place(self, infos: Any) -> Any:
+        return infos["x_position"] if self._name == "HalfCheetah-v5" else None
+
+
+def env_of(name: str, num_threads: int | None = None) -> AbstractEnv[Any]:
+    return make(
+        f"envpool/{name}",
+        max_steps=TASKS[name],
+        num_threads=num_threads,
+        state_descriptor="x" if name == "HalfCheetah-v5" else None,
+    )
+
+
+@pytest.mark.parametrize(
+    "name, num_steps",
+    [
+        ("CartPole-v1", 3334),
+        ("Pendulum-v1", 3334),
+        ("HalfCheetah-v5", 3334),
+        ("Pong-v5", 30),
+    ],
+)
+def test_rows_are_those_of_a_simulator_stepped_by_hand(
+    name: str, num_steps: int, seeds: list[list[int]]
+) -> None:
+    play = lambda env: interacted(env, num_envs=3, num_steps=num_steps, key=jr.key(3))
+    rows = play(env_of(name))
+    assert len(set(seeds[0])) == 3
+    check_rows(rows, seeds[0], lambda seed: ByHand(name, seed))
+    at_limit = rows.timestep == TASKS[name] - 1
+    assert np.any(rows.truncated & at_limit) and not np.any(rows.truncated & ~at_limit)
+    if name == "CartPole-v1":
+        # EnvPool itself says that those at the limit were truncated.
+        assert np.any(rows.terminated & at_limit)
+        assert np.any(rows.terminated & ~at_limit)
+    # Whatever the number of threads.
+    assert same(rows, play(env_of(name, num_threads=1)))
+    assert seeds[0] == seeds[1]
+
+
+def test_training_stores_the_rows_of_the_simulators_and_can_be_repeated_and_resumed(
+    seeds: list[list[int]],
+) -> None:
+    name = "CartPole-v1"
+    check_training(env_of(name), seeds, lambda seed: ByHand(name, seed))
+
+
+def num_threads() -> int:
+    gc.collect()
+    return len(os.listdir("/proc/self/task"))
+
+
+def test_evaluations_and_environments_leave_no_thread_behind(getkey: GetKey) -> None:
+    env = env_of("HalfCheetah-v5", num_threads=2)
+    agent, key = Player(action=env.spec.action), getkey()
+    play = lambda: eqrl.evaluate(agent, jnp.zeros(()), env, num_episodes=3, key=key)
+    first = play()
+    before = num_threads()
+    for _ in range(20):
+        assert same(play(), first)
+    assert num_threads() == before
+    assert not list(groups_of(env))
+    state, _ = jax.vmap(lambda key: env.reset(key=key))(jr.split(getkey(), 2))
+    jax.block_until_ready(state)
+    assert num_threads() > before
+    del env, play
+    assert num_threads() <= before
+
+
+def test_a_simulator_that_takes_no_step_stays_where_it_is(
+    seeds: list[list[int]],
+) -> None:
+    env = ActionRepeat(TimeLimit(env_of("CartPole-v1"), 11), 3)
+    rows = interacted(env, num_envs=2, num_steps=40, key=jr.key(5))
+    by_hand = lambda seed: Repeated(ByHand("CartPole-v1", seed), 3, limit=11)
+    check_rows(rows, seeds[0], by_hand)
+    assert np.any(rows.terminated) and np.any(rows.truncated)
+
+
+def simulators(name: str, number: int, **options: Any) -> Any:
+    """Simulators of an environment, outside of any program."""
+    env: Any = make(f"envpool/{name}", **options)
+    made = env._make(list(range(5, 5 + number)))
+    return env.spec, made, made.begin(np.arange(number))
+
+
+def test_rows_are_in_the_order_that_is_asked_for() -> None:
+    results = []
+    for order in ([0, 1, 2], [2, 0, 1]):
+        _, made, _ = simulators("HalfCheetah-v5", 3, state_descriptor="x")
+        rows, back = np.array(order), np.argsort(order)
+        actions = np.linspace(-1, 1, 18, dtype=np.float32).reshape(3, 6)
+        stepped = made.step(rows, actions[rows])
+        begun = made.begin(rows)
+        again = made.step(rows[:2], actions[rows[:2]]).reward
+        results.append([each[back] for each in (*stepped, *begun)])
+        assert again.shape == (2,)
+    assert same(*results)
+
+
+def lives(limit: int, num_steps: int) -> list[list[tuple[Any, ...]]]:
+    """Of two simulators all ends of episodes: how, and lives and steps of the game.
+
+    The last two are those of the beginning of the next episode.
+    """
+    options: dict[str, Any] = {
+        "options": {"episodic_life": True},
+        "state_descriptor": ("lives", "elapsed_step"),
+        "max_steps": limit,
+    }
+    _, made, _ = simulators("Breakout-v5", 2, **options)
+    rows, choices = np.arange(2), np.random.default_rng(0)
+    ends: list[list[tuple[Any, ...]]] = [[], []]
+    for _ in range(num_steps):
+        stepped = made.step(rows, choices.integers(0, 4, 2, np.int32))
+        over = stepped.terminated | stepped.truncated
+        if np.any(over):
+            begun = made.begin(rows[over])
+            for row, place in zip(rows[over], begun.descriptor, strict=True):
+                end = "life" if stepped.terminated[row] else "limit"
+                ends[row].append((end, *stepped.descriptor[row], *place))
+    return ends
+
+
+def test_a_lost_life_ends_the_episode_and_not_the_game() -> None:
+    both = lives(limit=60, num_steps=150)
+    for ends in both:
+        assert {end for end, *_ in ends} == {"life", "limit"}
+        for end, left, steps, next_left, next_steps in ends:
+            if end == "life":
+                # 5 at the beginning of a game.
+                assert left < 5 and (next_left, next_steps) == (left, steps)
+            else:
+                assert steps == 60 and (next_left, next_steps) == (5, 0)
+    # A life that is lost at the limit of the game is the last.
+    end, left, steps, *_ = both[0][0]
+    [first, *_], _ = lives(limit=int(steps), num_steps=int(steps))
+    assert first == (end, left, steps, 5, 0)
+
+
+def test_some_games_begin_where_others_go_on() -> None:
+    described = {"state_descriptor": ("lives", "elapsed_step")}
+    options = {"options": {"episodic_life": True}}
+    _, made, _ = simulators("Breakout-v5", 2, **options, **described)
+    over = False
+    while not over:
+        stepped = made.step(np.array([1]), np.array([0]))
+        over = stepped.terminated[0]
+    begun = made.begin(np.array([0, 1])).descriptor
+    assert begun.tolist() == [[5, 0], *stepped.descriptor.tolist()]
+
+
+def test_all_kinds_of_observations_are_vectors() -> None:
+    spec, _, began = simulators("CheetahRun-v1", 2)
+    both = began.observation
+    assert spec.observation_size == 17 and spec.action == Box(6)
+    spec, _, began = simulators("CheetahRun-v1", 2, observation="velocity")
+    assert spec.observation_size == 9
+    np.testing.assert_array_equal(began.observation, both[:, 8:])
+    spec, made, began = simulators("FrozenLake-v1", 2)
+    assert (spec.observation_size, spec.action) == (16, Discrete(4))
+    np.testing.assert_array_equal(began.observation, np.eye(16)[[0, 0]])
+    reached = made.step(np.arange(2), np.array([1, 2])).observation
+    np.testing.assert_array_equal(np.sum(reached, axis=1), 1)
+    spec, made, began = simulators("Pong-v5", 2)
+    assert spec.observation_shape == (84, 84, 4)
+    assert began.observation.shape == (2, 84 * 84 * 4)
+    picture = made.picture(0)
+    assert (picture.shape, picture.dtype) == ((210, 160, 3), np.uint8)
+
+
+def test_descriptors_are_functions_of_the_infos_of_a_step() -> None:
+    speed = lambda infos: np.array([2 * infos["x_velocity"]])
+    results = []
+    for describe in (speed, "x_velocity"):
+        _, made, _ = simulators("HalfCheetah-v5", 2, state_descriptor=describe)
+        stepped = made.step(np.array([0, 1]), np.full((2, 6), 0.5, np.float32))
+        results.append(stepped.descriptor)
+    assert np.all(results[0] != 0)
+    np.testing.assert_allclose(results[0], 2 * results[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "name, rows, actions, message",
+    [
+        # A pool would end the process, or take it as it is.
+        ("HalfCheetah-v5", [0, 1], np.zeros((1, 6)), r"\(1, 6\), but|\[1,6\]"),
+        ("HalfCheetah-v5", [0, 1], np.zeros((2, 5)), r"\(2, 5\), but must .*\(2, 6\)"),
+        ("CartPole-v1", [0, 1], np.zeros((2, 1), int), r"\(2, 1\), but must .*\(2,\)"),
+        # It would wait for ever.
+        ("CartPole-v1", [1, 1], np.zeros(2, int), "twice"),
+    ],
+)
+def test_actions_that_do_not_fit_never_reach_a_pool(
+    name: str, rows: list[int], actions: Any, message: str
+) -> None:
+    _, made, _ = simulators(name, 2)
+    # The types of the rows are checked before, but only in tests.
+    with pytest.raises((ValueError, jaxtyping.TypeCheckError), match=message):
+        made.step(np.array(rows), actions)
+
+
+def test_a_choice_that_does_not_exist_is_named_with_its_simulator() -> None:
+    env = make("envpool/CartPole-v1")
+    keys = jr.split(jr.key(0), 2)
+    state, _ = jax.vmap(lambda key: env.reset(key=key))(keys)
+    step = lambda state, action: env.step(state, action, key=jr.key(0))
+    _, outcome = jax.vmap(step)(state, jnp.array([1, 2]))
+    assert np.all(np.isnan(outcome.reward))
+    failure = _host.failure_of(env)
+    assert failure is not None and failure.row == 1
+    assert "the action is 2; it must be from 0 to 1" in str(failure)
+
+
+@pytest.mark.parametrize(
+    "name, options, message",
+    [
+        ("HalfCheetah-v6", {}, "no environment `envpool/HalfCheetah-v6`; did you mean"),
+        ("###", {}, "there are `envpool/Acrobot-v1`.* more"),
+        ("HalfCheetah-v5", {"state_descriptor": "xy"}, r"\['y_position'\].*infos of"),
+        ("HalfCheetah-v5", {"observation": "x"}, r"\['x'\], but .*observes `Box"),
+        ("HalfCheetah-v5", {"options": {"skip": 2}}, r"no options \['skip'\].*_skip"),
+        ("HalfCheetah-v5", {"options": {"frame_skip": "a"}}, "own are .*_skip': 5"),
+        ("HalfCheetah-v5", {"options": {"seed": 1}}, "`seed` is not .*; give a `key`"),
+        ("HalfCheetah-v5", {"options": {"max_episode_steps": 9}}, "give `max_steps`"),
+        ("BinPack-v2", {}, "of whole numbers"),
+        ("IntersectionMultiAgent-v0", {}, "2 players"),
+        ("HalfCheetah-v5", {"backend": "mjx"}, "`backend` is not an option"),
+    ],
+)
+def test_what_is_not_offered_is_refused(
+    name: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(f"envpool/{name}", **options)
+
+
+def test_the_time_limit_is_the_tasks_own_unless_given() -> None:
+    assert make("envpool/HalfCheetah-v5").spec.max_steps == 1000
+    assert make("envpool/Catch-v0").spec.max_steps is None
+    assert make("envpool/Catch-v0", max_steps=3).spec.max_steps == 3
