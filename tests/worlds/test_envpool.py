@@ -214,10 +214,10 @@ def test_some_games_begin_where_others_go_on() -> None:
     described = {"state_descriptor": ("lives", "elapsed_step")}
     options = {"options": {"episodic_life": True}}
     _, made, _ = simulators("Breakout-v5", 2, **options, **described)
-    over = False
-    while not over:
-        stepped = made.step(np.array([1]), np.array([0]))
-        over = stepped.terminated[0]
+    step = lambda: made.step(np.array([1]), np.array([0]))
+    stepped = step()
+    while not stepped.terminated[0]:
+        stepped = step()
     begun = made.begin(np.array([0, 1])).descriptor
     assert begun.tolist() == [[5, 0], *stepped.descriptor.tolist()]
 
