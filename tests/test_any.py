@@ -56,6 +56,7 @@ _REASONS: dict[str, tuple[str, ...]] = {
     "What was reached may be a solution, a population or skills; no class of an error "
     "has type arguments": (
         "NonFiniteError.__init__(solution)",
+        "SimulatorError.__init__(solution)",
         "TrainingInterrupted.__init__(solution)",
     ),
     "What is inside was written into a file, or is looked up by a name": (
@@ -67,6 +68,7 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "load_run(make_env)",
         "load_solution()",
         "make()",
+        "make(options)",
         "make(state_descriptor)",
     ),
     "A static type checker would take the argument of a lambda for an `object`": (

@@ -564,9 +564,7 @@ class GymnasiumEnv(AbstractHostEnv):
                 "a `gymnasium.Env`."
             )
         try:
-            name = (
-                source if isinstance(source, str) else getattr(source, "__name__", "")
-            )
+            name = name_of(self)
             known = env.observation_space
             wrong = [
                 key
@@ -650,10 +648,7 @@ def shown_names(
     """The names of the elements of a descriptor, if they are known."""
     if not isinstance(describe, tuple):
         return None
-    axes = {
-        position: axis for axis, position in zip("xy", POSITIONS["xy"], strict=True)
-    }
-    return tuple(axes.get(name, name) for name in describe)
+    return tuple(name.removesuffix("_position") for name in describe)
 
 
 def names() -> list[str]:

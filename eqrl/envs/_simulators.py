@@ -168,15 +168,24 @@ class Group:
 
     def put(self, rows: Int[np.ndarray, " rows"], results: Stepped) -> None:
         """Records the results of a call of some simulators."""
+        given, due = results.observation.shape, self.last.observation.shape[1:]
+        if given != (len(rows), *due):
+            raise ValueError(
+                f"{len(rows)} observations have the shape {given}, but each must have "
+                f"{due}"
+            )
         if rows.tobytes() == self.all_rows:
             self.last = results
         else:
             # Copies: those that were put may be arrays of the simulators' own.
-            parts = [None if each is None else np.array(each) for each in self.last]
-            for part, new in zip(parts, results, strict=True):
-                if part is not None:
-                    part[rows] = new
-            self.last = Stepped(*parts)
+            last = {
+                name: np.array(old)
+                for name, old in self.last._asdict().items()
+                if old is not None
+            }
+            for name, old in last.items():
+                old[rows] = getattr(results, name)
+            self.last = self.last._replace(**last)
         self.any_over = bool(self.last.terminated.any() or self.last.truncated.any())
         self.ticks[rows] += 1
 
@@ -259,9 +268,11 @@ def _answer_of_group(
         presents = group.ticks if is_whole else group.ticks[rows]
         if presents.tobytes() == ticks.tobytes():
             try:
+                if not is_whole and len(np.unique(rows)) < len(rows):
+                    raise ValueError("one state was stepped twice at the same time")
                 function(group, rows, *given)
-                answers = (group.ticks, *group.last)
-                for result, answer in zip(results, answers, strict=False):
+                answers = [x for x in (group.ticks, *group.last) if x is not None]
+                for result, answer in zip(results, answers, strict=True):
                     result[chosen] = answer if is_whole else answer[rows]
                 return
             except BaseException as error:

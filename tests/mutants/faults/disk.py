@@ -47,14 +47,14 @@ FAULTS = (
     ),
     Fault(
         "disk:cut-where-terminated",
-        "eqrl/_disk/learn.py",
+        "eqrl/_training/replay.py",
         ".set(~data.terminated[:, row])",
         ".set(jnp.ones_like(data.terminated[:, row]))",
         (f"{_SWITCH} -k 'keeps_what_it_should or cut_in_mid'",),
     ),
     Fault(
         "disk:cut-one-row-late",
-        "eqrl/_disk/learn.py",
+        "eqrl/_training/replay.py",
         "row = (written - 1) % data.timestep.shape[1]",
         "row = written % data.timestep.shape[1]",
         (f"{_SWITCH} -k 'keeps_what_it_should or cut_in_mid'",),

@@ -371,8 +371,8 @@ FAULTS = (
     Fault(
         "interaction:rolled-out-once-a-key",
         "eqrl/_interaction/evaluate.py",
-        "    key = reusable_key(key)\n    return",
-        "    return",
+        "    key = reusable_key(key)\n    played",
+        "    played",
         ("tests/interaction/test_evaluate.py -k mask_is_true",),
     ),
     Fault(
