@@ -248,6 +248,7 @@ def _train_into(
     interrupt: Interrupt,
 ) -> int:
     exit_code = 0
+    resumes = f"`eqrl {job.run.schedule.command} --resume {folder}` resumes it"
     try:
         reached = job.train(folder, initial, place.checkpoint_every)
     except NonFiniteError as error:
@@ -264,16 +265,12 @@ def _train_into(
         failure, _, _ = str(error).rpartition("\n")
         say(
             f"{' '.join(failure.split())}. So training stopped; what was reached "
-            f"before it is kept, and `eqrl {job.run.schedule.command} --resume "
-            f"{folder}` resumes it."
+            f"before it is kept, and {resumes}."
         )
     except TrainingInterrupted as error:
         # Shells report a process killed by a signal as 128 plus its number.
         reached, exit_code = error.solution, 128 + error.signal
-        say(
-            "Training was interrupted; what was reached is kept, and "
-            f"`eqrl {job.run.schedule.command} --resume {folder}` resumes it."
-        )
+        say(f"Training was interrupted; what was reached is kept, and {resumes}.")
     # A signal must not leave the folder half written.
     with interrupt.hold():
         # A full disk may refuse the checkpoint, but the smaller policies still fit.
