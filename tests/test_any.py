@@ -68,7 +68,6 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "load_run(make_env)",
         "load_solution()",
         "make()",
-        "make(options)",
         "make(state_descriptor)",
     ),
     "A static type checker would take the argument of a lambda for an `object`": (

@@ -385,7 +385,7 @@ class EnvPoolEnv(AbstractHostEnv):
         max_steps: Count | None = None,
         state_descriptor: str | tuple[str, ...] | Describe | None = None,
         observation: str | tuple[str, ...] | None = None,
-        options: Mapping[str, Any] | None = None,
+        options: Mapping[str, object] | None = None,
     ) -> None:
         """**Arguments:**
 

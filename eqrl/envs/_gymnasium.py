@@ -99,7 +99,7 @@ class Interface:
         return np.asarray(self.describe(infos), np.float32)
 
     def spec(self, name: str, infos: dict[str, Any], max_steps: int | None) -> EnvSpec:
-        """What the environment takes and returns.
+        """The sizes and the time limit of the environment.
 
         `infos` are those of a reset, and `name` is that of the environment, for errors.
         """
@@ -312,7 +312,7 @@ def _restore(env: gymnasium.Env[Any, Any], saved: bytes) -> None:
 
 @functools.cache
 def _is_saved_exactly(maker: _Maker) -> bool:
-    """Whether a simulator that is restored goes on exactly as it would have.
+    """Whether a restored simulator takes exactly the steps that it would have taken.
 
     It is tried out, since a simulator may keep a part of its state elsewhere.
     """
@@ -347,9 +347,9 @@ _Reply = tuple[bool, Any]
 
 
 def _work(connection: Any, maker: _Maker, seeds: Sequence[int]) -> None:
-    """Answers for some simulators, in a process of their own, until there is no more.
+    """Runs some simulators in a process of their own, until its connection is closed.
 
-    What is asked for is a method and its arguments.
+    Each message is the name of a method and its arguments.
     """
     simulators: _InTurn | None = None
     with contextlib.suppress(EOFError, KeyboardInterrupt):
@@ -369,7 +369,7 @@ def _work(connection: Any, maker: _Maker, seeds: Sequence[int]) -> None:
 
 
 class _InProcesses(AbstractSimulators):
-    """Simulators in processes of their own, each of which has a share of them."""
+    """Simulators that are divided among several processes."""
 
     def __init__(self, maker: _Maker, seeds: Sequence[int]) -> None:
         assert maker.num_processes is not None
@@ -517,7 +517,7 @@ class GymnasiumEnv(AbstractHostEnv):
         step_timeout: float | int | None = None,
         state_descriptor: str | tuple[str, ...] | Describe | None = None,
         observation: str | tuple[str, ...] | None = None,
-        options: Mapping[str, Any] | None = None,
+        options: Mapping[str, object] | None = None,
     ) -> None:
         """**Arguments:**
 

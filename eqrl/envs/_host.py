@@ -263,7 +263,7 @@ def are_present(env: AnyEnv, state: PyTree) -> Bool[np.ndarray, "*axes"]:
 
 
 def saved_simulators(state: PyTree) -> dict[str, np.ndarray] | None:
-    """All that is needed to go on with the simulators of states in another process.
+    """The simulators of states as bytes, for another process.
 
     **Returns:**
 
@@ -290,7 +290,7 @@ def saved_simulators(state: PyTree) -> dict[str, np.ndarray] | None:
 
 
 def with_simulators(env: AnyEnv, tree: Tree, saved: dict[str, np.ndarray]) -> Tree:
-    """The tree with states of new simulators, which go on where others were saved.
+    """The tree with new simulators, in the states in which others were saved.
 
     `saved` is from `saved_simulators`.
     """
@@ -336,7 +336,7 @@ def _restored(env: AnyEnv, state: HostState, saved: dict[str, np.ndarray]) -> Ho
 
 
 def failure_of(env: AnyEnv) -> SimulatorFailure | None:
-    """What went wrong in a simulator of an environment since this was asked."""
+    """The failure of a simulator of an environment since the last call, if any."""
     return FAILURES.pop(_owner_of(env), None) if is_host(env) else None
 
 

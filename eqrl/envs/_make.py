@@ -38,7 +38,7 @@ def make(
     num_processes: PositiveInt | None = None,
     num_threads: PositiveInt | None = None,
     observation: str | tuple[str, ...] | None = None,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
 ) -> AnyEnv:
     """Makes an environment from its name.
 

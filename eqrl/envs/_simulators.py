@@ -59,7 +59,7 @@ class AbstractSimulators(abc.ABC):
     def step(
         self, rows: Int[np.ndarray, " rows"], actions: Shaped[np.ndarray, "rows ..."]
     ) -> Stepped:
-        """Advances some of the simulators by one step, none of which is over."""
+        """Advances some of the simulators, whose episodes are not over, by one step."""
 
     @abc.abstractmethod
     def picture(self, row: int) -> np.ndarray:
@@ -83,7 +83,7 @@ MakeSimulators = Callable[[Sequence[int]], AbstractSimulators]
 
 
 class SimulatorFailure(NamedTuple):
-    """What went wrong in a simulator.
+    """A failure of a simulator.
 
     - `error`: what it raised, or what says in which way its result is wrong.
     - `row`: which simulator, if that is known.

@@ -576,8 +576,8 @@ FAULTS = (
     Fault(
         "cli:nan-exits-with-0",
         "eqrl/_cli/training.py",
-        "reached, exit_code = error.solution, 1\n        say(\n            f\"At",
-        "reached, exit_code = error.solution, 0\n        say(\n            f\"At",
+        'reached, exit_code = error.solution, 1\n        say(\n            f"At',
+        'reached, exit_code = error.solution, 0\n        say(\n            f"At',
         ("tests/cli/test_cli.py -k nan_exits",),
     ),
     Fault(
