@@ -77,6 +77,8 @@ def _described(name: str) -> str:
     observations = f"vector of {spec.observation_size}"
     if spec.observation_shape is not None:
         observations = f"image of {' x '.join(map(str, spec.observation_shape))}"
+    if spec.observation_dtype != "float32":
+        observations += f" {spec.observation_dtype}"
     action = spec.action
     actions = f"vector of {action.num_outputs}"
     if isinstance(action, Discrete):
