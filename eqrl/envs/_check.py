@@ -22,6 +22,7 @@ from .._types.custom_types import PyTree
 from .._types.data import Action, Box, EnvSpec
 from .._types.typecheck import plays_envs
 from ._base import AnyEnv, Outcome
+from ._host import is_host
 
 
 def check_env(env: AnyEnv) -> None:
@@ -31,6 +32,12 @@ def check_env(env: AnyEnv) -> None:
     """
     spec = env.spec
     check_instance("spec", spec, EnvSpec)
+    if is_host(env) and jax.process_count() > 1:
+        raise ValueError(
+            "Simulators outside JAX belong to one process, but there are "
+            f"{jax.process_count()}: train in each of them by itself, without "
+            "`jax.distributed`."
+        )
     if spec.observation_size < 1:
         raise ValueError(
             f"`spec.observation_size={spec.observation_size}` must be at least 1."
@@ -133,7 +140,7 @@ def check(
 
     **Arguments:**
 
-    - `env`: the environment.
+    - `env`: the environment, written in JAX.
     - `key`: for the environment and the actions.
     - `num_steps`: how many steps to play, at least 1. A longer time limit is not seen.
     - `actions`: whether to look for actions without an effect; `False` if some are
@@ -143,6 +150,12 @@ def check(
     are one too, as at the beginning of a training.
     """
     check_env(env)
+    if is_host(env):
+        raise ValueError(
+            "`check` plays environments written in JAX, several times from one state, "
+            "but the simulators of this one have one present; "
+            "`gymnasium.utils.env_checker.check_env` checks those of Gymnasium."
+        )
     flaws, differs = jax.device_get(_play(env, num_steps, actions, key))
     found = _described_flaws(flaws, differs, env.spec)
     if found:
@@ -187,7 +200,7 @@ def _described_flaws(
 
 def play_if_asked(env: AnyEnv) -> None:
     """Plays an environment if `eqrl.typecheck` was called with `play_envs`."""
-    if plays_envs():
+    if plays_envs() and not is_host(env):
         check(env, key=jr.key(0))
 
 

@@ -101,7 +101,9 @@ def test_all_are_described_if_that_is_asked_for(
 def test_real_ones_are_described(capsys: pytest.CaptureFixture[str]) -> None:
     lines = _listed("gymnasium/[ac]*", capsys=capsys)[1:]
     table = {line.partition(" ")[0]: line.split(maxsplit=1)[1] for line in lines}
-    assert table["gymnasium/CarRacing-v3"].split("  ")[0] == "image of 96 x 96 x 3 uint8"
+    assert (
+        table["gymnasium/CarRacing-v3"].split("  ")[0] == "image of 96 x 96 x 3 uint8"
+    )
     assert table["gymnasium/Acrobot-v1"].split() == "vector of 6 3 choices 500".split()
     assert table["gymnasium/Ant-v2"].startswith("cannot start: The mujoco v2")
     (_, point) = _listed("eqrl/point", capsys=capsys)

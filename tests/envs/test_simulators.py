@@ -191,6 +191,15 @@ def test_a_process_that_dies_or_hangs_is_named() -> None:
     assert "cannot be sent to another process" in str(_host.failure_of(env))
 
 
+def test_what_simulators_cannot_do_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = pendulum()
+    with pytest.raises(ValueError, match="simulators of this one have one present"):
+        eqrl.envs.check(eqrl.envs.TimeLimit(env, 3), key=jr.key(0))
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ValueError, match="belong to one process, but there are 2"):
+        TRAINER.init(AGENT, env, key=jr.key(0))
+
+
 def test_a_copy_of_a_member_has_simulators_of_its_own() -> None:
     env = pendulum()
     state, _ = begin(env, 4)
