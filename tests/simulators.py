@@ -148,7 +148,10 @@ def _interacted(
 
 
 def check_rows(
-    rows: Transition[Any], seeds: list[int], by_hand: Callable[[int], Seen]
+    rows: Transition[Any],
+    seeds: list[int],
+    by_hand: Callable[[int], Seen],
+    observed: type = np.float32,
 ) -> None:
     """Checks that each environment's rows are those of a simulator stepped by hand.
 
@@ -156,7 +159,8 @@ def check_rows(
     or where the next episode did.
     """
     rows = jax.tree.map(np.asarray, rows)
-    assert rows.reward.dtype == rows.observation.dtype == np.float32
+    assert rows.reward.dtype == np.float32
+    assert rows.observation.dtype == rows.next_observation.dtype == observed
     assert rows.terminated.dtype == rows.truncated.dtype == np.bool_
     assert rows.timestep.dtype == np.int32
     assert len(seeds) == len(rows.reward)

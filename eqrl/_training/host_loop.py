@@ -76,7 +76,8 @@ def drive(
             if failed is not None:
                 reached = hand_over(solution, given_mesh)
                 if isinstance(failed, SimulatorFailure):
-                    raise SimulatorError(failed, reached, step=step)
+                    error = SimulatorError(failed, reached, step=step)
+                    raise error from failed.error
                 raise NonFiniteError(step, reached, failed, counted=counted)
             stops = False
             if row is not None:

@@ -355,7 +355,7 @@ def checked_result(env: AnyEnv, result: Tree) -> Tree:
         jax.block_until_ready(leaves)
         failure = failure_of(env)
         if failure is not None:
-            raise SimulatorError(failure)
+            raise SimulatorError(failure) from failure.error
     return result
 
 

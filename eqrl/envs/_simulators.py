@@ -129,9 +129,8 @@ class SimulatorError(RuntimeError):
             )
         super().__init__(message)
         self.solution = solution
-        self.row = failure.row
-        self.episode_step = failure.step
-        self.__cause__ = failure.error
+        self.row: int | None = failure.row
+        self.episode_step: int | None = failure.step
 
 
 class RowError(Exception):
