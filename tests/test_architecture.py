@@ -127,7 +127,7 @@ _MOST = {
     "of these of at most 6 lines": 29,
     "internal share of definitions": 63.7,
     "share of imports": 8.3,
-    "lines of checks": 3_313,
+    "lines of checks": 3_319,
     "longest body": 60,
     "bodies over 60 lines": 0,
     "uses of Any": 357,

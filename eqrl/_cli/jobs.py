@@ -527,7 +527,7 @@ def make_job(command: Train) -> AbstractJob[Any, Any]:
     if command.lacks_preset:
         near = nearest_preset(run, env)
         named = "" if near is None else f"; the nearest is that of {near}"
-        print(f"No preset fits, so the library's defaults are those here{named}")
+        print(f"No preset fits; these are the library's defaults{named}")
     if isinstance(run.schedule, SkillSchedule):
         return LibraryJob(run, agent, env, trainer, tensorboard)
     mesh = make_mesh(run.schedule.devices)

@@ -208,6 +208,11 @@ def member(stack: Any, index: int | Int[Array, ""]) -> Any:
     """
     if isinstance(stack, PopulationSolution):
         stack = (stack.agents, stack.states)
+    if isinstance(stack, Solution):
+        raise ValueError(
+            "`stack` is a `Solution`, whose counts are no stack; take the state of a "
+            f"seed, `eqrl.member(solution.state, {index})`."
+        )
     check_stack("stack", stack)
     size, mesh = stack_size(stack), mesh_of_processes(stack)
     # An index that is an array, as in `best`, is left on its device.

@@ -147,7 +147,8 @@ class Settings:
     """Environment, networks and randomness of a run."""
 
     env: str = "gymnax/Pendulum-v1"
-    """Environment: brax/NAME, gymnax/NAME, eqrl/NAME, or one's own: module:make."""
+    """Environment: brax/NAME, gymnax/NAME, gymnasium/NAME, envpool/NAME, eqrl/NAME, or
+    one's own: module:make."""
 
     backend: str | None = None
     """Physics of brax: generalized (brax's default), mjx, positional or spring."""

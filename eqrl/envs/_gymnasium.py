@@ -172,6 +172,11 @@ class _Maker:
         options = dict(self.options)
         if not isinstance(self.source, str):
             env = self.source(**options)
+            if not isinstance(env, gymnasium.Env):
+                raise ValueError(
+                    f"`source={shown(self.source)}` makes a {type(env).__name__}; it "
+                    "must make a `gymnasium.Env`, a class that derives from it."
+                )
             return env if self.max_steps is None else TimeLimit(env, self.max_steps)
         return gymnasium.make(
             self.source,
@@ -558,11 +563,6 @@ class GymnasiumEnv(AbstractHostEnv):
         )
         self._make = maker
         env = maker.one()
-        if not isinstance(env, gymnasium.Env):
-            raise ValueError(
-                f"`source={shown(source)}` makes a {type(env).__name__}; it must make "
-                "a `gymnasium.Env`."
-            )
         try:
             name = name_of(self)
             known = env.observation_space

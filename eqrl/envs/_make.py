@@ -99,7 +99,8 @@ def make(
         suggestion = f" Did you mean {', '.join(near)}?" if near else ""
         raise ValueError(
             f"`name={name!r}` must begin with {', '.join(others)} or {last}, as in "
-            f"`brax/ant`.{suggestion}"
+            f"`brax/ant`; your own is `package.module:make` on the command line, "
+            f"and is used as it is in Python.{suggestion}"
         )
     library = LIBRARIES.get(prefix)
     given = {

@@ -161,7 +161,7 @@ def test_a_run_without_a_preset_ends_as_in_python_and_says_what_it_does(
     near, settings, *_ = printed.out.splitlines()
     # There is none without a goal.
     assert "Every return was 0, so there was no reward to learn from" in printed.err
-    assert near.startswith("No preset fits, so the library's defaults are those here; ")
+    assert near.startswith("No preset fits; these are the library's defaults; ")
     assert "the nearest is that of sac on gymnax/Pendulum-v1: actor_lr=0.001" in near
     assert settings.startswith("settings of SAC on eqrl/Point: env=eqrl/Point, ")
     assert "hidden_sizes=(256, 256)" in settings and "actor_lr=0.0003" in settings
