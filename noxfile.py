@@ -253,6 +253,7 @@ def benchmarks(session: nox.Session) -> None:
         "environments",
         "checkpoint_cost",
         "evaluation_cost",
+        "host_cost",
         "first_update",
         "imports",
     ]

@@ -150,7 +150,7 @@ def main() -> None:
     for num_envs in (1, 8, 64):
         inside = measure(agent, Inside(), num_envs, arguments.rows)
         outside = measure(agent, Outside(), num_envs, arguments.rows)
-        next(inside), next(outside)  # They compile.
+        _ = next(inside), next(outside)  # They compile.
         pairs = [(next(inside), next(outside)) for _ in range(arguments.pairs)]
         costs = [there - here for here, there in pairs]
         here, there = (statistics.median(each) for each in zip(*pairs, strict=True))
