@@ -125,9 +125,9 @@ _MOST = {
     "files": 130,
     "private functions named once": 135,
     "of these of at most 6 lines": 29,
-    "internal share of definitions": 63.7,
+    "internal share of definitions": 63.8,
     "share of imports": 8.3,
-    "lines of checks": 3_319,
+    "lines of checks": 3_320,
     "longest body": 60,
     "bodies over 60 lines": 0,
     "uses of Any": 357,
@@ -135,7 +135,7 @@ _MOST = {
     "lines of sac.py without its texts": 79,
     "translated first sentences": 0,
     "private faces": 1,
-    "lines of tests": 33_918,
+    "lines of tests": 33_919,
 }
 _LEAST = {"share of comments": 2.8}
 

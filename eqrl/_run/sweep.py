@@ -236,6 +236,10 @@ def group_settings(
     Raises a `ValueError` that names the setting unless each can be trained.
     """
     groups: list[tuple[PyTree, list[int]]] = []
+    trainer = settings[0].trainer
+    if all(eqx.tree_equal(each.trainer, trainer) is True for each in settings):
+        # No setting is at fault where the number of steps fits none.
+        trainer.check_num_steps(num_steps)
     for index, setting in enumerate(settings):
         agent, trainer = setting.agent, setting.trainer
         kind = jax.tree.map(

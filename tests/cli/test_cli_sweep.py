@@ -93,7 +93,7 @@ def test_a_sweep_is_interrupted_resumed_drawn_evaluated_and_overwritten(
     files = sorted(folder.rglob("*"))
     wrong = ["--grid", "num_envs", "7", "--overwrite"]
     assert main([*_SWEEP, "--folder", str(folder), *wrong]) == 2
-    assert "'num_envs': 7} is wrong: `num_steps=60`" in capsys.readouterr().err
+    assert "`num_steps=60` must be a whole number" in capsys.readouterr().err
     assert sorted(folder.rglob("*")) == files
     # A sweep leaves nothing that another may not overwrite.
     with claim_folder(folder, overwrite=True):
