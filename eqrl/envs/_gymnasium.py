@@ -502,8 +502,8 @@ class GymnasiumEnv(AbstractHostEnv):
     others of floats, choices one-hot and the parts of a dictionary one after another.
 
     A simulator has one present. Training that is resumed where it ended goes on in the
-    same episodes; one that is resumed from an earlier state, or in another process,
-    begins new ones.
+    same episodes, and so does one from a solution that `save_solution` saved, if the
+    simulator can be saved exactly. Otherwise new episodes begin.
     """
 
     _make: MakeSimulators = eqx.field(static=True)
