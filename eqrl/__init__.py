@@ -13,6 +13,7 @@ from . import (
     envs as envs,
     losses as losses,
     nn as nn,
+    numpy_policy as numpy_policy,
     presets as presets,
     spaces as spaces,
 )
@@ -69,7 +70,6 @@ from ._disk.library import (
     play_skills as play_skills,
     save_skills as save_skills,
 )
-from ._interaction import numpy_policy as numpy_policy
 from ._interaction.actors import Actors as Actors, interact as interact, start as start
 from ._interaction.evaluate import (
     Evaluation as Evaluation,

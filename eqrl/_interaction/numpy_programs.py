@@ -16,7 +16,7 @@ import jax.random as jr
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
-from .numpy_policy import FORMAT, OPERATIONS, PROGRAMS
+from ..numpy_policy import FORMAT, OPERATIONS, PROGRAMS
 
 
 # Primitives whose programs run where they stand, by the parameter with the program.

@@ -387,6 +387,8 @@ print(sorted(found - set(sys.stdlib_module_names)))
 def test_a_copy_of_one_module_acts_where_there_is_only_numpy(
     learner: Path, tmp_path: Path
 ) -> None:
+    # Where eqrl is installed, it is imported by this name too.
+    assert numpy_policy.__name__ == "eqrl.numpy_policy"
     shutil.copy(numpy_policy.__file__, tmp_path)
     shutil.copy(learner, tmp_path)
     for folder in Path(np.__file__).parents[1].glob("numpy*"):

@@ -3,7 +3,7 @@
 from ..fault import Fault
 
 
-_FILE = "eqrl/_interaction/numpy_policy.py"
+_FILE = "eqrl/numpy_policy.py"
 _PROGRAMS = "eqrl/_interaction/numpy_programs.py"
 _TESTS = "tests/interaction/test_numpy_policy.py"
 _OPERATIONS = (f"{_TESTS} -k operations_are",)

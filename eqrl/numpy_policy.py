@@ -108,9 +108,9 @@ def load_policy(
     ```
 
     Only NumPy is needed. Where eqrl is not installed, put a copy of the file
-    `eqrl/_interaction/numpy_policy.py` there and call its `load_policy`. The policy
-    draws from the same random bits as that of `eqrl.load_policy`, and their actions
-    differ by rounding only.
+    `eqrl/numpy_policy.py` there and call its `load_policy`. The policy draws from the
+    same random bits as that of `eqrl.load_policy`, and their actions differ by rounding
+    only.
 
     **Arguments:**
 
