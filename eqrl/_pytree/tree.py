@@ -170,7 +170,8 @@ def check_kept(what: str, before: PyTree, after: PyTree, *, source: str) -> None
     if changed is not None:
         raise ValueError(
             f"{what} than `{source}`: {changed}. Arrays must keep their shapes and "
-            "types, and everything else must stay the same."
+            "types, and everything else must stay the same; a number that changes "
+            "must be an array, such as `jnp.asarray(0.0)`."
         )
 
 

@@ -6,7 +6,8 @@ from typing import Any, Literal, overload
 import equinox as eqx
 import jax.random as jr
 
-from .._agents.base import AbstractAgent, AnyAgent
+from .._agents.base import AbstractAgent, AnyAgent, layers
+from .._agents.wrappers.intrinsic import Intrinsic
 from .._disk.library import Skills, count_skills, load_skill
 from .._interaction.fit import check_is_agent
 from .._population.solution import PopulationSolution
@@ -83,8 +84,9 @@ def save_run(
     - `solution`: from `train`, `train_seeds` or `train_population`, or of an error that
         one of them raised. For skills of `learn_skills` there is `save_skills`.
     - `agent`, `env`: with which it was trained.
-    - `title`: of the plots; by default the name of the agent's class and that of the
-        environment inside its wrappers.
+    - `title`: of the plots; by default the names of the agent and the environment
+        inside their wrappers, such as "SAC on eqrl/Point", after those of intrinsic
+        rewards.
     - `overwrite`: deletes what an earlier run wrote into the folder.
 
     Raises a `ValueError`, and changes nothing, unless the folder may be written and the
@@ -105,7 +107,10 @@ def save_run(
     if isinstance(solution, Solution) and not solution.metrics:
         raise ValueError("`solution` has no row of metrics, so there was no training.")
     if title is None:
-        title = f"{type(agent).__name__} on {name_of(env)}"
+        *outer, inner = layers(agent)
+        rewards = [each.reward for each in outer if isinstance(each, Intrinsic)]
+        names = [type(each).__name__ for each in (*rewards, inner)]
+        title = f"{' with '.join(names)} on {name_of(env)}"
     if isinstance(solution, PopulationSolution):
         kind, count = "member", solution.parents.shape[1]
     else:

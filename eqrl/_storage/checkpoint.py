@@ -77,7 +77,7 @@ def save(directory: Directory, step: SupportsIndex, tree: object) -> None:
     if number in saved_steps(directory):
         raise ValueError(
             f"`step={number}` is in `{directory}` already. Save another step, or "
-            "delete it first."
+            f"delete the folder `{Path(directory) / str(number)}` first."
         )
     content = _content(tree)
     folder = Path(directory).absolute() / str(number)

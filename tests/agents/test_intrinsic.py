@@ -127,6 +127,19 @@ def test_the_agent_begins_with_a_scalar_reward(
     assert [spec.reward_size for spec in specs] == [None]
 
 
+@pytest.mark.parametrize("method", ["observe", "reward"])
+def test_a_reward_of_skills_needs_an_agent_with_skills(
+    method: str, getkey: GetKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = eqrl.Intrinsic(Compass(), Countdown())
+    state, batch = begin(agent, getkey)
+    # The transitions are the last argument that is given by its place.
+    monkeypatch.setattr(Countdown, method, lambda *args, **_: args[-1].extras.skill)
+    with pytest.raises(ValueError, match=r"`Countdown` .* Compass, .*SkillConditioned"):
+        agent.observe(state, batch)
+        agent.update(state, batch, step=jnp.asarray(0), key=getkey())
+
+
 @pytest.mark.parametrize("weight", [None, 0.5])
 def test_fresh_transitions_reach_both(weight: float | None, getkey: GetKey) -> None:
     agent = eqrl.Intrinsic(Compass(), Countdown(), environment_weight=weight)

@@ -180,7 +180,10 @@ def test_the_run_of_one_seed_has_one_policy(solution: Any, tmp_path: Path) -> No
     one = eqrl.Solution(trainer_state=first, counts=solution.counts, metrics=metrics)
     agent, env = _RUN.make_agent(), _RUN.make_env()
     eqrl.save_run(tmp_path, one, agent, env)
-    assert read_summary(tmp_path) == ("Normalized on eqrl/Point", "seed")
+    assert read_summary(tmp_path) == ("TD3 on eqrl/Point", "seed")
+    eqrl.save_run(tmp_path / "skills", one, eqrl.diayn(agent), env)
+    title, _ = read_summary(tmp_path / "skills")
+    assert title == "Discriminator with TD3 on eqrl/Point"
     assert eqx.tree_equal(
         eqrl.load_run(tmp_path, agent=agent, env=env), (agent, first.agent, env)
     )

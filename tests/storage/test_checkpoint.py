@@ -122,7 +122,7 @@ def test_a_missing_directory_has_no_steps(tmp_path: Path) -> None:
 
 
 def test_a_step_is_never_overwritten(directory: Path) -> None:
-    with pytest.raises(ValueError, match=r"`step=3` is in .* already"):
+    with pytest.raises(ValueError, match=r"`step=3` is in .*/3` first"):
         eqrl.save(directory, 3, jnp.array(0))
 
 

@@ -736,7 +736,7 @@ class TestCheckEnv:
             ("int reward", r"gives a reward of.*int32.*floats"),
             ("float flag", r"`terminated`.*float32.*bool"),
             ("long flag", r"`truncated`.*\(1,\).*bool"),
-            ("more state at reset", r"another state than `reset`.*missing"),
+            ("more state at reset", r"missing.*`jnp\.asarray"),
             ("other type of state", r"\['time'\]` is .*float32, not .*int32"),
             ("other shape of state", r"\['x'\]` is .*\(3,\).*, not .*\(2,\)"),
             ("no descriptor", r"`spec.state_descriptor_size=1`.*None"),

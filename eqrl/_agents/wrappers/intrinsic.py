@@ -1,4 +1,6 @@
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from typing import Generic, TypeAlias
 
 import equinox as eqx
@@ -143,12 +145,12 @@ class Intrinsic(
     def observe(
         self, state: IntrinsicState[State, RewardState], transitions: Transition[Extras]
     ) -> IntrinsicState[State, RewardState]:
-        return IntrinsicState(
-            agent=self.agent.observe(
-                state.agent, self.inner_transitions(state, transitions)
-            ),
-            reward=self.reward.observe(state.reward, transitions),
+        agent = self.agent.observe(
+            state.agent, self.inner_transitions(state, transitions)
         )
+        with self._missing_skill_named(transitions):
+            reward = self.reward.observe(state.reward, transitions)
+        return IntrinsicState(agent=agent, reward=reward)
 
     def update(
         self,
@@ -160,10 +162,11 @@ class Intrinsic(
     ) -> tuple[IntrinsicState[State, RewardState], Metrics]:
         # Scored before the reward learns from the same batch.
         score_key, reward_key, agent_key = jr.split(key, 3)
-        reward = self.reward.reward(state.reward, batch, step=step, key=score_key)
-        reward_state, reward_metrics = self._learn_reward(
-            state.reward, batch, key=reward_key
-        )
+        with self._missing_skill_named(batch):
+            reward = self.reward.reward(state.reward, batch, step=step, key=score_key)
+            reward_state, reward_metrics = self._learn_reward(
+                state.reward, batch, key=reward_key
+            )
         updated = self.agent.update(
             state.agent,
             dataclasses.replace(batch, reward=self._total(reward, batch)),
@@ -199,6 +202,21 @@ class Intrinsic(
             name="reward_minibatches",
             key=key,
         )
+
+    @contextlib.contextmanager
+    def _missing_skill_named(self, transitions: Transition[Extras]) -> Iterator[None]:
+        """Says what to do if the reward reads a skill that transitions do not have."""
+        try:
+            yield
+        except AttributeError as error:
+            if error.name != "skill" or isinstance(transitions.extras, SkillExtras):
+                raise
+            name = type(self.reward).__name__
+            raise ValueError(
+                f"`{name}` reads the skill of each transition, but the agent inside, a "
+                f"{type(self.agent).__name__}, has no skills; condition it on some: "
+                f"`Intrinsic(SkillConditioned(agent, skills), {name}(...))`."
+            ) from error
 
     def _total(
         self, reward: Float[Array, "*batch"], transitions: Transition[Extras]
