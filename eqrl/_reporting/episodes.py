@@ -56,7 +56,7 @@ def render(
     - `agent`, `state`: the agent that acts, and its state.
     - `env`: an environment of brax, one of gymnax that gymnax can draw, such as
         `Pendulum-v1`, `eqrl/Point`, one whose simulator draws itself, such as those of
-        Gymnasium, or one that is an [`eqrl.envs.Drawable`][], inside any
+        Gymnasium, or one that is an `eqrl.envs.Drawable`, inside any
         `eqrl.envs.AbstractEnvWrapper`s.
     - `path`: the file to write: `.html` for brax, an interactive page which loads its
         player from the web, or `.gif`; `.gif` for gymnax; `.gif`, or `.mp4` if

@@ -59,8 +59,8 @@ def draw_learning_curves(
     - `metric`: the name of one of the metrics. By default it is `evaluation_return` if
         all runs have it, `intrinsic_reward` if they learn skills without a return, and
         else `episode_return`.
-    - `center`: `"mean"`, or `"iqm"` for the [`eqrl.interquartile_mean`][].
-    - `interval`: level of the [`eqrl.bootstrap_interval`][] over seeds, in (0, 1];
+    - `center`: `"mean"`, or `"iqm"` for the `eqrl.interquartile_mean`.
+    - `interval`: level of the `eqrl.bootstrap_interval` over seeds, in (0, 1];
         `"range"` to shade from their minimum to their maximum; or `None`.
     - `smoothing`: the number of rows of the metrics that are averaged, for each seed by
         itself: the row at a step and those right before it. A row in which the metric
@@ -74,8 +74,13 @@ def draw_learning_curves(
     metric is not one number per seed, or if it has no value that a logarithmic axis
     could show.
     """
-    if not runs:
-        raise ValueError("`runs` is empty; give the metrics of at least one run.")
+    # A solution, or the metrics of one run, have no names of runs.
+    named = isinstance(runs, Mapping) and [isinstance(x, dict) for x in runs.values()]
+    if not named or not all(named):
+        raise ValueError(
+            "`runs` must be the metrics of at least one run, by what to call each, as "
+            "in `{'SAC': solution.metrics}`."
+        )
     draw_facets(
         path,
         {title: runs},

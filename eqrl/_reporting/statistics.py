@@ -70,7 +70,7 @@ def bootstrap_interval(
     It is that of the percentile bootstrap: of as many values, drawn from those given
     with replacement, the center lies above the interval in `(1 - level) / 2` of all
     draws, and below it in as many. Of few seeds the intervals are too narrow. Agarwal
-    et al. (2021), see [`eqrl.interquartile_mean`][], recommend it for the handful of
+    et al. (2021), see `eqrl.interquartile_mean`, recommend it for the handful of
     seeds that reinforcement learning affords.
 
     **Arguments:**

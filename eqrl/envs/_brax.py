@@ -63,7 +63,7 @@ class BraxEnv(AbstractAdapter[brax.envs.State]):
 
     Its state is brax's `State`, every leaf a strongly typed array. An episode is
     terminated if brax says `done`, also for `inverted_pendulum`, which calls that a
-    time-out. There is no time limit; add one by [`eqrl.envs.TimeLimit`][].
+    time-out. There is no time limit; add one by `eqrl.envs.TimeLimit`.
 
     By default the state descriptor is the torso's position: x and y for `ant`,
     `humanoid`, `humanoidstandup` and `swimmer`, x for `halfcheetah`, `hopper` and

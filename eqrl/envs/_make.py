@@ -62,8 +62,8 @@ def make(
     - `state_descriptor`: for brax and gymnax, a function of the environment's own state
         that returns a vector which describes the behavior. By default brax's walkers
         have the torso's position and others have none. Pass a named function: each new
-        lambda compiles again. For the others see [`eqrl.envs.GymnasiumEnv`][] and
-        [`eqrl.envs.EnvPoolEnv`][], as for all that follow.
+        lambda compiles again. For the others see `eqrl.envs.GymnasiumEnv` and
+        `eqrl.envs.EnvPoolEnv`, as for all that follow.
     - `num_processes`: of Gymnasium: how many processes run the simulators.
     - `num_threads`: of EnvPool: how many threads do.
     - `observation`: of Gymnasium and EnvPool: the keys to see of observations that are
@@ -178,11 +178,11 @@ def ant_with_broken_legs(
     **Arguments:**
 
     - `legs`: the broken legs, numbered 1 to 4, possibly none.
-    - `backend`, `max_steps`: as in [`eqrl.envs.make`][].
+    - `backend`, `max_steps`: as in `eqrl.envs.make`.
 
     **Returns:**
 
-    `make("brax/ant", ...)` inside a [`eqrl.envs.DisabledActions`][].
+    `make("brax/ant", ...)` inside an `eqrl.envs.DisabledActions`.
     """
     legs = converted("legs", tuple, legs, f"must be a sequence of some of {_LEGS}.")
     wrong = [leg for leg in legs if leg not in _LEGS]

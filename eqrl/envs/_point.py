@@ -53,7 +53,7 @@ class Point(AbstractEnv[PointState]):
 
     The first `num_open` walls are open, as if they were not there. `num_open` is a
     leaf, so a world whose walls open one after another, such as that of
-    [`eqrl.envs.sectors`][], compiles once.
+    `eqrl.envs.sectors`, compiles once.
 
     The reward is 0 or, if there is a `goal`, minus the remaining distance to it.
     """
@@ -194,7 +194,7 @@ def _touch(
 def sectors(
     num_sectors: _NumSectors = 4, *, radius: _Length = 0.5, length: _Length = 8.0
 ) -> tuple[Wall, ...]:
-    """Walls for a [`eqrl.envs.Point`][]: a room and the sectors around it.
+    """Walls for an `eqrl.envs.Point`: a room and the sectors around it.
 
     The room is a regular polygon around the origin. Outside each of its sides lies a
     sector, separated from its neighbors by walls that go outwards from the corners.
@@ -237,7 +237,7 @@ def sector_of(
     *,
     radius: _Length = 0.5,
 ) -> Int[Array, "*batch"]:
-    """The sector of [`eqrl.envs.sectors`][] that a position lies in.
+    """The sector of `eqrl.envs.sectors` that a position lies in.
 
     **Arguments:**
 

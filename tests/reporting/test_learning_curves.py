@@ -1,3 +1,4 @@
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -216,7 +217,8 @@ def test_axes_are_logarithmic_that_are_named(figures: list[Any]) -> None:
 
 def test_what_cannot_be_compared_is_refused_with_what_there_is(tmp_path: Path) -> None:
     wrong: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-        ({}, {}, "`runs` is empty"),
+        ({}, {}, "`runs` must be"),
+        (_ONE, {}, r"as in `{'SAC': solution\.metrics}`"),
         ({"a": _ONE}, {"metric": "loss"}, r"`runs\['a'\]`, which are episode_return"),
         ({"a": _ONE | {"step": _STEPS[:2]}}, {}, r"has shape \(3,\).*\(2,\)"),
         ({"a": _ONE}, {"interval": 95.0}, "out of range"),
@@ -227,9 +229,11 @@ def test_what_cannot_be_compared_is_refused_with_what_there_is(tmp_path: Path) -
             "no value of `episode_return` is positive",
         ),
     ]
+    # Without the checks of types, which would come first.
+    draw = inspect.unwrap(eqrl.draw_learning_curves)
     for runs, options, message in wrong:
         with pytest.raises(ValueError, match=message):
-            eqrl.draw_learning_curves(tmp_path / "x.png", runs, **options)
+            draw(tmp_path / "x.png", runs, **options)
 
 
 def test_a_run_shows_the_mean_and_range_of_its_rows_with_an_episode(
