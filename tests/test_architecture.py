@@ -127,7 +127,7 @@ _MOST = {
     "of these of at most 6 lines": 29,
     "internal share of definitions": 63.8,
     "share of imports": 8.3,
-    "lines of checks": 3_331,
+    "lines of checks": 3_335,
     "longest body": 60,
     "bodies over 60 lines": 0,
     "uses of Any": 357,
@@ -135,7 +135,7 @@ _MOST = {
     "lines of sac.py without its texts": 79,
     "translated first sentences": 0,
     "private faces": 1,
-    "lines of tests": 33_945,
+    "lines of tests": 33_947,
 }
 _LEAST = {"share of comments": 2.8}
 

@@ -10,7 +10,7 @@ from jax.extend.core import Var
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .._pytree.control_flow import filter_scan
-from .._pytree.fields import PositiveInt, check_instance, checked
+from .._pytree.fields import PositiveInt, check_instance, checked, shown
 from .._pytree.tree import (
     check_kept,
     described,
@@ -50,10 +50,14 @@ def check_env(env: AnyEnv) -> None:
     def step(
         state: PyTree, action: Action, key: PRNGKeyArray
     ) -> tuple[PyTree, Outcome]:
-        after, outcome = env.step(state, action, key=key)
+        given = env.step(state, action, key=key)
+        if not (isinstance(given, tuple) and [*map(type, given[1:])] == [Outcome]):
+            raise ValueError(
+                f"`step` gives {shown(given)}, not a state and an `eqrl.envs.Outcome`."
+            )
         # While tracing, one object is one array of the program.
-        same_flag[:] = [outcome.terminated is outcome.truncated]
-        return after, outcome
+        same_flag[:] = [given[1].terminated is given[1].truncated]
+        return given
 
     after, outcome = eqx.filter_eval_shape(step, state, spec.action.struct, key)
     seen = outcome.observation
@@ -64,7 +68,7 @@ def check_env(env: AnyEnv) -> None:
         if not is_array_shape(flag) or flag.shape != () or flag.dtype != jnp.bool_:
             raise ValueError(
                 f"`step` gives a `{name}` of {described(flag)}; it must be an array of "
-                "type bool and of shape ()."
+                "type bool and of shape (), such as `jnp.asarray(False)`."
             )
     # Two equal constants, as of an environment that never ends, are one object too.
     if same_flag == [True] and _varies(env, state, key):

@@ -696,7 +696,8 @@ class _Odd(AbstractEnv[dict[str, Array]]):
         outcome = object.__new__(Outcome)
         for name, value in (right | given.get(self.fault, {})).items():
             object.__setattr__(outcome, name, value)
-        return state, outcome
+        wrong: dict[str, Any] = {"tuple": tuple(right.values())}
+        return state, wrong.get(self.fault, outcome)
 
     def state_descriptor(self, state: dict[str, Array]) -> Array | None:
         if self.fault == "int descriptor":
@@ -736,6 +737,7 @@ class TestCheckEnv:
             ("int reward", r"gives a reward of.*int32.*floats"),
             ("float flag", r"`terminated`.*float32.*bool"),
             ("long flag", r"`truncated`.*\(1,\).*bool"),
+            ("tuple", r"`step` gives \(.*, not a state and an `eqrl\.envs\.Outcome`"),
             ("more state at reset", r"missing.*`jnp\.asarray"),
             ("other type of state", r"\['time'\]` is .*float32, not .*int32"),
             ("other shape of state", r"\['x'\]` is .*\(3,\).*, not .*\(2,\)"),
