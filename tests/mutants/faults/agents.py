@@ -603,8 +603,8 @@ FAULTS = (
     Fault(
         "agents:intrinsic-reward-sees-nothing-fresh",
         "eqrl/_agents/wrappers/intrinsic.py",
-        "reward=self.reward.observe(state.reward, transitions)",
-        "reward=state.reward",
+        "reward = self.reward.observe(state.reward, transitions)",
+        "reward = state.reward",
         (f"{_INTRINSIC} -k reach_both", _INTRINSIC),
     ),
     Fault(
