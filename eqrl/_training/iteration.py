@@ -347,6 +347,9 @@ def collect(
         )
         return progress, None
 
+    if num_steps == 1:
+        # XLA keeps a loop of one step, and copies its carry, if a simulator is called.
+        return step(progress, (jnp.zeros((), int), words[0]))[0]
     return filter_scan(step, progress, (jnp.arange(num_steps), words))[0]
 
 

@@ -207,7 +207,8 @@ class _Pool(AbstractSimulators):
         observation, descriptor = self._seen(rows, observation, infos)
         limit = _NO_LIMIT if self._maker.limit is None else self._maker.limit
         late = infos["elapsed_step"] >= limit
-        self._goes_on[rows] = self._has_lives & terminated & ~late
+        if self._has_lives:
+            self._goes_on[rows] = terminated & ~late
         return Stepped(
             observation=observation,
             reward=reward,
@@ -218,7 +219,7 @@ class _Pool(AbstractSimulators):
 
     def _check_rows(self, rows: Int[np.ndarray, " rows"]) -> None:
         """Checks that no row is there twice, which a pool waits for without end."""
-        if len(np.unique(rows)) < len(rows):
+        if len(set(rows.tolist())) < len(rows):
             raise ValueError("a simulator was stepped twice at the same time")
 
     def _acted(
@@ -254,7 +255,7 @@ class _Pool(AbstractSimulators):
     ]:
         """Observations and descriptors, by row."""
         # Of some simulators, too, results are in the order that was asked for.
-        assert np.array_equal(infos["env_id"], rows)
+        assert infos["env_id"].tolist() == rows.tolist()
         interface = self._interface
         if self._channels_first:
             observation = np.moveaxis(observation, 1, -1)

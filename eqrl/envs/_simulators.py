@@ -155,8 +155,8 @@ class Group:
         self.all_rows = np.arange(size, dtype=np.int32).tobytes()
         # How often each was stepped or begun: the number of its present.
         self.ticks = np.zeros(size, np.int32)
-        # Since its episode began.
-        self.steps = np.zeros(size, int)
+        # Those at which its episode began.
+        self.first_ticks = np.zeros(size, np.int32)
         no = np.zeros(size, bool)
         # The results of the last call of each.
         self.last = Stepped(
@@ -175,7 +175,9 @@ class Group:
             )
         if rows.tobytes() == self.all_rows:
             self.last = results
+            self.ticks += 1
         else:
+            self.ticks[rows] += 1
             # Copies: those that were put may be arrays of the simulators' own.
             last = {
                 name: np.array(old)
@@ -185,8 +187,8 @@ class Group:
             for name, old in last.items():
                 old[rows] = getattr(results, name)
             self.last = self.last._replace(**last)
-        self.any_over = bool(self.last.terminated.any() or self.last.truncated.any())
-        self.ticks[rows] += 1
+        over = self.last.terminated.tobytes() + self.last.truncated.tobytes()
+        self.any_over = 1 in over
 
 
 # By number. A number is never used again, and a process begins with a random one, so
@@ -276,7 +278,7 @@ def _answer_of_group(
                 return
             except BaseException as error:
                 group.failed = True
-                _fail(group.owner, error, group.steps)
+                _fail(group.owner, error, group.ticks - group.first_ticks)
     _fill(results, chosen)
 
 
@@ -291,24 +293,26 @@ def _fill(
 def step_rows(
     group: Group,
     rows: Int[np.ndarray, " rows"],
-    active: Bool[np.ndarray, " rows"],
     actions: Shaped[np.ndarray, "rows ..."],
+    active: Bool[np.ndarray, " rows"] | None = None,
 ) -> None:
-    """Steps the simulators that are active and not over."""
-    moving = active
-    if group.any_over:
-        moving = active & ~(group.last.terminated | group.last.truncated)[rows]
-    if not moving.any():
-        return
+    """Steps the simulators that are active, or all, and not over."""
     # A copy in any case: a simulator may write into its actions, which are XLA's.
-    rows, actions = rows[moving], actions[moving]
+    if active is None and not group.any_over:
+        actions = actions.copy()
+    else:
+        moving = ~(group.last.terminated | group.last.truncated)[rows]
+        if active is not None:
+            moving &= active
+        rows, actions = rows[moving], actions[moving]
+        if len(rows) == 0:
+            return
     if not _is_finite(actions):
         # That is the agent's fault, which the training sees by itself.
         group.last.reward[rows] = np.nan
         return
     stepped = group.simulators.step(rows, actions)
     group.put(rows, stepped)
-    group.steps[rows] += 1
     if not (_is_finite(stepped.reward) and _is_finite(stepped.observation)):
         finite = np.isfinite(stepped.reward)
         finite &= np.isfinite(stepped.observation).all(axis=-1)
@@ -337,7 +341,7 @@ def begin_rows(
     group.put(
         rows, Stepped(began.observation, np.zeros(size), no, no, began.descriptor)
     )
-    group.steps[rows] = 0
+    group.first_ticks[rows] = group.ticks[rows]
 
 
 def photograph_rows(arguments: Arrays, results: Arrays) -> None:
@@ -354,7 +358,7 @@ def photograph_rows(arguments: Arrays, results: Arrays) -> None:
             group.failed = True
             wrong = RowError(row)
             wrong.__cause__ = error
-            _fail(group.owner, wrong, group.steps)
+            _fail(group.owner, wrong, group.ticks - group.first_ticks)
 
 
 def release_rows(arguments: Arrays, results: Arrays) -> None:
