@@ -18,7 +18,7 @@ REQUIREMENTS = {
     # Its setup takes the type of a tree of arrays from jaxtyping.
     "qdax": ("qdax==0.5.0", "jaxtyping"),
     "brax": ("brax==0.14.2",),
-    "sbx": ("sbx-rl==0.28.0",),
+    "sbx": ("sbx-rl==0.28.0", "gymnasium[mujoco]"),
     "rejax": ("rejax==0.1.3", "gymnax<1", "brax==0.14.2"),
 }
 
