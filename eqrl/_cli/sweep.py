@@ -426,6 +426,7 @@ def plot_sweep(command: Plot) -> int:
         center=command.center,
         interval=command.interval,
         smoothing=command.smoothing,
+        logarithmic=command.logarithmic,
         title=": ".join(filter(None, (title, which))),
     )
     scores = output.with_name(f"{output.stem}_scores{output.suffix}")

@@ -44,7 +44,10 @@ def test_a_sweep_is_interrupted_resumed_drawn_evaluated_and_overwritten(
         assert "has not ended" in capsys.readouterr().err
     # What has trained can be drawn.
     output = tmp_path / "curves.png"
-    assert main(["plot", str(folder), "--output", str(output)]) == 0
+    words = ["plot", str(folder), "--output", str(output)]
+    assert main([*words, "--logarithmic", "y"]) == 2
+    assert "no value of `episode_return` is positive" in capsys.readouterr().err
+    assert main(words) == 0
     assert capsys.readouterr().out.split() == [
         str(output),
         str(tmp_path / "curves_scores.png"),
