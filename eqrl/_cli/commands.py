@@ -344,9 +344,9 @@ def _parse_training(
             names = [*AGENTS, "diayn"]
             near = difflib.get_close_matches(first.lower(), names, n=1)
             raise ValueError(
-                f"There is no agent `{first}`; "
-                + (f"did you mean `{near[0]}`? " if near else "")
-                + f"The agents are {', '.join(names)}, and your own is given by "
+                f"There is no agent `{first}`"
+                + (f"; did you mean `{near[0]}`?" if near else ".")
+                + f" The agents are {', '.join(names)}, and your own is given by "
                 "`--agent package.module:Class`."
             )
     is_skilled = name in ("", "diayn")
@@ -427,7 +427,7 @@ def _parse_resume(args: list[str]) -> Train:
     if trained is not None:
         raise ValueError(
             f"`{folder}` is a run of {trained}; resume it by "
-            f"`eqrl {name} --resume {folder}`."
+            f"`{run.resuming(folder)}`."
         )
     for other in (Training, Population, SkillSchedule):
         if other.command != name and getattr(options, other.length) is not None:
