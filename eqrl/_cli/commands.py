@@ -426,8 +426,7 @@ def _parse_resume(args: list[str]) -> Train:
         trained = f"`eqrl {name}`"
     if trained is not None:
         raise ValueError(
-            f"`{folder}` is a run of {trained}; resume it by "
-            f"`{run.resuming(folder)}`."
+            f"`{folder}` is a run of {trained}; resume it by `{run.resuming(folder)}`."
         )
     for other in (Training, Population, SkillSchedule):
         if other.command != name and getattr(options, other.length) is not None:
