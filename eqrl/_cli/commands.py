@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import dataclasses
+import difflib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -337,8 +338,17 @@ def _parse_training(
             name = "sac" if own is None else OWN
         elif first in ({*AGENTS, "diayn"} | ({OWN} if own is not None else set())):
             name = words.pop(0)
-        else:
+        elif first in ("-h", "--help"):
             return _parse_options(all_commands(_OTHERS), "eqrl", [command, *words])
+        else:
+            names = [*AGENTS, "diayn"]
+            near = difflib.get_close_matches(first.lower(), names, n=1)
+            raise ValueError(
+                f"There is no agent `{first}`"
+                + (f"; did you mean `{near[0]}`?" if near else ".")
+                + f" The agents are {', '.join(names)}, and your own is given by "
+                "`--agent package.module:Class`."
+            )
     is_skilled = name in ("", "diayn")
     # `Run` raises an error for an unknown name.
     learner = given.agent if given.agent in AGENTS else SkillOptions.agent
@@ -355,7 +365,11 @@ def _parse_training(
         checkpoint_every=output.checkpoint_every,
     )
     if preset is not None:
-        print(f"by default the preset of {preset}")
+        # The settings of the run have it, for the number of steps that it trains.
+        options = {x: y for x, y in preset.options.items() if x != "anneal_steps"}
+        print(
+            f"by default the preset of {dataclasses.replace(preset, options=options)}"
+        )
     if is_skilled and run.settings.env == POINT:
         values = (POINT_OPTIONS if name else DISK_OPTIONS).items()
         listed = ", ".join(f"{name}={value}" for name, value in values)
@@ -412,8 +426,7 @@ def _parse_resume(args: list[str]) -> Train:
         trained = f"`eqrl {name}`"
     if trained is not None:
         raise ValueError(
-            f"`{folder}` is a run of {trained}; resume it by "
-            f"`eqrl {name} --resume {folder}`."
+            f"`{folder}` is a run of {trained}; resume it by `{run.resuming(folder)}`."
         )
     for other in (Training, Population, SkillSchedule):
         if other.command != name and getattr(options, other.length) is not None:

@@ -166,14 +166,15 @@ def run_plot(command: Plot) -> int:
     title, labels = _title_and_labels(
         command.folders, [title for title, _ in summaries]
     )
+    are_populations = all(kind == "member" for _, kind in summaries)
     runs = {}
     for folder, label, (_, kind) in zip(
         command.folders, labels, summaries, strict=True
     ):
         metrics = read_metrics(folder)
-        if kind == "member":
+        if kind == "member" and not are_populations:
             # Members copy each other, so their spread says nothing about another
-            # population.
+            # population, as that of seeds beside it does.
             metrics = {
                 name: center_of(values, command.center) if values.ndim == 2 else values
                 for name, values in metrics.items()
@@ -202,6 +203,7 @@ def run_plot(command: Plot) -> int:
         interval=command.interval,
         smoothing=command.smoothing,
         logarithmic=command.logarithmic,
+        kind="member" if are_populations else "seed",
     )
     print(command.output)
     return 0

@@ -198,11 +198,14 @@ class SeedsJob(AbstractJob[Training, AnySolution]):
             f"{mean:.1f} ± {error:.1f}"
             for mean, error in zip(means, errors, strict=True)
         )
-        print(
-            f"mean return of {num_episodes} greedy episodes, ± its standard error "
-            f"over their starting states: {listed}"
-        )
-        if len(means) > 1:
+        # Skills are learned without a return; there may be one beside them.
+        has_return = self.run.skills is None or np.any(returns)
+        if has_return:
+            print(
+                f"mean return of {num_episodes} greedy episodes, ± its standard error "
+                f"over their starting states: {listed}"
+            )
+        if has_return and len(means) > 1:
             print(
                 f"over {len(means)} seeds: {means.mean():.1f}, standard deviation "
                 f"{means.std(ddof=1):.1f}"
@@ -336,8 +339,11 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
         key: PRNGKeyArray,
     ) -> None:
         best = policies.best
-        print(f"mean return of {returns.shape[1]} greedy episodes:")
-        print(f"all members: {returns.mean():.1f}")
+        # Skills are learned without a return; there may be one beside them.
+        has_return = self.run.skills is None or np.any(returns)
+        if has_return:
+            print(f"mean return of {returns.shape[1]} greedy episodes:")
+            print(f"all members: {returns.mean():.1f}")
         if best is None:
             # No generation is complete.
             return
@@ -345,7 +351,8 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
         values = ", ".join(
             f"{name} {history[-1, best]:.3g}" for name, history in histories.items()
         )
-        print(f"best member, {best}: {returns[best].mean():.1f} with {values}")
+        mean = f": {returns[best].mean():.1f}" if has_return else ""
+        print(f"best member, {best}{mean} with {values}")
         if self.run.skills is not None:
             agent, state = policies.pairs[best]
             # The evaluations of the members use the indices before this one.
@@ -476,7 +483,8 @@ class LibraryJob(AbstractJob[SkillSchedule, Skills[PyTree]]):
         )
         means = ", ".join(f"{mean:.1f}" for mean in mean_returns)
         print(f"skills learned: {count}")
-        print(f"mean return of {returns.shape[1]} greedy episodes of each: {means}")
+        if np.any(returns):
+            print(f"mean return of {returns.shape[1]} greedy episodes of each: {means}")
         if distances:
             pairs, nearest = (
                 distances[name] for name in ("pairwise_hausdorff", "nearest_distance")

@@ -51,7 +51,7 @@ from .commands import (
     parse,
 )
 from .finished import Chosen, evaluation_key, returns_of_policies
-from .training import say
+from .training import say, warn_without_reward
 
 
 _HELP = """Train many settings of hyperparameters, each from several seeds.
@@ -284,11 +284,17 @@ def _train(folder: Path, run: Run[Training], search: Search) -> int:
     except TrainingInterrupted as error:
         say(
             "The sweep was interrupted; what was reached is kept, and "
-            f"`eqrl sweep --resume {folder}` resumes it."
+            f"`{run.resuming(folder, command='sweep')}` resumes it."
         )
         return 128 + error.signal
     print(solution)
     print(f"folder: {folder}", flush=True)
+    returns = {
+        f"episode_return_{index}": metrics["episode_return"]
+        for index, metrics in enumerate(solution.metrics)
+        if "episode_return" in metrics
+    }
+    warn_without_reward(returns, solution.scores)
     if solution.best is None:
         say("All seeds of all settings diverged; lower the learning rates.")
         return 1
@@ -351,8 +357,8 @@ def _ended(
     run, search = _read(folder, command)
     if not (folder / TABLE).exists():
         raise ValueError(
-            f"The sweep in `{folder}` has not ended; `eqrl sweep --resume {folder}` "
-            "resumes it."
+            f"The sweep in `{folder}` has not ended; "
+            f"`{run.resuming(folder, command='sweep')}` resumes it."
         )
     return run, search, _sweep(folder, run, search)
 
@@ -380,8 +386,8 @@ def evaluate_sweep(command: Evaluate) -> int:
     """Prints statistics of the returns of each seed of each setting."""
     if command.output is not None or command.json:
         raise ValueError(
-            f"`--output` and `--json` are for runs; the table of a sweep is `{TABLE}` "
-            "in its folder."
+            "`--output` and `--json` are for runs; leave them out, or read the table "
+            f"of this sweep, `{command.folder / TABLE}`."
         )
     run, search, solution = _ended(command)
     num_episodes = command.num_episodes
@@ -426,6 +432,7 @@ def plot_sweep(command: Plot) -> int:
         center=command.center,
         interval=command.interval,
         smoothing=command.smoothing,
+        logarithmic=command.logarithmic,
         title=": ".join(filter(None, (title, which))),
     )
     scores = output.with_name(f"{output.stem}_scores{output.suffix}")

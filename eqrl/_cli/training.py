@@ -248,7 +248,7 @@ def _train_into(
     interrupt: Interrupt,
 ) -> int:
     exit_code = 0
-    resumes = f"`eqrl {job.run.schedule.command} --resume {folder}` resumes it"
+    resumes = f"`{job.run.resuming(folder)}` resumes it"
     try:
         reached = job.train(folder, initial, place.checkpoint_every)
     except NonFiniteError as error:

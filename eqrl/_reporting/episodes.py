@@ -144,7 +144,8 @@ def _name_of_skill(agent: AnyAgent) -> str:
         return ""
     skill = np.asarray(fixed[0].skill)
     is_one_hot = np.array_equal(np.sort(skill), np.eye(len(skill))[-1])
-    if is_one_hot:
+    # In the plane and in space it may as well be a direction.
+    if is_one_hot and len(skill) > 3:
         return f"skill {np.argmax(skill)}"
     return f"skill ({', '.join(f'{each:.2f}' for each in skill)})"
 

@@ -1,6 +1,8 @@
 """Plots of metrics over the steps of training."""
 
+import copy
 import dataclasses
+import math
 import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, get_args
@@ -19,10 +21,16 @@ Interval = float | Literal["range"] | None
 
 LogarithmicAxis = Literal["x", "y"]
 
+Kind = Literal["seed", "member"]
+"""What the columns of a metric are: seeds, or members of populations."""
+
 _Curve = tuple[Int[np.ndarray, " rows"], Float[np.ndarray, "rows seeds"]]
 
-# Entries of a legend on the axes.
+# Entries of a legend on the axes; more are below them.
 _MOST_INSIDE = 5
+
+# How a member of a population is drawn.
+_MEMBER = {"alpha": 0.4, "linewidth": 0.7}
 
 _CENTERS: dict[Center, str] = {"mean": "mean", "iqm": "interquartile mean"}
 
@@ -36,6 +44,7 @@ def draw_learning_curves(
     interval: Interval = 0.95,
     smoothing: int = 1,
     logarithmic: Collection[LogarithmicAxis] = (),
+    kind: Kind = "seed",
     title: str = "",
     names: tuple[str, str] | None = None,
 ) -> None:
@@ -67,6 +76,8 @@ def draw_learning_curves(
         is not finite has no part in the average.
     - `logarithmic`: which axes are logarithmic: `"x"`, of the steps, `"y"`, of the
         metric, or both. Values that are not positive are below the axis.
+    - `kind`: `"member"` if the runs are populations. Members copy each other, so each
+        is a thin line instead of a part of an interval; with `interval=None` none is.
     - `title`: above the axes.
     - `names`: of the two axes; by default what they show.
 
@@ -89,6 +100,7 @@ def draw_learning_curves(
         interval=interval,
         smoothing=smoothing,
         logarithmic=logarithmic,
+        kind=kind,
         names=names,
     )
 
@@ -102,6 +114,7 @@ def draw_facets(
     interval: Interval,
     smoothing: int,
     logarithmic: Collection[LogarithmicAxis],
+    kind: Kind = "seed",
     names: tuple[str, str] | None = None,
 ) -> None:
     """Plots learning curves on axes one below another, by their titles."""
@@ -111,6 +124,7 @@ def draw_facets(
     elif interval is not None:
         Range(low=0, high=1, low_open=True).check("interval", interval)
     check_integer("smoothing", smoothing, least=1)
+    check_choice("kind", kind, get_args(Kind))
     for axis in logarithmic:
         check_choice("logarithmic", axis, get_args(LogarithmicAxis))
     if metric is None:
@@ -120,7 +134,13 @@ def draw_facets(
     figure, panels = _new_panels(len(facets), share_steps=False)
     for axes, (title, runs) in zip(panels, facets.items(), strict=True):
         drawn = _draw_curves(
-            axes, runs, metric, center=center, interval=interval, smoothing=smoothing
+            axes,
+            runs,
+            metric,
+            center=center,
+            interval=interval,
+            smoothing=smoothing,
+            kind=kind,
         )
         values = [values for _, values in drawn.curves.values() if values.size > 0]
         if "y" in logarithmic and values and not any(np.any(x > 0) for x in values):
@@ -129,24 +149,21 @@ def draw_facets(
                 "leave it out."
             )
         axes.set(**{f"{axis}scale": "log" for axis in logarithmic})
-        handles, sizes = drawn.lines, _sizes(drawn.curves)
+        sizes = _sizes(drawn.curves)
         if interval is not None and sizes:
-            shaded = (
-                "range" if interval == "range" else f"{100 * interval:g} % interval"
-            )
-            seeds = "seeds" if len(sizes) > 1 else f"{sizes[0]} seeds"
-            label = f"{_CENTERS[center]} and {shaded} of {seeds}"
+            shown = "range" if interval == "range" else f"{100 * interval:g} % interval"
+            shown = "each" if kind == "member" else shown
+            number = "" if len(sizes) > 1 else f"{sizes[0]} "
+            label = f"{_CENTERS[center]} and {shown} of {number}{kind}s"
             # One entry stands for the shades of all runs, in the color of none.
-            color = "0.5" if len(runs) > 1 else handles[0].get_color()
-            handles = [*handles, _shade(label, color)]
-        handles = [*handles, *drawn.others]
-        if len(handles) > _MOST_INSIDE:
-            # Wherever they were on the axes, they would cover some curve.
-            axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1))
-        elif len(handles) > 1:
-            axes.legend(handles=handles, loc="best", frameon=False)
+            color = "0.5" if len(runs) > 1 else drawn.lines[0].get_color()
+            entry = _shade(label, color)
+            if kind == "member":
+                (entry,) = axes.plot([], color=color, label=label, **_MEMBER)
+            drawn = dataclasses.replace(drawn, others=[entry, *drawn.others])
+        _draw_legend(axes, drawn)
         axes.set_title(title)
-        default = (_name_of_steps(sizes, "seed"), metric.replace("_", " "))
+        default = (_name_of_steps(sizes, kind), metric.replace("_", " "))
         along, upward = default if names is None else names
         axes.set_xlabel(along)
         axes.set_ylabel(upward)
@@ -191,9 +208,7 @@ def draw_learning_curve(
                 highest = np.nanmax(values, axis=1)
                 handles.append(_draw_line(axes, steps, highest, color, "best"))
         # The label of the axis is all that a single line needs.
-        handles = [*(handles if sizes else []), *drawn.others]
-        if handles:
-            axes.legend(handles=handles, loc="best", frameon=False)
+        _draw_legend(axes, dataclasses.replace(drawn, lines=handles if sizes else []))
         axes.set_ylabel(metric.replace("_", " ") if label is None else label)
     panels[0].set_title(title)
     panels[-1].set_xlabel(_name_of_steps(sizes, kind))
@@ -267,7 +282,12 @@ def _new_panels(
     figure = new_figure("A learning curve", 6.4, 1.4 + 2.6 * num_panels)
     from matplotlib.ticker import EngFormatter
 
-    panels = figure.subplots(num_panels, sharex=share_steps, squeeze=False)[:, 0]
+    if share_steps:
+        panels = figure.subplots(num_panels, sharex=True, squeeze=False)[:, 0]
+    else:
+        # Each may have a legend outside its axes.
+        parts = figure.subfigures(num_panels, squeeze=False)[:, 0]
+        panels = [part.subplots() for part in parts]
     for axes in panels:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.grid(alpha=0.3)
@@ -291,8 +311,9 @@ def _draw_curves(
     center: Center,
     interval: Interval,
     smoothing: int = 1,
+    kind: Kind = "seed",
 ) -> _Drawn:
-    """Draws lines and, where there are several seeds, shades."""
+    """Draws lines and, where there are several seeds or members, shades or lines."""
     curves = {
         label: _curve(metrics, metric, smoothing=smoothing, run=label)
         for label, metrics in runs.items()
@@ -303,7 +324,10 @@ def _draw_curves(
         steps, values = curves[label]
         lines.append(_draw_line(axes, steps, center_of(values, center), color, label))
         # Nothing is known of how much seeds differ where there is one.
-        if interval is not None and values.shape[1] > 1:
+        is_several = values.shape[1] > 1
+        if interval is not None and is_several and kind == "member":
+            axes.plot(steps, values, color=color, **_MEMBER)
+        elif interval is not None and is_several:
             if interval == "range":
                 ends = np.nanmin(values, axis=1), np.nanmax(values, axis=1)
             else:
@@ -318,6 +342,11 @@ def _draw_curves(
             others[name] = axes.axvline(
                 step, color=color, linestyle=":", linewidth=1, label=name
             )
+    if len(runs) > 1:
+        # One entry stands for those of all runs, in the color of none.
+        others = {name: copy.copy(line) for name, line in others.items()}
+        for line in others.values():
+            line.set_color("0.5")
     if all(len(steps) == 0 for steps, _ in curves.values()):
         is_of_episodes = metric.startswith("episode_")
         text = (
@@ -359,7 +388,27 @@ def _draw_line(
     return line
 
 
-def _shade(label: str, color: Any) -> Any:
+def _draw_legend(axes: Any, drawn: _Drawn) -> None:
+    handles = [*drawn.lines, *drawn.others]
+    if len(handles) > _MOST_INSIDE:
+        # On the axes it would cover some curve, and beside them take their width.
+        longest = max(len(line.get_label()) for line in drawn.lines)
+        columns = min(3, max(1, 80 // (longest + 6)))
+        axes.figure.legend(
+            handles=handles,
+            loc="outside lower center",
+            ncols=columns,
+            fontsize="small",
+            frameon=False,
+        )
+        width, height = axes.figure.figure.get_size_inches()
+        height += 0.2 * math.ceil(len(handles) / columns)
+        axes.figure.figure.set_size_inches(max(width, 0.075 * longest), height)
+    elif drawn.others or len(drawn.lines) > 1:
+        axes.legend(handles=handles, loc="best", frameon=False)
+
+
+def _shade(label: str, color: str | tuple[float, float, float]) -> Any:
     """Legend entry of the shades."""
     from matplotlib.patches import Patch
 

@@ -42,6 +42,7 @@ from .agents import (
     find_agent,
     is_path,
     make_agent,
+    name_of,
 )
 from .files import CONFIG, config_of, versions, write_json
 
@@ -403,6 +404,14 @@ class Run(Generic[Schedule]):
         priors += "".join(f", env_option={each}" for each in self.env_options)
         return f"{self.title}: {listed}{priors}"
 
+    def resuming(self, folder: Directory, *, command: str | None = None) -> str:
+        """The command line that resumes it, by default with its own command."""
+        words = [f"eqrl {command or self.schedule.command} --resume {folder}"]
+        # A folder never imports what is not of eqrl.
+        for name, given in (("agent", self.agent_type), ("env", self.make_own_env)):
+            words += [] if given is None else [f"--{name} {name_of(given)}"]
+        return " ".join(words)
+
     def lengthened(self, length: int, *, has_ended: bool) -> "Run[Schedule]":
         """The same run with a greater length, whether or not it has ended.
 
@@ -419,9 +428,11 @@ class Run(Generic[Schedule]):
             num_steps = length * schedule.steps_per_generation
         if length > earlier and duration is not None and num_steps > duration:
             raise ValueError(
-                f"`{name}={length}` is longer than the learning rate of this run lasts:"
-                f" it goes down to 0 over `anneal_steps={duration:g}` environment "
-                f"steps. Train again with `{name}={length}`."
+                f"`{name}={length}` is more than this run can learn from: its learning "
+                f"rate goes down to 0 over `anneal_steps={duration:.0f}` environment "
+                f"steps. Begin a new run with `--{name.replace('_', '-')} {length} "
+                f"--anneal-steps {num_steps}`; one to be lengthened later needs the "
+                "`--anneal-steps` of its final length from the beginning."
             )
         lengths = self.earlier_lengths
         if has_ended and length > earlier:

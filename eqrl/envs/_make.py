@@ -1,5 +1,6 @@
 import contextlib
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -220,11 +221,13 @@ def check_known(prefix: str, name: str, names: list[str]) -> None:
 
 def _near(name: str, known: list[str]) -> list[str]:
     """The names, in backticks, that are near to one with or without its library."""
-    # In lower case, so that a name in other capitals is near.
+    # Neither other capitals nor another version make a name less near. Of several
+    # versions the last is the newest.
+    as_key = lambda text: re.sub(r"-v\d+$", "", text.lower())
     by_key = {
-        key.lower(): f"`{each}`"
+        as_key(key): f"`{each}`"
         for each in known
         for key in (each, each.partition("/")[2])
     }
-    near = difflib.get_close_matches(name.lower(), by_key, n=3)
+    near = difflib.get_close_matches(as_key(name), by_key, n=3)
     return list(dict.fromkeys(by_key[key] for key in near))

@@ -109,7 +109,9 @@ def test_steps_are_rounded_up_to_whole_iterations(
     cartpole = ("ppo", "--env", "gymnax/CartPole-v1", *rollout)
     run = _parsed_run(*cartpole, "--num-steps", "60000")
     assert run.schedule.num_steps == run.agent_options["anneal_steps"] == 60_416
-    assert "`num_steps=60000` is rounded up to 60416" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "`num_steps=60000` is rounded up to 60416" in printed
+    assert "by default the preset of ppo" in printed and "anneal_steps" not in printed
     command: Any = parse(["pbt", *cartpole, "--steps-per-generation", "513"])
     assert command.run.schedule.steps_per_generation == 1_024
 
@@ -464,6 +466,7 @@ _CARTPOLE += ("--steps-per-iteration", "3", "--num-steps", "900")
 _WRONG = [
     (["train", "--env", "eqrl/Pont"], "There is no environment `eqrl/Pont`"),
     ([*_TRAIN, "--discount", "2"], "`discount=2` is out of range"),
+    (["train", "sack"], "There is no agent `sack`; did you mean `sac`?"),
     (["train", "diayn", "--agent", "a2c"], "`agent='a2c'` must be one of 'discrete-s"),
     (["train", "diayn", "--num-skills", "1"], "`num_skills=1` must be"),
     ([*_TRAIN, "--log-every", "0"], "`log_every=0` must be an integer, at least 1"),
@@ -591,16 +594,16 @@ def test_a_run_that_is_resumed_for_longer_is_as_if_it_had_been_so_long(
 
 
 def test_what_has_been_annealed_is_not_trained_longer(tmp_path: Path) -> None:
-    for args, length, name in (
-        (["train", "ppo", "--env", "gymnax/CartPole-v1"], 199_681, "num_steps"),
-        (["pbt", "ppo", "--anneal-steps", "20480"], 11, "num_generations"),
+    cartpole = ["train", "ppo", "--env", "gymnax/CartPole-v1"]
+    for args, length, name, num_steps in (
+        (cartpole, 199_681, "num_steps", 199_681),
+        (["pbt", "ppo", "--anneal-steps", "20480"], 11, "num_generations", 22_528),
     ):
         command: Any = parse(args)
         run = command.run
         assert run.lengthened(length - 1, has_ended=False).earlier_lengths == ()
-        with pytest.raises(
-            ValueError, match=f"`{name}={length}` is longer than .* `an"
-        ):
+        words = rf"`{name}={length}` is more .* {length} --anneal-steps {num_steps}`;"
+        with pytest.raises(ValueError, match=words):
             run.lengthened(length, has_ended=True)
 
 

@@ -103,10 +103,13 @@ def test_factories_of_an_own_agent_get_the_hidden_sizes() -> None:
 
 
 def test_an_own_agent_may_be_within_another_or_in_a_population() -> None:
-    run = _run("train", "diayn", "--agent", _REDQ, "--num-critics", "3")
+    own = ("--agent", _REDQ, "--env", "eqrl.envs:Point")
+    run = _run("train", "diayn", *own, "--num-critics", "3")
     assert (run.agent, run.skills.agent) == ("diayn", _REDQ)
     inner = run.make_agent().agent.agent
     assert (type(inner), inner.num_critics) == (REDQ, 3)
+    words = " --env eqrl.envs._point:Point"
+    assert run.resuming(Path("x")) == f"eqrl train --resume x --agent {_REDQ}{words}"
     run = _run("pbt", "--agent", _REDQ)
     assert (type(run.make_agent()), run.name[:8]) == (REDQ, "pbt-REDQ")
     # Of what varies by default, it has no other.

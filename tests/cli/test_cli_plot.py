@@ -95,7 +95,7 @@ def test_runs_are_named_by_what_tells_them_apart(
     assert titles == ["", "", "SAC on eqrl/Point"]
 
 
-def test_each_environment_has_axes_of_its_own_and_many_curves_a_legend_beside_them(
+def test_each_environment_has_axes_of_its_own_and_many_curves_a_legend_below_them(
     figures: list[tuple[Any, Any]],
 ) -> None:
     _write("a", "sac", episode_return=[1.0, 2.0])
@@ -103,9 +103,10 @@ def test_each_environment_has_axes_of_its_own_and_many_curves_a_legend_beside_th
     _write("c", "td3", episode_return=[5.0, 6.0])
     assert _plot("a", "b", "c") == 0
     assert _plot("a", "b", "c", title="Both") == 0
+    long = "actor_lr=0.001, critic_lr=0.001, "
     for number in range(6):
-        _write(f"many/{number}", "sac", episode_return=[1.0, 2.0])
-    assert _plot(*(f"many/{number}" for number in range(6))) == 0
+        _write(f"{long}{number}", "sac", episode_return=[1.0, 2.0])
+    assert _plot(*(f"{long}{number}" for number in range(6))) == 0
     facets, both, many = (figure for figure, _ in figures)
     drawn = {
         axes.get_title(): {
@@ -119,10 +120,12 @@ def test_each_environment_has_axes_of_its_own_and_many_curves_a_legend_beside_th
     }
     assert [axes.get_title() for axes in both.axes] == ["Both"]
     assert len(_curves(both)) == 3
-    for figure, is_beside in ((both, False), (many, True)):
-        figure.draw_without_rendering()
-        legend = figure.axes[0].get_legend().get_window_extent()
-        assert (legend.x0 > figure.axes[0].get_window_extent().x1) == is_beside
+    assert not both.subfigs[0].legends
+    many.draw_without_rendering()
+    (legend,) = many.subfigs[0].legends
+    axes = many.axes[0].get_window_extent()
+    assert legend.get_window_extent().y1 < axes.y0
+    assert axes.width > 0.8 * many.bbox.width
 
 
 def test_options_reach_the_figure(figures: list[tuple[Any, Any]]) -> None:
@@ -181,10 +184,18 @@ def test_members_of_a_population_are_no_independent_samples(
     write_json("b", "config.json", {"saved": dataclasses.asdict(saved)})
     for folder in "ab":
         write_table(folder, columns)
+    _write("c", "td3", **_THREE)
     assert _plot("a", "b") == 0
-    ((figure, _),) = figures
-    assert _curves(figure) == {"SAC on eqrl/Point": [1.5, 2.5], "Own": [1.5, 2.5]}
-    assert not figure.axes[0].collections
+    assert _plot("a", "b", "c") == 0
+    (alone, _), (beside, _) = figures
+    means = {"SAC on eqrl/Point": [1.5, 2.5], "Own": [1.5, 2.5]}
+    # Alone each member is a line, and beside seeds none is.
+    assert len(alone.axes[0].lines) == 2 + 2 * 4 + 1
+    assert _curves(alone).items() >= means.items()
+    assert "mean and each of 4 members" in _curves(alone)
+    assert not alone.axes[0].collections
+    assert _curves(beside) == means | {"TD3 on eqrl/Point": [1.0, 5.0]}
+    assert len(beside.axes[0].collections) == 1
 
 
 def test_what_is_being_written_is_left_out(tmp_path: Path) -> None:

@@ -106,6 +106,7 @@ def test_a_population_of_diayn_is_ranked_and_reported_by_its_skills(
     assert [label for _, label in labels] == ["score"]
     out = capsys.readouterr().out
     assert "accuracy of the discriminator: " in out
+    assert "mean return" not in out and f"best member, {best} with" in out
     assert f"diversity return of 8 episodes of each skill: {scores[best]:.1f}" in out
 
 

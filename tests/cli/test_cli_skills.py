@@ -36,6 +36,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert "accuracy of the discriminator: " in printed.getvalue()
     assert "mean diversity return of 8 episodes of each skill: " in printed.getvalue()
     # Skills have a reward of their own.
+    assert "mean return" not in printed.getvalue()
     assert "Every return was 0" not in printed.getvalue()
     return folder
 

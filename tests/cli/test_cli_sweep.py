@@ -1,6 +1,7 @@
 """Sweeps on the command line."""
 
 import csv
+import dataclasses
 import re
 from pathlib import Path
 
@@ -44,7 +45,10 @@ def test_a_sweep_is_interrupted_resumed_drawn_evaluated_and_overwritten(
         assert "has not ended" in capsys.readouterr().err
     # What has trained can be drawn.
     output = tmp_path / "curves.png"
-    assert main(["plot", str(folder), "--output", str(output)]) == 0
+    words = ["plot", str(folder), "--output", str(output)]
+    assert main([*words, "--logarithmic", "y"]) == 2
+    assert "no value of `episode_return` is positive" in capsys.readouterr().err
+    assert main(words) == 0
     assert capsys.readouterr().out.split() == [
         str(output),
         str(tmp_path / "curves_scores.png"),
@@ -89,6 +93,16 @@ def test_a_sweep_is_interrupted_resumed_drawn_evaluated_and_overwritten(
     for words in (["train", "--resume"], ["rerun"]):
         assert main([*words, str(folder)]) == 2
         assert "is the folder of a sweep" in capsys.readouterr().err
+    # A sweep without a reward says so.
+    found = read_sweep(folder)
+    zeros = [{"episode_return": 0 * x["episode_return"]} for x in found.metrics]
+    empty = dataclasses.replace(found, scores=0 * found.scores, metrics=tuple(zeros))
+    with monkeypatch.context() as patch:
+        patch.setattr("eqrl._cli.sweep._sweep", lambda *_: empty)
+        assert main(["sweep", "--resume", str(folder)]) == 0
+    assert "Every return was 0" in capsys.readouterr().err
+    assert main(["evaluate", str(folder), "--json"]) == 2
+    assert f"this sweep, `{folder}/settings.csv`" in capsys.readouterr().err
     # A sweep that is refused overwrites nothing, however late its mistake is found.
     files = sorted(folder.rglob("*"))
     wrong = ["--grid", "num_envs", "7", "--overwrite"]

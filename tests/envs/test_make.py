@@ -119,7 +119,7 @@ def test_a_name_like_no_other_is_refused_with_all_there_are(
     prefix: str, known: str
 ) -> None:
     with pytest.raises(ValueError, match=f"there are .*`{prefix}/{known}`"):
-        make(f"{prefix}/###")
+        make(f"{prefix}/Foo-v1")
 
 
 @pytest.mark.parametrize("name", ["ant", "Pendulum-v1", "", "/", "gym/Pendulum-v1"])

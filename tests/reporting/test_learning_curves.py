@@ -270,6 +270,9 @@ def test_evaluations_are_in_front_of_the_episodes_in_training(
     assert front.get_alpha() > behind.get_alpha()
     assert front.get_zorder() > behind.get_zorder()
     assert _legend(several) == ["a", "b", "in training"]
+    handles = [x.get_legend().get_lines()[-1] for x in (several, one)]
+    # Of several runs, in the color of none.
+    assert [x.get_color() for x in handles] == ["0.5", one.lines[0].get_color()]
     assert _legend(one) == ["in training"]
     labels = [axes.get_ylabel() for axes in (several, one, mixed, none)]
     assert labels == ["evaluation return"] * 2 + ["episode return"] * 2

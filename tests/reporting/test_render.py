@@ -241,7 +241,8 @@ def test_what_is_drawn_must_be_an_image(tmp_path: Path) -> None:
 
 def test_a_fixed_skill_is_named() -> None:
     for skill, name in (
-        ([0, 0, 1], "skill 2"),
+        ([0, 0, 1, 0], "skill 2"),
+        ([1, 0], "skill (1.00, 0.00)"),
         ([0.6, 0.8], "skill (0.60, 0.80)"),
         ([1, 1], "skill (1.00, 1.00)"),
     ):

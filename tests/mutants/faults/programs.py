@@ -370,7 +370,7 @@ FAULTS = (
     Fault(
         "cli:members-are-seeds",
         "eqrl/_cli/finished.py",
-        'if kind == "member":',
+        'if kind == "member" and not are_populations:',
         "if False:",
         ("tests/cli/test_cli_plot.py -k independent_samples",),
     ),
