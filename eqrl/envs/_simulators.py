@@ -324,8 +324,8 @@ def _is_finite(values: Shaped[np.ndarray, "..."]) -> bool:
     """Whether all are finite numbers, or no floats."""
     if values.dtype.kind != "f":
         return True
-    # 0 times what is not finite is nan. This is the quickest way of asking.
-    return not math.isnan(np.vdot(values, np.zeros(values.size, values.dtype)))
+    # The quickest way of asking; squares of great numbers may be infinite, too.
+    return math.isfinite(np.vdot(values, values)) or bool(np.isfinite(values).all())
 
 
 def begin_rows(

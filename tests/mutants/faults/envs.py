@@ -123,8 +123,8 @@ FAULTS = (
     Fault(
         "envs:simulators-that-are-not-active-step",
         "eqrl/envs/_simulators.py",
-        "    moving = active\n",
-        "    moving = np.ones_like(active)\n",
+        "            moving &= active\n",
+        "            pass\n",
         ("tests/envs/test_by_hand.py -k takes_no_step",),
     ),
     Fault(
