@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ._brax import BraxEnv as BraxEnv
     from ._envpool import EnvPoolEnv as EnvPoolEnv
     from ._gymnasium import GymnasiumEnv as GymnasiumEnv
+    from ._gymnasium_vector import GymnasiumVectorEnv as GymnasiumVectorEnv
     from ._gymnax import GymnaxEnv as GymnaxEnv
 else:
     # Libraries take seconds to import, so adapters are imported on first use.
@@ -33,4 +34,8 @@ else:
             if name == each.adapter:
                 with _needed(f"`eqrl.envs.{name}`", library):
                     return getattr(each.load(), name)
+        if name == "GymnasiumVectorEnv":
+            with _needed(f"`eqrl.envs.{name}`", "gymnasium"):
+                from ._gymnasium_vector import GymnasiumVectorEnv
+            return GymnasiumVectorEnv
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

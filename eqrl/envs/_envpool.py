@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 from .._pytree.fields import Count, PositiveInt, checked
 from .._types.data import EnvSpec
 from .._types.installed import check_installed
-from ._gymnasium import POSITIONS, Describe, Interface, shown_names
+from ._gymnasium import Describe, Interface, described_by, shown_names
 from ._host import AbstractHostEnv, HostState, new_owner
 from ._make import check_known
 from ._simulators import (
@@ -125,13 +125,6 @@ class _Maker:
 
     def checked_interface(self, pool: Any, infos: Mapping[str, Any]) -> Interface:
         """The interface of a pool, after checks of the names of what is seen."""
-        known = pool.observation_space
-        parts = list(known.spaces) if isinstance(known, spaces.Dict) else []
-        wrong = [key for key in self.keys or () if key not in parts]
-        if wrong:
-            raise ValueError(
-                f"`observation` names {wrong}, but `{self.task_id}` observes `{known}`."
-            )
         if isinstance(self.describe, tuple):
             given = sorted(_infos_of(infos, 0))
             wrong = [name for name in self.describe if name not in given]
@@ -259,13 +252,7 @@ class _Pool(AbstractSimulators):
         interface = self._interface
         if self._channels_first:
             observation = np.moveaxis(observation, 1, -1)
-        space, keys = interface.observed, interface.keys
-        if keys is None:
-            vectors = _flat(space, observation)
-        else:
-            assert isinstance(space, spaces.Dict)
-            parts = [_flat(space[key], observation[key]) for key in keys]
-            vectors = np.concatenate(parts, axis=1)
+        vectors = interface.observations(observation)
         describe = interface.describe
         if describe is None:
             return vectors, None
@@ -297,20 +284,6 @@ class _Pool(AbstractSimulators):
 
 def _ids(rows: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " rows"]:
     return rows.astype(np.int32)
-
-
-def _flat(space: spaces.Space[Any], values: Any) -> Shaped[np.ndarray, "rows size"]:
-    """Flattens each row as `gymnasium.spaces.flatten` does."""
-    if isinstance(space, spaces.Dict):
-        parts = [_flat(part, values[key]) for key, part in space.spaces.items()]
-        return np.concatenate(parts, axis=1)
-    rows = len(values)
-    if isinstance(space, spaces.Discrete):
-        return np.eye(int(space.n), dtype=np.float32)[
-            values.reshape(rows) - int(space.start)
-        ]
-    kind = np.uint8 if space.dtype == np.uint8 else np.float32
-    return np.asarray(values, kind).reshape(rows, -1)
 
 
 def _infos_of(infos: Mapping[str, Any], place: int) -> dict[str, Any]:
@@ -404,16 +377,13 @@ class EnvPoolEnv(AbstractHostEnv):
         """
         check_known("envpool", task_id, names())
         options = dict(options or {})
-        describe = state_descriptor
-        if isinstance(describe, str):
-            describe = POSITIONS.get(describe, (describe,))
         maker = _Maker(
             task_id=task_id,
             options=tuple(sorted(options.items())),
             limit=None,
             num_threads=num_threads,
             keys=(observation,) if isinstance(observation, str) else observation,
-            describe=describe,
+            describe=described_by(state_descriptor),
         )
         pool = maker.checked_pool()
         limit = max_steps

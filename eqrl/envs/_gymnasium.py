@@ -34,7 +34,16 @@ from ._simulators import (
 Describe = Callable[[dict[str, Any]], Shaped[np.ndarray, " descriptor"]]
 """From the infos of a step to a vector that describes the behavior."""
 
-POSITIONS = {"x": ("x_position",), "xy": ("x_position", "y_position")}
+_POSITIONS = {"x": ("x_position",), "xy": ("x_position", "y_position")}
+
+
+def described_by(
+    state_descriptor: str | tuple[str, ...] | Describe | None,
+) -> Describe | tuple[str, ...] | None:
+    """The names of infos, written out, or the function of them."""
+    if isinstance(state_descriptor, str):
+        return _POSITIONS.get(state_descriptor, (state_descriptor,))
+    return state_descriptor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,10 +88,20 @@ class Interface:
             return np.asarray(value, self.dtype).reshape(-1)
         return np.asarray(spaces.flatten(self.observed, value), np.float32)
 
+    def observations(self, values: Any) -> Shaped[np.ndarray, "rows obs"]:
+        """The vectors of a batch of observations, in NumPy's arrays by part."""
+        if self.keys is None:
+            vectors = _flat(self.observed, values)
+        else:
+            parts = [_flat(self.observed[key], values[key]) for key in self.keys]
+            vectors = np.concatenate(parts, axis=1)
+        return vectors.astype(self.dtype, copy=False)
+
     def action(self, value: Shaped[np.ndarray, "..."] | np.integer[Any]) -> Any:
-        """An agent's action, or a stack of vectors, as the simulator takes it."""
+        """An agent's action, or a stack of them, as the simulator takes it."""
         if isinstance(self.acted, spaces.Discrete):
-            return int(value) + int(self.acted.start)
+            start = int(self.acted.start)
+            return int(value) + start if np.ndim(value) == 0 else value + start
         assert isinstance(self.acted, spaces.Box) and isinstance(value, np.ndarray)
         low, high = self.acted.low, self.acted.high
         # Center and half width leave an action as it is where the bounds are -1 and 1.
@@ -103,6 +122,12 @@ class Interface:
 
         `infos` are those of a reset, and `name` is that of the environment, for errors.
         """
+        known = self.observed.spaces if isinstance(self.observed, spaces.Dict) else ()
+        wrong = [key for key in self.keys or () if key not in known]
+        if wrong:
+            raise ValueError(
+                f"`observation` names {wrong}, but `{name}` observes `{self.observed}`."
+            )
         seen = self.seen
         is_array = len(seen) == 1 and isinstance(seen[0], spaces.Box)
         shape = seen[0].shape if is_array else ()
@@ -127,6 +152,26 @@ class Interface:
             state_descriptor_size=None if descriptor is None else len(descriptor),
             max_steps=max_steps,
         )
+
+
+def _flat(space: spaces.Space[Any], values: Any) -> Shaped[np.ndarray, "rows size"]:
+    """Flattens each row as `gymnasium.spaces.flatten` does."""
+    if isinstance(space, spaces.Dict):
+        parts = [_flat(part, values[key]) for key, part in space.spaces.items()]
+        return np.concatenate(parts, axis=1)
+    if isinstance(space, spaces.Tuple):
+        parts = [_flat(*each) for each in zip(space.spaces, values, strict=True)]
+        return np.concatenate(parts, axis=1)
+    rows = len(values)
+    if isinstance(space, spaces.Discrete):
+        return np.eye(int(space.n), dtype=np.float32)[
+            values.reshape(rows) - int(space.start)
+        ]
+    if isinstance(space, spaces.MultiDiscrete):
+        flat = [np.asarray(spaces.flatten(space, value)) for value in values]
+        return np.stack(flat)
+    kind = np.uint8 if space.dtype == np.uint8 else np.float32
+    return np.asarray(values, kind).reshape(rows, -1)
 
 
 def _action_space(space: spaces.Space[Any], *, name: str) -> AbstractActionSpace:
@@ -175,7 +220,8 @@ class _Maker:
             if not isinstance(env, gymnasium.Env):
                 raise ValueError(
                     f"`source={shown(self.source)}` makes a {type(env).__name__}; it "
-                    "must make a `gymnasium.Env`, a class that derives from it."
+                    "must make a `gymnasium.Env`, a class that derives from it. Vector "
+                    "environments go into `eqrl.envs.GymnasiumVectorEnv`."
                 )
             return env if self.max_steps is None else TimeLimit(env, self.max_steps)
         return gymnasium.make(
@@ -548,36 +594,23 @@ class GymnasiumEnv(AbstractHostEnv):
                 f"`step_timeout={step_timeout}` needs `num_processes`: a step of a "
                 "simulator in this process cannot be ended."
             )
-        describe = state_descriptor
-        if isinstance(describe, str):
-            describe = POSITIONS.get(describe, (describe,))
-        keys = (observation,) if isinstance(observation, str) else observation
         maker = _Maker(
             source=source,
             options=tuple(sorted((options or {}).items())),
             max_steps=max_steps,
             num_processes=num_processes,
             step_timeout=step_timeout,
-            keys=keys,
-            describe=describe,
+            keys=(observation,) if isinstance(observation, str) else observation,
+            describe=described_by(state_descriptor),
         )
         self._make = maker
         env = maker.one()
         try:
-            name = name_of(self)
-            known = env.observation_space
-            wrong = [
-                key
-                for key in keys or ()
-                if not isinstance(known, spaces.Dict) or key not in known.spaces
-            ]
-            if wrong:
-                raise ValueError(
-                    f"`observation` names {wrong}, but `{name}` observes `{known}`."
-                )
             limit = None if env.spec is None else env.spec.max_episode_steps
             _, infos = env.reset(seed=0)
-            self._spec = maker.interface(env).spec(name, infos, max_steps or limit)
+            self._spec = maker.interface(env).spec(
+                name_of(self), infos, max_steps or limit
+            )
         finally:
             env.close()
         self._owner = new_owner(self)

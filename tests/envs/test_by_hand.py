@@ -1,18 +1,31 @@
 """Environments of Gymnasium against its simulators, stepped by hand."""
 
+import dataclasses
 import gc
 import math
 from typing import Any, ClassVar
 
 import gymnasium
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.envs.classic_control import CartPoleEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import concatenate, create_empty_array
 
 import eqrl
-from eqrl.envs import ActionRepeat, FrameStack, GymnasiumEnv, TimeLimit
+from eqrl.envs import (
+    AbstractEnv,
+    ActionRepeat,
+    FrameStack,
+    GymnasiumEnv,
+    GymnasiumVectorEnv,
+    TimeLimit,
+)
+from eqrl.envs._gymnasium import Interface
 from eqrl.spaces import Discrete
 
 from ..simulators import (
@@ -132,13 +145,44 @@ class ByHand:
 TASKS = {"CartPole-v1": 30, "Pendulum-v1": 40, "HalfCheetah-v5": 20, "Rover": LIMIT}
 
 
-def make(name: str) -> GymnasiumEnv:
+@dataclasses.dataclass(frozen=True)
+class Vector:
+    """Makes vectors of carts or rovers, of `more` than it is asked for."""
+
+    name: str
+    mode: AutoresetMode
+    more: int = 0
+
+    def __call__(self, num_envs: int) -> VectorEnv:
+        # In mode `DISABLED` the time limit is that of the adapter.
+        limit = TASKS[self.name] if self.mode is AutoresetMode.SAME_STEP else 1000
+        one = lambda: Rover(speed=0.5) if self.name == "Rover" else CartPoleEnv()
+        each = lambda: gymnasium.wrappers.TimeLimit(one(), limit)
+        return SyncVectorEnv(
+            [each] * (num_envs + self.more), copy=False, autoreset_mode=self.mode
+        )
+
+
+# `None` is a `GymnasiumEnv`.
+ALL_MODES = (None, AutoresetMode.DISABLED, AutoresetMode.SAME_STEP)
+
+
+def make(name: str, mode: AutoresetMode | None = None) -> AbstractEnv[Any]:
+    if mode is not None:
+        descriptor = "xy" if name == "Rover" else None
+        vector, limit = Vector(name, mode), TASKS[name]
+        return GymnasiumVectorEnv(vector, max_steps=limit, state_descriptor=descriptor)
     if name == "Rover":
         return GymnasiumEnv(
             Rover, max_steps=LIMIT, state_descriptor="xy", options={"speed": 0.5}
         )
     descriptor = "x" if name == "HalfCheetah-v5" else None
     return GymnasiumEnv(name, max_steps=TASKS[name], state_descriptor=descriptor)
+
+
+def own(seeds: list[int], mode: AutoresetMode | None) -> list[int]:
+    """The seed of each simulator: a vector takes one, and counts."""
+    return seeds if mode is None else [seeds[0] + row for row in range(len(seeds))]
 
 
 @pytest.fixture(autouse=True)
@@ -148,21 +192,25 @@ def no_fault() -> None:
 
 
 @pytest.mark.parametrize(
-    "name, num_steps",
+    "name, num_steps, mode",
     [
-        ("CartPole-v1", 3334),
-        ("Pendulum-v1", 300),
-        ("HalfCheetah-v5", 60),
-        ("Rover", 600),
+        ("CartPole-v1", 3334, None),
+        ("Pendulum-v1", 300, None),
+        ("HalfCheetah-v5", 60, None),
+        ("Rover", 600, None),
+        ("CartPole-v1", 600, AutoresetMode.DISABLED),
+        ("CartPole-v1", 600, AutoresetMode.SAME_STEP),
+        ("Rover", 200, AutoresetMode.DISABLED),
+        ("Rover", 200, AutoresetMode.SAME_STEP),
     ],
 )
 def test_rows_are_those_of_a_simulator_stepped_by_hand(
-    name: str, num_steps: int, seeds: list[list[int]]
+    name: str, num_steps: int, mode: AutoresetMode | None, seeds: list[list[int]]
 ) -> None:
-    env = make(name)
+    env = make(name, mode)
     rows = interacted(env, num_envs=3, num_steps=num_steps, key=jr.key(3))
     assert len(set(seeds[0])) == 3
-    check_rows(rows, seeds[0], lambda seed: ByHand(name, seed))
+    check_rows(rows, own(seeds[0], mode), lambda seed: ByHand(name, seed))
     # Both ends are among them, and so is an end at the limit.
     at_limit = rows.timestep == TASKS[name] - 1
     assert np.any(rows.truncated & at_limit) and not np.any(rows.truncated & ~at_limit)
@@ -184,10 +232,22 @@ def test_training_stores_the_rows_of_the_simulators_and_can_be_repeated_and_resu
     assert Rover.num_open == 0
 
 
-def test_evaluation_plays_whole_episodes_and_leaves_nothing_behind(
-    seeds: list[list[int]], getkey: GetKey
+def test_training_in_a_vector_is_resumed_in_the_same_episodes(
+    seeds: list[list[int]],
 ) -> None:
-    env = make("Rover")
+    mode = AutoresetMode.SAME_STEP
+    env = make("Rover", mode)
+    solution = trained(env, 80, initial=trained(env, 80))
+    data = solution.trainer_state.replay.data
+    by_hand = lambda seed: ByHand("Rover", seed)
+    check_rows(jax.tree.map(lambda x: x[:, :80], data), own(seeds[0], mode), by_hand)
+
+
+@pytest.mark.parametrize("mode", ALL_MODES)
+def test_evaluation_plays_whole_episodes_and_leaves_nothing_behind(
+    mode: AutoresetMode | None, seeds: list[list[int]], getkey: GetKey
+) -> None:
+    env = make("Rover", mode)
     key = getkey()
     play = lambda: eqrl.evaluate(
         Player(action=env.spec.action), jnp.zeros(()), env, num_episodes=3, key=key
@@ -195,7 +255,7 @@ def test_evaluation_plays_whole_episodes_and_leaves_nothing_behind(
     evaluation, again = play(), play()
     assert same(evaluation, again)
     lengths = []
-    for seed in seeds[0]:
+    for seed in own(seeds[0], mode):
         rover = Rover()
         rover.reset(seed=seed)
         lengths.append(min(rover.length, LIMIT))
@@ -214,6 +274,63 @@ def test_a_simulator_that_takes_no_step_stays_where_it_is(
     by_hand = lambda seed: Stacked(Repeated(ByHand("Rover", seed), 3, limit=4))
     check_rows(rows, seeds[0], by_hand)
     assert np.any(rows.terminated) and np.any(rows.truncated)
+
+
+@pytest.mark.parametrize("mode", ALL_MODES[1:])
+def test_a_copy_that_is_left_out_of_a_step_begins_anew_and_no_other_is_changed(
+    mode: AutoresetMode,
+) -> None:
+    env: Any = make("Rover", mode)
+    vector, by_hand = env._make([7, 0]), ByHand("Rover", 7)
+    first, both = np.arange(1), np.arange(2)
+    action = np.full((2, 2), 0.5, np.float32)
+    began = vector.begin(both)
+    np.testing.assert_array_equal(began.observation[0], by_hand.begin()[0])
+    vector.step(both, action)
+    by_hand.step(action[0])
+    # The other one ends some episodes meanwhile.
+    for _ in range(20):
+        observation, reward, terminated, truncated, place = vector.step(
+            first, action[:1]
+        )
+        found = observation[0], reward[0], terminated[0], truncated[0], place[0]
+        for each, expected in zip(found, by_hand.step(action[0]), strict=True):
+            np.testing.assert_array_equal(each, np.asarray(expected, each.dtype))
+        if terminated[0] or truncated[0]:
+            began = vector.begin(first)
+            np.testing.assert_array_equal(began.observation[0], by_hand.begin()[0])
+    with pytest.raises(ValueError, match="has to begin anew"):
+        vector.step(both, action)
+    if mode is AutoresetMode.SAME_STEP:
+        with pytest.raises(ValueError, match="`autoreset_mode=gymnasium"):
+            vector.begin(both[1:])
+    else:
+        gear = vector.begin(both[1:]).observation[0, :3]
+        assert gear.tolist() == [1, 0, 0]
+        ended = [vector.step(both, action) for _ in range(3)][-1]
+        assert ended.observation[1, :3].tolist() == [1, 0, 0]
+    assert vector.save(0) is None
+    vector.close()
+
+
+def test_vectors_that_are_not_understood_are_refused() -> None:
+    class Bare(VectorEnv):
+        def __init__(self, num_envs: int) -> None:
+            self.num_envs = num_envs
+
+    disabled = AutoresetMode.DISABLED
+    refused: list[tuple[Any, str]] = [
+        (Vector("Rover", AutoresetMode.NEXT_STEP), r"is AutoresetMode.NEXT_STEP"),
+        (Bare, r"is None.*`autoreset_mode=gymnasium.vector.AutoresetMode.DISABLED`"),
+        (Vector("Rover", disabled, more=1), r"\(num_envs=2\)`.*`num_envs=1`"),
+        (lambda num_envs: Rover(), "makes `<Rover.*must make a `gymnasium.vector.Vec"),
+    ]
+    for given, message in refused:
+        with pytest.raises(ValueError, match=message):
+            GymnasiumVectorEnv(given)
+    with pytest.raises(ValueError, match=r"draw a `GymnasiumVectorEnv`"):
+        env = make("Rover", disabled)
+        eqrl.render(Player(), None, env, "rover.gif", key=jr.key(0))
 
 
 @pytest.mark.parametrize("kind, cause", [("raise", RuntimeError), ("nan", ValueError)])
@@ -292,3 +409,24 @@ def test_choices_begin_at_the_start_of_their_space_and_become_one_hot() -> None:
     }
     spec = GymnasiumEnv(Odd, options=given).spec
     assert spec.action == Discrete(3) and spec.observation_size == 4
+
+
+def test_a_batch_is_translated_as_each_of_it() -> None:
+    image = spaces.Box(0, 255, (2, 3), np.uint8)
+    several = spaces.MultiDiscrete([2, 3])
+    parts = {"a": spaces.Discrete(3, start=2), "b": spaces.Tuple([several, image])}
+    for space, keys, size in (
+        (image, None, 6),
+        (spaces.MultiBinary(3), None, 3),
+        (spaces.Dict(parts), None, 14),
+        (spaces.Dict(parts), ("b", "a"), 14),
+    ):
+        interface = Interface(space, spaces.Discrete(3, start=5), keys, None)
+        values = [space.sample() for _ in range(4)]
+        batch = concatenate(space, values, create_empty_array(space, 4))
+        vectors = interface.observations(batch)
+        assert vectors.shape == (4, size) and vectors.dtype == interface.dtype
+        np.testing.assert_array_equal(
+            vectors, [interface.observation(value) for value in values]
+        )
+        assert interface.action(np.array([0, 2])).tolist() == [5, 7]
