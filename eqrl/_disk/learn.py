@@ -38,6 +38,7 @@ from .._training.trainer import AnyTrainerState, Trainer, TrainerState
 from .._types.custom_types import Extras, Memory, PyTree, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
+from ..envs._host import SimulatorError, checked_result, release
 from .library import (
     Learner,
     Skills,
@@ -229,6 +230,7 @@ def begin_skill(
     )
     data = truncate_last_row(state.replay, counts)
     data, counts = keep_replay(data, counts, replay, key=replay_key)
+    release(state.actors.env_state)
     actors = start(agent, agent_state, env, num_envs=trainer.num_envs, key=start_key)
     state = TrainerState(
         agent=agent_state, actors=actors, replay=data, failed=jnp.array(False)
@@ -286,19 +288,23 @@ class SkillLoop:
             for trained, position in self._train_skill(training, states, skill, key):
                 training = trained
                 step, row = steps_of_skills(self.trainer, training), position.row
+                failed = position.failed
                 if row is not None:
                     state = training.trainer_state
                     if self.evaluations is not None:
-                        row = row | self.evaluations.measure(
-                            step, metrics, state.agent, state.failed
-                        )
+                        try:
+                            row = row | self.evaluations.measure(
+                                step, metrics, state.agent, state.failed
+                            )
+                        except SimulatorError as error:
+                            failed = failed or error.failure
                     row = row | {
                         "skill": np.asarray(skill),
                         "collected_steps": np.asarray(int(training.collected_steps)),
                     }
                     metrics = append_row(metrics, step, row)
                 skills = dataclasses.replace(skills, training=training, metrics=metrics)
-                yield Reached(step, row, skills, position.failed)
+                yield Reached(step, row, skills, failed)
                 evaluations = self.evaluations
                 if row is not None and evaluations and evaluations.ends_training:
                     return
@@ -348,6 +354,8 @@ class SkillLoop:
             world = self.schedule.active(skill=skill, step=earlier_steps + done)
             # The rest of the last episode is played in the environment it began in.
             if done < last_step and world != int(training.world):
+                # Simulators belong to one environment: new episodes begin in others.
+                release(training.trainer_state.actors.env_state)
                 collect_key = jr.fold_in(jr.fold_in(key, 1), world)
                 training = self._collect(
                     training, states, skill, world=world, key=collect_key
@@ -404,6 +412,7 @@ class SkillLoop:
                 key=jr.fold_in(key, index),
             )
             lengths.append(length)
+        checked_result(self.schedule.envs[world], reward_state)
         # No length is read before all rollouts are dispatched: that would wait for it.
         collected_steps = int(training.collected_steps) + sum(map(int, lengths))
         return dataclasses.replace(

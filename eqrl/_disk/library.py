@@ -39,6 +39,7 @@ from .._training.trainer import AnyTrainerState, Trainer, begin_row
 from .._types.custom_types import EnvState, Extras, Memory, Mode, PyTree, State, Tree
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
+from ..envs._host import checked_result
 
 
 World = AnyEnv | Callable[[int], AnyEnv] | Mapping[int, AnyEnv]
@@ -255,11 +256,10 @@ def play_skills(
     trajectories = []
     for index, skill_key in enumerate(jr.split(key, count)):
         inner, state = pick_skill(agent, skills, index)
-        trajectories.append(
-            _play(
-                inner, state, env, reward, num_episodes, mode, max_steps, key=skill_key
-            )
+        played = _play(
+            inner, state, env, reward, num_episodes, mode, max_steps, key=skill_key
         )
+        trajectories.append(checked_result(env, played))
     descriptors, mask, first = jax.tree.map(lambda *x: jnp.stack(x), *trajectories)
     return SkillTrajectories(
         descriptors=descriptors, mask=mask, first_descriptors=first

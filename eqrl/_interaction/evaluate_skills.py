@@ -28,6 +28,7 @@ from .._types.custom_types import EnvState, Extras, Memory, Mode, PyTree, State
 from .._types.data import AnyTransition
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
+from ..envs._host import checked_result
 from .evaluate import Evaluation, rollout, zero_outside
 from .fit import check_fits
 
@@ -142,7 +143,7 @@ def evaluate_skills(
         check_descriptor("descriptor", descriptor)
         descriptor_size(descriptor, env.spec)
     keys = jr.split(play_key, shown.shape[0])
-    return _evaluate(
+    evaluation = _evaluate(
         agent,
         state,
         env,
@@ -154,6 +155,7 @@ def evaluate_skills(
         keys,
         key=score_key,
     )
+    return checked_result(env, evaluation)
 
 
 @eqx.filter_jit

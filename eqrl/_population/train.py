@@ -47,6 +47,7 @@ from .._types.custom_types import EnvState, PyTree, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from ..envs._check import play_if_asked
+from ..envs._host import SimulatorFailure, failure_of
 from .pbt import PBT
 from .solution import (
     Agents,
@@ -260,6 +261,7 @@ def train_population(
         exploit_key=exploit_key,
         num_steps=steps_per_generation,
         empty=empty,
+        evaluation_failure=lambda: failure_of(evaluation_env),
     )
     begun = None if initial is None else initial.unfinished
     rows = generations.run(states, counts, history, begun, num_generations)
@@ -275,6 +277,7 @@ class _Generations:
     - `evaluate`: `evaluate_members` with all but members and key filled in.
     - `num_steps`: environment steps of each member in a generation.
     - `empty`: the beginning of a row of metrics.
+    - `evaluation_failure`: what failed in a simulator of the last evaluation, if any.
     """
 
     crew: Crew
@@ -285,6 +288,7 @@ class _Generations:
     exploit_key: PRNGKeyArray
     num_steps: int
     empty: UnfinishedRow
+    evaluation_failure: Callable[[], SimulatorFailure | None]
 
     def run(
         self,
@@ -325,12 +329,14 @@ class _Generations:
                     yield Reached(step, None, solution)
             states, counts = position.state, position.counts
             row = self._row(generation, agents, position, parents, end)
-            history = append_generation(history, row)
+            failed = self.evaluation_failure()
+            if failed is None:
+                history = append_generation(history, row)
             metrics = row["hyperparameters"] | row["metrics"]
             metrics |= {"score": row["scores"]}
             del metrics["step"]
             solution = _solution(agents, position, history, None)
-            yield Reached(end, metrics, solution, position.failed)
+            yield Reached(end, metrics, solution, position.failed or failed)
 
     def _replace(
         self, agents: AnyAgent, states: AnyTrainerState, history: History

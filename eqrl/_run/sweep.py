@@ -64,6 +64,7 @@ from .._types.custom_types import EnvState, PyTree, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from ..envs._check import play_if_asked
+from ..envs._host import checked_result
 from .files import CONFIG, finite, save_policy, versions, write_json
 from .solutions import Checkpoints, load_solution, step_of
 from .write import (
@@ -509,7 +510,7 @@ class _Plan:
             mesh=mesh,
             keys=keys,
         )
-        scores = to_host(scores, mesh)
+        scores = to_host(checked_result(self.env, scores), mesh)
         return np.where(np.isfinite(scores), scores, np.nan)
 
     def rows(

@@ -20,6 +20,7 @@ from .._pytree.tree import repeated, stack_size, take_element, tree_copy
 from .._types.custom_types import EnvState, Extras, Memory, Mode, PyTree, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
+from ..envs._host import checked_result
 from .mesh import (
     Members,
     gather,
@@ -292,7 +293,7 @@ class Evaluations(Generic[State]):
         # A key for each seed: with common episodes an interval over seeds would be too
         # narrow.
         env, key = replicate((self._env, key), mesh)
-        return evaluate_members(
+        evaluated = evaluate_members(
             shard(repeated(self._agent, stack_size(state)), mesh),
             state,
             failed,
@@ -305,6 +306,7 @@ class Evaluations(Generic[State]):
             mesh,
             self._mode,
         )
+        return checked_result(self._env, evaluated)
 
     def _keep(
         self,

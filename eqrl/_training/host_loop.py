@@ -70,25 +70,32 @@ def drive(
     simulator has, and `TrainingInterrupted` after Ctrl-C, SIGTERM or SIGHUP.
     """
     report = bind_callbacks(callback)
-    solution = None
+    step, solution = 0, None
     with deferred_interrupt() as interrupted:
-        for step, row, solution, failed in rows:
-            if failed is not None:
-                reached = hand_over(solution, given_mesh)
+        try:
+            for step, row, solution, failed in rows:
                 if isinstance(failed, SimulatorFailure):
-                    error = SimulatorError(failed, reached, step=step)
-                    raise error from failed.error
-                raise NonFiniteError(step, reached, failed, counted=counted)
-            stops = False
-            if row is not None:
-                stops = report(step, row, solution)
-                if checkpoint is not None:
-                    checkpoint(step, row, solution)
-            if on_any_process(interrupted() is not None, mesh):
-                reached = hand_over(solution, given_mesh)
-                raise TrainingInterrupted(reached, interrupted() or SIGINT)
-            if on_any_process(stops, mesh):
-                break
+                    raise SimulatorError(failed) from failed.error
+                if failed is not None:
+                    reached = hand_over(solution, given_mesh)
+                    raise NonFiniteError(step, reached, failed, counted=counted)
+                stops = False
+                if row is not None:
+                    stops = report(step, row, solution)
+                    if checkpoint is not None:
+                        checkpoint(step, row, solution)
+                if on_any_process(interrupted() is not None, mesh):
+                    reached = hand_over(solution, given_mesh)
+                    raise TrainingInterrupted(reached, interrupted() or SIGINT)
+                if on_any_process(stops, mesh):
+                    break
+        except SimulatorError as error:
+            # A callback or a rollout between rows may also raise it. Nothing has been
+            # donated since the last item.
+            if solution is None or error.solution is not None:
+                raise
+            reached = hand_over(solution, given_mesh)
+            raise SimulatorError(error.failure, reached, step=step) from error.__cause__
         return hand_over(solution, given_mesh)
 
 

@@ -24,6 +24,7 @@ from .._types.custom_types import EnvState, Extras, Memory, Metrics, PyTree, Sta
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from ..envs._check import play_if_asked
+from ..envs._host import SimulatorError
 from .evaluations import Evaluations
 from .host_loop import Callback, Callbacks, Reached, drive
 from .iteration import UnfinishedRow, check_finite_agent
@@ -294,16 +295,20 @@ def _rows(
     start = runner.start(solution.trainer_state, solution.counts, solution.unfinished)
     for position in runner.run_rows(start, num_steps=num_steps, log_every=log_every):
         step, row = steps_taken(trainer, position.counts), position.row
+        failed = position.failed
         if row is not None:
             if evaluations is not None:
-                row = row | evaluations.measure(
-                    step,
-                    metrics,
-                    position.state.agent,
-                    position.state.failed,
-                    members=members,
-                    mesh=runner.mesh,
-                )
+                try:
+                    row = row | evaluations.measure(
+                        step,
+                        metrics,
+                        position.state.agent,
+                        position.state.failed,
+                        members=members,
+                        mesh=runner.mesh,
+                    )
+                except SimulatorError as error:
+                    failed = failed or error.failure
             metrics = append_row(metrics, step, row)
         solution = Solution(
             trainer_state=position.state,
@@ -311,7 +316,7 @@ def _rows(
             metrics=metrics,
             unfinished=position.unfinished,
         )
-        yield Reached(step, row, solution, position.failed)
+        yield Reached(step, row, solution, failed)
         if row is not None and evaluations is not None and evaluations.ends_training:
             return
 

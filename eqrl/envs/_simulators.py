@@ -128,6 +128,7 @@ class SimulatorError(RuntimeError):
                 "reached before is the `solution` of this error."
             )
         super().__init__(message)
+        self.failure = failure
         self.solution = solution
         self.row: int | None = failure.row
         self.episode_step: int | None = failure.step
