@@ -46,6 +46,19 @@ def evaluation_key(seed: int) -> PRNGKeyArray:
     return jr.split(jr.key(seed))[1]
 
 
+def evaluation_env(env: AnyEnv) -> AnyEnv:
+    """The environment of evaluations: of Atari, whole games and their own rewards."""
+    if not is_host(env):
+        return env
+    # It needs Gymnasium, which is there where there is such an environment.
+    from ..envs._envpool import in_whole_games
+
+    return in_whole_games(env)
+
+
+WHOLE_GAMES = "of whole games with rewards that are not clipped"
+
+
 def returns_of_policies(
     policies: Sequence[tuple[AnyAgent, PyTree]],
     env: AnyEnv,
@@ -90,7 +103,8 @@ def run_evaluate(command: Evaluate) -> int:
     ]
     if not loaded:
         raise ValueError(f"There is no {schedule.kind} in `{command.folder}` yet.")
-    _, _, env = loaded[0]
+    _, _, trained_in = loaded[0]
+    env = evaluation_env(trained_in)
     num_episodes = command.num_episodes
     if num_episodes is None:
         num_episodes = num_episodes_of(run.settings.env, env)
@@ -116,7 +130,8 @@ def run_evaluate(command: Evaluate) -> int:
     if command.json:
         print(json.dumps(summary))
         return 0
-    print(f"returns of {num_episodes} episodes, {command.mode}:")
+    whole = "" if env is trained_in else f" {WHOLE_GAMES}"
+    print(f"returns of {num_episodes} episodes{whole}, {command.mode}:")
     width = len(schedule.kind)
     print(f"{schedule.kind}       mean        std        min        max")
     for index, row in enumerate(returns):

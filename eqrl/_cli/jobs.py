@@ -64,6 +64,7 @@ from .._types.data import Discrete
 from ..envs._base import AnyEnv
 from ..presets import PRESETS, Preset
 from .commands import Train
+from .finished import evaluation_env
 from .training import AbstractJob, Policies, open_checkpoints, reporting
 
 
@@ -93,7 +94,7 @@ def make_evaluations(
         return None
     return Evaluations(
         job.agent,
-        job.env,
+        evaluation_env(job.env),
         every=schedule.evaluate_every,
         num_episodes=schedule.evaluation_episodes,
         # Neither that of the training nor that of the evaluation after it.
@@ -302,6 +303,7 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
                 key=key,
                 initial=initial,
                 score=score,
+                evaluation_env=evaluation_env(self.env),
                 mesh=self.mesh,
                 members=schedule.members,
                 callback=[*callbacks, checkpoint],

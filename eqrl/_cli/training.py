@@ -18,7 +18,7 @@ from .._disk.library import Skills
 from .._population.solution import PopulationSolution
 from .._run.config import Run, Schedule, write_config
 from .._run.files import checkpoints_folder, claim_folder, new_folder
-from .._run.solutions import Checkpoints
+from .._run.solutions import Checkpoints, step_of
 from .._run.write import write_evaluation
 from .._storage.files import locked
 from .._training.host_loop import (
@@ -33,7 +33,13 @@ from .._types.installed import is_installed, not_installed
 from ..envs._base import AnyEnv
 from ..envs._host import SimulatorError, are_present, is_host
 from .commands import Evaluate, Place
-from .finished import evaluation_key, num_episodes_of, returns_of_policies
+from .finished import (
+    WHOLE_GAMES,
+    evaluation_env,
+    evaluation_key,
+    num_episodes_of,
+    returns_of_policies,
+)
 
 
 def say(message: str) -> None:
@@ -206,6 +212,8 @@ def run_training(job: AbstractJob[Any, Reached], place: Place) -> int:
     """Trains, writes the folder of the run, and returns the exit code."""
     job.check()
     print(f"settings of {job.run}", flush=True)
+    if evaluation_env(job.env) is not job.env:
+        print(f"Evaluations are {WHOLE_GAMES}.", flush=True)
     if place.resume and place.folder is not None:
         with locked(place.folder), deferred_interrupt() as interrupt:
             initial = job.load(place.folder)
@@ -229,6 +237,15 @@ def _run_as_resumed(job: AbstractJob[Any, Reached], initial: Reached | None) -> 
     If they do not, that is printed.
     """
     if initial is None or not is_host(job.env):
+        return job.run
+    if isinstance(initial, Solution):
+        length = step_of(initial)
+    elif isinstance(initial, PopulationSolution):
+        length = len(initial.scores)
+    else:
+        length = int(initial.count)
+    if length >= getattr(job.run.schedule, job.run.schedule.length):
+        # It has ended, so no episode goes on.
         return job.run
     resumed = bool(np.all(are_present(job.env, initial)))
     if not resumed:
@@ -320,7 +337,7 @@ def _evaluate(
     # An evaluation may take longer than the training, so the folder is whole before it.
     returns = returns_of_policies(
         policies.pairs,
-        job.env,
+        evaluation_env(job.env),
         num_episodes=num_episodes_of(job.run.settings.env, job.env),
         mode="greedy",
         key=key,

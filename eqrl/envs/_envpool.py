@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 from .._pytree.fields import Count, PositiveInt, checked
 from .._types.data import EnvSpec
 from .._types.installed import check_installed
+from ._base import AnyEnv, innermost
 from ._gymnasium import Describe, Interface, described_by, shown_names
 from ._host import AbstractHostEnv, HostState, new_owner
 from ._make import check_known
@@ -421,6 +422,34 @@ def descriptor_names(env: EnvPoolEnv) -> tuple[str, ...] | None:
     maker = env._make
     assert isinstance(maker, _Maker)
     return shown_names(maker.describe)
+
+
+def in_whole_games(env: AnyEnv) -> AnyEnv:
+    """The environment without `episodic_life` and `reward_clip`, in its wrappers.
+
+    It is the same one unless it has these options of EnvPool.
+    """
+    inner = innermost(env)
+    if not isinstance(inner, EnvPoolEnv):
+        return env
+    maker = inner._make
+    assert isinstance(maker, _Maker)
+    options = dict(maker.options)
+    ends_with_life = options.pop("episodic_life", False)
+    clips = options.pop("reward_clip", False)
+    if not (ends_with_life or clips):
+        return env
+    whole = EnvPoolEnv(
+        maker.task_id,
+        num_threads=maker.num_threads,
+        max_steps=maker.limit,
+        state_descriptor=maker.describe,
+        observation=maker.keys,
+        options=options,
+    )
+    # The wrappers hold a copy, so the simulators are those of the given environment.
+    whole = eqx.tree_at(lambda env: env._owner, whole, inner._owner)
+    return eqx.tree_at(innermost, env, whole)
 
 
 def names() -> list[str]:

@@ -120,6 +120,10 @@ def test_a_run_is_trained_evaluated_resumed_and_drawn(
     monkeypatch.setattr(Corridor, "steps_left", 10**9)
     assert main(resume[:-2]) == 0
     assert (folder / "metrics.csv").read_text().splitlines()[-1].startswith("0,100,")
+    # Where it has ended, no episode has to be taken up.
+    capsys.readouterr()
+    assert main(resume[:-2]) == 0
+    assert "cannot return" not in capsys.readouterr().err
 
 
 def _render(env: eqrl.envs.AbstractEnv[Any], path: Path) -> None:

@@ -130,6 +130,38 @@ def test_what_a_simulator_raises_ends_training_with_its_solution() -> None:
             )
 
 
+def test_what_a_simulator_raises_in_an_evaluation_loses_nothing() -> None:
+    env = GymnasiumEnv(Faulty, max_steps=5)
+    other = GymnasiumEnv(Faulty, options={"fault": "raise"}, max_steps=5)
+    evaluations = lambda: eqrl.Evaluations(AGENT, other, every=8, key=jr.key(0))
+    options: dict[str, Any] = {"num_steps": 16, "log_every": 8, "key": jr.key(0)}
+    trainings = (
+        lambda: eqrl.train(AGENT, env, TRAINER, callback=evaluations(), **options),
+        lambda: eqrl.train_seeds(
+            AGENT, env, TRAINER, num_seeds=2, evaluations=evaluations(), **options
+        ),
+        lambda: eqrl.train_population(
+            AGENT,
+            env,
+            TRAINER,
+            None,
+            size=2,
+            num_generations=2,
+            steps_per_generation=8,
+            num_episodes=2,
+            key=jr.key(0),
+            evaluation_env=other,
+        ),
+    )
+    for learn in trainings:
+        with pytest.raises(eqrl.SimulatorError, match="the arm is bent") as raised:
+            learn()
+        assert int(raised.value.solution.counts.rows_written) == 4
+        assert "Training had taken 8 environment steps" in str(raised.value)
+    # No generation counts that was not evaluated.
+    assert len(raised.value.solution.scores) == 0
+
+
 def test_processes_do_what_one_process_does() -> None:
     env = GymnasiumEnv("Pendulum-v1", num_processes=2)
     alone = GymnasiumEnv("Pendulum-v1")

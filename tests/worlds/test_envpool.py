@@ -3,6 +3,7 @@
 import gc
 import os
 import warnings
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,7 +14,10 @@ import numpy as np
 import pytest
 
 import eqrl
-from eqrl.envs import AbstractEnv, ActionRepeat, TimeLimit, _host, make
+from eqrl._cli import main
+from eqrl._run.write import read_metrics
+from eqrl.envs import AbstractEnv, ActionRepeat, FrameStack, TimeLimit, _host, make
+from eqrl.envs._envpool import in_whole_games
 from eqrl.spaces import Box, Discrete
 
 from ..simulators import (
@@ -209,6 +213,28 @@ def test_a_lost_life_ends_the_episode_and_not_the_game() -> None:
     end, left, steps, *_ = both[0][0]
     [first, *_], _ = lives(limit=int(steps), num_steps=int(steps))
     assert first == (end, left, steps, 5, 0)
+
+
+def test_the_command_line_evaluates_in_whole_games(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eqrl._cli.training.num_episodes_of", lambda *_: 2)
+    folder = str(tmp_path / "x")
+    train = ["train", "dqn", "--env", "envpool/Breakout-v5", "--max-steps", "60"]
+    for option in ("episodic_life=True", "reward_clip=True"):
+        train += ["--env-option", option]
+    train += ["--hidden-sizes", "4", "--batch-size", "2", "--capacity", "8"]
+    train += ["--num-steps", "16", "--warmup-steps", "8", "--evaluate-every", "16"]
+    assert main([*train, "--evaluation-episodes", "2", "--folder", folder]) == 0
+    assert "of whole games with rewards that are not clipped" in capsys.readouterr().out
+    # In 60 steps a life is lost, but no game.
+    assert read_metrics(folder)["evaluation_length"].tolist() == [60]
+    assert main(["evaluate", folder, "--num-episodes", "2"]) == 0
+    assert "returns of 2 episodes of whole games" in capsys.readouterr().out
+    env: Any = FrameStack(make("envpool/Breakout-v5", options={"reward_clip": True}), 2)
+    whole: Any = in_whole_games(env)
+    assert whole.env._make.options == () and whole.spec == env.spec
+    assert in_whole_games(whole) is whole
 
 
 def test_some_games_begin_where_others_go_on() -> None:
