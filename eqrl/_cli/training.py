@@ -238,14 +238,16 @@ def _run_as_resumed(job: AbstractJob[Any, Reached], initial: Reached | None) -> 
     """
     if initial is None or not is_host(job.env):
         return job.run
+    schedule = job.run.schedule
     if isinstance(initial, Solution):
-        length = step_of(initial)
+        has_ended = step_of(initial) >= schedule.num_steps
     elif isinstance(initial, PopulationSolution):
-        length = len(initial.scores)
+        has_ended = len(initial.scores) >= schedule.num_generations
     else:
-        length = int(initial.count)
-    if length >= getattr(job.run.schedule, job.run.schedule.length):
-        # It has ended, so no episode goes on.
+        # Each skill begins its own episodes.
+        training = initial.training
+        has_ended = training is not None and int(training.skill) < int(initial.count)
+    if has_ended:
         return job.run
     resumed = bool(np.all(are_present(job.env, initial)))
     if not resumed:

@@ -474,11 +474,11 @@ def learn_skills(
         skill, from 0, to its environment, called once for each skill before training
         begins; or a dictionary of environments by the step at which each becomes
         active, 0 among them. These steps count the training of all skills. A change
-        takes effect at the first iteration at or after its step, in mid-episode, and
-        all earlier skills are rolled out again immediately; only the rest of an episode
-        after `num_steps` is played in the old environment. All environments must have
-        the same `spec` and states of the same shapes. If they differ in arrays only,
-        nothing is compiled again.
+        takes effect at the first iteration at or after its step, in mid-episode (in
+        simulators outside JAX new episodes begin), and all earlier skills are rolled
+        out again immediately; only the rest of an episode after `num_steps` is played
+        in the old environment. All environments must have the same `spec` and states of
+        the same shapes. If they differ in arrays only, nothing is compiled again.
     - `trainer`: how each skill is trained.
     - `num_skills`: number of skills in the end, those of `initial` included.
     - `num_steps`: steps of each skill, random ones included: one number, or one for

@@ -207,7 +207,6 @@ def train_population(
     its `num_generations`. Both hold the solution so far.
     """
     evaluation_env = env if evaluation_env is None else evaluation_env
-    given = cast(AnyAgent, agent)
     key = reusable_key(key)
     check_mesh(mesh, size)
     trainer.check_num_steps(steps_per_generation)
@@ -221,7 +220,7 @@ def train_population(
     mesh = default_mesh(members, size) if mesh is None else automatic(mesh)
     with naming_lost_processes(mesh):
         crew, states, counts = _begin(
-            given, env, trainer, pbt, size, initial, members, mesh, key
+            cast(AnyAgent, agent), env, trainer, pbt, size, initial, members, mesh, key
         )
     trainer.schedule.check_counters(
         "num_generations * steps_per_generation",
