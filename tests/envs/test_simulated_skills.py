@@ -104,7 +104,7 @@ def test_skills_are_evaluated(
     evaluation = evaluate()
     for index, seed in enumerate(seeds[0]):
         simulator, total, ends = rover(seed), np.float32(0), (False, False)
-        simulator.begin()
+        _, place = simulator.begin()
         while not any(ends):
             _, reward, *ends, place = simulator.step(np.asarray(skills[index // 3]))
             total += np.float32(reward)
