@@ -120,14 +120,14 @@ def test_functions_are_annotated_throughout() -> None:
 
 # What each figure has come to. A change that makes one worse says why it must.
 _MOST = {
-    "lines for each public name": 138.5,
+    "lines for each public name": 138.7,
     "lines of the longest module": 699,
     "files": 131,
     "private functions named once": 135,
     "of these of at most 6 lines": 29,
     "internal share of definitions": 64.1,
     "share of imports": 8.3,
-    "lines of checks": 3_358,
+    "lines of checks": 3_365,
     "longest body": 60,
     "bodies over 60 lines": 0,
     "uses of Any": 361,
@@ -135,7 +135,7 @@ _MOST = {
     "lines of sac.py without its texts": 79,
     "translated first sentences": 0,
     "private faces": 1,
-    "lines of tests": 34_335,
+    "lines of tests": 34_350,
 }
 _LEAST = {"share of comments": 2.8}
 

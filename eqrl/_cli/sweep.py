@@ -318,6 +318,9 @@ def _varied(run: Run[Training], search: Search) -> dict[str, Any]:
 def _sweep(folder: Path, run: Run[Training], search: Search) -> SweepSolution:
     schedule = run.schedule
     last = time.monotonic()
+    varied = _varied(run, search)
+    names = ", ".join([*varied["grid"], *varied["priors"]])
+    print(f"settings of {run}; each of the sweep has its own {names}", flush=True)
 
     def report(done: int, total: int) -> None:
         nonlocal last
@@ -337,7 +340,7 @@ def _sweep(folder: Path, run: Run[Training], search: Search) -> SweepSolution:
         folder=folder,
         members=schedule.members,
         progress=report,
-        **(dataclasses.asdict(search) | _varied(run, search)),
+        **(dataclasses.asdict(search) | varied),
     )
 
 

@@ -49,7 +49,7 @@ def export_policy(
     eqrl.export_policy("walker.policy", agent, state, env)
     # In another process, without the environment and the agent's class:
     policy = eqrl.load_policy("walker.policy")
-    action = policy.act(observation)
+    action = policy.act(observation)  # In [-1, 1], or a number from 0.
     # And where there is no JAX:
     policy = eqrl.numpy_policy.load_policy("walker.policy")
     ```
@@ -61,6 +61,9 @@ def export_policy(
     operations of NumPy, for `numpy_policy.load_policy`, which any version of NumPy can
     read. If a network or an agent of your own has an operation that NumPy policies do
     not have, only that form is missing, and its `load_policy` names the operation.
+
+    Actions are those of the agent, in [-1, 1], which an environment's adapter rescales.
+    To step a simulator with them, rescale them to its bounds likewise.
 
     **Arguments:**
 

@@ -85,7 +85,7 @@ def import_object(path: str, what: str, form: str) -> object:
             raise
         raise ValueError(
             f"`{what}={path!r}`: there is no module `{error.name}`, neither installed "
-            f"nor in `{directory}`."
+            f"nor in `{directory}`. A module is written without `.py`."
         ) from error
     for part in parts:
         found = getattr(found, part, None)

@@ -334,7 +334,7 @@ def draw_scores(folder: Directory, title: str, solution: PopulationSolution) -> 
         title=title,
         kind="member",
         best=True,
-        label="episode return" if are_mean_returns(solution, scores) else "score",
+        label="evaluation return" if are_mean_returns(solution, scores) else "score",
     )
     write_picture(folder, "family_tree.png", draw_family_tree, solution, title=title)
 

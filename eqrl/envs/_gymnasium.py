@@ -216,6 +216,12 @@ class _Maker:
         """Makes one simulator."""
         options = dict(self.options)
         if not isinstance(self.source, str):
+            if isinstance(self.source, gymnasium.Env):
+                raise ValueError(
+                    f"`source={shown(self.source)}` is one simulator already; give the "
+                    "class or a function that makes one, as training, evaluation and "
+                    "each of several environments have simulators of their own."
+                )
             env = self.source(**options)
             if not isinstance(env, gymnasium.Env):
                 raise ValueError(

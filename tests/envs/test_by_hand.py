@@ -356,6 +356,13 @@ def test_what_goes_wrong_in_a_simulator_ends_training_with_what_was_reached(
     assert np.isfinite(more.state)
 
 
+class Called(gymnasium.Env[Any, Any]):
+    """Is a simulator and a function, so that it passes for one that makes them."""
+
+    def __call__(self) -> Any:
+        return self
+
+
 class Odd(gymnasium.Env[Any, Any]):
     """Has the spaces that it is given."""
 
@@ -400,6 +407,8 @@ def test_names_that_a_simulator_does_not_have_are_refused() -> None:
         GymnasiumEnv(Odd, state_descriptor=lambda infos: infos["far"])
     with pytest.raises(ValueError, match="makes a dict; it must make"):
         GymnasiumEnv(dict)
+    with pytest.raises(ValueError, match="one simulator already; give the class or"):
+        GymnasiumEnv(Called())
 
 
 def test_choices_begin_at_the_start_of_their_space_and_become_one_hot() -> None:
