@@ -635,6 +635,11 @@ def picture_suffix(env: GymnasiumEnv) -> str:
     one: Any = maker.one()
     try:
         is_mujoco = getattr(one.unwrapped, "mujoco_renderer", None) is not None
+        if type(one.unwrapped).render is gymnasium.Env.render:
+            raise ValueError(
+                f"`{name_of(env)}` has no method `render`; a picture needs one that "
+                "gives an image, an array of rows, columns and red, green and blue."
+            )
     finally:
         one.close()
     if is_mujoco:

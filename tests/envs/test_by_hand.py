@@ -407,6 +407,8 @@ def test_names_that_a_simulator_does_not_have_are_refused() -> None:
         GymnasiumEnv(Odd, state_descriptor=lambda infos: infos["far"])
     with pytest.raises(ValueError, match="makes a dict; it must make"):
         GymnasiumEnv(dict)
+    with pytest.raises(ValueError, match="Odd` has no method `render`; a"):
+        eqrl.render(Player(), None, GymnasiumEnv(Odd), "odd.gif", key=jr.key(0))
     with pytest.raises(ValueError, match="one simulator already; give the class or"):
         GymnasiumEnv(Called())
 
