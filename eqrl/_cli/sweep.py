@@ -279,6 +279,8 @@ def _make_devices(schedule: Training | Population | SkillSchedule) -> None:
 
 
 def _train(folder: Path, run: Run[Training], search: Search) -> int:
+    names = ", ".join(name for part in _varied(run, search).values() for name in part)
+    print(f"settings of {run}; each of the sweep has its own {names}", flush=True)
     try:
         solution = _sweep(folder, run, search)
     except TrainingInterrupted as error:
@@ -318,9 +320,6 @@ def _varied(run: Run[Training], search: Search) -> dict[str, Any]:
 def _sweep(folder: Path, run: Run[Training], search: Search) -> SweepSolution:
     schedule = run.schedule
     last = time.monotonic()
-    varied = _varied(run, search)
-    names = ", ".join([*varied["grid"], *varied["priors"]])
-    print(f"settings of {run}; each of the sweep has its own {names}", flush=True)
 
     def report(done: int, total: int) -> None:
         nonlocal last
@@ -340,7 +339,7 @@ def _sweep(folder: Path, run: Run[Training], search: Search) -> SweepSolution:
         folder=folder,
         members=schedule.members,
         progress=report,
-        **(dataclasses.asdict(search) | varied),
+        **(dataclasses.asdict(search) | _varied(run, search)),
     )
 
 

@@ -197,11 +197,11 @@ def draw_sweep(
     axes = figure.subplots()
     color, fresh_color = numbered_colors(2)
     lines = [
-        (float(place), sweep.scores[index], color, "seeds")
+        (float(place), sweep.scores[index], color, "center of seeds")
         for place, index in enumerate(order)
     ]
     if sweep.best is not None:
-        lines.append((0.3, sweep.fresh_scores, fresh_color, "fresh"))
+        lines.append((0.3, sweep.fresh_scores, fresh_color, "of fresh seeds"))
     for place, scores, own_color, label in lines:
         ends = bootstrap_interval(scores, center=sweep.center)
         seeds = np.full(len(scores), place)
@@ -218,6 +218,6 @@ def draw_sweep(
     of_kinds = dict(zip(kinds, handles, strict=True))
     if len(of_kinds) > 1:
         axes.legend(of_kinds.values(), of_kinds.keys(), loc="best", frameon=False)
-    axes.set_xlabel("score" if title else "score, its center and 95 % interval")
+    axes.set_xlabel("score of each seed, center and 95 % interval")
     axes.set_title(title)
     save_figure(figure, path)

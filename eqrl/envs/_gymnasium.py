@@ -219,8 +219,7 @@ class _Maker:
             if isinstance(self.source, gymnasium.Env):
                 raise ValueError(
                     f"`source={shown(self.source)}` is one simulator already; give the "
-                    "class or a function that makes one, as training, evaluation and "
-                    "each of several environments have simulators of their own."
+                    "class or a function that makes one: more than one is needed."
                 )
             env = self.source(**options)
             if not isinstance(env, gymnasium.Env):
@@ -636,10 +635,8 @@ def picture_suffix(env: GymnasiumEnv) -> str:
     try:
         is_mujoco = getattr(one.unwrapped, "mujoco_renderer", None) is not None
         if type(one.unwrapped).render is gymnasium.Env.render:
-            raise ValueError(
-                f"`{name_of(env)}` has no method `render`; a picture needs one that "
-                "gives an image, an array of rows, columns and red, green and blue."
-            )
+            what = "a picture needs one that gives an image as an array"
+            raise ValueError(f"`{name_of(env)}` has no method `render`; {what}.")
     finally:
         one.close()
     if is_mujoco:
@@ -667,8 +664,7 @@ def check_opengl() -> None:
     said = ran.stderr.strip().splitlines() or [f"it ended with {ran.returncode}"]
     raise ValueError(
         f"MuJoCo cannot draw here: {said[-1]}. It needs OpenGL: without a screen, set "
-        "`MUJOCO_GL=egl` or `MUJOCO_GL=osmesa` before Python starts, whichever of the "
-        "two is installed."
+        "`MUJOCO_GL=egl` or `MUJOCO_GL=osmesa`, if installed, before Python starts."
     )
 
 
@@ -690,9 +686,9 @@ def shown_names(
     describe: Describe | tuple[str, ...] | None,
 ) -> tuple[str, ...] | None:
     """The names of the elements of a descriptor, if they are known."""
-    if not isinstance(describe, tuple):
-        return None
-    return tuple(name.removesuffix("_position") for name in describe)
+    if isinstance(describe, tuple):
+        return tuple(name.removesuffix("_position") for name in describe)
+    return None
 
 
 def names() -> list[str]:
