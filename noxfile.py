@@ -254,6 +254,7 @@ def benchmarks(session: nox.Session) -> None:
         "checkpoint_cost",
         "evaluation_cost",
         "host_cost",
+        "worlds",
         "first_update",
         "imports",
     ]
