@@ -66,7 +66,7 @@ def run_sbx(name: str, task: str, seed: int, steps: int, warmup: int) -> list[fl
     )
 
     env = gymnasium.make(task.removeprefix("gymnasium/"))
-    (size,) = env.action_space.shape or ()
+    size = env.action_space.sample().size
     noise = NormalActionNoise(np.zeros(size), 0.1 * np.ones(size))
     model: Any = {"SAC": sbx.SAC, "TD3": sbx.TD3}[name](
         "MlpPolicy",
