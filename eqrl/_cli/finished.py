@@ -47,7 +47,7 @@ def evaluation_key(seed: int) -> PRNGKeyArray:
 
 
 def evaluation_env(env: AnyEnv) -> AnyEnv:
-    """The environment of evaluations: of Atari, whole games and their own rewards."""
+    """The environment of evaluations; of Atari it has whole games and true rewards."""
     if not is_host(env):
         return env
     # It needs Gymnasium, which is there where there is such an environment.
@@ -249,7 +249,7 @@ def run_render(command: Render, chosen: Chosen) -> int:
         words = name.replace(",", "").replace(" ", "_")
         path = command.folder / f"episode_of_{words}{render_suffix(env)}"
     title = f"{read_title(command.folder)}, {name}"
-    render(agent, state, env, path, key=jr.key(0), title=title)
+    render(agent, state, evaluation_env(env), path, key=jr.key(0), title=title)
     print(path)
     return 0
 

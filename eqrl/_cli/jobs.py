@@ -220,7 +220,7 @@ class SeedsJob(AbstractJob[Training, AnySolution]):
                 evaluate_skills(
                     agent,
                     state,
-                    self.env,
+                    evaluation_env(self.env),
                     num_episodes=NUM_SKILL_EPISODES,
                     key=jr.fold_in(skill_key, seed),
                 )
@@ -270,7 +270,7 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
             score = lambda agent, state, _: diversity_return(
                 agent,
                 state,
-                self.env,
+                evaluation_env(self.env),
                 num_episodes=schedule.num_episodes,
                 key=score_key,
             )
@@ -361,7 +361,7 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
             evaluation = evaluate_skills(
                 agent,
                 state,
-                self.env,
+                evaluation_env(self.env),
                 num_episodes=NUM_SKILL_EPISODES,
                 key=jr.fold_in(key, self.run.schedule.size),
             )
@@ -475,7 +475,7 @@ class LibraryJob(AbstractJob[SkillSchedule, Skills[PyTree]]):
         trajectories = play_skills(
             self.agent,
             reached,
-            self.env,
+            evaluation_env(self.env),
             num_episodes=NUM_SKILL_EPISODES,
             # The evaluations of the skills use the indices before this one.
             key=jr.fold_in(key, self.run.schedule.num_skills),

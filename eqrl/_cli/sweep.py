@@ -50,7 +50,13 @@ from .commands import (
     make_devices_for,
     parse,
 )
-from .finished import Chosen, evaluation_key, returns_of_policies
+from .finished import (
+    WHOLE_GAMES,
+    Chosen,
+    evaluation_env,
+    evaluation_key,
+    returns_of_policies,
+)
 from .training import say, warn_without_reward
 
 
@@ -328,14 +334,19 @@ def _sweep(folder: Path, run: Run[Training], search: Search) -> SweepSolution:
             last = now
             print(f"{done} of {total} steps, {100 * done // total} %", flush=True)
 
+    env = run.make_env()
+    whole = evaluation_env(env)
+    if whole is not env:
+        print(f"Evaluations are {WHOLE_GAMES}.", flush=True)
     return sweep(
         run.make_agent(),
-        run.make_env(),
+        env,
         run.make_trainer(),
         num_seeds=schedule.seeds,
         num_steps=schedule.num_steps,
         key=jr.split(jr.key(run.settings.seed))[0],
         log_every=schedule.log_every,
+        evaluation_env=whole,
         folder=folder,
         members=schedule.members,
         progress=report,
@@ -402,7 +413,7 @@ def evaluate_sweep(command: Evaluate) -> int:
     ):
         returns = returns_of_policies(
             [(agent, take_element(states, x)) for x in range(run.schedule.seeds)],
-            run.make_env(),
+            evaluation_env(run.make_env()),
             num_episodes=num_episodes,
             mode=command.mode,
             key=jr.fold_in(evaluation_key(command.seed), index),

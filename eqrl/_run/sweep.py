@@ -104,6 +104,7 @@ def sweep(
         Takes(("agent", "state", "evaluation")),
     ]
     | None = None,
+    evaluation_env: AbstractEnv[EnvState] | None = None,
     center: Center = "iqm",
     folder: Directory | None = None,
     checkpoint_every: PositiveInt | None = None,
@@ -153,6 +154,7 @@ def sweep(
     - `log_every`: as of `train_seeds`.
     - `num_episodes`: greedy episodes after training that score each seed.
     - `score`: as of `Evaluations`; by default the mean return.
+    - `evaluation_env`: environment of these episodes; `env` by default.
     - `center`: by which settings are compared, `"mean"` or `"iqm"`.
     - `folder`: where to keep what is trained. If the process is killed, the same call
         resumes and gives the same table, bit for bit on the same devices; nothing that
@@ -179,8 +181,9 @@ def sweep(
     key = reusable_key(key)
     check_choice("center", center, ("mean", "iqm"))
     play_if_asked(env)
+    evaluation_env = env if evaluation_env is None else evaluation_env
     if score is None:
-        check_scalar(env)
+        check_scalar(evaluation_env)
     # Seeds derive keys from smaller numbers. Each purpose has a key of its own.
     own_key = jr.fold_in(key, 2**31 - 1)
     draw_key, evaluation_key, fresh_key, fresh_evaluation_key = jr.split(own_key, 4)
@@ -192,6 +195,7 @@ def sweep(
     plan = _Plan(
         settings=settings,
         env=env,
+        evaluation_env=evaluation_env,
         num_seeds=num_seeds,
         num_fresh_seeds=num_fresh_seeds,
         num_steps=num_steps,
@@ -275,6 +279,7 @@ class _Plan:
 
     settings: list[Setting]
     env: AnyEnv
+    evaluation_env: AnyEnv
     num_seeds: int
     num_fresh_seeds: int
     num_steps: int
@@ -302,6 +307,7 @@ class _Plan:
         content = {
             **asked,
             "env": as_text(self.env),
+            "evaluation_env": as_text(self.evaluation_env),
             "settings": [
                 {name: as_cell(value) for name, value in setting.values.items()}
                 for setting in self.settings
@@ -501,7 +507,7 @@ class _Plan:
             agents,
             states,
             failed,
-            replicate(self.env, mesh),
+            replicate(self.evaluation_env, mesh),
             key=jr.key(0),
             num_episodes=self.num_episodes,
             descriptor=None,
@@ -510,7 +516,7 @@ class _Plan:
             mesh=mesh,
             keys=keys,
         )
-        scores = to_host(checked_result(self.env, scores), mesh)
+        scores = to_host(checked_result(self.evaluation_env, scores), mesh)
         return np.where(np.isfinite(scores), scores, np.nan)
 
     def rows(

@@ -190,8 +190,12 @@ def check_is_env(name: str, env: object) -> None:
         library = each.__module__.partition(".")[0]
         if library in LIBRARIES:
             known = LIBRARIES[library]
+            wrapping = known.wrapping
+            names = [parent.__name__ for parent in type(given).__mro__]
+            if library == "gymnasium" and "VectorEnv" in names:
+                wrapping = "GymnasiumVectorEnv(function_of_num_envs)"
             advice = (
-                f"Wrap it: `eqrl.envs.{known.wrapping}`, or begin with "
+                f"Wrap it: `eqrl.envs.{wrapping}`, or begin with "
                 f'`eqrl.envs.make("{known.example}")`.'
             )
         else:

@@ -109,6 +109,8 @@ def test_a_setting_that_diverges_is_a_row(whole: Solution) -> None:
     assert np.all(nonfinite[1] > 0) and np.isnan(nonfinite[2:]).all()
     # The second score of the best is of other episodes.
     assert np.all(whole.fresh_scores != whole.scores[whole.best])
+    short = sweep(grid={"actor_lr": [1e-3]}, evaluation_env=Drift(max_steps=1))
+    assert np.all(short.scores[0] > whole.scores[0])
     only = sweep(grid={"actor_lr": [NAN]})
     assert only.best is None and np.isnan(only.fresh_scores).all()
     np.testing.assert_array_equal(
