@@ -164,10 +164,9 @@ class SeedsJob(AbstractJob[Training, AnySolution]):
             return reached
 
     def failed(self, reached: AnySolution) -> Bool[np.ndarray, " seeds"]:
-        if not reached.metrics:
-            return np.zeros(self.run.schedule.seeds, bool)
-        nonfinite = reached.metrics["nonfinite"]
-        return np.any(nonfinite.reshape(len(nonfinite), -1) > 0, axis=0)
+        # Not by the metrics, whose `nonfinite` also counts what a simulator raised
+        # before the run was resumed.
+        return np.atleast_1d(np.asarray(reached.trainer_state.failed))
 
     def has_learned(self, reached: AnySolution) -> bool:
         return int(reached.counts.updates) > 0

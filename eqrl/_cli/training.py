@@ -307,9 +307,10 @@ def _train_into(
     # The error that ended a training with 1 has told where already.
     if exit_code != 1 and len(failed) > 0:
         names = ", ".join(str(index) for index in failed)
+        simulator = ", or a simulator failed," if is_host(job.env) else ""
         say(
-            f"Something became nan or infinite in the {job.run.schedule.kind}s "
-            f"{names}; what they reached before it is kept."
+            f"Something became nan or infinite{simulator} in the "
+            f"{job.run.schedule.kind}s {names}; what they reached before it is kept."
         )
     if not job.has_learned(reached):
         say(

@@ -25,6 +25,7 @@ from eqrl.envs import (
     GymnasiumVectorEnv,
     TimeLimit,
 )
+from eqrl.envs._base import check_is_env
 from eqrl.envs._gymnasium import Interface
 from eqrl.spaces import Discrete
 
@@ -328,6 +329,8 @@ def test_vectors_that_are_not_understood_are_refused() -> None:
     for given, message in refused:
         with pytest.raises(ValueError, match=message):
             GymnasiumVectorEnv(given)
+    with pytest.raises(ValueError, match=r"Wrap it: `eqrl.envs.GymnasiumVectorEnv\("):
+        check_is_env("env", Vector("Rover", disabled)(1))
     with pytest.raises(ValueError, match=r"draw a `GymnasiumVectorEnv`"):
         env = make("Rover", disabled)
         eqrl.render(Player(), None, env, "rover.gif", key=jr.key(0))

@@ -171,7 +171,9 @@ def test_processes_do_what_one_process_does() -> None:
     for each in (env, alone):
         state, observation = begin(each, 3)
         actions = jnp.linspace(-1, 1, 3)[:, None]
-        state, outcome = step(each, state, actions)
+        first, (state, outcome) = state, step(each, state, actions)
+        # A state that is no longer the present cannot be stepped.
+        assert jnp.isnan(step(each, first, actions)[1].reward).all()
         # One is left out, then begun.
         chosen = jnp.array([True, False, True])
         moved = jax.vmap(
@@ -188,7 +190,8 @@ def test_processes_do_what_one_process_does() -> None:
         results.append((observation, outcome, moved[1], begun[1]))
         assert saved is not None
         assert begun[0].tick.tolist() == [2, 2, 2]
-    assert same(*results)
+    # A sweep is resumed by what is printed.
+    assert same(*results) and repr(alone) == repr(GymnasiumEnv("Pendulum-v1"))
     assert len(multiprocessing.active_children()) == 2
     del env, each
     gc.collect()

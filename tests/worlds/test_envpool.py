@@ -231,6 +231,13 @@ def test_the_command_line_evaluates_in_whole_games(
     assert read_metrics(folder)["evaluation_length"].tolist() == [60]
     assert main(["evaluate", folder, "--num-episodes", "2"]) == 0
     assert "returns of 2 episodes of whole games" in capsys.readouterr().out
+    drawn: list[Any] = []
+    monkeypatch.setattr(
+        "eqrl._cli.finished.render", lambda *given, **_: drawn.append(given[2])
+    )
+    monkeypatch.setattr("eqrl._cli.finished.render_suffix", lambda _: ".gif")
+    assert main(["render", folder]) == 0
+    assert drawn[0]._make.options == ()
     env: Any = FrameStack(make("envpool/Breakout-v5", options={"reward_clip": True}), 2)
     whole: Any = in_whole_games(env)
     assert whole.env._make.options == () and whole.spec == env.spec

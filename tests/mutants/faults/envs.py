@@ -142,6 +142,13 @@ FAULTS = (
         ("tests/envs/test_by_hand.py -k CartPole",),
     ),
     Fault(
+        "envs:simulators-step-from-another-state",
+        "eqrl/envs/_simulators.py",
+        "if presents.tobytes() == ticks.tobytes():",
+        "if True:",
+        ("tests/envs/test_simulators.py -k processes_do",),
+    ),
+    Fault(
         "envs:brax-termination-is-truncation",
         "eqrl/envs/_brax.py",
         "truncated=jnp.array(False)",
