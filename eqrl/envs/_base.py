@@ -188,18 +188,16 @@ def check_is_env(name: str, env: object) -> None:
     # A user's own subclass is of the library too.
     for each in type(given).__mro__:
         library = each.__module__.partition(".")[0]
-        if library in LIBRARIES:
-            known = LIBRARIES[library]
-            wrapping = known.wrapping
-            names = [parent.__name__ for parent in type(given).__mro__]
-            if library == "gymnasium" and "VectorEnv" in names:
-                wrapping = "GymnasiumVectorEnv(function_of_num_envs)"
-            advice = (
-                f"Wrap it: `eqrl.envs.{wrapping}`, or begin with "
-                f'`eqrl.envs.make("{known.example}")`.'
-            )
-        else:
+        if library not in LIBRARIES:
             continue
+        wrapping = LIBRARIES[library].wrapping
+        names = [parent.__name__ for parent in type(given).__mro__]
+        if library == "gymnasium" and "VectorEnv" in names:
+            wrapping = "GymnasiumVectorEnv(function_of_num_envs)"
+        advice = (
+            f"Wrap it: `eqrl.envs.{wrapping}`, or begin with "
+            f'`eqrl.envs.make("{LIBRARIES[library].example}")`.'
+        )
         raise ValueError(
             f"`{name}` is a {type(given).__name__} of {library}, not an environment of "
             f"eqrl. {advice}"

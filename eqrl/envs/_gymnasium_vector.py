@@ -181,7 +181,6 @@ class GymnasiumVectorEnv(AbstractHostEnv):
 
     _make: MakeSimulators = eqx.field(static=True)
     _spec: EnvSpec = eqx.field(static=True)
-    # Differs between equal environments, which must print alike.
     _owner: Int[Array, ""] = eqx.field(repr=False)
     _active: Bool[Array, ""] | None
     _begun: tuple[Bool[Array, ""], HostState] | None

@@ -106,6 +106,7 @@ class AbstractHostEnv(AbstractEnv[HostState]):
     """
 
     _make: eqx.AbstractVar[MakeSimulators]
+    # Not in the `repr`, by which a sweep knows its environment in another process.
     _owner: eqx.AbstractVar[Int[Array, ""]]
     # Set by `stepping_where` and `beginning_where` for the calls of one step.
     _active: eqx.AbstractVar[Bool[Array, ""] | None]
