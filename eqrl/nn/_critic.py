@@ -292,7 +292,9 @@ class ActionValues(NetworkFactory):
         return DuelingHeads(
             trunk=trunk._network(observation_size, features, key=trunk_key),
             value=Linear(features, 1, key=value_key),
-            advantage=Linear(features, num_actions, key=advantage_key),
+            advantage=Linear(
+                features, num_actions, precision=self.precision, key=advantage_key
+            ),
             activation=self.activation,
             norm=eqx.nn.LayerNorm(features) if is_normalized else None,
         )

@@ -2,7 +2,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, get_args, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -23,6 +23,7 @@ from ._mlp import (
     check_layers,
     is_size,
 )
+from ._product import Precision
 
 
 Made = TypeVar("Made", covariant=True)
@@ -195,13 +196,20 @@ class Convolution:
         features = math.prod(_places(shape, kernel, stride)) * channels
         return features + input_size - size
 
-    def __call__(self, *, key: PRNGKeyArray) -> ImageEncoder | Encoded:
+    def __call__(
+        self, *, precision: Precision = "float32", key: PRNGKeyArray
+    ) -> ImageEncoder | Encoded:
         """One encoder with fresh weights; an `Encoded` if it has several layers."""
         layers = list(self._layers())
         keys = jr.split(key, len(layers)) if len(layers) > 1 else [key]
         first, *others = (
             ImageEncoder(
-                Linear(kernel**2 * shape[2], channels, key=layer_key),
+                Linear(
+                    kernel**2 * shape[2],
+                    channels,
+                    precision=precision,
+                    key=layer_key,
+                ),
                 shape,
                 kernel,
                 stride,
@@ -233,6 +241,12 @@ class NetworkFactory:
         rather than an `MLP`.
     - `encoder`: reads the image at the beginning of the input; `None` if there is
         none.
+    - `precision`: "float32", or "bfloat16" for products of factors that are rounded to
+        bfloat16, with sums in float32, forward and in the gradients. All else stays in
+        float32: weights, biases, normalizations, the output, the optimizer, and layers
+        with fewer than 64 inputs or outputs. Tensor cores of a GPU make such products
+        several times as fast, and so do the instructions AMX and AVX512-BF16 of a CPU.
+        Without these a CPU multiplies rounded factors in float32, no faster.
     """
 
     hidden_sizes: tuple[int, ...] = (256, 256)
@@ -240,6 +254,7 @@ class NetworkFactory:
     layer_norm: bool = dataclasses.field(default=False, kw_only=True)
     residual: bool = dataclasses.field(default=False, kw_only=True)
     encoder: Convolution | None = dataclasses.field(default=None, kw_only=True)
+    precision: Precision = dataclasses.field(default="float32", kw_only=True)
 
     def __post_init__(self) -> None:
         check_layers(self.hidden_sizes)
@@ -258,6 +273,11 @@ class NetworkFactory:
             raise ValueError(
                 f"`encoder={shown(self.encoder)}` must be an `eqrl.nn.Convolution`."
             )
+        if self.precision not in get_args(Precision):
+            raise ValueError(
+                f"`precision={shown(self.precision)}` must be one of "
+                f"{get_args(Precision)}."
+            )
 
     def _network(
         self, input_size: int, output_size: int, *, key: PRNGKeyArray
@@ -266,12 +286,14 @@ class NetworkFactory:
         if self.encoder is not None:
             encoder_key, key = jr.split(key)
             input_size = self.encoder.output_size(input_size)
-            encoder = self.encoder(key=encoder_key)
+            encoder = self.encoder(precision=self.precision, key=encoder_key)
         sizes = (input_size, output_size, self.hidden_sizes, self.activation)
         if self.residual:
-            network = ResidualMLP(*sizes, key=key)
+            network = ResidualMLP(*sizes, precision=self.precision, key=key)
         else:
-            network = MLP(*sizes, layer_norm=self.layer_norm, key=key)
+            network = MLP(
+                *sizes, layer_norm=self.layer_norm, precision=self.precision, key=key
+            )
         return network if encoder is None else Encoded(encoder, network)
 
 

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from .._pytree.fields import Count, checked, shown
 from .._pytree.tree import described
 from .._types.custom_types import Observation
+from ._product import NARROW, Precision, product
 
 
 # Numbers drawn together, which all are in memory while a network is made, 16 MiB of it
@@ -58,12 +59,22 @@ class Linear(eqx.Module):
 
     weight: Float[Array, "inputs outputs"]
     bias: Float[Array, " outputs"]
+    precision: Precision = eqx.field(static=True)
 
-    def __init__(self, input_size: int, output_size: int, *, key: PRNGKeyArray) -> None:
+    def __init__(
+        self,
+        input_size: int,
+        output_size: int,
+        *,
+        precision: Precision = "float32",
+        key: PRNGKeyArray,
+    ) -> None:
         """**Arguments:**
 
         - `input_size`: length of the input.
         - `output_size`: length of the output.
+        - `precision`: of the factors of the product; see `NetworkFactory`. A layer with
+            fewer than 64 inputs or outputs is of float32.
         - `key`: for the initial weight and bias, both uniform between
             `-1 / sqrt(input_size)` and `1 / sqrt(input_size)`.
         """
@@ -73,6 +84,8 @@ class Linear(eqx.Module):
             weight_key, (input_size, output_size), minval=-limit, maxval=limit
         )
         self.bias = jr.uniform(bias_key, (output_size,), minval=-limit, maxval=limit)
+        is_narrow = min(input_size, output_size) < NARROW
+        self.precision = "float32" if is_narrow else precision
 
     def __call__(self, x: Observation[Array, " inputs"]) -> Float[Array, " outputs"]:
         """Maps one input vector to one output vector."""
@@ -83,7 +96,7 @@ class Linear(eqx.Module):
                 "the network belong to another environment?"
             )
         # Here, where networks begin, so that none need cast by itself.
-        return as_floats(x) @ self.weight + self.bias
+        return product(as_floats(x), self.weight, self.precision) + self.bias
 
 
 class MLP(eqx.Module):
@@ -109,6 +122,7 @@ class MLP(eqx.Module):
         activation: Activation = jax.nn.relu,
         *,
         layer_norm: bool = False,
+        precision: Precision = "float32",
         key: PRNGKeyArray,
     ) -> None:
         """**Arguments:**
@@ -120,11 +134,12 @@ class MLP(eqx.Module):
             identity: pass a function that is defined once, not a fresh lambda.
         - `layer_norm`: whether each hidden layer is normalized before its activation
             ([Ba et al. 2016](https://arxiv.org/abs/1607.06450)).
+        - `precision`: of the products, as in `Linear`.
         - `key`: for the initial weights and biases, as in `Linear`.
         """
         check_layers(hidden_sizes)
         sizes = (input_size, *hidden_sizes, output_size)
-        self.layers = _make_layers(sizes, key=key)
+        self.layers = _make_layers(sizes, precision, key=key)
         self.norms = tuple(
             eqx.nn.LayerNorm(size) for size in hidden_sizes if layer_norm
         )
@@ -140,7 +155,9 @@ class MLP(eqx.Module):
         return self.layers[-1](x)
 
 
-def _make_layers(sizes: Sequence[int], *, key: PRNGKeyArray) -> tuple[Linear, ...]:
+def _make_layers(
+    sizes: Sequence[int], precision: Precision, *, key: PRNGKeyArray
+) -> tuple[Linear, ...]:
     """The layers between vectors of these sizes, as `Linear` makes them, bit for bit.
 
     Compiling the draw of one more shape takes longer than everything else about a
@@ -156,7 +173,7 @@ def _make_layers(sizes: Sequence[int], *, key: PRNGKeyArray) -> tuple[Linear, ..
     begins_alike = is_threefry and jax.config.values["jax_threefry_partitionable"]
     if not begins_alike or 2 * len(ends) * longest > _MOST_DRAWN:
         return tuple(
-            Linear(fan_in, fan_out, key=layer_key)
+            Linear(fan_in, fan_out, precision=precision, key=layer_key)
             for (fan_in, fan_out), layer_key in zip(ends, keys, strict=True)
         )
 
@@ -169,14 +186,14 @@ def _make_layers(sizes: Sequence[int], *, key: PRNGKeyArray) -> tuple[Linear, ..
 
     limits = jnp.asarray([1 / math.sqrt(fan_in) for fan_in, _ in ends], float)
     drawn = jax.vmap(draw)(keys, limits)
-    some_key = jax.eval_shape(lambda: jr.key(0))
+    like = {"precision": precision, "key": jax.eval_shape(lambda: jr.key(0))}
     layers = []
     for (fan_in, fan_out), (weight, bias) in zip(ends, drawn, strict=True):
         weight = weight[: fan_in * fan_out].reshape(fan_in, fan_out)
         layers.append(
             eqx.tree_at(
                 lambda layer: (layer.weight, layer.bias),
-                eqx.filter_eval_shape(Linear, fan_in, fan_out, key=some_key),
+                eqx.filter_eval_shape(Linear, fan_in, fan_out, **like),
                 (weight, bias[:fan_out]),
             )
         )
@@ -215,18 +232,24 @@ class ResidualBlock(eqx.Module):
     activation: Activation = eqx.field(static=True)
 
     def __init__(
-        self, size: int, activation: Activation = jax.nn.relu, *, key: PRNGKeyArray
+        self,
+        size: int,
+        activation: Activation = jax.nn.relu,
+        *,
+        precision: Precision = "float32",
+        key: PRNGKeyArray,
     ) -> None:
         """**Arguments:**
 
         - `size`: length of input and output; between the layers it is four times that.
         - `activation`: elementwise, between the layers.
+        - `precision`: of the products, as in `Linear`.
         - `key`: for the initial weights and biases.
         """
         first_key, second_key = jr.split(key)
         self.norm = eqx.nn.LayerNorm(size)
-        self.widening = Linear(size, 4 * size, key=first_key)
-        self.narrowing = Linear(4 * size, size, key=second_key)
+        self.widening = Linear(size, 4 * size, precision=precision, key=first_key)
+        self.narrowing = Linear(4 * size, size, precision=precision, key=second_key)
         self.activation = activation
 
     def __call__(self, x: Float[Array, " size"]) -> Float[Array, " size"]:
@@ -263,6 +286,7 @@ class ResidualMLP(eqx.Module):
         hidden_sizes: tuple[int, ...],
         activation: Activation = jax.nn.relu,
         *,
+        precision: Precision = "float32",
         key: PRNGKeyArray,
     ) -> None:
         """**Arguments:**
@@ -271,6 +295,7 @@ class ResidualMLP(eqx.Module):
         - `output_size`: length of the output.
         - `hidden_sizes`: width of each block, all the same; at least one.
         - `activation`: elementwise, within the blocks.
+        - `precision`: of the products, as in `Linear`.
         - `key`: for the initial weights and biases, as in `Linear`.
         """
         check_layers(hidden_sizes)
@@ -281,12 +306,13 @@ class ResidualMLP(eqx.Module):
             )
         width = hidden_sizes[0]
         input_key, output_key, *keys = jr.split(key, 2 + len(hidden_sizes))
-        self.input = Linear(input_size, width, key=input_key)
+        self.input = Linear(input_size, width, precision=precision, key=input_key)
         self.blocks = tuple(
-            ResidualBlock(width, activation, key=block_key) for block_key in keys
+            ResidualBlock(width, activation, precision=precision, key=block_key)
+            for block_key in keys
         )
         self.norm = eqx.nn.LayerNorm(width)
-        self.output = Linear(width, output_size, key=output_key)
+        self.output = Linear(width, output_size, precision=precision, key=output_key)
 
     def __call__(self, x: Observation[Array, " inputs"]) -> Float[Array, " outputs"]:
         """Maps one input vector to one output vector."""

@@ -1,0 +1,234 @@
+"""Products of layers: which way they are made, and in which precision."""
+
+import functools
+import math
+import string
+from typing import Literal, NamedTuple
+
+import jax
+import jax.core
+import jax.lax as lax
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+from jaxtyping import Array, Float
+
+
+Precision = Literal["float32", "bfloat16"]
+"""The precision of the factors of products; sums are made in float32."""
+
+# Products that are narrower stay in float32: bfloat16 would save nothing there.
+NARROW = 64
+
+
+class Processor(NamedTuple):
+    """What is fast on a processor.
+
+    - `turns`: a product whose left factor lies transposed in memory takes longer than
+        to transpose it first.
+    - `has_bfloat16`: there are instructions for products of bfloat16.
+    """
+
+    turns: bool
+    has_bfloat16: bool
+
+
+# By the best instruction set, as `benchmarks/products.py` measures; without any of
+# these, as on processors with AVX2, neither is so.
+_PROCESSORS = {
+    "amx_bf16": Processor(turns=True, has_bfloat16=True),
+    "avx512_bf16": Processor(turns=True, has_bfloat16=True),
+    "avx512f": Processor(turns=True, has_bfloat16=False),
+}
+
+
+@functools.cache
+def processor() -> Processor:
+    """What is fast on the processor of this machine."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="ignore") as file:
+            flags = next((line for line in file if line.startswith("flags")), "")
+    except OSError:
+        flags = ""
+    names = (name for name in _PROCESSORS if name in flags.split())
+    return _PROCESSORS.get(next(names, ""), Processor(turns=False, has_bfloat16=False))
+
+
+def product(
+    x: Float[Array, " inputs"],
+    weight: Float[Array, "inputs outputs"],
+    precision: Precision = "float32",
+) -> Float[Array, " outputs"]:
+    """Product of an input and the weight of a layer, `x @ weight`.
+
+    On a CPU it is made in another way, in its derivatives of any order too. XLA's
+    compiler has fast products only where the left factor lies in memory row by row.
+    The gradient of a weight, `x.T @ cotangent`, is the one product of a layer where it
+    does not. Written as it is, it takes up to twice as long on processors with AVX512,
+    and in bfloat16 four times. So the smaller factor is transposed first, in a way that
+    the compiler does not undo.
+
+    With `precision="bfloat16"` both factors are rounded to bfloat16, and the sums are
+    made in float32. Where a CPU has no instructions for that, and for products that are
+    small, the rounded factors are multiplied in float32, which gives the same values
+    but for the order of the sums.
+
+    **Arguments:**
+
+    - `x`: the input.
+    - `weight`: the weight.
+    - `precision`: "float32" or "bfloat16". Factors of other types than float32 stay as
+        they are.
+    """
+    dtype = jnp.result_type(x, weight)
+    return product_p.bind(
+        x.astype(dtype), weight.astype(dtype), axes="i,io->o", precision=precision
+    )
+
+
+# Programs. The axes of both factors and of the result are letters, as in `einsum`.
+
+
+def _as_written(x: Array, y: Array, *, axes: str, precision: Precision) -> Array:
+    """The product for a GPU or TPU."""
+    if precision == "float32" or x.dtype != jnp.float32:
+        return jnp.einsum(axes, x, y)
+    x, y = x.astype(jnp.bfloat16), y.astype(jnp.bfloat16)
+    return jnp.einsum(axes, x, y, preferred_element_type=jnp.float32)
+
+
+def _on_cpu(x: Array, y: Array, *, axes: str, precision: Precision) -> Array:
+    """The product for a CPU."""
+    of_x, of_y, of_result = split(axes)
+    batch = [a for a in of_x if a in of_y and a in of_result]
+    summed = [a for a in of_x if a not in of_result]
+    x_free = [a for a in of_x if a not in of_y]
+    y_free = [a for a in of_y if a not in of_x]
+    size = dict(zip(of_x + of_y, x.shape + y.shape, strict=True))
+    rows, length, columns = (
+        math.prod(size[a] for a in letters) for letters in (x_free, summed, y_free)
+    )
+    rounds = precision == "bfloat16" and x.dtype == jnp.float32
+    halves = rounds and processor().has_bfloat16
+    halves = halves and min(rows, length, columns) >= NARROW
+    if rounds and not halves:
+        x, y = (lax.reduce_precision(z, exponent_bits=8, mantissa_bits=7) for z in (x, y))
+    # Whether the axes that a product sums over do not lie where it reads them fastest.
+    x_is_turned = of_x.endswith(tuple(x_free)) and bool(summed)
+    y_is_turned = of_y.endswith(tuple(summed)) and bool(y_free)
+    if not halves and not (x_is_turned and processor().turns):
+        return jnp.einsum(axes, x, y)
+
+    def matrix(z: Array, letters: str, first: list[str], second: list[str]) -> Array:
+        z = z.transpose([letters.index(a) for a in batch + first + second])
+        shape = [math.prod(size[a] for a in part) for part in (batch, first, second)]
+        return z.reshape(shape if batch else shape[1:])
+
+    if halves:
+        x, y = x.astype(jnp.bfloat16), y.astype(jnp.bfloat16)
+    x = matrix(x, of_x, *((summed, x_free) if x_is_turned else (x_free, summed)))
+    y = matrix(y, of_y, *((y_free, summed) if y_is_turned else (summed, y_free)))
+    if x_is_turned and columns < rows:
+        # The result is transposed, too.
+        left = y if y_is_turned else _turned(y)
+        result = jnp.swapaxes(_multiplied(left, x, right_is_turned=False), -1, -2)
+    else:
+        left = _turned(x) if x_is_turned else x
+        result = _multiplied(left, y, right_is_turned=y_is_turned)
+    made = batch + x_free + y_free
+    result = result.reshape([size[a] for a in made])
+    return result.transpose([made.index(a) for a in of_result])
+
+
+def _turned(matrix: Array) -> Array:
+    """The transposed matrix, or stack of them, moved in memory."""
+    # Without barriers the compiler makes the transposition a part of the product again,
+    # or of the program of `matrix`, which then is slow.
+    turned = jnp.swapaxes(lax.optimization_barrier(matrix), -1, -2)
+    if matrix.dtype != jnp.bfloat16:
+        return lax.optimization_barrier(turned)
+    # The compiler decides early whether it can multiply in bfloat16, and a transposition
+    # gives even what is behind a barrier a layout for which it decides that it cannot.
+    flat = lax.optimization_barrier(turned.reshape(-1))
+    return flat.reshape(turned.shape)
+
+
+def _multiplied(left: Array, right: Array, *, right_is_turned: bool) -> Array:
+    # If the compiler makes a transposition of a factor or of the result part of the
+    # product, it is slow again. In bfloat16 such a product cannot be run at all.
+    left, right = lax.optimization_barrier((left, right))
+    stack = tuple(range(left.ndim - 2))
+    summed = left.ndim - 1, right.ndim - (1 if right_is_turned else 2)
+    return lax.optimization_barrier(
+        lax.dot_general(
+            left,
+            right,
+            (((summed[0],), (summed[1],)), (stack, stack)),
+            preferred_element_type=jnp.float32 if left.dtype == jnp.bfloat16 else None,
+        )
+    )
+
+
+# The primitive. It is bilinear, so its derivatives are products again.
+
+
+def split(axes: str) -> tuple[str, str, str]:
+    """The axes of both factors and of the result."""
+    factors, result = axes.split("->")
+    x, y = factors.split(",")
+    return x, y, result
+
+
+def _to_x(cotangent: Array, x: object, y: Array, *, axes: str, **options: object) -> Array:
+    of_x, of_y, of_result = split(axes)
+    return product_p.bind(cotangent, y, axes=f"{of_result},{of_y}->{of_x}", **options)
+
+
+def _to_y(cotangent: Array, x: Array, y: object, *, axes: str, **options: object) -> Array:
+    of_x, of_y, of_result = split(axes)
+    return product_p.bind(x, cotangent, axes=f"{of_x},{of_result}->{of_y}", **options)
+
+
+def _map(
+    factors: tuple[Array, Array],
+    places: tuple[int | None, int | None],
+    *,
+    axes: str,
+    **options: object,
+) -> tuple[Array, int]:
+    """The product of stacks, whose new axis is at these places."""
+    new = next(letter for letter in string.ascii_letters if letter not in axes)
+    *old, of_result = split(axes)
+    of_x, of_y = (
+        letters if place is None else letters[:place] + new + letters[place:]
+        for letters, place in zip(old, places, strict=True)
+    )
+    # Where `dot_general` has it: the columns of a stack of weights are one matrix.
+    place = 0
+    if places[0] is None:
+        place = min(of_result.index(a) for a in of_result if a not in of_x)
+    of_result = of_result[:place] + new + of_result[place:]
+    mapped = product_p.bind(*factors, axes=f"{of_x},{of_y}->{of_result}", **options)
+    return mapped, place
+
+
+def _shape(
+    x: jax.core.ShapedArray, y: jax.core.ShapedArray, *, axes: str, precision: Precision
+) -> jax.core.ShapedArray:
+    del precision
+    of_x, of_y, of_result = split(axes)
+    size = dict(zip(of_x + of_y, x.shape + y.shape, strict=True))
+    return jax.core.ShapedArray([size[a] for a in of_result], x.dtype)
+
+
+product_p = Primitive("product")
+product_p.def_impl(
+    lambda x, y, **options: jax.jit(functools.partial(product_p.bind, **options))(x, y)
+)
+product_p.def_abstract_eval(_shape)
+ad.defbilinear(product_p, _to_x, _to_y)
+batching.primitive_batchers[product_p] = _map
+mlir.register_lowering(product_p, mlir.lower_fun(_as_written, multiple_results=False))
+mlir.register_lowering(
+    product_p, mlir.lower_fun(_on_cpu, multiple_results=False), platform="cpu"
+)
