@@ -249,6 +249,7 @@ def benchmarks(session: nox.Session) -> None:
         "incremental_speed",
         "population_speed",
         "matmul_limit",
+        "products",
         "insert",
         "environments",
         "checkpoint_cost",

@@ -40,7 +40,7 @@ def _products() -> tuple[Repeated, int]:
     matmul = Matmul(
         left=(SIZE, SIZE),
         right=(SIZE, SIZE),
-        dimensions=(((1,), (0,)), ((), ())),
+        axes="bi,io->bo",
         dtype="float32",
     )
     run = make_matmul_run([(matmul, 1)])

@@ -1,6 +1,7 @@
 """The matmuls of a program alone: the limit of a machine.
 
-They are the `dot_general`s of the program as JAX traces it; one of `batch` products of
+They are the products of layers and the `dot_general`s of the program as JAX traces it,
+each made in the way that `eqrl.nn.product` chooses; one of `batch` products of
 `rows x inner` with `inner x columns` counts 2 * batch * rows * inner * columns
 operations.
 """
@@ -8,6 +9,7 @@ operations.
 import collections
 import dataclasses
 import math
+import string
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
@@ -23,29 +25,24 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 import eqrl
 from eqrl._training.mesh import Members, on_each_device, replicate, shard
+from eqrl.nn._product import product_p, split
 
 
 @dataclasses.dataclass(frozen=True)
 class Matmul:
-    """A `dot_general`; `dimensions` are the axes that it contracts and maps."""
+    """A product of arrays of these shapes; `axes` are as in `jnp.einsum`."""
 
     left: tuple[int, ...]
     right: tuple[int, ...]
-    dimensions: Any
+    axes: str
     dtype: str
+    precision: eqrl.nn.Precision = "float32"
 
     @property
     def operations(self) -> int:
-        (inner, _), (batch, _) = self.dimensions
-        shared = math.prod(self.left[axis] for axis in (*inner, *batch))
-        in_batch = math.prod(self.left[axis] for axis in batch)
-        return (
-            2
-            * math.prod(self.left)
-            * math.prod(self.right)
-            * in_batch
-            // (shared * in_batch)
-        )
+        of_left, of_right, _ = split(self.axes)
+        sizes = zip(of_left + of_right, self.left + self.right, strict=True)
+        return 2 * math.prod(dict(sizes).values())
 
 
 def matmuls_of(jaxpr: Jaxpr, share: Fraction) -> Iterator[tuple[Matmul, Fraction]]:
@@ -58,18 +55,15 @@ def matmuls_of(jaxpr: Jaxpr, share: Fraction) -> Iterator[tuple[Matmul, Fraction
     """
     for equation in jaxpr.eqns:
         name = equation.primitive.name
-        if name == "dot_general":
+        if name in ("dot_general", "product"):
             operands: list[Any] = [variable.aval for variable in equation.invars]
-            left, right = operands
-            yield (
-                Matmul(
-                    left=tuple(left.shape),
-                    right=tuple(right.shape),
-                    dimensions=equation.params["dimension_numbers"],
-                    dtype=str(left.dtype),
-                ),
-                Fraction(1),
-            )
+            shapes = left, right = [tuple(operand.shape) for operand in operands]
+            options: dict[str, Any] = {"dtype": str(operands[0].dtype)}
+            if name == "product":
+                options |= equation.params
+            else:
+                options["axes"] = _axes(*shapes, equation.params["dimension_numbers"])
+            yield Matmul(left, right, **options), Fraction(1)
         times = Fraction(1)
         if name == "cond":
             times = share
@@ -81,6 +75,22 @@ def matmuls_of(jaxpr: Jaxpr, share: Fraction) -> Iterator[tuple[Matmul, Fraction
                 raise ValueError("How often a loop runs its matmuls is not known.")
             for matmul, count in found:
                 yield matmul, count * times
+
+
+def _axes(left: tuple[int, ...], right: tuple[int, ...], dimensions: Any) -> str:
+    """The axes of a `dot_general`."""
+    letters = string.ascii_letters
+    of_left = letters[: len(left)]
+    of_right = list(letters[len(left) : len(left) + len(right)])
+    (left_summed, right_summed), (left_batch, right_batch) = dimensions
+    shared = zip(left_batch + left_summed, right_batch + right_summed, strict=True)
+    for left_axis, right_axis in shared:
+        of_right[right_axis] = of_left[left_axis]
+    summed = [of_left[axis] for axis in left_summed]
+    batch = [of_left[axis] for axis in left_batch]
+    free = [a for a in of_left if a not in summed + batch]
+    free += [a for a in of_right if a not in of_left]
+    return f"{of_left},{''.join(of_right)}->{''.join(batch + free)}"
 
 
 def _jaxprs(parameters: dict[str, Any]) -> Iterator[Jaxpr]:
@@ -129,7 +139,7 @@ def _once(
     # The barriers hide that the operands never change and that only one number of the
     # product is used, so all of it is computed each time.
     left, right, total = lax.optimization_barrier((*operands, total))
-    product = lax.dot_general(left, right, matmul.dimensions)
+    product = product_p.bind(left, right, axes=matmul.axes, precision=matmul.precision)
     return total + lax.optimization_barrier(product).ravel()[0]
 
 

@@ -11,6 +11,7 @@ after each 64 steps, in one compiled call. rejax donates no buffers, and resets 
 step; all others are set up like their own training.
 """
 
+import dataclasses
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -35,7 +36,7 @@ def updates_of(work: str) -> int:
     return UPDATES[work] * (NUM_MEMBERS if work.endswith("-8") else 1)
 
 
-def make_ours(work: str) -> Run:
+def make_ours(work: str, precision: Any = "float32") -> Run:
     """The work in this library."""
     import eqrl
 
@@ -44,8 +45,15 @@ def make_ours(work: str) -> Run:
     eqrl.use_all_cores()
     num_updates = UPDATES[work]
     agent: Any = eqrl.TD3() if work.startswith("td3") else eqrl.SAC()
+    agent = dataclasses.replace(
+        agent,
+        make_actor=dataclasses.replace(agent.make_actor, precision=precision),
+        make_critic=dataclasses.replace(agent.make_critic, precision=precision),
+    )
     if work == "diayn":
-        skilled = eqrl.diayn(agent, eqrl.EvenOneHotSkills(NUM_SKILLS))
+        network = eqrl.nn.CategoricalDiscriminator(precision=precision)
+        skills = eqrl.EvenOneHotSkills(NUM_SKILLS)
+        skilled = eqrl.diayn(agent, skills, make_network=network)
         return skill_speed.make_run(skilled, eqrl.envs.Point(), num_updates=num_updates)
     if work.endswith("-8"):
         run = population_speed.make_run(
@@ -236,6 +244,7 @@ def main() -> None:
         return
     makers: dict[str, Callable[[str], Run]] = {
         "eqrl": make_ours,
+        "bfloat16": lambda work: make_ours(work, "bfloat16"),
         "train_seeds": make_seeds,
         "qdax": make_qdax,
         "rejax": make_rejax,

@@ -21,15 +21,15 @@ PROCESSES = 2
 
 # Each work with the libraries that do it; the first one is this library.
 WORKS = {
-    "sac": ("eqrl", "qdax", "brax", "sbx", "sbx-64", "rejax"),
-    "td3": ("eqrl", "qdax", "sbx", "sbx-64", "rejax"),
-    "diayn": ("eqrl", "qdax"),
+    "sac": ("eqrl", "bfloat16", "qdax", "brax", "sbx", "sbx-64", "rejax"),
+    "td3": ("eqrl", "bfloat16", "qdax", "sbx", "sbx-64", "rejax"),
+    "diayn": ("eqrl", "bfloat16", "qdax"),
     "sac-8": ("eqrl", "train_seeds", "qdax"),
     "td3-8": ("eqrl", "qdax"),
     "ppo-fast": ("alone", "train", "brax"),
     "ppo-cartpole": ("alone", "train", "rejax"),
 }
-OURS = ("eqrl", "train_seeds", "alone", "train")
+OURS = ("eqrl", "bfloat16", "train_seeds", "alone", "train")
 
 
 def _package_of(library: str) -> str:
@@ -49,7 +49,7 @@ def _python(library: str) -> str | None:
 
 
 def _commands(work: str, libraries: Sequence[str]) -> dict[str, list[str]]:
-    """The command that starts each library's process."""
+    """The command that starts each process; `bfloat16` is this library's option."""
     module, setting = "peer_workers", work
     if work.startswith("ppo-"):
         module, setting = "ppo_workers", work.removeprefix("ppo-")

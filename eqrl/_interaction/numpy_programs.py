@@ -5,6 +5,7 @@ import enum
 import inspect
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import jax.random as jr
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
+from ..nn._product import plain_product, product_p
 from ..numpy_policy import FORMAT, OPERATIONS, PROGRAMS
 
 
@@ -156,8 +158,12 @@ def _record(
     for equation in jaxpr.eqns:
         operands = [place(atom) for atom in equation.invars]
         called = _CALLS.get(equation.primitive.name)
-        if called is not None:
-            inner = _opened(equation.params[called])
+        program = None if called is None else equation.params[called]
+        if equation.primitive is product_p:
+            write = partial(plain_product, **equation.params)
+            program = jax.make_jaxpr(write)(*(atom.aval for atom in equation.invars))
+        if program is not None:
+            inner = _opened(program)
             results = _record(recording, *inner, operands, (*callers, equation))
         else:
             results = [recording.reserve() for _ in equation.outvars]

@@ -244,26 +244,27 @@ def default_factories(agent_type: type[AnyAgent]) -> dict[str, Any]:
 def make_agent(
     named: NamedAgent,
     options: Mapping[str, Any],
-    hidden_sizes: tuple[int, ...] | None,
+    changes: Mapping[str, Any],
     find_space: Callable[[], AbstractActionSpace],
 ) -> AnyAgent:
     """An agent without wrappers, from its `default_factories`.
 
-    The hidden layers of its networks are those of the factories, or `hidden_sizes` if
-    these are given. The actor of `PPO` fits the actions of the environment, which
+    `changes` are fields of the factories of all of its networks, such as
+    `hidden_sizes`. The actor of `PPO` fits the actions of the environment, which
     `find_space` gives.
 
     Raises a `ValueError` unless its class takes the options.
     """
     signature = inspect.signature(named.agent_type)
     networks = default_factories(named.agent_type)
-    if hidden_sizes is not None:
+    if changes:
         if named.agent_type is PPO:
             networks["make_actor"] = _ACTORS[type(find_space())]
         for name, factory in networks.items():
-            networks[name] = dataclasses.replace(factory, hidden_sizes=hidden_sizes)
-        if "hidden_sizes" in signature.parameters:
-            networks["hidden_sizes"] = hidden_sizes
+            fields = {field.name for field in dataclasses.fields(factory)}
+            known = {x: changes[x] for x in changes if x in fields}
+            networks[name] = dataclasses.replace(factory, **known)
+        networks |= {x: changes[x] for x in changes if x in signature.parameters}
     arguments = {**options, **named.fixed, **networks}
     try:
         signature.bind(**arguments)

@@ -34,6 +34,8 @@ from .._training.trainer import Trainer
 from .._types.installed import NotInstalledError
 from ..envs import make
 from ..envs._base import LIBRARIES, AnyEnv, check_is_env
+from ..nn import Precision
+from ..nn._product import products_of_bfloat16
 from .agents import (
     NamedAgent,
     SkillOptions,
@@ -159,6 +161,9 @@ class Settings:
 
     hidden_sizes: tuple[int, ...] | None = None
     """Width of each hidden layer of all networks; None is each network's own."""
+
+    precision: Precision = "float32"
+    """Of the factors of the networks' products; sums and all else are of float32."""
 
     normalize: bool = False
     """Normalize observations to mean zero and standard deviation one."""
@@ -441,18 +446,21 @@ class Run(Generic[Schedule]):
         return dataclasses.replace(self, schedule=longer, earlier_lengths=lengths)
 
     def make_agent(self) -> AnyAgent:
-        hidden_sizes = self.settings.hidden_sizes
+        networks: dict[str, Any] = {}
+        if self.settings.hidden_sizes is not None:
+            networks["hidden_sizes"] = self.settings.hidden_sizes
+        if self.settings.precision != "float32":
+            networks["precision"] = self.settings.precision
         agent = make_agent(
             self._named_agent,
             self.agent_options,
-            hidden_sizes,
+            networks,
             lambda: self.make_env().spec.action,
         )
         if self.skills is not None:
             prior = self.skills.make_prior()
             network: Any = prior.make_discriminator
-            if hidden_sizes is not None:
-                network = dataclasses.replace(network, hidden_sizes=hidden_sizes)
+            network = dataclasses.replace(network, **networks)
             agent = diayn(
                 agent,
                 prior,
@@ -582,6 +590,8 @@ def write_config(folder: Directory, run: Run) -> None:
     del content["agent_type"], content["make_own_env"]
     if run.episodes_resumed is None:
         del content["episodes_resumed"]
+    if run.settings.precision == "bfloat16":
+        content["products"] = products_of_bfloat16()
     (name,) = [name for name, each in _SCHEDULES.items() if each is type(run.schedule)]
     content[name] = content.pop("schedule")
     write_json(folder, CONFIG, {**versions(), **content})
@@ -603,6 +613,7 @@ def read_config(
         content = dict(content)
         content.pop("eqrl")
         content.pop("jax")
+        content.pop("products", None)
         settings, skills, priors = (
             content.pop(name) for name in ("settings", "skills", "priors")
         )

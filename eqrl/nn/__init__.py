@@ -75,3 +75,7 @@ from ._policy import (
     Policy as Policy,
     StochasticPolicy as StochasticPolicy,
 )
+from ._product import (
+    Precision as Precision,
+    product as product,
+)

@@ -1,6 +1,7 @@
 import dataclasses
 import functools
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar, get_args, runtime_checkable
 
@@ -23,7 +24,7 @@ from ._mlp import (
     check_layers,
     is_size,
 )
-from ._product import Precision
+from ._product import Precision, products_of_bfloat16
 
 
 Made = TypeVar("Made", covariant=True)
@@ -282,6 +283,13 @@ class NetworkFactory:
     def _network(
         self, input_size: int, output_size: int, *, key: PRNGKeyArray
     ) -> Network:
+        if self.precision == "bfloat16" and products_of_bfloat16() != "bfloat16":
+            warnings.warn(
+                "`precision='bfloat16'`: this processor has no instructions for it, so "
+                "factors are rounded to bfloat16 and multiplied in float32, which is "
+                "no faster.",
+                stacklevel=2,
+            )
         encoder = None
         if self.encoder is not None:
             encoder_key, key = jr.split(key)

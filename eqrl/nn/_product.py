@@ -54,6 +54,13 @@ def processor() -> Processor:
     return _PROCESSORS.get(next(names, ""), Processor(turns=False, has_bfloat16=False))
 
 
+def products_of_bfloat16() -> str:
+    """How products of `precision="bfloat16"` run on the devices of this process."""
+    if jax.default_backend() != "cpu" or processor().has_bfloat16:
+        return "bfloat16"
+    return "float32, of factors rounded to bfloat16"
+
+
 def product(
     x: Float[Array, " inputs"],
     weight: Float[Array, "inputs outputs"],
@@ -89,16 +96,30 @@ def product(
 # Programs. The axes of both factors and of the result are letters, as in `einsum`.
 
 
-def _as_written(x: Array, y: Array, *, axes: str, precision: Precision) -> Array:
-    """The product for a GPU or TPU."""
-    if precision == "float32" or x.dtype != jnp.float32:
-        return jnp.einsum(axes, x, y)
-    x, y = x.astype(jnp.bfloat16), y.astype(jnp.bfloat16)
-    return jnp.einsum(axes, x, y, preferred_element_type=jnp.float32)
+def plain_product(x: Array, y: Array, *, axes: str, precision: Precision) -> Array:
+    """What a product is, in float32; `axes` are as in `jnp.einsum`."""
+    if precision == "bfloat16":
+        x, y = _rounded(x), _rounded(y)
+    return jnp.einsum(axes, x, y)
+
+
+def _rounded(x: Array) -> Array:
+    """Numbers of float32 rounded to the nearest of bfloat16, ties to even."""
+    if x.dtype != jnp.float32:
+        return x
+    # In integers, which NumPy policies have. XLA may leave out casts there and back.
+    bits = lax.bitcast_convert_type(x, jnp.uint32)
+    half = jnp.uint32(0x7FFF) + ((bits >> 16) & 1)
+    return lax.bitcast_convert_type((bits + half) & jnp.uint32(0xFFFF0000), jnp.float32)
+
+
+def _on_accelerator(x: Array, y: Array, *, axes: str, precision: Precision) -> Array:
+    if precision == "bfloat16" and x.dtype == jnp.float32:
+        x, y = x.astype(jnp.bfloat16), y.astype(jnp.bfloat16)
+    return jnp.einsum(axes, x, y, preferred_element_type=jnp.result_type(x, float))
 
 
 def _on_cpu(x: Array, y: Array, *, axes: str, precision: Precision) -> Array:
-    """The product for a CPU."""
     of_x, of_y, of_result = split(axes)
     batch = [a for a in of_x if a in of_y and a in of_result]
     summed = [a for a in of_x if a not in of_result]
@@ -108,16 +129,14 @@ def _on_cpu(x: Array, y: Array, *, axes: str, precision: Precision) -> Array:
     rows, length, columns = (
         math.prod(size[a] for a in letters) for letters in (x_free, summed, y_free)
     )
-    rounds = precision == "bfloat16" and x.dtype == jnp.float32
-    halves = rounds and processor().has_bfloat16
+    halves = precision == "bfloat16" and x.dtype == jnp.float32
+    halves = halves and processor().has_bfloat16
     halves = halves and min(rows, length, columns) >= NARROW
-    if rounds and not halves:
-        x, y = (lax.reduce_precision(z, exponent_bits=8, mantissa_bits=7) for z in (x, y))
     # Whether the axes that a product sums over do not lie where it reads them fastest.
     x_is_turned = of_x.endswith(tuple(x_free)) and bool(summed)
     y_is_turned = of_y.endswith(tuple(summed)) and bool(y_free)
     if not halves and not (x_is_turned and processor().turns):
-        return jnp.einsum(axes, x, y)
+        return plain_product(x, y, axes=axes, precision=precision)
 
     def matrix(z: Array, letters: str, first: list[str], second: list[str]) -> Array:
         z = z.transpose([letters.index(a) for a in batch + first + second])
@@ -126,6 +145,8 @@ def _on_cpu(x: Array, y: Array, *, axes: str, precision: Precision) -> Array:
 
     if halves:
         x, y = x.astype(jnp.bfloat16), y.astype(jnp.bfloat16)
+    elif precision == "bfloat16":
+        x, y = _rounded(x), _rounded(y)
     x = matrix(x, of_x, *((summed, x_free) if x_is_turned else (x_free, summed)))
     y = matrix(y, of_y, *((y_free, summed) if y_is_turned else (summed, y_free)))
     if x_is_turned and columns < rows:
@@ -147,8 +168,9 @@ def _turned(matrix: Array) -> Array:
     turned = jnp.swapaxes(lax.optimization_barrier(matrix), -1, -2)
     if matrix.dtype != jnp.bfloat16:
         return lax.optimization_barrier(turned)
-    # The compiler decides early whether it can multiply in bfloat16, and a transposition
-    # gives even what is behind a barrier a layout for which it decides that it cannot.
+    # The compiler decides early whether it can multiply in bfloat16. A transposition
+    # gives even what is behind a barrier a layout for which it decides that it cannot,
+    # and one axis has no other layout.
     flat = lax.optimization_barrier(turned.reshape(-1))
     return flat.reshape(turned.shape)
 
@@ -179,12 +201,16 @@ def split(axes: str) -> tuple[str, str, str]:
     return x, y, result
 
 
-def _to_x(cotangent: Array, x: object, y: Array, *, axes: str, **options: object) -> Array:
+def _to_x(
+    cotangent: Array, x: object, y: Array, *, axes: str, **options: object
+) -> Array:
     of_x, of_y, of_result = split(axes)
     return product_p.bind(cotangent, y, axes=f"{of_result},{of_y}->{of_x}", **options)
 
 
-def _to_y(cotangent: Array, x: Array, y: object, *, axes: str, **options: object) -> Array:
+def _to_y(
+    cotangent: Array, x: Array, y: object, *, axes: str, **options: object
+) -> Array:
     of_x, of_y, of_result = split(axes)
     return product_p.bind(x, cotangent, axes=f"{of_x},{of_result}->{of_y}", **options)
 
@@ -228,7 +254,9 @@ product_p.def_impl(
 product_p.def_abstract_eval(_shape)
 ad.defbilinear(product_p, _to_x, _to_y)
 batching.primitive_batchers[product_p] = _map
-mlir.register_lowering(product_p, mlir.lower_fun(_as_written, multiple_results=False))
+mlir.register_lowering(
+    product_p, mlir.lower_fun(_on_accelerator, multiple_results=False)
+)
 mlir.register_lowering(
     product_p, mlir.lower_fun(_on_cpu, multiple_results=False), platform="cpu"
 )

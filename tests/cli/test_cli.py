@@ -127,7 +127,7 @@ def test_options_reach_agent_trainer_and_settings() -> None:
     run = _parsed_run(
         *("sac", "--actor-lr", "0.5", "--no-learn-temperature", "--num-envs", "3"),
         *("--hidden-sizes", "7", "9", "--normalize", "--target-entropy", "-2.5"),
-        *("--normalize-clip", "5"),
+        *("--normalize-clip", "5", "--precision", "bfloat16"),
     )
     assert run.agent_options["actor_lr"] == 0.5
     assert run.agent_options["learn_temperature"] is False
@@ -137,6 +137,9 @@ def test_options_reach_agent_trainer_and_settings() -> None:
     assert run.settings.normalize and run.settings.normalize_clip == 5
     agent = run.make_agent()
     assert isinstance(agent, eqrl.Normalized) and agent.clip == 5
+    inner = eqrl.unwrap(agent, eqrl.SAC)
+    assert inner.make_actor == eqrl.nn.Gaussian((7, 9), precision="bfloat16")
+    assert inner.make_critic == eqrl.nn.Critic((7, 9), precision="bfloat16")
 
 
 def test_a_rollout_decides_the_trainer_of_an_agent_that_learns_on_policy() -> None:

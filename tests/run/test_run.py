@@ -1,4 +1,5 @@
 import csv
+import dataclasses
 import inspect
 import json
 import math
@@ -38,6 +39,7 @@ from eqrl._run.write import (
     write_evaluation,
     write_policies,
 )
+from eqrl.nn._product import products_of_bfloat16
 from tests.toy import GetKey
 
 
@@ -97,6 +99,15 @@ def _rows(folder: Path) -> list[dict[str, str]]:
 
 def test_config_holds_the_whole_run(folder: Path) -> None:
     assert read_config(folder) == _RUN
+
+
+def test_config_says_how_products_of_bfloat16_run(tmp_path: Path) -> None:
+    settings = dataclasses.replace(_RUN.settings, precision="bfloat16")
+    run = dataclasses.replace(_RUN, settings=settings)
+    write_config(tmp_path, run)
+    assert read_config(tmp_path) == run
+    content = json.loads((tmp_path / "config.json").read_text())
+    assert content["products"] == products_of_bfloat16()
 
 
 def test_config_names_the_versions(folder: Path) -> None:

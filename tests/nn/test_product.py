@@ -1,0 +1,174 @@
+"""The rule for products of layers, beside `jnp.matmul` and rounded factors."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import ml_dtypes
+import numpy as np
+import pytest
+from jaxtyping import Array
+
+from eqrl.nn import Gaussian, _product
+from eqrl.nn._mlp import Linear
+from eqrl.nn._product import Precision, Processor, plain_product, product
+from tests.toy import GetKey
+
+
+# What the program is on each kind of processor; the first is without AVX512.
+PROCESSORS = [
+    Processor(turns=False, has_bfloat16=False),
+    Processor(turns=True, has_bfloat16=False),
+    _product.processor(),
+]
+
+Multiply = Callable[[Array, Array], Array]
+
+
+def _everything(multiply: Multiply, x: Array, y: Array, w: Array, stack: Array) -> Any:
+    """Products, derivatives and second derivatives of rows and stacks.
+
+    Results and factors that are transposed are among them: in bfloat16 the compiler can
+    make a program of these that does not run.
+    """
+    rows = jax.vmap(multiply, (0, None))
+    times = jax.vmap(rows, (0, None))
+
+    def loss(x: Array, w: Array) -> Array:
+        return jnp.sum(jnp.sin(rows(x, w) / 10) ** 2)
+
+    def of_stack(x: Array, stack: Array) -> Array:
+        return jnp.sum(jax.vmap(rows, (None, 0))(x, stack) ** 3) / 1e3
+
+    tangents = (0.1 * x, 0.2 * w)
+    both = jax.grad(loss, (0, 1))
+    return {
+        "one": multiply(x[0], w),
+        "rows": rows(x, w),
+        "columns": jax.vmap(multiply, (1, None), 1)(x.T, w),
+        "both transposed": rows((y.T @ y).T, (w.T * 2).T).T,
+        "stack": jax.vmap(rows)(jnp.stack([x, y]), stack),
+        "stack of rows": jax.vmap(jax.vmap(multiply, (None, 0)), (0, None))(x, stack),
+        "gradients": both(x, w),
+        "gradients of a stack": jax.grad(of_stack, (0, 1))(x, stack),
+        "stack of gradients": jax.vmap(both, (None, 0))(x, stack),
+        "in time": jax.grad(lambda w: jnp.sum(times(jnp.stack([x, y]), w) ** 2))(w),
+        "gradients of rows": jax.vmap(
+            jax.grad(lambda x, w: jnp.sum(jnp.sin(multiply(x, w) / 10)), (0, 1)),
+            (0, None),
+        )(x[:4], w),
+        "forward": jax.jvp(loss, (x, w), tangents),
+        "second": jax.jvp(both, (x, w), tangents),
+        "linearized": jax.linearize(loss, x, w)[1](*tangents),
+        "filtered": eqx.filter_grad(lambda w: jnp.sum(both(x, w)[1] ** 2))(w),
+    }
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+@pytest.mark.parametrize("outputs", [96, 3])
+def test_a_product_is_that_of_matrices_in_its_derivatives_too(
+    processor: Processor,
+    outputs: int,
+    monkeypatch: pytest.MonkeyPatch,
+    getkey: GetKey,
+) -> None:
+    monkeypatch.setattr(_product, "processor", lambda: processor)
+    inputs = jr.normal(getkey(), (2, 80, 80))
+    stack = jr.normal(getkey(), (2, 80, outputs))
+    arguments = (*inputs, stack[0], stack)
+    made = jax.jit(partial(_everything, product))(*arguments)
+    expected = jax.jit(partial(_everything, jnp.matmul))(*arguments)
+    for name in expected:
+        for a, b in zip(
+            *map(jax.tree.leaves, (made[name], expected[name])), strict=True
+        ):
+            scale = float(jnp.abs(b).max())
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * scale, err_msg=name)
+
+
+def test_bfloat16_multiplies_rounded_factors_on_every_processor(
+    monkeypatch: pytest.MonkeyPatch, getkey: GetKey
+) -> None:
+    def rounded(x: Any) -> np.ndarray:
+        return np.asarray(x).astype(ml_dtypes.bfloat16).astype(float)
+
+    x = jr.normal(getkey(), (80, 70))
+    w = jr.normal(getkey(), (70, 96))
+    cotangent = jr.normal(getkey(), (80, 96))
+    expected = [
+        rounded(x) @ rounded(w),
+        rounded(cotangent) @ rounded(w).T,
+        rounded(x).T @ rounded(cotangent),
+    ]
+
+    def all_of(x: Array, w: Array, cotangent: Array) -> list[Array]:
+        multiply = jax.vmap(lambda x, w: product(x, w, "bfloat16"), (0, None))
+        result, pull = jax.vjp(multiply, x, w)
+        return [result, *pull(cotangent)]
+
+    for processor in PROCESSORS:
+        monkeypatch.setattr(
+            _product, "processor", lambda processor=processor: processor
+        )
+        made = jax.jit(lambda *args: all_of(*args))(x, w, cotangent)
+        for a, b in zip(made, expected, strict=True):
+            assert a.dtype == jnp.float32
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-4)
+        text = jax.jit(lambda *args: all_of(*args)).lower(x, w, cotangent).as_text()
+        assert ("bf16" in text) == processor.has_bfloat16
+    # Halfway between two numbers of bfloat16 is the even one, and what is infinite or
+    # not a number remains so.
+    odd = jnp.asarray([1 + 1 / 256, 1 + 3 / 256, -3e38, jnp.inf, jnp.nan])
+    one = plain_product(
+        odd[:, None], jnp.ones((1, 1)), axes="bi,io->bo", precision="bfloat16"
+    )
+    np.testing.assert_array_equal(one[:, 0], rounded(odd))
+
+
+def test_every_form_runs_in_bfloat16(getkey: GetKey) -> None:
+    inputs = jr.normal(getkey(), (2, 80, 80))
+    stack = jr.normal(getkey(), (2, 80, 96))
+    arguments = (*inputs, stack[0], stack)
+
+    def multiply(x: Array, w: Array) -> Array:
+        return product(x, w, "bfloat16")
+
+    made = jax.jit(partial(_everything, multiply))(*arguments)
+    expected = jax.jit(partial(_everything, jnp.matmul))(*arguments)
+    for name in expected:
+        for a, b in zip(
+            *map(jax.tree.leaves, (made[name], expected[name])), strict=True
+        ):
+            error = jnp.linalg.norm(a - b) / jnp.linalg.norm(b)
+            assert error < 0.02, name
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_member_alone_and_in_turn_has_equal_bits(
+    precision: Precision, getkey: GetKey
+) -> None:
+    x = jr.normal(getkey(), (80, 80))
+    stack = jr.normal(getkey(), (3, 80, 96))
+
+    def gradient(w: Array) -> Array:
+        rows = jax.vmap(lambda x: product(x, w, precision))
+        return jax.grad(lambda x: jnp.sum(jnp.tanh(rows(x))))(x)
+
+    in_turn = jax.lax.map(gradient, stack)
+    for alone, other in zip(stack, in_turn, strict=True):
+        np.testing.assert_array_equal(jax.jit(gradient)(alone), other)
+
+
+def test_wide_layers_alone_are_of_bfloat16(getkey: GetKey) -> None:
+    policy = Gaussian((128, 32, 64), precision="bfloat16")(100, 3, key=getkey())
+    layers = eqx.filter(policy, lambda x: isinstance(x, Linear), is_leaf=_is_layer)
+    found = [x.precision for x in jax.tree.leaves(layers, is_leaf=_is_layer)]
+    assert found == ["bfloat16", "float32", "float32", "float32"]
+
+
+def _is_layer(x: object) -> bool:
+    return isinstance(x, Linear)
