@@ -17,6 +17,7 @@ import jax.random as jr
 from jaxtyping import Array, Int, PRNGKeyArray
 
 import eqrl
+from eqrl._pytree.tree import flatten
 from eqrl._training.mesh import choose_members
 from eqrl._training.train import begin_rows, jit_begin_row, run_members
 from eqrl._training.trainer import Piece, run_piece
@@ -88,7 +89,8 @@ def _population(agent: Any) -> Program:
             crew, agents=agents, keys=jr.split(key, NUM_MEMBERS)
         )
         piece = Piece(num_steps=num_steps, row=row, ends_row=jnp.array(True))
-        results = run_members((given, first, piece), states, counts)
+        kept = flatten(given), flatten(first), piece
+        results = run_members(kept, flatten(states), counts)
         return eqx.filter(results, eqx.is_array)
 
     return run, arrays, agents

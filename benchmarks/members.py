@@ -9,6 +9,7 @@ import jax.random as jr
 from jax.sharding import Mesh
 
 import eqrl
+from eqrl._pytree.tree import flatten
 from eqrl._training.mesh import Members, replicate, shard
 from eqrl._training.train import Crew, begin_rows, init_members, run_members
 from eqrl._training.trainer import Piece
@@ -42,15 +43,16 @@ def make_run_of_members(
     mesh: Mesh | None = None,
 ) -> Callable[[int], Any]:
     """A function that trains each member for `num_steps`, resuming each time."""
-    crew, states, counts = make_crew(trainer, agents, env, members, mesh)
-    row = begin_rows(crew, states, counts)
-    first = eqrl.tree_copy(states.agent)
+    crew, begun, counts = make_crew(trainer, agents, env, members, mesh)
+    row = begin_rows(crew, begun, counts)
+    kept, first = flatten(crew), flatten(eqrl.tree_copy(begun.agent))
+    states = flatten(begun)
 
     def run(num_steps: int) -> Any:
         nonlocal states, counts
         steps, ends_row = jnp.asarray(num_steps, int), jnp.array(True)
         piece = Piece(num_steps=steps, row=row, ends_row=ends_row)
-        states, counts, ran = run_members((crew, first, piece), states, counts)
+        states, counts, ran = run_members((kept, first, piece), states, counts)
         return ran.metrics
 
     return run

@@ -430,7 +430,7 @@ def _at(position: Position, training: SkillTraining) -> SkillTraining:
     """The training state of a skill at a position of its runner."""
     return dataclasses.replace(
         training,
-        trainer_state=position.state,
+        trainer_state=position.reached.tree,
         counts=position.counts,
         unfinished=position.unfinished,
     )

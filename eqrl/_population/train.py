@@ -326,7 +326,7 @@ class _Generations:
                     )
                     solution = _solution(agents, position, history, within)
                     yield Reached(step, None, solution)
-            states, counts = position.state, position.counts
+            states, counts = position.reached.tree, position.counts
             row = self._row(generation, agents, position, parents, end)
             failed = self.evaluation_failure()
             if failed is None:
@@ -362,8 +362,8 @@ class _Generations:
         """The history of a generation that has trained."""
         evaluation, scores = self.evaluate(
             agents,
-            position.state.agent,
-            position.state.failed,
+            position.reached.tree.agent,
+            position.reached.tree.failed,
             key=jr.fold_in(self.evaluation_key, generation),
         )
         values = _hyperparameters(agents)
@@ -401,7 +401,7 @@ def _solution(
 ) -> PopulationSolution:
     return PopulationSolution(
         agents=agents,
-        trainer_states=position.state,
+        trainer_states=position.reached.tree,
         counts=position.counts,
         unfinished=unfinished,
         **history,

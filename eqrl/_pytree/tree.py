@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, Generic, TypeGuard, TypeVar
 
 import equinox as eqx
 import jax
@@ -29,6 +29,50 @@ def tree_where(condition: Bool[Array, ""], if_true: Tree, if_false: Tree) -> Tre
         lambda x, y: jnp.where(condition, x, y), true_arrays, false_arrays
     )
     return eqx.combine(arrays, static)
+
+
+class _Rest:
+    """All of a tree but its arrays: hashed once, and compared quickly with itself."""
+
+    def __init__(self, leaves: Sequence[PyTree], structure: PyTree) -> None:
+        self.leaves = [None if eqx.is_array(leaf) else leaf for leaf in leaves]
+        self.structure = structure
+        self._key = (structure, *self.leaves)
+        self._hash = hash(self._key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, _Rest) and self._key == other._key
+
+
+class Flat(eqx.Module, Generic[Tree]):
+    """A tree as a list of its arrays, with all else of it as one constant.
+
+    A compiled function takes and gives it quickly: it walks no modules.
+    """
+
+    arrays: list[PyTree]
+    rest: _Rest = eqx.field(static=True)
+
+    @property
+    def tree(self) -> Tree:
+        """The tree."""
+        arrays = iter(self.arrays)
+        leaves = [next(arrays) if x is None else x for x in self.rest.leaves]
+        return jax.tree.unflatten(self.rest.structure, leaves)
+
+
+def flatten(tree: Tree, like: Flat[Tree] | None = None) -> Flat[Tree]:
+    """Flattens a tree; one that is `like` another shares its constant."""
+    leaves, structure = jax.tree.flatten(tree)
+    rest = _Rest(leaves, structure)
+    if like is not None and like.rest == rest:
+        rest = like.rest
+    return Flat([leaf for leaf in leaves if eqx.is_array(leaf)], rest)
 
 
 def tree_is_finite(tree: PyTree) -> Bool[Array, ""]:

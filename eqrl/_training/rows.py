@@ -4,7 +4,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, NamedTuple
+from typing import Any, Generic, NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Shaped
 
-from .._pytree.tree import check_same_shapes, tree_copy
+from .._pytree.tree import Flat, check_same_shapes, flatten, tree_copy
 from .._types.custom_types import EnvState, Extras, Memory, PyTree, State
 from ..envs._base import AnyEnv
 from ..envs._host import SimulatorFailure, are_present, failure_of, is_host
@@ -86,7 +86,8 @@ Restart = Callable[[AnyTrainerState, Counts, Bool[Array, "*members"]], AnyTraine
 """From a state, counts, and which members begin new episodes. The state is donated."""
 
 RunPiece = Callable[
-    [AnyTrainerState, Counts, PyTree, Piece], tuple[AnyTrainerState, Counts, Ran]
+    [Flat[AnyTrainerState], Counts, Flat[PyTree], Piece],
+    tuple[Flat[AnyTrainerState], Counts, Ran],
 ]
 """`run_piece` with all other arguments filled in. State and counts are donated."""
 
@@ -97,7 +98,7 @@ Row = dict[str, np.ndarray]
 class Position(NamedTuple):
     """A point of a training between two pieces.
 
-    - `state`, `counts`: what it has reached.
+    - `reached`, `counts`: what it has reached; `reached.tree` is the state.
     - `first`: the agent's state at the beginning of the row, kept to reset an agent
         that diverges; any value between two rows.
     - `first_updates`: the number of its updates.
@@ -107,9 +108,9 @@ class Position(NamedTuple):
         went wrong in a simulator.
     """
 
-    state: AnyTrainerState
+    reached: Flat[AnyTrainerState]
     counts: Counts
-    first: PyTree
+    first: Flat[PyTree]
     first_updates: int
     unfinished: UnfinishedRow | None = None
     row: Row | None = None
@@ -180,9 +181,8 @@ class Runner:
                 state = self.restart(state, counts, jnp.asarray(lost))
         # A row that training resumes in its middle has lost its first state: after a
         # failure the agent returns to where it resumed.
-        return Position(
-            state, counts, tree_copy(state.agent), int(counts.updates), unfinished
-        )
+        first = flatten(tree_copy(state.agent))
+        return Position(flatten(state), counts, first, int(counts.updates), unfinished)
 
     def run_rows(
         self, position: Position, *, num_steps: int, log_every: int
@@ -234,7 +234,7 @@ class Runner:
 
         def is_over(position: Position) -> bool:
             # An episode that is under way began where the one before it ended.
-            state = position.state
+            state = position.reached.tree
             steps = int(state.actors.timestep[0]) * self.trainer.num_envs
             done = steps_taken(self.trainer, position.counts)
             return done - steps >= since or bool(state.failed)
@@ -250,16 +250,18 @@ class Runner:
     ) -> Position:
         num_steps = num_iterations * self.trainer.steps_of_iteration
         piece = Piece(
-            num_steps=jnp.asarray(num_steps, int),
+            # Arrays of NumPy are made in a tenth of the time.
+            num_steps=cast(Array, np.asarray(num_steps, jnp.result_type(int))),
             row=self.empty if position.unfinished is None else position.unfinished,
-            ends_row=jnp.array(ends_row),
+            ends_row=cast(Array, np.asarray(ends_row)),
         )
         first, first_updates = position.first, position.first_updates
         if position.unfinished is None:
             first_updates = int(position.counts.updates)
             # A row in a single piece finds it in the state that the piece begins with.
-            first = first if ends_row else tree_copy(position.state.agent)
-        state, counts, ran = self.run(position.state, position.counts, first, piece)
+            if not ends_row:
+                first = flatten(tree_copy(position.reached.tree.agent))
+        state, counts, ran = self.run(position.reached, position.counts, first, piece)
         if not ends_row:
             # Calls return early; without this, the clock would stop before the end.
             jax.block_until_ready(counts)
@@ -271,7 +273,8 @@ class Runner:
             if row["nonfinite"].ndim == 0:
                 # The state is the one from before the failure, so another call may
                 # resume from it.
-                state = eqx.tree_at(lambda x: x.failed, state, jnp.array(False))
+                whole = eqx.tree_at(lambda x: x.failed, state.tree, jnp.array(False))
+                state = flatten(whole)
                 counts = _counts_before_failure(
                     self.trainer, counts, ran, first_updates
                 )

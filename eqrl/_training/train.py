@@ -14,7 +14,9 @@ from .._interaction.fit import check_numbers, check_rate
 from .._pytree.control_flow import filter_cond
 from .._pytree.fields import PositiveInt, checked, reusable_key
 from .._pytree.tree import (
+    Flat,
     check_same_shapes,
+    flatten,
     repeated,
     stack_size,
     take_element,
@@ -295,15 +297,15 @@ def _rows(
     start = runner.start(solution.trainer_state, solution.counts, solution.unfinished)
     for position in runner.run_rows(start, num_steps=num_steps, log_every=log_every):
         step, row = steps_taken(trainer, position.counts), position.row
-        failed = position.failed
+        state, failed = position.reached.tree, position.failed
         if row is not None:
             if evaluations is not None:
                 try:
                     row = row | evaluations.measure(
                         step,
                         metrics,
-                        position.state.agent,
-                        position.state.failed,
+                        state.agent,
+                        state.failed,
                         members=members,
                         mesh=runner.mesh,
                     )
@@ -311,7 +313,7 @@ def _rows(
                     failed = failed or error.failure
             metrics = append_row(metrics, step, row)
         solution = Solution(
-            trainer_state=position.state,
+            trainer_state=state,
             counts=position.counts,
             metrics=metrics,
             unfinished=position.unfinished,
@@ -419,10 +421,15 @@ class Crew(eqx.Module):
     def runner(self, empty: UnfinishedRow) -> Runner:
         """Makes a runner, with `empty` as the beginning of each row."""
 
+        crew: Flat[Crew] = flatten(self)
+
         def run(
-            states: AnyTrainerState, counts: Counts, first: PyTree, piece: Piece
-        ) -> tuple[AnyTrainerState, Counts, Ran]:
-            return run_members((self, first, piece), states, counts)
+            states: Flat[AnyTrainerState],
+            counts: Counts,
+            first: Flat[PyTree],
+            piece: Piece,
+        ) -> tuple[Flat[AnyTrainerState], Counts, Ran]:
+            return run_members((crew, first, piece), states, counts)
 
         def restart(
             states: AnyTrainerState, counts: Counts, lost: Bool[Array, " members"]
@@ -443,10 +450,12 @@ def begin_rows(crew: Crew, states: AnyTrainerState, counts: Counts) -> Unfinishe
 
 @eqx.filter_jit(donate="all-except-first")
 def run_members(
-    kept: tuple[Crew, PyTree, Piece], states: AnyTrainerState, counts: Counts
-) -> tuple[AnyTrainerState, Counts, Ran]:
+    kept: tuple[Flat[Crew], Flat[PyTree], Piece],
+    given: Flat[AnyTrainerState],
+    counts: Counts,
+) -> tuple[Flat[AnyTrainerState], Counts, Ran]:
     """Trains each member for a part of a row."""
-    crew, first, piece = kept
+    crew, first, piece = kept[0].tree, kept[1].tree, kept[2]
     # What is not stacked is `None` there, and the other way around.
     own, common = (crew.agents, None) if crew.are_stacked else (None, crew.agents)
 
@@ -494,10 +503,10 @@ def run_members(
     (states, ran), counts = on_each_device(
         run_share,
         crew.mesh,
-        (states, own, first, piece.row, crew.keys),
+        (given.tree, own, first, piece.row, crew.keys),
         (common, crew.env, counts, piece.num_steps, piece.ends_row),
     )
-    return states, counts, ran
+    return flatten(states, like=given), counts, ran
 
 
 @eqx.filter_jit(donate="all-except-first")
@@ -576,15 +585,18 @@ def jit_begin_row(
 
 @eqx.filter_jit(donate="all-except-first")
 def jit_run_piece(
-    kept: tuple[Trainer, AnyAgent, AnyEnv, PyTree, Piece, PRNGKeyArray],
-    state: AnyTrainerState,
+    kept: tuple[
+        Flat[tuple[Trainer, AnyAgent, AnyEnv, PRNGKeyArray]], Flat[PyTree], Piece
+    ],
+    given: Flat[AnyTrainerState],
     counts: Counts,
-) -> tuple[AnyTrainerState, Counts, Ran]:
+) -> tuple[Flat[AnyTrainerState], Counts, Ran]:
     """`run_piece`, compiled once for all pieces and all hyperparameters."""
-    trainer, agent, env, first, piece, key = kept
-    return run_piece(
-        trainer, agent, env, state, counts, first, piece, key=key, mapped=False
+    (trainer, agent, env, key), first, piece = kept[0].tree, kept[1].tree, kept[2]
+    state, counts, ran = run_piece(
+        trainer, agent, env, given.tree, counts, first, piece, key=key, mapped=False
     )
+    return flatten(state, like=given), counts, ran
 
 
 def jit_run(
@@ -611,9 +623,9 @@ def jit_run(
         row=jit_begin_row(trainer, agent, env, state, counts),
         ends_row=jnp.array(True),
     )
-    kept = (trainer, agent, env, tree_copy(state.agent), piece, key)
-    state, counts, ran = jit_run_piece(kept, state, counts)
-    return state, counts, ran.metrics
+    kept = flatten((trainer, agent, env, key)), flatten(tree_copy(state.agent)), piece
+    after, counts, ran = jit_run_piece(kept, flatten(state), counts)
+    return after.tree, counts, ran.metrics
 
 
 def runner_of_one(
@@ -627,11 +639,12 @@ def runner_of_one(
 ) -> Runner:
     """Makes the runner of one agent; `state` and `counts` give the shapes."""
 
+    common = flatten((trainer, agent, env, key))
+
     def run(
-        state: AnyTrainerState, counts: Counts, first: PyTree, piece: Piece
-    ) -> tuple[AnyTrainerState, Counts, Ran]:
-        kept = (trainer, agent, env, first, piece, key)
-        return jit_run_piece(kept, state, counts)
+        state: Flat[AnyTrainerState], counts: Counts, first: Flat[PyTree], piece: Piece
+    ) -> tuple[Flat[AnyTrainerState], Counts, Ran]:
+        return jit_run_piece((common, first, piece), state, counts)
 
     def restart(
         state: AnyTrainerState, counts: Counts, lost: Bool[Array, ""]

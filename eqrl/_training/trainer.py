@@ -1,7 +1,7 @@
 import contextlib
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, Generic
+from typing import Any, Generic, NamedTuple
 
 import equinox as eqx
 import jax
@@ -329,7 +329,7 @@ Trainer.__init__.__doc__ = """**Arguments:**
 """
 
 
-class Piece(eqx.Module):
+class Piece(NamedTuple):
     """Part of a row of metrics that one call runs.
 
     - `num_steps`: environment steps, a whole number of iterations.
