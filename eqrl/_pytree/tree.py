@@ -31,24 +31,6 @@ def tree_where(condition: Bool[Array, ""], if_true: Tree, if_false: Tree) -> Tre
     return eqx.combine(arrays, static)
 
 
-class _Rest:
-    """All of a tree but its arrays: hashed once, and compared quickly with itself."""
-
-    def __init__(self, leaves: Sequence[PyTree], structure: PyTree) -> None:
-        self.leaves = [None if eqx.is_array(leaf) else leaf for leaf in leaves]
-        self.structure = structure
-        self._key = (structure, *self.leaves)
-        self._hash = hash(self._key)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        return isinstance(other, _Rest) and self._key == other._key
-
-
 class Flat(eqx.Module, Generic[Tree]):
     """A tree as a list of its arrays, with all else of it as one constant.
 
@@ -56,23 +38,23 @@ class Flat(eqx.Module, Generic[Tree]):
     """
 
     arrays: list[PyTree]
-    rest: _Rest = eqx.field(static=True)
+    structure: PyTree = eqx.field(static=True)
+    others: tuple[PyTree, ...] = eqx.field(static=True)
 
     @property
     def tree(self) -> Tree:
         """The tree."""
         arrays = iter(self.arrays)
-        leaves = [next(arrays) if x is None else x for x in self.rest.leaves]
-        return jax.tree.unflatten(self.rest.structure, leaves)
+        leaves = [next(arrays) if x is None else x for x in self.others]
+        return jax.tree.unflatten(self.structure, leaves)
 
 
-def flatten(tree: Tree, like: Flat[Tree] | None = None) -> Flat[Tree]:
-    """Flattens a tree; one that is `like` another shares its constant."""
+def flatten(tree: Tree) -> Flat[Tree]:
+    """A tree that is quick to pass to a compiled function."""
     leaves, structure = jax.tree.flatten(tree)
-    rest = _Rest(leaves, structure)
-    if like is not None and like.rest == rest:
-        rest = like.rest
-    return Flat([leaf for leaf in leaves if eqx.is_array(leaf)], rest)
+    others = tuple(None if eqx.is_array(leaf) else leaf for leaf in leaves)
+    arrays = [leaf for leaf in leaves if eqx.is_array(leaf)]
+    return Flat(arrays=arrays, structure=structure, others=others)
 
 
 def tree_is_finite(tree: PyTree) -> Bool[Array, ""]:

@@ -506,7 +506,7 @@ def run_members(
         (given.tree, own, first, piece.row, crew.keys),
         (common, crew.env, counts, piece.num_steps, piece.ends_row),
     )
-    return flatten(states, like=given), counts, ran
+    return flatten(states), counts, ran
 
 
 @eqx.filter_jit(donate="all-except-first")
@@ -596,7 +596,7 @@ def jit_run_piece(
     state, counts, ran = run_piece(
         trainer, agent, env, given.tree, counts, first, piece, key=key, mapped=False
     )
-    return flatten(state, like=given), counts, ran
+    return flatten(state), counts, ran
 
 
 def jit_run(

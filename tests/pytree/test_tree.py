@@ -16,7 +16,7 @@ from eqrl import (
     tree_copy,
 )
 from eqrl._pytree.fields import strong_integer, whole_number
-from eqrl._pytree.tree import check_kept, check_same_shapes, tree_where
+from eqrl._pytree.tree import check_kept, check_same_shapes, flatten, tree_where
 from tests.toy import GetKey
 
 
@@ -288,3 +288,8 @@ def test_tree_where_maps_over_a_batch_of_conditions() -> None:
 
     chosen = jax.vmap(choose)(jnp.array([True, False]))
     np.testing.assert_array_equal(chosen, [1, 2])
+
+
+def test_a_flat_tree_becomes_the_tree_again(getkey: GetKey) -> None:
+    model = _model([1.0, 2.0], 3, getkey())
+    assert eqx.tree_equal(flatten(model).tree, model)
