@@ -57,12 +57,14 @@ def matmuls_of(jaxpr: Jaxpr, share: Fraction) -> Iterator[tuple[Matmul, Fraction
         name = equation.primitive.name
         if name in ("dot_general", "product"):
             operands: list[Any] = [variable.aval for variable in equation.invars]
-            shapes = left, right = [tuple(operand.shape) for operand in operands]
+            left, right = (tuple(operand.shape) for operand in operands)
             options: dict[str, Any] = {"dtype": str(operands[0].dtype)}
             if name == "product":
                 options |= equation.params
             else:
-                options["axes"] = _axes(*shapes, equation.params["dimension_numbers"])
+                options["axes"] = _axes(
+                    left, right, equation.params["dimension_numbers"]
+                )
             yield Matmul(left, right, **options), Fraction(1)
         times = Fraction(1)
         if name == "cond":

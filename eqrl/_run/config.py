@@ -163,7 +163,7 @@ class Settings:
     """Width of each hidden layer of all networks; None is each network's own."""
 
     precision: Precision = "float32"
-    """Of the factors of the networks' products; sums and all else are of float32."""
+    """Precision of the products of networks; bfloat16 rounds their factors."""
 
     normalize: bool = False
     """Normalize observations to mean zero and standard deviation one."""
@@ -447,10 +447,9 @@ class Run(Generic[Schedule]):
 
     def make_agent(self) -> AnyAgent:
         networks: dict[str, Any] = {}
-        if self.settings.hidden_sizes is not None:
-            networks["hidden_sizes"] = self.settings.hidden_sizes
-        if self.settings.precision != "float32":
-            networks["precision"] = self.settings.precision
+        for name in ("hidden_sizes", "precision"):
+            if (value := getattr(self.settings, name)) not in (None, "float32"):
+                networks[name] = value
         agent = make_agent(
             self._named_agent,
             self.agent_options,
@@ -460,7 +459,6 @@ class Run(Generic[Schedule]):
         if self.skills is not None:
             prior = self.skills.make_prior()
             network: Any = prior.make_discriminator
-            network = dataclasses.replace(network, **networks)
             agent = diayn(
                 agent,
                 prior,
@@ -469,7 +467,7 @@ class Run(Generic[Schedule]):
                 include_prior=self.skills.include_prior,
                 environment_weight=self.skills.environment_weight,
                 reward_minibatches=self.skills.reward_minibatches,
-                make_network=network,
+                make_network=dataclasses.replace(network, **networks),
             )
         if self.settings.normalize:
             agent = Normalized(agent, clip=self.settings.normalize_clip)

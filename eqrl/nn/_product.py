@@ -22,7 +22,7 @@ NARROW = 64
 
 
 class Processor(NamedTuple):
-    """What is fast on a processor.
+    """Speeds of a kind of processor.
 
     - `turns`: a product whose left factor lies transposed in memory takes longer than
         to transpose it first.
@@ -44,7 +44,7 @@ _PROCESSORS = {
 
 @functools.cache
 def processor() -> Processor:
-    """What is fast on the processor of this machine."""
+    """The kind of processor of this machine."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="ignore") as file:
             flags = next((line for line in file if line.startswith("flags")), "")
@@ -55,7 +55,7 @@ def processor() -> Processor:
 
 
 def products_of_bfloat16() -> str:
-    """How products of `precision="bfloat16"` run on the devices of this process."""
+    """The type in which products of `precision="bfloat16"` are made here."""
     if jax.default_backend() != "cpu" or processor().has_bfloat16:
         return "bfloat16"
     return "float32, of factors rounded to bfloat16"
@@ -71,8 +71,8 @@ def product(
     On a CPU it is made in another way, in its derivatives of any order too. XLA's
     compiler has fast products only where the left factor lies in memory row by row.
     The gradient of a weight, `x.T @ cotangent`, is the one product of a layer where it
-    does not. Written as it is, it takes up to twice as long on processors with AVX512,
-    and in bfloat16 four times. So the smaller factor is transposed first, in a way that
+    does not, and on processors with AVX512 it takes longer for that, in bfloat16 more
+    than twice as long. So there the smaller factor is transposed first, in a way that
     the compiler does not undo.
 
     With `precision="bfloat16"` both factors are rounded to bfloat16, and the sums are
@@ -97,7 +97,7 @@ def product(
 
 
 def plain_product(x: Array, y: Array, *, axes: str, precision: Precision) -> Array:
-    """What a product is, in float32; `axes` are as in `jnp.einsum`."""
+    """The definition of a product, in float32; `axes` are as in `jnp.einsum`."""
     if precision == "bfloat16":
         x, y = _rounded(x), _rounded(y)
     return jnp.einsum(axes, x, y)
