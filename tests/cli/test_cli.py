@@ -704,10 +704,9 @@ def test_nan_in_some_seeds_and_no_update_are_said(
 
     def lose_seed_1(*args: Any, **options: Any) -> Any:
         solution = solve(*args, **options)
-        nonfinite = np.array(solution.metrics["nonfinite"])
-        nonfinite[-1, 1] = 1
-        solution.metrics["nonfinite"] = nonfinite
-        return solution
+        failed = solution.trainer_state.failed.at[1].set(True)
+        where = lambda solution: solution.trainer_state.failed
+        return eqx.tree_at(where, solution, failed)
 
     monkeypatch.setattr(_jobs, "train_seeds", lose_seed_1)
     args = ["--num-steps", "20", "--folder", str(tmp_path / "x")]

@@ -380,8 +380,8 @@ FAULTS = (
     Fault(
         "nn:layers-with-one-key",
         "eqrl/nn/_mlp.py",
-        "Linear(fan_in, fan_out, key=layer_key)",
-        "Linear(fan_in, fan_out, key=keys[0])",
+        "Linear(fan_in, fan_out, precision=precision, key=layer_key)",
+        "Linear(fan_in, fan_out, precision=precision, key=keys[0])",
         ("tests/nn/test_mlp.py",),
     ),
     Fault(

@@ -452,10 +452,24 @@ FAULTS = (
         ("tests/cli/test_cli_own_agent.py -k 'person_names_it or not_replaced'",),
     ),
     Fault(
+        "nn:bfloat16-rounds-down",
+        "eqrl/nn/_product.py",
+        "half = jnp.uint32(0x7FFF) + ((bits >> 16) & 1)",
+        "half = jnp.uint32(0)",
+        ("tests/nn/test_product.py -k rounded",),
+    ),
+    Fault(
+        "nn:result-stays-transposed",
+        "eqrl/nn/_product.py",
+        "jnp.swapaxes(_multiplied(left, x, right_is_turned=False), -1, -2)",
+        "_multiplied(left, x, right_is_turned=False)",
+        ("tests/nn/test_product.py -k matrices",),
+    ),
+    Fault(
         "run:gaussian-for-every-factory",
         "eqrl/_run/agents.py",
-        "networks[name] = dataclasses.replace(factory, hidden_sizes=hidden_sizes)",
-        "networks[name] = Gaussian(hidden_sizes)",
+        "networks[name] = dataclasses.replace(factory, **known)",
+        "networks[name] = Gaussian(**known)",
         ("tests/cli/test_cli_own_agent.py -k hidden_sizes",),
     ),
     Fault(
