@@ -114,9 +114,10 @@ def _rounded(x: Array) -> Array:
 
 
 def _on_accelerator(x: Array, y: Array, *, axes: str, precision: Precision) -> Array:
-    if precision == "bfloat16" and x.dtype == jnp.float32:
-        x, y = x.astype(jnp.bfloat16), y.astype(jnp.bfloat16)
-    return jnp.einsum(axes, x, y, preferred_element_type=jnp.result_type(x, float))
+    if precision == "float32" or x.dtype != jnp.float32:
+        return jnp.einsum(axes, x, y)
+    x, y = x.astype(jnp.bfloat16), y.astype(jnp.bfloat16)
+    return jnp.einsum(axes, x, y, preferred_element_type=jnp.float32)
 
 
 def _on_cpu(x: Array, y: Array, *, axes: str, precision: Precision) -> Array:

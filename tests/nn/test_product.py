@@ -11,6 +11,7 @@ import jax.random as jr
 import ml_dtypes
 import numpy as np
 import pytest
+from jax import export
 from jaxtyping import Array
 
 from eqrl.nn import Gaussian, _product
@@ -120,6 +121,11 @@ def test_bfloat16_multiplies_rounded_factors_on_every_processor(
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-4)
         text = jax.jit(lambda *args: all_of(*args)).lower(x, w, cotangent).as_text()
         assert ("bf16" in text) == processor.has_bfloat16
+    # Exported policies are for other devices as well.
+    exported = export.export(jax.jit(all_of), platforms=("cpu", "cuda"))
+    made = exported(x, w, cotangent).call(x, w, cotangent)
+    for a, b in zip(made, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-4)
     # Halfway between two numbers of bfloat16 is the even one, and what is infinite or
     # not a number remains so.
     odd = jnp.asarray([1 + 1 / 256, 1 + 3 / 256, -3e38, jnp.inf, jnp.nan])
