@@ -127,7 +127,7 @@ _MOST = {
     "of these of at most 6 lines": 31,
     "internal share of definitions": 64.3,
     "share of imports": 8.3,
-    "lines of checks": 3_372,
+    "lines of checks": 3_374,
     "longest body": 60,
     "bodies over 60 lines": 0,
     "uses of Any": 363,

@@ -265,6 +265,9 @@ class NetworkFactory:
                 f"`hidden_sizes={shown(self.hidden_sizes)}` must be a tuple, such as "
                 f"{tuple(self.hidden_sizes)}: equal factories share a compilation."
             )
+        for name in ("layer_norm", "residual"):
+            if not isinstance(flag := getattr(self, name), bool):
+                raise ValueError(f"`{name}={shown(flag)}` must be True or False.")
         if self.layer_norm and self.residual:
             raise ValueError(
                 "`layer_norm=True` and `residual=True`: residual blocks are normalized "
