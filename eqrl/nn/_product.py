@@ -33,8 +33,8 @@ class Processor(NamedTuple):
     has_bfloat16: bool
 
 
-# By the best instruction set, as `benchmarks/products.py` measures; without any of
-# these, as on processors with AVX2, neither is so.
+# By the best instruction set; without any of these, as on processors with AVX2,
+# neither is so. `benchmarks/products.py` measures it, and has been run with AMX.
 _PROCESSORS = {
     "amx_bf16": Processor(turns=True, has_bfloat16=True),
     "avx512_bf16": Processor(turns=True, has_bfloat16=True),
@@ -71,9 +71,9 @@ def product(
     On a CPU it is made in another way, in its derivatives of any order too. XLA's
     compiler has fast products only where the left factor lies in memory row by row.
     The gradient of a weight, `x.T @ cotangent`, is the one product of a layer where it
-    does not, and on processors with AVX512 it takes longer for that, in bfloat16 more
-    than twice as long. So there the smaller factor is transposed first, in a way that
-    the compiler does not undo.
+    does not, and on processors with AVX512 that can cost time: with AMX, in bfloat16,
+    layers of 1,024 took 2.4 times as long. So there the smaller factor is transposed
+    first, in a way that the compiler does not undo.
 
     With `precision="bfloat16"` both factors are rounded to bfloat16, and the sums are
     made in float32. Where a CPU has no instructions for that, and for products that are
