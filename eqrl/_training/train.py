@@ -1,4 +1,5 @@
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import equinox as eqx
@@ -17,6 +18,7 @@ from .._pytree.tree import (
     Flat,
     check_same_shapes,
     flatten,
+    placeholders,
     repeated,
     stack_size,
     take_element,
@@ -118,14 +120,20 @@ def train(
     check_numbers(agent, env.spec)
     if agent_state is not None:
         check_rate(agent, agent_state, num_steps)
+    init_key, run_key = _init_key(key), _run_key(key)
+    if initial is None:
+        _compile_side_by_side(
+            _lower(
+                jit_init, trainer, agent, env, key=init_key, agent_state=agent_state
+            ),
+            lambda: _lower_piece(trainer, agent, env, agent_state, key=run_key),
+        )
     solution = _begin(
-        lambda: jit_init(
-            trainer, agent, env, key=_init_key(key), agent_state=agent_state
-        ),
+        lambda: jit_init(trainer, agent, env, key=init_key, agent_state=agent_state),
         initial,
     )
     state, counts = solution.trainer_state, solution.counts
-    runner = runner_of_one(trainer, agent, env, state, counts, key=_run_key(key))
+    runner = runner_of_one(trainer, agent, env, state, counts, key=run_key)
     rows = _rows(runner, solution, num_steps, log_every, evaluations)
     return drive(rows, callback=callback, checkpoint=checkpoint)
 
@@ -253,6 +261,48 @@ def train_members(
     runner = crew.runner(shard(empty, devices))
     rows = _rows(runner, solution, num_steps, log_every, evaluations, members)
     return drive(rows, callback=callback, checkpoint=checkpoint, given_mesh=mesh)
+
+
+def _lower(
+    program: Callable[..., object], *args: object, **kwargs: object
+) -> Callable[[], object]:
+    """Lowers a compiled function for these arguments; the result compiles it.
+
+    JAX keeps both for calls with arrays of the same shapes.
+    """
+    return cast(Any, program).lower(*args, **kwargs).compile
+
+
+def _compile_side_by_side(
+    compile_first: Callable[[], object], lower_second: Callable[[], Callable[[], object]]
+) -> None:
+    """Compiles a program in a thread while another is lowered and compiled."""
+    with ThreadPoolExecutor(1) as pool:
+        # An error of it is raised again by the call of the program.
+        pool.submit(compile_first)
+        lower_second()()
+
+
+def _lower_piece(
+    trainer: Trainer,
+    agent: AnyAgent,
+    env: AnyEnv,
+    agent_state: PyTree,
+    *,
+    key: PRNGKeyArray,
+) -> Callable[[], object]:
+    """Lowers the program of `runner_of_one` before there is a state."""
+    shapes = eqx.filter_eval_shape(
+        jit_init, trainer, agent, env, key=key, agent_state=agent_state
+    )
+    state, counts = placeholders(shapes)
+    piece = Piece(
+        num_steps=counts.updates,
+        row=jit_begin_row(trainer, agent, env, state, counts),
+        ends_row=state.failed,
+    )
+    kept = flatten((trainer, agent, env, key)), flatten(state.agent), piece
+    return _lower(jit_run_piece, kept, flatten(state), counts)
 
 
 def _begin(
