@@ -126,7 +126,7 @@ def train(
             _lower(
                 jit_init, trainer, agent, env, key=init_key, agent_state=agent_state
             ),
-            lambda: _lower_piece(trainer, agent, env, agent_state, key=run_key),
+            lambda init: lower_piece(trainer, agent, env, *init, key=run_key),
         )
     solution = _begin(
         lambda: jit_init(trainer, agent, env, key=init_key, agent_state=agent_state),
@@ -263,46 +263,24 @@ def train_members(
     return drive(rows, callback=callback, checkpoint=checkpoint, given_mesh=mesh)
 
 
-def _lower(
-    program: Callable[..., object], *args: object, **kwargs: object
-) -> Callable[[], object]:
-    """Lowers a compiled function for these arguments; the result compiles it.
+def _lower(program: Callable[..., object], *args: object, **kwargs: object) -> Any:
+    """The program lowered for such arguments.
 
-    JAX keeps both for calls with arrays of the same shapes.
+    JAX keeps it, and what it is compiled to, for calls with arrays of these shapes.
     """
-    return cast(Any, program).lower(*args, **kwargs).compile
+    return cast(Any, program).lower(*args, **kwargs)
 
 
-def _compile_side_by_side(
-    compile_first: Callable[[], object], lower_second: Callable[[], Callable[[], object]]
-) -> None:
-    """Compiles a program in a thread while another is lowered and compiled."""
+def _compile_side_by_side(init: Any, lower_next: Callable[[PyTree], Any]) -> None:
+    """Compiles a lowered program while the next one is lowered and compiled.
+
+    `lower_next` gets placeholders for the result of the first one.
+    """
     with ThreadPoolExecutor(1) as pool:
-        # An error of it is raised again by the call of the program.
-        pool.submit(compile_first)
-        lower_second()()
-
-
-def _lower_piece(
-    trainer: Trainer,
-    agent: AnyAgent,
-    env: AnyEnv,
-    agent_state: PyTree,
-    *,
-    key: PRNGKeyArray,
-) -> Callable[[], object]:
-    """Lowers the program of `runner_of_one` before there is a state."""
-    shapes = eqx.filter_eval_shape(
-        jit_init, trainer, agent, env, key=key, agent_state=agent_state
-    )
-    state, counts = placeholders(shapes)
-    piece = Piece(
-        num_steps=counts.updates,
-        row=jit_begin_row(trainer, agent, env, state, counts),
-        ends_row=state.failed,
-    )
-    kept = flatten((trainer, agent, env, key)), flatten(state.agent), piece
-    return _lower(jit_run_piece, kept, flatten(state), counts)
+        # The call of the program raises its error again.
+        pool.submit(init.compile)
+        shapes = init.postprocess(init.lowered.out_info)
+        lower_next(placeholders(shapes)).compile()
 
 
 def _begin(
@@ -647,6 +625,25 @@ def jit_run_piece(
         trainer, agent, env, given.tree, counts, first, piece, key=key, mapped=False
     )
     return flatten(state), counts, ran
+
+
+def lower_piece(
+    trainer: Trainer,
+    agent: AnyAgent,
+    env: AnyEnv,
+    state: AnyTrainerState,
+    counts: Counts,
+    *,
+    key: PRNGKeyArray,
+) -> Any:
+    """Lowers the program of `runner_of_one` for the shapes of a state."""
+    piece = Piece(
+        num_steps=counts.updates,
+        row=jit_begin_row(trainer, agent, env, state, counts),
+        ends_row=state.failed,
+    )
+    kept = flatten((trainer, agent, env, key)), flatten(state.agent), piece
+    return _lower(jit_run_piece, kept, flatten(state), counts)
 
 
 def jit_run(
