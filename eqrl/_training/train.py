@@ -1,5 +1,4 @@
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import equinox as eqx
@@ -7,6 +6,7 @@ import jax
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Int, Key, PRNGKeyArray
 
@@ -18,7 +18,6 @@ from .._pytree.tree import (
     Flat,
     check_same_shapes,
     flatten,
-    placeholders,
     repeated,
     stack_size,
     take_element,
@@ -29,6 +28,7 @@ from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from ..envs._check import play_if_asked
 from ..envs._host import SimulatorError
+from .ahead import compile_side_by_side, lower
 from .evaluations import Evaluations
 from .host_loop import Callback, Callbacks, Reached, drive
 from .iteration import UnfinishedRow, check_finite_agent
@@ -122,10 +122,8 @@ def train(
         check_rate(agent, agent_state, num_steps)
     init_key, run_key = _init_key(key), _run_key(key)
     if initial is None:
-        _compile_side_by_side(
-            _lower(
-                jit_init, trainer, agent, env, key=init_key, agent_state=agent_state
-            ),
+        compile_side_by_side(
+            lower(jit_init, trainer, agent, env, key=init_key, agent_state=agent_state),
             lambda init: lower_piece(trainer, agent, env, *init, key=run_key),
         )
     solution = _begin(
@@ -241,13 +239,6 @@ def train_members(
     agents = shard(agents, devices) if are_stacked else replicate(agents, devices)
     env = replicate(env, devices)
     init_keys = shard(jax.vmap(_init_key)(keys), devices)
-    solution = _begin(
-        lambda: init_members(
-            trainer, agents, env, init_keys, members, devices, are_stacked=are_stacked
-        ),
-        initial,
-        devices,
-    )
     crew = Crew(
         trainer=trainer,
         agents=agents,
@@ -257,30 +248,19 @@ def train_members(
         members=members,
         mesh=devices,
     )
+    if initial is None:
+        compile_members(crew, init_keys)
+    solution = _begin(
+        lambda: init_members(
+            trainer, agents, env, init_keys, members, devices, are_stacked=are_stacked
+        ),
+        initial,
+        devices,
+    )
     empty = begin_rows(crew, solution.trainer_state, solution.counts)
     runner = crew.runner(shard(empty, devices))
     rows = _rows(runner, solution, num_steps, log_every, evaluations, members)
     return drive(rows, callback=callback, checkpoint=checkpoint, given_mesh=mesh)
-
-
-def _lower(program: Callable[..., object], *args: object, **kwargs: object) -> Any:
-    """The program lowered for such arguments.
-
-    JAX keeps it, and what it is compiled to, for calls with arrays of these shapes.
-    """
-    return cast(Any, program).lower(*args, **kwargs)
-
-
-def _compile_side_by_side(init: Any, lower_next: Callable[[PyTree], Any]) -> None:
-    """Compiles a lowered program while the next one is lowered and compiled.
-
-    `lower_next` gets placeholders for the result of the first one.
-    """
-    with ThreadPoolExecutor(1) as pool:
-        # The call of the program raises its error again.
-        pool.submit(init.compile)
-        shapes = init.postprocess(init.lowered.out_info)
-        lower_next(placeholders(shapes)).compile()
 
 
 def _begin(
@@ -537,6 +517,31 @@ def run_members(
     return flatten(states), counts, ran
 
 
+def compile_members(crew: Crew, init_keys: Key[Array, " members"]) -> None:
+    """Compiles `init_members` and `run_members` for new members, in one process."""
+    mesh = crew.mesh
+    if mesh is not None and mesh.is_multi_process:
+        return
+
+    def lower_run(made: tuple[AnyTrainerState, Counts]) -> Any:
+        # On several devices, placeholders are arrays that say where they are.
+        states, counts = shard(made[0], mesh), replicate(made[1], mesh)
+        piece = Piece(
+            num_steps=made[1].updates,
+            row=shard(begin_rows(crew, states, counts), mesh),
+            ends_row=cast(Array, np.asarray(True)),
+        )
+        kept = flatten(crew), flatten(states.agent), piece
+        return lower(run_members, kept, flatten(states), counts)
+
+    init = lower(
+        init_members,
+        *(crew.trainer, crew.agents, crew.env, init_keys, crew.members, mesh),
+        are_stacked=crew.are_stacked,
+    )
+    compile_side_by_side(init, lower_run)
+
+
 @eqx.filter_jit(donate="all-except-first")
 def restart_members(
     kept: tuple[Crew, Counts, Bool[Array, " members"]], states: AnyTrainerState
@@ -591,12 +596,12 @@ def jit_init(
 
 
 def check_training(trainer: Trainer, agent: AnyAgent, env: AnyEnv) -> None:
-    """Traces the first iteration, so that errors appear before any training."""
+    """Traces the first update, so that errors appear before any training."""
     # The trace is cached, so the training does not pay for it again.
     state, counts = eqx.filter_eval_shape(jit_init, trainer, agent, env, key=jr.key(0))
     # Only the update of an on-policy agent knows whether minibatches fit the rollout.
     if agent.sequence_length is None:
-        eqx.filter_eval_shape(trainer.step, agent, env, state, counts, key=jr.key(0))
+        eqx.filter_eval_shape(jit_begin_row, trainer, agent, env, state, counts)
 
 
 @eqx.filter_jit
@@ -643,7 +648,7 @@ def lower_piece(
         ends_row=state.failed,
     )
     kept = flatten((trainer, agent, env, key)), flatten(state.agent), piece
-    return _lower(jit_run_piece, kept, flatten(state), counts)
+    return lower(jit_run_piece, kept, flatten(state), counts)
 
 
 def jit_run(
