@@ -291,7 +291,7 @@ def take_element(stack: Tree, index: int | Int[Array, ""]) -> Tree:
 def placeholders(shapes: Tree) -> Tree:
     """Arrays of these shapes that take no memory, with which to lower a program."""
 
-    def placeholder(x: Any) -> Any:
+    def placeholder(x: PyTree) -> PyTree:
         if not hasattr(x, "dtype"):
             return x
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):

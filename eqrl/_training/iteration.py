@@ -7,6 +7,7 @@ update, they change nothing but the number of rows.
 
 import dataclasses
 from collections.abc import Mapping
+from typing import cast
 
 import equinox as eqx
 import jax
@@ -260,8 +261,8 @@ def names_of_updates(
     return names
 
 
-# Both that which names the metrics and the loop of updates trace it: in line, it is
-# traced once and the same operations as without.
+# Compiled inline it adds no program: JAX keeps its trace, which names the metrics, for
+# the loop of updates.
 @eqx.filter_jit(inline=True)  # pyright: ignore[reportCallIssue]
 def _update_once(
     agent: AnyAgent,
@@ -471,7 +472,7 @@ def update(
         new_state, metrics, _ = _update_once(
             agent, state, batch, counts.updates + index, update_key
         )
-        after = (new_state, averages.add(metrics))
+        after = (new_state, averages.add(cast(Metrics, metrics)))
         if mapped:
             after = tree_where(going_on, after, (state, averages))
         if prioritized is not None:

@@ -28,7 +28,7 @@ from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from ..envs._check import play_if_asked
 from ..envs._host import SimulatorError
-from .ahead import compile_side_by_side, lower
+from .ahead import Lowered, compile_side_by_side, lower
 from .evaluations import Evaluations
 from .host_loop import Callback, Callbacks, Reached, drive
 from .iteration import UnfinishedRow, check_finite_agent
@@ -523,7 +523,7 @@ def compile_members(crew: Crew, init_keys: Key[Array, " members"]) -> None:
     if mesh is not None and mesh.is_multi_process:
         return
 
-    def lower_run(made: tuple[AnyTrainerState, Counts]) -> Any:
+    def lower_run(made: tuple[AnyTrainerState, Counts]) -> Lowered:
         # On several devices, placeholders are arrays that say where they are.
         states, counts = shard(made[0], mesh), replicate(made[1], mesh)
         piece = Piece(
@@ -640,7 +640,7 @@ def lower_piece(
     counts: Counts,
     *,
     key: PRNGKeyArray,
-) -> Any:
+) -> Lowered:
     """Lowers the program of `runner_of_one` for the shapes of a state."""
     piece = Piece(
         num_steps=counts.updates,
