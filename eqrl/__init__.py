@@ -1,5 +1,12 @@
 """Typed reinforcement learning agents on JAX and Equinox."""
 
+import gc as _gc
+
+
+# Imports make a million objects that stay: to look for garbage takes a fifth of them.
+_threshold = _gc.get_threshold()
+_gc.set_threshold(100_000)
+
 from ._types.typecheck import (
     check_own_types as _check_own_types,
     typecheck as typecheck,
@@ -220,3 +227,6 @@ from ._types.custom_types import (
 from ._types.data import EnvSpec as EnvSpec, Transition as Transition
 from ._types.stacked import Stacked as Stacked
 from .envs._host import SimulatorError as SimulatorError
+
+
+_gc.set_threshold(*_threshold)

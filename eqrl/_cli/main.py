@@ -1,4 +1,5 @@
 import contextlib
+import gc
 import hashlib
 import logging
 import os
@@ -47,6 +48,9 @@ def main(args: Sequence[str] | None = None) -> int:
     # JAX compiles again if its cache cannot be read or written, as on a full disk.
     warnings.filterwarnings("ignore", "Error .* persistent compilation", UserWarning)
     keep_compilations()
+    thresholds = gc.get_threshold()
+    # Collections while JAX traces find hardly any garbage among a million objects.
+    gc.set_threshold(_OBJECTS_UNTIL_COLLECTION)
     try:
         args = sys.argv[1:] if args is None else args
         if list(args[:1]) == ["sweep"]:
@@ -80,6 +84,7 @@ def main(args: Sequence[str] | None = None) -> int:
         say(one_line(error))
         return 1
     finally:
+        gc.set_threshold(*thresholds)
         # At exit Python would complain about a closed output pipe.
         try:
             if sys.stdout is not None:
@@ -88,6 +93,7 @@ def main(args: Sequence[str] | None = None) -> int:
             sys.stdout = open(os.devnull, "w")
 
 
+_OBJECTS_UNTIL_COLLECTION = 100_000
 _MOST_BYTES = 1_000_000_000
 
 # JAX caches only programs that take a second to compile. Many smaller ones add up.

@@ -41,7 +41,7 @@ from .._training.mesh import (
 )
 from .._training.rows import Pace, Position, steps_taken
 from .._training.schedule import Counts
-from .._training.train import Crew, begin_rows, init_members
+from .._training.train import Crew, begin_rows, compile_members, init_members
 from .._training.trainer import AnyTrainerState, Trainer
 from .._types.custom_types import EnvState, PyTree, State
 from ..envs import AbstractEnv
@@ -449,10 +449,6 @@ def _begin(
         agents = make_agents(agent, pbt, size, key=agents_key)
         check_numbers(agents, env.spec)
         agents = shard(agents, mesh)
-        init_keys = shard(jr.split(replicate(init_key, mesh), size), mesh)
-        states, counts = init_members(
-            trainer, agents, replicate(env, mesh), init_keys, members, mesh
-        )
     else:
         check_initial(
             initial,
@@ -466,9 +462,6 @@ def _begin(
         )
         initial = gather(initial) if mesh is None else initial
         agents = shard(initial.agents, mesh)
-        states = shard(tree_copy(initial.trainer_states), mesh)
-        counts = replicate(tree_copy(initial.counts), mesh)
-    check_finite_agent(states.agent)
     # Folded, not split: member i has the same key whatever the size.
     keys = jax.vmap(lambda index: jr.fold_in(run_key, index))(jnp.arange(size))
     crew = Crew(
@@ -480,6 +473,16 @@ def _begin(
         members=members,
         mesh=mesh,
     )
+    if initial is None:
+        init_keys = shard(jr.split(replicate(init_key, mesh), size), mesh)
+        compile_members(crew, init_keys)
+        states, counts = init_members(
+            trainer, agents, crew.env, init_keys, members, mesh, are_stacked=True
+        )
+    else:
+        states = shard(tree_copy(initial.trainer_states), mesh)
+        counts = replicate(tree_copy(initial.counts), mesh)
+    check_finite_agent(states.agent)
     return crew, states, counts
 
 

@@ -77,7 +77,14 @@ def tree_copy(tree: Tree) -> Tree:
     def copy(x: Any) -> Any:
         if isinstance(x, np.ndarray):
             return x.copy()
-        return jnp.array(x) if eqx.is_array(x) else x
+        if not eqx.is_array(x):
+            return x
+        # It copies without compiling a program for each shape, but not keys, nor what
+        # other processes hold.
+        is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+        if isinstance(x, jax.core.Tracer) or is_key or not x.is_fully_addressable:
+            return jnp.array(x)
+        return jax.device_put(x, may_alias=False)
 
     return jax.tree.map(copy, tree)
 
@@ -279,6 +286,19 @@ def parts(tree: PyTree, kind: type[Part]) -> list[Part]:
 def take_element(stack: Tree, index: int | Int[Array, ""]) -> Tree:
     """One element of a stack, without the axis."""
     return jax.tree.map(lambda x: x[index] if eqx.is_array(x) else x, stack)
+
+
+def placeholders(shapes: Tree) -> Tree:
+    """Arrays of these shapes that take no memory, with which to lower a program."""
+
+    def placeholder(x: PyTree) -> PyTree:
+        if not hasattr(x, "dtype"):
+            return x
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            return jnp.empty(x.shape, x.dtype)
+        return np.broadcast_to(np.zeros((), x.dtype), x.shape)
+
+    return jax.tree.map(placeholder, shapes)
 
 
 def put_element(stack: Tree, element: Tree, index: int | Int[Array, ""]) -> Tree:

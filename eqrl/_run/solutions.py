@@ -1,5 +1,6 @@
 """Whole solutions on disk, from which another process resumes training."""
 
+import functools
 import shutil
 import time
 import warnings
@@ -29,6 +30,7 @@ from .._pytree.tree import is_array_shape
 from .._storage.checkpoint import (
     Directory,
     begin_save,
+    check_directory,
     checkpoint_manager,
     restore,
     save,
@@ -390,14 +392,23 @@ class Checkpoints:
         check_integer("max_to_keep", max_to_keep, least=1)
         self._interval = Interval(every_steps=every_steps, every_seconds=every_seconds)
         self._on_error = on_error
-        self._manager = checkpoint_manager(directory, max_to_keep=max_to_keep)
+        check_directory(directory)
+        Path(directory).mkdir(parents=True, exist_ok=True)
         self._quiet = ExitStack()
-        self._directory = directory
+        self._directory, self._max_to_keep = directory, max_to_keep
         # The step of the checkpoint, or call, after which the next one comes.
-        self._latest: int | None = self._manager.latest_step()
+        self._latest: int | None = None
+        if any(Path(directory).iterdir()):
+            self._latest = self._manager.latest_step()
         self._is_own = False
         self._interval.begin_at(self._latest or 0)
         self._has_failed = False
+
+    @functools.cached_property
+    def _manager(self) -> Any:
+        # It takes a tenth of a second to import Orbax, which an empty directory does
+        # not need before the first checkpoint.
+        return checkpoint_manager(self._directory, max_to_keep=self._max_to_keep)
 
     def __call__(
         self, step: int, metrics: object, solution: AnySolution | PopulationSolution
@@ -439,6 +450,8 @@ class Checkpoints:
     def __exit__(self, *exception: object) -> None:
         del exception
         with self._quiet:
+            if "_manager" not in vars(self):
+                return
             try:
                 self._manager.close()
             except Exception as error:

@@ -7,6 +7,7 @@ update, they change nothing but the number of rows.
 
 import dataclasses
 from collections.abc import Mapping
+from typing import cast
 
 import equinox as eqx
 import jax
@@ -242,26 +243,39 @@ def names_of_updates(
 
     Raises a `ValueError` if one is not a metric.
     """
-    names: list[str] = []
 
-    def metrics(
+    def first_update(
         agent: AnyAgent,
         state: PyTree,
         stored: PyTree,
         counts: Counts,
         key: PRNGKeyArray,
-    ) -> dict[str, object]:
+    ) -> tuple[PyTree, dict[str, object], list[str]]:
         batch = replay.sample(stored, counts, key=key)
-        updated = agent.update(
-            state, batch, step=counts.updates, key=jr.fold_in(key, 0)
-        )
-        _, metrics = after_update(agent, state, updated)
-        # JAX returns dictionaries in the order of the alphabet.
-        names[:] = metrics
-        return metrics
+        return _update_once(agent, state, batch, counts.updates, jr.fold_in(key, 0))
 
-    check_metrics(eqx.filter_eval_shape(metrics, agent, state, stored, counts, key))
+    _, metrics, names = eqx.filter_eval_shape(
+        first_update, agent, state, stored, counts, key
+    )
+    check_metrics(metrics)
     return names
+
+
+# Compiled inline it adds no program: JAX keeps its trace, which names the metrics, for
+# the loop of updates.
+@eqx.filter_jit(inline=True)  # pyright: ignore[reportCallIssue]
+def _update_once(
+    agent: AnyAgent,
+    state: PyTree,
+    batch: PyTree,
+    step: Int[Array, ""],
+    key: PRNGKeyArray,
+) -> tuple[PyTree, dict[str, object], list[str]]:
+    """An update, its metrics, and their names in the agent's order."""
+    updated = agent.update(state, batch, step=step, key=key)
+    after, metrics = after_update(agent, state, updated)
+    # JAX returns dictionaries in the order of the alphabet.
+    return after, metrics, list(metrics)
 
 
 def all_finite(*arrays: Array) -> Bool[Array, ""]:
@@ -455,10 +469,10 @@ def update(
         batch = replay.sample(
             progress.replay if prioritized is None else stored, counts, key=sample_key
         )
-        new_state, metrics = agent.update(
-            state, batch, step=counts.updates + index, key=update_key
+        new_state, metrics, _ = _update_once(
+            agent, state, batch, counts.updates + index, update_key
         )
-        after = (new_state, averages.add(metrics))
+        after = (new_state, averages.add(cast(Metrics, metrics)))
         if mapped:
             after = tree_where(going_on, after, (state, averages))
         if prioritized is not None:

@@ -6,6 +6,7 @@ import jax
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Int, Key, PRNGKeyArray
 
@@ -27,6 +28,7 @@ from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from ..envs._check import play_if_asked
 from ..envs._host import SimulatorError
+from .ahead import Lowered, compile_side_by_side, lower
 from .evaluations import Evaluations
 from .host_loop import Callback, Callbacks, Reached, drive
 from .iteration import UnfinishedRow, check_finite_agent
@@ -118,14 +120,18 @@ def train(
     check_numbers(agent, env.spec)
     if agent_state is not None:
         check_rate(agent, agent_state, num_steps)
+    init_key, run_key = _init_key(key), _run_key(key)
+    if initial is None:
+        compile_side_by_side(
+            lower(jit_init, trainer, agent, env, key=init_key, agent_state=agent_state),
+            lambda init: lower_piece(trainer, agent, env, *init, key=run_key),
+        )
     solution = _begin(
-        lambda: jit_init(
-            trainer, agent, env, key=_init_key(key), agent_state=agent_state
-        ),
+        lambda: jit_init(trainer, agent, env, key=init_key, agent_state=agent_state),
         initial,
     )
     state, counts = solution.trainer_state, solution.counts
-    runner = runner_of_one(trainer, agent, env, state, counts, key=_run_key(key))
+    runner = runner_of_one(trainer, agent, env, state, counts, key=run_key)
     rows = _rows(runner, solution, num_steps, log_every, evaluations)
     return drive(rows, callback=callback, checkpoint=checkpoint)
 
@@ -233,13 +239,6 @@ def train_members(
     agents = shard(agents, devices) if are_stacked else replicate(agents, devices)
     env = replicate(env, devices)
     init_keys = shard(jax.vmap(_init_key)(keys), devices)
-    solution = _begin(
-        lambda: init_members(
-            trainer, agents, env, init_keys, members, devices, are_stacked=are_stacked
-        ),
-        initial,
-        devices,
-    )
     crew = Crew(
         trainer=trainer,
         agents=agents,
@@ -248,6 +247,15 @@ def train_members(
         are_stacked=are_stacked,
         members=members,
         mesh=devices,
+    )
+    if initial is None:
+        compile_members(crew, init_keys)
+    solution = _begin(
+        lambda: init_members(
+            trainer, agents, env, init_keys, members, devices, are_stacked=are_stacked
+        ),
+        initial,
+        devices,
     )
     empty = begin_rows(crew, solution.trainer_state, solution.counts)
     runner = crew.runner(shard(empty, devices))
@@ -509,6 +517,31 @@ def run_members(
     return flatten(states), counts, ran
 
 
+def compile_members(crew: Crew, init_keys: Key[Array, " members"]) -> None:
+    """Compiles `init_members` and `run_members` for new members, in one process."""
+    mesh = crew.mesh
+    if mesh is not None and mesh.is_multi_process:
+        return
+
+    def lower_run(made: tuple[AnyTrainerState, Counts]) -> Lowered:
+        # On several devices, placeholders are arrays that say where they are.
+        states, counts = shard(made[0], mesh), replicate(made[1], mesh)
+        piece = Piece(
+            num_steps=made[1].updates,
+            row=shard(begin_rows(crew, states, counts), mesh),
+            ends_row=cast(Array, np.asarray(True)),
+        )
+        kept = flatten(crew), flatten(states.agent), piece
+        return lower(run_members, kept, flatten(states), counts)
+
+    init = lower(
+        init_members,
+        *(crew.trainer, crew.agents, crew.env, init_keys, crew.members, mesh),
+        are_stacked=crew.are_stacked,
+    )
+    compile_side_by_side(init, lower_run)
+
+
 @eqx.filter_jit(donate="all-except-first")
 def restart_members(
     kept: tuple[Crew, Counts, Bool[Array, " members"]], states: AnyTrainerState
@@ -563,12 +596,12 @@ def jit_init(
 
 
 def check_training(trainer: Trainer, agent: AnyAgent, env: AnyEnv) -> None:
-    """Traces the first iteration, so that errors appear before any training."""
+    """Traces the first update, so that errors appear before any training."""
     # The trace is cached, so the training does not pay for it again.
     state, counts = eqx.filter_eval_shape(jit_init, trainer, agent, env, key=jr.key(0))
     # Only the update of an on-policy agent knows whether minibatches fit the rollout.
     if agent.sequence_length is None:
-        eqx.filter_eval_shape(trainer.step, agent, env, state, counts, key=jr.key(0))
+        eqx.filter_eval_shape(jit_begin_row, trainer, agent, env, state, counts)
 
 
 @eqx.filter_jit
@@ -597,6 +630,25 @@ def jit_run_piece(
         trainer, agent, env, given.tree, counts, first, piece, key=key, mapped=False
     )
     return flatten(state), counts, ran
+
+
+def lower_piece(
+    trainer: Trainer,
+    agent: AnyAgent,
+    env: AnyEnv,
+    state: AnyTrainerState,
+    counts: Counts,
+    *,
+    key: PRNGKeyArray,
+) -> Lowered:
+    """Lowers the program of `runner_of_one` for the shapes of a state."""
+    piece = Piece(
+        num_steps=counts.updates,
+        row=jit_begin_row(trainer, agent, env, state, counts),
+        ends_row=state.failed,
+    )
+    kept = flatten((trainer, agent, env, key)), flatten(state.agent), piece
+    return lower(jit_run_piece, kept, flatten(state), counts)
 
 
 def jit_run(

@@ -613,6 +613,7 @@ def test_a_stack_is_checked_before_its_first_step(
 def test_a_score_of_another_shape_is_an_error_before_the_first_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(population_train, "compile_members", lambda *_: None)
     monkeypatch.setattr(training, "run_members", _untrained)
     with pytest.raises(ValueError, match=r"`score` must be one number.*f32\[2\]"):
         train(None, agent=_STACK, score=lambda agent, state, x: x.returns)

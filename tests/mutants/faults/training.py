@@ -570,8 +570,8 @@ FAULTS = (
     Fault(
         "training:metrics-checked-by-their-type-first",
         "eqrl/_training/iteration.py",
-        ") -> dict[str, object]:\n        batch",
-        ") -> Metrics:\n        batch",
+        'tuple[PyTree, dict[str, object], list[str]]:\n    """An update',
+        'tuple[PyTree, Metrics, list[str]]:\n    """An update',
         ("tests/test_boundary.py -k method_of_an_agent",),
     ),
     Fault(
@@ -696,8 +696,8 @@ FAULTS = (
     Fault(
         "training:offline-updated-state-unchecked",
         "eqrl/_training/iteration.py",
-        "_, metrics = after_update(agent, state, updated)",
-        "_, metrics = updated",
+        "after, metrics = after_update(agent, state, updated)",
+        "after, metrics = updated",
         ("tests/test_boundary.py -k data_are_learned_from",),
     ),
     Fault(

@@ -1,0 +1,37 @@
+"""Programs that are compiled before there is what they are called with."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, cast
+
+from .._pytree.tree import placeholders
+from .._types.custom_types import PyTree
+
+
+class Lowered(NamedTuple):
+    """A program that can be compiled, and the shapes of its result.
+
+    JAX keeps it, and what it is compiled to, for calls with arrays of these shapes.
+    """
+
+    compile: Callable[[], object]
+    result: PyTree
+
+
+def lower(program: Callable[..., object], *args: object, **kwargs: object) -> Lowered:
+    """Lowers a function of `equinox.filter_jit` for such arguments."""
+    lowered = cast(PyTree, program).lower(*args, **kwargs)
+    return Lowered(lowered.compile, lowered.postprocess(lowered.lowered.out_info))
+
+
+def compile_side_by_side(
+    init: Lowered, lower_next: Callable[[PyTree], Lowered]
+) -> None:
+    """Compiles a program while the next one is lowered and compiled.
+
+    `lower_next` gets placeholders for the result of the first one.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        # The call of the program raises its error again.
+        pool.submit(init.compile)
+        lower_next(placeholders(init.result)).compile()
