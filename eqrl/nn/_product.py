@@ -3,7 +3,7 @@
 import functools
 import math
 import string
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.core
@@ -88,9 +88,12 @@ def product(
         they are.
     """
     dtype = jnp.result_type(x, weight)
-    return product_p.bind(
-        x.astype(dtype), weight.astype(dtype), axes="i,io->o", precision=precision
-    )
+    x, weight = x.astype(dtype), weight.astype(dtype)
+    # Where `jax.shard_map` gives each device a factor of its own, both are.
+    of_x, of_weight = (jax.typeof(z).manual_axis_type.varying for z in (x, weight))
+    x = lax.pcast(x, tuple(of_weight - of_x), to="varying")
+    weight = lax.pcast(weight, tuple(of_x - of_weight), to="varying")
+    return product_p.bind(x, weight, axes="i,io->o", precision=precision)
 
 
 # Programs. The axes of both factors and of the result are letters, as in `einsum`.
@@ -120,7 +123,9 @@ def _on_accelerator(x: Array, y: Array, *, axes: str, precision: Precision) -> A
     return jnp.einsum(axes, x, y, preferred_element_type=jnp.float32)
 
 
-def _on_cpu(x: Array, y: Array, *, axes: str, precision: Precision) -> Array:
+def _on_cpu(
+    x: Array, y: Array, *, axes: str, precision: Precision, is_on_one_core: bool = False
+) -> Array:
     of_x, of_y, of_result = split(axes)
     batch = [a for a in of_x if a in of_y and a in of_result]
     summed = [a for a in of_x if a not in of_result]
@@ -150,12 +155,13 @@ def _on_cpu(x: Array, y: Array, *, axes: str, precision: Precision) -> Array:
         x, y = _rounded(x), _rounded(y)
     x = matrix(x, of_x, *((summed, x_free) if x_is_turned else (x_free, summed)))
     y = matrix(y, of_y, *((y_free, summed) if y_is_turned else (summed, y_free)))
+    turn = _turned_apart if is_on_one_core else _turned
     if x_is_turned and columns < rows:
         # The result is transposed, too.
-        left = y if y_is_turned else _turned(y)
+        left = y if y_is_turned else turn(y)
         result = jnp.swapaxes(_multiplied(left, x, right_is_turned=False), -1, -2)
     else:
-        left = _turned(x) if x_is_turned else x
+        left = turn(x) if x_is_turned else x
         result = _multiplied(left, y, right_is_turned=y_is_turned)
     made = batch + x_free + y_free
     result = result.reshape([size[a] for a in made])
@@ -174,6 +180,23 @@ def _turned(matrix: Array) -> Array:
     # and one axis has no other layout.
     flat = lax.optimization_barrier(turned.reshape(-1))
     return flat.reshape(turned.shape)
+
+
+def _turned_apart(matrix: Array) -> Array:
+    """The transposed matrix, moved in memory by a program of its own.
+
+    The compiler drops barriers before it joins programs, and joins the transposition
+    with what the matrix comes from: two layers of critics took 117 microseconds instead
+    of 23. It does not look into branches, nor does it know that a number with one bit
+    set is not 0.
+    """
+    first = lax.bitcast_convert_type(matrix.ravel()[0].astype(jnp.float32), jnp.uint32)
+    return lax.cond(
+        (first | 1) != 0,
+        _turned,
+        lambda x: jnp.zeros_like(jnp.swapaxes(x, -1, -2)),
+        lax.optimization_barrier(matrix),
+    )
 
 
 def _multiplied(left: Array, right: Array, *, right_is_turned: bool) -> Array:
@@ -245,7 +268,20 @@ def _shape(
     del precision
     of_x, of_y, of_result = split(axes)
     size = dict(zip(of_x + of_y, x.shape + y.shape, strict=True))
-    return jax.core.ShapedArray([size[a] for a in of_result], x.dtype)
+    shape = tuple(size[a] for a in of_result)
+    # Each device of a mesh has a result of its own if it has factors of its own.
+    sharding = x.sharding.update(spec=jax.P(*(None for _ in shape)))
+    return x.update(shape=shape, weak_type=False, sharding=sharding)
+
+
+def _lower_on_cpu(
+    context: mlir.LoweringRuleContext, *factors: object, **options: object
+) -> Any:
+    # A population has a device for each core. One agent has all cores, where another
+    # product hides the transposition: apart from it, training took 1.03 times as long.
+    mesh = getattr(context.module_context.axis_context, "mesh", None)
+    rule = functools.partial(_on_cpu, is_on_one_core=mesh is not None and mesh.size > 1)
+    return mlir.lower_fun(rule, multiple_results=False)(context, *factors, **options)
 
 
 product_p = Primitive("product")
@@ -258,6 +294,4 @@ batching.primitive_batchers[product_p] = _map
 mlir.register_lowering(
     product_p, mlir.lower_fun(_on_accelerator, multiple_results=False)
 )
-mlir.register_lowering(
-    product_p, mlir.lower_fun(_on_cpu, multiple_results=False), platform="cpu"
-)
+mlir.register_lowering(product_p, _lower_on_cpu, platform="cpu")

@@ -16,7 +16,13 @@ from jaxtyping import Array
 
 from eqrl.nn import Gaussian, _product
 from eqrl.nn._mlp import Linear
-from eqrl.nn._product import Precision, Processor, plain_product, product
+from eqrl.nn._product import (
+    Precision,
+    Processor,
+    plain_product,
+    processor,
+    product,
+)
 from tests.toy import GetKey
 
 
@@ -111,16 +117,14 @@ def test_bfloat16_multiplies_rounded_factors_on_every_processor(
         result, pull = jax.vjp(multiply, x, w)
         return [result, *pull(cotangent)]
 
-    for processor in PROCESSORS:
-        monkeypatch.setattr(
-            _product, "processor", lambda processor=processor: processor
-        )
+    for kind in PROCESSORS:
+        monkeypatch.setattr(_product, "processor", lambda kind=kind: kind)
         made = jax.jit(lambda *args: all_of(*args))(x, w, cotangent)
         for a, b in zip(made, expected, strict=True):
             assert a.dtype == jnp.float32
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-4)
         text = jax.jit(lambda *args: all_of(*args)).lower(x, w, cotangent).as_text()
-        assert ("bf16" in text) == processor.has_bfloat16
+        assert ("bf16" in text) == kind.has_bfloat16
     # Exported policies are for other devices as well.
     exported = export.export(jax.jit(all_of), platforms=("cpu", "cuda"))
     made = exported(x, w, cotangent).call(x, w, cotangent)
@@ -155,18 +159,46 @@ def test_every_form_runs_in_bfloat16(getkey: GetKey) -> None:
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_member_alone_and_in_turn_has_equal_bits(
-    precision: Precision, getkey: GetKey
+    precision: Precision, monkeypatch: pytest.MonkeyPatch, getkey: GetKey
 ) -> None:
-    x = jr.normal(getkey(), (80, 80))
-    stack = jr.normal(getkey(), (3, 80, 96))
+    turning = Processor(turns=True, has_bfloat16=processor().has_bfloat16)
+    monkeypatch.setattr(_product, "processor", lambda: turning)
+    # What tells branches apart is the first number.
+    x = jr.normal(getkey(), (80, 80)).at[0, 0].set(0.0)
+    stack = jr.normal(getkey(), (4, 80, 96))
 
-    def gradient(w: Array) -> Array:
-        rows = jax.vmap(lambda x: product(x, w, precision))
-        return jax.grad(lambda x: jnp.sum(jnp.tanh(rows(x))))(x)
+    def gradient(w: Array) -> tuple[Array, Array]:
+        def loss(x: Array, w: Array) -> Array:
+            return jnp.sum(jnp.tanh(jax.vmap(lambda x: product(x, w, precision))(x)))
 
+        return jax.grad(loss, (0, 1))(x, w)
+
+    alone = [jax.jit(gradient)(member) for member in stack]
     in_turn = jax.lax.map(gradient, stack)
-    for alone, other in zip(stack, in_turn, strict=True):
-        np.testing.assert_array_equal(jax.jit(gradient)(alone), other)
+    # Where members are spread over devices, transpositions are in branches.
+    apart = partial(_product._on_cpu, is_on_one_core=True)
+    monkeypatch.setattr(_product, "_on_cpu", apart)
+    in_branches = jax.jit(lambda w: gradient(w))(stack[0])
+    for part, expected in zip(in_turn, zip(*alone, strict=True), strict=True):
+        np.testing.assert_array_equal(part, jnp.stack(expected))
+    for part, expected in zip(in_branches, alone[0], strict=True):
+        np.testing.assert_array_equal(part, expected)
+
+
+def test_transpositions_are_programs_of_their_own_on_several_devices() -> None:
+    x, stack = jnp.ones((80, 80)), jnp.ones((2, 80, 80))
+
+    def gradients(stack: Array) -> Array:
+        # Inputs that devices share, and weights of their own.
+        rows = jax.vmap(product, (0, None))
+        return jax.lax.map(jax.grad(lambda w: jnp.sum(rows(x, w) ** 2)), stack)
+
+    for size in (1, 2):
+        mesh = jax.sharding.AbstractMesh((size,), ("population",))
+        spec = jax.P("population")
+        spread = jax.shard_map(gradients, mesh=mesh, in_specs=spec, out_specs=spec)
+        text = jax.jit(spread).trace(stack).lower(lowering_platforms=("cpu",)).as_text()
+        assert ("stablehlo.case" in text) == (size > 1 and processor().turns)
 
 
 def test_wide_layers_alone_are_of_bfloat16(getkey: GetKey) -> None:
