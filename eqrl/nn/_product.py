@@ -34,7 +34,7 @@ class Processor(NamedTuple):
 
 
 # By the best instruction set; without any of these, as on processors with AVX2,
-# neither is so. `benchmarks/products.py` measures it, and has been run with AMX.
+# neither is so. `benchmarks/products.py` measures it; it has been run with the first two.
 _PROCESSORS = {
     "amx_bf16": Processor(turns=True, has_bfloat16=True),
     "avx512_bf16": Processor(turns=True, has_bfloat16=True),
