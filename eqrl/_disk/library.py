@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import functools
 import hashlib
 import shutil
 from collections.abc import Callable, Mapping
@@ -32,6 +33,7 @@ from .._storage.checkpoint import (
     saved_steps,
 )
 from .._training.iteration import UnfinishedRow
+from .._training.replay import ReplayBuffer
 from .._training.rows import History, steps_taken
 from .._training.schedule import Counts
 from .._training.train import jit_init
@@ -41,6 +43,8 @@ from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from ..envs._host import checked_result
 
+
+_WHOLE_OBSERVATIONS = functools.partial(ReplayBuffer, share_frames=False)
 
 World = AnyEnv | Callable[[int], AnyEnv] | Mapping[int, AnyEnv]
 
@@ -153,7 +157,9 @@ def init_training(
     agent: AnyIntrinsic, env: AnyEnv, trainer: Trainer, *, key: PRNGKeyArray
 ) -> SkillTraining:
     """The training state with which a first skill begins."""
-    state, counts = jit_init(trainer, agent, env, key=key)
+    # The next skill may get rows of it that are not neighbors.
+    whole = dataclasses.replace(trainer, make_replay=_WHOLE_OBSERVATIONS)
+    state, counts = jit_init(whole, agent, env, key=key)
     return SkillTraining(
         trainer_state=state,
         counts=counts,

@@ -21,6 +21,7 @@ from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from ..envs._check import check_env
 from ..envs._host import release
+from ..envs._wrappers import stacking_of
 from .iteration import (
     Progress,
     UnfinishedRow,
@@ -210,11 +211,15 @@ class Trainer(eqx.Module):
             lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), transitions
         )
         check_action_fits(item.action, env.spec)
-        replay = self.replay(agent.sequence_length).init(item, self.num_envs)
+        replay = self.replay(agent.sequence_length)
+        if isinstance(replay, ReplayBuffer | LatestRows):
+            stored = replay.init(item, self.num_envs, stacking=stacking_of(env))
+        else:
+            stored = replay.init(item, self.num_envs)
         zero = jnp.zeros((), int)
         counts = Counts(updates=zero, rows_written=zero + 0, rows_kept=zero + 0)
         trainer_state = TrainerState(
-            agent=state, actors=actors, replay=replay, failed=jnp.array(False)
+            agent=state, actors=actors, replay=stored, failed=jnp.array(False)
         )
         return trainer_state, counts
 

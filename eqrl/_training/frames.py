@@ -1,0 +1,201 @@
+"""Past observations that share frames, each of which is stored about once."""
+
+import equinox as eqx
+import jax.lax as lax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int, Shaped
+
+from .._types.custom_types import Observation
+from .._types.data import AnyTransition, Stacking
+
+
+# Observations of fewer bytes are stored whole, which is faster and costs little.
+LEAST_BYTES = 2_048
+
+# Of how many rows one may end an episode in a full replay, on average, before the
+# oldest rows are lost.
+ROWS_OF_END = 16
+
+
+class Frames(eqx.Module):
+    """The frames of the observations and successors of past rows.
+
+    Rows are numbered as they are written. Frame `n` is the newest one of the
+    observation of row `n`, at the place `n % num_places`. Until row `n + 1` is written,
+    its place has the newest frame of the successor of row `n`: the same frame, unless
+    row `n` ended an episode. The last frame of an episode is in a slot of its own,
+    behind those places. Slots are filled in turn. Where episodes are so short that the
+    slot of a row is needed again before the row is overwritten, `oldest` is the first
+    row whose successor is left.
+    """
+
+    frames: Shaped[Array, "envs places frame"]
+    slot_of_row: Int[Array, "envs rows"]
+    row_of_slot: Int[Array, "envs slots"]
+    next_slot: Int[Array, " envs"]
+    oldest: Int[Array, " envs"]
+    stacking: Stacking = eqx.field(static=True)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in the ring."""
+        return self.slot_of_row.shape[-1]
+
+    @property
+    def num_places(self) -> int:
+        """Places of frames that are found by the number of their row."""
+        # The frames of the oldest row, and that of the successor of the newest.
+        return self.num_rows + self.stacking.num_frames
+
+    def write(
+        self,
+        items: AnyTransition,
+        number: Int[Array, ""],
+        *,
+        keep: Bool[Array, ""] | None,
+    ) -> "Frames":
+        """Writes those of a row, which every environment has one transition of."""
+        reached = self.stacking.newest(items.next_observation)
+        over = items.terminated | items.truncated
+        if keep is not None:
+            over = over & keep
+        frames = self.frames
+        for offset, new in ((0, self.stacking.newest(items.observation)), (1, reached)):
+            place = (number + offset) % self.num_places
+            frames = write_slice(frames, new, place, keep=keep)
+        written = eqx.tree_at(lambda tree: tree.frames, self, frames)
+        return written.end(over, reached, number)
+
+    def end(
+        self,
+        over: Bool[Array, " envs"],
+        reached: Observation[Array, "envs frame"],
+        number: Int[Array, ""],
+    ) -> "Frames":
+        """Keeps the last frame of the episodes that are `over` with a row."""
+        env, num_slots = jnp.arange(over.shape[0]), self.row_of_slot.shape[-1]
+        slot = self.next_slot
+        # What is out of range is not written. So the frames are changed in place, where
+        # a choice between two arrays of them would copy both.
+        target = jnp.where(over, slot, num_slots)
+        overwritten = jnp.maximum(self.oldest, self.row_of_slot[env, slot] + 1)
+        row = number % self.num_rows
+        old_slot = lax.dynamic_index_in_dim(self.slot_of_row, row, 1, keepdims=False)
+        return Frames(
+            frames=self.frames.at[env, self.num_places + target].set(
+                reached, mode="drop"
+            ),
+            slot_of_row=lax.dynamic_update_index_in_dim(
+                self.slot_of_row, jnp.where(over, slot, old_slot), row, 1
+            ),
+            row_of_slot=self.row_of_slot.at[env, target].set(number, mode="drop"),
+            next_slot=jnp.where(over, (slot + 1) % num_slots, slot),
+            oldest=jnp.where(over, overwritten, self.oldest),
+            stacking=self.stacking,
+        )
+
+    def newest(self, number: Int[Array, ""]) -> Observation[Array, "envs frame"]:
+        """The newest frame of what the row with this number led to."""
+        place = (number + 1) % self.num_places
+        return lax.dynamic_index_in_dim(self.frames, place, 1, keepdims=False)
+
+    def at(
+        self,
+        env: Int[Array, "*batch"],
+        number: Int[Array, "*batch"],
+        data: AnyTransition,
+    ) -> tuple[Observation[Array, "*batch obs"], Observation[Array, "*batch obs"]]:
+        """The observations and successors of rows.
+
+        **Arguments:**
+
+        - `env`, `number`: the environment and the number of each row.
+        - `data`: the rest of the transitions of these rows.
+        """
+        num_frames = self.stacking.num_frames
+        # The first frame of an episode takes the place of earlier ones.
+        ages = jnp.flip(jnp.arange(num_frames))
+        age = jnp.minimum(
+            jnp.broadcast_to(ages, (*data.timestep.shape, num_frames)),
+            jnp.expand_dims(data.timestep, -1),
+        )
+        place = (jnp.expand_dims(number, -1) - age) % self.num_places
+        slot = self.slot_of_row[env, number % self.num_rows]
+        next_place = jnp.where(
+            data.terminated | data.truncated,
+            self.num_places + slot,
+            (number + 1) % self.num_places,
+        )
+        place = jnp.concatenate([place, jnp.expand_dims(next_place, -1)], axis=-1)
+        take = lambda place: self.frames[jnp.expand_dims(env, -1), place]
+        if self.stacking.num_pixels == 1 or num_frames == 1:
+            first, second = take(place[..., :-1]), take(place[..., 1:])
+        else:
+            # Copied once for both, and then put in another order.
+            frames = take(place)
+            first, second = frames[..., :-1, :], frames[..., 1:, :]
+        return _together(self.stacking, first), _together(self.stacking, second)
+
+    def from_row(self, number: Int[Array, ""]) -> "Frames":
+        """The same frames, with rows that are counted from the one with this number."""
+        place = (number + jnp.arange(self.num_places)) % self.num_places
+        slots = jnp.arange(self.num_places, self.frames.shape[1])
+        return Frames(
+            frames=self.frames[:, jnp.concatenate([place, slots])],
+            slot_of_row=self.slot_of_row[
+                :, (number + jnp.arange(self.num_rows)) % self.num_rows
+            ],
+            row_of_slot=self.row_of_slot - number,
+            next_slot=self.next_slot,
+            oldest=jnp.maximum(self.oldest - number, 0),
+            stacking=self.stacking,
+        )
+
+
+def empty_frames(
+    item: AnyTransition,
+    stacking: Stacking,
+    *,
+    num_envs: int,
+    num_rows: int,
+    num_slots: int,
+) -> Frames:
+    """Room for the frames of rows of transitions like `item`."""
+    num_places = num_rows + stacking.num_frames + num_slots
+    shape = (num_envs, num_places, stacking.frame_size)
+    return Frames(
+        frames=jnp.zeros(shape, item.observation.dtype),
+        slot_of_row=jnp.zeros((num_envs, num_rows), int),
+        row_of_slot=jnp.full((num_envs, num_slots), -1, int),
+        next_slot=jnp.zeros(num_envs, int),
+        oldest=jnp.zeros(num_envs, int),
+        stacking=stacking,
+    )
+
+
+def write_slice(
+    data: Array, item: Array, place: Int[Array, ""], *, keep: Bool[Array, ""] | None
+) -> Array:
+    """Writes an item of every environment at one place, unless `keep` is false."""
+    # Places are an axis of their own, after the environments, so that one slice holds
+    # the row of all of them. XLA writes a slice in place, and `vmap` with an unbatched
+    # place keeps it so.
+    if keep is not None:
+        # Chosen within the row: between two replays it would cost a copy.
+        old = lax.dynamic_index_in_dim(data, place, axis=1, keepdims=False)
+        item = jnp.where(keep, item, old)
+    return lax.dynamic_update_index_in_dim(data, item, place, axis=1)
+
+
+def _together(
+    stacking: Stacking, frames: Observation[Array, "*batch frames frame"]
+) -> Observation[Array, "*batch obs"]:
+    if (stacking.num_frames, stacking.num_channels, frames.dtype) != (4, 1, jnp.uint8):
+        return stacking.together(frames)
+    # The four bytes of a pixel as one word: XLA transposes bytes one by one on a CPU,
+    # which takes three times as long.
+    shifts = jnp.expand_dims(8 * jnp.arange(4, dtype=jnp.uint32), 1)
+    bits = frames.astype(jnp.uint32) << jnp.broadcast_to(shifts, frames.shape)
+    words = jnp.sum(bits, axis=-2, dtype=jnp.uint32)
+    pixels = lax.bitcast_convert_type(words, jnp.uint8)
+    return pixels.reshape(*frames.shape[:-2], -1)
