@@ -135,8 +135,9 @@ def empty_rows(item: Item, num_envs: int, num_rows: int) -> ReplayState[Item]:
 
 
 def _without_observations(items: AnyTransition) -> AnyTransition:
-    observations = {"observation": None, "next_observation": None}
-    return dataclasses.replace(items, **observations)
+    return eqx.tree_at(
+        lambda items: (items.observation, items.next_observation), items, (None, None)
+    )
 
 
 def _apart(
