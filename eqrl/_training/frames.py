@@ -102,8 +102,8 @@ class Frames(eqx.Module):
 
     def at(
         self,
-        env: Int[Array, "*batch"],
-        number: Int[Array, "*batch"],
+        env: Int[Array, "..."],
+        number: Int[Array, "..."],
         data: AnyTransition,
     ) -> tuple[Observation[Array, "*batch obs"], Observation[Array, "*batch obs"]]:
         """The observations and successors of rows.

@@ -11,7 +11,7 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from .._pytree.fields import check_fields, static_integer
-from .._types.custom_types import PyTree, State
+from .._types.custom_types import State
 from .._types.data import AnyTransition, Stacking, Transition
 from .frames import LEAST_BYTES, ROWS_OF_END, Frames, empty_frames, write_slice
 from .schedule import Counts
@@ -156,11 +156,12 @@ def _apart(
 
 
 def transitions_at(
-    state: ReplayState[Item], env: Int[Array, "*batch"], number: Int[Array, "*batch"]
+    state: ReplayState[Item], env: Int[Array, "..."], number: Int[Array, "..."]
 ) -> Item:
     """Rows by their environment and their number, counted from the first ever written.
 
-    They must be among those that the replay holds.
+    They must be among those that the replay holds. `env` and `number` have as many
+    axes.
     """
     row = number % jax.tree.leaves(state.data)[0].shape[1]
     data: Any = jax.tree.map(lambda x: x[env, row], state.data)
@@ -201,7 +202,9 @@ def truncate_last_row(
         number = written - 1
         frames = frames.end(cut & ~truncated, frames.newest(number), number)
     return ReplayState(
-        data=dataclasses.replace(data, truncated=data.truncated.at[:, row].set(cut)),
+        data=eqx.tree_at(
+            lambda data: data.truncated, data, data.truncated.at[:, row].set(cut)
+        ),
         is_rollout=replay.is_rollout,
         frames=frames,
     )

@@ -211,14 +211,18 @@ class FrameStack(AbstractEnvWrapper[FrameStackState[EnvState]]):
     ) -> tuple[FrameStackState[EnvState], Observation[Array, " obs"]]:
         inner, observation = self.env.reset(key=key)
         frames = jnp.tile(observation[None], (self.num_frames, 1))
-        return FrameStackState(inner=inner, frames=frames), self.stacking.together(frames)
+        return FrameStackState(inner=inner, frames=frames), self.stacking.together(
+            frames
+        )
 
     def step(
         self, state: FrameStackState[EnvState], action: Action, *, key: PRNGKeyArray
     ) -> tuple[FrameStackState[EnvState], Outcome]:
         inner, outcome = self.env.step(state.inner, action, key=key)
         frames = jnp.concatenate([state.frames[1:], outcome.observation[None]])
-        outcome = dataclasses.replace(outcome, observation=self.stacking.together(frames))
+        outcome = dataclasses.replace(
+            outcome, observation=self.stacking.together(frames)
+        )
         return FrameStackState(inner=inner, frames=frames), outcome
 
     @property

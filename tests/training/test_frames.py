@@ -20,6 +20,7 @@ from eqrl._types.data import Stacking
 from eqrl.envs import AbstractEnv, ActionRepeat, FrameStack, Masked, Outcome, TimeLimit
 from eqrl.envs._wrappers import stacking_of
 
+from ..agents_under_test import ppo
 from ..toy import same
 
 
@@ -37,24 +38,24 @@ def counts_of(written: int | Array, kept: int | Array = 0) -> eqrl.Counts:
     return eqrl.Counts(number(0), rows_written=number(written), rows_kept=number(kept))
 
 
-def recorded(stacking: Stacking, num_rows: int, ends: float) -> eqrl.Transition[None]:
-    """Rows with the axes `(rows, envs)`, of episodes that end with a probability."""
+def recorded(stacking: Stacking, num_rows: int, length: int) -> eqrl.Transition[None]:
+    """Rows with the axes `(rows, envs)`, of episodes of one length after the first."""
     random, rows = np.random.default_rng(0), []
     shape = (ENVS, stacking.num_frames, stacking.frame_size)
     draw = lambda: random.integers(0, 256, shape).astype(np.uint8)
     frames = np.broadcast_to(draw()[:, :1], shape)
     timestep = np.zeros(ENVS, np.int32)
-    for _ in range(num_rows):
+    for number in range(num_rows):
         after = np.concatenate([frames[:, 1:], draw()[:, :1]], axis=1)
-        chance = random.random(ENVS)
-        over = chance < ends
+        count, left = np.divmod(number + 5 * np.arange(ENVS), length)
+        over, terminates = left == length - 1, count % 2 == 0
         row = {
             "observation": stacking.together(frames),
             "action": random.random((ENVS, 1), np.float32),
             "reward": random.random(ENVS, np.float32),
             "next_observation": stacking.together(after),
-            "terminated": chance < ends / 2,
-            "truncated": over & (chance >= ends / 2),
+            "terminated": over & terminates,
+            "truncated": over & ~terminates,
             "timestep": timestep,
         }
         rows.append({name: jnp.array(x) for name, x in row.items()})
@@ -87,7 +88,7 @@ def written(
         items = jax.tree.map(lambda x, n=number: jnp.asarray(x[n]), rows)
         at = counts_of(number, kept)
         # A step that failed is dropped, and nothing is different.
-        lost = jax.tree.map(lambda x: (~x if x.dtype == bool else x + 1), items)
+        lost = jax.tree.map(lambda x: ~x if x.dtype == bool else x + 1, items)
         state = add(buffer, state, lost, at, jnp.array(False))
         state = add(buffer, state, items, at, jnp.array(True))
     return state
@@ -100,14 +101,14 @@ def check_holds(state: Any, counts: eqrl.Counts, rows: Any, offset: int = 0) -> 
     for env, begin in enumerate(first):
         held = np.arange(begin, number)
         found = taken(state, jnp.full(held.shape, env), jnp.asarray(held))
-        assert same(found, jax.tree.map(lambda x, e=env: x[held + offset, e], rows))
+        assert same(found, jax.tree.map(lambda x, at=(held + offset, env): x[at], rows))
     return number - first
 
 
 @pytest.mark.parametrize("name", STACKINGS)
 def test_batches_are_those_of_whole_observations(name: str) -> None:
     stacking, length = STACKINGS[name], 3 if name == "vectors" else 1
-    rows = recorded(stacking, 80, ends=0.04)
+    rows = recorded(stacking, 80, length=13)
     buffer = eqrl.ReplayBuffer(ENVS * ROWS, 40, length)
     shared, whole = emptied(buffer, rows, stacking), emptied(buffer, rows, None)
     # The ring is filled in part, then full, then written a second time.
@@ -118,45 +119,45 @@ def test_batches_are_those_of_whole_observations(name: str) -> None:
         assert np.all(check_holds(shared, counts, rows) == min(stop, ROWS))
         batch = sample(buffer, shared, counts, key=jr.key(stop))
         assert same(batch, sample(buffer, whole, counts, key=jr.key(stop)))
-    assert np.any(rows.terminated[-ROWS:]) and np.any(rows.truncated[-ROWS:])
     size = stacking.frame_size * (ROWS + stacking.num_frames + 1 + max(2, length))
     assert shared.frames.frames.nbytes == ENVS * size
 
 
 def test_rows_whose_successor_was_overwritten_are_not_drawn() -> None:
     stacking = STACKINGS["images"]
-    rows = recorded(stacking, 60, ends=0.3)
+    rows = recorded(stacking, 60, length=4)
     buffer = eqrl.ReplayBuffer(ENVS * ROWS, 400, 2)
     shared = written(buffer, emptied(buffer, rows, stacking), rows, range(60))
     held = check_holds(shared, counts_of(60), rows)
     # Three ends have a place: the newest three, and the rows after the one before.
     over = (rows.terminated | rows.truncated).T
     assert list(held) == [59 - np.flatnonzero(x)[-4] for x in over]
-    batch = jax.device_get(sample(buffer, shared, counts_of(60), key=jr.key(0)))
+    batch = sample(buffer, shared, counts_of(60), key=jr.key(0))
+    drawn = np.array(batch.reward)
     for env, number in enumerate(held):
-        of_env = np.isin(batch.reward, rows.reward[-number:, env])
-        assert len(np.unique(batch.reward[of_env])) == number
-        batch.reward[of_env] = -1
-    assert np.all(batch.reward == -1)
+        of_env = np.isin(drawn, rows.reward[-number:, env])
+        assert len(np.unique(drawn[of_env])) == number
+        drawn[of_env] = -1
+    assert np.all(drawn == -1)
 
 
 def test_restarts_and_parts_that_are_kept_hold_the_same_rows() -> None:
     stacking = STACKINGS["images"]
-    rows = recorded(stacking, 50, ends=0.05)
-    # The row at which the environments are reset ended no episode.
+    rows = recorded(stacking, 50, length=17)
+    # The row before a restart ended an episode in one environment only.
     rows.terminated[40], rows.truncated[40] = False, [False, True, False]
-    rows.timestep[41] = 0
-    first = rows.observation[41].reshape(ENVS, -1, 4)[..., -1:]
-    rows.observation[41] = np.broadcast_to(first, (ENVS, 529, 4)).reshape(ENVS, -1)
-    for later in range(41, 44):
-        rows.truncated[later] = False
-        rows.terminated[later] = True
-        rows.timestep[later + 1] = 0
     buffer = eqrl.ReplayBuffer(ENVS * ROWS, 8)
     shared = written(buffer, emptied(buffer, rows, stacking), rows, range(41))
     state = truncate_last_row(shared, counts_of(41))
     rows.truncated[40] = True
     check_holds(state, counts_of(41), rows)
+    # The next row begins another one.
+    images = [
+        x[41].reshape(ENVS, -1, 4) for x in (rows.observation, rows.next_observation)
+    ]
+    images[0][:] = images[1][..., :3] = images[0][..., 3:]
+    rows.timestep[41] = 0
+    check_holds(written(buffer, state, rows, range(41, 42)), counts_of(42), rows)
     number = jnp.asarray(20, int)
     kept, counts = buffer.keep_newest(state, counts_of(41), num_rows=number)
     assert np.all(check_holds(kept, counts, rows, offset=21) == 20)
@@ -216,7 +217,7 @@ def whole_rollout(**sizes: Any) -> Whole:
 
 ENV = TimeLimit(FrameStack(Flicker(), 4), 9)
 DQN = eqrl.DQN(make_network=eqrl.nn.ActionValues((8,)))
-REPLAY = eqrl.Trainer(num_envs=2, batch_size=8, capacity=48, warmup_steps=10)
+REPLAY = eqrl.Trainer(num_envs=2, batch_size=8, capacity=400, warmup_steps=10)
 WHOLE = functools.partial(eqrl.ReplayBuffer, share_frames=False)
 
 
@@ -238,12 +239,13 @@ def test_agents_of_a_replay_learn_the_same(tmp_path: Path) -> None:
 
 
 def test_agents_of_a_rollout_learn_the_same() -> None:
-    agent = eqrl.PPO(
-        make_actor=eqrl.nn.Categorical((8,)), make_value=eqrl.nn.Value((8,))
-    )
+    agent = ppo((8,), discrete=True)
     make = functools.partial(eqrl.Trainer.on_policy, num_envs=2, num_steps=12)
     train = functools.partial(eqrl.train, agent, ENV, num_steps=72, key=jr.key(0))
-    shared, whole = train(trainer=make()), train(trainer=make(make_replay=whole_rollout))
+    shared, whole = (
+        train(trainer=make()),
+        train(trainer=make(make_replay=whole_rollout)),
+    )
     assert same(shared.state, whole.state)
     frames = shared.trainer_state.replay.frames
     assert frames.frames.shape == (2, 12 + 4 + 12, 529)
@@ -257,6 +259,6 @@ def test_only_what_is_known_of_an_environment_is_shared() -> None:
     small, _ = init(FrameStack(Flicker(), 3))
     assert small.replay.frames is None and small.replay.data.observation is not None
     # Skills keep rows that may not be neighbors.
-    agent = eqrl.Intrinsic(DQN, eqrl.Incremental(past_capacity=4))
+    agent = eqrl.Intrinsic(DQN, eqrl.Incremental(descriptor="observation"))
     training = eqx.filter_eval_shape(init_training, agent, ENV, REPLAY, key=jr.key(0))
     assert training.trainer_state.replay.frames is None
