@@ -258,8 +258,8 @@ def stored_transitions(
 
     Transitions with the axes `(envs, rows)`, the oldest row first, each with its true
     successor; of large observations only the rows of which every environment, seed and
-    member still has the successor (see `eqrl.ReplayBuffer`). Of several seeds or members they are a stack: `eqrl.member(transitions,
-    index)` takes those of one.
+    member still has the successor (see `eqrl.ReplayBuffer`). Of several seeds or
+    members they are a stack: `eqrl.member(transitions, index)` takes those of one.
 
     Raises a `ValueError` if there is no such replay, as for `eqrl.PPO`.
     """

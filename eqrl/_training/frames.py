@@ -134,8 +134,8 @@ class Frames(eqx.Module):
             first, second = take(place[..., :-1]), take(place[..., 1:])
             batch = data.timestep.shape
             return first.reshape(*batch, -1), second.reshape(*batch, -1)
-        # Frames are copied first, once for both, and then put in order. XLA would do all
-        # in one loop on a CPU, element by element, which takes five times as long.
+        # Frames are copied first, once for both, and then put in order. On a CPU, XLA
+        # would do all in one loop, element by element, which takes five times as long.
         frames = _as_it_is(
             self.frames[jnp.expand_dims(env, 0), jnp.moveaxis(place, -1, 0)]
         )

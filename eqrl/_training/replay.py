@@ -11,7 +11,8 @@ import jax.random as jr
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from .._pytree.fields import check_fields, static_integer
-from .._types.custom_types import State
+from .._pytree.tree import parts
+from .._types.custom_types import PyTree, State
 from .._types.data import AnyTransition, Stacking, Transition
 from .frames import LEAST_BYTES, ROWS_OF_END, Frames, empty_frames, write_slice
 from .schedule import Counts
@@ -123,6 +124,15 @@ ReplayState.__init__.__doc__ = """**Arguments:**
     `None` for `observation` and `next_observation`. `eqrl.stored_transitions` puts them
     together.
 """
+
+
+def replay_size(tree: PyTree) -> tuple[int, int]:
+    """Transitions that the replays in a tree have room for, and their bytes."""
+    rings = parts(tree, ReplayState)
+    return (
+        sum(math.prod(ring.data.timestep.shape) for ring in rings),
+        sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(rings)),
+    )
 
 
 def empty_rows(item: Item, num_envs: int, num_rows: int) -> ReplayState[Item]:
