@@ -45,7 +45,7 @@ def _make_item(observation: Shaped[Array, " obs"]) -> eqrl.Transition[None]:
         next_observation=observation,
         terminated=jnp.array(False),
         truncated=jnp.array(False),
-        timestep=jnp.zeros((), int),
+        timestep=jnp.full((), 9, int),
         state_descriptor=None,
         next_state_descriptor=None,
         extras=None,
@@ -115,7 +115,10 @@ def _make_insert(kind: Kind) -> Repeated:
 
 
 def _make_sample(kind: Kind) -> Repeated:
-    buffer, state, _ = _make_buffer(kind)
+    buffer, state, row = _make_buffer(kind)
+    # In an empty replay all rows would be the first of an episode, and have one frame.
+    num_rows = state.data.timestep.shape[1]
+    state = _insert((buffer, row, jnp.asarray(num_rows)), state)
     key = jr.key(0)
     return lambda num_batches: _sample(buffer, state, jnp.asarray(num_batches), key)
 
