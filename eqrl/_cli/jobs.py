@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Bool, Float, PRNGKeyArray, PyTree
 
+from .._agents.base import AnyAgent
 from .._disk.learn import check_replay, enlarge_past, learn_skills
 from .._disk.library import (
     Skills,
@@ -61,7 +62,7 @@ from .._training.evaluations import Evaluations
 from .._training.mesh import POPULATION, check_mesh
 from .._training.rows import AnySolution
 from .._training.train import check_training, jit_init, train, train_seeds
-from .._training.trainer import AnyTrainerState
+from .._training.trainer import AnyTrainerState, Trainer
 from .._types.data import Discrete
 from ..envs._base import AnyEnv
 from ..presets import PRESETS, Preset
@@ -104,12 +105,9 @@ def make_evaluations(
     )
 
 
-def _shapes(job: AbstractJob[Any, Any]) -> AnyTrainerState:
-    """Shapes of a training state; its trace is that of the checks."""
-    state, _ = eqx.filter_eval_shape(
-        jit_init, job.trainer, job.agent, job.env, key=jr.key(0)
-    )
-    return state
+def _shapes(trainer: Trainer, agent: AnyAgent, env: AnyEnv) -> AnyTrainerState:
+    """Shapes of a training state, from the trace of the checks."""
+    return eqx.filter_eval_shape(jit_init, trainer, agent, env, key=jr.key(0))[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +127,7 @@ class SeedsJob(AbstractJob[Training, AnySolution]):
         check_training(self.trainer, self.agent, self.env)
 
     def begin(self) -> tuple[AnyTrainerState, int]:
-        return _shapes(self), self.run.schedule.seeds
+        return _shapes(self.trainer, self.agent, self.env), self.run.schedule.seeds
 
     def load(self, folder: Path) -> AnySolution | None:
         checkpoints = checkpoints_folder(folder)
@@ -258,7 +256,7 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
         check_training(self.trainer, self.agent, self.env)
 
     def begin(self) -> tuple[AnyTrainerState, int]:
-        return _shapes(self), self.run.schedule.size
+        return _shapes(self.trainer, self.agent, self.env), self.run.schedule.size
 
     def load(self, folder: Path) -> PopulationSolution | None:
         checkpoints = checkpoints_folder(folder)

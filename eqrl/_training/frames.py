@@ -1,4 +1,4 @@
-"""Past observations that share frames, each of which is stored about once."""
+"""Past observations with common frames, stored about once each."""
 
 import equinox as eqx
 import jax.lax as lax

@@ -144,25 +144,26 @@ def empty_rows(item: Item, num_envs: int, num_rows: int) -> ReplayState[Item]:
     )
 
 
-def _without_observations(items: AnyTransition) -> AnyTransition:
+def _without_observations(items: Item) -> Item:
+    # Not by a constructor, which has no transitions without observations.
     return eqx.tree_at(
         lambda items: (items.observation, items.next_observation), items, (None, None)
     )
 
 
 def _apart(
-    item: Any, stacking: Stacking, *, num_envs: int, num_rows: int, num_slots: int
-) -> ReplayState[Any]:
+    item: Item, stacking: Stacking, *, num_envs: int, num_rows: int, num_slots: int
+) -> ReplayState[Item]:
     """Room for rows whose observations share frames, if these are large enough."""
-    observation = item.observation
+    transition = cast(AnyTransition, item)
+    observation = transition.observation
     if math.prod(observation.shape) * observation.dtype.itemsize < LEAST_BYTES:
         return empty_rows(item, num_envs, num_rows)
-    return ReplayState(
-        data=empty_rows(_without_observations(item), num_envs, num_rows).data,
-        frames=empty_frames(
-            item, stacking, num_envs=num_envs, num_rows=num_rows, num_slots=num_slots
-        ),
+    frames = empty_frames(
+        transition, stacking, num_envs=num_envs, num_rows=num_rows, num_slots=num_slots
     )
+    empty = empty_rows(_without_observations(item), num_envs, num_rows)
+    return ReplayState(empty.data, frames=frames)
 
 
 def transitions_at(
@@ -174,7 +175,7 @@ def transitions_at(
     axes.
     """
     row = number % jax.tree.leaves(state.data)[0].shape[1]
-    data: Any = jax.tree.map(lambda x: x[env, row], state.data)
+    data = jax.tree.map(lambda x: x[env, row], state.data)
     if state.frames is None:
         return data
     observation, successor = state.frames.at(env, number, data)
@@ -183,7 +184,7 @@ def transitions_at(
     )
 
 
-def first_held(state: ReplayState[Any], counts: Counts) -> Int[Array, "*envs"]:
+def first_held(state: ReplayState[Item], counts: Counts) -> Int[Array, "*envs"]:
     """The number of the oldest row that a replay holds.
 
     It is that of each environment where some may have lost a few; else one of all.
@@ -229,13 +230,13 @@ def write_row(
 ) -> ReplayState[Item]:
     """Writes a transition of every environment, unless `keep` is false."""
     rows = jax.tree.leaves(state.data)[0].shape[1]
-    frames, rest = state.frames, cast(Any, items)
+    frames = state.frames
     if frames is not None:
-        frames = frames.write(rest, number, keep=keep)
-        rest = _without_observations(rest)
+        frames = frames.write(cast(AnyTransition, items), number, keep=keep)
+        items = _without_observations(items)
     write = lambda data, item: write_slice(data, item, number % rows, keep=keep)
     return ReplayState(
-        data=jax.tree.map(write, state.data, rest),
+        data=jax.tree.map(write, state.data, items),
         is_rollout=state.is_rollout,
         frames=frames,
     )

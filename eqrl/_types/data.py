@@ -209,7 +209,7 @@ Frames = TypeVar("Frames", Array, np.ndarray)
 
 @dataclasses.dataclass(frozen=True)
 class Stacking:
-    """How an observation is put together from the latest frames of its episode.
+    """The axes of an observation that consists of the latest frames of its episode.
 
     An observation is an array of the shape `(num_pixels, num_frames, num_channels)`,
     flattened, with the oldest frame first. At the beginning of an episode its first

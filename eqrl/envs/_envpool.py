@@ -439,7 +439,7 @@ class EnvPoolEnv(AbstractHostEnv):
 
     @property
     def stacking(self) -> Stacking:
-        """How its observations are put together."""
+        """The frames that its observations consist of."""
         maker = self._make
         assert isinstance(maker, _Maker)
         return maker.stacking or Stacking(1, 1, self._spec.observation_size)

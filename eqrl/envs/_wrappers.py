@@ -227,7 +227,7 @@ class FrameStack(AbstractEnvWrapper[FrameStackState[EnvState]]):
 
     @property
     def stacking(self) -> Stacking:
-        """How its observations are put together."""
+        """The frames that its observations consist of."""
         spec = self.env.spec
         shape, size = spec.observation_shape, spec.observation_size
         if shape is None or len(shape) == 1:
@@ -427,7 +427,7 @@ TimeLimit.__init__.__doc__ = """**Arguments:**
 
 
 def stacking_of(env: AnyEnv) -> Stacking:
-    """How the observations of an environment are put together from frames.
+    """The frames that observations of an environment consist of.
 
     Where nothing is known, as inside a wrapper of a user's, each is one frame.
     """

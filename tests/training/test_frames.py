@@ -61,10 +61,10 @@ def recorded(stacking: Stacking, num_rows: int, length: int) -> eqrl.Transition[
         rows.append({name: jnp.array(x) for name, x in row.items()})
         frames = np.where(over[:, None, None], draw()[:, :1], after)
         timestep = np.where(over, 0, timestep + 1).astype(np.int32)
-    stacked = jax.tree.map(lambda *x: jnp.stack(x), *rows)
-    nothing = {"state_descriptor": None, "next_state_descriptor": None}
-    transitions = eqrl.Transition(**stacked, **nothing, extras=None)
-    return jax.tree.map(np.array, transitions)
+    stacked: Any = jax.tree.map(lambda *x: jnp.stack(x), *rows)
+    nothing = ("state_descriptor", "next_state_descriptor", "extras")
+    stacked |= dict.fromkeys(nothing)
+    return jax.tree.map(np.array, eqrl.Transition(**stacked))
 
 
 def emptied(buffer: Any, rows: Any, stacking: Stacking | None) -> Any:
@@ -197,7 +197,7 @@ class Flicker(AbstractEnv[Array]):
 
 
 class Whole(eqrl.AbstractReplay[Any]):
-    """A user's replay around a rollout, which knows nothing of frames."""
+    """A custom replay around a rollout, without frames."""
 
     inner: eqrl.LatestRows
 
