@@ -15,6 +15,8 @@ from jaxtyping import Array, Float
 
 import eqrl
 
+from .precision import add_precision, in_precision
+
 
 NUM_SEEDS = 5
 
@@ -83,9 +85,11 @@ def make_agent(name: str) -> eqrl.AbstractAgent[Any, Any, Any]:
     )
 
 
-def returns(task: Task, name: str, *, seed: int) -> Float[Array, " seeds"]:
+def returns(
+    task: Task, name: str, *, seed: int, precision: eqrl.nn.Precision
+) -> Float[Array, " seeds"]:
     """The mean greedy return of each seed."""
-    agent = make_agent(name)
+    agent = in_precision(make_agent(name), precision)
     env = eqrl.envs.make(task.env, **task.options)
     trainer = eqrl.Trainer(
         num_envs=task.num_envs,
@@ -115,6 +119,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--agents", nargs="+", default=[*TASKS["pendulum"].num_steps])
     parser.add_argument("--seed", type=int, default=0)
+    add_precision(parser)
     arguments = parser.parse_args()
     print("| task | agent | steps | mean | each seed | minutes |")
     print("|---|---|---|---|---|---|")
@@ -124,7 +129,9 @@ def main() -> None:
             if name not in task.num_steps:
                 continue
             begin = time.perf_counter()
-            result = returns(task, name, seed=arguments.seed)
+            result = returns(
+                task, name, seed=arguments.seed, precision=arguments.precision
+            )
             minutes = (time.perf_counter() - begin) / 60
             each = ", ".join(f"{value:.1f}" for value in result)
             print(

@@ -1,10 +1,12 @@
-"""How close the updates of a population come to the matmuls they consist of.
+"""How close updates come to the matmuls they consist of.
 
-Eight members, hidden layers of 256 and 256, batches of 256, with the sizes of Ant's
-observations and actions, on one device for each core of the processor, members one
-after another on each. Timed side by side: updates of SAC and TD3 without environment
-and replay, and only the same matmuls, forward and backward. The work of every second
-update of TD3 counts by half. Run it as `nox -s benchmarks -- matmul_limit`.
+One agent, and eight members on one device for each core of the processor, one after
+another on each. Hidden layers of 256 and 256, batches of 256, with the sizes of Ant's
+observations and actions. Timed in turns: updates of SAC and TD3 without environment and
+replay, and only the same matmuls, each in its own shape and in the fastest of several
+ways; for one agent, two that do not depend on each other side by side. The work of
+every second update of TD3 counts by half. Run it as `nox -s benchmarks --
+matmul_limit`.
 """
 
 import argparse
@@ -25,8 +27,14 @@ import eqrl
 from eqrl._pytree.control_flow import filter_fori_loop
 from eqrl._training.mesh import automatic, map_members, on_each_device, replicate, shard
 
-from .matmuls import count_matmuls, make_matmul_run, operations_of
-from .measure import median_ratio, side_by_side
+from .matmuls import (
+    Matmul,
+    count_matmuls,
+    halves_of,
+    make_lanes_run,
+    operations_of,
+)
+from .measure import seconds
 
 
 SPEC = eqrl.EnvSpec(observation_size=27, action_size=8)
@@ -54,7 +62,7 @@ def make_batch(key: PRNGKeyArray) -> eqrl.Transition[None]:
 
 @eqx.filter_jit(donate="all-except-first")
 def _update(
-    kept: tuple[Any, Any, PRNGKeyArray, Int[Array, ""]], states: Any, mesh: Mesh
+    kept: tuple[Any, Any, PRNGKeyArray, Int[Array, ""]], states: Any, mesh: Mesh | None
 ) -> Any:
     agents, batches, key, num_updates = kept
 
@@ -78,7 +86,9 @@ def _update(
     return eqx.combine(states_after, eqx.filter(states, eqx.is_array, inverse=True))
 
 
-def make_update_run(agent: Any, *, size: int, num_updates: int, mesh: Mesh) -> Run:
+def make_update_run(
+    agent: Any, *, size: int, num_updates: int, mesh: Mesh | None
+) -> Run:
     agents = jax.tree.map(lambda x: jnp.broadcast_to(x, (size, *x.shape)), agent)
     states = eqx.filter_vmap(lambda agent, key: agent.init(SPEC, key=key))(
         agents, jr.split(jr.key(0), size)
@@ -95,53 +105,93 @@ def make_update_run(agent: Any, *, size: int, num_updates: int, mesh: Mesh) -> R
     return run
 
 
+def limit_runs(
+    matmul: Matmul, *, size: int, mesh: Mesh | None
+) -> list[tuple[Callable[[int], PyTree], Fraction]]:
+    """Ways to make a matmul alone, each with how many of it a round makes.
+
+    Both ways of writing it; for one member also two that do not depend on each other,
+    side by side: the two of a stack, or a second one of the same.
+    """
+    ways = [((matmul,), Fraction(1))]
+    if size == 1:
+        lanes = halves_of(matmul)
+        times = Fraction(sum(x.operations for x in lanes), matmul.operations)
+        ways.append((lanes, times))
+    return [
+        (make_lanes_run(lanes, is_written=is_written, size=size, mesh=mesh), times)
+        for lanes, times in ways
+        for is_written in (False, True)
+    ]
+
+
+def limit_seconds(
+    counts: list[tuple[Matmul, Fraction]],
+    ways: list[list[tuple[Callable[[int], PyTree], Fraction]]],
+    num_rounds: int,
+) -> float:
+    """Seconds of the matmuls of an update, each in its fastest way."""
+    total = 0.0
+    for (_, count), runs in zip(counts, ways, strict=True):
+        each = [
+            seconds(lambda run=run: run(num_rounds)) / num_rounds / times
+            for run, times in runs
+        ]
+        total += float(count) * min(each)
+    return total
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", type=int, default=8)
+    parser.add_argument("--sizes", nargs="+", type=int, default=[1, 8])
     parser.add_argument("--updates", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
     eqrl.use_all_cores()
-    mesh = automatic(jax.make_mesh((jax.device_count(),), ("population",)))
-    assert mesh is not None
     td3 = eqrl.TD3()
     # Each agent with the number of updates in one period of its work.
     agents = {"SAC": (eqrl.SAC(), 1), "TD3": (td3, td3.policy_delay)}
     print(
         f"Sizes of Ant: observations of {SPEC.observation_size}, actions of "
-        f"{SPEC.action_size}; {arguments.size} members on {mesh.size} devices"
+        f"{SPEC.action_size}; {jax.device_count()} devices"
     )
     print(
-        "| agent | matmuls an update | MFLOP an update | update, GFLOP/s | "
-        "matmuls alone, GFLOP/s | update / alone |"
+        "| agent | members | matmuls an update | MFLOP an update | update, GFLOP/s | "
+        "matmuls alone, GFLOP/s | update / alone | least to most |"
     )
-    print("|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|")
     for name, (agent, period) in agents.items():
         counts = count_matmuls(agent, SPEC, make_batch(jr.key(1)), Fraction(1, period))
         operations = operations_of(counts)
-        sizes = {"size": arguments.size, "mesh": mesh}
-        num_rounds = math.ceil(arguments.updates / period)
-        in_round = [(matmul, int(n * period)) for matmul, n in counts]
-        alone_run = make_matmul_run(in_round, **sizes)
-        times = side_by_side(
-            {
-                "update": make_update_run(
-                    agent, num_updates=num_rounds * period, **sizes
-                ),
-                "alone": lambda run=alone_run, rounds=num_rounds: run(rounds),
-            },
-            repeats=arguments.repeats,
-        )
-        total = operations * arguments.size * num_rounds * period
-        update, alone = (
-            total / statistics.median(times[run]) for run in ("update", "alone")
-        )
-        ratio = median_ratio(times["alone"], times["update"])
-        print(
-            f"| {name} | {float(sum(n for _, n in counts)):g} | {operations * 1e3:.1f} "
-            f"| {update:.1f} | {alone:.1f} | {ratio:.3f} |",
-            flush=True,
-        )
+        num_updates = math.ceil(arguments.updates / period) * period
+        for size in arguments.sizes:
+            mesh = None
+            if size > 1:
+                mesh = automatic(jax.make_mesh((jax.device_count(),), ("population",)))
+            run = make_update_run(agent, size=size, num_updates=num_updates, mesh=mesh)
+            ways = [limit_runs(matmul, size=size, mesh=mesh) for matmul, _ in counts]
+            # Once to compile.
+            jax.block_until_ready(run())
+            limit_seconds(counts, ways, 1)
+            pairs = [
+                (
+                    seconds(run) / num_updates / size,
+                    limit_seconds(counts, ways, arguments.updates) / size,
+                )
+                for _ in range(arguments.repeats)
+            ]
+            update, alone = (
+                operations / statistics.median(times)
+                for times in zip(*pairs, strict=True)
+            )
+            shares = [alone / update for update, alone in pairs]
+            print(
+                f"| {name} | {size} | {float(sum(n for _, n in counts)):g} "
+                f"| {operations * 1e3:.1f} | {update:.1f} | {alone:.1f} "
+                f"| {statistics.median(shares):.3f} "
+                f"| {min(shares):.3f} to {max(shares):.3f} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

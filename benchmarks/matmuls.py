@@ -10,7 +10,7 @@ import collections
 import dataclasses
 import math
 import string
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -25,7 +25,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 import eqrl
 from eqrl._training.mesh import Members, on_each_device, replicate, shard
-from eqrl.nn._product import product_p, split
+from eqrl.nn._product import plain_product, product_p, split
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,13 +136,33 @@ def _map_in_turn(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _once(
-    matmul: Matmul, operands: tuple[Array, Array], total: Float[Array, ""]
+    matmul: Matmul,
+    operands: tuple[Array, Array],
+    total: Float[Array, ""],
+    *,
+    is_written: bool = False,
 ) -> Float[Array, ""]:
     # The barriers hide that the operands never change and that only one number of the
     # product is used, so all of it is computed each time.
     left, right, total = lax.optimization_barrier((*operands, total))
-    product = product_p.bind(left, right, axes=matmul.axes, precision=matmul.precision)
+    options: dict[str, Any] = {"axes": matmul.axes, "precision": matmul.precision}
+    make = plain_product if is_written else product_p.bind
+    product = make(left, right, **options)
     return total + lax.optimization_barrier(product).ravel()[0]
+
+
+def _operands(matmuls: Sequence[Matmul], size: int) -> list[tuple[Array, Array]]:
+    """Random operands of each matmul, of each member."""
+
+    def make(matmul: Matmul, key: PRNGKeyArray) -> tuple[Array, Array]:
+        left_key, right_key = jr.split(key)
+        return (
+            jr.normal(left_key, (size, *matmul.left), matmul.dtype),
+            jr.normal(right_key, (size, *matmul.right), matmul.dtype),
+        )
+
+    keys = jr.split(jr.key(3), len(matmuls))
+    return [make(matmul, keys[index]) for index, matmul in enumerate(matmuls)]
 
 
 def make_matmul_run(
@@ -161,23 +181,78 @@ def make_matmul_run(
     - `members`: whether those of a device multiply together or in turn.
     - `mesh`: the devices; `None` is the first one.
     """
-
-    def make(matmul: Matmul, key: PRNGKeyArray) -> tuple[Array, Array]:
-        left_key, right_key = jr.split(key)
-        return (
-            jr.normal(left_key, (size, *matmul.left), matmul.dtype),
-            jr.normal(right_key, (size, *matmul.right), matmul.dtype),
-        )
-
-    keys = jr.split(jr.key(3), len(counts))
-    operands = [make(matmul, keys[i]) for i, (matmul, _) in enumerate(counts)]
-    operands = shard(operands, mesh)
+    operands = shard(_operands([matmul for matmul, _ in counts], size), mesh)
 
     def run(num_rounds: int) -> PyTree:
         length = replicate(jnp.asarray(num_rounds, int), mesh)
         return _multiply(operands, tuple(counts), length, members, mesh)
 
     return run
+
+
+@eqx.filter_jit
+def _side_by_side(
+    operands: Any,
+    lanes: tuple[Matmul, ...],
+    is_written: bool,
+    num_rounds: Int[Array, ""],
+    mesh: Mesh | None,
+) -> Float[Array, " population"]:
+    def multiply_member(operands: Any, num_rounds: Int[Array, ""]) -> Float[Array, ""]:
+        def multiply(index: Int[Array, ""], totals: Any) -> Any:
+            del index
+            return [
+                _once(lane, pair, total, is_written=is_written)
+                for lane, pair, total in zip(lanes, operands, totals, strict=True)
+            ]
+
+        zeros = [jnp.zeros(()) for _ in lanes]
+        return jnp.stack(lax.fori_loop(0, num_rounds, multiply, zeros)).sum()
+
+    def multiply_share(stacked: Any, num_rounds: Int[Array, ""]) -> tuple[Any, None]:
+        each = _map_in_turn(lambda x: multiply_member(x, num_rounds))
+        return each(stacked), None
+
+    totals, _ = on_each_device(multiply_share, mesh, operands, num_rounds)
+    return totals
+
+
+def make_lanes_run(
+    lanes: tuple[Matmul, ...], *, is_written: bool, size: int, mesh: Mesh | None
+) -> Callable[[int], PyTree]:
+    """A function that runs matmuls that do not depend on each other, round by round.
+
+    **Arguments:**
+
+    - `lanes`: the matmuls, each of which waits only for itself.
+    - `is_written`: whether they are made as one would write them.
+    - `size`, `mesh`: as in `make_matmul_run`, members in turn.
+    """
+    operands = shard(_operands(lanes, size), mesh)
+
+    def run(num_rounds: int) -> PyTree:
+        length = replicate(jnp.asarray(num_rounds, int), mesh)
+        return _side_by_side(operands, lanes, is_written, length, mesh)
+
+    return run
+
+
+def halves_of(matmul: Matmul) -> tuple[Matmul, Matmul]:
+    """The two matmuls of a stack of two; of another matmul, it and itself."""
+    of_left, of_right, of_result = split(matmul.axes)
+    for letter in set(of_left) & set(of_right) & set(of_result):
+        place = of_left.index(letter)
+        if matmul.left[place] == 2:
+            left, right = list(matmul.left), list(matmul.right)
+            del left[place], right[of_right.index(letter)]
+            half = dataclasses.replace(
+                matmul,
+                left=tuple(left),
+                right=tuple(right),
+                axes=matmul.axes.replace(letter, ""),
+            )
+            return half, half
+    return matmul, matmul
 
 
 def count_matmuls(

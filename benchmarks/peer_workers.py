@@ -11,7 +11,6 @@ after each 64 steps, in one compiled call. rejax donates no buffers, and resets 
 step; all others are set up like their own training.
 """
 
-import dataclasses
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -41,15 +40,12 @@ def make_ours(work: str, precision: Any = "float32") -> Run:
     import eqrl
 
     from . import population_speed, skill_speed, speed
+    from .precision import in_precision
 
     eqrl.use_all_cores()
     num_updates = UPDATES[work]
     agent: Any = eqrl.TD3() if work.startswith("td3") else eqrl.SAC()
-    agent = dataclasses.replace(
-        agent,
-        make_actor=dataclasses.replace(agent.make_actor, precision=precision),
-        make_critic=dataclasses.replace(agent.make_critic, precision=precision),
-    )
+    agent = in_precision(agent, precision)
     if work == "diayn":
         network = eqrl.nn.CategoricalDiscriminator(precision=precision)
         skills = eqrl.EvenOneHotSkills(NUM_SKILLS)

@@ -18,6 +18,8 @@ import numpy as np
 
 import eqrl
 
+from .precision import add_precision, in_precision
+
 
 HIDDEN_SIZES = (64, 64)
 NUM_DRAWN = 64
@@ -75,7 +77,9 @@ def make_discriminator(skills: int | eqrl.AbstractSkillPrior) -> Any:
     return eqrl.nn.CategoricalDiscriminator(HIDDEN_SIZES)
 
 
-def evaluations(task: Task, *, seed: int) -> list[eqrl.SkillEvaluation]:
+def evaluations(
+    task: Task, *, seed: int, precision: eqrl.nn.Precision
+) -> list[eqrl.SkillEvaluation]:
     """An evaluation of the skills of each seed, with one episode each."""
     agent = eqrl.diayn(
         make_agent(task.agent),
@@ -83,6 +87,7 @@ def evaluations(task: Task, *, seed: int) -> list[eqrl.SkillEvaluation]:
         lr=1e-3,
         make_network=make_discriminator(task.skills),
     )
+    agent = in_precision(agent, precision)
     env = eqrl.envs.Point()
     solution = eqrl.train_seeds(
         agent,
@@ -130,6 +135,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--pictures", type=Path)
+    add_precision(parser)
     arguments = parser.parse_args()
     print(
         "| task | steps | accuracy | diversity return | share of its ceiling | "
@@ -139,7 +145,7 @@ def main() -> None:
     for name in arguments.tasks:
         task = TASKS[name]
         begin = time.perf_counter()
-        results = evaluations(task, seed=arguments.seed)
+        results = evaluations(task, seed=arguments.seed, precision=arguments.precision)
         minutes = (time.perf_counter() - begin) / 60
         accuracies = [float(each.accuracy) for each in results]
         returns = [float(each.diversity_returns.mean()) for each in results]

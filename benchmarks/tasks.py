@@ -19,6 +19,8 @@ from jaxtyping import Array, Float
 import eqrl
 from eqrl._agents.base import AnyAgent
 
+from .precision import add_precision, in_precision
+
 
 @dataclasses.dataclass(frozen=True)
 class Task:
@@ -211,11 +213,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--seed", type=int, default=0)
+    add_precision(parser)
     arguments = parser.parse_args()
     print("| task | steps | asked | mean | each seed | last in training | minutes |")
     print("|---|---|---|---|---|---|---|")
     for name in arguments.tasks:
         task = TASKS[name]
+        agent = in_precision(task.agent, arguments.precision)
+        task = dataclasses.replace(task, agent=agent)
         begin = time.perf_counter()
         returns, metrics = reached(task, seed=arguments.seed)
         minutes = (time.perf_counter() - begin) / 60

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from .peer_environments import python_of
+from .precision import add_precision, in_precision
 
 
 NUM_EPISODES = 20
@@ -29,7 +30,9 @@ NUM_EPISODES = 20
 NUM_FIRST = 1_000
 
 
-def run_ours(name: str, task: str, seed: int, steps: int, warmup: int) -> list[float]:
+def run_ours(
+    name: str, task: str, seed: int, steps: int, warmup: int, precision: Any
+) -> list[float]:
     """Returns of greedy episodes after training, and the seconds that it took."""
     import jax
     import jax.random as jr
@@ -37,6 +40,7 @@ def run_ours(name: str, task: str, seed: int, steps: int, warmup: int) -> list[f
     import eqrl
 
     agent: Any = {"SAC": eqrl.SAC, "TD3": eqrl.TD3}[name]()
+    agent = in_precision(agent, precision)
     env = eqrl.envs.make(task)
     trainer = eqrl.Trainer(capacity=1_000_000, warmup_steps=warmup)
     key, evaluation_key = jr.split(jr.key(seed))
@@ -111,15 +115,19 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=10_000, help="random steps")
     parser.add_argument("--peers", action="store_true", help="SBX too, in turns")
     parser.add_argument("--output", type=Path, default=Path("docs/results/worlds.csv"))
+    add_precision(parser)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker is not None:
         library, name, seed = arguments.worker.split(":")
-        run = {"eqrl": run_ours, "sbx": run_sbx}[library]
         work = (arguments.env, int(seed), arguments.steps, arguments.warmup)
-        print(json.dumps(run(name, *work)))
+        if library == "sbx":
+            print(json.dumps(run_sbx(name, *work)))
+        else:
+            print(json.dumps(run_ours(name, *work, arguments.precision)))
         return
-    pythons = {"eqrl": sys.executable}
+    of_precision = "" if arguments.precision == "float32" else " bfloat16"
+    pythons = {f"eqrl{of_precision}": sys.executable}
     if arguments.peers:
         pythons["sbx"] = python_of("sbx")
     for name in arguments.agents:
@@ -149,7 +157,7 @@ def run_once(arguments: Any, library: str, python: str, name: str, seed: int) ->
     worker = f"{library}:{name}:{seed}"
     command = [python, "-m", "benchmarks.worlds", "--worker", worker, *options]
     result = subprocess.run(
-        [*command, "--env", arguments.env],
+        [*command, "--env", arguments.env, "--precision", arguments.precision],
         stdout=subprocess.PIPE,
         text=True,
         check=True,

@@ -82,9 +82,16 @@ class AbstractLikelihood(AbstractDistribution):
         """Entropy, in nats, of the draws."""
 
 
+@jax.custom_jvp
 def _log_tanh_derivative(x: Float[Array, " act"]) -> Float[Array, " act"]:
     # log|d tanh(x)/dx|, in the form that is stable for large |x|.
-    return 2 * (math.log(2) - x - jax.nn.softplus(-2 * x))
+    size = jnp.abs(x)
+    return 2 * (math.log(2) - size - jnp.log1p(jnp.exp(-2 * size)))
+
+
+# JAX would differentiate the logarithm and the exponential, where a `tanh` is enough,
+# which an action is made by anyway.
+_log_tanh_derivative.defjvps(lambda tangent, _, x: -2 * jnp.tanh(x) * tangent)
 
 
 class TanhNormal(AbstractDensity):
