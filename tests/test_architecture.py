@@ -120,14 +120,14 @@ def test_functions_are_annotated_throughout() -> None:
 
 # What each figure has come to. A change that makes one worse says why it must.
 _MOST = {
-    "lines for each public name": 139.6,
+    "lines for each public name": 141.7,
     "lines of the longest module": 699,
-    "files": 132,
+    "files": 133,
     "private functions named once": 141,
     "of these of at most 6 lines": 31,
-    "internal share of definitions": 64.3,
+    "internal share of definitions": 64.6,
     "share of imports": 8.3,
-    "lines of checks": 3_374,
+    "lines of checks": 3_380,
     "longest body": 60,
     "bodies over 60 lines": 0,
     "uses of Any": 363,
@@ -135,7 +135,7 @@ _MOST = {
     "lines of sac.py without its texts": 79,
     "translated first sentences": 0,
     "private faces": 1,
-    "lines of tests": 34_559,
+    "lines of tests": 34_864,
 }
 _LEAST = {"share of comments": 2.8}
 

@@ -2,7 +2,6 @@
 
 import ast
 import dataclasses
-import functools
 import hashlib
 import shutil
 from collections.abc import Callable, Mapping
@@ -33,7 +32,7 @@ from .._storage.checkpoint import (
     saved_steps,
 )
 from .._training.iteration import UnfinishedRow
-from .._training.replay import ReplayBuffer
+from .._training.replay import whole_observations
 from .._training.rows import History, steps_taken
 from .._training.schedule import Counts
 from .._training.train import jit_init
@@ -43,8 +42,6 @@ from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from ..envs._host import checked_result
 
-
-_WHOLE_OBSERVATIONS = functools.partial(ReplayBuffer, share_frames=False)
 
 World = AnyEnv | Callable[[int], AnyEnv] | Mapping[int, AnyEnv]
 
@@ -158,7 +155,7 @@ def init_training(
 ) -> SkillTraining:
     """The training state with which a first skill begins."""
     # The next skill may get rows of it that are not neighbors.
-    whole = dataclasses.replace(trainer, make_replay=_WHOLE_OBSERVATIONS)
+    whole = dataclasses.replace(trainer, make_replay=whole_observations)
     state, counts = jit_init(whole, agent, env, key=key)
     return SkillTraining(
         trainer_state=state,

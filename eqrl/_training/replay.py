@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import math
 from abc import abstractmethod
 from collections.abc import Callable
@@ -421,6 +422,10 @@ ReplayBuffer.__init__.__doc__ = """**Arguments:**
 - `sequence_length`: transitions in a run, at least 1.
 - `share_frames`: whether large observations may share what they have in common.
 """
+
+
+whole_observations = functools.partial(ReplayBuffer, share_frames=False)
+"""Makes a `ReplayBuffer` whose rows may be kept without their neighbors."""
 
 
 class LatestRows(AbstractReplay[ReplayState[Any]]):

@@ -40,6 +40,7 @@ from .replay import (
     ReplayBuffer,
     ReplayState,
     truncate_last_row,
+    whole_observations,
 )
 from .schedule import Counts, Schedule
 
@@ -492,6 +493,10 @@ def _explaining_misfits(
         yield
     except (TypeError, ValueError, AttributeError, LookupError) as error:
         # Shapes are compared only after an error, since to trace `init` takes a while.
+        is_whole = isinstance(state.replay, ReplayState) and state.replay.frames is None
+        if trainer.make_replay is ReplayBuffer and is_whole:
+            # Observations may be whole where `init` shares frames, as in a filled one.
+            trainer = dataclasses.replace(trainer, make_replay=whole_observations)
         try:
             expected, _ = eqx.filter_eval_shape(trainer.init, agent, env, key=jr.key(0))
         except Exception:

@@ -247,8 +247,8 @@ def test_agents_of_a_rollout_learn_the_same() -> None:
         train(trainer=make(make_replay=whole_rollout)),
     )
     assert same(shared.state, whole.state)
-    frames = shared.trainer_state.replay.frames
-    assert frames.frames.shape == (2, 12 + 4 + 12, 529)
+    replay: Any = shared.trainer_state.replay
+    assert replay.frames.frames.shape == (2, 12 + 4 + 12, 529)
 
 
 def test_only_what_is_known_of_an_environment_is_shared() -> None:
