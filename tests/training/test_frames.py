@@ -233,6 +233,12 @@ def test_agents_of_a_replay_learn_the_same(tmp_path: Path) -> None:
     states = [solution.trainer_state for solution in (shared, whole)]
     bytes_of = lambda x: sum(leaf.nbytes for leaf in jax.tree.leaves(x.replay))
     assert 4 * bytes_of(states[0]) < bytes_of(states[1])
+    logged: list[dict[str, float]] = []
+    logger = eqrl.Logger(lambda numbers, step: logged.append(numbers))
+    for step in range(2):
+        logger(step, {}, shared)
+    size = {"replay_transitions": 800, "replay_bytes": bytes_of(states[0])}
+    assert logged == [size, {}]
     stored = [eqrl.stored_transitions(solution) for solution in (shared, whole)]
     num_rows = stored[0].reward.shape[-1]
     assert same(stored[0], jax.tree.map(lambda x: x[:, :, -num_rows:], stored[1]))
