@@ -13,8 +13,8 @@ from .._types.data import AnyTransition, Stacking
 # Observations of fewer bytes are stored whole, which is faster and costs little.
 LEAST_BYTES = 2_048
 
-# Of how many rows one may end an episode in a full replay, on average, before the
-# oldest rows are lost.
+# In a full replay one of so many rows may end an episode, on average, before the oldest
+# rows are lost.
 ROWS_OF_END = 16
 
 
@@ -55,7 +55,7 @@ class Frames(eqx.Module):
         *,
         keep: Bool[Array, ""] | None,
     ) -> "Frames":
-        """Writes those of a row, which every environment has one transition of."""
+        """Writes the frames of a row: one transition of every environment."""
         reached = self.stacking.newest(items.next_observation)
         over = items.terminated | items.truncated
         if keep is not None:

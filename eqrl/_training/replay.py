@@ -131,7 +131,11 @@ def replay_size(tree: PyTree) -> tuple[int, int]:
     """Transitions that the replays in a tree have room for, and their bytes."""
     rings = parts(tree, ReplayState)
     return (
-        sum(math.prod(ring.data.timestep.shape) for ring in rings),
+        sum(
+            math.prod(ring.data.timestep.shape)
+            for ring in rings
+            if isinstance(ring.data, Transition)
+        ),
         sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(rings)),
     )
 

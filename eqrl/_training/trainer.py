@@ -22,6 +22,7 @@ from ..envs._base import AnyEnv
 from ..envs._check import check_env
 from ..envs._host import release
 from ..envs._wrappers import stacking_of
+from .frames import ROWS_OF_END
 from .iteration import (
     Progress,
     UnfinishedRow,
@@ -213,7 +214,12 @@ class Trainer(eqx.Module):
         )
         check_action_fits(item.action, env.spec)
         replay = self.replay(agent.sequence_length)
-        if isinstance(replay, ReplayBuffer | LatestRows):
+        max_steps = env.spec.max_steps
+        # Of shorter episodes a replay would lose rows; a rollout loses none.
+        is_long = max_steps is None or max_steps >= ROWS_OF_END
+        if isinstance(replay, LatestRows) or (
+            isinstance(replay, ReplayBuffer) and is_long
+        ):
             stored = replay.init(item, self.num_envs, stacking=stacking_of(env))
         else:
             stored = replay.init(item, self.num_envs)

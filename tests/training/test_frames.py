@@ -215,7 +215,7 @@ def whole_rollout(**sizes: Any) -> Whole:
     return Whole(eqrl.LatestRows(**sizes))
 
 
-ENV = TimeLimit(FrameStack(Flicker(), 4), 9)
+ENV = TimeLimit(FrameStack(Flicker(), 4), 16)
 DQN = eqrl.DQN(make_network=eqrl.nn.ActionValues((8,)))
 REPLAY = eqrl.Trainer(num_envs=2, batch_size=8, capacity=400, warmup_steps=10)
 WHOLE = functools.partial(eqrl.ReplayBuffer, share_frames=False)
@@ -263,7 +263,10 @@ def test_only_what_is_known_of_an_environment_is_shared() -> None:
         assert stacking_of(unknown) == Stacking(1, 1, unknown.spec.observation_size)
     init = lambda env: eqx.filter_eval_shape(REPLAY.init, DQN, env, key=jr.key(0))
     small, _ = init(FrameStack(Flicker(), 3))
-    assert small.replay.frames is None and small.replay.data.observation is not None
+    short, _ = init(TimeLimit(ENV, 15))
+    for state in (small, short):
+        assert state.replay.frames is None
+        assert state.replay.data.observation is not None
     # Skills keep rows that may not be neighbors.
     agent = eqrl.Intrinsic(DQN, eqrl.Incremental(descriptor="observation"))
     training = eqx.filter_eval_shape(init_training, agent, ENV, REPLAY, key=jr.key(0))
