@@ -125,7 +125,7 @@ _MOST = {
     "files": 133,
     "private functions named once": 141,
     "of these of at most 6 lines": 31,
-    "internal share of definitions": 64.6,
+    "internal share of definitions": 64.5,
     "share of imports": 8.3,
     "lines of checks": 3_380,
     "longest body": 60,
@@ -135,7 +135,7 @@ _MOST = {
     "lines of sac.py without its texts": 79,
     "translated first sentences": 0,
     "private faces": 1,
-    "lines of tests": 34_864,
+    "lines of tests": 34_876,
 }
 _LEAST = {"share of comments": 2.8}
 
