@@ -1,20 +1,23 @@
 """Rows of the replay: the cost of a written row and a drawn batch by the capacity.
 
 Transitions have the sizes of brax's Ant; a row is that of one environment, a batch has
-256 transitions.
+256 transitions. Those with images have four of Atari's, in a replay of 100,000, of
+which 8 environments write a row and batches have 32.
 """
 
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Int, PRNGKeyArray, PyTree, Shaped
 
 import eqrl
 from eqrl._pytree.control_flow import filter_fori_loop
+from eqrl._training.replay import replay_size
 from eqrl._training.schedule import Counts
+from eqrl._types.data import Stacking
 
 from .agent_rows import ACTION_SIZE, NUM_TRANSITIONS, OBSERVATION_SIZE
 from .beside_limit import Repeated, measure_row
@@ -25,16 +28,24 @@ from .report import Row
 
 CAPACITIES = (10_000, 100_000, 1_000_000)
 
+# Images, stored whole or with frames that are shared.
+KINDS: tuple[Literal["whole", "shared"], ...] = ("whole", "shared")
 
-def _make_item() -> eqrl.Transition[None]:
+# A capacity, or a way to store images.
+Kind: TypeAlias = int | Literal["whole", "shared"]
+
+_IMAGES = Stacking(4, 84 * 84, 1)
+
+
+def _make_item(observation: Shaped[Array, " obs"]) -> eqrl.Transition[None]:
     return eqrl.Transition(
-        observation=jnp.ones(OBSERVATION_SIZE),
+        observation=observation,
         action=jnp.ones(ACTION_SIZE),
         reward=jnp.ones(()),
-        next_observation=jnp.ones(OBSERVATION_SIZE),
+        next_observation=observation,
         terminated=jnp.array(False),
         truncated=jnp.array(False),
-        timestep=jnp.zeros((), int),
+        timestep=jnp.full((), 9, int),
         state_descriptor=None,
         next_state_descriptor=None,
         extras=None,
@@ -78,14 +89,22 @@ def _sample(
     return filter_fori_loop(0, num_batches, sample, empty)
 
 
-def _make_buffer(capacity: int) -> tuple[eqrl.ReplayBuffer, PyTree]:
-    buffer = eqrl.ReplayBuffer(capacity=capacity, batch_size=NUM_TRANSITIONS)
-    return buffer, buffer.init(_make_item(), 1)
+def _make_buffer(kind: Kind) -> tuple[eqrl.ReplayBuffer, PyTree, PyTree]:
+    """A replay, its state, and a row."""
+    num_envs, batch_size, stacking = 1, NUM_TRANSITIONS, None
+    item = _make_item(jnp.ones(OBSERVATION_SIZE))
+    capacity = kind if isinstance(kind, int) else CAPACITIES[1]
+    if not isinstance(kind, int):
+        num_envs, batch_size = 8, 32
+        item = _make_item(jnp.ones(4 * _IMAGES.frame_size, jnp.uint8))
+        stacking = _IMAGES if kind == "shared" else None
+    buffer = eqrl.ReplayBuffer(capacity=capacity, batch_size=batch_size)
+    row = jax.tree.map(lambda x: jnp.stack([x] * num_envs), item)
+    return buffer, buffer.init(item, num_envs, stacking=stacking), row
 
 
-def _make_insert(capacity: int) -> Repeated:
-    buffer, state = _make_buffer(capacity)
-    row = jax.tree.map(lambda x: x[None], _make_item())
+def _make_insert(kind: Kind) -> Repeated:
+    buffer, state, row = _make_buffer(kind)
 
     def run(num_rows: int) -> PyTree:
         nonlocal state
@@ -95,24 +114,32 @@ def _make_insert(capacity: int) -> Repeated:
     return run
 
 
-def _make_sample(capacity: int) -> Repeated:
-    buffer, state = _make_buffer(capacity)
+def _make_sample(kind: Kind) -> Repeated:
+    buffer, state, row = _make_buffer(kind)
+    # In an empty replay all rows would be the first of an episode, and have one frame.
+    num_rows = state.data.timestep.shape[1]
+    state = _insert((buffer, row, jnp.asarray(num_rows)), state)
     key = jr.key(0)
     return lambda num_batches: _sample(buffer, state, jnp.asarray(num_batches), key)
 
 
-def _rows_of(kind: str, capacity: int) -> MakeRows:
+def _rows_of(what: str, kind: Kind) -> MakeRows:
     def make(effort: Effort) -> list[Row]:
-        run = _make_insert(capacity) if kind == "insert" else _make_sample(capacity)
-        unit = "rows/s" if kind == "insert" else "batches/s"
-        name = f"{kind}/{capacity}"
-        return [measure_row(name, unit, run, effort=effort, least=64)]
+        run = _make_insert(kind) if what == "insert" else _make_sample(kind)
+        unit = "rows/s" if what == "insert" else "batches/s"
+        name = f"{what}/{kind}"
+        rows = [measure_row(name, unit, run, effort=effort, least=64)]
+        if what == "insert" and not isinstance(kind, int):
+            _, state, _ = eqx.filter_eval_shape(_make_buffer, kind)
+            megabytes = replay_size(state)[1] / 1e6
+            rows.append(Row(f"images/{kind}", "MB", (megabytes,)))
+        return rows
 
     return make
 
 
 REPLAYS = {
-    f"{kind}/{capacity}": _rows_of(kind, capacity)
-    for kind in ("insert", "sample")
-    for capacity in CAPACITIES
+    f"{what}/{kind}": _rows_of(what, kind)
+    for what in ("insert", "sample")
+    for kind in (*CAPACITIES, *KINDS)
 }

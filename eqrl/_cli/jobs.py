@@ -13,10 +13,12 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Bool, Float, PRNGKeyArray, PyTree
 
+from .._agents.base import AnyAgent
 from .._disk.learn import check_replay, enlarge_past, learn_skills
 from .._disk.library import (
     Skills,
     find_learner,
+    init_training,
     load_skills,
     pick_skill,
     play_skills,
@@ -59,7 +61,8 @@ from .._storage.checkpoint import saved_steps
 from .._training.evaluations import Evaluations
 from .._training.mesh import POPULATION, check_mesh
 from .._training.rows import AnySolution
-from .._training.train import check_training, train, train_seeds
+from .._training.train import check_training, jit_init, train, train_seeds
+from .._training.trainer import AnyTrainerState, Trainer
 from .._types.data import Discrete
 from ..envs._base import AnyEnv
 from ..presets import PRESETS, Preset
@@ -102,6 +105,11 @@ def make_evaluations(
     )
 
 
+def _shapes(trainer: Trainer, agent: AnyAgent, env: AnyEnv) -> AnyTrainerState:
+    """Shapes of a training state, from the trace of the checks."""
+    return eqx.filter_eval_shape(jit_init, trainer, agent, env, key=jr.key(0))[0]
+
+
 @dataclasses.dataclass(frozen=True)
 class SeedsJob(AbstractJob[Training, AnySolution]):
     """Training of one agent from one seed or several."""
@@ -117,6 +125,9 @@ class SeedsJob(AbstractJob[Training, AnySolution]):
         check_mesh(self.mesh, self.run.schedule.seeds, name="seeds")
         make_evaluations(self)
         check_training(self.trainer, self.agent, self.env)
+
+    def begin(self) -> tuple[AnyTrainerState, int]:
+        return _shapes(self.trainer, self.agent, self.env), self.run.schedule.seeds
 
     def load(self, folder: Path) -> AnySolution | None:
         checkpoints = checkpoints_folder(folder)
@@ -243,6 +254,9 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
         check_scalar(self.env)
         eqx.filter_eval_shape(self.pbt.init, self.agent, size, key=jr.key(0))
         check_training(self.trainer, self.agent, self.env)
+
+    def begin(self) -> tuple[AnyTrainerState, int]:
+        return _shapes(self.trainer, self.agent, self.env), self.run.schedule.size
 
     def load(self, folder: Path) -> PopulationSolution | None:
         checkpoints = checkpoints_folder(folder)
@@ -383,7 +397,13 @@ class LibraryJob(AbstractJob[SkillSchedule, Skills[PyTree]]):
         _, reward = find_learner(self.agent)
         check_replay(schedule.replay or reward.preset.replay, self.agent)
         enlarge_past(self.agent, self.env, num_episodes=1)
-        eqx.filter_eval_shape(self.trainer.init, self.agent, self.env, key=jr.key(0))
+        self.begin()
+
+    def begin(self) -> tuple[AnyTrainerState, int]:
+        training = eqx.filter_eval_shape(
+            init_training, self.agent, self.env, self.trainer, key=jr.key(0)
+        )
+        return training.trainer_state, 1
 
     def load(self, folder: Path) -> Skills[PyTree] | None:
         library = library_folder(folder)

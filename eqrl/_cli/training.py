@@ -27,8 +27,9 @@ from .._training.host_loop import (
     TrainingInterrupted,
     deferred_interrupt,
 )
+from .._training.replay import replay_size
 from .._training.rows import AnySolution, History, Solution
-from .._training.trainer import Trainer
+from .._training.trainer import AnyTrainerState, Trainer
 from .._types.installed import is_installed, not_installed
 from ..envs._base import AnyEnv
 from ..envs._host import SimulatorError, are_present, is_host
@@ -170,6 +171,10 @@ class AbstractJob(abc.ABC, Generic[Schedule, Reached]):
         """Checks all arguments, before anything is written."""
 
     @abc.abstractmethod
+    def begin(self) -> tuple[AnyTrainerState, int]:
+        """Shapes of a training state, and how many such states are trained together."""
+
+    @abc.abstractmethod
     def load(self, folder: Path) -> Reached | None:
         """Loads the last checkpoint in the folder; `None` if there is none."""
 
@@ -212,6 +217,13 @@ def run_training(job: AbstractJob[Any, Reached], place: Place) -> int:
     """Trains, writes the folder of the run, and returns the exit code."""
     job.check()
     print(f"settings of {job.run}", flush=True)
+    state, number = job.begin()
+    transitions, num_bytes = replay_size(state)
+    each = "" if number == 1 else f"{number} x "
+    size = f"{number * num_bytes / 1e9:.2f} GB"
+    if number * num_bytes < 1e8:
+        size = f"{number * num_bytes / 1e6:.1f} MB"
+    print(f"replay: {each}{transitions:,} transitions, {size}", flush=True)
     if evaluation_env(job.env) is not job.env:
         print(f"Evaluations are {WHOLE_GAMES}.", flush=True)
     if place.resume and place.folder is not None:

@@ -32,6 +32,7 @@ from .._storage.checkpoint import (
     saved_steps,
 )
 from .._training.iteration import UnfinishedRow
+from .._training.replay import whole_observations
 from .._training.rows import History, steps_taken
 from .._training.schedule import Counts
 from .._training.train import jit_init
@@ -153,7 +154,9 @@ def init_training(
     agent: AnyIntrinsic, env: AnyEnv, trainer: Trainer, *, key: PRNGKeyArray
 ) -> SkillTraining:
     """The training state with which a first skill begins."""
-    state, counts = jit_init(trainer, agent, env, key=key)
+    # The next skill may get rows of it that are not neighbors.
+    whole = dataclasses.replace(trainer, make_replay=whole_observations)
+    state, counts = jit_init(whole, agent, env, key=key)
     return SkillTraining(
         trainer_state=state,
         counts=counts,

@@ -1,5 +1,6 @@
 """Members of a population, and the history of its generations."""
 
+import functools
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeAlias, overload
 
 import equinox as eqx
@@ -20,7 +21,7 @@ from .._training.mesh import (
     place_in_share,
     replicate,
 )
-from .._training.replay import ReplayState
+from .._training.replay import ReplayState, first_held, transitions_at
 from .._training.rows import Solution
 from .._training.schedule import Counts
 from .._training.trainer import TrainerState
@@ -256,8 +257,9 @@ def stored_transitions(
     **Returns:**
 
     Transitions with the axes `(envs, rows)`, the oldest row first, each with its true
-    successor. Of several seeds or members they are a stack: `eqrl.member(transitions,
-    index)` takes those of one.
+    successor; of large observations only the rows of which every environment, seed and
+    member still has the successor (see `eqrl.ReplayBuffer`). Of several seeds or
+    members they are a stack: `eqrl.member(transitions, index)` takes those of one.
 
     Raises a `ValueError` if there is no such replay, as for `eqrl.PPO`.
     """
@@ -271,14 +273,22 @@ def stored_transitions(
             "steps of one iteration only; what a replay of your own holds is in "
             "`solution.trainer_state.replay`."
         )
-    data, counts = rings[0].data, solution.counts
+    ring, counts = rings[0], solution.counts
+    held = functools.partial(first_held, counts=counts)
     # Before the axes of environments and rows there may be one of seeds or members.
-    axis = data.timestep.ndim - 1
-    num_rows = data.timestep.shape[axis]
+    axes = ring.data.timestep.shape[:-2]
+    for _ in axes:
+        held = jax.vmap(held)
     written = int(counts.rows_kept) + int(counts.rows_written)
-    filled = min(written, num_rows)
-    row = (written - filled + np.arange(filled)) % num_rows
-    return jax.tree.map(lambda x: jnp.take(x, row, axis=axis), data)
+    number = np.arange(int(np.max(held(ring))), written)[None]
+
+    def take(ring: ReplayState[Transition[Extras]]) -> Transition[Extras]:
+        env = jnp.arange(ring.data.timestep.shape[0])[:, None]
+        return transitions_at(ring, env, jnp.asarray(number))
+
+    for _ in axes:
+        take = jax.vmap(take)
+    return take(ring)
 
 
 @overload

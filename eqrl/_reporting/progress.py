@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 from .._disk.library import Skills
 from .._population.solution import PopulationSolution, are_mean_returns, scores_of
 from .._pytree.fields import Range, check_arity, check_integer
+from .._training.replay import replay_size
 from .._types.installed import check_installed
 
 
@@ -284,6 +285,9 @@ class Logger:
     eqrl.train(..., callback=eqrl.Logger(run.log))
     ```
 
+    The first row also has `replay_transitions` and `replay_bytes`: how many transitions
+    there is room for, of all seeds or members together, and what they take in memory.
+
     A row of `train_population` is a generation. MLflow's function is
     `mlflow.log_metrics`; for TensorBoard see `eqrl.TensorBoard`.
     """
@@ -298,13 +302,17 @@ class Logger:
         """
         check_arity("log", log, "metrics", "step")
         self._log = log
+        self._is_first = True
 
     def __call__(
         self, step: int, metrics: Mapping[str, np.ndarray | Array], solution: object
     ) -> None:
         """Logs one row of metrics; `train` calls this."""
-        del solution
         numbers: dict[str, float] = {}
+        transitions, num_bytes = replay_size(solution)
+        if self._is_first and num_bytes > 0:
+            numbers = {"replay_transitions": transitions, "replay_bytes": num_bytes}
+        self._is_first = False
         for name, values in metrics.items():
             array = np.asarray(values)
             for index, value in np.ndenumerate(array):

@@ -1,18 +1,21 @@
+import dataclasses
+import functools
+import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 import equinox as eqx
 import jax
-import jax.lax as lax
 import jax.numpy as jnp
 import jax.random as jr
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from .._pytree.fields import check_fields, static_integer
-from .._pytree.tree import tree_where
-from .._types.custom_types import State
-from .._types.data import AnyTransition, Transition
+from .._pytree.tree import parts
+from .._types.custom_types import PyTree, State
+from .._types.data import AnyTransition, Stacking, Transition
+from .frames import LEAST_BYTES, ROWS_OF_END, Frames, empty_frames, write_slice
 from .schedule import Counts
 
 
@@ -111,13 +114,30 @@ class ReplayState(eqx.Module, Generic[Item]):
 
     data: Item
     is_rollout: bool = eqx.field(default=False, static=True)
+    frames: Frames | None = None
 
 
 ReplayState.__init__.__doc__ = """**Arguments:**
 
 - `data`: the transitions, with leading axes `(envs, rows)`.
 - `is_rollout`: whether they are the steps of one iteration only, as in `LatestRows`.
+- `frames`: the frames of their observations, if these are stored apart: `data` then has
+    `None` for `observation` and `next_observation`. `eqrl.stored_transitions` puts them
+    together.
 """
+
+
+def replay_size(tree: PyTree) -> tuple[int, int]:
+    """Transitions that the replays in a tree have room for, and their bytes."""
+    rings = parts(tree, ReplayState)
+    return (
+        sum(
+            math.prod(ring.data.timestep.shape)
+            for ring in rings
+            if isinstance(ring.data, Transition)
+        ),
+        sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(rings)),
+    )
 
 
 def empty_rows(item: Item, num_envs: int, num_rows: int) -> ReplayState[Item]:
@@ -129,6 +149,57 @@ def empty_rows(item: Item, num_envs: int, num_rows: int) -> ReplayState[Item]:
     )
 
 
+def _without_observations(items: Item) -> Item:
+    # Not by a constructor, which has no transitions without observations.
+    return eqx.tree_at(
+        lambda items: (items.observation, items.next_observation), items, (None, None)
+    )
+
+
+def _apart(
+    item: Item, stacking: Stacking, *, num_envs: int, num_rows: int, num_slots: int
+) -> ReplayState[Item]:
+    """Room for rows whose observations share frames, if these are large enough."""
+    transition = cast(AnyTransition, item)
+    observation = transition.observation
+    if math.prod(observation.shape) * observation.dtype.itemsize < LEAST_BYTES:
+        return empty_rows(item, num_envs, num_rows)
+    frames = empty_frames(
+        transition, stacking, num_envs=num_envs, num_rows=num_rows, num_slots=num_slots
+    )
+    empty = empty_rows(_without_observations(item), num_envs, num_rows)
+    return ReplayState(empty.data, frames=frames)
+
+
+def transitions_at(
+    state: ReplayState[Item], env: Int[Array, "..."], number: Int[Array, "..."]
+) -> Item:
+    """Rows by their environment and their number, counted from the first ever written.
+
+    They must be among those that the replay holds. `env` and `number` have as many
+    axes.
+    """
+    row = number % jax.tree.leaves(state.data)[0].shape[1]
+    data = jax.tree.map(lambda x: x[env, row], state.data)
+    if state.frames is None:
+        return data
+    observation, successor = state.frames.at(env, number, data)
+    return dataclasses.replace(
+        data, observation=observation, next_observation=successor
+    )
+
+
+def first_held(state: ReplayState[Item], counts: Counts) -> Int[Array, "*envs"]:
+    """The number of the oldest row that a replay holds.
+
+    It is that of each environment where some may have lost a few; else one of all.
+    """
+    rows = jax.tree.leaves(state.data)[0].shape[1]
+    written = counts.rows_kept + counts.rows_written
+    first = written - jnp.minimum(written, rows)
+    return first if state.frames is None else jnp.maximum(first, state.frames.oldest)
+
+
 def truncate_last_row(
     replay: ReplayState[AnyTransition], counts: Counts
 ) -> ReplayState[AnyTransition]:
@@ -136,36 +207,44 @@ def truncate_last_row(
 
     The environments are about to be reset, so no window may cross this row.
     """
-    data = replay.data
+    data, frames = replay.data, replay.frames
     written = counts.rows_kept + counts.rows_written
     row = (written - 1) % data.timestep.shape[1]
-    truncated = data.truncated.at[:, row].set(~data.terminated[:, row])
-    cut = ReplayState(data=eqx.tree_at(lambda data: data.truncated, data, truncated))
+    terminated, truncated = data.terminated[:, row], data.truncated[:, row]
     # In a replay without rows the newest would be the last of the ring.
-    return tree_where(written > 0, cut, replay)
+    cut = ~terminated & (truncated | (written > 0))
+    if frames is not None:
+        # The next row begins another episode, in the place of what this one led to.
+        number = written - 1
+        frames = frames.end(cut & ~truncated, frames.newest(number), number)
+    return ReplayState(
+        data=eqx.tree_at(
+            lambda data: data.truncated, data, data.truncated.at[:, row].set(cut)
+        ),
+        is_rollout=replay.is_rollout,
+        frames=frames,
+    )
 
 
 def write_row(
     state: ReplayState[Item],
     items: Item,
-    row: Int[Array, ""],
+    number: Int[Array, ""],
     *,
     keep: Bool[Array, ""] | None,
 ) -> ReplayState[Item]:
     """Writes a transition of every environment, unless `keep` is false."""
-
-    # Rows are an axis of their own, after the environments, so that one slice holds the
-    # row of all of them. XLA writes a slice in place, and `vmap` with an unbatched row
-    # keeps it so.
-    def write(data: Array, item: Array) -> Array:
-        if keep is not None:
-            # Chosen within the row: between two replays it would cost a copy.
-            old = lax.dynamic_index_in_dim(data, row, axis=1, keepdims=False)
-            item = jnp.where(keep, item, old)
-        return lax.dynamic_update_index_in_dim(data, item, row, axis=1)
-
-    data = jax.tree.map(write, state.data, items)
-    return ReplayState(data, is_rollout=state.is_rollout)
+    rows = jax.tree.leaves(state.data)[0].shape[1]
+    frames = state.frames
+    if frames is not None:
+        frames = frames.write(cast(AnyTransition, items), number, keep=keep)
+        items = _without_observations(items)
+    write = lambda data, item: write_slice(data, item, number % rows, keep=keep)
+    return ReplayState(
+        data=jax.tree.map(write, state.data, items),
+        is_rollout=state.is_rollout,
+        frames=frames,
+    )
 
 
 class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
@@ -173,19 +252,32 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
 
     Writing costs the same for every capacity. The position and the fill level of the
     ring follow from `Counts`.
+
+    In a `Trainer`, observations of at least 2,048 bytes share what they have in common:
+    each is stored once, although it is also the successor of the one before, and those
+    of `eqrl.envs.FrameStack` and of Atari games have frames in common, each of which is
+    stored once. There is room for the last frames of as many episodes as have 16 steps
+    on average. Where episodes are shorter, fewer rows are held. Batches are the same,
+    bit for bit.
     """
 
     capacity: int = static_integer(least=1)
     batch_size: int = static_integer(least=1)
     sequence_length: int = static_integer(1, least=1)
+    share_frames: bool = eqx.field(default=True, static=True)
 
-    def init(self, item: Item, num_envs: int) -> ReplayState[Item]:
+    def init(
+        self, item: Item, num_envs: int, *, stacking: Stacking | None = None
+    ) -> ReplayState[Item]:
         """An empty replay.
 
         **Arguments:**
 
         - `item`: a transition of one environment, or its shapes and types.
         - `num_envs`: environments; each gets `capacity // num_envs` transitions.
+        - `stacking`: how observations are put together from frames, each row of an
+            environment being followed by the one after it, as a `Trainer` writes them.
+            Without it, observations are stored whole.
         """
         rows = self.capacity // num_envs
         if rows < self.sequence_length:
@@ -194,7 +286,13 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
                 f"environments {rows} rows, fewer than `sequence_length="
                 f"{self.sequence_length}`."
             )
-        return empty_rows(item, num_envs, rows)
+        if stacking is None or not self.share_frames:
+            return empty_rows(item, num_envs, rows)
+        # Those that are held are always enough for a run.
+        num_slots = max(rows // ROWS_OF_END, self.sequence_length) + 1
+        return _apart(
+            item, stacking, num_envs=num_envs, num_rows=rows, num_slots=num_slots
+        )
 
     def add(
         self,
@@ -215,9 +313,8 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
         """
         # The place follows from the counts, which a population shares: a position in
         # the state would be batched, and each write would be a scatter into a copy.
-        row = counts.rows_kept + counts.rows_written
-        rows = jax.tree.leaves(state.data)[0].shape[1]
-        return write_row(state, items, row % rows, keep=keep)
+        number = counts.rows_kept + counts.rows_written
+        return write_row(state, items, number, keep=keep)
 
     def keep_newest(
         self, state: ReplayState[Item], counts: Counts, *, num_rows: Int[Array, ""]
@@ -235,11 +332,12 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
         The replay, and counts that begin anew.
         """
         rows = jax.tree.leaves(state.data)[0].shape[1]
-        written = counts.rows_kept + counts.rows_written
-        row = (written - num_rows + jnp.arange(rows)) % rows
+        first = counts.rows_kept + counts.rows_written - num_rows
+        row = (first + jnp.arange(rows)) % rows
         zero = jnp.zeros((), int)
+        frames = None if state.frames is None else state.frames.from_row(first)
         return (
-            ReplayState(data=jax.tree.map(lambda x: x[:, row], state.data)),
+            ReplayState(jax.tree.map(lambda x: x[:, row], state.data), frames=frames),
             Counts(updates=zero, rows_written=zero + 0, rows_kept=num_rows),
         )
 
@@ -256,6 +354,12 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
         The rows that stay may not be consecutive, so this is for a `sequence_length` of
         1. The arguments and results are those of `keep_newest`, and a key.
         """
+        if state.frames is not None:
+            raise ValueError(
+                "`state` stores each observation once, for the row and the one before, "
+                "so only consecutive rows can be kept; take `keep_newest`, or "
+                "`ReplayBuffer(share_frames=False)`."
+            )
         num_envs, rows = jax.tree.leaves(state.data)[0].shape[:2]
         filled = jnp.minimum(counts.rows_kept + counts.rows_written, rows)
         state, counts = self.keep_newest(state, counts, num_rows=filled)
@@ -293,23 +397,25 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
         A batch with leading axes `(batch,)` where `sequence_length` is 1, else
         `(batch, time)`.
         """
-        num_envs, rows = jax.tree.leaves(state.data)[0].shape[:2]
+        num_envs = jax.tree.leaves(state.data)[0].shape[0]
         env_key, start_key = jr.split(key)
         # Rows are numbered from the first ever written; row n is at place n % rows.
         written = counts.rows_kept + counts.rows_written
-        filled = jnp.minimum(written, rows)
-        oldest = written - filled
+        oldest = first_held(state, counts)
         env = jr.randint(env_key, (self.batch_size,), 0, num_envs)
+        if state.frames is not None:
+            oldest = oldest[env]
         start = jr.randint(
-            start_key, (self.batch_size,), 0, filled - self.sequence_length + 1
+            start_key,
+            (self.batch_size,),
+            0,
+            written - oldest - self.sequence_length + 1,
         )
-        if self.sequence_length == 1:
-            row = (oldest + start) % rows
-        else:
-            time = jnp.arange(self.sequence_length)
-            row = (oldest + start[:, None] + time[None]) % rows
+        number = oldest + start
+        if self.sequence_length > 1:
+            number = number[:, None] + jnp.arange(self.sequence_length)[None]
             env = env[:, None]
-        return jax.tree.map(lambda x: x[env, row], state.data)
+        return transitions_at(state, env, number)
 
 
 ReplayBuffer.__init__.__doc__ = """**Arguments:**
@@ -318,14 +424,21 @@ ReplayBuffer.__init__.__doc__ = """**Arguments:**
     environment.
 - `batch_size`: runs of consecutive transitions in a batch, at least 1.
 - `sequence_length`: transitions in a run, at least 1.
+- `share_frames`: whether large observations may share what they have in common.
 """
+
+
+whole_observations = functools.partial(ReplayBuffer, share_frames=False)
+"""Makes a `ReplayBuffer` whose rows may be kept without their neighbors."""
 
 
 class LatestRows(AbstractReplay[ReplayState[Any]]):
     """The steps of one iteration, in order.
 
     It is for agents that learn on-policy, whose `sequence_length` is `None`. A batch is
-    the whole rollout, with the axes `(envs, time)`, without a copy.
+    the whole rollout, with the axes `(envs, time)`, without a copy. In a `Trainer`,
+    observations of at least 2,048 bytes that share frames, as in a `ReplayBuffer`, are
+    put together for the batch.
     """
 
     capacity: int = static_integer(least=1)
@@ -341,16 +454,25 @@ class LatestRows(AbstractReplay[ReplayState[Any]]):
                 "take `make_replay=eqrl.ReplayBuffer`, the default of `eqrl.Trainer`."
             )
 
-    def init(self, item: Item, num_envs: int) -> ReplayState[Item]:
+    def init(
+        self, item: Item, num_envs: int, *, stacking: Stacking | None = None
+    ) -> ReplayState[Item]:
         """Room for `capacity // num_envs` rows.
 
         **Arguments:**
 
         - `item`: a transition of one environment, or its shapes and types.
         - `num_envs`: the number of environments.
+        - `stacking`: as in `ReplayBuffer`.
         """
-        empty = empty_rows(item, num_envs, self.capacity // num_envs)
-        return ReplayState(empty.data, is_rollout=True)
+        rows = self.capacity // num_envs
+        empty = empty_rows(item, num_envs, rows)
+        if stacking is not None and stacking.num_frames > 1:
+            # Each row may end an episode, and none may be lost.
+            empty = _apart(
+                item, stacking, num_envs=num_envs, num_rows=rows, num_slots=rows
+            )
+        return ReplayState(empty.data, is_rollout=True, frames=empty.frames)
 
     def add(
         self,
@@ -370,8 +492,7 @@ class LatestRows(AbstractReplay[ReplayState[Any]]):
             of an iteration is always the first here.
         - `keep`: if it is false, nothing changes.
         """
-        rows = self.capacity // self.batch_size
-        return write_row(state, items, counts.rows_written % rows, keep=keep)
+        return write_row(state, items, counts.rows_written, keep=keep)
 
     def sample(
         self, state: ReplayState[Item], counts: Counts, *, key: PRNGKeyArray
@@ -381,10 +502,17 @@ class LatestRows(AbstractReplay[ReplayState[Any]]):
         **Arguments:**
 
         - `state`: the replay.
-        - `counts`, `key`: not used.
+        - `counts`: how much has been written.
+        - `key`: not used.
         """
-        del counts, key
-        return state.data
+        del key
+        if state.frames is None:
+            return state.data
+        num_envs, rows = jax.tree.leaves(state.data)[0].shape[:2]
+        # At each place, the number of the newest row.
+        last = counts.rows_written - 1
+        number = last - (last - jnp.arange(rows)) % rows
+        return transitions_at(state, jnp.arange(num_envs)[:, None], number[None])
 
 
 LatestRows.__init__.__doc__ = """**Arguments:**

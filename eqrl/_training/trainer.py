@@ -21,6 +21,8 @@ from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from ..envs._check import check_env
 from ..envs._host import release
+from ..envs._wrappers import stacking_of
+from .frames import ROWS_OF_END
 from .iteration import (
     Progress,
     UnfinishedRow,
@@ -39,6 +41,7 @@ from .replay import (
     ReplayBuffer,
     ReplayState,
     truncate_last_row,
+    whole_observations,
 )
 from .schedule import Counts, Schedule
 
@@ -210,11 +213,20 @@ class Trainer(eqx.Module):
             lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), transitions
         )
         check_action_fits(item.action, env.spec)
-        replay = self.replay(agent.sequence_length).init(item, self.num_envs)
+        replay = self.replay(agent.sequence_length)
+        max_steps = env.spec.max_steps
+        # Of shorter episodes a replay would lose rows; a rollout loses none.
+        is_long = max_steps is None or max_steps >= ROWS_OF_END
+        if isinstance(replay, LatestRows) or (
+            isinstance(replay, ReplayBuffer) and is_long
+        ):
+            stored = replay.init(item, self.num_envs, stacking=stacking_of(env))
+        else:
+            stored = replay.init(item, self.num_envs)
         zero = jnp.zeros((), int)
         counts = Counts(updates=zero, rows_written=zero + 0, rows_kept=zero + 0)
         trainer_state = TrainerState(
-            agent=state, actors=actors, replay=replay, failed=jnp.array(False)
+            agent=state, actors=actors, replay=stored, failed=jnp.array(False)
         )
         return trainer_state, counts
 
@@ -487,6 +499,10 @@ def _explaining_misfits(
         yield
     except (TypeError, ValueError, AttributeError, LookupError) as error:
         # Shapes are compared only after an error, since to trace `init` takes a while.
+        is_whole = isinstance(state.replay, ReplayState) and state.replay.frames is None
+        if trainer.make_replay is ReplayBuffer and is_whole:
+            # Observations may be whole where `init` shares frames, as in a filled one.
+            trainer = dataclasses.replace(trainer, make_replay=whole_observations)
         try:
             expected, _ = eqx.filter_eval_shape(trainer.init, agent, env, key=jr.key(0))
         except Exception:

@@ -1,6 +1,7 @@
+import dataclasses
 import math
 from abc import abstractmethod
-from typing import Any, Generic, TypeAlias, get_args
+from typing import Any, Generic, TypeAlias, TypeVar, get_args
 
 import equinox as eqx
 import jax
@@ -200,6 +201,42 @@ class EnvSpec(eqx.Module):
                 "and `spec.action.num_outputs` how many outputs a network needs."
             )
         return self.action.size
+
+
+Frames = TypeVar("Frames", Array, np.ndarray)
+"""Observations or frames, with any axes before the last ones."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Stacking:
+    """The axes of an observation that consists of the latest frames of its episode.
+
+    An observation is an array of the shape `(num_pixels, num_frames, num_channels)`,
+    flattened, with the oldest frame first. At the beginning of an episode its first
+    frame takes the place of earlier ones. An observation that is not put together is
+    one frame.
+    """
+
+    num_frames: int
+    num_pixels: int
+    num_channels: int
+
+    @property
+    def frame_size(self) -> int:
+        """Elements of a frame."""
+        return self.num_pixels * self.num_channels
+
+    def together(self, frames: Frames) -> Frames:
+        """Observations, from frames with the axes `(..., num_frames, frame_size)`."""
+        batch = frames.shape[:-2]
+        axes = (*batch, self.num_frames, self.num_pixels, self.num_channels)
+        return frames.reshape(axes).swapaxes(-3, -2).reshape(*batch, -1)
+
+    def newest(self, observations: Frames) -> Frames:
+        """The newest frame of each observation."""
+        batch = observations.shape[:-1]
+        axes = (*batch, self.num_pixels, self.num_frames, self.num_channels)
+        return observations.reshape(axes)[..., -1, :].reshape(*batch, -1)
 
 
 # How many axes each field has in one transition; those before them are the rows.

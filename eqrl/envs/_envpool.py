@@ -11,10 +11,10 @@ from typing import Any
 import equinox as eqx
 import numpy as np
 from gymnasium import spaces
-from jaxtyping import Array, Bool, Float, Int, Shaped
+from jaxtyping import Array, Bool, Float, Int, Shaped, UInt8
 
 from .._pytree.fields import Count, PositiveInt, checked
-from .._types.data import EnvSpec
+from .._types.data import EnvSpec, Stacking
 from .._types.installed import check_installed
 from ._base import AnyEnv, innermost
 from ._gymnasium import Describe, Interface, described_by, shown_names
@@ -49,7 +49,8 @@ _OWN_OPTIONS = {
 class _Maker:
     """Makes the simulators of an `EnvPoolEnv`; equal ones share compilations.
 
-    `limit` is the time limit, and the other fields are arguments of `EnvPoolEnv`.
+    `limit` is the time limit, `stacking` how observations are put together from frames
+    of the pool, if they are, and the other fields are arguments of `EnvPoolEnv`.
     """
 
     task_id: str
@@ -58,12 +59,16 @@ class _Maker:
     num_threads: int | None
     keys: tuple[str, ...] | None
     describe: Describe | tuple[str, ...] | None
+    stacking: Stacking | None = None
 
     def pool(self, seeds: Sequence[int]) -> Any:
         """EnvPool's own pool, with a simulator for each seed."""
         import envpool  # pyright: ignore[reportMissingImports]
 
         options = dict(self.options)
+        if self.stacking is not None:
+            # They are put together here, so that a replay can store each of them once.
+            options["stack_num"] = 1
         if self.limit is not None:
             # It reports what terminates at its limit as truncated, so that its limit
             # must be one that is never reached.
@@ -164,6 +169,10 @@ class _Pool(AbstractSimulators):
         self._interface = maker.interface(self._pool)
         self._channels_first = _is_channels_first(self._pool.observation_space)
         self._has_lives = bool(dict(maker.options).get("episodic_life"))
+        self._frames: UInt8[np.ndarray, "envs frames frame"] | None = None
+        if maker.stacking is not None:
+            num_frames, size = maker.stacking.num_frames, maker.stacking.frame_size
+            self._frames = np.zeros((len(seeds), num_frames, size), np.uint8)
         # Whose game goes on, as only a life was lost.
         self._goes_on = np.zeros(len(seeds), bool)
 
@@ -189,7 +198,10 @@ class _Pool(AbstractSimulators):
         described = None
         if descriptors[0] is not None:
             described = np.concatenate(descriptors)[order]
-        return Began(np.concatenate(observations)[order], described)
+        observation = np.concatenate(observations)[order]
+        if self._frames is not None:
+            self._frames[rows] = observation[:, None]
+        return Began(self._stacked(rows, observation), described)
 
     def step(
         self, rows: Int[np.ndarray, " rows"], actions: Shaped[np.ndarray, "rows ..."]
@@ -203,13 +215,26 @@ class _Pool(AbstractSimulators):
         late = infos["elapsed_step"] >= limit
         if self._has_lives:
             self._goes_on[rows] = terminated & ~late
+        if self._frames is not None:
+            self._frames[rows, :-1] = self._frames[rows, 1:]
+            self._frames[rows, -1] = observation
         return Stepped(
-            observation=observation,
+            observation=self._stacked(rows, observation),
             reward=reward,
             terminated=terminated,
             truncated=(truncated | late) & ~terminated,
             descriptor=descriptor,
         )
+
+    def _stacked(
+        self,
+        rows: Int[np.ndarray, " rows"],
+        observation: Shaped[np.ndarray, "rows frame"],
+    ) -> Shaped[np.ndarray, "rows obs"]:
+        stacking = self._maker.stacking
+        if stacking is None or self._frames is None:
+            return observation
+        return stacking.together(self._frames[rows])
 
     def _check_rows(self, rows: Int[np.ndarray, " rows"]) -> None:
         """Checks that no row is there twice, which a pool waits for without end."""
@@ -339,6 +364,11 @@ class EnvPoolEnv(AbstractHostEnv):
     With `options={"episodic_life": True}` a lost life terminates the episode, and the
     next one goes on in the same game. The time limit is that of the game.
 
+    Images of Atari and ViZDoom are those of the latest `stack_num` frames, an option of
+    EnvPool. The adapter puts them together as `FrameStack` does: at the beginning of an
+    episode the first frame takes the place of earlier ones, also after a lost life,
+    where EnvPool itself would show those from before it.
+
     A simulator has one present, which cannot be saved. Training that is resumed where
     it ended goes on in the same episodes; one that is resumed from an earlier state, or
     in another process, begins new ones. A process that was forked from one with pools
@@ -394,7 +424,11 @@ class EnvPoolEnv(AbstractHostEnv):
         self._spec = maker.checked_interface(pool, infos).spec(
             task_id, _infos_of(infos, 0), limit
         )
-        self._make = dataclasses.replace(maker, limit=limit)
+        stacking, num_frames = None, pool.config.get("stack_num", 1)
+        if num_frames > 1 and _is_channels_first(pool.observation_space):
+            channels, height, width = pool.observation_space.shape
+            stacking = Stacking(num_frames, height * width, channels // num_frames)
+        self._make = dataclasses.replace(maker, limit=limit, stacking=stacking)
         self._owner = new_owner(self)
         self._active = None
         self._begun = None
@@ -402,6 +436,13 @@ class EnvPoolEnv(AbstractHostEnv):
     @property
     def spec(self) -> EnvSpec:
         return self._spec
+
+    @property
+    def stacking(self) -> Stacking:
+        """The frames that its observations consist of."""
+        maker = self._make
+        assert isinstance(maker, _Maker)
+        return maker.stacking or Stacking(1, 1, self._spec.observation_size)
 
 
 def picture_suffix(env: EnvPoolEnv) -> str:

@@ -14,8 +14,8 @@ from .._pytree.control_flow import filter_scan
 from .._pytree.fields import Count, PositiveInt, checked, converted, static_integer
 from .._pytree.tree import take_element, tree_where
 from .._types.custom_types import EnvState, Observation
-from .._types.data import Action, Box, EnvSpec
-from ._base import AbstractEnv, AbstractEnvWrapper, Outcome
+from .._types.data import Action, Box, EnvSpec, Stacking
+from ._base import AbstractEnv, AbstractEnvWrapper, AnyEnv, Outcome, Stacked
 from ._host import stepping_where
 
 
@@ -177,8 +177,9 @@ class FrameStack(AbstractEnvWrapper[FrameStackState[EnvState]]):
 
     Vectors are concatenated, the oldest first. Images keep their height and width. If
     `spec.observation_shape` is `(height, width, channels)`, they have the channels of
-    all; if it is `(height, width)`, each becomes a channel. A replay holds the stacked
-    observations, so it stores each observation of the environment `num_frames` times.
+    all; if it is `(height, width)`, each becomes a channel. A replay stores each
+    observation of the environment about once, however many it is seen in, if the
+    stacked ones have at least 2,048 bytes.
     """
 
     env: AbstractEnv[EnvState]
@@ -210,26 +211,30 @@ class FrameStack(AbstractEnvWrapper[FrameStackState[EnvState]]):
     ) -> tuple[FrameStackState[EnvState], Observation[Array, " obs"]]:
         inner, observation = self.env.reset(key=key)
         frames = jnp.tile(observation[None], (self.num_frames, 1))
-        return FrameStackState(inner=inner, frames=frames), self._together(frames)
+        return FrameStackState(inner=inner, frames=frames), self.stacking.together(
+            frames
+        )
 
     def step(
         self, state: FrameStackState[EnvState], action: Action, *, key: PRNGKeyArray
     ) -> tuple[FrameStackState[EnvState], Outcome]:
         inner, outcome = self.env.step(state.inner, action, key=key)
         frames = jnp.concatenate([state.frames[1:], outcome.observation[None]])
-        outcome = dataclasses.replace(outcome, observation=self._together(frames))
+        outcome = dataclasses.replace(
+            outcome, observation=self.stacking.together(frames)
+        )
         return FrameStackState(inner=inner, frames=frames), outcome
 
-    def _together(
-        self, frames: Observation[Array, "frames obs"]
-    ) -> Observation[Array, " stacked"]:
-        shape = self.env.spec.observation_shape
+    @property
+    def stacking(self) -> Stacking:
+        """The frames that its observations consist of."""
+        spec = self.env.spec
+        shape, size = spec.observation_shape, spec.observation_size
         if shape is None or len(shape) == 1:
-            return frames.reshape(-1)
-        images = frames.reshape(self.num_frames, *shape)
+            return Stacking(self.num_frames, 1, size)
         # After height and width, and before the channels if there are any.
-        axis = -1 if len(shape) == 2 else -2
-        return jnp.moveaxis(images, 0, axis).reshape(-1)
+        channels = 1 if len(shape) == 2 else shape[-1]
+        return Stacking(self.num_frames, size // channels, channels)
 
 
 FrameStack.__init__.__doc__ = """**Arguments:**
@@ -419,3 +424,16 @@ TimeLimit.__init__.__doc__ = """**Arguments:**
 - `env`: any environment. If it has a time limit too, the shorter one counts.
 - `max_steps`: length of the longest episode, at least 1.
 """
+
+
+def stacking_of(env: AnyEnv) -> Stacking:
+    """The frames that observations of an environment consist of.
+
+    Where nothing is known, as inside a wrapper of a user's, each is one frame.
+    """
+    # These pass on each observation, and episodes begin where those inside do.
+    while isinstance(env, DisabledActions | PooledReset | TimeLimit):
+        env = env.env
+    if isinstance(env, Stacked):
+        return env.stacking
+    return Stacking(1, 1, env.spec.observation_size)

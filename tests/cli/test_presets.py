@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.random as jr
 import numpy as np
 import pytest
@@ -158,7 +159,9 @@ def test_a_run_without_a_preset_ends_as_in_python_and_says_what_it_does(
     _, state, _ = eqrl.load_run(folder)
     assert eqx.tree_equal(state, solution.state)
     printed = capsys.readouterr()
-    near, settings, *_ = printed.out.splitlines()
+    near, settings, replay, *_ = printed.out.splitlines()
+    stored = sum(x.nbytes for x in jax.tree.leaves(solution.trainer_state.replay))
+    assert replay == f"replay: 100,000 transitions, {stored / 1e6:.1f} MB"
     # There is none without a goal.
     assert "Every return was 0, so there was no reward to learn from" in printed.err
     assert near.startswith("No preset fits; these are the library's defaults; ")

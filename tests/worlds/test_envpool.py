@@ -18,6 +18,7 @@ from eqrl._cli import main
 from eqrl._run.write import read_metrics
 from eqrl.envs import AbstractEnv, ActionRepeat, FrameStack, TimeLimit, _host, make
 from eqrl.envs._envpool import in_whole_games
+from eqrl.envs._wrappers import stacking_of
 from eqrl.spaces import Box, Discrete
 
 from ..simulators import (
@@ -213,6 +214,46 @@ def test_a_lost_life_ends_the_episode_and_not_the_game() -> None:
     end, left, steps, *_ = both[0][0]
     [first, *_], _ = lives(limit=int(steps), num_steps=int(steps))
     assert first == (end, left, steps, 5, 0)
+
+
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("Pong-v5", {}),
+        ("Pong-v5", {"gray_scale": False, "stack_num": 3}),
+        ("Breakout-v5", {"episodic_life": True}),
+    ],
+)
+def test_frames_are_put_together_as_in_a_pool_but_for_lost_lives(
+    name: str, options: dict[str, Any]
+) -> None:
+    import envpool  # pyright: ignore[reportMissingImports]
+
+    env: Any = make(f"envpool/{name}", options=options)
+    num_frames = stacking_of(env).num_frames
+    assert num_frames == options.get("stack_num", 4)
+    made, rows = env._make([5, 6]), np.arange(2)
+    pool = envpool.make(
+        name, env_type="gymnasium", num_envs=2, env_seed=[5, 6], **options
+    )
+    last = lambda seen: np.moveaxis(seen, 1, -1).reshape(len(seen), -1)
+    np.testing.assert_array_equal(made.begin(rows).observation, last(pool.reset()[0]))
+    choices, age, num_lost = np.random.default_rng(0), np.full(2, num_frames), 0
+    for _ in range(150):
+        actions = choices.integers(0, 4, 2, np.int32)
+        seen, stepped = last(pool.step(actions)[0]), made.step(rows, actions)
+        age += 1
+        known = age >= num_frames
+        np.testing.assert_array_equal(stepped.observation[known], seen[known])
+        for row in np.flatnonzero(stepped.terminated):
+            # The game goes on, and its first frame is all that the new episode sees.
+            num_lost += 1
+            seen = last(pool.step(np.zeros(1, int), np.array([row], np.int32))[0])
+            begun = made.begin(rows[row : row + 1]).observation
+            images = [x.reshape(84, 84, num_frames, -1) for x in (begun, seen)]
+            assert np.all(images[0] == images[1][:, :, -1:])
+            age[row] = 1
+    assert (num_lost > 0) == ("episodic_life" in options)
 
 
 def test_the_command_line_evaluates_in_whole_games(

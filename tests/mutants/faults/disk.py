@@ -48,8 +48,8 @@ FAULTS = (
     Fault(
         "disk:cut-where-terminated",
         "eqrl/_training/replay.py",
-        ".set(~data.terminated[:, row])",
-        ".set(jnp.ones_like(data.terminated[:, row]))",
+        "cut = ~terminated & (",
+        "cut = jnp.ones_like(terminated) & (",
         (f"{_SWITCH} -k 'keeps_what_it_should or cut_in_mid'",),
     ),
     Fault(

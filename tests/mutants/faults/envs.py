@@ -311,9 +311,9 @@ FAULTS = (
     ),
     Fault(
         "envs:frames-side-by-side",
-        "eqrl/envs/_wrappers.py",
-        "axis = -1 if len(shape) == 2 else -2",
-        "axis = -1",
+        "eqrl/_types/data.py",
+        "frames.reshape(axes).swapaxes(-3, -2)",
+        "frames.reshape(axes)",
         ("tests/envs/test_frame_stack.py -k channels",),
     ),
     Fault(
