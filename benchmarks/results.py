@@ -155,9 +155,6 @@ VECTORS: dict[str, Callable[[int], AnyAgent]] = {
     "TAAC": _taac,
     "random": _ppo,
 }
-REPLAYING = ("DQN", "DiscreteSAC", "SAC", "TD3", "TAAC")
-# The replays of five seeds would take 14 GB.
-LARGE_IMAGES = ("gymnax/Pong-misc",)
 AGENTS = tuple(dict.fromkeys([*DISCRETE, *VECTORS]))
 
 
@@ -257,8 +254,7 @@ def _jobs(environments: list[str], agents: list[str]) -> Iterator[Job]:
     for environment in environments:
         for agent in _agents_that_fit(make_env(environment)):
             path = DATA / environment / f"{agent}.csv"
-            is_too_large = environment in LARGE_IMAGES and agent in REPLAYING
-            if agent in agents and not is_too_large and not path.exists():
+            if agent in agents and not path.exists():
                 yield environment, agent, path
 
 
