@@ -113,7 +113,7 @@ def limit_runs(
     Both ways of writing it; for one member also two that do not depend on each other,
     side by side: the two of a stack, or a second one of the same.
     """
-    ways = [((matmul,), Fraction(1))]
+    ways: list[tuple[tuple[Matmul, ...], Fraction]] = [((matmul,), Fraction(1))]
     if size == 1:
         lanes = halves_of(matmul)
         times = Fraction(sum(x.operations for x in lanes), matmul.operations)
