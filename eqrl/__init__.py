@@ -3,7 +3,7 @@
 import gc as _gc
 
 
-# Imports make a million objects that stay: to look for garbage takes a fifth of them.
+# Imports allocate many objects that stay, so that collections find little.
 _threshold = _gc.get_threshold()
 _gc.set_threshold(100_000)
 

@@ -1,6 +1,6 @@
 """Members of a population, and the history of its generations."""
 
-import functools
+import dataclasses
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeAlias, overload
 
 import equinox as eqx
@@ -274,21 +274,29 @@ def stored_transitions(
             "`solution.trainer_state.replay`."
         )
     ring, counts = rings[0], solution.counts
-    held = functools.partial(first_held, counts=counts)
-    # Before the axes of environments and rows there may be one of seeds or members.
+    # Before the axes of environments and rows there may be one of seeds or members. One
+    # that failed has fewer rows than are counted.
     axes = ring.data.timestep.shape[:-2]
-    for _ in axes:
-        held = jax.vmap(held)
-    written = int(counts.rows_kept) + int(counts.rows_written)
-    number = np.arange(int(np.max(held(ring))), written)[None]
+    written = jnp.broadcast_to(counts.rows_kept + counts.rows_written, axes)
+    if ring.frames is not None:
+        written = ring.frames.written
 
-    def take(ring: ReplayState[Transition[Extras]]) -> Transition[Extras]:
+    def number_held(
+        ring: ReplayState[Transition[Extras]], written: Int[Array, ""]
+    ) -> Int[Array, ""]:
+        after = dataclasses.replace(counts, rows_written=written, rows_kept=0 * written)
+        return jnp.min(written - first_held(ring, after))
+
+    def take(
+        ring: ReplayState[Transition[Extras]], written: Int[Array, ""]
+    ) -> Transition[Extras]:
         env = jnp.arange(ring.data.timestep.shape[0])[:, None]
-        return transitions_at(ring, env, jnp.asarray(number))
+        return transitions_at(ring, env, written + ages[None])
 
     for _ in axes:
-        take = jax.vmap(take)
-    return take(ring)
+        number_held, take = jax.vmap(number_held), jax.vmap(take)
+    ages = jnp.arange(-int(np.min(number_held(ring, written))), 0)
+    return take(ring, written)
 
 
 @overload

@@ -42,7 +42,7 @@ from .._training.mesh import (
 from .._training.rows import Pace, Position, steps_taken
 from .._training.schedule import Counts
 from .._training.train import Crew, begin_rows, compile_members, init_members
-from .._training.trainer import AnyTrainerState, Trainer
+from .._training.trainer import AnyTrainerState, Trainer, fitting
 from .._types.custom_types import EnvState, PyTree, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
@@ -87,8 +87,9 @@ def check_initial(
             f"`initial` holds {given} members, but `size={size}`; a population resumes "
             "with as many members as it has."
         )
+    like, keys = fitting(trainer, initial.trainer_states), jr.split(jr.key(0), size)
     states, counts = eqx.filter_eval_shape(
-        init_members, trainer, agents, env, jr.split(jr.key(0), size), "in_turn", None
+        init_members, like, agents, env, keys, "in_turn", None
     )
     check_same_shapes(
         "initial",

@@ -289,10 +289,13 @@ def take_element(stack: Tree, index: int | Int[Array, ""]) -> Tree:
 
 
 def placeholders(shapes: Tree) -> Tree:
-    """Arrays of these shapes that take no memory, with which to lower a program."""
+    """Arrays of these shapes, with which to lower a program.
+
+    They take no memory until they are put on a device.
+    """
 
     def placeholder(x: PyTree) -> PyTree:
-        if not hasattr(x, "dtype"):
+        if not is_array_shape(x):
             return x
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
             return jnp.empty(x.shape, x.dtype)

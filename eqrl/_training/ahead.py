@@ -1,8 +1,12 @@
-"""Programs that are compiled before there is what they are called with."""
+"""Compiles programs before their arguments exist."""
 
+import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, cast
+
+import equinox as eqx
+import jax
 
 from .._pytree.tree import placeholders
 from .._types.custom_types import PyTree
@@ -15,13 +19,21 @@ class Lowered(NamedTuple):
     """
 
     compile: Callable[[], object]
-    result: PyTree
+    result: Callable[[], PyTree]
+
+
+def are_unbound(tree: PyTree) -> bool:
+    """Whether no array in a tree is bound to a device, as placeholders are not."""
+    arrays = (x for x in jax.tree.leaves(tree) if isinstance(x, jax.Array))
+    return not any(x.committed for x in arrays)
 
 
 def lower(program: Callable[..., object], *args: object, **kwargs: object) -> Lowered:
     """Lowers a function of `equinox.filter_jit` for such arguments."""
     lowered = cast(PyTree, program).lower(*args, **kwargs)
-    return Lowered(lowered.compile, lowered.postprocess(lowered.lowered.out_info))
+    # What JAX says of the result of a lowered program leaves weak types out.
+    result = functools.partial(eqx.filter_eval_shape, program, *args, **kwargs)
+    return Lowered(lowered.compile, result)
 
 
 def compile_side_by_side(
@@ -29,9 +41,13 @@ def compile_side_by_side(
 ) -> None:
     """Compiles a program while the next one is lowered and compiled.
 
-    `lower_next` gets placeholders for the result of the first one.
+    `lower_next` gets placeholders for the result of the first one. Nothing is compiled
+    if they would not stand for it: a program for weak types is another one.
     """
+    result = init.result()
+    if any(getattr(x, "weak_type", False) for x in jax.tree.leaves(result)):
+        return
     with ThreadPoolExecutor(1) as pool:
         # The call of the program raises its error again.
         pool.submit(init.compile)
-        lower_next(placeholders(init.result)).compile()
+        lower_next(placeholders(result)).compile()

@@ -1,5 +1,7 @@
 """Past observations with common frames, stored about once each."""
 
+import dataclasses
+
 import equinox as eqx
 import jax.lax as lax
 import jax.numpy as jnp
@@ -13,9 +15,9 @@ from .._types.data import AnyTransition, Stacking
 # Observations of fewer bytes are stored whole, which is faster and costs little.
 LEAST_BYTES = 2_048
 
-# In a full replay one of so many rows may end an episode, on average, before the oldest
-# rows are lost.
-ROWS_OF_END = 16
+# Slots suffice for one end of an episode in this many rows; with more of them, the
+# oldest rows are lost.
+ROWS_PER_END = 16
 
 
 class Frames(eqx.Module):
@@ -35,6 +37,9 @@ class Frames(eqx.Module):
     row_of_slot: Int[Array, "envs slots"]
     next_slot: Int[Array, " envs"]
     oldest: Int[Array, " envs"]
+    # The number of the next row. A member of a population that failed has fewer rows
+    # than are counted.
+    written: Int[Array, ""]
     stacking: Stacking = eqx.field(static=True)
 
     @property
@@ -64,7 +69,10 @@ class Frames(eqx.Module):
         for offset, new in ((0, self.stacking.newest(items.observation)), (1, reached)):
             place = (number + offset) % self.num_places
             frames = write_slice(frames, new, place, keep=keep)
-        written = eqx.tree_at(lambda tree: tree.frames, self, frames)
+        after = number + 1
+        if keep is not None:
+            after = jnp.where(keep, after, self.written)
+        written = dataclasses.replace(self, frames=frames, written=after)
         return written.end(over, reached, number)
 
     def end(
@@ -82,7 +90,8 @@ class Frames(eqx.Module):
         overwritten = jnp.maximum(self.oldest, self.row_of_slot[env, slot] + 1)
         row = number % self.num_rows
         old_slot = lax.dynamic_index_in_dim(self.slot_of_row, row, 1, keepdims=False)
-        return Frames(
+        return dataclasses.replace(
+            self,
             frames=self.frames.at[env, self.num_places + target].set(
                 reached, mode="drop"
             ),
@@ -92,7 +101,6 @@ class Frames(eqx.Module):
             row_of_slot=self.row_of_slot.at[env, target].set(number, mode="drop"),
             next_slot=jnp.where(over, (slot + 1) % num_slots, slot),
             oldest=jnp.where(over, overwritten, self.oldest),
-            stacking=self.stacking,
         )
 
     def newest(self, number: Int[Array, ""]) -> Observation[Array, "envs frame"]:
@@ -129,7 +137,7 @@ class Frames(eqx.Module):
         )
         place = jnp.concatenate([place, jnp.expand_dims(next_place, -1)], axis=-1)
         if num_frames == 1 or self.stacking.num_pixels == 1:
-            # Those of an observation are together as they are taken.
+            # The frames of an observation are in order as they are gathered.
             take = lambda place: self.frames[jnp.expand_dims(env, -1), place]
             first, second = take(place[..., :-1]), take(place[..., 1:])
             batch = data.timestep.shape
@@ -146,15 +154,15 @@ class Frames(eqx.Module):
         """The same frames, with rows that are counted from the one with this number."""
         place = (number + jnp.arange(self.num_places)) % self.num_places
         slots = jnp.arange(self.num_places, self.frames.shape[1])
-        return Frames(
+        return dataclasses.replace(
+            self,
             frames=self.frames[:, jnp.concatenate([place, slots])],
             slot_of_row=self.slot_of_row[
                 :, (number + jnp.arange(self.num_rows)) % self.num_rows
             ],
             row_of_slot=self.row_of_slot - number,
-            next_slot=self.next_slot,
             oldest=jnp.maximum(self.oldest - number, 0),
-            stacking=self.stacking,
+            written=self.written - number,
         )
 
 
@@ -175,6 +183,7 @@ def empty_frames(
         row_of_slot=jnp.full((num_envs, num_slots), -1, int),
         next_slot=jnp.zeros(num_envs, int),
         oldest=jnp.zeros(num_envs, int),
+        written=jnp.zeros((), int),
         stacking=stacking,
     )
 

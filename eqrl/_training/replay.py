@@ -15,7 +15,7 @@ from .._pytree.fields import check_fields, static_integer
 from .._pytree.tree import parts
 from .._types.custom_types import PyTree, State
 from .._types.data import AnyTransition, Stacking, Transition
-from .frames import LEAST_BYTES, ROWS_OF_END, Frames, empty_frames, write_slice
+from .frames import LEAST_BYTES, ROWS_PER_END, Frames, empty_frames, write_slice
 from .schedule import Counts
 
 
@@ -192,7 +192,7 @@ def transitions_at(
 def first_held(state: ReplayState[Item], counts: Counts) -> Int[Array, "*envs"]:
     """The number of the oldest row that a replay holds.
 
-    It is that of each environment where some may have lost a few; else one of all.
+    One number for each environment if frames are shared, else one for all.
     """
     rows = jax.tree.leaves(state.data)[0].shape[1]
     written = counts.rows_kept + counts.rows_written
@@ -257,7 +257,8 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
     each is stored once, although it is also the successor of the one before, and those
     of `eqrl.envs.FrameStack` and of Atari games have frames in common, each of which is
     stored once. There is room for the last frames of as many episodes as have 16 steps
-    on average. Where episodes are shorter, fewer rows are held. Batches are the same,
+    on average. Where episodes are shorter, fewer rows are held, and with a time limit
+    below 16 observations are stored whole. Until rows are lost, batches are the same,
     bit for bit.
     """
 
@@ -289,7 +290,7 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
         if stacking is None or not self.share_frames:
             return empty_rows(item, num_envs, rows)
         # Those that are held are always enough for a run.
-        num_slots = max(rows // ROWS_OF_END, self.sequence_length) + 1
+        num_slots = max(rows // ROWS_PER_END, self.sequence_length) + 1
         return _apart(
             item, stacking, num_envs=num_envs, num_rows=rows, num_slots=num_slots
         )
@@ -381,7 +382,7 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
     def sample(
         self, state: ReplayState[Item], counts: Counts, *, key: PRNGKeyArray
     ) -> Item:
-        """Draws uniformly, with replacement, from all runs of consecutive rows.
+        """Draws environments, and runs of consecutive rows of each, all uniformly.
 
         A run stays with one environment and may continue into the next episode. At
         least `sequence_length` rows must have been written.
@@ -438,7 +439,7 @@ class LatestRows(AbstractReplay[ReplayState[Any]]):
     It is for agents that learn on-policy, whose `sequence_length` is `None`. A batch is
     the whole rollout, with the axes `(envs, time)`, without a copy. In a `Trainer`,
     observations of at least 2,048 bytes that share frames, as in a `ReplayBuffer`, are
-    put together for the batch.
+    put together for the batch, as a copy.
     """
 
     capacity: int = static_integer(least=1)

@@ -20,7 +20,14 @@ from ..envs._host import SimulatorFailure, are_present, failure_of, is_host
 from .iteration import UnfinishedRow
 from .mesh import largest_on_any_process, to_host
 from .schedule import Counts
-from .trainer import AnyTrainerState, Piece, Ran, Trainer, TrainerState
+from .trainer import (
+    AnyTrainerState,
+    Piece,
+    Ran,
+    Trainer,
+    TrainerState,
+    without_rows,
+)
 
 
 _logger = logging.getLogger("eqrl")
@@ -273,11 +280,14 @@ class Runner:
             if row["nonfinite"].ndim == 0:
                 # The state is the one from before the failure, so another call may
                 # resume from it.
-                whole = eqx.tree_at(lambda x: x.failed, state.tree, jnp.array(False))
-                state = flatten(whole)
+                reached = int(counts.rows_written) - int(ran.row.num_rows)
+                reached += int(ran.row.failure.kept_rows)
                 counts = _counts_before_failure(
                     self.trainer, counts, ran, first_updates
                 )
+                whole = eqx.tree_at(lambda x: x.failed, state.tree, jnp.array(False))
+                number = reached - int(counts.rows_written)
+                state = flatten(without_rows(whole, number))
         return Position(state, counts, first, first_updates, row=row, failed=failed)
 
 

@@ -28,7 +28,7 @@ from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from ..envs._check import play_if_asked
 from ..envs._host import SimulatorError
-from .ahead import Lowered, compile_side_by_side, lower
+from .ahead import Lowered, are_unbound, compile_side_by_side, lower
 from .evaluations import Evaluations
 from .host_loop import Callback, Callbacks, Reached, drive
 from .iteration import UnfinishedRow, check_finite_agent
@@ -53,6 +53,7 @@ from .trainer import (
     Trainer,
     TrainerState,
     begin_row,
+    fitting,
     run_piece,
 )
 
@@ -121,13 +122,15 @@ def train(
     if agent_state is not None:
         check_rate(agent, agent_state, num_steps)
     init_key, run_key = _init_key(key), _run_key(key)
-    if initial is None:
+    given = (agent, env, init_key, agent_state)
+    if initial is None and num_steps > 0 and are_unbound(given):
         compile_side_by_side(
             lower(jit_init, trainer, agent, env, key=init_key, agent_state=agent_state),
             lambda init: lower_piece(trainer, agent, env, *init, key=run_key),
         )
+    like = trainer if initial is None else fitting(trainer, initial.trainer_state)
     solution = _begin(
-        lambda: jit_init(trainer, agent, env, key=init_key, agent_state=agent_state),
+        lambda: jit_init(like, agent, env, key=init_key, agent_state=agent_state),
         initial,
     )
     state, counts = solution.trainer_state, solution.counts
@@ -248,11 +251,12 @@ def train_members(
         members=members,
         mesh=devices,
     )
-    if initial is None:
+    if initial is None and num_steps > 0:
         compile_members(crew, init_keys)
+    like = trainer if initial is None else fitting(trainer, initial.trainer_state)
     solution = _begin(
         lambda: init_members(
-            trainer, agents, env, init_keys, members, devices, are_stacked=are_stacked
+            like, agents, env, init_keys, members, devices, are_stacked=are_stacked
         ),
         initial,
         devices,
@@ -521,6 +525,8 @@ def compile_members(crew: Crew, init_keys: Key[Array, " members"]) -> None:
     """Compiles `init_members` and `run_members` for new members, in one process."""
     mesh = crew.mesh
     if mesh is not None and mesh.is_multi_process:
+        return
+    if mesh is None and not are_unbound((crew, init_keys)):
         return
 
     def lower_run(made: tuple[AnyTrainerState, Counts]) -> Lowered:

@@ -14,7 +14,13 @@ from .._interaction.actors import Actors, interact, start
 from .._interaction.fit import check_action_fits
 from .._pytree.control_flow import filter_fori_loop
 from .._pytree.fields import PositiveInt, check_fields, checked, shown, static_integer
-from .._pytree.tree import check_same_shapes, show_values, tree_copy, tree_where
+from .._pytree.tree import (
+    check_same_shapes,
+    parts,
+    show_values,
+    tree_copy,
+    tree_where,
+)
 from .._types.custom_types import EnvState, Extras, Memory, Metrics, Mode, State
 from .._types.data import Transition
 from ..envs import AbstractEnv
@@ -22,7 +28,7 @@ from ..envs._base import AnyEnv
 from ..envs._check import check_env
 from ..envs._host import release
 from ..envs._wrappers import stacking_of
-from .frames import ROWS_OF_END
+from .frames import ROWS_PER_END
 from .iteration import (
     Progress,
     UnfinishedRow,
@@ -216,7 +222,7 @@ class Trainer(eqx.Module):
         replay = self.replay(agent.sequence_length)
         max_steps = env.spec.max_steps
         # Of shorter episodes a replay would lose rows; a rollout loses none.
-        is_long = max_steps is None or max_steps >= ROWS_OF_END
+        is_long = max_steps is None or max_steps >= ROWS_PER_END
         if isinstance(replay, LatestRows) or (
             isinstance(replay, ReplayBuffer) and is_long
         ):
@@ -473,6 +479,30 @@ def run_piece(
     return state, schedule.counts_after(counts, num_iterations), ran
 
 
+def without_rows(state: AnyTrainerState, number: int) -> AnyTrainerState:
+    """The state when the last `number` rows, of an unfinished rollout, do not count.
+
+    Its episodes continue, so frames that the next observations share with earlier ones
+    have to be found by the numbers that rows now get.
+    """
+    replay = state.replay
+    if number == 0 or not isinstance(replay, ReplayState) or replay.frames is None:
+        return state
+    frames = replay.frames.from_row(jnp.asarray(number, int))
+    return eqx.tree_at(lambda x: x.replay.frames, state, frames)
+
+
+def fitting(trainer: Trainer, state: AnyTrainerState) -> Trainer:
+    """The trainer, with a replay of whole observations if that of a state has them.
+
+    `fill_replay` does not know which frames an environment's observations share.
+    """
+    rings = parts(state.replay, ReplayState)
+    if trainer.make_replay is ReplayBuffer and all(x.frames is None for x in rings):
+        return dataclasses.replace(trainer, make_replay=whole_observations)
+    return trainer
+
+
 @contextlib.contextmanager
 def _explaining_misfits(
     trainer: Trainer, agent: AnyAgent, env: AnyEnv, state: object
@@ -499,12 +529,9 @@ def _explaining_misfits(
         yield
     except (TypeError, ValueError, AttributeError, LookupError) as error:
         # Shapes are compared only after an error, since to trace `init` takes a while.
-        is_whole = isinstance(state.replay, ReplayState) and state.replay.frames is None
-        if trainer.make_replay is ReplayBuffer and is_whole:
-            # Observations may be whole where `init` shares frames, as in a filled one.
-            trainer = dataclasses.replace(trainer, make_replay=whole_observations)
+        init = fitting(trainer, state).init
         try:
-            expected, _ = eqx.filter_eval_shape(trainer.init, agent, env, key=jr.key(0))
+            expected, _ = eqx.filter_eval_shape(init, agent, env, key=jr.key(0))
         except Exception:
             raise error from None
         check_same_shapes("state", expected, state)

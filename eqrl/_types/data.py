@@ -203,8 +203,8 @@ class EnvSpec(eqx.Module):
         return self.action.size
 
 
-Frames = TypeVar("Frames", Array, np.ndarray)
-"""Observations or frames, with any axes before the last ones."""
+# Observations or frames, with any axes before the last ones.
+_Images = TypeVar("_Images", Array, np.ndarray)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,13 +226,13 @@ class Stacking:
         """Elements of a frame."""
         return self.num_pixels * self.num_channels
 
-    def together(self, frames: Frames) -> Frames:
+    def together(self, frames: _Images) -> _Images:
         """Observations, from frames with the axes `(..., num_frames, frame_size)`."""
         batch = frames.shape[:-2]
         axes = (*batch, self.num_frames, self.num_pixels, self.num_channels)
         return frames.reshape(axes).swapaxes(-3, -2).reshape(*batch, -1)
 
-    def newest(self, observations: Frames) -> Frames:
+    def newest(self, observations: _Images) -> _Images:
         """The newest frame of each observation."""
         batch = observations.shape[:-1]
         axes = (*batch, self.num_pixels, self.num_frames, self.num_channels)

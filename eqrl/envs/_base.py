@@ -29,7 +29,7 @@ from .._types.custom_types import (
     PyTree,
     Tree,
 )
-from .._types.data import AbstractActionSpace, Action, EnvSpec, Stacking
+from .._types.data import AbstractActionSpace, Action, EnvSpec
 
 
 _Drawn = TypeVar("_Drawn", contravariant=True)
@@ -271,16 +271,6 @@ class Drawable(Protocol[_Drawn]):
         - `state`: of one environment, with arrays of NumPy. This is not compiled, so
             that any library may draw.
         """
-        ...
-
-
-@runtime_checkable
-class Stacked(Protocol):
-    """An environment that says how it puts its observations together from frames."""
-
-    @property
-    def stacking(self) -> Stacking:
-        """The axes of an observation, to which each step adds a frame."""
         ...
 
 

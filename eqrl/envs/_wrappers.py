@@ -15,7 +15,7 @@ from .._pytree.fields import Count, PositiveInt, checked, converted, static_inte
 from .._pytree.tree import take_element, tree_where
 from .._types.custom_types import EnvState, Observation
 from .._types.data import Action, Box, EnvSpec, Stacking
-from ._base import AbstractEnv, AbstractEnvWrapper, AnyEnv, Outcome, Stacked
+from ._base import AbstractEnv, AbstractEnvWrapper, AnyEnv, Outcome
 from ._host import stepping_where
 
 
@@ -178,8 +178,8 @@ class FrameStack(AbstractEnvWrapper[FrameStackState[EnvState]]):
     Vectors are concatenated, the oldest first. Images keep their height and width. If
     `spec.observation_shape` is `(height, width, channels)`, they have the channels of
     all; if it is `(height, width)`, each becomes a channel. A replay stores each
-    observation of the environment about once, however many it is seen in, if the
-    stacked ones have at least 2,048 bytes.
+    observation of the environment about once, not `num_frames` times, if the stacked
+    ones have at least 2,048 bytes.
     """
 
     env: AbstractEnv[EnvState]
@@ -434,6 +434,8 @@ def stacking_of(env: AnyEnv) -> Stacking:
     # These pass on each observation, and episodes begin where those inside do.
     while isinstance(env, DisabledActions | PooledReset | TimeLimit):
         env = env.env
-    if isinstance(env, Stacked):
-        return env.stacking
+    # An environment of a user's may call something else so.
+    found = getattr(env, "stacking", None)
+    if isinstance(found, Stacking):
+        return found
     return Stacking(1, 1, env.spec.observation_size)

@@ -89,8 +89,8 @@ def _log_tanh_derivative(x: Float[Array, " act"]) -> Float[Array, " act"]:
     return 2 * (math.log(2) - size - jnp.log1p(jnp.exp(-2 * size)))
 
 
-# JAX would differentiate the logarithm and the exponential, where a `tanh` is enough,
-# which an action is made by anyway.
+# JAX would differentiate the logarithm and the exponential, but `tanh` suffices, and it
+# is computed for the action anyway.
 _log_tanh_derivative.defjvps(lambda tangent, _, x: -2 * jnp.tanh(x) * tangent)
 
 

@@ -34,7 +34,7 @@ class Processor(NamedTuple):
 
 
 # By the best instruction set; without any of these, as on processors with AVX2,
-# neither is so. `benchmarks/products.py` measures it; it has been run with the first two.
+# neither is so. `benchmarks/products.py` measures it; run with the first two.
 _PROCESSORS = {
     "amx_bf16": Processor(turns=True, has_bfloat16=True),
     "avx512_bf16": Processor(turns=True, has_bfloat16=True),
@@ -278,7 +278,8 @@ def _lower_on_cpu(
     context: mlir.LoweringRuleContext, *factors: object, **options: object
 ) -> Any:
     # A population has a device for each core. One agent has all cores, where another
-    # product hides the transposition: apart from it, training took 1.03 times as long.
+    # product hides the transposition: in a branch, training took 1.03 to 1.06 times as
+    # long.
     mesh = getattr(context.module_context.axis_context, "mesh", None)
     rule = functools.partial(_on_cpu, is_on_one_core=mesh is not None and mesh.size > 1)
     return mlir.lower_fun(rule, multiple_results=False)(context, *factors, **options)

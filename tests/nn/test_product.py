@@ -176,9 +176,17 @@ def test_a_member_alone_and_in_turn_has_equal_bits(
     alone = [jax.jit(gradient)(member) for member in stack]
     in_turn = jax.lax.map(gradient, stack)
     # Where members are spread over devices, transpositions are in branches.
-    apart = partial(_product._on_cpu, is_on_one_core=True)
-    monkeypatch.setattr(_product, "_on_cpu", apart)
-    in_branches = jax.jit(lambda w: gradient(w))(stack[0])
+    on_cpu = _product._on_cpu
+    monkeypatch.setattr(
+        _product,
+        "_on_cpu",
+        lambda *factors, **options: on_cpu(
+            *factors, **options | {"is_on_one_core": True}
+        ),
+    )
+    spread = jax.jit(lambda w: gradient(w))
+    assert "stablehlo.case" in spread.lower(stack[0]).as_text()
+    in_branches = spread(stack[0])
     for part, expected in zip(in_turn, zip(*alone, strict=True), strict=True):
         np.testing.assert_array_equal(part, jnp.stack(expected))
     for part, expected in zip(in_branches, alone[0], strict=True):

@@ -169,7 +169,12 @@ def test_restarts_and_parts_that_are_kept_hold_the_same_rows() -> None:
 
 
 class Flicker(AbstractEnv[Array]):
-    """Random images, of which the last pixel counts the steps; it ends at random."""
+    """Random images; it ends at random.
+
+    A `failing` one does not, but some of its rewards are not numbers.
+    """
+
+    failing: bool = eqx.field(default=False, static=True)
 
     @property
     def spec(self) -> eqrl.EnvSpec:
@@ -190,6 +195,9 @@ class Flicker(AbstractEnv[Array]):
         _, image = self.reset(key=image_key)
         over = jr.bernoulli(end_key, 0.1)
         reward = jnp.where(action == 0, image[0] / 255, state)
+        if self.failing:
+            reward = jnp.where((image[1] == 0) & (image[2] < 128), jnp.nan, reward)
+            over = jnp.array(False)
         return state + 0.1, Outcome(image, reward, over, jnp.array(False))
 
     def state_descriptor(self, state: Array) -> None:
@@ -255,6 +263,71 @@ def test_agents_of_a_rollout_learn_the_same() -> None:
     assert same(shared.state, whole.state)
     replay: Any = shared.trainer_state.replay
     assert replay.frames.frames.shape == (2, 12 + 4 + 12, 529)
+
+
+def failing(env: Any) -> Any:
+    return eqx.tree_at(lambda env: env.env.env, env, Flicker(failing=True))
+
+
+def test_a_rollout_after_one_that_failed_has_the_frames_of_its_episodes() -> None:
+    agent = ppo((8,), discrete=True)
+    make = functools.partial(eqrl.Trainer.on_policy, num_envs=2, num_steps=12)
+    states = []
+    for trainer in (make(), make(make_replay=whole_rollout)):
+        with pytest.raises(eqrl.NonFiniteError) as error:
+            eqrl.train(agent, failing(ENV), trainer, num_steps=240, key=jr.key(3))
+        found: Any = error.value.solution
+        # In the middle of a rollout and of episodes.
+        assert np.all(np.asarray(found.trainer_state.actors.timestep) > 0)
+        again = eqrl.train(
+            agent, ENV, trainer, num_steps=24, key=jr.key(1), initial=found
+        )
+        states.append(again.state)
+    assert same(states[0], states[1])
+
+
+def test_seeds_that_failed_have_the_rows_from_before() -> None:
+    solutions = []
+    for make_replay in (eqrl.ReplayBuffer, WHOLE):
+        trainer = dataclasses.replace(REPLAY, capacity=80, make_replay=make_replay)
+        solutions.append(
+            eqrl.train_seeds(
+                DQN,
+                failing(ENV),
+                trainer,
+                num_seeds=3,
+                num_steps=400,
+                members="together",
+                key=jr.key(9),
+            )
+        )
+    shared, whole = solutions
+    assert same(shared.state, whole.state)
+    failed = np.asarray(shared.trainer_state.failed)
+    assert 0 < failed.sum() < 3
+    stored = eqrl.stored_transitions(shared)
+    num_rows = stored.reward.shape[-1]
+    replay: Any = shared.trainer_state.replay
+    for index, written in enumerate(np.asarray(replay.frames.written)):
+        place = (written - num_rows + np.arange(num_rows)) % 40
+        rows = jax.tree.map(
+            lambda x, index=index, place=place: x[index][:, place],
+            whole.trainer_state.replay.data,
+        )
+        assert same(eqrl.member(stored, index), rows)
+
+
+def test_a_replay_can_be_filled_with_whole_observations() -> None:
+    state, _ = REPLAY.init(DQN, ENV, key=jr.key(0))
+    rows = recorded(STACKINGS["images"], 20, length=7)
+    rows = jax.tree.map(lambda x: jnp.asarray(x[:, :2].swapaxes(0, 1)), rows)
+    action = jnp.zeros(rows.reward.shape, int)
+    rows = dataclasses.replace(rows, action=action)
+    replay, counts = eqrl.fill_replay(REPLAY.replay(1), rows)
+    begun = eqx.tree_at(lambda state: state.replay, state, replay)
+    initial = eqrl.Solution(trainer_state=begun, counts=counts, metrics={})
+    solution = eqrl.train(DQN, ENV, REPLAY, num_steps=2, key=jr.key(0), initial=initial)
+    assert same(eqrl.stored_transitions(solution).reward[:, :20], rows.reward)
 
 
 def test_only_what_is_known_of_an_environment_is_shared() -> None:

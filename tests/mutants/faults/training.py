@@ -731,9 +731,16 @@ FAULTS = (
     Fault(
         "training:stored-rows-from-the-first-place",
         "eqrl/_population/solution.py",
-        "np.arange(int(np.max(held(ring))), written)[None]",
-        "np.arange(written - int(np.max(held(ring))))[None]",
+        "return take(ring, written)",
+        "return take(ring, 0 * written + len(ages))",
         ("tests/population/test_stored_transitions.py -k oldest_first",),
+    ),
+    Fault(
+        "training:frames-of-a-rollout-keep-their-numbers",
+        "eqrl/_training/rows.py",
+        "state = flatten(without_rows(whole, number))",
+        "state = flatten(whole)",
+        ("tests/training/test_frames.py -k rollout_after",),
     ),
     Fault(
         "training:rollout-is-taken-for-a-replay",
