@@ -1,11 +1,9 @@
 """Compiles programs before their arguments exist."""
 
-import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, cast
 
-import equinox as eqx
 import jax
 
 from .._pytree.tree import placeholders
@@ -19,7 +17,7 @@ class Lowered(NamedTuple):
     """
 
     compile: Callable[[], object]
-    result: Callable[[], PyTree]
+    result: PyTree
 
 
 def are_unbound(tree: PyTree) -> bool:
@@ -31,9 +29,7 @@ def are_unbound(tree: PyTree) -> bool:
 def lower(program: Callable[..., object], *args: object, **kwargs: object) -> Lowered:
     """Lowers a function of `equinox.filter_jit` for such arguments."""
     lowered = cast(PyTree, program).lower(*args, **kwargs)
-    # What JAX says of the result of a lowered program leaves weak types out.
-    result = functools.partial(eqx.filter_eval_shape, program, *args, **kwargs)
-    return Lowered(lowered.compile, result)
+    return Lowered(lowered.compile, lowered.postprocess(lowered.lowered.out_info))
 
 
 def compile_side_by_side(
@@ -41,13 +37,9 @@ def compile_side_by_side(
 ) -> None:
     """Compiles a program while the next one is lowered and compiled.
 
-    `lower_next` gets placeholders for the result of the first one. Nothing is compiled
-    if they would not stand for it: a program for weak types is another one.
+    `lower_next` gets placeholders for the result of the first one.
     """
-    result = init.result()
-    if any(getattr(x, "weak_type", False) for x in jax.tree.leaves(result)):
-        return
     with ThreadPoolExecutor(1) as pool:
         # The call of the program raises its error again.
         pool.submit(init.compile)
-        lower_next(placeholders(result)).compile()
+        lower_next(placeholders(init.result)).compile()
