@@ -288,19 +288,6 @@ def take_element(stack: Tree, index: int | Int[Array, ""]) -> Tree:
     return jax.tree.map(lambda x: x[index] if eqx.is_array(x) else x, stack)
 
 
-def strongly_typed(tree: Tree) -> Tree:
-    """The tree with no weak types, such as that of `jnp.array(0.0)`.
-
-    Arrays of a weak type compile a program of their own.
-    """
-
-    def typed(x: PyTree) -> PyTree:
-        is_weak = eqx.is_array(x) and getattr(x, "weak_type", False)
-        return x.astype(x.dtype) if is_weak else x
-
-    return jax.tree.map(typed, tree)
-
-
 def placeholders(shapes: Tree) -> Tree:
     """Arrays of these shapes, with which to lower a program.
 

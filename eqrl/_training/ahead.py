@@ -37,7 +37,9 @@ def compile_side_by_side(
 ) -> None:
     """Compiles a program while the next one is lowered and compiled.
 
-    `lower_next` gets placeholders for the result of the first one.
+    `lower_next` gets placeholders for the result of the first one. They have no weak
+    types, so that for an environment whose state has one, such as `jnp.array(0.0)`, the
+    next program is compiled again when it is called.
     """
     with ThreadPoolExecutor(1) as pool:
         # The call of the program raises its error again.

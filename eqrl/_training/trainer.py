@@ -18,7 +18,6 @@ from .._pytree.tree import (
     check_same_shapes,
     parts,
     show_values,
-    strongly_typed,
     tree_copy,
     tree_where,
 )
@@ -235,7 +234,7 @@ class Trainer(eqx.Module):
         trainer_state = TrainerState(
             agent=state, actors=actors, replay=stored, failed=jnp.array(False)
         )
-        return strongly_typed(trainer_state), counts
+        return trainer_state, counts
 
     def restart(
         self,
