@@ -34,7 +34,7 @@ class Processor(NamedTuple):
 
 
 # By the best instruction set; without any of these, as on processors with AVX2,
-# neither is so. `benchmarks/products.py` measures it; run with the first two.
+# neither is so. `benchmarks/products.py` measures it, so far on the first two.
 _PROCESSORS = {
     "amx_bf16": Processor(turns=True, has_bfloat16=True),
     "avx512_bf16": Processor(turns=True, has_bfloat16=True),
@@ -186,7 +186,7 @@ def _turned_apart(matrix: Array) -> Array:
     """The transposed matrix, moved in memory by a program of its own.
 
     The compiler drops barriers before it joins programs, and joins the transposition
-    with what the matrix comes from: two layers of critics took 117 microseconds instead
+    with what the matrix comes from: two layers of critics took 112 microseconds instead
     of 23. It does not look into branches, nor does it know that a number with one bit
     set is not 0.
     """
