@@ -220,6 +220,16 @@ def presets(session: nox.Session) -> None:
 
 
 @nox.session
+def papers(session: nox.Session) -> None:
+    """Measures results of papers again: `nox -s papers -- sac --seeds 3`; takes hours.
+
+    What has ended is not made again, and `--resume` goes on with what was stopped.
+    """
+    install(session, extras="all,envpool")
+    session.run("python", "-m", "benchmarks.papers", *session.posargs)
+
+
+@nox.session
 def benchmarks(session: nox.Session) -> None:
     """Measures speed in minutes; `nox -s benchmarks -- speed` another benchmark.
 

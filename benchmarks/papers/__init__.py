@@ -1,0 +1,1 @@
+"""Results of published papers, measured again; see `python -m benchmarks.papers`."""

@@ -1,0 +1,14 @@
+"""The papers by name."""
+
+import importlib
+
+from .paper import Paper
+
+
+PAPERS = ("ppo", "sac", "td3")
+
+
+def load(name: str) -> Paper:
+    """The paper of a module of this package."""
+    paper: Paper = importlib.import_module(f"benchmarks.papers.{name}").PAPER
+    return paper

@@ -1,0 +1,61 @@
+"""SAC on MuJoCo's tasks."""
+
+import functools
+from typing import Any
+
+import eqrl
+
+from .paper import Contender, Experiment, Paper, Published
+
+
+def _trainer() -> eqrl.Trainer:
+    return eqrl.Trainer(capacity=1_000_000, warmup_steps=10_000)
+
+
+def _ant() -> Any:
+    return eqrl.SAC(
+        actor_lr=1e-3, critic_lr=1e-3, initial_temperature=0.2, learn_temperature=False
+    )
+
+
+_EVERY_5K = functools.partial(Contender, make_trainer=_trainer, evaluate_every=5_000)
+
+PAPER = Paper(
+    title="SAC on MuJoCo",
+    text="""\
+[Haarnoja et al.](https://arxiv.org/abs/1812.05905) show SAC on MuJoCo's tasks. The
+numbers beside ours are those of implementations that publish theirs with settings.
+
+`HalfCheetah-v4`, 1,000,000 steps: the settings of Stable-Baselines3's zoo. One
+environment and one update a step after 10,000 random steps, batches of 256 from a replay
+of 1,000,000, two hidden layers of 256 with ReLU, rates of 3e-4, a temperature that is
+learned, discount 0.99, targets that move by 0.005.
+
+`Ant-v4`, 300,000 steps: those of Tianshou's example. Rates of 1e-3 and a fixed
+temperature of 0.2, else the same.
+
+We evaluate in 10 greedy episodes every 5,000 steps.
+""",
+    experiments=(
+        Experiment(
+            env="envpool/HalfCheetah-v4",
+            contenders={"SAC": _EVERY_5K(make_agent=eqrl.SAC, num_steps=1_000_000)},
+            published={
+                "SAC": (
+                    Published("SB3's zoo, greedy, one run", 9535),
+                    Published("CleanRL, training, 3 runs", 9635, 1424),
+                )
+            },
+        ),
+        Experiment(
+            env="envpool/Ant-v4",
+            contenders={"SAC": _EVERY_5K(make_agent=_ant, num_steps=300_000)},
+            published={
+                "SAC": (
+                    Published("Tianshou, greedy, 5 runs", 3307, 807),
+                    Published("Spinning Up, greedy, 10 runs", 1737, note="Ant-v3"),
+                )
+            },
+        ),
+    ),
+)
