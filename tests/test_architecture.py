@@ -135,7 +135,7 @@ _MOST = {
     "lines of sac.py without its texts": 79,
     "translated first sentences": 0,
     "private faces": 1,
-    "lines of tests": 34_990,
+    "lines of tests": 35_060,
 }
 _LEAST = {"share of comments": 2.8}
 

@@ -129,7 +129,13 @@ DISK_OPTIONS = {
 
 # `Trainer.on_policy` takes these two, and derives the others from them.
 _ROLLOUT = {"num_envs": 8, "steps_per_iteration": 128}
-_NO_ROLLOUT = ("batch_size", "capacity", "warmup_steps", "updates_per_iteration")
+_NO_ROLLOUT = (
+    "batch_size",
+    "capacity",
+    "warmup_steps",
+    "updates_per_iteration",
+    "warmup_mode",
+)
 
 OWN = "own"
 """Stands for the name of an agent that is given by its path."""

@@ -1,7 +1,7 @@
 import contextlib
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, Generic, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -13,7 +13,14 @@ from .._agents.base import AbstractAgent, AnyAgent
 from .._interaction.actors import Actors, interact, start
 from .._interaction.fit import check_action_fits
 from .._pytree.control_flow import filter_fori_loop
-from .._pytree.fields import PositiveInt, check_fields, checked, shown, static_integer
+from .._pytree.fields import (
+    PositiveInt,
+    check_fields,
+    checked,
+    shown,
+    static_choice,
+    static_integer,
+)
 from .._pytree.tree import (
     check_same_shapes,
     parts,
@@ -79,7 +86,8 @@ class Trainer(eqx.Module):
 
     An iteration is `steps_per_iteration` steps of every environment, then
     `updates_per_iteration` updates. The first iterations, until `warmup_steps`
-    environment steps are taken, act at random and make no update. All methods are pure
+    environment steps are taken, act at random, or as `warmup_mode` says, and make no
+    update. All methods are pure
     and may be mapped by `equinox.filter_vmap` with `counts` unbatched; `eqrl.train` is
     the entry point with progress and errors.
 
@@ -98,6 +106,9 @@ class Trainer(eqx.Module):
     warmup_steps: int = static_integer(1_000, least=0)
     steps_per_iteration: int = static_integer(1, least=1)
     updates_per_iteration: int = static_integer(1, least=0)
+    warmup_mode: Literal["random", "sample"] = static_choice(
+        "random", ("random", "sample")
+    )
     make_replay: MakeReplay = eqx.field(default=ReplayBuffer, static=True)
 
     def __repr__(self) -> str:
@@ -341,6 +352,8 @@ Trainer.__init__.__doc__ = """**Arguments:**
     for agents that learn on-policy.
 - `steps_per_iteration`: steps of every environment in an iteration, at least 1.
 - `updates_per_iteration`: updates in an iteration; 0 only collects.
+- `warmup_mode`: what acts in the warm-up: `"random"` takes uniform actions, `"sample"`
+    samples the policy that has learned nothing yet.
 - `make_replay`: makes the replay, an `eqrl.AbstractReplay`; called as
     `make_replay(capacity=..., batch_size=..., sequence_length=...)`. It is static:
     give a class, or a frozen dataclass: equal ones share a compilation.
@@ -464,7 +477,9 @@ def run_piece(
         # XLA cannot tell that a loop over a traced number is empty, and would compile
         # it.
         if trainer.warmup_steps > 0:
-            warm_up = lambda index, progress: collect_rows(index, progress, "random")
+            warm_up = lambda index, progress: collect_rows(
+                index, progress, trainer.warmup_mode
+            )
             progress = filter_fori_loop(0, warmup_left, warm_up, progress)
         progress = filter_fori_loop(warmup_left, num_iterations, learn, progress)
     progress = restore_agent(progress, first, ends_row=piece.ends_row, num_steps=steps)

@@ -71,6 +71,20 @@ def test_each_dimension_of_a_reward_has_its_own_scale() -> None:
         eqrl.NormalizedReward(Compass(), clip=0.0)
 
 
+def test_with_the_mean_subtracted_it_is_divided_by_the_standard_deviation() -> None:
+    agent = eqrl.NormalizedReward(Compass(), clip=1.3, subtract_mean=True)
+    reward = np.array([[1.0, 100.0], [-1.0, 300.0], [6.0, 200.0], [3.0, 200.0]])
+    transitions = transitions_with(reward)
+    spec = eqrl.EnvSpec(2, 2, reward_size=2)
+    *_, scaled, metrics = life(agent, spec, transitions, transitions)
+    expected = (reward - reward.mean(axis=0)) / reward.std(axis=0)
+    np.testing.assert_allclose(scaled, np.clip(expected, -1.3, 1.3), rtol=1e-5)
+    assert np.abs(expected).max() > 1.3
+    np.testing.assert_allclose(
+        metrics["reward_std"], reward.std(axis=0).mean(), rtol=1e-5
+    )
+
+
 def test_within_an_intrinsic_reward_it_is_refused() -> None:
     with pytest.raises(ValueError, match=r"`NormalizedReward\(Intrinsic"):
         eqrl.Intrinsic(eqrl.NormalizedReward(eqrl.SAC()), eqrl.Incremental())

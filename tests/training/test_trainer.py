@@ -121,6 +121,11 @@ class TestRun:
         # `Scribe` acts with 0.25 at random and with 0.5 when it samples.
         actions = np.asarray(state.replay.data.action)[:, :5, 0]
         np.testing.assert_array_equal(actions, [[0.25, 0.25, 0.5, 0.5, 0.5]] * 2)
+        by_policy = dataclasses.replace(_TRAINER, warmup_mode="sample")
+        state, counts, _ = _train(by_policy, Scribe(), _WORLD, [6], getkey)
+        assert (state.agent.num_updates, counts.updates) == (1, 1)
+        actions = np.asarray(state.replay.data.action)[:, :3, 0]
+        np.testing.assert_array_equal(actions, np.full((2, 3), 0.5))
 
     def test_an_iteration_may_have_no_update_where_the_updates_asked_for_are_0(
         self, getkey: GetKey

@@ -217,8 +217,10 @@ class NormalizedReward(
 ):
     """An agent whose rewards are divided by their running root mean square.
 
-    Rewards are only scaled: subtracting their mean would change which policy is best
-    wherever an episode may end. Each dimension of a vector of rewards has its own
+    By default rewards are only scaled: subtracting their mean changes which policy is
+    best wherever an episode may end. With `subtract_mean` they are shifted by their
+    running mean and divided by their standard deviation, as in the experiments of
+    `eqrl.TAAC`'s paper. Each dimension of a vector of rewards has its own mean and
     scale. The replay holds the environment's own rewards, so a batch, with the old
     rewards in it, is always divided by the current scale. Reported returns are not
     scaled.
@@ -234,6 +236,7 @@ class NormalizedReward(
 
     agent: AbstractAgent[State, Memory, Extras]
     clip: FloatLike = hyperparameter(10.0, low=0, low_open=True)
+    subtract_mean: bool = eqx.field(default=False, static=True)
 
     @property
     def inner(self) -> AbstractAgent[State, Memory, Extras]:
@@ -247,16 +250,22 @@ class NormalizedReward(
         self, state: NormalizedRewardState[State], transitions: Transition[Extras]
     ) -> Transition[Extras]:
         reward = transitions.reward
-        # A product, as in `RunningStatistics.normalize`.
-        inverse = lax.rsqrt(_mean_square(state.statistics))
         # A scalar reward has no axis of its own.
-        if reward.ndim == transitions.timestep.ndim:
-            inverse = inverse.reshape(())
-        else:
-            inverse = inverse.reshape(*(1,) * (reward.ndim - 1), -1)
+        is_scalar = reward.ndim == transitions.timestep.ndim
+        shape = () if is_scalar else (*(1,) * (reward.ndim - 1), -1)
+        if self.subtract_mean:
+            reward = reward - state.statistics.mean.reshape(shape)
+        # A product, as in `RunningStatistics.normalize`.
+        inverse = lax.rsqrt(self._square(state.statistics)).reshape(shape)
         return dataclasses.replace(
             transitions, reward=jnp.clip(reward * inverse, -self.clip, self.clip)
         )
+
+    def _square(self, statistics: RunningStatistics) -> Float[Array, " reward"]:
+        """Square of the scale of each dimension; one before the first reward."""
+        # The mean of squares is the variance plus the square of the mean.
+        mean = 0.0 if self.subtract_mean else statistics.mean
+        return statistics.variance() + mean**2 + _EPSILON
 
     def inner_spec(self, spec: EnvSpec) -> EnvSpec:
         return spec
@@ -299,17 +308,12 @@ class NormalizedReward(
             state.agent, self.inner_transitions(state, batch), step=step, key=key
         )
         agent_state, metrics = after_update(self.agent, state.agent, updated)
-        scale = jnp.mean(jnp.sqrt(_mean_square(state.statistics)))
+        scale = jnp.mean(jnp.sqrt(self._square(state.statistics)))
+        name = "reward_std" if self.subtract_mean else "reward_root_mean_square"
         return (
             NormalizedRewardState(agent=agent_state, statistics=state.statistics),
-            metrics | {"reward_root_mean_square": scale},
+            metrics | {name: scale},
         )
-
-
-def _mean_square(statistics: RunningStatistics) -> Float[Array, " reward"]:
-    """Mean square of each dimension; one before the first reward."""
-    # The mean of squares is the variance plus the square of the mean.
-    return statistics.variance() + statistics.mean**2 + _EPSILON
 
 
 NormalizedReward.__init__.__doc__ = """**Arguments:**
@@ -318,4 +322,7 @@ NormalizedReward.__init__.__doc__ = """**Arguments:**
     the environment's rewards scaled.
 - `clip`: largest absolute value of a scaled reward, more than 0. A reward that is rare
     is far larger than the mean.
+- `subtract_mean`: whether the running mean is subtracted first, and the rest divided by
+    the standard deviation. Where episodes end early this rewards or punishes survival:
+    what is paid at every step is worth nothing then.
 """

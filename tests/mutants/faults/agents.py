@@ -659,8 +659,8 @@ FAULTS = (
     Fault(
         "agents:rewards-centered",
         "eqrl/_agents/wrappers/normalized.py",
-        "statistics.variance() + statistics.mean**2 + _EPSILON",
-        "statistics.variance() + _EPSILON",
+        "mean = 0.0 if self.subtract_mean else statistics.mean",
+        "mean = 0.0",
         ("tests/agents/test_normalized_reward.py",),
     ),
     Fault(

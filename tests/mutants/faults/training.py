@@ -221,8 +221,8 @@ FAULTS = (
     Fault(
         "training:warm-up-samples",
         "eqrl/_training/trainer.py",
-        'collect_rows(index, progress, "random")',
-        'collect_rows(index, progress, "sample")',
+        "index, progress, trainer.warmup_mode",
+        'index, progress, "sample"',
         (f"{_TRAINER} -k TestRun",),
     ),
     Fault(
