@@ -18,6 +18,8 @@ class Contender:
     - `num_steps`: environment steps of a run.
     - `evaluate_every`, `num_episodes`: greedy evaluations during training.
     - `log_every`: environment steps in a row of the training returns.
+    - `measure_end`: more figures of what was trained, by name; called as
+        `measure_end(agent, state, env, key)`.
     """
 
     make_agent: Callable[[], AnyAgent]
@@ -26,6 +28,7 @@ class Contender:
     evaluate_every: int
     num_episodes: int = 10
     log_every: int = 5_000
+    measure_end: Callable[[Any, Any, Any, Any], Mapping[str, float]] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

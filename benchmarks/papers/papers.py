@@ -5,7 +5,7 @@ import importlib
 from .paper import Paper
 
 
-PAPERS = ("ppo", "sac", "td3")
+PAPERS = ("ppo", "sac", "td3", "taac")
 
 
 def load(name: str) -> Paper:

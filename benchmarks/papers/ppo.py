@@ -55,8 +55,8 @@ discounted sums of independent rewards have, 7.1. And CleanRL takes a time limit
 termination; ours does not.
 
 CleanRL's numbers are training returns, with sampled actions, of the last episodes; ours
-are those of the last 100,000 steps, which are 100 episodes of HalfCheetah. Greedy returns,
-of 10 episodes every 20,480 steps, stand beside them.
+are those of the last 100,000 steps, which are 100 episodes of HalfCheetah. Greedy
+returns, of 10 episodes every 20,480 steps, stand beside them.
 """,
     experiments=(
         _experiment("envpool/HalfCheetah-v4", 1443, 46),

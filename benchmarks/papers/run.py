@@ -1,4 +1,4 @@
-"""One run: a task, an agent and a seed, in a process that can be stopped and resumed."""
+"""One run: a task, an agent and a seed. It can be stopped and resumed."""
 
 import csv
 import dataclasses
@@ -73,7 +73,16 @@ def run(job: Job, experiment: Experiment) -> str:
         label=f"{experiment.env} {job.contender} {job.seed}",
     )
     path = job.path_of(experiment)
-    write_run(path, solution.metrics, facts(experiment, job.seed, minutes()))
+    found = facts(experiment, job.seed, minutes())
+    if contender.measure_end is not None:
+        ends = contender.measure_end(
+            contender.make_agent(),
+            solution.state,
+            experiment.make_env(),
+            jr.fold_in(jr.key(job.seed), 2_000),
+        )
+        found |= {name: f"{value:.6g}" for name, value in ends.items()}
+    write_run(path, solution.metrics, found)
     shutil.rmtree(folder)
     last = [x for x in solution.metrics["evaluation_return"] if math.isfinite(x)][-10:]
     mean = sum(last) / len(last)

@@ -27,9 +27,9 @@ PAPER = Paper(
 numbers beside ours are those of implementations that publish theirs with settings.
 
 `HalfCheetah-v4`, 1,000,000 steps: the settings of Stable-Baselines3's zoo. One
-environment and one update a step after 10,000 random steps, batches of 256 from a replay
-of 1,000,000, two hidden layers of 256 with ReLU, rates of 3e-4, a temperature that is
-learned, discount 0.99, targets that move by 0.005.
+environment and one update a step after 10,000 random steps, batches of 256 from a
+replay of 1,000,000, two hidden layers of 256 with ReLU, rates of 3e-4, a temperature
+that is learned, discount 0.99, targets that move by 0.005.
 
 `Ant-v4`, 300,000 steps: those of Tianshou's example. Rates of 1e-3 and a fixed
 temperature of 0.2, else the same.

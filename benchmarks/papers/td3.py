@@ -41,9 +41,9 @@ PAPER = Paper(
     text="""\
 [Fujimoto et al.](https://arxiv.org/abs/1802.09477), with the settings of their first
 release: one environment, hidden layers of 400 and 300, batches of 100 from a replay of
-1,000,000, rates of 1e-3, noise of 0.1, target noise of 0.2 clipped at 0.5, an actor that
-learns at every second update, targets that move by 0.005. The first 10,000 steps are
-random in Ant, the first 1,000 in Hopper and Walker2d.
+1,000,000, rates of 1e-3, noise of 0.1, target noise of 0.2 clipped at 0.5, an actor
+that learns at every second update, targets that move by 0.005. The first 10,000 steps
+are random in Ant, the first 1,000 in Hopper and Walker2d.
 
 Two things differ: we make an update after each step, where the release makes as many
 after each episode as it had steps; and the tasks are v4, where the paper's are v1. The

@@ -1,0 +1,93 @@
+"""TAAC beside SAC on the paper's tasks of simple control."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+import eqrl
+
+from .paper import Contender, Experiment, Paper
+
+
+RATES: dict[str, float] = {"actor_lr": 1e-4, "critic_lr": 1e-4, "temperature_lr": 1e-4}
+ADAM = functools.partial(optax.adam, eps=1e-7)
+NUM_EPISODES = 100
+
+
+def _normalized(agent: Any) -> Any:
+    return eqrl.NormalizedReward(agent, clip=5.0, subtract_mean=True)
+
+
+def _taac() -> Any:
+    # The target entropy of actions is TAAC's default.
+    agent = eqrl.TAAC(switch_target_entropy=0.1985, make_optimizer=ADAM, **RATES)
+    return _normalized(agent)
+
+
+def _sac(num_actions: int) -> Any:
+    entropy = -1.609 * num_actions
+    return _normalized(eqrl.SAC(target_entropy=entropy, make_optimizer=ADAM, **RATES))
+
+
+def _shares(agent: Any, state: Any, env: Any, key: jax.Array) -> dict[str, float]:
+    """Shares of steps in which the action is repeated."""
+    shares = {}
+    for mode in ("greedy", "sample"):
+        transitions, mask = eqrl.rollout(
+            agent, state, env, num_episodes=NUM_EPISODES, key=key, mode=mode
+        )
+        repeated = jnp.sum(~transitions.extras.switch & mask) / jnp.sum(mask)
+        shares[f"repeated actions, {mode}"] = float(repeated)
+    return shares
+
+
+def _experiment(env: str, num_actions: int) -> Experiment:
+    trainer = functools.partial(eqrl.Trainer, capacity=100_000, warmup_steps=10_000)
+    contender = functools.partial(
+        Contender, num_steps=100_000, evaluate_every=2_500, log_every=2_500
+    )
+    sac = functools.partial(_sac, num_actions)
+    return Experiment(
+        env=env,
+        seeds=5,
+        contenders={
+            "TAAC": contender(
+                make_agent=_taac, make_trainer=trainer, measure_end=_shares
+            ),
+            "SAC": contender(make_agent=sac, make_trainer=trainer),
+            "SAC-sampled": contender(
+                make_agent=sac,
+                make_trainer=functools.partial(trainer, warmup_mode="sample"),
+            ),
+        },
+    )
+
+
+PAPER = Paper(
+    title="TAAC on simple control",
+    text="""\
+[Yu et al.](https://arxiv.org/abs/2104.06521), with the settings of the runs in their
+repository: one environment and one update a step, 100,000 steps of which 10,000 are the
+warm-up, 256 windows of 4 steps in a batch (SAC: 256 transitions), rates of 1e-4, hidden
+layers of 256 and 256, rewards less their mean, divided by their deviation and clipped
+at 5, a replay of 100,000, targets that move by 0.005, target entropies of -1.609 for
+each action and of 0.1985 for the switch, 10 greedy episodes every 2,500 steps.
+
+TAAC's warm-up takes uniform actions. SAC's samples the policy that has learned nothing
+in the paper's runs, which is `SAC-sampled` here; `SAC` has the same warm-up as TAAC.
+
+The paper prints no raw returns of these tasks. It prints the share of steps in which
+the trained policy repeats its action: 0.89 in MountainCarContinuous and 0.74 in
+LunarLanderContinuous (read off a figure).
+
+The mean and the deviation of rewards are those of all rewards so far; theirs are moving
+averages over replayed batches. LunarLanderContinuous is version 2, as theirs.
+""",
+    experiments=(
+        _experiment("envpool/MountainCarContinuous-v0", 1),
+        _experiment("envpool/LunarLanderContinuous-v2", 2),
+    ),
+)
