@@ -13,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from .page import write_pages
 from .papers import PAPERS, load
 from .run import Job
 
@@ -59,6 +60,7 @@ def main() -> None:
         cores.put(core)
     with concurrent.futures.ThreadPoolExecutor(cores.qsize()) as pool:
         list(pool.map(lambda job: run_alone(job, cores), jobs))
+    write_pages()
 
 
 if __name__ == "__main__":

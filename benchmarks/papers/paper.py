@@ -1,34 +1,45 @@
-"""What a paper's experiment is: tasks, agents, their settings and published returns."""
+"""What a paper's experiment is: tasks, contenders and published returns."""
 
+import abc
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+from jaxtyping import Float
+
 import eqrl
-from eqrl._agents.base import AnyAgent
 
 
 @dataclasses.dataclass(frozen=True)
-class Contender:
-    """An agent on a task with a paper's settings.
+class Outcome:
+    """What a run measures.
 
-    **Attributes:**
-
-    - `make_agent`, `make_trainer`: called in the process that trains.
-    - `num_steps`: environment steps of a run.
-    - `evaluate_every`, `num_episodes`: greedy evaluations during training.
-    - `log_every`: environment steps in a row of the training returns.
-    - `measure_end`: more figures of what was trained, by name; called as
-        `measure_end(agent, state, env, key)`.
+    - `columns`: of its CSV by name, `nan` where a row has no value.
+    - `facts`: figures of the whole run by name.
     """
 
-    make_agent: Callable[[], AnyAgent]
-    make_trainer: Callable[[], eqrl.Trainer]
-    num_steps: int
-    evaluate_every: int
-    num_episodes: int = 10
-    log_every: int = 5_000
-    measure_end: Callable[[Any, Any, Any, Any], Mapping[str, float]] | None = None
+    columns: Mapping[str, Sequence[float] | Float[np.ndarray, " rows"]]
+    facts: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+class AbstractContender(abc.ABC):
+    """What runs on a task with a paper's settings."""
+
+    @abc.abstractmethod
+    def run(
+        self, experiment: "Experiment", seed: int, folder: Path, label: str
+    ) -> Outcome:
+        """Runs to the end, from the newest checkpoint in `folder` if there is one.
+
+        **Arguments:**
+
+        - `experiment`: whose task it is.
+        - `seed`: of all randomness.
+        - `folder`: of this run alone.
+        - `label`: begins the lines that are printed.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,8 +53,30 @@ class Published:
 
 
 @dataclasses.dataclass(frozen=True)
+class Record:
+    """What the CSV of a run says.
+
+    - `facts`: those of the comments.
+    - `columns`: of the rows by name, `nan` where there is no value.
+    """
+
+    facts: Mapping[str, str]
+    columns: Mapping[str, Float[np.ndarray, " rows"]]
+
+    @property
+    def evaluations(self) -> Float[np.ndarray, " evaluations"]:
+        """The mean return of each greedy evaluation."""
+        returns = self.columns["evaluation_return"]
+        return returns[np.isfinite(returns)]
+
+
+Found = Mapping[str, Sequence[Record]]
+"""The runs of a task that have ended, by contender and in the order of the seeds."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Experiment:
-    """One task of a paper, with all agents that are compared on it.
+    """One task of a paper, with all that is compared on it.
 
     **Attributes:**
 
@@ -51,19 +84,21 @@ class Experiment:
     - `contenders`: by a name, which is also that of its files.
     - `published`: by the name of a contender.
     - `seeds`: how many runs of each by default.
+    - `report`: the lines of its section, in place of the table of returns.
     """
 
     env: str
-    contenders: Mapping[str, Contender]
+    contenders: Mapping[str, AbstractContender]
     published: Mapping[str, tuple[Published, ...]] = dataclasses.field(
         default_factory=dict
     )
     seeds: int = 3
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    report: Callable[[Found], list[str]] | None = None
 
-    def make_env(self) -> Any:
+    def make_env(self, **changes: Any) -> Any:
         """The environment, for training or for evaluation."""
-        return eqrl.envs.make(self.env, **self.options)
+        return eqrl.envs.make(self.env, **{**self.options, **changes})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,8 @@ from typing import Any
 
 import eqrl
 
-from .paper import Contender, Experiment, Paper, Published
+from .paper import Experiment, Paper, Published
+from .training import Training
 
 
 NUM_STEPS = 488 * 2048
@@ -24,7 +25,7 @@ def _agent() -> Any:
     return eqrl.Normalized(eqrl.NormalizedReward(agent), clip=10.0)
 
 
-_CONTENDER = Contender(
+_CONTENDER = Training(
     make_agent=_agent,
     make_trainer=lambda: eqrl.Trainer.on_policy(num_envs=1, num_steps=2048),
     num_steps=NUM_STEPS,
@@ -54,9 +55,8 @@ return; we divide them by their own root mean square, and then by the deviation 
 discounted sums of independent rewards have, 7.1. And CleanRL takes a time limit for a
 termination; ours does not.
 
-CleanRL's numbers are training returns, with sampled actions, of the last episodes; ours
-are those of the last 100,000 steps, which are 100 episodes of HalfCheetah. Greedy
-returns, of 10 episodes every 20,480 steps, stand beside them.
+CleanRL's numbers are training returns, with sampled actions; beside them stand those of
+our last 100 episodes. Greedy returns are of 10 episodes every 20,480 steps.
 """,
     experiments=(
         _experiment("envpool/HalfCheetah-v4", 1443, 46),

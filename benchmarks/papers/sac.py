@@ -5,7 +5,8 @@ from typing import Any
 
 import eqrl
 
-from .paper import Contender, Experiment, Paper, Published
+from .paper import Experiment, Paper, Published
+from .training import Training
 
 
 def _trainer() -> eqrl.Trainer:
@@ -18,7 +19,7 @@ def _ant() -> Any:
     )
 
 
-_EVERY_5K = functools.partial(Contender, make_trainer=_trainer, evaluate_every=5_000)
+_EVERY_5K = functools.partial(Training, make_trainer=_trainer, evaluate_every=5_000)
 
 PAPER = Paper(
     title="SAC on MuJoCo",

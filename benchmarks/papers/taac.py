@@ -9,10 +9,11 @@ import optax
 
 import eqrl
 
-from .paper import Contender, Experiment, Paper
+from .paper import Experiment, Paper
+from .training import Training
 
 
-RATES: dict[str, float] = {"actor_lr": 1e-4, "critic_lr": 1e-4, "temperature_lr": 1e-4}
+RATES: dict[str, Any] = {"actor_lr": 1e-4, "critic_lr": 1e-4, "temperature_lr": 1e-4}
 ADAM = functools.partial(optax.adam, eps=1e-7)
 NUM_EPISODES = 100
 
@@ -47,7 +48,7 @@ def _shares(agent: Any, state: Any, env: Any, key: jax.Array) -> dict[str, float
 def _experiment(env: str, num_actions: int) -> Experiment:
     trainer = functools.partial(eqrl.Trainer, capacity=100_000, warmup_steps=10_000)
     contender = functools.partial(
-        Contender, num_steps=100_000, evaluate_every=2_500, log_every=2_500
+        Training, num_steps=100_000, evaluate_every=2_500, log_every=2_500
     )
     sac = functools.partial(_sac, num_actions)
     return Experiment(

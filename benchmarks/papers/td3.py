@@ -4,7 +4,8 @@ from typing import Any
 
 import eqrl
 
-from .paper import Contender, Experiment, Paper, Published
+from .paper import Experiment, Paper, Published
+from .training import Training
 
 
 def _agent() -> Any:
@@ -16,8 +17,8 @@ def _agent() -> Any:
     )
 
 
-def _contender(warmup_steps: int) -> Contender:
-    return Contender(
+def _contender(warmup_steps: int) -> Training:
+    return Training(
         make_agent=_agent,
         make_trainer=lambda: eqrl.Trainer(
             batch_size=100, capacity=1_000_000, warmup_steps=warmup_steps

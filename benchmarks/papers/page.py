@@ -1,0 +1,130 @@
+"""The page of a paper: its text, and a section for each task."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+import eqrl
+
+from .paper import Experiment, Found, Paper, Published, Record
+from .papers import PAPERS, load
+from .run import DATA, read_run
+
+
+FOLDER = DATA.parent
+LAST_EVALUATIONS = 10
+LAST_EPISODES = 100
+
+
+def write_pages() -> None:
+    """Writes the page of each paper of which a run has ended."""
+    for name in PAPERS:
+        paper = load(name)
+        parts = [_part(name, experiment) for experiment in paper.experiments]
+        if any(parts):
+            (FOLDER / f"{name}.md").write_text(_page(name, paper, parts))
+
+
+def _page(name: str, paper: Paper, parts: list[str]) -> str:
+    command = f"```sh\nnox -s papers -- {name}\n```\n"
+    return "\n".join([f"# {paper.title}\n", paper.text, command, *filter(None, parts)])
+
+
+def _part(name: str, experiment: Experiment) -> str:
+    """The section of a task; empty if none of its runs has ended."""
+    folder = DATA / name / experiment.env.replace("/", "-")
+    found: dict[str, list[Record]] = {}
+    for contender in experiment.contenders:
+        paths = sorted(
+            folder.glob(f"{contender}-[0-9]*.csv"), key=lambda x: (len(x.stem), x)
+        )
+        if paths:
+            found[contender] = [read_run(path) for path in paths]
+    if not found:
+        return ""
+    task = experiment.env.rpartition("/")[2]
+    if experiment.report is not None:
+        lines = experiment.report(found)
+    else:
+        lines = returns_of(experiment, found)
+    has_curves = all("evaluation_return" in x[0].columns for x in found.values())
+    if has_curves:
+        picture = FOLDER / "pictures" / f"{name}-{task}.png"
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        runs = {contender: _curves(records) for contender, records in found.items()}
+        eqrl.draw_learning_curves(picture, runs, metric="evaluation_return", title=task)
+        lines.append(f"\n![Greedy returns in {task}](pictures/{picture.name})")
+    return "\n".join([f"## {task}\n", *lines, ""])
+
+
+def returns_of(experiment: Experiment, found: Found) -> list[str]:
+    """A table of returns, those of each seed, and what else was measured."""
+    heads = ("", "seeds", "last ten evaluations", "greatest mean", "training", "min")
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    for contender, records in found.items():
+        lines.append(f"| {' | '.join(_cells(contender, records))} |")
+        for published in experiment.published.get(contender, ()):
+            lines.append(f"| {contender}, {_cited(published)} | | | | | |")
+    for contender, records in found.items():
+        each = ", ".join(f"{final(record):.5g}" for record in records)
+        lines.append(f"\n{contender}, the last ten evaluations of each seed: {each}.")
+        for name in records[0].facts:
+            if name.startswith("repeated"):
+                shares = ", ".join(record.facts[name] for record in records)
+                lines.append(f"\n{contender}, {name}: {shares}.")
+    return lines
+
+
+def final(record: Record) -> float:
+    """The mean of the last ten greedy evaluations."""
+    return float(record.evaluations[-LAST_EVALUATIONS:].mean())
+
+
+def training_return(record: Record) -> float:
+    """The mean return of the last 100 episodes in training."""
+    returns = record.columns["episode_return"]
+    known = np.isfinite(returns)
+    steps = np.diff(record.columns["step"], prepend=0)
+    episodes = (steps / record.columns["episode_length"])[known][::-1]
+    before = np.cumsum(episodes) - episodes
+    weights = np.clip(LAST_EPISODES - before, 0, episodes)
+    return float(np.average(returns[known][::-1], weights=weights))
+
+
+def _cells(contender: str, records: Sequence[Record]) -> list[str]:
+    length = min(len(x.evaluations) for x in records)
+    means = np.mean([x.evaluations[:length] for x in records], axis=0)
+    minutes = np.mean([float(x.facts["processor minutes"]) for x in records])
+    return [
+        contender,
+        str(len(records)),
+        center([final(x) for x in records]),
+        f"{means.max():.5g}",
+        center([training_return(x) for x in records]),
+        f"{minutes:.0f}",
+    ]
+
+
+def center(values: Sequence[float]) -> str:
+    """Interquartile mean over seeds, with a bootstrap interval."""
+    given = np.asarray(values)[None]
+    low, high = eqrl.bootstrap_interval(given, center="iqm")
+    return f"{eqrl.interquartile_mean(given)[0]:.5g} ({low[0]:.5g} to {high[0]:.5g})"
+
+
+def _cited(published: Published) -> str:
+    spread = "" if published.spread is None else f" ± {published.spread:g}"
+    note = f" ({published.note})" if published.note else ""
+    return f"{published.source}{note}: {published.value:g}{spread}"
+
+
+def _curves(records: Sequence[Record]) -> dict[str, np.ndarray]:
+    """The greedy returns of all seeds at the steps of their evaluations."""
+    first = records[0].columns
+    rows = np.isfinite(first["evaluation_return"])
+    returns = [x.columns["evaluation_return"][rows] for x in records]
+    return {"step": first["step"][rows], "evaluation_return": np.stack(returns, axis=1)}
+
+
+if __name__ == "__main__":
+    write_pages()

@@ -1,0 +1,82 @@
+"""Contenders that `eqrl.train` trains, with greedy evaluations in the meantime."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax.random as jr
+
+import eqrl
+from eqrl._agents.base import AnyAgent
+
+from .paper import AbstractContender, Experiment, Outcome
+
+
+COLUMNS = ("step", "episode_return", "episode_length", "evaluation_return")
+
+
+@dataclasses.dataclass(frozen=True)
+class Training(AbstractContender):
+    """An agent that is trained on a task.
+
+    **Attributes:**
+
+    - `make_agent`, `make_trainer`: called in the process that trains.
+    - `num_steps`: environment steps of a run.
+    - `evaluate_every`, `num_episodes`: greedy evaluations during training.
+    - `log_every`: environment steps in a row of the training returns.
+    - `measure_end`: more figures of what was trained, by name; called as
+        `measure_end(agent, state, env, key)`.
+    """
+
+    make_agent: Callable[[], AnyAgent]
+    make_trainer: Callable[[], eqrl.Trainer]
+    num_steps: int
+    evaluate_every: int
+    num_episodes: int = 10
+    log_every: int = 5_000
+    measure_end: Callable[[Any, Any, Any, Any], Mapping[str, float]] | None = None
+
+    def run(
+        self, experiment: Experiment, seed: int, folder: Path, label: str
+    ) -> Outcome:
+        agent, trainer = self.make_agent(), self.make_trainer()
+        env, key = experiment.make_env(), jr.key(seed)
+        evaluations: Any = eqrl.Evaluations(
+            agent,
+            experiment.make_env(),
+            every=self.evaluate_every,
+            key=jr.fold_in(key, 1_000),
+            num_episodes=self.num_episodes,
+        )
+        initial, done = None, 0
+        if folder.exists() and any(folder.iterdir()):
+            initial = eqrl.load_solution(folder, agent, env, trainer)
+            done = int(initial.metrics["step"][-1])
+
+        def report(step: int, metrics: dict[str, Any], solution: object) -> None:
+            del solution
+            evaluated = float(metrics["evaluation_return"])
+            if math.isfinite(evaluated):
+                print(f"{label}: step {step}, greedy {evaluated:.5g}", flush=True)
+
+        with eqrl.Checkpoints(folder) as checkpoints:
+            solution = eqrl.train(
+                agent,
+                env,
+                trainer,
+                num_steps=self.num_steps - done,
+                key=key,
+                initial=initial,
+                log_every=self.log_every,
+                evaluations=evaluations,
+                callback=report,
+                checkpoint=checkpoints,
+            )
+        facts: Mapping[str, float] = {}
+        if self.measure_end is not None:
+            key = jr.fold_in(key, 2_000)
+            facts = self.measure_end(agent, solution.state, experiment.make_env(), key)
+        return Outcome({name: solution.metrics[name] for name in COLUMNS}, facts)
