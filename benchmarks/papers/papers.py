@@ -5,7 +5,7 @@ import importlib
 from .paper import Paper
 
 
-PAPERS = ("ppo", "sac", "td3", "taac")
+PAPERS = ("ppo", "sac", "td3", "taac", "pbt", "disk")
 
 
 def load(name: str) -> Paper:

@@ -1,0 +1,206 @@
+"""DISk beside DIAYN, skills learned one after another and together."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax.random as jr
+import numpy as np
+
+import eqrl
+
+from .page import center
+from .paper import AbstractContender, Experiment, Found, Outcome, Paper
+
+
+EVALUATION_STEPS = 500
+NUM_EPISODES = 3
+DISTANCES: dict[str, Callable[..., Any]] = {
+    "pairwise Hausdorff": eqrl.pairwise_hausdorff,
+    "union Hausdorff": eqrl.union_hausdorff,
+}
+
+
+def _sac() -> eqrl.SAC:
+    return eqrl.SAC(initial_temperature=0.1)
+
+
+def _trainer() -> eqrl.Trainer:
+    return eqrl.Trainer(capacity=250_000, warmup_steps=1_000)
+
+
+def _outcome(played: Any, num_steps: int) -> Outcome:
+    """The distances between the ends of skills, and where each ends."""
+    found = eqrl.terminal_descriptors(played.descriptors, played.mask)
+    ends = np.asarray(found).reshape(-1, found.shape[-1])
+    skills = np.repeat(np.arange(found.shape[0]), found.shape[1])
+    columns = {f"end_{axis}": ends[:, axis] for axis in range(ends.shape[1])}
+    distances = {name: float(measure(found)) for name, measure in DISTANCES.items()}
+    return Outcome({"skill": skills, **columns}, {"steps": num_steps, **distances})
+
+
+@dataclasses.dataclass(frozen=True)
+class OneAfterAnother(AbstractContender):
+    """DISk, with the weights of the paper."""
+
+    num_skills: int
+    steps_of_skill: int
+    num_collected_episodes: int
+    alpha: float
+    beta: float
+
+    def run(
+        self, experiment: Experiment, seed: int, folder: Path, label: str
+    ) -> Outcome:
+        reward = eqrl.Incremental(alpha=self.alpha, beta=self.beta)
+        agent = eqrl.Intrinsic(_sac(), reward)
+        env, trainer = experiment.make_env(), _trainer()
+        initial = None
+        if folder.exists() and any(folder.iterdir()):
+            initial = eqrl.load_skills(folder, agent, env, trainer)
+
+        def keep(step: int, metrics: dict[str, Any], skills: eqrl.Skills[Any]) -> None:
+            diversity = float(metrics["intrinsic_reward"])
+            print(f"{label}: step {step}, reward {diversity:.4g}", flush=True)
+            eqrl.save_skills(folder, skills)
+
+        skills = eqrl.learn_skills(
+            agent,
+            env,
+            trainer,
+            num_skills=self.num_skills,
+            num_steps=self.steps_of_skill,
+            num_collected_episodes=self.num_collected_episodes,
+            key=jr.key(seed),
+            log_every=self.steps_of_skill,
+            initial=initial,
+            callback=keep,
+        )
+        played = eqrl.play_skills(
+            agent,
+            skills,
+            experiment.make_env(max_steps=EVALUATION_STEPS),
+            num_episodes=NUM_EPISODES,
+            key=jr.key(10_000 + seed),
+        )
+        return _outcome(played, self.num_skills * self.steps_of_skill)
+
+
+@dataclasses.dataclass(frozen=True)
+class Together(AbstractContender):
+    """DIAYN, with as many skills and steps."""
+
+    num_skills: int
+    num_steps: int
+
+    def run(
+        self, experiment: Experiment, seed: int, folder: Path, label: str
+    ) -> Outcome:
+        agent = eqrl.diayn(_sac(), self.num_skills)
+        env, trainer, key = experiment.make_env(), _trainer(), jr.key(seed)
+        initial, done = None, 0
+        if folder.exists() and any(folder.iterdir()):
+            initial = eqrl.load_solution(folder, agent, env, trainer)
+            done = int(initial.metrics["step"][-1])
+
+        def report(step: int, metrics: dict[str, Any], solution: object) -> None:
+            del solution
+            diversity = float(metrics["intrinsic_reward"])
+            print(f"{label}: step {step}, reward {diversity:.4g}", flush=True)
+
+        with eqrl.Checkpoints(folder) as checkpoints:
+            solution = eqrl.train(
+                agent,
+                env,
+                trainer,
+                num_steps=self.num_steps - done,
+                key=key,
+                initial=initial,
+                log_every=self.num_steps // 10,
+                callback=report,
+                checkpoint=checkpoints,
+            )
+        played = eqrl.evaluate_skills(
+            agent,
+            solution.state,
+            experiment.make_env(max_steps=EVALUATION_STEPS),
+            num_episodes=NUM_EPISODES,
+            key=jr.key(10_000 + seed),
+        )
+        return _outcome(played, self.num_steps)
+
+
+def report(found: Found) -> list[str]:
+    """A table of both distances."""
+    heads = ("", "seeds", *DISTANCES, "each seed, pairwise")
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    for contender, records in found.items():
+        values = {x: [float(y.facts[x]) for y in records] for x in DISTANCES}
+        each = ", ".join(f"{x:.3g}" for x in values["pairwise Hausdorff"])
+        centers = " | ".join(center(values[x]) for x in DISTANCES)
+        lines.append(f"| {contender} | {len(records)} | {centers} | {each} |")
+    return lines
+
+
+def _experiment(
+    env: str,
+    *,
+    max_steps: int,
+    descriptor: str,
+    alpha: float,
+    beta: float,
+    steps_of_skill: int = 25_000,
+    seeds: int = 3,
+) -> Experiment:
+    num_skills, num_collected = 10, 100
+    disk = OneAfterAnother(num_skills, steps_of_skill, num_collected, alpha, beta)
+    return Experiment(
+        env=env,
+        contenders={
+            "DISk": disk,
+            "DIAYN": Together(num_skills, num_skills * steps_of_skill),
+        },
+        seeds=seeds,
+        options={"max_steps": max_steps, "state_descriptor": descriptor},
+        report=report,
+    )
+
+
+_WALKER = functools.partial(_experiment, max_steps=100)
+
+PAPER = Paper(
+    title="DISk beside DIAYN",
+    text="""\
+[Shafiullah and Pinto](https://arxiv.org/abs/2203.11176) learn skills one after another
+and show, for several walkers, the Hausdorff distance between skills beside DIAYN's
+(read off a figure: Hopper 6.3 and 3.1, Swimmer 6.4 and 3.0, Ant 137 and about 0).
+
+A tenth of the published steps: 10 skills of 25,000 steps each (Ant: 90,000), and DIAYN
+with 10 skills for as many steps in all. Both are SAC with one environment and one
+update a step, hidden layers of 256 and 256 and batches of 256 (theirs: 1024), rates of
+3e-4 (theirs: 1e-4), and a temperature from 0.1. Weights and time limits of DISk are
+theirs: 100 steps (Swimmer: 200), alpha 1, beta 10 for Hopper, alpha 1000 for Swimmer,
+alpha 60 for Ant.
+
+Skills are played in 3 greedy episodes of 500 steps each. Positions are those of the
+torso, of Hopper along x alone, where theirs has the height, too. Whether their distance
+is that between pairs of skills or from the union of the others cannot be told from
+their repository, so both are given.
+""",
+    experiments=(
+        _WALKER("envpool/Hopper-v4", descriptor="x", alpha=1.0, beta=10.0),
+        _experiment(
+            "envpool/Swimmer-v4", max_steps=200, descriptor="xy", alpha=1e3, beta=1.0
+        ),
+        _WALKER(
+            "envpool/Ant-v4",
+            descriptor="xy",
+            alpha=60.0,
+            beta=1.0,
+            steps_of_skill=90_000,
+            seeds=1,
+        ),
+    ),
+)
