@@ -5,7 +5,7 @@ import importlib
 from .paper import Paper
 
 
-PAPERS = ("ppo", "sac", "td3", "taac", "pbt", "disk")
+PAPERS = ("ppo", "sac", "td3", "taac", "pbt", "disk", "minatar")
 
 
 def load(name: str) -> Paper:

@@ -1,0 +1,117 @@
+"""PPO and PQN on MinAtar, with gymnax's settings, PQN's, and a convolution."""
+
+import functools
+from typing import Any
+
+import jax
+
+import eqrl
+
+from .paper import Experiment, Paper, Published
+from .training import Training
+
+
+# Channels of the image, and gymnax's README for PPO after 10,000,000 steps.
+GAMES = {
+    "Asterix": (4, 15.0),
+    "Breakout": (4, 28.0),
+    "Freeway": (7, 58.0),
+    "SpaceInvaders": (6, 131.0),
+    "Seaquest": (10, None),
+}
+NUM_STEPS = 10_000_000
+
+
+def _whole(num_envs: int, num_steps: int) -> int:
+    """As many steps as there are in whole rollouts."""
+    return NUM_STEPS // (num_envs * num_steps) * (num_envs * num_steps)
+
+
+def _gymnax() -> Any:
+    return eqrl.PPO(
+        lr=5e-4,
+        discount=0.999,
+        num_minibatches=8,
+        make_actor=eqrl.nn.Choice((256, 256), jax.nn.relu),
+        make_critic=eqrl.nn.Value((256, 256), jax.nn.relu),
+    )
+
+
+def _ppo(channels: int) -> Any:
+    network: dict[str, Any] = {
+        "hidden_sizes": (128,),
+        "activation": jax.nn.relu,
+        "encoder": eqrl.nn.Convolution((10, 10, channels)),
+    }
+    return eqrl.PPO(
+        lr=1e-3,
+        num_minibatches=8,
+        anneal_steps=float(_whole(64, 128)),
+        make_actor=eqrl.nn.Choice(**network),
+        make_critic=eqrl.nn.Value(**network),
+    )
+
+
+def _pqn(channels: int) -> Any:
+    return eqrl.PQN(
+        epsilon_steps=NUM_STEPS / 10,
+        anneal_steps=float(_whole(128, 32)),
+        make_network=eqrl.nn.ActionValues(
+            (128,), layer_norm=True, encoder=eqrl.nn.Convolution((10, 10, channels))
+        ),
+    )
+
+
+def _training(make_agent: Any, num_envs: int, num_steps: int) -> Training:
+    rollouts = functools.partial(
+        eqrl.Trainer.on_policy, num_envs=num_envs, num_steps=num_steps
+    )
+    return Training(
+        make_agent=make_agent,
+        make_trainer=rollouts,
+        num_steps=_whole(num_envs, num_steps),
+        evaluate_every=500_000,
+        num_episodes=64,
+        log_every=100_000,
+    )
+
+
+def _experiment(game: str) -> Experiment:
+    channels, published = GAMES[game]
+    readme = [Published("gymnax's README, one run", published)] if published else []
+    return Experiment(
+        env=f"gymnax/{game}-MinAtar",
+        contenders={
+            "PPO": _training(functools.partial(_ppo, channels), 64, 128),
+            "PQN": _training(functools.partial(_pqn, channels), 128, 32),
+            "PPO-gymnax": _training(_gymnax, 64, 128),
+        },
+        published={"PPO-gymnax": tuple(readme)},
+        seeds=5,
+    )
+
+
+PAPER = Paper(
+    title="MinAtar",
+    text="""\
+The games of [Young and Tian](https://arxiv.org/abs/1903.03176) as gymnax has them:
+episodes end after 1,000 steps (Freeway 2,500), actions are those that have an effect,
+and none is repeated at random. 10,000,000 steps each.
+
+`PPO-gymnax` has the settings of gymnax's own runs: 64 environments, rollouts of 128
+steps, 4 epochs of 8 minibatches, a constant rate of 5e-4, discount 0.999, decay 0.95,
+clip 0.2, entropy bonus 0.01, gradients of norm 0.5, two layers of 256 on the flattened
+image.
+
+`PQN` has those of [Gallici et al.](https://arxiv.org/abs/2407.04811): 128 environments,
+rollouts of 32 steps, 2 epochs of 32 minibatches, a rate from 5e-4 to 0, discount 0.99,
+decay 0.65, random actions that decrease from all to 0.05 within a tenth of the steps,
+and a convolution with 16 filters below a layer of 128 that is normalized. Their
+convolution is normalized, too.
+
+`PPO` has the same network without normalization, and a rate from 1e-3 to 0.
+
+Greedy returns are of 64 episodes every 500,000 steps.
+""",
+    experiments=tuple(map(_experiment, GAMES)),
+)
