@@ -264,6 +264,7 @@ class AbstractSoftActorCritic(
         self,
         state: SACState[Policy, Critics],
         batch: AnyTransition,
+        critic_batch: AnyTransition,
         *,
         next_value: Callable[..., Float[Array, " batch"]],
         critic_loss: Callable[..., Float[Array, ""]],
@@ -272,6 +273,7 @@ class AbstractSoftActorCritic(
     ) -> tuple[SACState[Policy, Critics], Metrics]:
         """A step of the critics, then of the actor, then of the temperature.
 
+        - `batch`, `critic_batch`: as the actor and as the critics see it.
         - `next_value`: of an actor, target critics, observations and a temperature.
         - `critic_loss`: of critics, observations, actions and targets.
         - `actor_loss`: of an actor, critics, observations and a temperature, with the
@@ -288,7 +290,7 @@ class AbstractSoftActorCritic(
             state.critics,
             state.critic_optimizer,
             critic_rule,
-            batch,
+            critic_batch,
             next_value(
                 state.actor, state.target_critics, batch.next_observation, temperature
             ),

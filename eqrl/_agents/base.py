@@ -362,12 +362,27 @@ class AbstractViewWrapper(AbstractWrapper[State, Memory, Extras]):
         return self.inner.act(self.inner_state(state), memory, seen, mode=mode, key=key)
 
 
-def view_of(transitions: AnyTransition, see: Callable[[Array], Array]) -> AnyTransition:
-    """Transitions whose two observations are replaced by what `see` makes of them."""
+def view_of(
+    transitions: AnyTransition,
+    see: Callable[[Array], Array],
+    critic_sees: Callable[[Array], Array] | None = None,
+) -> AnyTransition:
+    """Transitions whose two observations are replaced by what `see` makes of them.
+
+    Those of critics, if there are any, are replaced by what `critic_sees` makes of
+    them, which is `see` by default.
+    """
+    critic_sees = critic_sees or see
+    before, after = (
+        None if x is None else critic_sees(x)
+        for x in (transitions.critic_observation, transitions.next_critic_observation)
+    )
     return dataclasses.replace(
         transitions,
         observation=see(transitions.observation),
         next_observation=see(transitions.next_observation),
+        critic_observation=before,
+        next_critic_observation=after,
     )
 
 

@@ -121,6 +121,7 @@ class DiscreteSAC(AbstractSoftActorCritic[ChoiceFunction, ActionValueFunction]):
         return self._update_soft(
             state,
             batch,
+            batch,
             next_value=discrete_sac_next_value,
             critic_loss=discrete_critic_loss,
             actor_loss=discrete_sac_actor_loss,

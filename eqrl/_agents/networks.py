@@ -31,12 +31,14 @@ class Kind:
         Raises a `ValueError` if its output does not fit.
     - `takes`: the arguments of the network.
     - `options`: further arguments of the factory.
+    - `for_critics`: whether it sees what critics see.
     """
 
     sizes: Callable[[EnvSpec], tuple[int, ...]]
     check: Callable[[str, AnyNetwork, EnvSpec], None]
     takes: tuple[str, ...] = ("observation",)
     options: Callable[[EnvSpec], Mapping[str, int | None]] = lambda spec: {}
+    for_critics: bool = False
 
 
 def make_network(
@@ -52,6 +54,7 @@ def make_network(
 
     With a `number` it is a stack of as many networks with independent weights.
     """
+    spec = spec.for_critics if kind.for_critics else spec
     sizes, options = kind.sizes(spec), kind.options(spec)
 
     def make(key: PRNGKeyArray) -> Network:
@@ -219,6 +222,7 @@ LIKELIHOOD = Kind(_action_sizes, _check_likelihood)
 VALUE = Kind(
     lambda spec: (spec.observation_size,),
     _values("critic", lambda spec: (), "give a scalar, as `eqrl.nn.Value` makes it"),
+    for_critics=True,
 )
 ACTION_VALUES = Kind(
     _action_sizes,
@@ -235,7 +239,7 @@ def critic(*, trajectory_size: int | None = None) -> Kind:
     """Critics of an observation and an action, which give a scalar.
 
     With a `trajectory_size` they take a vector of that length in place of the action,
-    and give one value for each dimension of the reward.
+    give one value for each dimension of the reward, and see what the actor sees.
     """
 
     def options(spec: EnvSpec) -> dict[str, int | None]:
@@ -254,4 +258,10 @@ def critic(*, trajectory_size: int | None = None) -> Kind:
         must = f"be of shape {expected}" if is_vector else "be a scalar, of shape ()"
         _check_shape(value, expected, f"{given} and one action", must)
 
-    return Kind(_action_sizes, check, takes=("observation", "action"), options=options)
+    return Kind(
+        _action_sizes,
+        check,
+        takes=("observation", "action"),
+        options=options,
+        for_critics=trajectory_size is None,
+    )

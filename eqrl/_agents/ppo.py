@@ -61,6 +61,7 @@ class _Row(eqx.Module):
     """A step of the rollout, as the losses need it, or a stack of such steps."""
 
     observation: Observation[Array, "*batch obs"]
+    critic_observation: Float[Array, "*batch critic_obs"] | None
     drawn: Float[Array, "*batch act"] | Int[Array, "*batch"]
     log_prob: Float[Array, "*batch"]
     value: Float[Array, "*batch"]
@@ -245,6 +246,7 @@ class PPO(AbstractAgent[PPOState, None, Action]):
         log_prob = jax.vmap(lambda x, drawn: state.actor(x).log_prob(drawn))
         return _Row(
             observation=rows.observation,
+            critic_observation=rows.critic_observation,
             drawn=rows.extras,
             log_prob=log_prob(rows.observation, rows.extras),
             value=value,
@@ -255,7 +257,7 @@ class PPO(AbstractAgent[PPOState, None, Action]):
         self, critic: ValueFunction, batch: Transition[Action]
     ) -> tuple[Float[Array, " rows"], Float[Array, " rows"]]:
         """The value of the state before each step, and its return."""
-        value, next_value = rollout_values(critic, batch)
+        value, next_value = rollout_values(critic, batch.for_critics)
         target = rollout_returns(
             batch,
             next_value,
@@ -289,7 +291,8 @@ class PPO(AbstractAgent[PPOState, None, Action]):
         actor_loss, metrics = ppo_actor_loss(
             log_prob, rows.log_prob, advantage, self.clip
         )
-        value = jax.vmap(critic)(rows.observation)
+        seen = rows.critic_observation
+        value = jax.vmap(critic)(rows.observation if seen is None else seen)
         critic_loss = ppo_critic_loss(value, rows.value, rows.target, self.value_clip)
         entropy = jnp.mean(entropies)
         # The paper's equation 9, with the sign of a loss.

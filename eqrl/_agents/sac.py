@@ -87,12 +87,18 @@ class SAC(AbstractSoftActorCritic):
         target_entropy = self.target_entropy
         if target_entropy is None:
             target_entropy = -float(batch.action.shape[-1])
+        before, after = batch.critic_observation, batch.next_critic_observation
         return self._update_soft(
             state,
             batch,
-            next_value=functools.partial(sac_next_value, key=next_key),
+            batch.for_critics,
+            next_value=functools.partial(
+                sac_next_value, critic_observation=after, key=next_key
+            ),
             critic_loss=critic_loss,
-            actor_loss=functools.partial(sac_actor_loss, key=actor_key),
+            actor_loss=functools.partial(
+                sac_actor_loss, critic_observation=before, key=actor_key
+            ),
             target_entropy=target_entropy,
         )
 

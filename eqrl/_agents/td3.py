@@ -126,13 +126,14 @@ class TD3(AbstractMarkovAgent[TD3State]):
             batch.next_observation,
             self.policy_noise,
             self.noise_clip,
+            critic_observation=batch.next_critic_observation,
             key=key,
         )
         critics, critic_optimizer, critic_loss = critic_step(
             state.critics,
             state.critic_optimizer,
             critic_rule,
-            batch,
+            batch.for_critics,
             next_value,
             reward_scale=self.reward_scale,
             discount=self.discount,
@@ -144,7 +145,7 @@ class TD3(AbstractMarkovAgent[TD3State]):
             actor: Actor, target_actor: Actor, optimizer: optax.OptState
         ) -> tuple[Actor, Actor, optax.OptState, Float[Array, ""]]:
             loss, gradient = eqx.filter_value_and_grad(td3_actor_loss)(
-                actor, first_critic, batch.observation
+                actor, first_critic, batch.observation, batch.critic_observation
             )
             actor, optimizer = gradient_step(actor, gradient, actor_rule, optimizer)
             target_actor = incremental_update(

@@ -114,6 +114,8 @@ def advance(
         state_descriptor=env.state_descriptor(actor.env_state),
         next_state_descriptor=env.state_descriptor(env_state),
         extras=extras,
+        critic_observation=env.critic_observation(actor.env_state),
+        next_critic_observation=env.critic_observation(env_state),
     )
     actor = Actors(
         env_state=env_state,

@@ -278,11 +278,11 @@ def _update_once(
     return after, metrics, list(metrics)
 
 
-def all_finite(*arrays: Array) -> Bool[Array, ""]:
+def all_finite(*arrays: Array | None) -> Bool[Array, ""]:
     """Whether no element is `nan` or infinite."""
     # The difference is `nan` where a value is not finite. A sum of numbers is one loop
     # on a CPU, where `jnp.all` of flags is several slow ones. Integers are finite.
-    floats = [array for array in arrays if eqx.is_inexact_array(array)]
+    floats = [x for x in arrays if x is not None and eqx.is_inexact_array(x)]
     return jnp.array([jnp.sum(array - array) == 0 for array in floats], bool).all()
 
 
@@ -389,10 +389,10 @@ def _collect_row(
         agent, progress.agent, env, progress.actors, keys[:, 0], mode=mode
     )
     # An action that is not finite is the agent's doing only if it knew what it saw.
-    known = all_finite(transitions.observation)
+    known = all_finite(transitions.observation, transitions.critic_observation)
     acting = all_finite(transitions.action)
-    outcome = (transitions.reward, transitions.next_observation)
-    finite = known & acting & all_finite(*outcome)
+    reached = (transitions.next_observation, transitions.next_critic_observation)
+    finite = known & acting & all_finite(transitions.reward, *reached)
     going_on = ~row.failure.happened & finite
     over = transitions.terminated | transitions.truncated
 

@@ -113,6 +113,7 @@ class EnvSpec(eqx.Module):
     max_steps: int | None = eqx.field(static=True)
     observation_shape: tuple[int, ...] | None = eqx.field(static=True)
     observation_dtype: ObservationDtype = eqx.field(static=True)
+    critic_observation_size: int | None = eqx.field(static=True)
 
     def __init__(
         self,
@@ -125,6 +126,7 @@ class EnvSpec(eqx.Module):
         action: AbstractActionSpace | None = None,
         observation_shape: tuple[int, ...] | None = None,
         observation_dtype: ObservationDtype = "float32",
+        critic_observation_size: int | None = None,
     ) -> None:
         """**Arguments:**
 
@@ -141,6 +143,8 @@ class EnvSpec(eqx.Module):
         - `observation_dtype`: the type of its elements, in which they are also stored.
             Networks see "uint8" divided by 255, and "bool" as 0 and 1. With
             `jax_enable_x64`, "float32" stands for 64-bit floats.
+        - `critic_observation_size`: length of the vector of floats that critics see in
+            place of the observation; `None` if they see the observation.
         """
         # `check_env` refuses an observation without elements.
         check_size("observation_size", observation_size, least=0)
@@ -164,8 +168,10 @@ class EnvSpec(eqx.Module):
         self.reward_size = reward_size
         self.state_descriptor_size = state_descriptor_size
         self.max_steps = max_steps
+        self.critic_observation_size = critic_observation_size
         for name in ("reward_size", "state_descriptor_size", "max_steps"):
             check_size(name, getattr(self, name), least=0, optional=True)
+        check_size("critic_observation_size", critic_observation_size, optional=True)
         if observation_shape is not None:
             for size in observation_shape:
                 check_size("observation_shape", size)
@@ -190,6 +196,18 @@ class EnvSpec(eqx.Module):
         is_float = self.observation_dtype == "float32"
         dtype = jnp.result_type(float) if is_float else self.observation_dtype
         return jax.ShapeDtypeStruct((self.observation_size,), dtype)
+
+    @property
+    def for_critics(self) -> "EnvSpec":
+        """The same environment, whose observations are those that critics see."""
+        if self.critic_observation_size is None:
+            return self
+        return dataclasses.replace(
+            self,
+            observation_size=self.critic_observation_size,
+            observation_shape=None,
+            observation_dtype="float32",
+        )
 
     @property
     def action_size(self) -> int:
@@ -249,6 +267,8 @@ _NUM_AXES = {
     "next_observation": (1,),
     "state_descriptor": (1,),
     "next_state_descriptor": (1,),
+    "critic_observation": (1,),
+    "next_critic_observation": (1,),
 }
 
 
@@ -270,6 +290,19 @@ class Transition(eqx.Module, Generic[Extras]):
     state_descriptor: Float[Array, "*batch descriptor"] | None
     next_state_descriptor: Float[Array, "*batch descriptor"] | None
     extras: Extras
+    critic_observation: Float[Array, "*batch critic_obs"] | None = None
+    next_critic_observation: Float[Array, "*batch critic_obs"] | None = None
+
+    @property
+    def for_critics(self) -> "Transition[Extras]":
+        """The same steps, whose observations are those that critics see."""
+        if self.critic_observation is None:
+            return self
+        return dataclasses.replace(
+            self,
+            observation=self.critic_observation,
+            next_observation=self.next_critic_observation,
+        )
 
     def __check_init__(self) -> None:
         for name in ("terminated", "truncated"):
@@ -309,6 +342,9 @@ Transition.__init__.__doc__ = """**Arguments:**
     behavior.
 - `next_state_descriptor`: of the state after the step, likewise.
 - `extras`: data that the agent stores with each transition; `None` for most agents.
+- `critic_observation`: what critics see of the state before the step in place of
+    `observation`; `None` if the environment has none.
+- `next_critic_observation`: of the state after the step, likewise.
 """
 
 

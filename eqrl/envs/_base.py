@@ -103,6 +103,14 @@ class AbstractEnv(eqx.Module, Generic[EnvState]):
     def state_descriptor(self, state: EnvState) -> Float[Array, " descriptor"] | None:
         """Describes the behavior in `state`, such as a position, or is `None`."""
 
+    def critic_observation(self, state: EnvState) -> Float[Array, " critic_obs"] | None:
+        """Observation of `state` for critics, of `spec.critic_observation_size`.
+
+        By default it is `None`: critics see what their actor sees.
+        """
+        del state
+        return None
+
 
 AnyEnv: TypeAlias = AbstractEnv[Any]
 """An environment with any state."""
@@ -149,13 +157,25 @@ LIBRARIES = {
         "._envpool",
         "EnvPoolEnv(task_id)",
         "envpool/Pendulum-v1",
-        options=("num_threads", "state_descriptor", "observation", "options"),
+        options=(
+            "num_threads",
+            "state_descriptor",
+            "observation",
+            "critic_observation",
+            "options",
+        ),
     ),
     "gymnasium": Library(
         "._gymnasium",
         "GymnasiumEnv(function_that_makes_it)",
         "gymnasium/Pendulum-v1",
-        options=("num_processes", "state_descriptor", "observation", "options"),
+        options=(
+            "num_processes",
+            "state_descriptor",
+            "observation",
+            "critic_observation",
+            "options",
+        ),
     ),
     "gymnax": Library(
         "._gymnax",
@@ -244,6 +264,9 @@ class AbstractEnvWrapper(AbstractEnv[EnvState]):
 
     def state_descriptor(self, state: EnvState) -> Float[Array, " descriptor"] | None:
         return self.inner.state_descriptor(self.inner_state(state))
+
+    def critic_observation(self, state: EnvState) -> Float[Array, " critic_obs"] | None:
+        return self.inner.critic_observation(self.inner_state(state))
 
 
 def innermost(env: AnyEnv) -> AnyEnv:

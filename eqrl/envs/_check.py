@@ -80,16 +80,13 @@ def check_env(env: AnyEnv) -> None:
         )
     what = f"`step` of {type(env).__name__} gives another state"
     check_kept(what, state, after, source="reset")
-    descriptor = eqx.filter_eval_shape(env.state_descriptor, state)
-    size = spec.state_descriptor_size
-    if (descriptor is None) != (size is None):
-        raise ValueError(
-            f"`spec.state_descriptor_size={size}`, but `state_descriptor` gives "
-            f"{descriptor}."
-        )
-    if descriptor is not None:
-        what = "`state_descriptor` gives one"
-        _check_array(what, descriptor, spec, "state_descriptor_size")
+    for name in ("state_descriptor", "critic_observation"):
+        given = eqx.filter_eval_shape(getattr(env, name), state)
+        size = getattr(spec, f"{name}_size")
+        if (given is None) != (size is None):
+            raise ValueError(f"`spec.{name}_size={size}`, but `{name}` gives {given}.")
+        if given is not None:
+            _check_array(f"`{name}` gives one", given, spec, f"{name}_size")
 
 
 def _varies(env: AnyEnv, state: PyTree, key: PyTree) -> bool:

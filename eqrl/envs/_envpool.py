@@ -17,7 +17,7 @@ from .._pytree.fields import Count, PositiveInt, checked
 from .._types.data import EnvSpec, Stacking
 from .._types.installed import check_installed
 from ._base import AnyEnv, innermost
-from ._gymnasium import Describe, Interface, described_by, shown_names
+from ._gymnasium import Describe, Interface, described_by, keys_of, shown_names
 from ._host import AbstractHostEnv, HostState, new_owner
 from ._make import check_known
 from ._simulators import (
@@ -59,6 +59,7 @@ class _Maker:
     num_threads: int | None
     keys: tuple[str, ...] | None
     describe: Describe | tuple[str, ...] | None
+    critic_keys: tuple[str, ...] | None
     stacking: Stacking | None = None
 
     def pool(self, seeds: Sequence[int]) -> Any:
@@ -97,7 +98,9 @@ class _Maker:
                 np.moveaxis(each, 0, -1) for each in (observed.low, observed.high)
             )
             observed = spaces.Box(low, high, dtype=observed.dtype)
-        return Interface(observed, pool.action_space, self.keys, self.describe)
+        return Interface(
+            observed, pool.action_space, self.keys, self.describe, self.critic_keys
+        )
 
     def checked_pool(self) -> Any:
         """A pool of one simulator, after checks of the options."""
@@ -194,14 +197,14 @@ class _Pool(AbstractSimulators):
             seen.append(self._seen(over, *self._pool.reset(_ids(over))))
         # Those whose game goes on come first.
         order = np.argsort(np.argsort(~goes_on, kind="stable"))
-        observations, descriptors = zip(*seen, strict=True)
-        described = None
-        if descriptors[0] is not None:
-            described = np.concatenate(descriptors)[order]
-        observation = np.concatenate(observations)[order]
+        joined: list[Any] = [
+            None if parts[0] is None else np.concatenate(parts)[order]
+            for parts in zip(*seen, strict=True)
+        ]
+        observation, *described = joined
         if self._frames is not None:
             self._frames[rows] = observation[:, None]
-        return Began(self._stacked(rows, observation), described)
+        return Began(self._stacked(rows, observation), *described)
 
     def step(
         self, rows: Int[np.ndarray, " rows"], actions: Shaped[np.ndarray, "rows ..."]
@@ -210,7 +213,7 @@ class _Pool(AbstractSimulators):
         observation, reward, terminated, truncated, infos = self._pool.step(
             self._acted(rows, actions), _ids(rows)
         )
-        observation, descriptor = self._seen(rows, observation, infos)
+        observation, descriptor, seen = self._seen(rows, observation, infos)
         limit = _NO_LIMIT if self._maker.limit is None else self._maker.limit
         late = infos["elapsed_step"] >= limit
         if self._has_lives:
@@ -224,6 +227,7 @@ class _Pool(AbstractSimulators):
             terminated=terminated,
             truncated=(truncated | late) & ~terminated,
             descriptor=descriptor,
+            critic_observation=seen,
         )
 
     def _stacked(
@@ -270,28 +274,31 @@ class _Pool(AbstractSimulators):
     def _seen(
         self, rows: Int[np.ndarray, " rows"], observation: Any, infos: Mapping[str, Any]
     ) -> tuple[
-        Shaped[np.ndarray, "rows obs"], Float[np.ndarray, "rows descriptor"] | None
+        Shaped[np.ndarray, "rows obs"],
+        Float[np.ndarray, "rows descriptor"] | None,
+        Shaped[np.ndarray, "rows critic_obs"] | None,
     ]:
-        """Observations and descriptors, by row."""
+        """Observations, descriptors and what critics see, by row."""
         # Of some simulators, too, results are in the order that was asked for.
         assert infos["env_id"].tolist() == rows.tolist()
         interface = self._interface
         if self._channels_first:
             observation = np.moveaxis(observation, 1, -1)
-        vectors = interface.observations(observation)
+        vectors, critic = interface.observations(observation), interface.critic
+        seen = None if critic is None else critic.observations(observation)
         describe = interface.describe
         if describe is None:
-            return vectors, None
+            return vectors, None, seen
         if isinstance(describe, tuple):
             named = [
                 np.asarray(infos[name], np.float32).reshape(len(rows), -1)
                 for name in describe
             ]
-            return vectors, np.concatenate(named, axis=1)
+            return vectors, np.concatenate(named, axis=1), seen
         descriptors = [
             interface.descriptor(_infos_of(infos, place)) for place in range(len(rows))
         ]
-        return vectors, np.stack(descriptors)
+        return vectors, np.stack(descriptors), seen
 
     def picture(self, row: int) -> np.ndarray:
         _check_draws(self._maker.task_id)
@@ -390,6 +397,7 @@ class EnvPoolEnv(AbstractHostEnv):
         max_steps: Count | None = None,
         state_descriptor: str | tuple[str, ...] | Describe | None = None,
         observation: str | tuple[str, ...] | None = None,
+        critic_observation: str | tuple[str, ...] | None = None,
         options: Mapping[str, object] | None = None,
     ) -> None:
         """**Arguments:**
@@ -404,6 +412,8 @@ class EnvPoolEnv(AbstractHostEnv):
             also where the simulator is elsewhere.
         - `observation`: of observations that are dictionaries, the key or keys to see;
             `None` takes all.
+        - `critic_observation`: likewise, those that critics see in place of them, as
+            floats; `None` for the same ones.
         - `options`: of EnvPool, by its own names, such as `{"reward_clip": True}`.
         """
         check_known("envpool", task_id, names())
@@ -413,8 +423,9 @@ class EnvPoolEnv(AbstractHostEnv):
             options=tuple(sorted(options.items())),
             limit=None,
             num_threads=num_threads,
-            keys=(observation,) if isinstance(observation, str) else observation,
+            keys=keys_of(observation),
             describe=described_by(state_descriptor),
+            critic_keys=keys_of(critic_observation),
         )
         pool = maker.checked_pool()
         limit = max_steps
@@ -486,6 +497,7 @@ def in_whole_games(env: AnyEnv) -> AnyEnv:
         max_steps=maker.limit,
         state_descriptor=maker.describe,
         observation=maker.keys,
+        critic_observation=maker.critic_keys,
         options=options,
     )
     # The wrappers hold a copy, so the simulators are those of the given environment.

@@ -46,6 +46,11 @@ def described_by(
     return state_descriptor
 
 
+def keys_of(given: str | tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """The keys of parts of an observation, also where only one is given."""
+    return (given,) if isinstance(given, str) else given
+
+
 @dataclasses.dataclass(frozen=True)
 class Interface:
     """Translates between the spaces of a simulator and vectors.
@@ -53,6 +58,7 @@ class Interface:
     - `observed`, `acted`: the spaces of its observations and actions.
     - `keys`: of an observation that is a dictionary, the parts to see; `None` for all.
     - `describe`: from infos to a descriptor; names of infos; or `None`.
+    - `critic_keys`: the parts that critics see; `None` if those are `keys`.
     """
 
     # Of Gymnasium's `Space`, whose subclasses share no more than that.
@@ -60,6 +66,14 @@ class Interface:
     acted: Any
     keys: tuple[str, ...] | None
     describe: Describe | tuple[str, ...] | None
+    critic_keys: tuple[str, ...] | None
+
+    @functools.cached_property
+    def critic(self) -> "Interface | None":
+        """The interface to what critics see of an observation, if that is another."""
+        if self.critic_keys is None:
+            return None
+        return dataclasses.replace(self, keys=self.critic_keys)
 
     @property
     def seen(self) -> list[Any]:
@@ -123,16 +137,21 @@ class Interface:
         `infos` are those of a reset, and `name` is that of the environment, for errors.
         """
         known = self.observed.spaces if isinstance(self.observed, spaces.Dict) else ()
-        wrong = [key for key in self.keys or () if key not in known]
-        if wrong:
-            raise ValueError(
-                f"`observation` names {wrong}, but `{name}` observes `{self.observed}`."
-            )
+        given = {"observation": self.keys, "critic_observation": self.critic_keys}
+        for argument, keys in given.items():
+            wrong = [key for key in keys or () if key not in known]
+            if wrong:
+                raise ValueError(
+                    f"`{argument}` names {wrong}, but `{name}` observes "
+                    f"`{list(known) or self.observed}`."
+                )
         seen = self.seen
         is_array = len(seen) == 1 and isinstance(seen[0], spaces.Box)
         shape = seen[0].shape if is_array else ()
         try:
-            sizes = [spaces.flatdim(part) for part in seen]
+            size, critic_size = sum(map(spaces.flatdim, seen)), None
+            if self.critic is not None:
+                critic_size = sum(map(spaces.flatdim, self.critic.seen))
         except (NotImplementedError, ValueError) as error:
             raise ValueError(
                 f"`{name}` observes `{self.observed}`, which has no fixed size as a "
@@ -145,12 +164,13 @@ class Interface:
                 f"{descriptor.shape}; it must give one flat vector."
             )
         return EnvSpec(
-            observation_size=sum(sizes),
+            observation_size=size,
             action=_action_space(self.acted, name=name),
             observation_shape=shape if len(shape) > 1 else None,
             observation_dtype=self.dtype,
             state_descriptor_size=None if descriptor is None else len(descriptor),
             max_steps=max_steps,
+            critic_observation_size=critic_size,
         )
 
 
@@ -211,6 +231,7 @@ class _Maker:
     step_timeout: float | int | None
     keys: tuple[str, ...] | None
     describe: Describe | tuple[str, ...] | None
+    critic_keys: tuple[str, ...] | None
 
     def one(self) -> Any:
         """Makes one simulator."""
@@ -238,9 +259,8 @@ class _Maker:
 
     def interface(self, env: Any) -> Interface:
         """The interface of a simulator that this has made."""
-        return Interface(
-            env.observation_space, env.action_space, self.keys, self.describe
-        )
+        observed, acted = env.observation_space, env.action_space
+        return Interface(observed, acted, self.keys, self.describe, self.critic_keys)
 
     def __call__(self, seeds: Sequence[int]) -> AbstractSimulators:
         if self.num_processes is None:
@@ -259,7 +279,8 @@ class _InTurn(AbstractSimulators):
         self._seeds: list[int | None] = list(seeds)
 
     def begin(self, rows: Int[np.ndarray, " rows"]) -> Began:
-        observations, descriptors = [], []
+        observations, descriptors, critic_observations = [], [], []
+        critic = self._interface.critic
         for row in rows:
             try:
                 seed, self._seeds[row] = self._seeds[row], None
@@ -267,20 +288,27 @@ class _InTurn(AbstractSimulators):
                 observations.append(self._interface.observation(observation))
                 if self._interface.describe is not None:
                     descriptors.append(self._interface.descriptor(infos))
+                if critic is not None:
+                    critic_observations.append(critic.observation(observation))
             except Exception as error:
                 raise RowError(int(row)) from error
-        return Began(np.stack(observations), _stack(descriptors))
+        return Began(
+            np.stack(observations), _stack(descriptors), _stack(critic_observations)
+        )
 
     def step(
         self, rows: Int[np.ndarray, " rows"], actions: Shaped[np.ndarray, "rows ..."]
     ) -> Stepped:
         steps: list[tuple[Any, ...]] = []
-        descriptors = []
+        descriptors, critic_observations = [], []
+        critic = self._interface.critic
         for row, action in zip(rows, actions, strict=True):
             try:
                 observation, reward, terminated, truncated, infos = self._envs[
                     row
                 ].step(self._interface.action(action))
+                if critic is not None:
+                    critic_observations.append(critic.observation(observation))
                 observation = self._interface.observation(observation)
                 steps.append((observation, float(reward), terminated, truncated))
                 if self._interface.describe is not None:
@@ -296,6 +324,7 @@ class _InTurn(AbstractSimulators):
             # At the limit both may be true.
             truncated=truncated & ~terminated,
             descriptor=_stack(descriptors),
+            critic_observation=_stack(critic_observations),
         )
 
     def picture(self, row: int) -> np.ndarray:
@@ -535,9 +564,9 @@ class _InProcesses(AbstractSimulators):
 
 
 def _stack(
-    descriptors: list[Float[np.ndarray, " descriptor"]],
-) -> Float[np.ndarray, "rows descriptor"] | None:
-    return np.stack(descriptors) if descriptors else None
+    rows: list[Shaped[np.ndarray, " size"]],
+) -> Shaped[np.ndarray, "rows size"] | None:
+    return np.stack(rows) if rows else None
 
 
 class GymnasiumEnv(AbstractHostEnv):
@@ -573,6 +602,7 @@ class GymnasiumEnv(AbstractHostEnv):
         step_timeout: float | int | None = None,
         state_descriptor: str | tuple[str, ...] | Describe | None = None,
         observation: str | tuple[str, ...] | None = None,
+        critic_observation: str | tuple[str, ...] | None = None,
         options: Mapping[str, object] | None = None,
     ) -> None:
         """**Arguments:**
@@ -592,6 +622,8 @@ class GymnasiumEnv(AbstractHostEnv):
             a reset counts as 0.
         - `observation`: of observations that are dictionaries, the key or keys to see;
             `None` takes all.
+        - `critic_observation`: likewise, those that critics see in place of them, as
+            floats; `None` for the same ones.
         - `options`: further arguments of what makes the environment, by name.
         """
         if step_timeout is not None and num_processes is None:
@@ -605,8 +637,9 @@ class GymnasiumEnv(AbstractHostEnv):
             max_steps=max_steps,
             num_processes=num_processes,
             step_timeout=step_timeout,
-            keys=(observation,) if isinstance(observation, str) else observation,
+            keys=keys_of(observation),
             describe=described_by(state_descriptor),
+            critic_keys=keys_of(critic_observation),
         )
         self._make = maker
         env = maker.one()

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from .._pytree.fields import Count, checked, shown
 from .._types.data import EnvSpec
-from ._gymnasium import Describe, Interface, described_by
+from ._gymnasium import Describe, Interface, described_by, keys_of
 from ._host import AbstractHostEnv, HostState, new_owner
 from ._simulators import AbstractSimulators, Began, MakeSimulators, Stepped
 
@@ -38,6 +38,7 @@ class _Maker:
     max_steps: int | None
     keys: tuple[str, ...] | None
     describe: Describe | tuple[str, ...] | None
+    critic_keys: tuple[str, ...] | None
 
     def __call__(self, seeds: Sequence[int]) -> "_Vector":
         return _Vector(self, seeds)
@@ -65,7 +66,9 @@ class _Vector(AbstractSimulators):
                 "`autoreset_mode=gymnasium.vector.AutoresetMode.DISABLED`."
             )
         observed, acted = vector.single_observation_space, vector.single_action_space
-        self.interface = Interface(observed, acted, maker.keys, maker.describe)
+        self.interface = Interface(
+            observed, acted, maker.keys, maker.describe, maker.critic_keys
+        )
         self._limit = maker.max_steps or np.inf
         # One for all, as not every vector environment takes several; `None` once used.
         self._seed: int | None = seeds[0]
@@ -105,36 +108,49 @@ class _Vector(AbstractSimulators):
         self._last, self._over = (observation, infos), terminated | truncated
         self._times += 1
         truncated |= self._times >= self._limit
-        seen, descriptor = self._seen(rows, self._over[rows] & self._resets_itself)
+        observation, descriptor, seen = self._seen(
+            rows, self._over[rows] & self._resets_itself
+        )
         return Stepped(
-            observation=seen,
+            observation=observation,
             reward=np.asarray(reward)[rows],
             terminated=terminated[rows],
             # At the limit both may be true.
             truncated=(truncated & ~terminated)[rows],
             descriptor=descriptor,
+            critic_observation=seen,
         )
 
     def _seen(
         self, rows: Int[np.ndarray, " rows"], ended: Bool[np.ndarray, " rows"]
     ) -> tuple[
-        Shaped[np.ndarray, "rows obs"], Float[np.ndarray, "rows descriptor"] | None
+        Shaped[np.ndarray, "rows obs"],
+        Float[np.ndarray, "rows descriptor"] | None,
+        Shaped[np.ndarray, "rows critic_obs"] | None,
     ]:
-        """Observations and descriptors, of an end where a step began the next one."""
+        """Observations, descriptors and what critics see.
+
+        They are those of an end where a step began the next episode.
+        """
         interface, (observation, infos) = self.interface, self._last
+        critic, seen = interface.critic, None
         # By rows, which copies: the arrays may be the vector environment's own.
         vectors = interface.observations(observation)[rows]
+        if critic is not None:
+            seen = critic.observations(observation)[rows]
         for place in np.flatnonzero(ended):
             final = _infos_of(infos, int(rows[place]))["final_obs"]
             vectors[place] = interface.observation(final)
+            if critic is not None and seen is not None:
+                seen[place] = critic.observation(final)
         if interface.describe is None:
-            return vectors, None
+            return vectors, None, seen
         described = [
             interface.descriptor(each["final_info"] if is_final else each)
             for is_final, row in zip(ended, rows.tolist(), strict=True)
             for each in [_infos_of(infos, row)]
         ]
-        return vectors, np.stack(described)
+        return vectors, np.stack(described), seen
 
     def picture(self, row: int) -> np.ndarray:
         raise NotImplementedError("there are no images of vector environments")
@@ -193,6 +209,7 @@ class GymnasiumVectorEnv(AbstractHostEnv):
         max_steps: Count | None = None,
         state_descriptor: str | tuple[str, ...] | Describe | None = None,
         observation: str | tuple[str, ...] | None = None,
+        critic_observation: str | tuple[str, ...] | None = None,
     ) -> None:
         """**Arguments:**
 
@@ -201,10 +218,15 @@ class GymnasiumVectorEnv(AbstractHostEnv):
             of a training or an evaluation. Only the same function shares compilations.
         - `max_steps`: the time limit, at least 1; by default that of the `spec` of the
             vector environment, if it has one.
-        - `state_descriptor`, `observation`: as of `GymnasiumEnv`.
+        - `state_descriptor`, `observation`, `critic_observation`: as of `GymnasiumEnv`.
         """
-        keys = (observation,) if isinstance(observation, str) else observation
-        maker = _Maker(make, max_steps, keys, described_by(state_descriptor))
+        maker = _Maker(
+            make=make,
+            max_steps=max_steps,
+            keys=keys_of(observation),
+            describe=described_by(state_descriptor),
+            critic_keys=keys_of(critic_observation),
+        )
         with contextlib.closing(maker([0])) as one:
             _, infos = one.vector.reset(seed=0)
             known = one.vector.spec

@@ -7,6 +7,7 @@ many environments, at any depth, becomes one call of the host with all of them.
 """
 
 import ctypes
+import dataclasses
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -66,13 +67,14 @@ class HostState(eqx.Module):
 
     - `group`, `row`: the simulators that were made together, and which of them.
     - `tick`: counts its steps and its resets.
-    - `descriptor`: of the state, if there is one.
+    - `descriptor`, `critic_observation`: of the state, if there is one.
     """
 
     group: Int[Array, "*axes"]
     row: Int[Array, "*axes"]
     tick: Int[Array, "*axes"]
-    descriptor: Float[Array, "*axes descriptor"] | None
+    descriptor: Float[Array, "*axes descriptor"] | None = None
+    critic_observation: Float[Array, "*axes critic_obs"] | None = None
 
 
 def without_copies_of_simulators(
@@ -88,7 +90,7 @@ def without_copies_of_simulators(
         if not isinstance(old, HostState):
             return new
         tick = jnp.where(copied[:, None], _NO_PRESENT, old.tick)
-        return HostState(old.group, old.row, tick, new.descriptor)
+        return dataclasses.replace(new, group=old.group, row=old.row, tick=tick)
 
     is_state = lambda x: isinstance(x, HostState)
     return jax.tree.map(own, before, after, is_leaf=is_state)
@@ -123,15 +125,15 @@ class AbstractHostEnv(AbstractEnv[HostState]):
         make = self._make
         # Not negative, as simulators take seeds.
         seed = (jr.bits(key, dtype=jnp.uint32) >> 1).astype(jnp.int32)
-        number, (observation, *descriptor) = _shape(jnp.int32), self._seen
-        group, row, observation, *descriptor = _call(
+        number = _shape(jnp.int32)
+        group, row, observation, *described = _call(
             lambda *arrays: make_rows(make, *arrays),
-            (number, number, observation, *descriptor),
+            (number, number, self.spec.observation_struct, *self._described.values()),
             self._owner,
             seed,
         )
-        state = HostState(group, row, jnp.zeros_like(row), *descriptor or [None])
-        return state, observation
+        described = dict(zip(self._described, described, strict=True))
+        return HostState(group, row, jnp.zeros_like(row), **described), observation
 
     def step(
         self, state: HostState, action: Action, *, key: PRNGKeyArray
@@ -148,10 +150,11 @@ class AbstractHostEnv(AbstractEnv[HostState]):
         *given: Array,
     ) -> tuple[HostState, Outcome]:
         """The state and the outcome after a call of the simulators."""
-        flag, (observation, *descriptor) = _shape(bool), self._seen
-        tick, observation, reward, terminated, truncated, *descriptor = _call(
+        seen, flag = self.spec.observation_struct, _shape(bool)
+        further = self._described
+        tick, observation, reward, terminated, truncated, *described = _call(
             function,
-            (_shape(jnp.int32), observation, _shape(float), flag, flag, *descriptor),
+            (_shape(jnp.int32), seen, _shape(float), flag, flag, *further.values()),
             state.group,
             state.row,
             state.tick,
@@ -163,18 +166,25 @@ class AbstractHostEnv(AbstractEnv[HostState]):
             terminated=terminated,
             truncated=truncated,
         )
-        after = HostState(state.group, state.row, tick, *descriptor or [None])
-        return after, outcome
+        described = dict(zip(further, described, strict=True))
+        return HostState(state.group, state.row, tick, **described), outcome
 
     @property
-    def _seen(self) -> list[jax.ShapeDtypeStruct]:
-        """An observation and, if there is one, a descriptor."""
-        size = self.spec.state_descriptor_size
-        described = [] if size is None else [_shape(float, size)]
-        return [self.spec.observation_struct, *described]
+    def _described(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Fields of a state besides its simulator."""
+        sizes = {
+            "descriptor": self.spec.state_descriptor_size,
+            "critic_observation": self.spec.critic_observation_size,
+        }
+        return {key: _shape(float, n) for key, n in sizes.items() if n is not None}
 
     def state_descriptor(self, state: HostState) -> Float[Array, " descriptor"] | None:
         return state.descriptor
+
+    def critic_observation(
+        self, state: HostState
+    ) -> Float[Array, " critic_obs"] | None:
+        return state.critic_observation
 
 
 def _shape(kind: type, *shape: int) -> jax.ShapeDtypeStruct:
@@ -318,11 +328,12 @@ def _restored(env: AnyEnv, state: HostState, saved: dict[str, np.ndarray]) -> Ho
         for row in rows:
             simulators.restore(int(row), parts[first + row])
         group = Group(simulators, _owner_of(env), size, began)
-        if began.descriptor is not None:
-            described = np.asarray(state.descriptor).reshape(
-                -1, *began.descriptor.shape
-            )
-            began.descriptor[:] = described[first // size]
+        for value, held in (
+            (began.descriptor, state.descriptor),
+            (began.critic_observation, state.critic_observation),
+        ):
+            if value is not None:
+                value[:] = np.asarray(held).reshape(-1, *value.shape)[first // size]
         numbers.append(next(NUMBERS))
         with LOCK:
             GROUPS[numbers[-1]] = group
@@ -335,7 +346,7 @@ def _restored(env: AnyEnv, state: HostState, saved: dict[str, np.ndarray]) -> Ho
         jax.device_put(jnp.asarray(new), old.sharding)
         for new, old in zip(arrays, (state.group, state.row, state.tick), strict=True)
     )
-    return HostState(group, row, tick, state.descriptor)
+    return dataclasses.replace(state, group=group, row=row, tick=tick)
 
 
 def failure_of(env: AnyEnv) -> SimulatorFailure | None:
@@ -373,7 +384,7 @@ def photographed(states: Tree) -> Tree:
         which = (state.group, state.row, state.tick)
         (tick,) = _call(photograph_rows, (_shape(jnp.int32),), *which)
         # A step needs the tick, so it waits for the image.
-        return HostState(state.group, state.row, tick, state.descriptor)
+        return dataclasses.replace(state, tick=tick)
 
     is_state = lambda x: isinstance(x, HostState)
     each = lambda x: jax.vmap(photograph)(x) if is_state(x) else x

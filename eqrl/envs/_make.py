@@ -39,6 +39,7 @@ def make(
     num_processes: PositiveInt | None = None,
     num_threads: PositiveInt | None = None,
     observation: str | tuple[str, ...] | None = None,
+    critic_observation: str | tuple[str, ...] | None = None,
     options: Mapping[str, object] | None = None,
 ) -> AnyEnv:
     """Makes an environment from its name.
@@ -69,6 +70,7 @@ def make(
     - `num_threads`: of EnvPool: how many threads do.
     - `observation`: of Gymnasium and EnvPool: the keys to see of observations that are
         dictionaries.
+    - `critic_observation`: of both: the keys that critics see in place of these.
     - `options`: of both: arguments of the environment by its own names.
 
     **Returns:**
@@ -110,6 +112,7 @@ def make(
         "num_processes": num_processes,
         "num_threads": num_threads,
         "observation": observation,
+        "critic_observation": critic_observation,
         "options": options,
     }
     given = {key: value for key, value in given.items() if value is not None}

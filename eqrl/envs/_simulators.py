@@ -24,16 +24,19 @@ class Began(NamedTuple):
 
     - `observation`: as `EnvSpec` says.
     - `descriptor`: of the state; `None` if there is none.
+    - `critic_observation`: likewise.
     """
 
     observation: Shaped[np.ndarray, "rows obs"]
     descriptor: Float[np.ndarray, "rows descriptor"] | None
+    critic_observation: Shaped[np.ndarray, "rows critic_obs"] | None = None
 
 
 class Stepped(NamedTuple):
     """Results of a step, one in each row.
 
-    - `observation`, `descriptor`: of the state reached, also where an episode ends.
+    - `observation`, `descriptor`, `critic_observation`: of the state reached, also
+        where an episode ends.
     - `reward`: of the step.
     - `terminated`, `truncated`: how the episode ended, if it did.
     """
@@ -43,6 +46,15 @@ class Stepped(NamedTuple):
     terminated: Bool[np.ndarray, " rows"]
     truncated: Bool[np.ndarray, " rows"]
     descriptor: Float[np.ndarray, "rows descriptor"] | None
+    critic_observation: Shaped[np.ndarray, "rows critic_obs"] | None = None
+
+
+def _begun(began: Began) -> Stepped:
+    """The beginning of episodes, as the result of a step."""
+    size = len(began.observation)
+    observation, *described = began
+    no = np.zeros(size, bool)
+    return Stepped(observation, np.zeros(size), no, no.copy(), *described)
 
 
 class AbstractSimulators(abc.ABC):
@@ -158,11 +170,8 @@ class Group:
         self.ticks = np.zeros(size, np.int32)
         # Those at which its episode began.
         self.first_ticks = np.zeros(size, np.int32)
-        no = np.zeros(size, bool)
         # The results of the last call of each.
-        self.last = Stepped(
-            began.observation, np.zeros(size), no, no.copy(), began.descriptor
-        )
+        self.last = _begun(began)
         self.any_over = False
         self.failed = False
 
@@ -215,18 +224,19 @@ def close_groups(owner: int) -> None:
 def make_rows(make: MakeSimulators, arguments: Arrays, results: Arrays) -> None:
     """Makes simulators and begins an episode in each."""
     owners, seeds = arguments
-    groups, rows, observation, *descriptor = results
+    groups, rows, *seen = results
     owner, number = int(owners[0]), next(NUMBERS)
     groups[:], rows[:] = number, np.arange(len(seeds))
     try:
         simulators = make([int(seed) for seed in seeds])
-        group = Group(simulators, owner, len(seeds), simulators.begin(rows))
-        observation[:] = group.last.observation
-        for each in descriptor:
-            each[:] = group.last.descriptor
+        began = simulators.begin(rows)
+        group = Group(simulators, owner, len(seeds), began)
+        given = [each for each in began if each is not None]
+        for each, value in zip(seen, given, strict=True):
+            each[:] = value
     except BaseException as error:
         _fail(owner, error)
-        _fill((observation, *descriptor), slice(None))
+        _fill(seen, slice(None))
         return
     with LOCK:
         GROUPS[number] = group
@@ -314,9 +324,13 @@ def step_rows(
         return
     stepped = group.simulators.step(rows, actions)
     group.put(rows, stepped)
-    if not (_is_finite(stepped.reward) and _is_finite(stepped.observation)):
-        finite = np.isfinite(stepped.reward)
-        finite &= np.isfinite(stepped.observation).all(axis=-1)
+    given = [stepped.reward, stepped.observation]
+    if stepped.critic_observation is not None:
+        given.append(stepped.critic_observation)
+    if not all(map(_is_finite, given)):
+        finite = np.ones(len(rows), bool)
+        for each in given:
+            finite &= np.isfinite(each.reshape(len(rows), -1)).all(axis=-1)
         wrong = ValueError("it gave an observation or a reward that is nan or infinite")
         raise RowError(int(rows[np.argmin(finite)])) from wrong
 
@@ -336,12 +350,7 @@ def begin_rows(
     rows = rows[over]
     if len(rows) == 0:
         return
-    began = group.simulators.begin(rows)
-    size = len(rows)
-    no = np.zeros(size, bool)
-    group.put(
-        rows, Stepped(began.observation, np.zeros(size), no, no, began.descriptor)
-    )
+    group.put(rows, _begun(group.simulators.begin(rows)))
     group.first_ticks[rows] = group.ticks[rows]
 
 

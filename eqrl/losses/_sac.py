@@ -32,6 +32,7 @@ def sac_next_value(
     observation: Observation[Array, "batch obs"],
     temperature: FloatLike,
     *,
+    critic_observation: Float[Array, "batch critic_obs"] | None = None,
     key: PRNGKeyArray,
 ) -> Float[Array, " batch"]:
     """Soft value of states, from one sampled action each. No gradient flows through it.
@@ -42,6 +43,8 @@ def sac_next_value(
     - `critics`: the stack of target critics, as in `critic_values`.
     - `observation`: of the next states.
     - `temperature`: weight of the entropy, at least 0.
+    - `critic_observation`: what critics see of the same states; `None` if that is
+        `observation`.
     - `key`: for the actions.
 
     **Returns:**
@@ -49,6 +52,8 @@ def sac_next_value(
     The minimum over the critics minus `temperature` times the log-probability.
     """
     action, log_prob = sample_actions(actor, observation, key=key)
+    if critic_observation is not None:
+        observation = critic_observation
     value = least_over_critics(critic_values(critics, observation, action))
     return lax.stop_gradient(value - temperature * log_prob)
 
@@ -59,6 +64,7 @@ def sac_actor_loss(
     observation: Observation[Array, "batch obs"],
     temperature: FloatLike,
     *,
+    critic_observation: Float[Array, "batch critic_obs"] | None = None,
     key: PRNGKeyArray,
 ) -> tuple[Float[Array, ""], Metrics]:
     """Actor loss of SAC.
@@ -69,6 +75,8 @@ def sac_actor_loss(
     - `critics`: a stack, as in `critic_values`.
     - `observation`: of the states before the step.
     - `temperature`: weight of the entropy, at least 0.
+    - `critic_observation`: what critics see of the same states; `None` if that is
+        `observation`.
     - `key`: for the actions.
 
     **Returns:**
@@ -78,6 +86,8 @@ def sac_actor_loss(
     be passed to `sac_temperature_loss`.
     """
     action, log_prob = sample_actions(actor, observation, key=key)
+    if critic_observation is not None:
+        observation = critic_observation
     value = least_over_critics(critic_values(critics, observation, action))
     # Differentiated in the actor only, through the actions it sampled.
     loss = jnp.mean(temperature * log_prob - value)

@@ -16,6 +16,7 @@ def td3_next_value(
     policy_noise: FloatLike,
     noise_clip: FloatLike,
     *,
+    critic_observation: Float[Array, "batch critic_obs"] | None = None,
     key: PRNGKeyArray,
 ) -> Float[Array, " batch"]:
     """Value of states under a smoothed target policy. No gradient flows through it.
@@ -27,6 +28,8 @@ def td3_next_value(
     - `observation`: of the next states.
     - `policy_noise`: standard deviation of the smoothing noise, at least 0.
     - `noise_clip`: the noise is clipped to `[-noise_clip, noise_clip]`, at least 0.
+    - `critic_observation`: what critics see of the same states; `None` if that is
+        `observation`.
     - `key`: for the noise.
 
     **Returns:**
@@ -40,12 +43,17 @@ def td3_next_value(
     noise = jnp.clip(noise, -noise_clip, noise_clip)
     # The noise may lead out of the box of actions.
     action = jnp.clip(action + noise, -1, 1)
+    if critic_observation is not None:
+        observation = critic_observation
     value = least_over_critics(critic_values(critics, observation, action))
     return lax.stop_gradient(value)
 
 
 def td3_actor_loss(
-    actor: Actor, critic: CriticFunction, observation: Observation[Array, "batch obs"]
+    actor: Actor,
+    critic: CriticFunction,
+    observation: Observation[Array, "batch obs"],
+    critic_observation: Float[Array, "batch critic_obs"] | None = None,
 ) -> Float[Array, ""]:
     """Actor loss of TD3.
 
@@ -55,6 +63,8 @@ def td3_actor_loss(
     - `critic`: a single critic, the first of the stack: from one observation and one
         action to a scalar.
     - `observation`: of the states before the step.
+    - `critic_observation`: what critics see of the same states; `None` if that is
+        `observation`.
 
     **Returns:**
 
@@ -62,4 +72,6 @@ def td3_actor_loss(
     """
     # The gradient flows through the action, as the deterministic policy gradient does.
     action = jax.vmap(actor)(observation)
+    if critic_observation is not None:
+        observation = critic_observation
     return -jnp.mean(jax.vmap(critic)(observation, action))

@@ -97,12 +97,14 @@ class NormalizedState(eqx.Module, Generic[State]):
 
     agent: State
     statistics: RunningStatistics
+    critic_statistics: RunningStatistics | None = None
 
 
 NormalizedState.__init__.__doc__ = """**Arguments:**
 
 - `agent`: the state of the agent.
 - `statistics`: of the observations.
+- `critic_statistics`: of the observations of critics, if there are any.
 """
 
 
@@ -110,8 +112,10 @@ class Normalized(AbstractViewWrapper[NormalizedState[State], Memory, Extras]):
     """An agent that sees observations normalized by their running mean and variance.
 
     The statistics are those of every state acted in during training, including the
-    random warm-up. The replay holds the environment's own observations, so a batch is
-    always normalized by the current statistics. Evaluation does not change them.
+    random warm-up. What critics see in place of the observation, if the environment
+    gives it, has statistics of its own. The replay holds the environment's own
+    observations, so a batch is always normalized by the current statistics. Evaluation
+    does not change them.
 
     Observations of `uint8` or `bool`, such as images, are left as they are.
     """
@@ -130,7 +134,11 @@ class Normalized(AbstractViewWrapper[NormalizedState[State], Memory, Extras]):
     def inner_transitions(
         self, state: NormalizedState[State], transitions: Transition[Extras]
     ) -> Transition[Extras]:
-        return view_of(transitions, lambda x: self.inner_observation(state, x))
+        return view_of(
+            transitions,
+            lambda x: self.inner_observation(state, x),
+            lambda x: self._normalize(state.critic_statistics, x),
+        )
 
     def inner_spec(self, spec: EnvSpec) -> EnvSpec:
         return spec
@@ -140,17 +148,28 @@ class Normalized(AbstractViewWrapper[NormalizedState[State], Memory, Extras]):
         state: NormalizedState[State],
         observation: Observation[Array, "*batch obs"],
     ) -> Observation[Array, "*batch obs"]:
-        if not _is_normalized(observation):
+        return self._normalize(state.statistics, observation)
+
+    def _normalize(
+        self,
+        statistics: RunningStatistics | None,
+        observation: Observation[Array, "*batch obs"],
+    ) -> Observation[Array, "*batch obs"]:
+        if statistics is None or not _is_normalized(observation):
             return observation
-        normalized = state.statistics.normalize(observation)
+        normalized = statistics.normalize(observation)
         if self.clip is None:
             return normalized
         return jnp.clip(normalized, -self.clip, self.clip)
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> NormalizedState[State]:
+        critic_size = spec.critic_observation_size
         return NormalizedState(
             agent=self.agent.init(spec, key=key),
             statistics=_no_statistics(spec.observation_size),
+            critic_statistics=None
+            if critic_size is None
+            else _no_statistics(critic_size),
         )
 
     def observe(
@@ -160,11 +179,17 @@ class Normalized(AbstractViewWrapper[NormalizedState[State], Memory, Extras]):
         statistics = state.statistics
         if _is_normalized(transitions.observation):
             statistics = statistics.update(transitions.observation)
-        state = NormalizedState(agent=state.agent, statistics=statistics)
+        critic_statistics, seen = (
+            state.critic_statistics,
+            transitions.critic_observation,
+        )
+        if critic_statistics is not None and seen is not None:
+            critic_statistics = critic_statistics.update(seen)
+        state = NormalizedState(state.agent, statistics, critic_statistics)
         agent_state = self.agent.observe(
             state.agent, self.inner_transitions(state, transitions)
         )
-        return NormalizedState(agent=agent_state, statistics=statistics)
+        return dataclasses.replace(state, agent=agent_state)
 
     def update(
         self,
@@ -182,7 +207,7 @@ class Normalized(AbstractViewWrapper[NormalizedState[State], Memory, Extras]):
             "observation_std": jnp.mean(jnp.sqrt(state.statistics.variance())),
         }
         # Batches change no statistics: the replay gives the same transition many times.
-        return NormalizedState(agent=agent_state, statistics=state.statistics), metrics
+        return dataclasses.replace(state, agent=agent_state), metrics
 
 
 def _is_normalized(observation: Observation[Array, "*batch obs"]) -> bool:

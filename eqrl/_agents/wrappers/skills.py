@@ -144,11 +144,12 @@ SkillConditioned.__init__.__doc__ = """**Arguments:**
 
 def with_skill_size(spec: EnvSpec, size: int) -> EnvSpec:
     """The `spec` of an environment whose observations end with a skill."""
-    size += spec.observation_size
+    critic_size = spec.critic_observation_size
     # An image becomes the beginning of a longer vector, of floats as a skill is.
     return dataclasses.replace(
         spec,
-        observation_size=size,
+        observation_size=spec.observation_size + size,
+        critic_observation_size=None if critic_size is None else critic_size + size,
         observation_shape=None,
         observation_dtype="float32",
     )

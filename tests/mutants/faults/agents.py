@@ -376,8 +376,8 @@ FAULTS = (
     Fault(
         "agents:sac-key-used-twice",
         "eqrl/_agents/sac.py",
-        "(sac_actor_loss, key=actor_key)",
-        "(sac_actor_loss, key=next_key)",
+        "critic_observation=before, key=actor_key",
+        "critic_observation=before, key=next_key",
         (f"{_SAC} -k restated", _SAC),
     ),
     Fault(
@@ -568,7 +568,7 @@ FAULTS = (
     Fault(
         "agents:normalized-with-stale-statistics",
         "eqrl/_agents/wrappers/normalized.py",
-        "state = NormalizedState(agent=state.agent, statistics=statistics)",
+        "state = NormalizedState(state.agent, statistics, critic_statistics)",
         "pass",
         (f"{_NORMALIZED} -k themselves_counted", _NORMALIZED),
     ),
@@ -701,8 +701,8 @@ FAULTS = (
     Fault(
         "agents:critic-of-one-argument",
         "eqrl/_agents/networks.py",
-        'check, takes=("observation", "action"), options',
-        "check, options",
+        '        takes=("observation", "action"),\n',
+        "",
         ("tests/test_bad_input.py -k of_ones_own",),
     ),
     Fault(

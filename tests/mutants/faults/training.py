@@ -409,8 +409,8 @@ FAULTS = (
     Fault(
         "training:actions-may-be-nan",
         "eqrl/_training/iteration.py",
-        "finite = known & acting & all_finite(*outcome)",
-        "finite = known & all_finite(*outcome)",
+        "finite = known & acting & all_finite(",
+        "finite = known & all_finite(",
         (f"{_TRAIN} -k beginning_of_the_row",),
     ),
     Fault(
