@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from eqrl import EnvSpec, FloatLike, hyperparameter
 from eqrl.envs import AbstractEnv, Outcome
-from eqrl.spaces import Action, Discrete
+from eqrl.spaces import Action, Box, Discrete
 
 
 class ProbeState(eqx.Module):
@@ -21,7 +21,9 @@ class Probe(AbstractEnv[ProbeState]):
     """Observes the sign and the time; what it pays is a sum of simple terms.
 
     All settings but `num_choices` are leaves, so that every probe shares one
-    compilation. Choices stand for the numbers from -1 to 1, evenly.
+    compilation. Choices stand for the numbers from -1 to 1, evenly. `shown` is a factor
+    of the sign that is observed, and `critic_shown` of the sign that critics see, who
+    see the observation if it is `None`.
     """
 
     length: FloatLike = hyperparameter(1.0)
@@ -33,13 +35,19 @@ class Probe(AbstractEnv[ProbeState]):
     action_weight: FloatLike = hyperparameter(0.0)
     best_action: FloatLike = hyperparameter(0.0)
     best_action_by_sign: FloatLike = hyperparameter(0.0)
+    shown: FloatLike = hyperparameter(1.0)
+    critic_shown: FloatLike | None = hyperparameter(None)
     num_choices: int | None = eqx.field(default=None, static=True)
 
     @property
     def spec(self) -> EnvSpec:
-        if self.num_choices is None:
-            return EnvSpec(observation_size=2, action_size=1)
-        return EnvSpec(observation_size=2, action=Discrete(self.num_choices))
+        critic_size = None if self.critic_shown is None else 3
+        choices = self.num_choices
+        return EnvSpec(
+            observation_size=2,
+            action=Box(1) if choices is None else Discrete(choices),
+            critic_observation_size=critic_size,
+        )
 
     def reset(self, *, key: PRNGKeyArray) -> tuple[ProbeState, Float[Array, " obs"]]:
         state = ProbeState(sign=jr.rademacher(key, (), float), time=jnp.zeros((), int))
@@ -70,6 +78,13 @@ class Probe(AbstractEnv[ProbeState]):
         del state
         return None
 
+    def critic_observation(self, state: ProbeState) -> Float[Array, "3"] | None:
+        if self.critic_shown is None:
+            return None
+        # Longer than what the actor sees, so that no network takes one for the other.
+        time = state.time.astype(float)
+        return jnp.stack([self.critic_shown * state.sign, time, jnp.zeros(())])
+
     def number_of(self, action: Action) -> Float[Array, ""]:
         """The number that an action stands for, in [-1, 1]."""
         if self.num_choices is None:
@@ -77,4 +92,5 @@ class Probe(AbstractEnv[ProbeState]):
         return jnp.linspace(-1.0, 1.0, self.num_choices)[action]
 
     def _observe(self, state: ProbeState) -> Float[Array, " obs"]:
-        return jnp.stack([state.sign, self.time_weight * state.time.astype(float)])
+        time = self.time_weight * state.time.astype(float)
+        return jnp.stack([self.shown * state.sign, time])

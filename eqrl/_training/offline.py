@@ -356,6 +356,16 @@ def fitting_transitions(
     if transitions.state_descriptor is not None:
         descriptor = vector(transitions.state_descriptor.shape[-1])
         wanted |= {"state_descriptor": descriptor, "next_state_descriptor": descriptor}
+    critic_size = spec.critic_observation_size
+    if critic_size is not None:
+        if transitions.critic_observation is None:
+            raise ValueError(
+                "`transitions.critic_observation` is None, but critics see it by "
+                f"`spec.critic_observation_size={critic_size}`; give it, or leave the "
+                "size out of the `spec`."
+            )
+        seen = vector(critic_size)
+        wanted |= {"critic_observation": seen, "next_critic_observation": seen}
     fields: dict[str, PyTree] = {
         "state_descriptor": None,
         "next_state_descriptor": None,
@@ -367,7 +377,8 @@ def fitting_transitions(
         is_integer, must_be = (
             jnp.issubdtype(x.dtype, jnp.integer) for x in (value, element)
         )
-        is_pixel = name.endswith("observation") and spec.observation_dtype != "float32"
+        is_seen = name in ("observation", "next_observation")
+        is_pixel = is_seen and spec.observation_dtype != "float32"
         fits = value.dtype == element.dtype if is_pixel else is_integer == must_be
         if value.shape != shape or not fits:
             raise ValueError(

@@ -66,7 +66,7 @@ class Interface:
     acted: Any
     keys: tuple[str, ...] | None
     describe: Describe | tuple[str, ...] | None
-    critic_keys: tuple[str, ...] | None
+    critic_keys: tuple[str, ...] | None = None
 
     @functools.cached_property
     def critic(self) -> "Interface | None":

@@ -22,7 +22,7 @@ from eqrl import (
     jit_init,
     jit_run,
 )
-from tests.toy import Drift, GetKey, Idle, random_transitions
+from tests.toy import Drift, GetKey, Idle, random_transitions, same
 
 
 _SPEC = EnvSpec(observation_size=3, action_size=1)
@@ -345,6 +345,34 @@ class TestNormalized:
         np.testing.assert_allclose(
             metrics["observation_std"], data.std(axis=0).mean(), rtol=1e-5
         )
+
+    def test_what_critics_see_has_statistics_of_its_own(self, getkey: GetKey) -> None:
+        agent = Normalized(_Looker(), clip=1.5)
+        assert agent.init(_SPEC, key=getkey()).critic_statistics is None
+        spec = dataclasses.replace(_SPEC, critic_observation_size=2)
+        state = agent.init(spec, key=getkey())
+        before, after = 5.0 + 3.0 * jr.normal(getkey(), (2, 20, 2))
+        transitions = dataclasses.replace(
+            random_transitions(getkey(), 20, observation_size=3, action_size=1),
+            critic_observation=before,
+            next_critic_observation=after,
+        )
+        state = agent.observe(state, transitions)
+        seen = agent.inner_transitions(state, transitions)
+        before, after = np.asarray(before), np.asarray(after)
+        mean, deviation = np.mean(before, axis=0), np.std(before, axis=0)
+        for given, inner in (
+            (before, seen.critic_observation),
+            (after, seen.next_critic_observation),
+        ):
+            expected = np.clip((given - mean) / deviation, -1.5, 1.5)
+            np.testing.assert_allclose(inner, expected, atol=1e-5)
+        updated, metrics = agent.update(
+            state, transitions, step=jnp.zeros((), int), key=getkey()
+        )
+        assert same(updated.critic_statistics, state.critic_statistics)
+        mean = np.mean(transitions.observation)
+        np.testing.assert_allclose(metrics["observation_mean"], mean, rtol=1e-4)
 
     def test_sequence_length_is_its_agents(self) -> None:
         assert Normalized(_Looker(length=4)).sequence_length == 4

@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 import pytest
 from jaxtyping import Array, PRNGKeyArray
 
@@ -81,6 +82,10 @@ PROBES = {
 }
 
 
+# The reward is a sign that the actor does not see; the first one shows it to critics.
+HIDDEN = [Probe(2.0, sign_weight=1.0, shown=0.0, critic_shown=x) for x in (1.0, 0.0)]
+
+
 @eqx.filter_jit
 def learn(agent: AnyAgent, probes: Probe, keys: PRNGKeyArray) -> Any:
     """A stack of states, one trained in each of a stack of probes."""
@@ -102,7 +107,7 @@ class Learner(eqx.Module):
 
     agent: Any
     states: dict[str, Any]
-    probe: Probe
+    probe: Probe = Probe()
 
     def number(self, probe: str, observation: list[float]) -> float:
         """What the agent would do at `observation`, as a number."""
@@ -118,10 +123,12 @@ class Learner(eqx.Module):
         )
         return action
 
-    def value(self, probe: str, observation: list[float]) -> float:
+    def value(
+        self, probe: str, observation: list[float], seen_by_critics: Any = None
+    ) -> float:
         """The mean value of what the agent would do at `observation`."""
         action = self.greedy(probe, observation)
-        state, seen = self.states[probe], jnp.asarray(observation)
+        state, seen = self.states[probe], jnp.asarray(seen_by_critics or observation)
         if isinstance(self.agent, eqrl.Normalized):
             seen, state = state.statistics.normalize(seen), state.agent
         if isinstance(self.agent, eqrl.PPO):
@@ -195,3 +202,24 @@ def test_truncation_does_not_end_the_value(learner: Learner) -> None:
     # All states are worth the same: constant / (1 - discount).
     expected = 1 / (1 - DISCOUNT)
     assert learner.value("truncated", [1.0, 0.0]) == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["PPO", *(pytest.param(name, marks=pytest.mark.long) for name in ("SAC", "TD3"))],
+)
+def test_a_critic_sees_what_its_actor_does_not(name: str) -> None:
+    agent = LEARNERS[name]
+    probes = jax.tree.map(lambda *x: jnp.stack(x), *HIDDEN)
+    states = learn(agent, probes, jr.split(jr.key(0), len(HIDDEN)))
+    errors = []
+    for index, probe in enumerate(HIDDEN):
+        learner = Learner(agent, {"": jax.tree.map(lambda x, i=index: x[i], states)})
+        of_probe = [
+            learner.value("", [0.0, time], [probe.critic_shown * sign, time, 0.0])
+            - sign * (1 + DISCOUNT * (1 - time))
+            for sign in (-1.0, 1.0)
+            for time in (0.0, 1.0)
+        ]
+        errors.append(np.abs(of_probe))
+    assert np.max(errors[0]) < 0.1 and np.min(errors[1]) > 0.5

@@ -49,6 +49,13 @@ def test_the_agent_learns_from_both_observations_with_the_skill(
     for name in ("observation", "next_observation"):
         expected = jnp.sum(getattr(batch, name)) + 110
         np.testing.assert_allclose(metrics[name], expected, rtol=1e-6)
+    before, after = batch.observation[:, :1], batch.next_observation[:, :1]
+    batch = dataclasses.replace(
+        batch, critic_observation=before, next_critic_observation=after
+    )
+    inner: Any = agent.inner_transitions(jnp.zeros(()), batch)
+    assert jnp.array_equal(inner.critic_observation, jnp.hstack([before, skill]))
+    assert jnp.array_equal(inner.next_critic_observation, jnp.hstack([after, skill]))
 
 
 @pytest.mark.parametrize("fixed", [False, True])
@@ -59,8 +66,10 @@ def test_the_agent_is_told_of_longer_observations_as_it_begins(
     agent: eqrl.AbstractAgent = eqrl.SkillConditioned(Compass(), 3)
     if fixed:
         agent = eqrl.FixedSkill(Compass(), jnp.ones(3))
-    agent.begin(jnp.zeros(()), SPEC, index=jnp.asarray(0), key=getkey())
+    spec = dataclasses.replace(SPEC, critic_observation_size=2)
+    agent.begin(jnp.zeros(()), spec, index=jnp.asarray(0), key=getkey())
     assert [spec.observation_size for spec in specs] == [4 + 3]
+    assert [spec.critic_observation_size for spec in specs] == [2 + 3]
 
 
 def test_the_agent_takes_note_of_observations_with_the_skill(getkey: GetKey) -> None:

@@ -172,10 +172,19 @@ def make(name: str, mode: AutoresetMode | None = None) -> AbstractEnv[Any]:
     if mode is not None:
         descriptor = "xy" if name == "Rover" else None
         vector, limit = Vector(name, mode), TASKS[name]
-        return GymnasiumVectorEnv(vector, max_steps=limit, state_descriptor=descriptor)
+        return GymnasiumVectorEnv(
+            vector,
+            max_steps=limit,
+            state_descriptor=descriptor,
+            critic_observation="place" if name == "Rover" else None,
+        )
     if name == "Rover":
         return GymnasiumEnv(
-            Rover, max_steps=LIMIT, state_descriptor="xy", options={"speed": 0.5}
+            Rover,
+            max_steps=LIMIT,
+            state_descriptor="xy",
+            critic_observation="place",
+            options={"speed": 0.5},
         )
     descriptor = "x" if name == "HalfCheetah-v5" else None
     return GymnasiumEnv(name, max_steps=TASKS[name], state_descriptor=descriptor)
@@ -219,6 +228,11 @@ def test_rows_are_those_of_a_simulator_stepped_by_hand(
         assert np.any(rows.terminated & at_limit) and np.any(
             rows.terminated & ~at_limit
         )
+        for seen, by_critics in (
+            (rows.observation, rows.critic_observation),
+            (rows.next_observation, rows.next_critic_observation),
+        ):
+            np.testing.assert_array_equal(seen[..., 3:], by_critics)
 
 
 def test_training_stores_the_rows_of_the_simulators_and_can_be_repeated_and_resumed(
@@ -406,6 +420,8 @@ def test_spaces_that_are_not_offered_are_refused_by_name(
 def test_names_that_a_simulator_does_not_have_are_refused() -> None:
     with pytest.raises(ValueError, match=r"`observation` names \['x'\].*`Box"):
         GymnasiumEnv(Odd, observation="x")
+    with pytest.raises(ValueError, match=r"`critic_observation`.*'x'.*'gear', 'place'"):
+        GymnasiumEnv(Rover, critic_observation=("place", "x"))
     with pytest.raises(ValueError, match=r"`state_descriptor`.*one flat vector"):
         GymnasiumEnv(Odd, state_descriptor=lambda infos: infos["far"])
     with pytest.raises(ValueError, match="makes a dict; it must make"):

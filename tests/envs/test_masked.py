@@ -7,8 +7,18 @@ import numpy as np
 import pytest
 
 import eqrl
-from eqrl.envs import ActionRepeat, FrameStack, GymnasiumEnv, Masked, TimeLimit
+from eqrl.envs import (
+    ActionRepeat,
+    DisabledActions,
+    FrameStack,
+    GymnasiumEnv,
+    Masked,
+    PooledReset,
+    TimeLimit,
+)
+from eqrl.envs._check import check_env
 from tests.envs.test_frame_stack import Pictures, observations
+from tests.probe import Probe
 from tests.toy import GetKey
 
 
@@ -44,6 +54,29 @@ def test_wrappers_around_it_and_within_it_see_what_is_left() -> None:
     np.testing.assert_array_equal(
         observations(around, 2), [[5, 5], [5, 105], [105, 205]]
     )
+
+
+def test_every_wrapper_passes_on_what_critics_see(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    probe, key = Probe(critic_shown=0.5), jr.key(0)
+    wrappers = (
+        lambda env: Masked(env, (1,)),
+        lambda env: ActionRepeat(env, 2),
+        lambda env: DisabledActions(env, (0,)),
+        lambda env: FrameStack(env, 2),
+        lambda env: PooledReset(env, 2, key=key),
+        lambda env: TimeLimit(env, 3),
+    )
+    for wrap in wrappers:
+        env = wrap(probe)
+        check_env(env)
+        state, _ = env.reset(key=key)
+        seen = env.critic_observation(state)
+        assert env.spec.critic_observation_size == 3 and abs(float(seen[0])) == 0.5
+    with pytest.raises(ValueError, match="size=3`, but `critic_observation` gives N"):
+        monkeypatch.setattr(Probe, "critic_observation", lambda self, state: None)
+        check_env(probe)
 
 
 def test_a_simulator_outside_is_seen_through_wrappers() -> None:

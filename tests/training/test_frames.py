@@ -183,6 +183,7 @@ class Flicker(AbstractEnv[Array]):
             action=eqrl.spaces.Discrete(2),
             observation_shape=(23, 23),
             observation_dtype="uint8",
+            critic_observation_size=1,
         )
 
     def reset(self, *, key: PRNGKeyArray) -> tuple[Array, Array]:
@@ -202,6 +203,9 @@ class Flicker(AbstractEnv[Array]):
 
     def state_descriptor(self, state: Array) -> None:
         del state
+
+    def critic_observation(self, state: Array) -> Array:
+        return state[None]
 
 
 class Whole(eqrl.AbstractReplay[Any]):
@@ -250,6 +254,17 @@ def test_agents_of_a_replay_learn_the_same(tmp_path: Path) -> None:
     stored = [eqrl.stored_transitions(solution) for solution in (shared, whole)]
     num_rows = stored[0].reward.shape[-1]
     assert same(stored[0], jax.tree.map(lambda x: x[:, :, -num_rows:], stored[1]))
+    check_critic_observations(stored[0])
+
+
+def check_critic_observations(rows: Any) -> None:
+    """Checks that they are of the states left and reached, also at an episode's end."""
+    assert np.any(rows.terminated)
+    for time, seen in (
+        (rows.timestep, rows.critic_observation),
+        (rows.timestep + 1, rows.next_critic_observation),
+    ):
+        np.testing.assert_allclose(seen[..., 0], 0.1 * time, rtol=1e-5)
 
 
 def test_agents_of_a_rollout_learn_the_same() -> None:
@@ -263,6 +278,7 @@ def test_agents_of_a_rollout_learn_the_same() -> None:
     assert same(shared.state, whole.state)
     replay: Any = shared.trainer_state.replay
     assert replay.frames.frames.shape == (2, 12 + 4 + 12, 529)
+    check_critic_observations(replay.data)
 
 
 def failing(env: Any) -> Any:
@@ -322,7 +338,13 @@ def test_a_replay_can_be_filled_with_whole_observations() -> None:
     rows = recorded(STACKINGS["images"], 20, length=7)
     rows = jax.tree.map(lambda x: jnp.asarray(x[:, :2].swapaxes(0, 1)), rows)
     action = jnp.zeros(rows.reward.shape, int)
-    rows = dataclasses.replace(rows, action=action)
+    nothing = jnp.zeros((*action.shape, 1))
+    rows = dataclasses.replace(
+        rows,
+        action=action,
+        critic_observation=nothing,
+        next_critic_observation=nothing,
+    )
     replay, counts = eqrl.fill_replay(REPLAY.replay(1), rows)
     begun = eqx.tree_at(lambda state: state.replay, state, replay)
     initial = eqrl.Solution(trainer_state=begun, counts=counts, metrics={})

@@ -301,9 +301,11 @@ def test_all_kinds_of_observations_are_vectors() -> None:
     spec, _, began = simulators("CheetahRun-v1", 2)
     both = began.observation
     assert spec.observation_size == 17 and spec.action == Box(6)
-    spec, _, began = simulators("CheetahRun-v1", 2, observation="velocity")
-    assert spec.observation_size == 9
-    np.testing.assert_array_equal(began.observation, both[:, 8:])
+    given = {"observation": "velocity", "critic_observation": ("position",)}
+    spec, _, began = simulators("CheetahRun-v1", 2, **given)
+    assert (spec.observation_size, spec.critic_observation_size) == (9, 8)
+    seen = np.concatenate([began.critic_observation, began.observation], axis=1)
+    np.testing.assert_array_equal(seen, both)
     spec, made, began = simulators("FrozenLake-v1", 2)
     assert (spec.observation_size, spec.action) == (16, Discrete(4))
     np.testing.assert_array_equal(began.observation, np.eye(16)[[0, 0]])
