@@ -60,7 +60,7 @@ def test_every_wrapper_passes_on_what_critics_see(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     probe, key = Probe(critic_shown=0.5), jr.key(0)
-    wrappers = (
+    wrappers: tuple[Any, ...] = (
         lambda env: Masked(env, (1,)),
         lambda env: ActionRepeat(env, 2),
         lambda env: DisabledActions(env, (0,)),

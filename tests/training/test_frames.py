@@ -259,12 +259,12 @@ def test_agents_of_a_replay_learn_the_same(tmp_path: Path) -> None:
 
 def check_critic_observations(rows: Any) -> None:
     """Checks that they are of the states left and reached, also at an episode's end."""
-    assert np.any(rows.terminated)
+    assert bool(jnp.any(rows.terminated))
     for time, seen in (
         (rows.timestep, rows.critic_observation),
         (rows.timestep + 1, rows.next_critic_observation),
     ):
-        np.testing.assert_allclose(seen[..., 0], 0.1 * time, rtol=1e-5)
+        np.testing.assert_allclose(seen[..., 0], 0.1 * np.asarray(time), rtol=1e-5)
 
 
 def test_agents_of_a_rollout_learn_the_same() -> None:
