@@ -358,7 +358,7 @@ class TestNormalized:
             next_critic_observation=after,
         )
         state = agent.observe(state, transitions)
-        seen = agent.inner_transitions(state, transitions)
+        seen: Any = agent.inner_transitions(state, transitions)
         before, after = np.asarray(before), np.asarray(after)
         mean, deviation = np.mean(before, axis=0), np.std(before, axis=0)
         for given, inner in (

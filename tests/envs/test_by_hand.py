@@ -305,9 +305,8 @@ def test_a_copy_that_is_left_out_of_a_step_begins_anew_and_no_other_is_changed(
     by_hand.step(action[0])
     # The other one ends some episodes meanwhile.
     for _ in range(20):
-        observation, reward, terminated, truncated, place = vector.step(
-            first, action[:1]
-        )
+        stepped = vector.step(first, action[:1])
+        observation, reward, terminated, truncated, place, _ = stepped
         found = observation[0], reward[0], terminated[0], truncated[0], place[0]
         for each, expected in zip(found, by_hand.step(action[0]), strict=True):
             np.testing.assert_array_equal(each, np.asarray(expected, each.dtype))
