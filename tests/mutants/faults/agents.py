@@ -17,6 +17,20 @@ _SKILL_CONDITIONED = "tests/agents/test_skill_conditioned.py"
 
 FAULTS = (
     Fault(
+        "agents:critics-see-no-successor",
+        "eqrl/_types/data.py",
+        "next_observation=self.next_critic_observation",
+        "next_observation=self.critic_observation",
+        ("tests/agents/test_probes.py -k critic_sees",),
+    ),
+    Fault(
+        "agents:normalized-takes-no-note-of-what-critics-see",
+        "eqrl/_agents/wrappers/normalized.py",
+        "critic_statistics = critic_statistics.update(seen)",
+        "pass",
+        (f"{_NORMALIZED} -k what_critics_see",),
+    ),
+    Fault(
         "agents:pqn-gradient-is-not-clipped",
         "eqrl/_agents/pqn.py",
         "clipped(self.make_optimizer(lr), self.max_gradient_norm)",

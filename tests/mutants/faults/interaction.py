@@ -109,6 +109,13 @@ FAULTS = (
         (_INTERACT,),
     ),
     Fault(
+        "interaction:critics-see-the-last-state",
+        "eqrl/_interaction/actors.py",
+        "next_critic_observation=env.critic_observation(env_state)",
+        "next_critic_observation=env.critic_observation(actor.env_state)",
+        ("tests/training/test_frames.py -k rollout_learn",),
+    ),
+    Fault(
         "interaction:next-observation-is-the-last",
         "eqrl/_interaction/actors.py",
         "next_observation=outcome.observation",
