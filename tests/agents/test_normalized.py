@@ -359,6 +359,8 @@ class TestNormalized:
         )
         state = agent.observe(state, transitions)
         seen: Any = agent.inner_transitions(state, transitions)
+        both = transitions.for_critics
+        assert same((both.observation, both.next_observation), (before, after))
         before, after = np.asarray(before), np.asarray(after)
         mean, deviation = np.mean(before, axis=0), np.std(before, axis=0)
         for given, inner in (

@@ -21,7 +21,7 @@ FAULTS = (
         "eqrl/_types/data.py",
         "next_observation=self.next_critic_observation",
         "next_observation=self.critic_observation",
-        ("tests/agents/test_probes.py -k critic_sees",),
+        (f"{_NORMALIZED} -k what_critics_see",),
     ),
     Fault(
         "agents:normalized-takes-no-note-of-what-critics-see",
