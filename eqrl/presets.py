@@ -10,7 +10,7 @@ import numpy as np
 
 from ._agents.base import AnyAgent
 from ._reporting.statistics import bootstrap_interval
-from ._run.config import Run, Settings, Training
+from ._run.config import ConvolutionName, Run, Settings, Training
 from ._training.trainer import Trainer
 from .envs._base import AnyEnv
 
@@ -36,6 +36,7 @@ class Preset:
         them.
     - `minutes`: of a training with one seed on two cores, compilation included.
     - `hidden_sizes`: width of each hidden layer of the networks.
+    - `convolution`: what reads images, as `--convolution` of `eqrl train`.
     - `normalize`: whether an `eqrl.Normalized` is around the agent.
     - `backend`: of brax; `None` takes that of `eqrl.envs.make`.
     - `has_discrete_actions`: whether the actions of the environment are choices.
@@ -49,6 +50,7 @@ class Preset:
     returns: tuple[float, ...]
     minutes: float
     hidden_sizes: tuple[int, ...] = (64, 64)
+    convolution: ConvolutionName | None = None
     normalize: bool = False
     backend: str | None = None
     has_discrete_actions: bool = False
@@ -89,6 +91,7 @@ class Preset:
             env=self.env,
             backend=self.backend,
             hidden_sizes=self.hidden_sizes,
+            convolution=self.convolution,
             normalize=self.normalize,
         )
 
@@ -120,8 +123,9 @@ class Preset:
             "hidden_sizes": self.hidden_sizes,
             "normalize": self.normalize,
         }
-        if self.backend is not None:
-            numbers["backend"] = self.backend
+        for name in ("backend", "convolution"):
+            if getattr(self, name) is not None:
+                numbers[name] = getattr(self, name)
         listed = ", ".join(f"{name}={value}" for name, value in numbers.items())
         return (
             f"{self.agent} on {self.env}: {listed}; it reached a mean return of "

@@ -31,6 +31,7 @@ from .._run.config import (
     Population,
     Prior,
     Run,
+    Settings,
     SkillSchedule,
     Training,
     read_config,
