@@ -63,7 +63,7 @@ def minutes_of(preset: Preset) -> float:
         return (time.perf_counter() - begin) / 60
 
 
-def lines_of(preset: Preset, folder: Path, minutes: float) -> list[dict[str, Any]]:
+def lines_of(preset: Preset, folder: Path, minutes: float) -> list[dict[Any, Any]]:
     """A line for each seed of a finished run."""
     evaluation = json.loads((folder / "evaluation.json").read_text())
     returns = np.array(evaluation["returns"], float)
@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("runs/presets"))
     parser.add_argument("--only", nargs="*", help="names of agents or environments")
     options = parser.parse_args()
-    measured: list[dict[str, Any]] = []
+    measured: list[dict[Any, Any]] = []
     for preset in PRESETS.values():
         if options.only is not None and not {preset.agent, preset.env} & {
             *options.only
