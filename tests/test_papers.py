@@ -26,6 +26,7 @@ TRAINING = Training(
     evaluate_every=20,
     num_episodes=2,
     log_every=10,
+    checkpoint_seconds=1e-6,
     measure_end=lambda agent, state, env, key: {"temperature": state.log_temperature},
 )
 
@@ -43,6 +44,7 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     checkpoints = job.folder / "toy" / "gymnax-Pendulum-v1" / "SAC-3" / "checkpoints"
     half = dataclasses.replace(TRAINING, num_steps=30)
     half.run(experiment_of(half), 3, checkpoints, "half")
+    assert (checkpoints / "30").exists()
     run(job, experiment_of(TRAINING))
     record = read_run(tmp_path / "data" / "toy" / "gymnax-Pendulum-v1" / "SAC-3.csv")
     for name, values in whole.columns.items():
