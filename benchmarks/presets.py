@@ -22,6 +22,8 @@ import numpy as np
 
 from eqrl.presets import PRESETS, Preset
 
+from .results_page import write_presets
+
 
 NUM_SEEDS = 20
 TIMED_SEED = 100
@@ -114,6 +116,7 @@ def main() -> None:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(measured)
+    write_presets()
 
 
 if __name__ == "__main__":
