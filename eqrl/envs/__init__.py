@@ -24,6 +24,7 @@ from ._wrappers import (
 if TYPE_CHECKING:
     from ._brax import BraxEnv as BraxEnv
     from ._envpool import EnvPoolEnv as EnvPoolEnv
+    from ._functional import FunctionalEnv as FunctionalEnv
     from ._gymnasium import GymnasiumEnv as GymnasiumEnv
     from ._gymnasium_vector import GymnasiumVectorEnv as GymnasiumVectorEnv
     from ._gymnax import GymnaxEnv as GymnaxEnv

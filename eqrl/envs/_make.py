@@ -125,7 +125,8 @@ def make(
         return _OWN[rest]() if max_steps is None else _OWN[rest](max_steps=max_steps)
     with needed(f"`{name}`", prefix):
         adapter = library.load()
-    check_known(prefix, rest, adapter.names())
+        names = adapter.names()
+    check_known(prefix, rest, names)
     return adapter.make(rest, max_steps=max_steps, **given)
 
 
