@@ -9,6 +9,7 @@ from ._base import (
     Outcome as Outcome,
 )
 from ._check import check as check
+from ._functional import FunctionalEnv as FunctionalEnv
 from ._make import ant_with_broken_legs as ant_with_broken_legs, make as make
 from ._point import Point as Point, sector_of as sector_of, sectors as sectors
 from ._wrappers import (
@@ -24,7 +25,6 @@ from ._wrappers import (
 if TYPE_CHECKING:
     from ._brax import BraxEnv as BraxEnv
     from ._envpool import EnvPoolEnv as EnvPoolEnv
-    from ._functional import FunctionalEnv as FunctionalEnv
     from ._gymnasium import GymnasiumEnv as GymnasiumEnv
     from ._gymnasium_vector import GymnasiumVectorEnv as GymnasiumVectorEnv
     from ._gymnax import GymnaxEnv as GymnaxEnv
