@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
 
 from .._pytree.fields import checked, shown
 from .._types.custom_types import EnvState, Observation, PyTree
-from .._types.data import Action, Discrete
+from .._types.data import Action, Discrete, EnvSpec
 from ._base import (
     AbstractAdapter,
     Outcome,
@@ -55,7 +55,7 @@ Reached: TypeAlias = tuple[PyTree, PyTree, Shaped[Array, ""], Shaped[Array, ""]]
 
 
 class AbstractInterface(ABC):
-    """How a library lists, makes and steps its environments."""
+    """Lists, makes and steps the environments of one library."""
 
     @abstractmethod
     def names(self) -> list[str]:
@@ -95,7 +95,7 @@ class AbstractInterface(ABC):
         state_descriptor: StateDescriptor | None = None,
         observation: str | tuple[str, ...] | None = None,
         options: Mapping[str, object] | None = None,
-    ) -> "FunctionalEnv[Any] | TimeLimit[Any]":
+    ) -> "FunctionalEnv | TimeLimit":
         given = tuple(sorted((options or {}).items()))
         return _made(self, name, max_steps, state_descriptor, observation, given)
 
@@ -109,7 +109,7 @@ def _made(
     state_descriptor: StateDescriptor | None,
     observation: str | tuple[str, ...] | None,
     options: tuple[tuple[str, Any], ...],
-) -> "FunctionalEnv[Any] | TimeLimit[Any]":
+) -> "FunctionalEnv | TimeLimit":
     try:
         with lenient_promotion():
             world = interface.load(name, max_steps, dict(options))
@@ -265,8 +265,9 @@ class _Pgx(AbstractInterface):
     def choices(self, world: World) -> tuple[int, ...]:
         if world.environment.num_players > 1:
             raise ValueError(
-                f"`{world.environment.id}` of pgx is for {world.environment.num_players} "
-                f"players, but one agent plays: {', '.join(self.names())}."
+                f"`{world.environment.id}` of pgx is for "
+                f"{world.environment.num_players} players, but one agent plays: "
+                f"{', '.join(self.names())}."
             )
         return (world.environment.num_actions,)
 
@@ -333,18 +334,6 @@ _INTERFACES: dict[str, AbstractInterface] = {
 }
 
 
-def _library_of(environment: object) -> str:
-    for each in type(environment).__mro__:
-        library = each.__module__.partition(".")[0]
-        if library in _INTERFACES:
-            return library
-    raise ValueError(
-        f"`environment={shown(environment)}` is not an environment of "
-        f"{', '.join(_INTERFACES)}; make one, or use "
-        '`eqrl.envs.make("pgx/2048")`.'
-    )
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Same:
     """Equal to nothing else, since environments of navix cannot be compared."""
@@ -369,7 +358,7 @@ class FunctionalEnv(AbstractAdapter[EnvState]):
     _choices: tuple[int, ...] = eqx.field(static=True)
     _fields: tuple[str, ...] | None = eqx.field(static=True)
     _state_descriptor: StateDescriptor | None = eqx.field(static=True)
-    _spec: Any = eqx.field(static=True)
+    _spec: EnvSpec = eqx.field(static=True)
 
     @checked
     def __init__(
@@ -393,7 +382,16 @@ class FunctionalEnv(AbstractAdapter[EnvState]):
             `None` takes all.
         - `name`: in titles; by default that of its class.
         """
-        self.library = _library_of(environment)
+        packages = [each.__module__ for each in type(environment).__mro__]
+        libraries = [name.partition(".")[0] for name in packages]
+        known = [name for name in libraries if name in _INTERFACES]
+        if not known:
+            raise ValueError(
+                f"`environment={shown(environment)}` is not an environment of "
+                f"{', '.join(_INTERFACES)}; give one, or use "
+                '`eqrl.envs.make("pgx/2048")`.'
+            )
+        self.library = known[0]
         self.name = type(environment).__name__ if name is None else name
         interface = _INTERFACES[self.library]
         self._choices = interface.choices(World(environment, params))
@@ -465,6 +463,13 @@ class FunctionalEnv(AbstractAdapter[EnvState]):
     def _chosen(self, seen: PyTree) -> Shaped[Array, "..."]:
         """The observation as one array."""
         if self._fields is not None:
+            known = getattr(seen, "_fields", None) or tuple(vars(seen))
+            wrong = [key for key in self._fields if key not in known]
+            if wrong:
+                raise ValueError(
+                    f"`observation` of `{name_of(self)}` has no field {wrong[0]!r}; it "
+                    f"has {', '.join(known)}."
+                )
             seen = [getattr(seen, key) for key in self._fields]
         parts = jax.tree.leaves(seen)
         if len(parts) == 1:
@@ -473,23 +478,23 @@ class FunctionalEnv(AbstractAdapter[EnvState]):
         return jnp.concatenate([to_float(part) for part in parts])
 
 
-def name_of(env: FunctionalEnv[Any]) -> str:
+def name_of(env: FunctionalEnv) -> str:
     return f"{env.library}/{env.name}"
 
 
-def descriptor_names(env: FunctionalEnv[Any]) -> None:
+def descriptor_names(env: FunctionalEnv) -> None:
     del env
 
 
-def picture_suffix(env: FunctionalEnv[Any]) -> str:
+def picture_suffix(env: FunctionalEnv) -> str:
     raise ValueError(
-        f"There is no way to draw `{name_of(env)}`: a wrapper with a method `draw` from "
-        "a state to an image can be drawn, see `eqrl.envs.Drawable`."
+        f"There is no way to draw `{name_of(env)}`: put a wrapper around it that has a "
+        "method `draw` from a state to an image, see `eqrl.envs.Drawable`."
     )
 
 
 def draw(
-    env: FunctionalEnv[Any],
+    env: FunctionalEnv,
     states: PyTree,
     returns: Float[np.ndarray, " states"],
     path: Path,

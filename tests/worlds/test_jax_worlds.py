@@ -220,9 +220,7 @@ def pgx(name: str, limit: int) -> tuple[AbstractEnv[Any], Begin, Step]:
         return state, state.observation
 
     def step(state: Any, action: Any, key: Any) -> tuple[Any, ...]:
-        illegal = ~state.legal_action_mask[action]
         state = bare.step(state, action, key)
-        # An illegal action costs 1 and is the last.
         return state, state.observation, state.rewards[0], state.terminated, None
 
     return make(f"pgx/{name}", max_steps=limit), begin, step
@@ -266,3 +264,78 @@ def test_rows_are_those_of_a_library_stepped_by_hand(name: str) -> None:
     assert np.any(rows.truncated & at_limit) and not np.any(rows.truncated & ~at_limit)
     assert np.any(rows.terminated) and not np.any(rows.terminated & rows.truncated)
     assert np.all((rows.terminated | rows.truncated)[at_limit])
+
+
+def test_environments_are_listed_with_their_sizes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["envs", "pgx/2048"]) == 0
+    (_, line) = capsys.readouterr().out.splitlines()
+    words = "pgx/2048 image of 4 x 4 x 31 bool 4 choices 1000"
+    assert line.split() == words.split()
+    assert main(["envs", "*/*empty*5x5*"]) == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert {"navix/Navix-Empty-5x5-v0", "xminigrid/MiniGrid-Empty-5x5"} < {*listed}
+    assert main(["envs", "craftax/", "--sizes"]) == 0
+    assert "vector of 1345" in capsys.readouterr().out
+
+
+def test_an_environment_of_a_library_is_wrapped_with_its_own_limit() -> None:
+    import jumanji  # pyright: ignore[reportMissingImports]
+    import xminigrid  # pyright: ignore[reportMissingImports]
+
+    world = xminigrid.make("MiniGrid-Empty-5x5", max_steps=7)
+    env = FunctionalEnv(*world)
+    assert (env.spec.max_steps, env.params.max_steps) == (7, 7)
+    assert FunctionalEnv(world[0]).spec.max_steps == 4 * 9 * 9
+    assert name_of(env) == "xminigrid/Empty"
+    bare = jumanji.make("Snake-v1", time_limit=9)
+    env = FunctionalEnv(bare, observation=("step_count", "action_mask"))
+    assert (env.spec.max_steps, env.spec.observation_size) == (9, 5)
+    assert bare.time_limit == 9 < env.environment.time_limit
+    assert name_of(TimeLimit(make("jumanji/Snake-v1"), 3)) == "jumanji/Snake-v1"
+    # Equal ones share compilations.
+    assert make("pgx/2048") is make("pgx/2048")
+
+
+def test_an_illegal_action_of_pgx_costs_1_and_ends_the_episode() -> None:
+    env = make("pgx/2048")
+    # Only two tiles, which move to two sides at least; one that cannot is illegal.
+    for seed in range(20):
+        state, _ = env.reset(key=jr.key(seed))
+        (illegal,) = np.nonzero(~np.asarray(state.inner.legal_action_mask))
+        if len(illegal) > 0:
+            _, outcome = env.step(state, jnp.asarray(illegal[0]), key=jr.key(0))
+            assert (outcome.reward, outcome.terminated) == (-1, True)
+            return
+    pytest.fail("all actions were legal")
+
+
+def wrapped(library: str, name: str) -> Any:
+    return FunctionalEnv(pytest.importorskip(library).make(name))
+
+
+@pytest.mark.parametrize(
+    "make_env, message",
+    [
+        (lambda: make("pgx/chess"), "no environment `pgx/chess`"),
+        (lambda: wrapped("pgx", "chess"), "`chess` of pgx is for 2 players"),
+        (lambda: make("jumanji/Connector-v3"), r"gives rewards of shape \(10,\)"),
+        (lambda: make("jumanji/JobShop-v0"), "actions, which are too many"),
+        (lambda: make("navix/Navix-Empty-5x5-v0", options={"sun": 1}), "'sun'"),
+        (lambda: make("jumanji/Snake-v1", observation="sky"), "no field 'sky'"),
+        (lambda: make("pgx/2048", observation="board"), "not an option of `pgx/2048`"),
+        (lambda: FunctionalEnv(3), "`environment=3` is not an environment of craftax"),
+        (
+            lambda: eqrl.envs.check(
+                pytest.importorskip("pgx").make("2048"), key=jr.key(0)
+            ),
+            r"a Play2048 of pgx, .*`eqrl.envs.FunctionalEnv\(env\)`",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    make_env: Callable[[], object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_env()
