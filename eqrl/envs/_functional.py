@@ -47,7 +47,7 @@ class World(NamedTuple):
     params: Any = None
 
 
-Options: TypeAlias = dict[str, Any]
+Options: TypeAlias = dict[str, object]
 Begun: TypeAlias = tuple[PyTree, PyTree]
 """The state and the observation."""
 Reached: TypeAlias = tuple[PyTree, PyTree, Shaped[Array, ""], Shaped[Array, ""]]
@@ -108,7 +108,7 @@ def _made(
     max_steps: int | None,
     state_descriptor: StateDescriptor | None,
     observation: str | tuple[str, ...] | None,
-    options: tuple[tuple[str, Any], ...],
+    options: tuple[tuple[str, object], ...],
 ) -> "FunctionalEnv | TimeLimit":
     try:
         with lenient_promotion():
@@ -338,7 +338,7 @@ _INTERFACES: dict[str, AbstractInterface] = {
 class _Same:
     """Equal to nothing else, since environments of navix cannot be compared."""
 
-    environment: Any
+    environment: object
 
 
 class FunctionalEnv(AbstractAdapter[EnvState]):

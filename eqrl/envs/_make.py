@@ -62,9 +62,9 @@ def make(
     - `max_steps`: the time limit, at least 1; by default the environment's own, or
         1000 where it has none.
     - `state_descriptor`: for libraries in JAX, a function of the environment's own
-        state that returns a vector which describes the behavior. By default brax's walkers
-        have the torso's position and others have none. Pass a named function: each new
-        lambda compiles again. For the others see `eqrl.envs.GymnasiumEnv` and
+        state that returns a vector which describes the behavior. By default brax's
+        walkers have the torso's position and others have none. Pass a named function:
+        each new lambda compiles again. For the others see `eqrl.envs.GymnasiumEnv` and
         `eqrl.envs.EnvPoolEnv`, as for all that follow.
     - `num_processes`: of Gymnasium: how many processes run the simulators.
     - `num_threads`: of EnvPool: how many threads do.

@@ -258,7 +258,7 @@ def test_rows_are_those_of_a_library_stepped_by_hand(name: str) -> None:
         return ByHand(begin, step, seeds, limit)
 
     with lenient_promotion():
-        observed = np.bool_ if env.spec.observation_dtype == "bool" else np.float32
+        observed = np.bool_ if name in ("2048", "asterix") else np.float32
         check_rows(rows, [*range(NUM_ENVS)], by_hand, observed)
     at_limit = rows.timestep == limit - 1
     assert np.any(rows.truncated & at_limit) and not np.any(rows.truncated & ~at_limit)
