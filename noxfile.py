@@ -9,6 +9,7 @@ nox.options.reuse_existing_virtualenvs = True
 nox.options.default_venv_backend = "uv|virtualenv"
 
 PROJECT = nox.project.load_toml("pyproject.toml")
+JAX_WORLDS = "craftax,jumanji,navix,pgx,xminigrid"
 ON_ALL_CORES = ("-n", "auto", "--maxprocesses=8", "--dist=loadfile")
 
 
@@ -89,8 +90,8 @@ def tests_long(session: nox.Session) -> None:
 
 @nox.session
 def worlds(session: nox.Session) -> None:
-    """Runs the tests of EnvPool's environments, which takes 741 MB to install."""
-    install(session, "tests", extras="all,envpool")
+    """Runs the tests of EnvPool, which takes 741 MB, and of other libraries in JAX."""
+    install(session, "tests", extras=f"all,envpool,{JAX_WORLDS}")
     session.run("pytest", "-m", "worlds", "tests/worlds", "-n", "0", *session.posargs)
 
 
@@ -240,8 +241,9 @@ def benchmarks(session: nox.Session) -> None:
         install(session)
         session.run("python", "-m", "benchmarks", *session.posargs)
         return
-    install(session, "benchmarks")
     name, *arguments = session.posargs
+    extras = f"all,{JAX_WORLDS}" if name in ("all", "jax_worlds") else "all"
+    install(session, "benchmarks", extras=extras)
     every = [
         "learning",
         "tasks",
@@ -266,6 +268,7 @@ def benchmarks(session: nox.Session) -> None:
         "evaluation_cost",
         "host_cost",
         "worlds",
+        "jax_worlds",
         "first_update",
         "imports",
     ]

@@ -1,26 +1,43 @@
 """Returns of every preset with twenty seeds, by `eqrl train` itself.
 
 The runs are folders in `--folder`; an interrupted run is resumed, and a finished one is
-kept. At the end it writes `docs/results/presets.csv`, a line for each seed, and prints
-the `returns` of `eqrl/presets.py`. Run it as `nox -s presets`, or `nox -s
-presets -- --only td3` for some.
+kept. One more seed is trained alone to see how long it takes. At the end it writes
+`docs/results/presets.csv`, a line for each of the twenty seeds, and prints the
+`returns` and `minutes` of `eqrl/presets.py`. Run it as `nox -s presets`, or `nox -s
+presets -- --only td3` for some, whose lines replace those of before.
 """
 
 import argparse
 import csv
 import json
+import os
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from eqrl.presets import PRESETS, Preset
 
+from .results_page import write_presets
+
 
 NUM_SEEDS = 20
+TIMED_SEED = 100
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "presets.csv"
-COLUMNS = ("agent", "env", "num_steps", "num_episodes", "seed", "return", "error")
+COLUMNS = (
+    "agent",
+    "env",
+    "num_steps",
+    "num_episodes",
+    "minutes",
+    "seed",
+    "return",
+    "error",
+)
 
 
 def train(preset: Preset, folder: Path) -> None:
@@ -36,7 +53,19 @@ def train(preset: Preset, folder: Path) -> None:
     subprocess.run(command, check=True)
 
 
-def lines_of(preset: Preset, folder: Path) -> list[dict[str, object]]:
+def minutes_of(preset: Preset) -> float:
+    """How long a training with one seed takes, with nothing compiled before."""
+    environment = os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+    command = [sys.executable, "-m", "eqrl", "train", preset.agent]
+    command += ["--env", preset.env, "--seed", str(TIMED_SEED)]
+    with tempfile.TemporaryDirectory() as folder:
+        command += ["--folder", f"{folder}/run"]
+        begin = time.perf_counter()
+        subprocess.run(command, check=True, env=environment, capture_output=True)
+        return (time.perf_counter() - begin) / 60
+
+
+def lines_of(preset: Preset, folder: Path, minutes: float) -> list[dict[Any, Any]]:
     """A line for each seed of a finished run."""
     evaluation = json.loads((folder / "evaluation.json").read_text())
     returns = np.array(evaluation["returns"], float)
@@ -47,6 +76,7 @@ def lines_of(preset: Preset, folder: Path) -> list[dict[str, object]]:
             "env": preset.env,
             "num_steps": evaluation["step"],
             "num_episodes": returns.shape[1],
+            "minutes": f"{minutes:.2f}",
             "seed": seed,
             "return": f"{mean:.2f}",
             "error": f"{error:.2f}",
@@ -61,23 +91,32 @@ def main() -> None:
     """Runs unfinished trainings, then writes and prints the returns."""
     parser = argparse.ArgumentParser(prog="nox -s presets --")
     parser.add_argument("--folder", type=Path, default=Path("runs/presets"))
-    parser.add_argument("--only", nargs="*", help="names of agents")
+    parser.add_argument("--only", nargs="*", help="names of agents or environments")
     options = parser.parse_args()
-    measured = []
+    measured: list[dict[Any, Any]] = []
     for preset in PRESETS.values():
-        if options.only is not None and preset.agent not in options.only:
+        if options.only is not None and not {preset.agent, preset.env} & {
+            *options.only
+        }:
+            with RESULTS.open(newline="") as file:
+                measured += [
+                    line
+                    for line in csv.DictReader(file)
+                    if (line["agent"], line["env"]) == (preset.agent, preset.env)
+                ]
             continue
         folder = options.folder / f"{preset.agent}-{preset.env.replace('/', '-')}"
         train(preset, folder)
-        lines = lines_of(preset, folder)
-        returns = ", ".join(f"{float(str(line['return'])):.1f}" for line in lines)
-        print(f"{preset.agent} on {preset.env}: ({returns})", flush=True)
+        lines = lines_of(preset, folder, minutes_of(preset))
+        returns = " ".join(f"{float(str(line['return'])):.1f}" for line in lines)
+        minutes = lines[0]["minutes"]
+        print(f"{preset.agent} on {preset.env}: {minutes} min, {returns}", flush=True)
         measured += lines
-    if options.only is None:
-        with RESULTS.open("w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(measured)
+    with RESULTS.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(measured)
+    write_presets()
 
 
 if __name__ == "__main__":

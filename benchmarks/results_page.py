@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 import eqrl
+from eqrl.presets import PRESETS, PUBLISHED as REACHED_BY_OTHERS, best
 
 
 FOLDER = pathlib.Path(__file__).parent.parent / "docs" / "results"
@@ -38,7 +39,8 @@ PUBLISHED = {
 
 
 def write_page() -> None:
-    """Writes the files of the page of results: a table, and a picture of each row."""
+    """Writes the files of the page of results: tables, and a picture of each row."""
+    write_presets()
     heads = ["environment", "random", *AGENTS, "published"]
     table = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     pictures = []
@@ -53,6 +55,29 @@ def write_page() -> None:
             pictures.append(f"![Learning curves on {environment}](pictures/{name})")
     (FOLDER / "table.md").write_text("\n".join(table) + "\n")
     (FOLDER / "pictures.md").write_text("\n".join(pictures) + "\n")
+
+
+def write_presets() -> None:
+    """Writes the table of presets, the one that `eqrl train` takes first."""
+    heads = ("environment", "agent", "steps", "minutes", "return", "published")
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    presets = PRESETS.values()
+    for env in sorted({preset.env for preset in presets}):
+        chosen = best(env)
+        found = [preset for preset in presets if preset.env == env]
+        for preset in sorted(found, key=lambda preset: preset != chosen):
+            low, high = preset.interval
+            published = REACHED_BY_OTHERS.get(env)
+            cells = (
+                env if preset == chosen else "",
+                preset.agent,
+                f"{preset.num_steps:,}",
+                f"{preset.minutes:.2f}",
+                f"{preset.mean_return:.4g} ({low:.4g} to {high:.4g})",
+                "" if published is None else f"{published:g}",
+            )
+            lines.append(f"| {' | '.join(cells)} |")
+    (FOLDER / "presets.md").write_text("\n".join(lines) + "\n")
 
 
 def _cell(path: pathlib.Path) -> str:

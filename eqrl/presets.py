@@ -1,12 +1,16 @@
 """Tuned hyperparameters of agents, by environment."""
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from ._agents.base import AnyAgent
-from ._run.config import Run, Settings, Training
+from ._reporting.statistics import bootstrap_interval
+from ._run.config import ConvolutionName, Run, Settings, Training
 from ._training.trainer import Trainer
 from .envs._base import AnyEnv
 
@@ -30,7 +34,9 @@ class Preset:
         over 1,024 greedy episodes, or 64 of brax, the same for all presets of an
         environment: those with which `eqrl train` ends. `nox -s presets` measures
         them.
+    - `minutes`: of a training with one seed on two cores, compilation included.
     - `hidden_sizes`: width of each hidden layer of the networks.
+    - `convolution`: what reads images, as `--convolution` of `eqrl train`.
     - `normalize`: whether an `eqrl.Normalized` is around the agent.
     - `backend`: of brax; `None` takes that of `eqrl.envs.make`.
     - `has_discrete_actions`: whether the actions of the environment are choices.
@@ -42,7 +48,9 @@ class Preset:
     trainer: Mapping[str, int]
     num_steps: int
     returns: tuple[float, ...]
+    minutes: float
     hidden_sizes: tuple[int, ...] = (64, 64)
+    convolution: ConvolutionName | None = None
     normalize: bool = False
     backend: str | None = None
     has_discrete_actions: bool = False
@@ -63,6 +71,12 @@ class Preset:
         return statistics.stdev(self.returns)
 
     @property
+    def interval(self) -> tuple[float, float]:
+        """The `eqrl.bootstrap_interval` of 95 % for the mean over the seeds."""
+        low, high = bootstrap_interval(np.asarray([self.returns]))
+        return float(low[0]), float(high[0])
+
+    @property
     def reached(self) -> str:
         """Describes the return that was reached."""
         return (
@@ -77,6 +91,7 @@ class Preset:
             env=self.env,
             backend=self.backend,
             hidden_sizes=self.hidden_sizes,
+            convolution=self.convolution,
             normalize=self.normalize,
         )
 
@@ -108,8 +123,9 @@ class Preset:
             "hidden_sizes": self.hidden_sizes,
             "normalize": self.normalize,
         }
-        if self.backend is not None:
-            numbers["backend"] = self.backend
+        for name in ("backend", "convolution"):
+            if getattr(self, name) is not None:
+                numbers[name] = getattr(self, name)
         listed = ", ".join(f"{name}={value}" for name, value in numbers.items())
         return (
             f"{self.agent} on {self.env}: {listed}; it reached a mean return of "
@@ -141,6 +157,7 @@ _ALL = (
     Preset(
         agent="sac",
         options={**_RATES, "temperature_lr": 1e-3},
+        minutes=0.25,
         returns=_numbers(
             "-149.1 -146.8 -146.4 -151.6 -147.2 -148.9 -147.3 -144.8 -149.7 -144.8 "
             "-151.2 -149.3 -147.6 -152.3 -145.0 -152.9 -152.5 -147.3 -148.4 -148.0"
@@ -150,6 +167,7 @@ _ALL = (
     Preset(
         agent="td3",
         options=_RATES,
+        minutes=0.24,
         returns=_numbers(
             "-150.8 -147.7 -143.7 -152.0 -147.5 -150.0 -148.4 -150.2 -145.7 -157.9 "
             "-148.7 -154.6 -150.2 -157.6 -145.3 -149.0 -151.7 -145.5 -145.2 -144.0"
@@ -160,6 +178,7 @@ _ALL = (
         agent="sac",
         options={**_RATES, "temperature_lr": 1e-3},
         num_steps=25_000,
+        minutes=0.73,
         returns=(1000.0,) * 20,
         **_REPLAYED_PENDULUM,
     ),
@@ -167,6 +186,7 @@ _ALL = (
         agent="td3",
         options=_RATES,
         num_steps=50_000,
+        minutes=0.77,
         returns=(1000.0,) * 20,
         **_REPLAYED_PENDULUM,
     ),
@@ -177,6 +197,7 @@ _ALL = (
         trainer={"num_envs": 4, "steps_per_iteration": 128},
         has_discrete_actions=True,
         num_steps=199_680,
+        minutes=0.22,
         returns=_numbers(
             "496.2 498.9 497.2 492.8 498.5 422.9 480.4 495.2 492.3 495.0 "
             "493.1 473.2 491.8 495.3 492.4 494.3 484.3 493.6 490.5 496.8"
@@ -189,6 +210,7 @@ _ALL = (
         trainer={"num_envs": 4, "steps_per_iteration": 128},
         has_discrete_actions=True,
         num_steps=499_712,
+        minutes=0.28,
         returns=_numbers(
             "-84.8 -83.0 -85.3 -83.1 -83.3 -84.6 -83.1 -82.6 -83.3 -82.5 "
             "-83.5 -84.2 -82.7 -84.3 -82.3 -82.0 -84.8 -84.3 -83.9 -85.2"
@@ -201,6 +223,7 @@ _ALL = (
         trainer={"num_envs": 8, "steps_per_iteration": 64},
         has_discrete_actions=True,
         num_steps=99_840,
+        minutes=0.23,
         returns=(1.0,) * 20,
     ),
     Preset(
@@ -218,6 +241,7 @@ _ALL = (
         trainer={"num_envs": 16, "steps_per_iteration": 64},
         normalize=True,
         num_steps=153_600,
+        minutes=0.25,
         returns=_numbers(
             "-160.9 -160.6 -148.7 -155.7 -214.3 -203.6 -156.4 -168.0 -162.8 -157.1 "
             "-176.8 -173.0 -159.1 -173.1 -150.6 -170.1 -159.3 -163.2 -163.3 -160.0"
@@ -238,6 +262,7 @@ _ALL = (
         trainer={"num_envs": 16, "steps_per_iteration": 64},
         normalize=True,
         num_steps=20_480,
+        minutes=0.51,
         returns=_numbers(
             "1000.0 1000.0 1000.0 1000.0 1000.0 1000.0 1000.0 1000.0 1000.0 1000.0 "
             "1000.0 1000.0 1000.0 1000.0 1000.0 1000.0 761.3 1000.0 1000.0 1000.0"
@@ -251,6 +276,7 @@ _ALL = (
         trainer={"num_envs": 8, "batch_size": 128, "updates_per_iteration": 2},
         has_discrete_actions=True,
         num_steps=100_000,
+        minutes=0.42,
         returns=_numbers(
             "500.0 500.0 500.0 500.0 500.0 496.7 500.0 500.0 500.0 500.0 "
             "500.0 500.0 500.0 500.0 500.0 500.0 500.0 500.0 500.0 500.0"
@@ -273,6 +299,7 @@ _ALL = (
         hidden_sizes=(128, 128),
         has_discrete_actions=True,
         num_steps=499_712,
+        minutes=0.28,
         returns=(500.0,) * 20,
     ),
 )
@@ -281,6 +308,31 @@ PRESETS: Mapping[tuple[str, str], Preset] = {
     (preset.agent, preset.env): preset for preset in _ALL
 }
 """All presets, by the agent's name on the command line and the environment."""
+
+
+PUBLISHED: Mapping[str, float] = {
+    "brax/inverted_pendulum": 1000.0,
+    "gymnax/Acrobot-v1": -80.0,
+    "gymnax/CartPole-v1": 500.0,
+    "gymnax/Catch-bsuite": 1.0,
+    "gymnax/Pendulum-v1": -130.0,
+}
+"""Returns that others have published, by environment: gymnax's README, and the greatest
+that is possible in brax's pendulums."""
+
+
+def best(env: str) -> Preset | None:
+    """The preset with which to train in an environment, `None` if there is none.
+
+    Of those whose interval reaches the published return it is the one with the fewest
+    minutes; if none does, or none is published, the one with the greatest mean return.
+    """
+    found = [preset for preset in _ALL if preset.env == env]
+    published = PUBLISHED.get(env, math.inf)
+    reaching = [preset for preset in found if preset.interval[1] >= published]
+    if reaching:
+        return min(reaching, key=lambda preset: preset.minutes)
+    return max(found, key=lambda preset: preset.mean_return, default=None)
 
 
 def find(agent: str, env: str) -> Preset | None:

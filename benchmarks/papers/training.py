@@ -27,6 +27,7 @@ class Training(AbstractContender):
     - `num_steps`: environment steps of a run.
     - `evaluate_every`, `num_episodes`: greedy evaluations during training.
     - `log_every`: environment steps in a row of the training returns.
+    - `checkpoint_seconds`: between two states that are saved.
     - `measure_end`: more figures of what was trained, by name; called as
         `measure_end(agent, state, env, key)`.
     """
@@ -37,6 +38,7 @@ class Training(AbstractContender):
     evaluate_every: int
     num_episodes: int = 10
     log_every: int = 5_000
+    checkpoint_seconds: float = 60.0
     measure_end: Callable[[Any, Any, Any, Any], Mapping[str, float]] | None = None
 
     def run(
@@ -62,7 +64,8 @@ class Training(AbstractContender):
             if math.isfinite(evaluated):
                 print(f"{label}: step {step}, greedy {evaluated:.5g}", flush=True)
 
-        with eqrl.Checkpoints(folder) as checkpoints:
+        seconds = self.checkpoint_seconds
+        with eqrl.Checkpoints(folder, every_seconds=seconds) as checkpoints:
             solution = eqrl.train(
                 agent,
                 env,

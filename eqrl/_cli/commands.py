@@ -31,6 +31,7 @@ from .._run.config import (
     Population,
     Prior,
     Run,
+    Settings,
     SkillSchedule,
     Training,
     read_config,
@@ -335,7 +336,10 @@ def _parse_training(
                     "`package.module:Class`; an agent of eqrl's own is named without "
                     f"`--agent`: `eqrl {command} {given.agent}`."
                 )
-            name = "sac" if own is None else OWN
+            # Without the name of an agent, it is the one that solves the environment.
+            best = presets.best(given.env or Settings.env)
+            name = best.agent if best is not None and command == "train" else "sac"
+            name = name if own is None else OWN
         elif first in ({*AGENTS, "diayn"} | ({OWN} if own is not None else set())):
             name = words.pop(0)
         elif first in ("-h", "--help"):

@@ -7,7 +7,7 @@ import operator
 import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import equinox as eqx
 import jax
@@ -34,7 +34,7 @@ from .._training.trainer import Trainer
 from .._types.installed import NotInstalledError
 from ..envs import make
 from ..envs._base import LIBRARIES, AnyEnv, check_is_env
-from ..nn import Precision
+from ..nn import Convolution, Precision
 from ..nn._product import products_of_bfloat16
 from .agents import (
     NamedAgent,
@@ -85,6 +85,8 @@ def check_type(name: str, value: Value, expected: Any) -> Value:
         raise TypeError(f"{name} is {value!r} and must be of the type {shown}")
     return value
 
+
+ConvolutionName = Literal["minatar", "atari"]
 
 Prior = tuple[str, str, float, float]
 """The name of a hyperparameter, the kind of its prior, and the bounds."""
@@ -161,6 +163,10 @@ class Settings:
 
     hidden_sizes: tuple[int, ...] | None = None
     """Width of each hidden layer of all networks; None is each network's own."""
+
+    convolution: ConvolutionName | None = None
+    """Convolution that reads images: minatar's layer or the three of atari; by default
+    they are flattened."""
 
     precision: Precision = "float32"
     """Precision of the products of networks; bfloat16 rounds their factors."""
@@ -450,6 +456,8 @@ class Run(Generic[Schedule]):
         for name in ("hidden_sizes", "precision"):
             if (value := getattr(self.settings, name)) not in (None, "float32"):
                 networks[name] = value
+        if self.settings.convolution is not None:
+            networks["encoder"] = self._encoder(self.settings.convolution)
         agent = make_agent(
             self._named_agent,
             self.agent_options,
@@ -459,6 +467,8 @@ class Run(Generic[Schedule]):
         if self.skills is not None:
             prior = self.skills.make_prior()
             network: Any = prior.make_discriminator
+            # What a discriminator sees is no image.
+            networks.pop("encoder", None)
             agent = diayn(
                 agent,
                 prior,
@@ -475,6 +485,18 @@ class Run(Generic[Schedule]):
             # Outermost, since a skill is what is inside.
             agent = Intrinsic(agent, Incremental(**self.reward_options))
         return agent
+
+    def _encoder(self, name: ConvolutionName) -> Convolution:
+        shape = self.make_env().spec.observation_shape
+        if shape is None or len(shape) != 3:
+            raise ValueError(
+                f"`convolution={name!r}` reads images, and `{self.settings.env}` has "
+                "none; leave it out."
+            )
+        if name == "minatar":
+            return Convolution(shape)
+        channels, kernels, strides = (32, 64, 64), (8, 4, 3), (4, 2, 1)
+        return Convolution(shape, channels, kernels, strides)
 
     def by_given_names(self, hyperparameters: Mapping[str, Value]) -> dict[str, Value]:
         """Renames hyperparameters from their paths to the names of the priors."""

@@ -4,9 +4,9 @@ import importlib
 import io
 import math
 import os
+import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from types import ModuleType
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import equinox as eqx
@@ -123,7 +123,8 @@ class Library:
     - `module`: its adapter, imported on first use, with the functions `names()`,
         `make(name, *, max_steps, **options)`, `name_of(env)`,
         `descriptor_names(env)`, `picture_suffix(env)` and
-        `draw(env, states, returns, path, title)`.
+        `draw(env, states, returns, path, title)`. If several libraries share it, the
+        name of what has the first two follows, as in `._functional:pgx`.
     - `wrapping`: how the adapter wraps an environment.
     - `example`: the name of one of its environments.
     - `options`: the options of `make` that it takes besides `max_steps`.
@@ -139,11 +140,13 @@ class Library:
         """The name of the adapter's class in `eqrl.envs`."""
         return self.wrapping.partition("(")[0]
 
-    def load(self) -> ModuleType:
-        """The module of the adapter."""
+    def load(self) -> Any:
+        """The module of the adapter, or what has its `names` and `make`."""
+        name, _, part = self.module.partition(":")
         # MuJoCo, which brax imports, prints that it runs without Warp.
         with contextlib.redirect_stdout(io.StringIO()):
-            return importlib.import_module(self.module, __package__)
+            module = importlib.import_module(name, __package__)
+        return getattr(module, part) if part else module
 
 
 # To add a library, add it here, the module of its adapter beside this file, its class
@@ -152,6 +155,12 @@ class Library:
 LIBRARIES = {
     "brax": Library(
         "._brax", "BraxEnv(env)", "brax/ant", options=("backend", "state_descriptor")
+    ),
+    "craftax": Library(
+        "._functional:craftax",
+        "FunctionalEnv(env, params)",
+        "craftax/Craftax-Symbolic-v1",
+        options=("state_descriptor", "options"),
     ),
     "envpool": Library(
         "._envpool",
@@ -183,14 +192,39 @@ LIBRARIES = {
         "gymnax/Pendulum-v1",
         options=("state_descriptor",),
     ),
+    "jumanji": Library(
+        "._functional:jumanji",
+        "FunctionalEnv(env)",
+        "jumanji/Snake-v1",
+        options=("state_descriptor", "observation", "options"),
+    ),
+    "navix": Library(
+        "._functional:navix",
+        "FunctionalEnv(env)",
+        "navix/Navix-Empty-5x5-v0",
+        options=("state_descriptor", "options"),
+    ),
+    "pgx": Library(
+        "._functional:pgx",
+        "FunctionalEnv(env)",
+        "pgx/2048",
+        options=("state_descriptor", "options"),
+    ),
+    "xminigrid": Library(
+        "._functional:xminigrid",
+        "FunctionalEnv(env, params)",
+        "xminigrid/MiniGrid-Empty-5x5",
+        options=("state_descriptor", "options"),
+    ),
 }
 
 
 def adapter_of(env: object) -> Any:
     """The module of the adapter whose environment this is, if it is one."""
+    module = type(env).__module__
     for library in LIBRARIES.values():
-        if type(env).__module__ == f"{__package__}{library.module}":
-            return library.load()
+        if module == f"{__package__}{library.module.partition(':')[0]}":
+            return sys.modules[module]
     return None
 
 

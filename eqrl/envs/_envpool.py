@@ -197,11 +197,12 @@ class _Pool(AbstractSimulators):
             seen.append(self._seen(over, *self._pool.reset(_ids(over))))
         # Those whose game goes on come first.
         order = np.argsort(np.argsort(~goes_on, kind="stable"))
-        joined: list[Any] = [
+        observations, *others = zip(*seen, strict=True)
+        observation = np.concatenate(observations)[order]
+        described = (
             None if parts[0] is None else np.concatenate(parts)[order]
-            for parts in zip(*seen, strict=True)
-        ]
-        observation, *described = joined
+            for parts in others
+        )
         if self._frames is not None:
             self._frames[rows] = observation[:, None]
         return Began(self._stacked(rows, observation), *described)

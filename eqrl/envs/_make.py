@@ -55,23 +55,26 @@ def make(
 
     **Arguments:**
 
-    - `name`: `brax/...`, `envpool/...`, `gymnasium/...`, `gymnax/...` or `eqrl/...`,
-        followed by the name there.
+    - `name`: `brax/...`, `craftax/...`, `envpool/...`, `gymnasium/...`, `gymnax/...`,
+        `jumanji/...`, `navix/...`, `pgx/...`, `xminigrid/...` or `eqrl/...`, with the
+        name there.
     - `backend`: of brax: `generalized`, `mjx`, `positional` or `spring`. By default
         brax's own default, `generalized`.
-    - `max_steps`: the time limit, at least 1; by default 1000 for brax, otherwise the
-        environment's own.
-    - `state_descriptor`: for brax and gymnax, a function of the environment's own state
-        that returns a vector which describes the behavior. By default brax's walkers
-        have the torso's position and others have none. Pass a named function: each new
-        lambda compiles again. For the others see `eqrl.envs.GymnasiumEnv` and
+    - `max_steps`: the time limit, at least 1; by default the environment's own, or
+        1000 where it has none.
+    - `state_descriptor`: for libraries in JAX, a function of the environment's own
+        state that returns a vector which describes the behavior. By default brax's
+        walkers have the torso's position and others have none. Pass a named function:
+        each new lambda compiles again. For the others see `eqrl.envs.GymnasiumEnv` and
         `eqrl.envs.EnvPoolEnv`, as for all that follow.
     - `num_processes`: of Gymnasium: how many processes run the simulators.
     - `num_threads`: of EnvPool: how many threads do.
-    - `observation`: of Gymnasium and EnvPool: the keys to see of observations that are
-        dictionaries.
-    - `critic_observation`: of both: the keys that critics see in place of these.
-    - `options`: of both: arguments of the environment by its own names.
+    - `observation`: of Gymnasium, EnvPool and Jumanji: the keys or fields to see of
+        observations that have several.
+    - `critic_observation`: of Gymnasium and EnvPool: the keys that critics see in place
+        of these.
+    - `options`: of all but brax and gymnax: arguments of the environment, or fields of
+        its parameters, by its own names.
 
     **Returns:**
 
@@ -128,7 +131,8 @@ def make(
         return _OWN[rest]() if max_steps is None else _OWN[rest](max_steps=max_steps)
     with needed(f"`{name}`", prefix):
         adapter = library.load()
-    check_known(prefix, rest, adapter.names())
+        names = adapter.names()
+    check_known(prefix, rest, names)
     return adapter.make(rest, max_steps=max_steps, **given)
 
 

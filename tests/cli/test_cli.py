@@ -142,6 +142,20 @@ def test_options_reach_agent_trainer_and_settings() -> None:
     assert inner.make_critic == eqrl.nn.Critic((7, 9), precision="bfloat16")
 
 
+def test_a_convolution_reads_the_image_of_an_environment() -> None:
+    breakout = ("ppo", "--env", "gymnax/Breakout-MinAtar", "--convolution")
+    agent: Any = _parsed_run(*breakout, "minatar").make_agent()
+    encoder = eqrl.nn.Convolution((10, 10, 4))
+    assert agent.make_actor == eqrl.nn.Choice(encoder=encoder)
+    assert agent.make_critic == eqrl.nn.Value(encoder=encoder)
+    # The filters of Atari's are larger than these images.
+    with pytest.raises(ValueError, match="not smaller"):
+        _parsed_run(*breakout, "atari").make_agent()
+    run = _parsed_run("dqn", "--env", "gymnax/CartPole-v1", "--convolution", "minatar")
+    with pytest.raises(ValueError, match="CartPole-v1` has none; leave it out"):
+        run.make_agent()
+
+
 def test_a_rollout_decides_the_trainer_of_an_agent_that_learns_on_policy() -> None:
     sizes = ("--num-envs", "3", "--steps-per-iteration", "16", "--hidden-sizes", "8")
     run = _parsed_run("ppo", "--env", "eqrl/Point", "--lr", "0.5", *sizes)

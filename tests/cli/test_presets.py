@@ -1,6 +1,7 @@
 """Presets can be made, and are the defaults of the command line."""
 
 import csv
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ def test_returns_are_those_measured_with_twenty_seeds() -> None:
         ]
         assert [int(line["num_steps"]) for line in of_preset] == 20 * [preset.num_steps]
         measured = [float(line["return"]) for line in of_preset]
+        assert {float(line["minutes"]) for line in of_preset} == {preset.minutes}
         np.testing.assert_allclose(preset.returns, measured, atol=0.051)
         mean, deviation = np.mean(preset.returns), np.std(preset.returns, ddof=1)
         begin = f"{mean:.1f} over 20 seeds, standard deviation {deviation:.1f}, after"
@@ -88,6 +90,37 @@ def test_the_command_line_begins_with_the_preset_and_says_so(
     run = _parsed_run("ppo", "--env=gymnax/CartPole-v1", "--lr", "0.5")
     assert run.agent_options["lr"] == 0.5
     assert run.make_trainer() == preset.make_trainer()
+
+
+def test_without_an_agent_the_fastest_that_reaches_the_published_return_is_taken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Means of 498, 499 and 200; the intervals of the first two reach 499.
+    returns = {"pqn": (496.0, 500.0), "ppo": (498.0, 500.0), "dqn": (100.0, 300.0)}
+    minutes = {"pqn": 2.0, "ppo": 1.0, "dqn": 0.5}
+    env = "gymnax/CartPole-v1"
+    preset = presets.PRESETS["ppo", env]
+    made = tuple(
+        dataclasses.replace(preset, agent=x, returns=returns[x], minutes=minutes[x])
+        for x in returns
+    )
+    monkeypatch.setattr(presets, "_ALL", made)
+    monkeypatch.setattr(presets, "PUBLISHED", {env: 499.0})
+    assert presets.best(env) == made[1]
+    assert presets.best("gymnax/Acrobot-v1") is None
+    # None is published, or none is reached.
+    for published in ({}, {env: 501.0}):
+        monkeypatch.setattr(presets, "PUBLISHED", published)
+        assert presets.best(env) == made[1]
+    monkeypatch.setattr(presets, "PUBLISHED", {env: 250.0})
+    assert presets.best(env) == made[2]
+    monkeypatch.undo()
+    best = presets.best(env)
+    assert best is not None
+    run = _parsed_run("--env", env)
+    assert run.agent == best.agent
+    assert run.make_trainer() == best.make_trainer()
+    assert f"the preset of {best.agent} on {env}" in capsys.readouterr().out
 
 
 def test_what_has_no_preset_has_the_usual_defaults(

@@ -126,7 +126,7 @@ def test_a_name_like_no_other_is_refused_with_all_there_are(
 def test_a_name_without_a_known_library_is_refused_with_those_there_are(
     name: str,
 ) -> None:
-    with pytest.raises(ValueError, match="`gymnax/` or `eqrl/`"):
+    with pytest.raises(ValueError, match="`xminigrid/` or `eqrl/`"):
         make(name)
 
 

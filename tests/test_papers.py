@@ -1,0 +1,86 @@
+"""Runs of papers are stopped and resumed, and their files are read as written."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import eqrl
+from benchmarks.papers import run as papers_run
+from benchmarks.papers.page import center, final, training_return
+from benchmarks.papers.paper import Experiment, Outcome
+from benchmarks.papers.papers import PAPERS, load
+from benchmarks.papers.run import Job, read_run, run, write_run
+from benchmarks.papers.training import Training
+from eqrl._training.trainer import check_sizes
+
+
+TRAINING = Training(
+    make_agent=lambda: eqrl.SAC(
+        make_actor=eqrl.nn.Gaussian((8,)), make_critic=eqrl.nn.Critic((8,))
+    ),
+    make_trainer=lambda: eqrl.Trainer(batch_size=4, warmup_steps=4, capacity=100),
+    num_steps=60,
+    evaluate_every=20,
+    num_episodes=2,
+    log_every=10,
+    checkpoint_seconds=1e-6,
+    measure_end=lambda agent, state, env, key: {"temperature": state.log_temperature},
+)
+
+
+def experiment_of(training: Training) -> Experiment:
+    return Experiment("gymnax/Pendulum-v1", {"SAC": training}, options={"max_steps": 5})
+
+
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(papers_run, "DATA", tmp_path / "data")
+    whole = TRAINING.run(experiment_of(TRAINING), 3, tmp_path / "whole", "whole")
+    job = Job("toy", 0, "SAC", 3, tmp_path / "runs")
+    checkpoints = job.folder / "toy" / "gymnax-Pendulum-v1" / "SAC-3" / "checkpoints"
+    half = dataclasses.replace(TRAINING, num_steps=30)
+    half.run(experiment_of(half), 3, checkpoints, "half")
+    assert (checkpoints / "30").exists()
+    run(job, experiment_of(TRAINING))
+    record = read_run(tmp_path / "data" / "toy" / "gymnax-Pendulum-v1" / "SAC-3.csv")
+    for name, values in whole.columns.items():
+        np.testing.assert_allclose(record.columns[name], values, rtol=1e-5)
+    assert list(record.columns["step"]) == [10, 20, 30, 40, 50, 60]
+    assert len(record.evaluations) == 3
+    assert record.facts["seed"] == "3"
+    temperature = float(record.facts["temperature"])
+    assert temperature == pytest.approx(float(whole.facts["temperature"]), rel=1e-5)
+    # Its folder is no longer needed.
+    assert not checkpoints.parent.exists()
+
+
+def test_figures_of_a_file_are_those_worked_out_by_hand(tmp_path: Path) -> None:
+    nan = float("nan")
+    columns: dict[str, Any] = {
+        "step": [400, 1_000, 1_200, 2_000],
+        # 40, none, 20 and 80 episodes; of the first of these no one is left.
+        "episode_return": [5.0, nan, 1.0, 2.0],
+        "episode_length": [10.0, nan, 10.0, 10.0],
+        "evaluation_return": [nan, 3.0, nan, 4.0],
+    }
+    write_run(tmp_path / "run.csv", Outcome(columns), {"env": "eqrl/Point: one"})
+    record = read_run(tmp_path / "run.csv")
+    assert record.facts == {"env": "eqrl/Point: one"}
+    assert training_return(record) == pytest.approx((80 * 2.0 + 20 * 1.0) / 100)
+    assert final(record) == 3.5
+    assert center([1.0, 1.0]) == "1 (1 to 1)"
+
+
+def test_agents_and_trainers_of_every_paper_fit_each_other() -> None:
+    for name in PAPERS:
+        for experiment in load(name).experiments:
+            assert experiment.published.keys() <= experiment.contenders.keys()
+            for contender in experiment.contenders.values():
+                if isinstance(contender, Training):
+                    agent, trainer = contender.make_agent(), contender.make_trainer()
+                    check_sizes(trainer, sequence_length=agent.sequence_length)
+                    trainer.check_num_steps(contender.num_steps)
