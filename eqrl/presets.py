@@ -206,14 +206,40 @@ _ALL = (
     Preset(
         agent="ppo",
         env="gymnax/Acrobot-v1",
-        options={"lr": 2.5e-4, "value_clip": 0.2, "anneal_steps": 499_712.0},
-        trainer={"num_envs": 4, "steps_per_iteration": 128},
+        options={
+            "lr": 3e-3,
+            "decay": 0.94,
+            "value_clip": 0.2,
+            "entropy_weight": 0.0,
+            "anneal_steps": 1_003_520.0,
+        },
+        trainer={"num_envs": 16, "steps_per_iteration": 256},
+        normalize=True,
         has_discrete_actions=True,
-        num_steps=499_712,
-        minutes=0.28,
+        num_steps=1_003_520,
+        minutes=0.31,
         returns=_numbers(
-            "-84.8 -83.0 -85.3 -83.1 -83.3 -84.6 -83.1 -82.6 -83.3 -82.5 "
-            "-83.5 -84.2 -82.7 -84.3 -82.3 -82.0 -84.8 -84.3 -83.9 -85.2"
+            "-79.6 -76.1 -77.3 -75.7 -82.2 -75.4 -76.8 -75.8 -75.0 -76.8 "
+            "-123.0 -79.3 -76.9 -78.5 -81.2 -82.2 -77.2 -76.8 -77.0 -82.6"
+        ),
+    ),
+    Preset(
+        agent="ppo",
+        env="gymnax/MountainCar-v0",
+        options={
+            "lr": 1e-3,
+            "decay": 0.98,
+            "entropy_weight": 0.0,
+            "anneal_steps": 999_936.0,
+        },
+        trainer={"num_envs": 16, "steps_per_iteration": 16},
+        normalize=True,
+        has_discrete_actions=True,
+        num_steps=999_936,
+        minutes=0.32,
+        returns=_numbers(
+            "-107.6 -114.1 -105.6 -106.7 -103.0 -105.9 -116.8 -100.3 -112.8 -116.5 "
+            "-103.9 -110.7 -105.3 -111.4 -101.2 -106.5 -113.3 -106.9 -112.1 -104.9"
         ),
     ),
     Preset(
@@ -225,6 +251,57 @@ _ALL = (
         num_steps=99_840,
         minutes=0.23,
         returns=(1.0,) * 20,
+    ),
+    Preset(
+        agent="ppo",
+        env="gymnax/DiscountingChain-bsuite",
+        options={"lr": 1e-3, "discount": 0.9, "anneal_steps": 102_400.0},
+        trainer={"num_envs": 16, "steps_per_iteration": 64},
+        has_discrete_actions=True,
+        num_steps=102_400,
+        minutes=0.33,
+        returns=(1.1,) * 20,
+    ),
+    Preset(
+        agent="ppo",
+        env="gymnax/UmbrellaChain-bsuite",
+        options={"lr": 1e-3, "anneal_steps": 102_400.0},
+        trainer={"num_envs": 8, "steps_per_iteration": 128},
+        has_discrete_actions=True,
+        num_steps=102_400,
+        minutes=0.26,
+        returns=_numbers(
+            "1.07 1.02 0.91 1.03 0.90 0.84 0.79 0.97 1.02 1.00 "
+            "1.04 1.01 0.97 1.00 0.92 1.02 0.99 1.07 1.05 0.76"
+        ),
+    ),
+    Preset(
+        agent="ppo",
+        env="gymnax/FourRooms-misc",
+        options={"lr": 1e-3, "anneal_steps": 204_800.0},
+        trainer={"num_envs": 8, "steps_per_iteration": 128},
+        has_discrete_actions=True,
+        num_steps=204_800,
+        minutes=0.31,
+        returns=_numbers(
+            "1.00 1.00 1.00 1.00 1.00 1.00 1.00 1.00 1.00 1.00 "
+            "1.00 1.00 1.00 1.00 0.99 1.00 1.00 1.00 1.00 1.00"
+        ),
+    ),
+    Preset(
+        agent="dqn",
+        env="gymnax/DeepSea-bsuite",
+        options={
+            "lr": 5e-4,
+            "target_period": 100,
+            "epsilon_steps": 33_333.0,
+            "return_steps": 3,
+        },
+        trainer={"num_envs": 8, "batch_size": 128, "updates_per_iteration": 2},
+        has_discrete_actions=True,
+        num_steps=100_000,
+        minutes=0.24,
+        returns=(0.99,) * 20,
     ),
     Preset(
         agent="ppo",
@@ -315,10 +392,15 @@ PUBLISHED: Mapping[str, float] = {
     "gymnax/Acrobot-v1": -80.0,
     "gymnax/CartPole-v1": 500.0,
     "gymnax/Catch-bsuite": 1.0,
+    "gymnax/DeepSea-bsuite": 0.99,
+    "gymnax/DiscountingChain-bsuite": 1.1,
+    "gymnax/FourRooms-misc": 1.0,
+    "gymnax/MountainCar-v0": -118.0,
     "gymnax/Pendulum-v1": -130.0,
+    "gymnax/UmbrellaChain-bsuite": 1.0,
 }
 """Returns that others have published, by environment: gymnax's README, and the greatest
-that is possible in brax's pendulums."""
+that is possible in brax's pendulum and, where the README gives 0, in DeepSea."""
 
 
 def best(env: str) -> Preset | None:
