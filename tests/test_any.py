@@ -12,7 +12,7 @@ from types import ModuleType
 
 
 _PUBLIC = ("", ".envs", ".losses", ".nn", ".presets", ".spaces")
-_MOST = 63
+_MOST = 67
 
 # An annotation that holds `Any`, or an alias of which a part is `Any`: of an argument,
 # a result, a field or a base class.
@@ -69,6 +69,12 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "load_solution()",
         "make()",
         "make(state_descriptor)",
+    ),
+    "An environment of a library that need not be installed, with its own types": (
+        "FunctionalEnv.__init__(params)",
+        "FunctionalEnv.__init__(state_descriptor)",
+        "FunctionalEnv.environment()",
+        "FunctionalEnv.params",
     ),
     "A static type checker would take the argument of a lambda for an `object`": (
         "PBT.check(agent)",

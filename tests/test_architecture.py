@@ -120,7 +120,7 @@ def test_functions_are_annotated_throughout() -> None:
 
 # What each figure has come to. A change that makes one worse says why it must.
 _MOST = {
-    "lines for each public name": 145.1,
+    "lines for each public name": 145.4,
     "lines of the longest module": 732,
     "files": 135,
     "private functions named once": 145,
@@ -135,7 +135,7 @@ _MOST = {
     "lines of sac.py without its texts": 85,
     "translated first sentences": 0,
     "private faces": 1,
-    "lines of tests": 35_651,
+    "lines of tests": 35_660,
 }
 _LEAST = {"share of comments": 2.8}
 
