@@ -349,6 +349,10 @@ class FunctionalEnv(AbstractAdapter[EnvState]):
     are. The observation has its shape in `spec.observation_shape`; one of several
     fields is concatenated. An action of several choices becomes one choice among all
     their combinations. The environment's own time limit truncates.
+
+    **Attributes:**
+
+    - `library`: the name of the library, as `eqrl.envs.make` takes it.
     """
 
     params: PyTree

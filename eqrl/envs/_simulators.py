@@ -121,6 +121,7 @@ class SimulatorError(RuntimeError):
 
     **Attributes:**
 
+    - `failure`: what failed, and where.
     - `solution`: what training had reached before; `None` outside of training.
     - `row`: which environment, from 0; `None` if it is not known.
     - `episode_step`: how many steps of its episode it had taken; `None` likewise.
