@@ -174,7 +174,7 @@ def run_plot(command: Plot) -> int:
     Without a title, each environment has axes of its own.
     """
     if not command.folders:
-        raise ValueError("No folder is given; name those of one run or several.")
+        raise ValueError("No folder is given; `folders` are those of runs.")
     # A wrong suffix is an error before any file is read.
     figure_suffix(command.output)
     summaries = [read_summary(folder) for folder in command.folders]
