@@ -13,6 +13,7 @@ import eqrl
 
 from .page import center
 from .paper import AbstractContender, Experiment, Found, Outcome, Paper
+from .training import resumed
 
 
 EVALUATION_STEPS = 500
@@ -100,10 +101,8 @@ class Together(AbstractContender):
     ) -> Outcome:
         agent = eqrl.diayn(_sac(), self.num_skills)
         env, trainer, key = experiment.make_env(), _trainer(), jr.key(seed)
-        initial, done = None, 0
-        if folder.exists() and any(folder.iterdir()):
-            initial = eqrl.load_solution(folder, agent, env, trainer)
-            done = int(initial.metrics["step"][-1])
+        initial = resumed(folder, agent, env, trainer)
+        done = 0 if initial is None else int(initial.metrics["step"][-1])
 
         def report(step: int, metrics: dict[str, Any], solution: object) -> None:
             del solution

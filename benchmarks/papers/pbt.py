@@ -10,6 +10,7 @@ import numpy as np
 import eqrl
 
 from .paper import AbstractContender, Experiment, Found, Outcome, Paper
+from .training import resumed
 
 
 SIZE = 8
@@ -51,10 +52,8 @@ class Population(AbstractContender):
         agents: Any = pbt.init(eqrl.SAC(), SIZE, key=jr.key(1_000 + seed))
         env = experiment.make_env()
         trainer = eqrl.Trainer(capacity=100_000, warmup_steps=5_000)
-        initial, done = None, 0
-        if folder.exists() and any(folder.iterdir()):
-            initial = eqrl.load_solution(folder, agents, env, trainer)
-            done = len(initial.returns)
+        initial = resumed(folder, agents, env, trainer)
+        done = 0 if initial is None else len(initial.returns)
 
         def report(step: int, metrics: dict[str, Any], solution: object) -> None:
             del solution

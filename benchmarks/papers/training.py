@@ -17,6 +17,13 @@ from .paper import AbstractContender, Experiment, Outcome
 COLUMNS = ("step", "episode_return", "episode_length", "evaluation_return")
 
 
+def resumed(folder: Path, agent: AnyAgent, env: Any, trainer: eqrl.Trainer) -> Any:
+    """The solution of the newest checkpoint in a folder; `None` if there is none."""
+    if not folder.exists() or not any(folder.iterdir()):
+        return None
+    return eqrl.load_solution(folder, agent, env, trainer)
+
+
 @dataclasses.dataclass(frozen=True)
 class Training(AbstractContender):
     """An agent that is trained on a task.
@@ -53,10 +60,8 @@ class Training(AbstractContender):
             key=jr.fold_in(key, 1_000),
             num_episodes=self.num_episodes,
         )
-        initial, done = None, 0
-        if folder.exists() and any(folder.iterdir()):
-            initial = eqrl.load_solution(folder, agent, env, trainer)
-            done = int(initial.metrics["step"][-1])
+        initial = resumed(folder, agent, env, trainer)
+        done = 0 if initial is None else int(initial.metrics["step"][-1])
 
         def report(step: int, metrics: dict[str, Any], solution: object) -> None:
             del solution

@@ -87,9 +87,8 @@ class Trainer(eqx.Module):
     An iteration is `steps_per_iteration` steps of every environment, then
     `updates_per_iteration` updates. The first iterations, until `warmup_steps`
     environment steps are taken, act at random, or as `warmup_mode` says, and make no
-    update. All methods are pure
-    and may be mapped by `equinox.filter_vmap` with `counts` unbatched; `eqrl.train` is
-    the entry point with progress and errors.
+    update. All methods are pure and may be mapped by `equinox.filter_vmap` with
+    `counts` unbatched; `eqrl.train` is the entry point with progress and errors.
 
     If an observation, an action or a reward becomes `nan` or infinite, that step is
     discarded and training freezes. It also freezes if a metric of an update is
