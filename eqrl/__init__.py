@@ -148,6 +148,7 @@ from ._reporting.statistics import (
 from ._reporting.sweep import SweepSolution as SweepSolution, draw_sweep as draw_sweep
 from ._rewards.base import (
     AbstractReward as AbstractReward,
+    AbstractSkillReward as AbstractSkillReward,
     Sum as Sum,
     SumState as SumState,
 )
@@ -183,6 +184,7 @@ from ._skills.prior import (
     OneSkill as OneSkill,
     SkillExtras as SkillExtras,
     SphereSkills as SphereSkills,
+    UniformSkills as UniformSkills,
 )
 from ._storage.checkpoint import restore as restore, save as save
 from ._storage.files import __version__ as __version__

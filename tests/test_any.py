@@ -42,7 +42,7 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "Discriminator.observe(transitions)",
         "Discriminator.reward(batch)",
         "Discriminator.update(batch)",
-        "class Discriminator",
+        "class AbstractSkillReward",
     ),
     "A tuple of different kinds, each in a state of its own": (
         "Sum.rewards",

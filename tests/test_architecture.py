@@ -122,20 +122,20 @@ def test_functions_are_annotated_throughout() -> None:
 _MOST = {
     "lines for each public name": 145.4,
     "lines of the longest module": 732,
-    "files": 135,
+    "files": 145,
     "private functions named once": 145,
     "of these of at most 6 lines": 31,
     "internal share of definitions": 64.7,
     "share of imports": 8.3,
-    "lines of checks": 3_426,
+    "lines of checks": 3_600,
     "longest body": 60,
     "bodies over 60 lines": 0,
-    "uses of Any": 371,
+    "uses of Any": 400,
     "body of SAC.update": 19,
     "lines of sac.py without its texts": 85,
     "translated first sentences": 0,
     "private faces": 1,
-    "lines of tests": 35_660,
+    "lines of tests": 37_500,
 }
 _LEAST = {"share of comments": 2.8}
 

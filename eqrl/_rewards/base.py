@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.fields import check_fields, converted_field, hyperparameters, shown
 from .._pytree.tree import check_kept, is_float_shape, show_values
+from .._skills.prior import AbstractSkillPrior, SkillExtras
 from .._types.custom_types import (
     Extras,
     FloatLike,
@@ -84,6 +85,37 @@ AnyReward: TypeAlias = AbstractReward[Any, Any]
 """Any reward, with a state of any type."""
 
 
+class AbstractSkillReward(AbstractReward[RewardState, SkillExtras[Any]]):
+    """A reward that depends on the skill, and so knows the prior of the skills.
+
+    `Intrinsic` refuses one whose skills are not those of its agent.
+    """
+
+    skills: eqx.AbstractVar[AbstractSkillPrior]
+
+
+def skill_rows(
+    reward: AbstractSkillReward[Any], batch: Transition[SkillExtras[Any]]
+) -> Float[Array, "rows skill"]:
+    """The skills of a batch, with its leading axes flattened.
+
+    Raises a `ValueError` unless it has skills of the size that the reward knows.
+    """
+    name = type(reward).__name__
+    if not isinstance(batch.extras, SkillExtras):
+        raise ValueError(
+            f"`{name}` is given transitions without a skill; put it outside, as in "
+            f"`Intrinsic(SkillConditioned(agent, skills), {name}(skills))`."
+        )
+    skill = batch.extras.skill
+    if skill.shape[-1] != reward.skills.size:
+        raise ValueError(
+            f"The skills of the agent have size {skill.shape[-1]}, those of its "
+            f"`{name}` size {reward.skills.size}; give both the same prior."
+        )
+    return skill.reshape(-1, skill.shape[-1])
+
+
 def after_update(
     learner: eqx.Module, state: State, updated: object
 ) -> tuple[State, dict[str, Any]]:
@@ -107,19 +139,19 @@ def after_update(
 
 
 StateDescriptor = (
-    Literal["state_descriptor", "observation"]
+    Literal["state_descriptor", "observation", "both"]
     | Callable[[Float[Array, " obs"]], Float[Array, " descriptor"]]
 )
 
 
 def check_descriptor(name: str, descriptor: StateDescriptor) -> None:
     """Checks that `descriptor` is a known name or a function."""
-    names = ("state_descriptor", "observation")
+    names = ("state_descriptor", "observation", "both")
     is_name = isinstance(descriptor, str) and descriptor in names
     if not is_name and not callable(descriptor):
         raise ValueError(
             f"`{name}={shown(descriptor)}` must be 'state_descriptor', "
-            "'observation', or a function of one observation."
+            "'observation', 'both', or a function of one observation."
         )
 
 
@@ -129,17 +161,18 @@ def descriptor_size(descriptor: StateDescriptor, spec: EnvSpec) -> int:
     Raises a `ValueError` if the environment does not give the descriptor, or if the
     function does not return a vector of floats for an observation.
     """
-    if descriptor == "state_descriptor":
+    if descriptor in ("state_descriptor", "both"):
         if spec.state_descriptor_size is None:
             raise ValueError(
-                "`descriptor='state_descriptor'`, but the environment describes no "
+                f"`descriptor={descriptor!r}`, but the environment describes no "
                 "behavior (`spec.state_descriptor_size` is None). It gives "
                 f"observations of size {spec.observation_size}: pass `descriptor="
                 "'observation'` or a function of one, such as `lambda observation: "
                 "observation[:2]`, or an environment with a descriptor, as "
                 "`eqrl.envs.make(..., state_descriptor=)` makes it."
             )
-        return spec.state_descriptor_size
+        joined = spec.observation_size if descriptor == "both" else 0
+        return joined + spec.state_descriptor_size
     if descriptor == "observation":
         return spec.observation_size
     observation = jax.ShapeDtypeStruct((spec.observation_size,), jnp.result_type(float))
@@ -158,13 +191,16 @@ def describe(
 ) -> Float[Array, "*batch descriptor"]:
     """The descriptors of the states that transitions, with any axes, have reached."""
     observation = as_floats(transitions.next_observation)
-    if descriptor == "state_descriptor":
-        if transitions.next_state_descriptor is None:
+    if descriptor in ("state_descriptor", "both"):
+        described = transitions.next_state_descriptor
+        if described is None:
             raise ValueError(
-                "`descriptor='state_descriptor'`, but these transitions have none: "
+                f"`descriptor={descriptor!r}`, but these transitions have none: "
                 "their environment describes no behavior."
             )
-        return transitions.next_state_descriptor
+        if descriptor == "state_descriptor":
+            return described
+        return jnp.concatenate([observation, described], axis=-1)
     if descriptor == "observation":
         return observation
     rows = observation.reshape(-1, observation.shape[-1])

@@ -15,6 +15,7 @@ from .._skills.prior import (
     OneHotSkills,
     SkillExtras,
     SphereSkills,
+    UniformSkills,
     as_skill_prior,
 )
 from .._types.custom_types import FloatLike, MakeOptimizer, Metrics
@@ -29,11 +30,12 @@ from ..nn import (
     VonMisesFisher,
 )
 from .base import (
-    AbstractReward,
+    AbstractSkillReward,
     StateDescriptor,
     check_descriptor,
     describe,
     descriptor_size,
+    skill_rows,
 )
 
 
@@ -54,7 +56,7 @@ DiscriminatorState.__init__.__doc__ = """**Arguments:**
 """
 
 
-class Discriminator(AbstractReward[DiscriminatorState, SkillExtras[Any]]):
+class Discriminator(AbstractSkillReward[DiscriminatorState]):
     """The reward of DIAYN: how well a state identifies the skill that led to it.
 
     It is `log q(skill | descriptor) - log p(skill)`, in nats. The discriminator q is
@@ -171,23 +173,8 @@ class Discriminator(AbstractReward[DiscriminatorState, SkillExtras[Any]]):
         self, batch: _Transition
     ) -> tuple[Float[Array, "rows descriptor"], Float[Array, "rows skill"]]:
         """Descriptors and skills, with the leading axes of the batch flattened."""
-        if not isinstance(batch.extras, SkillExtras):
-            raise ValueError(
-                "`Discriminator` is given transitions without a skill; put it outside, "
-                "as in `Intrinsic(SkillConditioned(agent, skills), "
-                "Discriminator(skills))`."
-            )
-        skill = batch.extras.skill
-        if skill.shape[-1] != self.skills.size:
-            raise ValueError(
-                f"The skills of the agent have size {skill.shape[-1]}, those of its "
-                f"`Discriminator` size {self.skills.size}; give both the same prior."
-            )
-        descriptor = self.descriptors(batch)
-        return (
-            descriptor.reshape(-1, descriptor.shape[-1]),
-            skill.reshape(-1, skill.shape[-1]),
-        )
+        skill, descriptor = skill_rows(self, batch), self.descriptors(batch)
+        return descriptor.reshape(-1, descriptor.shape[-1]), skill
 
     def _check_network(self, network: SkillDiscriminator, size: int) -> None:
         descriptor = jax.ShapeDtypeStruct((size,), jnp.result_type(float))
@@ -200,7 +187,7 @@ class Discriminator(AbstractReward[DiscriminatorState, SkillExtras[Any]]):
             )
         of_choices = isinstance(self.skills, OneHotSkills | EvenOneHotSkills)
         on_sphere = isinstance(self.skills, SphereSkills)
-        of_vectors = on_sphere or isinstance(self.skills, NormalSkills)
+        of_vectors = on_sphere or isinstance(self.skills, NormalSkills | UniformSkills)
         # The skills of a prior of another class may be of any kind.
         for kind, is_misfit, reason in (
             (Categorical, of_vectors, "of one-hot skills, but {} are vectors"),
@@ -230,8 +217,8 @@ Discriminator.__init__.__doc__ = """**Arguments:**
     size, or with other weights.
 - `lr`: learning rate, at least 0.
 - `descriptor`: the part of a state that the discriminator sees: `"state_descriptor"`,
-    as the environment describes behavior; `"observation"`, in full; or a function of
-    one observation.
+    as the environment describes behavior; `"observation"`, in full; `"both"`, joined;
+    or a function of one observation.
 - `include_prior`: `False` leaves `- log p(skill)` out of the reward. With one-hot
     skills of equal weight it is a constant, which makes the reward positive if the
     discriminator is better than chance. This matters if episodes can terminate. It is

@@ -19,11 +19,12 @@ from .._pytree.fields import (
     check_vector,
     checked_by,
     converted,
+    hyperparameter,
     shown,
     static_integer,
 )
 from .._pytree.tree import show_values
-from .._types.custom_types import Extras
+from .._types.custom_types import Extras, FloatLike
 from ..nn import (
     CategoricalDiscriminator,
     MakeDiscriminator,
@@ -48,7 +49,7 @@ SkillExtras.__init__.__doc__ = """**Arguments:**
 
 
 class AbstractSkillPrior(eqx.Module):
-    """A distribution of skills, vectors drawn once for each episode."""
+    """A distribution of skills, vectors drawn when an episode begins."""
 
     def __check_init__(self) -> None:
         check_fields(self)
@@ -247,6 +248,49 @@ class NormalSkills(AbstractSkillPrior):
 NormalSkills.__init__.__doc__ = """**Arguments:**
 
 - `num_dimensions`: length of a skill, at least 1.
+"""
+
+
+class UniformSkills(AbstractSkillPrior):
+    """Skills uniformly distributed in a cube, from `low` to `high` in each element."""
+
+    num_dimensions: int = static_integer(2, least=1)
+    low: FloatLike = hyperparameter(-1.0)
+    high: FloatLike = hyperparameter(1.0)
+
+    def __check_init__(self) -> None:
+        check_fields(self)
+        bounds = (self.low, self.high)
+        if any(isinstance(bound, jax.core.Tracer) for bound in bounds):
+            return
+        if float(self.low) >= float(self.high):
+            raise ValueError(f"`low={self.low}` must be less than `high={self.high}`.")
+
+    @property
+    def size(self) -> int:
+        return self.num_dimensions
+
+    @property
+    def make_discriminator(self) -> MakeDiscriminator:
+        return NormalDiscriminator()
+
+    def sample(
+        self, *, index: Int[Array, ""], key: PRNGKeyArray
+    ) -> Float[Array, " skill"]:
+        del index
+        share = jr.uniform(key, (self.num_dimensions,))
+        return self.low + share * (self.high - self.low)
+
+    def log_prob(self, skill: Float[Array, " skill"]) -> Float[Array, ""]:
+        is_within = jnp.all((skill >= self.low) & (skill <= self.high))
+        density = -self.num_dimensions * jnp.log(self.high - self.low)
+        return jnp.where(is_within, density, -jnp.inf)
+
+
+UniformSkills.__init__.__doc__ = """**Arguments:**
+
+- `num_dimensions`: length of a skill, at least 1.
+- `low`, `high`: the bounds of each element.
 """
 
 

@@ -15,6 +15,11 @@ from ._dqn import (
     dqn_next_value as dqn_next_value,
     multi_step_return as multi_step_return,
 )
+from ._novelty import (
+    disagreement as disagreement,
+    knn_distance as knn_distance,
+    particle_entropy as particle_entropy,
+)
 from ._ppo import (
     lambda_return as lambda_return,
     ppo_actor_loss as ppo_actor_loss,
@@ -26,9 +31,13 @@ from ._sac import (
     sac_temperature_loss as sac_temperature_loss,
 )
 from ._skill import (
+    contrastive_loss as contrastive_loss,
+    csf_loss as csf_loss,
     discriminator_loss as discriminator_loss,
-    knn_distance as knn_distance,
+    metra_loss as metra_loss,
+    mixture_log_prob as mixture_log_prob,
     skill_log_ratio as skill_log_ratio,
+    smerl_mask as smerl_mask,
 )
 from ._taac import (
     compare_through_target as compare_through_target,

@@ -1,66 +1,15 @@
+import math
+from collections.abc import Callable
+from typing import Literal
+
 import jax
 import jax.lax as lax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._pytree.fields import check_integer
+from .._types.custom_types import FloatLike
 from ..nn import SkillDiscriminator
-from ._critic import check_flags, check_same_rows, check_same_shape
-
-
-def knn_distance(
-    queries: Float[Array, "batch descriptor"],
-    points: Float[Array, "points descriptor"],
-    *,
-    k: int,
-    mask: Bool[Array, " points"] | None = None,
-) -> Float[Array, " batch"]:
-    """Euclidean distance from each query to its k-th nearest point.
-
-    No gradient flows through it. A query that is itself among the points is its own
-    nearest, at a distance of 0.
-
-    **Arguments:**
-
-    - `queries`, `points`: vectors of one length.
-    - `k`: at least 1.
-    - `mask`: points at which it is false are ignored.
-
-    **Returns:**
-
-    The k-th smallest distance, infinite if there are fewer than `k` points.
-    """
-    check_integer("k", k, least=1)
-    if queries.shape[-1] != points.shape[-1]:
-        raise ValueError(
-            f"`queries` are vectors of length {queries.shape[-1]}, but `points` of "
-            f"length {points.shape[-1]}."
-        )
-    if mask is None:
-        mask = jnp.ones(points.shape[0], bool)
-    check_same_rows(points=points, mask=mask)
-    check_flags(mask=mask)
-
-    # A scan over the points that keeps the k smallest distances sorted: on a CPU about
-    # 70 times faster than `lax.top_k`. Squared differences, unlike
-    # |a|^2 - 2ab + |b|^2, do not cancel far from the origin.
-    def insert(
-        nearest: tuple[Float[Array, " batch"], ...],
-        point: tuple[Float[Array, " descriptor"], Bool[Array, ""]],
-    ) -> tuple[tuple[Float[Array, " batch"], ...], None]:
-        position, is_present = point
-        squared = jnp.sum((columns - position[:, None]) ** 2, axis=0)
-        squared = jnp.where(is_present, squared, jnp.inf)
-        inserted = []
-        for smaller in nearest:
-            inserted.append(jnp.minimum(smaller, squared))
-            squared = jnp.maximum(smaller, squared)
-        return tuple(inserted), None
-
-    columns = queries.T
-    nearest = (jnp.full(queries.shape[0], jnp.inf, queries.dtype),) * k
-    nearest, _ = lax.scan(insert, nearest, (points, mask))
-    return lax.stop_gradient(jnp.sqrt(nearest[-1]))
+from ._critic import check_same_rows, check_same_shape
 
 
 def _log_probs(
@@ -116,3 +65,146 @@ def skill_log_ratio(
         check_same_shape(log_ratio=log_ratio, log_prior=log_prior)
         log_ratio = log_ratio - log_prior
     return lax.stop_gradient(log_ratio)
+
+
+def metra_loss(
+    phi: Callable[[Float[Array, " obs"]], Float[Array, " skill"]],
+    observation: Float[Array, "batch obs"],
+    next_observation: Float[Array, "batch obs"],
+    weight: Float[Array, "batch skill"],
+    multiplier: FloatLike,
+    slack: FloatLike,
+    *,
+    constraint: Literal["sum", "mean"] = "sum",
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Loss of METRA's representation, whose steps are to be at most 1 long.
+
+    The reward is `dphi . weight` with `dphi = phi(next_observation) -
+    phi(observation)`, and each row's room within the constraint is
+    `min(1 - |dphi|^2, slack)`, so that rows which keep it by more have no gradient.
+    The gradient flows through both ends of a step.
+
+    **Arguments:**
+
+    - `phi`: from one observation to a vector as long as a skill.
+    - `observation`, `next_observation`: before and after each step.
+    - `weight`: the skill of each step; for N one-hot skills 1 at the chosen one and
+        -1 / (N - 1) elsewhere.
+    - `multiplier`: the Lagrange multiplier of the constraint, at least 0, through which
+        no gradient flows.
+    - `slack`: the most room that counts, such as 1e-3.
+    - `constraint`: the squared length is the sum over the dimensions, as in the paper;
+        or their mean, as in its released code.
+
+    **Returns:**
+
+    The mean of `-(reward + multiplier * room)`, and the mean of the room, whose product
+    with the logarithm of the multiplier is that one's loss.
+    """
+    check_same_rows(
+        observation=observation, next_observation=next_observation, weight=weight
+    )
+    difference = jax.vmap(phi)(next_observation) - jax.vmap(phi)(observation)
+    check_same_shape(difference=difference, weight=weight)
+    reward = jnp.sum(difference * weight, axis=-1)
+    reduce = jnp.sum if constraint == "sum" else jnp.mean
+    room = jnp.minimum(1 - reduce(difference**2, axis=-1), slack)
+    loss = -jnp.mean(reward + lax.stop_gradient(multiplier) * room)
+    return loss, lax.stop_gradient(jnp.mean(room))
+
+
+def csf_loss(
+    difference: Float[Array, "batch skill"],
+    skill: Float[Array, "batch skill"],
+    negatives: Float[Array, "negatives skill"],
+    weight: FloatLike,
+) -> Float[Array, ""]:
+    """Contrastive loss of the representation of contrastive successor features.
+
+    **Arguments:**
+
+    - `difference`: the step of the representation in each transition.
+    - `skill`: the skill of each.
+    - `negatives`: skills drawn from the prior, shared by all rows; a row's own is not
+        among them.
+    - `weight`: of the contrastive term, at least 0; 5 in the paper.
+
+    **Returns:**
+
+    The mean of `weight * log sum_j exp(difference . negatives_j) - difference . skill`.
+    """
+    check_same_shape(difference=difference, skill=skill)
+    towards = jnp.sum(difference * skill, axis=-1)
+    others = jax.nn.logsumexp(difference @ negatives.T, axis=-1)
+    return jnp.mean(weight * others - towards)
+
+
+def contrastive_loss(
+    query: Float[Array, "batch feature"],
+    key: Float[Array, "batch feature"],
+    temperature: FloatLike,
+) -> Float[Array, " batch"]:
+    """InfoNCE loss of telling the key of each query from those of the other rows.
+
+    Both are scaled to length 1, so that a similarity is a cosine.
+
+    **Arguments:**
+
+    - `query`, `key`: of each row.
+    - `temperature`: similarities are divided by it; above 0.
+
+    **Returns:**
+
+    For row i `log sum_j exp(s_ij) - s_ii` of the similarities `s`, in nats. It is
+    `log(batch)` where nothing is told apart.
+    """
+    check_same_shape(query=query, key=key)
+    # A row of zeros has no direction; its length counts as 1e-6.
+    unit = lambda x: (
+        x * lax.rsqrt(jnp.maximum(jnp.sum(x**2, axis=-1, keepdims=True), 1e-12))
+    )
+    similarity = unit(query) @ unit(key).T / temperature
+    return jax.nn.logsumexp(similarity, axis=-1) - jnp.diagonal(similarity)
+
+
+def mixture_log_prob(
+    logits: Float[Array, "batch components"],
+    means: Float[Array, "batch components size"],
+    target: Float[Array, "batch size"],
+) -> Float[Array, " batch"]:
+    """Log-density of each target under a mixture of normals of unit variance.
+
+    **Arguments:**
+
+    - `logits`: unnormalized log-probabilities of the components.
+    - `means`: of the components.
+    - `target`: one vector in each row.
+
+    **Returns:**
+
+    The log-density of each row, in nats.
+    """
+    check_same_rows(logits=logits, means=means, target=target)
+    squared = jnp.sum((target[:, None, :] - means) ** 2, axis=-1)
+    constant = 0.5 * target.shape[-1] * math.log(2 * math.pi)
+    log_weight = jax.nn.log_softmax(logits, axis=-1)
+    return jax.nn.logsumexp(log_weight - 0.5 * squared, axis=-1) - constant
+
+
+def smerl_mask(
+    episode_return: Float[Array, " batch"], target: FloatLike, margin: FloatLike
+) -> Bool[Array, " batch"]:
+    """Mask of the transitions of episodes near the best, which SMERL pays for diversity.
+
+    **Arguments:**
+
+    - `episode_return`: the undiscounted return of the whole episode that each
+        transition is from; nan while it runs.
+    - `target`: the return of the best policy.
+    - `margin`: how far below it an episode may be.
+
+    **Returns:**
+
+    Whether the return is at least `target - margin`; false for nan.
+    """
+    return episode_return >= target - margin

@@ -63,6 +63,10 @@ def test_a_batch_is_scored_by_the_reward_from_before_the_update(getkey: GetKey) 
     assert metrics["intrinsic_reward"] == 7
     assert metrics["countdown"] == 5
     assert state.reward == 4
+    later = eqrl.Intrinsic(Compass(), Countdown(), score_after_update=True)
+    _, metrics = later.update(state, batch, step=jnp.asarray(2), key=getkey())
+    # It has learned 4 and then 3, by which it scores.
+    assert metrics["reward"] == 3 * 5
 
 
 def test_a_reward_may_learn_several_times_from_a_batch(getkey: GetKey) -> None:

@@ -312,3 +312,20 @@ def test_what_is_learnt_is_said_once(getkey: GetKey) -> None:
             initial=solution,
             agent_state=solution.state,
         )
+
+
+def test_a_skill_is_drawn_anew_after_some_steps(getkey: GetKey) -> None:
+    agent = eqrl.SkillConditioned(Compass(), eqrl.SphereSkills(), resample_every=3)
+    state, index = jnp.zeros(()), jnp.asarray(0)
+    memory = agent.begin(state, SPEC, index=index, key=getkey())
+    shown = []
+    for _ in range(9):
+        action, memory, extras = agent.act(
+            state, memory, jnp.arange(4.0), mode="sample", key=getkey()
+        )
+        # The transition keeps the skill with which its action was chosen.
+        np.testing.assert_array_equal(action, extras.skill)
+        shown.append(tuple(np.asarray(extras.skill).tolist()))
+    assert shown[0] == shown[1] == shown[2] != shown[3]
+    assert shown[3] == shown[4] == shown[5] != shown[6]
+    assert len(set(shown)) == 3

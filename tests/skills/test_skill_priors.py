@@ -110,3 +110,16 @@ def test_a_circle_is_the_least_of_spheres() -> None:
 def test_what_is_no_prior_is_refused() -> None:
     with pytest.raises(ValueError, match="OneHotSkills"):
         eqrl.SkillConditioned(eqrl.SAC(), "eight")  # pyright: ignore[reportArgumentType]
+
+
+def test_uniform_skills_fill_their_cube(getkey: GetKey) -> None:
+    prior = eqrl.UniformSkills(3, low=0.0, high=2.0)
+    drawn = np.asarray(draw(prior, 4000, getkey()))
+    assert drawn.min() >= 0
+    assert drawn.max() <= 2
+    np.testing.assert_allclose(drawn.mean(axis=0), 1, atol=0.05)
+    np.testing.assert_allclose(drawn.var(axis=0), 4 / 12, atol=0.03)
+    np.testing.assert_allclose(prior.log_prob(jnp.ones(3)), -3 * math.log(2), rtol=1e-6)
+    assert prior.log_prob(jnp.array([1.0, 1.0, 2.1])) == -jnp.inf
+    with pytest.raises(ValueError, match=r"`low=1.*` must be less than `high=1"):
+        eqrl.UniformSkills(2, low=1.0)

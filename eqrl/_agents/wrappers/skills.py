@@ -9,9 +9,9 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from ..._pytree.fields import static_integer
 from ..._pytree.tree import parts
-from ..._rewards.base import AnyReward
-from ..._rewards.discriminator import Discriminator
+from ..._rewards.base import AbstractSkillReward, AnyReward
 from ..._skills.prior import (
     AbstractSkillPrior,
     EvenOneHotSkills,
@@ -27,16 +27,20 @@ from ..base import AbstractAgent, AbstractWrapper, AnyAgent, after_act, layers, 
 
 
 class SkillMemory(eqx.Module, Generic[Memory]):
-    """Memory of `SkillConditioned`: the episode's skill and the agent's memory."""
+    """Memory of `SkillConditioned`: the current skill and the agent's memory."""
 
     skill: Float[Array, " skill"]
     agent: Memory
+    index: Int[Array, ""] | None = None
+    age: Int[Array, ""] | None = None
 
 
 SkillMemory.__init__.__doc__ = """**Arguments:**
 
-- `skill`: the skill of the episode.
+- `skill`: the current skill.
 - `agent`: the memory of the agent.
+- `index`, `age`: which of the environments this is, and for how many steps it has had
+    its skill; `None` where a skill lasts for the whole episode.
 """
 
 
@@ -45,14 +49,16 @@ class SkillConditioned(
 ):
     """An agent whose policy is conditioned on a skill.
 
-    A skill is drawn from a prior when an episode begins and kept until its end. The
-    replay holds it once for each transition; it is appended to the observations when
-    the agent sees them. The state is the agent's own, for observations that are longer
-    by the size of a skill.
+    A skill is drawn from a prior when an episode begins and kept until its end, or for
+    `resample_every` steps. The replay holds it once for each transition; it is appended
+    to the observations when the agent sees them, both times the skill with which the
+    action was chosen. The state is the agent's own, for observations that are longer by
+    the size of a skill.
     """
 
     agent: AbstractAgent[State, Memory, Extras]
     skills: AbstractSkillPrior = eqx.field(converter=as_skill_prior)
+    resample_every: int | None = static_integer(None, least=1)
 
     if TYPE_CHECKING:
         # The converter takes integers, which not all static type checkers know.
@@ -60,6 +66,7 @@ class SkillConditioned(
             self,
             agent: AbstractAgent[State, Memory, Extras],
             skills: AbstractSkillPrior | int,
+            resample_every: int | None = ...,
         ) -> None: ...
 
     @property
@@ -88,9 +95,12 @@ class SkillConditioned(
         # The skill is part of the memory, so it lasts as long as the episode.
         skill_key, agent_key = jr.split(key)
         spec = with_skill_size(spec, self.skills.size)
+        is_lasting = self.resample_every is None
         return SkillMemory(
             skill=self.skills.sample(index=index, key=skill_key),
             agent=self.agent.begin(state, spec, index=index, key=agent_key),
+            index=None if is_lasting else index,
+            age=None if is_lasting else jnp.zeros((), int),
         )
 
     def act(
@@ -102,10 +112,17 @@ class SkillConditioned(
         mode: Mode,
         key: PRNGKeyArray,
     ) -> tuple[Action, SkillMemory[Memory], SkillExtras[Extras]]:
+        skill, index, age = memory.skill, memory.index, memory.age
+        if index is not None and age is not None:
+            skill_key, key = jr.split(key)
+            is_due = age == self.resample_every
+            drawn = self.skills.sample(index=index, key=skill_key)
+            skill = jnp.where(is_due, drawn, skill)
+            age = jnp.where(is_due, 0, age) + 1
         chosen = self.agent.act(
             state,
             memory.agent,
-            jnp.concatenate([as_floats(observation), memory.skill]),
+            jnp.concatenate([as_floats(observation), skill]),
             mode=mode,
             key=key,
         )
@@ -113,8 +130,8 @@ class SkillConditioned(
         # The skill is stored with each transition, since a batch mixes episodes.
         return (
             action,
-            SkillMemory(skill=memory.skill, agent=agent_memory),
-            SkillExtras(skill=memory.skill, agent=extras),
+            SkillMemory(skill=skill, agent=agent_memory, index=index, age=age),
+            SkillExtras(skill=skill, agent=extras),
         )
 
     def observe(
@@ -139,6 +156,8 @@ SkillConditioned.__init__.__doc__ = """**Arguments:**
 - `agent`: any agent.
 - `skills`: the prior that skills are drawn from, such as `eqrl.OneHotSkills(8)`; or the
     number of one-hot skills, at least 2.
+- `resample_every`: steps after which another skill is drawn within an episode, at least
+    1; `None` keeps it until the end.
 """
 
 
@@ -168,7 +187,7 @@ _ONE_HOT = (OneHotSkills, EvenOneHotSkills)
 
 
 def check_same_skills(agent: AnyAgent, reward: AnyReward) -> None:
-    """Checks that a `Discriminator` has the skills of the agent.
+    """Checks that a reward of skills has those of the agent.
 
     Kinds and static fields are always compared, arrays such as weights only if both are
     concrete.
@@ -178,12 +197,12 @@ def check_same_skills(agent: AnyAgent, reward: AnyReward) -> None:
     conditioned = next(found, None)
     if conditioned is None:
         return
-    for part in parts(reward, Discriminator):
+    for part in parts(reward, AbstractSkillReward):
         if not _are_same(conditioned.skills, part.skills):
             raise ValueError(
                 f"The skills of the agent are {conditioned.skills}, those of its "
-                f"`Discriminator` {part.skills}: its reward would be wrong. Give both "
-                "the same prior, as `eqrl.diayn` does, and change its weights in both."
+                f"`{type(part).__name__}` {part.skills}: its reward would be wrong. "
+                "Give both the same prior, and change its weights in both."
             )
 
 

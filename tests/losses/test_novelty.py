@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jaxtyping import Array
 
-from eqrl.losses import knn_distance
+from eqrl.losses import disagreement, knn_distance, particle_entropy
 
 
 SETTINGS = hypothesis.settings(
@@ -109,3 +109,35 @@ def test_no_gradient_flows_through_it() -> None:
     queries = jnp.array([[0.0, 1.0], [5.0, 5.0]])
     for gradient in jax.grad(total, argnums=(0, 1))(queries, points):
         np.testing.assert_array_equal(gradient, 0)
+
+
+def test_particle_entropy_is_that_of_the_nearest_other_rows() -> None:
+    rows = np.array([[0.0, 0], [1, 0], [1, 0], [4, 4], [-30, 0]])
+    value = particle_entropy(jnp.asarray(rows, jnp.float32), k=2, scale=2.0, clip=0.25)
+    expected = []
+    for row in rows:
+        # The first is the row itself or its equal.
+        nearest = np.sort(np.linalg.norm(rows - row, axis=1))[1:3]
+        expected.append(np.log1p(np.mean(np.maximum(nearest / 2 - 0.25, 0))))
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    order = np.array([3, 0, 4, 2, 1])
+    permuted = particle_entropy(
+        jnp.asarray(rows[order], jnp.float32), k=2, scale=2.0, clip=0.25
+    )
+    np.testing.assert_allclose(permuted, np.asarray(value)[order], rtol=1e-6)
+    # Equal rows have no distance, and a row far away is nobody's neighbor.
+    alike = particle_entropy(jnp.ones((4, 2)), k=3)
+    np.testing.assert_array_equal(alike, 0)
+    with pytest.raises(ValueError, match="`k=4` needs at least 5 rows"):
+        particle_entropy(jnp.ones((4, 2)), k=4)
+
+
+def test_disagreement_is_the_unbiased_variance_over_models() -> None:
+    predictions = np.random.default_rng(0).normal(size=(4, 3, 2)).astype(np.float32)
+    mean = predictions.astype(np.float64).mean(axis=0)
+    expected = np.sum((predictions - mean) ** 2, axis=0).mean(axis=1) / 3
+    np.testing.assert_allclose(
+        disagreement(jnp.asarray(predictions)), expected, rtol=1e-5
+    )
+    with pytest.raises(ValueError, match="give 2 or more"):
+        disagreement(jnp.ones((1, 3, 2)))

@@ -1,0 +1,133 @@
+import jax.lax as lax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from .._pytree.fields import check_integer
+from .._types.custom_types import FloatLike
+from ._critic import check_flags, check_same_rows
+
+
+def knn_distance(
+    queries: Float[Array, "batch descriptor"],
+    points: Float[Array, "points descriptor"],
+    *,
+    k: int,
+    mask: Bool[Array, " points"] | None = None,
+) -> Float[Array, " batch"]:
+    """Euclidean distance from each query to its k-th nearest point.
+
+    No gradient flows through it. A query that is itself among the points is its own
+    nearest, at a distance of 0.
+
+    **Arguments:**
+
+    - `queries`, `points`: vectors of one length.
+    - `k`: at least 1.
+    - `mask`: points at which it is false are ignored.
+
+    **Returns:**
+
+    The k-th smallest distance, infinite if there are fewer than `k` points.
+    """
+    check_integer("k", k, least=1)
+    if queries.shape[-1] != points.shape[-1]:
+        raise ValueError(
+            f"`queries` are vectors of length {queries.shape[-1]}, but `points` of "
+            f"length {points.shape[-1]}."
+        )
+    if mask is None:
+        mask = jnp.ones(points.shape[0], bool)
+    check_same_rows(points=points, mask=mask)
+    check_flags(mask=mask)
+
+    nearest = _nearest_distances(queries, points, mask, k=k)
+    return lax.stop_gradient(nearest[-1])
+
+
+def particle_entropy(
+    features: Float[Array, "batch feature"],
+    *,
+    k: int,
+    scale: FloatLike = 1.0,
+    clip: FloatLike = 0.0,
+) -> Float[Array, " batch"]:
+    """Mean distance of each vector to its nearest neighbors in the batch, as a logarithm.
+
+    Summed over the batch it grows with an estimate of the entropy of what the vectors
+    are drawn from. No gradient flows through it.
+
+    **Arguments:**
+
+    - `features`: one vector in each row.
+    - `k`: the number of neighbors, at least 1 and less than the batch. A row is no
+        neighbor of its own.
+    - `scale`: distances are divided by it; above 0.
+    - `clip`: what is taken off each scaled distance, of which less than 0 counts as 0.
+
+    **Returns:**
+
+    `log(1 + mean over the neighbors of max(distance / scale - clip, 0))`.
+    """
+    check_integer("k", k, least=1)
+    if k >= features.shape[0]:
+        raise ValueError(
+            f"`k={k}` needs at least {k + 1} rows, each to have as many neighbors, but "
+            f"the batch has {features.shape[0]}. Lower `k`, or learn from larger "
+            "batches."
+        )
+    present = jnp.ones(features.shape[0], bool)
+    # The first of them is the row itself, or its equal.
+    nearest = _nearest_distances(features, features, present, k=k + 1)[1:]
+    scaled = jnp.maximum(nearest / scale - clip, 0)
+    return lax.stop_gradient(jnp.log1p(jnp.mean(scaled, axis=0)))
+
+
+def disagreement(
+    predictions: Float[Array, "models batch feature"],
+) -> Float[Array, " batch"]:
+    """Disagreement of several models about each row.
+
+    **Arguments:**
+
+    - `predictions`: of at least two models.
+
+    **Returns:**
+
+    The unbiased variance over the models, averaged over the features.
+    """
+    if predictions.shape[0] < 2:
+        raise ValueError(
+            "`predictions` of one model have no variance; give at least 2."
+        )
+    return jnp.mean(jnp.var(predictions, axis=0, ddof=1), axis=-1)
+
+
+def _nearest_distances(
+    queries: Float[Array, "batch descriptor"],
+    points: Float[Array, "points descriptor"],
+    mask: Bool[Array, " points"],
+    *,
+    k: int,
+) -> Float[Array, "k batch"]:
+    """Distances from each query to the k nearest points, in ascending order."""
+
+    # A scan over the points that keeps the k smallest distances sorted: on a CPU about
+    # 70 times faster than `lax.top_k`. Squared differences, unlike
+    # |a|^2 - 2ab + |b|^2, do not cancel far from the origin.
+    def insert(
+        nearest: tuple[Float[Array, " batch"], ...],
+        point: tuple[Float[Array, " descriptor"], Bool[Array, ""]],
+    ) -> tuple[tuple[Float[Array, " batch"], ...], None]:
+        position, is_present = point
+        squared = jnp.sum((columns - position[:, None]) ** 2, axis=0)
+        squared = jnp.where(is_present, squared, jnp.inf)
+        inserted = []
+        for smaller in nearest:
+            inserted.append(jnp.minimum(smaller, squared))
+            squared = jnp.maximum(smaller, squared)
+        return tuple(inserted), None
+
+    columns = queries.T
+    nearest = (jnp.full(queries.shape[0], jnp.inf, queries.dtype),) * k
+    nearest, _ = lax.scan(insert, nearest, (points, mask))
+    return jnp.sqrt(jnp.stack(nearest))
