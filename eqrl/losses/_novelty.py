@@ -51,7 +51,7 @@ def particle_entropy(
     scale: FloatLike = 1.0,
     clip: FloatLike = 0.0,
 ) -> Float[Array, " batch"]:
-    """Mean distance of each vector to its nearest neighbors in the batch, as a logarithm.
+    """Logarithmic distance of each vector to its nearest neighbors in the batch.
 
     Summed over the batch it grows with an estimate of the entropy of what the vectors
     are drawn from. No gradient flows through it.
@@ -96,9 +96,7 @@ def disagreement(
     The unbiased variance over the models, averaged over the features.
     """
     if predictions.shape[0] < 2:
-        raise ValueError(
-            "`predictions` of one model have no variance; give at least 2."
-        )
+        raise ValueError("`predictions` of one model have no variance; give 2 or more.")
     return jnp.mean(jnp.var(predictions, axis=0, ddof=1), axis=-1)
 
 

@@ -194,7 +194,7 @@ def mixture_log_prob(
 def smerl_mask(
     episode_return: Float[Array, " batch"], target: FloatLike, margin: FloatLike
 ) -> Bool[Array, " batch"]:
-    """Mask of the transitions of episodes near the best, which SMERL pays for diversity.
+    """Mask of the transitions that SMERL pays for diversity.
 
     **Arguments:**
 
