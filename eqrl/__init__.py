@@ -160,6 +160,11 @@ from ._rewards.incremental import (
     Incremental as Incremental,
     IncrementalState as IncrementalState,
 )
+from ._rewards.metra import (
+    LSD as LSD,
+    METRA as METRA,
+    METRAState as METRAState,
+)
 from ._run.load import load_run as load_run, save_run as save_run
 from ._run.solutions import (
     Checkpoints as Checkpoints,

@@ -43,9 +43,11 @@ from ._distribution import (
 from ._factory import (
     Convolution as Convolution,
     Encoded as Encoded,
+    Features as Features,
     ImageEncoder as ImageEncoder,
     MakeNetwork as MakeNetwork,
     NetworkFactory as NetworkFactory,
+    VectorFunction as VectorFunction,
 )
 from ._mlp import (
     MLP as MLP,

@@ -308,6 +308,24 @@ class NetworkFactory:
         return network if encoder is None else Encoded(encoder, network)
 
 
+VectorFunction = Callable[[Float[Array, " inputs"]], Float[Array, " outputs"]]
+"""From one vector to another, such as from a descriptor to a representation."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Features(NetworkFactory):
+    """Makes a network from one vector to another. Equal factories share a compilation.
+
+    **Arguments:** those of `NetworkFactory`.
+    """
+
+    def __call__(
+        self, input_size: int, output_size: int, *, key: PRNGKeyArray
+    ) -> Network:
+        """One network with fresh weights and a linear output."""
+        return self._network(input_size, output_size, key=key)
+
+
 def orthogonal(network: Network, gain: float, *, key: PRNGKeyArray) -> Network:
     """The same network with orthogonal weights and no biases.
 
