@@ -31,6 +31,7 @@ from ._agents.base import (
     AbstractOnPolicyAgent as AbstractOnPolicyAgent,
     AbstractWrapper as AbstractWrapper,
 )
+from ._agents.csf import CSF as CSF, CSFState as CSFState
 from ._agents.discrete_sac import DiscreteSAC as DiscreteSAC
 from ._agents.dqn import DQN as DQN, DQNState as DQNState
 from ._agents.ppo import PPO as PPO, PPOState as PPOState

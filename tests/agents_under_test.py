@@ -151,6 +151,22 @@ ALL_AGENTS: dict[str, AnyAgent] = {
     "DISk(SAC)": eqrl.Intrinsic(
         sac(), eqrl.Incremental(descriptor="observation", recent_capacity=8)
     ),
+    "METRA(SAC)": eqrl.Intrinsic(
+        eqrl.SkillConditioned(sac(), eqrl.SphereSkills()),
+        eqrl.METRA(eqrl.SphereSkills(), make_network=eqrl.nn.Features(HIDDEN)),
+        score_after_update=True,
+    ),
+    "CSF": eqrl.SkillConditioned(
+        eqrl.CSF(
+            2,
+            num_negatives=8,
+            make_actor=eqrl.nn.Gaussian(HIDDEN),
+            make_critic=eqrl.nn.Features(HIDDEN),
+            make_phi=eqrl.nn.Features(HIDDEN),
+        ),
+        eqrl.SphereSkills(),
+        resample_every=3,
+    ),
     "REDQ": REDQ(hidden_sizes=HIDDEN, num_critics=4),
     "A2C": A2C(hidden_sizes=HIDDEN),
     "AWAC": AWAC(hidden_sizes=HIDDEN),

@@ -13,12 +13,14 @@ from typing import Any, Literal, get_args, get_type_hints
 
 from .. import _agents
 from .._agents.base import AbstractAgent, AbstractWrapper, AnyAgent
+from .._agents.csf import CSF
 from .._agents.discrete_sac import DiscreteSAC
 from .._agents.dqn import DQN
 from .._agents.ppo import PPO
 from .._agents.pqn import PQN
 from .._agents.taac.taac import TAAC
 from .._agents.taac.trajectory import LinearTrajectory, QuadraticTrajectory
+from .._agents.wrappers.skills import SkillConditioned
 from .._pytree.fields import check_choice
 from .._skills.prior import (
     AbstractSkillPrior,
@@ -247,7 +249,7 @@ def make_agent(
     changes: Mapping[str, Any],
     find_space: Callable[[], AbstractActionSpace],
 ) -> AnyAgent:
-    """An agent without wrappers, from its `default_factories`.
+    """An agent from its `default_factories`, without wrappers except around `CSF`.
 
     `changes` are fields of the factories of all of its networks, such as
     `hidden_sizes`. The actor of `PPO` fits the actions of the environment, which
@@ -274,7 +276,11 @@ def make_agent(
             f"{sorted(arguments)}: {error}."
         ) from error
     make: Any = named.agent_type
-    return make(**arguments)
+    agent: AnyAgent = make(**arguments)
+    if isinstance(agent, CSF):
+        # It learns nothing but skills, which its observations must end with.
+        return SkillConditioned(agent, SphereSkills(agent.num_dimensions))
+    return agent
 
 
 def check_given(kind: str, path: str, argument: str, given: Any) -> None:

@@ -1,0 +1,311 @@
+import math
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.lax as lax
+import jax.numpy as jnp
+import jax.random as jr
+import optax
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from .._pytree.fields import check_factory, hyperparameter, static_integer
+from .._pytree.tree import gradient_step, incremental_update, tree_copy
+from .._types.custom_types import FloatLike, MakeOptimizer, Metrics
+from .._types.data import Box, EnvSpec, Transition
+from ..losses import csf_loss, sac_temperature_loss
+from ..losses._sac import sample_actions
+from ..nn import (
+    Features,
+    Gaussian,
+    MakeNetwork,
+    MakePolicy,
+    StochasticPolicy,
+    VectorFunction,
+    as_floats,
+)
+from .actor_critic import (
+    check_spec,
+    init_optimizer,
+    learning_rules,
+    optimizers,
+    reachable,
+)
+from .base import AbstractMarkovAgent
+from .networks import DENSITY, make_network
+
+
+class CSFState(eqx.Module):
+    """State of `CSF`."""
+
+    actor: StochasticPolicy
+    critics: VectorFunction
+    target_critics: VectorFunction
+    phi: VectorFunction
+    log_temperature: Float[Array, ""]
+    actor_optimizer: optax.OptState
+    critic_optimizer: optax.OptState
+    temperature_optimizer: optax.OptState
+    phi_optimizer: optax.OptState
+
+
+CSFState.__init__.__doc__ = """**Arguments:**
+
+- `actor`: from one observation with its skill to a distribution with a density.
+- `critics`: a stack, one more leading axis on every array: from an observation with its
+    skill and an action to successor features.
+- `target_critics`: a stack of slowly moving copies of the critics.
+- `phi`: the representation, from one observation without skill.
+- `log_temperature`: logarithm of the weight of the entropy.
+- `actor_optimizer`, `critic_optimizer`, `temperature_optimizer`, `phi_optimizer`: the
+    optimizers' states.
+"""
+
+
+class CSF(AbstractMarkovAgent[CSFState]):
+    """Contrastive successor features, an agent that learns skills without a reward.
+
+    A representation phi is learned by contrast, so that its step along a skill is
+    larger than along other skills. Critics predict successor features, the discounted
+    sum of the steps of phi to come, whose product with a skill is the value of that
+    skill; the policy follows it with a bonus for its entropy. The environment's reward
+    is not used.
+
+    It takes the last `num_dimensions` elements of an observation for the skill:
+    `eqrl.SkillConditioned(eqrl.CSF(2), eqrl.SphereSkills(2))`. What is said of
+    positions at `METRA` holds for its phi too.
+
+    Beside SAC's metrics there are `phi_loss` and `intrinsic_reward`, the mean step of
+    phi along the skill.
+
+    Differences from the released code: only where an episode terminates is the target
+    without successor, while it treats no state as terminal.
+
+    ??? cite "Reference"
+
+        ```bibtex
+        @inproceedings{zheng2025can,
+            title={Can a {MISL} Fly? Analysis and Ingredients for Mutual Information
+                Skill Learning},
+            author={Zheng, Chongyi and Tuyls, Jens and Peng, Joanne and Eysenbach,
+                Benjamin},
+            booktitle={International Conference on Learning Representations},
+            year={2025},
+        }
+        ```
+    """
+
+    num_dimensions: int = static_integer(2, least=2)
+    actor_lr: FloatLike = hyperparameter(1e-4, low=0)
+    critic_lr: FloatLike = hyperparameter(1e-4, low=0)
+    temperature_lr: FloatLike = hyperparameter(1e-4, low=0)
+    phi_lr: FloatLike = hyperparameter(1e-4, low=0)
+    discount: FloatLike = hyperparameter(0.99, low=0, high=1)
+    target_step_size: FloatLike = hyperparameter(0.005, low=0, high=1)
+    contrastive_weight: FloatLike = hyperparameter(5.0, low=0)
+    target_entropy: FloatLike | None = hyperparameter(None)
+    initial_temperature: FloatLike = hyperparameter(
+        0.01, low=0, low_open=True, init_only=True
+    )
+    num_negatives: int = static_integer(256, least=1)
+    num_critics: int = static_integer(2, least=1)
+    make_actor: MakePolicy = eqx.field(default=Gaussian(), static=True)
+    make_critic: MakeNetwork[VectorFunction] = eqx.field(
+        default=Features(), static=True
+    )
+    make_phi: MakeNetwork[VectorFunction] = eqx.field(default=Features(), static=True)
+    make_optimizer: MakeOptimizer | tuple[MakeOptimizer, ...] = optimizers(
+        "actor", "critic", "temperature", "phi"
+    )
+
+    def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> CSFState:
+        check_spec("CSF", spec, Box, vector_reward=True)
+        state_size = spec.observation_size - self.num_dimensions
+        if state_size < 1:
+            raise ValueError(
+                f"`CSF({self.num_dimensions})` takes the last {self.num_dimensions} "
+                f"elements of an observation for the skill, but there are only "
+                f"{spec.observation_size}. Put it into `eqrl.SkillConditioned(eqrl.CSF("
+                f"{self.num_dimensions}), eqrl.SphereSkills({self.num_dimensions}))`."
+            )
+        actor_key, critic_key, phi_key = jr.split(key, 3)
+        sizes = (state_size, self.num_dimensions)
+        check_factory("make_phi", self.make_phi, *sizes, key=phi_key)
+        phi = self.make_phi(*sizes, key=phi_key)
+        sizes = (spec.observation_size + spec.action_size, self.num_dimensions)
+        check_factory("make_critic", self.make_critic, *sizes, key=critic_key)
+        critics = eqx.filter_vmap(lambda key: self.make_critic(*sizes, key=key))(
+            jr.split(critic_key, self.num_critics)
+        )
+        actor = make_network(
+            DENSITY, "make_actor", self.make_actor, spec, key=actor_key
+        )
+        log_temperature = reachable(
+            jnp.log(self.initial_temperature),
+            self.target_entropy,
+            spec.action_size * math.log(2),
+            what="actions that are uniform in [-1, 1]",
+        )
+        actor_rule, critic_rule, temperature_rule, phi_rule = self._learning_rules()
+        return CSFState(
+            actor=actor,
+            critics=critics,
+            # A state that holds one array twice cannot be donated.
+            target_critics=tree_copy(critics),
+            phi=phi,
+            log_temperature=log_temperature,
+            actor_optimizer=init_optimizer(actor_rule, actor),
+            critic_optimizer=init_optimizer(critic_rule, critics),
+            temperature_optimizer=init_optimizer(temperature_rule, log_temperature),
+            phi_optimizer=init_optimizer(phi_rule, phi),
+        )
+
+    def policy(self, state: CSFState) -> StochasticPolicy:
+        return state.actor
+
+    def update(
+        self,
+        state: CSFState,
+        batch: Transition[None],
+        *,
+        step: Int[Array, ""],
+        key: PRNGKeyArray,
+    ) -> tuple[CSFState, Metrics]:
+        del step
+        negative_key, next_key, actor_key = jr.split(key, 3)
+        actor_rule, critic_rule, temperature_rule, phi_rule = self._learning_rules()
+        observation = as_floats(batch.observation)
+        next_observation = as_floats(batch.next_observation)
+        skill = observation[:, -self.num_dimensions :]
+        before, after = (
+            x[:, : -self.num_dimensions] for x in (observation, next_observation)
+        )
+        drawn = jr.normal(negative_key, (self.num_negatives, self.num_dimensions))
+        negatives = drawn / jnp.linalg.norm(drawn, axis=1, keepdims=True)
+
+        def phi_loss(phi: VectorFunction) -> Float[Array, ""]:
+            difference = jax.vmap(phi)(after) - jax.vmap(phi)(before)
+            return csf_loss(difference, skill, negatives, self.contrastive_weight)
+
+        phi_error, gradient = eqx.filter_value_and_grad(phi_loss)(state.phi)
+        phi, phi_optimizer = gradient_step(
+            state.phi, gradient, phi_rule, state.phi_optimizer
+        )
+
+        # All that follows sees the representation after its step.
+        difference = jax.vmap(phi)(after) - jax.vmap(phi)(before)
+        next_action, _ = sample_actions(state.actor, next_observation, key=next_key)
+        following = _successor_features(
+            state.target_critics, next_observation, next_action
+        )
+        going_on = jnp.where(
+            batch.terminated[:, None], 0, self.discount * _least_along(following, skill)
+        )
+        target = lax.stop_gradient(difference + going_on)
+
+        def critic_loss(critics: VectorFunction) -> Float[Array, ""]:
+            predicted = _successor_features(critics, observation, batch.action)
+            squared = (predicted - target[None]) ** 2
+            return jnp.sum(jnp.mean(squared, axis=(1, 2)))
+
+        critic_error, gradient = eqx.filter_value_and_grad(critic_loss)(state.critics)
+        critics, critic_optimizer = gradient_step(
+            state.critics, gradient, critic_rule, state.critic_optimizer
+        )
+        temperature = jnp.exp(state.log_temperature)
+
+        def actor_loss(
+            actor: StochasticPolicy,
+        ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+            action, log_prob = sample_actions(actor, observation, key=actor_key)
+            features = _successor_features(critics, observation, action)
+            value = jnp.sum(_least_along(features, skill) * skill, axis=1)
+            return jnp.mean(temperature * log_prob - value), -jnp.mean(log_prob)
+
+        (actor_error, entropy), gradient = eqx.filter_value_and_grad(
+            actor_loss, has_aux=True
+        )(state.actor)
+        actor, actor_optimizer = gradient_step(
+            state.actor, gradient, actor_rule, state.actor_optimizer
+        )
+        target_entropy = self.target_entropy
+        if target_entropy is None:
+            target_entropy = -batch.action.shape[-1] / 2
+        temperature_error, gradient = eqx.filter_value_and_grad(sac_temperature_loss)(
+            state.log_temperature, entropy, target_entropy
+        )
+        log_temperature, temperature_optimizer = gradient_step(
+            state.log_temperature,
+            gradient,
+            temperature_rule,
+            state.temperature_optimizer,
+        )
+        state = CSFState(
+            actor=actor,
+            critics=critics,
+            target_critics=incremental_update(
+                critics, state.target_critics, self.target_step_size
+            ),
+            phi=phi,
+            log_temperature=log_temperature,
+            actor_optimizer=actor_optimizer,
+            critic_optimizer=critic_optimizer,
+            temperature_optimizer=temperature_optimizer,
+            phi_optimizer=phi_optimizer,
+        )
+        return state, {
+            "phi_loss": phi_error,
+            "critic_loss": critic_error,
+            "actor_loss": actor_error,
+            "temperature_loss": temperature_error,
+            "temperature": temperature,
+            "entropy": entropy,
+            "intrinsic_reward": jnp.mean(jnp.sum(difference * skill, axis=1)),
+        }
+
+    def _learning_rules(self) -> tuple[optax.GradientTransformation, ...]:
+        rates = (self.actor_lr, self.critic_lr, self.temperature_lr, self.phi_lr)
+        return learning_rules(self.make_optimizer, *rates)
+
+
+CSF.__init__.__doc__ = """**Arguments:**
+
+- `num_dimensions`: length of a skill and of the representation, at least 2.
+- `actor_lr`, `critic_lr`, `temperature_lr`, `phi_lr`: learning rates, at least 0. The
+    defaults are the paper's, made for millions of updates.
+- `discount`: in [0, 1].
+- `target_step_size`: how far the target critics move at each update, in [0, 1].
+- `contrastive_weight`: of the other skills in the loss of the representation, at least
+    0.
+- `target_entropy`: in nats, summed over the dimensions of the action; `None` is minus
+    half the number of dimensions, as in the paper.
+- `initial_temperature`: initial weight of the entropy, more than 0.
+- `num_negatives`: other skills, drawn in each update and shared by the batch.
+- `num_critics`: at least 1; where a value counts, the least over them does.
+- `make_actor`: a factory `(observation_size, action_size, *, key)` of a policy.
+- `make_critic`: a factory `(input_size, num_dimensions, *, key)` of one critic: from an
+    observation with its skill, and then an action, to successor features.
+- `make_phi`: a factory `(observation_size, num_dimensions, *, key)` of the
+    representation of an observation without skill.
+- `make_optimizer`: from a learning rate to an Optax optimizer; or four such factories,
+    for actor, critic, temperature and phi.
+"""
+
+
+def _successor_features(
+    critics: Callable[..., Float[Array, " skill"]],
+    observation: Float[Array, "batch obs"],
+    action: Float[Array, "batch act"],
+) -> Float[Array, "critics batch skill"]:
+    rows = jnp.concatenate([observation, action], axis=1)
+    return eqx.filter_vmap(
+        lambda critic, rows: jax.vmap(critic)(rows), in_axes=(eqx.if_array(0), None)
+    )(critics, rows)
+
+
+def _least_along(
+    features: Float[Array, "critics batch skill"], skill: Float[Array, "batch skill"]
+) -> Float[Array, "batch skill"]:
+    """For each row the features of the critic that values the skill the least."""
+    least = jnp.argmin(jnp.sum(features * skill[None], axis=2), axis=0)
+    return jnp.take_along_axis(features, least[None, :, None], axis=0)[0]
