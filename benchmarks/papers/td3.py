@@ -17,15 +17,16 @@ def _agent() -> Any:
     )
 
 
-def _contender(warmup_steps: int) -> Training:
-    return Training(
+_CONTENDERS = {
+    "TD3": Training(
         make_agent=_agent,
         make_trainer=lambda: eqrl.Trainer(
-            batch_size=100, capacity=1_000_000, warmup_steps=warmup_steps
+            batch_size=100, capacity=1_000_000, warmup_steps=10_000
         ),
         num_steps=300_000,
         evaluate_every=5_000,
     )
+}
 
 
 def _published(value: float, spread: float, spinning_up: float) -> Any:
@@ -44,7 +45,7 @@ PAPER = Paper(
 release: one environment, hidden layers of 400 and 300, batches of 100 from a replay of
 1,000,000, rates of 1e-3, noise of 0.1, target noise of 0.2 clipped at 0.5, an actor
 that learns at every second update, targets that move by 0.005. The first 10,000 steps
-are random in Ant, the first 1,000 in Hopper and Walker2d.
+are random, its default.
 
 Two things differ: we make an update after each step, where the release makes as many
 after each episode as it had steps; and the tasks are v4, where the paper's are v1. The
@@ -55,17 +56,17 @@ We evaluate as the paper does, in 10 greedy episodes every 5,000 steps.
     experiments=(
         Experiment(
             env="envpool/Hopper-v4",
-            contenders={"TD3": _contender(1_000)},
+            contenders=_CONTENDERS,
             published=_published(2410, 900, 2402),
         ),
         Experiment(
             env="envpool/Walker2d-v4",
-            contenders={"TD3": _contender(1_000)},
+            contenders=_CONTENDERS,
             published=_published(3335, 957, 1557),
         ),
         Experiment(
             env="envpool/Ant-v4",
-            contenders={"TD3": _contender(10_000)},
+            contenders=_CONTENDERS,
             published=_published(1953, 1014, 1408),
         ),
     ),
