@@ -9,7 +9,7 @@ nox.options.reuse_existing_virtualenvs = True
 nox.options.default_venv_backend = "uv|virtualenv"
 
 PROJECT = nox.project.load_toml("pyproject.toml")
-JAX_WORLDS = "craftax,jumanji,navix,pgx,xminigrid"
+JAX_WORLDS = "craftax,jumanji,navix,pgx,playground,xminigrid"
 ON_ALL_CORES = ("-n", "auto", "--maxprocesses=8", "--dist=loadfile")
 
 

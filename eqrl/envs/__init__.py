@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ._gymnasium import GymnasiumEnv as GymnasiumEnv
     from ._gymnasium_vector import GymnasiumVectorEnv as GymnasiumVectorEnv
     from ._gymnax import GymnaxEnv as GymnaxEnv
+    from ._playground import PlaygroundEnv as PlaygroundEnv
 else:
     # Libraries take seconds to import, so adapters are imported on first use.
     def __getattr__(name: str) -> type[AbstractEnv]:

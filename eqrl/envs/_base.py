@@ -210,6 +210,19 @@ LIBRARIES = {
         "pgx/2048",
         options=("state_descriptor", "options"),
     ),
+    "playground": Library(
+        "._playground",
+        "PlaygroundEnv(env)",
+        "playground/CartpoleBalance",
+        options=(
+            "impl",
+            "action_repeat",
+            "state_descriptor",
+            "observation",
+            "critic_observation",
+            "options",
+        ),
+    ),
     "xminigrid": Library(
         "._functional:xminigrid",
         "FunctionalEnv(env, params)",
@@ -241,7 +254,8 @@ def check_is_env(name: str, env: object) -> None:
     given = env[0] if isinstance(env, tuple) and len(env) > 0 else env
     # A user's own subclass is of the library too.
     for each in type(given).__mro__:
-        library = each.__module__.partition(".")[0]
+        # Playground's package is `mujoco_playground`.
+        library = each.__module__.partition(".")[0].removeprefix("mujoco_")
         if library not in LIBRARIES:
             continue
         wrapping = LIBRARIES[library].wrapping
@@ -384,6 +398,11 @@ def flat_observation(
 ) -> Observation[Array, " obs"]:
     """The vector, in the type that it has by the `spec`."""
     return jnp.ravel(jnp.array(observation, dtype=spec.observation_struct.dtype))
+
+
+def keys_of(given: str | tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """The keys of parts of an observation, also where only one is given."""
+    return (given,) if isinstance(given, str) else given
 
 
 StateDescriptor = Callable[[PyTree], Shaped[Array, " descriptor"]]

@@ -16,8 +16,8 @@ from jaxtyping import Array, Bool, Float, Int, Shaped, UInt8
 from .._pytree.fields import Count, PositiveInt, checked
 from .._types.data import EnvSpec, Stacking
 from .._types.installed import check_installed
-from ._base import AnyEnv, innermost
-from ._gymnasium import Describe, Interface, described_by, keys_of, shown_names
+from ._base import AnyEnv, innermost, keys_of
+from ._gymnasium import Describe, Interface, described_by, shown_names
 from ._host import AbstractHostEnv, HostState, new_owner
 from ._make import check_known
 from ._simulators import (

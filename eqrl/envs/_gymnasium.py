@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 from .._pytree.fields import Count, PositiveInt, checked, shown
 from .._types.custom_types import ObservationDtype
 from .._types.data import AbstractActionSpace, Box, Discrete, EnvSpec
+from ._base import keys_of
 from ._host import AbstractHostEnv, HostState, new_owner
 from ._simulators import (
     AbstractSimulators,
@@ -44,11 +45,6 @@ def described_by(
     if isinstance(state_descriptor, str):
         return _POSITIONS.get(state_descriptor, (state_descriptor,))
     return state_descriptor
-
-
-def keys_of(given: str | tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """The keys of parts of an observation, also where only one is given."""
-    return (given,) if isinstance(given, str) else given
 
 
 @dataclasses.dataclass(frozen=True)

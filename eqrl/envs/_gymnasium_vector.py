@@ -12,7 +12,8 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from .._pytree.fields import Count, checked, shown
 from .._types.data import EnvSpec
-from ._gymnasium import Describe, Interface, described_by, keys_of
+from ._base import keys_of
+from ._gymnasium import Describe, Interface, described_by
 from ._host import AbstractHostEnv, HostState, new_owner
 from ._simulators import AbstractSimulators, Began, MakeSimulators, Stepped
 

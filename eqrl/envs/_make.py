@@ -34,6 +34,8 @@ def make(
     name: str,
     *,
     backend: str | None = None,
+    impl: str | None = None,
+    action_repeat: PositiveInt | None = None,
     max_steps: Count | None = None,
     state_descriptor: StateDescriptor | str | tuple[str, ...] | None = None,
     num_processes: PositiveInt | None = None,
@@ -56,10 +58,13 @@ def make(
     **Arguments:**
 
     - `name`: `brax/...`, `craftax/...`, `envpool/...`, `gymnasium/...`, `gymnax/...`,
-        `jumanji/...`, `navix/...`, `pgx/...`, `xminigrid/...` or `eqrl/...`, with the
-        name there.
+        `jumanji/...`, `navix/...`, `pgx/...`, `playground/...`, `xminigrid/...` or
+        `eqrl/...`, with the name there.
     - `backend`: of brax: `generalized`, `mjx`, `positional` or `spring`. By default
         brax's own default, `generalized`.
+    - `impl`: of Playground: `jax` or `warp`, its simulator for GPUs; by default `jax`.
+    - `action_repeat`: of Playground: how often each action is taken; by default as
+        often as the task says.
     - `max_steps`: the time limit, at least 1; by default the environment's own, or
         1000 where it has none.
     - `state_descriptor`: for libraries in JAX, a function of the environment's own
@@ -69,10 +74,10 @@ def make(
         `eqrl.envs.EnvPoolEnv`, as for all that follow.
     - `num_processes`: of Gymnasium: how many processes run the simulators.
     - `num_threads`: of EnvPool: how many threads do.
-    - `observation`: of Gymnasium, EnvPool and Jumanji: the keys or fields to see of
-        observations that have several.
-    - `critic_observation`: of Gymnasium and EnvPool: the keys that critics see in place
-        of these.
+    - `observation`: of Gymnasium, EnvPool, Playground and Jumanji: the keys or fields
+        to see of observations that have several; of Playground by default `state`.
+    - `critic_observation`: of Gymnasium, EnvPool and Playground: the keys that critics
+        see in place of these; of Playground by default `privileged_state`.
     - `options`: of all but brax and gymnax: arguments of the environment, or fields of
         its parameters, by its own names.
 
@@ -111,6 +116,8 @@ def make(
     library = LIBRARIES.get(prefix)
     given = {
         "backend": backend,
+        "impl": impl,
+        "action_repeat": action_repeat,
         "state_descriptor": state_descriptor,
         "num_processes": num_processes,
         "num_threads": num_threads,

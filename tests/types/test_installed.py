@@ -57,6 +57,10 @@ _NEEDS: dict[str, tuple[str, str, Callable[[], object]]] = {
         *("xminigrid", "xminigrid"),
         lambda: eqrl.envs.make("xminigrid/MiniGrid-Empty-5x5"),
     ),
+    "`playground/CartpoleBalance`": (
+        *("mujoco_playground", "playground"),
+        lambda: eqrl.envs.make("playground/CartpoleBalance"),
+    ),
     "`craftax/Craftax-Symbolic-v1`": (
         *("craftax", "craftax"),
         lambda: eqrl.envs.make("craftax/Craftax-Symbolic-v1"),
@@ -167,7 +171,7 @@ def test_extras_hold_what_is_installed_on_demand_and_all_holds_most() -> None:
     known = set(extras)
     together = extras.pop("all")
     # EnvPool takes 741 MB, and few train in all of the others.
-    for name in ("envpool", "craftax", "jumanji", "navix", "pgx", "xminigrid"):
+    for name in "envpool craftax jumanji navix pgx playground xminigrid".split():
         del extras[name]
     assert together == [f"eqrl[{','.join(sorted(extras))}]"]
     assert {extra for _, extra, _ in _NEEDS.values()} <= known

@@ -1,0 +1,128 @@
+"""Learning in tasks of MuJoCo Playground, and ends and starts beside its own wrapper.
+
+`sac` trains SAC on CartpoleBalance, `cheetah` on CheetahRun, `ppo` trains PPO on Go1
+with critics that see the privileged state. `wrapper` plays CartpoleBalance in eqrl and
+in Playground's wrapper for training, the same seeds and actions, and prints how many
+different states episodes of one environment began in. Run it as `nox -s benchmarks --
+playground sac --num-seeds 5`.
+"""
+
+import argparse
+import time
+from typing import Any
+
+import jax
+import jax.random as jr
+import numpy as np
+
+import eqrl
+
+
+def train_sac(task: str, num_steps: int, seed: int) -> None:
+    env = eqrl.envs.make(f"playground/{task}")
+    agent = eqrl.SAC(actor_lr=1e-3, critic_lr=1e-3, temperature_lr=1e-3)
+    trainer = eqrl.Trainer(num_envs=8, updates_per_iteration=8, warmup_steps=2_000)
+    _train(agent, env, trainer, num_steps, seed, task)
+
+
+def train_ppo(task: str, num_steps: int, seed: int) -> None:
+    env = eqrl.envs.make(f"playground/{task}")
+    trainer = eqrl.Trainer.on_policy(num_envs=64, num_steps=20)
+    agent = eqrl.Normalized(eqrl.PPO(discount=0.97, entropy_weight=0.01))
+    _train(agent, env, trainer, num_steps, seed, task)
+
+
+def _train(
+    agent: Any, env: Any, trainer: eqrl.Trainer, num_steps: int, seed: int, task: str
+) -> None:
+    start = time.perf_counter()
+    key = jr.key(seed)
+    solution = eqrl.train(agent, env, trainer, num_steps=num_steps, key=key)
+    seconds = time.perf_counter() - start
+    greedy = eqrl.evaluate(
+        agent, solution.state, env, num_episodes=16, key=jr.fold_in(key, 1)
+    ).returns
+    random = eqrl.evaluate(
+        agent,
+        solution.state,
+        env,
+        num_episodes=16,
+        key=jr.fold_in(key, 1),
+        mode="random",
+    ).returns
+    print(
+        f"{task},{seed},{num_steps},{greedy.mean():.1f},{random.mean():.1f},"
+        f"{seconds:.0f}",
+        flush=True,
+    )
+
+
+def play_beside_the_wrapper(num_envs: int, max_steps: int) -> None:
+    """Counts first states, and limits whose successor is one of them."""
+    from mujoco_playground import (  # pyright: ignore[reportMissingImports]
+        registry,
+        wrapper,
+    )
+
+    task: Any = registry.load("CartpoleBalance", config_overrides={"impl": "jax"})
+    num_steps = 5 * max_steps
+    env = eqrl.envs.TimeLimit(eqrl.envs.PlaygroundEnv(task), max_steps)
+    agent = eqrl.SAC()
+    state = agent.init(env.spec, key=jr.key(0))
+    actors = eqrl.start(agent, state, env, num_envs=num_envs, key=jr.key(1))
+    firsts, ends = [], []
+    for step in range(num_steps):
+        actors, rows = eqrl.interact(
+            agent, state, env, actors, mode="random", key=jr.fold_in(jr.key(2), step)
+        )
+        firsts += [np.asarray(rows.observation)[np.asarray(rows.timestep) == 0]]
+        ends += [np.asarray(rows.next_observation)[np.asarray(rows.truncated)]]
+    _report("eqrl", np.concatenate(firsts), np.concatenate(ends))
+    wrapped = wrapper.wrap_for_brax_training(task, episode_length=max_steps)
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        reset, act = jax.jit(wrapped.reset), jax.jit(wrapped.step)
+        current = reset(jr.split(jr.key(1), num_envs))
+        firsts, ends = [np.asarray(current.obs)], []
+        for step in range(num_steps):
+            key = jr.fold_in(jr.key(2), step)
+            action = jr.uniform(key, (num_envs, task.action_size), minval=-1, maxval=1)
+            current = act(current, action)
+            over = np.asarray(current.done) > 0
+            # The observation that a learner is given as the successor.
+            ends += [np.asarray(current.obs)[over]]
+            firsts += [np.asarray(current.obs)[over]]
+    _report("Playground's wrapper", np.concatenate(firsts), np.concatenate(ends))
+
+
+def _report(name: str, firsts: np.ndarray, ends: np.ndarray) -> None:
+    known = {tuple(first) for first in firsts.tolist()}
+    lost = sum(tuple(end) in known for end in ends.tolist())
+    print(
+        f"{name}: {len(firsts)} episodes began in {len(known)} states; at {lost} of "
+        f"{len(ends)} limits the successor is a first state",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", choices=["sac", "cheetah", "ppo", "wrapper"])
+    parser.add_argument("--num-steps", type=int)
+    parser.add_argument("--num-seeds", type=int, default=1)
+    arguments = parser.parse_args()
+    if arguments.part == "wrapper":
+        play_beside_the_wrapper(num_envs=4, max_steps=20)
+        return
+    print("task,seed,steps,greedy,random,seconds", flush=True)
+    for seed in range(arguments.num_seeds):
+        if arguments.part == "ppo":
+            steps = arguments.num_steps or 102_400
+            train_ppo("Go1JoystickFlatTerrain", steps, seed)
+        elif arguments.part == "sac":
+            train_sac("CartpoleBalance", arguments.num_steps or 50_000, seed)
+        else:
+            train_sac("CheetahRun", arguments.num_steps or 200_000, seed)
+
+
+if __name__ == "__main__":
+    main()
