@@ -269,6 +269,7 @@ def benchmarks(session: nox.Session) -> None:
         "host_cost",
         "worlds",
         "jax_worlds",
+        "playground",
         "point_skills",
         "first_update",
         "imports",

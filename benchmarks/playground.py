@@ -11,6 +11,7 @@ import argparse
 import time
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.random as jr
 import numpy as np
@@ -70,18 +71,22 @@ def play_beside_the_wrapper(num_envs: int, max_steps: int) -> None:
     agent = eqrl.SAC()
     state = agent.init(env.spec, key=jr.key(0))
     actors = eqrl.start(agent, state, env, num_envs=num_envs, key=jr.key(1))
+    play = eqx.filter_jit(
+        lambda actors, key: eqrl.interact(
+            agent, state, env, actors, mode="random", key=key
+        )
+    )
     firsts, ends = [], []
     for step in range(num_steps):
-        actors, rows = eqrl.interact(
-            agent, state, env, actors, mode="random", key=jr.fold_in(jr.key(2), step)
-        )
+        actors, rows = play(actors, jr.fold_in(jr.key(2), step))
         firsts += [np.asarray(rows.observation)[np.asarray(rows.timestep) == 0]]
         ends += [np.asarray(rows.next_observation)[np.asarray(rows.truncated)]]
     _report("eqrl", np.concatenate(firsts), np.concatenate(ends))
     wrapped = wrapper.wrap_for_brax_training(task, episode_length=max_steps)
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         reset, act = jax.jit(wrapped.reset), jax.jit(wrapped.step)
-        current = reset(jr.split(jr.key(1), num_envs))
+        # The wrapper takes keys of the old kind only.
+        current = reset(jr.split(jr.PRNGKey(1), num_envs))
         firsts, ends = [np.asarray(current.obs)], []
         for step in range(num_steps):
             key = jr.fold_in(jr.key(2), step)

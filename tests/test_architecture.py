@@ -123,7 +123,7 @@ _MOST = {
     "lines for each public name": 145.4,
     "lines of the longest module": 732,
     "files": 145,
-    "private functions named once": 145,
+    "private functions named once": 151,
     "of these of at most 6 lines": 31,
     "internal share of definitions": 64.7,
     "share of imports": 8.3,

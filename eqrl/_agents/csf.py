@@ -1,9 +1,7 @@
 import math
-from collections.abc import Callable
 
 import equinox as eqx
 import jax
-import jax.lax as lax
 import jax.numpy as jnp
 import jax.random as jr
 import optax
@@ -13,8 +11,13 @@ from .._pytree.fields import check_factory, hyperparameter, static_integer
 from .._pytree.tree import gradient_step, incremental_update, tree_copy
 from .._types.custom_types import FloatLike, MakeOptimizer, Metrics
 from .._types.data import Box, EnvSpec, Transition
-from ..losses import csf_loss, sac_temperature_loss
-from ..losses._sac import sample_actions
+from ..losses import (
+    csf_actor_loss,
+    csf_critic_loss,
+    csf_loss,
+    csf_next_features,
+    sac_temperature_loss,
+)
 from ..nn import (
     Features,
     Gaussian,
@@ -22,7 +25,6 @@ from ..nn import (
     MakePolicy,
     StochasticPolicy,
     VectorFunction,
-    as_floats,
 )
 from .actor_critic import (
     check_spec,
@@ -172,59 +174,27 @@ class CSF(AbstractMarkovAgent[CSFState]):
         key: PRNGKeyArray,
     ) -> tuple[CSFState, Metrics]:
         del step
-        negative_key, next_key, actor_key = jr.split(key, 3)
-        actor_rule, critic_rule, temperature_rule, phi_rule = self._learning_rules()
-        observation = as_floats(batch.observation)
-        next_observation = as_floats(batch.next_observation)
+        phi_key, next_key, actor_key = jr.split(key, 3)
+        actor_rule, critic_rule, temperature_rule, _ = self._learning_rules()
+        observation, reached = batch.observation, batch.next_observation
         skill = observation[:, -self.num_dimensions :]
-        before, after = (
-            x[:, : -self.num_dimensions] for x in (observation, next_observation)
-        )
-        drawn = jr.normal(negative_key, (self.num_negatives, self.num_dimensions))
-        negatives = drawn / jnp.linalg.norm(drawn, axis=1, keepdims=True)
-
-        def phi_loss(phi: VectorFunction) -> Float[Array, ""]:
-            difference = jax.vmap(phi)(after) - jax.vmap(phi)(before)
-            return csf_loss(difference, skill, negatives, self.contrastive_weight)
-
-        phi_error, gradient = eqx.filter_value_and_grad(phi_loss)(state.phi)
-        phi, phi_optimizer = gradient_step(
-            state.phi, gradient, phi_rule, state.phi_optimizer
-        )
-
+        phi, phi_optimizer, phi_error = self._phi_step(state, batch, key=phi_key)
         # All that follows sees the representation after its step.
-        difference = jax.vmap(phi)(after) - jax.vmap(phi)(before)
-        next_action, _ = sample_actions(state.actor, next_observation, key=next_key)
-        following = _successor_features(
-            state.target_critics, next_observation, next_action
+        difference = self._steps(phi, batch)
+        following = csf_next_features(
+            state.actor, state.target_critics, reached, skill, key=next_key
         )
-        going_on = jnp.where(
-            batch.terminated[:, None], 0, self.discount * _least_along(following, skill)
+        going_on = jnp.where(batch.terminated[:, None], 0, self.discount * following)
+        critic_error, gradient = eqx.filter_value_and_grad(csf_critic_loss)(
+            state.critics, observation, batch.action, difference + going_on
         )
-        target = lax.stop_gradient(difference + going_on)
-
-        def critic_loss(critics: VectorFunction) -> Float[Array, ""]:
-            predicted = _successor_features(critics, observation, batch.action)
-            squared = (predicted - target[None]) ** 2
-            return jnp.sum(jnp.mean(squared, axis=(1, 2)))
-
-        critic_error, gradient = eqx.filter_value_and_grad(critic_loss)(state.critics)
         critics, critic_optimizer = gradient_step(
             state.critics, gradient, critic_rule, state.critic_optimizer
         )
         temperature = jnp.exp(state.log_temperature)
-
-        def actor_loss(
-            actor: StochasticPolicy,
-        ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-            action, log_prob = sample_actions(actor, observation, key=actor_key)
-            features = _successor_features(critics, observation, action)
-            value = jnp.sum(_least_along(features, skill) * skill, axis=1)
-            return jnp.mean(temperature * log_prob - value), -jnp.mean(log_prob)
-
-        (actor_error, entropy), gradient = eqx.filter_value_and_grad(
-            actor_loss, has_aux=True
-        )(state.actor)
+        (actor_error, metrics), gradient = eqx.filter_value_and_grad(
+            csf_actor_loss, has_aux=True
+        )(state.actor, critics, observation, skill, temperature, key=actor_key)
         actor, actor_optimizer = gradient_step(
             state.actor, gradient, actor_rule, state.actor_optimizer
         )
@@ -232,7 +202,7 @@ class CSF(AbstractMarkovAgent[CSFState]):
         if target_entropy is None:
             target_entropy = -batch.action.shape[-1] / 2
         temperature_error, gradient = eqx.filter_value_and_grad(sac_temperature_loss)(
-            state.log_temperature, entropy, target_entropy
+            state.log_temperature, metrics["entropy"], target_entropy
         )
         log_temperature, temperature_optimizer = gradient_step(
             state.log_temperature,
@@ -253,15 +223,33 @@ class CSF(AbstractMarkovAgent[CSFState]):
             temperature_optimizer=temperature_optimizer,
             phi_optimizer=phi_optimizer,
         )
-        return state, {
+        return state, metrics | {
             "phi_loss": phi_error,
             "critic_loss": critic_error,
             "actor_loss": actor_error,
             "temperature_loss": temperature_error,
             "temperature": temperature,
-            "entropy": entropy,
             "intrinsic_reward": jnp.mean(jnp.sum(difference * skill, axis=1)),
         }
+
+    def _steps(
+        self, phi: VectorFunction, batch: Transition[None]
+    ) -> Float[Array, "batch skill"]:
+        seen = lambda observation: jax.vmap(phi)(observation[:, : -self.num_dimensions])
+        return seen(batch.next_observation) - seen(batch.observation)
+
+    def _phi_step(
+        self, state: CSFState, batch: Transition[None], *, key: PRNGKeyArray
+    ) -> tuple[VectorFunction, optax.OptState, Float[Array, ""]]:
+        """The representation and its optimizer after a step, and its loss before."""
+        size = self.num_dimensions
+        drawn = jr.normal(key, (self.num_negatives, size))
+        negatives = drawn / jnp.linalg.norm(drawn, axis=1, keepdims=True)
+        skill, weight = batch.observation[:, -size:], self.contrastive_weight
+        loss = lambda phi: csf_loss(self._steps(phi, batch), skill, negatives, weight)
+        error, gradient = eqx.filter_value_and_grad(loss)(state.phi)
+        rule = self._learning_rules()[-1]
+        return *gradient_step(state.phi, gradient, rule, state.phi_optimizer), error
 
     def _learning_rules(self) -> tuple[optax.GradientTransformation, ...]:
         rates = (self.actor_lr, self.critic_lr, self.temperature_lr, self.phi_lr)
@@ -290,22 +278,3 @@ CSF.__init__.__doc__ = """**Arguments:**
 - `make_optimizer`: from a learning rate to an Optax optimizer; or four such factories,
     for actor, critic, temperature and phi.
 """
-
-
-def _successor_features(
-    critics: Callable[..., Float[Array, " skill"]],
-    observation: Float[Array, "batch obs"],
-    action: Float[Array, "batch act"],
-) -> Float[Array, "critics batch skill"]:
-    rows = jnp.concatenate([observation, action], axis=1)
-    return eqx.filter_vmap(
-        lambda critic, rows: jax.vmap(critic)(rows), in_axes=(eqx.if_array(0), None)
-    )(critics, rows)
-
-
-def _least_along(
-    features: Float[Array, "critics batch skill"], skill: Float[Array, "batch skill"]
-) -> Float[Array, "batch skill"]:
-    """For each row the features of the critic that values the skill the least."""
-    least = jnp.argmin(jnp.sum(features * skill[None], axis=2), axis=0)
-    return jnp.take_along_axis(features, least[None, :, None], axis=0)[0]

@@ -59,11 +59,11 @@ PlaygroundState.__init__.__doc__ = """**Arguments:**
 class PlaygroundEnv(AbstractAdapter[PlaygroundState]):
     """A task of MuJoCo Playground, without Playground's wrappers for training.
 
-    Those throw the last observation of an episode away and let all episodes of an
-    environment begin in one state; here transitions have their true successors and
-    episodes begin anew. An episode terminates where the task says `done`; the tasks of
-    the DeepMind Control Suite do so at `nan` only. There is no time limit; add one by
-    `eqrl.envs.TimeLimit`, as `eqrl.envs.make` does.
+    Those throw the last observation of an episode away and, by default, let all
+    episodes of an environment begin in one state; here transitions have their true
+    successors and episodes begin anew. An episode terminates where the task says
+    `done`; the tasks of the DeepMind Control Suite do so at `nan` only. There is no
+    time limit; add one by `eqrl.envs.TimeLimit`, as `eqrl.envs.make` does.
 
     Of observations that are dictionaries, actors see `"state"` and critics
     `"privileged_state"`, where there are such keys and no others are chosen.
@@ -297,7 +297,7 @@ def _registry() -> Any:
 
 
 def _source() -> Any:
-    """What Playground has no public names for: its suites, and where robots are."""
+    """The package of the suites and of the path to robots, which are not public."""
     import mujoco_playground._src as source  # pyright: ignore[reportMissingImports]
 
     return source

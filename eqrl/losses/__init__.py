@@ -4,6 +4,12 @@ from ._critic import (
     critic_loss as critic_loss,
     critic_values as critic_values,
 )
+from ._csf import (
+    csf_actor_loss as csf_actor_loss,
+    csf_critic_loss as csf_critic_loss,
+    csf_loss as csf_loss,
+    csf_next_features as csf_next_features,
+)
 from ._discrete_sac import (
     action_values as action_values,
     discrete_critic_loss as discrete_critic_loss,
@@ -32,7 +38,6 @@ from ._sac import (
 )
 from ._skill import (
     contrastive_loss as contrastive_loss,
-    csf_loss as csf_loss,
     discriminator_loss as discriminator_loss,
     metra_loss as metra_loss,
     mixture_log_prob as mixture_log_prob,

@@ -113,32 +113,6 @@ def metra_loss(
     return loss, lax.stop_gradient(jnp.mean(room))
 
 
-def csf_loss(
-    difference: Float[Array, "batch skill"],
-    skill: Float[Array, "batch skill"],
-    negatives: Float[Array, "negatives skill"],
-    weight: FloatLike,
-) -> Float[Array, ""]:
-    """Contrastive loss of the representation of contrastive successor features.
-
-    **Arguments:**
-
-    - `difference`: the step of the representation in each transition.
-    - `skill`: the skill of each.
-    - `negatives`: skills drawn from the prior, shared by all rows; a row's own is not
-        among them.
-    - `weight`: of the contrastive term, at least 0; 5 in the paper.
-
-    **Returns:**
-
-    The mean of `weight * log sum_j exp(difference . negatives_j) - difference . skill`.
-    """
-    check_same_shape(difference=difference, skill=skill)
-    towards = jnp.sum(difference * skill, axis=-1)
-    others = jax.nn.logsumexp(difference @ negatives.T, axis=-1)
-    return jnp.mean(weight * others - towards)
-
-
 def contrastive_loss(
     query: Float[Array, "batch feature"],
     key: Float[Array, "batch feature"],

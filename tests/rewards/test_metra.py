@@ -114,6 +114,7 @@ def test_no_step_of_lsd_is_longer_than_in_its_descriptor(getkey: GetKey) -> None
     state = eqx.tree_at(weights, state, replace_fn=lambda weight: 10 * weight)
     update = eqx.filter_jit(reward.update)
     batch: Any = skill_transitions(getkey(), skill=jnp.asarray(unit_skills(16)))
+    metrics: eqrl.Metrics = {}
     for _ in range(50):
         state, metrics = update(state, batch, key=getkey())
     assert metrics.keys() == {"phi_loss", "step_length", "violations"}

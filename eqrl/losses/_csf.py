@@ -1,0 +1,135 @@
+import equinox as eqx
+import jax
+import jax.lax as lax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from .._types.custom_types import FloatLike, Metrics
+from ..nn import StochasticPolicy, VectorFunction
+from ._critic import check_same_shape
+from ._sac import sample_actions
+
+
+def csf_loss(
+    difference: Float[Array, "batch skill"],
+    skill: Float[Array, "batch skill"],
+    negatives: Float[Array, "negatives skill"],
+    weight: FloatLike,
+) -> Float[Array, ""]:
+    """Contrastive loss of the representation of contrastive successor features.
+
+    **Arguments:**
+
+    - `difference`: the step of the representation in each transition.
+    - `skill`: the skill of each.
+    - `negatives`: skills drawn from the prior, shared by all rows; a row's own is not
+        among them.
+    - `weight`: of the contrastive term, at least 0; 5 in the paper.
+
+    **Returns:**
+
+    The mean of `weight * log sum_j exp(difference . negatives_j) - difference . skill`.
+    """
+    check_same_shape(difference=difference, skill=skill)
+    towards = jnp.sum(difference * skill, axis=-1)
+    others = jax.nn.logsumexp(difference @ negatives.T, axis=-1)
+    return jnp.mean(weight * others - towards)
+
+
+def csf_next_features(
+    actor: StochasticPolicy,
+    critics: VectorFunction,
+    observation: Float[Array, "batch obs"],
+    skill: Float[Array, "batch skill"],
+    *,
+    key: PRNGKeyArray,
+) -> Float[Array, "batch skill"]:
+    """Successor features of states, through which no gradient flows.
+
+    **Arguments:**
+
+    - `actor`: from one observation to a distribution with a density.
+    - `critics`: the stack of target critics, from an observation and an action, joined,
+        to successor features.
+    - `observation`: of the next states, with their skills.
+    - `skill`: of each.
+    - `key`: for the actions.
+
+    **Returns:**
+
+    For each row those of the critic that values the skill the least, `features .
+    skill`, for one sampled action.
+    """
+    action, _ = sample_actions(actor, observation, key=key)
+    features = _successor_features(critics, observation, action)
+    return lax.stop_gradient(_least_along(features, skill))
+
+
+def csf_critic_loss(
+    critics: VectorFunction,
+    observation: Float[Array, "batch obs"],
+    action: Float[Array, "batch act"],
+    target: Float[Array, "batch skill"],
+) -> Float[Array, ""]:
+    """Critic loss of contrastive successor features.
+
+    **Arguments:**
+
+    - `critics`: a stack, as in `csf_next_features`.
+    - `observation`, `action`: of the states before the step, with their skills.
+    - `target`: successor features.
+
+    **Returns:**
+
+    The squared error, averaged over rows and features and summed over critics.
+    """
+    predicted = _successor_features(critics, observation, action)
+    return jnp.sum(jnp.mean((predicted - target[None]) ** 2, axis=(1, 2)))
+
+
+def csf_actor_loss(
+    actor: StochasticPolicy,
+    critics: VectorFunction,
+    observation: Float[Array, "batch obs"],
+    skill: Float[Array, "batch skill"],
+    temperature: FloatLike,
+    *,
+    key: PRNGKeyArray,
+) -> tuple[Float[Array, ""], Metrics]:
+    """Actor loss of contrastive successor features.
+
+    **Arguments:**
+
+    - `actor`, `critics`, `skill`, `key`: as in `csf_next_features`.
+    - `observation`: of the states before the step, with their skills.
+    - `temperature`: weight of the entropy, at least 0.
+
+    **Returns:**
+
+    The mean of `temperature * log_prob - features . skill`, with the features of the
+    critic that values the skill the least; and the metric `entropy`, the mean of
+    `-log_prob`.
+    """
+    action, log_prob = sample_actions(actor, observation, key=key)
+    features = _successor_features(critics, observation, action)
+    value = jnp.sum(_least_along(features, skill) * skill, axis=1)
+    loss = jnp.mean(temperature * log_prob - value)
+    return loss, {"entropy": -jnp.mean(log_prob)}
+
+
+def _successor_features(
+    critics: VectorFunction,
+    observation: Float[Array, "batch obs"],
+    action: Float[Array, "batch act"],
+) -> Float[Array, "critics batch skill"]:
+    rows = jnp.concatenate([observation, action], axis=1)
+    return eqx.filter_vmap(
+        lambda critic, rows: jax.vmap(critic)(rows), in_axes=(eqx.if_array(0), None)
+    )(critics, rows)
+
+
+def _least_along(
+    features: Float[Array, "critics batch skill"], skill: Float[Array, "batch skill"]
+) -> Float[Array, "batch skill"]:
+    least = jnp.argmin(jnp.sum(features * skill[None], axis=2), axis=0)
+    return jnp.take_along_axis(features, least[None, :, None], axis=0)[0]
