@@ -62,7 +62,6 @@ from ._agents.wrappers.normalized import (
     NormalizedReward as NormalizedReward,
     NormalizedRewardState as NormalizedRewardState,
     NormalizedState as NormalizedState,
-    RunningStatistics as RunningStatistics,
 )
 from ._agents.wrappers.skills import (
     SkillConditioned as SkillConditioned,
@@ -153,10 +152,16 @@ from ._rewards.base import (
     Sum as Sum,
     SumState as SumState,
 )
+from ._rewards.cic import CIC as CIC, CICState as CICState
+from ._rewards.disagreement import (
+    Disagreement as Disagreement,
+    DisagreementState as DisagreementState,
+)
 from ._rewards.discriminator import (
     Discriminator as Discriminator,
     DiscriminatorState as DiscriminatorState,
 )
+from ._rewards.icm import ICM as ICM, ICMState as ICMState
 from ._rewards.incremental import (
     Incremental as Incremental,
     IncrementalState as IncrementalState,
@@ -166,6 +171,13 @@ from ._rewards.metra import (
     METRA as METRA,
     METRAState as METRAState,
 )
+from ._rewards.particle_entropy import (
+    ParticleEntropy as ParticleEntropy,
+    ParticleEntropyState as ParticleEntropyState,
+)
+from ._rewards.rnd import RND as RND, RNDState as RNDState
+from ._rewards.running_statistics import RunningStatistics as RunningStatistics
+from ._rewards.scaled import Scaled as Scaled, ScaledState as ScaledState
 from ._run.load import load_run as load_run, save_run as save_run
 from ._run.solutions import (
     Checkpoints as Checkpoints,

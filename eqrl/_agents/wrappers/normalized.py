@@ -8,6 +8,11 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..._pytree.fields import hyperparameter
 from ..._rewards.base import after_update
+from ..._rewards.running_statistics import (
+    EPSILON,
+    RunningStatistics,
+    no_statistics,
+)
 from ..._types.custom_types import (
     Extras,
     FloatLike,
@@ -18,78 +23,6 @@ from ..._types.custom_types import (
 )
 from ..._types.data import EnvSpec, Transition
 from ..base import AbstractAgent, AbstractViewWrapper, check_state, view_of
-
-
-# Added to the variance, which is 0 for an observation that never changes, and to the
-# mean square of rewards, which is 0 until one of them is not.
-_EPSILON = 1e-8
-# The most batches, of the size of the last one, that count as seen. With this many a
-# single batch still changes the last four binary digits of a sum in float32. With far
-# more the count would no longer grow, but the squares would.
-_MOST_BATCHES = 2**20
-
-
-class RunningStatistics(eqx.Module):
-    """Running mean and variance of all observations so far.
-
-    After about a million batches they are moving averages over as many.
-
-    **Attributes:**
-
-    - `count`: the number of observations so far, at most a million batches of them.
-    - `mean`: of each element.
-    - `summed_squares`: of each element's differences from the mean; divided by `count`
-        it is the variance.
-    """
-
-    count: Float[Array, ""]
-    mean: Float[Array, " obs"]
-    summed_squares: Float[Array, " obs"]
-
-    def normalize(
-        self, observation: Float[Array, "*batch obs"]
-    ) -> Float[Array, "*batch obs"]:
-        """Shifts and scales `observation` to mean zero and standard deviation one."""
-        shape = (1,) * (observation.ndim - 1) + self.mean.shape
-        # XLA turns a division by the root into this product in some programs only, so
-        # that the last bit would depend on the devices.
-        inverse = lax.rsqrt(self.variance() + _EPSILON)
-        return (observation - self.mean.reshape(shape)) * inverse.reshape(shape)
-
-    def variance(self) -> Float[Array, " obs"]:
-        """Variance of each element; one before the first observation."""
-        weight = 1 / jnp.maximum(self.count, 1)
-        return jnp.where(self.count > 0, self.summed_squares * weight, 1)
-
-    def update(self, observation: Float[Array, "batch obs"]) -> "RunningStatistics":
-        """The statistics with a batch of fresh observations added."""
-        # Chan et al.'s combination of two samples, which does not cancel if the mean
-        # is large compared with the standard deviation.
-        size = float(observation.shape[0])
-        batch_mean = jnp.mean(observation, axis=0)
-        batch_squares = jnp.sum((observation - batch_mean[None]) ** 2, axis=0)
-        most = size * _MOST_BATCHES
-        seen = jnp.minimum(self.count, most)
-        count = seen + size
-        shift = batch_mean - self.mean
-        # The factor is 1 unless larger batches were seen before.
-        squares = self.summed_squares * (seen / jnp.maximum(self.count, 1))
-        between = shift**2 * (seen * size / count)
-        # Forgotten and added squares nearly cancel, so they are summed up first.
-        moved = squares + (batch_squares + between - squares / _MOST_BATCHES)
-        return RunningStatistics(
-            count=jnp.minimum(count, most),
-            mean=self.mean + shift * (size / count),
-            summed_squares=jnp.where(
-                seen < most, squares + batch_squares + between, moved
-            ),
-        )
-
-
-def _no_statistics(size: int) -> RunningStatistics:
-    return RunningStatistics(
-        count=jnp.zeros(()), mean=jnp.zeros(size), summed_squares=jnp.zeros(size)
-    )
 
 
 class NormalizedState(eqx.Module, Generic[State]):
@@ -166,10 +99,10 @@ class Normalized(AbstractViewWrapper[NormalizedState[State], Memory, Extras]):
         critic_size = spec.critic_observation_size
         return NormalizedState(
             agent=self.agent.init(spec, key=key),
-            statistics=_no_statistics(spec.observation_size),
+            statistics=no_statistics(spec.observation_size),
             critic_statistics=None
             if critic_size is None
-            else _no_statistics(critic_size),
+            else no_statistics(critic_size),
         )
 
     def observe(
@@ -290,7 +223,7 @@ class NormalizedReward(
         """Square of the scale of each dimension; one before the first reward."""
         # The mean of squares is the variance plus the square of the mean.
         mean = 0.0 if self.subtract_mean else statistics.mean
-        return statistics.variance() + mean**2 + _EPSILON
+        return statistics.variance() + mean**2 + EPSILON
 
     def inner_spec(self, spec: EnvSpec) -> EnvSpec:
         return spec
@@ -306,7 +239,7 @@ class NormalizedReward(
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> NormalizedRewardState[State]:
         return NormalizedRewardState(
             agent=self.agent.init(spec, key=key),
-            statistics=_no_statistics(spec.reward_size or 1),
+            statistics=no_statistics(spec.reward_size or 1),
         )
 
     def observe(

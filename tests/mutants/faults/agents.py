@@ -595,14 +595,14 @@ FAULTS = (
     ),
     Fault(
         "agents:normalized-adds-samples-wrongly",
-        "eqrl/_agents/wrappers/normalized.py",
+        "eqrl/_rewards/running_statistics.py",
         "shift**2 * (seen * size / count)",
         "shift**2 * (size / count)",
         (f"{_NORMALIZED} -k those_of_all_observations", _NORMALIZED),
     ),
     Fault(
         "agents:normalized-never-forgets",
-        "eqrl/_agents/wrappers/normalized.py",
+        "eqrl/_rewards/running_statistics.py",
         " - squares / _MOST_BATCHES)",
         ")",
         (f"{_NORMALIZED} -k beyond_what_a_float",),
