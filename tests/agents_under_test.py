@@ -24,6 +24,7 @@ from .toy import Directions
 
 
 HIDDEN = (16,)
+FEATURES = eqrl.nn.Features(HIDDEN)
 
 
 def sac(hidden_sizes: tuple[int, ...] = HIDDEN, **options: Any) -> eqrl.SAC:
@@ -153,7 +154,7 @@ ALL_AGENTS: dict[str, AnyAgent] = {
     ),
     "METRA(SAC)": eqrl.Intrinsic(
         eqrl.SkillConditioned(sac(), eqrl.SphereSkills()),
-        eqrl.METRA(eqrl.SphereSkills(), make_network=eqrl.nn.Features(HIDDEN)),
+        eqrl.METRA(eqrl.SphereSkills(), make_network=FEATURES),
         score_after_update=True,
     ),
     "CSF": eqrl.SkillConditioned(
@@ -161,11 +162,37 @@ ALL_AGENTS: dict[str, AnyAgent] = {
             2,
             num_negatives=8,
             make_actor=eqrl.nn.Gaussian(HIDDEN),
-            make_critic=eqrl.nn.Features(HIDDEN),
-            make_phi=eqrl.nn.Features(HIDDEN),
+            make_critic=FEATURES,
+            make_phi=FEATURES,
         ),
         eqrl.SphereSkills(),
         resample_every=3,
+    ),
+    "Novelty(DQN)": eqrl.Intrinsic(
+        dqn(),
+        eqrl.Sum(
+            (
+                eqrl.RND(num_features=4, make_network=FEATURES),
+                eqrl.Scaled(
+                    eqrl.ICM(
+                        num_features=4, make_network=FEATURES, make_encoder=FEATURES
+                    )
+                ),
+                eqrl.Disagreement(num_models=2, make_network=FEATURES),
+                eqrl.ParticleEntropy(num_neighbors=1),
+            )
+        ),
+    ),
+    "CIC(SAC)": eqrl.Intrinsic(
+        eqrl.SkillConditioned(sac(), eqrl.UniformSkills(3), resample_every=2),
+        eqrl.CIC(
+            eqrl.UniformSkills(3),
+            num_neighbors=1,
+            num_features=4,
+            contrastive_weight=1.0,
+            make_network=FEATURES,
+        ),
+        environment_weight=0.5,
     ),
     "REDQ": REDQ(hidden_sizes=HIDDEN, num_critics=4),
     "A2C": A2C(hidden_sizes=HIDDEN),

@@ -12,7 +12,7 @@ from types import ModuleType
 
 
 _PUBLIC = ("", ".envs", ".losses", ".nn", ".presets", ".spaces")
-_MOST = 70
+_MOST = 73
 
 # An annotation that holds `Any`, or an alias of which a part is `Any`: of an argument,
 # a result, a field or a base class.
@@ -42,6 +42,9 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "Discriminator.observe(transitions)",
         "Discriminator.reward(batch)",
         "Discriminator.update(batch)",
+        "CIC.observe(transitions)",
+        "CIC.reward(batch)",
+        "CIC.update(batch)",
         "METRA.observe(transitions)",
         "METRA.reward(batch)",
         "METRA.update(batch)",

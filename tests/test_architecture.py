@@ -122,11 +122,11 @@ def test_functions_are_annotated_throughout() -> None:
 _MOST = {
     "lines for each public name": 145.4,
     "lines of the longest module": 732,
-    "files": 145,
+    "files": 148,
     "private functions named once": 151,
     "of these of at most 6 lines": 31,
     "internal share of definitions": 64.7,
-    "share of imports": 8.3,
+    "share of imports": 8.5,
     "lines of checks": 3_600,
     "longest body": 60,
     "bodies over 60 lines": 0,

@@ -1,5 +1,3 @@
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -9,7 +7,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.fields import checked_by, hyperparameter, static_integer
 from .._pytree.tree import gradient_step
-from .._types.custom_types import FloatLike, MakeOptimizer, Metrics
+from .._types.custom_types import FloatLike, MakeOptimizer, Metrics, Seen
 from .._types.data import Discrete, EnvSpec, Transition
 from ..losses import disagreement
 from ..nn import Features, MakeNetwork, VectorFunction
@@ -37,7 +35,7 @@ DisagreementState.__init__.__doc__ = """**Arguments:**
 """
 
 
-class Disagreement(AbstractReward[DisagreementState, Any]):
+class Disagreement(AbstractReward[DisagreementState, Seen]):
     """The reward of disagreement: how differently models predict the state reached.
 
     It is the variance of the predictions of several networks, averaged over the
@@ -90,7 +88,7 @@ class Disagreement(AbstractReward[DisagreementState, Any]):
         )
 
     def observe(
-        self, state: DisagreementState, transitions: Transition[Any]
+        self, state: DisagreementState, transitions: Transition[Seen]
     ) -> DisagreementState:
         del transitions
         return state
@@ -98,7 +96,7 @@ class Disagreement(AbstractReward[DisagreementState, Any]):
     def reward(
         self,
         state: DisagreementState,
-        batch: Transition[Any],
+        batch: Transition[Seen],
         *,
         step: Int[Array, ""],
         key: PRNGKeyArray,
@@ -110,7 +108,7 @@ class Disagreement(AbstractReward[DisagreementState, Any]):
         return scaled.reshape(batch.timestep.shape)
 
     def update(
-        self, state: DisagreementState, batch: Transition[Any], *, key: PRNGKeyArray
+        self, state: DisagreementState, batch: Transition[Seen], *, key: PRNGKeyArray
     ) -> tuple[DisagreementState, Metrics]:
         del key
         rows = curiosity_rows(self.descriptor, state.num_actions, batch)

@@ -1,5 +1,3 @@
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.lax as lax
@@ -15,7 +13,7 @@ from .._pytree.fields import (
     static_integer,
 )
 from .._pytree.tree import gradient_step
-from .._types.custom_types import FloatLike, MakeOptimizer, Metrics
+from .._types.custom_types import FloatLike, MakeOptimizer, Metrics, Seen
 from .._types.data import Discrete, EnvSpec, Transition
 from ..nn import Features, MakeNetwork, VectorFunction
 from .base import (
@@ -114,7 +112,7 @@ def make_curiosity_model(
 
 
 def curiosity_rows(
-    descriptor: StateDescriptor, num_actions: int | None, batch: Transition[Any]
+    descriptor: StateDescriptor, num_actions: int | None, batch: Transition[Seen]
 ) -> _Rows:
     """States left, actions and states reached, without other axes than that of rows."""
     before, after = (
@@ -165,7 +163,7 @@ ICMState.__init__.__doc__ = """**Arguments:**
 """
 
 
-class ICM(AbstractReward[ICMState, Any]):
+class ICM(AbstractReward[ICMState, Seen]):
     """The reward of curiosity: how badly the state reached was predicted.
 
     It is `log(1 + scale * error)`, with the distance between the state reached and what
@@ -219,14 +217,14 @@ class ICM(AbstractReward[ICMState, Any]):
         weights = eqx.filter(model, eqx.is_inexact_array)
         return ICMState(model, self.make_optimizer(self.lr).init(weights))
 
-    def observe(self, state: ICMState, transitions: Transition[Any]) -> ICMState:
+    def observe(self, state: ICMState, transitions: Transition[Seen]) -> ICMState:
         del transitions
         return state
 
     def reward(
         self,
         state: ICMState,
-        batch: Transition[Any],
+        batch: Transition[Seen],
         *,
         step: Int[Array, ""],
         key: PRNGKeyArray,
@@ -237,7 +235,7 @@ class ICM(AbstractReward[ICMState, Any]):
         return jnp.log1p(self.scale * error).reshape(batch.timestep.shape)
 
     def update(
-        self, state: ICMState, batch: Transition[Any], *, key: PRNGKeyArray
+        self, state: ICMState, batch: Transition[Seen], *, key: PRNGKeyArray
     ) -> tuple[ICMState, Metrics]:
         del key
         model, optimizer, metrics = learn_curiosity(

@@ -1,12 +1,10 @@
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.fields import checked_by, hyperparameter, static_integer
-from .._types.custom_types import FloatLike, MakeOptimizer, Metrics
+from .._types.custom_types import FloatLike, MakeOptimizer, Metrics, Seen
 from .._types.data import EnvSpec, Transition
 from ..losses import particle_entropy
 from ..nn import Features, MakeNetwork, VectorFunction
@@ -38,7 +36,7 @@ ParticleEntropyState.__init__.__doc__ = """**Arguments:**
 """
 
 
-class ParticleEntropy(AbstractReward[ParticleEntropyState, Any]):
+class ParticleEntropy(AbstractReward[ParticleEntropyState, Seen]):
     """The reward of APT: how far a state is from its nearest neighbors in the batch.
 
     It is `losses.particle_entropy` of the states reached, with distances divided by
@@ -100,7 +98,7 @@ class ParticleEntropy(AbstractReward[ParticleEntropyState, Any]):
         )
 
     def observe(
-        self, state: ParticleEntropyState, transitions: Transition[Any]
+        self, state: ParticleEntropyState, transitions: Transition[Seen]
     ) -> ParticleEntropyState:
         del transitions
         return state
@@ -108,7 +106,7 @@ class ParticleEntropy(AbstractReward[ParticleEntropyState, Any]):
     def reward(
         self,
         state: ParticleEntropyState,
-        batch: Transition[Any],
+        batch: Transition[Seen],
         *,
         step: Int[Array, ""],
         key: PRNGKeyArray,
@@ -123,7 +121,7 @@ class ParticleEntropy(AbstractReward[ParticleEntropyState, Any]):
         return entropy.reshape(batch.timestep.shape)
 
     def update(
-        self, state: ParticleEntropyState, batch: Transition[Any], *, key: PRNGKeyArray
+        self, state: ParticleEntropyState, batch: Transition[Seen], *, key: PRNGKeyArray
     ) -> tuple[ParticleEntropyState, Metrics]:
         del key
         features = self._features(state, batch)
@@ -145,7 +143,7 @@ class ParticleEntropy(AbstractReward[ParticleEntropyState, Any]):
         return state, metrics
 
     def _features(
-        self, state: ParticleEntropyState, batch: Transition[Any]
+        self, state: ParticleEntropyState, batch: Transition[Seen]
     ) -> Float[Array, "rows feature"]:
         _, _, after = curiosity_rows(self.descriptor, state.num_actions, batch)
         return after if state.model is None else state.model.features(after)

@@ -1,5 +1,3 @@
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -14,7 +12,7 @@ from .._pytree.fields import (
     static_integer,
 )
 from .._pytree.tree import gradient_step
-from .._types.custom_types import FloatLike, MakeOptimizer, Metrics
+from .._types.custom_types import FloatLike, MakeOptimizer, Metrics, Seen
 from .._types.data import EnvSpec, Transition
 from ..nn import Features, MakeNetwork, VectorFunction
 from .base import (
@@ -51,7 +49,7 @@ RNDState.__init__.__doc__ = """**Arguments:**
 """
 
 
-class RND(AbstractReward[RNDState, Any]):
+class RND(AbstractReward[RNDState, Seen]):
     """The reward of random network distillation: how new a state is.
 
     It is the mean squared error of a network that learns to predict the outputs of
@@ -108,7 +106,7 @@ class RND(AbstractReward[RNDState, Any]):
             errors=no_statistics(1),
         )
 
-    def observe(self, state: RNDState, transitions: Transition[Any]) -> RNDState:
+    def observe(self, state: RNDState, transitions: Transition[Seen]) -> RNDState:
         seen = describe(self.descriptor, transitions)
         return eqx.tree_at(
             lambda state: state.statistics, state, state.statistics.update(seen)
@@ -117,7 +115,7 @@ class RND(AbstractReward[RNDState, Any]):
     def reward(
         self,
         state: RNDState,
-        batch: Transition[Any],
+        batch: Transition[Seen],
         *,
         step: Int[Array, ""],
         key: PRNGKeyArray,
@@ -127,7 +125,7 @@ class RND(AbstractReward[RNDState, Any]):
         return (error / root_mean_square(state.errors)).reshape(batch.timestep.shape)
 
     def update(
-        self, state: RNDState, batch: Transition[Any], *, key: PRNGKeyArray
+        self, state: RNDState, batch: Transition[Seen], *, key: PRNGKeyArray
     ) -> tuple[RNDState, Metrics]:
         del key
 
@@ -153,7 +151,7 @@ class RND(AbstractReward[RNDState, Any]):
         return state, {"predictor_loss": loss}
 
     def _errors(
-        self, network: VectorFunction, state: RNDState, batch: Transition[Any]
+        self, network: VectorFunction, state: RNDState, batch: Transition[Seen]
     ) -> Float[Array, " rows"]:
         seen = state.statistics.normalize(describe(self.descriptor, batch))
         rows = jnp.clip(seen, -self.clip, self.clip).reshape(-1, seen.shape[-1])

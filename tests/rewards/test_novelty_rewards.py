@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import optax
-from jaxtyping import Array
 
 import eqrl
 from eqrl.spaces import Discrete
@@ -22,6 +21,10 @@ SPEC = eqrl.EnvSpec(observation_size=4, action_size=2)
 ZERO = jnp.zeros((), int)
 LINEAR = eqrl.nn.Features(())
 PLAIN: dict[str, Any] = {"lr": 0.1, "make_network": LINEAR, "make_optimizer": optax.sgd}
+
+
+def updated(reward: Any, state: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
+    return reward.update(state, batch, key=jr.key(0))
 
 
 def transitions(getkey: GetKey, size: int = 6) -> Any:
@@ -63,7 +66,7 @@ def test_rnd_pays_for_the_error_at_the_state_reached(getkey: GetKey) -> None:
     errors = np.mean(difference**2, axis=1)
     # Nothing was learned from yet, so that errors are as they are.
     np.testing.assert_allclose(score(reward, state, batch), errors, rtol=1e-4)
-    after, metrics = reward.update(state, batch, key=getkey())
+    after, metrics = updated(reward, state, batch)
     np.testing.assert_allclose(metrics["predictor_loss"], errors.mean(), rtol=1e-4)
     weight = np.asarray(state.network.layers[0].weight, np.float64)
     weight -= 0.1 * 2 / (6 * 3) * rows.T @ difference
@@ -122,7 +125,7 @@ def test_icm_pays_for_what_it_cannot_predict(getkey: GetKey) -> None:
     error = linear(state.model.forward, given) - reached
     expected = np.log1p(2 * lengths(error))
     np.testing.assert_allclose(score(reward, state, batch), expected, rtol=1e-4)
-    after, metrics = reward.update(state, batch, key=getkey())
+    after, metrics = updated(reward, state, batch)
     assert metrics.keys() == {"forward_loss"}
     np.testing.assert_allclose(metrics["forward_loss"], lengths(error).mean(), 1e-4)
     slope = given.T @ (error / lengths(error)[:, None]) / 6
@@ -146,7 +149,7 @@ def test_an_encoder_learns_from_choices_and_not_from_the_state_reached(
     error = linear(state.model.forward, np.concatenate([left, choice], 1)) - reached
     expected = np.log1p(lengths(error))
     np.testing.assert_allclose(score(reward, state, batch), expected, rtol=1e-4)
-    after, metrics = reward.update(state, batch, key=getkey())
+    after, metrics = updated(reward, state, batch)
     guess = linear(state.model.inverse, np.concatenate([left, reached], 1))
     log_softmax = guess - np.log(np.exp(guess).sum(1, keepdims=True))
     inverse = -np.sum(choice * log_softmax, axis=1).mean()
@@ -174,7 +177,7 @@ def test_disagreement_pays_for_the_variance_of_models(getkey: GetKey) -> None:
     predicted = given[None] @ weight + bias[:, None]
     variance = np.var(predicted, axis=0, ddof=1).mean(axis=1)
     np.testing.assert_allclose(score(reward, state, batch), variance, rtol=1e-4)
-    after, metrics = reward.update(state, batch, key=getkey())
+    after, metrics = updated(reward, state, batch)
     error = predicted - np.asarray(batch.next_observation)[None]
     np.testing.assert_allclose(metrics["forward_loss"], lengths(error).mean(), 1e-4)
     slope = np.einsum("bi,mbd->mid", given, error / lengths(error)[..., None]) / 18
@@ -197,8 +200,8 @@ def test_particle_entropy_is_scaled_by_the_mean_distance_so_far(
     reached = np.asarray(batch.next_observation, np.float64)
     expected = particles(reached, 2, 1.0)
     np.testing.assert_allclose(score(reward, state, batch), expected, rtol=1e-4)
-    state, metrics = reward.update(state, batch, key=getkey())
-    mean = np.mean(np.expm1(expected))
+    state, metrics = updated(reward, state, batch)
+    mean = float(np.mean(np.expm1(expected)))
     np.testing.assert_allclose(metrics["neighbor_distance"], mean, rtol=1e-4)
     expected = particles(reached, 2, mean)
     np.testing.assert_allclose(score(reward, state, batch), expected, rtol=1e-4)
@@ -206,7 +209,7 @@ def test_particle_entropy_is_scaled_by_the_mean_distance_so_far(
     state = learned.init(SPEC, key=getkey())
     expected = particles(linear(state.model.encoder, reached), 2, 1.0)
     np.testing.assert_allclose(score(learned, state, batch), expected, rtol=1e-4)
-    after, metrics = learned.update(state, batch, key=getkey())
+    after, metrics = updated(learned, state, batch)
     assert metrics.keys() == {"neighbor_distance", "forward_loss", "inverse_loss"}
     assert not eqx.tree_equal(after.model, state.model)
 
@@ -229,9 +232,9 @@ def test_cic_pays_for_entropy_and_for_telling_skills_apart(getkey: GetKey) -> No
     loss = np.log(np.exp(similar).sum(1)) - np.diagonal(similar)
     expected = particles(reached, 2, 1.0) + 0.5 * (np.log(6) - loss)
     np.testing.assert_allclose(score(reward, state, batch), expected, rtol=1e-4)
-    after, metrics = reward.update(state, batch, key=getkey())
+    after, metrics = updated(reward, state, batch)
     np.testing.assert_allclose(metrics["contrastive_loss"], loss.mean(), rtol=1e-4)
-    _, metrics = reward.update(after, batch, key=getkey())
+    _, metrics = updated(reward, after, batch)
     assert metrics["contrastive_loss"] < loss.mean()
     agent = eqrl.SkillConditioned(eqrl.SAC(), skills, resample_every=50)
     eqrl.Intrinsic(agent, reward)
@@ -244,8 +247,8 @@ def test_a_scaled_reward_has_a_mean_square_of_one(getkey: GetKey) -> None:
     batch = transitions(getkey)
     plain = score(inner, state.reward, batch)
     np.testing.assert_allclose(score(reward, state, batch), plain, rtol=1e-5)
-    after, metrics = reward.update(state, batch, key=getkey())
+    after, metrics = updated(reward, state, batch)
     assert metrics.keys() == {"forward_loss"}
     kept = eqx.tree_at(lambda state: state.reward, after, state.reward)
-    scaled: Array = score(reward, kept, batch)
+    scaled = score(reward, kept, batch)
     np.testing.assert_allclose(np.mean(scaled**2), 1, rtol=1e-4)
