@@ -71,8 +71,13 @@ def make_agent(name: str) -> Any:
         if "circle" in name:
             kind = eqrl.nn.VonMisesFisherDiscriminator
         return eqrl.diayn(sac, prior, lr=1e-3, make_network=kind(HIDDEN_SIZES))
-    network = eqrl.nn.Features(HIDDEN_SIZES)
-    reward = eqrl.METRA(prior, lr=1e-3, multiplier_lr=1e-3, make_network=network)
+    reward = eqrl.METRA(
+        prior,
+        lr=1e-3,
+        multiplier_lr=1e-3,
+        descriptor="state_descriptor" if "positions" in name else "observation",
+        make_network=eqrl.nn.Features(HIDDEN_SIZES),
+    )
     return eqrl.Intrinsic(eqrl.SkillConditioned(sac, prior), reward)
 
 
@@ -101,7 +106,7 @@ def main() -> None:
     arguments = parser.parse_args()
     print("world,agent,seed,least,mean,greatest,angle,greatest_angle,cells,seconds")
     names = {
-        "disc": ["METRA on the circle"],
+        "disc": ["METRA on the circle", "METRA of positions on the circle"],
         "box": ["METRA on the circle", "DIAYN on the circle", "METRA one-hot",
                 "DIAYN one-hot"],
     }  # fmt: skip
