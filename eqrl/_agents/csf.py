@@ -245,6 +245,7 @@ class CSF(AbstractMarkovAgent[CSFState]):
         size = self.num_dimensions
         drawn = jr.normal(key, (self.num_negatives, size))
         negatives = drawn / jnp.linalg.norm(drawn, axis=1, keepdims=True)
+        # A row's own skill is not among them, and all rows share them.
         skill, weight = batch.observation[:, -size:], self.contrastive_weight
         loss = lambda phi: csf_loss(self._steps(phi, batch), skill, negatives, weight)
         error, gradient = eqx.filter_value_and_grad(loss)(state.phi)

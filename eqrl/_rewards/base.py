@@ -92,6 +92,7 @@ class AbstractSkillReward(AbstractReward[RewardState, SkillExtras[Any]]):
     """
 
     skills: eqx.AbstractVar[AbstractSkillPrior]
+    """The prior of the skills."""
 
 
 def skill_rows(

@@ -217,6 +217,7 @@ class CIC(AbstractSkillReward[CICState]):
         )
         steps = jax.vmap(networks.pair)(jnp.concatenate([left, reached], axis=1))
         query = jax.vmap(networks.skill)(skill)
+        # Each skill is to find its own step among those of the batch.
         return contrastive_loss(query, steps, self.temperature), reached
 
 

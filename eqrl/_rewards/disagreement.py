@@ -76,6 +76,7 @@ class Disagreement(AbstractReward[DisagreementState, Seen]):
                 self.descriptor, spec, self.make_network, None, 1, key=key
             ).forward
         )
+        # All learn from the same rows, and differ by their first weights alone.
         models = eqx.filter_vmap(make)(jr.split(key, self.num_models))
         number = spec.action.num_outputs
         return DisagreementState(

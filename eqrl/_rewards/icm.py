@@ -75,6 +75,7 @@ class CuriosityModel(eqx.Module):
         error = lengths(lax.stop_gradient(reached) - predicted)
         if self.inverse is None:
             return error, jnp.zeros_like(error)
+        # Through both states, so that features keep what tells actions apart.
         guess = jax.vmap(self.inverse)(jnp.concatenate([seen, reached], axis=1))
         if self.num_actions is None:
             return error, lengths(action - jnp.tanh(guess))

@@ -187,6 +187,7 @@ class METRA(AbstractSkillReward[METRAState]):
         by_multiplier = self.constraint != "spectral"
         directions, multiplier = state.directions, jnp.exp(state.log_multiplier)
         if not by_multiplier:
+            # One step is enough, since weights move little between two updates.
             directions, multiplier = next_directions(state.phi, directions), 0.0
         how = "mean" if self.constraint == "mean" else "sum"
 
@@ -255,6 +256,7 @@ class METRA(AbstractSkillReward[METRAState]):
         weight = skill_rows(self, batch)
         if isinstance(self.skills, OneHotSkills | EvenOneHotSkills):
             number = self.skills.size
+            # They sum to 0: a step that all skills share is worth nothing.
             weight = (number * weight - 1) / (number - 1)
         before, after = (
             describe(self.descriptor, transitions).reshape(weight.shape[0], -1)

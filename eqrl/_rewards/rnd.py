@@ -95,6 +95,7 @@ class RND(AbstractReward[RNDState, Seen]):
         network_key, target_key = jr.split(key)
         sizes = (descriptor_size(self.descriptor, spec), self.num_features)
         check_factory("make_network", self.make_network, *sizes, key=key)
+        # Made alike, so that the predictor can come as close as it likes.
         network = self.make_network(*sizes, key=network_key)
         return RNDState(
             network=network,
@@ -146,6 +147,7 @@ class RND(AbstractReward[RNDState, Seen]):
             target=state.target,
             optimizer=optimizer,
             statistics=state.statistics,
+            # From before the step, as the reward of this batch was.
             errors=state.errors.update(errors[:, None]),
         )
         return state, {"predictor_loss": loss}

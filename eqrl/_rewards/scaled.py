@@ -64,6 +64,7 @@ class Scaled(AbstractReward[ScaledState[RewardState], Seen]):
         *,
         key: PRNGKeyArray,
     ) -> tuple[ScaledState[RewardState], Metrics]:
+        # By the state from before the update, as `Intrinsic` scores the batch.
         score_key, update_key = jr.split(key)
         score = self.inner.reward(
             state.reward, batch, step=jnp.zeros((), int), key=score_key

@@ -13,7 +13,8 @@ from ..nn import Linear
 
 Directions = tuple[Float[Array, " _"], ...]
 
-# Of the power iteration, before the first update.
+# Of the power iteration before the first update, since a random direction may be far
+# from that of the largest singular value.
 _NUM_FIRST_STEPS = 10
 
 

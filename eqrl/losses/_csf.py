@@ -61,6 +61,7 @@ def csf_next_features(
     skill`, for one sampled action.
     """
     action, _ = sample_actions(actor, observation, key=key)
+    # Vectors have no least; their values along the skill do.
     features = _successor_features(critics, observation, action)
     return lax.stop_gradient(_least_along(features, skill))
 

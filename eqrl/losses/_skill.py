@@ -137,6 +137,7 @@ def contrastive_loss(
     unit = lambda x: (
         x * lax.rsqrt(jnp.maximum(jnp.sum(x**2, axis=-1, keepdims=True), 1e-12))
     )
+    # Rows are queries, columns keys, and the diagonal holds what belongs together.
     similarity = unit(query) @ unit(key).T / temperature
     return jax.nn.logsumexp(similarity, axis=-1) - jnp.diagonal(similarity)
 

@@ -252,3 +252,5 @@ def test_a_scaled_reward_has_a_mean_square_of_one(getkey: GetKey) -> None:
     kept = eqx.tree_at(lambda state: state.reward, after, state.reward)
     scaled = score(reward, kept, batch)
     np.testing.assert_allclose(np.mean(scaled**2), 1, rtol=1e-4)
+    agent = eqrl.Intrinsic(eqrl.SAC(), reward)
+    assert eqrl.unwrap(agent, eqrl.ICM) is inner

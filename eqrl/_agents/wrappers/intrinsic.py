@@ -19,6 +19,7 @@ from ..._rewards.base import (
     after_update,
 )
 from ..._rewards.discriminator import Discriminator, DiscriminatorState
+from ..._rewards.scaled import Scaled
 from ..._skills.prior import AbstractSkillPrior, SkillExtras, as_skill_prior
 from ..._types.custom_types import (
     Extras,
@@ -363,10 +364,12 @@ def unwrap(agent: AnyAgent, kind: type[Part]) -> Part:
 
 
 def rewards_of(reward: AnyReward, state: PyTree) -> list[tuple[AnyReward, PyTree]]:
-    """A reward and, if it is a sum, all that are added, each with its state."""
+    """A reward and those that it is made of, each with its state."""
     found = [(reward, state)]
     if isinstance(reward, Sum):
         for index, part in enumerate(reward.rewards):
             part_state = None if state is None else state.rewards[index]
             found.extend(rewards_of(part, part_state))
+    elif isinstance(reward, Scaled):
+        found.extend(rewards_of(reward.inner, None if state is None else state.reward))
     return found
