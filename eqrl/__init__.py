@@ -153,6 +153,7 @@ from ._rewards.base import (
     SumState as SumState,
 )
 from ._rewards.cic import CIC as CIC, CICState as CICState
+from ._rewards.dads import DADS as DADS, DADSState as DADSState
 from ._rewards.disagreement import (
     Disagreement as Disagreement,
     DisagreementState as DisagreementState,

@@ -194,6 +194,10 @@ ALL_AGENTS: dict[str, AnyAgent] = {
         ),
         environment_weight=0.5,
     ),
+    "DADS(SAC)": eqrl.Intrinsic(
+        eqrl.SkillConditioned(sac(), 3),
+        eqrl.DADS(3, descriptor="observation", make_network=FEATURES),
+    ),
     "REDQ": REDQ(hidden_sizes=HIDDEN, num_critics=4),
     "A2C": A2C(hidden_sizes=HIDDEN),
     "AWAC": AWAC(hidden_sizes=HIDDEN),

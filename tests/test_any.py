@@ -12,7 +12,7 @@ from types import ModuleType
 
 
 _PUBLIC = ("", ".envs", ".losses", ".nn", ".presets", ".spaces")
-_MOST = 73
+_MOST = 76
 
 # An annotation that holds `Any`, or an alias of which a part is `Any`: of an argument,
 # a result, a field or a base class.
@@ -45,6 +45,9 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "CIC.observe(transitions)",
         "CIC.reward(batch)",
         "CIC.update(batch)",
+        "DADS.observe(transitions)",
+        "DADS.reward(batch)",
+        "DADS.update(batch)",
         "METRA.observe(transitions)",
         "METRA.reward(batch)",
         "METRA.update(batch)",

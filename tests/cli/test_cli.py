@@ -484,7 +484,7 @@ _WRONG = [
     (["train", "--env", "eqrl/Pont"], "There is no environment `eqrl/Pont`"),
     ([*_TRAIN, "--discount", "2"], "`discount=2` is out of range"),
     (["train", "sack"], "There is no agent `sack`; did you mean `sac`?"),
-    (["train", "diayn", "--agent", "a2c"], "`agent='a2c'` must be one of 'discrete-s"),
+    (["train", "diayn", "--agent", "a2c"], "`agent='a2c'` must be one of 'csf', 'd"),
     (["train", "diayn", "--num-skills", "1"], "`num_skills=1` must be"),
     ([*_TRAIN, "--log-every", "0"], "`log_every=0` must be an integer, at least 1"),
     ([*_TRAIN, "--evaluate-every", "0"], "`evaluate_every=0` must be an integer"),

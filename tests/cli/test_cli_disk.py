@@ -306,7 +306,10 @@ def test_skills_are_learned_and_interrupted(
 
 
 _WRONG = [
-    (["--agent", "a2c"], "`agent='a2c'` must be one of 'discrete-sac', 'dqn', 'ppo'"),
+    (
+        ["--agent", "a2c"],
+        "`agent='a2c'` must be one of 'csf', 'discrete-sac', 'dqn', 'ppo'",
+    ),
     (["--num-skills", "0"], "`num_skills=0` must be an integer, at least 1"),
     (["--k", "0"], "`k=0` must be an integer, at least 1"),
     (

@@ -155,6 +155,8 @@ def test_without_a_preset_all_defaults_are_those_of_the_library(
     if name == "ppo" and run.settings.hidden_sizes is not None:
         # In the library, `None` stands for one that fits the actions.
         agent = eqrl.PPO(make_actor=eqrl.nn.Normal())
+    if name == "csf":
+        agent = eqrl.SkillConditioned(agent, eqrl.SphereSkills(2))
     if command == "train diayn":
         agent = eqrl.diayn(agent, make_network=eqrl.nn.CategoricalDiscriminator())
     if command == "disk":

@@ -182,13 +182,14 @@ def test_a_child_inherits_what_only_init_reads_and_varies_the_rest(
         )
 
 
-def test_a_learned_temperature_is_all_that_only_init_reads() -> None:
+def test_a_learned_temperature_and_a_multiplier_are_all_that_only_init_reads() -> None:
     found = set()
     for name, agent in ALL_AGENTS.items():
         leaves = jax.tree_util.tree_leaves_with_path(init_only_leaves(agent))
         for path, is_marked in leaves:
-            is_temperature = jax.tree_util.keystr(path).endswith("initial_temperature")
-            assert is_marked == (is_temperature and name != "SAC-fixed-temperature")
+            learned = ("initial_temperature", "initial_multiplier")
+            is_learned = jax.tree_util.keystr(path).endswith(learned)
+            assert is_marked == (is_learned and name != "SAC-fixed-temperature")
             found |= {name} if is_marked else set()
     assert {"SAC", "TAAC", "DiscreteSAC", "Normalized(TAAC)"} < found
 

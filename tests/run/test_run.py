@@ -124,7 +124,7 @@ def test_options_reach_the_agent() -> None:
 
 def test_an_unknown_agent_or_a_number_below_one_is_an_error() -> None:
     with pytest.raises(
-        ValueError, match="`agent='a2c'` must be one of 'discrete-sac', "
+        ValueError, match="`agent='a2c'` must be one of 'csf', 'discrete-sac', "
     ):
         Run("a2c", {}, {}, Settings(), Training())
     for name, training in (

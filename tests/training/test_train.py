@@ -108,7 +108,9 @@ def test_every_agent_trains(name: str, getkey: GetKey) -> None:
     assert np.isfinite(solution.metrics[loss][-1])
     # The same programs, in which the agent diverges.
     diverging = with_rates(agent, 1e30)
-    with pytest.raises(eqrl.NonFiniteError, match=r"_loss`|agent's") as error:
+    with pytest.raises(
+        eqrl.NonFiniteError, match=r"_loss`|agent's|intrinsic_reward`"
+    ) as error:
         # The one step that `A2C` makes in 20 leaves weights that are finite, of 1e30.
         log_every = 60 if name == "A2C" else 20
         eqrl.train(

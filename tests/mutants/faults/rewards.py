@@ -56,6 +56,13 @@ FAULTS = (
         ("tests/rewards/test_metra.py -k centered",),
     ),
     Fault(
+        "rewards:dads-forgets-the-own-skill",
+        "eqrl/_rewards/dads.py",
+        "among = jnp.concatenate([others, own[None]])",
+        "among = others",
+        ("tests/rewards/test_dads.py -k own_one",),
+    ),
+    Fault(
         "rewards:lsd-without-a-norm",
         "eqrl/_rewards/spectral.py",
         "layer.weight / (other @ layer.weight @ direction)",
