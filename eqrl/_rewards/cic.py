@@ -171,6 +171,7 @@ class CIC(AbstractSkillReward[CICState]):
             scale=mean_size(state.distances),
             clip=self.clip,
         )
+        # At most the logarithm of the batch, and 0 where nothing is told apart.
         told_apart = math.log(loss.shape[0]) - loss
         reward = self.entropy_weight * entropy + self.contrastive_weight * told_apart
         return reward.reshape(batch.timestep.shape)

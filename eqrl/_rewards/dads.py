@@ -142,6 +142,7 @@ class DADS(AbstractSkillReward[DADSState]):
         )
 
     def observe(self, state: DADSState, transitions: _Transition) -> DADSState:
+        # Each fresh transition counts once, however often the replay gives it again.
         change = self._change(transitions)
         rows = change.reshape(-1, change.shape[-1])
         return eqx.tree_at(
@@ -161,6 +162,7 @@ class DADS(AbstractSkillReward[DADSState]):
         log_prob = lambda skill: self._log_prob(state.network, seen, skill, change)
         own = log_prob(skill)
         if isinstance(self.skills, OneHotSkills | EvenOneHotSkills):
+            # All of them, so that the mean over the prior is exact.
             every = jnp.eye(self.skills.size)
             among = jax.vmap(lambda z: log_prob(jnp.broadcast_to(z, skill.shape)))(
                 every
@@ -207,6 +209,8 @@ class DADS(AbstractSkillReward[DADSState]):
 
         Changes in one step, in the units of the descriptor.
         """
+        # The network knows normalized changes only; their clip is not undone, since few
+        # reach it.
         logits, means = self._mixture(state.network, seen, skill)
         weights = jax.nn.softmax(logits, axis=-1)
         expected = jnp.sum(weights[:, :, None] * means, axis=1)
@@ -230,6 +234,7 @@ class DADS(AbstractSkillReward[DADSState]):
     ) -> tuple[
         Float[Array, "rows components"], Float[Array, "rows components descriptor"]
     ]:
+        # First the logits, then the means of one component after the other.
         outputs = jax.vmap(network)(jnp.concatenate([seen, skill], axis=1))
         number = self.num_components
         means = outputs[:, number:].reshape(outputs.shape[0], number, -1)

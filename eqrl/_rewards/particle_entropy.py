@@ -91,6 +91,7 @@ class ParticleEntropy(AbstractReward[ParticleEntropyState, Seen]):
             weights = eqx.filter(model, eqx.is_inexact_array)
             optimizer = self.make_optimizer(self.lr).init(weights)
         return ParticleEntropyState(
+            # Without an encoder nothing learns, and no weights are kept.
             model=None if self.make_encoder is None else model,
             optimizer=optimizer,
             distances=no_statistics(1),
