@@ -106,7 +106,9 @@ def _cells(contender: str, records: Sequence[Record]) -> list[str]:
 
 
 def center(values: Sequence[float]) -> str:
-    """Interquartile mean over seeds, with a bootstrap interval."""
+    """Interquartile mean over seeds, with a bootstrap interval; one seed as it is."""
+    if len(values) == 1:
+        return f"{values[0]:.5g}"
     given = np.asarray(values)[None]
     low, high = eqrl.bootstrap_interval(given, center="iqm")
     return f"{eqrl.interquartile_mean(given)[0]:.5g} ({low[0]:.5g} to {high[0]:.5g})"
