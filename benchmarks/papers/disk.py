@@ -39,7 +39,11 @@ def _outcome(played: Any, num_steps: int) -> Outcome:
     skills = np.repeat(np.arange(found.shape[0]), found.shape[1])
     columns = {f"end_{axis}": ends[:, axis] for axis in range(ends.shape[1])}
     distances = {name: float(measure(found)) for name, measure in DISTANCES.items()}
-    return Outcome({"skill": skills, **columns}, {"steps": num_steps, **distances})
+    return Outcome(
+        {"skill": skills, **columns},
+        {"steps": num_steps, **distances},
+        skills=played,
+    )
 
 
 @dataclasses.dataclass(frozen=True)

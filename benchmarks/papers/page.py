@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float
 
 import eqrl
 
 from .paper import Experiment, Found, Paper, Published, Record
 from .papers import PAPERS, load
-from .run import DATA, read_run
+from .run import DATA, read_run, skills_of
+from .skills import read_skills
 
 
 FOLDER = DATA.parent
@@ -47,13 +49,25 @@ def _part(name: str, experiment: Experiment) -> str:
         lines = experiment.report(found)
     else:
         lines = returns_of(experiment, found)
-    has_curves = all("evaluation_return" in x[0].columns for x in found.values())
-    if has_curves:
-        picture = FOLDER / "pictures" / f"{name}-{task}.png"
-        picture.parent.mkdir(parents=True, exist_ok=True)
-        runs = {contender: _curves(records) for contender, records in found.items()}
-        eqrl.draw_learning_curves(picture, runs, metric="evaluation_return", title=task)
-        lines.append(f"\n![Greedy returns in {task}](pictures/{picture.name})")
+    pictures = FOLDER / "pictures"
+    pictures.mkdir(parents=True, exist_ok=True)
+    for metric in experiment.curves:
+        if all(metric in records[0].columns for records in found.values()):
+            is_return = metric == "evaluation_return"
+            suffix = "" if is_return else f"-{metric.replace('_', '-')}"
+            picture = pictures / f"{name}-{task}{suffix}.png"
+            runs = {x: _curves(records, metric) for x, records in found.items()}
+            eqrl.draw_learning_curves(picture, runs, metric=metric, title=task)
+            what = "Greedy returns" if is_return else metric.replace("_", " ")
+            lines.append(f"\n![{what} in {task}](pictures/{picture.name})")
+    for contender in found:
+        skills = skills_of(folder / f"{contender}-0.csv")
+        if skills.exists():
+            picture = pictures / f"{name}-{task}-{contender}-skills.png"
+            title = f"{contender}, seed 0"
+            eqrl.draw_skills(picture, read_skills(skills), title=title)
+            what = f"Skills of {contender} in {task}"
+            lines.append(f"\n![{what}](pictures/{picture.name})")
     return "\n".join([f"## {task}\n", *lines, ""])
 
 
@@ -77,7 +91,12 @@ def returns_of(experiment: Experiment, found: Found) -> list[str]:
 
 def final(record: Record) -> float:
     """The mean of the last ten greedy evaluations."""
-    return float(record.evaluations[-LAST_EVALUATIONS:].mean())
+    return mean_of_last(record.evaluations)
+
+
+def mean_of_last(evaluations: Float[np.ndarray, " evaluations"]) -> float:
+    """The mean of the last ten, or of all if they are fewer."""
+    return float(evaluations[-LAST_EVALUATIONS:].mean())
 
 
 def training_return(record: Record) -> float:
@@ -120,12 +139,12 @@ def _cited(published: Published) -> str:
     return f"{published.source}{note}: {published.value:g}{spread}"
 
 
-def _curves(records: Sequence[Record]) -> dict[str, np.ndarray]:
-    """The greedy returns of all seeds at the steps of their evaluations."""
+def _curves(records: Sequence[Record], metric: str) -> dict[str, np.ndarray]:
+    """A column of all seeds, at the steps at which it was measured."""
     first = records[0].columns
-    rows = np.isfinite(first["evaluation_return"])
-    returns = [x.columns["evaluation_return"][rows] for x in records]
-    return {"step": first["step"][rows], "evaluation_return": np.stack(returns, axis=1)}
+    rows = np.isfinite(first[metric])
+    values = [x.columns[metric][rows] for x in records]
+    return {"step": first["step"][rows], metric: np.stack(values, axis=1)}
 
 
 if __name__ == "__main__":

@@ -4,12 +4,15 @@ import abc
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
 
 import eqrl
+
+
+Trajectories: TypeAlias = eqrl.SkillEvaluation | eqrl.SkillTrajectories
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,10 +21,14 @@ class Outcome:
 
     - `columns`: of its CSV by name, `nan` where a row has no value.
     - `facts`: figures of the whole run by name.
+    - `versions`: of packages that differ from those of this process.
+    - `skills`: played at the end, for a picture.
     """
 
     columns: Mapping[str, Sequence[float] | Float[np.ndarray, " rows"]]
     facts: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    skills: Trajectories | None = None
 
 
 class AbstractContender(abc.ABC):
@@ -85,6 +92,8 @@ class Experiment:
     - `published`: by the name of a contender.
     - `seeds`: how many runs of each by default.
     - `report`: the lines of its section, in place of the table of returns.
+    - `curves`: columns that are drawn over the steps, where all contenders have them.
+    - `make`: makes the environment, as `eqrl.envs.make` does.
     """
 
     env: str
@@ -95,10 +104,12 @@ class Experiment:
     seeds: int = 3
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     report: Callable[[Found], list[str]] | None = None
+    curves: tuple[str, ...] = ("evaluation_return",)
+    make: Callable[..., Any] = eqrl.envs.make
 
     def make_env(self, **changes: Any) -> Any:
         """The environment, for training or for evaluation."""
-        return eqrl.envs.make(self.env, **{**self.options, **changes})
+        return self.make(self.env, **{**self.options, **changes})
 
 
 @dataclasses.dataclass(frozen=True)

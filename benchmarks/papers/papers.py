@@ -5,7 +5,7 @@ import importlib
 from .paper import Paper
 
 
-PAPERS = ("ppo", "sac", "td3", "taac", "pbt", "disk", "minatar")
+PAPERS = ("ppo", "sac", "td3", "taac", "pbt", "disk", "diayn", "minatar")
 
 
 def load(name: str) -> Paper:

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 from ..measure import machine
 from .paper import Experiment, Outcome, Record
 from .papers import load
+from .skills import write_skills
 
 
 DATA = Path(__file__).parents[2] / "docs" / "results" / "papers" / "data"
@@ -59,8 +59,9 @@ def run(job: Job, experiment: Experiment) -> None:
     before = json.loads(notes.read_text()) if notes.exists() else 0.0
 
     def minutes() -> float:
-        # Of the processor, since others may use the machine in the meantime.
-        return before + time.process_time() / 60
+        # Of the processor, since others may use the machine in the meantime; with
+        # processes that have ended, such as that of another library.
+        return before + sum(os.times()[:4]) / 60
 
     ended = threading.Event()
 
@@ -73,11 +74,18 @@ def run(job: Job, experiment: Experiment) -> None:
     contender = experiment.contenders[job.contender]
     outcome = contender.run(experiment, job.seed, folder / "checkpoints", label)
     ended.set()
-    found = facts(experiment, job.seed, minutes())
+    found = facts(experiment, job.seed, minutes()) | dict(outcome.versions)
     found |= {name: f"{value:.6g}" for name, value in outcome.facts.items()}
+    if outcome.skills is not None:
+        write_skills(skills_of(path), outcome.skills)
     write_run(path, outcome, found)
     shutil.rmtree(folder)
     print(f"{label}: done in {minutes():.1f} min", flush=True)
+
+
+def skills_of(path: Path) -> Path:
+    """The file with the paths of the skills of a run."""
+    return path.parent / "skills" / path.name
 
 
 def facts(experiment: Experiment, seed: int, minutes: float) -> dict[str, str]:

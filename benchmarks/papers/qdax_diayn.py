@@ -1,0 +1,177 @@
+"""QDax's DIAYN as in its notebook, evaluated as ours is.
+
+It runs with QDax's Python: `python -m benchmarks.papers.qdax_diayn SETTINGS FILE`,
+where SETTINGS is what `diayn.Settings` holds, in JSON, with the `seed` and a `label`.
+"""
+
+import functools
+import json
+import math
+import sys
+import time
+import types
+from importlib import metadata
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import qdax.tasks.brax.v2 as environments
+from qdax.baselines.diayn import DIAYN, DiaynConfig
+from qdax.core.neuroevolution.buffers.buffer import QDTransition, ReplayBuffer
+from qdax.core.neuroevolution.sac_td3_utils import do_iteration_fn, generate_unroll
+from qdax.tasks.brax.v2.wrappers import locomotion_wrappers
+
+
+PACKAGES = ("qdax", "jax", "flax", "brax", "mujoco")
+
+
+def clip(x: jax.Array, a_min: jax.Array, a_max: jax.Array) -> jax.Array:
+    """`jnp.clip` with the names of arguments that JAX has removed."""
+    return jnp.clip(x, a_min, a_max)
+
+
+# Both calls of `clip` in this module are those of `XYPositionWrapper`.
+locomotion_wrappers.jnp = types.SimpleNamespace(**{**vars(jnp), "clip": clip})
+
+
+def train(
+    *,
+    num_steps: int,
+    evaluate_every: int,
+    num_episodes: int,
+    num_envs: int,
+    updates_per_iteration: int,
+    capacity: int,
+    max_steps: int,
+    num_skills: int,
+    hidden_sizes: list[int],
+    batch_size: int,
+    lr: float,
+    target_step_size: float,
+    discount: float,
+    initial_temperature: float,
+    seed: int,
+    label: str,
+) -> dict[str, Any]:
+    """Trains from the beginning; returns columns, and the skills at the end."""
+    make = functools.partial(
+        environments.create, "ant_omni", episode_length=max_steps, backend="spring"
+    )
+    env = make(batch_size=num_envs)
+    # Without resets, after which the descriptor is no longer that of the state reached.
+    evaluation_env = make(batch_size=num_skills * num_episodes, auto_reset=False)
+    sizes = tuple(hidden_sizes)
+    config = DiaynConfig(
+        batch_size=batch_size,
+        episode_length=max_steps,
+        tau=target_step_size,
+        learning_rate=lr,
+        alpha_init=initial_temperature,
+        discount=discount,
+        critic_hidden_layer_size=sizes,
+        policy_hidden_layer_size=sizes,
+        num_skills=num_skills,
+    )
+    agent = DIAYN(config, action_size=env.action_size)
+    key, env_key, evaluation_key = jax.random.split(jax.random.key(seed), 3)
+    env_state = jax.jit(env.reset)(rng=env_key)
+    state = agent.init(
+        key,
+        action_size=env.action_size,
+        observation_size=env.observation_size,
+        descriptor_size=env.descriptor_length,
+    )
+    buffer = ReplayBuffer.init(
+        buffer_size=capacity,
+        transition=QDTransition.init_dummy(
+            observation_dim=env.observation_size + num_skills,
+            action_dim=env.action_size,
+            descriptor_dim=env.descriptor_length,
+        ),
+    )
+    iteration = functools.partial(
+        do_iteration_fn,
+        env_batch_size=num_envs,
+        # Half an update more, since QDax rounds down.
+        grad_updates_per_step=(updates_per_iteration + 0.5) / num_envs,
+        play_step_fn=functools.partial(
+            agent.play_step_fn,
+            env=env,
+            skills=jnp.eye(num_skills)[jnp.arange(num_envs) % num_skills],
+        ),
+        update_fn=agent.update,
+    )
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def learn(carry: Any) -> Any:
+        def body(carry: Any, unused: None) -> tuple[Any, None]:
+            del unused
+            state, env_state, buffer, _ = iteration(*carry)
+            return (state, env_state, buffer), None
+
+        return jax.lax.scan(body, carry, None, length=evaluate_every // num_envs)[0]
+
+    measure = jax.jit(
+        functools.partial(evaluate, agent, evaluation_env, num_skills, max_steps)
+    )
+    # Copied, because equal initial arrays share a buffer, which forbids donation.
+    carry = jax.tree.map(jnp.array, (state, env_state, buffer))
+    rows: list[dict[str, float]] = []
+    found: dict[str, Any] = {}
+    for step in range(evaluate_every, num_steps + 1, evaluate_every):
+        begin = time.process_time()
+        carry = jax.block_until_ready(learn(carry))
+        seconds = time.process_time() - begin
+        found = measure(carry[0], jax.random.fold_in(evaluation_key, step))
+        means = {name: float(x) for name, x in found.items() if x.ndim == 0}
+        rows.append({"step": step, **means, "seconds": seconds})
+        shown = f"{means['diversity_return']:.5g}, accuracy {means['accuracy']:.3g}"
+        print(f"{label}: step {step}, diversity {shown}", flush=True)
+    shape = (num_skills, num_episodes, max_steps)
+    return {
+        **{f"column {name}": [row[name] for row in rows] for name in rows[0]},
+        "mask": found["mask"].T.reshape(shape),
+        "descriptors": jnp.swapaxes(found["descriptors"], 0, 1).reshape(*shape, -1),
+    }
+
+
+def evaluate(
+    agent: DIAYN,
+    env: Any,
+    num_skills: int,
+    max_steps: int,
+    state: Any,
+    key: jax.Array,
+) -> dict[str, jax.Array]:
+    """Greedy episodes of each skill: means, and descriptors with their mask."""
+    first = env.reset(key)
+    num_episodes = first.obs.shape[0] // num_skills
+    skills = jnp.repeat(jnp.eye(num_skills), num_episodes, axis=0)
+    play = functools.partial(
+        agent.play_step_fn, env=env, skills=skills, deterministic=True
+    )
+    _, _, played = generate_unroll(first, state, max_steps, play)
+    # A step counts if no earlier one has ended the episode.
+    ended = jnp.cumsum(played.dones, axis=0) - played.dones
+    mask = ended == 0
+    logits = agent._discriminator.apply(
+        state.discriminator_params, played.next_state_desc
+    )
+    log_probability = jnp.sum(jax.nn.log_softmax(logits) * skills, axis=-1)
+    reward = log_probability + math.log(num_skills)
+    is_right = jnp.argmax(logits, axis=-1) == jnp.argmax(skills, axis=-1)
+    total = functools.partial(jnp.sum, axis=0, where=mask)
+    return {
+        "diversity_return": jnp.mean(total(reward)),
+        "accuracy": jnp.mean(is_right, where=mask),
+        "environment_return": jnp.mean(total(played.rewards)),
+        "descriptors": played.next_state_desc,
+        "mask": mask,
+    }
+
+
+if __name__ == "__main__":
+    trained = train(**json.loads(sys.argv[1]))
+    versions = {name: metadata.version(name) for name in PACKAGES}
+    np.savez(sys.argv[2], versions=json.dumps(versions), **trained)
