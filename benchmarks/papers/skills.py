@@ -3,6 +3,7 @@
 import csv
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 
 import eqrl
@@ -43,4 +44,6 @@ def read_skills(path: Path) -> eqrl.SkillTrajectories:
         mask[index] = steps <= step[own].max()
         for axis, values in enumerate(rows[own, 3:].T):
             descriptors[index][:, axis] = np.interp(steps, step[own], values)
-    return eqrl.SkillTrajectories(descriptors=descriptors, mask=mask)
+    return eqrl.SkillTrajectories(
+        descriptors=jnp.asarray(descriptors), mask=jnp.asarray(mask)
+    )
