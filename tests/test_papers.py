@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 import eqrl
-from benchmarks.papers import run as papers_run
+from benchmarks.papers import diayn, run as papers_run
+from benchmarks.papers.diayn import minutes_of_training
 from benchmarks.papers.page import center, final, training_return
 from benchmarks.papers.paper import Experiment, Outcome
 from benchmarks.papers.papers import PAPERS, load
 from benchmarks.papers.run import Job, read_run, run, write_run
+from benchmarks.papers.skills import read_skills
 from benchmarks.papers.training import Training
 from eqrl._training.trainer import check_sizes
 
@@ -73,6 +75,49 @@ def test_figures_of_a_file_are_those_worked_out_by_hand(tmp_path: Path) -> None:
     assert training_return(record) == pytest.approx((80 * 2.0 + 20 * 1.0) / 100)
     assert final(record) == 3.5
     assert center([1.0, 1.0]) == "1 (1 to 1)"
+
+
+def test_skills_of_a_run_that_was_stopped_are_those_of_one_that_was_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(papers_run, "DATA", tmp_path / "data")
+    monkeypatch.setattr(diayn, "CHECKPOINT_SECONDS", 1e-6)
+    settings = diayn.Settings(
+        num_steps=60,
+        evaluate_every=20,
+        num_episodes=2,
+        num_envs=4,
+        updates_per_iteration=1,
+        capacity=40,
+        num_skills=2,
+        hidden_sizes=(8,),
+        batch_size=4,
+    )
+    ours = diayn.Ours(settings)
+    # Longer than the points of an episode in its file.
+    experiment = Experiment("eqrl/Point", {"eqrl": ours}, options={"max_steps": 60})
+    whole = ours.run(experiment, 3, tmp_path / "whole" / "checkpoints", "whole")
+    job = Job("toy", 0, "eqrl", 3, tmp_path / "runs")
+    path = job.path_of(experiment)
+    checkpoints = job.folder / "toy" / "eqrl-Point" / "eqrl-3" / "checkpoints"
+    half = diayn.Ours(dataclasses.replace(settings, num_steps=40))
+    checkpoints.parent.mkdir(parents=True)
+    half.run(experiment, 3, checkpoints, "half")
+    run(job, experiment)
+    record = read_run(path)
+    for name in diayn.MEASURES:
+        np.testing.assert_allclose(record.columns[name], whole.columns[name], rtol=1e-5)
+    assert list(record.columns["step"]) == [20, 40, 60]
+    assert minutes_of_training(record) > 0
+    skills, played = read_skills(papers_run.skills_of(path)), whole.skills
+    assert played is not None
+    assert skills.mask.shape == (2, 2, 60)
+    for step in (0, 3, 57, 59):
+        np.testing.assert_allclose(
+            skills.descriptors[:, :, step], played.descriptors[:, :, step], atol=1e-3
+        )
+    rows = papers_run.skills_of(path).read_text().splitlines()
+    assert len(rows) == 1 + 2 * 2 * 21
 
 
 def test_agents_and_trainers_of_every_paper_fit_each_other() -> None:

@@ -213,7 +213,7 @@ class QDax(AbstractContender):
 def minutes_of_training(record: Record) -> float:
     """Processor minutes without evaluations, and without compilation.
 
-    The first interval, which has the compilation, counts like the median of all.
+    Intervals with a compilation count like the median of all.
     """
     seconds = record.columns["seconds"]
     return float(np.median(seconds) * len(seconds) / 60)
@@ -275,6 +275,7 @@ What differs:
 - QDax's discriminator learns from the state that is left, ours from the state reached;
 - QDax updates the critic, then the actor with the critic before that update; ours with
   the one after it;
+- QDax's policy has a standard deviation of softplus(x) + 0.001, ours of exp(x);
 - weights begin as is usual in each library.
 
 QDax 0.5.0 passes `a_min` and `a_max` to `jnp.clip`, which JAX has removed. Here it runs

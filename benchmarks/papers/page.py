@@ -60,14 +60,19 @@ def _part(name: str, experiment: Experiment) -> str:
             eqrl.draw_learning_curves(picture, runs, metric=metric, title=task)
             what = "Greedy returns" if is_return else metric.replace("_", " ")
             lines.append(f"\n![{what} in {task}](pictures/{picture.name})")
+    drawn = {}
     for contender in found:
         skills = skills_of(folder / f"{contender}-0.csv")
         if skills.exists():
             picture = pictures / f"{name}-{task}-{contender}-skills.png"
-            title = f"{contender}, seed 0"
-            eqrl.draw_skills(picture, read_skills(skills), title=title)
+            played = read_skills(skills)
+            names = ("x", "y")[: played.descriptors.shape[-1]]
+            eqrl.draw_skills(picture, played, names=names)
             what = f"Skills of {contender} in {task}"
-            lines.append(f"\n![{what}](pictures/{picture.name})")
+            drawn[contender] = f"![{what}](pictures/{picture.name})"
+    if drawn:
+        lines += ["\nThe paths of all skills of seed 0:\n", f"| {' | '.join(drawn)} |"]
+        lines += ["|" + "---|" * len(drawn), f"| {' | '.join(drawn.values())} |"]
     return "\n".join([f"## {task}\n", *lines, ""])
 
 

@@ -15,16 +15,16 @@ POINTS_OF_EPISODE = 25
 
 
 def write_skills(path: Path, played: Trajectories) -> None:
-    """Writes about 25 points of each episode, the last one among them."""
+    """Writes about 25 positions of each episode, the last one among them."""
     descriptors, mask = np.asarray(played.descriptors), np.asarray(played.mask)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        axes = [f"descriptor_{index}" for index in range(descriptors.shape[-1])]
+        axes = ("x", "y")[: descriptors.shape[-1]]
         writer.writerow(["skill", "episode", "step", *axes])
+        spacing = -(-mask.shape[2] // POINTS_OF_EPISODE)
         for skill, episode in np.ndindex(mask.shape[:2]):
             length = int(mask[skill, episode].sum())
-            spacing = -(-mask.shape[2] // POINTS_OF_EPISODE)
             for step in sorted({*range(1, length + 1, spacing), length}):
                 point = descriptors[skill, episode, step - 1]
                 shown = [f"{x:.4g}" for x in point]
