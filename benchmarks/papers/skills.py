@@ -45,5 +45,5 @@ def read_skills(path: Path) -> eqrl.SkillTrajectories:
         for axis, values in enumerate(rows[own, 3:].T):
             descriptors[index][:, axis] = np.interp(steps, step[own], values)
     return eqrl.SkillTrajectories(
-        descriptors=jnp.asarray(descriptors), mask=jnp.asarray(mask)
+        descriptors=jnp.asarray(descriptors, jnp.float32), mask=jnp.asarray(mask)
     )
