@@ -370,6 +370,10 @@ class SkillLoop:
                 self.trainer, self.agent, env, state, counts, key=jr.fold_in(key, 2)
             )
             resumed = position = runner.start(state, counts, training.unfinished)
+            # Where new episodes had to begin in simulators, the state was donated, and
+            # a skill that is finished yields no other.
+            training = _at(position, training)
+            yield training, position
             # After an error training may resume from within an iteration.
             num_steps = self._whole_iterations(max(end - done, 0))
             for position in runner.run_rows(

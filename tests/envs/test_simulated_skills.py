@@ -69,6 +69,14 @@ def test_skills_are_learned_one_after_another(
     other = make("Rover")
     loaded = eqrl.load_skills(tmp_path, AGENT, other, TRAINER)
     assert same(learn(other, 2, initial=loaded).states, whole.states)
+    # Saved in its last row, a skill has ended but is not counted yet.
+    in_row = tmp_path / "in_row"
+    keep = lambda step, metrics, skills: eqrl.save_skills(in_row, skills)
+    learn(make("Rover"), 1, callback=keep, log_every=26)
+    other = make("Rover")
+    loaded = eqrl.load_skills(in_row, AGENT, other, TRAINER)
+    assert int(loaded.count) == 0
+    assert same(learn(other, 2, initial=loaded).states, whole.states)
     # What was learned before a rollout that fails is kept.
     monkeypatch.setattr(Rover, "fault", ("raise", Rover.num_steps + 3))
     with pytest.raises(eqrl.SimulatorError, match="on fire") as raised:
