@@ -187,6 +187,11 @@ update a step, hidden layers of 256 and 256 and batches of 256 (theirs: 1024), r
 theirs: 100 steps (Swimmer: 200), alpha 1, beta 10 for Hopper, alpha 1000 for Swimmer,
 alpha 60 for Ant.
 
+Their Hopper has 50 skills, and the first 2 of their Ant's 10 have half the steps of the
+others. Random steps are 1,000 here and 5,000 there; the replay holds 250,000 steps, in
+theirs all of them (Swimmer: a fifth, Ant: two ninths); their targets move at every
+second update. Their Ant also observes contact forces, which version 4 leaves out.
+
 Skills are played in 3 greedy episodes of 500 steps each. Positions are those of the
 torso, of Hopper along x alone, where theirs has the height, too. Whether their distance
 is that between pairs of skills or from the union of the others cannot be told from

@@ -119,11 +119,12 @@ members of SAC on HalfCheetah for 100,000 steps each, and the same 8 without sel
 from the same states and hyperparameters.
 
 The ranges are those of [Flajolet et al.](https://arxiv.org/abs/2206.08888): rates from
-3e-5 to 3e-3 (log-uniform), discount from 0.9 to 0.9999, reward scale from 0.1 to 10
-(log-uniform). Every 10,000 steps, after 10 greedy episodes of each member, the worst 3
-become copies of the best 3, with hyperparameters drawn anew; in theirs, 40 % of 80
-members become copies of random others every 100,000 updates. One environment and one
-update a step, batches of 256, hidden layers of 256 and 256, 5,000 random steps first.
+3e-5 to 3e-3 (log-uniform), discount from 0.9 to 0.9999 (theirs: to 1), reward scale
+from 0.1 to 10 (log-uniform). Every 10,000 steps, after 10 greedy episodes of each
+member, the worst 3 become copies of the best 3, with hyperparameters drawn anew; in
+theirs, 40 % of 80 members become copies of random others every 100,000 updates. One
+environment and one update a step, batches of 256, hidden layers of 256 and 256, 5,000
+random steps first.
 """,
     experiments=(
         Experiment(
