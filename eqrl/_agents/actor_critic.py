@@ -13,7 +13,12 @@ from typing_extensions import TypeVar
 
 from .._pytree.control_flow import filter_cond
 from .._pytree.fields import checked_by, shown
-from .._pytree.tree import gradient_step, incremental_update, tree_copy
+from .._pytree.tree import (
+    gradient_step,
+    incremental_update,
+    init_optimizer,
+    tree_copy,
+)
 from .._types.custom_types import (
     CriticFunction,
     FloatLike,
@@ -137,14 +142,6 @@ def clipped(
         return jax.tree.map(lambda x: (factor * x).astype(x.dtype), gradient)
 
     return optax.chain(optax.stateless(scaled), optimizer)
-
-
-def init_optimizer(
-    optimizer: optax.GradientTransformation, model: PyTree
-) -> optax.OptState:
-    """The initial state of an optimizer of the inexact arrays of `model`."""
-    # A network may hold functions and integers too, which have no gradient.
-    return optimizer.init(eqx.filter(model, eqx.is_inexact_array))
 
 
 def periodic_update(

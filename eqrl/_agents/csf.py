@@ -8,7 +8,7 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.fields import check_factory, hyperparameter, static_integer
-from .._pytree.tree import gradient_step, incremental_update, tree_copy
+from .._pytree.tree import gradient_step, incremental_update, init_optimizer, tree_copy
 from .._types.custom_types import FloatLike, MakeOptimizer, Metrics
 from .._types.data import Box, EnvSpec, Transition
 from ..losses import (
@@ -28,7 +28,6 @@ from ..nn import (
 )
 from .actor_critic import (
     check_spec,
-    init_optimizer,
     learning_rules,
     optimizers,
     reachable,

@@ -5,14 +5,13 @@ import optax
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from .._pytree.fields import hyperparameter, static_integer
-from .._pytree.tree import gradient_step, tree_copy
+from .._pytree.tree import gradient_step, init_optimizer, tree_copy
 from .._types.custom_types import ActionValueFunction, FloatLike, MakeOptimizer, Metrics
 from .._types.data import Discrete, EnvSpec, Transition
 from ..losses import bootstrapped_target, dqn_loss, dqn_next_value, multi_step_return
 from ..nn import ActionValues, MakeActionValues
 from .actor_critic import (
     check_spec,
-    init_optimizer,
     learning_rules,
     optimizers,
     periodic_update,

@@ -8,7 +8,7 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.fields import check_choice, hyperparameter, static_integer
-from .._pytree.tree import gradient_step
+from .._pytree.tree import gradient_step, init_optimizer
 from .._types.custom_types import FloatLike, MakeOptimizer, Metrics, Mode, Observation
 from .._types.data import (
     AbstractActionSpace,
@@ -28,7 +28,7 @@ from ..nn import (
     Value,
     ValueFunction,
 )
-from .actor_critic import check_spec, clipped, init_optimizer, optimizers
+from .actor_critic import check_spec, clipped, optimizers
 from .base import AbstractAgent, annealed, count_steps, pick_action
 from .networks import LIKELIHOOD, VALUE, make_network
 from .on_policy import learn_in_minibatches, rollout_returns, rollout_values

@@ -5,7 +5,7 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.fields import hyperparameter, static_integer
-from .._pytree.tree import gradient_step
+from .._pytree.tree import gradient_step, init_optimizer
 from .._types.custom_types import (
     ActionValueFunction,
     FloatLike,
@@ -16,7 +16,7 @@ from .._types.custom_types import (
 from .._types.data import Discrete, EnvSpec, Transition, flatten_batch
 from ..losses import dqn_loss
 from ..nn import ActionValues, MakeActionValues
-from .actor_critic import check_spec, clipped, init_optimizer, optimizers
+from .actor_critic import check_spec, clipped, optimizers
 from .base import AbstractEpsilonGreedyAgent, annealed
 from .networks import ACTION_VALUES, make_network
 from .on_policy import learn_in_minibatches, rollout_returns

@@ -6,7 +6,13 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.control_flow import filter_cond
 from .._pytree.fields import hyperparameter, static_integer
-from .._pytree.tree import gradient_step, incremental_update, take_element, tree_copy
+from .._pytree.tree import (
+    gradient_step,
+    incremental_update,
+    init_optimizer,
+    take_element,
+    tree_copy,
+)
 from .._types.custom_types import CriticFunction, FloatLike, MakeOptimizer, Metrics
 from .._types.data import Box, EnvSpec, Transition
 from ..losses import td3_actor_loss, td3_next_value
@@ -14,7 +20,6 @@ from ..nn import Actor, Critic, Deterministic, ExploringPolicy, MakeActor, MakeC
 from .actor_critic import (
     check_spec,
     critic_step,
-    init_optimizer,
     learning_rules,
     optimizers,
 )

@@ -106,8 +106,9 @@ def evaluate_skills(
     - `mode`: how actions are picked.
     - `max_steps`: the most steps of an episode; `None` takes `env.spec.max_steps`.
     - `descriptor`: what to describe a state by: `"state_descriptor"`, `"observation"`,
-        or a function of one observation. `None` takes what the discriminator sees, or
-        else the environment's descriptor, or the observation if there is none.
+        `"both"`, joined, or a function of one observation. `None` takes what the
+        discriminator sees, or else the environment's descriptor, or the observation if
+        there is none.
 
     **Returns:**
 

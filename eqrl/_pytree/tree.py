@@ -114,6 +114,14 @@ def incremental_update(new: Tree, old: Tree, step_size: FloatLike) -> Tree:
         return jax.tree.map(move, new, old)
 
 
+def init_optimizer(
+    optimizer: optax.GradientTransformation, model: PyTree
+) -> optax.OptState:
+    """The initial state of an optimizer of the inexact arrays of `model`."""
+    # A network may hold functions and integers too, which have no gradient.
+    return optimizer.init(eqx.filter(model, eqx.is_inexact_array))
+
+
 def gradient_step(
     model: Tree,
     gradient: PyTree,

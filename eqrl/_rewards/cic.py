@@ -14,7 +14,7 @@ from .._pytree.fields import (
     hyperparameter,
     static_integer,
 )
-from .._pytree.tree import gradient_step
+from .._pytree.tree import gradient_step, init_optimizer
 from .._skills.prior import AbstractSkillPrior, SkillExtras, as_skill_prior
 from .._types.custom_types import FloatLike, MakeOptimizer, Metrics
 from .._types.data import EnvSpec, Transition
@@ -145,9 +145,7 @@ class CIC(AbstractSkillReward[CICState]):
         networks = CICNetworks(state=state, pair=pair, skill=skill)
         return CICState(
             networks=networks,
-            optimizer=self.make_optimizer(self.lr).init(
-                eqx.filter(networks, eqx.is_inexact_array)
-            ),
+            optimizer=init_optimizer(self.make_optimizer(self.lr), networks),
             distances=no_statistics(1),
         )
 

@@ -14,7 +14,7 @@ from .._pytree.fields import (
     static_choice,
     static_integer,
 )
-from .._pytree.tree import gradient_step
+from .._pytree.tree import gradient_step, init_optimizer
 from .._skills.prior import (
     AbstractSkillPrior,
     EvenOneHotSkills,
@@ -135,9 +135,7 @@ class DADS(AbstractSkillReward[DADSState]):
         network = self.make_network(*sizes, key=key)
         return DADSState(
             network=network,
-            optimizer=self.make_optimizer(self.lr).init(
-                eqx.filter(network, eqx.is_inexact_array)
-            ),
+            optimizer=init_optimizer(self.make_optimizer(self.lr), network),
             changes=no_statistics(change_size),
         )
 

@@ -6,7 +6,7 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.fields import checked_by, hyperparameter, static_integer
-from .._pytree.tree import gradient_step
+from .._pytree.tree import gradient_step, init_optimizer
 from .._types.custom_types import FloatLike, MakeOptimizer, Metrics, Seen
 from .._types.data import Discrete, EnvSpec, Transition
 from ..losses import disagreement
@@ -81,9 +81,7 @@ class Disagreement(AbstractReward[DisagreementState, Seen]):
         number = spec.action.num_outputs
         return DisagreementState(
             models=models,
-            optimizer=self.make_optimizer(self.lr).init(
-                eqx.filter(models, eqx.is_inexact_array)
-            ),
+            optimizer=init_optimizer(self.make_optimizer(self.lr), models),
             variances=no_statistics(1),
             num_actions=number if isinstance(spec.action, Discrete) else None,
         )

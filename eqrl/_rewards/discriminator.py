@@ -7,7 +7,7 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.fields import check_factory, checked_by, hyperparameter
-from .._pytree.tree import gradient_step
+from .._pytree.tree import gradient_step, init_optimizer
 from .._skills.prior import (
     AbstractSkillPrior,
     EvenOneHotSkills,
@@ -112,10 +112,9 @@ class Discriminator(AbstractSkillReward[DiscriminatorState]):
         check_factory("make_network", make_network, *sizes, key=key)
         network = make_network(*sizes, key=key)
         self._check_network(network, size)
-        optimizer = self.make_optimizer(self.lr)
         return DiscriminatorState(
             network=network,
-            optimizer=optimizer.init(eqx.filter(network, eqx.is_inexact_array)),
+            optimizer=init_optimizer(self.make_optimizer(self.lr), network),
         )
 
     def observe(

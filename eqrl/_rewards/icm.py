@@ -12,7 +12,7 @@ from .._pytree.fields import (
     hyperparameter,
     static_integer,
 )
-from .._pytree.tree import gradient_step
+from .._pytree.tree import gradient_step, init_optimizer
 from .._types.custom_types import FloatLike, MakeOptimizer, Metrics, Seen
 from .._types.data import Discrete, EnvSpec, Transition
 from ..nn import Features, MakeNetwork, VectorFunction
@@ -215,8 +215,7 @@ class ICM(AbstractReward[ICMState, Seen]):
             self.num_features,
             key=key,
         )
-        weights = eqx.filter(model, eqx.is_inexact_array)
-        return ICMState(model, self.make_optimizer(self.lr).init(weights))
+        return ICMState(model, init_optimizer(self.make_optimizer(self.lr), model))
 
     def observe(self, state: ICMState, transitions: Transition[Seen]) -> ICMState:
         del transitions

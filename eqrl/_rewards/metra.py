@@ -13,7 +13,7 @@ from .._pytree.fields import (
     hyperparameter,
     static_choice,
 )
-from .._pytree.tree import gradient_step
+from .._pytree.tree import gradient_step, init_optimizer
 from .._skills.prior import (
     AbstractSkillPrior,
     EvenOneHotSkills,
@@ -151,12 +151,10 @@ class METRA(AbstractSkillReward[METRAState]):
         is_spectral = self.constraint == "spectral"
         return METRAState(
             phi=phi,
-            optimizer=self.make_optimizer(self.lr).init(
-                eqx.filter(phi, eqx.is_inexact_array)
-            ),
+            optimizer=init_optimizer(self.make_optimizer(self.lr), phi),
             log_multiplier=log_multiplier,
-            multiplier_optimizer=self.make_optimizer(self.multiplier_lr).init(
-                log_multiplier
+            multiplier_optimizer=init_optimizer(
+                self.make_optimizer(self.multiplier_lr), log_multiplier
             ),
             directions=first_directions(phi, key=direction_key) if is_spectral else (),
         )

@@ -4,6 +4,7 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._pytree.fields import checked_by, hyperparameter, static_integer
+from .._pytree.tree import init_optimizer
 from .._types.custom_types import FloatLike, MakeOptimizer, Metrics, Seen
 from .._types.data import EnvSpec, Transition
 from ..losses import particle_entropy
@@ -88,8 +89,7 @@ class ParticleEntropy(AbstractReward[ParticleEntropyState, Seen]):
         )
         optimizer: optax.OptState = ()
         if self.make_encoder is not None:
-            weights = eqx.filter(model, eqx.is_inexact_array)
-            optimizer = self.make_optimizer(self.lr).init(weights)
+            optimizer = init_optimizer(self.make_optimizer(self.lr), model)
         return ParticleEntropyState(
             # Without an encoder nothing learns, and no weights are kept.
             model=None if self.make_encoder is None else model,

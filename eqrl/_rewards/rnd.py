@@ -11,7 +11,7 @@ from .._pytree.fields import (
     hyperparameter,
     static_integer,
 )
-from .._pytree.tree import gradient_step
+from .._pytree.tree import gradient_step, init_optimizer
 from .._types.custom_types import FloatLike, MakeOptimizer, Metrics, Seen
 from .._types.data import EnvSpec, Transition
 from ..nn import Features, MakeNetwork, VectorFunction
@@ -100,9 +100,7 @@ class RND(AbstractReward[RNDState, Seen]):
         return RNDState(
             network=network,
             target=self.make_network(*sizes, key=target_key),
-            optimizer=self.make_optimizer(self.lr).init(
-                eqx.filter(network, eqx.is_inexact_array)
-            ),
+            optimizer=init_optimizer(self.make_optimizer(self.lr), network),
             statistics=no_statistics(sizes[0]),
             errors=no_statistics(1),
         )

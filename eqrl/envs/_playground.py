@@ -1,5 +1,6 @@
 """Tasks of MuJoCo Playground."""
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -271,7 +272,7 @@ def _find_robots(name: str) -> None:
         if spec is None or spec.origin is None:
             continue
         folder = Path(spec.origin).parent / "mujoco/playground/assets/mujoco_menagerie"
-        found |= {each.name: each for each in folder.iterdir()}
+        found |= {each.name: each for each in folder.glob("*")}
     if not found:
         raise ValueError(
             f"`playground/{name}` needs robots of MuJoCo Menagerie, which are not in "
@@ -286,7 +287,9 @@ def _find_robots(name: str) -> None:
         if not link.exists():
             # One to a package that is gone.
             link.unlink(missing_ok=True)
-            link.symlink_to(folder)
+            # Another process may have made it meanwhile.
+            with contextlib.suppress(FileExistsError):
+                link.symlink_to(folder)
     mjx_env.MENAGERIE_PATH = type(mjx_env.MENAGERIE_PATH)(links)
 
 
@@ -319,7 +322,12 @@ def make(
     critic_observation: str | tuple[str, ...] | None = None,
     options: Mapping[str, object] | None = None,
 ) -> AnyEnv:
-    environment = _environment(name, impl, tuple(sorted((options or {}).items())))
+    # Tuples, since equal options share an environment.
+    given = {
+        option: tuple(value) if isinstance(value, list) else value
+        for option, value in sorted((options or {}).items())
+    }
+    environment = _environment(name, impl, tuple(given.items()))
     env = PlaygroundEnv(
         environment,
         observation=observation,

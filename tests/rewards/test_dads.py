@@ -90,15 +90,27 @@ def test_a_change_is_compared_with_what_each_skill_would_do(
 
 def test_drawn_skills_are_compared_with_the_own_one_among_them(getkey: GetKey) -> None:
     skills = eqrl.UniformSkills(2)
-    reward: Any = eqrl.DADS(skills, num_samples=5, make_network=LINEAR)
+    options: dict[str, Any] = {"num_components": 3, "make_network": LINEAR}
+    reward: Any = eqrl.DADS(skills, num_samples=5, **options)
     state = reward.init(SPEC, key=getkey())
     batch: Any = skill_transitions(getkey(), skill=jr.uniform(getkey(), (6, 2)))
     state = reward.observe(state, batch)
     key = getkey()
     score = reward.reward(state, batch, step=ZERO, key=key)
-    assert score.max() < math.log(6)
-    # Another draw of skills to compare with.
-    assert not np.allclose(score, reward.reward(state, batch, step=ZERO, key=getkey()))
+    draw = lambda key: skills.sample(index=ZERO, key=key)
+    drawn = jax.vmap(jax.vmap(draw))(jr.split(key, (5, 6)))
+    change = np.asarray(batch.next_state_descriptor - batch.state_descriptor)
+    normal = (change - change.mean(0)) / change.std(0)
+    own, *others = (
+        log_density(
+            state.network,
+            np.concatenate([seen_by("observation", batch), skill], axis=1),
+            normal,
+        )
+        for skill in (np.asarray(batch.extras.skill), *np.asarray(drawn))
+    )
+    expected = own - np.log(np.mean(np.exp([own, *others]), axis=0))
+    np.testing.assert_allclose(score, expected, rtol=1e-3, atol=1e-5)
     # A network that does not look at skills tells none apart.
     (layer,) = state.network.layers
     blind = layer.weight.at[-2:].set(0)

@@ -18,14 +18,13 @@ from ..._pytree.fields import (
     static_choice,
     static_integer,
 )
-from ..._pytree.tree import tree_copy, tree_where
+from ..._pytree.tree import init_optimizer, tree_copy, tree_where
 from ..._types.custom_types import FloatLike, MakeOptimizer, Metrics, Mode, Observation
 from ..._types.data import Box, EnvSpec, Transition
 from ...losses._taac import TDLoss
 from ...nn import Critic, Gaussian, MakePolicy, MakeTrajectoryCritic
 from ..actor_critic import (
     check_spec,
-    init_optimizer,
     learning_rules,
     optimizers,
     periodic_update,
