@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import subprocess
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import eqrl
 from ..peer_environments import python_of
 from .page import center, mean_of_last
 from .paper import AbstractContender, Experiment, Found, Outcome, Paper, Record
-from .training import resumed
+from .training import train_and_measure
 
 
 ROOT = Path(__file__).parents[2]
@@ -107,13 +106,6 @@ class Ours(AbstractContender):
             warmup_mode="sample",
             updates_per_iteration=settings.updates_per_iteration,
         )
-        initial = resumed(folder, agent, env, trainer)
-        done = 0 if initial is None else int(initial.metrics["step"][-1])
-        file = folder.parent / "rows.json"
-        rows = json.loads(file.read_text()) if done > 0 else []
-        # The last ones may be of steps after the checkpoint.
-        rows = [row for row in rows if row["step"] <= done]
-        begin = time.process_time()
 
         def evaluate(step: int, solution: Any) -> eqrl.SkillEvaluation:
             return eqrl.evaluate_skills(
@@ -124,37 +116,29 @@ class Ours(AbstractContender):
                 key=jr.fold_in(jr.key(10_000 + seed), step),
             )
 
-        def measure(step: int, metrics: dict[str, Any], solution: Any) -> None:
-            del metrics
-            nonlocal begin
-            seconds = time.process_time() - begin
+        def measure(step: int, solution: Any) -> dict[str, float]:
             found = evaluate(step, solution)
-            row = {
-                "step": step,
-                "diversity_return": float(found.diversity_returns.mean()),
-                "accuracy": float(found.accuracy),
-                "environment_return": float(found.returns.mean()),
-                "seconds": seconds,
-            }
-            rows.append(row)
-            file.write_text(json.dumps(rows))
-            shown = f"{row['diversity_return']:.5g}, accuracy {row['accuracy']:.3g}"
+            diversity = float(found.diversity_returns.mean())
+            accuracy = float(found.accuracy)
+            shown = f"{diversity:.5g}, accuracy {accuracy:.3g}"
             print(f"{label}: step {step}, diversity {shown}", flush=True)
-            begin = time.process_time()
+            return {
+                "diversity_return": diversity,
+                "accuracy": accuracy,
+                "environment_return": float(found.returns.mean()),
+            }
 
-        with eqrl.Checkpoints(folder, every_seconds=CHECKPOINT_SECONDS) as checkpoints:
-            solution = eqrl.train(
-                agent,
-                env,
-                trainer,
-                num_steps=settings.num_steps - done,
-                key=key,
-                initial=initial,
-                log_every=settings.evaluate_every,
-                callback=measure,
-                checkpoint=checkpoints,
-            )
-        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        solution, columns = train_and_measure(
+            agent,
+            env,
+            trainer,
+            num_steps=settings.num_steps,
+            every=settings.evaluate_every,
+            key=key,
+            folder=folder,
+            checkpoint_seconds=CHECKPOINT_SECONDS,
+            measure=measure,
+        )
         return Outcome(columns, skills=evaluate(settings.num_steps, solution))
 
 

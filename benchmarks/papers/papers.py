@@ -5,7 +5,7 @@ import importlib
 from .paper import Paper
 
 
-PAPERS = ("ppo", "sac", "td3", "taac", "pbt", "disk", "diayn", "minatar")
+PAPERS = ("ppo", "sac", "td3", "taac", "pbt", "disk", "diayn", "metra", "minatar")
 
 
 def load(name: str) -> Paper:

@@ -1,7 +1,9 @@
 """Contenders that `eqrl.train` trains, with greedy evaluations in the meantime."""
 
 import dataclasses
+import json
 import math
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,61 @@ def resumed(folder: Path, agent: AnyAgent, env: Any, trainer: eqrl.Trainer) -> A
     if not folder.exists() or not any(folder.iterdir()):
         return None
     return eqrl.load_solution(folder, agent, env, trainer)
+
+
+def train_and_measure(
+    agent: AnyAgent,
+    env: Any,
+    trainer: eqrl.Trainer,
+    *,
+    num_steps: int,
+    every: int,
+    key: Any,
+    folder: Path,
+    checkpoint_seconds: float,
+    measure: Callable[[int, Any], Mapping[str, float]],
+) -> tuple[Any, dict[str, list[float]]]:
+    """Trains to the end, from the newest checkpoint if there is one, and measures.
+
+    **Arguments:**
+
+    - `every`: steps between two rows of measures.
+    - `measure`: called as `measure(step, solution)`; its names are the same each time.
+
+    **Returns:**
+
+    The solution, and the columns of all rows, those from before it was stopped among
+    them: the steps, the measures, and the processor seconds of training alone.
+    """
+    initial = resumed(folder, agent, env, trainer)
+    done = 0 if initial is None else int(initial.metrics["step"][-1])
+    file = folder.parent / "rows.json"
+    rows = json.loads(file.read_text()) if done > 0 else []
+    # The last ones may be of steps after the checkpoint.
+    rows = [row for row in rows if row["step"] <= done]
+    begin = time.process_time()
+
+    def note(step: int, metrics: dict[str, Any], solution: Any) -> None:
+        del metrics
+        nonlocal begin
+        seconds = time.process_time() - begin
+        rows.append({"step": step, **measure(step, solution), "seconds": seconds})
+        file.write_text(json.dumps(rows))
+        begin = time.process_time()
+
+    with eqrl.Checkpoints(folder, every_seconds=checkpoint_seconds) as checkpoints:
+        solution = eqrl.train(
+            agent,
+            env,
+            trainer,
+            num_steps=num_steps - done,
+            key=key,
+            initial=initial,
+            log_every=every,
+            callback=note,
+            checkpoint=checkpoints,
+        )
+    return solution, {name: [row[name] for row in rows] for name in rows[0]}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,260 @@
+"""METRA and other rewards without a task, on an ant and a cheetah."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+
+import eqrl
+
+from .page import center
+from .paper import AbstractContender, Experiment, Found, Outcome, Paper
+from .standardized import make_standardized
+from .training import train_and_measure
+
+
+NUM_PLAYED = 48
+HALF_GRID = 256
+EVALUATE_EVERY = 400_000
+CHECKPOINT_SECONDS = 300.0
+LR = 1e-4
+
+
+class Visited(eqrl.AbstractReward[jax.Array, Any]):
+    """No reward; its state says which cells of 1 by 1 training has visited."""
+
+    def init(self, spec: eqrl.EnvSpec, *, key: jax.Array) -> jax.Array:
+        del key
+        return jnp.zeros((2 * HALF_GRID,) * (spec.state_descriptor_size or 0), bool)
+
+    def observe(self, state: jax.Array, transitions: eqrl.Transition[Any]) -> jax.Array:
+        for positions in (
+            transitions.state_descriptor,
+            transitions.next_state_descriptor,
+        ):
+            assert positions is not None
+            cells = jnp.floor(positions).astype(int) + HALF_GRID
+            state = state.at[tuple(cells.T)].set(True, mode="drop")
+        return state
+
+    def reward(
+        self,
+        state: jax.Array,
+        batch: eqrl.Transition[Any],
+        *,
+        step: jax.Array,
+        key: jax.Array,
+    ) -> jax.Array:
+        del state, step, key
+        return jnp.zeros(batch.timestep.shape)
+
+    def update(
+        self, state: jax.Array, batch: eqrl.Transition[Any], *, key: jax.Array
+    ) -> tuple[jax.Array, Mapping[str, jax.Array]]:
+        del batch, key
+        return state, {}
+
+
+def cells_of(played: eqrl.SkillEvaluation) -> int:
+    """Cells of 1 by 1 that all episodes visit together, from first to last state."""
+    assert played.first_descriptors is not None
+    first = np.asarray(played.first_descriptors)
+    reached = np.asarray(played.descriptors)[np.asarray(played.mask)]
+    positions = np.concatenate([first.reshape(-1, first.shape[-1]), reached])
+    return len(np.unique(np.floor(positions), axis=0))
+
+
+def _sac(num_actions: int) -> eqrl.SAC:
+    return eqrl.SAC(
+        actor_lr=LR,
+        critic_lr=LR,
+        temperature_lr=LR,
+        initial_temperature=0.01,
+        target_entropy=-0.5 * num_actions,
+    )
+
+
+Made = tuple[eqrl.AbstractReward[Any, Any], eqrl.AbstractSkillPrior | None, int | None]
+
+
+def _metra(prior: eqrl.AbstractSkillPrior) -> Made:
+    return eqrl.METRA(prior), prior, None
+
+
+def _lsd(prior: eqrl.AbstractSkillPrior) -> Made:
+    return eqrl.LSD(prior), prior, None
+
+
+def _diayn(prior: eqrl.AbstractSkillPrior) -> Made:
+    return eqrl.Discriminator(prior, lr=LR, descriptor="observation"), prior, None
+
+
+def _dads(prior: eqrl.AbstractSkillPrior) -> Made:
+    return eqrl.DADS(prior, lr=LR, descriptor="observation"), prior, None
+
+
+def _cic(prior: eqrl.AbstractSkillPrior) -> Made:
+    return eqrl.CIC(prior, lr=LR), prior, 50
+
+
+def _without_skills(make_reward: Callable[[], Any]) -> Made:
+    return make_reward(), None, None
+
+
+@dataclasses.dataclass(frozen=True)
+class Unrewarded(AbstractContender):
+    """SAC with a reward of the library in place of the environment's.
+
+    **Attributes:**
+
+    - `make`: the reward, the prior of its skills, and after how many steps another is
+        drawn; `None` for no skills, and for skills that last for an episode.
+    - `num_steps`: environment steps of a run.
+    """
+
+    make: Callable[[], Made]
+    num_steps: int
+
+    def run(
+        self, experiment: Experiment, seed: int, folder: Path, label: str
+    ) -> Outcome:
+        env, (reward, prior, resample_every) = experiment.make_env(), self.make()
+        agent: Any = _sac(env.spec.action_size)
+        if prior is not None:
+            agent = eqrl.SkillConditioned(agent, prior, resample_every)
+        agent = eqrl.Intrinsic(
+            agent, eqrl.Sum([reward, Visited()]), score_after_update=True
+        )
+        trainer = eqrl.Trainer(
+            num_envs=8,
+            steps_per_iteration=200,
+            updates_per_iteration=50,
+            capacity=1_000_000,
+            warmup_steps=10_000,
+            warmup_mode="sample",
+        )
+
+        def play(step: int, solution: Any) -> eqrl.SkillEvaluation:
+            is_one_hot = isinstance(prior, eqrl.OneHotSkills)
+            return eqrl.evaluate_skills(
+                agent,
+                solution.state,
+                experiment.make_env(),
+                skills=None if is_one_hot else NUM_PLAYED,
+                num_episodes=NUM_PLAYED // prior.size if is_one_hot else 1,
+                descriptor="state_descriptor",
+                key=jr.fold_in(jr.key(10_000 + seed), step),
+            )
+
+        def measure(step: int, solution: Any) -> dict[str, float]:
+            cells = float("nan")
+            if prior is not None:
+                cells = float(cells_of(play(step, solution)))
+            total = float(solution.state.reward.rewards[1].sum())
+            print(f"{label}: step {step}, cells {cells:g} of {total:g}", flush=True)
+            return {"cells": cells, "total_cells": total}
+
+        solution, columns = train_and_measure(
+            agent,
+            env,
+            trainer,
+            num_steps=self.num_steps,
+            every=EVALUATE_EVERY,
+            key=jr.key(seed),
+            folder=folder,
+            checkpoint_seconds=CHECKPOINT_SECONDS,
+            measure=measure,
+        )
+        # What the reward reports, such as METRA's length of a step.
+        facts = {
+            name: float(np.asarray(values)[-1])
+            for name, values in solution.metrics.items()
+            if name.startswith("0_")
+        }
+        skills = None if prior is None else play(self.num_steps, solution)
+        return Outcome(columns, facts, skills=skills)
+
+
+def report(found: Found) -> list[str]:
+    """A table of both coverages at the end."""
+    heads = ("", "seeds", "steps", "cells of 48 episodes", "cells of training", "min")
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    for contender, records in found.items():
+        ends = {
+            name: [x.columns[name][-1] for x in records]
+            for name in ("cells", "total_cells")
+        }
+        minutes = np.mean([float(x.facts["processor minutes"]) for x in records])
+        shown = [center(values) for values in ends.values()]
+        shown = ["" if "nan" in each else each for each in shown]
+        steps = f"{int(records[0].columns['step'][-1]):,}"
+        cells = (contender, str(len(records)), steps, *shown, f"{minutes:.0f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    for contender, records in found.items():
+        for seed, record in enumerate(records):
+            known = {x: record.facts[x] for x in record.facts if x.startswith("0_")}
+            each = ", ".join(f"{name[2:]} {value}" for name, value in known.items())
+            lines.append(f"\n{contender}, seed {seed}, at the end: {each}.")
+    return lines
+
+
+def _experiment(env: str, prior: eqrl.AbstractSkillPrior) -> Experiment:
+    steps, long = 4_000_000, 16_000_000
+    one_hot = eqrl.OneHotSkills
+    made: dict[str, tuple[Callable[[], Made], int]] = {
+        "METRA": (functools.partial(_metra, prior), long),
+        "DIAYN": (functools.partial(_diayn, one_hot(16)), long),
+        "LSD": (functools.partial(_lsd, prior), steps),
+        "DADS": (functools.partial(_dads, one_hot(8)), steps),
+        "CIC": (functools.partial(_cic, eqrl.UniformSkills(64)), steps),
+        "RND": (functools.partial(_without_skills, eqrl.RND), steps),
+        "APT": (functools.partial(_without_skills, eqrl.ParticleEntropy), steps),
+    }
+    return Experiment(
+        env=env,
+        contenders={name: Unrewarded(*each) for name, each in made.items()},
+        seeds=1,
+        options={"max_steps": 200},
+        report=report,
+        curves=("cells", "total_cells"),
+        make=make_standardized,
+    )
+
+
+PAPER = Paper(
+    title="METRA and other skills",
+    text="""\
+[Park et al.](https://arxiv.org/abs/2310.08887) count the cells of 1 by 1 that the
+skills of an ant visit, in x and y, and those of a cheetah in x. Their numbers are in
+figures only, so what can be compared is the order of methods and the shape of curves.
+
+Settings of METRA's release, with narrower networks: 8 environments, 50 updates after
+200 steps of each, episodes of 200 steps that no fall ends, observations with the
+position, less constant means and divided by constant deviations, 10,000 steps by the
+policy that has learned nothing, a replay of 1,000,000, SAC with rates of 1e-4, batches
+of 256, a temperature from 0.01 and a target entropy of minus half the number of
+actions; the reward learns before it scores a batch, with rates of 1e-4 and a multiplier
+from 30. Hidden layers have 256 and 256 units here, 1,024 and 1,024 in the release.
+
+The ant has skills on the circle, the cheetah 16 one-hot skills. DIAYN has 16 one-hot
+skills in both tasks, DADS 8, and compares with all of them; CIC has the 64 dimensions
+and the 50 steps of a skill of its release; RND and APT, which is `ParticleEntropy`,
+have none.
+
+`cells of 48 episodes` are those of 48 greedy episodes with skills from the prior (each
+one-hot skill as often as all others), the first and the last state among them; `cells
+of training` are those of all states in training. In the release, time limits count as
+terminal states, and the mean over dimensions of a step's square is limited, not the
+sum.
+""",
+    experiments=(
+        _experiment("envpool/Ant-v4", eqrl.SphereSkills(2)),
+        _experiment("envpool/HalfCheetah-v4", eqrl.OneHotSkills(16)),
+    ),
+)
