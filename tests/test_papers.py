@@ -4,11 +4,13 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 import pytest
 
 import eqrl
-from benchmarks.papers import diayn, run as papers_run
+from benchmarks.papers import diayn, metra, run as papers_run
 from benchmarks.papers.diayn import minutes_of_training
 from benchmarks.papers.page import center, final, training_return
 from benchmarks.papers.paper import Experiment, Outcome
@@ -17,6 +19,8 @@ from benchmarks.papers.run import Job, read_run, run, write_run
 from benchmarks.papers.skills import read_skills
 from benchmarks.papers.training import Training
 from eqrl._training.trainer import check_sizes
+
+from .toy import transitions_of
 
 
 TRAINING = Training(
@@ -129,3 +133,38 @@ def test_agents_and_trainers_of_every_paper_fit_each_other() -> None:
                     agent, trainer = contender.make_agent(), contender.make_trainer()
                     check_sizes(trainer, sequence_length=agent.sequence_length)
                     trainer.check_num_steps(contender.num_steps)
+                if isinstance(contender, metra.Unrewarded):
+                    reward, prior, _ = contender.make()
+                    known = isinstance(reward, eqrl.AbstractSkillReward)
+                    assert (reward.skills if known else None) is prior
+
+
+def test_cells_are_counted_from_the_first_state_to_the_last() -> None:
+    # -0.5 and 0.5 lie in different cells, and what is masked in none.
+    positions = np.array([[[[-0.5, 0.2], [0.9, 0.2], [7.0, 7.0]]]], np.float32)
+    mask = np.array([[[True, True, False]]])
+    zeros = jnp.zeros((1, 1))
+    played = eqrl.SkillEvaluation(
+        skills=jnp.ones((1, 1)),
+        returns=zeros,
+        diversity_returns=zeros,
+        lengths=jnp.full((1, 1), 2),
+        descriptors=jnp.asarray(positions),
+        recovered_skills=jnp.zeros((1, 1, 3, 1)),
+        mask=jnp.asarray(mask),
+        accuracy=jnp.asarray(jnp.nan),
+        first_descriptors=jnp.array([[[0.1, -0.1]]]),
+    )
+    assert metra.cells_of(played) == 3
+    visited, env = metra.Visited(), eqrl.envs.Point()
+    cells = visited.init(env.spec, key=jr.key(0))
+    assert cells.shape == (512, 512)
+    transitions = transitions_of(
+        jnp.zeros((2, 2)),
+        action=jnp.zeros((2, 2)),
+        # One of them is beyond the grid, on the side of negative numbers.
+        state_descriptor=jnp.array([[0.1, -0.1], [-300.0, 0.0]]),
+        next_state_descriptor=jnp.array([[-0.5, 0.2], [0.0, 0.0]]),
+    )
+    seen = np.argwhere(visited.observe(cells, transitions)) - 256
+    assert seen.tolist() == [[-1, 0], [0, -1], [0, 0]]

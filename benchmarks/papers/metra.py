@@ -40,6 +40,8 @@ class Visited(eqrl.AbstractReward[jax.Array, Any]):
         ):
             assert positions is not None
             cells = jnp.floor(positions).astype(int) + HALF_GRID
+            # JAX counts negative indices from the end.
+            cells = jnp.where(cells < 0, 2 * HALF_GRID, cells)
             state = state.at[tuple(cells.T)].set(True, mode="drop")
         return state
 
