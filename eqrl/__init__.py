@@ -179,6 +179,7 @@ from ._rewards.particle_entropy import (
 from ._rewards.rnd import RND as RND, RNDState as RNDState
 from ._rewards.running_statistics import RunningStatistics as RunningStatistics
 from ._rewards.scaled import Scaled as Scaled, ScaledState as ScaledState
+from ._rewards.smerl import SMERL as SMERL, SMERLState as SMERLState
 from ._run.load import load_run as load_run, save_run as save_run
 from ._run.solutions import (
     Checkpoints as Checkpoints,

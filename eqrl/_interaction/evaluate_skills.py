@@ -1,3 +1,4 @@
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -194,6 +195,9 @@ def _evaluate(
         )
 
     transitions, mask = jax.vmap(play)(skills, keys)
+    returns = jnp.sum(zero_outside(mask, transitions.reward), axis=2)
+    whole = jnp.broadcast_to(jnp.expand_dims(returns, 2), transitions.reward.shape)
+    transitions = dataclasses.replace(transitions, episode_return=whole)
     rewards = [
         reward
         for intrinsic in parts(agent, Intrinsic)
@@ -216,7 +220,7 @@ def _evaluate(
     first = jax.tree.map(lambda x: x[:, :, 0], as_if_left(seen))
     return SkillEvaluation(
         skills=skills,
-        returns=jnp.sum(zero_outside(mask, transitions.reward), axis=2),
+        returns=returns,
         diversity_returns=jnp.sum(zero_outside(mask, worth), axis=2),
         lengths=jnp.sum(mask, axis=2),
         descriptors=describe(descriptor, seen),

@@ -15,6 +15,7 @@ from .._pytree.fields import check_fields, static_integer
 from .._pytree.tree import parts
 from .._types.custom_types import PyTree, State
 from .._types.data import AnyTransition, Stacking, Transition
+from .episode_returns import EpisodeReturns, no_returns
 from .frames import LEAST_BYTES, ROWS_PER_END, Frames, empty_frames, write_slice
 from .schedule import Counts
 
@@ -115,6 +116,7 @@ class ReplayState(eqx.Module, Generic[Item]):
     data: Item
     is_rollout: bool = eqx.field(default=False, static=True)
     frames: Frames | None = None
+    returns: EpisodeReturns | None = None
 
 
 ReplayState.__init__.__doc__ = """**Arguments:**
@@ -124,6 +126,7 @@ ReplayState.__init__.__doc__ = """**Arguments:**
 - `frames`: the frames of their observations, if these are stored apart: `data` then has
     `None` for `observation` and `next_observation`. `eqrl.stored_transitions` puts them
     together.
+- `returns`: those of their episodes, if they are kept.
 """
 
 
@@ -181,6 +184,9 @@ def transitions_at(
     """
     row = number % jax.tree.leaves(state.data)[0].shape[1]
     data = jax.tree.map(lambda x: x[env, row], state.data)
+    if state.returns is not None:
+        found = state.returns.at(env, number)
+        data = dataclasses.replace(data, episode_return=found)
     if state.frames is None:
         return data
     observation, successor = state.frames.at(env, number, data)
@@ -217,12 +223,16 @@ def truncate_last_row(
         # The next row begins another episode, in the place of what this one led to.
         number = written - 1
         frames = frames.end(cut & ~truncated, frames.newest(number), number)
+    returns = replay.returns
+    if returns is not None:
+        returns = returns.end(cut)
     return ReplayState(
         data=eqx.tree_at(
             lambda data: data.truncated, data, data.truncated.at[:, row].set(cut)
         ),
         is_rollout=replay.is_rollout,
         frames=frames,
+        returns=returns,
     )
 
 
@@ -235,7 +245,9 @@ def write_row(
 ) -> ReplayState[Item]:
     """Writes a transition of every environment, unless `keep` is false."""
     rows = jax.tree.leaves(state.data)[0].shape[1]
-    frames = state.frames
+    frames, returns = state.frames, state.returns
+    if returns is not None:
+        returns = returns.write(cast(AnyTransition, items), number, keep=keep)
     if frames is not None:
         frames = frames.write(cast(AnyTransition, items), number, keep=keep)
         items = _without_observations(items)
@@ -244,6 +256,7 @@ def write_row(
         data=jax.tree.map(write, state.data, items),
         is_rollout=state.is_rollout,
         frames=frames,
+        returns=returns,
     )
 
 
@@ -260,12 +273,16 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
     on average. Where episodes are shorter, fewer rows are held, and with a time limit
     below 16 observations are stored whole. Until rows are lost, batches are the same,
     bit for bit.
+
+    With `episode_returns` a batch has the return of the whole episode that each
+    transition is from, as `eqrl.SMERL` needs it.
     """
 
     capacity: int = static_integer(least=1)
     batch_size: int = static_integer(least=1)
     sequence_length: int = static_integer(1, least=1)
     share_frames: bool = eqx.field(default=True, static=True)
+    episode_returns: bool = eqx.field(default=False, static=True)
 
     def init(
         self, item: Item, num_envs: int, *, stacking: Stacking | None = None
@@ -288,12 +305,17 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
                 f"{self.sequence_length}`."
             )
         if stacking is None or not self.share_frames:
-            return empty_rows(item, num_envs, rows)
-        # Those that are held are always enough for a run.
-        num_slots = max(rows // ROWS_PER_END, self.sequence_length) + 1
-        return _apart(
-            item, stacking, num_envs=num_envs, num_rows=rows, num_slots=num_slots
-        )
+            empty = empty_rows(item, num_envs, rows)
+        else:
+            # Those that are held are always enough for a run.
+            num_slots = max(rows // ROWS_PER_END, self.sequence_length) + 1
+            empty = _apart(
+                item, stacking, num_envs=num_envs, num_rows=rows, num_slots=num_slots
+            )
+        if not self.episode_returns:
+            return empty
+        returns = no_returns(cast(AnyTransition, item), num_envs, rows)
+        return ReplayState(empty.data, frames=empty.frames, returns=returns)
 
     def add(
         self,
@@ -336,9 +358,13 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
         first = counts.rows_kept + counts.rows_written - num_rows
         row = (first + jnp.arange(rows)) % rows
         zero = jnp.zeros((), int)
-        frames = None if state.frames is None else state.frames.from_row(first)
+        frames, returns = (
+            None if each is None else each.from_row(first)
+            for each in (state.frames, state.returns)
+        )
+        data = jax.tree.map(lambda x: x[:, row], state.data)
         return (
-            ReplayState(jax.tree.map(lambda x: x[:, row], state.data), frames=frames),
+            ReplayState(data, frames=frames, returns=returns),
             Counts(updates=zero, rows_written=zero + 0, rows_kept=num_rows),
         )
 
@@ -360,6 +386,12 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
                 "`state` stores each observation once, for the row and the one before, "
                 "so only consecutive rows can be kept; take `keep_newest`, or "
                 "`ReplayBuffer(share_frames=False)`."
+            )
+        if state.returns is not None:
+            raise ValueError(
+                "`state` keeps the returns of episodes, of which only consecutive rows "
+                "can be kept; take `keep_newest`, or `ReplayBuffer(episode_returns="
+                "False)`."
             )
         num_envs, rows = jax.tree.leaves(state.data)[0].shape[:2]
         filled = jnp.minimum(counts.rows_kept + counts.rows_written, rows)
@@ -426,6 +458,9 @@ ReplayBuffer.__init__.__doc__ = """**Arguments:**
 - `batch_size`: runs of consecutive transitions in a batch, at least 1.
 - `sequence_length`: transitions in a run, at least 1.
 - `share_frames`: whether large observations may share what they have in common.
+- `episode_returns`: whether batches have an `episode_return`, which is nan while the
+    episode runs. A `Trainer` takes it as `make_replay=functools.partial(
+    eqrl.ReplayBuffer, episode_returns=True)`.
 """
 
 

@@ -269,6 +269,7 @@ _NUM_AXES = {
     "next_state_descriptor": (1,),
     "critic_observation": (1,),
     "next_critic_observation": (1,),
+    "episode_return": (0, 1),
 }
 
 
@@ -292,6 +293,7 @@ class Transition(eqx.Module, Generic[Extras]):
     extras: Extras
     critic_observation: Float[Array, "*batch critic_obs"] | None = None
     next_critic_observation: Float[Array, "*batch critic_obs"] | None = None
+    episode_return: Float[Array, "*batch"] | Float[Array, "*batch reward"] | None = None
 
     @property
     def for_critics(self) -> "Transition[Extras]":
@@ -345,6 +347,9 @@ Transition.__init__.__doc__ = """**Arguments:**
 - `critic_observation`: what critics see of the state before the step in place of
     `observation`; `None` if the environment has none.
 - `next_critic_observation`: of the state after the step, likewise.
+- `episode_return`: the undiscounted sum of the rewards of the whole episode, in batches
+    of `eqrl.ReplayBuffer(episode_returns=True)`: nan while the episode runs. `None`
+    elsewhere.
 """
 
 

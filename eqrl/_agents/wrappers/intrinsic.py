@@ -20,6 +20,7 @@ from ..._rewards.base import (
 )
 from ..._rewards.discriminator import Discriminator, DiscriminatorState
 from ..._rewards.scaled import Scaled
+from ..._rewards.smerl import SMERL
 from ..._skills.prior import AbstractSkillPrior, SkillExtras, as_skill_prior
 from ..._types.custom_types import (
     Extras,
@@ -370,6 +371,6 @@ def rewards_of(reward: AnyReward, state: PyTree) -> list[tuple[AnyReward, PyTree
         for index, part in enumerate(reward.rewards):
             part_state = None if state is None else state.rewards[index]
             found.extend(rewards_of(part, part_state))
-    elif isinstance(reward, Scaled):
+    elif isinstance(reward, (Scaled, SMERL)):
         found.extend(rewards_of(reward.inner, None if state is None else state.reward))
     return found

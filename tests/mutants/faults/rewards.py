@@ -343,4 +343,32 @@ FAULTS = (
         "return self.reward.update(state, batch, key=key)",
         ("tests/test_boundary.py -k update_of_a_reward",),
     ),
+    Fault(
+        "rewards:running-episodes-are-judged",
+        "eqrl/_training/episode_returns.py",
+        "return jnp.where(is_over, sums, jnp.nan)",
+        "return sums",
+        ("tests/training/test_episode_returns.py",),
+    ),
+    Fault(
+        "rewards:only-terminations-end-episodes",
+        "eqrl/_training/episode_returns.py",
+        "over = items.terminated | items.truncated",
+        "over = items.terminated",
+        ("tests/training/test_episode_returns.py",),
+    ),
+    Fault(
+        "rewards:restart-continues-the-return",
+        "eqrl/_training/replay.py",
+        "        returns = returns.end(cut)\n",
+        "        returns = returns.end(cut & False)\n",
+        ("tests/training/test_episode_returns.py",),
+    ),
+    Fault(
+        "rewards:diversity-is-always-paid",
+        "eqrl/_rewards/smerl.py",
+        "accepted.reshape(returns.shape), self.scale * reward, 0",
+        "accepted.reshape(returns.shape) | True, self.scale * reward, 0",
+        ("tests/rewards/test_smerl.py",),
+    ),
 )
