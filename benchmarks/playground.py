@@ -3,16 +3,20 @@
 `sac` trains SAC on CartpoleBalance, `cheetah` on CheetahRun, `ppo` trains PPO on Go1
 with critics that see the privileged state. `wrapper` plays CartpoleBalance in eqrl and
 in Playground's wrapper for training, the same seeds and actions, and prints how many
-different states episodes of one environment began in. Run it as `nox -s benchmarks --
-playground sac --num-seeds 5`.
+different states episodes of one environment began in. `limits` trains PPO with the ends
+and beginnings of eqrl, and with those of the wrapper: each episode begins in one of as
+many states as there are environments, which is also the successor at an end. Run it as
+`nox -s benchmarks -- playground sac --num-seeds 5`.
 """
 
 import argparse
+import dataclasses
 import time
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
@@ -56,6 +60,75 @@ def _train(
         f"{seconds:.0f}",
         flush=True,
     )
+
+
+class AsTheWrapper(eqrl.envs.AbstractEnvWrapper[Any]):
+    """An environment with the ends and beginnings of Playground's wrapper."""
+
+    env: Any
+    states: Any
+    observations: jax.Array
+
+    @property
+    def inner(self) -> Any:
+        return self.env
+
+    def inner_state(self, state: Any) -> Any:
+        return state
+
+    @property
+    def spec(self) -> eqrl.EnvSpec:
+        return self.env.spec
+
+    def reset(self, *, key: jax.Array) -> tuple[Any, jax.Array]:
+        index = jr.randint(key, (), 0, len(self.observations))
+        state = jax.tree.map(lambda x: x[index], self.states)
+        return state, self.observations[index]
+
+    def step(
+        self, state: Any, action: jax.Array, *, key: jax.Array
+    ) -> tuple[Any, eqrl.envs.Outcome]:
+        step_key, first_key = jr.split(key)
+        state, outcome = self.env.step(state, action, key=step_key)
+        _, first = self.reset(key=first_key)
+        over = outcome.terminated | outcome.truncated
+        seen = jnp.where(over, first, outcome.observation)
+        return state, dataclasses.replace(outcome, observation=seen)
+
+
+def train_beside_the_wrapper(task: str, num_steps: int, seed: int) -> None:
+    """Prints the returns, and the values at limits of what was reached and was given.
+
+    Both policies are evaluated with the true ends and beginnings.
+    """
+    num_envs, key = 64, jr.key(seed)
+    env = eqrl.envs.make(f"playground/{task}")
+    states, observations = jax.vmap(lambda key: env.reset(key=key))(
+        jr.split(jr.fold_in(key, 1), num_envs)
+    )
+    agent = eqrl.PPO(lr=1e-3, discount=0.995)
+    trainer = eqrl.Trainer.on_policy(num_envs=num_envs, num_steps=50)
+    for name, used in (
+        ("eqrl", env),
+        ("wrapper", AsTheWrapper(env, states, observations)),
+    ):
+        solution = eqrl.train(agent, used, trainer, num_steps=num_steps, key=key)
+        state = solution.state
+        played = [
+            eqrl.rollout(agent, state, each, num_episodes=16, key=jr.fold_in(key, 2))
+            for each in (env, used)
+        ]
+        rows, mask = played[0]
+        returns = jnp.sum(jnp.where(mask, rows.reward, 0), axis=1).mean()
+        values = []
+        for rows, mask in played:
+            ends = rows.next_observation[rows.truncated & mask]
+            values.append(float(jax.vmap(state.critic)(ends).mean()))
+        print(
+            f"{task},{name},{seed},{num_steps},{returns:.1f},{values[0]:.1f},"
+            f"{values[1]:.1f}",
+            flush=True,
+        )
 
 
 def play_beside_the_wrapper(num_envs: int, max_steps: int) -> None:
@@ -111,12 +184,18 @@ def _report(name: str, firsts: np.ndarray, ends: np.ndarray) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=["sac", "cheetah", "ppo", "wrapper"])
+    parser.add_argument("part", choices=["sac", "cheetah", "ppo", "wrapper", "limits"])
     parser.add_argument("--num-steps", type=int)
     parser.add_argument("--num-seeds", type=int, default=1)
     arguments = parser.parse_args()
     if arguments.part == "wrapper":
         play_beside_the_wrapper(num_envs=4, max_steps=20)
+        return
+    if arguments.part == "limits":
+        print("task,ends,seed,steps,greedy,value of the state reached,value given")
+        for seed in range(arguments.num_seeds):
+            steps = arguments.num_steps or 320_000
+            train_beside_the_wrapper("CartpoleSwingup", steps, seed)
         return
     print("task,seed,steps,greedy,random,seconds", flush=True)
     for seed in range(arguments.num_seeds):
