@@ -38,6 +38,12 @@ _SECONDS_OF_PIECE = 1.0
 # The factor by which a piece may be longer than those before it.
 _GROWTH = 16
 
+# A piece also costs what does not depend on its length: of members in turn on one
+# device, it copies the replays. Pieces are at least so many times as long as that, if
+# they would take less than this many seconds, were all of their time due to iterations.
+_TIMES_THE_FIXED = 4
+_MOST_SECONDS = 10.0
+
 
 History = dict[str, Shaped[np.ndarray, "_ ..."]]
 """By name, with a leading axis `logs` that grows during training."""
@@ -132,6 +138,10 @@ class Pace:
         self._mesh = mesh
         # Random steps take a fraction of the time of those with updates.
         self._most = {"warm-up": 1, "learning": 1}
+        # Iterations and seconds of the last piece of each phase, and of the last one
+        # of another length.
+        self._last: dict[str, tuple[int, float]] = {}
+        self._other: dict[str, tuple[int, float]] = {}
 
     def next(self, num_left: int, warmup_left: int) -> int:
         """Iterations of the next piece, of those that are left in the row."""
@@ -143,10 +153,27 @@ class Pace:
         """Records how long a piece took."""
         phase = "warm-up" if warmup_left > 0 else "learning"
         seconds = largest_on_any_process(seconds, self._mesh)
-        fitting = int(number * _SECONDS_OF_PIECE / max(seconds, 1e-6))
+        seconds = max(seconds, 1e-6)
+        last = self._last.get(phase)
+        if last is not None and not number / 2 < last[0] < number * 2:
+            self._other[phase] = last
+        self._last[phase] = number, seconds
+        each, fixed = seconds / number, 0.0
+        if phase in self._other:
+            other, other_seconds = self._other[phase]
+            slope = (seconds - other_seconds) / (number - other)
+            # Times are noisy, and the first piece may have compiled.
+            each = min(max(slope, each / _GROWTH), each)
+            fixed = seconds - each * number
+        fitting = max(_SECONDS_OF_PIECE, _TIMES_THE_FIXED * fixed) / each
+        fitting = min(int(fitting), int(_MOST_SECONDS * number / seconds))
         # The first iterations may be the quickest, so pieces grow step by step.
         limit = max(_GROWTH * number, self._most[phase])
-        self._most[phase] = max(1, min(fitting, limit))
+        least = 1
+        if phase not in self._other and seconds < _MOST_SECONDS:
+            # To tell the two costs apart.
+            least = 2 * number
+        self._most[phase] = max(least, min(fitting, limit))
 
 
 @dataclasses.dataclass(frozen=True)

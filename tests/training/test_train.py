@@ -534,6 +534,21 @@ def test_pieces_take_a_second_and_grow_by_and_by() -> None:
     assert (pace.next(5_000, 0), pace.next(3, 0)) == (10, 3)
 
 
+def test_what_a_piece_costs_at_any_length_is_a_fifth_of_it_at_most() -> None:
+    # Two seconds, as copies of large replays, and a tenth for each iteration.
+    pace = rows.Pace(None)
+    for _ in range(10):
+        number = pace.next(5_000, 0)
+        pace.add(number, 0, 2 + 0.1 * number)
+    assert 70 <= pace.next(5_000, 0) <= 80
+    # An iteration of many seconds is a piece of its own.
+    pace = rows.Pace(None)
+    for _ in range(10):
+        number = pace.next(5_000, 0)
+        pace.add(number, 0, 20.0 * number)
+        assert number == 1
+
+
 def test_a_row_of_another_training_is_not_finished(
     whole: eqrl.Solution[Any, Any, Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
