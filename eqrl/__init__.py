@@ -94,6 +94,7 @@ from ._interaction.exported_policy import (
     ExportedPolicy as ExportedPolicy,
     load_policy as load_policy,
 )
+from ._interaction.select_skill import select_skill as select_skill
 from ._interaction.skill_choice import (
     SkillChoice as SkillChoice,
     SkillChoiceState as SkillChoiceState,

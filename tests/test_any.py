@@ -12,7 +12,7 @@ from types import ModuleType
 
 
 _PUBLIC = ("", ".envs", ".losses", ".nn", ".presets", ".spaces")
-_MOST = 76
+_MOST = 79
 
 # An annotation that holds `Any`, or an alias of which a part is `Any`: of an argument,
 # a result, a field or a base class.
@@ -51,6 +51,9 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "METRA.observe(transitions)",
         "METRA.reward(batch)",
         "METRA.update(batch)",
+        "SMERL.observe(transitions)",
+        "SMERL.reward(batch)",
+        "SMERL.update(batch)",
         "class AbstractSkillReward",
     ),
     "A tuple of different kinds, each in a state of its own": (

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ class Visited(eqrl.AbstractReward[jax.Array, Any]):
 
     def update(
         self, state: jax.Array, batch: eqrl.Transition[Any], *, key: jax.Array
-    ) -> tuple[jax.Array, Mapping[str, jax.Array]]:
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
         del batch, key
         return state, {}
 
@@ -143,13 +143,15 @@ class Unrewarded(AbstractContender):
         )
 
         def play(step: int, solution: Any) -> eqrl.SkillEvaluation:
-            is_one_hot = isinstance(prior, eqrl.OneHotSkills)
+            num_episodes = 1
+            if isinstance(prior, eqrl.OneHotSkills):
+                num_episodes = NUM_PLAYED // prior.size
             return eqrl.evaluate_skills(
                 agent,
                 solution.state,
                 experiment.make_env(),
-                skills=None if is_one_hot else NUM_PLAYED,
-                num_episodes=NUM_PLAYED // prior.size if is_one_hot else 1,
+                skills=NUM_PLAYED if num_episodes == 1 else None,
+                num_episodes=num_episodes,
                 descriptor="state_descriptor",
                 key=jr.fold_in(jr.key(10_000 + seed), step),
             )

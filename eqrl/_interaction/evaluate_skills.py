@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 from .._agents.base import AbstractAgent, AnyAgent
 from .._agents.taac.taac import TAAC
 from .._agents.wrappers.intrinsic import Intrinsic, find, rewards_of
-from .._agents.wrappers.skills import SkillConditioned, with_skill
+from .._agents.wrappers.skills import prior_of, with_skill
 from .._pytree.fields import PositiveInt, check_integer, checked, reusable_key
 from .._pytree.tree import parts
 from .._rewards.base import (
@@ -120,13 +120,7 @@ def evaluate_skills(
     fit, if `state` is a stack, or if nothing limits the length of an episode.
     """
     skills_key, play_key, score_key = jr.split(reusable_key(key), 3)
-    skilled = parts(agent, SkillConditioned)
-    if not skilled:
-        raise ValueError(
-            f"{type(agent).__name__} has no skills to evaluate; put the agent inside a "
-            "`SkillConditioned`, as `eqrl.diayn` does."
-        )
-    prior = skilled[0].skills
+    prior = prior_of(agent)
     if skills is None and isinstance(prior, (OneHotSkills, EvenOneHotSkills)):
         shown = jnp.eye(prior.size)
     elif skills is None or isinstance(skills, (int, np.integer)):

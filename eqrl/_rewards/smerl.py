@@ -1,4 +1,4 @@
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -76,8 +76,18 @@ class SMERL(AbstractSkillReward[SMERLState[RewardState]]):
     margin: FloatLike = hyperparameter(100.0, low=0)
     scale: FloatLike = hyperparameter(1.0, low=0)
 
+    if TYPE_CHECKING:
+        # Static type checkers take the abstract `skills` for an argument.
+        def __init__(
+            self,
+            inner: AbstractSkillReward[RewardState],
+            target: FloatLike | None = ...,
+            margin: FloatLike = ...,
+            scale: FloatLike = ...,
+        ) -> None: ...
+
     @property
-    def skills(self) -> AbstractSkillPrior:
+    def skills(self) -> AbstractSkillPrior:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.inner.skills
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> SMERLState[RewardState]:

@@ -358,10 +358,8 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
         first = counts.rows_kept + counts.rows_written - num_rows
         row = (first + jnp.arange(rows)) % rows
         zero = jnp.zeros((), int)
-        frames, returns = (
-            None if each is None else each.from_row(first)
-            for each in (state.frames, state.returns)
-        )
+        frames = None if state.frames is None else state.frames.from_row(first)
+        returns = None if state.returns is None else state.returns.from_row(first)
         data = jax.tree.map(lambda x: x[:, row], state.data)
         return (
             ReplayState(data, frames=frames, returns=returns),

@@ -61,6 +61,7 @@ def test_returns_are_those_of_whole_episodes(share_over: float) -> None:
     state = BUFFER.init(ITEM, NUM_ENVS)
     rewards: list[np.ndarray] = []
     over: list[np.ndarray] = []
+    expected: list[list[float]] = []
     take = jax.jit(transitions_at)
     cut = jax.jit(truncate_last_row)
     for step in range(40):

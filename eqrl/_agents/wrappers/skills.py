@@ -183,6 +183,20 @@ def with_skill(agent: AnyAgent, skill: Float[Array, " skill"]) -> AnyAgent:
     )
 
 
+def prior_of(agent: AnyAgent) -> AbstractSkillPrior:
+    """The prior of the skills of an agent.
+
+    Raises a `ValueError` if it has none.
+    """
+    skilled = parts(agent, SkillConditioned)
+    if not skilled:
+        raise ValueError(
+            f"{type(agent).__name__} has no skills to evaluate; put the agent inside a "
+            "`SkillConditioned`, as `eqrl.diayn` does."
+        )
+    return skilled[0].skills
+
+
 _ONE_HOT = (OneHotSkills, EvenOneHotSkills)
 
 
