@@ -13,7 +13,7 @@ from jaxtyping import Array
 
 import eqrl
 from eqrl.envs import AbstractEnv, PlaygroundEnv, TimeLimit, make
-from eqrl.envs._base import lenient_promotion
+from eqrl.envs._base import innermost, lenient_promotion, strongly_typed
 from eqrl.envs._make import name_of
 
 from ..simulators import check_rows, interacted
@@ -133,6 +133,42 @@ def test_a_robot_is_found_in_the_packages_of_envpool() -> None:
     )
     spec = other.spec
     assert (spec.observation_size, spec.critic_observation_size) == (171, 48)
+    robot, key = innermost(env), jr.key(3)
+    action = jnp.linspace(-0.5, 0.5, spec.action_size)
+
+    def play(
+        reset: Callable[[], Any], step: Callable[[Any], Any], seen: Callable[[Any], Any]
+    ) -> Any:
+        """What is seen of four states, in one program."""
+
+        def move(state: Any, _: None) -> Any:
+            after = step(state)
+            return after, seen(after)
+
+        return jax.jit(lambda: jax.lax.scan(move, reset(), None, length=3)[1])()
+
+    theirs = robot.environment
+    with lenient_promotion():
+        expected = play(
+            lambda: strongly_typed(theirs.reset(key)),
+            lambda state: strongly_typed(
+                theirs.step(jax.tree.map(lambda x: x, state), action)
+            ),
+            lambda state: (state.obs["state"], state.obs["privileged_state"]),
+        )
+    found = play(
+        lambda: robot.reset(key=key)[0],
+        lambda state: robot.step(state, action, key=key)[0],
+        lambda state: (
+            robot._observation(state.state),
+            robot.critic_observation(state),
+        ),
+    )
+    for each, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(each, other, rtol=1e-4, atol=1e-4)
+    assert found[0].shape == (3, 48) and found[1].shape == (3, 123)
+    # It moves.
+    assert np.ptp(found[0], axis=0).max() > 0.1
 
 
 @pytest.mark.parametrize(
