@@ -40,9 +40,13 @@ _GROWTH = 16
 
 # A piece also costs what does not depend on its length: of members in turn on one
 # device, it copies the replays. Pieces are at least so many times as long as that, if
-# they would take less than this many seconds, were all of their time due to iterations.
+# they would take less than so many times the seconds, were all of their time due to
+# iterations.
 _TIMES_THE_FIXED = 4
-_MOST_SECONDS = 10.0
+_TIMES_THE_SECONDS = 10
+
+# One piece in so many is twice as long as the one before, to tell the two costs apart.
+_PIECES_OF_A_LENGTH = 8
 
 
 History = dict[str, Shaped[np.ndarray, "_ ..."]]
@@ -138,10 +142,11 @@ class Pace:
         self._mesh = mesh
         # Random steps take a fraction of the time of those with updates.
         self._most = {"warm-up": 1, "learning": 1}
-        # Iterations and seconds of the last piece of each phase, and of the last one
-        # of another length.
+        # Iterations and seconds of the last piece of each phase, and what a piece costs
+        # at any length, once pieces of two lengths have told.
         self._last: dict[str, tuple[int, float]] = {}
-        self._other: dict[str, tuple[int, float]] = {}
+        self._fixed: dict[str, float] = {}
+        self._num_pieces = 0
 
     def next(self, num_left: int, warmup_left: int) -> int:
         """Iterations of the next piece, of those that are left in the row."""
@@ -156,22 +161,21 @@ class Pace:
         seconds = max(seconds, 1e-6)
         last = self._last.get(phase)
         if last is not None and not number / 2 < last[0] < number * 2:
-            self._other[phase] = last
-        self._last[phase] = number, seconds
-        each, fixed = seconds / number, 0.0
-        if phase in self._other:
-            other, other_seconds = self._other[phase]
-            slope = (seconds - other_seconds) / (number - other)
+            slope = (seconds - last[1]) / (number - last[0])
             # Times are noisy, and the first piece may have compiled.
-            each = min(max(slope, each / _GROWTH), each)
-            fixed = seconds - each * number
+            self._fixed[phase] = min(max(seconds - slope * number, 0.0), seconds)
+        self._last[phase] = number, seconds
+        fixed = min(self._fixed.get(phase, 0.0), seconds * (1 - 1 / _GROWTH))
+        each = (seconds - fixed) / number
         fitting = max(_SECONDS_OF_PIECE, _TIMES_THE_FIXED * fixed) / each
-        fitting = min(int(fitting), int(_MOST_SECONDS * number / seconds))
+        most_seconds = _TIMES_THE_SECONDS * _SECONDS_OF_PIECE
+        fitting = min(int(fitting), int(most_seconds * number / seconds))
         # The first iterations may be the quickest, so pieces grow step by step.
         limit = max(_GROWTH * number, self._most[phase])
+        self._num_pieces += 1
+        is_due = self._num_pieces % _PIECES_OF_A_LENGTH == 0
         least = 1
-        if phase not in self._other and seconds < _MOST_SECONDS:
-            # To tell the two costs apart.
+        if (is_due or phase not in self._fixed) and 2 * seconds < most_seconds:
             least = 2 * number
         self._most[phase] = max(least, min(fitting, limit))
 

@@ -537,16 +537,24 @@ def test_pieces_take_a_second_and_grow_by_and_by() -> None:
 def test_what_a_piece_costs_at_any_length_is_a_fifth_of_it_at_most() -> None:
     # Two seconds, as copies of large replays, and a tenth for each iteration.
     pace = rows.Pace(None)
-    for _ in range(10):
-        number = pace.next(5_000, 0)
-        pace.add(number, 0, 2 + 0.1 * number)
-    assert 70 <= pace.next(5_000, 0) <= 80
+    sizes = []
+    for _ in range(16):
+        sizes.append(pace.next(5_000, 0))
+        pace.add(sizes[-1], 0, 2 + 0.1 * sizes[-1])
+    assert all(70 <= size <= 80 for size in sizes[5:])
     # An iteration of many seconds is a piece of its own.
     pace = rows.Pace(None)
     for _ in range(10):
         number = pace.next(5_000, 0)
         pace.add(number, 0, 20.0 * number)
         assert number == 1
+    # Rows end anywhere, and times are noisy.
+    random, pace = np.random.default_rng(0), rows.Pace(None)
+    for _ in range(1_000):
+        number = pace.next(int(random.integers(1, 30)), 0)
+        pace.add(number, 0, (2 + 0.1 * number) * random.uniform(0.5, 2))
+        sizes.append(number)
+    assert np.mean(sizes[-500:]) > 5
 
 
 def test_a_row_of_another_training_is_not_finished(

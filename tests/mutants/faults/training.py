@@ -346,8 +346,8 @@ FAULTS = (
     Fault(
         "training:pieces-grow-without-limit",
         "eqrl/_training/rows.py",
-        "max(1, min(fitting, limit))",
-        "max(1, fitting)",
+        "max(least, min(fitting, limit))",
+        "max(least, fitting)",
         (f"{_TRAIN} -k pieces_take",),
     ),
     Fault(
