@@ -133,7 +133,8 @@ def test_a_robot_is_found_in_the_packages_of_envpool() -> None:
     )
     spec = other.spec
     assert (spec.observation_size, spec.critic_observation_size) == (171, 48)
-    robot, key = innermost(env), jr.key(3)
+    robot: Any = innermost(env)
+    key = jr.key(3)
     action = jnp.linspace(-0.5, 0.5, spec.action_size)
 
     def play(
