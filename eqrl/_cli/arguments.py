@@ -14,11 +14,17 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import equinox as eqx
 import tyro
 
-from .._agents.wrappers.intrinsic import diayn
 from .._pytree.fields import Range, range_of
 from .._rewards.incremental import Incremental
-from .._run.agents import AGENTS, NamedAgent, SkillOptions, name_of
+from .._run.agents import AGENTS, NamedAgent, name_of
 from .._run.config import Population, Prior, Settings, SkillSchedule, Training
+from .._run.rewards import (
+    PREFIX,
+    REWARDS,
+    DiscriminatorOptions,
+    LearnerOptions,
+    SkillOptions,
+)
 from .._training.trainer import Trainer
 from ..nn import CategoricalDiscriminator
 from ..presets import Preset
@@ -27,7 +33,12 @@ from ..presets import Preset
 # The agents and `Trainer` occur in several commands, and dataclasses are slow to make.
 @functools.cache
 def options_of(
-    module: type[eqx.Module], /, *, without: tuple[str, ...] = (), **defaults: object
+    module: type[eqx.Module],
+    /,
+    *,
+    without: tuple[str, ...] = (),
+    prefix: str = "",
+    **defaults: object,
 ) -> type:
     """A dataclass of those arguments of a module that the command line can express.
 
@@ -35,6 +46,7 @@ def options_of(
 
     - `module`: a class with an `**Arguments:**` list, from which the help texts come.
     - `without`: names of arguments that are no options.
+    - `prefix`: begins the names of the options.
     - `defaults`: replace those of the module.
 
     Raises a `ValueError` if an annotation names what is not there.
@@ -65,7 +77,8 @@ def options_of(
         default = defaults.get(name, parameter.default)
         if default is inspect.Parameter.empty:
             default = dataclasses.MISSING
-        fields.append((name, annotation, dataclasses.field(default=default)))
+        field = dataclasses.field(default=default)
+        fields.append((f"{prefix}{name}", annotation, field))
     return dataclasses.make_dataclass(
         f"{module.__name__}Options", fields, frozen=True, kw_only=True
     )
@@ -114,6 +127,8 @@ POINT_OPTIONS = {
     # The entropy of the policy competes with an intrinsic reward of a few nats.
     "initial_temperature": 0.1,
     "discriminator_lr": 1e-3,
+    f"{PREFIX}lr": 1e-3,
+    f"{PREFIX}multiplier_lr": 1e-3,
     "hidden_sizes": (64, 64),
     "batch_size": 128,
 }
@@ -298,7 +313,7 @@ def all_commands(others: Mapping[str, type]) -> Any:
 
     - `others`: the types of those that do not train, by name.
     """
-    agents = {**AGENTS, "diayn": AGENTS[SkillOptions.agent]}
+    agents = AGENTS | dict.fromkeys(REWARDS, AGENTS[LearnerOptions.agent])
     learner = AGENTS[Learner.agent]
     commands: dict[str, type] = {}
     for command, text in TRAINING.items():
@@ -331,13 +346,13 @@ def _agent_type(
     command: str, name: str, named: NamedAgent, preset: Preset | None, env: str | None
 ) -> type:
     """The options of `eqrl train` or `eqrl pbt` with one agent."""
-    is_training, is_skilled = command == "train", name == "diayn"
+    is_training, reward = command == "train", REWARDS.get(name)
     settings = Settings(env=named.env, hidden_sizes=named.hidden_sizes)
     defaults: Mapping[str, Any] = {}
-    if is_skilled:
+    if reward is not None:
         settings, defaults = _skill_defaults(named, env, POINT_OPTIONS)
         if settings.hidden_sizes != CategoricalDiscriminator().hidden_sizes:
-            # The discriminator has its own, as in Python.
+            # The reward has its own, as in Python.
             sizes = defaults.get("hidden_sizes")
             settings = dataclasses.replace(settings, hidden_sizes=sizes)
     elif preset is not None and preset.agent == name:
@@ -348,12 +363,12 @@ def _agent_type(
     schedule: Training | Population
     if not is_training:
         schedule = Population(steps_per_generation=whole(2_000))
-        if is_skilled:
+        if reward is not None:
             schedule = Population(steps_per_generation=whole(4_000), num_episodes=4)
     elif preset is not None and preset.agent == name:
         schedule = Training(num_steps=preset.num_steps)
     else:
-        schedule = Training(num_steps=whole(40_000 if is_skilled else 20_000))
+        schedule = Training(num_steps=whole(20_000 if reward is None else 40_000))
     fields: _Fields = [
         ("settings", Settings, dataclasses.field(default=settings)),
         ("env_options", tyro.conf.UseAppendAction[EnvOptions]),
@@ -364,15 +379,21 @@ def _agent_type(
         fields.insert(0, ("own", Own, dataclasses.field(default=own)))
     if not is_training:
         fields.append(("priors", tyro.conf.UseAppendAction[Priors]))
-    if is_skilled:
-        fields.append(("skills", SkillOptions, _default(SkillOptions(), defaults)))
+    if reward is not None:
+        fields.append(("learner", LearnerOptions, _default(reward.learner, {})))
+        without = ("skills", *reward.fixed)
+        made = options_of(reward.reward_type, without=without, prefix=PREFIX)
+        made = DiscriminatorOptions if name == "diayn" else made
+        fields.append(("reward", made, _default(made(), defaults)))
+        if reward.skills is not None:
+            fields.append(("skills", SkillOptions, _default(reward.skills, {})))
     fields.append(("output", _OUTPUT if is_training else _POPULATION_OUTPUT))
     options = _options_type(
         f"{command.capitalize()}{name.replace('-', '').capitalize()}",
         [*fields, *_agent_fields(named, defaults)],
         name=name,
     )
-    documented = diayn if is_skilled else named.agent_type
+    documented = named.agent_type if reward is None else reward.documented
     text = (documented.__doc__ or "").partition("\n")[0]
     # Without a text of its own a dataclass documents itself by its signature.
     is_signature = text.startswith(f"{documented.__name__}(")

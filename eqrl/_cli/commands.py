@@ -20,7 +20,6 @@ from .._reporting.learning_curve import Interval, LogarithmicAxis
 from .._reporting.statistics import Center
 from .._run.agents import (
     AGENTS,
-    SkillOptions,
     find_agent,
     import_agent,
     import_env,
@@ -38,6 +37,7 @@ from .._run.config import (
     read_schedule,
 )
 from .._run.files import checkpoints_folder
+from .._run.rewards import REWARDS, LearnerOptions
 from .._run.write import SWEEP
 from .._storage.checkpoint import saved_steps
 from .._storage.files import __version__
@@ -340,12 +340,12 @@ def _parse_training(
             best = presets.best(given.env or Settings.env)
             name = best.agent if best is not None and command == "train" else "sac"
             name = name if own is None else OWN
-        elif first in ({*AGENTS, "diayn"} | ({OWN} if own is not None else set())):
+        elif first in {*AGENTS, *REWARDS, *([OWN] if own is not None else [])}:
             name = words.pop(0)
         elif first in ("-h", "--help"):
             return _parse_options(all_commands(_OTHERS), "eqrl", [command, *words])
         else:
-            names = [*AGENTS, "diayn"]
+            names = [*AGENTS, *REWARDS]
             near = difflib.get_close_matches(first.lower(), names, n=1)
             raise ValueError(
                 f"There is no agent `{first}`"
@@ -353,11 +353,11 @@ def _parse_training(
                 + f" The agents are {', '.join(names)}, and your own is given by "
                 "`--agent package.module:Class`."
             )
-    is_skilled = name in ("", "diayn")
+    is_within = name in ("", *REWARDS)
     # `Run` raises an error for an unknown name.
-    learner = given.agent if given.agent in AGENTS else SkillOptions.agent
+    learner = given.agent if given.agent in AGENTS else LearnerOptions.agent
     named = AGENTS[name] if name in AGENTS else find_agent(learner, own)
-    preset = None if is_skilled else _find_preset(command, name, given)
+    preset = None if is_within else _find_preset(command, name, given)
     prog = " ".join(["eqrl", command, *([name] if name not in ("", OWN) else [])])
     options = _parse_options(
         command_type(command, name, named, preset, given.env), prog, words
@@ -374,9 +374,10 @@ def _parse_training(
         print(
             f"by default the preset of {dataclasses.replace(preset, options=options)}"
         )
-    if is_skilled and run.settings.env == POINT:
-        values = (POINT_OPTIONS if name else DISK_OPTIONS).items()
-        listed = ", ".join(f"{name}={value}" for name, value in values)
+    if is_within and run.settings.env == POINT:
+        values = POINT_OPTIONS if name else DISK_OPTIONS
+        used = [x for x in values.items() if x[0] in dict(run.options)]
+        listed = ", ".join(f"{name}={value}" for name, value in used)
         print(f"by default settings for short trainings of skills on {POINT}: {listed}")
     # TensorBoard shows no populations, so `eqrl pbt` has no option for it.
     tensorboard = getattr(output, "tensorboard", False)
@@ -499,14 +500,15 @@ def make_run(
     options: Any, own: type[AnyAgent] | None, own_env: Callable[..., Any] | None
 ) -> Run:
     """The run that the parsed options of one command describe."""
-    schedule, skills = options.schedule, getattr(options, "skills", None)
+    schedule, reward = options.schedule, getattr(options, "reward", None)
     is_disk = isinstance(schedule, SkillSchedule)
     name = options.learner.agent if is_disk else options.name
-    # If there are skills, the agent of the run is `diayn`, around one's own.
-    if own is not None and skills is None:
+    # Within an intrinsic reward, the agent of the run is that reward.
+    learner = None if is_disk else getattr(options, "learner", None)
+    if own is not None and learner is None:
         name = name_of(own)
-    if own is not None and skills is not None:
-        skills = dataclasses.replace(skills, agent=name_of(own))
+    if own is not None and learner is not None:
+        learner = dataclasses.replace(learner, agent=name_of(own))
     settings = options.settings
     if own_env is not None:
         settings = dataclasses.replace(settings, env=name_of(own_env))
@@ -535,9 +537,10 @@ def make_run(
         trainer_options=trainer_options,
         settings=settings,
         schedule=dataclasses.replace(schedule, **{steps: whole}),
-        skills=skills,
+        learner=learner,
+        skills=getattr(options, "skills", None),
         priors=priors,
-        reward_options=dataclasses.asdict(options.reward) if is_disk else {},
+        reward_options={} if reward is None else dataclasses.asdict(reward),
         agent_type=own,
         env_options=options.env_options.env_option,
         make_own_env=own_env,

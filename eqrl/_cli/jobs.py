@@ -81,7 +81,9 @@ def print_skills(evaluations: Sequence[SkillEvaluation]) -> None:
     returns = ", ".join(
         f"{np.mean(each.diversity_returns):.1f}" for each in evaluations
     )
-    print(f"accuracy of the discriminator: {accuracies}")
+    # Not every reward can tell skills apart.
+    if not any(np.isnan(each.accuracy) for each in evaluations):
+        print(f"accuracy of the discriminator: {accuracies}")
     print(
         f"mean diversity return of {NUM_SKILL_EPISODES} episodes of each skill: "
         f"{returns}"

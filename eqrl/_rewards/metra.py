@@ -2,6 +2,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import equinox as eqx
 import jax
+import jax.lax as lax
 import jax.numpy as jnp
 import jax.random as jr
 import optax
@@ -13,7 +14,7 @@ from .._pytree.fields import (
     hyperparameter,
     static_choice,
 )
-from .._pytree.tree import gradient_step, init_optimizer
+from .._pytree.tree import gradient_step, init_optimizer, parts
 from .._skills.prior import (
     AbstractSkillPrior,
     EvenOneHotSkills,
@@ -24,7 +25,7 @@ from .._skills.prior import (
 from .._types.custom_types import FloatLike, MakeOptimizer, Metrics
 from .._types.data import EnvSpec, Transition
 from ..losses import metra_loss
-from ..nn import Features, MakeNetwork, VectorFunction
+from ..nn import Features, Linear, MakeNetwork, VectorFunction
 from .base import (
     AbstractSkillReward,
     StateDescriptor,
@@ -34,12 +35,6 @@ from .base import (
     descriptor_size,
     skill_rows,
 )
-from .spectral import (
-    Directions,
-    first_directions,
-    next_directions,
-    spectrally_normalized,
-)
 
 
 _Transition = Transition[SkillExtras[Any]]
@@ -48,6 +43,11 @@ _Steps = tuple[
     Float[Array, "rows descriptor"],
     Float[Array, "rows skill"],
 ]
+_Directions = tuple[Float[Array, " _"], ...]
+
+# Steps of the power iteration before the first update, since a random direction may be
+# far from that of the largest singular value.
+_NUM_FIRST_STEPS = 10
 
 
 class METRAState(eqx.Module):
@@ -57,7 +57,7 @@ class METRAState(eqx.Module):
     optimizer: optax.OptState
     log_multiplier: Float[Array, ""]
     multiplier_optimizer: optax.OptState
-    directions: Directions
+    directions: _Directions
 
 
 METRAState.__init__.__doc__ = """**Arguments:**
@@ -156,7 +156,7 @@ class METRA(AbstractSkillReward[METRAState]):
             multiplier_optimizer=init_optimizer(
                 self.make_optimizer(self.multiplier_lr), log_multiplier
             ),
-            directions=first_directions(phi, key=direction_key) if is_spectral else (),
+            directions=_first_directions(phi, key=direction_key) if is_spectral else (),
         )
 
     def observe(self, state: METRAState, transitions: _Transition) -> METRAState:
@@ -186,7 +186,7 @@ class METRA(AbstractSkillReward[METRAState]):
         directions, multiplier = state.directions, jnp.exp(state.log_multiplier)
         if not by_multiplier:
             # One step is enough, since weights move little between two updates.
-            directions, multiplier = next_directions(state.phi, directions), 0.0
+            directions, multiplier = _next_directions(state.phi, directions), 0.0
         how = "mean" if self.constraint == "mean" else "sum"
 
         def loss_of(
@@ -244,10 +244,22 @@ class METRA(AbstractSkillReward[METRAState]):
         return jax.vmap(phi)(rows).reshape(*descriptor.shape[:-1], -1)
 
     def _constrained(
-        self, phi: VectorFunction, directions: Directions
+        self, phi: VectorFunction, directions: _Directions
     ) -> VectorFunction:
-        is_spectral = self.constraint == "spectral"
-        return spectrally_normalized(phi, directions) if is_spectral else phi
+        """The network, by spectral normalization if that is its constraint.
+
+        Each weight is then divided by its largest singular value, `u' W v` for the
+        directions v and u = W v, scaled to length 1. The gradient flows through W
+        alone.
+        """
+        if self.constraint != "spectral":
+            return phi
+        weights = []
+        for layer, direction in zip(parts(phi, Linear), directions, strict=True):
+            other = _unit(lax.stop_gradient(layer.weight) @ direction)
+            weights.append(layer.weight / (other @ layer.weight @ direction))
+        where = lambda tree: [layer.weight for layer in parts(tree, Linear)]
+        return eqx.tree_at(where, phi, weights)
 
     def _steps(self, batch: _Transition) -> _Steps:
         """Descriptors before and after each step, and its weight, one in each row."""
@@ -324,3 +336,28 @@ def LSD(
         make_network=make_network,
         make_optimizer=make_optimizer,
     )
+
+
+def _first_directions(network: object, *, key: PRNGKeyArray) -> _Directions:
+    """For each layer a direction near that of its largest singular value."""
+    layers = parts(network, Linear)
+    keys = jr.split(key, len(layers))
+    directions = tuple(
+        jr.normal(key, layer.bias.shape)
+        for layer, key in zip(layers, keys, strict=True)
+    )
+    for _ in range(_NUM_FIRST_STEPS):
+        directions = _next_directions(network, directions)
+    return directions
+
+
+def _next_directions(network: object, directions: _Directions) -> _Directions:
+    """The directions after one more step of the power iteration."""
+    return tuple(
+        _unit(_unit(layer.weight @ direction) @ layer.weight)
+        for layer, direction in zip(parts(network, Linear), directions, strict=True)
+    )
+
+
+def _unit(x: Float[Array, " size"]) -> Float[Array, " size"]:
+    return x / (jnp.linalg.norm(x) + 1e-12)

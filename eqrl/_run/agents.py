@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from types import NoneType
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, get_type_hints
 
 from .. import _agents
 from .._agents.base import AbstractAgent, AbstractWrapper, AnyAgent
@@ -21,14 +21,8 @@ from .._agents.pqn import PQN
 from .._agents.taac.taac import TAAC
 from .._agents.taac.trajectory import LinearTrajectory, QuadraticTrajectory
 from .._agents.wrappers.skills import SkillConditioned
-from .._pytree.fields import check_choice
-from .._skills.prior import (
-    AbstractSkillPrior,
-    EvenOneHotSkills,
-    NormalSkills,
-    OneHotSkills,
-    SphereSkills,
-)
+from .._rewards.base import AnyReward
+from .._skills.prior import SphereSkills
 from .._types.data import AbstractActionSpace, Box, Discrete
 from ..nn import Choice, Critic, Gaussian, NetworkFactory, Normal
 
@@ -177,57 +171,14 @@ _ACTORS: dict[type[AbstractActionSpace], NetworkFactory] = {
 # Networks of an agent that has no default for them.
 _FACTORIES = {"make_actor": Gaussian(), "make_critic": Critic()}
 
-SkillKind = Literal["one-hot", "even", "sphere", "normal"]
-
-# The prior of each kind, and the default of `num_skills`.
-_SKILLS: dict[SkillKind, tuple[Callable[[int], AbstractSkillPrior], int]] = {
-    "one-hot": (OneHotSkills, 8),
-    "even": (EvenOneHotSkills, 8),
-    "sphere": (SphereSkills, 2),
-    "normal": (NormalSkills, 2),
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class SkillOptions:
-    """Skills and their discriminator."""
-
-    agent: str = "sac"
-    """Agent that learns them: one that `eqrl train` knows, or one's own."""
-
-    skills: SkillKind = "one-hot"
-    """Discrete, drawn at random or dealt evenly to environments; or real vectors."""
-
-    num_skills: int | None = None
-    """Number of skills, by default 8; of vectors the dimensions, by default 2."""
-
-    descriptor: Literal["state_descriptor", "observation"] = "state_descriptor"
-    """Part of a transition that the discriminator is shown."""
-
-    discriminator_lr: float = 3e-4
-    """Learning rate of the discriminator."""
-
-    environment_weight: float | None = None
-    """Weight of the environment's own reward; None leaves it out."""
-
-    reward_minibatches: int = 1
-    """Updates of the discriminator for each of the agent, on shares of its batch."""
-
-    include_prior: bool = True
-    """Subtract the logarithm of the skill's probability from the reward."""
-
-    def make_prior(self) -> AbstractSkillPrior:
-        make, default = _SKILLS[self.skills]
-        return make(default if self.num_skills is None else self.num_skills)
-
 
 def find_agent(name: str, agent_type: type[AnyAgent] | None) -> NamedAgent:
     """The agent of a name, or of the class that is given if it is not of eqrl's own."""
     return AGENTS[name] if agent_type is None else NamedAgent(agent_type)
 
 
-def default_factories(agent_type: type[AnyAgent]) -> dict[str, Any]:
-    """The default of each argument of an agent that is a factory of networks.
+def default_factories(agent_type: type[AnyAgent | AnyReward]) -> dict[str, Any]:
+    """The default of each argument of an agent or a reward that makes networks.
 
     It is the one of its class or, where `make_actor` and `make_critic` have none, a
     `Gaussian` and a `Critic`.
@@ -308,22 +259,12 @@ def check_given(kind: str, path: str, argument: str, given: Any) -> None:
         )
 
 
-def check_agent(
-    name: str, skills: SkillOptions | None, agent_type: type[AnyAgent] | None
-) -> None:
-    """Checks that the agent exists, and that it has skills if it is `diayn`.
-
-    An agent that is not of eqrl's own must be given as `agent_type`.
-    """
-    if (name == "diayn") != (skills is not None):
-        raise ValueError(f"`agent={name!r}` and `skills={skills!r}` do not fit.")
-    inner = name if skills is None else skills.agent
-    check_given("agent", inner, "agent_type", agent_type)
-    if agent_type is None and inner not in AGENTS:
+def check_agent(name: str, agent_type: type[AnyAgent] | None) -> None:
+    """Checks that an agent exists; as `agent_type` if it is not of eqrl's own."""
+    check_given("agent", name, "agent_type", agent_type)
+    if agent_type is None and name not in AGENTS:
         names = ", ".join(repr(name) for name in AGENTS)
         raise ValueError(
-            f"`agent={inner!r}` must be one of {names}, or one of your own, written as "
+            f"`agent={name!r}` must be one of {names}, or one of your own, written as "
             "`package.module:Class`."
         )
-    if skills is not None:
-        check_choice("skills", skills.skills, get_args(SkillKind))

@@ -5,7 +5,6 @@ import dataclasses
 import inspect
 import operator
 import re
-import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
@@ -14,7 +13,7 @@ import jax
 from jax.tree_util import GetAttrKey
 
 from .._agents.base import AnyAgent
-from .._agents.wrappers.intrinsic import Intrinsic, diayn
+from .._agents.wrappers.intrinsic import Intrinsic
 from .._agents.wrappers.normalized import Normalized
 from .._population.pbt import PBT, Selection, Tournament, Truncation
 from .._population.prior import (
@@ -30,6 +29,7 @@ from .._rewards.scale import Replay
 from .._storage.checkpoint import Directory
 from .._storage.files import Content, read_json
 from .._training.mesh import Members
+from .._training.replay import ReplayBuffer
 from .._training.trainer import Trainer
 from .._types.installed import NotInstalledError
 from ..envs import make
@@ -38,7 +38,6 @@ from ..nn import Convolution, Precision
 from ..nn._product import products_of_bfloat16
 from .agents import (
     NamedAgent,
-    SkillOptions,
     check_agent,
     check_given,
     find_agent,
@@ -46,44 +45,15 @@ from .agents import (
     make_agent,
     name_of,
 )
-from .files import CONFIG, config_of, versions, write_json
-
-
-Value = TypeVar("Value")
-
-
-def make_typed(options: type[Value], values: Mapping[str, Any]) -> Value:
-    """An instance of a dataclass, of whose fields all have a value of their type.
-
-    Raises a `TypeError` that names the field otherwise.
-    """
-    types = typing.get_type_hints(options)
-    for name, value in values.items():
-        if name not in types:
-            raise TypeError(f"`{name}` is not an option of this version")
-        check_type(f"`{name}`", value, types[name])
-    return options(**values)
-
-
-def check_type(name: str, value: Value, expected: Any) -> Value:
-    """The value itself. Raises a `TypeError` unless it is of a type.
-
-    A whole number may stand for a float, but no truth value for a number.
-    """
-    alternatives = (expected, *typing.get_args(expected))
-    if isinstance(value, bool):
-        fits = bool in alternatives
-    elif isinstance(value, int) and float in alternatives:
-        fits = True
-    else:
-        # Imported here because importing it is slow.
-        from beartype.door import is_bearable
-
-        fits = is_bearable(value, expected)
-    if not fits:
-        shown = getattr(expected, "__name__", str(expected))
-        raise TypeError(f"{name} is {value!r} and must be of the type {shown}")
-    return value
+from .files import CONFIG, check_type, config_of, make_typed, versions, write_json
+from .rewards import (
+    REWARDS,
+    LearnerOptions,
+    SkillOptions,
+    check_reward,
+    make_intrinsic,
+    with_learner,
+)
 
 
 ConvolutionName = Literal["minatar", "atari"]
@@ -348,9 +318,11 @@ _SCHEDULES: dict[str, type[Training | Population | SkillSchedule]] = {
 class Run(Generic[Schedule]):
     """Everything that decides a run.
 
-    With a `SkillSchedule`, `reward_options` are those of `Incremental`. `agent_type` is
-    the class of an agent that is not of eqrl's own; its path is in `config.json`, from
-    which nothing is imported. `earlier_lengths` are those at which it had ended before
+    If `agent` is the name of an intrinsic reward, `learner` has the agent that learns
+    from it, `skills` the skills, if it teaches any, and `reward_options` its options;
+    with a `SkillSchedule`, those of `Incremental`. `agent_type` is the class of an
+    agent that is not of eqrl's own; its path is in `config.json`, from which nothing is
+    imported. `earlier_lengths` are those at which it had ended before
     it was resumed to train longer. `env_options` are parameters of the environment,
     each as `name=value`; `make_own_env` makes one that is not of a library, like
     `agent_type`. `episodes_resumed` says whether simulators outside JAX took up their
@@ -362,6 +334,7 @@ class Run(Generic[Schedule]):
     trainer_options: dict[str, Any]
     settings: Settings
     schedule: Schedule
+    learner: LearnerOptions | None = None
     skills: SkillOptions | None = None
     priors: tuple[Prior, ...] = ()
     reward_options: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -372,7 +345,8 @@ class Run(Generic[Schedule]):
     make_own_env: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
-        check_agent(self.agent, self.skills, self.agent_type)
+        check_reward(self.agent, self.learner, self.skills)
+        check_agent(self.learning_agent, self.agent_type)
         check_given("env", self.settings.env, "make_env", self.make_own_env)
         for name in self.schedule.at_least_one:
             value = getattr(self.schedule, name)
@@ -387,9 +361,14 @@ class Run(Generic[Schedule]):
             )
 
     @property
+    def learning_agent(self) -> str:
+        """The name of the agent within an intrinsic reward, if there is one."""
+        return self.agent if self.learner is None else self.learner.agent
+
+    @property
     def title(self) -> str:
         """Title of the plots."""
-        inner = None if self.skills is None else self.skills.agent
+        inner = None if self.learner is None else self.learner.agent
         return _title(self.agent, inner, self.settings.env, self.schedule)
 
     @property
@@ -400,17 +379,23 @@ class Run(Generic[Schedule]):
         agent = _shown(self.agent) if is_path(self.agent) else self.agent
         return f"{prefix}{agent}-{re.sub('[/:]', '-', self.settings.env)}"
 
-    def __str__(self) -> str:
+    @property
+    def options(self) -> list[tuple[str, Any]]:
+        """The names and values of all options but priors and the environment's own."""
         groups = [
             vars(self.settings),
             vars(self.schedule),
             self.agent_options,
             self.trainer_options,
+            {} if self.learner is None else vars(self.learner),
             {} if self.skills is None else vars(self.skills),
             self.reward_options,
         ]
-        values = [item for group in groups for item in group.items()]
-        listed = ", ".join(f"{name}={x}" for name, x in values if x is not None)
+        return [item for group in groups for item in group.items()]
+
+    def __str__(self) -> str:
+        shown = [f"{name}={x}" for name, x in self.options if x is not None]
+        listed = ", ".join(shown)
         priors = "".join(f", prior={' '.join(map(str, each))}" for each in self.priors)
         priors += "".join(f", env_option={each}" for each in self.env_options)
         return f"{self.title}: {listed}{priors}"
@@ -464,20 +449,16 @@ class Run(Generic[Schedule]):
             networks,
             lambda: self.make_env().spec.action,
         )
-        if self.skills is not None:
-            prior = self.skills.make_prior()
-            network: Any = prior.make_discriminator
-            # What a discriminator sees is no image.
+        if self.learner is not None:
+            # What a reward sees is no image.
             networks.pop("encoder", None)
-            agent = diayn(
+            agent = make_intrinsic(
+                self.agent,
                 agent,
-                prior,
-                lr=self.skills.discriminator_lr,
-                descriptor=self.skills.descriptor,
-                include_prior=self.skills.include_prior,
-                environment_weight=self.skills.environment_weight,
-                reward_minibatches=self.skills.reward_minibatches,
-                make_network=dataclasses.replace(network, **networks),
+                self.learner,
+                self.skills,
+                self.reward_options,
+                networks,
             )
         if self.settings.normalize:
             agent = Normalized(agent, clip=self.settings.normalize_clip)
@@ -534,7 +515,9 @@ class Run(Generic[Schedule]):
 
     def make_trainer(self) -> Trainer:
         if not self._named_agent.is_on_policy:
-            return Trainer(**self.trainer_options)
+            named = REWARDS.get(self.agent)
+            replay = ReplayBuffer if named is None else named.make_replay
+            return Trainer(**self.trainer_options, make_replay=replay)
         options = dict(self.trainer_options)
         num_steps = options.pop("steps_per_iteration")
         return Trainer.on_policy(**options, num_steps=num_steps)
@@ -542,8 +525,7 @@ class Run(Generic[Schedule]):
     @property
     def _named_agent(self) -> NamedAgent:
         """The agent within all wrappers."""
-        inner = self.agent if self.skills is None else self.skills.agent
-        return find_agent(inner, self.agent_type)
+        return find_agent(self.learning_agent, self.agent_type)
 
 
 def _make_outside(name: str, options: Mapping[str, Any]) -> AnyEnv:
@@ -640,12 +622,14 @@ def read_config(
         if settings["hidden_sizes"] is not None:
             settings = {**settings, "hidden_sizes": tuple(settings["hidden_sizes"])}
         schedule = _pop_schedule(content)
+        learner = content.pop("learner", None)
         lengths = content.pop("earlier_lengths", ())
         env_options = content.pop("env_options", ())
         resumed = content.pop("episodes_resumed", None)
         run = Run(
             settings=make_typed(Settings, settings),
             schedule=schedule,
+            learner=None if learner is None else make_typed(LearnerOptions, learner),
             skills=None if skills is None else make_typed(SkillOptions, skills),
             priors=tuple(check_type("a prior", tuple(each), Prior) for each in priors),
             agent_type=agent_type,
@@ -672,7 +656,7 @@ def _pop_names(content: Content) -> tuple[str, str]:
     # All runs have these; of what has not, what is missing is found in order.
     for name in ("eqrl", "jax", "settings", "skills"):
         content[name]
-    agent = (content["skills"] or content)["agent"]
+    agent = (content.get("learner") or content)["agent"]
     env = content["settings"]["env"]
     return check_type("`agent`", agent, str), check_type("`env`", env, str)
 
@@ -692,8 +676,10 @@ def read_title(folder: Directory) -> str:
     """
 
     def parse(content: Content) -> str:
-        skills = content["skills"]
-        inner = None if skills is None else check_type("`agent`", skills["agent"], str)
+        learner = content.get("learner")
+        inner = (
+            None if learner is None else check_type("`agent`", learner["agent"], str)
+        )
         agent = check_type("`agent`", content["agent"], str)
         env = check_type("`env`", content["settings"]["env"], str)
         return _title(agent, inner, env, _pop_schedule(content))
@@ -704,7 +690,7 @@ def read_title(folder: Directory) -> str:
 def _read(folder: Directory, parse: Callable[[Content], Value]) -> Value:
     found = read_json(
         config_of(folder),
-        lambda content: None if "saved" in content else parse(content),
+        lambda content: None if "saved" in content else parse(with_learner(content)),
         advice="mend it, or train again",
     )
     if found is None:

@@ -6,10 +6,11 @@ import math
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+import typing
+from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from jaxtyping import Float
@@ -22,6 +23,7 @@ from .._types.installed import is_installed
 CONFIG = "config.json"
 
 Options = ParamSpec("Options")
+Value = TypeVar("Value")
 
 # Files that a run or `eqrl render` writes. Orbax writes those within a checkpoint.
 _OWN_FILES = re.compile(
@@ -201,3 +203,37 @@ def write_picture(
         return
     with atomic_write(Path(folder) / name) as path:
         draw(path, *arguments, **options)
+
+
+def make_typed(options: type[Value], values: Mapping[str, Any]) -> Value:
+    """An instance of a dataclass, of whose fields all have a value of their type.
+
+    Raises a `TypeError` that names the field otherwise.
+    """
+    types = typing.get_type_hints(options)
+    for name, value in values.items():
+        if name not in types:
+            raise TypeError(f"`{name}` is not an option of this version")
+        check_type(f"`{name}`", value, types[name])
+    return options(**values)
+
+
+def check_type(name: str, value: Value, expected: Any) -> Value:
+    """The value itself. Raises a `TypeError` unless it is of a type.
+
+    A whole number may stand for a float, but no truth value for a number.
+    """
+    alternatives = (expected, *typing.get_args(expected))
+    if isinstance(value, bool):
+        fits = bool in alternatives
+    elif isinstance(value, int) and float in alternatives:
+        fits = True
+    else:
+        # Imported here because importing it is slow.
+        from beartype.door import is_bearable
+
+        fits = is_bearable(value, expected)
+    if not fits:
+        shown = getattr(expected, "__name__", str(expected))
+        raise TypeError(f"{name} is {value!r} and must be of the type {shown}")
+    return value

@@ -268,9 +268,9 @@ def draw_skills_of(
     played: SkillEvaluation | SkillTrajectories,
 ) -> None:
     """Draws the skills of a run, with the names that `env` knows for the axes."""
-    # A reward of the run describes states by itself, if not by what `env` says.
-    described = run.reward_options if run.skills is None else vars(run.skills)
-    is_of_env = described.get("descriptor", "state_descriptor") == "state_descriptor"
+    # A discriminator may see something else, which is shown then.
+    descriptor = run.reward_options.get("descriptor", "state_descriptor")
+    is_of_env = descriptor == "state_descriptor"
     names = descriptor_names(env) if is_of_env else None
     write_picture(folder, name, draw_skills, played, title=run.title, names=names)
 

@@ -105,7 +105,7 @@ def test_factories_of_an_own_agent_get_the_hidden_sizes() -> None:
 def test_an_own_agent_may_be_within_another_or_in_a_population() -> None:
     own = ("--agent", _REDQ, "--env", "eqrl.envs:Point")
     run = _run("train", "diayn", *own, "--num-critics", "3")
-    assert (run.agent, run.skills.agent) == ("diayn", _REDQ)
+    assert (run.agent, run.learner.agent) == ("diayn", _REDQ)
     inner = run.make_agent().agent.agent
     assert (type(inner), inner.num_critics) == (REDQ, 3)
     words = " --env eqrl.envs._point:Point"

@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from eqrl._cli import main
 from eqrl._cli.commands import Plot
 from eqrl._cli.finished import run_plot
-from eqrl._run.agents import SkillOptions
 from eqrl._run.config import (
     Population,
     Run,
@@ -23,6 +22,7 @@ from eqrl._run.config import (
 )
 from eqrl._run.files import write_json
 from eqrl._run.load import SavedRun
+from eqrl._run.rewards import DiscriminatorOptions, LearnerOptions, SkillOptions
 from eqrl._run.write import GrowingMetrics, read_metrics, write_table
 
 
@@ -30,19 +30,20 @@ def _write_config(
     folder: Path,
     agent: str,
     schedule: Training | Population | SkillSchedule,
-    skills: SkillOptions | None = None,
     env: str = "eqrl/Point",
 ) -> None:
     folder.mkdir(parents=True)
-    settings = Settings(env=env)
-    write_config(folder, Run(agent, {}, {}, settings, schedule, skills))
+    settings, within = Settings(env=env), {}
+    if agent == "diayn":
+        within = {"learner": LearnerOptions(), "skills": SkillOptions()}
+        within |= {"reward_options": vars(DiscriminatorOptions())}
+    write_config(folder, Run(agent, {}, {}, settings, schedule, **within))
 
 
 def _write(folder: str, agent: str, env: str = "eqrl/Point", **metrics: Any) -> Path:
     """A run with two rows, of each seed an element of the metrics."""
-    skills = SkillOptions() if agent == "diayn" else None
     path = Path(folder)
-    _write_config(path, agent, Training(), skills, env)
+    _write_config(path, agent, Training(), env)
     grow = GrowingMetrics(path, {})
     for row in range(2):
         values = {name: np.asarray(each[row]) for name, each in metrics.items()}

@@ -1,9 +1,11 @@
 import contextlib
+import dataclasses
 import io
 import json
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -14,7 +16,8 @@ from matplotlib.axes import Axes
 import eqrl
 from eqrl._cli import main
 from eqrl._cli.commands import Train, parse
-from eqrl._run.config import write_config
+from eqrl._cli.jobs import print_skills
+from eqrl._run.config import read_config, write_config
 from eqrl._run.write import write_skills
 
 
@@ -77,6 +80,7 @@ def test_options_are_those_of_the_agent_within() -> None:
         ("even", eqrl.EvenOneHotSkills, 8),
         ("sphere", eqrl.SphereSkills, 2),
         ("normal", eqrl.NormalSkills, 2),
+        ("uniform", eqrl.UniformSkills, 2),
     ],
 )
 def test_skills_are_of_each_kind(kind: str, prior: type, size: int) -> None:
@@ -95,6 +99,85 @@ def test_options_reach_the_discriminator() -> None:
     assert agent.reward.lr == 0.5
     assert agent.environment_weight == 0.25
     assert not agent.reward.include_prior
+
+
+@pytest.mark.parametrize(
+    ("args", "expected", "weight"),
+    [
+        (["apt"], eqrl.ParticleEntropy(1e-3), None),
+        (["cic"], eqrl.CIC(eqrl.UniformSkills(64), 1e-3), None),
+        (["dads", "--num-skills", "5"], eqrl.DADS(eqrl.OneHotSkills(5), 1e-3), None),
+        (["disagreement"], eqrl.Disagreement(1e-3), None),
+        (["icm", "--environment-weight", "2"], eqrl.ICM(1e-3), 2.0),
+        (["lsd"], eqrl.LSD(eqrl.SphereSkills(), lr=1e-3), None),
+        (
+            ["metra", "--intrinsic-constraint", "mean", "--skills", "one-hot"],
+            eqrl.METRA(8, 1e-3, 1e-3, constraint="mean"),
+            None,
+        ),
+        (["rnd", "--intrinsic-clip", "3"], eqrl.RND(1e-3, 3.0), None),
+        (
+            ["smerl", "--intrinsic-target", "7"],
+            eqrl.SMERL(eqrl.Discriminator(5), 7.0),
+            1.0,
+        ),
+    ],
+)
+def test_every_reward_has_a_name(
+    args: list[str], expected: Any, weight: float | None
+) -> None:
+    command: Any = parse(["train", *args, "--agent", "td3", "--batch-size", "32"])
+    agent = command.run.make_agent()
+    networks = (("make_network", eqrl.nn.Features((64, 64))),)
+    if isinstance(expected, eqrl.SMERL):
+        made = eqrl.nn.CategoricalDiscriminator((64, 64))
+        inner = eqrl.Discriminator(5, make_network=made)
+        expected, networks = dataclasses.replace(expected, inner=inner), ()
+    expected = dataclasses.replace(expected, **dict(networks))
+    assert bool(eqx.tree_equal(agent.reward, expected))
+    assert agent.environment_weight == weight
+    is_skilled = isinstance(agent.agent, eqrl.SkillConditioned)
+    assert is_skilled == hasattr(expected, "skills")
+    assert isinstance(agent.agent.agent if is_skilled else agent.agent, eqrl.TD3)
+    assert command.run.title == f"{args[0].upper()} with TD3 on eqrl/Point"
+    # The agent's own option keeps its name beside the reward's.
+    assert command.run.make_trainer().batch_size == 32
+
+
+def test_skills_are_drawn_anew_and_smerl_knows_the_returns() -> None:
+    command: Any = parse(["train", "cic"])
+    assert command.run.make_agent().agent.resample_every == 50
+    command = parse(["train", "cic", "--resample-every", "None"])
+    assert command.run.make_agent().agent.resample_every is None
+    for name, expected in (("smerl", True), ("metra", False)):
+        command = parse(["train", name])
+        replay = command.run.make_trainer().replay(1)
+        assert replay.episode_returns == expected
+
+
+def test_a_config_with_all_options_of_diayn_in_one_place_is_read(
+    tmp_path: Path,
+) -> None:
+    run = _parsed_run("--agent", "td3", "--discriminator-lr", "0.5", "--skills", "even")
+    write_config(tmp_path, run)
+    path = tmp_path / "config.json"
+    content = json.loads(path.read_text())
+    del content["digest"]
+    learner = content.pop("learner")
+    del learner["score_after_update"], content["skills"]["resample_every"]
+    content["skills"] |= learner | content.pop("reward_options")
+    path.write_text(json.dumps(content))
+    assert read_config(tmp_path) == run
+
+
+def test_a_reward_that_cannot_tell_skills_apart_has_no_accuracy(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent, state, env = eqrl.load_run(trained)
+    evaluation = eqrl.evaluate_skills(agent, state, env, num_episodes=8, key=jr.key(0))
+    print_skills([dataclasses.replace(evaluation, accuracy=jnp.array(jnp.nan))])
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("mean diversity return of 8 episodes of each skill: ")
 
 
 def test_a_run_writes_pictures_and_numbers_of_its_skills(trained: Path) -> None:

@@ -1,0 +1,214 @@
+"""The intrinsic rewards of the command line, and how each is built."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from .._agents.base import AnyAgent
+from .._agents.wrappers.intrinsic import Intrinsic, diayn
+from .._agents.wrappers.skills import SkillConditioned
+from .._pytree.fields import check_choice
+from .._rewards.cic import CIC
+from .._rewards.dads import DADS
+from .._rewards.disagreement import Disagreement
+from .._rewards.discriminator import Discriminator
+from .._rewards.icm import ICM
+from .._rewards.metra import LSD, METRA
+from .._rewards.particle_entropy import ParticleEntropy
+from .._rewards.rnd import RND
+from .._rewards.smerl import SMERL
+from .._skills.prior import (
+    AbstractSkillPrior,
+    EvenOneHotSkills,
+    NormalSkills,
+    OneHotSkills,
+    SphereSkills,
+    UniformSkills,
+)
+from .._storage.files import Content
+from .._training.replay import MakeReplay, ReplayBuffer
+from .agents import default_factories
+
+
+SkillKind = Literal["one-hot", "even", "sphere", "normal", "uniform"]
+
+# The prior of each kind, and the default of `num_skills`.
+_SKILLS: dict[SkillKind, tuple[Callable[[int], AbstractSkillPrior], int]] = {
+    "one-hot": (OneHotSkills, 8),
+    "even": (EvenOneHotSkills, 8),
+    "sphere": (SphereSkills, 2),
+    "normal": (NormalSkills, 2),
+    "uniform": (UniformSkills, 2),
+}
+
+PREFIX = "intrinsic_"
+"""Begins the options of a reward, some of which its agent has too."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LearnerOptions:
+    """The agent that learns from an intrinsic reward, and how."""
+
+    agent: str = "sac"
+    """Agent that learns from it: one that `eqrl train` knows, or one's own."""
+
+    environment_weight: float | None = None
+    """Weight of the environment's own reward; None leaves it out."""
+
+    reward_minibatches: int = 1
+    """Updates of the reward for each of the agent, on shares of its batch."""
+
+    score_after_update: bool = False
+    """Score a batch by the reward that has just learned from it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SkillOptions:
+    """Skills."""
+
+    skills: SkillKind = "one-hot"
+    """Discrete, drawn at random or dealt evenly to environments; or real vectors."""
+
+    num_skills: int | None = None
+    """Number of skills, by default 8; of vectors the dimensions, by default 2."""
+
+    resample_every: int | None = None
+    """Steps after which a skill is drawn anew; None keeps it for an episode."""
+
+    def make_prior(self) -> AbstractSkillPrior:
+        make, default = _SKILLS[self.skills]
+        return make(default if self.num_skills is None else self.num_skills)
+
+
+@dataclasses.dataclass(frozen=True)
+class DiscriminatorOptions:
+    """Discriminator of the skills."""
+
+    descriptor: Literal["state_descriptor", "observation"] = "state_descriptor"
+    """Part of a transition that the discriminator is shown."""
+
+    discriminator_lr: float = 3e-4
+    """Learning rate of the discriminator."""
+
+    include_prior: bool = True
+    """Subtract the logarithm of the skill's probability from the reward."""
+
+
+@dataclasses.dataclass(frozen=True)
+class NamedReward:
+    """An intrinsic reward that has a name, without the options of a run."""
+
+    reward_type: type[Any]
+    skills: SkillOptions | None = None
+    """Its skills by default; `None` if it teaches none."""
+
+    learner: LearnerOptions = LearnerOptions()
+    """Its other defaults."""
+
+    fixed: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    """Arguments that its name decides."""
+
+    make_replay: MakeReplay = ReplayBuffer
+
+    function: Callable[..., object] | None = None
+    """Documents it, if that is not its class."""
+
+    @property
+    def documented(self) -> Callable[..., object]:
+        return self.reward_type if self.function is None else self.function
+
+
+REWARDS = {
+    "apt": NamedReward(ParticleEntropy),
+    "cic": NamedReward(CIC, SkillOptions("uniform", 64, resample_every=50)),
+    "dads": NamedReward(DADS, SkillOptions()),
+    "diayn": NamedReward(Discriminator, SkillOptions(), function=diayn),
+    "disagreement": NamedReward(Disagreement),
+    "icm": NamedReward(ICM),
+    "lsd": NamedReward(
+        METRA,
+        SkillOptions("sphere"),
+        fixed=dict.fromkeys(("multiplier_lr", "initial_multiplier", "slack"))
+        | {"constraint": "spectral"},
+        function=LSD,
+    ),
+    "metra": NamedReward(METRA, SkillOptions("sphere")),
+    "rnd": NamedReward(RND),
+    "smerl": NamedReward(
+        SMERL,
+        SkillOptions(num_skills=5),
+        LearnerOptions(environment_weight=1.0),
+        make_replay=functools.partial(ReplayBuffer, episode_returns=True),
+    ),
+}
+
+
+def check_reward(
+    name: str, learner: LearnerOptions | None, skills: SkillOptions | None
+) -> None:
+    """Checks that a run has the parts that its name, perhaps of a reward, asks for."""
+    named = REWARDS.get(name)
+    if (named is None) != (learner is None):
+        raise ValueError(f"`agent={name!r}` and `learner={learner!r}` do not fit.")
+    if (named is None or named.skills is None) != (skills is None):
+        raise ValueError(f"`agent={name!r}` and `skills={skills!r}` do not fit.")
+    if skills is not None:
+        check_choice("skills", skills.skills, get_args(SkillKind))
+
+
+def make_intrinsic(
+    name: str,
+    agent: AnyAgent,
+    learner: LearnerOptions,
+    skills: SkillOptions | None,
+    options: Mapping[str, object],
+    changes: Mapping[str, Any],
+) -> Intrinsic:
+    """An agent inside the reward of a name.
+
+    **Arguments:**
+
+    - `options`: of the reward, each as the command line calls it.
+    - `changes`: fields of the factories of its networks, such as `hidden_sizes`.
+    """
+    named = REWARDS[name]
+    given = {x.removeprefix(PREFIX): value for x, value in options.items()}
+    given |= {x: value for x, value in named.fixed.items() if value is not None}
+    factories = default_factories(named.reward_type)
+    positional: Sequence[object] = ()
+    if skills is not None:
+        prior = skills.make_prior()
+        agent = SkillConditioned(agent, prior, skills.resample_every)
+        if name in ("diayn", "smerl"):
+            factories["make_network"] = prior.make_discriminator
+        positional = [prior]
+    networks = {x: dataclasses.replace(y, **changes) for x, y in factories.items()}
+    if name == "diayn":
+        given["lr"] = given.pop("discriminator_lr")
+    elif name == "smerl":
+        discriminator = functools.partial(Discriminator, **networks)
+        positional, networks = [*map(discriminator, positional)], {}
+    reward = named.reward_type(*positional, **given, **networks)
+    return Intrinsic(
+        agent,
+        reward,
+        environment_weight=learner.environment_weight,
+        reward_minibatches=learner.reward_minibatches,
+        score_after_update=learner.score_after_update,
+    )
+
+
+def with_learner(content: Content) -> Content:
+    """The content of a run, perhaps from when `skills` held all options of DIAYN."""
+    skills = content.get("skills")
+    if not isinstance(skills, dict) or "agent" not in skills:
+        return content
+    skills, reward, learner = dict(skills), {}, {}
+    for name in [*skills]:
+        if name in DiscriminatorOptions.__dataclass_fields__:
+            reward[name] = skills.pop(name)
+        elif name in LearnerOptions.__dataclass_fields__:
+            learner[name] = skills.pop(name)
+    options = {**content.get("reward_options", {}), **reward}
+    return {**content, "learner": learner, "skills": skills, "reward_options": options}
