@@ -271,6 +271,7 @@ def benchmarks(session: nox.Session) -> None:
         "jax_worlds",
         "playground",
         "point_skills",
+        "skill_choices",
         "first_update",
         "imports",
     ]

@@ -49,7 +49,9 @@ from ._agents.taac.trajectory import (
 from ._agents.td3 import TD3 as TD3, TD3State as TD3State
 from ._agents.wrappers.fixed_skill import (
     FixedSkill as FixedSkill,
+    GoalSkill as GoalSkill,
     fix_skill as fix_skill,
+    seek_goal as seek_goal,
 )
 from ._agents.wrappers.intrinsic import (
     Intrinsic as Intrinsic,

@@ -118,6 +118,7 @@ _REASONS: dict[str, tuple[str, ...]] = {
     "Whatever the state of an environment is, it can be played": ("check(env)",),
     "Any number of wrappers is looked through": (
         "fix_skill()",
+        "seek_goal()",
         "unwrap(agent)",
     ),
     "A pytree, of which Equinox and Optax do not say more": (

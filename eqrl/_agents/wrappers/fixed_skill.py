@@ -1,11 +1,13 @@
 from typing import overload
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..._pytree.fields import check_vector, checked_by
-from ..._skills.prior import SkillExtras
+from ..._rewards.metra import METRA, METRAState
+from ..._skills.prior import EvenOneHotSkills, OneHotSkills, SkillExtras
 from ..._types.custom_types import (
     Extras,
     Memory,
@@ -24,7 +26,7 @@ from ..base import (
     AnyAgent,
     view_of,
 )
-from .intrinsic import Intrinsic, IntrinsicState
+from .intrinsic import Intrinsic, IntrinsicState, find
 from .skills import SkillConditioned, SkillMemory, with_skill_size
 
 
@@ -147,7 +149,151 @@ def fix_skill(
     # the environment's own reward is seen again.
     if isinstance(agent, Intrinsic):
         return inner, inner_state
+    return _within(agent, state, inner, inner_state)
+
+
+def _within(
+    wrapper: AbstractWrapper[State, Memory, Extras],
+    state: State,
+    inner: AnyAgent,
+    inner_state: PyTree,
+) -> tuple[AnyAgent, PyTree]:
+    """A wrapper around another agent than before, and its state."""
     # `inner` is the value of a field, and the inner state a part of the state, so that
     # `tree_at` finds both.
-    fixed = eqx.tree_at(lambda wrapper: wrapper.inner, agent, inner)
-    return fixed, eqx.tree_at(agent.inner_state, state, inner_state)
+    around = eqx.tree_at(lambda wrapper: wrapper.inner, wrapper, inner)
+    return around, eqx.tree_at(wrapper.inner_state, state, inner_state)
+
+
+class GoalSkill(AbstractViewWrapper[State, Memory, Extras]):
+    """A skill-conditioned agent that always takes the skill that leads to a goal.
+
+    That is the direction from the state to the goal in the space of `METRA`: of length
+    1 for `SphereSkills`, and of one-hot skills the one that it points along the most.
+    `eqrl.seek_goal` makes it.
+    """
+
+    agent: AbstractAgent[State, Memory, Extras]
+    reward: METRA
+    reward_state: METRAState
+    goal: Float[Array, " skill"] = eqx.field(metadata=checked_by(check_vector))
+
+    @property
+    def inner(self) -> AbstractAgent[State, Memory, Extras]:
+        return self.agent
+
+    def inner_state(self, state: State) -> State:
+        return state
+
+    def inner_transitions(
+        self, state: State, transitions: Transition[Extras]
+    ) -> Transition[Extras]:
+        return view_of(transitions, lambda x: self.inner_observation(state, x))
+
+    def inner_spec(self, spec: EnvSpec) -> EnvSpec:
+        return with_skill_size(spec, self.goal.shape[0])
+
+    def inner_observation(
+        self, state: State, observation: Observation[Array, "*batch obs"]
+    ) -> Float[Array, "*batch joined"]:
+        del state
+        observation = as_floats(observation)
+        point = _point_of(self.reward, self.reward_state, observation)
+        way = jnp.broadcast_to(self.goal, point.shape) - point
+        if isinstance(self.reward.skills, OneHotSkills | EvenOneHotSkills):
+            skill = jax.nn.one_hot(jnp.argmax(way, axis=-1), way.shape[-1])
+        else:
+            length = jnp.linalg.norm(way, axis=-1, keepdims=True)
+            # At the goal there is no direction.
+            skill = way / jnp.maximum(length, jnp.finfo(way.dtype).tiny)
+        return jnp.concatenate([observation, skill], axis=-1)
+
+    def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> State:
+        return self.agent.init(self.inner_spec(spec), key=key)
+
+    def observe(self, state: State, transitions: Transition[Extras]) -> State:
+        return self.agent.observe(state, self.inner_transitions(state, transitions))
+
+    def update(
+        self,
+        state: State,
+        batch: Transition[Extras],
+        *,
+        step: Int[Array, ""],
+        key: PRNGKeyArray,
+    ) -> tuple[State, Metrics]:
+        inner_batch = self.inner_transitions(state, batch)
+        return self.agent.update(state, inner_batch, step=step, key=key)
+
+
+GoalSkill.__init__.__doc__ = """**Arguments:**
+
+- `agent`: the agent inside a `SkillConditioned`.
+- `reward`, `reward_state`: the `METRA` that its skills were learned from, which sees
+    observations, and its state.
+- `goal`: the goal in the space of `METRA`, a vector of the size of the skills.
+"""
+
+
+def seek_goal(
+    agent: AbstractAgent[State, Memory, Extras],
+    state: State,
+    goal: Float[Array, " obs"],
+) -> tuple[AnyAgent, PyTree]:
+    """Makes an agent that goes to a goal, by skills that it has learned from `METRA`.
+
+    Nothing is learned: the agent takes, anew in each state, the skill that leads from
+    there to the goal in the learned space, as in the paper's zero-shot goals.
+
+    **Arguments:**
+
+    - `agent`: an `Intrinsic` with a `METRA` that sees observations, around a
+        `SkillConditioned`; perhaps in wrappers such as `Normalized`.
+    - `state`: its state.
+    - `goal`: an observation in which the goal is reached, such as the first one of an
+        episode at another position.
+
+    **Returns:**
+
+    The agent without intrinsic reward, and its state. Other wrappers stay around it.
+
+    Raises a `ValueError` if the agent has no `METRA`, or one that sees a state
+    descriptor, which agents do not observe.
+    """
+    return _seek(agent, state, goal)
+
+
+def _seek(agent: AnyAgent, state: PyTree, goal: Array) -> tuple[AnyAgent, PyTree]:
+    """`seek_goal` for an agent in wrappers, to a goal as it sees it."""
+    if not isinstance(agent, AbstractWrapper):
+        raise ValueError(
+            f"{type(agent).__name__} has no way to a goal; it must be an "
+            "`eqrl.Intrinsic` with an `eqrl.METRA` around an `eqrl.SkillConditioned`."
+        )
+    inner = agent.inner
+    if isinstance(agent, Intrinsic) and isinstance(inner, SkillConditioned):
+        reward, reward_state, _ = find(agent, state, None, METRA)
+        if reward.descriptor in ("state_descriptor", "both"):
+            raise ValueError(
+                f"`descriptor={reward.descriptor!r}` of `METRA` is more than an agent "
+                "observes, so it cannot tell the way; let it be 'observation' or a "
+                "function of one, and have the environment observe the position."
+            )
+        point = _point_of(reward, reward_state, jnp.asarray(goal, float))
+        seeking = GoalSkill(inner.agent, reward, reward_state, point)
+        return seeking, inner.inner_state(agent.inner_state(state))
+    if isinstance(agent, AbstractViewWrapper):
+        goal = agent.inner_observation(state, goal)
+    within, within_state = _seek(inner, agent.inner_state(state), goal)
+    return _within(agent, state, within, within_state)
+
+
+def _point_of(
+    reward: METRA, state: METRAState, observation: Float[Array, "*batch obs"]
+) -> Float[Array, "*batch skill"]:
+    """Points of observations in the space of `METRA`."""
+    if callable(reward.descriptor):
+        rows = observation.reshape(-1, observation.shape[-1])
+        described = jax.vmap(reward.descriptor)(rows)
+        observation = described.reshape(*observation.shape[:-1], -1)
+    return reward.represent(state, observation)

@@ -1,0 +1,109 @@
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from jaxtyping import Array, Float
+
+import eqrl
+
+from ..toy import Compass
+
+
+class Turned(eqx.Module):
+    """Positions, turned."""
+
+    matrix: Float[Array, "2 size"]
+
+    def __call__(self, x: Float[Array, " size"]) -> Float[Array, "2"]:
+        return self.matrix @ x
+
+
+ENV = eqrl.envs.Point(max_steps=40)
+GOAL = jnp.array([-1.0, 0.75, 0.0, 0.0])
+
+
+def make(
+    skills: Any, matrix: Any, descriptor: Any = lambda observation: observation[:2]
+) -> tuple[Any, Any]:
+    """An agent that acts with its skill, and METRA with a known representation."""
+    reward = eqrl.METRA(skills, descriptor=descriptor)
+    agent = eqrl.Intrinsic(eqrl.SkillConditioned(Compass(), skills), reward)
+    with jax.ensure_compile_time_eval():
+        state = agent.init(ENV.spec, key=jr.key(0))
+    phi = Turned(jnp.asarray(matrix, float))
+    return agent, dataclasses.replace(
+        state, reward=dataclasses.replace(state.reward, phi=phi)
+    )
+
+
+def seek(agent: Any, state: Any) -> tuple[Any, Any]:
+    return eqrl.seek_goal(agent, state, GOAL)
+
+
+def test_the_goal_is_reached() -> None:
+    agent, state = seek(*make(eqrl.SphereSkills(), np.eye(2)))
+    rows, mask = eqrl.rollout(agent, state, ENV, num_episodes=1, key=jr.key(1))
+    assert mask.all()
+    # It goes straight there in 13 steps of at most 0.1, and stays within one of them.
+    positions = np.asarray(rows.next_observation)[0, :, :2]
+    distances = np.linalg.norm(positions - np.asarray(GOAL[:2]), axis=1)
+    np.testing.assert_allclose(distances[:12], 1.25 - 0.1 * np.arange(1, 13), atol=1e-4)
+    assert np.all(distances[12:] <= 0.1)
+
+
+def test_the_way_is_that_of_the_representation() -> None:
+    turned = np.array([[0.0, -2.0], [2.0, 0.0]])
+    agent, state = seek(*make(eqrl.SphereSkills(), turned))
+    observations = jr.normal(jr.key(2), (3, 5, 4))
+    seen = np.asarray(agent.inner_observation(state, observations))
+    way = (np.asarray(GOAL)[:2] - np.asarray(observations)[..., :2]) @ turned.T
+    expected = way / np.linalg.norm(way, axis=-1, keepdims=True)
+    np.testing.assert_allclose(seen[..., 4:], expected, rtol=1e-5)
+    np.testing.assert_array_equal(seen[..., :4], observations)
+    # At the goal there is no direction, and no division by 0.
+    assert np.all(np.asarray(agent.inner_observation(state, GOAL))[4:] == 0)
+
+
+def test_one_of_the_one_hot_skills_leads_there() -> None:
+    agent, state = seek(*make(eqrl.OneHotSkills(2), np.eye(2)))
+    seen = agent.inner_observation(state, jnp.array([[0.0] * 4, [-2.0, 0.0, 0, 0]]))
+    np.testing.assert_array_equal(seen[:, 4:], [[0, 1], [1, 0]])
+
+
+def test_a_wrapper_around_sees_the_goal_too() -> None:
+    agent, state = make(eqrl.SphereSkills(), np.eye(2, 4), "observation")
+    around = eqrl.Normalized(agent)
+    squares = 5 * jnp.array([4.0, 9.0, 1.0, 1.0])
+    outer = around.init(ENV.spec, key=jr.key(0))
+    statistics = dataclasses.replace(
+        outer.statistics,
+        count=jnp.array(5.0),
+        mean=jnp.arange(4.0),
+        summed_squares=squares,
+    )
+    outer = dataclasses.replace(outer, agent=state, statistics=statistics)
+    sought, sought_state = seek(around, outer)
+    inner: Any = sought.inner
+    assert type(sought) is eqrl.Normalized
+    observation = jnp.zeros(4)
+    normalized = sought.inner_observation(sought_state, observation)
+    seen = inner.inner_observation(sought_state.agent, normalized)
+    way = np.asarray(GOAL)[:2] / [2, 3]
+    np.testing.assert_allclose(seen[4:], way / np.linalg.norm(way), rtol=1e-5)
+
+
+def test_what_knows_no_way_is_refused() -> None:
+    agents: list[tuple[Any, str]] = [
+        (eqrl.SAC(), "SAC has no way to a goal"),
+        (eqrl.diayn(eqrl.SAC(), 2), "There is no `METRA` in this agent"),
+    ]
+    for agent, message in agents:
+        with pytest.raises(ValueError, match=message):
+            seek(agent, agent.init(ENV.spec, key=jr.key(0)))
+    with pytest.raises(ValueError, match="is more than an agent observes"):
+        seek(*make(eqrl.SphereSkills(), np.eye(2), "state_descriptor"))
