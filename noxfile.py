@@ -272,6 +272,7 @@ def benchmarks(session: nox.Session) -> None:
         "playground",
         "point_skills",
         "skill_choices",
+        "reward_cost",
         "first_update",
         "imports",
     ]

@@ -107,7 +107,7 @@ class NamedReward:
     """Its other defaults."""
 
     fixed: Mapping[str, object] = dataclasses.field(default_factory=dict)
-    """Arguments that its name decides."""
+    """Arguments that are no options; those with `None` keep their defaults."""
 
     make_replay: MakeReplay = ReplayBuffer
 

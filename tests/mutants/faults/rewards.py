@@ -70,6 +70,27 @@ FAULTS = (
         ("tests/rewards/test_metra.py -k lsd",),
     ),
     Fault(
+        "agents:the-goal-is-not-seen-as-the-state-is",
+        "eqrl/_agents/wrappers/fixed_skill.py",
+        "goal = agent.inner_observation(state, goal)",
+        "goal = goal + 0",
+        ("tests/agents/test_seek_goal.py -k around",),
+    ),
+    Fault(
+        "agents:the-way-to-a-goal-leads-from-it",
+        "eqrl/_agents/wrappers/fixed_skill.py",
+        "way = jnp.broadcast_to(self.goal, point.shape) - point",
+        "way = point - jnp.broadcast_to(self.goal, point.shape)",
+        ("tests/agents/test_seek_goal.py -k reached",),
+    ),
+    Fault(
+        "cli:a-reward-forgets-the-sizes-of-its-networks",
+        "eqrl/_run/rewards.py",
+        "x: dataclasses.replace(y, **changes)",
+        "x: y",
+        ("tests/cli/test_cli_skills.py -k every_reward",),
+    ),
+    Fault(
         "agents:csf-bootstraps-at-an-end",
         "eqrl/_agents/csf.py",
         "jnp.where(batch.terminated[:, None], 0, self.discount * following)",

@@ -1,0 +1,139 @@
+# %% [markdown]
+# # Directions that lead far
+#
+# Skills of DIAYN can be told apart, and then have little reason to go on. METRA's have:
+# it learns a space in which one step of the world is at most one step long, and pays a
+# skill, which is a direction there, for every step along it. So skills go as far as the
+# world allows, in all directions, and the space itself knows the way to a goal. We
+# learn such skills of a point in the plane, and lead it to goals without learning more.
+
+# %%
+from typing import Any
+
+import jax.numpy as jnp
+import jax.random as jr
+from jaxtyping import Array
+
+import eqrl
+
+
+# %% [markdown]
+# ## A world that is round
+#
+# `Point` moves by up to 0.1 along each axis, so that diagonal steps are longer, and the
+# best skills would all lead to a corner. A wrapper of the environment makes the longest
+# step the same in all directions: in 50 steps the point gets 5 away from the origin,
+# wherever it goes.
+
+
+# %%
+class Disc(eqrl.envs.AbstractEnvWrapper[Any]):
+    env: eqrl.envs.Point
+
+    @property
+    def inner(self) -> eqrl.envs.Point:
+        return self.env
+
+    def inner_state(self, state: Any) -> Any:
+        return state
+
+    @property
+    def spec(self) -> eqrl.EnvSpec:
+        return self.env.spec
+
+    def reset(self, *, key: Array) -> tuple[Any, Array]:
+        return self.env.reset(key=key)
+
+    def step(
+        self, state: Any, action: Array, *, key: Array
+    ) -> tuple[Any, eqrl.envs.Outcome]:
+        shorter = action / jnp.maximum(jnp.linalg.norm(action), 1)
+        return self.env.step(state, shorter, key=key)
+
+
+env = Disc(eqrl.envs.Point())
+
+# %% [markdown]
+# ## The agent
+#
+# `SkillConditioned` gives any agent a skill, here a direction in two dimensions, and
+# `Intrinsic` pays it by a reward, here `METRA`. The rates are ten times those of the
+# paper, which are for hundreds of thousands of updates. METRA must see the position;
+# it is in the observation of `Point`.
+
+# %%
+directions = eqrl.SphereSkills(2)
+sac = eqrl.SAC(
+    initial_temperature=0.1,
+    actor_lr=1e-3,
+    critic_lr=1e-3,
+    temperature_lr=1e-3,
+    make_actor=eqrl.nn.Gaussian((64, 64)),
+    make_critic=eqrl.nn.Critic((64, 64)),
+)
+reward = eqrl.METRA(
+    directions,
+    lr=1e-3,
+    multiplier_lr=1e-3,
+    make_network=eqrl.nn.Features((64, 64)),
+)
+agent = eqrl.Intrinsic(eqrl.SkillConditioned(sac, directions), reward)
+
+# %% [markdown]
+# ## Training
+#
+# Nothing but the reward of METRA is learned from. `step_length` is the mean squared
+# length of a step in the learned space: near 0 METRA sees nothing that moves, and far
+# above 1 its constraint does not hold.
+
+# %%
+trainer = eqrl.Trainer(batch_size=128)
+solution = eqrl.train(agent, env, trainer, num_steps=20_000, key=jr.key(0))
+print(solution.metrics["step_length"][-1], solution.metrics["dual_penalty"][-1])
+
+# %% [markdown]
+# ## How far do they go?
+#
+# We play 16 directions, spread evenly over the circle, one greedy episode each, and see
+# how far from the origin they end.
+
+# %%
+angles = 2 * jnp.pi * jnp.arange(16) / 16
+shown = jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=1)
+skills = eqrl.evaluate_skills(
+    agent, solution.state, env, num_episodes=1, key=jr.key(1), skills=shown
+)
+distances = jnp.linalg.norm(skills.descriptors[:, 0, -1], axis=1)
+print(distances.min(), distances.mean(), distances.max())
+eqrl.draw_skills("skills.png", skills, names=("x", "y"))
+
+# %% [markdown]
+# ![Paths of sixteen skills](../images/tutorials/metra_skills.png)
+#
+# RESULT
+#
+# ## Goals without learning
+#
+# The learned space also says which skill leads from one state to another: the direction
+# from the one to the other. `seek_goal` makes an agent that takes it, anew in each
+# state. We give it an observation at the goal: the position, and no last action.
+
+# %%
+goals = [(3.0, 2.0), (-1.0, 2.5), (0.5, -3.0)]
+for goal in goals:
+    observation = jnp.array([*goal, 0.0, 0.0])
+    seeking, state = eqrl.seek_goal(agent, solution.state, observation)
+    rows, _ = eqrl.rollout(seeking, state, env, num_episodes=1, key=jr.key(2))
+    reached = rows.next_observation[0, :, :2]
+    left = jnp.linalg.norm(reached - jnp.array([goal]), axis=1)
+    print(goal, left.min(), left[-1])
+
+# %% [markdown]
+# GOALS
+#
+# ## What to try next
+#
+# - One-hot skills, `eqrl.OneHotSkills(16)`, in place of directions, or `eqrl.LSD`,
+#   which needs no multiplier: [Choosing a method for skills](../choosing-skills.md).
+# - Fine-tune one skill for a reward, as in [Skills without a reward](diayn_skills.md).
+# - The same from a shell: `eqrl train metra`.
