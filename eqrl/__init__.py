@@ -89,6 +89,7 @@ from ._interaction.evaluate_skills import (
     SkillEvaluation as SkillEvaluation,
     diversity_return as diversity_return,
     evaluate_skills as evaluate_skills,
+    skill_confusion as skill_confusion,
     weighted_return as weighted_return,
 )
 from ._interaction.export import export_policy as export_policy
@@ -198,6 +199,7 @@ from ._skills.distances import (
     pairwise_hausdorff as pairwise_hausdorff,
     terminal_descriptors as terminal_descriptors,
     union_hausdorff as union_hausdorff,
+    visited_cells as visited_cells,
 )
 from ._skills.prior import (
     AbstractSkillPrior as AbstractSkillPrior,

@@ -139,23 +139,7 @@ def test_agents_and_trainers_of_every_paper_fit_each_other() -> None:
                     assert (reward.skills if known else None) is prior
 
 
-def test_cells_are_counted_from_the_first_state_to_the_last() -> None:
-    # -0.5 and 0.5 lie in different cells, and what is masked in none.
-    positions = np.array([[[[-0.5, 0.2], [0.9, 0.2], [7.0, 7.0]]]], np.float32)
-    mask = np.array([[[True, True, False]]])
-    zeros = jnp.zeros((1, 1))
-    played = eqrl.SkillEvaluation(
-        skills=jnp.ones((1, 1)),
-        returns=zeros,
-        diversity_returns=zeros,
-        lengths=jnp.full((1, 1), 2),
-        descriptors=jnp.asarray(positions),
-        recovered_skills=jnp.zeros((1, 1, 3, 1)),
-        mask=jnp.asarray(mask),
-        accuracy=jnp.asarray(jnp.nan),
-        first_descriptors=jnp.array([[[0.1, -0.1]]]),
-    )
-    assert metra.cells_of(played) == 3
+def test_cells_of_training_are_counted() -> None:
     visited, env = metra.Visited(), eqrl.envs.Point()
     cells = visited.init(env.spec, key=jr.key(0))
     assert cells.shape == (512, 512)

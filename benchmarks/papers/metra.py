@@ -63,15 +63,6 @@ class Visited(eqrl.AbstractReward[jax.Array, Any]):
         return state, {}
 
 
-def cells_of(played: eqrl.SkillEvaluation) -> int:
-    """Cells of 1 by 1 that all episodes visit together, from first to last state."""
-    assert played.first_descriptors is not None
-    first = np.asarray(played.first_descriptors)
-    reached = np.asarray(played.descriptors)[np.asarray(played.mask)]
-    positions = np.concatenate([first.reshape(-1, first.shape[-1]), reached])
-    return len(np.unique(np.floor(positions), axis=0))
-
-
 def _sac(num_actions: int) -> eqrl.SAC:
     return eqrl.SAC(
         actor_lr=LR,
@@ -159,7 +150,11 @@ class Unrewarded(AbstractContender):
         def measure(step: int, solution: Any) -> dict[str, float]:
             cells = float("nan")
             if prior is not None:
-                cells = float(cells_of(play(step, solution)))
+                played = play(step, solution)
+                visited, _ = eqrl.visited_cells(
+                    played.descriptors, played.mask, first=played.first_descriptors
+                )
+                cells = float(len(visited))
             total = float(solution.state.reward.rewards[1].sum())
             print(f"{label}: step {step}, cells {cells:g} of {total:g}", flush=True)
             return {"cells": cells, "total_cells": total}

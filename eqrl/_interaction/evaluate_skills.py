@@ -248,6 +248,25 @@ def _recover(
     return recovered, jnp.mean(right.astype(float), where=mask)
 
 
+def skill_confusion(evaluation: SkillEvaluation) -> Float[Array, "skills skills"]:
+    """How often the discriminator took each skill for each other.
+
+    **Returns:**
+
+    In row i and column j the share of the steps of skill i at which, among the skills
+    that were played, j is the most like the one recovered: the one of the largest
+    product with it. Rows sum to 1; of skills that are told apart the diagonal is 1. It
+    is `nan` without a discriminator.
+    """
+    recovered, mask = evaluation.recovered_skills, evaluation.mask
+    alike = jnp.einsum("iets,js->ietj", recovered, evaluation.skills)
+    taken = jax.nn.one_hot(jnp.argmax(alike, axis=-1), evaluation.skills.shape[0])
+    counts = jnp.sum(zero_outside(mask, taken), axis=(1, 2))
+    lengths = jnp.sum(mask, axis=(1, 2)).astype(counts.dtype)
+    shares = counts / lengths[:, None]
+    return jnp.where(jnp.isnan(evaluation.accuracy), jnp.nan, shares)
+
+
 Score = Callable[[Any, State, Evaluation], Float[Array, ""]]
 """From an agent, its state and its evaluation to a number to rank by."""
 

@@ -1,12 +1,17 @@
+from typing import Annotated
+
 import equinox as eqx
 import jax.core
 import jax.lax as lax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
-from .._pytree.fields import PositiveInt, checked
+from .._pytree.fields import PositiveInt, Range, checked
 from .._types.custom_types import FloatLike
+
+
+_Size = Annotated[float, Range(low=0, low_open=True)]
 
 
 class SkillTrajectories(eqx.Module):
@@ -205,6 +210,40 @@ def coverage(
     cells = jnp.where(within, jnp.sum(parts * weights, axis=1), num_cells)
     visited = jnp.zeros(num_cells, bool).at[cells].set(True, mode="drop")
     return jnp.sum(visited).astype(descriptors.dtype) / num_cells
+
+
+@checked
+def visited_cells(
+    descriptors: Float[Array, "*steps descriptor"],
+    mask: Bool[Array, "*steps"],
+    *,
+    first: Float[Array, "*episodes descriptor"] | None = None,
+    size: _Size = 1.0,
+) -> tuple[Int[np.ndarray, "cells descriptor"], Int[np.ndarray, " cells"]]:
+    """Cells of a grid without bounds that were visited, and how often.
+
+    A cell begins at each multiple of `size`, also below 0. With the defaults the number
+    of cells that 48 episodes visit is the state coverage of METRA and its successors.
+
+    **Arguments:**
+
+    - `descriptors`: of the states reached, with any leading axes.
+    - `mask`: which of them count, such as those within an episode.
+    - `first`: of the states in which episodes began, which are visited too; such as
+        `first_descriptors` of a `SkillEvaluation`.
+    - `size`: length of a cell along each axis, positive.
+
+    **Returns:**
+
+    The cells as whole numbers, -1 where a descriptor is in [-`size`, 0), each once and
+    in order; and how many states lie in each.
+    """
+    axes = descriptors.shape[-1]
+    reached = np.asarray(descriptors)[np.asarray(mask)]
+    began = np.asarray(first).reshape(-1, axes) if first is not None else reached[:0]
+    positions = np.concatenate([began, reached])
+    cells = np.floor(positions / size).astype(np.int64)
+    return np.unique(cells, axis=0, return_counts=True)
 
 
 def _region(

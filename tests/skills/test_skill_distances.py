@@ -1,5 +1,6 @@
 """How far skills are apart, against loops and against numbers worked out by hand."""
 
+import dataclasses
 import functools
 import itertools
 from typing import Any
@@ -277,3 +278,43 @@ class TestCoverage:
             jax.jit(
                 lambda x: eqrl.coverage(x, x[:, 0] > 0, low=2.0, high=1.0, num_bins=2)
             )(jnp.zeros((1, 1)))
+
+
+def test_visited_cells_are_counted_from_the_first_state_to_the_last() -> None:
+    # -0.5 and 0.5 lie in different cells, and what is masked in none.
+    descriptors = jnp.array([[[[-0.5, 0.2], [0.9, 0.2], [7.0, 7.0]]]])
+    mask = jnp.array([[[True, True, False]]])
+    first = jnp.array([[[0.1, -0.1]]])
+    cells, visits = eqrl.visited_cells(descriptors, mask, first=first)
+    np.testing.assert_array_equal(cells, [[-1, 0], [0, -1], [0, 0]])
+    np.testing.assert_array_equal(visits, [1, 1, 1])
+    cells, visits = eqrl.visited_cells(descriptors, mask, size=2.0)
+    np.testing.assert_array_equal(cells, [[-1, 0], [0, 0]])
+    cells, visits = eqrl.visited_cells(descriptors, mask, first=first, size=8.0)
+    np.testing.assert_array_equal(visits, [1, 1, 1])
+    every, visits = eqrl.visited_cells(descriptors, ~mask | mask, size=100.0)
+    np.testing.assert_array_equal(visits, [1, 2])
+    np.testing.assert_array_equal(every, [[-1, 0], [0, 0]])
+    with pytest.raises(ValueError, match=r"`size=0` is out of range"):
+        eqrl.visited_cells(descriptors, mask, size=0.0)
+
+
+def test_confusion_has_the_skill_played_in_rows_and_the_one_recovered_in_columns() -> (
+    None
+):
+    # Skill 0 is taken for 1 at one of its two steps, skill 1 never for another.
+    recovered = jnp.array([[[[1.0, 0], [0, 1], [0, 1]]], [[[0, 1], [0, 1], [0, 1]]]])
+    evaluation = eqrl.SkillEvaluation(
+        skills=jnp.eye(2),
+        returns=jnp.zeros((2, 1)),
+        diversity_returns=jnp.zeros((2, 1)),
+        lengths=jnp.array([[2], [3]]),
+        descriptors=jnp.zeros((2, 1, 3, 1)),
+        recovered_skills=recovered,
+        mask=jnp.array([[[True, True, False]], [[True, True, True]]]),
+        accuracy=jnp.array(0.8),
+    )
+    found = eqrl.skill_confusion(evaluation)
+    np.testing.assert_array_equal(found, [[0.5, 0.5], [0, 1]])
+    blind = dataclasses.replace(evaluation, accuracy=jnp.array(jnp.nan))
+    assert np.all(np.isnan(eqrl.skill_confusion(blind)))
