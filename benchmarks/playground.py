@@ -62,19 +62,12 @@ def _train(
     )
 
 
-class AsTheWrapper(eqrl.envs.AbstractEnvWrapper[Any]):
+class AsTheWrapper(eqrl.envs.AbstractStatelessWrapper[Any]):
     """An environment with the ends and beginnings of Playground's wrapper."""
 
     env: Any
     states: Any
     observations: jax.Array
-
-    @property
-    def inner(self) -> Any:
-        return self.env
-
-    def inner_state(self, state: Any) -> Any:
-        return state
 
     @property
     def spec(self) -> eqrl.EnvSpec:

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 import eqrl
-from eqrl.envs import AbstractEnv, AbstractEnvWrapper, Outcome, Point
+from eqrl.envs import AbstractEnv, AbstractStatelessWrapper, Outcome, Point
 
 
 HIDDEN_SIZES = (64, 64)
@@ -29,17 +29,10 @@ NUM_SKILLS = 16
 CELL = 0.5
 
 
-class OnDisc(AbstractEnvWrapper[Any]):
+class OnDisc(AbstractStatelessWrapper[Any]):
     """A point whose steps are as long in all directions."""
 
     env: AbstractEnv[Any]
-
-    @property
-    def inner(self) -> AbstractEnv[Any]:
-        return self.env
-
-    def inner_state(self, state: Any) -> Any:
-        return state
 
     @property
     def spec(self) -> eqrl.EnvSpec:

@@ -18,7 +18,7 @@ import jax.random as jr
 from jaxtyping import Array, Float, PRNGKeyArray
 
 import eqrl
-from eqrl.envs import AbstractEnv, AbstractEnvWrapper, Outcome, Point
+from eqrl.envs import AbstractEnv, AbstractStatelessWrapper, Outcome, Point
 
 from .point_skills import HIDDEN_SIZES, OnDisc, make_agent
 
@@ -28,18 +28,11 @@ GOAL = (2.5, 0.0)
 MAX_STEPS, NUM_HELD, RADIUS = 100, 20, 0.5
 
 
-class Reaching(AbstractEnvWrapper[Any]):
+class Reaching(AbstractStatelessWrapper[Any]):
     """A point that is paid for being near the goal."""
 
     env: AbstractEnv[Any]
     is_sparse: bool
-
-    @property
-    def inner(self) -> AbstractEnv[Any]:
-        return self.env
-
-    def inner_state(self, state: Any) -> Any:
-        return state
 
     @property
     def spec(self) -> eqrl.EnvSpec:

@@ -48,17 +48,10 @@ class Settings:
     initial_temperature: float = 1.0
 
 
-class WithoutForwardReward(eqrl.envs.AbstractEnvWrapper[Any]):
+class WithoutForwardReward(eqrl.envs.AbstractStatelessWrapper[Any]):
     """brax's ant, whose reward is what remains without that of its speed."""
 
     env: Any
-
-    @property
-    def inner(self) -> Any:
-        return self.env
-
-    def inner_state(self, state: Any) -> Any:
-        return state
 
     @property
     def spec(self) -> eqrl.EnvSpec:

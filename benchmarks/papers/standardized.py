@@ -35,19 +35,12 @@ TASKS: dict[str, dict[str, Any]] = {
 }
 
 
-class Standardized(eqrl.envs.AbstractEnvWrapper[Any]):
+class Standardized(eqrl.envs.AbstractStatelessWrapper[Any]):
     """An environment with the position in its observations, which are standardized."""
 
     env: Any
     mean: jax.Array
     deviation: jax.Array
-
-    @property
-    def inner(self) -> Any:
-        return self.env
-
-    def inner_state(self, state: Any) -> Any:
-        return state
 
     @property
     def spec(self) -> eqrl.EnvSpec:

@@ -27,15 +27,8 @@ import eqrl
 
 
 # %%
-class Disc(eqrl.envs.AbstractEnvWrapper[Any]):
-    env: eqrl.envs.Point
-
-    @property
-    def inner(self) -> eqrl.envs.Point:
-        return self.env
-
-    def inner_state(self, state: Any) -> Any:
-        return state
+class Disc(eqrl.envs.AbstractStatelessWrapper[Any]):
+    env: eqrl.envs.AbstractEnv[Any]
 
     @property
     def spec(self) -> eqrl.EnvSpec:

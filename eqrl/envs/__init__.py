@@ -13,6 +13,7 @@ from ._functional import FunctionalEnv as FunctionalEnv
 from ._make import ant_with_broken_legs as ant_with_broken_legs, make as make
 from ._point import Point as Point, sector_of as sector_of, sectors as sectors
 from ._wrappers import (
+    AbstractStatelessWrapper as AbstractStatelessWrapper,
     ActionRepeat as ActionRepeat,
     DisabledActions as DisabledActions,
     FrameStack as FrameStack,
