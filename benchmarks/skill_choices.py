@@ -2,9 +2,9 @@
 
 A point on the disc has 100 steps to go around a wall to a goal. Skills on the circle
 are learned there first, without a reward, in 20,000 steps. Then SAC learns which skill
-to run for 20 steps, and beside it SAC learns what to do at each step, both from as many
+to run for 10 steps, and beside it SAC learns what to do at each step, both from as many
 steps of the environment. The dense reward is 1 - distance / distance at the
-start, the sparse one 1 within 0.5 of the goal and 0 elsewhere. The return is that of a
+start, the sparse one 1 within 1 of the goal and 0 elsewhere. The return is that of a
 greedy episode, whose start is always the same. Run it as `nox -s benchmarks --
 skill_choices`.
 """
@@ -25,7 +25,7 @@ from .point_skills import HIDDEN_SIZES, OnDisc, make_agent
 
 WALLS = (((1.0, -1.0), (1.0, 1.0)),)
 GOAL = (2.5, 0.0)
-MAX_STEPS, NUM_HELD, RADIUS = 100, 20, 0.5
+MAX_STEPS, NUM_HELD, RADIUS = 100, 10, 1.0
 
 
 class Reaching(AbstractStatelessWrapper[Any]):

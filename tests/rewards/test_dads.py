@@ -1,3 +1,4 @@
+import dataclasses
 import math
 from typing import Any
 
@@ -10,6 +11,7 @@ import optax
 import pytest
 
 import eqrl
+from docs.examples.plan_with_dads import plan
 
 from ..skilled import skill_transitions
 from ..toy import GetKey
@@ -117,3 +119,26 @@ def test_drawn_skills_are_compared_with_the_own_one_among_them(getkey: GetKey) -
     state = eqx.tree_at(lambda state: state.network.layers[0].weight, state, blind)
     score = reward.reward(state, batch, step=ZERO, key=key)
     np.testing.assert_allclose(score, 0, atol=1e-5)
+
+
+def test_a_plan_takes_the_skill_that_ends_nearest_to_the_goal() -> None:
+    options: dict[str, Any] = {"num_components": 1, "make_network": LINEAR}
+    reward: Any = eqrl.DADS(3, dynamics_input="descriptor", **options)
+    with jax.ensure_compile_time_eval():
+        state = reward.init(SPEC, key=jr.key(0))
+    (layer,) = state.network.layers
+    # Each skill has a step of its own, beside a logit, wherever it is.
+    steps = jnp.array([[0.0, 1.0, 0.0], [0.0, 0.4, 0.0], [0.0, 0.0, -1.0]])
+    steps = jnp.concatenate([jnp.zeros((2, 3)), steps])
+    parts = lambda network: (network.layers[0].weight, network.layers[0].bias)
+    network = eqx.tree_at(parts, state.network, (steps, 0 * layer.bias))
+    state = dataclasses.replace(state, network=network)
+    begin = jnp.array([10.0, 0.0])
+    for goal, num_steps, best in (
+        ([11.2, 0.0], 3, 1),
+        ([11.2, 0.0], 1, 0),
+        ([13.0, 0.5], 3, 0),
+        ([10.0, -2.0], 3, 2),
+    ):
+        chosen = plan(reward, state, begin, jnp.array(goal), num_steps=num_steps)
+        np.testing.assert_array_equal(chosen, np.eye(3)[best])
