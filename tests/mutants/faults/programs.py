@@ -397,7 +397,7 @@ FAULTS = (
     ),
     Fault(
         "run:truth-is-a-number-of-steps",
-        "eqrl/_run/config.py",
+        "eqrl/_run/files.py",
         "fits = bool in alternatives",
         "fits = is_bearable(value, expected)",
         ("tests/run/test_run.py -k what_is_wrong",),
@@ -496,7 +496,7 @@ FAULTS = (
     Fault(
         "cli:reward-of-the-defaults",
         "eqrl/_cli/commands.py",
-        "dataclasses.asdict(options.reward) if is_disk else {}",
+        "{} if reward is None else dataclasses.asdict(reward)",
         "{}",
         ("tests/cli/test_cli_disk.py -k options_reach",),
     ),
