@@ -103,7 +103,10 @@ eqrl.draw_skills("skills.png", skills, names=("x", "y"))
 # %% [markdown]
 # ![Paths of sixteen skills](../images/tutorials/metra_skills.png)
 #
-# RESULT
+# The squared length of a step is 0.89, just below the most that is allowed. The ends of
+# the skills are between 4.85 and 5.0 away, 4.99 on the mean: the edge of what 50 steps
+# can reach, in all directions. The directions of the plane are not those of the learned
+# space, whose axes are arbitrary: all of it may be turned or mirrored.
 #
 # ## Goals without learning
 #
@@ -122,7 +125,8 @@ for goal in goals:
     print(goal, left.min(), left[-1])
 
 # %% [markdown]
-# GOALS
+# Each goal is passed at 0.03 or less, and the episodes end within 0.09 of it, less than
+# a step of 0.1. The agent has seen no goal before.
 #
 # ## What to try next
 #
