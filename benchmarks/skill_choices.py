@@ -23,7 +23,7 @@ from eqrl.envs import AbstractEnv, AbstractStatelessWrapper, Outcome, Point
 from .point_skills import HIDDEN_SIZES, OnDisc, make_agent
 
 
-WALLS = (((1.0, -1.0), (1.0, 1.0)),)
+WALLS = (((1.0, -0.5), (1.0, 0.5)),)
 GOAL = (2.5, 0.0)
 MAX_STEPS, NUM_HELD, RADIUS = 100, 10, 1.0
 
