@@ -110,6 +110,7 @@ class NamedReward:
     """Arguments that are no options; those with `None` keep their defaults."""
 
     make_replay: MakeReplay = ReplayBuffer
+    """What its agent learns from, unless it learns on-policy."""
 
     function: Callable[..., object] | None = None
     """Documents it, if that is not its class."""
