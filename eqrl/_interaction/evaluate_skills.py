@@ -249,7 +249,7 @@ def _recover(
 
 
 def skill_confusion(evaluation: SkillEvaluation) -> Float[Array, "skills skills"]:
-    """How often the discriminator took each skill for each other.
+    """Shares of steps at which a discriminator takes each skill for each other.
 
     **Returns:**
 

@@ -110,7 +110,7 @@ class NamedReward:
     """Arguments that are no options; those with `None` keep their defaults."""
 
     make_replay: MakeReplay = ReplayBuffer
-    """What its agent learns from, unless it learns on-policy."""
+    """Makes the replay of its agent, unless that learns on-policy."""
 
     function: Callable[..., object] | None = None
     """Documents it, if that is not its class."""
