@@ -44,9 +44,10 @@ def follow(choice, dads, state, goal, *, key):
 def main():
     env = eqrl.envs.Point()
     skills = eqrl.OneHotSkills(8)
-    rates = {"actor_lr": 1e-3, "critic_lr": 1e-3, "temperature_lr": 1e-3}
     sac = eqrl.SAC(
-        **rates,
+        actor_lr=1e-3,
+        critic_lr=1e-3,
+        temperature_lr=1e-3,
         initial_temperature=0.1,
         make_actor=eqrl.nn.Gaussian((64, 64)),
         make_critic=eqrl.nn.Critic((64, 64)),
