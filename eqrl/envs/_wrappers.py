@@ -20,13 +20,14 @@ from ._host import stepping_where
 
 
 class AbstractStatelessWrapper(AbstractEnvWrapper[EnvState]):
-    """A wrapper whose state is that of the environment inside, its field `env`.
+    """A wrapper whose state is that of the environment inside.
 
-    A subclass has `env`, and defines `spec`, `reset` and `step`; it is all that a
-    change of rewards, actions or observations needs.
+    A subclass has the field `env`, and defines `spec`, `reset` and `step`; it is all
+    that a change of rewards, actions or observations needs.
     """
 
     env: eqx.AbstractVar[AbstractEnv[EnvState]]
+    """The environment inside."""
 
     @property
     def inner(self) -> AbstractEnv[EnvState]:
