@@ -3,13 +3,13 @@
 A point on the disc has 100 steps to go around a wall to a goal. Skills on the circle
 are learned there first, without a reward, in 20,000 steps. Then SAC learns which skill
 to run for 10 steps, and beside it SAC learns what to do at each step, both from as many
-steps of the environment. The dense reward is 1 - distance / distance at the
-start, the sparse one 1 within 1 of the goal and 0 elsewhere. The return is that of a
-greedy episode, whose start is always the same. Run it as `nox -s benchmarks --
-skill_choices`.
+steps of the environment. The dense reward is 1 - distance / distance at the start, the
+sparse one 1 within 1 of the goal and 0 elsewhere. The return is that of a greedy
+episode, whose start is always the same. Run it as `nox -s benchmarks -- skill_choices`.
 """
 
 import argparse
+import dataclasses
 import time
 from typing import Any
 
@@ -52,13 +52,7 @@ class Reaching(AbstractStatelessWrapper[Any]):
         reward = 1 - distance / jnp.linalg.norm(goal)
         if self.is_sparse:
             reward = (distance < RADIUS).astype(reward.dtype)
-        outcome = Outcome(
-            observation=outcome.observation,
-            reward=reward,
-            terminated=outcome.terminated,
-            truncated=outcome.truncated,
-        )
-        return state, outcome
+        return state, dataclasses.replace(outcome, reward=reward)
 
 
 def make_sac(discount: float) -> eqrl.SAC:

@@ -251,6 +251,10 @@ def _recover(
 def skill_confusion(evaluation: SkillEvaluation) -> Float[Array, "skills skills"]:
     """Shares of steps at which a discriminator takes each skill for each other.
 
+    **Arguments:**
+
+    - `evaluation`: of at least one skill, such as `evaluate_skills` gives.
+
     **Returns:**
 
     In row i and column j the share of the steps of skill i at which, among the skills

@@ -260,7 +260,7 @@ def check_given(kind: str, path: str, argument: str, given: Any) -> None:
 
 
 def check_agent(name: str, agent_type: type[AnyAgent] | None) -> None:
-    """Checks that an agent exists; as `agent_type` if it is not of eqrl's own."""
+    """Checks that an agent exists: by its name, or `agent_type` if it is one's own."""
     check_given("agent", name, "agent_type", agent_type)
     if agent_type is None and name not in AGENTS:
         names = ", ".join(repr(name) for name in AGENTS)

@@ -322,8 +322,8 @@ class Run(Generic[Schedule]):
     from it, `skills` the skills, if it teaches any, and `reward_options` its options;
     with a `SkillSchedule`, those of `Incremental`. `agent_type` is the class of an
     agent that is not of eqrl's own; its path is in `config.json`, from which nothing is
-    imported. `earlier_lengths` are those at which it had ended before
-    it was resumed to train longer. `env_options` are parameters of the environment,
+    imported. `earlier_lengths` are those at which it had ended before it was resumed to
+    train longer. `env_options` are parameters of the environment,
     each as `name=value`; `make_own_env` makes one that is not of a library, like
     `agent_type`. `episodes_resumed` says whether simulators outside JAX took up their
     episodes whenever it was resumed; `None` if it was not or has none.

@@ -243,15 +243,16 @@ def seek_goal(
     """Makes an agent that goes to a goal, by skills that it has learned from `METRA`.
 
     Nothing is learned: the agent takes, anew in each state, the skill that leads from
-    there to the goal in the learned space, as in the paper's zero-shot goals.
+    there to the goal in the learned space: the zero-shot goals of the paper that
+    `METRA` names.
 
     **Arguments:**
 
     - `agent`: an `Intrinsic` with a `METRA` that sees observations, around a
         `SkillConditioned`; perhaps in wrappers such as `Normalized`.
     - `state`: its state.
-    - `goal`: an observation in which the goal is reached, such as the first one of an
-        episode at another position.
+    - `goal`: an observation in which the goal is reached, as the environment gives it,
+        such as the first one of an episode at another position.
 
     **Returns:**
 
