@@ -33,6 +33,10 @@ REWARDS: dict[str, tuple[Callable[[Any], Any], eqrl.AbstractSkillPrior | None]] 
     "CIC": (eqrl.CIC, CUBE),
     "DADS, one-hot": (lambda z: eqrl.DADS(z, **SEEN), ONE_HOT),
     "DADS, 16 draws": (lambda z: eqrl.DADS(z, **SEEN), CUBE),
+    "DADS of positions, 16 draws": (
+        lambda z: eqrl.DADS(z, descriptor=lambda observation: observation[:2]),
+        CUBE,
+    ),
     "SMERL": (lambda z: eqrl.SMERL(eqrl.Discriminator(z, **SEEN)), ONE_HOT),
     "ParticleEntropy (APT)": (lambda _: eqrl.ParticleEntropy(), None),
     "RND": (lambda _: eqrl.RND(), None),

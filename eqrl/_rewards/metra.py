@@ -183,17 +183,14 @@ class METRA(AbstractSkillReward[METRAState]):
         del key
         before, after, weight = self._steps(batch)
         by_multiplier = self.constraint != "spectral"
-        directions, multiplier = state.directions, jnp.exp(state.log_multiplier)
-        if not by_multiplier:
-            # One step is enough, since weights move little between two updates.
-            directions, multiplier = _next_directions(state.phi, directions), 0.0
+        multiplier = jnp.exp(state.log_multiplier) if by_multiplier else 0.0
         how = "mean" if self.constraint == "mean" else "sum"
 
         def loss_of(
             phi: VectorFunction,
         ) -> tuple[Float[Array, ""], Float[Array, ""]]:
             return metra_loss(
-                self._constrained(phi, directions),
+                self._constrained(phi, state.directions),
                 before,
                 after,
                 weight,
@@ -205,8 +202,9 @@ class METRA(AbstractSkillReward[METRAState]):
         (loss, penalty), gradient = eqx.filter_value_and_grad(loss_of, has_aux=True)(
             state.phi
         )
-        phi = self._constrained(state.phi, directions)
-        # XLA merges these passes through the network with those of the loss.
+        phi = self._constrained(state.phi, state.directions)
+        # XLA merges these passes through the network with those of the loss, and with
+        # those of `reward`.
         squared = (jax.vmap(phi)(after) - jax.vmap(phi)(before)) ** 2
         reduce = jnp.mean if how == "mean" else jnp.sum
         length = reduce(squared, axis=-1)
@@ -231,7 +229,10 @@ class METRA(AbstractSkillReward[METRAState]):
             optimizer=optimizer,
             log_multiplier=log_multiplier,
             multiplier_optimizer=dual,
-            directions=directions,
+            # One step is enough, since weights move little in an update.
+            directions=_next_directions(network, state.directions)
+            if not by_multiplier
+            else (),
         )
         return state, metrics
 
@@ -257,7 +258,8 @@ class METRA(AbstractSkillReward[METRAState]):
         weights = []
         for layer, direction in zip(parts(phi, Linear), directions, strict=True):
             other = _unit(lax.stop_gradient(layer.weight) @ direction)
-            weights.append(layer.weight / (other @ layer.weight @ direction))
+            # No quotient, since XLA does not merge that of `reward` with that of a loss.
+            weights.append(layer.weight * (1 / (other @ layer.weight @ direction)))
         where = lambda tree: [layer.weight for layer in parts(tree, Linear)]
         return eqx.tree_at(where, phi, weights)
 
