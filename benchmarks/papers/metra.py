@@ -19,9 +19,10 @@ from .standardized import make_standardized
 from .training import train_and_measure
 
 
-NUM_PLAYED = 48
+NUM_PLAYED, NUM_GOALS = 48, 20
+# In each direction, of an ant and of a cheetah, by the number of dimensions.
+GOAL_DISTANCE = {2: 50.0, 1: 100.0}
 HALF_GRID = 256
-EVALUATE_EVERY = 400_000
 CHECKPOINT_SECONDS = 300.0
 LR = 1e-4
 
@@ -109,10 +110,16 @@ class Unrewarded(AbstractContender):
     - `make`: the reward, the prior of its skills, and after how many steps another is
         drawn; `None` for no skills, and for skills that last for an episode.
     - `num_steps`: environment steps of a run.
+    - `evaluate_every`: environment steps between two measures.
+    - `updates_per_iteration`: updates after 200 steps of each of 8 environments.
+    - `is_random`: whether all actions are uniform, and nothing is learned.
     """
 
     make: Callable[[], Made]
     num_steps: int
+    evaluate_every: int = 400_000
+    updates_per_iteration: int = 50
+    is_random: bool = False
 
     def run(
         self, experiment: Experiment, seed: int, folder: Path, label: str
@@ -127,10 +134,10 @@ class Unrewarded(AbstractContender):
         trainer = eqrl.Trainer(
             num_envs=8,
             steps_per_iteration=200,
-            updates_per_iteration=50,
+            updates_per_iteration=self.updates_per_iteration,
             capacity=1_000_000,
-            warmup_steps=10_000,
-            warmup_mode="sample",
+            warmup_steps=self.num_steps if self.is_random else 10_000,
+            warmup_mode="random" if self.is_random else "sample",
         )
 
         def play(step: int, solution: Any) -> eqrl.SkillEvaluation:
@@ -164,7 +171,7 @@ class Unrewarded(AbstractContender):
             env,
             trainer,
             num_steps=self.num_steps,
-            every=EVALUATE_EVERY,
+            every=self.evaluate_every,
             key=jr.key(seed),
             folder=folder,
             checkpoint_seconds=CHECKPOINT_SECONDS,
@@ -176,8 +183,50 @@ class Unrewarded(AbstractContender):
             for name, values in solution.metrics.items()
             if name.startswith("0_")
         }
-        skills = None if prior is None else play(self.num_steps, solution)
+        if prior is None:
+            return Outcome(columns, facts)
+        skills = play(self.num_steps, solution)
+        if isinstance(reward, eqrl.METRA):
+            key = jr.fold_in(jr.key(20_000), seed)
+            facts |= _goals(agent, solution.state, experiment.make_env(), skills, key)
         return Outcome(columns, facts, skills=skills)
+
+
+def _goals(
+    agent: Any, state: Any, env: Any, skills: eqrl.SkillEvaluation, key: jax.Array
+) -> dict[str, float]:
+    """Mean distances from goals at the end of an episode, without learning.
+
+    A goal is the first state of an episode at another position, so far away as METRA's
+    paper draws them.
+    """
+    size, (draw_key, play_key) = env.spec.state_descriptor_size, jr.split(key)
+    goals = jr.uniform(draw_key, (NUM_GOALS, size), minval=-1, maxval=1)
+    goals = goals * GOAL_DISTANCE[size]
+    first, _ = eqrl.rollout(
+        agent, state, env, num_episodes=1, max_steps=1, key=play_key
+    )
+    ends = []
+    for index, goal in enumerate(goals):
+        observation = env.moved(first.observation[0, 0], goal)
+        seeking, its_state = eqrl.seek_goal(agent, state, observation)
+        played, mask = eqrl.rollout(
+            seeking,
+            its_state,
+            env,
+            num_episodes=1,
+            key=jr.fold_in(play_key, index),
+            mode="sample",
+        )
+        ends.append(played.next_state_descriptor[0, mask[0].sum() - 1])
+    last = skills.mask.sum(axis=-1, keepdims=True)[..., None] - 1
+    random = jnp.take_along_axis(skills.descriptors, last, axis=2).reshape(-1, size)
+    distance = lambda a, b: float(jnp.mean(jnp.linalg.norm(a - b, axis=-1)))
+    return {
+        "goals, distance at the start": distance(goals, 0 * goals),
+        "goals, distance of a random skill": distance(goals[:, None], random[None]),
+        "goals, distance at the end": distance(goals, jnp.stack(ends)),
+    }
 
 
 def report(found: Found) -> list[str]:
@@ -197,9 +246,14 @@ def report(found: Found) -> list[str]:
         lines.append(f"| {' | '.join(cells)} |")
     for contender, records in found.items():
         for seed, record in enumerate(records):
-            known = {x: record.facts[x] for x in record.facts if x.startswith("0_")}
-            each = ", ".join(f"{name[2:]} {value}" for name, value in known.items())
-            lines.append(f"\n{contender}, seed {seed}, at the end: {each}.")
+            known = {
+                name.removeprefix("0_"): value
+                for name, value in record.facts.items()
+                if name.startswith(("0_", "goals")) and value != "nan"
+            }
+            if known:
+                each = ", ".join(f"{name} {value}" for name, value in known.items())
+                lines.append(f"\n{contender}, seed {seed}, at the end: {each}.")
     return lines
 
 

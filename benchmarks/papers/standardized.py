@@ -57,6 +57,12 @@ class Standardized(eqrl.envs.AbstractStatelessWrapper[Any]):
         observation = (outcome.observation - self.mean) / self.deviation
         return state, dataclasses.replace(outcome, observation=observation)
 
+    def moved(self, observation: jax.Array, position: jax.Array) -> jax.Array:
+        """An observation at another position, which is its first elements."""
+        size = position.shape[0]
+        seen = (position - self.mean[:size]) / self.deviation[:size]
+        return observation.at[:size].set(seen)
+
 
 def make_standardized(name: str, **options: Any) -> Standardized:
     """A task of `TASKS`, with the constants that were measured."""
