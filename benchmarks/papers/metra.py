@@ -121,17 +121,16 @@ class Unrewarded(AbstractContender):
     updates_per_iteration: int = 50
     is_random: bool = False
 
-    def run(
-        self, experiment: Experiment, seed: int, folder: Path, label: str
-    ) -> Outcome:
-        env, (reward, prior, resample_every) = experiment.make_env(), self.make()
+    def make_agent(self, env: Any) -> Any:
+        reward, prior, resample_every = self.make()
         agent: Any = _sac(env.spec.action_size)
         if prior is not None:
             agent = eqrl.SkillConditioned(agent, prior, resample_every)
-        agent = eqrl.Intrinsic(
-            agent, eqrl.Sum([reward, Visited()]), score_after_update=True
-        )
-        trainer = eqrl.Trainer(
+        reward = eqrl.Sum([reward, Visited()])
+        return eqrl.Intrinsic(agent, reward, score_after_update=True)
+
+    def make_trainer(self) -> eqrl.Trainer:
+        return eqrl.Trainer(
             num_envs=8,
             steps_per_iteration=200,
             updates_per_iteration=self.updates_per_iteration,
@@ -139,6 +138,12 @@ class Unrewarded(AbstractContender):
             warmup_steps=self.num_steps if self.is_random else 10_000,
             warmup_mode="random" if self.is_random else "sample",
         )
+
+    def run(
+        self, experiment: Experiment, seed: int, folder: Path, label: str
+    ) -> Outcome:
+        env, (reward, prior, _) = experiment.make_env(), self.make()
+        agent, trainer = self.make_agent(env), self.make_trainer()
 
         def play(step: int, solution: Any) -> eqrl.SkillEvaluation:
             num_episodes = 1

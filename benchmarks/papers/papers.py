@@ -5,7 +5,19 @@ import importlib
 from .paper import Paper
 
 
-PAPERS = ("ppo", "sac", "td3", "taac", "pbt", "disk", "diayn", "metra", "smerl", "exploration", "minatar")
+PAPERS = (
+    "ppo",
+    "sac",
+    "td3",
+    "taac",
+    "pbt",
+    "disk",
+    "diayn",
+    "metra",
+    "smerl",
+    "exploration",
+    "minatar",
+)
 
 
 def load(name: str) -> Paper:

@@ -4,7 +4,6 @@ import functools
 from typing import Any
 
 import jax
-import jax.random as jr
 import numpy as np
 
 import eqrl

@@ -258,7 +258,7 @@ class METRA(AbstractSkillReward[METRAState]):
         weights = []
         for layer, direction in zip(parts(phi, Linear), directions, strict=True):
             other = _unit(lax.stop_gradient(layer.weight) @ direction)
-            # No quotient, since XLA does not merge that of `reward` with that of a loss.
+            # Not a quotient: XLA would not merge that of `reward` with that of a loss.
             weights.append(layer.weight * (1 / (other @ layer.weight @ direction)))
         where = lambda tree: [layer.weight for layer in parts(tree, Linear)]
         return eqx.tree_at(where, phi, weights)

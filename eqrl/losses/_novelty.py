@@ -110,8 +110,8 @@ def _nearest_distances(
     """Distances from each query to the k nearest points, in ascending order."""
 
     # A scan over the points that keeps the k smallest distances sorted: on a CPU about
-    # 70 times faster than `lax.top_k`, and as one array, not k of them, since XLA writes
-    # it in one pass. Squared differences, unlike |a|^2 - 2ab + |b|^2, do not cancel far
+    # 70 times faster than `lax.top_k`, and one array, not k of them, which XLA writes
+    # in one pass. Squared differences, unlike |a|^2 - 2ab + |b|^2, do not cancel far
     # from the origin.
     def insert(
         nearest: Float[Array, "k batch"],
