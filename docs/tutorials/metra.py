@@ -8,6 +8,7 @@
 # learn such skills of a point in the plane, and lead it to goals without learning more.
 
 # %%
+import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
@@ -107,6 +108,34 @@ eqrl.draw_skills("skills.png", skills, names=("x", "y"))
 # the skills are between 4.85 and 5.0 away, 4.99 on the mean: the edge of what 50 steps
 # can reach, in all directions. The directions of the plane are not those of the learned
 # space, whose axes are arbitrary: all of it may be turned or mirrored.
+#
+# ## The learned space
+#
+# `represent` says where states lie in it. We play the same skills once more and keep
+# whole observations, which METRA sees.
+
+# %%
+seen = eqrl.evaluate_skills(
+    agent,
+    solution.state,
+    env,
+    num_episodes=1,
+    key=jr.key(1),
+    skills=shown,
+    descriptor="observation",
+)
+phi = dataclasses.replace(
+    seen,
+    descriptors=reward.represent(solution.state.reward, seen.descriptors),
+    first_descriptors=reward.represent(solution.state.reward, seen.first_descriptors),
+)
+eqrl.draw_skills("phi.png", phi, names=("first of phi", "second of phi"))
+
+# %% [markdown]
+# ![The same skills in the learned space](../images/tutorials/metra_phi.png)
+#
+# Here each skill leads along its own direction. With a name that ends in `.gif` the
+# picture moves.
 #
 # ## Goals without learning
 #

@@ -3,6 +3,7 @@
 import os
 import warnings
 from pathlib import Path
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -265,11 +266,12 @@ def draw_skills(
 
     Every episode is a line from the state in which it began to its last, which has a
     dot; every skill has a color. Skills in the plane are colored by their direction,
-    all others by their number.
+    all others by their number. A GIF shows how the episodes go on, side by side.
 
     **Arguments:**
 
-    - `path`: file to write; its suffix decides the format: `.png`, `.pdf` or `.svg`.
+    - `path`: file to write; its suffix decides the format: `.png`, `.pdf`, `.svg`, or
+        `.gif`, with at most 100 images of 50 milliseconds.
     - `evaluation`: from `evaluate_skills`; or trajectories alone, which are colored by
         number.
     - `dimensions`: which two elements of the descriptor to draw, or the one to draw
@@ -284,6 +286,7 @@ def draw_skills(
     Raises a `ValueError` unless a descriptor has these elements, unless there are as
     many `names`, and if `env` has no walls to draw.
     """
+    is_animation = Path(path).suffix.lower() == ".gif"
     figure = new_figure("`draw_skills`", 6.4, 5.4)
     from matplotlib.collections import LineCollection
     from matplotlib.lines import Line2D
@@ -298,7 +301,7 @@ def draw_skills(
     first = evaluation.first_descriptors
     first = None if first is None else np.asarray(first)
     colors = _colors(evaluation)
-    axes = figure.add_subplot()
+    axes, paths = figure.add_subplot(), []
     if walls is not None:
         # They have no part in the limits of the axes, since some are all but endless.
         drawn = LineCollection(list(walls), colors="black", linewidths=2)
@@ -312,9 +315,10 @@ def draw_skills(
                 steps = np.arange(len(visited))
             elements = visited[:, list(dimensions)].T
             x, y = elements if len(elements) == 2 else (steps, elements[0])
-            axes.plot(x, y, color=color, alpha=0.8, linewidth=1.2)
+            (path_,) = axes.plot(x, y, color=color, alpha=0.8, linewidth=1.2)
             # Slices, since there may be no step at all.
-            axes.plot(x[-1:], y[-1:], ".", color=color, markersize=7)
+            (dot,) = axes.plot(x[-1:], y[-1:], ".", color=color, markersize=7)
+            paths.append((path_, dot, x, y))
     if len(dimensions) == 2:
         axes.set_xlabel(names[0])
         # Distances and directions are what skills differ in.
@@ -331,10 +335,32 @@ def draw_skills(
         )
     axes.set_title(title)
     axes.grid(alpha=0.3)
-    save_figure(figure, path)
+    if is_animation:
+        _write_images(_images_of(figure, paths), Path(path), "`draw_skills`")
+    else:
+        save_figure(figure, path)
 
 
 _MOST_IN_LEGEND = 20
+_MOST_IMAGES = 100
+
+
+def _images_of(figure: Any, paths: list[tuple[Any, Any, Any, Any]]) -> list[np.ndarray]:
+    """Images of a figure whose paths, each with a dot at its end, grow step by step."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(figure)
+    # The limits of the axes are those of whole paths.
+    canvas.draw()
+    longest = max(len(x) for _, _, x, _ in paths)
+    images = []
+    for number in np.unique(np.linspace(1, longest, _MOST_IMAGES).astype(int)):
+        for path, dot, x, y in paths:
+            path.set_data(x[:number], y[:number])
+            dot.set_data(x[:number][-1:], y[:number][-1:])
+        canvas.draw()
+        images.append(np.array(canvas.buffer_rgba())[..., :3])
+    return images
 
 
 def _checked_names(

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.colors import rgb_to_hsv
+from PIL import Image, ImageSequence
 
 import eqrl
 from tests.toy import Clock
@@ -64,6 +65,28 @@ def test_each_episode_is_a_line_up_to_its_end(
     np.testing.assert_array_equal(drawn[2][0], [1, 2, 3, 4])
     np.testing.assert_array_equal(drawn[2][1], [2, 4, 6, 8])
     np.testing.assert_array_equal(drawn[5][0], [2, 4])
+
+
+def test_an_animation_ends_with_the_whole_paths(tmp_path: Path) -> None:
+    played = evaluation(num_skills=2)
+    eqrl.draw_skills(tmp_path / "skills.gif", played)
+    with Image.open(tmp_path / "skills.gif") as animation:
+        images = [
+            np.asarray(image.convert("RGB")).astype(int)
+            for image in ImageSequence.Iterator(animation)
+        ]
+    # One for each of four steps.
+    assert len(images) == 4
+    colored = [np.sum(np.ptp(image, axis=2) > 30) for image in images]
+    assert colored == sorted(colored)
+    assert 0 < colored[0] < colored[-1]
+    many = eqrl.SkillTrajectories(
+        descriptors=jnp.arange(1000.0).reshape(2, 1, 250, 2),
+        mask=jnp.ones((2, 1, 250), bool),
+    )
+    eqrl.draw_skills(tmp_path / "many.gif", many)
+    with Image.open(tmp_path / "many.gif") as animation:
+        assert animation.n_frames == 100  # pyright: ignore
 
 
 def test_a_line_begins_where_the_episode_did(
