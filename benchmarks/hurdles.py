@@ -63,7 +63,7 @@ class HalfCheetahHurdle(half_cheetah_v5.HalfCheetahEnv):
             dtype=np.float64,
         )
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> Any:
         _, _, terminated, truncated, info = super().step(action)
         foot = self._foot()
         before = self._num_passed

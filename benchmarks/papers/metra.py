@@ -223,6 +223,7 @@ def _goals(
             key=jr.fold_in(play_key, index),
             mode="sample",
         )
+        assert played.next_state_descriptor is not None
         ends.append(played.next_state_descriptor[0, mask[0].sum() - 1])
     last = skills.mask.sum(axis=-1, keepdims=True)[..., None] - 1
     random = jnp.take_along_axis(skills.descriptors, last, axis=2).reshape(-1, size)

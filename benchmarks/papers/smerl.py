@@ -4,6 +4,7 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import eqrl
@@ -45,8 +46,8 @@ def _disabled(agent: Any, state: Any, env: Any, key: jax.Array) -> dict[str, flo
             continue
         returns = np.stack(
             [
-                _returns(*eqrl.fix_skill(agent, state, skill), task, key)
-                for skill in np.eye(NUM_SKILLS, dtype=np.float32)
+                _returns(*eqrl.fix_skill(agent, state, skill), env=task, key=key)
+                for skill in jnp.eye(NUM_SKILLS)
             ]
         )
         tried, played = np.split(returns, 2, axis=1)

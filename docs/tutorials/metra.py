@@ -127,7 +127,7 @@ seen = eqrl.evaluate_skills(
 phi = dataclasses.replace(
     seen,
     descriptors=reward.represent(solution.state.reward, seen.descriptors),
-    first_descriptors=reward.represent(solution.state.reward, seen.first_descriptors),
+    first_descriptors=None,
 )
 eqrl.draw_skills("phi.png", phi, names=("first of phi", "second of phi"))
 
