@@ -6,7 +6,7 @@ import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -28,10 +28,11 @@ CHECKPOINT_SECONDS = 300.0
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Those of QDax's notebook; what it leaves open is said beside it."""
+    """Those of QDax's notebooks; what they leave open is said beside it."""
 
+    algorithm: Literal["DIAYN", "DADS"] = "DIAYN"
     num_steps: int = 2_000_000
-    # The notebook evaluates once, at the end.
+    # Notebooks evaluate once, at the end.
     evaluate_every: int = 50_000
     num_episodes: int = 10
     num_envs: int = 250
@@ -81,7 +82,7 @@ def make_ant(name: str, **options: Any) -> WithoutForwardReward:
 
 @dataclasses.dataclass(frozen=True)
 class Ours(AbstractContender):
-    """DIAYN of this library."""
+    """DIAYN or DADS of this library."""
 
     settings: Settings
 
@@ -148,9 +149,18 @@ def _agent(settings: Settings, action_size: int) -> Any:
         make_actor=eqrl.nn.Gaussian(sizes),
         make_critic=eqrl.nn.Critic(sizes),
     )
+    skills = eqrl.EvenOneHotSkills(settings.num_skills)
+    if settings.algorithm == "DADS":
+        reward = eqrl.DADS(
+            skills,
+            lr=lr,
+            dynamics_input="nothing",
+            make_network=eqrl.nn.Features(sizes),
+        )
+        return eqrl.Intrinsic(eqrl.SkillConditioned(sac, skills), reward)
     return eqrl.diayn(
         sac,
-        eqrl.EvenOneHotSkills(settings.num_skills),
+        skills,
         lr=lr,
         make_network=eqrl.nn.CategoricalDiscriminator(sizes),
     )
@@ -158,7 +168,7 @@ def _agent(settings: Settings, action_size: int) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class QDax(AbstractContender):
-    """QDax's DIAYN, in a process with QDax's Python; it begins anew when stopped."""
+    """That of QDax, in a process with QDax's Python; it begins anew when stopped."""
 
     settings: Settings
 
@@ -169,7 +179,7 @@ class QDax(AbstractContender):
         folder.mkdir(parents=True, exist_ok=True)
         given = {**dataclasses.asdict(self.settings), "seed": seed, "label": label}
         file = folder / "trained.npz"
-        worker = "benchmarks.papers.qdax_diayn"
+        worker = "benchmarks.papers.qdax_agents"
         subprocess.run(
             [python_of("qdax"), "-m", worker, json.dumps(given), str(file)],
             check=True,
@@ -198,22 +208,26 @@ def minutes_of_training(record: Record) -> float:
 
 def report(found: Found) -> list[str]:
     """A table of the last ten evaluations, and whether ours are as good as QDax's."""
-    heads = ("", "seeds", "diversity return", "accuracy", "return", "min")
+    first = next(iter(found.values()))[0].columns
+    # That of DADS is unknown.
+    measures = [name for name in MEASURES if np.isfinite(first[name]).all()]
+    shown = [name.removeprefix("environment_").replace("_", " ") for name in measures]
+    heads = ("", "seeds", *shown, "min")
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     values: dict[str, dict[str, Sequence[float]]] = {}
     for contender, records in found.items():
         values[contender] = {
-            name: [mean_of_last(x.columns[name]) for x in records] for name in MEASURES
+            name: [mean_of_last(x.columns[name]) for x in records] for name in measures
         }
-        centers = " | ".join(center(values[contender][name]) for name in MEASURES)
+        centers = " | ".join(center(values[contender][name]) for name in measures)
         minutes = np.mean([minutes_of_training(x) for x in records])
         lines.append(f"| {contender} | {len(records)} | {centers} | {minutes:.1f} |")
     for contender, measured in values.items():
-        for name in MEASURES[:2]:
+        for name in measures[:-1]:
             each = ", ".join(f"{x:.4g}" for x in measured[name])
             lines.append(f"\n{contender}, {name.replace('_', ' ')} by seed: {each}.")
     if len(found.get("QDax", ())) > 1 and "eqrl" in found:
-        for name in MEASURES[:2]:
+        for name in measures[:-1]:
             theirs, ours = values["QDax"][name], np.mean(values["eqrl"][name])
             least = np.mean(theirs) - np.std(theirs, ddof=1)
             lines.append(

@@ -13,6 +13,7 @@ PAPERS = (
     "pbt",
     "disk",
     "diayn",
+    "dads",
     "metra",
     "smerl",
     "exploration",

@@ -3,7 +3,6 @@
 import os
 import warnings
 from pathlib import Path
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -30,6 +29,7 @@ from ..envs._host import AbstractHostEnv, checked_result, photographed, pictures
 from .figure import (
     FIGURE_SUFFIXES,
     as_rgb,
+    images_of_paths,
     new_figure,
     numbered_colors,
     one_of,
@@ -301,7 +301,7 @@ def draw_skills(
     first = evaluation.first_descriptors
     first = None if first is None else np.asarray(first)
     colors = _colors(evaluation)
-    axes, paths = figure.add_subplot(), []
+    axes = figure.add_subplot()
     if walls is not None:
         # They have no part in the limits of the axes, since some are all but endless.
         drawn = LineCollection(list(walls), colors="black", linewidths=2)
@@ -315,10 +315,9 @@ def draw_skills(
                 steps = np.arange(len(visited))
             elements = visited[:, list(dimensions)].T
             x, y = elements if len(elements) == 2 else (steps, elements[0])
-            (path_,) = axes.plot(x, y, color=color, alpha=0.8, linewidth=1.2)
+            axes.plot(x, y, color=color, alpha=0.8, linewidth=1.2)
             # Slices, since there may be no step at all.
-            (dot,) = axes.plot(x[-1:], y[-1:], ".", color=color, markersize=7)
-            paths.append((path_, dot, x, y))
+            axes.plot(x[-1:], y[-1:], ".", color=color, markersize=7)
     if len(dimensions) == 2:
         axes.set_xlabel(names[0])
         # Distances and directions are what skills differ in.
@@ -336,31 +335,12 @@ def draw_skills(
     axes.set_title(title)
     axes.grid(alpha=0.3)
     if is_animation:
-        _write_images(_images_of(figure, paths), Path(path), "`draw_skills`")
+        _write_images(images_of_paths(figure), Path(path), "`draw_skills`")
     else:
         save_figure(figure, path)
 
 
 _MOST_IN_LEGEND = 20
-_MOST_IMAGES = 100
-
-
-def _images_of(figure: Any, paths: list[tuple[Any, Any, Any, Any]]) -> list[np.ndarray]:
-    """Images of a figure whose paths, each with a dot at its end, grow step by step."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    canvas = FigureCanvasAgg(figure)
-    # The limits of the axes are those of whole paths.
-    canvas.draw()
-    longest = max(len(x) for _, _, x, _ in paths)
-    images = []
-    for number in np.unique(np.linspace(1, longest, _MOST_IMAGES).astype(int)):
-        for path, dot, x, y in paths:
-            path.set_data(x[:number], y[:number])
-            dot.set_data(x[:number][-1:], y[:number][-1:])
-        canvas.draw()
-        images.append(np.array(canvas.buffer_rgba())[..., :3])
-    return images
 
 
 def _checked_names(

@@ -75,6 +75,33 @@ def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
         figure.savefig(path, format=suffix[1:], dpi=150, metadata=_FORMATS[suffix])
 
 
+def images_of_paths(figure: Any) -> list[np.ndarray]:
+    """At most 100 images of a figure whose paths grow step by step.
+
+    Every second line of its axes is the dot at the end of the path before it.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(figure)
+    # The limits of the axes are those of whole paths.
+    canvas.draw()
+    lines = figure.axes[0].lines
+    pairs = [
+        (path, dot, path.get_xydata().T)
+        for path, dot in zip(lines[::2], lines[1::2], strict=True)
+    ]
+    longest = max(places.shape[1] for *_, places in pairs)
+    images = []
+    for number in np.unique(np.linspace(1, longest, 100).astype(int)):
+        for path, dot, places in pairs:
+            so_far = places[:, :number]
+            path.set_data(so_far)
+            dot.set_data(so_far[:, -1:])
+        canvas.draw()
+        images.append(np.array(canvas.buffer_rgba())[..., :3])
+    return images
+
+
 def numbered_colors(count: int) -> list[tuple[float, float, float]]:
     """Colors of numbered things."""
     from matplotlib import colormaps

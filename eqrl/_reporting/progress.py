@@ -34,7 +34,7 @@ class AbstractProgressBar(ABC):
     _first: tuple[int, int, float] | None = None
     _last_line_time: float = -math.inf
     _bar: Any = None
-    _task: Any = None
+    _task: int | None = None
 
     def __enter__(self: _Bar) -> _Bar:
         """Shows that JAX compiles."""

@@ -65,7 +65,7 @@ FAULTS = (
     Fault(
         "rewards:lsd-without-a-norm",
         "eqrl/_rewards/metra.py",
-        "layer.weight / (other @ layer.weight @ direction)",
+        "layer.weight * (1 / (other @ layer.weight @ direction))",
         "layer.weight",
         ("tests/rewards/test_metra.py -k lsd",),
     ),

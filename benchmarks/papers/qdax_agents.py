@@ -1,6 +1,6 @@
-"""QDax's DIAYN as in its notebook, evaluated as ours is.
+"""QDax's DIAYN and DADS as in its notebooks, evaluated as ours are.
 
-It runs with QDax's Python: `python -m benchmarks.papers.qdax_diayn SETTINGS FILE`,
+It runs with QDax's Python: `python -m benchmarks.papers.qdax_agents SETTINGS FILE`,
 where SETTINGS is what `diayn.Settings` holds, in JSON, with the `seed` and a `label`.
 """
 
@@ -14,13 +14,21 @@ from importlib import metadata
 from typing import Any
 
 import jax
+import jax._src.core
+import jax.interpreters.xla
 import jax.numpy as jnp
 import numpy as np
-import qdax.tasks.brax.v2 as environments
-from qdax.baselines.diayn import DIAYN, DiaynConfig
-from qdax.core.neuroevolution.buffers.buffer import QDTransition, ReplayBuffer
-from qdax.core.neuroevolution.sac_td3_utils import do_iteration_fn, generate_unroll
-from qdax.tasks.brax.v2.wrappers import locomotion_wrappers
+
+
+# TensorFlow Probability, which DADS imports, finds it where JAX no longer has it.
+jax.interpreters.xla.pytype_aval_mappings = jax._src.core.pytype_aval_mappings
+
+import qdax.tasks.brax.v2 as environments  # noqa: E402
+from qdax.baselines.dads import DADS, DadsConfig  # noqa: E402
+from qdax.baselines.diayn import DIAYN, DiaynConfig  # noqa: E402
+from qdax.core.neuroevolution.buffers.buffer import QDTransition, ReplayBuffer  # noqa: E402
+from qdax.core.neuroevolution.sac_td3_utils import do_iteration_fn, generate_unroll  # noqa: E402
+from qdax.tasks.brax.v2.wrappers import locomotion_wrappers  # noqa: E402
 
 
 PACKAGES = ("qdax", "jax", "flax", "brax", "mujoco")
@@ -37,6 +45,7 @@ locomotion_wrappers.jnp = types.SimpleNamespace(**{**vars(jnp), "clip": clip})
 
 def train(
     *,
+    algorithm: str,
     num_steps: int,
     evaluate_every: int,
     num_episodes: int,
@@ -62,7 +71,7 @@ def train(
     # Without resets, after which the descriptor is no longer that of the state reached.
     evaluation_env = make(batch_size=num_skills * num_episodes, auto_reset=False)
     sizes = tuple(hidden_sizes)
-    config = DiaynConfig(
+    options: dict[str, Any] = dict(
         batch_size=batch_size,
         episode_length=max_steps,
         tau=target_step_size,
@@ -73,7 +82,14 @@ def train(
         policy_hidden_layer_size=sizes,
         num_skills=num_skills,
     )
-    agent = DIAYN(config, action_size=env.action_size)
+    agent: Any
+    if algorithm == "DADS":
+        size = env.descriptor_length
+        # The notebook omits all of the descriptor.
+        dads = DadsConfig(**options, omit_input_dynamics_dim=size)
+        agent = DADS(dads, action_size=env.action_size, descriptor_size=size)
+    else:
+        agent = DIAYN(DiaynConfig(**options), action_size=env.action_size)
     key, env_key, evaluation_key = jax.random.split(jax.random.key(seed), 3)
     env_state = jax.jit(env.reset)(rng=env_key)
     state = agent.init(
@@ -137,7 +153,7 @@ def train(
 
 
 def evaluate(
-    agent: DIAYN,
+    agent: Any,
     env: Any,
     num_skills: int,
     max_steps: int,
@@ -155,12 +171,17 @@ def evaluate(
     # A step counts if no earlier one has ended the episode.
     ended = jnp.cumsum(played.dones, axis=0) - played.dones
     mask = ended == 0
-    logits = agent._discriminator.apply(
-        state.discriminator_params, played.next_state_desc
-    )
-    log_probability = jnp.sum(jax.nn.log_softmax(logits) * skills, axis=-1)
-    reward = log_probability + math.log(num_skills)
-    is_right = jnp.argmax(logits, axis=-1) == jnp.argmax(skills, axis=-1)
+    if isinstance(agent, DADS):
+        rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), played)
+        reward = agent._compute_diversity_reward(rows, state).reshape(mask.shape)
+        is_right = jnp.full(mask.shape, jnp.nan)
+    else:
+        logits = agent._discriminator.apply(
+            state.discriminator_params, played.next_state_desc
+        )
+        log_probability = jnp.sum(jax.nn.log_softmax(logits) * skills, axis=-1)
+        reward = log_probability + math.log(num_skills)
+        is_right = jnp.argmax(logits, axis=-1) == jnp.argmax(skills, axis=-1)
     total = functools.partial(jnp.sum, axis=0, where=mask)
     return {
         "diversity_return": jnp.mean(total(reward)),
