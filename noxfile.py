@@ -242,8 +242,9 @@ def benchmarks(session: nox.Session) -> None:
         session.run("python", "-m", "benchmarks", *session.posargs)
         return
     name, *arguments = session.posargs
-    extras = f"all,{JAX_WORLDS}" if name in ("all", "jax_worlds") else "all"
-    install(session, "benchmarks", extras=extras)
+    more = {name: f",{JAX_WORLDS}" for name in ("all", "jax_worlds")}
+    more["goal_choices"] = ",envpool"
+    install(session, "benchmarks", extras=f"all{more.get(name, '')}")
     every = [
         "learning",
         "tasks",
