@@ -59,7 +59,10 @@ def write_page() -> None:
 
 def write_presets() -> None:
     """Writes the table of presets, the one that `eqrl train` takes first."""
-    heads = ("environment", "agent", "steps", "minutes", "return", "published")
+    heads = (
+        *("environment", "agent", "steps", "minutes", "return", "least", "greatest"),
+        "published",
+    )
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     presets = PRESETS.values()
     for env in sorted({preset.env for preset in presets}):
@@ -74,6 +77,8 @@ def write_presets() -> None:
                 f"{preset.num_steps:,}",
                 f"{preset.minutes:.2f}",
                 f"{preset.mean_return:.4g} ({low:.4g} to {high:.4g})",
+                f"{min(preset.returns):.4g}",
+                f"{max(preset.returns):.4g}",
                 "" if published is None else f"{published:g}",
             )
             lines.append(f"| {' | '.join(cells)} |")

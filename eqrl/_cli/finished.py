@@ -117,7 +117,6 @@ def run_evaluate(command: Evaluate) -> int:
     )
     summary = _summary(schedule.kind, returns, command)
     if command.output is not None:
-        command.output.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(command.output) as path:
             if command.output.suffix.lower() == ".json":
                 path.write_text(f"{json.dumps(summary, indent=2)}\n")
@@ -202,7 +201,6 @@ def run_plot(command: Plot) -> int:
         if metric not in run:
             names = ", ".join(sorted(run.keys() - {"step", "skill"}))
             raise ValueError(f"`{folder}` has no metric `{metric}`; it has {names}.")
-    command.output.parent.mkdir(parents=True, exist_ok=True)
     facets: dict[str, dict[str, History]] = {}
     for (label, run), (full, _) in zip(runs.items(), summaries, strict=True):
         # Titles are as in "SAC on gymnax/Pendulum-v1", unless they were given.
@@ -293,7 +291,6 @@ def chosen_policy(command: Render | Export) -> Chosen:
 def run_export(command: Export, chosen: Chosen) -> int:
     """Writes one policy of a run into one file."""
     _, (agent, state, env) = chosen
-    command.output.parent.mkdir(parents=True, exist_ok=True)
     export_policy(command.output, agent, state, env)
     print(command.output)
     return 0

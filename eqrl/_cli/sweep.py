@@ -437,7 +437,6 @@ def plot_sweep(command: Plot) -> int:
     title = command.title
     if title is None:
         title = read_title(folder) if (folder / CONFIG).exists() else ""
-    output.parent.mkdir(parents=True, exist_ok=True)
     draw_learning_curves(
         output,
         curves,

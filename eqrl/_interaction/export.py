@@ -67,7 +67,8 @@ def export_policy(
 
     **Arguments:**
 
-    - `path`: the file to write; one that is there is replaced.
+    - `path`: the file to write; one that is there is replaced, and folders that are not
+        there are created.
     - `agent`, `state`: the agent that acts, and its state. Take one of a stack by
         `member`, and one skill of an agent with skills by `fix_skill`; otherwise a
         skill is drawn at the beginning of each episode.

@@ -335,6 +335,7 @@ def draw_skills(
     axes.set_title(title)
     axes.grid(alpha=0.3)
     if is_animation:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
         _write_images(images_of_paths(figure), Path(path), "`draw_skills`")
     else:
         save_figure(figure, path)

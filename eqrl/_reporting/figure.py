@@ -64,11 +64,14 @@ def new_figure(what: str, width: float = 6.4, height: float = 4.8) -> Any:
 def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
     """Writes a figure in the format of the path's suffix. Equal figures, equal bytes.
 
+    Missing folders above `path` are created.
+
     Raises a `ValueError` if figures are not written in that format.
     """
     from matplotlib import rc_context
 
     suffix = figure_suffix(path)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     # Publishers refuse the fonts of type 3 that Matplotlib embeds by default; and
     # without a salt the names within an SVG are drawn at random.
     with rc_context({"pdf.fonttype": 42, "svg.hashsalt": "eqrl"}):

@@ -32,7 +32,11 @@ PARTIAL = ".partial"
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yields a temporary path, whose file replaces `path` if the block succeeds."""
+    """Yields a temporary path, whose file replaces `path` if the block succeeds.
+
+    Missing folders above `path` are created.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}{PARTIAL}")
     try:
         yield partial

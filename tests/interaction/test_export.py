@@ -30,7 +30,7 @@ _SPEC = eqrl.EnvSpec(observation_size=2, action_size=1)
 @pytest.fixture(scope="module")
 def learner(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """The file of a policy, and the state that it was made of."""
-    path = tmp_path_factory.mktemp("exported") / "learner.policy"
+    path = tmp_path_factory.mktemp("exported") / "new" / "learner.policy"
     agent = Learner()
     state = agent.init(_SPEC, key=jr.key(0))
     eqrl.export_policy(path, agent, state, _SPEC)
