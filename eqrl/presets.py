@@ -210,13 +210,12 @@ _ALL = (
             "lr": 3e-3,
             "decay": 0.94,
             "value_clip": 0.2,
-            "entropy_weight": 0.0,
-            "anneal_steps": 1_003_520.0,
+            "anneal_steps": 1_507_328.0,
         },
         trainer={"num_envs": 16, "steps_per_iteration": 256},
         normalize=True,
         has_discrete_actions=True,
-        num_steps=1_003_520,
+        num_steps=1_507_328,
         minutes=0.31,
         returns=_numbers(
             "-79.6 -76.1 -77.3 -75.7 -82.2 -75.4 -76.8 -75.8 -75.0 -76.8 "
