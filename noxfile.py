@@ -92,7 +92,8 @@ def tests_long(session: nox.Session) -> None:
 def worlds(session: nox.Session) -> None:
     """Runs the tests of EnvPool, which takes 741 MB, and of other libraries in JAX."""
     install(session, "tests", extras=f"all,envpool,{JAX_WORLDS}")
-    session.run("pytest", "-m", "worlds", "tests/worlds", "-n", "0", *session.posargs)
+    files = ("tests/worlds", "tests/cli/test_presets.py")
+    session.run("pytest", "-m", "worlds", *files, "-n", "0", *session.posargs)
 
 
 @nox.session
@@ -216,8 +217,15 @@ def presets(session: nox.Session) -> None:
 
     What has ended in `runs/presets` is not made again, and what was stopped is resumed.
     """
-    install(session)
+    install(session, extras="all,envpool")
     session.run("python", "-m", "benchmarks.presets", *session.posargs)
+
+
+@nox.session
+def policies(session: nox.Session) -> None:
+    """Trains and draws a policy by the best preset of each environment."""
+    install(session, extras="all,envpool")
+    session.run("python", "-m", "benchmarks.policies", *session.posargs)
 
 
 @nox.session

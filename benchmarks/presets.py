@@ -5,9 +5,6 @@ kept. One more seed is trained alone to see how long it takes. At the end it wri
 `docs/results/presets.csv`, a line for each of the twenty seeds, and prints the
 `returns` and `minutes` of `eqrl/presets.py`. Run it as `nox -s presets`, or `nox -s
 presets -- --only td3` for some, whose lines replace those of before.
-
-`nox -s presets -- --fresh` instead trains each environment once more, without naming an
-agent, from a seed that no preset has seen, and writes `docs/results/fresh_seeds.md`.
 """
 
 import argparse
@@ -23,15 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from eqrl.presets import PRESETS, Preset, best
+from eqrl.presets import PRESETS, Preset
 
 from .results_page import write_presets
 
 
 NUM_SEEDS = 20
-TIMED_SEED, FRESH_SEED = 100, 1000
+TIMED_SEED = 100
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "presets.csv"
-FRESH = RESULTS.with_name("fresh_seeds.md")
 COLUMNS = (
     "agent",
     "env",
@@ -69,28 +65,6 @@ def minutes_of(preset: Preset) -> float:
         return (time.perf_counter() - begin) / 60
 
 
-def measure_fresh_seeds(folder: Path) -> None:
-    """Trains every environment by its best preset, and writes where the returns lie."""
-    lines = ["| environment | agent | least | greatest | a fresh seed | between |"]
-    lines.append("|---|---|---|---|---|---|")
-    for env in sorted({preset.env for preset in PRESETS.values()}):
-        preset, run = best(env), folder / f"fresh-{env.replace('/', '-')}"
-        assert preset is not None
-        if not (run / "evaluation.json").exists():
-            command = [sys.executable, "-m", "eqrl", "train", "--env", env]
-            command += ["--seed", str(FRESH_SEED), "--log-every", "10000"]
-            command += ["--folder", str(run), "--overwrite"]
-            subprocess.run(command, check=True)
-        returns = json.loads((run / "evaluation.json").read_text())["returns"]
-        least, greatest = min(preset.returns), max(preset.returns)
-        # Those of a preset have been rounded alike.
-        fresh = float(f"{np.mean(returns):.2f}")
-        between = "yes" if least <= fresh <= greatest else "no"
-        numbers = " | ".join(f"{number:g}" for number in (least, greatest, fresh))
-        lines.append(f"| {env} | {preset.agent} | {numbers} | {between} |")
-    FRESH.write_text("\n".join(lines) + "\n")
-
-
 def lines_of(preset: Preset, folder: Path, minutes: float) -> list[dict[Any, Any]]:
     """A line for each seed of a finished run."""
     evaluation = json.loads((folder / "evaluation.json").read_text())
@@ -118,11 +92,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="nox -s presets --")
     parser.add_argument("--folder", type=Path, default=Path("runs/presets"))
     parser.add_argument("--only", nargs="*", help="names of agents or environments")
-    parser.add_argument("--fresh", action="store_true", help="a seed never seen")
     options = parser.parse_args()
-    if options.fresh:
-        measure_fresh_seeds(options.folder)
-        return
     measured: list[dict[Any, Any]] = []
     for preset in PRESETS.values():
         if options.only is not None and not {preset.agent, preset.env} & {

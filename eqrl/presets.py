@@ -31,8 +31,8 @@ class Preset:
         `eqrl.Trainer.on_policy`.
     - `num_steps`: environment steps of each seed.
     - `returns`: the mean return of each of `num_seeds` seeds after `num_steps` steps,
-        over 1,024 greedy episodes, or 64 of brax, the same for all presets of an
-        environment: those with which `eqrl train` ends. `nox -s presets` measures
+        over 1,024 greedy episodes, 64 of brax and EnvPool, the same for all presets of
+        an environment: those with which `eqrl train` ends. `nox -s presets` measures
         them.
     - `minutes`: of a training with one seed on two cores, compilation included.
     - `hidden_sizes`: width of each hidden layer of the networks.
@@ -216,10 +216,10 @@ _ALL = (
         normalize=True,
         has_discrete_actions=True,
         num_steps=1_507_328,
-        minutes=0.31,
+        minutes=0.91,
         returns=_numbers(
-            "-79.6 -76.1 -77.3 -75.7 -82.2 -75.4 -76.8 -75.8 -75.0 -76.8 "
-            "-123.0 -79.3 -76.9 -78.5 -81.2 -82.2 -77.2 -76.8 -77.0 -82.6"
+            "-74.2 -76.3 -76.3 -75.5 -77.0 -77.3 -75.8 -76.3 -77.2 -77.8 "
+            "-78.5 -77.1 -74.8 -76.2 -75.6 -76.1 -76.9 -76.3 -76.7 -77.1"
         ),
     ),
     Preset(
@@ -378,6 +378,48 @@ _ALL = (
         minutes=0.28,
         returns=(500.0,) * 20,
     ),
+    Preset(
+        agent="ppo",
+        env="envpool/LunarLanderContinuous-v3",
+        options={
+            "lr": 1e-3,
+            "discount": 0.999,
+            "decay": 0.98,
+            "reward_scale": 0.1,
+            "entropy_weight": 0.0,
+            "num_minibatches": 32,
+            "anneal_steps": 786_432.0,
+        },
+        trainer={"num_envs": 16, "steps_per_iteration": 256},
+        normalize=True,
+        num_steps=786_432,
+        minutes=1.31,
+        returns=_numbers(
+            "232.9 257.0 268.0 263.1 278.5 280.8 256.6 257.4 269.4 201.2 "
+            "248.8 262.0 256.8 238.4 227.5 255.5 255.6 253.6 266.9 256.0"
+        ),
+    ),
+    Preset(
+        agent="ppo",
+        env="envpool/LunarLander-v3",
+        options={
+            "lr": 1e-3,
+            "discount": 0.999,
+            "decay": 0.98,
+            "reward_scale": 0.1,
+            "num_minibatches": 32,
+            "anneal_steps": 524_288.0,
+        },
+        trainer={"num_envs": 16, "steps_per_iteration": 256},
+        normalize=True,
+        has_discrete_actions=True,
+        num_steps=524_288,
+        minutes=1.13,
+        returns=_numbers(
+            "224.3 271.8 277.1 177.9 231.4 272.4 278.4 273.0 281.8 276.5 "
+            "279.7 278.0 273.7 284.0 248.9 269.7 277.1 277.1 276.5 271.9"
+        ),
+    ),
 )
 
 PRESETS: Mapping[tuple[str, str], Preset] = {
@@ -388,6 +430,8 @@ PRESETS: Mapping[tuple[str, str], Preset] = {
 
 PUBLISHED: Mapping[str, float] = {
     "brax/inverted_pendulum": 1000.0,
+    "envpool/LunarLander-v3": 242.1,
+    "envpool/LunarLanderContinuous-v3": 270.9,
     "gymnax/Acrobot-v1": -80.0,
     "gymnax/CartPole-v1": 500.0,
     "gymnax/Catch-bsuite": 1.0,
@@ -398,8 +442,9 @@ PUBLISHED: Mapping[str, float] = {
     "gymnax/Pendulum-v1": -130.0,
     "gymnax/UmbrellaChain-bsuite": 1.0,
 }
-"""Returns that others have published, by environment: gymnax's README, and the greatest
-that is possible in brax's pendulum and, where the README gives 0, in DeepSea."""
+"""Returns that others have published, by environment: gymnax's README; the greatest
+that is possible in brax's pendulum and, where the README gives 0, in DeepSea; and PPO's
+in Stable-Baselines3's zoo in both LunarLanders, whose version is 2 there."""
 
 
 def best(env: str) -> Preset | None:

@@ -22,8 +22,9 @@ from eqrl._training.trainer import check_sizes
 from eqrl.spaces import Discrete
 
 
+_MARKS = {"brax": pytest.mark.long, "envpool": pytest.mark.worlds}
 PRESETS = [
-    pytest.param(preset, marks=pytest.mark.long) if "brax" in preset.env else preset
+    pytest.param(preset, marks=_MARKS.get(preset.env.split("/")[0], ()))
     for preset in presets.PRESETS.values()
 ]
 
@@ -54,7 +55,9 @@ def test_returns_are_those_measured_with_twenty_seeds() -> None:
         measured = [float(line["return"]) for line in of_preset]
         assert {float(line["minutes"]) for line in of_preset} == {preset.minutes}
         np.testing.assert_allclose(preset.returns, measured, atol=0.051)
-        mean, deviation = np.mean(preset.returns), np.std(preset.returns, ddof=1)
+        # In this order, since a mean of -76.45 may be rounded either way.
+        mean = sum(preset.returns) / 20
+        deviation = np.std(preset.returns, ddof=1)
         begin = f"{mean:.1f} over 20 seeds, standard deviation {deviation:.1f}, after"
         assert preset.reached == f"{begin} {preset.num_steps} steps"
         assert str(preset).endswith(f"it reached a mean return of {preset.reached}")
