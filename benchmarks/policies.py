@@ -1,4 +1,4 @@
-"""A trained policy and its picture for each environment that has a preset.
+"""A trained policy and its picture for each environment that has a preset, and more.
 
 `eqrl train` trains each once, without naming an agent, from a seed that no preset has
 seen; the policy and an episode of it (of brax the learning curve) are written into
@@ -16,13 +16,22 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageSequence
 
 from eqrl.presets import PRESETS, best
 
 
 SEED = 1000
 FOLDER = Path(__file__).parents[1] / "docs" / "results" / "policies"
+# Options of `eqrl train` where there is no preset.
+OTHERS = {
+    "envpool/BipedalWalker-v3": (
+        *("ppo", "--num-steps", "3014656", "--anneal-steps", "3014656", "--lr", "5e-4"),
+        *("--discount", "0.999", "--entropy-weight", "0", "--reward-scale", "0.1"),
+        *("--num-epochs", "10", "--num-minibatches", "32", "--num-envs", "32"),
+        *("--steps-per-iteration", "128", "--normalize"),
+    ),
+}
 # GIFs are shrunk to these, so that the repository stays small.
 MOST_FRAMES, MOST_PIXELS = 100, 320
 # gymnax has no picture of these.
@@ -37,7 +46,8 @@ def make(env: str, run: Path) -> None:
     """Trains a policy, and writes it, its picture and `NAME.json` with its return."""
     if not (run / "evaluation.json").exists():
         words = ("--env", env, "--seed", str(SEED), "--log-every", "10000")
-        _eqrl("train", *words, "--folder", str(run), "--overwrite")
+        words += ("--folder", str(run), "--overwrite")
+        _eqrl("train", *OTHERS.get(env, ()), *words)
     name = env.replace("/", "-")
     _eqrl("export", str(run), "--output", str(FOLDER / f"{name}.policy"))
     if env.startswith("brax/"):
@@ -54,17 +64,16 @@ def make(env: str, run: Path) -> None:
 def shrink(source: Path, target: Path) -> None:
     """Writes a GIF with fewer and smaller images, which lasts as long."""
     with Image.open(source) as image:
-        duration, every = image.info["duration"], -(-image.n_frames // MOST_FRAMES)
-        frames = []
-        for index in range(0, image.n_frames, every):
-            image.seek(index)
-            frame = image.convert("RGB")
-            frame.thumbnail((MOST_PIXELS, MOST_PIXELS))
-            frames.append(frame.quantize(64, dither=Image.Dither.NONE))
-    frames[0].save(
+        duration = image.info["duration"]
+        frames = [frame.convert("RGB") for frame in ImageSequence.Iterator(image)]
+    every = -(-len(frames) // MOST_FRAMES)
+    for frame in frames:
+        frame.thumbnail((MOST_PIXELS, MOST_PIXELS))
+    small = [frame.quantize(64, dither=Image.Dither.NONE) for frame in frames[::every]]
+    small[0].save(
         target,
         save_all=True,
-        append_images=frames[1:],
+        append_images=small[1:],
         duration=duration * every,
         loop=0,
         optimize=True,
@@ -79,12 +88,14 @@ def write_table() -> None:
     for file in sorted(FOLDER.glob("*.json")):
         content = json.loads(file.read_text())
         preset = best(content["env"])
-        assert preset is not None
-        least, greatest = min(preset.returns), max(preset.returns)
-        between = "yes" if least <= content["return"] <= greatest else "no"
-        numbers = (least, greatest, content["return"])
-        cells = (content["env"], preset.agent, *map("{:g}".format, numbers), between)
-        lines.append(f"| {' | '.join(cells)} |")
+        reached = content["return"]
+        if preset is None:
+            cells = (content["env"], OTHERS[content["env"]][0], "", "", reached, "")
+        else:
+            least, greatest = min(preset.returns), max(preset.returns)
+            between = "yes" if least <= reached <= greatest else "no"
+            cells = (content["env"], preset.agent, least, greatest, reached, between)
+        lines.append(f"| {' | '.join(map(str, cells))} |")
         for picture in map(file.with_suffix, (".gif", ".png")):
             if picture.exists():
                 pictures.append(f"![{content['env']}](policies/{picture.name})")
@@ -98,7 +109,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="names of environments")
     options = parser.parse_args()
     FOLDER.mkdir(exist_ok=True)
-    for env in sorted({preset.env for preset in PRESETS.values()}):
+    for env in sorted({*OTHERS, *(preset.env for preset in PRESETS.values())}):
         if options.only is None or env in options.only:
             make(env, options.folder / env.replace("/", "-"))
     write_table()
