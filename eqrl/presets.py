@@ -379,6 +379,24 @@ _ALL = (
         returns=(500.0,) * 20,
     ),
     Preset(
+        agent="taac",
+        env="gymnax/MountainCarContinuous-v0",
+        options={**_RATES, "switch_target_entropy": 0.1985},
+        trainer={
+            "num_envs": 4,
+            "batch_size": 16,
+            "updates_per_iteration": 2,
+            "warmup_steps": 40_000,
+            "capacity": 150_000,
+        },
+        num_steps=150_000,
+        minutes=1.16,
+        returns=_numbers(
+            "94.1 93.9 93.2 93.6 94.3 94.1 91.6 93.7 94.0 93.9 "
+            "93.5 93.9 92.2 91.6 94.1 94.1 92.2 93.7 93.3 94.0"
+        ),
+    ),
+    Preset(
         agent="ppo",
         env="envpool/LunarLanderContinuous-v3",
         options={
@@ -439,6 +457,7 @@ PUBLISHED: Mapping[str, float] = {
     "gymnax/DiscountingChain-bsuite": 1.1,
     "gymnax/FourRooms-misc": 1.0,
     "gymnax/MountainCar-v0": -118.0,
+    "gymnax/MountainCarContinuous-v0": 92.0,
     "gymnax/Pendulum-v1": -130.0,
     "gymnax/UmbrellaChain-bsuite": 1.0,
 }
