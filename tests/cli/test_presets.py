@@ -219,7 +219,7 @@ def test_the_nearest_preset_is_of_the_same_task_or_of_the_same_actions() -> None
     )
     assert nearest("ppo", "--env", "gymnax/Reacher-misc") == "gymnax/Pendulum-v1"
     assert nearest("ppo", "--env", "gymnax/SimpleBandit-bsuite") == "gymnax/CartPole-v1"
-    assert nearest("taac", "--env", "gymnax/Reacher-misc") is None
+    assert nearest("taac-q", "--env", "gymnax/Reacher-misc") is None
 
 
 def test_a_population_has_the_preset_without_what_goes_down(
