@@ -213,7 +213,7 @@ def results(session: nox.Session) -> None:
 
 @nox.session
 def presets(session: nox.Session) -> None:
-    """Trains every preset with twenty seeds and writes what they reach; takes an hour.
+    """Trains every preset with twenty seeds and writes what they reach; takes hours.
 
     What has ended in `runs/presets` is not made again, and what was stopped is resumed.
     """
