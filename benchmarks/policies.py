@@ -88,14 +88,15 @@ def write_table() -> None:
     for file in sorted(FOLDER.glob("*.json")):
         content = json.loads(file.read_text())
         preset = best(content["env"])
-        reached = content["return"]
-        if preset is None:
-            cells = (content["env"], OTHERS[content["env"]][0], "", "", reached, "")
-        else:
+        reached, agent, known = content["return"], OTHERS.get(content["env"]), ("",) * 3
+        if preset is not None:
+            agent = [preset.agent]
             least, greatest = min(preset.returns), max(preset.returns)
             between = "yes" if least <= reached <= greatest else "no"
-            cells = (content["env"], preset.agent, least, greatest, reached, between)
-        lines.append(f"| {' | '.join(map(str, cells))} |")
+            known = (f"{least:g}", f"{greatest:g}", between)
+        assert agent is not None
+        cells = (content["env"], agent[0], *known[:2], f"{reached:g}", known[2])
+        lines.append(f"| {' | '.join(cells)} |")
         for picture in map(file.with_suffix, (".gif", ".png")):
             if picture.exists():
                 pictures.append(f"![{content['env']}](policies/{picture.name})")
