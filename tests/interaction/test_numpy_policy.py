@@ -407,3 +407,8 @@ def test_a_copy_of_one_module_acts_where_there_is_only_numpy(
     actions = [policy.act(np.array([0.5, -1.0])).tolist() for _ in range(3)]
     expected = [str(actions), "['numpy_policy']"]
     assert result.stdout.splitlines() == expected, result.stderr
+
+
+def test_the_policies_of_the_results_act_without_jax() -> None:
+    files = Path(__file__).parents[2].glob("docs/results/policies/*.policy")
+    assert len([numpy_policy.load_policy(file) for file in files]) == 14
