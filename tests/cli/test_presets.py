@@ -55,8 +55,7 @@ def test_returns_are_those_measured_with_twenty_seeds() -> None:
         measured = [float(line["return"]) for line in of_preset]
         assert {float(line["minutes"]) for line in of_preset} == {preset.minutes}
         np.testing.assert_allclose(preset.returns, measured, atol=0.051)
-        mean = sum(preset.returns) / 20  # `np.mean` may round -76.45 differently.
-        deviation = np.std(preset.returns, ddof=1)
+        mean, deviation = sum(preset.returns) / 20, np.std(preset.returns, ddof=1)
         begin = f"{mean:.1f} over 20 seeds, standard deviation {deviation:.1f}, after"
         assert preset.reached == f"{begin} {preset.num_steps} steps"
         assert str(preset).endswith(f"it reached a mean return of {preset.reached}")
