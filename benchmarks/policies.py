@@ -1,4 +1,4 @@
-"""A trained policy and its picture for each environment that has a preset, and more.
+"""A trained policy and its picture for each environment that has a preset, and for BipedalWalker.
 
 `eqrl train` trains each once, without naming an agent, from a seed that no preset has
 seen; the policy and an episode of it (of brax the learning curve) are written into
@@ -88,14 +88,13 @@ def write_table() -> None:
     for file in sorted(FOLDER.glob("*.json")):
         content = json.loads(file.read_text())
         preset = best(content["env"])
-        reached, agent, known = content["return"], OTHERS.get(content["env"]), ("",) * 3
+        reached, known = content["return"], ("", "", "")
+        agent = OTHERS[content["env"]][0] if preset is None else preset.agent
         if preset is not None:
-            agent = [preset.agent]
             least, greatest = min(preset.returns), max(preset.returns)
             between = "yes" if least <= reached <= greatest else "no"
             known = (f"{least:g}", f"{greatest:g}", between)
-        assert agent is not None
-        cells = (content["env"], agent[0], *known[:2], f"{reached:g}", known[2])
+        cells = (content["env"], agent, *known[:2], f"{reached:g}", known[2])
         lines.append(f"| {' | '.join(cells)} |")
         for picture in map(file.with_suffix, (".gif", ".png")):
             if picture.exists():
