@@ -1,4 +1,4 @@
-"""A trained policy and its picture for each environment that has a preset, and for BipedalWalker.
+"""A trained policy and its picture for each environment with a preset, and one more.
 
 `eqrl train` trains each once, without naming an agent, from a seed that no preset has
 seen; the policy and an episode of it (of brax the learning curve) are written into
