@@ -3,7 +3,7 @@
 import gc as _gc
 
 
-# Imports allocate many objects that stay, so that collections find little.
+# Imports allocate many long-lived objects, so collections would free little.
 _threshold = _gc.get_threshold()
 _gc.set_threshold(100_000)
 
@@ -13,7 +13,7 @@ from ._types.typecheck import (
 )
 
 
-# Before anything else of the package is imported.
+# Must run before anything else in the package is imported.
 _check_own_types()
 
 from . import (

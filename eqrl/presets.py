@@ -23,23 +23,21 @@ class Preset:
 
     **Attributes:**
 
-    - `agent`: its name at the command line, such as `"sac"`.
+    - `agent`: its name on the command line, such as `"sac"`.
     - `env`: its name, as in `eqrl.envs.make`.
     - `options`: arguments of the agent.
-    - `trainer`: arguments of `eqrl.Trainer`; of an agent that learns on-policy,
-        `num_envs` and `steps_per_iteration`, the `num_steps` of
-        `eqrl.Trainer.on_policy`.
+    - `trainer`: arguments of `eqrl.Trainer`; for an on-policy agent, `num_envs` and
+        `steps_per_iteration`, the `num_steps` of `eqrl.Trainer.on_policy`.
     - `num_steps`: environment steps of each seed.
     - `returns`: the mean return of each of `num_seeds` seeds after `num_steps` steps,
-        over 1,024 greedy episodes, 64 of brax and EnvPool, the same for all presets of
-        an environment: those with which `eqrl train` ends. `nox -s presets` measures
-        them.
-    - `minutes`: of a training with one seed on two cores, compilation included.
+        over 1,024 greedy episodes (64 in brax and EnvPool), the same for all presets of
+        an environment: those that `eqrl train` ends with. Measured by `nox -s presets`.
+    - `minutes`: duration of a training with one seed on two cores, with compilation.
     - `hidden_sizes`: width of each hidden layer of the networks.
-    - `convolution`: what reads images, as `--convolution` of `eqrl train`.
-    - `normalize`: whether an `eqrl.Normalized` is around the agent.
-    - `backend`: of brax; `None` takes that of `eqrl.envs.make`.
-    - `has_discrete_actions`: whether the actions of the environment are choices.
+    - `convolution`: the encoder of images, as `--convolution` of `eqrl train`.
+    - `normalize`: whether the agent is wrapped in an `eqrl.Normalized`.
+    - `backend`: the backend of brax; `None` takes that of `eqrl.envs.make`.
+    - `has_discrete_actions`: whether the actions of the environment are discrete.
     """
 
     agent: str
@@ -461,16 +459,17 @@ PUBLISHED: Mapping[str, float] = {
     "gymnax/Pendulum-v1": -130.0,
     "gymnax/UmbrellaChain-bsuite": 1.0,
 }
-"""Returns that others have published, by environment: gymnax's README; the greatest
-that is possible in brax's pendulum and, where the README gives 0, in DeepSea; and PPO's
-in Stable-Baselines3's zoo in both LunarLanders, whose version is 2 there."""
+"""Published returns, by environment: those of gymnax's README; the greatest possible in
+brax's pendulum and, where the README gives 0, in DeepSea; and PPO's in the zoo of
+Stable-Baselines3 for both LunarLanders, whose version there is 2."""
 
 
 def best(env: str) -> Preset | None:
-    """The preset with which to train in an environment, `None` if there is none.
+    """The preset to train with in an environment, `None` if there is none.
 
-    Of those whose interval reaches the published return it is the one with the fewest
-    minutes; if none does, or none is published, the one with the greatest mean return.
+    Among those whose interval reaches the published return, it is the one with the
+    fewest minutes; if none does, or none is published, the one with the greatest mean
+    return.
     """
     found = [preset for preset in _ALL if preset.env == env]
     published = PUBLISHED.get(env, math.inf)

@@ -50,7 +50,7 @@ def check_spec(
     *,
     vector_reward: bool = False,
 ) -> None:
-    """Checks the actions of an environment, and unless `vector_reward` its reward."""
+    """Checks an environment's actions and, unless `vector_reward`, its reward."""
     if not isinstance(spec.action, space):
         names = [f"`eqrl.{name}`" for name in _FITTING.get(type(spec.action), ())]
         advice = f"use {' or '.join(names)}" if names else "write an agent of your own"
@@ -67,10 +67,10 @@ def check_spec(
 
 
 def optimizers(*parts: str, default: MakeOptimizer = optax.adam) -> Any:
-    """A field for one factory of optimizers, or a tuple of one for each part."""
+    """A field for an optimizer factory, or for a tuple with one for each part."""
 
     def check(name: str, value: object) -> None:
-        # An optimizer itself is a tuple, too, of two functions.
+        # An optimizer is itself a tuple, of two functions.
         is_optimizer = isinstance(value, optax.GradientTransformation)
         factories: tuple[object, ...] = (value,) * len(parts)
         if isinstance(value, tuple) and not is_optimizer:
@@ -88,9 +88,9 @@ def optimizers(*parts: str, default: MakeOptimizer = optax.adam) -> Any:
 def learning_rules(
     make_optimizer: MakeOptimizer | tuple[MakeOptimizer, ...], *rates: FloatLike
 ) -> tuple[optax.GradientTransformation, ...]:
-    """The optimizer of each part of an agent, with these learning rates."""
-    # Called at every update, since a rate is a leaf that may have changed. The state of
-    # an optimizer does not hold it.
+    """The optimizers of an agent's parts, one for each learning rate."""
+    # Called at every update, since a rate is a leaf that may have changed. The
+    # optimizer's state does not hold it.
     if not isinstance(make_optimizer, tuple):
         make_optimizer = (make_optimizer,) * len(rates)
     return tuple(make(rate) for make, rate in zip(make_optimizer, rates, strict=True))
@@ -106,9 +106,9 @@ def reachable(
 ) -> Float[Array, ""]:
     """The initial `log_temperature`, if a policy can have the entropy `target`.
 
-    At `most` it has the entropy of `what`, in nats. If `target`, the argument `name`,
-    is more, this raises a `ValueError`. If it is traced, Equinox raises an error when
-    the program runs, unless several processes run it.
+    `most` is the largest possible entropy, that of `what`, in nats. A larger `target`,
+    passed by the user as `name`, raises a `ValueError`. If it is traced, Equinox raises
+    an error when the program runs, unless several processes run it.
     """
     if target is None:
         return log_temperature
@@ -129,7 +129,7 @@ def reachable(
 def clipped(
     optimizer: optax.GradientTransformation, max_norm: FloatLike
 ) -> optax.GradientTransformation:
-    """The optimizer of gradients that are scaled to a norm of at most `max_norm`."""
+    """The optimizer, with gradients first scaled to a norm of at most `max_norm`."""
 
     def scaled(gradient: PyTree, params: PyTree) -> PyTree:
         del params
@@ -152,7 +152,7 @@ def periodic_update(
     period: int,
     step: Int[Array, ""],
 ) -> Network:
-    """Target networks after an update: a step towards `new` at each `period`-th one."""
+    """Target networks after an update, moved toward `new` at every `period`-th one."""
     move = lambda new, old: incremental_update(new, old, step_size)
     if period == 1:
         return move(new, old)
@@ -171,13 +171,13 @@ def critic_step(
     discount: FloatLike,
     loss: Callable[..., Float[Array, ""]] = critic_loss,
 ) -> tuple[Network, optax.OptState, Float[Array, ""]]:
-    """One gradient step of a stack of critics towards one target.
+    """One gradient step of a stack of critics toward one target.
 
-    `loss` is of the critics, observations, actions and targets; its value before the
-    step is returned.
+    `loss` takes the critics, observations, actions and targets; its value before the
+    step is returned, too.
     """
-    # A truncated transition bootstraps like any other: its next state has a value,
-    # which the time limit keeps from being seen.
+    # A truncated transition bootstraps like any other: its next state has a value, even
+    # though the time limit ended the episode.
     target = bootstrapped_target(
         reward_scale * batch.reward, batch.terminated, next_value, discount
     )
@@ -204,9 +204,9 @@ class SACState(eqx.Module, Generic[Policy, Critics]):
 
 SACState.__init__.__doc__ = """**Arguments:**
 
-- `actor`: from one observation to a distribution with a density; of `DiscreteSAC`, to
-    a `Softmax`.
-- `critics`: a stack, one more leading axis on every array.
+- `actor`: from one observation to a distribution with a density; in `DiscreteSAC`, to a
+    `Softmax`.
+- `critics`: a stack of critics; every array has one more leading axis.
 - `target_critics`: a stack of slowly moving copies of the critics, used to compute
     the critics' targets.
 - `log_temperature`: logarithm of the weight of the entropy.
@@ -270,11 +270,11 @@ class AbstractSoftActorCritic(
     ) -> tuple[SACState[Policy, Critics], Metrics]:
         """A step of the critics, then of the actor, then of the temperature.
 
-        - `batch`, `critic_batch`: as the actor and as the critics see it.
-        - `next_value`: of an actor, target critics, observations and a temperature.
-        - `critic_loss`: of critics, observations, actions and targets.
-        - `actor_loss`: of an actor, critics, observations and a temperature, with the
-            policy's entropy among its metrics.
+        - `batch`, `critic_batch`: the batch as the actor and as the critics see it.
+        - `next_value`: function of actor, target critics, observations and temperature.
+        - `critic_loss`: function of critics, observations, actions and targets.
+        - `actor_loss`: function of actor, critics, observations and temperature, with
+            the policy's entropy among its metrics.
         """
         actor_rule, critic_rule, temperature_rule = self._learning_rules()
         # A fixed temperature is read at each update, so changing it takes effect.
@@ -296,8 +296,8 @@ class AbstractSoftActorCritic(
             loss=critic_loss,
         )
 
-        # The actor follows the critics after their step, and the temperature the
-        # entropy of the actions that this step sampled.
+        # The actor's step uses the updated critics, and the temperature's step the
+        # entropy of the actions sampled for it.
         (actor_error, metrics), gradient = eqx.filter_value_and_grad(
             actor_loss, has_aux=True
         )(state.actor, critics, batch.observation, temperature)
@@ -305,7 +305,7 @@ class AbstractSoftActorCritic(
             state.actor, gradient, actor_rule, state.actor_optimizer
         )
 
-        # Also where the temperature is fixed, for the same metrics.
+        # Computed even if the temperature is fixed, so that the metrics are the same.
         temperature_error, gradient = eqx.filter_value_and_grad(sac_temperature_loss)(
             log_temperature, metrics["entropy"], target_entropy
         )

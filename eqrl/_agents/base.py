@@ -57,14 +57,14 @@ class AbstractAgent(eqx.Module, Generic[State, Memory, Extras]):
     def sequence_length(self) -> int | None:
         """Number of consecutive steps in each element of a batch.
 
-        If it is 1, the leading axes of a batch are `(batch,)`, else `(batch, time)`.
-        `None` says that the agent learns on-policy: a batch is all the steps of an
+        If it is 1, the leading axes of a batch are `(batch,)`, otherwise
+        `(batch, time)`. `None` means on-policy learning: a batch is all the steps of an
         iteration, each once and in order, with the axes `(envs, time)`.
         """
 
     @abstractmethod
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> State:
-        """The initial state, of finite numbers.
+        """The initial state, with finite numbers only.
 
         Raises a `ValueError` if the agent does not fit the environment.
         """
@@ -80,7 +80,7 @@ class AbstractAgent(eqx.Module, Generic[State, Memory, Extras]):
         - `state`: from `init`, `observe` or `update`.
         - `spec`: of the environment.
         - `index`: the index of the environment among those stepped together.
-        - `key`: for random draws that are made once an episode.
+        - `key`: for random draws that are made once per episode.
         """
 
     @abstractmethod
@@ -107,9 +107,9 @@ class AbstractAgent(eqx.Module, Generic[State, Memory, Extras]):
         **Returns:**
 
         The action, out of `spec.action`; the memory for the next step; and the extras
-        to store. Where `state` has become nan, an action that is a vector must be nan,
-        which ends training. A discrete action cannot be nan; divergence then shows in
-        the metrics, or in the state, which is checked after each row.
+        to store. If `state` has become nan, a vector action must be nan, too, which
+        ends training. A discrete action cannot be nan; divergence then shows in the
+        metrics, or in the state, which is checked after each row.
         """
 
     @abstractmethod
@@ -144,7 +144,7 @@ class AbstractAgent(eqx.Module, Generic[State, Memory, Extras]):
 
 
 # A function that takes an `AgentOfKind` can return both the agent's class and that of
-# its state; an `AbstractAgent[State, Memory, Extras]` tells the latter only.
+# its state; an `AbstractAgent[State, Memory, Extras]` reveals only the latter.
 if TYPE_CHECKING:
     AgentState = TypeVar("AgentState", covariant=True)
     Agent = TypeVar("Agent", covariant=True)
@@ -160,11 +160,11 @@ else:
 
 
 AnyAgent: TypeAlias = AbstractAgent[Any, Any, Any]
-"""Any agent; what its state, memory and extras hold is not known."""
+"""Any agent; the types of its state, memory and extras are unknown."""
 
 
 def after_observe(agent: AnyAgent, state: State, observed: State) -> State:
-    """`observed`, after a check that `observe` of an agent has kept its structure."""
+    """`observed`, checked to have the structure of the state before `observe`."""
     what = f"`observe` of {type(agent).__name__} gives another state"
     check_kept(what, state, observed, source="init")
     return observed
@@ -173,10 +173,10 @@ def after_observe(agent: AnyAgent, state: State, observed: State) -> State:
 def after_act(
     agent: AnyAgent, memory: Memory, chosen: object
 ) -> tuple[PyTree, Memory, PyTree]:
-    """`chosen`, if `act` gives these three, with a memory that is like the last one."""
+    """`chosen`, checked to be these three, with a memory structured like the last."""
     name = type(agent).__name__
-    # Unpacking another length would fail within a compiled loop, in an error that does
-    # not name the agent.
+    # Unpacking another length would fail within a compiled loop, with an error that
+    # does not name the agent.
     if not isinstance(chosen, tuple) or len(chosen) != 3:
         raise ValueError(
             f"`act` of {name} gives "
@@ -268,7 +268,7 @@ ValueState = TypeVar("ValueState", bound=_ValueState)
 
 
 class AbstractEpsilonGreedyAgent(AbstractMemorylessAgent[ValueState]):
-    """An agent that takes the action it values most, or at times a random one."""
+    """An agent that takes the action it values most, or sometimes a random one."""
 
     initial_epsilon: eqx.AbstractVar[FloatLike]
     final_epsilon: eqx.AbstractVar[FloatLike]
@@ -300,19 +300,19 @@ class AbstractWrapper(AbstractAgent[State, Memory, Extras]):
 
     Its batches have the same axes as the inner agent's. Functions that look for
     something inside an agent, such as `eqrl.evaluate_skills` and `eqrl.fix_skill`, look
-    inside every wrapper, including a custom one.
+    inside every wrapper, including custom ones.
     """
 
     @property
     @abstractmethod
     def inner(self) -> AnyAgent:
-        """The agent inside; the value of a field."""
+        """The agent inside, which must be the value of a field."""
 
     @abstractmethod
     def inner_state(self, state: State) -> PyTree:
         """The state of the agent inside: a part of `state`, or all of it.
 
-        Raises a `ValueError` unless `state` is one of this wrapper.
+        Raises a `ValueError` if `state` does not belong to this wrapper.
         """
 
     @abstractmethod
@@ -367,10 +367,10 @@ def view_of(
     see: Callable[[Array], Array],
     critic_sees: Callable[[Array], Array] | None = None,
 ) -> AnyTransition:
-    """Transitions whose two observations are replaced by what `see` makes of them.
+    """Transitions with `see` applied to both observations of each.
 
-    Those of critics, if there are any, are replaced by what `critic_sees` makes of
-    them, which is `see` by default.
+    `critic_sees`, by default `see`, is applied to the observations of critics, if there
+    are any.
     """
     critic_sees = critic_sees or see
     before, after = (
@@ -419,17 +419,17 @@ def pick_action(
         return distribution.mode()
     if mode == "sample":
         return distribution.sample(key=key)
-    # Uniform, whatever the policy prefers, so that the replay begins with all actions.
+    # Uniform, regardless of the policy, so that the replay begins with all actions.
     return distribution.space.sample(key=key)
 
 
 def count_steps(
     num_steps: Int[Array, ""], transitions: AnyTransition
 ) -> Int[Array, ""]:
-    """The number of steps after new transitions, one of each environment.
+    """The number of steps after new transitions, one from each environment.
 
-    It saturates at the largest integer instead of wrapping around; a schedule that is
-    longer than that stays where it is then.
+    It saturates at the largest integer instead of wrapping around; a schedule longer
+    than that then stays constant.
     """
     # Each environment contributes one transition, so rows count steps.
     added = transitions.timestep.shape[0]
@@ -458,11 +458,11 @@ def annealed(
     *,
     counted: int,
 ) -> FloatLike:
-    """The learning rate on its way to 0, which the last update does not reach.
+    """The annealed learning rate, which is still above 0 in the last update.
 
-    `num_steps` are the steps so far, and `counted` of them are to be learned from.
+    `num_steps` counts all steps so far, including the `counted` ones of this update.
     """
     if anneal_steps is None:
         return lr
-    # `observe` has counted the steps to be learned from before.
+    # `observe` has already counted the steps of this update.
     return linear_schedule(num_steps - counted, anneal_steps, initial=lr, final=0.0)

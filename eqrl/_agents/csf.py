@@ -53,8 +53,8 @@ class CSFState(eqx.Module):
 CSFState.__init__.__doc__ = """**Arguments:**
 
 - `actor`: from one observation with its skill to a distribution with a density.
-- `critics`: a stack, one more leading axis on every array: from an observation with its
-    skill and an action to successor features.
+- `critics`: a stack of critics, each from an observation with its skill and an action
+    to successor features; every array has one more leading axis.
 - `target_critics`: a stack of slowly moving copies of the critics.
 - `phi`: the representation, from one observation without skill.
 - `log_temperature`: logarithm of the weight of the entropy.
@@ -66,21 +66,21 @@ CSFState.__init__.__doc__ = """**Arguments:**
 class CSF(AbstractMarkovAgent[CSFState]):
     """Contrastive successor features, an agent that learns skills without a reward.
 
-    A representation phi is learned by contrast, so that its step along a skill is
-    larger than along other skills. Critics predict successor features, the discounted
-    sum of the steps of phi to come, whose product with a skill is the value of that
-    skill; the policy follows it with a bonus for its entropy. The environment's reward
-    is not used.
+    A representation phi is learned contrastively, so that it moves further along the
+    current skill than along others. Critics predict successor features, the discounted
+    sum of future steps of phi; their product with a skill is the value of that skill.
+    The policy maximizes it, with an entropy bonus. The environment's reward is not
+    used.
 
-    It takes the last `num_dimensions` elements of an observation for the skill:
-    `eqrl.SkillConditioned(eqrl.CSF(2), eqrl.SphereSkills(2))`. What is said of
-    positions at `METRA` holds for its phi too.
+    The last `num_dimensions` elements of an observation must be the skill, as in
+    `eqrl.SkillConditioned(eqrl.CSF(2), eqrl.SphereSkills(2))`. The notes on positions
+    in `METRA` apply to this phi, too.
 
-    Beside SAC's metrics there are `phi_loss` and `intrinsic_reward`, the mean step of
+    The metrics are those of SAC, `phi_loss`, and `intrinsic_reward`, the mean step of
     phi along the skill.
 
-    Differences from the released code: only where an episode terminates is the target
-    without successor, while it treats no state as terminal.
+    Difference from the released code: targets do not bootstrap where an episode
+    terminates, while the code treats no state as terminal.
 
     ??? cite "Reference"
 
@@ -178,7 +178,7 @@ class CSF(AbstractMarkovAgent[CSFState]):
         observation, reached = batch.observation, batch.next_observation
         skill = observation[:, -self.num_dimensions :]
         phi, phi_optimizer, phi_error = self._phi_step(state, batch, key=phi_key)
-        # All that follows sees the representation after its step.
+        # Everything below uses the updated representation.
         difference = self._steps(phi, batch)
         following = csf_next_features(
             state.actor, state.target_critics, reached, skill, key=next_key
@@ -240,11 +240,11 @@ class CSF(AbstractMarkovAgent[CSFState]):
     def _phi_step(
         self, state: CSFState, batch: Transition[None], *, key: PRNGKeyArray
     ) -> tuple[VectorFunction, optax.OptState, Float[Array, ""]]:
-        """The representation and its optimizer after a step, and its loss before."""
+        """The representation and optimizer after a step, and the loss before it."""
         size = self.num_dimensions
         drawn = jr.normal(key, (self.num_negatives, size))
         negatives = drawn / jnp.linalg.norm(drawn, axis=1, keepdims=True)
-        # A row's own skill is not among them, and all rows share them.
+        # All rows share the negatives, which do not include a row's own skill.
         skill, weight = batch.observation[:, -size:], self.contrastive_weight
         loss = lambda phi: csf_loss(self._steps(phi, batch), skill, negatives, weight)
         error, gradient = eqx.filter_value_and_grad(loss)(state.phi)
@@ -260,19 +260,19 @@ CSF.__init__.__doc__ = """**Arguments:**
 
 - `num_dimensions`: length of a skill and of the representation, at least 2.
 - `actor_lr`, `critic_lr`, `temperature_lr`, `phi_lr`: learning rates, at least 0. The
-    defaults are the paper's, made for millions of updates.
+    defaults are the paper's, chosen for millions of updates.
 - `discount`: in [0, 1].
 - `target_step_size`: how far the target critics move at each update, in [0, 1].
-- `contrastive_weight`: of the other skills in the loss of the representation, at least
-    0.
+- `contrastive_weight`: weight of the other skills in the loss of the representation, at
+    least 0.
 - `target_entropy`: in nats, summed over the dimensions of the action; `None` is minus
     half the number of dimensions, as in the paper.
 - `initial_temperature`: initial weight of the entropy, more than 0.
-- `num_negatives`: other skills, drawn in each update and shared by the batch.
-- `num_critics`: at least 1; where a value counts, the least over them does.
+- `num_negatives`: number of other skills, drawn at each update and shared by the batch.
+- `num_critics`: at least 1; values are the minimum over the critics.
 - `make_actor`: a factory `(observation_size, action_size, *, key)` of a policy.
 - `make_critic`: a factory `(input_size, num_dimensions, *, key)` of one critic: from an
-    observation with its skill, and then an action, to successor features.
+    observation with its skill, followed by an action, to successor features.
 - `make_phi`: a factory `(observation_size, num_dimensions, *, key)` of the
     representation of an observation without skill.
 - `make_optimizer`: from a learning rate to an Optax optimizer; or four such factories,

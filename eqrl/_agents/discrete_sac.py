@@ -27,22 +27,22 @@ from .networks import ACTION_VALUES, SOFTMAX, make_network
 
 _State = SACState[ChoiceFunction, ActionValueFunction]
 
-# How often a policy with the default target entropy does not take its best action.
+# Probability of all but the best action in a policy with the default target entropy.
 _EXPLORATION = 0.1
 
 
 class DiscreteSAC(AbstractSoftActorCritic[ChoiceFunction, ActionValueFunction]):
     """Soft actor-critic for discrete actions.
 
-    All actions are valued together, so that what `SAC` estimates from one action is an
-    exact expectation. The actor's loss is a sum over actions; CleanRL takes the mean
-    over them too, which divides it, and the temperature's, by their number.
+    Critics value all actions together, so expectations that `SAC` estimates from one
+    action are exact. The actor's loss is a sum over actions; CleanRL takes the mean
+    over them, which divides this loss and the temperature's by the number of actions.
 
-    The paper's target entropy, 0.98 times the uniform policy's, asks for random actions
-    in every state: with two actions the worse one must have a probability of 0.42, and
-    the temperature grows until values do not matter. Here the default is the entropy of
-    a policy that takes its best action with probability 0.9 and the others with equal
-    probability.
+    The paper's target entropy, 0.98 times the uniform policy's, asks for nearly random
+    actions in every state: with two actions the worse one must have a probability of
+    0.42, and the temperature grows until values no longer matter. Here the default is
+    the entropy of a policy that takes its best action with probability 0.9 and the
+    others with equal probability.
 
     ??? cite "Reference"
 
@@ -142,18 +142,18 @@ DiscreteSAC.__init__.__doc__ = """**Arguments:**
 - `discount`: in [0, 1].
 - `target_step_size`: how far the target critics move at each update, in [0, 1].
 - `reward_scale`: factor by which rewards are multiplied. Values of about 10 are learned
-    sooner than of 100: on CartPole-v1 0.1 is better than 1.
+    faster than values of 100: on CartPole-v1 a factor of 0.1 is better than 1.
 - `target_entropy`: in nats, at most the logarithm of the number of actions unless the
-    temperature is fixed; `None` is the entropy of a policy with its best action at
-    probability 0.9 and the others alike: 0.325 of two, 0.394 of three.
+    temperature is fixed; `None` is the entropy of a policy that takes its best action
+    with probability 0.9 and the others equally often: 0.325 for two, 0.394 for three.
 - `initial_temperature`: initial weight of the entropy, more than 0.
-- `learn_temperature`: `False` keeps the temperature at `initial_temperature`, which
-    each update then reads.
+- `learn_temperature`: `False` fixes the temperature at `initial_temperature`, which is
+    read anew at each update.
 - `num_critics`: at least 1; values are the minimum over the critics.
 - `make_actor`: a factory `(observation_size, num_actions, *, key)` of a policy: from
     one observation to an `eqrl.nn.Softmax`.
 - `make_critic`: a factory `(observation_size, num_actions, *, key)` of one critic: from
-    one observation to a vector of the value of each action.
+    one observation to a vector with the value of each action.
 - `make_optimizer`: from a learning rate to an Optax optimizer; or three such
     factories, for actor, critic and temperature.
 """

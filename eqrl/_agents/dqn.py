@@ -32,9 +32,9 @@ class DQNState(eqx.Module):
 DQNState.__init__.__doc__ = """**Arguments:**
 
 - `network`: from one observation to the value of each action.
-- `target_network`: an earlier copy of it, used to compute targets.
+- `target_network`: an earlier copy of `network`, used to compute targets.
 - `optimizer`: the optimizer's state.
-- `num_steps`: environment steps that were observed, of all environments together.
+- `num_steps`: environment steps observed, summed over all environments.
 """
 
 
@@ -43,13 +43,13 @@ class DQN(AbstractEpsilonGreedyAgent[DQNState]):
 
     In training it picks a random action with a probability, epsilon, that changes
     linearly with the number of environment steps. By default the online network chooses
-    the action whose target value is bootstrapped from (double DQN, [van Hasselt et al.
-    2016](https://arxiv.org/abs/1509.06461)). Targets may be of several steps; there is
-    no off-policy correction, as in Rainbow ([Hessel
-    et al. 2018](https://arxiv.org/abs/1710.02298)).
+    the action to bootstrap from, and the target network values it (double DQN, [van
+    Hasselt et al. 2016](https://arxiv.org/abs/1509.06461)). Targets may span several
+    steps, without off-policy correction, as in Rainbow ([Hessel et al.
+    2018](https://arxiv.org/abs/1710.02298)).
 
-    In the paper errors and rewards are clipped; here `huber` and `reward_scale` are
-    options instead. Targets bootstrap where a time limit ends an episode.
+    The paper clips errors and rewards; here `huber` and `reward_scale` are options
+    instead. Targets bootstrap where a time limit ends an episode.
 
     ??? cite "Reference"
 
@@ -106,7 +106,7 @@ class DQN(AbstractEpsilonGreedyAgent[DQNState]):
         key: PRNGKeyArray,
     ) -> tuple[DQNState, Metrics]:
         del key
-        # A replay gives windows of one step without their axis.
+        # A replay returns windows of one step without a time axis.
         if self.return_steps == 1:
             batch = jax.tree.map(lambda x: x[:, None], batch)
         returns, last, discount = jax.vmap(multi_step_return, in_axes=(0, 0, 0, None))(
@@ -124,7 +124,7 @@ class DQN(AbstractEpsilonGreedyAgent[DQNState]):
             state.network, state.target_network, end, double=self.double
         )
         target = bootstrapped_target(returns, terminated, next_value, discount)
-        # The rewards after the first step only serve the value of its action.
+        # Later steps only contribute rewards to the value of the first action.
         observation, action = batch.observation[:, 0], batch.action[:, 0]
         (loss, value), gradient = eqx.filter_value_and_grad(dqn_loss, has_aux=True)(
             state.network, observation, action, target, huber=self.huber
@@ -160,15 +160,15 @@ DQN.__init__.__doc__ = """**Arguments:**
 - `target_period`: number of updates between such moves, at least 1.
 - `initial_epsilon`, `final_epsilon`: probability of a random action in training, at the
     first step and from `epsilon_steps` on, in [0, 1].
-- `epsilon_steps`: environment steps, of all environments together, from the first to
+- `epsilon_steps`: environment steps, summed over all environments, from the first to
     the second, greater than 0. Random steps of the warm-up count.
 - `reward_scale`: factor by which rewards are multiplied.
 - `return_steps`: number of rewards in a target before the value of a later state, at
     least 1; fewer where the episode ends.
-- `double`: whether the network, rather than the target network, chooses the action
-    whose target value counts.
-- `huber`: whether errors of more than 1 count linearly.
+- `double`: whether the network, rather than the target network, chooses the action to
+    bootstrap from.
+- `huber`: whether the loss is linear in errors beyond 1.
 - `make_network`: a factory `(observation_size, num_actions, *, key)` of a network: from
-    one observation to a vector of the value of each action.
+    one observation to a vector with the value of each action.
 - `make_optimizer`: from a learning rate to an Optax optimizer.
 """

@@ -1,4 +1,4 @@
-"""Networks of agents: made by a factory, and checked for what they take and give."""
+"""Makes the networks of agents, and checks that they fit the environment."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -24,14 +24,14 @@ Given = TypeVar("Given")
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A kind of network: how its factory is called, and what it must give.
+    """A kind of network: how its factory is called and what the network must return.
 
-    - `sizes`: the positional arguments of the factory in an environment.
-    - `check`: of a network that the factory of this name made for an environment.
-        Raises a `ValueError` if its output does not fit.
+    - `sizes`: the positional arguments of the factory for an environment.
+    - `check`: takes a factory's name, its network and the environment's `spec`. Raises
+        a `ValueError` if the output of the network does not fit.
     - `takes`: the arguments of the network.
     - `options`: further arguments of the factory.
-    - `for_critics`: whether it sees what critics see.
+    - `for_critics`: whether the network takes the observations of critics.
     """
 
     sizes: Callable[[EnvSpec], tuple[int, ...]]
@@ -50,16 +50,16 @@ def make_network(
     number: int | None = None,
     key: PRNGKeyArray,
 ) -> Network:
-    """A network of the factory that the agent's argument `name` holds.
+    """A network from the factory that is the agent's argument `name`.
 
-    With a `number` it is a stack of as many networks with independent weights.
+    With a `number` it is a stack of that many networks with independent weights.
     """
     spec = spec.for_critics if kind.for_critics else spec
     sizes, options = kind.sizes(spec), kind.options(spec)
 
     def make(key: PRNGKeyArray) -> Network:
-        # Python's own error would name neither the agent's argument nor what it is
-        # called with.
+        # Python's own error would name neither the agent's argument nor those of the
+        # call.
         check_factory(name, factory, *sizes, **options, key=key)
         network = factory(*sizes, **options, key=key)
         if not callable(network):
@@ -75,14 +75,14 @@ def make_network(
         kind.check(name, network, spec)
         return network
     networks = eqx.filter_vmap(make)(jr.split(key, number))
-    # A function that refers to its weights, rather than holding them, has no stack.
+    # A function that closes over its weights has no arrays to stack.
     if not any(map(eqx.is_array, jax.tree.leaves(networks))):
         raise ValueError(
             f"`{name}` gives {shown(networks)}, which holds no arrays, so that there "
             "is nothing to learn. Return a pytree that holds the weights, such as an "
             "`equinox.Module`, rather than a function that refers to them."
         )
-    # The element is taken where shapes are traced, so that no weights are copied.
+    # The element is taken while shapes are traced, so that no weights are copied.
     kind.check(name, lambda *inputs: take_element(networks, 0)(*inputs), spec)
     return networks
 
@@ -156,8 +156,8 @@ def _check_likelihood(name: str, policy: LikelihoodPolicy, spec: EnvSpec) -> Non
         "make it"
     )
     likelihood = _given(name, policy, spec, AbstractLikelihood, must)
-    # A network for the other kind of actions has the same methods; the space tells them
-    # apart.
+    # Networks for both kinds of actions have the same methods; only their spaces
+    # differ.
     space = _output(name, lambda x: policy(x).space, spec.observation_struct)
     if space != spec.action:
         raise ValueError(
@@ -178,7 +178,7 @@ def _check_likelihood(name: str, policy: LikelihoodPolicy, spec: EnvSpec) -> Non
 def _values(
     whose: str, shape: Callable[[EnvSpec], tuple[int, ...]], must: str
 ) -> Callable[[str, AnyNetwork, EnvSpec], None]:
-    """The check of a network that values observations by arrays of this shape."""
+    """A check that the values of a network for an observation have this shape."""
 
     def check(name: str, network: AnyNetwork, spec: EnvSpec) -> None:
         value = _output(name, network, spec.observation_struct)
@@ -236,10 +236,10 @@ ACTION_VALUES = Kind(
 
 
 def critic(*, trajectory_size: int | None = None) -> Kind:
-    """Critics of an observation and an action, which give a scalar.
+    """The kind of critics that map an observation and an action to a scalar.
 
     With a `trajectory_size` they take a vector of that length in place of the action,
-    give one value for each dimension of the reward, and see what the actor sees.
+    return one value for each dimension of the reward, and see the actor's observations.
     """
 
     def options(spec: EnvSpec) -> dict[str, int | None]:

@@ -34,10 +34,10 @@ def learn_in_minibatches(
 ) -> tuple[Carry, Metrics]:
     """Calls `learn` on each of several minibatches, in each of several epochs.
 
-    In an epoch each row is in one minibatch, drawn without replacement. `before_epoch`
-    makes the rows of an epoch from a carry and `rows`. Metrics are averaged over all
-    calls. Raises a `ValueError`, which calls `num_minibatches` by its `name`, if
-    minibatches of equal size cannot be made.
+    In each epoch every row is in one minibatch, drawn without replacement.
+    `before_epoch` computes the rows of an epoch from a carry and `rows`. Metrics are
+    averaged over all calls. Raises a `ValueError`, which refers to `num_minibatches` as
+    `name`, if the rows do not split into minibatches of equal size.
     """
     num_rows = jax.tree.leaves(rows)[0].shape[0]
     if num_rows % num_minibatches != 0:
@@ -53,7 +53,7 @@ def learn_in_minibatches(
     def epoch(carry: Carry, key: PRNGKeyArray) -> tuple[Carry, Metrics]:
         learned = rows if before_epoch is None else before_epoch(carry, rows)
 
-        # Minibatches are gathered one by one, since a shuffled rollout would be a copy.
+        # Gathers minibatches one by one, since shuffling the rollout would copy it.
         def minibatch(
             carry: Carry, drawn: tuple[Int[Array, " rows"], PRNGKeyArray]
         ) -> tuple[Carry, Metrics]:
@@ -71,17 +71,17 @@ def learn_in_minibatches(
 
     # A scan of scans: the program does not grow with the epochs and minibatches.
     carry, metrics = filter_scan(epoch, carry, jr.split(key, num_epochs))
-    # Back in the order of computation, since JAX sorts the keys of dictionaries.
+    # Restores the order of computation, since JAX sorts the keys of dictionaries.
     return carry, {name: jnp.mean(metrics[name]) for name in names}
 
 
 def permutation(key: PRNGKeyArray, size: int) -> Int[Array, " size"]:
-    """The numbers below `size`, in a random order.
+    """The integers below `size`, in random order.
 
-    Each number is packed into one word with random bits and sorted by them. On a CPU
+    Each integer is packed into one word with random bits and sorted by them. On a CPU
     that takes a fraction of the time of `jax.random.permutation`, which sorts pairs of
-    words. Numbers with the same bits keep their order, so sorting is repeated until
-    less than one such pair is expected.
+    words. Integers with the same bits keep their order, so sorting is repeated until
+    fewer than one such pair is expected.
     """
     num_bits = max((size - 1).bit_length(), 1)
     mask = (1 << num_bits) - 1
@@ -102,10 +102,10 @@ def rollout_values(
 ) -> tuple[Float[Array, " rows"], Float[Array, " rows"]]:
     """Values of the states before and after each step of a rollout.
 
-    A step within an episode reaches the state that the next step begins in, so one
-    pass of the critic serves both. The value after a termination is never used; it is
-    that of the next episode's first state. The rollout has the axes `(envs, time)`, and
-    the values have one.
+    Within an episode a step ends in the state where the next one begins, so one pass of
+    the critic serves both. The value after a termination is that of the next episode's
+    first state, and is never used. The rollout has the axes `(envs, time)`, the values
+    one.
     """
     rows = flatten_batch(batch)
     value = jax.vmap(critic)(rows.observation)
@@ -134,7 +134,7 @@ def rollout_returns(
 ) -> Float[Array, " rows"]:
     """The `eqrl.losses.lambda_return` of each step of a rollout, with one leading axis.
 
-    The rollout has the axes `(envs, time)`, the values of the states reached have one.
+    The rollout has the axes `(envs, time)`; the values of the states reached have one.
     """
     returns = jax.vmap(lambda_return, in_axes=(0, 0, 0, 0, None, None))(
         reward_scale * batch.reward,

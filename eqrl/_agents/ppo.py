@@ -35,7 +35,7 @@ from .on_policy import learn_in_minibatches, rollout_returns, rollout_values
 
 
 def ppo_adam(learning_rate: FloatLike) -> optax.GradientTransformation:
-    """Adam with an epsilon of 1e-5, which PPO is usually given."""
+    """Adam with an epsilon of 1e-5, as is usual for PPO."""
     return optax.adam(learning_rate, eps=1e-5)
 
 
@@ -52,8 +52,8 @@ PPOState.__init__.__doc__ = """**Arguments:**
 
 - `actor`: from one observation to an `eqrl.nn.AbstractLikelihood`.
 - `critic`: from one observation to the value of its state.
-- `optimizer`: the state of the optimizer of both.
-- `num_steps`: environment steps that were observed, of all environments together.
+- `optimizer`: the state of the optimizer that both networks share.
+- `num_steps`: environment steps observed, summed over all environments.
 """
 
 
@@ -75,21 +75,21 @@ _Learned = tuple[_Networks, optax.OptState]
 class PPO(AbstractAgent[PPOState, None, Action]):
     """Proximal policy optimization, for actions of either kind.
 
-    It learns on-policy: several times from all the steps of an iteration, and then
-    never again. Train it with `eqrl.Trainer.on_policy`.
+    It learns on-policy: in several epochs from the steps of an iteration, and then
+    discards them. Train it with `eqrl.Trainer.on_policy`.
 
     An episode that a time limit ends is bootstrapped from the state it reached; the
     reference implementations assume a value of 0 there. The probabilities of the
-    actions under the policy that took them are computed again before the first step.
-    So the ratio is 1 then also in `eqrl.Normalized`, whose statistics changed while the
-    rollout was collected.
+    actions under the policy that took them are recomputed before the first step. So the
+    ratio is 1 then, even inside `eqrl.Normalized`, whose statistics change while the
+    rollout is collected.
 
-    Values are not clipped by default, since by how much depends on the size of rewards.
-    On CartPole and Acrobot a `value_clip` of 0.2 is better.
+    Values are not clipped by default, since a useful limit depends on the scale of
+    rewards. On CartPole and Acrobot a `value_clip` of 0.2 is better.
 
-    Two options that Andrychowicz et al. (2021) advise help if steps are few, but are
-    not the default: `recompute_advantages`, and an `initial_scale` of 0.5 of
-    `eqrl.nn.Normal`.
+    Two options that Andrychowicz et al. (2021) recommend help if there are few steps,
+    but are not the default: `recompute_advantages`, and
+    `eqrl.nn.Normal(initial_scale=0.5)`.
 
     ??? cite "References"
 
@@ -176,7 +176,7 @@ class PPO(AbstractAgent[PPOState, None, Action]):
         """See `AbstractAgent.act`.
 
         The extras are the draw that the action is made from, such as the vector before
-        clipping or `tanh`. Those of a random action belong to the greedy one.
+        clipping or `tanh`. For a random action they are the draw of the greedy one.
         """
         del memory
         policy = state.actor(observation)
@@ -207,8 +207,8 @@ class PPO(AbstractAgent[PPOState, None, Action]):
 
         def valued(carry: _Learned, rows: _Row) -> _Row:
             (_, critic), _ = carry
-            # From the whole rollout: a return needs the steps that follow, which a
-            # minibatch does not hold in order.
+            # From the whole rollout: a return needs the steps that follow, but a
+            # minibatch is out of order.
             returns = self._values_and_targets(critic, batch)
             return eqx.tree_at(lambda x: (x.value, x.target), rows, returns)
 
@@ -241,8 +241,8 @@ class PPO(AbstractAgent[PPOState, None, Action]):
         """The rollout with its returns, with one leading axis."""
         rows = flatten_batch(batch)
         value, target = self._values_and_targets(state.critic, batch)
-        # Not stored by `act`, so that the first ratio is 1 also if what the policy sees
-        # has been normalized by other statistics since.
+        # Not stored by `act`, so that the first ratio is 1 even if the statistics that
+        # normalize observations have changed since.
         log_prob = jax.vmap(lambda x, drawn: state.actor(x).log_prob(drawn))
         return _Row(
             observation=rows.observation,
@@ -279,7 +279,7 @@ class PPO(AbstractAgent[PPOState, None, Action]):
             return policy.log_prob(drawn), policy.entropy()
 
         log_prob, entropies = jax.vmap(probability)(rows.observation, rows.drawn)
-        # The lambda-return minus the value, both of the critic before these steps, is
+        # The lambda-return minus the value, both from the critic before these steps, is
         # the generalized advantage estimate.
         advantage = rows.target - rows.value
         if self.normalize_advantage:
@@ -307,7 +307,7 @@ class PPO(AbstractAgent[PPOState, None, Action]):
         }
 
     def _check_minibatch(self, num_rows: int) -> None:
-        # A single number is its own mean, so its advantage would be 0.
+        # A single row is its own mean, so its normalized advantage would be 0.
         if num_rows < 2:
             raise ValueError(
                 f"`num_minibatches={self.num_minibatches}` leaves one transition to a "
@@ -323,31 +323,31 @@ PPO.__init__.__doc__ = """**Arguments:**
 
 - `lr`: learning rate, at least 0.
 - `discount`: in [0, 1].
-- `decay`: of generalized advantage estimation, lambda, in [0, 1].
-- `clip`: how far the ratio of probabilities may go from 1, greater than 0.
-- `value_clip`: how far a value may move in an update, in units of returns that
-    `reward_scale` has scaled, greater than 0; `None` for no limit.
+- `decay`: lambda of generalized advantage estimation, in [0, 1].
+- `clip`: how far the ratio of probabilities may move from 1, greater than 0.
+- `value_clip`: how far a value may move in an update, in units of returns scaled by
+    `reward_scale`, greater than 0; `None` for no limit.
 - `value_weight`: weight of the critic's loss in the sum of the losses, at least 0.
-- `entropy_weight`: weight of the policy's entropy, which is maximized too.
-- `max_gradient_norm`: a longer gradient, of both networks together, is scaled down to
-    this length; greater than 0.
-- `anneal_steps`: environment steps, of all environments together, over which the
-    learning rate decays linearly to 0, greater than 0; usually the whole training.
-    `None` keeps it. A state that is trained further, by `initial` or `agent_state`,
-    keeps its count: give the steps of all its trainings together. An `agent_state`
-    whose rate is 0 already is refused; with `initial` it learns nothing more.
+- `entropy_weight`: weight of the policy's entropy, which is also maximized.
+- `max_gradient_norm`: norm to which a larger gradient, of both networks together, is
+    scaled down; greater than 0.
+- `anneal_steps`: environment steps, summed over all environments, until the learning
+    rate has decayed linearly to 0, greater than 0; usually the whole training. `None`
+    keeps it constant. A state trained further, through `initial` or `agent_state`,
+    keeps its count: pass the total of all its trainings. An `agent_state` whose rate is
+    already 0 is refused; with `initial` it learns nothing more.
 - `reward_scale`: factor by which rewards are multiplied.
-- `num_epochs`: how often each step of a rollout is learned from, at least 1.
+- `num_epochs`: number of passes over each rollout, at least 1.
 - `num_minibatches`: gradient steps in an epoch, at least 1; it must divide the steps of
-    an iteration, and leave at least two to a minibatch if advantages are normalized.
+    an iteration, with at least two per minibatch if advantages are normalized.
 - `normalize_advantage`: whether advantages are shifted and scaled to mean 0 and
     standard deviation 1, in each minibatch.
-- `recompute_advantages`: whether values, returns and advantages are computed again
-    before each epoch, with what the critic has learned by then, as Andrychowicz et al.
-    (2021) advise; each epoch takes one more pass of the critic. A `value_clip` then
-    limits how far a value may move in an epoch.
-- `make_actor`: a factory `(observation_size, action_size, *, key)`, or one that takes
-    the number of actions, of a policy: from one observation to an
+- `recompute_advantages`: whether values, returns and advantages are recomputed before
+    each epoch with the current critic, as Andrychowicz et al. (2021) recommend; each
+    epoch takes one more pass of the critic. A `value_clip` then limits how far a value
+    may move in an epoch.
+- `make_actor`: a factory `(observation_size, action_size, *, key)`, or with the number
+    of actions as second argument, of a policy: from one observation to an
     `eqrl.nn.AbstractLikelihood`. `None` takes `eqrl.nn.Choice()` or `eqrl.nn.Normal()`,
     whichever fits.
 - `make_critic`: a factory `(observation_size, *, key)` of a network: from one

@@ -34,7 +34,7 @@ PQNState.__init__.__doc__ = """**Arguments:**
 
 - `network`: from one observation to the value of each action.
 - `optimizer`: the optimizer's state.
-- `num_steps`: environment steps that were observed, of all environments together.
+- `num_steps`: environment steps observed, summed over all environments.
 """
 
 
@@ -49,10 +49,10 @@ class _Row(eqx.Module):
 class PQN(AbstractEpsilonGreedyAgent[PQNState]):
     """Parallelized Q-network, for discrete actions: no replay and no target network.
 
-    It learns on-policy: several times from all the steps of an iteration, and then
-    never again. Train it with `eqrl.Trainer.on_policy`, in many environments. What
-    keeps it stable is the normalization of its layers; a convolution that reads images
-    is not normalized here.
+    It learns on-policy: in several epochs from the steps of an iteration, and then
+    discards them. Train it with `eqrl.Trainer.on_policy`, in many environments. Layer
+    normalization keeps it stable; a convolution that reads images is not normalized
+    here.
 
     An episode that a time limit ends is bootstrapped from the state it reached; the
     reference implementation assumes a value of 0 there.
@@ -113,8 +113,8 @@ class PQN(AbstractEpsilonGreedyAgent[PQNState]):
     ) -> tuple[PQNState, Metrics]:
         del step
         rows = flatten_batch(batch)
-        # The same network as in the loss: normalized layers take the place of a target
-        # network. Targets stay as they are during the epochs.
+        # The same network as in the loss: normalized layers make a target network
+        # unnecessary. Targets stay fixed during the epochs.
         next_value = jnp.max(jax.vmap(state.network)(rows.next_observation), axis=-1)
         target = rollout_returns(
             batch,
@@ -165,22 +165,22 @@ PQN.__init__.__doc__ = """**Arguments:**
 
 - `lr`: learning rate, at least 0.
 - `discount`: in [0, 1].
-- `decay`: of the returns, lambda, in [0, 1]: 0 counts one reward, 1 all of them.
+- `decay`: lambda of the returns, in [0, 1]: 0 counts one reward, 1 all of them.
 - `initial_epsilon`, `final_epsilon`: probability of a random action in training, at the
     first step and from `epsilon_steps` on, in [0, 1].
-- `epsilon_steps`: environment steps, of all environments together, from the first to
+- `epsilon_steps`: environment steps, summed over all environments, from the first to
     the second, greater than 0.
-- `max_gradient_norm`: a longer gradient is scaled down to this length; greater than 0.
-- `anneal_steps`: environment steps, of all environments together, over which the
-    learning rate decays linearly to 0, greater than 0; usually the whole training.
-    `None` keeps it. A state that is trained further, by `initial` or `agent_state`,
-    keeps its count: give the steps of all its trainings together. An `agent_state`
-    whose rate is 0 already is refused; with `initial` it learns nothing more.
+- `max_gradient_norm`: norm to which a larger gradient is scaled down; greater than 0.
+- `anneal_steps`: environment steps, summed over all environments, until the learning
+    rate has decayed linearly to 0, greater than 0; usually the whole training. `None`
+    keeps it constant. A state trained further, through `initial` or `agent_state`,
+    keeps its count: pass the total of all its trainings. An `agent_state` whose rate is
+    already 0 is refused; with `initial` it learns nothing more.
 - `reward_scale`: factor by which rewards are multiplied.
-- `num_epochs`: how often each step of a rollout is learned from, at least 1.
+- `num_epochs`: number of passes over each rollout, at least 1.
 - `num_minibatches`: gradient steps in an epoch, at least 1; it must divide the steps of
     an iteration.
 - `make_network`: a factory `(observation_size, num_actions, *, key)` of a network: from
-    one observation to a vector of the value of each action.
+    one observation to a vector with the value of each action.
 - `make_optimizer`: from a learning rate to an Optax optimizer.
 """

@@ -109,11 +109,11 @@ SAC.__init__.__doc__ = """**Arguments:**
 - `discount`: in [0, 1].
 - `target_step_size`: how far the target critics move at each update, in [0, 1].
 - `reward_scale`: factor by which rewards are multiplied.
-- `target_entropy`: in nats, summed over the dimensions of the action, each of which has
-    log 2 at most; `None` is minus the number of dimensions, as in the paper.
+- `target_entropy`: in nats, summed over the dimensions of the action, at most log 2 for
+    each; `None` is minus the number of dimensions, as in the paper.
 - `initial_temperature`: initial weight of the entropy, more than 0.
-- `learn_temperature`: `False` keeps the temperature at `initial_temperature`, which
-    each update then reads.
+- `learn_temperature`: `False` fixes the temperature at `initial_temperature`, which is
+    read anew at each update.
 - `num_critics`: at least 1; targets take the minimum of their values.
 - `make_actor`: a factory `(observation_size, action_size, *, key)` of a policy: from
     one observation to an `eqrl.nn.AbstractDensity`, such as `eqrl.nn.TanhNormal`.

@@ -42,7 +42,7 @@ TD3State.__init__.__doc__ = """**Arguments:**
 
 - `actor`: from one observation to one action.
 - `target_actor`: a slowly moving copy of the actor.
-- `critics`: a stack, one more leading axis on every array.
+- `critics`: a stack of critics; every array has one more leading axis.
 - `target_critics`: a stack of slowly moving copies of the critics. The critics' targets
     are computed from these and the target actor.
 - `actor_optimizer`, `critic_optimizer`: the optimizers' states.
@@ -52,9 +52,9 @@ TD3State.__init__.__doc__ = """**Arguments:**
 class TD3(AbstractMarkovAgent[TD3State]):
     """Twin delayed deep deterministic policy gradient.
 
-    The critics and their targets move at every update. The actor and its target move,
-    and the actor's gradient is computed, at every `policy_delay`-th update only. In the
-    paper the target critics are delayed too.
+    The critics and their targets move at every update. The actor's gradient is
+    computed, and the actor and its target move, only at every `policy_delay`-th update.
+    In the paper the target critics are delayed, too.
 
     ??? cite "Reference"
 
@@ -160,7 +160,7 @@ class TD3(AbstractMarkovAgent[TD3State]):
             return actor, target_actor, optimizer, loss.astype(float)
 
         # `step` is never batched, so this stays a branch under `vmap` too. Where the
-        # actor does not move, no loss is computed, which `nan` says.
+        # actor does not move, its loss is not computed but reported as `nan`.
         actor, target_actor, actor_optimizer, actor_loss = filter_cond(
             step % self.policy_delay == 0,
             actor_step,
@@ -192,7 +192,7 @@ TD3.__init__.__doc__ = """**Arguments:**
     0; actions are in [-1, 1].
 - `policy_noise`: standard deviation of the noise on the target actor's actions, at
     least 0.
-- `noise_clip`: that noise is clipped to `[-noise_clip, noise_clip]`, at least 0.
+- `noise_clip`: bound on the absolute value of that noise, at least 0.
 - `policy_delay`: at least 1; the actor moves at updates 0, `policy_delay`,
     `2 * policy_delay`...
 - `num_critics`: at least 1; targets take the minimum of their values, the actor learns

@@ -44,12 +44,12 @@ def options_of(
 
     **Arguments:**
 
-    - `module`: a class with an `**Arguments:**` list, from which the help texts come.
-    - `without`: names of arguments that are no options.
+    - `module`: a class with an `**Arguments:**` list, the source of the help texts.
+    - `without`: names of arguments that are not options.
     - `prefix`: begins the names of the options.
     - `defaults`: replace those of the module.
 
-    Raises a `ValueError` if an annotation names what is not there.
+    Raises a `ValueError` if an annotation names something undefined.
     """
     texts = argument_texts(module)
     try:
@@ -96,7 +96,7 @@ def _option_type(annotation: object, *, optional: bool) -> Any:
     if not known:
         return None
     if float in known:
-        # A command line has no arrays, so a `FloatLike` is a float on it.
+        # A command line cannot express arrays, so a `FloatLike` is a float there.
         known = [float]
     if optional or NoneType in alternatives:
         known.append(NoneType)
@@ -118,7 +118,7 @@ def argument_texts(module: type) -> dict[str, str]:
 
 
 POINT = "eqrl/Point"
-"""The default environment of skills, which can be seen there."""
+"""The default environment for skills, where they can be seen."""
 
 POINT_OPTIONS = {
     "actor_lr": 1e-3,
@@ -140,7 +140,7 @@ DISK_OPTIONS = {
     "num_collected_episodes": 5,
     "log_every": 500,
 }
-"""Those of skills that are learned one after another."""
+"""Defaults for skills that are learned one after another."""
 
 # `Trainer.on_policy` takes these two, and derives the others from them.
 _ROLLOUT = {"num_envs": 8, "steps_per_iteration": 128}
@@ -153,7 +153,7 @@ _NO_ROLLOUT = (
 )
 
 OWN = "own"
-"""Stands for the name of an agent that is given by its path."""
+"""A placeholder for the name of an agent that is given by its path."""
 
 _PRIOR_HELP = (
     "A hyperparameter to vary, and in which range: its name, then uniform, loguniform, "
@@ -165,7 +165,7 @@ _PRIOR_HELP = (
 
 
 _Fields = list[Any]
-"""As `dataclasses.make_dataclass` takes them."""
+"""Fields in the form that `dataclasses.make_dataclass` takes."""
 
 
 def _output_of(kind: str, steps_of: str, *, tensorboard: bool = True) -> type:
@@ -286,8 +286,8 @@ def command_type(
 
     - `command`: one of `TRAINING`.
     - `name`, `named`: the word after `train` or `pbt`, and the agent that learns.
-    - `preset`: from which the defaults of the agent come, instead of the library.
-    - `env`: what follows `--env`, which decides the defaults of skills.
+    - `preset`: the source of the agent's defaults, instead of the library.
+    - `env`: the value of `--env`, which determines the defaults of skills.
     """
     if command != "disk":
         return _agent_type(command, name, named, preset, env)
@@ -352,12 +352,12 @@ def _agent_type(
     if reward is not None:
         settings, defaults = _skill_defaults(named, env, POINT_OPTIONS)
         if settings.hidden_sizes != CategoricalDiscriminator().hidden_sizes:
-            # The reward has its own, as in Python.
+            # The reward has its own sizes, as in Python.
             sizes = defaults.get("hidden_sizes")
             settings = dataclasses.replace(settings, hidden_sizes=sizes)
     elif preset is not None and preset.agent == name:
         settings, defaults = preset.settings, {**preset.options, **preset.trainer}
-    # There are only whole iterations.
+    # Only whole iterations can run.
     unit = math.prod(_ROLLOUT.values()) if named.is_on_policy else 1
     whole = lambda num_steps: math.ceil(num_steps / unit) * unit
     schedule: Training | Population
@@ -395,7 +395,7 @@ def _agent_type(
     )
     documented = named.agent_type if reward is None else reward.documented
     text = (documented.__doc__ or "").partition("\n")[0]
-    # Without a text of its own a dataclass documents itself by its signature.
+    # Without a docstring, a dataclass documents itself by its signature.
     is_signature = text.startswith(f"{documented.__name__}(")
     options.__doc__ = f"{documented.__name__}." if is_signature else text
     return options
@@ -405,7 +405,7 @@ def _skill_defaults(
     named: NamedAgent, env: str | None, options: Mapping[str, Any]
 ) -> tuple[Settings, Mapping[str, Any]]:
     """The settings of an agent that learns skills, and its other defaults by name."""
-    # An agent that takes other actions is at home elsewhere.
+    # An agent that takes other actions has another default environment.
     if env in (None, POINT) and named.env == NamedAgent.env:
         return Settings(env=POINT, hidden_sizes=options["hidden_sizes"]), options
     return Settings(env=named.env, hidden_sizes=named.hidden_sizes), {}
@@ -420,7 +420,7 @@ def _default(options: Any, defaults: Mapping[str, Any]) -> Any:
 
 def _agent_fields(named: NamedAgent, defaults: Mapping[str, Any]) -> _Fields:
     """The options of an agent and of its trainer."""
-    # Those of an agent that is not of eqrl's own are its author's.
+    # The defaults of a custom agent are left to its author.
     own_defaults = defaults if named in AGENTS.values() else {}
     rollout: Mapping[str, Any] = {}
     without: tuple[str, ...] = ()
@@ -433,7 +433,7 @@ def _agent_fields(named: NamedAgent, defaults: Mapping[str, Any]) -> _Fields:
 
 
 def _options_type(title: str, fields: _Fields, **constants: str) -> type:
-    """A dataclass of groups of options, if those of the agent are in no other."""
+    """A dataclass of groups of options, where none repeats an option of the agent."""
     # A group may be annotated.
     groups = {name: (get_args(group) or (group,))[0] for name, group, *_ in fields}
     agent = groups.pop("agent")
@@ -447,7 +447,7 @@ def _options_type(title: str, fields: _Fields, **constants: str) -> type:
             f"{sorted(names & others)}, which are options of the command already; "
             "rename them."
         )
-    # Fields with a default must follow those without; sorting keeps the order else.
+    # Fields with a default must follow those without; otherwise the order is kept.
     return dataclasses.make_dataclass(
         title, sorted(fields, key=len), namespace=constants, frozen=True
     )

@@ -296,9 +296,9 @@ def parse(args: Sequence[str]) -> Command:
             return _parse_resume(list(args))
         return _parse_training(command, list(args[1:]), given)
     if command not in _OTHERS:
-        # This prints help or a mistake, and exits.
+        # This prints help or an error, and exits.
         return _parse_options(all_commands(_OTHERS), "eqrl", args)
-    # With its own options alone, a command does not name those of others in errors.
+    # Parsed alone, a command does not mention the options of others in its errors.
     options = _parse_options(_OTHERS[command], f"eqrl {command}", args[1:])
     if isinstance(options, Rerun):
         return _read_command(options.source, options, Place(options.folder))
@@ -321,7 +321,7 @@ def _parse_options(options: Any, prog: str, words: Sequence[str]) -> Any:
 def _parse_training(
     command: str, words: list[str], given: argparse.Namespace
 ) -> Command:
-    """The training that the words after `eqrl train`, `pbt` or `disk` ask for."""
+    """The training that the words after `eqrl train`, `pbt` or `disk` describe."""
     # A command that trains has the options of its agent, so parsing needs its class.
     path: str | None = given.agent
     own = import_agent(path) if path is not None and is_path(path) else None
@@ -336,7 +336,7 @@ def _parse_training(
                     "`package.module:Class`; an agent of eqrl's own is named without "
                     f"`--agent`: `eqrl {command} {given.agent}`."
                 )
-            # Without the name of an agent, it is the one that solves the environment.
+            # Without a named agent, the default is the one that solves the environment.
             best = presets.best(given.env or Settings.env)
             name = best.agent if best is not None and command == "train" else "sac"
             name = name if own is None else OWN
@@ -369,7 +369,7 @@ def _parse_training(
         checkpoint_every=output.checkpoint_every,
     )
     if preset is not None:
-        # The settings of the run have it, for the number of steps that it trains.
+        # The run's own options include it, for the number of steps that it trains.
         options = {x: y for x, y in preset.options.items() if x != "anneal_steps"}
         print(
             f"by default the preset of {dataclasses.replace(preset, options=options)}"
@@ -410,7 +410,7 @@ def import_both(
 
 
 def _parse_resume(args: list[str]) -> Train:
-    """The run that `eqrl train --resume FOLDER` resumes, and so the others."""
+    """The run that `eqrl train --resume FOLDER`, `pbt` or `disk` resumes."""
     command_name, *words = args
     agent_name = None if words[0].startswith("-") else words.pop(0)
     options = tyro.cli(
@@ -463,8 +463,8 @@ def _read_command(source: Path, options: Resume | Rerun, place: Place) -> Train:
             f"`{source}` is the folder of a sweep, which `eqrl sweep --resume` resumes "
             "and `eqrl evaluate`, `plot`, `render` and `export` read."
         )
-    # An agent's module may make arrays, after which JAX makes no more devices. Errors
-    # in the configuration are reported by reading all of it, which comes next.
+    # An agent's module may make arrays, after which JAX cannot make more devices.
+    # Errors in the configuration are reported when all of it is read, which comes next.
     with contextlib.suppress(ValueError):
         make_devices_for(read_schedule(source))
     run = read_config(source, *import_both(options))
@@ -528,7 +528,7 @@ def make_run(
     is_population = isinstance(schedule, Population)
     steps = "steps_per_generation" if is_population else "num_steps"
     whole = _rounded_up(steps, getattr(schedule, steps), trainer_options)
-    # What goes down over the whole training ends with it.
+    # A rate that is annealed over the whole training ends with it.
     if agent_options.get("anneal_steps") == getattr(schedule, steps):
         agent_options["anneal_steps"] = float(whole)
     return Run(
@@ -548,7 +548,7 @@ def make_run(
 
 
 def _rounded_up(name: str, given: int, trainer_options: Mapping[str, Any]) -> int:
-    """Environment steps of a whole number of iterations, which is said."""
+    """Rounds environment steps up to whole iterations, and prints any change."""
     size = trainer_options["num_envs"] * trainer_options["steps_per_iteration"]
     if size < 1 or given % size == 0:
         return given

@@ -47,10 +47,10 @@ def evaluation_key(seed: int) -> PRNGKeyArray:
 
 
 def evaluation_env(env: AnyEnv) -> AnyEnv:
-    """The environment of evaluations; of Atari it has whole games and true rewards."""
+    """The environment of evaluations; for Atari, with whole games and true rewards."""
     if not is_host(env):
         return env
-    # It needs Gymnasium, which is there where there is such an environment.
+    # It needs Gymnasium, which is installed if there is such an environment.
     from ..envs._envpool import in_whole_games
 
     return in_whole_games(env)
@@ -149,7 +149,7 @@ def run_evaluate(command: Evaluate) -> int:
 def _summary(
     kind: str, returns: Float[np.ndarray, "policies episodes"], command: Evaluate
 ) -> dict[str, Any]:
-    """The returns, and what several seeds say about another one."""
+    """The returns and, for several seeds, the mean with a bootstrap interval."""
     means = returns.mean(axis=1)
     summary: dict[str, Any] = {
         "kind": kind,
@@ -170,7 +170,7 @@ def _summary(
 def run_plot(command: Plot) -> int:
     """Draws the learning curves of runs into one figure.
 
-    Without a title, each environment has axes of its own.
+    Without a title, each environment has its own axes.
     """
     if not command.folders:
         raise ValueError("No folder is given; `folders` are those of runs.")
@@ -187,8 +187,8 @@ def run_plot(command: Plot) -> int:
     ):
         metrics = read_metrics(folder)
         if kind == "member" and not are_populations:
-            # Members copy each other, so their spread says nothing about another
-            # population, as that of seeds beside it does.
+            # Members copy each other, so unlike the spread of seeds beside it, theirs
+            # does not predict another population.
             metrics = {
                 name: center_of(values, command.center) if values.ndim == 2 else values
                 for name, values in metrics.items()
@@ -227,7 +227,7 @@ def _title_and_labels(
 ) -> tuple[str, list[str]]:
     """A title that the runs share, and a label for each."""
     names = [folder.resolve().name for folder in folders]
-    # Agent and environment say more than a folder, if they tell all runs apart.
+    # Agent and environment are clearer than a folder, if they tell all runs apart.
     if len(folders) > 1 and len(set(titles)) == len(titles):
         return "", titles
     title = titles[0] if len(set(titles)) == 1 else ""

@@ -102,7 +102,7 @@ def make_evaluations(
         evaluation_env(job.env),
         every=schedule.evaluate_every,
         num_episodes=schedule.evaluation_episodes,
-        # Neither that of the training nor that of the evaluation after it.
+        # Neither the key of the training nor that of the evaluation after it.
         key=jr.fold_in(jr.key(job.run.settings.seed), 2),
     )
 
@@ -164,7 +164,7 @@ class SeedsJob(AbstractJob[Training, AnySolution]):
                 options |= {"mesh": self.mesh, "members": schedule.members}
                 learn = train_seeds
             size, reached = self.trainer.steps_of_iteration, initial
-            # Each length ends with a row of the metrics, also if it is repeated.
+            # Each length ends with a row of the metrics, even if the run is repeated.
             for length in (*self.run.earlier_lengths, schedule.num_steps):
                 left = length - (0 if reached is None else step_of(reached))
                 # A failed iteration leaves it between two multiples of the size.
@@ -177,8 +177,8 @@ class SeedsJob(AbstractJob[Training, AnySolution]):
             return reached
 
     def failed(self, reached: AnySolution) -> Bool[np.ndarray, " seeds"]:
-        # Not by the metrics, whose `nonfinite` also counts what a simulator raised
-        # before the run was resumed.
+        # Not from the metrics, whose `nonfinite` also counts steps that a simulator's
+        # error cost before the run was resumed.
         return np.atleast_1d(np.asarray(reached.trainer_state.failed))
 
     def has_learned(self, reached: AnySolution) -> bool:
@@ -552,7 +552,7 @@ def nearest_preset(run: Run[Any], env: AnyEnv) -> Preset | None:
 
 
 def make_job(command: Train) -> AbstractJob[Any, Any]:
-    """The training that a command asks for."""
+    """The training that a command describes."""
     run, tensorboard = command.run, command.tensorboard
     agent, env, trainer = run.make_agent(), run.make_env(), run.make_trainer()
     if command.lacks_preset:

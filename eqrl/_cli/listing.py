@@ -13,13 +13,13 @@ from .commands import Envs
 from .training import one_line
 
 
-# So many are started without `--sizes`.
+# The most environments that are started without `--sizes`.
 _MOST_STARTED = 50
 
 
 def run_envs(command: Envs) -> int:
-    """Prints the names of the environments that match, and what each takes."""
-    # A pattern is that of the whole name, and other text any part of it.
+    """Prints the names of the environments that match, and describes each."""
+    # A pattern must match the whole name, and other text any part of it.
     pattern = command.pattern.lower()
     if not any(sign in pattern for sign in "*?["):
         pattern = f"*{pattern}*"
@@ -59,10 +59,10 @@ def _columns(observations: str, actions: str, limit: str) -> str:
 def _described(name: str) -> str:
     """The observations, actions and time limit of an environment.
 
-    Of one that cannot start it is the reason.
+    If it cannot start, the reason is returned instead.
     """
     try:
-        # Simulators greet, and warn that they have newer versions.
+        # Simulators print greetings, and warn about newer versions.
         with (
             contextlib.redirect_stdout(io.StringIO()),
             contextlib.redirect_stderr(io.StringIO()),
@@ -71,7 +71,7 @@ def _described(name: str) -> str:
         ):
             warnings.simplefilter("ignore")
             spec = make(name).spec
-    # They may raise anything.
+    # Simulators may raise any error.
     except Exception as error:
         return f"cannot start: {one_line(error)}"
     observations = f"vector of {spec.observation_size}"

@@ -169,7 +169,7 @@ def _begin(run: Run[Training], search: Search, place: Place) -> int:
     """Trains a sweep in a new folder, and returns the exit code."""
     _make_devices(run.schedule)
     env = run.make_env()
-    # What `sweep` would refuse overwrites nothing.
+    # Checked first, so that a sweep that is refused does not overwrite anything.
     check_scalar(env)
     settings = make_settings(
         run.make_agent(),
@@ -186,7 +186,7 @@ def _begin(run: Run[Training], search: Search, place: Place) -> int:
     try:
         return _train(folder, run, search)
     finally:
-        # What is refused leaves nothing, so that the folder can be given again.
+        # A sweep that is refused leaves nothing, so that the folder can be used again.
         if not (folder / SWEEP).exists():
             (folder / CONFIG).unlink()
             (folder / SEARCH).unlink()
@@ -194,7 +194,7 @@ def _begin(run: Run[Training], search: Search, place: Place) -> int:
                 shutil.rmtree(folder)
 
 
-# What numbers must be at least, by the names of their options.
+# The least allowed numbers, by the names of their options.
 _LEAST = {
     "random": 1,
     "seeds": 1,
@@ -257,16 +257,16 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 def _read(
     folder: Path, options: argparse.Namespace | Evaluate | Render | Export
 ) -> tuple[Run[Training], Search]:
-    """The run that all settings have in common, and what varies.
+    """The run that all settings have in common, and the search over the rest.
 
-    `options` names an agent and an environment that are not of eqrl.
+    `options` names a custom agent and environment, if there are any.
     """
     if not (folder / SEARCH).exists():
         raise ValueError(
             f"`{folder}` holds no sweep of the command line: there is no `{SEARCH}` in "
             "it. One of `eqrl.sweep` is resumed by the same call."
         )
-    # An agent makes arrays, after which JAX makes no more devices.
+    # An agent makes arrays, after which JAX cannot make more devices.
     with contextlib.suppress(ValueError):
         _make_devices(read_schedule(folder))
     run = read_config(folder, *import_both(options))
@@ -317,7 +317,7 @@ def _varied(run: Run[Training], search: Search) -> dict[str, Any]:
     for name, texts in search.grid.items():
         grid[name] = [*texts]
         for index, text in enumerate(texts):
-            # A number, a truth value, `None` or a tuple of Python; all else is text.
+            # A Python number, bool, `None` or tuple; anything else is text.
             with contextlib.suppress(SyntaxError, ValueError):
                 grid[name][index] = ast.literal_eval(text)
     return {"grid": grid, "priors": dict(zip(names, priors, strict=True))}
@@ -365,7 +365,7 @@ def is_sweep(folder: Path) -> bool:
 def _ended(
     command: Evaluate | Render | Export,
 ) -> tuple[Run[Training], Search, SweepSolution]:
-    """The sweep in the folder of a command, and what it has come to."""
+    """The sweep in the folder of a command, and its results."""
     folder = command.folder
     run, search = _read(folder, command)
     if not (folder / TABLE).exists():

@@ -44,7 +44,7 @@ from .finished import (
 
 
 def say(message: str) -> None:
-    """Writes one line to the standard error, if there is still one."""
+    """Writes one line to standard error, if it is still open."""
     with contextlib.suppress(OSError, ValueError):
         print(f"eqrl: {message}", file=sys.stderr, flush=True)
 
@@ -58,7 +58,7 @@ class Reporter:
     def __init__(self, name: str, report: Callable[..., object]) -> None:
         """**Arguments:**
 
-        - `name`: in words, for the message.
+        - `name`: a name for the message, in words.
         - `report`: the callback.
         """
         self._name = name
@@ -122,9 +122,9 @@ def open_checkpoints(folder: Path, *, every_steps: int | None = None) -> Checkpo
 
 
 def warn_without_reward(metrics: History, returns: Float[np.ndarray, "..."]) -> None:
-    """Says so if neither training nor its evaluation had any reward to learn from."""
+    """Warns if neither training nor its evaluation had any reward to learn from."""
     trained = [x for name, x in metrics.items() if name.startswith("episode_return")]
-    # Skills are learned from a reward of their own.
+    # Skills are learned from their own reward.
     if (
         trained
         and "intrinsic_reward" not in metrics
@@ -163,7 +163,7 @@ class AbstractJob(abc.ABC, Generic[Schedule, Reached]):
 
     @property
     def key(self) -> PRNGKeyArray:
-        """The key of the training, from which no evaluation derives any."""
+        """The key of the training, from which no evaluation key is derived."""
         return jr.split(jr.key(self.run.settings.seed))[0]
 
     @abc.abstractmethod
@@ -198,7 +198,7 @@ class AbstractJob(abc.ABC, Generic[Schedule, Reached]):
 
     @abc.abstractmethod
     def draw(self, folder: Path, reached: Reached) -> None:
-        """Draws what was reached."""
+        """Draws the results."""
 
     @abc.abstractmethod
     def report(
@@ -210,7 +210,7 @@ class AbstractJob(abc.ABC, Generic[Schedule, Reached]):
         *,
         key: PRNGKeyArray,
     ) -> None:
-        """Prints what was reached."""
+        """Prints the results."""
 
 
 def run_training(job: AbstractJob[Any, Reached], place: Place) -> int:
@@ -244,7 +244,7 @@ def run_training(job: AbstractJob[Any, Reached], place: Place) -> int:
 
 
 def _run_as_resumed(job: AbstractJob[Any, Reached], initial: Reached | None) -> Run:
-    """The run, with whether simulators outside JAX take up their episodes.
+    """The run, with whether simulators outside JAX continue their episodes.
 
     If they do not, that is printed.
     """
@@ -304,7 +304,7 @@ def _train_into(
         say(f"Training was interrupted; what was reached is kept, and {resumes}.")
     # A signal must not leave the folder half written.
     with interrupt.hold():
-        # A full disk may refuse the checkpoint, but the smaller policies still fit.
+        # On a full disk the checkpoint may fail, but the smaller policies still fit.
         # Skills resume from their library, which `write` saves.
         with without_ending("The last checkpoint"):
             solution: object = reached
@@ -316,7 +316,7 @@ def _train_into(
     if interrupt.insisted:
         raise KeyboardInterrupt
     failed = np.flatnonzero(job.failed(reached))
-    # The error that ended a training with 1 has told where already.
+    # The error behind exit code 1 has already named the step.
     if exit_code != 1 and len(failed) > 0:
         names = ", ".join(str(index) for index in failed)
         simulator = ", or a simulator failed," if is_host(job.env) else ""
@@ -349,7 +349,7 @@ def _evaluate(
         return
     # `eqrl evaluate` uses the same default seed, so it reproduces these returns.
     key = evaluation_key(Evaluate.seed)
-    # An evaluation may take longer than the training, so the folder is whole before it.
+    # An evaluation may take longer than training, so the folder is completed first.
     returns = returns_of_policies(
         policies.pairs,
         evaluation_env(job.env),

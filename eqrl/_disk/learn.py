@@ -56,7 +56,7 @@ from .library import (
 class Schedule:
     """When each environment is active.
 
-    - `envs`: one after another.
+    - `envs`: the environments, in order.
     - `steps`: the step at which each becomes active; `None` if each belongs to a skill.
     """
 
@@ -145,8 +145,8 @@ def resume_library(
             "be added; load them with the trainer, as "
             "`eqrl.load_skills(directory, agent, env, trainer)`."
         )
-    # Training donates what it is given, and `initial` stays usable. NumPy arrays are
-    # copied too: the skills may have been fetched from the device.
+    # Training donates its inputs, but `initial` stays usable. NumPy arrays are copied
+    # too: the skills may have been fetched from the device.
     states, training = jax.tree.map(
         lambda x: jnp.array(x) if isinstance(x, (jax.Array, np.ndarray)) else x,
         (initial.states, initial.training),
@@ -211,12 +211,12 @@ def begin_skill(
 ) -> tuple[AnyTrainerState, Counts]:
     """The training state at the beginning of the next skill.
 
-    The agent starts afresh. The reward keeps the past.
+    The agent starts from scratch. The reward keeps the past.
 
     **Arguments:**
 
     - `kept`: agent, environment, trainer, the part of the replay to keep, the number of
-        updates that the skill will have, and a key.
+        updates of the skill, and a key.
     - `state`, `counts`: at the end of the previous skill. They are donated.
     """
     # In a tuple, since Equinox donates all arguments but the first.
@@ -256,7 +256,7 @@ def keep_replay(
 class SkillLoop:
     """The loop of `learn_skills` over skills.
 
-    - `num_steps`: of each skill.
+    - `num_steps`: number of steps of each skill.
     - The others are the arguments of `learn_skills`.
     """
 
@@ -279,7 +279,7 @@ class SkillLoop:
         assert training is not None
         check_finite_agent(training.trainer_state.agent)
         for skill in range(int(skills.count), len(self.num_steps)):
-            # Not by a split, whose keys would depend on the number of skills.
+            # Not `split`, whose keys would depend on the number of skills.
             key = jr.fold_in(self.key, skill)
             if int(training.skill) < skill:
                 training = self._begin_skill(training, states, skill, key=key)
@@ -370,8 +370,8 @@ class SkillLoop:
                 self.trainer, self.agent, env, state, counts, key=jr.fold_in(key, 2)
             )
             resumed = position = runner.start(state, counts, training.unfinished)
-            # Where new episodes had to begin in simulators, the state was donated, and
-            # a skill that is finished yields no other.
+            # If new episodes began in simulators, the old state was donated, and a
+            # finished skill yields no further one.
             training = _at(position, training)
             yield training, position
             # After an error training may resume from within an iteration.
@@ -402,7 +402,7 @@ class SkillLoop:
         if reward.preset.recollect:
             reward_state = reward.without_past(reward_state)
         else:
-            # The past has those before the newest, and within a skill that one too.
+            # The past has all but the newest, and within a skill has that one, too.
             earlier = earlier[-1:] if int(training.skill) < skill else earlier[:0]
         lengths = []
         for index in earlier:
@@ -459,10 +459,10 @@ def learn_skills(
 ) -> Skills[State]:
     """Learns skills one after another, as DISk does.
 
-    Each skill is an agent of its own that starts afresh. `eqrl.Incremental`, which
+    Each skill is a separate agent that starts from scratch. `eqrl.Incremental`, which
     cites the paper, rewards it for behaving consistently and unlike all earlier skills.
     To that end all learned skills are rolled out before it begins, greedily and in the
-    current environment. Once it is learned, a skill never changes.
+    current environment. Once learned, a skill never changes.
 
     A skill takes `num_steps`, and then further iterations until one ends an episode of
     the first environment. The episodes of the other environments are cut short there,
@@ -477,17 +477,17 @@ def learn_skills(
     - `env`: the environment. For one that changes: a function from the index of a
         skill, from 0, to its environment, called once for each skill before training
         begins; or a dictionary of environments by the step at which each becomes
-        active, 0 among them. These steps count the training of all skills. A change
+        active, including 0. These steps count the training of all skills. A change
         takes effect at the first iteration at or after its step, in mid-episode (in
         simulators outside JAX new episodes begin), and all earlier skills are rolled
         out again immediately; only the rest of an episode after `num_steps` is played
         in the old environment. All environments must have the same `spec` and states of
-        the same shapes. If they differ in arrays only, nothing is compiled again.
+        the same shapes. If they differ in arrays only, nothing is recompiled.
     - `trainer`: how each skill is trained.
-    - `num_skills`: number of skills in the end, those of `initial` included.
-    - `num_steps`: steps of each skill, random ones included: one number, or one for
+    - `num_skills`: number of skills in the end, including those of `initial`.
+    - `num_steps`: steps of each skill, including random ones: one number, or one for
         each skill; whole numbers of iterations.
-    - `key`: of the whole training. To resume exactly as if there had been one call,
+    - `key`: for the whole training. To resume exactly as if there had been one call,
         pass the same key again.
     - `num_collected_episodes`: number of episodes in each rollout of a skill.
     - `max_skills`: capacity of the library; `None` takes `num_skills`. Later calls with
@@ -500,12 +500,12 @@ def learn_skills(
         default of the mode of `Incremental`.
     - `initial`: skills to add to, or those of an interrupted call, even if it stopped
         within a skill. They stay usable.
-    - `log_every`: steps in a row of the metrics, rounded up to whole iterations. The
-        rest of an episode after `num_steps` is a row of its own.
-    - `evaluations`: evaluates the skill in training, in one environment, and adds what
-        it measures to the metrics. Training ends where it asks for that.
+    - `log_every`: steps per row of the metrics, rounded up to whole iterations. The
+        rest of an episode after `num_steps` is a separate row.
+    - `evaluations`: evaluates the skill in training, in one environment, and adds its
+        measurements to the metrics. Training ends if it asks to stop.
     - `callback`: called as `callback(step, metrics, skills)` after each row, with the
-        steps of all skills together; or several of them. Training ends there if one
+        steps of all skills together; or several callbacks. Training ends there if one
         returns true, and can resume from `skills`. Copy what you keep
         (`eqrl.tree_copy`) or save it (`eqrl.save_skills`): it is donated to the next
         row. A skill that has just ended is not yet among them, so save the returned

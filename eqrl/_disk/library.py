@@ -1,4 +1,4 @@
-"""A library of skills and its training state: what it is, and how it is stored."""
+"""A library of skills and its training state, and how they are stored."""
 
 import ast
 import dataclasses
@@ -47,7 +47,7 @@ World = AnyEnv | Callable[[int], AnyEnv] | Mapping[int, AnyEnv]
 
 
 def first_env(world: World) -> AnyEnv:
-    """The environment that is active at first."""
+    """The environment that is active first."""
     if isinstance(world, AbstractEnv):
         return world
     if isinstance(world, Mapping):
@@ -85,10 +85,10 @@ class SkillTraining(eqx.Module):
 
 SkillTraining.__init__.__doc__ = """**Arguments:**
 
-- `trainer_state`: agent, environments and replay.
+- `trainer_state`: states of the agent, environments and replay.
 - `counts`: progress counters of the skill.
-- `skill`: index of the skill, from 0. Once it is learned it is part of the library,
-    and this is less than the library's count.
+- `skill`: index of the skill, from 0. Once learned, it is part of the library, and this
+    is less than the library's count.
 - `earlier_steps`: environment steps of training of all earlier skills.
 - `collected_steps`: environment steps of all rollouts of learned skills, counted to
     2^31 - 1 where integers have 32 bits.
@@ -106,7 +106,7 @@ def steps_of_skills(trainer: Trainer, training: SkillTraining) -> int:
 class Skills(eqx.Module, Generic[State]):
     """A library of skills learned one after another, and their training state.
 
-    `eqrl.pick_skill` takes one out.
+    `eqrl.pick_skill` extracts one.
     """
 
     states: State
@@ -145,7 +145,7 @@ def find_learner(agent: AnyAgent) -> tuple[AnyIntrinsic, Incremental]:
 
 
 def with_past_capacity(agent: AnyIntrinsic, capacity: int) -> AnyIntrinsic:
-    """The same agent, whose reward has a past of another capacity."""
+    """The same agent, with another capacity of the past in its reward."""
     reward = dataclasses.replace(agent.reward, past_capacity=capacity)
     return dataclasses.replace(agent, reward=reward)
 
@@ -153,8 +153,8 @@ def with_past_capacity(agent: AnyIntrinsic, capacity: int) -> AnyIntrinsic:
 def init_training(
     agent: AnyIntrinsic, env: AnyEnv, trainer: Trainer, *, key: PRNGKeyArray
 ) -> SkillTraining:
-    """The training state with which a first skill begins."""
-    # The next skill may get rows of it that are not neighbors.
+    """The training state at the beginning of a first skill."""
+    # The next skill may inherit rows of it that are not consecutive.
     whole = dataclasses.replace(trainer, make_replay=whole_observations)
     state, counts = jit_init(whole, agent, env, key=key)
     return SkillTraining(
@@ -187,7 +187,7 @@ def init_library(
 def pick_skill(
     agent: Learner[State, Memory, Extras], skills: Skills[State], index: int
 ) -> tuple[AbstractAgent[State, Memory, Extras], State]:
-    """Takes one skill out of a library.
+    """Extracts one skill from a library.
 
     The result is an ordinary agent and its state. It can be evaluated and rendered, and
     trained further on the environment's own reward:
@@ -197,13 +197,13 @@ def pick_skill(
 
     - `agent`: the agent that learned the skills.
     - `skills`: from `eqrl.learn_skills`.
-    - `index`: of the skill, from 0.
+    - `index`: index of the skill, from 0.
 
     **Returns:**
 
     The agent without its intrinsic reward, and its state.
 
-    Raises a `ValueError` unless there is such a skill.
+    Raises a `ValueError` if there is no such skill.
     """
     if not isinstance(agent, Intrinsic):
         raise ValueError(
@@ -239,7 +239,7 @@ def play_skills(
     - `agent`: the agent that learned the skills.
     - `skills`: at least one.
     - `env`: the environment.
-    - `num_episodes`: of each skill, at least 1.
+    - `num_episodes`: number of episodes of each skill, at least 1.
     - `key`: for actions and environments.
     - `mode`: how actions are picked.
     - `max_steps`: the most steps of an episode; `None` takes `env.spec.max_steps`.
@@ -303,9 +303,9 @@ _ADVICE = "take it from a copy of the library, or learn the skills again"
 
 
 class _Library(NamedTuple):
-    """Everything of a library but the skills themselves, saved as one checkpoint.
+    """Everything in a library except the skills themselves, saved as one checkpoint.
 
-    - `digests`: of the state of each skill.
+    - `digests`: digest of the state of each skill.
     - `capacity`: the number of skills that the stack in `Skills` has room for.
     - `training`, `metrics`: as in `Skills`.
     """
@@ -321,8 +321,8 @@ def save_skills(directory: Directory, skills: Skills) -> None:
 
     Each skill has a folder in `directory/skills` and is written once, since a learned
     skill never changes. The training state and the metrics are in `directory/training`,
-    which keeps only the latest. If this is killed midway, what was saved before stays
-    intact.
+    which keeps only the latest. If the call is killed midway, everything saved before
+    stays intact.
 
     **Arguments:**
 
@@ -330,8 +330,8 @@ def save_skills(directory: Directory, skills: Skills) -> None:
         saved again as it grows.
     - `skills`: from `eqrl.learn_skills`, or from its callback.
 
-    Raises a `ValueError` if the directory holds another library, or if this did not
-    write a folder of `directory/skills` that is in the way.
+    Raises a `ValueError` if the directory holds another library, or if a folder that
+    `save_skills` did not write is in the way in `directory/skills`.
     """
     if skills.training is None:
         raise ValueError(
@@ -389,8 +389,8 @@ def load_skills(
     - `agent`, `env`, `trainer`: those that learned the skills. Without a trainer the
         skills can be used, but none can be added.
 
-    Raises a `ValueError` if there are no skills, if they do not fit the arguments, and
-    if a file is damaged, naming it.
+    Raises a `ValueError` if there are no skills, if they do not fit the arguments, or
+    if a file is damaged, which the error names.
     """
     learner, _ = find_learner(agent)
     path = Path(directory)
@@ -434,10 +434,10 @@ def load_skill(
     **Arguments:**
 
     - `directory`: as given to `eqrl.save_skills`.
-    - `agent`, `env`: those that learned it.
-    - `index`: of the skill, from 0.
+    - `agent`, `env`: those that learned the skill.
+    - `index`: index of the skill, from 0.
 
-    Raises a `ValueError` unless there is such a skill and it fits the arguments.
+    Raises a `ValueError` if there is no such skill or if the arguments do not fit.
     """
     learner, _ = find_learner(agent)
     path = Path(directory)

@@ -31,7 +31,7 @@ _MANY, _GROUPS = 64, 8
 
 
 class Actors(eqx.Module, Generic[EnvState, Memory]):
-    """An agent in an environment, in mid-episode; mostly a stack of them."""
+    """An agent in an environment, in mid-episode; usually a stack of them."""
 
     env_state: EnvState
     observation: Observation[Array, " obs"]
@@ -43,8 +43,8 @@ class Actors(eqx.Module, Generic[EnvState, Memory]):
 Actors.__init__.__doc__ = """**Arguments:**
 
 - `env_state`: the environment's state.
-- `observation`: of that state.
-- `memory`: the agent's, for the next step.
+- `observation`: the observation of that state.
+- `memory`: the agent's memory, for the next step.
 - `timestep`: steps since the episode began.
 - `episode_return`: rewards since then, summed without a discount.
 """
@@ -92,8 +92,8 @@ def advance(
 ) -> tuple[Actors, AnyTransition]:
     """One step of one environment; an episode that ends is left at its end.
 
-    `keys` are for acting and for the step of the environment. Where not `active`, the
-    step is not used, so no simulator takes it; `None` is active.
+    `keys` are for acting and for the step of the environment. Unless `active`, the step
+    is not used, so no simulator takes it; `None` means active.
     """
     act_key, step_key = keys
     env = env if active is None else stepping_where(env, active)
@@ -220,7 +220,7 @@ def begin_where(
     """
     num_envs = over.shape[0]
     if is_host(env):
-        # A reset ends an episode, so that only those that are over are reset.
+        # A reset ends an episode, so only the environments that are over are reset.
         def rejoin(
             over: Bool[Array, ""], actor: Actors, index: Int[Array, ""], keys: Array
         ) -> Actors:
@@ -231,15 +231,15 @@ def begin_where(
         return eqx.filter_vmap(rejoin)(over, actors, jnp.arange(num_envs), keys)
     begin = lambda index, keys: _begin(agent, state, env, index=index, keys=keys)
     if num_envs < _MANY:
-        # Beginning a few and dropping most is cheaper than a loop.
+        # Resetting all and dropping most of the results is cheaper than a loop.
         fresh = eqx.filter_vmap(begin)(jnp.arange(num_envs), keys)
         return eqx.filter_vmap(tree_where)(over, fresh, actors)
 
-    # Among many environments some are over at most steps, but few at a time: groups of
-    # those that are over begin, one group after another.
+    # With many environments, some are over at most steps, but few at a time: those that
+    # are over begin in groups, one group after another.
     size = num_envs // _GROUPS
     first = jnp.nonzero(over, size=num_envs + size, fill_value=num_envs)[0]
-    # The loop takes plain numbers: of keys JAX would report that they are used twice.
+    # The loop takes plain data: JAX would report that keys are used twice.
     words, implementation = jr.key_data(keys), jr.key_impl(keys)
 
     def begin_group(
@@ -247,7 +247,7 @@ def begin_where(
     ) -> tuple[Int[Array, ""], Actors]:
         begun, actors = carry
         index = lax.dynamic_slice(first, (begun,), (size,))
-        # A last group that is not full continues with indices out of range: the last
+        # A last group that is not full is padded with indices out of range: the last
         # environment begins in their place, and nothing is written.
         known = jnp.minimum(index, num_envs - 1)
         group_keys = jr.wrap_key_data(words[known], impl=implementation)

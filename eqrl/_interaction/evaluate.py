@@ -1,4 +1,4 @@
-"""Whole episodes, each from its beginning to its end, and their measurement."""
+"""Plays whole episodes, each from its beginning to its end, and measures them."""
 
 from collections.abc import Callable
 from typing import Any, Generic
@@ -41,8 +41,8 @@ Evaluation.__init__.__doc__ = """**Arguments:**
 - `returns`: undiscounted sum of the rewards of each episode; a vector each if the
     environment's reward is a vector.
 - `lengths`: number of steps of each episode.
-- `descriptors`: of each episode, with a leading axis `episodes`; `None` without a
-    `descriptor`.
+- `descriptors`: the descriptor of each episode, with a leading axis `episodes`; `None`
+    without a `descriptor`.
 """
 
 Descriptor = Callable[[AnyTransition, Bool[Array, " time"]], Described]
@@ -184,7 +184,7 @@ def _play(
     )
 
 
-# A program of its own, so that `_play` is not compiled anew for each descriptor.
+# A separate program, so that `_play` is not compiled again for each descriptor.
 @eqx.filter_jit
 def _describe(
     transitions: AnyTransition,
@@ -251,7 +251,7 @@ def _advance(
         after, transitions = advance_with_keys(
             agent, state, env, actors, keys, mode=mode, active=active
         )
-    # An episode that is over is stepped along with the others, but counts no further.
+    # An episode that is over is stepped along with the others, but no longer counted.
     episodes = Episodes(
         actors=after,
         terminated=episodes.terminated | (alive & transitions.terminated),
@@ -265,7 +265,7 @@ def _advance(
 def zero_outside(
     mask: Bool[Array, "*batch"], values: Shaped[Array, "..."]
 ) -> Shaped[Array, "..."]:
-    """`values`, which have the axes of `mask` and maybe more, with zeros outside it."""
+    """`values`, with the axes of `mask` and possibly more, set to zero outside it."""
     extra_axes = (1,) * (values.ndim - mask.ndim)
     return jnp.where(mask.reshape(mask.shape + extra_axes), values, 0)
 
@@ -280,9 +280,9 @@ def play_until_over(
     mode: Mode,
     key: PRNGKeyArray,
 ) -> Episodes:
-    """Plays until every episode is over, by at most `max_steps` steps.
+    """Plays until every episode is over, for at most `max_steps` steps.
 
-    `actors` are one or a stack, at which the episodes begin to be counted.
+    `actors` are one or a stack; counting of the episodes begins with them.
     """
 
     def step(
@@ -296,7 +296,7 @@ def play_until_over(
             episodes,
             mode=mode,
             key=jr.fold_in(key, index),
-            # Under `vmap` a loop that has ended is run on and dropped.
+            # Under `vmap`, a loop that has ended runs on, without any effect.
             going_on=index < max_steps,
         )
         return index + 1, after
@@ -317,10 +317,10 @@ def record_steps(
     key: PRNGKeyArray,
     record: Callable[[Actors, AnyTransition], PyTree],
 ) -> tuple[PyTree, Bool[Array, "time episodes"]]:
-    """Plays exactly `max_steps` steps and stacks what `record` makes of each.
+    """Plays exactly `max_steps` steps and stacks the results of `record`.
 
-    `record` takes the actors after a step and the step's transitions. The mask says
-    which steps are within their episodes.
+    `record` takes the actors after a step and the step's transitions. The mask is true
+    for steps within their episodes.
     """
 
     def step(

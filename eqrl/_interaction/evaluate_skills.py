@@ -60,19 +60,19 @@ SkillEvaluation.__init__.__doc__ = """**Arguments:**
 - `skills`: the skills that were played.
 - `returns`: undiscounted sums of the environment's rewards.
 - `diversity_returns`: undiscounted sums of the intrinsic rewards; those of a
-    `Discriminator` if there is one, of which one-hot skills that are distinguishable at
-    every step give `max_steps * log(num_skills)`. They are `nan` without an intrinsic
+    `Discriminator` if there is one: one-hot skills that are distinguishable at every
+    step then reach `max_steps * log(num_skills)`. They are `nan` without an intrinsic
     reward.
 - `lengths`: numbers of steps.
-- `descriptors`: of the state that each step reached; by default what the discriminator
-    sees of it.
-- `recovered_skills`: the most probable skill there, according to the discriminator;
-    `nan` without one.
+- `descriptors`: the descriptor of the state that each step reached; by default the part
+    of it that the discriminator sees.
+- `recovered_skills`: the most probable skill in that state, according to the
+    discriminator; `nan` without one.
 - `mask`: which steps are within the episode; other steps have no meaning.
-- `accuracy`: share of the steps at which, among `skills`, the discriminator holds the
-    one that was played most probable; `nan` without one.
-- `first_descriptors`: of the state in which each episode began, before its first step;
-    `None` if they are not known.
+- `accuracy`: share of the steps at which the discriminator considers the skill that was
+    played the most probable of `skills`; `nan` without one.
+- `first_descriptors`: the descriptor of the state in which each episode began, before
+    its first step; `None` if it is not known.
 """
 
 
@@ -91,30 +91,30 @@ def evaluate_skills(
 ) -> SkillEvaluation:
     """Plays episodes with each skill side by side, without learning.
 
-    A `Discriminator` also says which skill it recovers from each state. Skills that
-    were learned from any other intrinsic reward are played in the same way, and that
-    reward is summed.
+    With a `Discriminator`, the result also includes the skill that it recovers from
+    each state. Skills that were learned from any other intrinsic reward are played in
+    the same way, and that reward is summed.
 
     **Arguments:**
 
     - `agent`, `state`: an agent with skills, such as `eqrl.diayn` makes, in any nesting
         of wrappers, and its state.
     - `env`: the environment.
-    - `num_episodes`: of each skill, at least 1.
+    - `num_episodes`: episodes of each skill, at least 1.
     - `key`: for actions, environments and drawn skills.
     - `skills`: the skills, one in each row; or how many to draw from the prior. `None`
         takes all one-hot skills, or draws 16 from a continuous prior.
     - `mode`: how actions are picked.
     - `max_steps`: the most steps of an episode; `None` takes `env.spec.max_steps`.
-    - `descriptor`: what to describe a state by: `"state_descriptor"`, `"observation"`,
-        `"both"`, joined, or a function of one observation. `None` takes what the
-        discriminator sees, or else the environment's descriptor, or the observation if
+    - `descriptor`: how to describe a state: `"state_descriptor"`, `"observation"`,
+        `"both"`, joined, or a function of one observation. `None` takes the input of
+        the discriminator, or else the environment's descriptor, or the observation if
         there is none.
 
     **Returns:**
 
     A `SkillEvaluation`, which holds the descriptors of all steps. A reward that depends
-    on the number of updates is that of the first one.
+    on the number of updates is the one at the first update.
 
     Raises a `ValueError` if the agent has no skills, if `skills` or `descriptor` do not
     fit, if `state` is a stack, or if nothing limits the length of an episode.
@@ -242,7 +242,7 @@ def _recover(
 
     descriptors = discriminator.descriptors(seen)
     recovered, likeliest = jax.vmap(jax.vmap(jax.vmap(judge)))(descriptors)
-    # Drawn skills may be equal; taking one for its equal is not a mistake.
+    # Drawn skills may be equal; confusing equal skills is not a mistake.
     equal = jnp.all(skills[:, None] == skills[None, :], axis=-1)
     right = jax.vmap(lambda equal, likeliest: equal[likeliest])(equal, likeliest)
     return recovered, jnp.mean(right.astype(float), where=mask)
@@ -253,14 +253,14 @@ def skill_confusion(evaluation: SkillEvaluation) -> Float[Array, "skills skills"
 
     **Arguments:**
 
-    - `evaluation`: of at least one skill, such as `evaluate_skills` gives.
+    - `evaluation`: an evaluation of at least one skill, from `evaluate_skills`.
 
     **Returns:**
 
-    In row i and column j the share of the steps of skill i at which, among the skills
-    that were played, j is the most like the one recovered: the one of the largest
-    product with it. Rows sum to 1; of skills that are told apart the diagonal is 1. It
-    is `nan` without a discriminator.
+    A matrix whose row i and column j hold the share of the steps of skill i at which j
+    is, among the skills that were played, the most similar to the recovered skill, by
+    the largest product with it. Rows sum to 1; if skills are told apart, the diagonal
+    is 1. It is `nan` without a discriminator.
     """
     recovered, mask = evaluation.recovered_skills, evaluation.mask
     alike = jnp.einsum("iets,js->ietj", recovered, evaluation.skills)
@@ -326,10 +326,10 @@ def diversity_return(
 ) -> Float[Array, ""]:
     """Mean of `evaluate_skills`' diversity returns over skills and episodes.
 
-    With its other arguments bound it is a `score` by which `train_population` ranks:
-    `lambda agent, state, evaluation: eqrl.diversity_return(agent, state, env,
-    num_episodes=4, key=key)`. All members and generations then share one key and are
-    compared on equal terms.
+    With its other arguments bound, it is a `score` for `train_population`: `lambda
+    agent, state, evaluation: eqrl.diversity_return(agent, state, env, num_episodes=4,
+    key=key)`. All members and generations then share one key and are compared on equal
+    terms.
     """
     evaluation = evaluate_skills(agent, state, env, num_episodes=num_episodes, key=key)
     return jnp.mean(evaluation.diversity_returns)

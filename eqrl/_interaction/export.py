@@ -28,7 +28,7 @@ from .fit import check_fits
 from .numpy_programs import numpy_members
 
 
-# Folded into the seed's key: for what is drawn once an episode, and for each action.
+# Folded into the seed's key: for draws once per episode, and for each action.
 _EPISODES, _STEPS = 0, 1
 
 # From arrays, as a file can hold them, to the tree that they were taken from.
@@ -50,27 +50,27 @@ def export_policy(
     # In another process, without the environment and the agent's class:
     policy = eqrl.load_policy("walker.policy")
     action = policy.act(observation)  # In [-1, 1], or a number from 0.
-    # And where there is no JAX:
+    # Or without JAX:
     policy = eqrl.numpy_policy.load_policy("walker.policy")
     ```
 
     The file holds compiled forms of `agent.begin` and `agent.act`, as `jax.export`
-    serializes them, and those of the state's arrays that they read: the actor and the
-    normalizer, not the critics, the optimizers or the replay. JAX guarantees
-    that its releases of the next six months can read the file. It also holds them as
-    operations of NumPy, for `numpy_policy.load_policy`, which any version of NumPy can
-    read. If a network or an agent of your own has an operation that NumPy policies do
-    not have, only that form is missing, and its `load_policy` names the operation.
+    serializes them, and the arrays of the state that they read: the actor and the
+    normalizer, not the critics, the optimizers or the replay. JAX guarantees that its
+    releases of the next six months can read the file. It also holds them as operations
+    of NumPy, for `numpy_policy.load_policy`, which any version of NumPy can read. If a
+    custom network or agent uses an operation that NumPy policies do not support, only
+    that form is missing, and its `load_policy` names the operation.
 
     Actions are those of the agent, in [-1, 1], which an environment's adapter rescales.
     To step a simulator with them, rescale them to its bounds likewise.
 
     **Arguments:**
 
-    - `path`: the file to write; one that is there is replaced, and folders that are not
-        there are created.
-    - `agent`, `state`: the agent that acts, and its state. Take one of a stack by
-        `member`, and one skill of an agent with skills by `fix_skill`; otherwise a
+    - `path`: the file to write; an existing one is replaced, and missing folders are
+        created.
+    - `agent`, `state`: the agent that acts, and its state. Take one from a stack with
+        `member`, and one skill of an agent with skills with `fix_skill`; otherwise a
         skill is drawn at the beginning of each episode.
     - `env`: the environment, or its `spec`.
     - `platforms`: where the policy can be loaded, by JAX's names.
@@ -100,8 +100,8 @@ def export_policy(
         weights,
         spec.observation_struct,
     )
-    # The weights are the first arguments of each program, so that these indices, of
-    # those that JAX did not drop as unused, mean the same in all of them.
+    # The weights are the first arguments of each program, so the indices of those that
+    # JAX did not drop as unused mean the same in all of them.
     used = set().union(*(program.module_kept_var_idx for program in programs.values()))
     for index, array in enumerate(weights):
         if index in used:
@@ -116,9 +116,9 @@ def export_policy(
 
 
 def _as_data(tree: PyTree) -> tuple[list[Array], _Restore]:
-    """The arrays of a tree, and a function that makes the tree of them again.
+    """The arrays of a tree, and a function that rebuilds the tree from them.
 
-    Typed keys, which no file can hold, are replaced by their data.
+    Typed keys, which a file cannot hold, are replaced by their data.
     """
     arrays, static = eqx.partition(tree, eqx.is_array)
     leaves, structure = jax.tree.flatten(arrays)
@@ -140,7 +140,7 @@ def _programs(
 ) -> dict[str, tuple[Callable[..., PyTree], tuple[PyTree, ...]]]:
     """Each exported function, and the shapes of its arguments after the weights.
 
-    They take and return lists of arrays, since a file can name no class.
+    They take and return lists of arrays, since a file cannot name a class.
     """
     # Known once `begin` is traced, which happens before `act` needs it.
     restore_memory: list[_Restore] = []

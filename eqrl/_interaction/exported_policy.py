@@ -1,7 +1,7 @@
-"""A policy in a file of its own, without the agent that learned it.
+"""Policies in files, which do not need the agent that learned them.
 
-This module imports JAX and NumPy only, and nothing of eqrl. Where eqrl is not
-installed, a copy of it loads exported policies.
+This module only imports JAX and NumPy, not eqrl. Where eqrl is not installed, a copy of
+it loads exported policies.
 """
 
 import json
@@ -17,8 +17,8 @@ import numpy as np
 
 
 # A file is a zip archive, whose reader compares every member with its CRC-32. This
-# member is an object in JSON that names the others. They are the compiled programs by
-# their names and the bytes of each weight that one of them reads, as `weights/3`.
+# member is a JSON object that names the others. They are the compiled programs, by
+# their names, and the bytes of each weight that one of them reads, as `weights/3`.
 _HEADER = "policy.json"
 _FORMAT = 1
 
@@ -26,8 +26,8 @@ _FORMAT = 1
 class ExportedPolicy:
     """A policy that acts in one environment, from NumPy arrays to NumPy arrays.
 
-    `load_policy` makes it. It has the memory of its agent within an episode, so call
-    `reset` where an episode begins, and load one policy for each environment.
+    `load_policy` makes it. It keeps the agent's memory within an episode, so call
+    `reset` when an episode begins, and load one policy for each environment.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class ExportedPolicy:
 
         **Arguments:**
 
-        - `observation`: a vector of the size and the type of those learned from.
+        - `observation`: a vector of the same size and type as in training.
         """
         given, kind = np.asarray(observation), self._observation.dtype
-        # Only floats stand for numbers of every type.
+        # Only floats accept numbers of every type.
         fits = given.dtype.kind in "biuf" if kind.kind == "f" else given.dtype == kind
         if given.shape != self._observation.shape or not fits:
             raise ValueError(
@@ -104,19 +104,18 @@ def load_policy(
     action = policy.act(observation)
     ```
 
-    Only JAX and its `flatbuffers` are needed, and neither the environment nor the
-    classes of the agent and its networks. Where eqrl is not installed, put a copy of
-    the file `eqrl/_interaction/exported_policy.py` there and call its `load_policy`.
-    The first action of a policy takes longer than the others, because it is compiled
-    then.
+    It only needs JAX and its `flatbuffers`, not the environment or the classes of the
+    agent and its networks. Where eqrl is not installed, put a copy of the file
+    `eqrl/_interaction/exported_policy.py` there and call its `load_policy`. The first
+    action of a policy takes longer than the others, since the policy is compiled then.
 
     **Arguments:**
 
     - `path`: the file.
     - `mode`: how actions are picked, `"greedy"` as in evaluation or `"sample"` as in
         training.
-    - `seed`: at least 0, for the draws of sampled actions and for those that are made
-        once an episode. The same seed draws the same actions.
+    - `seed`: at least 0, for the draws of sampled actions and for draws once per
+        episode. The same seed draws the same actions.
 
     Raises a `ValueError` of one line that names the file if it is damaged, if it is
     not an exported policy, or if this version of eqrl or JAX cannot read it.
@@ -130,7 +129,7 @@ def load_policy(
             f"`seed={seed}` must be an integer, at least 0 and less than 2^32."
         )
     header, members = _read(Path(path))
-    # With the other setting JAX would compile for, and give, numbers of other types.
+    # With the other setting, JAX would compile for, and return, other types.
     if header["x64"] != jax.config.read("jax_enable_x64"):
         raise ValueError(
             f"`{path}` was exported with `jax_enable_x64={header['x64']}`; load it with"
@@ -172,7 +171,7 @@ def write_policy(
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Reads the header and all other members of a file, also those not needed."""
+    """Reads the header and all other members of a file, even those not needed."""
     try:
         with zipfile.ZipFile(path) as archive:
             header = json.loads(archive.read(_HEADER))

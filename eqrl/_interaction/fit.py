@@ -53,15 +53,15 @@ def check_fits(agent: AnyAgent, state: PyTree, spec: EnvSpec, *, hint: str) -> N
 def check_numbers(agent: AnyAgent, spec: EnvSpec) -> None:
     """Repeats the checks of `init` that need the values of hyperparameters.
 
-    `jit` hides the values from `init`. They are target entropies, and `init` is traced
-    only where one is given.
+    `jit` hides the values from `init`. These are target entropies, and `init` is traced
+    only if one is given.
     """
     paths = jax.tree_util.tree_leaves_with_path(agent)
     if not any("target_entropy" in jax.tree_util.keystr(path) for path, _ in paths):
         return
     if stack_of(agent) is not None:
-        # One agent with the greatest of each number: a target entropy may only be too
-        # great.
+        # One agent with the largest value of each: a target entropy can only be too
+        # large.
         greatest = lambda x: jnp.max(x, axis=0) if eqx.is_inexact_array(x) else x[0]
         agent = jax.tree.map(lambda x: greatest(x) if eqx.is_array(x) else x, agent)
     eqx.filter_eval_shape(lambda key: agent.init(spec, key=key), jr.key(0))
@@ -70,7 +70,7 @@ def check_numbers(agent: AnyAgent, spec: EnvSpec) -> None:
 def check_rate(agent: AnyAgent, state: PyTree, num_steps: int) -> None:
     """Checks that no rate of `agent_state` was annealed to 0.
 
-    `num_steps` are those that it is to learn from.
+    `num_steps` are the steps that it will learn from.
     """
     while isinstance(agent, AbstractWrapper):
         agent, state = agent.inner, agent.inner_state(state)
@@ -91,7 +91,7 @@ def check_rate(agent: AnyAgent, state: PyTree, num_steps: int) -> None:
 def check_action_fits(
     action: object, spec: EnvSpec, *, exact: bool = True, hint: str = ""
 ) -> None:
-    """Checks that an action has the shape and type that the environment asks for.
+    """Checks that an action has the shape and type that the environment requires.
 
     The message ends with the `hint`. Unless `exact`, floats of any precision pass.
     """
@@ -114,13 +114,13 @@ def check_action_fits(
 def explaining_misfits(
     agent: AnyAgent, state: PyTree, spec: EnvSpec, *, hint: str = _HINT
 ) -> Iterator[None]:
-    """Replaces an error in tracing by a clearer one if the state does not fit.
+    """Replaces a tracing error with a clearer one if the state does not fit.
 
     The message ends with the `hint`.
     """
-    # All choices have one shape, however many there are, so that a state made for
-    # another number of them may cause no error. Elsewhere the state is compared only
-    # after an error, since to trace `init` takes a while.
+    # Discrete actions have the same shape, however many there are, so a state made for
+    # another number of them may not cause an error. Otherwise the state is compared
+    # only after an error, since tracing `init` takes a while.
     if isinstance(spec.action, Discrete):
         _check_state(agent, state, spec, hint)
     try:
@@ -138,7 +138,7 @@ def _check_state(agent: AnyAgent, state: PyTree, spec: EnvSpec, hint: str) -> No
     try:
         expected = eqx.filter_eval_shape(agent.init, spec, key=jr.key(0))
     except Exception:
-        return  # The shapes are unknown where the agent does not fit either.
+        return  # The shapes are unknown if the agent does not fit either.
     state = eqx.filter_eval_shape(lambda tree: tree, state)
     wanted, given = (
         {

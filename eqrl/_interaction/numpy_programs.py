@@ -1,4 +1,4 @@
-"""Programs of JAX as lists of operations of NumPy, for `numpy_policy.py`."""
+"""JAX programs as lists of NumPy operations, for `numpy_policy.py`."""
 
 import dataclasses
 import enum
@@ -21,7 +21,7 @@ from ..nn._product import plain_product, product_p
 from ..numpy_policy import FORMAT, OPERATIONS, PROGRAMS
 
 
-# Primitives whose programs run where they stand, by the parameter with the program.
+# Primitives whose programs are inlined, by the parameter with the program.
 _CALLS = {
     "closed_call": "call_jaxpr",
     "custom_jvp_call": "call_jaxpr",
@@ -45,7 +45,7 @@ class _UnsupportedError(Exception):
 
 @dataclasses.dataclass
 class _Step:
-    # The last is that of the step; the others call one another, and it.
+    # The last is that of the step; each of the others calls the next one.
     equations: tuple[JaxprEqn, ...]
     operands: list[int]
     results: list[int]
@@ -53,7 +53,7 @@ class _Step:
 
 @dataclasses.dataclass
 class _Recording:
-    """The steps of a program so far, on arrays that have numbers."""
+    """The steps of a program so far, on numbered arrays."""
 
     num_arrays: int
     constants: dict[int, object]
@@ -81,7 +81,7 @@ def numpy_members(
     - `programs`: `begin`, `greedy` and `sample`. One with an operation that NumPy
         policies do not have is replaced by a text that names it.
     - `weights`: the first arguments of each program.
-    - `observation`: the shape and type of one.
+    - `observation`: the shape and type of an observation.
     """
     members: dict[str, bytes] = {}
     described: dict[str, object] = {
@@ -193,7 +193,7 @@ def _described_step(step: _Step, members: dict[str, bytes]) -> list[object]:
 def _unsupported(equation: JaxprEqn) -> str | None:
     """Why NumPy policies do not have an operation."""
     name, parameters = equation.primitive.name, equation.params
-    # Gradients have convolutions with groups of a batch, and nothing scans no row.
+    # Only gradients have convolutions with batch groups, and no scan is empty.
     is_odd = parameters.get("batch_group_count", 1) != 1 or (
         name == "scan" and parameters["length"] == 0
     )

@@ -26,16 +26,16 @@ def select_skill(
     """Picks a skill for the task of an environment, by trying several.
 
     Nothing is learned: skills that were learned without a reward are played greedily,
-    and their returns compared. `eqrl.fix_skill` then makes an agent of the one that is
-    picked, to play it or to go on training from it.
+    and their returns compared. `eqrl.fix_skill` then makes an agent from the picked
+    skill, to play it or to continue training from it.
 
     **Arguments:**
 
     - `agent`, `state`: an agent with skills, in any nesting of wrappers, and its state.
     - `env`: the task. Only its reward may differ from where the skills were learned.
-    - `num_skills`: how many are tried, at least 1. One-hot skills are dealt in turn, if
-        the prior deals them, or drawn; others are drawn.
-    - `num_episodes`: of each skill, at least 1.
+    - `num_skills`: how many skills are tried, at least 1. One-hot skills are dealt in
+        turn, if the prior deals them, or drawn; others are drawn.
+    - `num_episodes`: episodes of each skill, at least 1.
     - `key`: for the skills, the actions and the environments.
     - `method`: `"best"` picks the skill with the greatest mean return. `"regression"`
         fits a plane to the returns and picks the direction in which it rises, which

@@ -37,7 +37,7 @@ class SkillChoiceState(eqx.Module, Generic[EnvState]):
 SkillChoiceState.__init__.__doc__ = """**Arguments:**
 
 - `inner`: the state of the environment that the skills act in.
-- `observation`: of that state.
+- `observation`: the observation of that state.
 """
 
 
@@ -49,18 +49,18 @@ class SkillChoice(
 
     A step runs the skill of the largest element of the action, greedily and with a
     fresh memory, for `num_steps` steps, or fewer if the episode ends. Its reward is the
-    undiscounted sum of their rewards; the rest of the outcome is that of the last of
-    them. So any agent can learn when to use which skill, and one that does not learn
-    can try each skill by `step` and take the best.
+    undiscounted sum of the rewards of these steps; the rest of the outcome is that of
+    the last one. So any agent can learn when to use which skill, and one that does not
+    learn can try each skill with `step` and take the best.
 
     The action has as many elements as there are skills; those from the `num_skills`-th
     on are ignored. A one-hot vector chooses its skill. `num_skills` is a leaf: if
     skills are learned one after another into a stack that is long enough, the next one
     compiles nothing.
 
-    Skills are one of three things:
+    Skills are given in one of three forms:
 
-    - states of one agent, in a stack, as `eqrl.learn_skills` gives them;
+    - states of one agent, in a stack, as `eqrl.learn_skills` returns them;
     - agents with their states, both in stacks, such as some skills of DIAYN, by
       `equinox.filter_vmap(lambda z: eqrl.fix_skill(agent, state, z))(skills)`;
     - the skills of one agent that contains a `SkillConditioned`, with its one state.
@@ -105,7 +105,7 @@ class SkillChoice(
             else "An `agent` with a `SkillConditioned` chooses among its own skills: "
             "`states` must be its one state, not a stack."
         )
-        # Whichever skill is chosen has the same shapes.
+        # Whichever skill is chosen, the shapes are the same.
         choice = jax.ShapeDtypeStruct((size,), jnp.result_type(float))
         agent, state = eqx.filter_eval_shape(type(self)._skill, self, choice)
         check_fits(agent, state, self.env.spec, hint=hint)
@@ -153,7 +153,7 @@ class SkillChoice(
             episode_return=jnp.zeros(() if reward_size is None else (reward_size,)),
         )
 
-        # The count of returns begins here, though it may be in mid-episode.
+        # Returns are counted from here, even in mid-episode.
         episode = play_until_over(
             agent,
             skill,
@@ -209,7 +209,7 @@ class SkillChoice(
         if self._is_vector:
             if isinstance(prior, SphereSkills):
                 length = jnp.linalg.norm(action)
-                # An action of length 0 has no direction; the first one stands for it.
+                # An action of length 0 has no direction; it becomes the first axis.
                 first = jnp.zeros_like(action).at[0].set(1)
                 # The inner `where` keeps the division finite.
                 scaled = action / jnp.where(length > 0, length, 1)
@@ -235,8 +235,8 @@ SkillChoice.__init__.__doc__ = """**Arguments:**
     leading axis `skills`; or an agent that contains a `SkillConditioned`.
 - `states`: the agent's state for each skill, every array with a leading axis `skills`.
     With a `SkillConditioned`, its one state.
-- `num_skills`: how many of them, from the first, can be chosen; 1 to all. `None` is
-    all, and must be given where the action is the skill itself.
+- `num_skills`: how many of them, from the first, can be chosen; 1 to all. `None` means
+    all, and is required if the action is the skill itself.
 - `num_steps`: number of steps that a skill runs, at least 1.
 """
 

@@ -72,7 +72,7 @@ class AbstractSelection(eqx.Module):
 
         - `ranked`: score of each member, minus infinity if it failed.
         - `order`: the members from worst to best.
-        - `key`: of what is drawn.
+        - `key`: for the draws.
         """
 
 
@@ -125,7 +125,7 @@ Truncation.__init__.__doc__ = """**Arguments:**
 class Tournament(AbstractSelection):
     """Every member meets another, and losers are replaced by children of the winner.
 
-    The other is drawn from all. A member loses if the other is better.
+    The other is drawn from all members. A member loses if the other is better.
     """
 
     num_replaced: int | None = static_integer(None, least=0)
@@ -238,7 +238,7 @@ class PBT(eqx.Module):
         - `agent`: a single agent; all members share what `where` does not select.
         - `size`: number of members; with truncation at least
             `num_elite + num_replaced`.
-        - `key`: of the samples.
+        - `key`: for the samples.
 
         Raises a `ValueError` unless `where`, `priors` and the sizes fit each other.
         """
@@ -248,10 +248,10 @@ class PBT(eqx.Module):
         return self._with(agents, values)
 
     def selected(self, tree: object) -> tuple[object, ...]:
-        """The leaves that `where` selects, of anything with the structure of an agent.
+        """The leaves that `where` selects in any tree with the structure of an agent.
 
-        `where` itself is given one agent with numbers, whatever the leaves are: it may
-        be written, and checked at run time, for one.
+        `where` itself gets one agent with numbers, whatever the leaves are, since it
+        may be written, and type-checked, for a single agent.
         """
         leaves = jax.tree.leaves(tree)
         return tuple(leaves[position] for position in self._positions(tree))
@@ -292,19 +292,19 @@ class PBT(eqx.Module):
         Stacked[State, "population"],
         Int[Array, " population"],
     ]:
-        """Replaces the worst members by children of better ones.
+        """Replaces the worst members with children of better ones.
 
-        A member whose score is not finite ranks last and is never a parent. Of the
-        hyperparameters, children vary all but those that only `init` reads, such as
-        the `initial_temperature` of `SAC`: these differ between members from the start
-        and are inherited together with what `init` made of them.
+        A member whose score is not finite ranks last and is never a parent. Children
+        vary all hyperparameters except those that only `init` reads, such as the
+        `initial_temperature` of `SAC`: these differ between members from the start and
+        are inherited together with the result of `init`.
 
         **Arguments:**
 
-        - `agents`, `states`: of the population; `states` may be any stack, such as of
-            `TrainerState`.
-        - `scores`: of each member; higher is better.
-        - `key`: of parents and perturbations; each child has samples of its own.
+        - `agents`, `states`: stacks of the population; `states` may be any stack, such
+            as one of `TrainerState`s.
+        - `scores`: the score of each member; higher is better.
+        - `key`: for parents and perturbations; each child has its own samples.
 
         **Returns:**
 
@@ -326,11 +326,11 @@ class PBT(eqx.Module):
         Stacked[State, "population"],
         Int[Array, " population"],
     ]:
-        """As `exploit`, with the states sharded over a mesh.
+        """Like `exploit`, with the states sharded over a mesh.
 
         Devices exchange only what they copy from each other. The mesh must have the one
-        axis `population`, and each device an equal share of the members; `None` is no
-        mesh.
+        axis `population`, and each device an equal share of the members; `None` means
+        no mesh.
         """
         check_stack("states", states)
         size = stack_size(states)
@@ -361,9 +361,9 @@ class PBT(eqx.Module):
         copied = copy_members(states, children, parents, mesh)
         others = parents
         if isinstance(states, TrainerState) and not self.copy_replay:
-            # Children take over the agent alone, and keep their environments and
-            # replays, which were collected by policies not much worse. A failed member
-            # has nothing worth keeping.
+            # Children inherit only the agent, and keep their environments and replays,
+            # which come from policies that are not much worse. A failed member has
+            # nothing worth keeping.
             others = jnp.where(finite, jnp.arange(size), parents)
             kept = (states.actors, states.replay, states.failed)
             copied = eqx.tree_at(
@@ -438,13 +438,13 @@ class PBT(eqx.Module):
                 new = jnp.where(
                     fresh[index], sampled[index], jnp.asarray(perturbed, float)
                 )
-                # All members draw, since under `vmap` there is no branch to skip.
+                # All members draw, since `vmap` does not skip branches.
                 varied.append(jnp.where(replaced, new, old))
             return tuple(varied)
 
         before = self.selected(agents)
         varied = jax.vmap(vary)(before, replaced, keys)
-        # A child inherits what its parent's `init` made of these.
+        # A child inherits the result of its parent's `init` for these.
         settled = self.selected(init_only_leaves(agents))
         values = tuple(
             old if fixed else new
@@ -474,8 +474,8 @@ PBT.__init__.__doc__ = """**Arguments:**
 - `where`: maps an agent to a tuple of the hyperparameters to tune. Pass the same
     function throughout an experiment: it is compared by identity.
 - `priors`: one for each of these hyperparameters.
-- `num_replaced`, `num_elite`: of `Truncation`, or the first of `Tournament`, by default
-    2, if `selection` is a name.
+- `num_replaced`, `num_elite`: if `selection` is a name, the arguments of its class, by
+    default 2; `Tournament` only takes the first.
 - `resample_probability`: probability, in [0, 1], of sampling each hyperparameter of a
     child from its prior rather than perturbing the parent's value.
 - `selection`: an `eqrl.Truncation` or an `eqrl.Tournament`; or `"truncation"` or
@@ -486,7 +486,7 @@ PBT.__init__.__doc__ = """**Arguments:**
 
 
 # Elements that are copied at a time: enough that devices seldom wait for each other,
-# and so few that no replay is ever held twice.
+# and few enough that no replay is ever held twice.
 _PIECE = 2**16
 
 
@@ -498,10 +498,10 @@ def copy_members(
 ) -> PyTree:
     """Overwrites each of `children`, in order, with its parent.
 
-    It loops over arrays, members and pieces of a member, and copies each piece in
-    place, for the sake of memory: a gather of the parents would hold a second copy of
-    the whole stack, replays included, and over a mesh the whole population on each
-    device. The loop's temporaries are a piece.
+    To save memory, it loops over arrays, members and pieces of a member, and copies
+    each piece in place: gathering the parents would hold a second copy of the whole
+    stack, replays included, and over a mesh the whole population on each device. The
+    loop only needs room for one piece.
     """
 
     def copy_share(

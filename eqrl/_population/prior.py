@@ -97,7 +97,7 @@ Uniform.__init__.__doc__ = """**Arguments:**
 
 
 class LogUniform(AbstractPrior):
-    """A uniform prior of the logarithm."""
+    """A prior that is uniform in the logarithm."""
 
     low: FloatLike = eqx.field(
         converter=number("low"), metadata=interval(low=0, low_open=True)
@@ -155,8 +155,8 @@ def check_prior(name: str, prior: AbstractPrior, allowed: Range | None) -> None:
 
     **Arguments:**
 
-    - `name`: of the hyperparameter.
-    - `prior`: any; what one of another class draws cannot be known.
+    - `name`: the name of the hyperparameter.
+    - `prior`: any prior; the range of another class is not known.
     - `allowed`: the range of the hyperparameter; `None` if it has none.
     """
     bounds = _bounds_of(prior)
@@ -177,7 +177,7 @@ def _bounds_of(prior: AbstractPrior) -> tuple[FloatLike, FloatLike] | None:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """One setting of the hyperparameters, by their names, and what it makes."""
+    """One setting of the hyperparameters, by name, and its agent and trainer."""
 
     values: dict[str, object]
     agent: AnyAgent
@@ -195,7 +195,7 @@ def make_settings(
 ) -> list[Setting]:
     """All settings of a sweep, those of the first draw first.
 
-    The arguments are those of `sweep`; `key` is of the draws.
+    The arguments are those of `sweep`; `key` is for the draws.
     """
     if (num_draws is None) != (not priors):
         raise ValueError(
@@ -278,7 +278,7 @@ _TRAINER = "trainer."
 
 
 def _paths(node: Any) -> Iterator[str]:
-    """The paths of all fields of a dataclass, those of the dataclasses in it too."""
+    """The paths of all fields of a dataclass, including those of nested dataclasses."""
     for field in dataclasses.fields(node):
         yield field.name
         value = getattr(node, field.name)
@@ -312,5 +312,5 @@ def _replaced(node: Any, path: Sequence[str], value: object) -> Any:
     name, *rest = path
     if rest:
         value = _replaced(getattr(node, name), rest, value)
-    # The constructor converts and checks what it is given.
+    # The constructor converts and checks its arguments.
     return dataclasses.replace(node, **{name: value})

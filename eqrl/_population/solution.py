@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     _TrainerStates: TypeAlias = TrainerState[State, Any, Any, Any]
 else:
     _Unknown = object
-    # A history is drawn without a look at the states.
+    # Drawing a history does not need the states.
     _TrainerStates = Annotated[State, "of its trainer"]
 
 
 class UnfinishedGeneration(eqx.Module):
-    """A generation in progress, from which an interrupted training resumes."""
+    """A generation in progress, where an interrupted training resumes."""
 
     row: UnfinishedRow
     parents: Int[np.ndarray | Array, " population"]
@@ -53,8 +53,8 @@ class UnfinishedGeneration(eqx.Module):
 
 UnfinishedGeneration.__init__.__doc__ = """**Arguments:**
 
-- `row`: a stack of those of the members.
-- `parents`: as in `PopulationSolution`, of this generation.
+- `row`: a stack of the members' rows.
+- `parents`: as in `PopulationSolution`, for this generation.
 - `num_steps`: environment steps of each member in it.
 """
 
@@ -84,20 +84,20 @@ PopulationSolution.__init__.__doc__ = """**Arguments:**
 - `agents`: a stack, with the hyperparameters of the last generation.
 - `trainer_states`: a stack of agents' states, environments and replays.
 - `counts`: progress counters, the same for all members.
-- `returns`: of each generation, member and episode.
+- `returns`: the return of each generation, member and episode.
 - `descriptors`: likewise, if `descriptor` was given, else `None`.
 - `hyperparameters`: by name, the value with which each member of each generation
-    trained: of those that `pbt` tunes, or without it of those that differ.
-- `parents`: the index of the member from which each member was copied before each
+    trained, for those that `pbt` tunes, or without it for those that differ.
+- `parents`: the index of the member that each member was copied from before each
     generation; its own index if it was kept, as all are in the first.
-- `metrics`: by name, of each generation and member: those of the agent, and
-    `evaluation_return` and `evaluation_length`, means over the greedy episodes;
-    a vector of rewards has `evaluation_return_0` and so on. `step` has one number for
+- `metrics`: by name, for each generation and member: those of the agent, and
+    `evaluation_return` and `evaluation_length`, means over the greedy episodes; a
+    vector of rewards has `evaluation_return_0` and so on. `step` has one number for
     each generation, the environment steps of each member at its end.
-- `scores`: by which members were ranked in each generation; `nan` if a member met
-    something that was not finite.
-- `unfinished`: where training was interrupted within a generation, what that consists
-    of so far; `None` between two.
+- `scores`: the scores that ranked the members in each generation; `nan` if a member met
+    a value that was not finite.
+- `unfinished`: if training was interrupted within a generation, that generation so far;
+    `None` between two generations.
 """
 
 
@@ -175,7 +175,7 @@ def ancestors_of(
     return np.array(line[::-1])
 
 
-# Of a stack of unknown type, the type of a member is unknown, too.
+# If the type of a stack is unknown, so is the type of a member.
 @overload
 def member(stack: _Unknown, index: int | Int[Array, ""]) -> Any: ...
 
@@ -201,9 +201,9 @@ def member(stack: Any, index: int | Int[Array, ""]) -> Any:
 
     **Returns:**
 
-    Of a `PopulationSolution`, the agent and the agent's state; of a stack, that member,
-    without the axis, on one device. If the stack is sharded over several processes, all
-    of them must take the same member, and each gets a copy of its own.
+    For a `PopulationSolution`, the agent and the agent's state; for a stack, that
+    member, without the axis, on one device. If the stack is sharded over several
+    processes, all of them must take the same member, and each gets its own copy.
 
     Raises a `ValueError` if `stack` is not a stack, or has no such member.
     """
@@ -238,7 +238,7 @@ def stored_transitions(
 ) -> Transition[Extras]:
     """All transitions that the replay of a solution holds.
 
-    To learn from them, lay the rows of all environments one after another:
+    To learn from them, concatenate the rows of all environments:
 
     ```python
     stored = eqrl.stored_transitions(solution)
@@ -246,20 +246,20 @@ def stored_transitions(
     learned = eqrl.train_offline(agent, data, env.spec, num_updates=1_000, key=key)
     ```
 
-    An agent that learns from several steps in a row also needs the end of what each
-    environment recorded: `truncated` true in its last row, unless that terminates.
+    An agent that learns from several steps in a row also needs the rows of each
+    environment to end: set `truncated` in the last one unless it terminates.
 
     **Arguments:**
 
-    - `solution`: what `train`, `train_seeds` or `train_population` returned. The replay
-        is an `eqrl.ReplayBuffer`, or another that holds the state of one.
+    - `solution`: from `train`, `train_seeds` or `train_population`. Its replay must be
+        an `eqrl.ReplayBuffer`, or another with the same kind of state.
 
     **Returns:**
 
     Transitions with the axes `(envs, rows)`, the oldest row first, each with its true
-    successor; of large observations only the rows of which every environment, seed and
-    member still has the successor (see `eqrl.ReplayBuffer`). Of several seeds or
-    members they are a stack: `eqrl.member(transitions, index)` takes those of one.
+    successor. If observations are large, these are only the rows whose successor every
+    environment, seed and member still has (see `eqrl.ReplayBuffer`). For several seeds
+    or members they are a stack: `eqrl.member(transitions, index)` takes those of one.
 
     Raises a `ValueError` if there is no such replay, as for `eqrl.PPO`.
     """
@@ -321,14 +321,14 @@ def best(
 
     - `stack`: a `PopulationSolution`; or a stack, every array of which has a leading
         axis `population`.
-    - `returns`: with a stack, one or several scores or returns of each member, averaged
-        for each. A member with one that is not finite is chosen only if all members
-        have one.
+    - `returns`: with a stack, one or several scores or returns of each member, which
+        are averaged. A member with a value that is not finite is chosen only if all
+        members have one.
 
     **Returns:**
 
-    Of a `PopulationSolution`, the agent and the agent's state that were ranked best in
-    the last generation; of a stack, that member, without the axis.
+    For a `PopulationSolution`, the agent and the agent's state that were ranked best in
+    the last generation; for a stack, that member, without the axis.
 
     Raises a `ValueError` unless `returns` has one row for each member.
     """

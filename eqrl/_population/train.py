@@ -126,7 +126,7 @@ def check_history(
 
 @checked
 def train_population(
-    # What `Annotated` adds keeps `checked` from refusing a stack.
+    # The annotation keeps `checked` from refusing a stack.
     agent: Annotated[AgentOfKind[State, Agents], "single or a stack"],
     env: AbstractEnv[EnvState],
     trainer: Trainer,
@@ -161,29 +161,28 @@ def train_population(
     - `num_generations`: how many in this call, at least 1.
     - `steps_per_generation`: environment steps of each member, a whole number of
         iterations; the first generation includes the warm-up.
-    - `num_episodes`: greedy episodes with which to evaluate each member.
-    - `key`: each member, generation and purpose derives a key of its own from it. To
-        resume exactly as if there had been one call, pass the same key again.
-    - `initial`: the solution of an earlier call, from which to resume: its members go
-        on, the worst of its last generation are replaced first, and generations are
-        counted on. Of `agent` only the kind matters then. It stays usable.
-    - `score`: maps an agent, its state and its `Evaluation` to the number by which
-        members are ranked; by default the mean return. Required if the reward is a
-        vector.
+    - `num_episodes`: greedy episodes in each evaluation of a member.
+    - `key`: each member, generation and purpose derives its own key from it. To resume
+        exactly as if there had been one call, pass the same key again.
+    - `initial`: the solution of an earlier call, to resume from: its members continue,
+        the worst of its last generation are replaced first, and the count of
+        generations continues. Only the kind of `agent` matters then. It stays usable.
+    - `score`: maps an agent, its state and its `Evaluation` to the number that ranks
+        members; by default the mean return. Required if the reward is a vector.
     - `evaluation_env`: environment of the evaluation; `env` by default.
     - `descriptor`: as in `evaluate`.
     - `mesh`: devices among which to divide the population, with the one axis
-        `population`; `size` must be a multiple of their number. What `pbt` replaces
-        and copies still counts the whole population. The devices may belong to several
-        processes (`jax.distributed`), each of which makes this call with the same
-        arguments. `None`, where members run in turn on a CPU, is as many of its devices
-        as divide `size`, such as those that `use_all_cores` makes; else it is one.
+        `population`; `size` must be a multiple of their number. `pbt` still compares
+        and copies members across the whole population. The devices may belong to
+        several processes (`jax.distributed`), each of which makes this call with the
+        same arguments. `None` takes one device or, if members run in turn on a CPU, as
+        many of its devices as divide `size`, such as those that `use_all_cores` makes.
     - `members`: on each device, `"together"` maps over members and `"in_turn"` runs one
-        after another, which gives each the result that it has alone, bit for bit on
-        one device. `None` is `"in_turn"` on a CPU and `"together"` on other
-        devices. Measured with SAC and TD3 on two cores: as one device, in turn is 0.89
-        and 1.00 times as fast as together; as a mesh of two, 1.10 and 1.09 times, which
-        is the fastest of all.
+        after another, which gives each the same result as alone, bit for bit on one
+        device. `None` is `"in_turn"` on a CPU and `"together"` on other devices.
+        Measured with SAC and TD3 on two cores: as one device, in turn is 0.89 and 1.00
+        times as fast as together; as a mesh of two, 1.10 and 1.09 times, which is the
+        fastest of all.
     - `callback`: called as `callback(step, metrics, solution)` after each evaluation,
         on every process, with the steps so far of each member, and the generation's
         recorded hyperparameters, metrics and scores, `"score"`, of all members; or
@@ -199,13 +198,13 @@ def train_population(
     any devices; every process has the whole history. Without one they are returned on
     one device.
 
-    Raises a `ValueError` before the first step unless the arguments, and the shape of
-    what `score` returns, fit each other. A member of which something became `nan` or
-    infinite stays as it was before, has the score `nan`, and is the first to be
-    replaced; if that has happened to all, a `NonFiniteError` is raised. Ctrl-C,
-    SIGTERM or SIGHUP on any process raises `TrainingInterrupted`, also within a
-    generation, which is then finished by the call that resumes from it, as the first of
-    its `num_generations`. Both hold the solution so far.
+    Raises a `ValueError` before the first step if the arguments, or the shape of the
+    score, do not fit each other. A member in which a value became `nan` or infinite
+    keeps its earlier state, has the score `nan`, and is the first to be replaced; once
+    this has happened to all members, a `NonFiniteError` is raised. Ctrl-C, SIGTERM or
+    SIGHUP on any process raises `TrainingInterrupted`, even within a generation; the
+    call that resumes from it finishes that generation as the first of its
+    `num_generations`. Both errors hold the solution so far.
     """
     evaluation_env = env if evaluation_env is None else evaluation_env
     key = reusable_key(key)
@@ -228,7 +227,7 @@ def train_population(
         num_generations * steps_per_generation,
         counts,
     )
-    # After the check of what `where` selects.
+    # After the check of the selection by `where`.
     names = _names(crew.agents, pbt, initial, mesh)
     pbt, evaluation_env, key = replicate((pbt, evaluation_env, key), mesh)
     evaluation_key, exploit_key = (jr.fold_in(key, i) for i in (3, 4))
@@ -241,8 +240,8 @@ def train_population(
         members=members,
         mesh=mesh,
     )
-    # Raises what is wrong with the evaluation and the score before any step; the trace
-    # is kept for the first evaluation.
+    # Errors in the evaluation and the score are raised before any step; the trace is
+    # reused by the first evaluation.
     evaluation, scores = eqx.filter_eval_shape(
         evaluate, crew.agents, states.agent, states.failed, key=evaluation_key
     )
@@ -273,7 +272,7 @@ def train_population(
 class _Generations:
     """The loop of `train_population` over generations.
 
-    - `names`: of the recorded hyperparameters.
+    - `names`: names of the recorded hyperparameters.
     - `evaluate`: `evaluate_members` with all but members and key filled in.
     - `num_steps`: environment steps of each member in a generation.
     - `empty`: the beginning of a row of metrics.
@@ -341,7 +340,7 @@ class _Generations:
     def _replace(
         self, agents: AnyAgent, states: AnyTrainerState, history: History
     ) -> tuple[AnyAgent, AnyTrainerState, Int[np.ndarray, " population"]]:
-        """The members of the next generation, and from whom each was copied."""
+        """The members of the next generation, and the parent of each."""
         mesh, generation = self.crew.mesh, len(history["scores"])
         if self.pbt is None or generation == 0:
             return agents, states, np.arange(stack_size(states))
@@ -441,10 +440,10 @@ def _begin(
     key: PRNGKeyArray,
 ) -> tuple[Crew, AnyTrainerState, Counts]:
     """The members that train first: new ones, or copies of those of `initial`."""
-    # One key for each purpose, of which evaluation and exploitation have 3 and 4, into
-    # which they fold the generation. Training uses the same key in every generation, as
-    # `train` does in every row: the trainer folds in its counters, so that where a
-    # generation ends makes no difference.
+    # One key for each purpose; evaluation and exploitation have 3 and 4, and fold in
+    # the generation. Training uses the same key in every generation, as `train` does in
+    # every row: the trainer folds in its counters, so it makes no difference where a
+    # generation ends.
     agents_key, init_key, run_key = (jr.fold_in(key, i) for i in (0, 1, 2))
     if initial is None:
         agents = make_agents(agent, pbt, size, key=agents_key)
@@ -453,7 +452,7 @@ def _begin(
     else:
         check_initial(
             initial,
-            # The priors' bounds are looked at, so they are not traced.
+            # The priors' bounds are checked, so they must not be traced.
             eqx.filter_eval_shape(
                 lambda agent: make_agents(agent, pbt, size, key=agents_key), agent
             ),
@@ -523,7 +522,7 @@ def _names(
         )
         return list(map(str, pbt.selected(paths)))
     if initial is not None:
-        # Without selection nothing changes, so the history goes on as it is.
+        # Without selection nothing changes, so the history keeps its names.
         return list(initial.hyperparameters)
     values = to_host(_hyperparameters(agents), mesh)
     return [name for name, each in values.items() if np.any(each != each[0])]
@@ -543,6 +542,6 @@ def _exploit(
     states: AnyTrainerState,
     mesh: Mesh | None,
 ) -> tuple[AnyAgent, AnyTrainerState, Int[Array, " population"]]:
-    # The agents are those of the solution that the callback was given.
+    # The agents are those of the solution that the callback received.
     pbt, scores, key, agents = kept
     return pbt.exploit_over(mesh, agents, states, scores, key=key)

@@ -29,7 +29,7 @@ def _arrays_of(carry: PyTree, static: PyTree) -> PyTree:
 
 
 def _check_static(before: PyTree, after: PyTree) -> None:
-    # With an array among the leaves it would be an array, which has no truth value yet.
+    # With arrays among the leaves, the result is an array and may not have a value yet.
     if eqx.tree_equal(before, after) is True:
         return
     old, old_structure = jtu.tree_flatten_with_path(before)

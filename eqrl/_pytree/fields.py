@@ -32,7 +32,7 @@ _A_NUMBER = (
     "in `lambda rate: optax.adam(schedule)`, and a prior into `eqrl.PBT`."
 )
 
-# What an error suggests for an argument of a class, which is defined further up.
+# Suggestions in errors for arguments of classes that later modules define.
 _EXAMPLES = {
     "AbstractAgent": "`eqrl.SAC()`",
     "AbstractEnv": '`eqrl.envs.make("brax/ant")`',
@@ -49,7 +49,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class Range:
     """The interval that a hyperparameter must lie in.
 
-    - `low`, `high`: the bounds; `high` itself is allowed where it is finite.
+    - `low`, `high`: the bounds; `high` itself is allowed if it is finite.
     - `low_open`: whether `low` itself is excluded.
     - `optional`: whether `None` is allowed too.
     """
@@ -92,7 +92,7 @@ class Range:
 
 @dataclasses.dataclass(frozen=True)
 class AtLeast:
-    """The integers that a value may be; if `counted`, arrays of JAX must hold them."""
+    """The least integer that a value may be; if `counted`, JAX arrays must hold it."""
 
     least: int
     counted: bool = False
@@ -145,11 +145,11 @@ def hyperparameter(
     - `low`, `high`: the interval it must lie in, bounds included. It is checked when a
         module is made: agents, environments, rewards, skill priors, replays and priors
         of populations call `eqrl.check_fields` in their `__check_init__`. Population
-        based training keeps to it, and the help of the command line shows it.
+        based training respects it, and the help of the command line shows it.
     - `low_open`: whether `low` itself is excluded.
-    - `init_only`: whether only `init` reads it, so that a change of it later has no
-        effect; or the name of a field of the module that says so. Population based
-        training draws such a value, and then leaves it as it is.
+    - `init_only`: whether only `init` reads it, so that changing it later has no
+        effect; or the name of a field of the module that holds this flag. Population
+        based training draws such a value, and then keeps it.
 
     **Returns:**
 
@@ -186,7 +186,7 @@ def hyperparameters(
     low_open: bool = False,
     check: Callable[[str, Any], None] | None = None,
 ) -> Any:
-    """As `hyperparameter`, for a number, or a tuple or vector of numbers.
+    """Like `hyperparameter`, for a number, or a tuple or vector of numbers.
 
     Each is a leaf that must lie in the interval. `check` is a further check, as for
     `checked_by`.
@@ -199,7 +199,7 @@ def hyperparameters(
 
 
 def whole_number(default: int) -> Any:
-    """As `hyperparameter`, for an integer that does not decide a shape."""
+    """Like `hyperparameter`, for an integer that does not determine a shape."""
     what = "must be a whole number."
     return converted_field(default, convert=strong_integer, what=what)
 
@@ -242,8 +242,8 @@ def converted_field(
 ) -> Any:
     """A field whose values are converted; `check_fields` reads its `metadata`.
 
-    If `convert` raises a `TypeError` or a `ValueError`, that becomes a `ValueError` of
-    the name of the field and `what` a value must be.
+    If `convert` raises a `TypeError` or a `ValueError`, that becomes a `ValueError`
+    with the name of the field and `what` a value must be.
     """
     options: dict[str, Any] = {"metadata": dict(metadata or {}), "static": static}
     if default is not dataclasses.MISSING:
@@ -258,7 +258,7 @@ def converted_field(
 def converted(
     name: str, convert: Callable[[Any], Converted], value: Any, what: str
 ) -> Converted:
-    """`convert(value)`; a `ValueError` that names the argument where that fails.
+    """`convert(value)`; a `ValueError` that names the argument if that fails.
 
     `what` is the end of its message: what the value must be.
     """
@@ -303,8 +303,8 @@ def check_declared(name: str, value: object, declared: Any) -> None:
 
     It reads what `Annotated` adds (`Range`, `AtLeast`, `Takes`), strings of a
     `Literal`, keys, modules and tuples of them, other classes of eqrl, functions,
-    `bool`, and whether a value is optional. For other types, such as arrays and
-    numbers, and for other unions every value passes.
+    `bool`, and whether a value is optional. Every value passes for other types, such as
+    arrays and numbers, and other unions.
     """
     origin, inner = typing.get_origin(declared), typing.get_args(declared)
     kind = origin or declared
@@ -325,7 +325,7 @@ def check_declared(name: str, value: object, declared: Any) -> None:
     elif origin is typing.Literal:
         check_choice(name, value, inner)
     elif kind is tuple:
-        # Tuples of modules only. Those of numbers are sizes, whose own checks say more.
+        # Only tuples of modules. Tuples of numbers are sizes, with more precise checks.
         element, *rest = inner or (object,)
         if rest == [Ellipsis] and is_module(typing.get_origin(element) or element):
             if not isinstance(value, (tuple, list)):
@@ -344,7 +344,7 @@ def check_declared(name: str, value: object, declared: Any) -> None:
     elif is_module(kind) or (
         isinstance(kind, type) and kind.__module__.startswith("eqrl.")
     ):
-        # A class may know more to say than which class it is.
+        # A class may have a more helpful message than its name.
         check = getattr(kind, "_check_argument", None)
         if check is None:
             check_instance(name, value, kind)
@@ -355,10 +355,10 @@ def check_declared(name: str, value: object, declared: Any) -> None:
 def checked(function: Function) -> Function:
     """Checks the arguments of each call by their annotations, with `check_declared`.
 
-    So `num_episodes: PositiveInt` is an integer of at least 1, `mode: Mode` one of the
-    strings of a `Literal`, `key: PRNGKeyArray` one key, and `env: AbstractEnv` a single
-    environment: an argument of an abstract class must not be a stack, unless it is
-    `Annotated`. The first that does not fit raises a `ValueError` that names it.
+    So `num_episodes: PositiveInt` must be an integer of at least 1, `mode: Mode` one of
+    the strings of a `Literal`, `key: PRNGKeyArray` one key, and `env: AbstractEnv` a
+    single environment: an argument of an abstract class must not be a stack, unless it
+    is `Annotated`. An argument that does not fit raises a `ValueError`.
     """
     # Inspecting takes longer than all checks of a call, so it is done once.
     signature = inspect.signature(function)
@@ -373,7 +373,7 @@ def checked(function: Function) -> Function:
         for name, value in given.items():
             declared = signature.parameters[name].annotation
             check_declared(name, value, declared)
-            # A stack has the class of its elements; only its hyperparameters tell.
+            # A stack has the class of its elements; only its hyperparameters reveal it.
             kind = typing.get_origin(declared) or declared
             if is_module(kind) and inspect.isabstract(kind):
                 check_single(name, value)
@@ -420,7 +420,7 @@ def check_arity(
     try:
         signature = inspect.signature(cast(Callable[..., Any], function))
     except (TypeError, ValueError):
-        return  # Some that are not written in Python have none.
+        return  # Some builtins have no signature.
     try:
         signature.bind(*arguments, **options)
     except TypeError as error:
@@ -455,7 +455,7 @@ def check_vector(name: str, value: object) -> None:
 
 
 def check_key(key: object) -> None:
-    """Checks that `key` is one key of JAX."""
+    """Checks that `key` is a single JAX key."""
     if isinstance(key, (jax.Array, np.ndarray)):
         if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
             axes = key.shape
@@ -479,13 +479,13 @@ def reusable_key(key: PRNGKeyArray) -> PRNGKeyArray:
     """The key of a whole training or evaluation, which may be given again.
 
     A resumed training takes the same key again, and so does a comparison, which
-    `jax_debug_key_reuse` refuses; a clone passes. Within a program the key is returned
-    as it is.
+    `jax_debug_key_reuse` refuses; a clone passes. Within a program, the key is returned
+    unchanged.
     """
     if isinstance(key, jax.core.Tracer):
         return key
     is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-    # The check of reuse does not follow the untyped keys of `jax.random.PRNGKey`.
+    # The check of reuse does not track the untyped keys of `jax.random.PRNGKey`.
     return jr.clone(key) if is_typed else key
 
 

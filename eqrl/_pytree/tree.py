@@ -32,9 +32,9 @@ def tree_where(condition: Bool[Array, ""], if_true: Tree, if_false: Tree) -> Tre
 
 
 class Flat(eqx.Module, Generic[Tree]):
-    """A tree as a list of its arrays, with all else of it as one constant.
+    """A tree as a list of its arrays, with everything else as one constant.
 
-    A compiled function takes and gives it quickly: it walks no modules.
+    It is quick to pass to and from compiled functions, which need not traverse modules.
     """
 
     arrays: list[PyTree]
@@ -62,7 +62,7 @@ def tree_is_finite(tree: PyTree) -> Bool[Array, ""]:
     leaves = [x for x in jax.tree.leaves(tree) if eqx.is_inexact_array(x)]
     if not leaves:
         return jnp.array(True)
-    # One reduction of all leaves: one for each would be compiled for each.
+    # One reduction over all leaves, since one for each would be compiled separately.
     parts = [leaf.astype(float).reshape(-1) for leaf in leaves]
     return jnp.all(jnp.isfinite(jnp.concatenate(parts)))
 
@@ -79,8 +79,8 @@ def tree_copy(tree: Tree) -> Tree:
             return x.copy()
         if not eqx.is_array(x):
             return x
-        # It copies without compiling a program for each shape, but not keys, nor what
-        # other processes hold.
+        # `device_put` copies without compiling a program for each shape, but not keys
+        # or arrays that other processes hold.
         is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
         if isinstance(x, jax.core.Tracer) or is_key or not x.is_fully_addressable:
             return jnp.array(x)
@@ -150,7 +150,7 @@ def gradient_step(
         updates, after = optimizer.update(
             gradient, optimizer_state, eqx.filter(model, eqx.is_inexact_array)
         )
-        # A learning rate makes float32 of half precision.
+        # A learning rate turns half precision into float32.
         moved = eqx.apply_updates(model, updates)
         return _typed_as(moved, model), _typed_as(after, optimizer_state)
 
@@ -219,7 +219,7 @@ def check_kept(what: str, before: PyTree, after: PyTree, *, source: str) -> None
 def difference(before: PyTree, after: PyTree) -> str | None:
     """Describes how a tree differs from another one; `None` if it does not.
 
-    Arrays are compared by their shapes and types, all else by its value.
+    Arrays are compared by their shapes and types, everything else by value.
     """
     old, new = (
         {
@@ -269,17 +269,17 @@ def _is_array(value: object) -> TypeGuard[jax.Array | jax.ShapeDtypeStruct]:
 
 
 def is_array_shape(value: object) -> TypeGuard[jax.ShapeDtypeStruct]:
-    """Whether `value` stands for an array in a result of `jax.eval_shape`."""
+    """Whether `value` represents an array in a result of `jax.eval_shape`."""
     return isinstance(value, jax.ShapeDtypeStruct)
 
 
 def is_float_shape(value: object) -> TypeGuard[jax.ShapeDtypeStruct]:
-    """Whether `value` stands for an array of floats in a result of `jax.eval_shape`."""
+    """Whether `value` represents a float array in a result of `jax.eval_shape`."""
     return is_array_shape(value) and jnp.issubdtype(value.dtype, jnp.floating)
 
 
 def described(value: object) -> str:
-    """The shape and type of an array, or of what stands for one, in words."""
+    """The shape and type of an array, or of its placeholder, in words."""
     if isinstance(value, (jax.ShapeDtypeStruct, jax.Array, np.ndarray)):
         return f"shape {value.shape} and type {value.dtype}"
     return f"the Python type {type(value).__name__}"
@@ -297,7 +297,7 @@ def take_element(stack: Tree, index: int | Int[Array, ""]) -> Tree:
 
 
 def placeholders(shapes: Tree) -> Tree:
-    """Arrays of these shapes, with which to lower a program.
+    """Placeholders for arrays of these shapes, to lower a program with.
 
     They take no memory until they are put on a device.
     """
@@ -327,7 +327,7 @@ def stack_size(stack: PyTree) -> int:
 def check_stack(name: str, stack: PyTree, *, size: int | None = None) -> None:
     """Checks that all arrays have one leading axis in common.
 
-    With a `size`, that is how long it must be.
+    If `size` is given, the axis must have that length.
     """
     paths = jax.tree_util.tree_flatten_with_path(eqx.filter(stack, eqx.is_array))[0]
     sizes = {x.shape[0] for _, x in paths if x.ndim > 0}
@@ -360,7 +360,7 @@ def empty_stack(element: Tree, capacity: int) -> Tree:
 
 
 def repeated(element: Tree, size: int) -> Tree:
-    """A stack of `size` times the same element."""
+    """A stack of `size` copies of the same element."""
     return jax.tree.map(
         lambda x: jnp.broadcast_to(x, (size, *x.shape)) if eqx.is_array(x) else x,
         element,
@@ -380,7 +380,7 @@ def enlarge_stack(stack: Tree, capacity: int) -> Tree:
 
 
 def init_only_leaves(tree: PyTree) -> PyTree:
-    """A tree of the same structure, of whether only `init` reads each leaf."""
+    """A tree of flags of the same structure: whether only `init` reads each leaf."""
 
     def is_marked(path: Sequence[object], leaf: object) -> bool:
         del leaf
@@ -390,7 +390,7 @@ def init_only_leaves(tree: PyTree) -> PyTree:
 
 
 def range_at(tree: PyTree, path: Sequence[object]) -> Range | None:
-    """The range that the field of a leaf was declared with; `None` if with none.
+    """The range that the field of a leaf was declared with; `None` if it has none.
 
     A leaf may be an element of a tuple whose elements must all lie in the range.
     """
@@ -437,7 +437,7 @@ def _show_scalar(value: object) -> wadler_lindig.AbstractDoc | None:
     # Such as `jax.nn.relu`, which would be shown by its address.
     if isinstance(value, jax.custom_jvp):
         return wadler_lindig.TextDoc(value.__name__)
-    # Objects of other libraries, whose address says nothing.
+    # Objects of other libraries, whose address is not informative.
     if type(value).__repr__ is object.__repr__:
         return wadler_lindig.TextDoc(type(value).__name__)
     if not isinstance(value, (jax.Array, np.ndarray, np.generic)) or value.ndim != 0:

@@ -1,4 +1,4 @@
-"""Pictures of episodes: of one, of those of skills, and of where TAAC repeats."""
+"""Pictures of single episodes, of skills, and of where TAAC repeats."""
 
 import os
 import warnings
@@ -37,7 +37,7 @@ from .figure import (
 )
 
 
-# Suffixes that may be given, by the default one.
+# Allowed suffixes, by the default one.
 _ALTERNATIVES = {".html": (".html", ".gif"), ".png": FIGURE_SUFFIXES}
 
 
@@ -61,13 +61,13 @@ def render(
         `eqrl.envs.AbstractEnvWrapper`s.
     - `path`: the file to write: `.html` for brax, an interactive page which loads its
         player from the web, or `.gif`; `.gif` for gymnax; `.gif`, or `.mp4` if
-        imageio-ffmpeg is installed, for what draws itself; `.png`, `.pdf` or `.svg` for
-        `eqrl/Point`. MuJoCo, which draws a `.gif` of brax and Gymnasium's robots, needs
-        OpenGL: without a screen, set `MUJOCO_GL=egl` or `MUJOCO_GL=osmesa` before
-        Python starts.
+        imageio-ffmpeg is installed, for simulators and environments that draw
+        themselves; `.png`, `.pdf` or `.svg` for `eqrl/Point`. MuJoCo, which draws a
+        `.gif` of brax and Gymnasium's robots, needs OpenGL: without a screen, set
+        `MUJOCO_GL=egl` or `MUJOCO_GL=osmesa` before Python starts.
     - `key`: for the environment and the agent.
-    - `title`: above what gymnax and `eqrl/Point` show; by default the skill, if the
-        agent has a fixed one.
+    - `title`: title above the pictures of gymnax and `eqrl/Point`; by default the
+        skill, if the agent has a fixed one.
     """
     key = reusable_key(key)
     path = Path(path)
@@ -89,7 +89,7 @@ def render(
         _check_video()
     title = title or _name_of_skill(agent)
     played = _play(agent, state, env, max_steps, key=key)
-    # They are forgotten thereby, also if the simulator has failed.
+    # Taking them also discards them, even if the simulator has failed.
     images = pictures_of(played[0]) if isinstance(drawn, AbstractHostEnv) else []
     states, rewards, length = checked_result(env, played)
     length = int(length)
@@ -118,7 +118,7 @@ def render_suffix(env: AnyEnv) -> str:
     if isinstance(inner, Drawable):
         return ".gif"
     if isinstance(inner, Point):
-        # Before an episode is played whose picture could not be drawn.
+        # Checked before an episode is played whose picture could not be drawn.
         check_installed("matplotlib", "`render` of `eqrl/Point`", extra="plots")
         return ".png"
     adapter = adapter_of(inner)
@@ -145,7 +145,7 @@ def _name_of_skill(agent: AnyAgent) -> str:
         return ""
     skill = np.asarray(fixed[0].skill)
     is_one_hot = np.array_equal(np.sort(skill), np.eye(len(skill))[-1])
-    # In the plane and in space it may as well be a direction.
+    # In two or three dimensions it may also be a direction.
     if is_one_hot and len(skill) > 3:
         return f"skill {np.argmax(skill)}"
     return f"skill ({', '.join(f'{each:.2f}' for each in skill)})"
@@ -163,7 +163,7 @@ def _play(
     """The environment's states, including the first, the rewards and the length."""
     start_key, step_key = jr.split(key)
     actors = start(agent, state, env, num_envs=1, key=start_key)
-    # A simulator has left a state by the time that all are there.
+    # A simulator has left each state by the time that all of them are recorded.
     draws_present = isinstance(_drawn(env), AbstractHostEnv)
     if draws_present:
         actors = photographed(actors)
@@ -216,7 +216,7 @@ def _write_images(images: list[np.ndarray], path: Path, what: str) -> None:
         import imageio
 
         with warnings.catch_warnings():
-            # JAX warns of a fork, but what it runs here is another program.
+            # JAX warns about a fork, but here it only runs another program.
             warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
             # As many images a second as in a GIF; codecs take even sizes only.
             imageio.mimwrite(path, [*images], fps=20, macro_block_size=2)
@@ -264,9 +264,9 @@ def draw_skills(
 ) -> None:
     """Plots the trajectories of each skill in descriptor space.
 
-    Every episode is a line from the state in which it began to its last, which has a
-    dot; every skill has a color. Skills in the plane are colored by their direction,
-    all others by their number. A GIF shows how the episodes go on, side by side.
+    Every episode is a line from its first state to its last, which is marked by a dot;
+    every skill has a color. Skills in the plane are colored by their direction, all
+    others by their number. A GIF shows all episodes as they proceed.
 
     **Arguments:**
 
@@ -277,14 +277,14 @@ def draw_skills(
     - `dimensions`: which two elements of the descriptor to draw, or the one to draw
         over the steps. Descriptors of one element are drawn over the steps.
     - `title`: above the axes.
-    - `names`: of the elements that are drawn, such as `("x", "y")`, instead of their
-        numbers.
+    - `names`: names of the elements that are drawn, such as `("x", "y")`, instead of
+        their numbers.
     - `env`: an `eqrl.envs.Point`, inside any wrappers, whose closed walls are drawn, as
         far as the trajectories reach. The descriptor is then the position, and both of
         its elements are drawn.
 
-    Raises a `ValueError` unless a descriptor has these elements, unless there are as
-    many `names`, and if `env` has no walls to draw.
+    Raises a `ValueError` if descriptors do not have these elements, if there are not as
+    many `names`, or if `env` has no walls to draw.
     """
     is_animation = Path(path).suffix.lower() == ".gif"
     figure = new_figure("`draw_skills`", 6.4, 5.4)
@@ -303,7 +303,7 @@ def draw_skills(
     colors = _colors(evaluation)
     axes = figure.add_subplot()
     if walls is not None:
-        # They have no part in the limits of the axes, since some are all but endless.
+        # They do not affect the limits of the axes, since some are almost endless.
         drawn = LineCollection(list(walls), colors="black", linewidths=2)
         axes.add_collection(drawn, autolim=False)
     for skill, color in enumerate(colors):
@@ -316,16 +316,16 @@ def draw_skills(
             elements = visited[:, list(dimensions)].T
             x, y = elements if len(elements) == 2 else (steps, elements[0])
             axes.plot(x, y, color=color, alpha=0.8, linewidth=1.2)
-            # Slices, since there may be no step at all.
+            # Slices, since there may not be any steps.
             axes.plot(x[-1:], y[-1:], ".", color=color, markersize=7)
     if len(dimensions) == 2:
         axes.set_xlabel(names[0])
-        # Distances and directions are what skills differ in.
+        # Skills differ in distances and directions.
         axes.set_aspect("equal", adjustable="datalim")
     else:
         axes.set_xlabel("step")
     axes.set_ylabel(names[-1])
-    # More colors than that nobody can tell apart.
+    # More colors than that cannot be told apart.
     if len(colors) <= _MOST_IN_LEGEND:
         handles = [Line2D([], [], color=color) for color in colors]
         labels = [f"{skill}" for skill in range(len(colors))]
@@ -357,7 +357,7 @@ def _checked_names(
         )
     if names is None:
         return tuple(f"descriptor {each}" for each in dimensions)
-    # A string has a length, too, and would give a letter to each.
+    # A string has a length, too, and would name each element by a letter.
     if isinstance(names, str) or len(names) != len(dimensions):
         raise ValueError(
             f"`names={names!r}` must be {len(dimensions)}: one for each of "
@@ -391,7 +391,7 @@ def _colors(
 
     if isinstance(evaluation, SkillEvaluation):
         skills = np.asarray(evaluation.skills)
-        # Two skills that are one-hot are in the plane as well, but have no direction.
+        # Two one-hot skills are in the plane as well, but do not have a direction.
         if skills.shape[1] == 2 and not set(np.unique(skills)) <= {0.0, 1.0}:
             angles = np.arctan2(skills[:, 1], skills[:, 0])
             hues = (angles / (2 * np.pi)) % 1
@@ -415,8 +415,8 @@ def draw_repeats(
     **Arguments:**
 
     - `path`: file to write; its suffix decides the format: `.png`, `.pdf` or `.svg`.
-    - `transitions`, `mask`: from `eqrl.rollout` of `TAAC`. If a wrapper stores extras
-        of its own, replace them by those of `TAAC`, with `dataclasses.replace`.
+    - `transitions`, `mask`: from `eqrl.rollout` of `TAAC`. If a wrapper stores its own
+        extras, replace them by those of `TAAC`, with `dataclasses.replace`.
     - `title`: above the axes.
     """
     figure = new_figure("`draw_repeats`")
@@ -430,7 +430,7 @@ def draw_repeats(
     repeats = np.where(within, np.asarray(extras.repeats) > 1, np.nan)
     rows, share = figure.subplots(2, sharex=True, height_ratios=(2, 1))
     num_episodes, time = repeats.shape
-    # Below 0, so that a switch is not as white as what comes after the end.
+    # Below 0, so that a switch is not as white as the part after the end.
     rows.imshow(
         repeats,
         aspect="auto",

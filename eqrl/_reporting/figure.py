@@ -44,7 +44,7 @@ def figure_suffix(path: str | os.PathLike[str]) -> str:
 
 
 def one_of(suffixes: Sequence[str]) -> str:
-    """Suffixes in words."""
+    """A list of suffixes in words."""
     *others, last = (f"`{suffix}`" for suffix in suffixes)
     return f"{', '.join(others)} or {last}" if others else last
 
@@ -62,7 +62,7 @@ def new_figure(what: str, width: float = 6.4, height: float = 4.8) -> Any:
 
 
 def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
-    """Writes a figure in the format of the path's suffix. Equal figures, equal bytes.
+    """Writes a figure in the format of the suffix. Equal figures give equal bytes.
 
     Missing folders above `path` are created.
 
@@ -72,8 +72,8 @@ def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
 
     suffix = figure_suffix(path)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    # Publishers refuse the fonts of type 3 that Matplotlib embeds by default; and
-    # without a salt the names within an SVG are drawn at random.
+    # Publishers refuse the Type 3 fonts that Matplotlib embeds by default, and without
+    # a salt the names within an SVG are random.
     with rc_context({"pdf.fonttype": 42, "svg.hashsalt": "eqrl"}):
         figure.savefig(path, format=suffix[1:], dpi=150, metadata=_FORMATS[suffix])
 

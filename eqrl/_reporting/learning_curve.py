@@ -17,16 +17,16 @@ from .statistics import Center, bootstrap_interval, center_of, moving_average
 
 
 Interval = float | Literal["range"] | None
-"""A level of confidence, what lies between minimum and maximum, or neither."""
+"""A level of confidence, the range from minimum to maximum, or neither."""
 
 LogarithmicAxis = Literal["x", "y"]
 
 Kind = Literal["seed", "member"]
-"""What the columns of a metric are: seeds, or members of populations."""
+"""Whether the columns of a metric are seeds or members of populations."""
 
 _Curve = tuple[Int[np.ndarray, " rows"], Float[np.ndarray, "rows seeds"]]
 
-# Entries of a legend on the axes; more are below them.
+# The most entries of a legend on the axes; a longer one is below them.
 _MOST_INSIDE = 5
 
 # How a member of a population is drawn.
@@ -48,7 +48,7 @@ def draw_learning_curves(
     title: str = "",
     names: tuple[str, str] | None = None,
 ) -> None:
-    """Plots how a metric went in several runs, as a PNG, PDF or SVG.
+    """Plots a metric of several runs over training, as a PNG, PDF or SVG.
 
     ```python
     runs = {"SAC": sac.metrics, "TD3": td3.metrics}
@@ -56,36 +56,36 @@ def draw_learning_curves(
     ```
 
     Each run is a line, the center of its seeds at each step. If it has several seeds, a
-    confidence interval for the center is shaded. Behind the returns of evaluations are,
-    paler, those of the episodes in training. A dotted line is where a skill of
-    `learn_skills` begins.
+    confidence interval for the center is shaded. Behind the returns of evaluations,
+    those of the episodes in training are drawn in a paler color. A dotted line marks
+    where a skill of `learn_skills` begins.
 
     **Arguments:**
 
     - `path`: file to write, whose suffix decides the format: `.png`, `.pdf` or `.svg`.
-    - `runs`: by what to call them, the `metrics` of the `Solution`s of `train` and
-        `train_seeds`.
+    - `runs`: the `metrics` of the `Solution`s of `train` and `train_seeds`, by the
+        labels of the runs.
     - `metric`: the name of one of the metrics. By default it is `evaluation_return` if
         all runs have it, `intrinsic_reward` if they learn skills without a return, and
         else `episode_return`.
     - `center`: `"mean"`, or `"iqm"` for the `eqrl.interquartile_mean`.
     - `interval`: level of the `eqrl.bootstrap_interval` over seeds, in (0, 1];
         `"range"` to shade from their minimum to their maximum; or `None`.
-    - `smoothing`: the number of rows of the metrics that are averaged, for each seed by
-        itself: the row at a step and those right before it. A row in which the metric
-        is not finite has no part in the average.
+    - `smoothing`: the number of rows of the metrics that are averaged, for each seed
+        separately: the row at a step and those right before it. Rows in which the
+        metric is not finite are left out of the average.
     - `logarithmic`: which axes are logarithmic: `"x"`, of the steps, `"y"`, of the
         metric, or both. Values that are not positive are below the axis.
     - `kind`: `"member"` if the runs are populations. Members copy each other, so each
-        is a thin line instead of a part of an interval; with `interval=None` none is.
+        is a thin line, not part of an interval; with `interval=None`, none is drawn.
     - `title`: above the axes.
-    - `names`: of the two axes; by default what they show.
+    - `names`: labels of the two axes; by default what they show.
 
     Raises a `ValueError` if there is no run, if one does not have the metric, if the
     metric is not one number per seed, or if it has no value that a logarithmic axis
     could show.
     """
-    # A solution, or the metrics of one run, have no names of runs.
+    # Neither a solution nor the metrics of one run are runs by name.
     named = isinstance(runs, Mapping) and [isinstance(x, dict) for x in runs.values()]
     if not named or not all(named):
         raise ValueError(
@@ -155,7 +155,7 @@ def draw_facets(
             shown = "each" if kind == "member" else shown
             number = "" if len(sizes) > 1 else f"{sizes[0]} "
             label = f"{_CENTERS[center]} and {shown} of {number}{kind}s"
-            # One entry stands for the shades of all runs, in the color of none.
+            # One entry represents the shades of all runs, in a neutral color.
             color = "0.5" if len(runs) > 1 else drawn.lines[0].get_color()
             entry = _shade(label, color)
             if kind == "member":
@@ -179,17 +179,17 @@ def draw_learning_curve(
     best: bool = False,
     label: str | None = None,
 ) -> None:
-    """Plots what a run learned from over the steps: `shown_metrics`, one below another.
+    """Plots the `shown_metrics` of a run over its steps, one below another.
 
     **Arguments:**
 
     - `path`: file to write.
-    - `metrics`: of a `Solution`. For several seeds it plots the mean and, shaded, the
-        range from minimum to maximum.
+    - `metrics`: the metrics of a `Solution`. For several seeds it plots the mean and,
+        shaded, the range from minimum to maximum.
     - `title`: above the axes.
     - `kind`: the name of what the range is taken over, in the singular.
-    - `best`: whether to plot the maximum as a line of its own.
-    - `label`: what the values are, if they are not what their metric is called.
+    - `best`: whether to plot the maximum as a separate line.
+    - `label`: a label for the values, if the name of their metric does not fit.
     """
     shown = shown_metrics(metrics)
     figure, panels = _new_panels(len(shown))
@@ -207,7 +207,7 @@ def draw_learning_curve(
                 color = numbered_colors(2)[1]
                 highest = np.nanmax(values, axis=1)
                 handles.append(_draw_line(axes, steps, highest, color, "best"))
-        # The label of the axis is all that a single line needs.
+        # A single line only needs the label of its axis.
         _draw_legend(axes, dataclasses.replace(drawn, lines=handles if sizes else []))
         axes.set_ylabel(metric.replace("_", " ") if label is None else label)
     panels[0].set_title(title)
@@ -220,11 +220,11 @@ _INTRINSIC = ("intrinsic_reward", "accuracy")
 
 
 def shown_metrics(metrics: Mapping[str, np.ndarray]) -> list[str]:
-    """The names of the metrics that say what a run has learned.
+    """The names of the metrics that show what a run has learned.
 
-    They are the return, of evaluations if there was any, or each element of a vector of
-    returns; before them the intrinsic reward and the accuracy of a discriminator, if
-    there are such, and then no return that was 0 throughout.
+    They are the return, that of evaluations if there were any, or each element of a
+    vector of returns. If there is an intrinsic reward or the accuracy of a
+    discriminator, these come first, and a return that was 0 throughout is left out.
     """
     returns = [name for name in metrics if name.startswith("episode_return")]
     if np.any(np.isfinite(metrics.get(_EVALUATED, np.nan))):
@@ -238,7 +238,7 @@ def shown_metrics(metrics: Mapping[str, np.ndarray]) -> list[str]:
 
 
 def default_metric(runs: Sequence[History]) -> str:
-    """The name of the metric that says what all runs have learned."""
+    """The name of the metric that shows what all runs have learned."""
     shown = [shown_metrics(metrics) for metrics in runs]
     if any(shown) and all({*names} <= {*_INTRINSIC} for names in shown):
         return "intrinsic_reward"
@@ -323,7 +323,7 @@ def _draw_curves(
     for (label, metrics), color in zip(runs.items(), colors, strict=True):
         steps, values = curves[label]
         lines.append(_draw_line(axes, steps, center_of(values, center), color, label))
-        # Nothing is known of how much seeds differ where there is one.
+        # A single seed does not show how much seeds differ.
         is_several = values.shape[1] > 1
         if interval is not None and is_several and kind == "member":
             axes.plot(steps, values, color=color, **_MEMBER)
@@ -343,7 +343,7 @@ def _draw_curves(
                 step, color=color, linestyle=":", linewidth=1, label=name
             )
     if len(runs) > 1:
-        # One entry stands for those of all runs, in the color of none.
+        # One entry represents those of all runs, in a neutral color.
         others = {name: copy.copy(line) for name, line in others.items()}
         for line in others.values():
             line.set_color("0.5")
@@ -373,9 +373,9 @@ def _draw_line(
     *,
     alpha: float = 1.0,
 ) -> Any:
-    # A line of one point is not to be seen.
+    # A line through a single point would be invisible.
     marker = "o" if len(steps) == 1 else None
-    # What is paler is behind the others.
+    # Paler lines are drawn behind the others.
     (line,) = axes.plot(
         steps,
         values,
@@ -391,7 +391,7 @@ def _draw_line(
 def _draw_legend(axes: Any, drawn: _Drawn) -> None:
     handles = [*drawn.lines, *drawn.others]
     if len(handles) > _MOST_INSIDE:
-        # On the axes it would cover some curve, and beside them take their width.
+        # On the axes it would cover curves, and beside them it would take their width.
         longest = max(len(line.get_label()) for line in drawn.lines)
         columns = min(3, max(1, 80 // (longest + 6)))
         axes.figure.legend(

@@ -44,7 +44,7 @@ def draw_schedules(
     **Arguments:**
 
     - `path`: file to write; its suffix decides the format: `.png`, `.pdf` or `.svg`.
-    - `population`: from `train_population`, with a `PBT` or of agents that differ.
+    - `population`: from `train_population`, with a `PBT` or with agents that differ.
     - `logarithmic`: names of the hyperparameters to plot on a logarithmic axis, without
         their values that are not positive.
     - `one_minus`: names of those to plot as one minus the value, such as a discount
@@ -53,7 +53,7 @@ def draw_schedules(
         scores by which members were ranked.
     - `title`: above the panels.
 
-    Raises a `ValueError` unless there are hyperparameters, with all given names.
+    Raises a `ValueError` if there are no hyperparameters, or a name is unknown.
     """
     figure = new_figure("`draw_schedules`")
     scores = scores_of(population, scores)
@@ -104,7 +104,7 @@ def draw_family_tree(
     scores: Float[np.ndarray, "generations population"] | None = None,
     title: str = "",
 ) -> None:
-    """Plots which member was copied from which.
+    """Plots the family tree of a population.
 
     Generations go from left to right and every member has a row; a line leads from each
     parent to its copies, level if a member was kept. The ancestors of the
@@ -183,7 +183,7 @@ def _draw_lines(
             rise = x**2 * (3 - 2 * x)
             y = float(before) + (float(after) - float(before)) * rise
             piece = np.stack([generation - 1 + x, y], axis=1)
-            # Copies are few and are what one looks for, so they are drawn above.
+            # Copies are few and of most interest, so they are drawn on top.
             (kept if parent == member else copied).append(piece)
             if member == line[generation]:
                 pieces.append(piece)
@@ -194,7 +194,7 @@ def _draw_lines(
         LineCollection(copied, colors=_COPIED, linewidths=1.0, zorder=2, label="copied")
     )
     ancestors = values[generations, line]
-    # The end is given once more: of one generation there are no pieces at all.
+    # The end is repeated, since a single generation has no pieces.
     axes.plot(
         *np.concatenate([*pieces, [(generations[-1], ancestors[-1])]]).T,
         color=_ANCESTORS,
@@ -231,7 +231,7 @@ def _draw_dots(
     known = scores[~failed]
     low, high = 0.0, 1.0
     if known.size > 0:
-        # Next to the worst quarter, all others would look the same.
+        # On a scale that includes the worst quarter, all others would look the same.
         low, high = float(np.percentile(known, 25)), float(known.max())
     dots = axes.scatter(
         x[~failed],

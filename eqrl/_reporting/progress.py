@@ -54,7 +54,7 @@ class AbstractProgressBar(ABC):
             self._task = self._bar.add_task("compiling", total=None, status="")
             self._bar.start()
         else:
-            # Python holds back the output to a file or a pipe unless it is flushed.
+            # Python buffers output to a file or a pipe unless it is flushed.
             print("compiling", flush=True)
         return self
 
@@ -87,7 +87,7 @@ class AbstractProgressBar(ABC):
             self._first = (done, steps, now)
         first_done, first_steps, first_time = self._first
         parts, left = [text], None
-        # Two rows may come at the same reading of a coarse clock.
+        # Two rows may come within one tick of a coarse clock.
         if done > first_done and now > first_time:
             rate = (steps - first_steps) / (now - first_time)
             parts.append(f"{rate:,.0f} steps/s")
@@ -125,9 +125,9 @@ class ProgressBar(AbstractProgressBar):
 
     It shows that JAX compiles until the first row of metrics; then the steps, their
     rate (without compilation), the latest episodes' return (the mean over seeds), that
-    of the latest evaluation, and the remaining time. Of an agent with an intrinsic
-    reward it shows that reward, too, and no return as long as that is 0. If the
-    standard output is not a terminal, it prints a line from time to time.
+    of the latest evaluation, and the remaining time. For an agent with an intrinsic
+    reward, it shows that reward, too, and leaves out the return as long as that is 0.
+    If the standard output is not a terminal, it prints a line from time to time.
     """
 
     def __init__(self, num_steps: int, *, seconds_between_lines: float = 10.0) -> None:
@@ -152,7 +152,7 @@ class ProgressBar(AbstractProgressBar):
     ) -> None:
         """Shows one row of metrics; `train` calls this."""
         del solution
-        # Vector rewards have a return for each element, under names of their own.
+        # Vector rewards have a return for each element, under separate names.
         returns = _known(metrics, "episode_return")
         if returns.size > 0:
             self._return = f"return {returns.mean():,.1f}"
@@ -162,7 +162,7 @@ class ProgressBar(AbstractProgressBar):
         rewards = _known(metrics, "intrinsic_reward")
         if rewards.size > 0:
             self._reward = f"intrinsic reward {rewards.mean():,.2f}"
-        # Skills are often learned where the environment gives nothing.
+        # Skills are often learned in an environment without a reward.
         self._is_rewarded |= "intrinsic_reward" not in metrics or bool(np.any(returns))
         returns_shown = [self._return, self._evaluated] if self._is_rewarded else []
         results = [*returns_shown, self._reward]
@@ -239,7 +239,7 @@ class SkillProgressBar(AbstractProgressBar):
     """Progress bar of skills learned one after another; a callback of `learn_skills`.
 
     It shows the skill, the steps, their rate, the latest intrinsic reward and the
-    remaining time. The steps to the end of an episode, with which each skill ends, are
+    remaining time. Each skill ends with the steps to the end of an episode, which are
     not counted.
     """
 
@@ -286,7 +286,7 @@ class Logger:
     ```
 
     The first row also has `replay_transitions` and `replay_bytes`: how many transitions
-    there is room for, of all seeds or members together, and what they take in memory.
+    there is room for, over all seeds or members, and how much memory they take.
 
     A row of `train_population` is a generation. MLflow's function is
     `mlflow.log_metrics`; for TensorBoard see `eqrl.TensorBoard`.
@@ -296,8 +296,8 @@ class Logger:
         """**Arguments:**
 
         - `log`: called as `log(metrics, step)` after each row, with numbers by name.
-            What was not measured in a row is left out. Of `train_seeds` there is a
-            number for each seed, `episode_return/0` and so on, and of
+            Metrics that were not measured in a row are left out. For `train_seeds`
+            there is a number for each seed, `episode_return/0` and so on, and for
             `train_population` one for each member.
         """
         check_arity("log", log, "metrics", "step")

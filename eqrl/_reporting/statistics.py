@@ -19,7 +19,7 @@ from .._pytree.fields import (
 Center = Literal["mean", "iqm"]
 """The mean, or the interquartile mean."""
 
-# Numbers that a bootstrap holds in memory.
+# The most numbers that a bootstrap holds in memory.
 _MOST_AT_ONCE = 2**22
 
 
@@ -28,9 +28,9 @@ def interquartile_mean(
 ) -> Float[np.ndarray, "*rows"]:
     """The mean of the middle half of the values along the last axis.
 
-    Of n sorted values the first and the last `n // 4` are left out, so of fewer than
-    four none. It depends less on outliers than the mean, and varies less from
-    experiment to experiment than the median.
+    The first and the last `n // 4` of n sorted values are left out, so none of fewer
+    than four. The interquartile mean depends less on outliers than the mean, and varies
+    less from experiment to experiment than the median.
 
     **Arguments:**
 
@@ -67,24 +67,24 @@ def bootstrap_interval(
 ) -> tuple[Float[np.ndarray, "*rows"], Float[np.ndarray, "*rows"]]:
     """A confidence interval for the center of the values along the last axis.
 
-    It is that of the percentile bootstrap: of as many values, drawn from those given
-    with replacement, the center lies above the interval in `(1 - level) / 2` of all
-    draws, and below it in as many. Of few seeds the intervals are too narrow. Agarwal
-    et al. (2021), see `eqrl.interquartile_mean`, recommend it for the handful of
-    seeds that reinforcement learning affords.
+    It is that of the percentile bootstrap: the center of as many values, drawn from the
+    given ones with replacement, lies above the interval in `(1 - level) / 2` of all
+    draws, and below it equally often. With few seeds the intervals are too narrow.
+    Agarwal et al. (2021), see `eqrl.interquartile_mean`, recommend it for the handful
+    of seeds that reinforcement learning affords.
 
     **Arguments:**
 
     - `values`: such as the returns of several seeds. Those that are `nan` are left out.
     - `center`: `"mean"`, or `"iqm"` for the interquartile mean.
-    - `level`: of confidence, in (0, 1].
+    - `level`: confidence level, in (0, 1].
     - `num_resamples`: the number of draws, at least 2.
-    - `seed`: of the draws, at least 0.
+    - `seed`: seed of the draws, at least 0.
 
     **Returns:**
 
     The lower and the upper ends, `nan` where there are fewer than two values. Infinite
-    values of one sign make infinite ends, those of both signs `nan`. Raises a
+    values of one sign give infinite ends; those of both signs give `nan`. Raises a
     `ValueError` for a number alone.
     """
     check_choice("center", center, _CENTERS)
@@ -94,10 +94,10 @@ def bootstrap_interval(
 
     def ends(rows: Float[np.ndarray, "rows seeds"]) -> Float[np.ndarray, "rows 2"]:
         count = rows.shape[1]
-        # One value does not say how much values differ.
+        # A single value does not show how much values differ.
         if count < 2:
             return np.full((len(rows), 2), np.nan)
-        # All rows have the same draws, so that a curve's shade is as smooth as it.
+        # All rows share their draws, so that the shade is as smooth as its curve.
         random = np.random.default_rng(seed)
         drawn = random.integers(count, size=(num_resamples, count))
         result = np.empty((len(rows), 2))
@@ -116,11 +116,11 @@ def bootstrap_interval(
 def _quantiles(
     values: Float[np.ndarray, "rows draws"], levels: list[float]
 ) -> Float[np.ndarray, "levels rows"]:
-    """The quantiles of each row, also where there are infinite values in it."""
+    """The quantiles of each row, which may have infinite values."""
     result = np.quantile(values, levels, axis=-1)
     if np.all(np.isfinite(result)):
         return result
-    # NumPy's interpolation subtracts neighbors, which is `nan` of infinite ones.
+    # NumPy's interpolation subtracts neighbors, which gives `nan` for infinite ones.
     low, high = (
         np.quantile(values, levels, axis=-1, method=method)
         for method in ("lower", "higher")
@@ -151,7 +151,7 @@ def moving_average(
 
     **Arguments:**
 
-    - `values`: `nan` where there is none, which is left out.
+    - `values`: the values; `nan` marks a missing one, which is left out.
     - `num_rows`: how many rows are averaged; fewer at the beginning.
 
     **Returns:**
@@ -198,14 +198,14 @@ def _of_known(
     *,
     width: int,
 ) -> Float[np.ndarray, "*rows width"]:
-    """Some statistics of each row, of those values in it that are not `nan`."""
+    """Statistics of the values in each row that are not `nan`."""
     what = "must be an array of numbers, whose last axis is that of the seeds."
     given = converted("values", lambda x: np.asarray(x, float), values, what)
     if given.ndim == 0:
         raise ValueError(f"`values={shown(values)}` {what}")
     rows = given.reshape(math.prod(given.shape[:-1]), given.shape[-1])
     result = np.empty((len(rows), width))
-    # Those rows in which the same seeds have a value are a matrix again.
+    # Rows in which the same seeds have values form a matrix again.
     patterns, which = np.unique(~np.isnan(rows), axis=0, return_inverse=True)
     for index, pattern in enumerate(patterns):
         chosen = which.reshape(-1) == index

@@ -43,16 +43,16 @@ class SweepSolution(Generic[State, Agents]):
 
     **Attributes:**
 
-    - `settings`: the values of the hyperparameters of each, by their names.
-    - `scores`: of each setting and seed, by default the mean return of the greedy
-        episodes after training; `nan` where a seed diverged.
-    - `fresh_scores`: the best setting once more, in episodes that did not choose it,
-        and with fresh seeds if there were any; `nan` where nothing is known.
-    - `metrics`: of each setting, as of a `Solution` of `train_seeds`; `nan` after a
-        seed diverged.
-    - `center`: by which settings are compared.
-    - `agents`: with the hyperparameters of each setting.
-    - `states`: of each setting, the stack of the agents' states of its seeds.
+    - `settings`: the values of the hyperparameters of each setting, by their names.
+    - `scores`: the score of each setting and seed, by default the mean return of the
+        greedy episodes after training; `nan` where a seed diverged.
+    - `fresh_scores`: new scores of the best setting, in episodes that were not used to
+        choose it, and with fresh seeds if there were any; `nan` if they are unknown.
+    - `metrics`: the metrics of each setting, as in a `Solution` of `train_seeds`; `nan`
+        after a seed diverged.
+    - `center`: the statistic by which settings are compared.
+    - `agents`: the agents, with the hyperparameters of each setting.
+    - `states`: for each setting, the stack of the agents' states of its seeds.
     """
 
     settings: tuple[dict[str, object], ...]
@@ -67,14 +67,13 @@ class SweepSolution(Generic[State, Agents]):
     def order(self) -> tuple[int, ...]:
         """The settings from the best to the worst.
 
-        The best is that with the highest center of its scores, of several that with the
-        highest mean. Settings of which fewer seeds diverged come first, whatever their
-        scores.
+        The best one has the highest center of its scores, with ties broken by the mean.
+        Settings with fewer diverged seeds come first, whatever their scores.
         """
         lost = np.isnan(self.scores).sum(axis=1)
         values = [center_of(self.scores, center) for center in ("mean", self.center)]
         ranks = [-np.nan_to_num(each, nan=-np.inf) for each in values]
-        # By the last key first.
+        # `lexsort` sorts by the last key first.
         return tuple(np.lexsort([*ranks, lost]).tolist())
 
     @property
@@ -108,11 +107,11 @@ class SweepSolution(Generic[State, Agents]):
     def table(self) -> dict[str, list[Cell]]:
         """The table by its columns, with a row for each setting.
 
-        After the hyperparameters come `diverged`, how many seeds did; `mean` and `iqm`
-        of the scores of the others; `low` and `high`, the ends of the 95 % bootstrap
-        interval of the `center` over seeds; and, of the best setting alone,
-        `fresh_mean`, `fresh_iqm`, `fresh_low` and `fresh_high`. The best of many looks
-        better than it is; these do not.
+        After the hyperparameters come `diverged`, the number of seeds that did; `mean`
+        and `iqm` of the scores of the others; `low` and `high`, the ends of the 95 %
+        bootstrap interval of the `center` over seeds; and, for the best setting only,
+        `fresh_mean`, `fresh_iqm`, `fresh_low` and `fresh_high`. The best of many
+        settings looks better than it is; its fresh scores do not.
         """
         names = list(dict.fromkeys(name for each in self.settings for name in each))
         columns: dict[str, list[Cell]] = {
@@ -137,7 +136,7 @@ class SweepSolution(Generic[State, Agents]):
         return columns
 
     def write_csv(self, path: str | os.PathLike[str]) -> None:
-        """Writes the `table`. What is not known is empty there."""
+        """Writes the `table` as CSV. Unknown values are empty."""
         columns = self.table
         with (
             atomic_write(Path(path)) as partial,
@@ -146,7 +145,7 @@ class SweepSolution(Generic[State, Agents]):
             writer = csv.writer(file)
             writer.writerow(["setting", *columns])
             for index, row in enumerate(zip(*columns.values(), strict=True)):
-                # `nan` is the only value that is not itself.
+                # `nan` is the only value that does not equal itself.
                 writer.writerow([index, *("" if x != x else x for x in row)])
 
     def __str__(self) -> str:
@@ -213,7 +212,7 @@ def draw_sweep(
     axes.set_yticks(range(len(order)), labels)
     axes.invert_yaxis()
     axes.grid(alpha=0.3, axis="x")
-    # Each kind once.
+    # Each kind has one entry.
     handles, kinds = axes.get_legend_handles_labels()
     of_kinds = dict(zip(kinds, handles, strict=True))
     if len(of_kinds) > 1:

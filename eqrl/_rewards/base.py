@@ -43,7 +43,7 @@ class AbstractReward(eqx.Module, Generic[RewardState, Seen]):
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> RewardState:
         """The initial state.
 
-        Raises a `ValueError` unless the reward fits the environment.
+        Raises a `ValueError` if the reward does not fit the environment.
         """
 
     @abstractmethod
@@ -88,7 +88,7 @@ AnyReward: TypeAlias = AbstractReward[Any, Any]
 class AbstractSkillReward(AbstractReward[RewardState, SkillExtras[Any]]):
     """A reward that depends on the skill, and so knows the prior of the skills.
 
-    `Intrinsic` refuses one whose skills are not those of its agent.
+    `Intrinsic` refuses one whose skills differ from those of its agent.
     """
 
     skills: eqx.AbstractVar[AbstractSkillPrior]
@@ -100,7 +100,7 @@ def skill_rows(
 ) -> Float[Array, "rows skill"]:
     """The skills of a batch, with its leading axes flattened.
 
-    Raises a `ValueError` unless it has skills of the size that the reward knows.
+    Raises a `ValueError` if it has no skills of the size that the reward expects.
     """
     name = type(reward).__name__
     if not isinstance(batch.extras, SkillExtras):
@@ -122,8 +122,8 @@ def after_update(
 ) -> tuple[State, dict[str, Any]]:
     """The state and the metrics that `update` of an agent or a reward returned.
 
-    Raises a `ValueError` unless it returned these two, and the state has the structure
-    of the one before.
+    Raises a `ValueError` if it returned anything else, or if the structure of the state
+    has changed.
     """
     name = type(learner).__name__
     if isinstance(updated, tuple) and len(updated) == 2:
@@ -190,7 +190,7 @@ def descriptor_size(descriptor: StateDescriptor, spec: EnvSpec) -> int:
 def describe(
     descriptor: StateDescriptor, transitions: Transition[Extras]
 ) -> Float[Array, "*batch descriptor"]:
-    """The descriptors of the states that transitions, with any axes, have reached."""
+    """Descriptors of the states that transitions, with any axes, have reached."""
     observation = as_floats(transitions.next_observation)
     if descriptor in ("state_descriptor", "both"):
         described = transitions.next_state_descriptor
@@ -210,9 +210,9 @@ def describe(
 
 
 def as_if_left(transitions: Transition[Extras]) -> Transition[Extras]:
-    """The transitions, as if each had reached the state that it began in.
+    """The transitions, as if each had ended in the state where it began.
 
-    A function that describes the states reached then describes the ones left.
+    A function that describes the states after a step then describes those before it.
     """
     return dataclasses.replace(
         transitions,
@@ -236,7 +236,7 @@ SumState.__init__.__doc__ = """**Arguments:**
 class Sum(AbstractReward[SumState, Seen]):
     """Weighted sum of several rewards, which learn independently.
 
-    The names of their metrics begin with the index of the reward, as in
+    The names of their metrics are prefixed with the index of the reward, as in
     `0_discriminator_loss`.
     """
 
@@ -319,5 +319,5 @@ Sum.__init__.__doc__ = """**Arguments:**
 
 - `rewards`: at least one, such as an `eqrl.Discriminator`.
 - `weights`: a factor for each, any finite number; `None` is 1 for all. They are leaves,
-    which population based training can tune.
+    which population-based training can tune.
 """

@@ -41,7 +41,7 @@ class CICNetworks(eqx.Module):
     **Attributes:**
 
     - `state`: from one descriptor to features.
-    - `pair`: from the features of the state left and the state reached to features.
+    - `pair`: from the features of the states before and after a step to features.
     - `skill`: from a skill to features.
     """
 
@@ -60,29 +60,29 @@ class CICState(eqx.Module):
 
 CICState.__init__.__doc__ = """**Arguments:**
 
-- `networks`: what the contrastive loss trains.
-- `optimizer`: the networks'.
-- `distances`: of the mean distances to neighbors in all batches.
+- `networks`: the networks that the contrastive loss trains.
+- `optimizer`: the state of the networks' optimizer.
+- `distances`: statistics of the mean distances to neighbors in all batches.
 """
 
 
 class CIC(AbstractSkillReward[CICState]):
-    """The reward of contrastive intrinsic control: entropy, and telling skills apart.
+    """The reward of contrastive intrinsic control: state entropy and distinct skills.
 
     It is `entropy_weight` times the particle entropy of the states reached, in learned
-    features, plus `contrastive_weight` times `log(batch) - loss`, with the contrastive
-    loss of telling the steps of a skill from those of the others in the batch, which
-    trains the features.
+    features, plus `contrastive_weight` times `log(batch) - loss`. This contrastive
+    loss, for telling the steps of a skill from those of the others in the batch, trains
+    the features.
 
     The metrics are `contrastive_loss` and `neighbor_distance`, the mean distance to
     neighbors before scaling.
 
     Differences from the released code: the loss is InfoNCE with the positive among the
-    candidates, while its code subtracts a constant that is right for one value only and
-    clamps what is left; distances are divided by their running mean, not by their
-    variance; and a state is no neighbor of its own, so that 15 neighbors are as many
-    as its 16. By default only the entropy is paid, as its code does; the paper weighs
-    both alike. It draws a skill every 50 steps:
+    candidates, while the code subtracts a constant that is right for one value only and
+    clamps the rest; distances are divided by their running mean, not by their variance;
+    and a state is not its own neighbor, so that 15 neighbors correspond to 16 in the
+    code. By default only the entropy is rewarded, as in the code; the paper weighs both
+    equally. To draw a skill every 50 steps, as the code does, use
     `SkillConditioned(agent, skills, resample_every=50)`.
 
     ??? cite "Reference"
@@ -169,7 +169,7 @@ class CIC(AbstractSkillReward[CICState]):
             scale=mean_size(state.distances),
             clip=self.clip,
         )
-        # At most the logarithm of the batch, and 0 where nothing is told apart.
+        # At most the logarithm of the batch size, and 0 if all similarities are equal.
         told_apart = math.log(loss.shape[0]) - loss
         reward = self.entropy_weight * entropy + self.contrastive_weight * told_apart
         return reward.reshape(batch.timestep.shape)
@@ -216,7 +216,7 @@ class CIC(AbstractSkillReward[CICState]):
         )
         steps = jax.vmap(networks.pair)(jnp.concatenate([left, reached], axis=1))
         query = jax.vmap(networks.skill)(skill)
-        # Each skill is to find its own step among those of the batch.
+        # Each skill has to find its own step among those of the batch.
         return contrastive_loss(query, steps, self.temperature), reached
 
 
@@ -225,11 +225,11 @@ CIC.__init__.__doc__ = """**Arguments:**
 - `skills`: the prior of the skills, the same as that of the `SkillConditioned` agent;
     in the paper `eqrl.UniformSkills(64, low=0.0, high=1.0)`.
 - `lr`: learning rate of all networks, at least 0.
-- `temperature`: of the contrastive loss, above 0.
-- `entropy_weight`, `contrastive_weight`: of the two parts of the reward.
-- `clip`: taken off each scaled distance, of which less than 0 counts as 0; at least 0.
-- `num_neighbors`: at least 1 and less than the batch.
-- `num_features`: of states, steps and skills, at least 1.
+- `temperature`: temperature of the contrastive loss, above 0.
+- `entropy_weight`, `contrastive_weight`: weights of the two parts of the reward.
+- `clip`: at least 0; subtracted from scaled distances, with a floor of 0.
+- `num_neighbors`: at least 1 and less than the size of a batch.
+- `num_features`: number of features of states, steps and skills, at least 1.
 - `descriptor`: the part of a state that is seen: `"observation"`, in full;
     `"state_descriptor"`, as the environment describes behavior; `"both"`, joined; or a
     function of one observation.

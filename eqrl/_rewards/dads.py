@@ -52,27 +52,27 @@ class DADSState(eqx.Module):
 
 DADSState.__init__.__doc__ = """**Arguments:**
 
-- `network`: the dynamics, from what they see of a state and a skill, joined, to the
-    logits of the components and their means.
-- `optimizer`: the network's.
-- `changes`: of the changes of the descriptor in all transitions.
+- `network`: the dynamics, from their view of a state and a skill, joined, to the logits
+    of the components and their means.
+- `optimizer`: the state of the network's optimizer.
+- `changes`: statistics of the changes of the descriptor in all transitions.
 """
 
 
 class DADS(AbstractSkillReward[DADSState]):
-    """The reward of DADS: changes that are predictable, and unlike those of others.
+    """The reward of DADS: predictable changes, unlike those of other skills.
 
     A network learns the density of the change of the descriptor in a step, given the
-    skill and what it sees of the state left, as a mixture of normals of unit variance
-    over normalized changes. The reward is `log p(change | skill)` less the logarithm of
-    its mean over skills: all of them if they are one-hot, else `num_samples` drawn for
-    each row and its own. It is at most the logarithm of their number.
+    skill and its view of the state before the step, as a mixture of normals of unit
+    variance over normalized changes. The reward is `log p(change | skill)` minus the
+    logarithm of the mean of `p` over skills: all if they are one-hot, else the row's
+    own and `num_samples` drawn for it. It is at most the logarithm of their number.
 
-    `predicted_change` gives what the network expects of a skill, to plan with.
+    For planning, `predicted_change` gives the change that the network expects.
 
     The metric is `dynamics_loss`, the mean of `-log p` before the update.
 
-    Differences from the released codes: changes are those to the true successor, also
+    Differences from the released code: changes are those to the true successor, even
     where an episode ends, so that no row is masked or enters as 0; the mean over skills
     is exact, not clipped; and the row's own skill is counted among those drawn.
 
@@ -140,7 +140,7 @@ class DADS(AbstractSkillReward[DADSState]):
         )
 
     def observe(self, state: DADSState, transitions: _Transition) -> DADSState:
-        # Each fresh transition counts once, however often the replay gives it again.
+        # Each fresh transition counts once, however often the replay returns it.
         change = self._change(transitions)
         rows = change.reshape(-1, change.shape[-1])
         return eqx.tree_at(
@@ -169,7 +169,7 @@ class DADS(AbstractSkillReward[DADSState]):
             draw = lambda key: self.skills.sample(index=jnp.zeros((), int), key=key)
             keys = jr.split(key, (self.num_samples, skill.shape[0]))
             others = jax.vmap(log_prob)(jax.vmap(jax.vmap(draw))(keys))
-            # Its own counts once, so that the reward is bounded.
+            # The row's own skill counts once, so that the reward is bounded.
             among = jnp.concatenate([others, own[None]])
         mean = jax.nn.logsumexp(among, axis=0) - jnp.log(float(among.shape[0]))
         return (own - mean).reshape(batch.timestep.shape)
@@ -194,21 +194,21 @@ class DADS(AbstractSkillReward[DADSState]):
         seen: Float[Array, "batch seen"],
         skill: Float[Array, "batch skill"],
     ) -> Float[Array, "batch descriptor"]:
-        """The mean change of the descriptor that each skill is expected to make.
+        """The expected change of the descriptor in one step of each skill.
 
         **Arguments:**
 
-        - `state`: of the reward.
-        - `seen`: what the dynamics see of each state: as `dynamics_input` says its
-            observation, its descriptor, or nothing, which is an array of no columns.
+        - `state`: the state of the reward.
+        - `seen`: the dynamics' view of each state: depending on `dynamics_input`, its
+            observation, its descriptor, or nothing, an array without columns.
         - `skill`: one for each state.
 
         **Returns:**
 
         Changes in one step, in the units of the descriptor.
         """
-        # The network knows normalized changes only; their clip is not undone, since few
-        # reach it.
+        # The network predicts normalized changes; clipping is not undone, since few
+        # reach the bound.
         logits, means = self._mixture(state.network, seen, skill)
         weights = jax.nn.softmax(logits, axis=-1)
         expected = jnp.sum(weights[:, :, None] * means, axis=1)
@@ -266,15 +266,15 @@ DADS.__init__.__doc__ = """**Arguments:**
 - `skills`: the prior of the skills, the same as that of the `SkillConditioned` agent;
     or the number of one-hot skills.
 - `lr`: learning rate of the dynamics, at least 0.
-- `clip`: the greatest size of an element of a normalized change, above 0.
-- `num_components`: normals of the mixture, at least 1.
-- `num_samples`: skills that each row's is compared with, unless they are one-hot; at
-    least 1. An update evaluates the network for all of them; the paper takes 100.
-- `descriptor`: what changes: `"state_descriptor"`, as the environment describes
-    behavior; `"observation"`, in full; `"both"`, joined; or a function of one
-    observation.
-- `dynamics_input`: what the dynamics see of the state left: its `"observation"`, its
-    `"descriptor"`, or `"nothing"`, as where a position should not matter.
+- `clip`: largest absolute value of an element of a normalized change, above 0.
+- `num_components`: number of normals in the mixture, at least 1.
+- `num_samples`: skills to compare each row's own with, unless they are one-hot; at
+    least 1. An update evaluates the network for all of them; the paper uses 100.
+- `descriptor`: the part of a state whose change counts: `"state_descriptor"`, as the
+    environment describes behavior; `"observation"`, in full; `"both"`, joined; or a
+    function of one observation.
+- `dynamics_input`: the dynamics' view of the state before a step: its `"observation"`,
+    its `"descriptor"`, or `"nothing"`, for example if a position should not matter.
 - `make_network`: a factory `(input_size, output_size, *, key)` of the dynamics.
 - `make_optimizer`: from a learning rate to an Optax optimizer.
 """

@@ -27,11 +27,11 @@ class DisagreementState(eqx.Module):
 
 DisagreementState.__init__.__doc__ = """**Arguments:**
 
-- `models`: a stack of networks, one more leading axis on every array: from a state and
-    an action, joined, to the state reached.
-- `optimizer`: the models'.
-- `variances`: of the variances of all batches.
-- `num_actions`: of a discrete action, which is seen as a one-hot vector.
+- `models`: a stack of networks, each from a state and an action, joined, to the state
+    reached; every array has one more leading axis.
+- `optimizer`: the state of the models' optimizer.
+- `variances`: statistics of the variances of all batches.
+- `num_actions`: number of discrete actions, which are seen as one-hot vectors.
 """
 
 
@@ -39,8 +39,8 @@ class Disagreement(AbstractReward[DisagreementState, Seen]):
     """The reward of disagreement: how differently models predict the state reached.
 
     It is the variance of the predictions of several networks, averaged over the
-    elements of the state, divided by the root of its mean square so far. Noise that
-    cannot be predicted, on which all come to agree, is not rewarded.
+    elements of the state, divided by its running root mean square. Unpredictable noise
+    is not rewarded, since all networks come to agree on it.
 
     The metric is `forward_loss`, the mean distance of predictions from the states
     reached before the update.
@@ -76,7 +76,7 @@ class Disagreement(AbstractReward[DisagreementState, Seen]):
                 self.descriptor, spec, self.make_network, None, 1, key=key
             ).forward
         )
-        # All learn from the same rows, and differ by their first weights alone.
+        # All learn from the same rows, and differ only in their initial weights.
         models = eqx.filter_vmap(make)(jr.split(key, self.num_models))
         number = spec.action.num_outputs
         return DisagreementState(
@@ -139,7 +139,7 @@ Disagreement.__init__.__doc__ = """**Arguments:**
 
 - `lr`: learning rate of all models, at least 0.
 - `num_models`: at least 2.
-- `descriptor`, `make_network`, `make_optimizer`: as of `ICM`.
+- `descriptor`, `make_network`, `make_optimizer`: as in `ICM`.
 """
 
 

@@ -64,8 +64,8 @@ class Discriminator(AbstractSkillReward[DiscriminatorState]):
     prior of the skills. The reward of a batch is computed before the update on it.
 
     The metrics are `discriminator_loss` and, where q is an `eqrl.nn.Categorical`,
-    `accuracy`: the share of the batch for which q finds the true skill the most
-    probable, before the update on it.
+    `accuracy`: the share of the batch where the true skill is the most probable one
+    under q, before the update on it.
 
     Differences from the paper: skills may be continuous, with a normal or a von
     Mises-Fisher distribution for q; q may see less than the full observation.
@@ -221,7 +221,7 @@ Discriminator.__init__.__doc__ = """**Arguments:**
 - `include_prior`: `False` leaves `- log p(skill)` out of the reward. With one-hot
     skills of equal weight it is a constant, which makes the reward positive if the
     discriminator is better than chance. This matters if episodes can terminate. It is
-    left out for a skill of weight 0, for which it would be infinite.
+    left out for a skill of weight 0, where it would be infinite.
 - `make_network`: a factory `(descriptor_size, skill_size, *, key)` of a network from
     one descriptor to an `eqrl.nn.AbstractSkillDistribution`; `None` takes the kind that
     fits the prior, with hidden layers of 256 and 256, such as

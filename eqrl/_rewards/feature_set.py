@@ -88,8 +88,8 @@ def add_points(
     ) -> Float[Array, "rows descriptor"]:
         return old.at[row].set(new, mode="drop")
 
-    # Before a count overflows it is lowered to one with the same next row, at which the
-    # ring still counts as full.
+    # Before a count overflows it is lowered to one with the same next row that still
+    # marks the ring as full.
     size = max(rows, 1)
     full = size * max(1, 2**29 // size)
     return FeatureSet(
@@ -120,8 +120,8 @@ def distance_to(
             default=default,
         )
     drawn, mask = draw_points(points, num_samples, key=key)
-    # All transitions share the points of a single bucket. With several, each takes a
-    # copy of the points of its own.
+    # All transitions share the points of a single bucket. With several, each transition
+    # gets its own copy of the points.
     if num_buckets == 1:
         distance = knn_distance(features, drawn[0], k=k, mask=mask[0])
     else:
@@ -172,8 +172,8 @@ def draw_distinct(
     # than a random permutation, which sorts `most` keys.
     #
     # Of the candidates, the first `num_samples` places hold the integers chosen so far
-    # and the others those of this turn. A candidate is distinct if no earlier place
-    # holds the same integer: `first` has the earliest place of each integer.
+    # and the others those of this iteration. A candidate is distinct if no earlier
+    # place holds the same integer: `first` has the earliest place of each integer.
     order = jnp.arange(2 * num_samples)
 
     def is_missing(carry: tuple[Array, Array, Array]) -> Bool[Array, ""]:

@@ -34,16 +34,16 @@ _Rows = tuple[
 
 
 class CuriosityModel(eqx.Module):
-    """Networks that predict what an action leads to.
+    """Networks that predict the outcome of an action.
 
-    With an `encoder` they see its features of a state, which an inverse network, that
-    predicts the action from the states around it, keeps from vanishing.
+    With an `encoder` they see its features of a state. An inverse network, which
+    predicts the action between two states, keeps these features from vanishing.
 
     **Attributes:**
 
     - `forward`: from a state and an action, joined, to the state reached.
-    - `encoder`, `inverse`: `None` if states are seen as they are.
-    - `num_actions`: of a discrete action, which is seen as a one-hot vector.
+    - `encoder`, `inverse`: `None` if states are seen without an encoder.
+    - `num_actions`: number of discrete actions, which are seen as one-hot vectors.
     """
 
     forward: VectorFunction
@@ -64,10 +64,10 @@ class CuriosityModel(eqx.Module):
         action: Float[Array, "rows action"],
         after: Float[Array, "rows descriptor"],
     ) -> tuple[Float[Array, " rows"], Float[Array, " rows"]]:
-        """Distances of predictions from the states reached, and from the actions.
+        """Errors of the predicted states, and of the predicted actions.
 
-        The second is 0 without an encoder; of a discrete action it is the
-        cross-entropy.
+        They are distances; for a discrete action, the second is a cross-entropy.
+        Without an encoder it is 0.
         """
         seen, reached = self.features(before), self.features(after)
         predicted = jax.vmap(self.forward)(jnp.concatenate([seen, action], axis=1))
@@ -75,7 +75,7 @@ class CuriosityModel(eqx.Module):
         error = lengths(lax.stop_gradient(reached) - predicted)
         if self.inverse is None:
             return error, jnp.zeros_like(error)
-        # Through both states, so that features keep what tells actions apart.
+        # The gradient flows through both states, so that features tell actions apart.
         guess = jax.vmap(self.inverse)(jnp.concatenate([seen, reached], axis=1))
         if self.num_actions is None:
             return error, lengths(action - jnp.tanh(guess))
@@ -115,7 +115,7 @@ def make_curiosity_model(
 def curiosity_rows(
     descriptor: StateDescriptor, num_actions: int | None, batch: Transition[Seen]
 ) -> _Rows:
-    """States left, actions and states reached, without other axes than that of rows."""
+    """States before each step, actions, and states after it, one in each row."""
     before, after = (
         describe(descriptor, transitions) for transitions in (as_if_left(batch), batch)
     )
@@ -132,7 +132,7 @@ def learn_curiosity(
     optimizer: optax.GradientTransformation,
     rows: _Rows,
 ) -> tuple[CuriosityModel, optax.OptState, Metrics]:
-    """A step of a model on rows, and its losses before it."""
+    """One gradient step of a model on rows, with its losses before the step."""
 
     def loss(model: CuriosityModel) -> tuple[Float[Array, ""], Metrics]:
         forward, inverse = map(jnp.mean, model.errors(*rows))
@@ -159,25 +159,25 @@ class ICMState(eqx.Module):
 
 ICMState.__init__.__doc__ = """**Arguments:**
 
-- `model`: what predicts the states that actions lead to.
-- `optimizer`: the model's.
+- `model`: the networks that predict the outcomes of actions.
+- `optimizer`: the state of the model's optimizer.
 """
 
 
 class ICM(AbstractReward[ICMState, Seen]):
     """The reward of curiosity: how badly the state reached was predicted.
 
-    It is `log(1 + scale * error)`, with the distance between the state reached and what
-    a network predicted from the state left and the action, in the space of a learned
-    encoder if there is one.
+    It is `log(1 + scale * error)`; the error is the distance between the state reached
+    and a network's prediction from the state before and the action, in the space of a
+    learned encoder if there is one.
 
     The metrics are `forward_loss`, the mean error before the update, and with an
     encoder `inverse_loss`.
 
-    Differences from the paper: errors are distances and not their squares, under a
-    logarithm, as in URLB's code. Without an encoder, which is the default, there is no
-    inverse network, which would change nothing. The encoder does not learn from the
-    error of the prediction at the state reached, of which it would shrink.
+    Differences from the paper: errors are distances, not their squares, under a
+    logarithm, as in URLB's code. Without an encoder, the default, there is no inverse
+    network, since it would change nothing. No gradient of the error flows through the
+    encoding of the state reached, since that would shrink the features.
 
     ??? cite "Reference"
 
@@ -250,13 +250,13 @@ class ICM(AbstractReward[ICMState, Seen]):
 ICM.__init__.__doc__ = """**Arguments:**
 
 - `lr`: learning rate of all networks, at least 0.
-- `scale`: of the errors, at least 0.
+- `scale`: factor of the errors, at least 0.
 - `num_features`: outputs of the encoder, at least 1.
 - `descriptor`: the part of a state that is predicted: `"observation"`, in full;
     `"state_descriptor"`, as the environment describes behavior; `"both"`, joined; or a
     function of one observation.
 - `make_network`: a factory `(input_size, output_size, *, key)` of a network from one
     vector to another.
-- `make_encoder`: likewise, of the encoder; `None` predicts the descriptor itself.
+- `make_encoder`: likewise, for the encoder; `None` predicts the descriptor itself.
 - `make_optimizer`: from a learning rate to an Optax optimizer.
 """

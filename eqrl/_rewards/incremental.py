@@ -47,7 +47,7 @@ from .scale import (
 )
 
 
-# Mean distances are computed from this many transitions of a batch, the first.
+# Mean distances are computed from the first transitions of a batch, this many.
 _NUM_MEASURED = 32
 
 
@@ -147,7 +147,7 @@ class Incremental(AbstractReward[IncrementalState]):
             of each term over a batch its weight; `"none"`; or `"released"`.
         - `per_timestep`: whether a transition is compared only with those of the same
             timestep of their episodes.
-        - `descriptor`: what describes a state: `"state_descriptor"`, that of the
+        - `descriptor`: the description of a state: `"state_descriptor"`, that of the
             environment; `"observation"`; or a function of one observation.
         - `recent_capacity`: capacity of the set of recent features, with `per_timestep`
             for each timestep. `None` takes that of the mode, in `"paper"` the length of
@@ -155,7 +155,7 @@ class Incremental(AbstractReward[IncrementalState]):
         - `past_capacity`: capacity of the set of past features, likewise.
             `eqrl.learn_skills` sets it.
         """
-        # `check_fields` would come after the defaults of the mode are looked up.
+        # `check_fields` would run only after the defaults of the mode are looked up.
         check_choice("mode", mode, MODES)
         preset = MODES[mode]
         self.alpha = alpha
@@ -211,8 +211,8 @@ class Incremental(AbstractReward[IncrementalState]):
     ) -> IncrementalState:
         features = self.features(transitions)
         num_buckets = state.recent.features.shape[0]
-        # Each bucket is given all transitions and keeps its own: how many those are is
-        # not known when this is traced.
+        # Each bucket is given all transitions and keeps its own, since their number is
+        # not known while tracing.
         bucket = self._bucket(transitions.timestep, num_buckets)
         keep = jnp.arange(num_buckets)[:, None] == bucket[None]
         features = jnp.broadcast_to(features, (num_buckets, *features.shape))
@@ -293,7 +293,7 @@ class Incremental(AbstractReward[IncrementalState]):
         **Arguments:**
 
         - `state`: at the end of the previous skill.
-        - `num_updates`: of the next skill, as if there were no warm-up.
+        - `num_updates`: number of updates of the next skill, as if without a warm-up.
         """
         scale = next_scale(
             state.scale, alpha=self.alpha, beta=self.beta, expected_calls=num_updates
@@ -342,7 +342,7 @@ class Incremental(AbstractReward[IncrementalState]):
         diversity_factor, consistency_factor = factors(
             state.scale, self.normalization, diversity.mean(), consistency.mean()
         )
-        # Without a past diversity is 1, which only the released code scales.
+        # Without a past, diversity is 1, which only the released code scales.
         diversity_term = jnp.where(
             diversity.known | (self.normalization == "released"),
             diversity_factor * diversity.values,

@@ -63,38 +63,38 @@ class METRAState(eqx.Module):
 METRAState.__init__.__doc__ = """**Arguments:**
 
 - `phi`: the representation, from one descriptor to a vector as long as a skill.
-- `optimizer`: that of the representation.
+- `optimizer`: the state of the representation's optimizer.
 - `log_multiplier`: logarithm of the multiplier of the constraint.
-- `multiplier_optimizer`: that of this logarithm.
-- `directions`: of the largest singular value of each layer; empty unless the constraint
-    is `"spectral"`.
+- `multiplier_optimizer`: the state of this logarithm's optimizer.
+- `directions`: those of the largest singular value of each layer; empty unless the
+    constraint is `"spectral"`.
 """
 
 
 class METRA(AbstractSkillReward[METRAState]):
     """The reward of METRA: how far a step leads along the skill in a learned space.
 
-    It is `(phi(s') - phi(s)) . z` for the state left s, the state reached s' and the
-    skill z. The representation phi is trained to make it large, while no step may be
-    longer than 1 in its space: so distances there count the steps between states, and
-    skills part as far as the environment allows. A Lagrange multiplier holds the
-    constraint. Of N one-hot skills z is 1 at the chosen one and -1 / (N - 1) elsewhere.
+    It is `(phi(s') - phi(s)) . z` for a step from s to s' with skill z. The
+    representation phi is trained to maximize it, while no step may be longer than 1 in
+    its space. So distances there count the steps between states, and skills move apart
+    as far as the environment allows. A Lagrange multiplier enforces the constraint. For
+    N one-hot skills z is 1 at the chosen one and `-1 / (N - 1)` elsewhere.
 
-    phi must see the position, if skills are to lead away: many environments leave it
-    out of their observations. Build one that has it, or let `descriptor` show it.
-    Positions should not be normalized by running statistics, which would shrink steps
-    as the explored area grows; divide by constants in a function `descriptor`.
+    For skills that move away, phi must see the position, which many environments do not
+    observe. Build one that does, or use a `descriptor` with it. Positions should not be
+    normalized by running statistics, which would shrink steps as the explored area
+    grows; divide them by constants in a function `descriptor`.
 
     The metrics are `phi_loss`; `step_length`, the mean squared length of a step, which
-    is .7 to 1 where all is well and near 0 where phi sees nothing that moves;
+    is 0.7 to 1 if training goes well and near 0 if phi sees nothing that moves;
     `violations`, the share of steps longer than 1; and with a multiplier `log_lambda`,
     its logarithm, and `dual_penalty`, the mean room within the constraint before the
-    update, near 0 where all is well.
+    update, near 0 if training goes well.
 
     Differences from the released code: a step's squared length is the sum over the
     dimensions of phi, as in the paper, not their mean (`constraint="mean"` is theirs);
-    and critics go on bootstrapping where an episode is truncated, which it marks as
-    terminated. The batch is scored before the update; it does so after
+    and critics bootstrap where an episode is truncated, which the code marks as
+    terminated. The batch is scored before the update, in the code after it
     (`Intrinsic(score_after_update=True)`).
 
     ??? cite "Reference"
@@ -229,7 +229,7 @@ class METRA(AbstractSkillReward[METRAState]):
             optimizer=optimizer,
             log_multiplier=log_multiplier,
             multiplier_optimizer=dual,
-            # One step is enough, since weights move little in an update.
+            # One step is enough, since weights change little in an update.
             directions=_next_directions(network, state.directions)
             if not by_multiplier
             else (),
@@ -239,7 +239,7 @@ class METRA(AbstractSkillReward[METRAState]):
     def represent(
         self, state: METRAState, descriptor: Float[Array, "*batch descriptor"]
     ) -> Float[Array, "*batch skill"]:
-        """Points of descriptors, with any leading axes, in the space of phi."""
+        """Maps descriptors, with any leading axes, to points in the space of phi."""
         phi = self._constrained(state.phi, state.directions)
         rows = descriptor.reshape(-1, descriptor.shape[-1])
         return jax.vmap(phi)(rows).reshape(*descriptor.shape[:-1], -1)
@@ -247,7 +247,7 @@ class METRA(AbstractSkillReward[METRAState]):
     def _constrained(
         self, phi: VectorFunction, directions: _Directions
     ) -> VectorFunction:
-        """The network, by spectral normalization if that is its constraint.
+        """The network, spectrally normalized if that is its constraint.
 
         Each weight is then divided by its largest singular value, `u' W v` for the
         directions v and u = W v, scaled to length 1. The gradient flows through W
@@ -282,15 +282,15 @@ METRA.__init__.__doc__ = """**Arguments:**
 - `skills`: the prior of the skills, the same as that of the `SkillConditioned` agent,
     such as `eqrl.SphereSkills(2)`; or the number of one-hot skills.
 - `lr`: learning rate of the representation, at least 0.
-- `multiplier_lr`: that of the logarithm of the multiplier, which it moves by at most as
-    much in an update: from 30 to 1 takes 34,000 updates at the default, which is the
-    paper's. For some 20,000 updates take 1e-3 for both rates.
+- `multiplier_lr`: learning rate of the logarithm of the multiplier, and the most that
+    it changes in an update: from 30 to 1 takes 34,000 updates at the default, the
+    paper's. For about 20,000 updates use 1e-3 for both rates.
 - `initial_multiplier`: above 0.
 - `slack`: the most room within the constraint that counts, at least 0.
 - `constraint`: `"sum"` limits the length of a step by the multiplier; `"mean"` limits
     the mean over dimensions of its square; `"spectral"` instead divides the weight of
     each layer by its largest singular value, so that no step is longer in phi than in
-    the descriptor, which is `eqrl.LSD`. That holds for dense layers of eqrl.
+    the descriptor, which is `eqrl.LSD`. That works for eqrl's dense layers.
 - `descriptor`: the part of a state that the representation sees: `"observation"`, in
     full; `"state_descriptor"`, as the environment describes behavior; `"both"`, joined;
     or a function of one observation.
@@ -314,7 +314,7 @@ def LSD(
     normalization of each layer, with one step of the power iteration in each update.
 
     Differences from the release: skills on the sphere have length 1, as in METRA's
-    comparisons, not normal length; the agent learns from a replay.
+    comparisons, not that of normal vectors; the agent learns from a replay.
 
     ??? cite "Reference"
 
@@ -341,7 +341,7 @@ def LSD(
 
 
 def _first_directions(network: object, *, key: PRNGKeyArray) -> _Directions:
-    """For each layer a direction near that of its largest singular value."""
+    """For each layer, a direction near that of its largest singular value."""
     layers = parts(network, Linear)
     keys = jr.split(key, len(layers))
     directions = tuple(

@@ -30,10 +30,10 @@ class ParticleEntropyState(eqx.Module):
 
 ParticleEntropyState.__init__.__doc__ = """**Arguments:**
 
-- `model`: what learns the encoder; `None` without one.
-- `optimizer`: the model's; empty without one.
-- `distances`: of the mean distances to neighbors in all batches.
-- `num_actions`: of a discrete action, which is seen as a one-hot vector.
+- `model`: the networks that train the encoder; `None` without one.
+- `optimizer`: the state of the model's optimizer; empty without a model.
+- `distances`: statistics of the mean distances to neighbors in all batches.
+- `num_actions`: number of discrete actions, which are seen as one-hot vectors.
 """
 
 
@@ -42,14 +42,14 @@ class ParticleEntropy(AbstractReward[ParticleEntropyState, Seen]):
 
     It is `losses.particle_entropy` of the states reached, with distances divided by
     their running mean. Its sum grows with the entropy of the states visited. With an
-    encoder distances are between its features, which learn as in `ICM`.
+    encoder, distances are between its features, which are learned as in `ICM`.
 
-    The metric is `neighbor_distance`, the mean distance before scaling; with an encoder
-    there are those of `ICM` too.
+    The metric is `neighbor_distance`, the mean distance before scaling; with an
+    encoder, those of `ICM` are added.
 
-    Differences from URLB's code: the state reached is paid for, not the one left; a
-    state is no neighbor of its own; and distances are divided by their running mean
-    also without an encoder, for which its code cannot run.
+    Differences from URLB's code: the reward is for the state after a step, not before
+    it; a state is not its own neighbor; and distances are divided by their running mean
+    even without an encoder, a case that its code does not support.
 
     ??? cite "Reference"
 
@@ -152,16 +152,16 @@ class ParticleEntropy(AbstractReward[ParticleEntropyState, Seen]):
 
 ParticleEntropy.__init__.__doc__ = """**Arguments:**
 
-- `lr`: learning rate of the encoder and what it learns with, at least 0.
-- `clip`: taken off each scaled distance, of which less than 0 counts as 0; at least 0.
-- `num_neighbors`: at least 1 and less than the batch.
+- `lr`: learning rate of the encoder and of the networks that train it, at least 0.
+- `clip`: at least 0; subtracted from scaled distances, with a floor of 0.
+- `num_neighbors`: at least 1 and less than the size of a batch.
 - `num_features`: outputs of the encoder, at least 1.
 - `descriptor`: the part of a state that is seen: `"observation"`, in full;
     `"state_descriptor"`, as the environment describes behavior; `"both"`, joined; or a
     function of one observation.
 - `make_encoder`: a factory `(descriptor_size, num_features, *, key)` of the encoder;
     `None` measures distances between descriptors.
-- `make_network`: a factory `(input_size, output_size, *, key)` of the networks that it
-    learns with.
+- `make_network`: a factory `(input_size, output_size, *, key)` of the networks that
+    train the encoder.
 - `make_optimizer`: from a learning rate to an Optax optimizer.
 """

@@ -42,10 +42,10 @@ class RNDState(eqx.Module):
 RNDState.__init__.__doc__ = """**Arguments:**
 
 - `network`: the predictor, from one descriptor to a vector.
-- `target`: the network that it predicts, which never changes.
-- `optimizer`: the predictor's.
-- `statistics`: of the descriptors of all states reached.
-- `errors`: of the errors of all batches.
+- `target`: the network whose outputs it predicts, which never changes.
+- `optimizer`: the state of the predictor's optimizer.
+- `statistics`: those of the descriptors of all states reached.
+- `errors`: statistics of the errors of all batches.
 """
 
 
@@ -53,19 +53,18 @@ class RND(AbstractReward[RNDState, Seen]):
     """The reward of random network distillation: how new a state is.
 
     It is the mean squared error of a network that learns to predict the outputs of
-    another one with random weights, at the state reached, divided by the root of the
-    mean square of all errors so far. The error is large where the predictor has not
-    learned.
+    another one with random weights, at the state reached, divided by the running root
+    mean square of errors. The error is large where the predictor has not learned yet.
 
     The metric is `predictor_loss`, the mean error of the batch before the update.
 
     Differences from the paper: errors are divided by their own running root mean
-    square, not by the deviation of their discounted sum; the predictor learns from all
-    rows; and, as critics bootstrap where an episode is truncated, returns are cut only
-    where it terminates. Differences from the released code of URLB, which normalizes
-    observations by the moments of the batch, so that a reward depends on the other
-    rows, and pays for the state that is left: here they are running moments of all
-    states reached, and the state reached is paid for.
+    square, not by the standard deviation of their discounted sum; the predictor learns
+    from all rows; and, since critics bootstrap where an episode is truncated, returns
+    are cut only where it terminates. The released code of URLB normalizes observations
+    by the moments of the batch, so that a reward depends on the other rows, and rewards
+    the state before a step: here the moments are running ones, and the state reached is
+    rewarded.
 
     ??? cite "Reference"
 
@@ -95,7 +94,7 @@ class RND(AbstractReward[RNDState, Seen]):
         network_key, target_key = jr.split(key)
         sizes = (descriptor_size(self.descriptor, spec), self.num_features)
         check_factory("make_network", self.make_network, *sizes, key=key)
-        # Made alike, so that the predictor can come as close as it likes.
+        # Made by the same factory, so that the predictor can match the target.
         network = self.make_network(*sizes, key=network_key)
         return RNDState(
             network=network,
@@ -145,7 +144,7 @@ class RND(AbstractReward[RNDState, Seen]):
             target=state.target,
             optimizer=optimizer,
             statistics=state.statistics,
-            # From before the step, as the reward of this batch was.
+            # From before the step, like the reward of this batch.
             errors=state.errors.update(errors[:, None]),
         )
         return state, {"predictor_loss": loss}
@@ -162,7 +161,7 @@ class RND(AbstractReward[RNDState, Seen]):
 RND.__init__.__doc__ = """**Arguments:**
 
 - `lr`: learning rate of the predictor, at least 0.
-- `clip`: the greatest size of an element of a normalized descriptor, above 0.
+- `clip`: largest absolute value of an element of a normalized descriptor, above 0.
 - `num_features`: outputs of both networks, at least 1.
 - `descriptor`: the part of a state that is seen: `"observation"`, in full;
     `"state_descriptor"`, as the environment describes behavior; `"both"`, joined; or a

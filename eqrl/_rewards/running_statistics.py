@@ -23,7 +23,7 @@ class RunningStatistics(eqx.Module):
     **Attributes:**
 
     - `count`: the number of observations so far, at most a million batches of them.
-    - `mean`: of each element.
+    - `mean`: mean of each element.
     - `summed_squares`: of each element's differences from the mean; divided by `count`
         it is the variance.
     """
@@ -61,7 +61,7 @@ class RunningStatistics(eqx.Module):
         # The factor is 1 unless larger batches were seen before.
         squares = self.summed_squares * (seen / jnp.maximum(self.count, 1))
         between = shift**2 * (seen * size / count)
-        # Forgotten and added squares nearly cancel, so they are summed up first.
+        # Forgotten and added squares nearly cancel, so they are summed first.
         moved = squares + (batch_squares + between - squares / _MOST_BATCHES)
         return RunningStatistics(
             count=jnp.minimum(count, most),
@@ -79,10 +79,10 @@ def no_statistics(size: int) -> RunningStatistics:
 
 
 def mean_size(statistics: RunningStatistics) -> Float[Array, ""]:
-    """The mean of numbers so far, which are not negative; 1 before the first."""
+    """The mean of the nonnegative numbers so far; 1 before the first."""
     return jnp.where(statistics.count > 0, statistics.mean[0], 1)
 
 
 def root_mean_square(statistics: RunningStatistics) -> Float[Array, ""]:
-    """The root of the mean square of numbers so far; 1 before the first."""
+    """The root mean square of the numbers so far; 1 before the first."""
     return jnp.sqrt(statistics.variance()[0] + statistics.mean[0] ** 2)

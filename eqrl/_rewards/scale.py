@@ -26,12 +26,12 @@ class IncrementalMode:
     - `k`: the distance is to the k-th nearest neighbor.
     - `feature`: the feature of a transition.
     - `per_timestep`: whether a transition is compared with those of its timestep only.
-    - `normalization`: of the two distances.
+    - `normalization`: normalization of the two distances.
     - `num_recent_episodes`: capacity of the set of recent features, in episodes.
     - `clear_recent`: whether each skill begins with an empty set of recent features.
     - `recollect`: whether all skills are rolled out again before the next one begins;
         otherwise only the newest is, and its features are added to the past.
-    - `include_newest`: whether the skill learned last is among them.
+    - `include_newest`: whether these rollouts include the newest skill.
     - `replay`: the part of the replay that the next skill inherits.
     """
 
@@ -104,7 +104,7 @@ class TermScale(eqx.Module):
     - `current`: mean distance over the current skill so far.
     - `logged`: mean of the weighted, signed term, over every 10,000th update of all
         skills.
-    - `factor`: of `"released"`.
+    - `factor`: the factor of `"released"`.
     """
 
     previous: Float[Array, ""]
@@ -113,7 +113,7 @@ class TermScale(eqx.Module):
     factor: Float[Array, ""]
 
     def begin_skill(self, weight: FloatLike) -> "TermScale":
-        # In the released code an empty list is given a 1, which stays in it.
+        # In the released code an empty list is initialized with a 1, which stays in it.
         is_empty = self.logged.count == 0
         logged = RunningMean(
             mean=jnp.where(is_empty, 1, self.logged.mean),

@@ -25,15 +25,15 @@ class ScaledState(eqx.Module, Generic[RewardState]):
 ScaledState.__init__.__doc__ = """**Arguments:**
 
 - `reward`: the state of the reward inside.
-- `rewards`: of the rewards of all batches.
+- `rewards`: statistics of the rewards of all batches.
 """
 
 
 class Scaled(AbstractReward[ScaledState[RewardState], Seen]):
-    """A reward divided by the root of its mean square so far.
+    """A reward divided by its running root mean square.
 
-    So rewards of different sizes have one scale, such as in a `Sum`, and one that
-    shrinks as it learns does not vanish. The mean is not subtracted.
+    This puts rewards of different sizes on one scale, such as in a `Sum`, and keeps one
+    that shrinks during training from vanishing. The mean is not subtracted.
     """
 
     inner: AbstractReward[RewardState, Seen]
@@ -64,7 +64,7 @@ class Scaled(AbstractReward[ScaledState[RewardState], Seen]):
         *,
         key: PRNGKeyArray,
     ) -> tuple[ScaledState[RewardState], Metrics]:
-        # By the state from before the update, as `Intrinsic` scores the batch.
+        # With the state from before the update, as `Intrinsic` scores the batch.
         score_key, update_key = jr.split(key)
         score = self.inner.reward(
             state.reward, batch, step=jnp.zeros((), int), key=score_key
@@ -76,6 +76,6 @@ class Scaled(AbstractReward[ScaledState[RewardState], Seen]):
 
 Scaled.__init__.__doc__ = """**Arguments:**
 
-- `inner`: any reward. One that depends on the number of updates is scaled by what it
-    would give at the first.
+- `inner`: any reward. One that depends on the number of updates is scaled by its values
+    at the first update.
 """

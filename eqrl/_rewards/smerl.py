@@ -30,11 +30,11 @@ SMERLState.__init__.__doc__ = """**Arguments:**
 
 
 class SMERL(AbstractSkillReward[SMERLState[RewardState]]):
-    """A reward for diversity that is only paid in episodes that do well enough.
+    """A reward for diversity that is given only in episodes that do well enough.
 
-    Around the reward of `Discriminator` or `DADS`, and beside the environment's, it
-    makes skills that solve a task in different ways, so that one of them may still work
-    where the environment changes:
+    Around a `Discriminator` or `DADS`, and added to the environment's reward, it leads
+    to skills that solve a task in different ways, so that one of them may still work if
+    the environment changes:
 
     ```python
     agent = eqrl.Intrinsic(
@@ -47,15 +47,15 @@ class SMERL(AbstractSkillReward[SMERLState[RewardState]]):
     )
     ```
 
-    A transition is paid if the undiscounted return of its own whole episode is at least
+    A transition is rewarded if the undiscounted return of its whole episode is at least
     `target - margin`. The reward inside learns from all transitions.
 
     The metrics are those of the reward inside, `accepted`, the share of transitions
-    that are paid, and `target`.
+    that are rewarded, and `target`.
 
     Differences from the implementation in QDax: an episode is not judged before it has
-    ended, where it takes the sum so far, and so rejects the beginning of a good episode
-    and accepts that of a bad one.
+    ended. QDax takes the sum so far, and so rejects the beginning of a good episode and
+    accepts that of a bad one.
 
     ??? cite "Reference"
 
@@ -128,7 +128,7 @@ class SMERL(AbstractSkillReward[SMERLState[RewardState]]):
         inner, metrics = after_update(self.inner, state.reward, updated)
         target = state.best if self.target is None else jnp.asarray(self.target, float)
         returns = _returns(batch)
-        # Both ignore nan, which stands for episodes that are still running.
+        # Both ignore nan, which marks episodes that are still running.
         best = jnp.fmax(state.best, jnp.nanmean(returns))
         accepted = smerl_mask(returns.reshape(-1), target, self.margin)
         metrics = metrics | {
@@ -146,7 +146,7 @@ SMERL.__init__.__doc__ = """**Arguments:**
     `None` takes the greatest mean return of the episodes in a batch so far.
 - `margin`: how far below the target the return of an episode may be, at least 0; the
     paper takes a tenth of the target.
-- `scale`: factor of the reward for diversity, at least 0.
+- `scale`: factor of the diversity reward, at least 0.
 """
 
 

@@ -30,10 +30,10 @@ from ..nn import Choice, Critic, Gaussian, NetworkFactory, Normal
 def import_agent(path: str) -> type[AnyAgent]:
     """The class of agents at `package.module:Class`.
 
-    Its module is imported, so `path` must be what a person has written and never what
-    a file says. As with `python -m`, the module may be in the current directory.
+    Its module is imported, so `path` must come from the user and never from a file. As
+    with `python -m`, the module may be in the current directory.
 
-    Raises a `ValueError` unless there is such a class and it is an agent.
+    Raises a `ValueError` if there is no such class or it is not an agent.
     """
     found = import_object(path, "agent", "Class")
     if not isinstance(found, type) or not issubclass(found, AbstractAgent):
@@ -50,7 +50,7 @@ def import_agent(path: str) -> type[AnyAgent]:
 def import_env(path: str) -> Callable[..., Any]:
     """The function that makes environments at `package.module:make`."""
     found = import_object(path, "env", "make")
-    # `config.json` records where it was defined, which a partial function has not.
+    # `config.json` records the qualified name, which a partial function lacks.
     if not callable(found) or not hasattr(found, "__qualname__"):
         raise ValueError(
             f"`env={path!r}` makes no environment; it must be a function, defined by "
@@ -60,9 +60,9 @@ def import_env(path: str) -> Callable[..., Any]:
 
 
 def import_object(path: str, what: str, form: str) -> object:
-    """The object that a person has named by the path of a module and a name in it.
+    """The object that the user named by the path of a module and a name in it.
 
-    Raises a `ValueError` unless there is such a thing.
+    Raises a `ValueError` if there is no such object.
     """
     module_name, _, class_name = path.partition(":")
     parts = class_name.split(".")
@@ -77,7 +77,7 @@ def import_object(path: str, what: str, form: str) -> object:
         found: object = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            # The module is there, and imports another one that is not.
+            # The module exists, but imports another one that does not.
             raise
         raise ValueError(
             f"`{what}={path!r}`: there is no module `{error.name}`, neither installed "
@@ -98,7 +98,7 @@ def name_of(agent_type: Any) -> str:
 
 
 def is_path(name: str) -> bool:
-    """Whether the name of an agent or an environment is a path, so not eqrl's own."""
+    """Whether the name of an agent or an environment is a path, unlike eqrl's names."""
     return ":" in name
 
 
@@ -124,7 +124,7 @@ class NamedAgent:
 
     @property
     def is_on_policy(self) -> bool:
-        """Whether it learns on-policy, as the type of its `sequence_length` says."""
+        """Whether it learns on-policy, judging by the type of its `sequence_length`."""
         result = inspect.getattr_static(self.agent_type, "sequence_length")
         getter = getattr(result, "fget", None)
         return getter is not None and get_type_hints(getter).get("return") is NoneType
@@ -133,8 +133,8 @@ class NamedAgent:
 def _find_agents() -> dict[str, NamedAgent]:
     """Agents of the library by their names on the command line.
 
-    A class in a module of `_agents` that is neither abstract nor a wrapper has a name
-    made of its own, so a new one needs no entry here.
+    Names are derived from the classes in `_agents` that are neither abstract nor
+    wrappers, so a new agent needs no entry here.
     """
     found: dict[str, NamedAgent] = {}
     for module in pkgutil.walk_packages(_agents.__path__, f"{_agents.__name__}."):
@@ -173,15 +173,15 @@ _FACTORIES = {"make_actor": Gaussian(), "make_critic": Critic()}
 
 
 def find_agent(name: str, agent_type: type[AnyAgent] | None) -> NamedAgent:
-    """The agent of a name, or of the class that is given if it is not of eqrl's own."""
+    """The agent with a name, or of the given class if it is a custom one."""
     return AGENTS[name] if agent_type is None else NamedAgent(agent_type)
 
 
 def default_factories(agent_type: type[AnyAgent | AnyReward]) -> dict[str, Any]:
     """The default of each argument of an agent or a reward that makes networks.
 
-    It is the one of its class or, where `make_actor` and `make_critic` have none, a
-    `Gaussian` and a `Critic`.
+    It is the one of its class; a `make_actor` or `make_critic` without a default is a
+    `Gaussian` or a `Critic`.
     """
     found: dict[str, Any] = {}
     for name, parameter in inspect.signature(agent_type).parameters.items():
@@ -204,9 +204,9 @@ def make_agent(
 
     `changes` are fields of the factories of all of its networks, such as
     `hidden_sizes`. The actor of `PPO` fits the actions of the environment, which
-    `find_space` gives.
+    `find_space` returns.
 
-    Raises a `ValueError` unless its class takes the options.
+    Raises a `ValueError` if its class does not take the options.
     """
     signature = inspect.signature(named.agent_type)
     networks = default_factories(named.agent_type)
@@ -229,7 +229,7 @@ def make_agent(
     make: Any = named.agent_type
     agent: AnyAgent = make(**arguments)
     if isinstance(agent, CSF):
-        # It learns nothing but skills, which its observations must end with.
+        # It learns only skills, and its observations must end with one.
         return SkillConditioned(agent, SphereSkills(agent.num_dimensions))
     return agent
 
@@ -260,7 +260,7 @@ def check_given(kind: str, path: str, argument: str, given: Any) -> None:
 
 
 def check_agent(name: str, agent_type: type[AnyAgent] | None) -> None:
-    """Checks that an agent exists: by its name, or `agent_type` if it is one's own."""
+    """Checks that an agent exists, by its name or, if it is custom, `agent_type`."""
     check_given("agent", name, "agent_type", agent_type)
     if agent_type is None and name not in AGENTS:
         names = ", ".join(repr(name) for name in AGENTS)

@@ -74,8 +74,8 @@ def select_tuned(
 ) -> tuple[Callable[[Any], tuple[Any, ...]], tuple[AbstractPrior, ...]]:
     """`where` and `priors` of a `PBT`, for hyperparameters at any depth of the agent.
 
-    Raises a `ValueError` unless the names are unique and each prior lies in the range
-    of its hyperparameter.
+    The names must be unique, and each prior must lie in the range of its
+    hyperparameter; otherwise a `ValueError` is raised.
     """
     paths = [path_of(agent, name) for name, *_ in priors]
     for index, path in enumerate(paths):
@@ -98,7 +98,7 @@ def select_tuned(
 
 def path_of(agent: AnyAgent, name: str) -> str:
     """The path of the one hyperparameter whose path is or ends in `name`."""
-    # A prior draws one number, and the elements of a list have no names to give it by.
+    # A prior draws one number, and the elements of a list have no names of their own.
     paths = [
         ".".join(key.name for key in path)
         for path, leaf in jax.tree_util.tree_leaves_with_path(agent)
@@ -316,17 +316,17 @@ _SCHEDULES: dict[str, type[Training | Population | SkillSchedule]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Run(Generic[Schedule]):
-    """Everything that decides a run.
+    """Everything that determines a run.
 
     If `agent` is the name of an intrinsic reward, `learner` has the agent that learns
     from it, `skills` the skills, if it teaches any, and `reward_options` its options;
-    with a `SkillSchedule`, those of `Incremental`. `agent_type` is the class of an
-    agent that is not of eqrl's own; its path is in `config.json`, from which nothing is
-    imported. `earlier_lengths` are those at which it had ended before it was resumed to
-    train longer. `env_options` are parameters of the environment,
-    each as `name=value`; `make_own_env` makes one that is not of a library, like
-    `agent_type`. `episodes_resumed` says whether simulators outside JAX took up their
-    episodes whenever it was resumed; `None` if it was not or has none.
+    with a `SkillSchedule`, those of `Incremental`. `agent_type` is the class of a
+    custom agent; its path is in `config.json`, but is never imported from there.
+    `earlier_lengths` are the lengths at which the run ended before it was resumed to
+    train longer. `env_options` are parameters of the environment, each as `name=value`;
+    likewise, `make_own_env` makes a custom environment. `episodes_resumed` is whether
+    simulators outside JAX continued their episodes each time the run was resumed;
+    `None` if it never was or has none.
     """
 
     agent: str
@@ -373,7 +373,7 @@ class Run(Generic[Schedule]):
 
     @property
     def name(self) -> str:
-        """Begins the name of the folder that is made by default."""
+        """The beginning of the default folder's name."""
         command = self.schedule.command
         prefix = "" if command == "train" else f"{command}-"
         agent = _shown(self.agent) if is_path(self.agent) else self.agent
@@ -403,7 +403,7 @@ class Run(Generic[Schedule]):
     def resuming(self, folder: Directory, *, command: str | None = None) -> str:
         """The command line that resumes it, by default with its own command."""
         words = [f"eqrl {command or self.schedule.command} --resume {folder}"]
-        # A folder never imports what is not of eqrl.
+        # A folder never causes an import from outside eqrl.
         for name, given in (("agent", self.agent_type), ("env", self.make_own_env)):
             words += [] if given is None else [f"--{name} {name_of(given)}"]
         return " ".join(words)
@@ -411,7 +411,7 @@ class Run(Generic[Schedule]):
     def lengthened(self, length: int, *, has_ended: bool) -> "Run[Schedule]":
         """The same run with a greater length, whether or not it has ended.
 
-        Raises a `ValueError` if that is less, or if a learning rate is 0 before it.
+        Raises a `ValueError` if that is less, or if a learning rate is 0 by then.
         """
         schedule, name = self.schedule, self.schedule.length
         earlier = getattr(schedule, name)
@@ -450,7 +450,7 @@ class Run(Generic[Schedule]):
             lambda: self.make_env().spec.action,
         )
         if self.learner is not None:
-            # What a reward sees is no image.
+            # The input of a reward is not an image.
             networks.pop("encoder", None)
             agent = make_intrinsic(
                 self.agent,
@@ -463,7 +463,7 @@ class Run(Generic[Schedule]):
         if self.settings.normalize:
             agent = Normalized(agent, clip=self.settings.normalize_clip)
         if isinstance(self.schedule, SkillSchedule):
-            # Outermost, since a skill is what is inside.
+            # Outermost, since each skill is the agent inside.
             agent = Intrinsic(agent, Incremental(**self.reward_options))
         return agent
 
@@ -529,7 +529,7 @@ class Run(Generic[Schedule]):
 
 
 def _make_outside(name: str, options: Mapping[str, Any]) -> AnyEnv:
-    """Makes an environment whose simulator may raise anything where it starts."""
+    """Makes an environment whose simulator may raise any error when it starts."""
     try:
         return make(name, **options)
     except (ValueError, NotInstalledError):
@@ -571,7 +571,7 @@ def _with_options(env: Any, name: str, options: Mapping[str, Any]) -> AnyEnv:
 
 
 def _shown(agent: str) -> str:
-    """The name of an agent in titles: its class, if it is not of eqrl's own."""
+    """The name of an agent in titles; for a custom one, that of its class."""
     return agent.rpartition(":")[2] if is_path(agent) else agent.upper()
 
 
@@ -587,7 +587,7 @@ def _title(
 
 
 def write_config(folder: Directory, run: Run) -> None:
-    """Writes `config.json`, from which a run can be repeated."""
+    """Writes `config.json`, which suffices to repeat a run."""
     content = dataclasses.asdict(run)
     del content["agent_type"], content["make_own_env"]
     if run.episodes_resumed is None:
@@ -604,11 +604,11 @@ def read_config(
     agent_type: type[AnyAgent] | None = None,
     make_env: Callable[..., Any] | None = None,
 ) -> Run:
-    """Reads what `write_config` wrote.
+    """Reads the run that `write_config` wrote.
 
-    Raises a `ValueError` that names the file unless an agent and a trainer can be made
-    of what is in it, and unless `agent_type` is the class that it names, `None` if the
-    agent is of eqrl's own, and `make_env` likewise.
+    The file must define an agent and a trainer, and `agent_type` must be the class that
+    it names, or `None` if the agent is eqrl's own; likewise `make_env`. Otherwise a
+    `ValueError` that names the file is raised.
     """
 
     def parse(content: Content) -> Run:
@@ -644,7 +644,7 @@ def read_config(
         run.make_trainer()
         return run
 
-    # Nothing is wrong with a file whose code is not given.
+    # A missing class or function is not a fault of the file.
     agent, env = _read(folder, _pop_names)
     check_given("agent", agent, "agent_type", agent_type)
     check_given("env", env, "make_env", make_env)
@@ -653,7 +653,7 @@ def read_config(
 
 def _pop_names(content: Content) -> tuple[str, str]:
     """The names of the agent, within others, and of the environment."""
-    # All runs have these; of what has not, what is missing is found in order.
+    # All runs have these; in any other file, the first missing one is reported.
     for name in ("eqrl", "jax", "settings", "skills"):
         content[name]
     agent = (content.get("learner") or content)["agent"]
@@ -662,17 +662,17 @@ def _pop_names(content: Content) -> tuple[str, str]:
 
 
 def read_schedule(folder: Directory) -> Training | Population | SkillSchedule:
-    """Reads no more than the schedule of a run, for which JAX has nothing to do.
+    """Reads only the schedule of a run, without using JAX.
 
-    Raises a `ValueError` where `read_config` does, which says more.
+    Raises a `ValueError` where `read_config` does, which gives details.
     """
     return _read(folder, _pop_schedule)
 
 
 def read_title(folder: Directory) -> str:
-    """Reads no more than the title of a run, for which no agent is imported.
+    """Reads only the title of a run, without importing an agent.
 
-    Raises a `ValueError` where `read_config` does, which says more.
+    Raises a `ValueError` where `read_config` does, which gives details.
     """
 
     def parse(content: Content) -> str:

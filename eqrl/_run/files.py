@@ -66,7 +66,7 @@ def versions() -> dict[str, str]:
 
 
 def config_of(folder: Directory) -> Path:
-    """The file that says what a run is. Raises a `ValueError` if there is none."""
+    """The file that describes a run. Raises a `ValueError` if there is none."""
     path = Path(folder) / CONFIG
     if not path.is_file():
         raise ValueError(
@@ -77,25 +77,24 @@ def config_of(folder: Directory) -> Path:
 
 @contextlib.contextmanager
 def claim_folder(folder: Directory, *, overwrite: bool = False) -> Iterator[Path]:
-    """Makes a folder for a run, which no other process may write until the end.
+    """Makes a folder for a run and locks it until the end of the block.
 
     A `config.json` alone, or with empty folders, was left by a run that was stopped
     before its first row, and may be overwritten.
 
     **Arguments:**
 
-    - `folder`: the folder, and those above it, are made where they are missing.
+    - `folder`: created with its parents if it does not exist.
     - `overwrite`: deletes what an earlier run wrote into it.
 
     Raises a `ValueError`, and changes nothing, if another process writes the folder, if
-    it is not empty and not to be overwritten, and if it holds anything that no run
-    writes.
+    it is not empty and not to be overwritten, or if it holds a file that no run writes.
     """
     path = Path(folder)
     if path.exists() and not path.is_dir():
         raise ValueError(f"`folder={str(folder)!r}` is a file; give another.")
     check_directory(path)
-    # A folder that a run is writing is refused for that reason.
+    # If a run is writing the folder, that is the error to raise.
     if not (path / LOCK).exists():
         _check_claim(path, overwrite)
     path.mkdir(parents=True, exist_ok=True)
@@ -103,7 +102,8 @@ def claim_folder(folder: Directory, *, overwrite: bool = False) -> Iterator[Path
         _check_claim(path, overwrite)
         if overwrite:
             for name in _files(path):
-                # Last, since it marks the folder as that of a run, should this stop.
+                # Last, since it marks the folder as that of a run, should this be
+                # interrupted.
                 if name != CONFIG:
                     (path / name).unlink()
             for item in sorted(path.rglob("*"), reverse=True):
@@ -139,7 +139,7 @@ def _check_claim(path: Path, overwrite: bool) -> None:
 
 
 def _files(path: Path) -> list[str]:
-    """All that is not a folder, by its path from `path`, except the lock."""
+    """Everything that is not a folder, by its path from `path`, except the lock."""
     items = sorted(path.rglob("*"))
     names = [
         item.relative_to(path).as_posix()
@@ -150,7 +150,7 @@ def _files(path: Path) -> list[str]:
 
 
 def checkpoints_folder(folder: Directory) -> Path:
-    """Folder of the checkpoints from which seeds or a population resume."""
+    """Folder of the checkpoints that seeds or a population resume from."""
     return Path(folder) / "checkpoints"
 
 
@@ -165,9 +165,9 @@ def library_folder(folder: Directory) -> Path:
 
 
 def save_policy(directory: Directory, step: int, policy: Any) -> None:
-    """Saves the policy of a run that has ended, instead of an earlier one."""
+    """Saves the final policy of a run, in place of an earlier one."""
     earlier = saved_steps(directory)
-    # `save` refuses a step that is there; the others go once this one is complete.
+    # `save` refuses an existing step; the others go once this one is complete.
     if step in earlier:
         shutil.rmtree(Path(directory) / str(step))
     save(directory, step, policy)
@@ -182,7 +182,7 @@ def finite(values: Float[np.ndarray, " values"]) -> list[float | None]:
 
 
 def write_json(folder: Directory, name: str, content: dict[str, Any]) -> None:
-    """Writes a JSON file, which ends with a digest of what is in it."""
+    """Writes a JSON file, which ends with a digest of its content."""
     text = json.dumps(sealed(content), indent=2, allow_nan=False)
     with atomic_write(Path(folder) / name) as path:
         path.write_text(text + "\n")
@@ -206,7 +206,7 @@ def write_picture(
 
 
 def make_typed(options: type[Value], values: Mapping[str, Any]) -> Value:
-    """An instance of a dataclass, of whose fields all have a value of their type.
+    """An instance of a dataclass whose fields all have values of their types.
 
     Raises a `TypeError` that names the field otherwise.
     """
@@ -219,9 +219,9 @@ def make_typed(options: type[Value], values: Mapping[str, Any]) -> Value:
 
 
 def check_type(name: str, value: Value, expected: Any) -> Value:
-    """The value itself. Raises a `TypeError` unless it is of a type.
+    """Returns the value, or raises a `TypeError` if it is not of the expected type.
 
-    A whole number may stand for a float, but no truth value for a number.
+    An integer is accepted for a float, but a bool is not accepted for a number.
     """
     alternatives = (expected, *typing.get_args(expected))
     if isinstance(value, bool):

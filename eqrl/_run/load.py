@@ -45,7 +45,7 @@ class SavedRun:
 
     - `kind`, `count`: the word for one of its policies, and how many there are.
     - `title`: of the plots.
-    - `agent`, `env`: as they are printed, to be read by people.
+    - `agent`, `env`: their printed forms, for people to read.
     """
 
     kind: Literal["seed", "member"]
@@ -73,18 +73,18 @@ def save_run(
     agent, state, env = eqrl.load_run("runs/mine", agent=agent, env=env)
     ```
 
-    There will be `metrics.csv`, the policy of each seed or member, where Matplotlib is
-    installed `learning_curve.png`, and `config.json`, in which agent and environment
-    stand as they are printed. They cannot be rebuilt from the file; pass them to
-    `load_run`. To resume training, `eqrl.save_solution` saves all of it.
+    It writes `metrics.csv`, the policy of each seed or member, `learning_curve.png` if
+    Matplotlib is installed, and `config.json`, which holds agent and environment as
+    they are printed. They cannot be rebuilt from the file; pass them to `load_run`. To
+    resume training, save the solution with `eqrl.save_solution`.
 
     **Arguments:**
 
-    - `folder`: made with those above it if it does not exist; it must be empty.
-    - `solution`: from `train`, `train_seeds` or `train_population`, or of an error that
-        one of them raised. For skills of `learn_skills` there is `save_skills`.
-    - `agent`, `env`: with which it was trained.
-    - `title`: of the plots; by default the names of the agent and the environment
+    - `folder`: created with its parents if it does not exist; it must be empty.
+    - `solution`: from `train`, `train_seeds` or `train_population`, or from an error
+        that one of them raised. For the skills of `learn_skills`, use `save_skills`.
+    - `agent`, `env`: those it was trained with.
+    - `title`: title of the plots; by default the names of the agent and the environment
         inside their wrappers, such as "SAC on eqrl/Point", after those of intrinsic
         rewards.
     - `overwrite`: deletes what an earlier run wrote into the folder.
@@ -181,7 +181,7 @@ def load_run(
 ) -> tuple[AbstractAgent[Any, Any, Any], Any, AbstractEnv[Any]]:
     """Loads an agent that `eqrl train`, `eqrl pbt` or `eqrl disk` trained.
 
-    It also loads a run of `eqrl.save_run`, whose agent and environment are given.
+    For a run of `eqrl.save_run`, pass its agent and environment.
 
     ```python
     agent, state, env = eqrl.load_run("runs/x")
@@ -195,13 +195,13 @@ def load_run(
         `eqrl disk`, from 0.
     - `agent_type`: the class that was trained with `--agent package.module:Class`. It
         is never imported because the folder names it.
-    - `make_env`: likewise what made the environment, of `--env package.module:make`.
-    - `agent`, `env`: of a run that `eqrl.save_run` wrote, and of no other: as they were
-        given to it. The hyperparameters of the members of a population are loaded.
+    - `make_env`: likewise the function given as `--env package.module:make`.
+    - `agent`, `env`: only for a run that `eqrl.save_run` wrote: those passed to it. The
+        hyperparameters of the members of a population are loaded.
 
     **Returns:**
 
-    The agent with the hyperparameters of the end of training, its state then, and the
+    The agent with its hyperparameters at the end of training, its final state, and the
     environment.
 
     Raises a `ValueError` if a file is missing or is not as it was written, naming it,

@@ -43,7 +43,7 @@ _SKILLS: dict[SkillKind, tuple[Callable[[int], AbstractSkillPrior], int]] = {
 }
 
 PREFIX = "intrinsic_"
-"""Begins the options of a reward, some of which its agent has too."""
+"""The prefix of a reward's options, some of which its agent has too."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +107,7 @@ class NamedReward:
     """Its other defaults."""
 
     fixed: Mapping[str, object] = dataclasses.field(default_factory=dict)
-    """Arguments that are no options; those with `None` keep their defaults."""
+    """Arguments that are not options; those with `None` keep their defaults."""
 
     make_replay: MakeReplay = ReplayBuffer
     """Makes the replay of its agent, unless that learns on-policy."""
@@ -148,7 +148,7 @@ REWARDS = {
 def check_reward(
     name: str, learner: LearnerOptions | None, skills: SkillOptions | None
 ) -> None:
-    """Checks that a run has the parts that its name, perhaps of a reward, asks for."""
+    """Checks that a run has the parts that its name, possibly of a reward, requires."""
     named = REWARDS.get(name)
     if (named is None) != (learner is None):
         raise ValueError(f"`agent={name!r}` and `learner={learner!r}` do not fit.")
@@ -166,11 +166,11 @@ def make_intrinsic(
     options: Mapping[str, object],
     changes: Mapping[str, Any],
 ) -> Intrinsic:
-    """An agent inside the reward of a name.
+    """An agent inside the named reward.
 
     **Arguments:**
 
-    - `options`: of the reward, each as the command line calls it.
+    - `options`: options of the reward, by their names on the command line.
     - `changes`: fields of the factories of its networks, such as `hidden_sizes`.
     """
     named = REWARDS[name]
@@ -201,7 +201,7 @@ def make_intrinsic(
 
 
 def with_learner(content: Content) -> Content:
-    """The content of a run, perhaps from when `skills` held all options of DIAYN."""
+    """The content of a run, converted if `skills` holds all options of DIAYN."""
     skills = content.get("skills")
     if not isinstance(skills, dict) or "agent" not in skills:
         return content

@@ -1,4 +1,4 @@
-"""Whole solutions on disk, from which another process resumes training."""
+"""Whole solutions on disk, for another process to resume training from."""
 
 import functools
 import shutil
@@ -68,20 +68,19 @@ def save_solution(
     eqrl.train(agent, env, trainer, ..., initial=solution)
     ```
 
-    All is saved bit for bit; of a simulator outside JAX only where it can be saved, as
-    those of MuJoCo and classic control in Gymnasium. Where it cannot, training resumes
-    with new episodes. Earlier steps stay intact if the process is killed while
-    saving.
+    Everything is saved bit for bit. Simulators outside JAX are saved if they can be,
+    such as those of MuJoCo and classic control in Gymnasium; otherwise training resumes
+    with new episodes. Earlier steps stay intact if the process is killed while saving.
 
     **Arguments:**
 
     - `directory`: created if it does not exist. Each step has a folder in it.
-    - `solution`: from `train`, `train_seeds` or `train_population`, or of an error that
-        one of them raised. For the skills of `learn_skills` there is `save_skills`.
-        What belongs to several processes is saved by all of them together; see `save`.
-    - `step`: under which to save it, not yet in the directory. By default it is the
-        number of environment steps, of each seed or member.
-    - `overwrite`: deletes the step first if it is in the directory. Not of several
+    - `solution`: from `train`, `train_seeds` or `train_population`, or from an error
+        that one of them raised. For the skills of `learn_skills`, use `save_skills`. If
+        it spans several processes, all of them must save it together; see `save`.
+    - `step`: the step to save it under, not yet in the directory; by default the number
+        of environment steps of each seed or member.
+    - `overwrite`: deletes the step first if it is in the directory. Not for several
         processes.
     """
     content = content_of(solution)
@@ -97,7 +96,7 @@ def save_solution(
 
 
 def content_of(solution: AnySolution | PopulationSolution) -> PyTree:
-    """The tree that is saved of a solution."""
+    """The tree that is saved for a solution."""
     if isinstance(solution, PopulationSolution):
         kind, state = "population", solution.trainer_states
         content = {"agents": solution.agents, "state": state, "counts": solution.counts}
@@ -146,15 +145,15 @@ def load_solution(
     *,
     mesh: Mesh | None = None,
 ) -> Any:
-    """Loads what `save_solution` saved.
+    """Loads a solution that `save_solution` saved.
 
     **Arguments:**
 
     - `directory`: as given to `save_solution`.
-    - `agent`, `env`, `trainer`: with which it was trained. The hyperparameters of the
+    - `agent`, `env`, `trainer`: those it was trained with. The hyperparameters of the
         members of a population are loaded, so `agent` may be a single one.
     - `step`: the step to load; `None` is the latest.
-    - `mesh`: over which to spread seeds or a population, as in `train_seeds` and
+    - `mesh`: devices to spread seeds or a population over, as in `train_seeds` and
         `train_population`. It need not be the one they were trained on.
 
     **Returns:**
@@ -162,8 +161,8 @@ def load_solution(
     The `Solution`, which has the axis `num_seeds` if `train_seeds` made it, or the
     `PopulationSolution`.
 
-    Raises a `ValueError` unless there is such a step that holds a solution, and agent,
-    environment and trainer fit it.
+    Raises a `ValueError` if no such step holds a solution, or if agent, environment and
+    trainer do not fit it.
     """
     step, saved = saved_arrays(directory, step)
     kinds = [kind for kind in _KINDS if f"['{kind}']['state'].failed" in saved]
@@ -228,7 +227,7 @@ def continues(
     )
 
 
-# The name in a checkpoint of what simulators outside JAX are saved by.
+# The name in a checkpoint of the saved simulators outside JAX.
 _SIMULATORS = "['simulators']['bytes']"
 
 # The name in a checkpoint of the structure of its history.
@@ -264,7 +263,7 @@ def _shapes(
     trainer: Trainer,
     mesh: Mesh | None,
 ) -> dict[str, Any]:
-    """Shapes and types of what was saved besides the history."""
+    """Shapes and types of everything saved except the history."""
     key = jr.key(0)
     size = saved[f"['{kind}']['state'].failed"].shape
     agents = agent
@@ -323,7 +322,7 @@ def step_of(solution: AnySolution | PopulationSolution) -> int:
 
 
 class Interval:
-    """When it is time for the next checkpoint: by steps, or by the clock."""
+    """Tells when the next checkpoint is due, by steps or by the clock."""
 
     def __init__(
         self, *, every_steps: int | None, every_seconds: float | int = 60.0
@@ -341,7 +340,7 @@ class Interval:
         self._step, self._seconds = step, time.monotonic()
 
     def is_over(self, step: int) -> bool:
-        """Whether it is time."""
+        """Whether the next checkpoint is due."""
         if self._every_steps is None:
             return time.monotonic() - self._seconds >= self._every_seconds
         return step - self._step >= self._every_steps
@@ -358,11 +357,11 @@ class Checkpoints:
     eqrl.train(agent, env, trainer, ..., initial=solution)
     ```
 
-    It is the `checkpoint` of `train` and `train_seeds`, and a `callback` of
-    `train_population`. What it saves is what `eqrl.save_solution` does; it is written
-    in the background, from a copy. A checkpoint that cannot be written does not end the
-    training. One of a training other than that in the directory is a `ValueError`, at
-    its first row: nothing that was saved is lost, and nothing goes unsaved.
+    Pass it as the `checkpoint` of `train` and `train_seeds`, or as a `callback` of
+    `train_population`. It saves the same as `eqrl.save_solution`, in the background and
+    from a copy. A checkpoint that cannot be written does not end training. If the
+    directory holds another training, a `ValueError` is raised at the first row, so that
+    nothing saved is lost, and nothing goes unsaved.
     """
 
     def __init__(
@@ -374,20 +373,20 @@ class Checkpoints:
         max_to_keep: int = 2,
         on_error: Callable[[Exception], None] | None = None,
     ) -> None:
-        """Begins with what is in the directory.
+        """Opens a directory, which may hold earlier checkpoints.
 
         **Arguments:**
 
-        - `directory`: created if it does not exist; of one training only, which may
-            have resumed from the latest step in it. What a killed process left
-            unfinished in it is removed.
+        - `directory`: created if it does not exist; for one training only, which may
+            have resumed from the latest step in it. Unfinished checkpoints of a killed
+            process are removed from it.
         - `every_steps`: environment steps, of each seed or member, from one checkpoint
-            to the next, rounded up to rows or generations; `None` goes by the time.
+            to the next, rounded up to rows or generations; `None` saves by time.
         - `every_seconds`: seconds from one checkpoint to the next, if `every_steps` is
             `None`.
         - `max_to_keep`: how many of the newest are kept, at least 1.
-        - `on_error`: called with what kept the first checkpoint from being written that
-            was not; by default it is a warning.
+        - `on_error`: called with the error of the first checkpoint that could not be
+            written; by default it is a warning.
         """
         check_integer("max_to_keep", max_to_keep, least=1)
         self._interval = Interval(every_steps=every_steps, every_seconds=every_seconds)
@@ -406,14 +405,14 @@ class Checkpoints:
 
     @functools.cached_property
     def _manager(self) -> Any:
-        # It takes a tenth of a second to import Orbax, which an empty directory does
-        # not need before the first checkpoint.
+        # Importing Orbax takes a tenth of a second, and an empty directory does not
+        # need it before the first checkpoint.
         return checkpoint_manager(self._directory, max_to_keep=self._max_to_keep)
 
     def __call__(
         self, step: int, metrics: object, solution: AnySolution | PopulationSolution
     ) -> None:
-        """Saves a solution if it is time to."""
+        """Saves a solution if a checkpoint is due."""
         del step, metrics
         number = step_of(solution)
         self._check_order(solution, number)
@@ -428,9 +427,9 @@ class Checkpoints:
             self._report(error)
 
     def save(self, solution: AnySolution | PopulationSolution) -> None:
-        """Saves a solution, waits until it is written, and raises what prevents that.
+        """Saves a solution, waits until it is written, and raises any error.
 
-        Nothing is written if it is there already.
+        Nothing is written if it was saved already.
         """
         number = step_of(solution)
         self._check_order(solution, number)
@@ -460,7 +459,7 @@ class Checkpoints:
     def _check_order(
         self, solution: AnySolution | PopulationSolution, number: int
     ) -> None:
-        """Checks that a solution is of the training in the folder."""
+        """Checks that a solution belongs to the training in the folder."""
         latest = self._latest
         if latest is not None:
             if number >= latest and not self._is_own:

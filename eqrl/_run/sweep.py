@@ -128,45 +128,45 @@ def sweep(
     print(sweep)
     ```
 
-    A setting is what `train_seeds` gives for its agent with the same key: its seeds are
-    those of all others, and so are the episodes that score them. Seeds of all settings
-    that differ in numbers alone train side by side in one program; values that are
-    compiled, such as sizes and choices, make a program each.
+    The result of a setting equals that of `train_seeds` for its agent with the same
+    key: all settings share the seeds, and the episodes that score them. Seeds of all
+    settings that differ only in numbers train side by side in one program; each value
+    that is compiled, such as a size or a choice, requires its own program.
 
     **Arguments:**
 
-    - `agent`, `env`, `trainer`: as of `train_seeds`, with all that the sweep leaves as
-        it is.
-    - `num_seeds`: of each setting.
+    - `agent`, `env`, `trainer`: as for `train_seeds`, with everything that the sweep
+        does not vary.
+    - `num_seeds`: seeds of each setting.
     - `num_steps`: environment steps of each seed, whole iterations of each setting.
-    - `key`: of the whole sweep; that of each training, of `train_seeds`.
+    - `key`: the key of the whole sweep, and of each training, as for `train_seeds`.
     - `grid`: values by the names of hyperparameters; all combinations are trained. A
-        name is any field of the agent, also within a wrapper or a factory, as
-        `make_actor.hidden_sizes`, or of the trainer, as `trainer.batch_size`; its end
-        suffices if no other path ends in it.
-    - `priors`: by such names, of what is drawn at random instead. With a `grid`, all of
-        its combinations are trained with each draw.
-    - `num_draws`: how often to draw from the `priors`. A further draw leaves those
-        before it as they are.
-    - `num_fresh_seeds`: seeds from which the best setting is trained once more. By
-        default its policies play fresh episodes only, which takes the luck of the
-        episodes out of `fresh_scores`, but not that of the seeds.
-    - `log_every`: as of `train_seeds`.
+        name is the path of a field of the agent, possibly within a wrapper or a
+        factory, as in `make_actor.hidden_sizes`, or of the trainer, as in
+        `trainer.batch_size`; the end of a path suffices if no other path ends in it.
+    - `priors`: priors, by such names, of hyperparameters that are drawn at random
+        instead. With a `grid`, all of its combinations are trained with each draw.
+    - `num_draws`: how often to draw from the `priors`. More draws do not change earlier
+        ones.
+    - `num_fresh_seeds`: the number of new seeds to train the best setting with once
+        more. By default its policies only play fresh episodes, which removes the luck
+        of the episodes from `fresh_scores`, but not that of the seeds.
+    - `log_every`: as for `train_seeds`.
     - `num_episodes`: greedy episodes after training that score each seed.
-    - `score`: as of `Evaluations`; by default the mean return.
+    - `score`: as for `Evaluations`; by default the mean return.
     - `evaluation_env`: environment of these episodes; `env` by default.
-    - `center`: by which settings are compared, `"mean"` or `"iqm"`.
-    - `folder`: where to keep what is trained. If the process is killed, the same call
-        resumes and gives the same table, bit for bit on the same devices; nothing that
-        was finished is trained again. At the end it holds `settings.csv` and figures.
-    - `checkpoint_every`: environment steps of each seed between checkpoints into the
-        `folder`; by default a minute.
+    - `center`: the statistic by which settings are compared, `"mean"` or `"iqm"`.
+    - `folder`: where to save the results. If the process is killed, the same call
+        resumes and gives the same table, bit for bit on the same devices; finished
+        trainings are not repeated. At the end it holds `settings.csv` and figures.
+    - `checkpoint_every`: environment steps of each seed between checkpoints in the
+        `folder`; by default, one is saved every minute.
     - `members`: how seeds run on each device, as in `train_seeds`.
     - `members_at_once`: how many seeds, of all settings together, train side by side.
-        By default as many as fill a quarter of the memory of the device with their
-        agents, environments and replays; the rest is left to a copy for checkpoints
-        and to what an update needs, which is not estimated. Scores do not depend on
-        it, bit for bit if seeds run in turn and else up to rounding.
+        By default, as many as fill a quarter of the memory of the device with their
+        agents, environments and replays; the rest is left for a copy for checkpoints
+        and for the needs of an update, which are not estimated. Scores do not depend on
+        it, bit for bit if seeds run in turn and otherwise up to rounding.
     - `progress`: called as `progress(done, total)`, with environment steps of all
         settings and seeds, after each row of the metrics.
 
@@ -176,7 +176,7 @@ def sweep(
 
     Raises a `ValueError` before the first step if a name, a value or the folder does
     not fit, and `TrainingInterrupted` as `train_seeds` does; the `folder` then holds
-    all that was reached.
+    all progress.
     """
     key = reusable_key(key)
     check_choice("center", center, ("mean", "iqm"))
@@ -184,7 +184,7 @@ def sweep(
     evaluation_env = env if evaluation_env is None else evaluation_env
     if score is None:
         check_scalar(evaluation_env)
-    # Seeds derive keys from smaller numbers. Each purpose has a key of its own.
+    # Seeds derive keys from smaller numbers. Each purpose has its own key.
     own_key = jr.fold_in(key, 2**31 - 1)
     draw_key, evaluation_key, fresh_key, fresh_evaluation_key = jr.split(own_key, 4)
     single = cast(AnyAgent, agent)
@@ -236,14 +236,14 @@ def sweep(
 def group_settings(
     settings: Sequence[Setting], env: AnyEnv, num_steps: int
 ) -> list[list[int]]:
-    """The indices of the settings, those that share a program together.
+    """The indices of the settings, grouped by the program that they share.
 
-    Raises a `ValueError` that names the setting unless each can be trained.
+    Raises a `ValueError` that names a setting if it cannot be trained.
     """
     groups: list[tuple[PyTree, list[int]]] = []
     trainer = settings[0].trainer
     if all(eqx.tree_equal(each.trainer, trainer) is True for each in settings):
-        # No setting is at fault where the number of steps fits none.
+        # If the number of steps fits no setting, no single one is at fault.
         trainer.check_num_steps(num_steps)
     for index, setting in enumerate(settings):
         agent, trainer = setting.agent, setting.trainer
@@ -271,9 +271,9 @@ def group_settings(
 
 @dataclasses.dataclass(frozen=True)
 class _Plan:
-    """All that decides a sweep, and how its members are trained.
+    """Everything that determines a sweep, and how its members are trained.
 
-    - `keys`, `evaluation_keys`: of each seed, then of each fresh one.
+    - `keys`, `evaluation_keys`: a key for each seed, then for each fresh one.
     - The others are as in `sweep`.
     """
 
@@ -297,7 +297,7 @@ class _Plan:
 
     @contextlib.contextmanager
     def opened(self, key: PRNGKeyArray, asked: Mapping[str, str]) -> Iterator[None]:
-        """Locks the folder, if there is one, and checks that it is of this sweep.
+        """Locks the folder, if there is one, and checks that it belongs to this sweep.
 
         `asked` describes what the settings change.
         """
@@ -347,7 +347,7 @@ class _Plan:
             yield
 
     def load(self) -> list[TrainedPart]:
-        """All parts that were trained already, with the states of their agents."""
+        """All parts that have been trained already, with the states of their agents."""
         parts = [] if self.folder is None else read_parts(self.folder)
         return [
             dataclasses.replace(part, states=self.load_states(part)) for part in parts
@@ -370,10 +370,10 @@ class _Plan:
     def train(
         self, pairs: Sequence[Pair], parts: Sequence[TrainedPart]
     ) -> list[TrainedPart]:
-        """Trains those members that are in none of the parts.
+        """Trains the members that are not in any of the parts.
 
-        All share a program. They train in parts of equal size, the last of which is
-        filled up, so that it is compiled once.
+        All share a program. They train in parts of equal size, the last one padded, so
+        that it is compiled once.
         """
         done = {pair for part in parts for pair in part.pairs}
         pairs = [pair for pair in pairs if pair not in done]
@@ -461,7 +461,7 @@ class _Plan:
                 directory = self.folder / UNFINISHED / name_of_part(pairs)
                 if saved_steps(directory):
                     initial = load_solution(directory, setting.agent, self.env, trainer)
-                    # On another number of devices a part is filled up to another width.
+                    # With another number of devices, a part is padded to another width.
                     if len(initial.trainer_state.failed) != len(keys):
                         shutil.rmtree(directory)
                         initial = None
@@ -524,8 +524,7 @@ class _Plan:
     ) -> tuple[list[int], dict[str, list[list[float | None]]]]:
         """The steps and the metrics of the first members, independent of the others.
 
-        A member that has diverged has no more rows, and where all have the training
-        ends.
+        A member that has diverged has no more rows, and training ends once all have.
         """
         size = trainer.steps_of_iteration
         length = -(-self.log_every // size) * size
@@ -542,7 +541,7 @@ class _Plan:
     def fresh_scores(
         self, solution: SweepSolution, parts: Sequence[TrainedPart]
     ) -> Float[np.ndarray, " fresh"]:
-        """The scores of the best setting that did not choose it."""
+        """The scores of the best setting that were not used to choose it."""
         best, number = solution.best, self.num_fresh_seeds or self.num_seeds
         if best is None:
             return np.full(number, np.nan)
@@ -569,7 +568,7 @@ class _Plan:
                 places = np.flatnonzero(np.array(seeds) < self.num_seeds)
                 if len(places) > 0:
                     pieces.append(_take(part.states, places))
-            # Seeds that did not train side by side are in several.
+            # Seeds that did not train side by side are in several parts.
             states.append(
                 jax.tree.map(
                     lambda *x: jnp.concatenate(x) if eqx.is_array(x[0]) else x[0],

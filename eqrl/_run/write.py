@@ -50,10 +50,10 @@ from .files import (
 from .solutions import step_of
 
 
-# Columns that say whose row it is, where several train side by side.
+# Columns that identify the owner of a row, if several train side by side.
 _OWNERS = ("seed", "member")
 
-# Columns that count and measure nothing.
+# Columns that only count and do not measure anything.
 _COUNTERS = {*_OWNERS, "generation", "parent"}
 
 
@@ -62,8 +62,8 @@ def read_metrics(folder: Directory) -> History:
 
     **Returns:**
 
-    As the metrics of a solution: by name, of shape (logs,) or, of several seeds or the
-    members of a population, (logs, seeds). An incomplete row is ignored.
+    Arrays by name, like the metrics of a solution, of shape (logs,) or, for several
+    seeds or the members of a population, (logs, seeds). An incomplete row is ignored.
 
     Raises a `ValueError` that names the file unless it is a table of metrics.
     """
@@ -90,7 +90,7 @@ def read_metrics(folder: Directory) -> History:
             f"`{path}` is damaged: it is not the table of metrics that a run writes. "
             "Take it from a copy of the run."
         ) from error
-    # The last step may still be being written, with rows of its first owners only.
+    # The last step may be incomplete, with rows of its first owners only.
     logs = len(steps) // count
     metrics = {
         name: values[: logs * count].reshape(logs, count)
@@ -103,7 +103,7 @@ def read_metrics(folder: Directory) -> History:
 
 
 def write_table(folder: Directory, columns: History) -> None:
-    """Writes `metrics.csv`, whose columns are as `_rows` takes them."""
+    """Writes `metrics.csv`, with columns in the form that `_rows` takes."""
     with (
         atomic_write(Path(folder) / "metrics.csv") as path,
         open(path, "w", newline="") as file,
@@ -134,8 +134,8 @@ def write_generations(folder: Directory, solution: PopulationSolution) -> None:
         "parent": solution.parents,
         "score": solution.scores,
     }
-    # An agent names its hyperparameters and metrics as it likes; none may take the
-    # place of another column.
+    # An agent may use any names for its hyperparameters and metrics, but none may
+    # replace another column.
     for kind, given in (
         ("hyperparameter", solution.hyperparameters),
         ("metric", metrics),
@@ -170,7 +170,7 @@ def states_of_seeds(solution: AnySolution) -> list[PyTree]:
     """The state of the agent of each seed, of one training or of several seeds."""
     if solution.trainer_state.failed.ndim == 0:
         return [solution.state]
-    # On one device, or each would be evaluated on all.
+    # On one device, since each would otherwise be evaluated on all.
     states = gather(solution.state)
     return [take_element(states, seed) for seed in range(stack_size(states))]
 
@@ -182,7 +182,7 @@ class GrowingMetrics:
         """**Arguments:**
 
         - `folder`: folder of the run.
-        - `metrics`: what there is already, with which the file begins.
+        - `metrics`: the rows so far, with which the file begins.
         """
         self._folder = Path(folder)
         self._names = list(metrics)
@@ -268,7 +268,7 @@ def draw_skills_of(
     played: SkillEvaluation | SkillTrajectories,
 ) -> None:
     """Draws the skills of a run, with the names that `env` knows for the axes."""
-    # A discriminator may see something else, which is shown then.
+    # If the discriminator sees something else, that is shown instead.
     descriptor = run.reward_options.get("descriptor", "state_descriptor")
     is_of_env = descriptor == "state_descriptor"
     names = descriptor_names(env) if is_of_env else None
@@ -324,7 +324,7 @@ def draw_population(
 
 
 def draw_scores(folder: Directory, title: str, solution: PopulationSolution) -> None:
-    """Draws the learning curve of a population, and who was copied from whom."""
+    """Draws the learning curve of a population, and the family tree of its members."""
     scores = scores_of(solution, None)
     write_picture(
         folder,
@@ -384,13 +384,13 @@ def write_trajectories(
 
 
 SWEEP = "sweep.json"
-"""File that says what a sweep is, and marks its folder."""
+"""The file that describes a sweep, and marks its folder."""
 
 SEARCH = "search.json"
-"""What the command line was asked to search."""
+"""The file that describes the search of the command line."""
 
 TABLE = "settings.csv"
-"""The table of a sweep that has ended."""
+"""The file with the table of a sweep that has ended."""
 
 _TRAINED, POLICIES, UNFINISHED = "trained", "policy", "unfinished"
 _FRESH = "fresh.json"
@@ -406,9 +406,9 @@ class TrainedPart:
     """The result of some members of a sweep, which trained side by side.
 
     - `pairs`: which members.
-    - `scores`: of each, `None` where it diverged.
-    - `steps`: at the end of each row of the metrics.
-    - `metrics`: by name, of each member and row, `None` where there is no number.
+    - `scores`: the score of each, `None` if it diverged.
+    - `steps`: the steps at the end of each row of the metrics.
+    - `metrics`: by name, for each member and row, `None` if there is no number.
     - `states`: the stack of the agents' states.
     """
 
@@ -440,7 +440,7 @@ def joined(
     num_seeds: int,
     center: Center,
 ) -> SweepSolution:
-    """The scores and metrics of settings, all of whose seeds are in the parts."""
+    """The scores and metrics of the settings whose seeds are all in the parts."""
     scores = scores_of_parts(parts)
     places = {
         pair: (part, place) for part in parts for place, pair in enumerate(part.pairs)
@@ -550,5 +550,5 @@ def write_sweep(folder: Path, solution: SweepSolution) -> None:
             title=title,
         )
     shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
-    # Last, since it says that there is all of it.
+    # Last, since it marks the sweep as complete.
     solution.write_csv(folder / TABLE)

@@ -24,11 +24,11 @@ class SkillTrajectories(eqx.Module):
 
 SkillTrajectories.__init__.__doc__ = """**Arguments:**
 
-- `descriptors`: of the state reached by each step, such as the transitions'
+- `descriptors`: descriptor of the state reached by each step, such as the transitions'
     `next_state_descriptor`.
 - `mask`: which steps are within the episode; all other values are meaningless.
-- `first_descriptors`: of the state before the first step of each episode; `None` if
-    they are not known.
+- `first_descriptors`: that of the state before the first step of each episode; `None`
+    if unknown.
 """
 
 
@@ -40,8 +40,8 @@ def terminal_descriptors(
 
     **Arguments:**
 
-    - `descriptors`: of the states reached, as in `SkillEvaluation`, with any leading
-        axes, such as skills and episodes.
+    - `descriptors`: those of the states reached, as in `SkillEvaluation`, with any
+        leading axes, such as skills and episodes.
     - `mask`: which steps are within the episode.
 
     **Returns:**
@@ -96,7 +96,7 @@ def pairwise_hausdorff(
 ) -> Float[Array, ""]:
     """Mean Hausdorff distance between pairs of skills.
 
-    Two skills that do the same bring the mean down, however many others differ; see
+    Two skills that behave alike lower the mean, no matter how many others differ; see
     `union_hausdorff` for another mean.
 
     **Arguments:**
@@ -109,7 +109,7 @@ def pairwise_hausdorff(
     The mean over all pairs, in units of the descriptor.
     """
     _check_points(points)
-    # From the furthest point of one skill to another skill, by both of them.
+    # From the furthest point of one skill to another skill, for all pairs.
     directed = jnp.max(_nearest(points), axis=1)
     distances = jnp.maximum(directed, directed.T)
     # Each pair once, and no skill with itself.
@@ -148,7 +148,7 @@ def union_hausdorff(
 def nearest_distance(
     points: Float[Array, "skills episodes descriptor"],
 ) -> Float[Array, ""]:
-    """Mean distance between a skill and the nearest other one.
+    """Mean distance between a skill and its nearest neighbor.
 
     The distance is between the means of their points. It is small if skills form
     groups, which `pairwise_hausdorff` and `union_hausdorff` do not show.
@@ -182,7 +182,7 @@ def coverage(
 
     **Arguments:**
 
-    - `descriptors`: of the states reached, with any leading axes.
+    - `descriptors`: those of the states reached, with any leading axes.
     - `mask`: which of them count, such as those within an episode.
     - `low`, `high`: bounds of the region, inclusive, for all elements of the descriptor
         or for each. Descriptors outside are ignored.
@@ -227,16 +227,16 @@ def visited_cells(
 
     **Arguments:**
 
-    - `descriptors`: of the states reached, with any leading axes.
+    - `descriptors`: those of the states reached, with any leading axes.
     - `mask`: which of them count, such as those within an episode.
-    - `first`: of the states in which episodes began, which are visited too; such as
-        `first_descriptors` of a `SkillEvaluation`.
+    - `first`: those of the states in which episodes began, which count as visited; such
+        as `first_descriptors` of a `SkillEvaluation`.
     - `size`: length of a cell along each axis, positive.
 
     **Returns:**
 
-    The cells as whole numbers, -1 where a descriptor is in [-`size`, 0), each once and
-    in order; and how many states lie in each.
+    The cells as integers, -1 where a descriptor is in [-`size`, 0), each once and in
+    order; and the number of states in each.
     """
     axes = descriptors.shape[-1]
     reached = np.asarray(descriptors)[np.asarray(mask)]

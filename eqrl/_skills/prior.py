@@ -79,7 +79,7 @@ class AbstractSkillPrior(eqx.Module):
 
 
 class OneHotSkills(AbstractSkillPrior):
-    """A number of one-hot skills, drawn anew for each episode.
+    """One-hot skills, drawn anew for each episode.
 
     The weights are a leaf, so `equinox.tree_at` can choose one skill of an existing
     agent by setting all other weights to 0. To train with other weights, set those of
@@ -118,7 +118,7 @@ class OneHotSkills(AbstractSkillPrior):
                 f"`weights` has shape {self.weights.shape}, but there are `num_skills="
                 f"{self.num_skills}`; give one number for each skill."
             )
-        # Traced, as in a population, the weights have no values to look at.
+        # Traced weights, as in a population, have no values to check.
         if isinstance(self.weights, jax.core.Tracer):
             return
         weights = np.asarray(self.weights)
@@ -155,7 +155,7 @@ class OneHotSkills(AbstractSkillPrior):
 
 
 class EvenOneHotSkills(AbstractSkillPrior):
-    """A number of one-hot skills, assigned to the environments in turn.
+    """One-hot skills, assigned to the environments in turn.
 
     Environment i always has skill `i % num_skills`, so the numbers of environments of
     two skills differ by at most one.
@@ -218,7 +218,7 @@ class SphereSkills(AbstractSkillPrior):
 
 SphereSkills.__init__.__doc__ = """**Arguments:**
 
-- `num_dimensions`: length of a skill, at least 2, which is the circle.
+- `num_dimensions`: length of a skill, at least 2 (a circle).
 """
 
 
@@ -295,7 +295,7 @@ UniformSkills.__init__.__doc__ = """**Arguments:**
 
 
 class OneSkill(AbstractSkillPrior):
-    """Always the same skill, to use one of several that an agent has learned."""
+    """A single skill, to use one of several that an agent has learned."""
 
     skill: Float[Array, " skill"] = eqx.field(metadata=checked_by(check_vector))
 
@@ -325,7 +325,7 @@ OneSkill.__init__.__doc__ = """**Arguments:**
 
 
 def as_skill_prior(skills: object, name: str = "skills") -> AbstractSkillPrior:
-    """Returns a prior as it is, and makes one-hot skills of a number of them."""
+    """Returns a prior unchanged, and turns a number into that many one-hot skills."""
     if isinstance(skills, AbstractSkillPrior):
         return skills
     if isinstance(skills, (int, np.integer)) and not isinstance(skills, bool):

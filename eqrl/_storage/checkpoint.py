@@ -61,7 +61,7 @@ def save(directory: Directory, step: SupportsIndex, tree: object) -> None:
     The tree may contain anything: modules, optimizer states, typed keys. Arrays are
     stored by their path in the tree; other leaves, such as functions, are not stored.
     Earlier steps stay intact if the process is killed while saving. Each array is saved
-    with a digest, by which `restore` notices if it was damaged since.
+    with a digest, so that `restore` detects later damage.
 
     **Arguments:**
 
@@ -81,7 +81,7 @@ def save(directory: Directory, step: SupportsIndex, tree: object) -> None:
         )
     content = _content(tree)
     folder = Path(directory).absolute() / str(number)
-    # If it is there it is empty, or it would be a step.
+    # If it exists, it is empty; otherwise it would be a step.
     with contextlib.suppress(FileNotFoundError):
         folder.rmdir()
     with quiet_event_loops(), _checkpointer(tree) as checkpointer:
@@ -91,8 +91,8 @@ def save(directory: Directory, step: SupportsIndex, tree: object) -> None:
 def check_directory(directory: Directory) -> None:
     """Checks that arrays can be saved in a directory.
 
-    Orbax looks for what it wrote by a pattern, and `[` begins one; it says nothing if
-    it finds none of it.
+    Orbax finds its files by a glob pattern, in which `[` is special, and does not
+    report that it found none.
     """
     path = str(Path(directory).absolute())
     if "[" in path:
@@ -103,9 +103,9 @@ def check_directory(directory: Directory) -> None:
 
 
 def checkpoint_manager(directory: Directory, *, max_to_keep: int) -> Any:
-    """Orbax's manager of a directory, with which `begin_save` saves.
+    """Orbax's manager of a directory, for `begin_save`.
 
-    It keeps the newest steps, and removes what a killed process left unfinished.
+    It keeps the newest steps, and removes unfinished ones of a killed process.
     """
     import orbax.checkpoint as ocp
 
@@ -125,7 +125,7 @@ def checkpoint_manager(directory: Directory, *, max_to_keep: int) -> Any:
 
 def begin_save(manager: Any, step: int, tree: PyTree) -> None:
     """Saves as `save` does, in the background: the arrays must not change meanwhile."""
-    # Without `force` Orbax decides by rules of its own whether a step is saved.
+    # Without `force`, Orbax decides by its own rules whether a step is saved.
     manager.save(step, args=_content(tree), force=True)
 
 
@@ -152,7 +152,7 @@ def _content(tree: PyTree) -> Any:
                 f"Process {jax.process_index()} cannot save a tree that is its own; "
                 "only process 0 can. Write `if jax.process_index() == 0:` before it."
             )
-        # Orbax takes an array of one process alone only as a NumPy array.
+        # Orbax requires an array that only one process holds to be a NumPy array.
         arrays = {
             name: array if is_spread(array) else np.asarray(array)
             for name, array in arrays.items()
@@ -181,7 +181,7 @@ def restore(
     step: SupportsIndex | None = None,
     where: Callable[[Tree], PyTree] | None = None,
 ) -> Tree:
-    """Loads what `save` saved into a tree of the same structure.
+    """Loads the arrays that `save` saved into a tree of the same structure.
 
     ```python
     eqrl.save("checkpoints", 1000, solution.state)
@@ -205,9 +205,9 @@ def restore(
     `like` with its arrays, or those of the part, replaced by the saved ones.
 
     Raises a `ValueError` if there is no such step; if paths, shapes or types differ,
-    naming each; and if what is on disk is not what was saved, naming the file or the
-    folder. An array that is spread over several processes is compared with what was
-    saved only in those of the saved shards that a process holds whole.
+    naming each; or if the data on disk is damaged, naming the file or the folder. In an
+    array that is spread over several processes, damage is only detected in those of the
+    saved shards that a process holds whole.
     """
     number = None if step is None else _whole_number(step)
     return restore_part(directory, like, number, where, advice=None)
@@ -221,11 +221,11 @@ def restore_part(
     *,
     advice: str | None,
 ) -> Tree:
-    """As `restore`; what to do where a step is damaged ends the error message."""
+    """Like `restore`; the error message for a damaged step ends with `advice`."""
     folder = Path(directory).absolute() / str(_find_step(directory, step))
     leaves, structure = jax.tree_util.tree_flatten_with_path(like)
-    # `where` selects from a tree of placeholders, each of which knows its path. So what
-    # it takes is known before any array is read, only these arrays are read and placed
+    # `where` selects from a tree of placeholders, each of which knows its path. So the
+    # selection is known before any array is read, only these arrays are read and placed
     # on devices, and a part costs no more than its own arrays.
     part = jax.tree.unflatten(structure, [_Leaf(path) for path, _ in leaves])
     if where is not None:
@@ -242,8 +242,8 @@ def restore_part(
         for path, leaf in leaves
         if path in selected and isinstance(leaf, (AnyArray, jax.ShapeDtypeStruct))
     }
-    # What was saved at the place of these is of no interest, so it may be missing, of
-    # another shape, or damaged.
+    # The arrays saved at these paths are not needed, so they may be missing, of another
+    # shape, or damaged.
     kept = {_strings(path) for path, _ in leaves if path not in selected}
     if advice is None:
         advice = _advice(folder)
@@ -259,7 +259,7 @@ def restore_part(
 def saved_arrays(
     directory: Directory, step: int | None = None
 ) -> tuple[int, dict[str, jax.ShapeDtypeStruct]]:
-    """The shapes and types of what was saved, by `jax.tree_util.keystr` of its path.
+    """The shapes and types of saved arrays, by `jax.tree_util.keystr` of their paths.
 
     **Arguments:**
 
@@ -325,7 +325,7 @@ def _whole_number(step: Any) -> int:
 
 
 def saved_steps(directory: Directory) -> list[int]:
-    """The steps in a directory, in order. A folder with nothing in it is none."""
+    """The steps in a directory, in order. An empty folder is not a step."""
     path = Path(directory)
     if not path.is_dir():
         return []
@@ -334,7 +334,7 @@ def saved_steps(directory: Directory) -> list[int]:
         for item in path.iterdir()
         if item.name.isascii()
         and item.name.isdecimal()
-        # Step 7 would be looked for in `7`, never in `007`.
+        # Step 7 is always in `7`, never in `007`.
         and str(int(item.name)) == item.name
         and item.is_dir()
         and any(item.iterdir())
@@ -342,7 +342,7 @@ def saved_steps(directory: Directory) -> list[int]:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Whether a folder holds what `save` writes for a step, and not something else."""
+    """Whether a folder holds a step that `save` wrote, and not something else."""
     return (folder / "record" / _RECORD).is_file()
 
 
@@ -484,10 +484,10 @@ def _read_stored(
                 folder, args=ocp.args.Composite(arrays=arrays)
             )
     except jax.errors.JaxRuntimeError:
-        # The device has no room for them, or there is another process less.
+        # The device has no room for the arrays, or a process has been lost.
         raise
     except Exception as error:
-        # Of JSON, of names that are missing, of zarr and of tensorstore.
+        # Errors of JSON, of missing names, of zarr and of tensorstore.
         raise ValueError(
             f"`{folder / 'arrays'}` is damaged: {reason_of(error)}; {advice}."
         ) from error
@@ -495,7 +495,7 @@ def _read_stored(
 
 
 def _native_kind(leaf: _Wanted) -> _Kind:
-    # In whichever byte order NumPy had an array, it comes back in that of the machine.
+    # An array is restored in the byte order of the machine, whatever it was in NumPy.
     dtype = np.dtype(leaf.dtype).newbyteorder("=")
     return _Kind(tuple(leaf.shape), str(dtype))
 
@@ -510,18 +510,18 @@ def _data(leaf: _Wanted) -> jax.ShapeDtypeStruct:
 def _restore_args(leaf: _Wanted) -> Any:
     import orbax.checkpoint as ocp
 
-    # JAX decided where an array is that was not put anywhere, and may do so again.
+    # JAX chose where to put an uncommitted array, and may do so again.
     is_free = isinstance(leaf, jax.Array) and not leaf.committed
     sharding = None if is_free else getattr(leaf, "sharding", None)
     if sharding is None:
         return ocp.RestoreArgs(restore_type=np.ndarray)
-    # Raises an error where the shape does not fit the sharding.
+    # Raises an error if the shape does not fit the sharding.
     sharding.shard_shape(leaf.shape)
     return ocp.ArrayRestoreArgs(sharding=sharding)
 
 
 def _like(leaf: _Wanted, value: AnyArray | None, key_impl: str | None) -> AnyArray:
-    """`value` as the same kind of array as `leaf`; `None` stands for no elements."""
+    """`value` as the same kind of array as `leaf`; `None` if it has no elements."""
     if value is None:
         data = _data(leaf)
         value = np.zeros(data.shape, data.dtype)

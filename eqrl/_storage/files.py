@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import filelock
 
 
-# That of the installed package is taken from here, and files that are written name it.
+# The package takes its version from here, and written files name it.
 __version__ = "0.1.0"
 
 
@@ -50,7 +50,7 @@ Parsed = TypeVar("Parsed")
 
 _DIGEST = "digest"
 
-# A reason that a library gives may be a page long.
+# The reason in a library's error may be a page long.
 _MAX_REASON = 240
 
 
@@ -69,8 +69,8 @@ def read_json(path: Path, parse: Callable[[Content], Parsed], advice: str) -> Pa
     A file without a digest is read too, since an edited file has none. `parse` raises
     an error for names that it does not know.
 
-    Raises a `ValueError` of one line, which names the file and ends in `advice`, unless
-    the file is there, is as it was written, and `parse` takes it.
+    Raises a `ValueError` of one line, which names the file and ends in `advice`, if the
+    file is missing or damaged, or if `parse` does not accept it.
     """
     # The handlers look up the version in it, even if the file could not be read.
     content: Content = {}
@@ -86,7 +86,7 @@ def read_json(path: Path, parse: Callable[[Content], Parsed], advice: str) -> Pa
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ValueError(f"`{path}` cannot be read: {reason}; {advice}.") from error
-    # All that `parse` may raise at content of another form than it expects.
+    # Errors that `parse` may raise for content of an unexpected form.
     except (
         ArithmeticError,
         AttributeError,
@@ -121,7 +121,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def one_line(value: object) -> str:
-    """The text of a value without line breaks, cut where it is too long."""
+    """The text of a value without line breaks, shortened if it is too long."""
     text = " ".join(str(value).split()).rstrip(".")
     return text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}..."
 

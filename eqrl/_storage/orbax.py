@@ -21,8 +21,7 @@ Index = tuple[tuple[int, int], ...]
 class Piece:
     """A block of an array and the CRC-32 of its bytes.
 
-    A CRC-32 differs wherever one bit was flipped, and takes a fraction of the time that
-    writing takes.
+    A CRC-32 changes with any single bit, and takes a fraction of the time of writing.
     """
 
     index: Index
@@ -48,8 +47,8 @@ def pieces_of(arrays: Mapping[str, AnyArray]) -> dict[str, list[Piece]]:
         if not isinstance(array, np.ndarray):
             shards = array.sharding.devices_indices_map(array.shape).values()
             indices.update(_index(slices, array.shape) for slices in shards)
-        # All processes list the same blocks in the same order, whoever holds them, so
-        # that a digest is known by its place.
+        # All processes list the same blocks in the same order, whichever of them holds
+        # a block, so that a digest is identified by its position.
         for index in sorted(indices):
             places.append((name, index))
             digests.append(_digest(blocks[index]) if index in blocks else None)
@@ -65,8 +64,8 @@ def pieces_of(arrays: Mapping[str, AnyArray]) -> dict[str, list[Piece]]:
 def is_intact(value: AnyArray, pieces: Sequence[Piece]) -> bool:
     """Whether an array has the digests it was saved with.
 
-    Of an array that is spread over processes, only those blocks are checked that lie
-    within one shard of this process.
+    In an array that is spread over processes, only the blocks that lie within one shard
+    of this process are checked.
     """
     blocks = _blocks(value)
     for piece in pieces:
@@ -124,7 +123,7 @@ def _gather(digests: Sequence[int | None]) -> list[int | None]:
     """The digest of each block, from the first process that holds it."""
     from jax.experimental import multihost_utils
 
-    # Every 32 bits may be a digest, so whether there is one has a column of its own.
+    # Every number may be a digest, so a separate column holds whether there is one.
     mine = np.asarray(
         [[digest is not None, digest or 0] for digest in digests], np.uint32
     )
@@ -133,7 +132,7 @@ def _gather(digests: Sequence[int | None]) -> list[int | None]:
     return [int(everyones[first[place], place, 1]) for place in range(len(digests))]
 
 
-# Several threads may save at once: the last to end gives asyncio its function back.
+# Several threads may save concurrently; the last to end restores asyncio's function.
 _lock = threading.Lock()
 _num_open = 0
 _new_event_loop = asyncio.new_event_loop
@@ -141,11 +140,11 @@ _new_event_loop = asyncio.new_event_loop
 
 @contextlib.contextmanager
 def quiet_event_loops() -> Iterator[None]:
-    """Lets the event loops that Orbax makes, in any thread, end without a word.
+    """Silences the event loops that Orbax makes, in any thread, when they end.
 
-    Where one of many reads or writes fails, Orbax closes its event loop while the
-    others are under way, and each of them would write a traceback to the standard
-    error. The one error that counts is raised.
+    If one of many reads or writes fails, Orbax closes its event loop while the others
+    are in progress, and each of them would write a traceback to standard error. The
+    error that matters is raised anyway.
     """
     global _num_open
     with _lock:
@@ -162,12 +161,13 @@ def quiet_event_loops() -> Iterator[None]:
 
 def _make_loop() -> asyncio.AbstractEventLoop:
     loop = _new_event_loop()
-    # The function is that of the whole process, and loops of others are theirs.
+    # The function serves the whole process, and loops of other libraries are left
+    # alone.
     if any(
         str(frame.f_globals.get("__name__")).startswith("orbax.")
         for frame, _ in traceback.walk_stack(sys._getframe())
     ):
-        # A loop that is not written in Python takes no attributes.
+        # A loop that is not written in Python does not take attributes.
         with contextlib.suppress(AttributeError):
             loop.call_soon_threadsafe = _unless_closed(loop)  # pyright: ignore[reportAttributeAccessIssue]
         loop.set_exception_handler(lambda loop, context: None)

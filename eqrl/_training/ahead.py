@@ -13,7 +13,7 @@ from .._types.custom_types import PyTree
 class Lowered(NamedTuple):
     """A program that can be compiled, and the shapes of its result.
 
-    JAX keeps it, and what it is compiled to, for calls with arrays of these shapes.
+    JAX caches it and its executable for later calls with arrays of these shapes.
     """
 
     compile: Callable[[], object]
@@ -21,13 +21,13 @@ class Lowered(NamedTuple):
 
 
 def are_unbound(tree: PyTree) -> bool:
-    """Whether no array in a tree is bound to a device, as placeholders are not."""
+    """Whether no array in a tree is bound to a device; placeholders are not."""
     arrays = (x for x in jax.tree.leaves(tree) if isinstance(x, jax.Array))
     return not any(x.committed for x in arrays)
 
 
 def lower(program: Callable[..., object], *args: object, **kwargs: object) -> Lowered:
-    """Lowers a function of `equinox.filter_jit` for such arguments."""
+    """Lowers a function wrapped by `equinox.filter_jit` for the given arguments."""
     lowered = cast(PyTree, program).lower(*args, **kwargs)
     return Lowered(lowered.compile, lowered.postprocess(lowered.lowered.out_info))
 
@@ -38,10 +38,10 @@ def compile_side_by_side(
     """Compiles a program while the next one is lowered and compiled.
 
     `lower_next` gets placeholders for the result of the first one. They have no weak
-    types, so that for an environment whose state has one, such as `jnp.array(0.0)`, the
-    next program is compiled again when it is called.
+    types, so if the state of an environment has one, as in `jnp.array(0.0)`, the next
+    program is compiled again when it is called.
     """
     with ThreadPoolExecutor(1) as pool:
-        # The call of the program raises its error again.
+        # An error is raised again when the program is called.
         pool.submit(init.compile)
         lower_next(placeholders(init.result)).compile()

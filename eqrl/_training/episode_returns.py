@@ -1,4 +1,4 @@
-"""The return of the whole episode that each row of a replay is from."""
+"""Returns of whole episodes, for each row of a replay."""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -9,11 +9,11 @@ from .frames import write_slice
 
 
 class EpisodeReturns(eqx.Module):
-    """Sums of the rewards of the episodes of past rows.
+    """Sums of rewards over the episodes of past rows.
 
-    The episodes of an environment are in slots, which are filled in turn. A row has at
-    least a reward, so with a slot for each row that is held, an episode keeps its slot
-    as long as one of its rows is held. `slot` is that of the running episode.
+    Each environment stores its episodes in slots, which are filled in turn. An episode
+    has at least one row, so with a slot for each row that is held, an episode keeps its
+    slot as long as one of its rows is held. `slot` is that of the running episode.
     """
 
     slot_of_row: Int[Array, "envs rows"]
@@ -28,7 +28,7 @@ class EpisodeReturns(eqx.Module):
         *,
         keep: Bool[Array, ""] | None,
     ) -> "EpisodeReturns":
-        """Counts the rewards of a row: one transition of every environment."""
+        """Adds the rewards of a row: one transition of every environment."""
         num_envs, num_slots = self.is_over.shape
         env = jnp.arange(num_envs)
         begins = self.is_over[env, self.slot]
@@ -37,7 +37,7 @@ class EpisodeReturns(eqx.Module):
         sums = self.sums[env, slot]
         first = begins.reshape(begins.shape + (1,) * (sums.ndim - 1))
         sums = jnp.where(first, 0, sums) + items.reward
-        # What is out of range is not written, so that arrays are changed in place.
+        # Writes out of range are dropped, so arrays are updated in place.
         target = slot if keep is None else jnp.where(keep, slot, num_slots)
         return EpisodeReturns(
             slot_of_row=write_slice(
@@ -57,7 +57,7 @@ class EpisodeReturns(eqx.Module):
     def at(
         self, env: Int[Array, "..."], number: Int[Array, "..."]
     ) -> Float[Array, "..."]:
-        """The returns of the episodes of rows; nan of those that are still running."""
+        """The returns of the rows' episodes; nan for those that are still running."""
         slot = self.slot_of_row[env, number % self.is_over.shape[1]]
         sums, is_over = self.sums[env, slot], self.is_over[env, slot]
         is_over = is_over.reshape(is_over.shape + (1,) * (sums.ndim - is_over.ndim))
@@ -71,7 +71,7 @@ class EpisodeReturns(eqx.Module):
 
 
 def no_returns(item: AnyTransition, num_envs: int, num_rows: int) -> EpisodeReturns:
-    """Room for the returns of as many episodes as there are rows."""
+    """Empty storage for the returns of as many episodes as there are rows."""
     shape = (num_envs, num_rows)
     return EpisodeReturns(
         slot_of_row=jnp.zeros(shape, int),

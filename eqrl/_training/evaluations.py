@@ -113,18 +113,18 @@ class Evaluations(Generic[State]):
     `score`. As a callback of `train`, or of `train_offline`, where steps are updates,
     it leaves the metrics as they are.
 
-    It keeps the best policy, and ends training where that is asked for. Episodes are
-    played beside the training, which they do not affect; their steps are not counted.
-    Of `learn_skills` it evaluates the skill in training.
+    It keeps the best policy, and ends training if asked to. Its episodes are separate
+    from training and do not affect it; their steps are not counted. In `learn_skills`,
+    it evaluates the skill in training.
 
     **Attributes:**
 
     - `steps`: the environment steps before each evaluation.
-    - `scores`: as many numbers, mean returns by default; the mean over the seeds.
-    - `returns`: as many arrays with the axis `episodes`, after the axis `seeds` of
-        `train_seeds`.
-    - `best_of_seeds`: the policy with the highest score of each seed, the first of
-        several; `None` if no score was a number. One agent counts as one seed.
+    - `scores`: the score of each, averaged over seeds; by default the mean return.
+    - `returns`: an array per evaluation with the axis `episodes`, after the axis
+        `seeds` in `train_seeds`.
+    - `best_of_seeds`: for each seed, the policy with the highest score, the first in a
+        tie; `None` if no score was a number. One agent counts as one seed.
     - `ends_training`: whether the last evaluation asks to end training.
     """
 
@@ -160,17 +160,17 @@ class Evaluations(Generic[State]):
         - `every`: environment steps from one evaluation to the next. An evaluation
             takes place after the first row of the metrics, of `log_every` steps, that
             reaches a multiple of it.
-        - `key`: from it and the step each evaluation derives its own.
-        - `num_episodes`: of each evaluation.
+        - `key`: each evaluation derives its own key from it and the step.
+        - `num_episodes`: episodes per evaluation.
         - `mode`: how actions are picked.
         - `score`: maps an agent, its state and its `Evaluation` to a number, the higher
             the better; by default the mean return. Required if the reward is a vector.
             With several seeds it is compiled.
         - `patience`: ends training when this many evaluations in a row were no better
-            than the best before them; `None` is never.
-        - `target`: ends training when a score reaches it; `None` is never. Seeds train
-            together, until each of them is out of patience, has reached the target or
-            has diverged.
+            than the best before them; `None` means never.
+        - `target`: ends training when a score reaches it; `None` means never. Seeds
+            train together, until each of them is out of patience, has reached the
+            target or has diverged.
         - `log`: called as `log(metrics, step)` after each evaluation with the mean
             `evaluation_return` and `evaluation_length`, and with `evaluation_score`, if
             there is a `score`, averaged over seeds.
@@ -192,7 +192,7 @@ class Evaluations(Generic[State]):
         self.returns: list[Float[np.ndarray, "..."]] = []
         self.best_of_seeds: list[BestPolicy[State] | None] = []
         self.ends_training: bool = False
-        # Evaluations of each seed that were no better.
+        # For each seed, the evaluations since its best one.
         self._since_best: list[int] = []
 
     @property
@@ -234,8 +234,8 @@ class Evaluations(Generic[State]):
 
         - `step`: environment steps at the end of the row.
         - `history`: the rows before it.
-        - `state`: of the agent, or the stack of the states of all seeds.
-        - `failed`: of each seed, whether it has diverged; `None` for one agent.
+        - `state`: the agent's state, or the stacked states of all seeds.
+        - `failed`: whether each seed has diverged; `None` for one agent.
         - `members`, `mesh`: how seeds run, and on which devices.
         """
         is_stack = failed is not None and failed.ndim == 1
@@ -243,7 +243,7 @@ class Evaluations(Generic[State]):
         before = int(steps[-1]) if len(steps) > 0 else 0
         self.ends_training = False
         names = ["evaluation_length"]
-        # Vectors of returns have no mean that would say anything.
+        # The mean of vector returns would not be meaningful.
         names += ["evaluation_return"] if self._env.spec.reward_size is None else []
         names += [] if self._score is None else ["evaluation_score"]
         if step // self._every == before // self._every:
@@ -290,7 +290,7 @@ class Evaluations(Generic[State]):
                 mode=self._mode,
             )
             return evaluation, jnp.asarray(score(self._agent, state, evaluation), float)
-        # A key for each seed: with common episodes an interval over seeds would be too
+        # A key for each seed: with shared episodes, an interval over seeds would be too
         # narrow.
         env, key = replicate((self._env, key), mesh)
         evaluated = evaluate_members(
@@ -321,7 +321,7 @@ class Evaluations(Generic[State]):
         for seed, score in enumerate(given):
             best = self.best_of_seeds[seed]
             self._since_best[seed] += 1
-            # A score of nan is never better, not even than none.
+            # A score of nan is never better, not even than no score.
             if score > (-math.inf if best is None else best.score):
                 self._since_best[seed] = 0
                 # A copy: the state is donated to the next row.
@@ -331,7 +331,7 @@ class Evaluations(Generic[State]):
                     else gather(take_element(state, seed))
                 )
                 self.best_of_seeds[seed] = BestPolicy(self.steps[-1], score, own)
-        # Those that diverged learn no more, so the others do not wait for them.
+        # Seeds that diverged no longer learn, so the others do not wait for them.
         self.ends_training = all(
             is_lost or self._is_over(best, since_best)
             for is_lost, best, since_best in zip(
@@ -347,6 +347,6 @@ class Evaluations(Generic[State]):
 
 
 def _mean(values: Float[np.ndarray, "*seeds"]) -> float:
-    """The mean of those that are numbers; `nan` if there are none."""
+    """The mean of the values that are not `nan`; `nan` if there are none."""
     numbers = values[~np.isnan(values)]
     return float(np.mean(numbers)) if numbers.size > 0 else math.nan

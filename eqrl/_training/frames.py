@@ -1,4 +1,4 @@
-"""Past observations with common frames, stored about once each."""
+"""Past observations that share frames, with each frame stored about once."""
 
 import dataclasses
 
@@ -15,8 +15,8 @@ from .._types.data import AnyTransition, Stacking
 # Observations of fewer bytes are stored whole, which is faster and costs little.
 LEAST_BYTES = 2_048
 
-# Slots suffice for one end of an episode in this many rows; with more of them, the
-# oldest rows are lost.
+# There is a slot for one end of an episode in this many rows; if episodes end more
+# often, the oldest rows are lost.
 ROWS_PER_END = 16
 
 
@@ -26,10 +26,10 @@ class Frames(eqx.Module):
     Rows are numbered as they are written. Frame `n` is the newest one of the
     observation of row `n`, at the place `n % num_places`. Until row `n + 1` is written,
     its place has the newest frame of the successor of row `n`: the same frame, unless
-    row `n` ended an episode. The last frame of an episode is in a slot of its own,
-    behind those places. Slots are filled in turn. Where episodes are so short that the
-    slot of a row is needed again before the row is overwritten, `oldest` is the first
-    row whose successor is left.
+    row `n` ended an episode. The last frame of an episode is in a separate slot, after
+    those places. Slots are filled in turn. If episodes are so short that the slot of a
+    row is reused before the row is overwritten, `oldest` is the first row whose
+    successor is still there.
     """
 
     frames: Shaped[Array, "envs places frame"]
@@ -49,7 +49,7 @@ class Frames(eqx.Module):
 
     @property
     def num_places(self) -> int:
-        """Places of frames that are found by the number of their row."""
+        """Places for frames that are found by row number."""
         # The frames of the oldest row, and that of the successor of the newest.
         return self.num_rows + self.stacking.num_frames
 
@@ -81,11 +81,11 @@ class Frames(eqx.Module):
         reached: Observation[Array, "envs frame"],
         number: Int[Array, ""],
     ) -> "Frames":
-        """Keeps the last frame of the episodes that are `over` with a row."""
+        """Stores the last frame of the episodes that are `over` after a row."""
         env, num_slots = jnp.arange(over.shape[0]), self.row_of_slot.shape[-1]
         slot = self.next_slot
-        # What is out of range is not written. So the frames are changed in place, where
-        # a choice between two arrays of them would copy both.
+        # Writes out of range are dropped, so frames are updated in place; selecting
+        # between two arrays of them would copy both.
         target = jnp.where(over, slot, num_slots)
         overwritten = jnp.maximum(self.oldest, self.row_of_slot[env, slot] + 1)
         row = number % self.num_rows
@@ -104,7 +104,7 @@ class Frames(eqx.Module):
         )
 
     def newest(self, number: Int[Array, ""]) -> Observation[Array, "envs frame"]:
-        """The newest frame of what the row with this number led to."""
+        """The newest frame of the successor of the row with this number."""
         place = (number + 1) % self.num_places
         return lax.dynamic_index_in_dim(self.frames, place, 1, keepdims=False)
 
@@ -143,7 +143,7 @@ class Frames(eqx.Module):
             batch = data.timestep.shape
             return first.reshape(*batch, -1), second.reshape(*batch, -1)
         # Frames are copied first, once for both, and then put in order. On a CPU, XLA
-        # would do all in one loop, element by element, which takes five times as long.
+        # would otherwise go element by element, which takes five times as long.
         frames = _as_it_is(
             self.frames[jnp.expand_dims(env, 0), jnp.moveaxis(place, -1, 0)]
         )
@@ -174,7 +174,7 @@ def empty_frames(
     num_rows: int,
     num_slots: int,
 ) -> Frames:
-    """Room for the frames of rows of transitions like `item`."""
+    """Empty storage for the frames of rows of transitions like `item`."""
     num_places = num_rows + stacking.num_frames + num_slots
     shape = (num_envs, num_places, stacking.frame_size)
     return Frames(
@@ -192,11 +192,11 @@ def write_slice(
     data: Array, item: Array, place: Int[Array, ""], *, keep: Bool[Array, ""] | None
 ) -> Array:
     """Writes an item of every environment at one place, unless `keep` is false."""
-    # Places are an axis of their own, after the environments, so that one slice holds
-    # the row of all of them. XLA writes a slice in place, and `vmap` with an unbatched
+    # Places are a separate axis, after the environments, so that one slice holds the
+    # row of all environments. XLA writes a slice in place, and `vmap` with an unbatched
     # place keeps it so.
     if keep is not None:
-        # Chosen within the row: between two replays it would cost a copy.
+        # Selected within the row: selecting between two replays would cost a copy.
         old = lax.dynamic_index_in_dim(data, place, axis=1, keepdims=False)
         item = jnp.where(keep, item, old)
     return lax.dynamic_update_index_in_dim(data, item, place, axis=1)
@@ -207,7 +207,7 @@ def _together(
 ) -> Observation[Array, "*batch obs"]:
     batch = frames.shape[1:-1]
     if stacking.num_channels == 1:
-        # Without an axis for it, which would slow down what follows.
+        # An axis for the one channel would slow down the rest.
         return _as_it_is(jnp.moveaxis(frames, 0, -1)).reshape(*batch, -1)
     axes = (*frames.shape[:-1], stacking.num_pixels, stacking.num_channels)
     return _as_it_is(jnp.moveaxis(frames.reshape(axes), 0, -2)).reshape(*batch, -1)

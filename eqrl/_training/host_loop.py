@@ -35,8 +35,8 @@ class Reached(NamedTuple):
     - `row`: the metrics since the row before; `None` between two rows, where nothing is
         reported and training may be interrupted.
     - `solution`: what the training would return.
-    - `failed`: what was not finite, in words, if that ends the training; or what went
-        wrong in a simulator.
+    - `failed`: describes the value that was not finite, if that ends training, or the
+        failure of a simulator.
     """
 
     step: int
@@ -58,7 +58,7 @@ def drive(
 
     **Arguments:**
 
-    - `rows`: the training, of at least one item. Asking for the next one donates the
+    - `rows`: the training, as at least one item. Asking for the next one donates the
         arrays of the solution before.
     - `callback`: called after each row. Training ends if one returns true.
     - `checkpoint`: called after the callbacks.
@@ -66,8 +66,8 @@ def drive(
     - `mesh`: the devices, whose processes end together.
     - `given_mesh`: the devices that the user named; the solution stays on them.
 
-    Raises a `NonFiniteError` where training has failed, a `SimulatorError` where a
-    simulator has, and `TrainingInterrupted` after Ctrl-C, SIGTERM or SIGHUP.
+    Raises a `NonFiniteError` if training has failed, a `SimulatorError` if a simulator
+    has, and `TrainingInterrupted` after Ctrl-C, SIGTERM or SIGHUP.
     """
     report = bind_callbacks(callback)
     step, solution = 0, None
@@ -100,7 +100,7 @@ def drive(
 
 
 def bind_callbacks(callbacks: Callbacks[Any] | None) -> Callable[[int, Row, Any], bool]:
-    """Makes one function of all callbacks, which says whether one asked to stop."""
+    """Combines callbacks into one function that returns whether any asked to stop."""
     if callbacks is None:
         callbacks = ()
     elif not isinstance(callbacks, Sequence):
@@ -130,8 +130,8 @@ class NonFiniteError(ValueError):
     - `step`: environment steps before the one that failed; for `train_offline`, updates
         before the row that failed.
     - `solution`: the result up to that step, from which `train` can resume. If the
-        agent diverged, its state is that of the beginning of the row, and training can
-        resume with a lower learning rate. Of `train_offline` it is an
+        agent diverged, its state is the one from the beginning of the row, and training
+        can resume with a lower learning rate. For `train_offline`, this is an
         `OfflineSolution`.
     - `what`: the value, in words: the metric of the updates that diverged first, the
         agent's state or action, or an observation or a reward.
@@ -157,7 +157,7 @@ class TrainingInterrupted(KeyboardInterrupt):
     **Attributes:**
 
     - `solution`: the result so far; from a `Solution`, `train` can resume.
-    - `signal`: which of the signals it was.
+    - `signal`: the signal that was received.
     """
 
     def __init__(self, solution: Any, signal: Signals = SIGINT) -> None:
@@ -200,7 +200,7 @@ class Interrupt:
             self.held = before
 
 
-# Within `deferred_interrupt`, its own.
+# The flag of the outermost `deferred_interrupt` block, if any.
 _outer: Interrupt | None = None
 
 
@@ -209,9 +209,9 @@ def deferred_interrupt() -> Iterator[Interrupt]:
     """Turns Ctrl-C into a flag, to be read at points where stopping loses nothing.
 
     It does the same with SIGTERM and SIGHUP, which a scheduler or a closed terminal
-    sends. A second signal raises `KeyboardInterrupt` immediately. Nothing changes
-    outside the main thread, where no signal arrives, nor for a signal that has another
-    handler. Nested blocks share one flag.
+    sends. A second signal raises `KeyboardInterrupt` immediately. The block has no
+    effect outside the main thread, where no signal arrives, or on a signal that has
+    another handler. Nested blocks share one flag.
     """
     global _outer
     if _outer is not None:
@@ -221,7 +221,7 @@ def deferred_interrupt() -> Iterator[Interrupt]:
     if threading.current_thread() is not threading.main_thread():
         yield interrupt
         return
-    # Not all systems have all of them.
+    # Not all systems have all three.
     names = ("SIGINT", "SIGTERM", "SIGHUP")
     numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
     replaced = [

@@ -1,8 +1,8 @@
 """The two halves of an iteration: steps in the environments, then updates.
 
-Both are functions of one carry, `Progress`. From the first failure on, which is an
-observation, an action or a reward that is not finite, or an infinite metric of an
-update, they change nothing but the number of rows.
+Both are functions of one carry, `Progress`. A failure is an observation, an action or a
+reward that is not finite, or an infinite metric of an update. From the first one on,
+they change only the number of rows.
 """
 
 import dataclasses
@@ -30,10 +30,10 @@ from .schedule import Counts
 class Failure(eqx.Module):
     """The first step at which something was not finite."""
 
-    # Rows of the replay written, since the row of metrics began, before the step or
-    # before the iteration whose update it was; -1 while all is finite.
+    # Rows of the replay written, since the row of metrics began, before the failed step
+    # or before the iteration of the failed update; -1 while everything is finite.
     row: Int[Array, ""]
-    # How many of them stay in the replay. If an update failed, the rows of its
+    # How many of these rows stay in the replay. If an update failed, the rows of its
     # iteration stay too: they were finite.
     kept_rows: Int[Array, ""]
     # Whether the agent diverged, so that its state must be restored.
@@ -41,7 +41,7 @@ class Failure(eqx.Module):
 
     @property
     def happened(self) -> Bool[Array, ""]:
-        """Whether there was any."""
+        """Whether there was a failure."""
         return self.row >= 0
 
     def or_at(
@@ -57,7 +57,7 @@ class Failure(eqx.Module):
         return Failure(
             row=jnp.where(first, row, self.row),
             kept_rows=jnp.where(first, kept_rows, self.kept_rows),
-            # Also after a failure elsewhere: a state that is not finite is no use.
+            # Even after a failure elsewhere: a state that is not finite is useless.
             in_agent=self.in_agent | (condition & in_agent),
         )
 
@@ -66,30 +66,30 @@ class Averages(eqx.Module):
     """Running averages of metrics that skip `nan`, and which metric diverged first.
 
     A metric that is not computed in each update is `nan` in the others. It has diverged
-    where it is `nan` after more updates than there were between two finite values.
+    if it stays `nan` for more updates than there ever were between two finite values.
     """
 
     names: tuple[str, ...] = eqx.field(static=True)
     means: Float[Array, " metrics"]
-    # Values that are not `nan`. As a float it would count to 2^24 only.
+    # Values that are not `nan`. A float could only count to 2^24.
     counts: Int[Array, " metrics"]
-    # Additions until the first infinite value, which settles what diverged first.
+    # Additions until the first infinite value, which determines what diverged first.
     added: Int[Array, ""]
-    # The last of them in which each was finite; -1 before there was one.
+    # The last addition in which each metric was finite; -1 before there was one.
     last: Int[Array, " metrics"]
-    # The most of them from one finite value of each to the next.
+    # The most additions from one finite value of each metric to the next.
     interval: Int[Array, " metrics"]
     overflowed: Bool[Array, ""]
 
     def add(self, metrics: Metrics) -> "Averages":
         """Adds one more value of each metric."""
-        # As arrays, the averages of all metrics are one kernel instead of many.
+        # In one array, the averages of all metrics take one kernel instead of many.
         values = jnp.array([metrics[name] for name in self.names], float)
         known = ~jnp.isnan(values)
         counts = self.counts + known.astype(self.counts.dtype)
         # A sum of millions of values would lose the last digits of each.
         moved = self.means + (values - self.means) / counts.astype(values.dtype)
-        # inf - inf is nan, but what was infinite once has an infinite average.
+        # inf - inf is nan, but a metric that was infinite once has an infinite mean.
         means = jnp.where(jnp.isinf(self.means), self.means + values, moved)
         finite = jnp.isfinite(values) & ~self.overflowed
         pause = jnp.maximum(self.interval, self.added - self.last)
@@ -104,7 +104,7 @@ class Averages(eqx.Module):
         )
 
     def diverged(self) -> Bool[Array, " metrics"]:
-        """Whether each is the metric that diverged first: of several, the first one."""
+        """Whether each metric is the one that diverged first; ties go to the first."""
         if not self.names:
             return jnp.zeros(0, bool)
         newest = self.added - 1
@@ -117,7 +117,7 @@ class Averages(eqx.Module):
 
         If the agent has `failed`, the metric that diverged first is `nan` or infinite.
         """
-        # What was infinite has an infinite average already.
+        # A metric that was infinite already has an infinite average.
         spoiled = failed & self.diverged() & jnp.isfinite(self.means)
         means = jnp.where((self.counts == 0) | spoiled, jnp.nan, self.means)
         return {name: means[index] for index, name in enumerate(self.names)}
@@ -154,7 +154,7 @@ def check_finite_agent(state: PyTree) -> None:
                 )
 
 
-# What the trainer adds to the metrics, and the columns that count rows of a run.
+# Metrics that the trainer adds, and the columns that index the rows of a run.
 _TAKEN = {"step", "nonfinite", "seed", "member", "skill", "generation", "parent"}
 
 
@@ -177,7 +177,7 @@ def check_metrics(metrics: Mapping[str, object]) -> None:
 
 
 class UnfinishedRow(eqx.Module):
-    """A row of metrics in progress, from which an interrupted training resumes."""
+    """A row of metrics in progress, where an interrupted training resumes."""
 
     of_updates: Averages
     of_episodes: Averages
@@ -190,7 +190,7 @@ class UnfinishedRow(eqx.Module):
         return [*sorted(self.of_updates.names + self.of_episodes.names), "nonfinite"]
 
     def after(self, earlier_failure: Bool[Array, ""]) -> "UnfinishedRow":
-        """The row, in which nothing trains if an earlier row failed."""
+        """The row, with training frozen if an earlier row failed."""
         failure = self.failure.or_at(
             earlier_failure,
             row=self.num_rows,
@@ -217,7 +217,7 @@ UnfinishedRow.__init__.__doc__ = """**Arguments:**
 
 
 def empty_row(of_updates: list[str], of_episodes: list[str]) -> UnfinishedRow:
-    """The beginning of a row, of these metrics."""
+    """The beginning of a row with these metrics."""
     return UnfinishedRow(
         of_updates=empty_averages(of_updates),
         of_episodes=empty_averages(of_episodes),
@@ -239,7 +239,7 @@ def names_of_updates(
     *,
     key: PRNGKeyArray,
 ) -> list[str]:
-    """The names of the metrics of updates, in the agent's order, without making any.
+    """The names of the metrics of updates, in the agent's order, without an update.
 
     Raises a `ValueError` if one is not a metric.
     """
@@ -261,8 +261,8 @@ def names_of_updates(
     return names
 
 
-# Compiled inline it adds no program: JAX keeps its trace, which names the metrics, for
-# the loop of updates.
+# Inlined, it adds no program: JAX reuses its trace, which names the metrics, in the
+# loop of updates.
 @eqx.filter_jit(inline=True)  # pyright: ignore[reportCallIssue]
 def _update_once(
     agent: AnyAgent,
@@ -274,14 +274,14 @@ def _update_once(
     """An update, its metrics, and their names in the agent's order."""
     updated = agent.update(state, batch, step=step, key=key)
     after, metrics = after_update(agent, state, updated)
-    # JAX returns dictionaries in the order of the alphabet.
+    # JAX returns dictionaries in alphabetical order.
     return after, metrics, list(metrics)
 
 
 def all_finite(*arrays: Array | None) -> Bool[Array, ""]:
     """Whether no element is `nan` or infinite."""
-    # The difference is `nan` where a value is not finite. A sum of numbers is one loop
-    # on a CPU, where `jnp.all` of flags is several slow ones. Integers are finite.
+    # `x - x` is `nan` where x is not finite. On a CPU, a sum of numbers is one loop,
+    # but `jnp.all` of flags is several slow ones. Integers are always finite.
     floats = [x for x in arrays if x is not None and eqx.is_inexact_array(x)]
     return jnp.array([jnp.sum(array - array) == 0 for array in floats], bool).all()
 
@@ -302,7 +302,7 @@ def episode_metrics(
 
 
 def _mean_where(condition: Bool[Array, " envs"], values: Array) -> Array:
-    # 0 / 0, so `nan`, where the condition holds nowhere.
+    # 0 / 0, which is `nan`, if the condition holds nowhere.
     total = jnp.sum(jnp.where(condition, values, 0)).astype(float)
     return total / jnp.sum(condition).astype(float)
 
@@ -311,7 +311,7 @@ class Progress(eqx.Module):
     """The carry of the loop over iterations."""
 
     agent: PyTree
-    # `Actors`; nothing where there is no environment.
+    # `Actors`, or `None` if there is no environment.
     actors: PyTree
     replay: PyTree
     row: UnfinishedRow
@@ -331,18 +331,18 @@ def collect(
 ) -> Progress:
     """Takes `num_steps` steps in every environment and stores them.
 
-    `counts` are those from before. `mapped` says whether `vmap` may map over this.
+    `counts` are from before the steps; `mapped` is whether `vmap` may map over this.
     """
     num_envs = progress.actors.timestep.shape[0]
-    # The key of a step follows from its number, so that where a training is cut into
-    # calls makes no difference.
+    # The key of a step depends only on its number, so that it makes no difference how
+    # training is split into calls.
     first = counts.rows_written.astype(jnp.uint32)
     numbers = first + jnp.arange(num_steps, dtype=jnp.uint32)
-    # Keys are hashed in a loop of many small kernels, however many they are, so those
-    # of all rows are made together.
+    # Keys are hashed in a loop of many small kernels, regardless of their number, so
+    # those of all rows are made together.
     keys = jax.vmap(lambda number: step_keys(jr.fold_in(key, number), num_envs))
-    # They enter the loop as numbers: under `vmap`, `jax.debug_key_reuse` says of a loop
-    # over keys that it uses them twice.
+    # They enter the loop as plain data: under `vmap`, `jax.debug_key_reuse` reports
+    # that a loop over keys uses them twice.
     words, implementation = jr.key_data(keys(numbers)), jr.key_impl(key)
 
     def step(
@@ -380,15 +380,15 @@ def _collect_row(
 ) -> Progress:
     """Takes one step in every environment and stores it.
 
-    Act and step everywhere; look whether all is finite; end episodes; let the agent
-    observe; write the row. From the first failure on, each part keeps what there was,
-    by a choice that costs no copy of the replay.
+    Acts and steps in all environments, checks that everything is finite, ends episodes,
+    lets the agent observe, and writes the row. From the first failure on, each part
+    keeps its old value, by a selection that does not copy the replay.
     """
     row = progress.row
     actors, transitions = advance_with_keys(
         agent, progress.agent, env, progress.actors, keys[:, 0], mode=mode
     )
-    # An action that is not finite is the agent's doing only if it knew what it saw.
+    # The agent is to blame for a nonfinite action only if its observations were finite.
     known = all_finite(transitions.observation, transitions.critic_observation)
     acting = all_finite(transitions.action)
     reached = (transitions.next_observation, transitions.next_critic_observation)
@@ -397,15 +397,15 @@ def _collect_row(
     over = transitions.terminated | transitions.truncated
 
     def end_episodes() -> tuple[Actors, Averages]:
-        """Counts the episodes that are over and begins others, unless it failed."""
+        """Counts the episodes that are over and begins others, unless a step failed."""
         begun = begin_where(over, agent, progress.agent, env, actors, keys[:, 1])
         returns = progress.actors.episode_return + transitions.reward
         ended = episode_metrics(over, transitions.timestep + 1, returns)
         before = (progress.actors, row.of_episodes)
         return tree_where(going_on, (begun, row.of_episodes.add(ended)), before)
 
-    # To begin an episode costs as much as a step, or more, and most steps end none.
-    # Under `vmap` a branch would be a choice between both.
+    # Beginning an episode costs at least as much as a step, and most steps end none.
+    # Under `vmap` a branch would compute both sides and select.
     new_actors, of_episodes = (
         end_episodes()
         if mapped
@@ -421,7 +421,7 @@ def _collect_row(
     return Progress(
         agent=tree_where(going_on, observed, progress.agent),
         actors=new_actors,
-        # A choice between two replays would copy both: the row is chosen instead.
+        # Selecting between two replays would copy both, so the row is selected instead.
         replay=replay.add(progress.replay, transitions, counts, keep=going_on),
         row=UnfinishedRow(
             of_updates=row.of_updates,
@@ -432,7 +432,7 @@ def _collect_row(
                 kept_rows=row.num_rows,
                 in_agent=known & ~acting,
             ),
-            # Counted after a failure too: that tells how many steps were lost.
+            # Counted after a failure too, to tell how many steps were lost.
             num_rows=row.num_rows + 1,
         ),
     )
@@ -449,9 +449,9 @@ def update(
     mapped: bool,
     key: PRNGKeyArray,
 ) -> Progress:
-    """Makes `num_updates` updates, each on a batch of its own.
+    """Makes `num_updates` updates, each on its own batch.
 
-    `counts` are those after the `num_steps` steps of the iteration. `mapped` says
+    `counts` are from after the `num_steps` steps of the iteration, and `mapped` is
     whether `vmap` may map over this.
     """
     row = progress.row
@@ -462,8 +462,8 @@ def update(
         index: Int[Array, ""], carry: tuple[PyTree, Averages, PyTree]
     ) -> tuple[PyTree, Averages, PyTree]:
         state, averages, stored = carry
-        # Unsigned, as `fold_in` takes it: the number follows from the counts, so that
-        # where a training is cut into calls makes no difference.
+        # Unsigned, as `fold_in` takes it. The number depends only on the counts, so
+        # that it makes no difference how training is split into calls.
         number = counts.updates.astype(jnp.uint32) + index.astype(jnp.uint32)
         sample_key, update_key = jr.split(jr.fold_in(key, number))
         batch = replay.sample(
@@ -482,8 +482,8 @@ def update(
 
     # Without `vmap` the updates after a failure are skipped. Under `vmap` a number of
     # updates for each member would batch `step`, and so turn an agent's branches into
-    # selects: they are made and discarded, which costs some percent of a population
-    # with a failed member.
+    # selects. Instead they are made and discarded, which slows a population with a
+    # failed member by a few percent.
     #
     # Either way the number depends on a traced value, although under `vmap` the
     # condition always holds. XLA unrolls a loop that it knows to be short, fuses the
@@ -505,7 +505,7 @@ def update(
         row=dataclasses.replace(
             row,
             of_updates=of_updates,
-            # Only what is infinite: `nan` may mean "not at this update".
+            # Only infinite values, since `nan` may mean "not at this update".
             failure=row.failure.or_at(
                 of_updates.overflowed & going_on,
                 row=row.num_rows - num_steps,
@@ -519,9 +519,9 @@ def update(
 def restore_agent(
     progress: Progress, first: PyTree, *, ends_row: Bool[Array, ""], num_steps: int
 ) -> Progress:
-    """Takes an agent that diverged back to `first`, its state as the row began.
+    """Restores an agent that diverged to `first`, its state when the row began.
 
-    Where `ends_row`, its state must be finite. `num_steps` are those of an iteration.
+    If `ends_row`, its state must be finite. `num_steps` are those of an iteration.
     """
     row = progress.row
     failure = row.failure.or_at(

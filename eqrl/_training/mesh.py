@@ -26,10 +26,10 @@ _LIMITS = Path("/sys/fs/cgroup")
 
 
 def use_all_cores() -> None:
-    """Makes a device of each core that this process may use.
+    """Makes each CPU core that this process may use a JAX device.
 
-    `train_seeds` and `train_population` then divide their seeds and members among
-    them. Otherwise the whole CPU is one device. GPUs are devices as they are.
+    `train_seeds` and `train_population` then divide their seeds and members among them.
+    Otherwise the whole CPU is one device. GPUs are separate devices in any case.
 
     ```python
     import eqrl
@@ -37,8 +37,8 @@ def use_all_cores() -> None:
     eqrl.use_all_cores()
     ```
 
-    Call it before anything else that JAX does: making an agent, or a key, makes arrays.
-    It replaces the number that `jax_num_cpu_devices` or `XLA_FLAGS` gives.
+    Call it before anything else uses JAX: creating an agent or a key already makes
+    arrays. It overrides the number in `jax_num_cpu_devices` or `XLA_FLAGS`.
 
     Raises a `RuntimeError` if JAX has started with another number of devices.
     """
@@ -56,7 +56,7 @@ def use_all_cores() -> None:
 
 
 def make_devices(number: int) -> bool:
-    """Makes JAX divide the processor into devices; `False` if it has started."""
+    """Makes JAX divide the processor into devices; `False` if JAX has started."""
     try:
         jax.config.update("jax_num_cpu_devices", number)
     except RuntimeError:
@@ -67,7 +67,7 @@ def make_devices(number: int) -> bool:
 def count_cores() -> int:
     """The cores that this process may use, by its affinity and its CPU quota."""
     available = os.cpu_count() or 1
-    with contextlib.suppress(AttributeError):  # Where there are no affinities.
+    with contextlib.suppress(AttributeError):  # Some systems lack affinities.
         available = len(os.sched_getaffinity(0))
     # The quota of a container may be less than the cores that it sees. With control
     # groups of version 2, the files of version 1 are ignored.
@@ -103,7 +103,7 @@ POPULATION = "population"
 
 
 def choose_members(members: Members | None, mesh: Mesh | None) -> Members:
-    """Decides how the members of each device run; `None` depends on its kind."""
+    """Decides how the members of each device run, by default by the kind of device."""
     if members is None:
         device = jax.devices()[0] if mesh is None else mesh.devices.flat[0]
         return "in_turn" if device.platform == "cpu" else "together"
@@ -138,8 +138,8 @@ def map_members(
 ) -> PyTree:
     """Maps over stacks to a stack, the members together or in turn.
 
-    In turn, the result of each is that of the member alone, bit for bit. Together,
-    rounding differs, also of orthogonal initial weights.
+    In turn, each result equals that of the member alone, bit for bit. Together,
+    rounding differs, even in orthogonal initial weights.
     """
     if members == "together":
         return eqx.filter_vmap(function)(*stacked)
@@ -234,7 +234,7 @@ def gather(tree: Tree) -> Tree:
 
 
 def hand_over(tree: Tree, mesh: Mesh | None) -> Tree:
-    """Spreads the result of a call over the mesh that it was given, else gathers it.
+    """Shards the result of a call over the given mesh, or gathers it without one.
 
     Without a `mesh` argument, results are returned on the default device.
     """
@@ -278,7 +278,7 @@ def on_each_device(
     if mesh is None:
         return function(stacked, shared)
     (stacks, commons), static = eqx.partition((stacked, shared), eqx.is_array)
-    # What is static in the result is known when `local` has been traced.
+    # The static part of the result is known once `local` has been traced.
     statics: list[PyTree] = []
 
     def local(stacks: PyTree, commons: PyTree) -> tuple[PyTree, PyTree]:
@@ -321,7 +321,7 @@ def place_in_share(
 def from_owner(array: Array, owned: Bool[Array, ""], mesh: Mesh | None) -> Array:
     """Sends the array of the one device where `owned` is true to all, bit for bit.
 
-    Only within `on_each_device`. No device holds more than one such array at a time.
+    For use within `on_each_device`. No device holds more than one such array at a time.
     """
     if mesh is None:
         return array

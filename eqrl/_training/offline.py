@@ -1,4 +1,4 @@
-"""Training from a data set alone: what the data must be, and replays of them."""
+"""Training from a data set alone: checks of the data, and replays that hold it."""
 
 from collections.abc import Iterator
 
@@ -46,28 +46,28 @@ def train_offline(
 ) -> OfflineSolution[State]:
     """Trains one agent on a data set, without an environment.
 
-    The agent observes all transitions once, which is what `eqrl.Normalized` and other
-    wrappers learn from, and is then updated on batches that a replay of them draws.
+    The agent first observes all transitions once, as wrappers like `eqrl.Normalized`
+    require, and is then updated on batches from a replay of them.
 
     **Arguments:**
 
     - `agent`: any agent that learns from a replay.
     - `transitions`: the data, with one leading axis, such as those that
         `eqrl.transitions_from_arrays` makes. For an agent that learns from several
-        steps in a row, the steps of an episode follow each other. Extras are needed
-        where the agent stores some, and otherwise left out.
-    - `spec`: of the environment that they are from: `env.spec`, or made by hand as in
-        `eqrl.EnvSpec(observation_size=17, action_size=6)`.
+        steps in a row, the steps of an episode must follow each other. Extras are
+        needed if the agent stores some, and are ignored otherwise.
+    - `spec`: the `spec` of the environment that produced them: `env.spec`, or one made
+        by hand, as in `eqrl.EnvSpec(observation_size=17, action_size=6)`.
     - `num_updates`: how many updates to make, beyond those of `initial`.
-    - `key`: of the whole training. To resume, give the same one again.
+    - `key`: the key of the whole training. To resume, pass the same one again.
     - `batch_size`: elements of a batch, each of the agent's `sequence_length`
         transitions.
-    - `log_every`: updates in a row of the metrics. It is also how often `callback` is
-        called and Ctrl-C is looked for. It does not affect the result.
-    - `initial`: the solution of an earlier call, from which to resume: with the same
-        data, key and hyperparameters, the state is that of one longer call, bit for
-        bit, and so are the rows of the metrics if the earlier call ended with a whole
-        one. The data are not observed again. It stays usable.
+    - `log_every`: updates in a row of the metrics. It also determines how often
+        `callback` is called and Ctrl-C is checked for. It does not affect the result.
+    - `initial`: the solution of an earlier call, to resume from: with the same data,
+        key and hyperparameters, the state is that of one longer call, bit for bit, and
+        so are the rows of the metrics if the earlier call ended with a whole one. The
+        data are not observed again. It stays usable.
     - `callback`: called as `callback(step, metrics, solution)` after each row, where
         steps are updates; or several of them, as in `eqrl.train`, such as an
         `eqrl.Evaluations`. Training ends with this row if one returns true. Copy what
@@ -78,10 +78,10 @@ def train_offline(
     An `OfflineSolution`, with all metrics of the agent's `update`, also those of how it
     would act, such as `epsilon` of a `DQN`.
 
-    Raises a `ValueError` unless the agent fits the transitions, they fit `spec`, and
-    their numbers are finite and actions in [-1, 1]; a `NonFiniteError` if what an
-    update makes is not finite, and `TrainingInterrupted` after Ctrl-C, SIGTERM or
-    SIGHUP. The last two hold the solution so far.
+    The transitions must fit the agent and `spec`, with finite numbers and actions in
+    [-1, 1]; otherwise a `ValueError` is raised. Raises a `NonFiniteError` if the result
+    of an update is not finite, and `TrainingInterrupted` after Ctrl-C, SIGTERM or
+    SIGHUP; both hold the solution so far.
     """
     if agent.sequence_length is None:
         raise ValueError(
@@ -102,7 +102,7 @@ def train_offline(
     check_finite_agent(state)
     solution = OfflineSolution(state=state, metrics=metrics)
     done = int(metrics["step"][-1]) if metrics else 0
-    # The replay holds them: twice they would not fit where they are large.
+    # The replay holds them; a second copy of large data might not fit in memory.
     del data
     run_key, end = jr.fold_in(key, 1), done + num_updates
 
@@ -110,7 +110,7 @@ def train_offline(
         nonlocal solution, stored, counts, done
         yield Reached(done, None, solution)
         while done < end:
-            # Rows end where those of one call would.
+            # Rows end where they would in a single call.
             size = min(log_every - done % log_every, end - done)
             number = jnp.asarray(done, int)
             counts = eqx.tree_at(lambda counts: counts.updates, counts, number)
@@ -181,25 +181,25 @@ def transitions_from_arrays(
     truncated: Rows | None = None,
     timestep: Rows | None = None,
 ) -> Transition[None]:
-    """The transitions of a data set, in the types that agents learn from.
+    """Converts a data set to transitions, in the types that agents learn from.
 
     All arrays begin with the same axis, one row for each step. If an agent learns from
     several steps in a row, as `eqrl.DQN(return_steps=3)` does, the steps of an episode
-    must follow each other. Where rows of several environments alternate, make it
-    `x.reshape(-1, num_envs, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)` of each.
+    must follow each other. If rows of several environments alternate, reshape each
+    array as `x.reshape(-1, num_envs, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)`.
 
     **Arguments:**
 
     - `observation`, `next_observation`: before and after the step, never the one after
-        a reset; other shapes are flattened. Those of `uint8` or `bool` stay so, for a
-        `spec` of this `observation_dtype`; all others become floats.
-    - `action`: vectors in [-1, 1]; or one integer each, with no other axis.
-    - `reward`: of the step; a scalar, or a vector.
+        a reset; other shapes are flattened. `uint8` and `bool` are kept, for a `spec`
+        with this `observation_dtype`; all other types become floats.
+    - `action`: vectors in [-1, 1]; or integers, with no further axis.
+    - `reward`: the reward of the step, a scalar or a vector.
     - `terminated`: whether the step ended the episode in a state without value; bools,
         or 0 and 1, of shape `(rows,)`.
     - `truncated`: whether a time limit, or the end of the recording, ended the episode;
-        what is terminated is not truncated. `None` is wherever the next row does not
-        begin with `next_observation`, and the last row.
+        a terminated step is not truncated. `None` truncates wherever the next row does
+        not begin with `next_observation`, and in the last row.
     - `timestep`: steps of the episode before this one. `None` counts them, from each
         row that does not begin with the `next_observation` of the row before.
 
@@ -232,7 +232,7 @@ def transitions_from_arrays(
     )
     dtype = observation.dtype
     if dtype != next_observation.dtype or dtype not in (np.uint8, np.bool_):
-        # Cast before they are compared: numbers of two types are hardly ever equal.
+        # Cast before they are compared: numbers of different types are rarely equal.
         dtype = jnp.result_type(float)
     observation, next_observation = (
         x.astype(dtype) for x in (observation, next_observation)
@@ -279,19 +279,19 @@ def _flags(name: str, values: Rows) -> Bool[np.ndarray, " rows"]:
 def fill_replay(
     replay: AbstractReplay[State], transitions: Transition[Extras]
 ) -> tuple[State, Counts]:
-    """A replay that holds given transitions.
+    """A replay filled with the given transitions.
 
     **Arguments:**
 
-    - `replay`: with sizes, such as an `eqrl.ReplayBuffer`. If it has less room, the
-        last transitions stay.
-    - `transitions`: with the axis `(rows,)`, as those of one environment, or with the
-        axes `(envs, rows)`.
+    - `replay`: the replay to fill, such as an `eqrl.ReplayBuffer`. If it has less room,
+        only the last transitions are kept.
+    - `transitions`: the transitions of one environment, with the axis `(rows,)`, or of
+        several, with the axes `(envs, rows)`.
 
     **Returns:**
 
-    The state of the replay, and the counts that drawing from it takes; all rows count
-    as rows that were kept.
+    The state of the replay, and the counts to draw from it with, in which all rows
+    count as kept.
     """
     axes = transitions.timestep.shape
     if len(axes) not in (1, 2):
@@ -331,8 +331,8 @@ def fitting_transitions(
 ) -> AnyTransition:
     """The transitions in the types that the agent learns from.
 
-    Raises a `ValueError` unless they are those of such an environment, and hold all
-    that the agent needs. Extras that it does not need are left out.
+    They must match `spec` and contain everything that the agent needs; otherwise a
+    `ValueError` is raised. Extras that it does not need are left out.
     """
     axes = transitions.timestep.shape
     if len(axes) != 1 or axes[0] == 0:
@@ -372,8 +372,8 @@ def fitting_transitions(
     }
     for name, element in wanted.items():
         value, shape = getattr(transitions, name), (axes[0], *element.shape)
-        # Any floats will do for floats, but an integer may be a choice, and what stands
-        # for pixels has no other type.
+        # Every float type will do for floats, but an integer may be a discrete action,
+        # and pixels must have their declared type.
         is_integer, must_be = (
             jnp.issubdtype(x.dtype, jnp.integer) for x in (value, element)
         )

@@ -61,8 +61,8 @@ class AbstractReplay(eqx.Module, Generic[State]):
         - `state`: the replay.
         - `items`: the row, with a leading axis `envs`.
         - `counts`: from before this row; the caller counts it.
-        - `keep`: if it is false, nothing may change. Choose between values of the row:
-            a choice between two states copies the replay.
+        - `keep`: if it is false, nothing may change. Select between values of the row:
+            selecting between two states copies the replay.
         """
 
     @abstractmethod
@@ -95,9 +95,9 @@ class AbstractPrioritizedReplay(AbstractReplay[State]):
         **Arguments:**
 
         - `state`: the replay.
-        - `batch`: from `sample`, the one of the update. It can say where it was drawn.
-        - `agent_state`: of the agent after the update, to compute priorities from, such
-            as errors of its critic, or to find those that the agent left there.
+        - `batch`: the one of the update, from `sample`. It may hold where it was drawn.
+        - `agent_state`: the agent's state after the update, used to compute priorities,
+            such as errors of its critic, or to read those that the agent stored there.
         - `counts`: those that were given to `sample`.
         - `keep`: as in `add`; `None` if the changes are to be kept.
         """
@@ -126,12 +126,12 @@ ReplayState.__init__.__doc__ = """**Arguments:**
 - `frames`: the frames of their observations, if these are stored apart: `data` then has
     `None` for `observation` and `next_observation`. `eqrl.stored_transitions` puts them
     together.
-- `returns`: those of their episodes, if they are kept.
+- `returns`: the returns of their episodes, if they are stored.
 """
 
 
 def replay_size(tree: PyTree) -> tuple[int, int]:
-    """Transitions that the replays in a tree have room for, and their bytes."""
+    """The capacity of the replays in a tree, in transitions, and their bytes."""
     rings = parts(tree, ReplayState)
     return (
         sum(
@@ -144,7 +144,7 @@ def replay_size(tree: PyTree) -> tuple[int, int]:
 
 
 def empty_rows(item: Item, num_envs: int, num_rows: int) -> ReplayState[Item]:
-    """Room for a number of rows of transitions like `item`."""
+    """Empty storage for a number of rows of transitions like `item`."""
     return ReplayState(
         data=jax.tree.map(
             lambda x: jnp.zeros((num_envs, num_rows, *x.shape), x.dtype), item
@@ -153,7 +153,7 @@ def empty_rows(item: Item, num_envs: int, num_rows: int) -> ReplayState[Item]:
 
 
 def _without_observations(items: Item) -> Item:
-    # Not by a constructor, which has no transitions without observations.
+    # The constructor does not allow transitions without observations.
     return eqx.tree_at(
         lambda items: (items.observation, items.next_observation), items, (None, None)
     )
@@ -162,7 +162,7 @@ def _without_observations(items: Item) -> Item:
 def _apart(
     item: Item, stacking: Stacking, *, num_envs: int, num_rows: int, num_slots: int
 ) -> ReplayState[Item]:
-    """Room for rows whose observations share frames, if these are large enough."""
+    """Empty storage for rows whose observations share frames, if these are large."""
     transition = cast(AnyTransition, item)
     observation = transition.observation
     if math.prod(observation.shape) * observation.dtype.itemsize < LEAST_BYTES:
@@ -179,8 +179,8 @@ def transitions_at(
 ) -> Item:
     """Rows by their environment and their number, counted from the first ever written.
 
-    They must be among those that the replay holds. `env` and `number` have as many
-    axes.
+    They must be among those that the replay holds. `env` and `number` must have equally
+    many axes.
     """
     row = number % jax.tree.leaves(state.data)[0].shape[1]
     data = jax.tree.map(lambda x: x[env, row], state.data)
@@ -217,10 +217,10 @@ def truncate_last_row(
     written = counts.rows_kept + counts.rows_written
     row = (written - 1) % data.timestep.shape[1]
     terminated, truncated = data.terminated[:, row], data.truncated[:, row]
-    # In a replay without rows the newest would be the last of the ring.
+    # In a replay without rows, the newest one would be the last of the ring.
     cut = ~terminated & (truncated | (written > 0))
     if frames is not None:
-        # The next row begins another episode, in the place of what this one led to.
+        # The next row begins another episode, in the place of this one's successor.
         number = written - 1
         frames = frames.end(cut & ~truncated, frames.newest(number), number)
     returns = replay.returns
@@ -266,16 +266,15 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
     Writing costs the same for every capacity. The position and the fill level of the
     ring follow from `Counts`.
 
-    In a `Trainer`, observations of at least 2,048 bytes share what they have in common:
-    each is stored once, although it is also the successor of the one before, and those
-    of `eqrl.envs.FrameStack` and of Atari games have frames in common, each of which is
-    stored once. There is room for the last frames of as many episodes as have 16 steps
-    on average. Where episodes are shorter, fewer rows are held, and with a time limit
-    below 16 observations are stored whole. Until rows are lost, batches are the same,
-    bit for bit.
+    In a `Trainer`, observations of at least 2,048 bytes share storage: each is stored
+    once, although it is also the successor of the one before, and so is each frame that
+    observations of `eqrl.envs.FrameStack` and of Atari games have in common. There is
+    room for the last frames of episodes of 16 steps on average. If episodes are
+    shorter, fewer rows are held, and with a time limit below 16, observations are
+    stored whole. Until rows are lost, batches are the same, bit for bit.
 
-    With `episode_returns` a batch has the return of the whole episode that each
-    transition is from, as `eqrl.SMERL` needs it.
+    With `episode_returns`, a batch includes the return of each transition's whole
+    episode, as `eqrl.SMERL` requires.
     """
 
     capacity: int = static_integer(least=1)
@@ -292,10 +291,11 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
         **Arguments:**
 
         - `item`: a transition of one environment, or its shapes and types.
-        - `num_envs`: environments; each gets `capacity // num_envs` transitions.
-        - `stacking`: how observations are put together from frames, each row of an
-            environment being followed by the one after it, as a `Trainer` writes them.
-            Without it, observations are stored whole.
+        - `num_envs`: environments, each with room for `capacity // num_envs`
+            transitions.
+        - `stacking`: how observations are stacked from frames; the rows of each
+            environment must then be consecutive, as a `Trainer` writes them. Without
+            it, observations are stored whole.
         """
         rows = self.capacity // num_envs
         if rows < self.sequence_length:
@@ -307,7 +307,7 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
         if stacking is None or not self.share_frames:
             empty = empty_rows(item, num_envs, rows)
         else:
-            # Those that are held are always enough for a run.
+            # The rows that are held are always enough for a run.
             num_slots = max(rows // ROWS_PER_END, self.sequence_length) + 1
             empty = _apart(
                 item, stacking, num_envs=num_envs, num_rows=rows, num_slots=num_slots
@@ -342,17 +342,17 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
     def keep_newest(
         self, state: ReplayState[Item], counts: Counts, *, num_rows: Int[Array, ""]
     ) -> tuple[ReplayState[Item], Counts]:
-        """Forgets all but the newest rows, which stay in their order.
+        """Forgets all but the newest rows, which keep their order.
 
         **Arguments:**
 
         - `state`: the replay.
         - `counts`: how much has been written.
-        - `num_rows`: at most as many as there are.
+        - `num_rows`: the number of rows to keep, at most as many as there are.
 
         **Returns:**
 
-        The replay, and counts that begin anew.
+        The replay, and counts that start over.
         """
         rows = jax.tree.leaves(state.data)[0].shape[1]
         first = counts.rows_kept + counts.rows_written - num_rows
@@ -377,7 +377,7 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
         """Forgets all but a random choice of rows of each environment, kept in order.
 
         The rows that stay may not be consecutive, so this is for a `sequence_length` of
-        1. The arguments and results are those of `keep_newest`, and a key.
+        1. The arguments and results are those of `keep_newest`, with an additional key.
         """
         if state.frames is not None:
             raise ValueError(
@@ -412,7 +412,7 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
     def sample(
         self, state: ReplayState[Item], counts: Counts, *, key: PRNGKeyArray
     ) -> Item:
-        """Draws environments, and runs of consecutive rows of each, all uniformly.
+        """Draws environments, and runs of consecutive rows from each, uniformly.
 
         A run stays with one environment and may continue into the next episode. At
         least `sequence_length` rows must have been written.
@@ -425,7 +425,7 @@ class ReplayBuffer(AbstractReplay[ReplayState[Any]]):
 
         **Returns:**
 
-        A batch with leading axes `(batch,)` where `sequence_length` is 1, else
+        A batch with leading axes `(batch,)` if `sequence_length` is 1, else
         `(batch, time)`.
         """
         num_envs = jax.tree.leaves(state.data)[0].shape[0]
@@ -455,7 +455,7 @@ ReplayBuffer.__init__.__doc__ = """**Arguments:**
     environment.
 - `batch_size`: runs of consecutive transitions in a batch, at least 1.
 - `sequence_length`: transitions in a run, at least 1.
-- `share_frames`: whether large observations may share what they have in common.
+- `share_frames`: whether large observations may share storage, as above.
 - `episode_returns`: whether batches have an `episode_return`, which is nan while the
     episode runs. A `Trainer` takes it as `make_replay=functools.partial(
     eqrl.ReplayBuffer, episode_returns=True)`.
@@ -472,7 +472,7 @@ class LatestRows(AbstractReplay[ReplayState[Any]]):
     It is for agents that learn on-policy, whose `sequence_length` is `None`. A batch is
     the whole rollout, with the axes `(envs, time)`, without a copy. In a `Trainer`,
     observations of at least 2,048 bytes that share frames, as in a `ReplayBuffer`, are
-    put together for the batch, as a copy.
+    copied and stacked for the batch.
     """
 
     capacity: int = static_integer(least=1)
@@ -522,8 +522,8 @@ class LatestRows(AbstractReplay[ReplayState[Any]]):
 
         - `state`: the replay.
         - `items`: one transition of every environment, with a leading axis `envs`.
-        - `counts`: from before this row. Rows that were kept do not count: the first
-            of an iteration is always the first here.
+        - `counts`: the counts before this row. Kept rows do not matter: the first row
+            of an iteration always takes the first place.
         - `keep`: if it is false, nothing changes.
         """
         return write_row(state, items, counts.rows_written, keep=keep)
@@ -551,7 +551,7 @@ class LatestRows(AbstractReplay[ReplayState[Any]]):
 
 LatestRows.__init__.__doc__ = """**Arguments:**
 
-- `capacity`: transitions of an iteration, of all environments.
+- `capacity`: transitions of an iteration, over all environments.
 - `batch_size`: the number of environments: a batch has the steps of each.
 - `sequence_length`: `None`.
 """

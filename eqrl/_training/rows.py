@@ -32,20 +32,19 @@ from .trainer import (
 
 _logger = logging.getLogger("eqrl")
 
-# How long a piece should take: a signal waits for its end, and then for the writing.
+# Target duration of a piece: a signal waits for the piece to end, and for the writing.
 _SECONDS_OF_PIECE = 1.0
 
 # The factor by which a piece may be longer than those before it.
 _GROWTH = 16
 
-# A piece also costs what does not depend on its length: of members in turn on one
-# device, it copies the replays. Pieces are at least so many times as long as that, if
-# they would take less than so many times the seconds, were all of their time due to
-# iterations.
+# A piece also has a fixed cost: with members in turn on one device, it copies the
+# replays. Its iterations should take at least `_TIMES_THE_FIXED` times this cost, but
+# the whole piece at most `_TIMES_THE_SECONDS` times `_SECONDS_OF_PIECE`.
 _TIMES_THE_FIXED = 4
 _TIMES_THE_SECONDS = 10
 
-# One piece in so many is twice as long as the one before, to tell the two costs apart.
+# One in this many pieces is twice as long as the last, to tell the two costs apart.
 _PIECES_OF_A_LENGTH = 8
 
 
@@ -71,13 +70,13 @@ Solution.__init__.__doc__ = """**Arguments:**
 
 - `trainer_state`: agent, environments and replay.
 - `counts`: the progress counters.
-- `metrics`: of the whole training, earlier calls included, a row every `log_every`
-    steps. `step` is the number of environment steps at the row's end; the others are
-    averages over the row, `nan` if there was nothing to average. `episode_return` and
-    `episode_length` are of the episodes that ended in the row, averaged first over
-    those that ended at the same step.
-- `unfinished`: where training was interrupted within a row, what the row consists of
-    so far; `None` between two rows.
+- `metrics`: those of the whole training, earlier calls included, with a row every
+    `log_every` steps. `step` is the number of environment steps at the row's end; the
+    others are averages over the row, `nan` if there was nothing to average.
+    `episode_return` and `episode_length` are of the episodes that ended in the row,
+    averaged first over those that ended at the same step.
+- `unfinished`: if training was interrupted within a row, that row so far; `None`
+    between two rows.
 """
 
 AnySolution = Solution[Any, Any, Any, Any]
@@ -100,7 +99,7 @@ OfflineSolution.__init__.__doc__ = """**Arguments:**
 
 
 Restart = Callable[[AnyTrainerState, Counts, Bool[Array, "*members"]], AnyTrainerState]
-"""From a state, counts, and which members begin new episodes. The state is donated."""
+"""Takes a state, counts, and which members begin new episodes. The state is donated."""
 
 RunPiece = Callable[
     [Flat[AnyTrainerState], Counts, Flat[PyTree], Piece],
@@ -119,10 +118,10 @@ class Position(NamedTuple):
     - `first`: the agent's state at the beginning of the row, kept to reset an agent
         that diverges; any value between two rows.
     - `first_updates`: the number of its updates.
-    - `unfinished`: what the row consists of so far; `None` between two rows.
+    - `unfinished`: the row so far; `None` between two rows.
     - `row`: the averages of the row that ended here, if one did.
-    - `failed`: what was not finite in it, in words, if that ends the training; or what
-        went wrong in a simulator.
+    - `failed`: describes the value in it that was not finite, if that ends training, or
+        the failure of a simulator.
     """
 
     reached: Flat[AnyTrainerState]
@@ -140,16 +139,16 @@ class Pace:
     def __init__(self, mesh: Mesh | None) -> None:
         """`mesh` has the devices, whose processes must run the same pieces."""
         self._mesh = mesh
-        # Random steps take a fraction of the time of those with updates.
+        # Random steps take a fraction of the time of steps with updates.
         self._most = {"warm-up": 1, "learning": 1}
-        # Iterations and seconds of the last piece of each phase, and what a piece costs
-        # at any length, once pieces of two lengths have told.
+        # Iterations and seconds of the last piece of each phase, and the fixed cost of
+        # a piece, once pieces of two lengths have been timed.
         self._last: dict[str, tuple[int, float]] = {}
         self._fixed: dict[str, float] = {}
         self._num_pieces = 0
 
     def next(self, num_left: int, warmup_left: int) -> int:
-        """Iterations of the next piece, of those that are left in the row."""
+        """The number of iterations in the next piece, among those left in the row."""
         if warmup_left > 0:
             return min(num_left, warmup_left, self._most["warm-up"])
         return min(num_left, self._most["learning"])
@@ -204,7 +203,8 @@ class Runner:
     ) -> Position:
         """The position where a training begins or resumes.
 
-        Raises a `ValueError` unless the unfinished row is one of this training.
+        The unfinished row must be one of this training; otherwise a `ValueError` is
+        raised.
         """
         if unfinished is not None:
             check_same_shapes("initial.unfinished", self.empty, unfinished)
@@ -217,8 +217,8 @@ class Runner:
                     "resumes from another state: new episodes begin in them."
                 )
                 state = self.restart(state, counts, jnp.asarray(lost))
-        # A row that training resumes in its middle has lost its first state: after a
-        # failure the agent returns to where it resumed.
+        # A row that is resumed in the middle has lost its first state, so after a
+        # failure the agent returns to the state in which it resumed.
         first = flatten(tree_copy(state.agent))
         return Position(flatten(state), counts, first, int(counts.updates), unfinished)
 
@@ -227,9 +227,8 @@ class Runner:
     ) -> Iterator[Position]:
         """Trains for `num_steps`, yielding after each piece of each row.
 
-        What was yielded is donated when the next piece is asked for. The last row is
-        one in which every member failed, if there is one; its state and counts are
-        those from before the failure.
+        Each position is donated when the next one is requested. A row in which every
+        member fails is the last one, with the state and counts from before the failure.
         """
         trainer = self.trainer
         size = trainer.steps_of_iteration
@@ -251,7 +250,7 @@ class Runner:
     def run_row(
         self, position: Position, *, num_steps: int, pace: Pace
     ) -> Iterator[Position]:
-        """Trains to the end of a row, which is `num_steps` away, at least one."""
+        """Trains to the end of a row, which is `num_steps` away, at least 1."""
         num_left = num_steps // self.trainer.steps_of_iteration
         while num_left > 0:
             rows = int(position.counts.rows_written)
@@ -271,7 +270,7 @@ class Runner:
         """
 
         def is_over(position: Position) -> bool:
-            # An episode that is under way began where the one before it ended.
+            # An episode in progress began where the one before it ended.
             state = position.reached.tree
             steps = int(state.actors.timestep[0]) * self.trainer.num_envs
             done = steps_taken(self.trainer, position.counts)
@@ -288,7 +287,7 @@ class Runner:
     ) -> Position:
         num_steps = num_iterations * self.trainer.steps_of_iteration
         piece = Piece(
-            # Arrays of NumPy are made in a tenth of the time.
+            # NumPy arrays are created in a tenth of the time.
             num_steps=cast(Array, np.asarray(num_steps, jnp.result_type(int))),
             row=self.empty if position.unfinished is None else position.unfinished,
             ends_row=cast(Array, np.asarray(ends_row)),
@@ -296,7 +295,8 @@ class Runner:
         first, first_updates = position.first, position.first_updates
         if position.unfinished is None:
             first_updates = int(position.counts.updates)
-            # A row in a single piece finds it in the state that the piece begins with.
+            # A row in a single piece takes it from the state that the piece begins
+            # with.
             if not ends_row:
                 first = flatten(tree_copy(position.reached.tree.agent))
         state, counts, ran = self.run(position.reached, position.counts, first, piece)
@@ -323,7 +323,7 @@ class Runner:
 
 
 def steps_taken(trainer: Trainer, counts: Counts) -> int:
-    """Environment steps that are counted."""
+    """Environment steps since the counters began."""
     return int(counts.rows_written) * trainer.num_envs
 
 

@@ -16,11 +16,11 @@ IntLike = int | Int[Array, ""]
 class Counts(eqx.Module):
     """Progress counters, shared by a population and so never batched.
 
-    They stand beside the state of a trainer rather than in it: under `vmap` a batched
+    They are kept beside the state of a trainer, not in it: under `vmap` a batched
     position would turn every write to the replay into a copy of the replay.
 
-    Where integers have 32 bits they count to 2^31 - 1. A training that would pass that
-    is refused before its first step.
+    With 32-bit integers they count to 2^31 - 1. A training that would exceed that is
+    refused before its first step.
     """
 
     updates: Int[Array, ""]
@@ -49,7 +49,7 @@ Counts.__init__.__doc__ = """**Arguments:**
 class Schedule:
     """The sizes of a `Trainer` that decide when it steps and when it updates.
 
-    Methods return Python integers if all that they are given is one.
+    Methods return Python integers if all of their arguments are Python integers.
     """
 
     num_envs: int
@@ -60,7 +60,7 @@ class Schedule:
 
     @property
     def rows(self) -> int:
-        """Rows that the replay holds, of a transition of each environment."""
+        """Rows that the replay holds, each with one transition per environment."""
         return self.capacity // self.num_envs
 
     @property
@@ -96,7 +96,7 @@ class Schedule:
     def check_counters(self, name: str, num_steps: int, counts: Counts) -> None:
         """Checks that the counters can hold a training.
 
-        `name` is what asks for `num_steps` more than there are in `counts`.
+        `name` is the argument that asks for `num_steps` steps beyond `counts`.
         """
         most = int(jnp.iinfo(jnp.result_type(int)).max)
         rows, updates = int(counts.rows_written), int(counts.updates)

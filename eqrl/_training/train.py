@@ -82,22 +82,22 @@ def train(
     - `agent`, `env`, `trainer`: the agent, its environment, and the trainer.
     - `num_steps`: how many steps to take in this call, warm-up included; a whole number
         of iterations.
-    - `key`: of the whole training. To resume exactly as if there had been one call,
-        pass the same key again.
-    - `initial`: the solution of an earlier call, from which to resume. It stays usable.
-    - `agent_state`: the agent's state to begin with, learned elsewhere, such as a skill
-        that `eqrl.fix_skill` took out of an agent; environments and replay begin
-        afresh. It stays usable. What it counts continues: where a rate was annealed to
-        0, give the agent more `anneal_steps`. Not together with `initial`.
-    - `log_every`: steps in a row of the metrics, rounded up to whole iterations. It is
-        also how often `callback` is called. It does not affect the result.
-    - `evaluations`: evaluates the agent in the meantime, and adds what it measures to
-        the metrics. Training ends where it asks for that.
+    - `key`: the key of the whole training. To resume exactly as if there had been one
+        call, pass the same key again.
+    - `initial`: the solution of an earlier call, to resume from. It stays usable.
+    - `agent_state`: an initial state of the agent, learned elsewhere, such as a skill
+        that `eqrl.fix_skill` extracted; environments and replay start afresh. It stays
+        usable. Its counters continue: if a rate was annealed to 0, give the agent more
+        `anneal_steps`. It cannot be combined with `initial`.
+    - `log_every`: steps in a row of the metrics, rounded up to whole iterations. It
+        also determines how often `callback` is called. It does not affect the result.
+    - `evaluations`: evaluates the agent during training and adds the results to the
+        metrics. Training ends if it asks for that.
     - `callback`: called as `callback(step, metrics, solution)` after each row, with the
         solution so far. Several of them in a list or a tuple are called in turn.
         Training ends with this row if one returns true. Copy what you keep of the
-        solution's `trainer_state` (`eqrl.tree_copy`): it is donated to the next row.
-        What a callback raises ends the training, and what was reached is lost.
+        solution's `trainer_state` (`eqrl.tree_copy`): it is donated to the next row. An
+        error raised by a callback ends training, and its progress is lost.
     - `checkpoint`: called in the same way, after all callbacks, such as an
         `eqrl.Checkpoints`.
 
@@ -105,8 +105,8 @@ def train(
 
     A `Solution`.
 
-    Raises a `ValueError` unless the arguments fit each other, a `NonFiniteError` if an
-    observation, an action, a reward, or what an update makes is not finite, and
+    Raises a `ValueError` if the arguments do not fit each other, a `NonFiniteError` if
+    an observation, an action, a reward, or the result of an update is not finite, and
     `TrainingInterrupted` within seconds of Ctrl-C, SIGTERM or SIGHUP, unless a single
     iteration takes longer. The last two hold the solution so far.
     """
@@ -161,27 +161,27 @@ def train_seeds(
     **Arguments:**
 
     - `num_seeds`: at least 1.
-    - `initial`: what an earlier call returned, with the axis `num_seeds`, from which to
-        resume; with the same key the two equal one call. It stays usable.
+    - `initial`: the solution of an earlier call, with the axis `num_seeds`, to resume
+        from; with the same key, the two calls equal one. It stays usable.
     - `mesh`: devices of this process among which to divide the seeds, with the one axis
-        `population`; `num_seeds` must be a multiple of their number. `None`, where
-        seeds run in turn on a CPU, is as many of its devices as divide `num_seeds`,
-        such as those that `use_all_cores` makes; else it is one.
+        `population`; `num_seeds` must be a multiple of their number. `None` takes one
+        device or, if seeds run in turn on a CPU, as many of its devices as divide
+        `num_seeds`, such as those that `use_all_cores` makes.
     - `members`: on each device, `"together"` maps over seeds and `"in_turn"` runs one
-        after another, which gives each the result that it has alone, bit for bit on
-        one device. `None` is `"in_turn"` on a CPU and `"together"` on other
-        devices.
+        after another, which gives each the same result as alone, bit for bit on one
+        device. `None` is `"in_turn"` on a CPU and `"together"` on other devices.
     - The others are those of `train`; `num_steps` is per seed.
 
     **Returns:**
 
-    A stack of solutions. Member i is what `train` gives for `jax.random.split(key,
-    num_seeds)[i]`, bit for bit if seeds run in turn and else up to rounding. Arrays
-    have one more leading axis, `num_seeds`, except `counts`, which all seeds share; the
-    metrics have the axes `(logs, seeds)`. With a `mesh`, the states stay sharded over
-    it, as they are in the callback on any devices; without one they are returned on one
-    device. A seed in which something became `nan` or infinite stays as it was before,
-    and its `nonfinite` says so; the error is raised if that has happened to all seeds.
+    A stack of solutions. Member i is the result of `train` for
+    `jax.random.split(key, num_seeds)[i]`, bit for bit if seeds run in turn and
+    otherwise up to rounding. Arrays have one more leading axis, `num_seeds`, except
+    `counts`, which all seeds share; the metrics have the axes `(logs, seeds)`. With a
+    `mesh`, the states stay sharded over it, as they are in the callback on any devices;
+    without one they are returned on one device. A seed in which a value became `nan` or
+    infinite keeps its earlier state, as its `nonfinite` shows; the error is raised once
+    this has happened to all seeds.
     """
     key = reusable_key(key)
     check_mesh(mesh, num_seeds, name="num_seeds")
@@ -233,7 +233,7 @@ def train_members(
     mesh: Mesh | None = None,
     members: Members,
 ) -> AnySolution:
-    """Trains one agent from the key of each member, or an agent of its own each.
+    """Trains one agent from the key of each member, or a separate agent for each.
 
     The first four and `are_stacked` are those of `Crew`, the others of `train_seeds`.
     """
@@ -274,7 +274,7 @@ def _begin(
 ) -> AnySolution:
     """A solution to donate: the one of `init`, or a copy of `initial` on the devices.
 
-    Raises a `ValueError` unless `initial` has the shapes of what `init` makes.
+    `initial` must have the shapes of the result of `init`, or a `ValueError` is raised.
     """
     if initial is None:
         state, counts = init()
@@ -304,7 +304,7 @@ def _rows(
     trainer.schedule.check_counters("num_steps", num_steps, solution.counts)
     check_finite_agent(solution.state)
     metrics = solution.metrics
-    # An interrupt before the first row finds what there is so far.
+    # An interrupt before the first row still has a solution to return.
     yield Reached(steps_taken(trainer, solution.counts), None, solution)
     start = runner.start(solution.trainer_state, solution.counts, solution.unfinished)
     for position in runner.run_rows(start, num_steps=num_steps, log_every=log_every):
@@ -384,10 +384,10 @@ def _run_in_turn(
     states: AnyTrainerState,
     *stacked: PyTree,
 ) -> tuple[AnyTrainerState, Counts, Ran]:
-    """Trains one member after another, each written back to where it was taken from.
+    """Trains one member after another, and writes each back to its place.
 
-    The states are the carry of the loop, so that they are updated in place: as inputs
-    and outputs of it they, replays included, would be in memory twice.
+    The states are the carry of the loop, so that they are updated in place: as its
+    inputs and outputs, they would be in memory twice, replays included.
     """
     arrays, static = eqx.partition(states, eqx.is_array)
     stacked_arrays, stacked_static = eqx.partition(stacked, eqx.is_array)
@@ -417,7 +417,7 @@ class Crew(eqx.Module):
     """The members of a population, or the seeds of one agent, and how they train.
 
     - `agents`: a stack, or one agent that all share.
-    - `keys`: of each.
+    - `keys`: the key of each member.
     - `are_stacked`: whether `agents` is a stack.
     - `members`, `mesh`: whether they run together or in turn, and the devices.
     """
@@ -453,7 +453,7 @@ class Crew(eqx.Module):
 
 @eqx.filter_jit
 def begin_rows(crew: Crew, states: AnyTrainerState, counts: Counts) -> UnfinishedRow:
-    """The beginning of a row of metrics of each member."""
+    """The beginning of a row of metrics for each member."""
     agent = take_element(crew.agents, 0) if crew.are_stacked else crew.agents
     state = take_element(states, 0)
     row = begin_row(crew.trainer, agent, crew.env, state, counts)
@@ -468,7 +468,7 @@ def run_members(
 ) -> tuple[Flat[AnyTrainerState], Counts, Ran]:
     """Trains each member for a part of a row."""
     crew, first, piece = kept[0].tree, kept[1].tree, kept[2]
-    # What is not stacked is `None` there, and the other way around.
+    # Agents are either stacked or shared; the other one is `None`.
     own, common = (crew.agents, None) if crew.are_stacked else (None, crew.agents)
 
     def run_share(
@@ -530,7 +530,7 @@ def compile_members(crew: Crew, init_keys: Key[Array, " members"]) -> None:
         return
 
     def lower_run(made: tuple[AnyTrainerState, Counts]) -> Lowered:
-        # On several devices, placeholders are arrays that say where they are.
+        # On several devices, placeholders are arrays that carry their placement.
         states, counts = shard(made[0], mesh), replicate(made[1], mesh)
         piece = Piece(
             num_steps=made[1].updates,
@@ -605,7 +605,7 @@ def check_training(trainer: Trainer, agent: AnyAgent, env: AnyEnv) -> None:
     """Traces the first update, so that errors appear before any training."""
     # The trace is cached, so the training does not pay for it again.
     state, counts = eqx.filter_eval_shape(jit_init, trainer, agent, env, key=jr.key(0))
-    # Only the update of an on-policy agent knows whether minibatches fit the rollout.
+    # Only the update of an on-policy agent checks that minibatches fit the rollout.
     if agent.sequence_length is None:
         eqx.filter_eval_shape(jit_begin_row, trainer, agent, env, state, counts)
 
@@ -671,8 +671,8 @@ def jit_run(
 
     `state` and `counts` are donated: do not use them again.
 
-    Raises a `ValueError` unless the state is one that `Trainer.init` gives for these
-    arguments.
+    The state must be one that `Trainer.init` returns for these arguments; otherwise a
+    `ValueError` is raised.
     """
     trainer.check_num_steps(num_steps)
     trainer.schedule.check_call("num_steps", num_steps)

@@ -60,11 +60,11 @@ from .schedule import Counts, Schedule
 
 
 class TrainerState(eqx.Module, Generic[State, EnvState, Memory, Extras]):
-    """All that changes while an agent trains, `Counts` excepted."""
+    """Everything that changes while an agent trains, except `Counts`."""
 
     agent: State
     actors: Actors[EnvState, Memory]
-    # The state of a custom replay is what its `init` gives.
+    # The state of a custom replay is whatever its `init` returns.
     replay: ReplayState[Transition[Extras]] | Any
     failed: Bool[Array, ""]
 
@@ -86,8 +86,8 @@ class Trainer(eqx.Module):
 
     An iteration is `steps_per_iteration` steps of every environment, then
     `updates_per_iteration` updates. The first iterations, until `warmup_steps`
-    environment steps are taken, act at random, or as `warmup_mode` says, and make no
-    update. All methods are pure and may be mapped by `equinox.filter_vmap` with
+    environment steps are taken, act at random, or according to `warmup_mode`, and make
+    no update. All methods are pure and may be mapped by `equinox.filter_vmap` with
     `counts` unbatched; `eqrl.train` is the entry point with progress and errors.
 
     If an observation, an action or a reward becomes `nan` or infinite, that step is
@@ -96,7 +96,7 @@ class Trainer(eqx.Module):
     diverged, its state is restored to that from before the call, since the latest one
     would diverge again. The metric that diverged first is `nan` or infinite in the
     averages. The metric `nonfinite` is the number of environment steps of a call from
-    the step, or the iteration, at which it happened.
+    the step, or the iteration, of the failure on.
     """
 
     num_envs: int = static_integer(1, least=1)
@@ -138,8 +138,8 @@ class Trainer(eqx.Module):
 
         - `num_envs`: environments stepped side by side, at least 1.
         - `num_steps`: steps of every environment in a rollout, at least 1.
-        - `make_replay`: as in `eqrl.Trainer`; what it makes gives the whole rollout for
-            a batch.
+        - `make_replay`: as in `eqrl.Trainer`; each batch of its replay must be a whole
+            rollout.
         """
         return Trainer(
             num_envs=num_envs,
@@ -153,7 +153,7 @@ class Trainer(eqx.Module):
 
     @property
     def is_on_policy(self) -> bool:
-        """Whether it is one that `on_policy` makes."""
+        """Whether it is a trainer that `on_policy` makes."""
         return not self.differences_from_on_policy()
 
     def differences_from_on_policy(self) -> list[str]:
@@ -211,8 +211,8 @@ class Trainer(eqx.Module):
     ) -> tuple[TrainerState[State, EnvState, Memory, Extras], Counts]:
         """An agent at the beginning of its first episodes.
 
-        Its state is the initial one, or a copy of `agent_state`. Raises a `ValueError`
-        unless agent, environment and trainer fit each other.
+        Its state is the initial one, or a copy of `agent_state`. Agent, environment and
+        trainer must fit each other; otherwise a `ValueError` is raised.
         """
         check_env(env)
         check_sizes(self, sequence_length=agent.sequence_length)
@@ -231,7 +231,7 @@ class Trainer(eqx.Module):
         check_action_fits(item.action, env.spec)
         replay = self.replay(agent.sequence_length)
         max_steps = env.spec.max_steps
-        # Of shorter episodes a replay would lose rows; a rollout loses none.
+        # With shorter episodes, a replay would lose rows; a rollout loses none.
         is_long = max_steps is None or max_steps >= ROWS_PER_END
         if isinstance(replay, LatestRows) or (
             isinstance(replay, ReplayBuffer) and is_long
@@ -309,12 +309,12 @@ class Trainer(eqx.Module):
         - `state`, `counts`: from `init` or from an earlier call.
         - `num_steps`: environment steps summed over the environments, a whole number of
             iterations. As an array it may differ between calls of one compilation.
-        - `key`: the same at each call of one training. Random draws depend on `key` and
-            `counts` only, so how a training is cut into calls makes no difference.
+        - `key`: the same at each call of one training. Random draws depend only on
+            `key` and `counts`, not on how training is split into calls.
 
         **Returns:**
 
-        The state and the counts after it, and the metrics averaged over it.
+        The state and the counts after the call, and the metrics averaged over it.
         """
         if not isinstance(num_steps, jax.Array):
             self.check_num_steps(num_steps)
@@ -346,16 +346,16 @@ Trainer.__init__.__doc__ = """**Arguments:**
 - `batch_size`: elements of a batch, each of the agent's `sequence_length` transitions.
 - `capacity`: transitions that the replay holds in total; each environment has an equal
     share.
-- `warmup_steps`: environment steps, summed over the environments, which are taken at
+- `warmup_steps`: environment steps, summed over the environments, that are taken at
     random before the first update; rounded up to a whole number of iterations. 0 only
     for agents that learn on-policy.
 - `steps_per_iteration`: steps of every environment in an iteration, at least 1.
 - `updates_per_iteration`: updates in an iteration; 0 only collects.
-- `warmup_mode`: what acts in the warm-up: `"random"` takes uniform actions, `"sample"`
-    samples the policy that has learned nothing yet.
+- `warmup_mode`: how to act in the warm-up: `"random"` draws uniform actions, `"sample"`
+    samples the untrained policy.
 - `make_replay`: makes the replay, an `eqrl.AbstractReplay`; called as
-    `make_replay(capacity=..., batch_size=..., sequence_length=...)`. It is static:
-    give a class, or a frozen dataclass: equal ones share a compilation.
+    `make_replay(capacity=..., batch_size=..., sequence_length=...)`. It is static, so
+    pass a class or a frozen dataclass; equal ones share a compilation.
 """
 
 
@@ -364,8 +364,8 @@ class Piece(NamedTuple):
 
     - `num_steps`: environment steps, a whole number of iterations.
     - `row`: the row before them.
-    - `ends_row`: whether it ends with them. Only there is the agent's state required to
-        be finite, since where a row is cut must make no difference.
+    - `ends_row`: whether the row ends with them. Only then must the agent's state be
+        finite, since it must make no difference how a row is split.
     """
 
     num_steps: Int[Array, ""]
@@ -395,8 +395,8 @@ def begin_row(
 ) -> UnfinishedRow:
     """The beginning of a row of metrics.
 
-    Raises a `ValueError` unless the state is one that `Trainer.init` gives for these
-    arguments, and all metrics are floats with free names.
+    The state must be one that `Trainer.init` returns for these arguments, and all
+    metrics must be floats with free names; otherwise a `ValueError` is raised.
     """
     replay = trainer.replay(agent.sequence_length)
     with _explaining_misfits(trainer, agent, env, state):
@@ -428,7 +428,7 @@ def run_piece(
 
     - `first`: the agent's state at the beginning of the row, to reset an agent that
         diverges in it; any value if the row begins here.
-    - `mapped`: whether `vmap` maps over this, which is faster if it does not.
+    - `mapped`: whether `vmap` maps over this; without `vmap`, it is faster.
     - The others are those of `Trainer.run`.
     """
     schedule, steps = trainer.schedule, trainer.steps_per_iteration
@@ -469,7 +469,7 @@ def run_piece(
         agent=state.agent,
         actors=state.actors,
         replay=state.replay,
-        # What failed in an earlier row stays as it was.
+        # A member that failed in an earlier row stays as it was.
         row=piece.row.after(begins & state.failed),
     )
     with _explaining_misfits(trainer, agent, env, state):
@@ -494,10 +494,10 @@ def run_piece(
 
 
 def without_rows(state: AnyTrainerState, number: int) -> AnyTrainerState:
-    """The state when the last `number` rows, of an unfinished rollout, do not count.
+    """The state without the last `number` rows, which are of an unfinished rollout.
 
-    Its episodes continue, so frames that the next observations share with earlier ones
-    have to be found by the numbers that rows now get.
+    Its episodes continue, so frames that later observations share with earlier ones
+    must be found by the new numbers of their rows.
     """
     replay = state.replay
     if number == 0 or not isinstance(replay, ReplayState) or replay.frames is None:
@@ -507,7 +507,7 @@ def without_rows(state: AnyTrainerState, number: int) -> AnyTrainerState:
 
 
 def fitting(trainer: Trainer, state: AnyTrainerState) -> Trainer:
-    """The trainer, with a replay of whole observations if that of a state has them.
+    """The trainer, with a replay of whole observations if the state has such a replay.
 
     `fill_replay` does not know which frames an environment's observations share.
     """
@@ -521,7 +521,7 @@ def fitting(trainer: Trainer, state: AnyTrainerState) -> Trainer:
 def _explaining_misfits(
     trainer: Trainer, agent: AnyAgent, env: AnyEnv, state: object
 ) -> Iterator[None]:
-    """Replaces an error in tracing by a clearer one if the state does not fit."""
+    """Replaces a tracing error with a clearer one if the state does not fit."""
     if not isinstance(state, TrainerState):
         raise ValueError(
             f"`state` is a {type(state).__name__}; it must be the `TrainerState` that "
@@ -542,7 +542,7 @@ def _explaining_misfits(
     try:
         yield
     except (TypeError, ValueError, AttributeError, LookupError) as error:
-        # Shapes are compared only after an error, since to trace `init` takes a while.
+        # Shapes are compared only after an error, since tracing `init` takes a while.
         init = fitting(trainer, state).init
         try:
             expected, _ = eqx.filter_eval_shape(init, agent, env, key=jr.key(0))

@@ -7,7 +7,7 @@ from typing_extensions import TypeVar
 
 
 if TYPE_CHECKING:
-    # That of jaxtyping is unknown to a static type checker, and so is all that has it.
+    # Static type checkers do not know jaxtyping's `PyTree` or types that contain it.
     PyTree: TypeAlias = Any
     _Anything: TypeAlias = Any
     from jaxtyping import Shaped as Observation
@@ -50,8 +50,7 @@ Not to be confused with `eqrl.nn.Critic`, which makes one.
 ActionValueFunction = Callable[[Observation[Array, " obs"]], Float[Array, " actions"]]
 """From one observation to the value of each action."""
 
-# Without a type argument it is `Any`, so that `Solution` alone may be written in strict
-# mode for one of any agent.
+# The default is `Any`, so that in strict mode a plain `Solution` is one of any agent.
 
 State = TypeVar("State", default=_Anything)
 """The state of an agent: all that it learns."""

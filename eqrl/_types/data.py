@@ -14,7 +14,7 @@ from .custom_types import Extras, Observation, ObservationDtype
 
 
 Action: TypeAlias = Float[Array, " act"] | Int[Array, ""]
-"""A vector in [-1, 1], or the number of a choice."""
+"""A vector in [-1, 1], or the index of a discrete action."""
 
 
 def check_size(
@@ -49,7 +49,7 @@ class AbstractActionSpace(eqx.Module):
 
 
 class Box(AbstractActionSpace):
-    """Vectors in [-1, 1]; the environment rescales them to bounds of its own."""
+    """Vectors in [-1, 1]; the environment rescales them to its own bounds."""
 
     size: int = eqx.field(static=True)
 
@@ -96,14 +96,14 @@ class Discrete(AbstractActionSpace):
 
 Discrete.__init__.__doc__ = """**Arguments:**
 
-- `num_actions`: how many there are, at least 1.
+- `num_actions`: the number of actions, at least 1.
 """
 
 
 class EnvSpec(eqx.Module):
-    """The sizes of an environment, which an agent is initialized from. Hashable.
+    """The sizes of an environment, used to initialize an agent. Hashable.
 
-    Observations are flat vectors. `action` says what actions are.
+    Observations are flat vectors. `action` is the space of the actions.
     """
 
     observation_size: int = eqx.field(static=True)
@@ -136,11 +136,11 @@ class EnvSpec(eqx.Module):
         - `state_descriptor_size`: length of the vector that describes behavior, such as
             the agent's position; `None` if the environment gives none.
         - `max_steps`: the environment's time limit in steps; `None` if it has none.
-        - `action`: the space of the actions, such as `eqrl.spaces.Discrete(2)`, where
+        - `action`: the space of the actions, such as `eqrl.spaces.Discrete(2)`, if
             `action_size` is not given.
-        - `observation_shape`: what an observation was flattened from, such as an image,
-            channels last; `None` if it was a vector.
-        - `observation_dtype`: the type of its elements, in which they are also stored.
+        - `observation_shape`: the shape that an observation was flattened from, such as
+            that of an image, channels last; `None` if it was a vector.
+        - `observation_dtype`: the type of its elements, which are also stored in it.
             Networks see "uint8" divided by 255, and "bool" as 0 and 1. With
             `jax_enable_x64`, "float32" stands for 64-bit floats.
         - `critic_observation_size`: length of the vector of floats that critics see in
@@ -199,7 +199,7 @@ class EnvSpec(eqx.Module):
 
     @property
     def for_critics(self) -> "EnvSpec":
-        """The same environment, whose observations are those that critics see."""
+        """The same environment, with the observations that critics see."""
         if self.critic_observation_size is None:
             return self
         return dataclasses.replace(
@@ -231,8 +231,8 @@ class Stacking:
 
     An observation is an array of the shape `(num_pixels, num_frames, num_channels)`,
     flattened, with the oldest frame first. At the beginning of an episode its first
-    frame takes the place of earlier ones. An observation that is not put together is
-    one frame.
+    frame takes the place of earlier ones. An observation that is not stacked is one
+    frame.
     """
 
     num_frames: int
@@ -297,7 +297,7 @@ class Transition(eqx.Module, Generic[Extras]):
 
     @property
     def for_critics(self) -> "Transition[Extras]":
-        """The same steps, whose observations are those that critics see."""
+        """The same steps, with the observations that critics see."""
         if self.critic_observation is None:
             return self
         return dataclasses.replace(
@@ -333,20 +333,20 @@ class Transition(eqx.Module, Generic[Extras]):
 
 Transition.__init__.__doc__ = """**Arguments:**
 
-- `observation`: of the state before the step.
+- `observation`: the observation before the step.
 - `action`: a vector in [-1, 1], or an integer; see `EnvSpec.action`.
 - `reward`: a scalar, or a vector of `EnvSpec.reward_size`.
-- `next_observation`: of the state after the step.
+- `next_observation`: the observation after the step.
 - `terminated`: whether the step ended the episode in a state without value.
 - `truncated`: whether a time limit ended the episode, which did not terminate.
 - `timestep`: number of steps taken in the episode before this one.
-- `state_descriptor`: of the state before the step, if the environment describes
+- `state_descriptor`: describes the state before the step, if the environment describes
     behavior.
-- `next_state_descriptor`: of the state after the step, likewise.
+- `next_state_descriptor`: describes the state after the step, likewise.
 - `extras`: data that the agent stores with each transition; `None` for most agents.
-- `critic_observation`: what critics see of the state before the step in place of
+- `critic_observation`: the observation of critics before the step, in place of
     `observation`; `None` if the environment has none.
-- `next_critic_observation`: of the state after the step, likewise.
+- `next_critic_observation`: the observation of critics after the step, likewise.
 - `episode_return`: the undiscounted sum of the rewards of the whole episode, in batches
     of `eqrl.ReplayBuffer(episode_returns=True)`: nan while the episode runs. `None`
     elsewhere.

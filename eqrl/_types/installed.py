@@ -1,4 +1,4 @@
-"""Optional packages, which only the extras of eqrl install."""
+"""Optional packages, which the extras of eqrl install."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ class NotInstalledError(ModuleNotFoundError):
 
 @contextmanager
 def needed(what: str, extra: str) -> Iterator[None]:
-    """Makes the import of a missing package say how to install it.
+    """Makes the error of importing a missing package say how to install it.
 
     `what` needs the package, and `extra` installs it, as in `eqrl[plots]`.
     """
@@ -26,7 +26,7 @@ def needed(what: str, extra: str) -> Iterator[None]:
 
 
 def not_installed(what: str, package: str, extra: str) -> str:
-    """Says what a package is missing for, and how to install it."""
+    """A message that names what needs a package, and how to install it."""
     return (
         f"{what} needs {package}, which is not installed: "
         f'`pip install "eqrl[{extra}]"`.'

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 else:
 
     class _StackedMeta(type):
-        # A lambda: type checking would wrap a function and give it axis names of its
-        # own, apart from those of the function whose arguments are checked.
+        # A lambda: type checking would wrap a function and give it separate axis names
+        # from those of the function whose arguments are checked.
         __instancecheck__ = lambda cls, value: (
             (cls.kind is None or isinstance(value, cls.kind))
             and all(
@@ -70,7 +70,7 @@ def _is_as_declared(tree: object) -> bool:
         (getattr(tree, field.name, None), field.type)
         for field in dataclasses.fields(tree)
     ]
-    # Axes have names of their own in each module.
+    # Each module has its own axis names.
     with jaxtyped("context"):
         if not all(_fits(value, declared) for value, declared in fields):
             return False
@@ -92,7 +92,7 @@ def _fits(value: object, declared: Any) -> bool:
     return any(isinstance(value, x) for x in arrays)
 
 
-# What may stand beside arrays in a union, and is none.
+# Types that may accompany arrays in a union.
 _SCALARS = (float, int, bool, complex, type(None))
 
 

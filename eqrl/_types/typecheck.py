@@ -35,8 +35,8 @@ def check_own_types() -> None:
 def checked_when_called(function: Callable[..., Any]) -> Callable[..., Any]:
     """`beartype.beartype(function)`, made at its first call.
 
-    It takes about a millisecond for each of a thousand functions, and a program calls
-    few of them.
+    Making it takes about a millisecond for each of a thousand functions, and a program
+    only calls a few of them.
     """
     checked: Callable[..., Any] | None = None
 
@@ -61,7 +61,7 @@ def typecheck(
     Call it before they are imported, or first in their `__init__.py`. Every function
     and every dataclass in them is checked against its annotations whenever it is
     called; within `jit` that is while it is traced, so compiled programs are the same
-    and as fast. The types of eqrl itself are checked if the environment variable
+    and equally fast. The types of eqrl itself are checked if the environment variable
     `EQRL_TYPECHECK` is `1` or `true` when it is imported.
 
     **Arguments:**

@@ -46,8 +46,8 @@ class Outcome(eqx.Module):
 
 Outcome.__init__.__doc__ = """**Arguments:**
 
-- `observation`: of the state reached, also if the episode ends there.
-- `reward`: of the step; a vector if `EnvSpec.reward_size` is not `None`.
+- `observation`: the observation of the state reached, even if the episode ends there.
+- `reward`: the reward of the step; a vector if `EnvSpec.reward_size` is not `None`.
 - `terminated`: whether the episode ends in the state reached, whose value is then 0.
 - `truncated`: whether the time limit was reached and the episode did not terminate.
 """
@@ -72,7 +72,7 @@ class AbstractEnv(eqx.Module, Generic[EnvState]):
     @property
     @abstractmethod
     def spec(self) -> EnvSpec:
-        """Sizes of what the environment takes and returns, and its time limit."""
+        """Sizes of the environment's inputs and outputs, and its time limit."""
 
     @abstractmethod
     def reset(
@@ -121,10 +121,10 @@ class Library:
     """A library of environments, as `eqrl.envs.make` knows it.
 
     - `module`: its adapter, imported on first use, with the functions `names()`,
-        `make(name, *, max_steps, **options)`, `name_of(env)`,
-        `descriptor_names(env)`, `picture_suffix(env)` and
-        `draw(env, states, returns, path, title)`. If several libraries share it, the
-        name of what has the first two follows, as in `._functional:pgx`.
+        `make(name, *, max_steps, **options)`, `name_of(env)`, `descriptor_names(env)`,
+        `picture_suffix(env)` and `draw(env, states, returns, path, title)`. If several
+        libraries share it, the name of the object with the first two follows, as in
+        `._functional:pgx`.
     - `wrapping`: how the adapter wraps an environment.
     - `example`: the name of one of its environments.
     - `options`: the options of `make` that it takes besides `max_steps`.
@@ -141,7 +141,7 @@ class Library:
         return self.wrapping.partition("(")[0]
 
     def load(self) -> Any:
-        """The module of the adapter, or what has its `names` and `make`."""
+        """The module of the adapter, or the object with its `names` and `make`."""
         name, _, part = self.module.partition(":")
         # MuJoCo, which brax imports, prints that it runs without Warp.
         with contextlib.redirect_stdout(io.StringIO()):
@@ -250,9 +250,9 @@ def check_is_env(name: str, env: object) -> None:
             f"`{name}={shown(env)}` is the name of an environment; give the "
             f"environment, `eqrl.envs.make({shown(env)})`."
         )
-    # Gymnax's `make` gives an environment and its parameters.
+    # Gymnax's `make` returns an environment and its parameters.
     given = env[0] if isinstance(env, tuple) and len(env) > 0 else env
-    # A user's own subclass is of the library too.
+    # A user's subclass belongs to the library, too.
     for each in type(given).__mro__:
         # Playground's package is `mujoco_playground`.
         library = each.__module__.partition(".")[0].removeprefix("mujoco_")
@@ -278,7 +278,7 @@ def check_is_of(
 ) -> None:
     """Checks that `environment` is one of a library, by the attributes that it has.
 
-    `source` is what makes one, for the error.
+    `source` is the function that makes one, for the error.
     """
     # Not by its class: environments that others wrote for the library pass.
     missing = any(getattr(environment, each, None) is None for each in has)
@@ -339,8 +339,8 @@ class Drawable(Protocol[_Drawn]):
 
         **Arguments:**
 
-        - `state`: of one environment, with arrays of NumPy. This is not compiled, so
-            that any library may draw.
+        - `state`: the state of one environment, with NumPy arrays. This is not
+            compiled, so any library may draw.
         """
         ...
 
@@ -354,7 +354,7 @@ def lenient_promotion() -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_devices() -> Iterator[None]:
-    """Lets pygame, which others draw with, run without a screen and loudspeakers."""
+    """Lets pygame, which libraries draw with, run without a screen or speakers."""
     names = ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER")
     before = {name: os.environ[name] for name in names if name in os.environ}
     os.environ.update(dict.fromkeys(names, "dummy"))
@@ -367,7 +367,7 @@ def no_devices() -> Iterator[None]:
 
 
 def each_state(states: PyTree) -> list[PyTree]:
-    """The states of a stack one by one, with arrays of NumPy."""
+    """The states of a stack one by one, with NumPy arrays."""
     # One transfer for the whole stack, rather than one for each leaf of each state.
     leaves, structure = jax.tree.flatten(jax.device_get(states))
     return [
@@ -396,12 +396,12 @@ def strongly_typed(tree: Tree) -> Tree:
 def flat_observation(
     observation: ArrayLike, spec: EnvSpec
 ) -> Observation[Array, " obs"]:
-    """The vector, in the type that it has by the `spec`."""
+    """The observation as a vector, in the type that the `spec` requires."""
     return jnp.ravel(jnp.array(observation, dtype=spec.observation_struct.dtype))
 
 
 def keys_of(given: str | tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """The keys of parts of an observation, also where only one is given."""
+    """The keys of parts of an observation, even if only one is given."""
     return (given,) if isinstance(given, str) else given
 
 
@@ -441,8 +441,8 @@ def traced_spec(
 ) -> EnvSpec:
     """The `spec` of another library's environment, whose reset is traced, not run.
 
-    `begin` gives the first observation and the first state of an episode, and `name` is
-    that of the environment, for errors.
+    `begin` returns the first observation and the first state of an episode, and `name`
+    is the name of the environment, for errors.
     """
 
     def traced() -> tuple[PyTree, PyTree]:

@@ -62,8 +62,8 @@ class BraxEnv(AbstractAdapter[brax.envs.State]):
     """A brax environment, without brax's wrappers for training.
 
     Its state is brax's `State`, every leaf a strongly typed array. An episode is
-    terminated if brax says `done`, also for `inverted_pendulum`, which calls that a
-    time-out. There is no time limit; add one by `eqrl.envs.TimeLimit`.
+    terminated if brax reports `done`, even for `inverted_pendulum`, which calls that a
+    time-out. There is no time limit; add one with `eqrl.envs.TimeLimit`.
 
     By default the state descriptor is the torso's position: x and y for `ant`,
     `humanoid`, `humanoidstandup` and `swimmer`, x for `halfcheetah`, `hopper` and
@@ -83,9 +83,9 @@ class BraxEnv(AbstractAdapter[brax.envs.State]):
     ) -> None:
         """**Arguments:**
 
-        - `environment`: from `brax.envs.get_environment`, possibly in wrappers of your
-            own. Those of `brax.envs.create` are a `ValueError`: they end episodes at a
-            time limit as if they terminated, and reset by themselves. Only the same
+        - `environment`: from `brax.envs.get_environment`, possibly in custom wrappers.
+            Those of `brax.envs.create` raise a `ValueError`, since they end episodes at
+            a time limit as if they terminated, and reset by themselves. Only the same
             object shares compilations.
         - `state_descriptor`: a function of brax's `State` that returns a vector which
             describes the behavior. Pass a named function: each new lambda compiles
@@ -98,7 +98,7 @@ class BraxEnv(AbstractAdapter[brax.envs.State]):
             source="what `brax.envs.get_environment` returns",
         )
         wrapper = environment
-        # One of the user's own may be around one for training.
+        # A custom wrapper may be around one for training.
         while isinstance(wrapper, brax.envs.Wrapper):
             if isinstance(wrapper, _WRAPPERS_FOR_TRAINING):
                 raise ValueError(
@@ -165,8 +165,8 @@ class BraxEnv(AbstractAdapter[brax.envs.State]):
 def _environment(name: str, backend: str | None) -> brax.envs.Env:
     """Brax's environment of this name, always the same object."""
     options = {} if backend is None else {"backend": backend}
-    # A user can do nothing about these warnings: brax's that it is unmaintained, and
-    # MuJoCo's of attributes in brax's models, on the standard error and in a file.
+    # Users cannot do anything about these warnings: brax's that it is unmaintained, and
+    # MuJoCo's about attributes in brax's models, on standard error and in a file.
     callbacks: Any = mujoco  # The stubs lack them.
     report = callbacks.get_mju_user_warning()
     callbacks.set_mju_user_warning(lambda message: None)
@@ -236,15 +236,15 @@ def draw(
         return
     import brax.io.image
 
-    # A compiled module, whose names no type checker knows.
+    # A compiled module, whose names type checkers do not know.
     library: Any = mujoco
-    # The bodies are dark, and so is what is behind them where a model has no sky. The
-    # lamp at the camera is brighter in a copy, since others use the model, too.
+    # The bodies are dark, and so is the background if a model has no sky. The lamp at
+    # the camera is brighter in a copy, since the model is shared.
     model = copy.copy(system.mj_model)
     model.vis.headlight.ambient[:] = 0.4
     model.vis.headlight.diffuse[:] = 0.6
     system = system.replace(mj_model=model)
-    # Its first camera follows the body, where the model has one.
+    # The first camera follows the body, if the model has one.
     camera = model.camera(0).name if model.ncam > 0 else None
     try:
         content = brax.io.image.render(

@@ -70,7 +70,7 @@ def check_env(env: AnyEnv) -> None:
                 f"`step` gives a `{name}` of {described(flag)}; it must be an array of "
                 "type bool and of shape (), such as `jnp.asarray(False)`."
             )
-    # Two equal constants, as of an environment that never ends, are one object too.
+    # Two equal constants, as in an environment that never ends, are one object, too.
     if same_flag == [True] and _varies(env, state, key):
         raise ValueError(
             "`step` gives one array for both `terminated` and `truncated`, so they are "
@@ -136,19 +136,19 @@ def check(
     """Plays an environment at random and reports flaws that no type shows.
 
     It looks for steps that both terminate and truncate; a time limit, `spec.max_steps`,
-    that is not kept; rewards and observations that are not finite; and elements of an
-    action, or ends of their range, that never make a difference.
+    that is not respected; rewards and observations that are not finite; and elements of
+    an action, or ends of their range, that never make a difference.
 
     **Arguments:**
 
     - `env`: the environment, written in JAX.
     - `key`: for the environment and the actions.
-    - `num_steps`: how many steps to play, at least 1. A longer time limit is not seen.
+    - `num_steps`: steps to play, at least 1. A longer time limit is not checked.
     - `actions`: whether to look for actions without an effect; `False` if some are
         meant to have none.
 
     Raises a `ValueError` that names all flaws. Shapes and types that differ from `spec`
-    are one too, as at the beginning of a training.
+    also raise one, as at the beginning of training.
     """
     check_env(env)
     if is_host(env):
@@ -216,7 +216,7 @@ def _play(
         carry: tuple[PyTree, Int[Array, ""]], index: Int[Array, ""]
     ) -> tuple[tuple[PyTree, Int[Array, ""]], tuple[PyTree, Bool[Array, "3 elements"]]]:
         state, time = carry
-        # 0 is that of the first reset.
+        # 0 is the index of the first reset.
         action_key, reset_key = jr.split(jr.fold_in(key, 2 * index + 1))
         step_key = jr.fold_in(key, 2 * index + 2)
         action = spec.action.sample(key=action_key)

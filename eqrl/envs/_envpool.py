@@ -1,4 +1,4 @@
-"""Environments of EnvPool, which steps many simulators in threads of C++."""
+"""Environments of EnvPool, which steps many simulators in C++ threads."""
 
 import dataclasses
 import functools
@@ -29,7 +29,7 @@ from ._simulators import (
 )
 
 
-# What EnvPool gives as the limit of tasks without one.
+# The limit that EnvPool reports for tasks without one.
 _NO_LIMIT = np.iinfo(np.int32).max
 
 # Options of EnvPool that belong to the adapter.
@@ -49,8 +49,8 @@ _OWN_OPTIONS = {
 class _Maker:
     """Makes the simulators of an `EnvPoolEnv`; equal ones share compilations.
 
-    `limit` is the time limit, `stacking` how observations are put together from frames
-    of the pool, if they are, and the other fields are arguments of `EnvPoolEnv`.
+    `limit` is the time limit, `stacking` how observations are stacked from frames of
+    the pool, if they are, and the other fields are arguments of `EnvPoolEnv`.
     """
 
     task_id: str
@@ -68,11 +68,11 @@ class _Maker:
 
         options = dict(self.options)
         if self.stacking is not None:
-            # They are put together here, so that a replay can store each of them once.
+            # Frames are stacked here, so that a replay can store each of them once.
             options["stack_num"] = 1
         if self.limit is not None:
-            # It reports what terminates at its limit as truncated, so that its limit
-            # must be one that is never reached.
+            # EnvPool reports termination at its limit as truncation, so its limit must
+            # be one that is never reached.
             options["max_episode_steps"] = self.limit + 1
         if self.num_threads is not None:
             options["num_threads"] = self.num_threads
@@ -85,7 +85,7 @@ class _Maker:
             **options,
         )
         with warnings.catch_warnings():
-            # Its spaces, which are made here, are cast to types of less precision.
+            # Its spaces, which are made here, are cast to less precise types.
             warnings.simplefilter("ignore")
             _ = pool.observation_space, pool.action_space
         return pool
@@ -133,7 +133,7 @@ class _Maker:
         return pool
 
     def checked_interface(self, pool: Any, infos: Mapping[str, Any]) -> Interface:
-        """The interface of a pool, after checks of the names of what is seen."""
+        """The interface of a pool, after checks of the names of observed parts."""
         if isinstance(self.describe, tuple):
             given = sorted(_infos_of(infos, 0))
             wrong = [name for name in self.describe if name not in given]
@@ -161,9 +161,9 @@ def _is_channels_first(space: spaces.Space[Any]) -> bool:
 class _Pool(AbstractSimulators):
     """The simulators of a pool.
 
-    A pool begins an episode where it is asked to step a simulator that is over. That
-    would take a step that no agent takes, so those that are over are reset by number,
-    and only those that move are stepped.
+    A pool begins a new episode when it is asked to step a simulator whose episode is
+    over. No agent takes that step, so simulators that are over are reset by number, and
+    only the others are stepped.
     """
 
     def __init__(self, maker: _Maker, seeds: Sequence[int]) -> None:
@@ -176,7 +176,7 @@ class _Pool(AbstractSimulators):
         if maker.stacking is not None:
             num_frames, size = maker.stacking.num_frames, maker.stacking.frame_size
             self._frames = np.zeros((len(seeds), num_frames, size), np.uint8)
-        # Whose game goes on, as only a life was lost.
+        # Simulators whose game continues, since only a life was lost.
         self._goes_on = np.zeros(len(seeds), bool)
 
     def begin(self, rows: Int[np.ndarray, " rows"]) -> Began:
@@ -195,7 +195,7 @@ class _Pool(AbstractSimulators):
         if not np.all(goes_on):
             over = rows[~goes_on]
             seen.append(self._seen(over, *self._pool.reset(_ids(over))))
-        # Those whose game goes on come first.
+        # Simulators whose game continues come first.
         order = np.argsort(np.argsort(~goes_on, kind="stable"))
         observations, *others = zip(*seen, strict=True)
         observation = np.concatenate(observations)[order]
@@ -242,7 +242,7 @@ class _Pool(AbstractSimulators):
         return stacking.together(self._frames[rows])
 
     def _check_rows(self, rows: Int[np.ndarray, " rows"]) -> None:
-        """Checks that no row is there twice, which a pool waits for without end."""
+        """Checks that no row occurs twice, since a pool would wait for it forever."""
         if len(set(rows.tolist())) < len(rows):
             raise ValueError("a simulator was stepped twice at the same time")
 
@@ -251,7 +251,7 @@ class _Pool(AbstractSimulators):
     ) -> Shaped[np.ndarray, "rows ..."]:
         """The agent's actions as the pool takes them.
 
-        It ends the process where rows are missing, and takes choices that do not exist.
+        A pool ends the process if rows are missing, and accepts unknown actions.
         """
         acted = self._interface.acted
         shape = (len(rows),)
@@ -279,8 +279,8 @@ class _Pool(AbstractSimulators):
         Float[np.ndarray, "rows descriptor"] | None,
         Shaped[np.ndarray, "rows critic_obs"] | None,
     ]:
-        """Observations, descriptors and what critics see, by row."""
-        # Of some simulators, too, results are in the order that was asked for.
+        """Observations, descriptors and critic observations, by row."""
+        # Results for some of the simulators are in the requested order, too.
         assert infos["env_id"].tolist() == rows.tolist()
         interface = self._interface
         if self._channels_first:
@@ -312,7 +312,7 @@ class _Pool(AbstractSimulators):
         raise NotImplementedError
 
     def close(self) -> None:
-        # EnvPool's own `close` leaves its threads, which end where it is collected.
+        # EnvPool's `close` leaves its threads, which end when the pool is collected.
         self._pool = None
 
 
@@ -331,9 +331,9 @@ def _infos_of(infos: Mapping[str, Any], place: int) -> dict[str, Any]:
 
 @functools.cache
 def _check_draws(task_id: str) -> None:
-    """Finds out in a process of its own whether a task can be drawn.
+    """Checks in a separate process that a task can be drawn.
 
-    MuJoCo's tasks end the process where OpenGL is missing.
+    MuJoCo's tasks end the process if OpenGL is missing.
     """
     code = (
         "import sys, envpool\n"
@@ -357,30 +357,30 @@ def _check_draws(task_id: str) -> None:
 
 
 class EnvPoolEnv(AbstractHostEnv):
-    """An environment of EnvPool, whose simulators are stepped in threads of C++.
+    """An environment of EnvPool, whose simulators are stepped in C++ threads.
 
-    They are stepped by the compiled program and are never reset but where an episode is
-    over, so no transition is lost or invented. An episode that terminates at its time
-    limit is terminated, which EnvPool itself reports as truncated. Tasks of Jumanji are
-    an exception: their own limit, `max_steps` by default, is a termination to them, and
-    any lower one is a time limit.
+    They are stepped by the compiled program and are only reset when an episode is over,
+    so no transition is lost or invented. An episode that terminates at its time limit
+    is terminated, although EnvPool itself reports it as truncated. Tasks of Jumanji are
+    an exception: they treat their own limit, `max_steps` by default, as a termination,
+    and any lower one is a time limit.
 
     Actions in [-1, 1] are rescaled to the bounds of a `Box`. Observations become flat
     vectors: images of `uint8`, channels last, and all others of floats, choices one-hot
     and the parts of a dictionary one after another.
 
-    With `options={"episodic_life": True}` a lost life terminates the episode, and the
-    next one goes on in the same game. The time limit is that of the game.
+    With `options={"episodic_life": True}`, a lost life terminates the episode, and the
+    next one continues the same game. The time limit is that of the game.
 
-    Images of Atari and ViZDoom are those of the latest `stack_num` frames, an option of
-    EnvPool. The adapter puts them together as `FrameStack` does: at the beginning of an
-    episode the first frame takes the place of earlier ones, also after a lost life,
-    where EnvPool itself would show those from before it.
+    Images of Atari and ViZDoom hold the latest `stack_num` frames, an option of
+    EnvPool. The adapter stacks them as `FrameStack` does: at the beginning of an
+    episode the first frame takes the place of earlier ones, even after a lost life,
+    where EnvPool itself would show the frames from before it.
 
-    A simulator has one present, which cannot be saved. Training that is resumed where
-    it ended goes on in the same episodes; one that is resumed from an earlier state, or
-    in another process, begins new ones. A process that was forked from one with pools
-    cannot step them.
+    A simulator only has its current state, which cannot be saved. Training that is
+    resumed where it ended continues the same episodes; if it is resumed from an earlier
+    state, or in another process, it begins new ones. A process that was forked from one
+    with pools cannot step them.
     """
 
     _make: MakeSimulators = eqx.field(static=True)
@@ -409,13 +409,13 @@ class EnvPoolEnv(AbstractHostEnv):
         - `max_steps`: the time limit, at least 1; by default the task's own.
         - `state_descriptor`: what describes the behavior: `"x"` or `"xy"` for the
             position that MuJoCo's walkers report; names of other infos; or a function
-            of the infos of a step. `None` for no descriptor. Those of a reset are 0,
-            also where the simulator is elsewhere.
-        - `observation`: of observations that are dictionaries, the key or keys to see;
+            of the infos of a step. `None` for no descriptor. Descriptors of a reset are
+            0, even if the simulator is elsewhere.
+        - `observation`: in observations that are dictionaries, the key or keys to see;
             `None` takes all.
-        - `critic_observation`: likewise, those that critics see in place of them, as
-            floats; `None` for the same ones.
-        - `options`: of EnvPool, by its own names, such as `{"reward_clip": True}`.
+        - `critic_observation`: likewise, the keys that critics see instead, as floats;
+            `None` for the same ones.
+        - `options`: EnvPool's own options, such as `{"reward_clip": True}`.
         """
         check_known("envpool", task_id, names())
         options = dict(options or {})
@@ -458,7 +458,7 @@ class EnvPoolEnv(AbstractHostEnv):
 
 
 def picture_suffix(env: EnvPoolEnv) -> str:
-    """The suffix of the file that images of a simulator make, if it can draw."""
+    """The suffix of the file made from a simulator's images, if it can draw."""
     maker = env._make
     assert isinstance(maker, _Maker)
     _check_draws(maker.task_id)
@@ -480,7 +480,7 @@ def descriptor_names(env: EnvPoolEnv) -> tuple[str, ...] | None:
 def in_whole_games(env: AnyEnv) -> AnyEnv:
     """The environment without `episodic_life` and `reward_clip`, in its wrappers.
 
-    It is the same one unless it has these options of EnvPool.
+    The result is the same environment unless it has these options of EnvPool.
     """
     inner = innermost(env)
     if not isinstance(inner, EnvPoolEnv):

@@ -1,4 +1,4 @@
-"""Environments of libraries in JAX with interfaces of their own."""
+"""Environments of JAX libraries with their own interfaces."""
 
 import copy
 import dataclasses
@@ -33,9 +33,9 @@ from ._wrappers import TimeLimit
 
 # The time limit of environments without one, whose episodes may last forever.
 _LIMIT = 1000
-# No episode is as long, and 32 bits hold it.
+# Longer than any episode, but fits in 32 bits.
 _NEVER = 2**31 - 1
-# A network has an output for each.
+# A network has an output for each choice.
 _MOST_CHOICES = 100_000
 
 
@@ -67,7 +67,7 @@ class AbstractInterface(ABC):
 
     @abstractmethod
     def without_limit(self, world: World) -> tuple[World, int | None]:
-        """Removes a time limit that would terminate; the second is the limit."""
+        """Removes a time limit that would terminate; the second result is the limit."""
 
     @abstractmethod
     def choices(self, world: World) -> tuple[int, ...]:
@@ -85,7 +85,7 @@ class AbstractInterface(ABC):
 
     @abstractmethod
     def time(self, state: PyTree) -> Shaped[Array, ""]:
-        """The steps since the reset; only asked for if there is a time limit."""
+        """The steps since the reset; only called if there is a time limit."""
 
     def make(
         self,
@@ -249,7 +249,7 @@ class _Pgx(AbstractInterface):
     def names(self) -> list[str]:
         import pgx  # pyright: ignore[reportMissingImports]
 
-        # Those for one player.
+        # Games for one player.
         known = pgx.available_envs()
         return [name for name in known if name.startswith(("2048", "minatar-"))]
 
@@ -345,9 +345,9 @@ class FunctionalEnv(AbstractAdapter[EnvState]):
     """An environment of Craftax, Jumanji, Navix, pgx or XLand-MiniGrid.
 
     Its state is the environment's own, every leaf a strongly typed array. Observations
-    become flat vectors: bools stay bools, and all other numbers become floats as they
-    are. The observation has its shape in `spec.observation_shape`; one of several
-    fields is concatenated. An action of several choices becomes one choice among all
+    become flat vectors: bools stay bools, and all other numbers become floats of the
+    same value. The shape of an observation is in `spec.observation_shape`; several
+    fields are concatenated. An action of several choices becomes one choice among all
     their combinations. The environment's own time limit truncates.
 
     **Attributes:**
@@ -376,15 +376,15 @@ class FunctionalEnv(AbstractAdapter[EnvState]):
     ) -> None:
         """**Arguments:**
 
-        - `environment`: of one of the libraries, without a wrapper that resets it.
-            Each `FunctionalEnv` compiles again, so make one and keep it.
-        - `params`: of Craftax and XLand-MiniGrid, its parameters; by default those of
+        - `environment`: an environment of one of the libraries, without a wrapper that
+            resets it. Each `FunctionalEnv` compiles again, so make one and keep it.
+        - `params`: for Craftax and XLand-MiniGrid, the parameters; by default those of
             the environment.
         - `state_descriptor`: a function of the environment's state that returns a
-            vector which describes the behavior; `None` for no descriptor.
+            vector that describes the behavior; `None` for no descriptor.
         - `observation`: the field or fields to see of an observation that has several;
             `None` takes all.
-        - `name`: in titles; by default that of its class.
+        - `name`: the name in titles; by default that of its class.
         """
         packages = [each.__module__ for each in type(environment).__mro__]
         libraries = [name.partition(".")[0] for name in packages]

@@ -33,7 +33,7 @@ from ._simulators import (
 
 
 Describe = Callable[[dict[str, Any]], Shaped[np.ndarray, " descriptor"]]
-"""From the infos of a step to a vector that describes the behavior."""
+"""A function from the infos of a step to a vector that describes the behavior."""
 
 _POSITIONS = {"x": ("x_position",), "xy": ("x_position", "y_position")}
 
@@ -41,7 +41,7 @@ _POSITIONS = {"x": ("x_position",), "xy": ("x_position", "y_position")}
 def described_by(
     state_descriptor: str | tuple[str, ...] | Describe | None,
 ) -> Describe | tuple[str, ...] | None:
-    """The names of infos, written out, or the function of them."""
+    """The names of infos, written out, or the given function of them."""
     if isinstance(state_descriptor, str):
         return _POSITIONS.get(state_descriptor, (state_descriptor,))
     return state_descriptor
@@ -52,12 +52,12 @@ class Interface:
     """Translates between the spaces of a simulator and vectors.
 
     - `observed`, `acted`: the spaces of its observations and actions.
-    - `keys`: of an observation that is a dictionary, the parts to see; `None` for all.
-    - `describe`: from infos to a descriptor; names of infos; or `None`.
+    - `keys`: the parts to see of an observation that is a dictionary; `None` for all.
+    - `describe`: a function from infos to a descriptor; names of infos; or `None`.
     - `critic_keys`: the parts that critics see; `None` if those are `keys`.
     """
 
-    # Of Gymnasium's `Space`, whose subclasses share no more than that.
+    # Instances of Gymnasium's `Space`, whose subclasses share little else.
     observed: Any
     acted: Any
     keys: tuple[str, ...] | None
@@ -66,14 +66,14 @@ class Interface:
 
     @functools.cached_property
     def critic(self) -> "Interface | None":
-        """The interface to what critics see of an observation, if that is another."""
+        """The interface to what critics see of an observation, if it differs."""
         if self.critic_keys is None:
             return None
         return dataclasses.replace(self, keys=self.critic_keys)
 
     @property
     def seen(self) -> list[Any]:
-        """The spaces of what is seen of an observation."""
+        """The spaces of the parts of an observation that are seen."""
         if self.keys is None:
             return [self.observed]
         return [self.observed[key] for key in self.keys]
@@ -99,7 +99,7 @@ class Interface:
         return np.asarray(spaces.flatten(self.observed, value), np.float32)
 
     def observations(self, values: Any) -> Shaped[np.ndarray, "rows obs"]:
-        """The vectors of a batch of observations, in NumPy's arrays by part."""
+        """The vectors of a batch of observations, which are NumPy arrays by part."""
         if self.keys is None:
             vectors = _flat(self.observed, values)
         else:
@@ -114,13 +114,13 @@ class Interface:
             return int(value) + start if np.ndim(value) == 0 else value + start
         assert isinstance(self.acted, spaces.Box) and isinstance(value, np.ndarray)
         low, high = self.acted.low, self.acted.high
-        # Center and half width leave an action as it is where the bounds are -1 and 1.
+        # Center and half width leave an action unchanged if the bounds are -1 and 1.
         value = value.reshape(*value.shape[:-1], *low.shape)
         scaled = (high + low) / 2 + (high - low) / 2 * value
         return scaled.astype(self.acted.dtype)
 
     def descriptor(self, infos: dict[str, Any]) -> Float[np.ndarray, "..."]:
-        """The descriptor of a state; an info that a reset does not give counts as 0."""
+        """The descriptor of a state; an info that is missing at a reset counts as 0."""
         if isinstance(self.describe, tuple):
             values = [infos.get(name, 0.0) for name in self.describe]
             return np.asarray(values, np.float32).reshape(-1)
@@ -271,7 +271,7 @@ class _InTurn(AbstractSimulators):
         self._maker = maker
         self._envs = [maker.one() for _ in seeds]
         self._interface = maker.interface(self._envs[0])
-        # Later episodes draw on.
+        # Only the first episode is seeded; later ones continue its random numbers.
         self._seeds: list[int | None] = list(seeds)
 
     def begin(self, rows: Int[np.ndarray, " rows"]) -> Began:
@@ -345,7 +345,7 @@ def _layers(env: Any) -> list[Any]:
     return layers
 
 
-# What does not change from step to step, and cannot be saved or takes long.
+# Attributes that do not change from step to step, and cannot be saved or take long.
 _FIXED = (
     "env",
     "model",
@@ -361,7 +361,7 @@ _FIXED = (
 def _saved(env: gymnasium.Env[Any, Any]) -> bytes | None:
     """The attributes of a simulator and of its wrappers; `None` if one cannot be saved.
 
-    Of MuJoCo all data: its own state vector leaves out what Ant and Humanoid observe.
+    For MuJoCo, all data: its state vector leaves out what Ant and Humanoid observe.
     """
     layers = [
         {
@@ -374,7 +374,7 @@ def _saved(env: gymnasium.Env[Any, Any]) -> bytes | None:
     try:
         return zlib.compress(pickle.dumps(layers), level=1)
     except Exception:
-        # What an attribute raises that cannot be pickled depends on the attribute.
+        # The error of an attribute that cannot be pickled depends on the attribute.
         return None
 
 
@@ -385,7 +385,7 @@ def _restore(env: gymnasium.Env[Any, Any], saved: bytes) -> None:
         if type(values.get("data")).__module__.startswith("mujoco"):
             import mujoco
 
-            # A new object would leave the renderer behind.
+            # The renderer would not follow a new object.
             copy = mujoco.mj_copyData  # pyright: ignore[reportAttributeAccessIssue]
             copy(layer.data, layer.model, values.pop("data"))
         vars(layer).update(values)
@@ -407,7 +407,7 @@ def _is_saved_exactly(maker: _Maker) -> bool:
             for index, action in enumerate(actions):
                 *step, _ = env.step(action)
                 seen.append(step)
-                # What it draws at the beginning of an episode counts, too.
+                # Random numbers at the beginning of an episode count, too.
                 if step[2] or step[3] or index == 6:
                     seen.append(env.reset()[0])
             return seen
@@ -428,7 +428,7 @@ _Reply = tuple[bool, Any]
 
 
 def _work(connection: Any, maker: _Maker, seeds: Sequence[int]) -> None:
-    """Runs some simulators in a process of their own, until its connection is closed.
+    """Runs some simulators in a separate process, until its connection is closed.
 
     Each message is the name of a method and its arguments.
     """
@@ -474,7 +474,7 @@ class _InProcesses(AbstractSimulators):
                     "process; give a function or class of a module, not one that is "
                     f"made within a function, or `num_processes=None`: {error}"
                 ) from error
-            # Else the end of the process would not be seen here.
+            # Otherwise the end of the process would not be noticed here.
             other.close()
             self._workers.append((process, connection))
 
@@ -517,7 +517,7 @@ class _InProcesses(AbstractSimulators):
                 self._send(worker, name, own, *(each[places] for each in given))
                 asked.append((worker, places))
         order = np.argsort(np.concatenate([places for _, places in asked]))
-        # What begins first makes the simulators, which takes its time.
+        # The first `begin` makes the simulators, which takes a while.
         timeout = self._timeout if name == "step" else None
         results = [self._receive(worker, timeout) for worker, _ in asked]
         return [
@@ -531,7 +531,7 @@ class _InProcesses(AbstractSimulators):
         return self._receive(worker)
 
     def _send(self, worker: int, name: str, *arguments: Any) -> None:
-        # A process that has died is noticed by its reply.
+        # A process that has died is noticed when it should reply.
         with contextlib.suppress(OSError):
             self._workers[worker][1].send((name, arguments))
 
@@ -566,20 +566,20 @@ def _stack(
 
 
 class GymnasiumEnv(AbstractHostEnv):
-    """An environment of Gymnasium, or anybody's simulator with its interface.
+    """An environment of Gymnasium, or any simulator with its interface.
 
-    Its simulators run in this process, one after another, or in processes of their
-    own. They are stepped by the compiled program and are never reset but where an
-    episode is over, so no transition is lost or invented. An episode that terminates at
-    its time limit is terminated.
+    Its simulators run in this process, one after another, or in separate processes.
+    They are stepped by the compiled program and are only reset when an episode is over,
+    so no transition is lost or invented. An episode that terminates at its time limit
+    is terminated.
 
     Actions in [-1, 1] are rescaled to the bounds of a `Box`; choices of a `Discrete`
     begin at its `start`. Observations become flat vectors: images of `uint8`, and all
     others of floats, choices one-hot and the parts of a dictionary one after another.
 
-    A simulator has one present. Training that is resumed where it ended goes on in the
-    same episodes, and so does one from a solution that `save_solution` saved, if the
-    simulator can be saved exactly. Otherwise new episodes begin.
+    A simulator only has its current state. Training that is resumed where it ended
+    continues the same episodes, and so does one from a solution of `save_solution`, if
+    the simulator can be saved exactly. Otherwise new episodes begin.
     """
 
     _make: MakeSimulators = eqx.field(static=True)
@@ -609,18 +609,18 @@ class GymnasiumEnv(AbstractHostEnv):
         - `max_steps`: the time limit, at least 1; by default the environment's own.
         - `num_processes`: how many processes run the simulators; `None` runs them in
             this one, which is faster unless a step takes milliseconds. A function that
-            makes them must then be one of a module.
+            makes them must then be defined in a module.
         - `step_timeout`: seconds after which a process that does not answer a step is
             an error; `None` waits. It needs `num_processes`.
         - `state_descriptor`: what describes the behavior: `"x"` or `"xy"` for the
             position that MuJoCo's walkers report; names of other infos; or a function
             of the infos of a step. `None` for no descriptor. An info that is missing at
             a reset counts as 0.
-        - `observation`: of observations that are dictionaries, the key or keys to see;
+        - `observation`: in observations that are dictionaries, the key or keys to see;
             `None` takes all.
-        - `critic_observation`: likewise, those that critics see in place of them, as
-            floats; `None` for the same ones.
-        - `options`: further arguments of what makes the environment, by name.
+        - `critic_observation`: likewise, the keys that critics see instead, as floats;
+            `None` for the same ones.
+        - `options`: further arguments for making the environment, by name.
         """
         if step_timeout is not None and num_processes is None:
             raise ValueError(
@@ -657,7 +657,7 @@ class GymnasiumEnv(AbstractHostEnv):
 
 
 def picture_suffix(env: GymnasiumEnv) -> str:
-    """The suffix of the file that images of a simulator make, if it can draw."""
+    """The suffix of the file made from a simulator's images, if it can draw."""
     maker = env._make
     assert isinstance(maker, _Maker)
     one: Any = maker.one()
@@ -675,9 +675,9 @@ def picture_suffix(env: GymnasiumEnv) -> str:
 
 @functools.cache
 def check_opengl() -> None:
-    """Checks that MuJoCo can draw, in another process, which may end by trying.
+    """Checks that MuJoCo can draw, in another process, which may crash in the attempt.
 
-    Raises a `ValueError` that says what to set.
+    Raises a `ValueError` that names the setting to change.
     """
     code = (
         "import gymnasium\n"

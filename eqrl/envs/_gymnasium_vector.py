@@ -71,10 +71,10 @@ class _Vector(AbstractSimulators):
             observed, acted, maker.keys, maker.describe, maker.critic_keys
         )
         self._limit = maker.max_steps or np.inf
-        # One for all, as not every vector environment takes several; `None` once used.
+        # One for all, since not all vector environments take several; `None` once used.
         self._seed: int | None = seeds[0]
         self._times = np.zeros(size, int)
-        # Whose episode is over, and who moved only because others did.
+        # Copies whose episode is over, and those that moved only because others did.
         self._over, self._moved = np.zeros((2, size), bool)
         self._last: tuple[Any, _Infos] = (None, {})
 
@@ -96,7 +96,7 @@ class _Vector(AbstractSimulators):
         if np.any(self._moved[rows]):
             raise ValueError(_LEFT_OUT)
         if not self._resets_itself and np.any(self._over):
-            # All of these are left out, and would not take the step.
+            # None of these copies is among `rows`, and they could not take the step.
             self.vector.reset(options={"reset_mask": self._over})
         size = len(self._moved)
         self._moved[np.delete(np.arange(size), rows)] = True
@@ -129,9 +129,9 @@ class _Vector(AbstractSimulators):
         Float[np.ndarray, "rows descriptor"] | None,
         Shaped[np.ndarray, "rows critic_obs"] | None,
     ]:
-        """Observations, descriptors and what critics see.
+        """Observations, descriptors and critic observations.
 
-        They are those of an end where a step began the next episode.
+        If a step began the next episode, they are those of the end of the last one.
         """
         interface, (observation, infos) = self.interface, self._last
         critic, seen = interface.critic, None
@@ -180,19 +180,19 @@ def _infos_of(infos: _Infos, row: int) -> _Infos:
 class GymnasiumVectorEnv(AbstractHostEnv):
     """A vector environment of Gymnasium, such as a simulator of many copies.
 
-    Its `metadata["autoreset_mode"]` is `DISABLED`, where episodes begin by
+    Its `metadata["autoreset_mode"]` must be `DISABLED`, where episodes begin with
     `reset(options={"reset_mask": mask})`, or `SAME_STEP`, where the step that ends one
-    begins the next, and the infos have the end as `final_obs` and `final_info`. So no
-    transition is lost or invented.
+    episode begins the next, and the infos hold its end as `final_obs` and `final_info`.
+    So no transition is lost or invented.
 
-    A vector environment steps all of its copies or none. Copies that are to take no
+    A vector environment steps all of its copies or none. Copies that should not take a
     step, such as those whose episode is over in an evaluation, are stepped along, after
-    a reset if they are over, and the results are dropped. They can then only begin
-    anew, which needs mode `DISABLED`; so do `TimeLimit`, `ActionRepeat` and a
+    a reset if they are over, and the results are dropped. They can then only begin new
+    episodes, which needs mode `DISABLED`, as do `TimeLimit`, `ActionRepeat` and a
     `max_steps` below the limit of the simulator. Copies that do take the step are not
-    changed by this, but if all share one generator, later draws are.
+    affected, except in later draws if all share one generator.
 
-    Spaces and time limits are treated as by `GymnasiumEnv`. Copies can be neither drawn
+    Spaces and time limits are treated as in `GymnasiumEnv`. Copies can be neither drawn
     nor saved: training that is resumed in another process begins new episodes.
     """
 
@@ -214,12 +214,12 @@ class GymnasiumVectorEnv(AbstractHostEnv):
     ) -> None:
         """**Arguments:**
 
-        - `make`: a function from `num_envs` to a `gymnasium.vector.VectorEnv` of as
-            many. It is called with 1 to read the spaces, and once for all environments
+        - `make`: a function from `num_envs` to a `gymnasium.vector.VectorEnv` of that
+            size. It is called with 1 to read the spaces, and once for all environments
             of a training or an evaluation. Only the same function shares compilations.
         - `max_steps`: the time limit, at least 1; by default that of the `spec` of the
             vector environment, if it has one.
-        - `state_descriptor`, `observation`, `critic_observation`: as of `GymnasiumEnv`.
+        - `state_descriptor`, `observation`, `critic_observation`: as in `GymnasiumEnv`.
         """
         maker = _Maker(
             make=make,

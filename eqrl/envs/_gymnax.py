@@ -78,7 +78,7 @@ else:
     from gymnax.environments.environment import Environment, EnvParams, EnvState
 
 
-# Their images hold only 0 and 1, which gymnax gives as floats.
+# Their images hold only 0 and 1, which gymnax returns as floats.
 BINARY_IMAGES = frozenset(
     {
         "Asterix-MinAtar",
@@ -145,7 +145,7 @@ class GymnaxEnv(AbstractAdapter[EnvState]):
         - `params`: the second, possibly with other values; by default those of the
             environment.
         - `state_descriptor`: a function of the environment's state that returns a
-            vector which describes the behavior; `None` for no descriptor. Pass a named
+            vector that describes the behavior; `None` for no descriptor. Pass a named
             function: each new lambda compiles again.
         """
         version = importlib.metadata.version("gymnax")
@@ -184,7 +184,7 @@ class GymnaxEnv(AbstractAdapter[EnvState]):
     def step(
         self, state: EnvState, action: Action, *, key: PRNGKeyArray
     ) -> tuple[EnvState, Outcome]:
-        # Not `step`, which resets the environment where an episode ends.
+        # Not `step`, which resets the environment when an episode ends.
         with lenient_promotion():
             observation, state, reward, terminated, _ = self.environment.step_env(
                 key, state, self._native(action), self.params
@@ -196,7 +196,7 @@ class GymnaxEnv(AbstractAdapter[EnvState]):
             observation=flat_observation(observation, self._spec),
             reward=jnp.array(reward, dtype=jnp.result_type(float)),
             terminated=terminated,
-            # The time limit looks at the steps only, also where the episode terminates.
+            # The time limit only depends on the steps, even if the episode terminates.
             truncated=time_out & ~terminated,
         )
         return state, outcome
@@ -208,7 +208,7 @@ class GymnaxEnv(AbstractAdapter[EnvState]):
         space = self.environment.action_space(self.params)
         low = jnp.asarray(space.low, dtype=action.dtype)
         high = jnp.asarray(space.high, dtype=action.dtype)
-        # Center and half width leave an action as it is where the bounds are -1 and 1.
+        # Center and half width leave an action unchanged if the bounds are -1 and 1.
         center = jnp.broadcast_to((high + low) / 2, space.shape)
         half_width = jnp.broadcast_to((high - low) / 2, space.shape)
         return center + half_width * action.reshape(space.shape)

@@ -1,9 +1,9 @@
 """Environments whose simulators live outside the compiled program.
 
-A simulator has one present, is stepped with others in a batch, and loses its episode
-where it is reset. Still it is written here as one pure `reset` and `step`: the state
-holds the number of a simulator and of its present, and a call that `vmap` maps over
-many environments, at any depth, becomes one call of the host with all of them.
+A simulator has only one current state, its present, is stepped with others in a batch,
+and loses its episode when it is reset. Here it is nevertheless a pure `reset` and
+`step`: the state holds the number of a simulator and of its present, and a call that
+`vmap` maps over many environments, at any depth, becomes one host call for all.
 """
 
 import ctypes
@@ -56,18 +56,18 @@ from ._simulators import (
 
 
 def new_owner(env: AnyEnv) -> Int[Array, ""]:
-    """A number for an environment; what is made for it ends when it is collected."""
+    """A number for an environment; simulators made for it end when it is collected."""
     owner = next(OWNERS)
     weakref.finalize(env, close_groups, owner)
     return jnp.asarray(owner, jnp.int32)
 
 
 class HostState(eqx.Module):
-    """Which simulator, and which present of it; or a stack of them.
+    """The simulator, and which of its presents; or a stack of them.
 
     - `group`, `row`: the simulators that were made together, and which of them.
     - `tick`: counts its steps and its resets.
-    - `descriptor`, `critic_observation`: of the state, if there is one.
+    - `descriptor`, `critic_observation`: those of the state, if there are any.
     """
 
     group: Int[Array, "*axes"]
@@ -80,7 +80,7 @@ class HostState(eqx.Module):
 def without_copies_of_simulators(
     before: Tree, after: Tree, copied: Bool[Array, " members"]
 ) -> Tree:
-    """A stack `after` some of its members were `copied`, simulators left out.
+    """A stack `after` some of its members were `copied`, except for simulators.
 
     A simulator cannot be copied: the member keeps its own, in no known present, so that
     new episodes begin in it.
@@ -96,7 +96,7 @@ def without_copies_of_simulators(
     return jax.tree.map(own, before, after, is_leaf=is_state)
 
 
-# The tick of a state that is none of a simulator's presents.
+# The tick of a state that is not any of a simulator's presents.
 _NO_PRESENT = -1
 
 
@@ -108,7 +108,7 @@ class AbstractHostEnv(AbstractEnv[HostState]):
     """
 
     _make: eqx.AbstractVar[MakeSimulators]
-    # Not in the `repr`, by which a sweep knows its environment in another process.
+    # Not in the `repr`, by which a sweep recognizes its environment in another process.
     _owner: eqx.AbstractVar[Int[Array, ""]]
     # Set by `stepping_where` and `beginning_where` for the calls of one step.
     _active: eqx.AbstractVar[Bool[Array, ""] | None]
@@ -206,8 +206,8 @@ def is_host(env: AnyEnv) -> bool:
 def stepping_where(env: AnyEnv, active: Bool[Array, ""]) -> AnyEnv:
     """The environment, whose simulator steps only where `active`.
 
-    Elsewhere its next step gives what the last one gave. Other environments are pure:
-    their steps can be dropped, so they stay as they are.
+    Elsewhere its next step returns the result of the last one. Other environments are
+    pure: their steps can be dropped, so they are returned unchanged.
     """
     if not is_host(env):
         return env
@@ -243,17 +243,17 @@ def host_states(tree: PyTree) -> list[HostState]:
 
 
 def release(state: PyTree, *, abandoned: bool = False) -> None:
-    """Closes the simulators of states that are not used again, in a program too.
+    """Closes the simulators of states that are not used again, even within a program.
 
-    `state` is a stack, whose arrays say when the simulators have taken their last step.
-    With `abandoned`, only those that are left by `without_copies_of_simulators` are
+    `state` is a stack, whose arrays are ready when the simulators have taken their last
+    step. With `abandoned`, only those that `without_copies_of_simulators` left are
     closed.
     """
     for each in host_states(state):
         group = each.group
         if abandoned:
             group = jnp.where(each.tick == _NO_PRESENT, group, 0)
-        # The ticks are there so that this waits for the last step.
+        # The ticks are passed so that this waits for the last step.
         _call(release_rows, (_shape(bool),), group, each.tick)
 
 
@@ -361,8 +361,8 @@ def _owner_of(env: AnyEnv) -> int:
 def checked_result(env: AnyEnv, result: Tree) -> Tree:
     """The result of a program in which simulators of `env` were stepped.
 
-    Raises a `SimulatorError` if one of them failed. Within another program that is
-    found out at the end of that one.
+    Raises a `SimulatorError` if one of them failed. Within another program, that is
+    only known at the end of the outer one.
     """
     leaves = jax.tree.leaves(result)
     if is_host(env) and not any(isinstance(x, jax.core.Tracer) for x in leaves):
@@ -374,9 +374,9 @@ def checked_result(env: AnyEnv, result: Tree) -> Tree:
 
 
 def photographed(states: Tree) -> Tree:
-    """Within a program, the same states, after images of them were taken.
+    """Takes images of states within a program, and returns the same states.
 
-    `states` is a stack of presents of simulators, of which `pictures_of` then gives the
+    `states` is a stack of presents of simulators; `pictures_of` then returns their
     images.
     """
 
@@ -397,7 +397,7 @@ def pictures_of(states: PyTree) -> list[np.ndarray]:
     return [*PICTURES.pop(int(np.ravel(state.group)[0]), {}).values()]
 
 
-# The threads that have called the host, which are XLA's.
+# The threads of XLA that have called the host.
 _THREADS: set[int] = set()
 
 
@@ -406,10 +406,10 @@ def _call(
     results: tuple[jax.ShapeDtypeStruct, ...],
     *arguments: Array,
 ) -> tuple[Array, ...]:
-    """Calls a function of the host, which fills the results in.
+    """Calls a function of the host, which fills in the results.
 
-    It sees arrays with an axis `rows`: however many axes `vmap` adds, it is one call
-    with all rows. It must not raise, which would delete what was learned.
+    It sees arrays with an axis `rows`: however many axes `vmap` adds, there is one call
+    with all rows. It must not raise, since that would discard all progress.
     """
 
     @custom_vmap
@@ -423,7 +423,7 @@ def _call(
             thread = threading.get_ident()
             if thread not in _THREADS:
                 _THREADS.add(thread)
-                # Python sets a foreign thread up for a call and forgets it after the
+                # Python sets up a foreign thread for a call and forgets it after the
                 # last release, which takes 30 to 50 microseconds. This one is never
                 # released, so the thread stays set up.
                 ctypes.pythonapi.PyGILState_Ensure()
@@ -435,7 +435,7 @@ def _call(
             fill(None, buffers, *views)
             return buffers
 
-        # Where buffers are the host's, this takes a tenth of the time.
+        # If buffers are on the host, this takes a tenth of the time.
         if jax.default_backend() == "cpu":
             called = buffer_callback(fill, shapes, has_side_effect=True)(*arrays)
         else:

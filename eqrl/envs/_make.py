@@ -59,32 +59,32 @@ def make(
 
     - `name`: `brax/...`, `craftax/...`, `envpool/...`, `gymnasium/...`, `gymnax/...`,
         `jumanji/...`, `navix/...`, `pgx/...`, `playground/...`, `xminigrid/...` or
-        `eqrl/...`, with the name there.
-    - `backend`: of brax: `generalized`, `mjx`, `positional` or `spring`. By default
+        `eqrl/...`, followed by the name in that library.
+    - `backend`: for brax: `generalized`, `mjx`, `positional` or `spring`. By default
         brax's own default, `generalized`.
-    - `impl`: of Playground: `jax` or `warp`, its simulator for GPUs; by default `jax`.
-    - `action_repeat`: of Playground: how often each action is taken; by default as
-        often as the task says.
-    - `max_steps`: the time limit, at least 1; by default the environment's own, or
-        1000 where it has none.
+    - `impl`: for Playground: `jax` or `warp`, its simulator for GPUs; by default `jax`.
+    - `action_repeat`: for Playground: how often each action is taken; by default as
+        often as the task specifies.
+    - `max_steps`: the time limit, at least 1; by default the environment's own, or 1000
+        if it has none.
     - `state_descriptor`: for libraries in JAX, a function of the environment's own
-        state that returns a vector which describes the behavior. By default brax's
+        state that returns a vector that describes the behavior. By default brax's
         walkers have the torso's position and others have none. Pass a named function:
-        each new lambda compiles again. For the others see `eqrl.envs.GymnasiumEnv` and
-        `eqrl.envs.EnvPoolEnv`, as for all that follow.
-    - `num_processes`: of Gymnasium: how many processes run the simulators.
-    - `num_threads`: of EnvPool: how many threads do.
-    - `observation`: of Gymnasium, EnvPool, Playground and Jumanji: the keys or fields
-        to see of observations that have several; of Playground by default `state`.
-    - `critic_observation`: of Gymnasium, EnvPool and Playground: the keys that critics
-        see in place of these; of Playground by default `privileged_state`.
-    - `options`: of all but brax and gymnax: arguments of the environment, or fields of
+        each new lambda compiles again. For this and the following arguments in other
+        libraries, see `eqrl.envs.GymnasiumEnv` and `eqrl.envs.EnvPoolEnv`.
+    - `num_processes`: for Gymnasium: how many processes run the simulators.
+    - `num_threads`: for EnvPool: how many threads run them.
+    - `observation`: for Gymnasium, EnvPool, Playground and Jumanji: the keys or fields
+        to see of observations that have several; for Playground by default `state`.
+    - `critic_observation`: for Gymnasium, EnvPool and Playground: the keys that critics
+        see in place of these; for Playground by default `privileged_state`.
+    - `options`: for all but brax and gymnax: arguments of the environment, or fields of
         its parameters, by its own names.
 
     **Returns:**
 
-    The environment. An option that it does not have is a `ValueError`, and a library
-    that is not installed a `ModuleNotFoundError`, which says how to install it.
+    The environment. An option that it does not have raises a `ValueError`, and a
+    missing library raises a `ModuleNotFoundError` that says how to install it.
     """
     if not isinstance(name, str):
         is_env = isinstance(name, AbstractEnv)
@@ -144,9 +144,9 @@ def make(
 
 
 def name_of(env: AnyEnv) -> str:
-    """The name that `make` has for an environment, within any wrappers.
+    """The name of an environment in `make`, within any wrappers.
 
-    If it makes none like it, that is the name of its class.
+    If `make` does not know it, that is the name of its class.
     """
     env = innermost(env)
     adapter = adapter_of(env)
@@ -235,8 +235,8 @@ def check_known(prefix: str, name: str, names: list[str]) -> None:
 
 def _near(name: str, known: list[str]) -> list[str]:
     """The names, in backticks, that are near to one with or without its library."""
-    # Neither other capitals nor another version make a name less near. Of several
-    # versions the last is the newest.
+    # Capitals and the version do not matter here. The last of several versions is the
+    # newest.
     as_key = lambda text: re.sub(r"-v\d+$", "", text.lower())
     by_key = {
         as_key(key): f"`{each}`"

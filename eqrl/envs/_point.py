@@ -154,7 +154,7 @@ def _side(
     point: Float[Array, "2"],
     margin: Float[Array, ""],
 ) -> Float[Array, ""]:
-    """1 or -1 by the side of a line; 0 within a distance of `margin` from it."""
+    """The side of a line, 1 or -1; 0 within a distance of `margin` from it."""
     along, across = end - start, point - start
     # The distance from the line times the length of `along`.
     area = along[0] * across[1] - along[1] * across[0]
@@ -209,9 +209,9 @@ def sectors(
     **Arguments:**
 
     - `num_sectors`: the number of sectors, at least 3.
-    - `radius`: from the origin to the corners of the room, positive.
-    - `length`: of the walls that go outwards, positive; long enough that no episode
-        reaches their ends.
+    - `radius`: distance from the origin to the corners of the room, positive.
+    - `length`: length of the walls that go outwards, positive; long enough that no
+        episode reaches their ends.
 
     **Returns:**
 

@@ -1,7 +1,7 @@
-"""Simulators outside JAX, in NumPy: batches of them, and where each is.
+"""Simulators outside JAX, in NumPy: batches of them, and the present of each.
 
 The functions that end in `_rows` and `answer` are called by the compiled program. They
-fill their results in and never raise, which would delete what was learned.
+fill in their results and never raise, since that would discard all progress.
 """
 
 import abc
@@ -22,8 +22,8 @@ from ._base import no_devices
 class Began(NamedTuple):
     """First states of episodes, one in each row.
 
-    - `observation`: as `EnvSpec` says.
-    - `descriptor`: of the state; `None` if there is none.
+    - `observation`: as `EnvSpec` specifies.
+    - `descriptor`: the descriptor of the state; `None` if there is none.
     - `critic_observation`: likewise.
     """
 
@@ -35,9 +35,9 @@ class Began(NamedTuple):
 class Stepped(NamedTuple):
     """Results of a step, one in each row.
 
-    - `observation`, `descriptor`, `critic_observation`: of the state reached, also
-        where an episode ends.
-    - `reward`: of the step.
+    - `observation`, `descriptor`, `critic_observation`: those of the state reached,
+        even if an episode ends there.
+    - `reward`: the reward of the step.
     - `terminated`, `truncated`: how the episode ended, if it did.
     """
 
@@ -60,7 +60,7 @@ def _begun(began: Began) -> Stepped:
 class AbstractSimulators(abc.ABC):
     """Simulators that are stepped together, in NumPy.
 
-    They never reset themselves. What they raise ends the training.
+    They never reset themselves. An error that they raise ends training.
     """
 
     @abc.abstractmethod
@@ -97,7 +97,7 @@ MakeSimulators = Callable[[Sequence[int]], AbstractSimulators]
 class SimulatorFailure(NamedTuple):
     """A failure of a simulator.
 
-    - `error`: what it raised, or what says in which way its result is wrong.
+    - `error`: the error that it raised, or one that describes how its result is wrong.
     - `row`: which simulator, if that is known.
     - `step`: how many steps of its episode it had taken, if that is known.
     """
@@ -115,14 +115,14 @@ class SimulatorFailure(NamedTuple):
 
 
 class SimulatorError(RuntimeError):
-    """A simulator outside the compiled program raised, or gave `nan`.
+    """A simulator outside the compiled program raised an error or returned `nan`.
 
-    What it raised is the cause of this error.
+    An error that it raised is the cause of this one.
 
     **Attributes:**
 
     - `failure`: what failed, and where.
-    - `solution`: what training had reached before; `None` outside of training.
+    - `solution`: the result of training until then; `None` outside of training.
     - `row`: which environment, from 0; `None` if it is not known.
     - `episode_step`: how many steps of its episode it had taken; `None` likewise.
     """
@@ -148,7 +148,7 @@ class SimulatorError(RuntimeError):
 
 
 class RowError(Exception):
-    """Says in which row an error happened, which is its cause."""
+    """Names the row in which its cause, another error, happened."""
 
     def __init__(self, row: int) -> None:
         super().__init__(f"row {row}")
@@ -159,7 +159,7 @@ Arrays = list[np.ndarray]
 
 
 class Group:
-    """Simulators that were made together, and where each is."""
+    """Simulators that were made together, and the present of each."""
 
     def __init__(
         self, simulators: AbstractSimulators, owner: int, size: int, began: Began
@@ -169,7 +169,7 @@ class Group:
         self.all_rows = np.arange(size, dtype=np.int32).tobytes()
         # How often each was stepped or begun: the number of its present.
         self.ticks = np.zeros(size, np.int32)
-        # Those at which its episode began.
+        # The ticks at which its episode began.
         self.first_ticks = np.zeros(size, np.int32)
         # The results of the last call of each.
         self.last = _begun(began)
@@ -189,7 +189,7 @@ class Group:
             self.ticks += 1
         else:
             self.ticks[rows] += 1
-            # Copies: those that were put may be arrays of the simulators' own.
+            # Copies, since the results may be the simulators' own arrays.
             last = {
                 name: np.array(old)
                 for name, old in self.last._asdict().items()
@@ -202,11 +202,11 @@ class Group:
         self.any_over = 1 in over
 
 
-# By number. A number is never used again, and a process begins with a random one, so
-# that one of a checkpoint is not mistaken for one that lives here.
+# By number. Numbers are never reused, and a process begins with a random one, so that
+# the number in a checkpoint is not mistaken for a live one.
 GROUPS: dict[int, Group] = {}
 FAILURES: dict[int, SimulatorFailure] = {}
-# Of groups of one simulator that is drawn, by its ticks.
+# Images of groups of one simulator that is drawn, by its ticks.
 PICTURES: dict[int, dict[int, np.ndarray]] = {}
 NUMBERS = itertools.count(secrets.randbelow(2**30) + 1)
 OWNERS = itertools.count(1)
@@ -214,7 +214,7 @@ LOCK = threading.Lock()
 
 
 def close_groups(owner: int) -> None:
-    """Closes what is left of the simulators of an environment."""
+    """Closes the remaining simulators of an environment."""
     with LOCK:
         numbers = [n for n, group in GROUPS.items() if group.owner == owner]
         groups = [GROUPS.pop(number) for number in numbers]
@@ -244,16 +244,16 @@ def make_rows(make: MakeSimulators, arguments: Arrays, results: Arrays) -> None:
 
 
 def answer(function: Callable[..., None], arguments: Arrays, results: Arrays) -> None:
-    """Calls a function of a group, its rows and what was given for them.
+    """Calls a function with a group, its rows and their arguments.
 
-    The results are the presents of the simulators and their last results. Those of a
-    simulator that has failed, or whose present is another, are `nan`.
+    The results are the presents of the simulators and their last results. They are
+    `nan` for a simulator that has failed, or that is in another present.
     """
     groups, rows, ticks, *given = arguments
     number = int(groups[0])
     group = GROUPS.get(number)
-    # Nearly always it is a whole group. Bytes are compared at once, where each
-    # operation of NumPy takes a microsecond.
+    # It is nearly always a whole group. Comparing bytes is fast, while each operation
+    # of NumPy takes a microsecond.
     if group is not None and rows.tobytes() == group.all_rows:
         if groups.tobytes() == groups[:1].tobytes() * len(groups):
             _answer_of_group(function, group, slice(None), rows, ticks, given, results)
@@ -297,7 +297,7 @@ def _answer_of_group(
 def _fill(
     results: Iterable[np.ndarray], chosen: Int[np.ndarray, " chosen"] | slice
 ) -> None:
-    """Makes results `nan` where there are none, or 0 if they are no floats."""
+    """Sets missing results to `nan`, or to 0 if they are not floats."""
     for result in results:
         result[chosen] = np.nan if result.dtype.kind == "f" else 0
 
@@ -320,7 +320,7 @@ def step_rows(
         if len(rows) == 0:
             return
     if not _is_finite(actions):
-        # That is the agent's fault, which the training sees by itself.
+        # That is the agent's fault, which training detects by itself.
         group.last.reward[rows] = np.nan
         return
     stepped = group.simulators.step(rows, actions)
@@ -337,10 +337,10 @@ def step_rows(
 
 
 def _is_finite(values: Shaped[np.ndarray, "..."]) -> bool:
-    """Whether all are finite numbers, or no floats."""
+    """Whether all values are finite, or not floats."""
     if values.dtype.kind != "f":
         return True
-    # The quickest way of asking; squares of great numbers may be infinite, too.
+    # The quickest test, but squares of large numbers may be infinite, too.
     return math.isfinite(np.vdot(values, values)) or bool(np.isfinite(values).all())
 
 

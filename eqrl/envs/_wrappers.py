@@ -22,8 +22,8 @@ from ._host import stepping_where
 class AbstractStatelessWrapper(AbstractEnvWrapper[EnvState]):
     """A wrapper whose state is that of the environment inside.
 
-    A subclass has the field `env`, and defines `spec`, `reset` and `step`; it is all
-    that a change of rewards, actions or observations needs.
+    A subclass has the field `env`, and defines `spec`, `reset` and `step`, which is all
+    that it takes to change rewards, actions or observations.
     """
 
     env: eqx.AbstractVar[AbstractEnv[EnvState]]
@@ -40,9 +40,9 @@ class AbstractStatelessWrapper(AbstractEnvWrapper[EnvState]):
 class ActionRepeat(AbstractStatelessWrapper[EnvState]):
     """An environment that takes each action several times.
 
-    A step ends early where the episode does, so a time limit inside is kept. Its reward
-    is the sum of the rewards, without a discount. An agent's `discount` applies to the
-    whole step: an agent that has `discount` without repeats needs
+    A step ends early if the episode does, so a time limit inside is respected. Its
+    reward is the sum of the rewards, without a discount. An agent's `discount` applies
+    to the whole step: an agent that has `discount` without repeats needs
     `discount**num_repeats` here.
     """
 
@@ -81,7 +81,7 @@ class ActionRepeat(AbstractStatelessWrapper[EnvState]):
             return tree_where(over, carry, (after, outcome)), None
 
         _, shapes = eqx.filter_eval_shape(self.env.step, state, action, key=key)
-        # The outcome of no step, to which rewards are added: no episode ends there.
+        # The outcome before any step, to which rewards are added; it ends no episode.
         nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         (state, outcome), _ = filter_scan(
             repeat, (state, nothing), jnp.arange(self.num_repeats)
@@ -92,8 +92,8 @@ class ActionRepeat(AbstractStatelessWrapper[EnvState]):
 ActionRepeat.__init__.__doc__ = """**Arguments:**
 
 - `env`: any environment.
-- `num_repeats`: how often each action is taken, at least 1; fewer times where the
-    episode ends.
+- `num_repeats`: how often each action is taken, at least 1; fewer times if the episode
+    ends.
 """
 
 
@@ -101,7 +101,7 @@ class DisabledActions(AbstractStatelessWrapper[EnvState]):
     """An environment in which some elements of the action have no effect.
 
     The environment sees 0 for them, whatever the agent chooses; transitions hold the
-    agent's choice. The mask is a leaf, so another one compiles nothing.
+    agent's choice. The mask is a leaf, so changing it does not compile anything.
     """
 
     env: AbstractEnv[EnvState]
@@ -131,7 +131,7 @@ class DisabledActions(AbstractStatelessWrapper[EnvState]):
         what = f"must be the indices of elements of the action, or {size} bools."
         given = converted("disabled", jnp.asarray, disabled, what)
         if given.size == 0:
-            # JAX makes floats of an empty sequence.
+            # JAX turns an empty sequence into floats.
             given = given.astype(int)
         is_mask = given.dtype == bool
         is_integer = jnp.issubdtype(given.dtype, jnp.integer)
@@ -177,8 +177,8 @@ class FrameStackState(eqx.Module, Generic[EnvState]):
 class FrameStack(AbstractEnvWrapper[FrameStackState[EnvState]]):
     """An environment that observes the latest of its observations together.
 
-    So an agent without memory sees how things move. At the beginning of an episode the
-    first observation takes the place of earlier ones.
+    This shows an agent without memory how things move. At the beginning of an episode
+    the first observation takes the place of earlier ones.
 
     Vectors are concatenated, the oldest first. Images keep their height and width. If
     `spec.observation_shape` is `(height, width, channels)`, they have the channels of
@@ -250,10 +250,10 @@ FrameStack.__init__.__doc__ = """**Arguments:**
 
 
 class Masked(AbstractStatelessWrapper[EnvState]):
-    """An environment some elements of whose observations are hidden.
+    """An environment in which some elements of the observations are hidden.
 
-    They are left out, so observations are shorter, in the order that they had. Without
-    velocities, for example, an agent has to remember. What is left of an image is no
+    They are left out, so observations are shorter, in the same order. Without
+    velocities, for example, an agent has to remember. The rest of an image is not an
     image: `spec.observation_shape` is `None` if anything is hidden.
     """
 
@@ -341,8 +341,8 @@ class PooledReset(AbstractStatelessWrapper[EnvState]):
         """**Arguments:**
 
         - `env`: any environment.
-        - `num_states`: number of initial states, at least 1. An agent sees no others,
-            so take many.
+        - `num_states`: number of initial states, at least 1. An agent does not see any
+            others, so use many.
         - `key`: for the resets that compute them.
         """
         self.env = env
@@ -426,7 +426,7 @@ class TimeLimit(AbstractEnvWrapper[TimeLimitState[EnvState]]):
 
 TimeLimit.__init__.__doc__ = """**Arguments:**
 
-- `env`: any environment. If it has a time limit too, the shorter one counts.
+- `env`: any environment. If it has a time limit, too, the shorter one applies.
 - `max_steps`: length of the longest episode, at least 1.
 """
 
@@ -434,12 +434,12 @@ TimeLimit.__init__.__doc__ = """**Arguments:**
 def stacking_of(env: AnyEnv) -> Stacking:
     """The frames that observations of an environment consist of.
 
-    Where nothing is known, as inside a wrapper of a user's, each is one frame.
+    If nothing is known, as inside a custom wrapper, each is one frame.
     """
-    # These pass on each observation, and episodes begin where those inside do.
+    # These pass each observation on, and their episodes begin with those inside.
     while isinstance(env, DisabledActions | PooledReset | TimeLimit):
         env = env.env
-    # An environment of a user's may call something else so.
+    # A custom environment may use this name for something else.
     found = getattr(env, "stacking", None)
     if isinstance(found, Stacking):
         return found

@@ -45,9 +45,9 @@ def check_flags(**flags: ArrayLike) -> None:
 
 
 def in_one_type(*values: ArrayLike) -> tuple[Array, ...]:
-    """The values in the type that arithmetic with all of them has.
+    """The values, cast to the type that arithmetic on all of them has.
 
-    A scan's carry keeps its type, while rewards, discounts and values may be of others.
+    A scan's carry must keep its type, but rewards, discounts and values may differ.
     """
     with jax.numpy_dtype_promotion("standard"):
         dtype = jnp.result_type(*values)
@@ -67,12 +67,12 @@ def bootstrapped_target(
 
     **Arguments:**
 
-    - `reward`: of each transition, or summed over several steps.
+    - `reward`: reward of each transition, or the sum over several steps.
     - `terminated`: whether the next state has no value. Never pass `truncated`: a state
         at the time limit has a value.
     - `next_value`: estimate at `next_observation`. It is ignored where `terminated` is
         true, even if it is not finite.
-    - `discount`: in [0, 1]; or of each transition.
+    - `discount`: in [0, 1]; one for all transitions, or one for each.
 
     **Returns:**
 
@@ -92,15 +92,15 @@ def critic_values(
     observation: Observation[Array, "batch obs"],
     action: Float[Array, "batch act"],
 ) -> Float[Array, "critics batch *reward"]:
-    """Values that each of a stack of critics gives to a batch.
+    """Values of a batch according to each critic of a stack.
 
     **Arguments:**
 
-    - `critics`: a stack, as `equinox.filter_vmap` over a factory makes it: a critic
+    - `critics`: a stack, as made by `equinox.filter_vmap` over a factory: a critic
         whose arrays have one more leading axis. A critic takes one observation and one
-        action and gives a scalar, or a vector if rewards are vectors.
-    - `observation`: of the states.
-    - `action`: to be valued in these states, in [-1, 1].
+        action and returns a scalar, or a vector if rewards are vectors.
+    - `observation`: observations of the states.
+    - `action`: actions to value in these states, in [-1, 1].
 
     **Returns:**
 
@@ -117,7 +117,7 @@ def critic_values(
     check_stack("critics", critics)
     check_same_rows(observation=observation, action=action)
     # Each critic gets a copy of the batch, so that its first layer is a batched product
-    # like the others. Without it an update of two critics was 4 % slower on a CPU.
+    # like the others. Without it an update of two critics was 4% slower on a CPU.
     num_critics = stack_size(critics)
     observations, actions = (
         jnp.broadcast_to(x, (num_critics, *x.shape)) for x in (observation, action)
@@ -136,9 +136,9 @@ def critic_loss(
     **Arguments:**
 
     - `critics`: a stack, as in `critic_values`.
-    - `observation`: of the states before the step.
-    - `action`: taken in these states, in [-1, 1].
-    - `target`: as `bootstrapped_target` gives it; the same for all critics.
+    - `observation`: observations of the states before the step.
+    - `action`: actions taken in these states, in [-1, 1].
+    - `target`: targets from `bootstrapped_target`, the same for all critics.
 
     **Returns:**
 
@@ -154,9 +154,9 @@ def least_over_critics(
     values: Float[Array, "critics *batch_and_reward"],
 ) -> Float[Array, "*batch_and_reward"]:
     """The minimum over critics, through which a gradient flows to the least value."""
-    # Not `jnp.min`: it divides its gradient by how many values equal the minimum. XLA
-    # may compute the values anew for that comparison, and round them otherwise; then
-    # none is equal, and the gradient is 0 / 0.
+    # Not `jnp.min`, which divides its gradient by the number of values that equal the
+    # minimum. XLA may recompute the values for that comparison and round them
+    # differently; then none is equal, and the gradient is 0 / 0.
     least = jnp.argmin(lax.stop_gradient(values), axis=0)
     critics = jnp.arange(values.shape[0]).reshape(-1, *(1,) * least.ndim)
     return jnp.sum(jnp.where(critics == least[None], values, 0), axis=0)

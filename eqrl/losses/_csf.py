@@ -21,10 +21,10 @@ def csf_loss(
     **Arguments:**
 
     - `difference`: the step of the representation in each transition.
-    - `skill`: the skill of each.
-    - `negatives`: skills drawn from the prior, shared by all rows; a row's own is not
-        among them.
-    - `weight`: of the contrastive term, at least 0; 5 in the paper.
+    - `skill`: the skill of each transition.
+    - `negatives`: skills drawn from the prior, shared by all rows; they do not include
+        a row's own skill.
+    - `weight`: weight of the contrastive term, at least 0; 5 in the paper.
 
     **Returns:**
 
@@ -49,19 +49,19 @@ def csf_next_features(
     **Arguments:**
 
     - `actor`: from one observation to a distribution with a density.
-    - `critics`: the stack of target critics, from an observation and an action, joined,
-        to successor features.
-    - `observation`: of the next states, with their skills.
-    - `skill`: of each.
+    - `critics`: the stack of target critics, from an observation, concatenated with an
+        action, to successor features.
+    - `observation`: observations of the next states, with their skills.
+    - `skill`: the skill of each state.
     - `key`: for the actions.
 
     **Returns:**
 
-    For each row those of the critic that values the skill the least, `features .
-    skill`, for one sampled action.
+    For each row the features of the critic with the lowest value, `features . skill`,
+    for one sampled action.
     """
     action, _ = sample_actions(actor, observation, key=key)
-    # Vectors have no least; their values along the skill do.
+    # Vectors have no minimum; their values along the skill do.
     features = _successor_features(critics, observation, action)
     return lax.stop_gradient(_least_along(features, skill))
 
@@ -77,8 +77,8 @@ def csf_critic_loss(
     **Arguments:**
 
     - `critics`: a stack, as in `csf_next_features`.
-    - `observation`, `action`: of the states before the step, with their skills.
-    - `target`: successor features.
+    - `observation`, `action`: those of the states before the step, with their skills.
+    - `target`: the target successor features.
 
     **Returns:**
 
@@ -102,14 +102,13 @@ def csf_actor_loss(
     **Arguments:**
 
     - `actor`, `critics`, `skill`, `key`: as in `csf_next_features`.
-    - `observation`: of the states before the step, with their skills.
+    - `observation`: observations of the states before the step, with their skills.
     - `temperature`: weight of the entropy, at least 0.
 
     **Returns:**
 
     The mean of `temperature * log_prob - features . skill`, with the features of the
-    critic that values the skill the least; and the metric `entropy`, the mean of
-    `-log_prob`.
+    critic with the lowest value; and the metric `entropy`, the mean of `-log_prob`.
     """
     action, log_prob = sample_actions(actor, observation, key=key)
     features = _successor_features(critics, observation, action)

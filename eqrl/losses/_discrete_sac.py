@@ -14,13 +14,13 @@ from ._dqn import values_of
 def action_values(
     critics: ActionValueFunction, observation: Observation[Array, "batch obs"]
 ) -> Float[Array, "critics batch actions"]:
-    """Values that each of a stack of critics gives to all actions.
+    """Values of all actions according to each critic of a stack.
 
     **Arguments:**
 
-    - `critics`: a stack, as `equinox.filter_vmap` over a factory makes it, of networks
+    - `critics`: a stack, as made by `equinox.filter_vmap` over a factory, of networks
         from one observation to the value of each action.
-    - `observation`: of the states.
+    - `observation`: observations of the states.
 
     **Returns:**
 
@@ -44,9 +44,9 @@ def discrete_critic_loss(
     **Arguments:**
 
     - `critics`: a stack, as in `action_values`.
-    - `observation`: of the states before the step.
-    - `action`: taken in these states.
-    - `target`: as `bootstrapped_target` gives it; the same for all critics.
+    - `observation`: observations of the states before the step.
+    - `action`: actions taken in these states.
+    - `target`: targets from `bootstrapped_target`, the same for all critics.
 
     **Returns:**
 
@@ -71,7 +71,7 @@ def discrete_sac_next_value(
 
     - `actor`: from one observation to a `Softmax`.
     - `critics`: the stack of target critics, as in `action_values`.
-    - `observation`: of the next states.
+    - `observation`: observations of the next states.
     - `temperature`: weight of the entropy, at least 0.
 
     **Returns:**
@@ -91,13 +91,13 @@ def discrete_sac_actor_loss(
     observation: Observation[Array, "batch obs"],
     temperature: FloatLike,
 ) -> tuple[Float[Array, ""], Metrics]:
-    """Actor loss of SAC for discrete actions, exactly expected over all of them.
+    """Actor loss of SAC for discrete actions, an exact expectation over all of them.
 
     **Arguments:**
 
     - `actor`: from one observation to a `Softmax`.
     - `critics`: a stack, as in `action_values`. No gradient flows into it.
-    - `observation`: of the states before the step.
+    - `observation`: observations of the states before the step.
     - `temperature`: weight of the entropy, at least 0.
 
     **Returns:**

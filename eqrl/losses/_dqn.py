@@ -16,18 +16,18 @@ def multi_step_return(
 ) -> tuple[Float[Array, ""], Int[Array, ""], Float[Array, ""]]:
     """Discounted rewards of consecutive steps, up to the end of the episode.
 
-    What comes after a step that is terminated or truncated is another episode, and is
-    left out.
+    Steps after a termination or truncation belong to another episode and are left out.
 
     **Arguments:**
 
-    - `reward`, `terminated`, `truncated`: of each step.
+    - `reward`, `terminated`, `truncated`: one value for each step.
     - `discount`: in [0, 1].
 
     **Returns:**
 
     The sum of the rewards; the index of the last step that counts; and the discount of
-    the value of the state that it reached, `discount` to the power of how many count.
+    the value of the state that it reached, `discount` to the power of the number of
+    such steps.
     """
     check_same_shape(reward=reward, terminated=terminated, truncated=truncated)
     check_flags(terminated=terminated, truncated=truncated)
@@ -35,7 +35,7 @@ def multi_step_return(
     # Whether no earlier step ended the episode.
     counts = jnp.cumprod(1 - jnp.roll(over, 1).astype(int).at[0].set(0)) == 1
     num_steps = jnp.sum(counts.astype(int))
-    # In the type of the rewards, which a power of another type would promote.
+    # In the type of the rewards, since a power of another type would promote them.
     factor = jnp.asarray(discount, reward.dtype)
     weight = factor ** jnp.arange(reward.shape[0]).astype(reward.dtype)
     total = jnp.sum(jnp.where(counts, weight * reward, 0))
@@ -54,14 +54,14 @@ def dqn_next_value(
     **Arguments:**
 
     - `network`: from one observation to the value of each action.
-    - `target_network`: a slowly moving copy of it, whose values these are.
-    - `observation`: of the next states.
-    - `double`: whether `network` chooses the action rather than `target_network`
-        itself, which overestimates (van Hasselt et al. 2016).
+    - `target_network`: a slowly moving copy of `network`, which provides the values.
+    - `observation`: observations of the next states.
+    - `double`: whether `network` chooses the action. Choices by `target_network` itself
+        lead to overestimates (van Hasselt et al. 2016).
 
     **Returns:**
 
-    The target network's value of the action chosen.
+    The target network's value of the chosen action.
     """
     # With `double` one network chooses and the other values: they rarely overestimate
     # the same action, so the maximum is less biased.
@@ -83,10 +83,10 @@ def dqn_loss(
     **Arguments:**
 
     - `network`: from one observation to the value of each action.
-    - `observation`: of the states before the step.
-    - `action`: taken in these states.
-    - `target`: for their values.
-    - `huber`: whether errors beyond 1 count linearly.
+    - `observation`: observations of the states before the step.
+    - `action`: actions taken in these states.
+    - `target`: targets for the values of these actions.
+    - `huber`: whether the loss is linear in errors beyond 1.
 
     **Returns:**
 

@@ -23,7 +23,7 @@ def knn_distance(
 
     - `queries`, `points`: vectors of one length.
     - `k`: at least 1.
-    - `mask`: points at which it is false are ignored.
+    - `mask`: points where it is false are ignored.
 
     **Returns:**
 
@@ -51,18 +51,18 @@ def particle_entropy(
     scale: FloatLike = 1.0,
     clip: FloatLike = 0.0,
 ) -> Float[Array, " batch"]:
-    """Logarithmic distance of each vector to its nearest neighbors in the batch.
+    """Log-distance of each vector to its nearest neighbors in the batch.
 
-    Summed over the batch it grows with an estimate of the entropy of what the vectors
-    are drawn from. No gradient flows through it.
+    Its sum over the batch grows with an estimate of the entropy of the distribution
+    that the vectors come from. No gradient flows through it.
 
     **Arguments:**
 
     - `features`: one vector in each row.
-    - `k`: the number of neighbors, at least 1 and less than the batch. A row is no
-        neighbor of its own.
+    - `k`: the number of neighbors, at least 1 and less than the batch. A row is not its
+        own neighbor.
     - `scale`: distances are divided by it; above 0.
-    - `clip`: what is taken off each scaled distance, of which less than 0 counts as 0.
+    - `clip`: subtracted from each scaled distance; a negative result counts as 0.
 
     **Returns:**
 
@@ -76,7 +76,7 @@ def particle_entropy(
             "batches."
         )
     present = jnp.ones(features.shape[0], bool)
-    # The first of them is the row itself, or its equal.
+    # The nearest one is the row itself, or an equal row.
     nearest = _nearest_distances(features, features, present, k=k + 1)[1:]
     scaled = jnp.maximum(nearest / scale - clip, 0)
     return lax.stop_gradient(jnp.log1p(jnp.mean(scaled, axis=0)))
@@ -85,11 +85,11 @@ def particle_entropy(
 def disagreement(
     predictions: Float[Array, "models batch feature"],
 ) -> Float[Array, " batch"]:
-    """Disagreement of several models about each row.
+    """Disagreement of several models on each row.
 
     **Arguments:**
 
-    - `predictions`: of at least two models.
+    - `predictions`: predictions of at least two models.
 
     **Returns:**
 
@@ -110,9 +110,9 @@ def _nearest_distances(
     """Distances from each query to the k nearest points, in ascending order."""
 
     # A scan over the points that keeps the k smallest distances sorted: on a CPU about
-    # 70 times faster than `lax.top_k`, and one array, not k of them, which XLA writes
-    # in one pass. Squared differences, unlike |a|^2 - 2ab + |b|^2, do not cancel far
-    # from the origin.
+    # 70 times faster than `lax.top_k`. One array, not k of them, lets XLA write it in
+    # one pass. Squared differences, unlike |a|^2 - 2ab + |b|^2, do not cancel far from
+    # the origin.
     def insert(
         nearest: Float[Array, "k batch"],
         point: tuple[Float[Array, " descriptor"], Bool[Array, ""]],

@@ -14,23 +14,23 @@ def lambda_return(
     discount: FloatLike,
     decay: FloatLike,
 ) -> Float[Array, " time"]:
-    """Returns of consecutive steps, averaged over where they are bootstrapped.
+    """Lambda-returns of consecutive steps, through which no gradient flows.
 
-    The return of a step is its reward plus the discounted future, a mixture of the next
-    state's value and the next return, which has the weight `decay`:
-    TD(lambda) of [Sutton 1988](https://doi.org/10.1007/BF00115009). Minus the value of
-    the state it is the advantage of [Schulman et al.
+    The return of a step is its reward plus the discounted future: a mixture of the next
+    state's value and the next return, which has the weight `decay` (TD(lambda), [Sutton
+    1988](https://doi.org/10.1007/BF00115009)). Minus the value of the state it is the
+    generalized advantage estimate of [Schulman et al.
     2016](https://arxiv.org/abs/1506.02438).
 
-    Nothing follows a step that is terminated. One that is truncated, and the last, are
-    bootstrapped from the value of the state that they reached: what comes after is
-    another episode, or not known. No gradient flows through it.
+    Nothing follows a terminated step. A truncated step and the last one are
+    bootstrapped from the value of the state that they reached: the steps after them
+    belong to another episode, or are not known.
 
     **Arguments:**
 
-    - `reward`, `terminated`, `truncated`: of each step of one environment, in order.
-    - `next_value`: of the state that each step reached, not of the first one after a
-        reset.
+    - `reward`, `terminated`, `truncated`: one per step of one environment, in order.
+    - `next_value`: value of the state that each step reached, not of the first one
+        after a reset.
     - `discount`: in [0, 1].
     - `decay`: weight of what follows, in [0, 1], also called lambda. With 0 only one
         reward counts, with 1 all of them.
@@ -59,7 +59,7 @@ def lambda_return(
     )
     # After the last step both parts of the mixture are the same value.
     rows = (reward, terminated, truncated, next_value)
-    # Unrolled, since a step is a few operations, less than a turn of the loop takes.
+    # Unrolled, since a step takes less time than the overhead of one iteration.
     _, returns = lax.scan(one_step_back, next_value[-1], rows, reverse=True, unroll=16)
     return lax.stop_gradient(returns)
 
@@ -74,18 +74,17 @@ def ppo_actor_loss(
 
     **Arguments:**
 
-    - `log_prob`: of the actions taken, under the policy that learns.
+    - `log_prob`: log-probabilities of the actions taken, under the policy that learns.
     - `old_log_prob`: the same under the policy that took them.
-    - `advantage`: of these actions.
-    - `clip`: how far the ratio of the two probabilities may go from 1 before an
+    - `advantage`: advantages of these actions.
+    - `clip`: how far the ratio of the two probabilities may move from 1 before an
         improvement no longer counts.
 
     **Returns:**
 
-    The mean of `-min(ratio * advantage, clipped_ratio * advantage)`; and, as metrics,
-    `kl`, an estimate of the Kullback-Leibler divergence of the policy that learns from
-    the one that acted, never negative, and `clip_fraction`, how many ratios were
-    clipped.
+    The mean of `-min(ratio * advantage, clipped_ratio * advantage)`; as metrics, `kl`,
+    a nonnegative estimate of the Kullback-Leibler divergence of the policy that learns
+    from the one that acted, and `clip_fraction`, the share of clipped ratios.
     """
     check_same_shape(log_prob=log_prob, old_log_prob=old_log_prob, advantage=advantage)
     log_ratio = log_prob - old_log_prob
@@ -113,7 +112,7 @@ def ppo_critic_loss(
 
     **Arguments:**
 
-    - `value`: of the states, by the critic that learns.
+    - `value`: values of the states, from the critic that learns.
     - `old_value`: the same before the update.
     - `target`: the returns.
     - `clip`: how far a value may move from the old one before that no longer lowers the
@@ -121,8 +120,8 @@ def ppo_critic_loss(
 
     **Returns:**
 
-    The mean of `(value - target)**2 / 2`; with `clip` the larger of this and the same
-    of the clipped value.
+    The mean of `(value - target)**2 / 2`; with `clip`, that of the larger of this and
+    the same for the clipped value.
     """
     check_same_shape(value=value, old_value=old_value, target=target)
     squares = (value - target) ** 2

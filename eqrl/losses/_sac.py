@@ -20,7 +20,7 @@ from ._critic import critic_values, least_over_critics
 def sample_actions(
     actor: Callable[..., AbstractDensity], *inputs: PyTree, key: PRNGKeyArray
 ) -> tuple[Float[Array, "batch act"], Float[Array, " batch"]]:
-    """One action for each row of the inputs, with the logarithm of its density."""
+    """Samples one action for each row of the inputs, with its log-density."""
     keys = jr.split(key, jax.tree.leaves(inputs)[0].shape[0])
     draw = lambda key, *inputs: actor(*inputs).sample_and_log_prob(key=key)
     return jax.vmap(draw)(keys, *inputs)
@@ -41,10 +41,10 @@ def sac_next_value(
 
     - `actor`: from one observation to a distribution with a density.
     - `critics`: the stack of target critics, as in `critic_values`.
-    - `observation`: of the next states.
+    - `observation`: observations of the next states.
     - `temperature`: weight of the entropy, at least 0.
-    - `critic_observation`: what critics see of the same states; `None` if that is
-        `observation`.
+    - `critic_observation`: the critics' observations of the same states; `None` if
+        they are `observation`.
     - `key`: for the actions.
 
     **Returns:**
@@ -73,10 +73,10 @@ def sac_actor_loss(
 
     - `actor`: from one observation to a distribution with a density.
     - `critics`: a stack, as in `critic_values`.
-    - `observation`: of the states before the step.
+    - `observation`: observations of the states before the step.
     - `temperature`: weight of the entropy, at least 0.
-    - `critic_observation`: what critics see of the same states; `None` if that is
-        `observation`.
+    - `critic_observation`: the critics' observations of the same states; `None` if
+        they are `observation`.
     - `key`: for the actions.
 
     **Returns:**
@@ -89,7 +89,7 @@ def sac_actor_loss(
     if critic_observation is not None:
         observation = critic_observation
     value = least_over_critics(critic_values(critics, observation, action))
-    # Differentiated in the actor only, through the actions it sampled.
+    # Differentiated with respect to the actor only, through its sampled actions.
     loss = jnp.mean(temperature * log_prob - value)
     return loss, {"entropy": -jnp.mean(log_prob)}
 
@@ -104,8 +104,8 @@ def sac_temperature_loss(
     **Arguments:**
 
     - `log_temperature`: logarithm of the temperature.
-    - `entropy`: of the policy, in nats: one estimate, or one for each element of a
-        batch. No gradient flows through it.
+    - `entropy`: entropy of the policy, in nats: one estimate, or one for each element
+        of a batch. No gradient flows through it.
     - `target_entropy`: in nats, summed over the dimensions of the action.
 
     **Returns:**

@@ -31,7 +31,7 @@ def discriminator_loss(
     **Arguments:**
 
     - `discriminator`: from one descriptor to a distribution over skills.
-    - `descriptor`: of the states reached.
+    - `descriptor`: descriptors of the states reached.
     - `skill`: the skill that led to each of them.
 
     **Returns:**
@@ -52,7 +52,7 @@ def skill_log_ratio(
     **Arguments:**
 
     - `discriminator`: from one descriptor to a distribution over skills.
-    - `descriptor`: of the states reached.
+    - `descriptor`: descriptors of the states reached.
     - `skill`: the skill that led to each of them.
     - `log_prior`: `log p(skill)`; `None` leaves it out.
 
@@ -77,12 +77,12 @@ def metra_loss(
     *,
     constraint: Literal["sum", "mean"] = "sum",
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Loss of METRA's representation, whose steps are to be at most 1 long.
+    """Loss of METRA's representation, with steps constrained to at most length 1.
 
     The reward is `dphi . weight` with `dphi = phi(next_observation) -
     phi(observation)`, and each row's room within the constraint is
-    `min(1 - |dphi|^2, slack)`, so that rows which keep it by more have no gradient.
-    The gradient flows through both ends of a step.
+    `min(1 - |dphi|^2, slack)`, so that rows with more room have no gradient. The
+    gradient flows through both ends of a step.
 
     **Arguments:**
 
@@ -93,13 +93,13 @@ def metra_loss(
     - `multiplier`: the Lagrange multiplier of the constraint, at least 0, through which
         no gradient flows.
     - `slack`: the most room that counts, such as 1e-3.
-    - `constraint`: the squared length is the sum over the dimensions, as in the paper;
-        or their mean, as in its released code.
+    - `constraint`: whether the squared length is the sum over the dimensions, as in the
+        paper, or the mean, as in its released code.
 
     **Returns:**
 
-    The mean of `-(reward + multiplier * room)`, and the mean of the room, whose product
-    with the logarithm of the multiplier is that one's loss.
+    The mean of `-(reward + multiplier * room)`, and the mean of the room; its product
+    with the logarithm of the multiplier is the multiplier's loss.
     """
     check_same_rows(
         observation=observation, next_observation=next_observation, weight=weight
@@ -118,26 +118,26 @@ def contrastive_loss(
     key: Float[Array, "batch feature"],
     temperature: FloatLike,
 ) -> Float[Array, " batch"]:
-    """InfoNCE loss of telling the key of each query from those of the other rows.
+    """InfoNCE loss for telling the key of each query from those of the other rows.
 
     Both are scaled to length 1, so that a similarity is a cosine.
 
     **Arguments:**
 
-    - `query`, `key`: of each row.
+    - `query`, `key`: one of each in every row.
     - `temperature`: similarities are divided by it; above 0.
 
     **Returns:**
 
     For row i `log sum_j exp(s_ij) - s_ii` of the similarities `s`, in nats. It is
-    `log(batch)` where nothing is told apart.
+    `log(batch)` if all similarities are equal.
     """
     check_same_shape(query=query, key=key)
     # A row of zeros has no direction; its length counts as 1e-6.
     unit = lambda x: (
         x * lax.rsqrt(jnp.maximum(jnp.sum(x**2, axis=-1, keepdims=True), 1e-12))
     )
-    # Rows are queries, columns keys, and the diagonal holds what belongs together.
+    # Rows are queries, columns keys, and the diagonal holds the matching pairs.
     similarity = unit(query) @ unit(key).T / temperature
     return jax.nn.logsumexp(similarity, axis=-1) - jnp.diagonal(similarity)
 
@@ -152,7 +152,7 @@ def mixture_log_prob(
     **Arguments:**
 
     - `logits`: unnormalized log-probabilities of the components.
-    - `means`: of the components.
+    - `means`: means of the components.
     - `target`: one vector in each row.
 
     **Returns:**
@@ -169,14 +169,14 @@ def mixture_log_prob(
 def smerl_mask(
     episode_return: Float[Array, " batch"], target: FloatLike, margin: FloatLike
 ) -> Bool[Array, " batch"]:
-    """Mask of the transitions that SMERL pays for diversity.
+    """Mask of the transitions that SMERL rewards for diversity.
 
     **Arguments:**
 
     - `episode_return`: the undiscounted return of the whole episode that each
         transition is from; nan while it runs.
     - `target`: the return of the best policy.
-    - `margin`: how far below it an episode may be.
+    - `margin`: how far below the target a return may be.
 
     **Returns:**
 

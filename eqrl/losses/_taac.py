@@ -40,7 +40,7 @@ def switch_probabilities(
 
     - `keep_value`: value of the current trajectory.
     - `new_value`: value of the new trajectory.
-    - `temperature`: at least 0; the lower, the more the better of the two is preferred.
+    - `temperature`: at least 0; the lower it is, the more the better one is preferred.
     - `advantage_clip`: bounds of `new_value - keep_value`, applied before the division
         by the temperature; `None` for no bounds.
 
@@ -55,9 +55,9 @@ def switch_probabilities(
         advantage = jnp.clip(new_value - keep_value, *advantage_clip)
         values = jnp.stack([jnp.zeros_like(advantage), advantage])
     # The maximum is subtracted before the division, since a large value divided by a
-    # small temperature overflows.
-    # A product with the inverse: XLA makes one of a division by a scalar, or does not,
-    # as the program around it is, and the last bit would depend on the devices.
+    # small temperature overflows. A product with the inverse: whether XLA makes one of
+    # a division by a scalar depends on the program around it, so the last bit would
+    # depend on the devices.
     inverse = 1 / jnp.maximum(temperature, 1e-10)
     logits = (values - jnp.max(values, keepdims=True)) * inverse
     return lax.stop_gradient(jax.nn.softmax(logits))
@@ -71,15 +71,15 @@ def compare_through_target(
 ) -> Float[Array, "time *shape"]:
     """Multi-step target of TAAC's compare-through operator, for one window.
 
-    A target runs through the stored rewards for as long as the stored and the current
-    policy behave alike, which `stop` says, and then bootstraps. No gradient flows
-    through it. The last row always bootstraps. `discount` and `stop` may lack trailing
-    axes of `reward`, such as that of a vector reward.
+    A target runs through the stored rewards while the stored and the current policy
+    behave alike, up to the first `stop`, and then bootstraps. No gradient flows through
+    it. The last row always bootstraps. `discount` and `stop` may lack trailing axes of
+    `reward`, such as that of a vector reward.
 
     **Arguments:**
 
-    - `reward`: of each transition in a window.
-    - `discount`: of the state reached, in [0, 1]; 0 if the transition terminates.
+    - `reward`: reward of each transition in a window.
+    - `discount`: of the next value, in [0, 1]; 0 if the transition terminates.
     - `stop`: whether to bootstrap at the state reached.
     - `next_value`: estimate at the state reached. It is ignored if `discount` is zero,
         even if it is not finite.
@@ -106,8 +106,8 @@ def compare_through_target(
         target = reward + jnp.where(discount == 0, 0, discount * following)
         return target, target
 
-    # The scan begins with the last value, as if the target after the window were it.
-    # So the last row bootstraps there, whether or not `stop` says so.
+    # The scan begins with the last value, as if it were the target after the window. So
+    # the last row bootstraps there, even if `stop` is false.
     rows = (reward, discount, stop, next_value)
     _, target = lax.scan(one_step_back, next_value[-1], rows, reverse=True)
     return lax.stop_gradient(target)
@@ -320,7 +320,7 @@ def taac_next_value(
     - `actor`: maps one observation and one trajectory to a distribution.
     - `critics`: the stack that decides whether to switch, as in `critic_values`.
     - `target_critics`: the stack that values the decision.
-    - `observation`: of the states reached.
+    - `observation`: observations of the states reached.
     - `trajectory`: the trajectory on which each state was reached.
     - `switch_temperature`: weight of the switch's entropy, at least 0.
     - `family`: the family of trajectories, such as `eqrl.ConstantTrajectory`.
@@ -333,9 +333,9 @@ def taac_next_value(
 
     **Returns:**
 
-    The values, and whether the current policy switches in each state. A target that
-    bootstraps where the policy switches is biased with the mean, toward a policy that
-    keeps more often; it is unbiased with the value of the sampled decision.
+    The values, and whether the current policy switches in each state. With the mean, a
+    target that bootstraps where the policy switches is biased toward a policy that
+    keeps more often; with the value of the sampled decision it is unbiased.
     """
     output_key, switch_key = jr.split(key)
     output, _ = sample_actions(actor, observation, trajectory, key=output_key)
@@ -376,8 +376,8 @@ def taac_critic_loss(
 
     - `critics`: a stack, as in `critic_values`, which maps one observation and one flat
         trajectory to a scalar, or to a vector if rewards are vectors.
-    - `observation`: of the states left.
-    - `trajectory`: the trajectory on which each state was left.
+    - `observation`: observations of the states before the step.
+    - `trajectory`: the trajectory followed from each state.
     - `target`: from `compare_through_target`; the same for all critics.
     - `td_loss`: an elementwise loss of values and targets.
 
@@ -386,8 +386,8 @@ def taac_critic_loss(
     `td_loss`, averaged over batch and reward dimensions and summed over the critics;
     and the metrics `value`, `td_error` (the mean of target minus value) and
     `explained_variance` of each critic and reward dimension, and `target` of each
-    reward dimension. The names end in the number of the critic and, if rewards are
-    vectors, in that of the dimension.
+    reward dimension. The names end with the index of the critic and, if rewards are
+    vectors, that of the dimension.
     """
     values = critic_values(critics, observation, flat_trajectory(trajectory))
     check_same_shape(values_of_each_critic=values[0], target=target)
@@ -421,7 +421,7 @@ def taac_actor_loss(
 
     - `actor`: maps one observation and one trajectory to a distribution.
     - `critics`: a stack, as in `critic_values`.
-    - `observation`: of the states left.
+    - `observation`: observations of the states before the step.
     - `trajectory`: the trajectory on which each state was reached.
     - `temperature`: weight of the actor's entropy, at least 0.
     - `switch_temperature`: weight of the entropy of the switch, at least 0.
@@ -455,8 +455,8 @@ def taac_actor_loss(
             reward_weights=reward_weights,
             advantage_clip=advantage_clip,
         )
-        # Only a switch executes the output, so its value counts as often as that
-        # happens. The probability itself passes no gradient.
+        # Only a switch executes the output, so its value is weighted by the probability
+        # of a switch, which passes no gradient.
         value = probabilities[:, 1] * _total_value(new_values, reward_weights)
         return jnp.sum(value), (probabilities, advantage)
 
@@ -484,8 +484,8 @@ def taac_temperature_loss(
     **Arguments:**
 
     - `log_temperature`: logarithm of the temperature.
-    - `entropy`: of the actor or of the switch, in nats: one estimate, or one for each
-        element of a batch. No gradient flows through it.
+    - `entropy`: entropy of the actor or of the switch, in nats: one estimate, or one
+        for each element of a batch. No gradient flows through it.
     - `target_entropy`: in nats; for the actor, summed over dimensions of the action.
 
     **Returns:**

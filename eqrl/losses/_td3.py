@@ -25,11 +25,11 @@ def td3_next_value(
 
     - `actor`: the target actor, from one observation to one action in [-1, 1].
     - `critics`: the stack of target critics, as in `critic_values`.
-    - `observation`: of the next states.
+    - `observation`: observations of the next states.
     - `policy_noise`: standard deviation of the smoothing noise, at least 0.
     - `noise_clip`: the noise is clipped to `[-noise_clip, noise_clip]`, at least 0.
-    - `critic_observation`: what critics see of the same states; `None` if that is
-        `observation`.
+    - `critic_observation`: the critics' observations of the same states; `None` if
+        they are `observation`.
     - `key`: for the noise.
 
     **Returns:**
@@ -37,11 +37,11 @@ def td3_next_value(
     The minimum over the critics.
     """
     action = jax.vmap(actor)(observation)
-    # Noise smooths the critics over similar actions, so that the actor finds no narrow
-    # peaks to exploit. The clip keeps those actions similar.
+    # Noise smooths the critics over similar actions, so that the actor cannot exploit
+    # narrow peaks. The clip keeps those actions similar.
     noise = policy_noise * jr.normal(key, action.shape)
     noise = jnp.clip(noise, -noise_clip, noise_clip)
-    # The noise may lead out of the box of actions.
+    # The noise may move an action out of its bounds.
     action = jnp.clip(action + noise, -1, 1)
     if critic_observation is not None:
         observation = critic_observation
@@ -62,9 +62,9 @@ def td3_actor_loss(
     - `actor`: from one observation to one action in [-1, 1].
     - `critic`: a single critic, the first of the stack: from one observation and one
         action to a scalar.
-    - `observation`: of the states before the step.
-    - `critic_observation`: what critics see of the same states; `None` if that is
-        `observation`.
+    - `observation`: observations of the states before the step.
+    - `critic_observation`: the critics' observations of the same states; `None` if
+        they are `observation`.
 
     **Returns:**
 

@@ -30,7 +30,7 @@ StateActionValue.__init__.__doc__ = """**Arguments:**
 
 - `network`: from an observation, concatenated with an action, to a vector of length 1.
 - `observation_size`: length of the observation, to detect an action in its place;
-    `None` if it may have any.
+    `None` allows any.
 """
 
 
@@ -60,8 +60,8 @@ def _joined(
     action: Float[Array, " act"],
     size: int | None,
 ) -> Float[Array, " inputs"]:
-    # Of two vectors in the wrong order the sum of the lengths is right, so that the
-    # network alone would not notice.
+    # Two vectors in the wrong order have the right total length, so that the network
+    # alone would not notice.
     if size is not None and jnp.shape(observation) != (size,):
         raise ValueError(
             f"A critic for observations of length {size} was given one of "
@@ -91,8 +91,8 @@ class MakeTrajectoryCritic(Protocol):
     ) -> CriticFunction:
         """One critic with fresh weights.
 
-        Its second argument is a vector of `trajectory_size`, its value a vector of
-        `reward_size`, or a scalar if that is `None`.
+        Its second argument has the length `trajectory_size`, and its value the length
+        `reward_size`; `None` makes it a scalar.
         """
         ...
 
@@ -170,7 +170,7 @@ class Critic(NetworkFactory):
 
 
 ValueFunction = Callable[[Observation[Array, " obs"]], Float[Array, ""]]
-"""From one observation to the value of its state: any such callable."""
+"""A callable from one observation to the value of its state."""
 
 
 @runtime_checkable
@@ -235,8 +235,8 @@ class DuelingHeads(eqx.Module):
             features = self.norm(features)
         features = self.activation(features)
         advantage = self.advantage(features)
-        # Without the mean a constant could move from one head to the other, and neither
-        # would be determined.
+        # Without subtracting the mean, a constant could move from one head to the
+        # other, and neither would be determined.
         return self.value(features)[0] + advantage - jnp.mean(advantage)
 
 
@@ -245,8 +245,8 @@ DuelingHeads.__init__.__doc__ = """**Arguments:**
 - `trunk`: from an observation to features, which both heads share.
 - `value`: from these to the value of the state, a vector of length 1.
 - `advantage`: from these to one number for each action; their mean is subtracted.
-- `activation`: of the features.
-- `norm`: of the features before their activation; `None` for none.
+- `activation`: activation of the features.
+- `norm`: normalization of the features before their activation; `None` for none.
 """
 
 

@@ -62,7 +62,7 @@ class DiagonalNormal(AbstractSkillDistribution):
 
 DiagonalNormal.__init__.__doc__ = """**Arguments:**
 
-- `mean`: of each element.
+- `mean`: mean of each element.
 - `log_scale`: logarithm of each element's standard deviation.
 """
 
@@ -95,8 +95,8 @@ class VonMisesFisher(AbstractSkillDistribution):
 VonMisesFisher.__init__.__doc__ = """**Arguments:**
 
 - `direction`: the mean direction, a unit vector of at least two elements.
-- `concentration`: at least 0, for which the distribution is uniform; if it is large, it
-    is the inverse variance of the angle. Densities are exact to five digits up to 1000,
+- `concentration`: at least 0, where the distribution is uniform; a large one is about
+    the inverse variance of the angle. Densities are exact to five digits up to 1000,
     tested in up to 256 dimensions.
 """
 
@@ -121,12 +121,12 @@ def _cosine_quadrature(size: int) -> tuple[np.ndarray, np.ndarray]:
 Network = Callable[[Float[Array, " descriptor"]], Float[Array, " outputs"]]
 
 SkillDiscriminator = Callable[[Float[Array, " descriptor"]], AbstractSkillDistribution]
-"""From one descriptor to a distribution over skills: any such callable."""
+"""A callable from one descriptor to a distribution over skills."""
 
 MakeDiscriminator: TypeAlias = MakeNetwork[SkillDiscriminator]
 """A factory `(descriptor_size, skill_size, *, key)` of a discriminator of skills."""
 
-# Without bounds on the scale, a certain discriminator would give unbounded rewards.
+# Without bounds on the scale, a confident discriminator would give unbounded rewards.
 _LOG_SCALE_RANGE = (-3.0, 2.0)
 _LOG_CONCENTRATION_RANGE = (-3.0, 5.0)
 
@@ -137,7 +137,7 @@ def _bounded(
     """`x` clipped to a range, with a gradient that leads back into it from outside.
 
     The gradient of `jnp.clip` is 0 there, so an element once outside could stay there
-    forever. A gradient that leads further away is still 0, so that nothing runs off.
+    forever. A gradient that leads further away is still 0, so that nothing drifts off.
     """
 
     @jax.custom_vjp
@@ -153,7 +153,7 @@ def _bounded(
         outside: tuple[Array, Array], gradient: Float[Array, "*shape"]
     ) -> tuple[Float[Array, "*shape"]]:
         below, above = outside
-        # A loss is descended: a gradient below 0 leads up.
+        # A loss is minimized, so a negative gradient leads up.
         leads_away = (below & (gradient > 0)) | (above & (gradient < 0))
         return (jnp.where(leads_away, 0, gradient),)
 
@@ -192,7 +192,7 @@ class NormalNetwork(eqx.Module):
 NormalNetwork.__init__.__doc__ = """**Arguments:**
 
 - `network`: its output holds the means, then as many log-scales, which are clipped to
-    [-3, 2]. Beyond it a loss has a gradient in them only where it leads back.
+    [-3, 2]. Outside this range only a gradient that leads back passes.
 """
 
 
@@ -216,8 +216,8 @@ class VonMisesFisherNetwork(eqx.Module):
 VonMisesFisherNetwork.__init__.__doc__ = """**Arguments:**
 
 - `network`: its output holds the direction, which is scaled to length 1, then the
-    logarithm of the concentration, which is clipped to [-3, 5]. Beyond it a loss has a
-    gradient in it only where it leads back.
+    logarithm of the concentration, which is clipped to [-3, 5]. Outside this range only
+    a gradient that leads back passes.
 """
 
 

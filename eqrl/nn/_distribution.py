@@ -48,8 +48,8 @@ class AbstractDensity(AbstractDistribution):
     def entropy(self, *, key: PRNGKeyArray) -> Float[Array, ""]:
         """An estimate of the entropy, in nats, from one sample.
 
-        It is right on average, and so is its gradient. For what `tanh` makes of a
-        normal distribution there is no closed form.
+        It is unbiased, and so is its gradient. For `tanh` of a normal distribution
+        there is no closed form.
         """
         return -self.sample_and_log_prob(key=key)[1]
 
@@ -120,11 +120,11 @@ class TanhNormal(AbstractDensity):
         return jnp.tanh(before), log_prob
 
     def log_prob(self, action: Float[Array, " act"]) -> Float[Array, ""]:
-        """Logarithm of the density of an action, such as one of a data set.
+        """Logarithm of the density of an action, such as one from a data set.
 
-        It is finite, and so is its gradient, for actions at the border of [-1, 1] too:
-        they count as the numbers next to it. Of an action that was just drawn,
-        `sample_and_log_prob` knows the density more exactly.
+        It and its gradient are finite even for actions on the border of [-1, 1], which
+        count as the nearest numbers inside. For an action that was just drawn,
+        `sample_and_log_prob` is more accurate.
         """
         # The largest number below 1: `arctanh` is finite there.
         most = 1 - float(jnp.finfo(action.dtype).epsneg)
@@ -163,9 +163,9 @@ def _clipped_log_prob(
 class ClippedNormal(AbstractDistribution):
     """An isotropic normal distribution, clipped to [-1, 1].
 
-    What lies beyond the border is on it after clipping. So an element inside has a
-    density, and one on the border a probability; log-probabilities and the entropy
-    count the one or the other.
+    Clipping moves everything beyond the border onto it. So an element inside has a
+    density, and one on the border a probability; log-probabilities and the entropy use
+    one or the other.
     """
 
     mean: Float[Array, " act"]
@@ -187,7 +187,7 @@ class ClippedNormal(AbstractDistribution):
         return jnp.sum(_clipped_log_prob(self.mean, self.scale, action))
 
     def entropy(self) -> Float[Array, ""]:
-        """Entropy, in nats, of the density inside and what is on the border."""
+        """Entropy, in nats, of the density inside and the probability on the border."""
         low, high = (-1 - self.mean) / self.scale, (1 - self.mean) / self.scale
         tails = (log_ndtr(low), log_ndtr(-high))
         inside = ndtr(high) - ndtr(low)
@@ -212,8 +212,8 @@ class SquashedNormal(AbstractLikelihood):
     """A diagonal normal distribution, squashed to actions by `tanh` or clipping.
 
     Probabilities and the entropy are those of the normal distribution. For the ratio of
-    two policies this makes no difference, since the derivative of `tanh` cancels. Of
-    actions, such as those of a data set, `action_log_prob` gives the probability.
+    two policies this makes no difference, since the derivative of `tanh` cancels. For
+    actions, such as those of a data set, use `action_log_prob`.
     """
 
     mean: Float[Array, " act"]
@@ -240,9 +240,9 @@ class SquashedNormal(AbstractLikelihood):
         return jnp.sum(-0.5 * noise**2 - self.log_scale - constant)
 
     def action_log_prob(self, action: Float[Array, " act"]) -> Float[Array, ""]:
-        """Logarithm of the density of an action, as `TanhNormal` has it.
+        """Logarithm of the density of an action, as in `TanhNormal`.
 
-        Without `squash` it is that of a `ClippedNormal`: on the border, a probability.
+        Without `squash` it is as in `ClippedNormal`: a probability on the border.
         """
         if self.squash:
             return TanhNormal(self.mean, self.log_scale).log_prob(action)
@@ -261,14 +261,14 @@ class SquashedNormal(AbstractLikelihood):
 
 SquashedNormal.__init__.__doc__ = """**Arguments:**
 
-- `mean`: of the draws.
-- `log_scale`: logarithm of its standard deviation.
+- `mean`: mean of the draws.
+- `log_scale`: logarithm of their standard deviation.
 - `squash`: whether actions are made by `tanh` rather than by clipping to [-1, 1].
 """
 
 
 class Softmax(AbstractLikelihood):
-    """A choice with the probabilities that are the softmax of logits."""
+    """A categorical distribution whose probabilities are the softmax of logits."""
 
     logits: Float[Array, " actions"]
 
@@ -308,15 +308,15 @@ class Softmax(AbstractLikelihood):
 
 Softmax.__init__.__doc__ = """**Arguments:**
 
-- `logits`: of each action; only their differences matter.
+- `logits`: one for each action; only their differences matter.
 """
 
 
 class EpsilonGreedy(AbstractDistribution):
-    """The best action, or with some probability one of all, at random.
+    """The best action or, with probability `epsilon`, one of all actions at random.
 
     With `num_actions` in all, the best one is drawn with the probability
-    `1 - epsilon + epsilon / num_actions`. Of several that are best, it is the first.
+    `1 - epsilon + epsilon / num_actions`. Among several best ones it is the first.
     """
 
     values: Float[Array, " actions"]
@@ -339,7 +339,7 @@ class EpsilonGreedy(AbstractDistribution):
     def entropy(self) -> Float[Array, ""]:
         """Entropy, in nats."""
         probs = self._probs()
-        # What is never drawn adds nothing.
+        # An action that is never drawn adds nothing.
         return -jnp.sum(probs * jnp.log(jnp.where(probs > 0, probs, 1)))
 
     def _probs(self) -> Float[Array, " actions"]:
@@ -354,6 +354,6 @@ class EpsilonGreedy(AbstractDistribution):
 
 EpsilonGreedy.__init__.__doc__ = """**Arguments:**
 
-- `values`: of each action; the best has the highest.
-- `epsilon`: probability of an action at random, in [0, 1].
+- `values`: value of each action; the best has the highest.
+- `epsilon`: probability of a random action, in [0, 1].
 """

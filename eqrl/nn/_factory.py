@@ -51,7 +51,7 @@ class MakeNetwork(Protocol[Made]):
 class ImageEncoder(eqx.Module):
     """A convolution of the image at the beginning of a flat observation.
 
-    What follows the image, such as a skill or an action, is passed on unchanged.
+    The rest of the input, such as a skill or an action, is passed on unchanged.
     """
 
     filters: Linear
@@ -65,8 +65,8 @@ class ImageEncoder(eqx.Module):
         size = math.prod(self.image_shape)
         image = x[:size].reshape(self.image_shape)
         rows, columns = _places(self.image_shape, self.kernel, self.stride)
-        # Products of matrices stay such where networks are stacked; a convolution of
-        # XLA with many sets of filters is slow on a CPU.
+        # Matrix products stay matrix products when networks are stacked, while XLA's
+        # convolution with many sets of filters is slow on a CPU.
         height, width = (self.stride * (n - 1) + 1 for n in (rows, columns))
         patches = jnp.concatenate(
             [
@@ -88,22 +88,22 @@ class ImageEncoder(eqx.Module):
 
 ImageEncoder.__init__.__doc__ = """**Arguments:**
 
-- `filters`: from the pixels of `kernel` by `kernel` places, row by row, channels last,
-    to the channels of one place.
+- `filters`: from the `kernel` by `kernel` pixels under a filter, row by row, channels
+    last, to the output channels at one position.
 - `image_shape`: height, width and channels.
 - `kernel`: height and width of a filter.
-- `stride`: from one place of a filter to the next, down and across.
+- `stride`: distance from one position of a filter to the next, down and across.
 """
 
 
 def _places(shape: tuple[int, ...], kernel: int, stride: int) -> tuple[int, int]:
-    """Rows and columns of the places that a filter has within an image."""
+    """Numbers of positions of a filter within an image, down and across."""
     height, width, _ = shape
     return (height - kernel) // stride + 1, (width - kernel) // stride + 1
 
 
 class Encoded(eqx.Module):
-    """A network of what an encoder makes of its input."""
+    """A network applied to the output of an encoder."""
 
     encoder: "ImageEncoder | Encoded"
     network: Callable[[Float[Array, " features"]], Float[Array, " outputs"]]
@@ -115,15 +115,15 @@ class Encoded(eqx.Module):
 
 Encoded.__init__.__doc__ = """**Arguments:**
 
-- `encoder`: from the input to features: an `ImageEncoder`, or several of them, one
-    after another, as an `Encoded`.
+- `encoder`: from the input to features: an `ImageEncoder`, or several in sequence, as
+    an `Encoded`.
 - `network`: from these to the output.
 """
 
 
 @dataclasses.dataclass(frozen=True)
 class Convolution:
-    """Makes an `ImageEncoder` of one layer or several. Equal ones share a compilation.
+    """Makes an `ImageEncoder` of one or more layers. Equal ones share a compilation.
 
     There is no padding, and ReLU after each layer. By default it is the one layer of
     the networks of MinAtar ([Young and Tian 2019](https://arxiv.org/abs/1903.03176)).
@@ -134,7 +134,7 @@ class Convolution:
     eqrl.nn.Convolution((84, 84, 4), (32, 64, 64), kernels=(8, 4, 3), strides=(4, 2, 1))
     ```
 
-    Of the last three arguments each is one number for every layer, or a tuple with a
+    Each of the last three arguments is one number for all layers, or a tuple with a
     number for each; tuples have the same length.
 
     **Arguments:**
@@ -143,7 +143,7 @@ class Convolution:
         into an observation; see `EnvSpec.observation_shape`.
     - `channels`: number of filters.
     - `kernels`: height and width of a filter.
-    - `strides`: from one place of a filter to the next, down and across.
+    - `strides`: distance from one position of a filter to the next, down and across.
     """
 
     image_shape: tuple[int, int, int]
@@ -228,7 +228,7 @@ Network = MLP | ResidualMLP | Encoded
 
 @dataclasses.dataclass(frozen=True)
 class NetworkFactory:
-    """Shared interface of the factories of networks.
+    """Shared interface of network factories.
 
     Frozen dataclasses are compared by value, so that modules with equal factories among
     their static fields share a compilation.
@@ -243,11 +243,11 @@ class NetworkFactory:
     - `encoder`: reads the image at the beginning of the input; `None` if there is
         none.
     - `precision`: "float32", or "bfloat16" for products of factors that are rounded to
-        bfloat16, with sums in float32, forward and in the gradients. All else stays in
-        float32: weights, biases, normalizations, the output, the optimizer, and layers
-        with fewer than 64 inputs or outputs. It is faster on a CPU with AMX, where it
-        was measured, and meant for AVX512-BF16 and GPUs too. Other CPUs multiply
-        rounded factors in float32.
+        bfloat16, with sums in float32, forward and in the gradients. Everything else
+        stays in float32: weights, biases, normalizations, the output, the optimizer,
+        and layers with fewer than 64 inputs or outputs. It is faster on a CPU with AMX,
+        where it was measured, and meant for AVX512-BF16 and GPUs, too. Other CPUs
+        multiply the rounded factors in float32.
     """
 
     hidden_sizes: tuple[int, ...] = (256, 256)
@@ -333,7 +333,7 @@ def orthogonal(network: Network, gain: float, *, key: PRNGKeyArray) -> Network:
     output, its last layer, by `gain`.
     """
     layers = parts(network, Linear)
-    # The usual gain of hidden layers: ReLU halves the mean square of what passes.
+    # The usual gain of hidden layers: ReLU halves the mean square of its input.
     gains = [math.sqrt(2)] * (len(layers) - 1) + [gain]
     keys = jr.split(key, len(layers))
     made: list[Linear] = []
@@ -352,10 +352,10 @@ def orthonormal(
 ) -> Float[Array, "rows columns"]:
     """A matrix drawn uniformly from those whose shorter side is orthonormal.
 
-    It is made by the method of Gram and Schmidt, in JAX's own operations. On a CPU
-    JAX's QR decompositions of two stacks of matrices can wait for each other forever,
-    each holding a thread that the other one needs: seen with two cores, where several
-    seeds were initialized together.
+    It is made by the Gram-Schmidt method, in JAX's own operations. On a CPU JAX's QR
+    decompositions of two stacks of matrices can wait for each other forever, each
+    holding a thread that the other one needs: seen with two cores, when several seeds
+    were initialized together.
     """
     drawn = jr.normal(key, (max(shape), min(shape)))
 
@@ -363,7 +363,7 @@ def orthonormal(
         index: Int[Array, ""], basis: Float[Array, "long short"]
     ) -> Float[Array, "long short"]:
         column = drawn[:, index]
-        # Columns that are still to come are 0. Twice, because of rounding.
+        # Later columns are still 0. Done twice, because of rounding.
         for _ in range(2):
             column = column - basis @ (basis.T @ column)
         return basis.at[:, index].set(column / jnp.linalg.norm(column))

@@ -15,8 +15,8 @@ from .._types.custom_types import Observation
 from ._product import NARROW, Precision, product
 
 
-# Numbers drawn together, which all are in memory while a network is made, 16 MiB of it
-# in float32, and of a stack so much for each network.
+# Numbers drawn together. All are in memory while a network is made, 16 MiB in float32,
+# and for a stack as much for each network.
 _MOST_DRAWN = 2**22
 
 Activation = Callable[[Float[Array, "..."]], Float[Array, "..."]]
@@ -25,8 +25,8 @@ Activation = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 def as_floats(observation: Observation[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Observations of any type as the floats that networks see.
 
-    Networks of eqrl call it. One of your own that does not begin with one of them does
-    so too, if it is for environments whose `spec.observation_dtype` is not "float32".
+    Networks of eqrl call it. A custom network that does not begin with one should, too,
+    if it is for environments whose `spec.observation_dtype` is not "float32".
 
     **Arguments:**
 
@@ -54,7 +54,7 @@ class Linear(eqx.Module):
     **Attributes:**
 
     - `weight`: multiplies the input from the right.
-    - `bias`: is added to the product.
+    - `bias`: added to the product.
     """
 
     weight: Float[Array, "inputs outputs"]
@@ -74,7 +74,7 @@ class Linear(eqx.Module):
         - `input_size`: length of the input.
         - `output_size`: length of the output.
         - `precision`: of the factors of the product; see `NetworkFactory`. A layer with
-            fewer than 64 inputs or outputs is of float32.
+            fewer than 64 inputs or outputs stays in float32.
         - `key`: for the initial weight and bias, both uniform between
             `-1 / sqrt(input_size)` and `1 / sqrt(input_size)`.
         """
@@ -95,7 +95,7 @@ class Linear(eqx.Module):
                 f"A layer for inputs of length {size} was given {described(x)}; does "
                 "the network belong to another environment?"
             )
-        # Here, where networks begin, so that none need cast by itself.
+        # Cast here, where networks begin, so that none needs to do so itself.
         return product(as_floats(x), self.weight, self.precision) + self.bias
 
 
@@ -168,7 +168,7 @@ def _make_layers(
     # A size may be an integer of NumPy, which would be traced.
     ends = tuple(itertools.pairwise(map(int, sizes)))
     longest = max(fan_in * fan_out for fan_in, fan_out in ends)
-    # Of other generators, a short array is not the beginning of a longer one.
+    # With other generators, a short array is not the beginning of a longer one.
     is_threefry = str(jr.key_impl(key)) == "threefry2x32"
     begins_alike = is_threefry and jax.config.values["jax_threefry_partitionable"]
     if not begins_alike or 2 * len(ends) * longest > _MOST_DRAWN:
@@ -217,11 +217,11 @@ def is_size(size: object) -> bool:
 
 
 class ResidualBlock(eqx.Module):
-    """Adds to its input what two layers make of it, normalized.
+    """Adds the output of two layers, which see the normalized input, to the input.
 
     **Attributes:**
 
-    - `norm`: normalizes what the layers see of the input.
+    - `norm`: normalizes the input for the layers.
     - `widening`: the first layer, to four times the length.
     - `narrowing`: the second layer, back to the length of the input.
     """
@@ -259,18 +259,18 @@ class ResidualBlock(eqx.Module):
 
 
 class ResidualMLP(eqx.Module):
-    """Residual blocks between two linear layers; the last one is normalized.
+    """Residual blocks, then a normalization, between two linear layers.
 
-    The simplicity bias of such a network lets it grow without overfitting; it is that
-    of SimBa ([Lee et al. 2025](https://arxiv.org/abs/2410.09754)), without the
-    normalization of observations, for which there is `eqrl.Normalized`.
+    The simplicity bias of such a network lets it grow without overfitting; it is
+    SimBa's ([Lee et al. 2025](https://arxiv.org/abs/2410.09754)), without the
+    normalization of observations; see `eqrl.Normalized`.
 
     **Attributes:**
 
     - `input`: the layer before the blocks.
     - `blocks`: the residual blocks, in order.
-    - `norm`: normalizes what the last block gives.
-    - `output`: the layer after that.
+    - `norm`: normalizes the output of the last block.
+    - `output`: the layer after this normalization.
     """
 
     input: Linear

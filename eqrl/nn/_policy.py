@@ -28,7 +28,7 @@ Distribution = TypeVar("Distribution", bound=AbstractDistribution, covariant=Tru
 
 
 Policy = Callable[[Observation[Array, " obs"]], AbstractDistribution]
-"""From one observation to a distribution over actions: any such callable."""
+"""A callable from one observation to a distribution over actions."""
 
 StochasticPolicy = Callable[[Observation[Array, " obs"]], AbstractDensity]
 """The same, if the distribution has a density and samples that carry gradients."""
@@ -40,7 +40,7 @@ ChoiceFunction = Callable[[Observation[Array, " obs"]], Softmax]
 """The same, over a number of actions."""
 
 Actor = Callable[[Observation[Array, " obs"]], Float[Array, " act"]]
-"""From one observation to one action in [-1, 1]."""
+"""A callable from one observation to one action in [-1, 1]."""
 
 MakePolicy: TypeAlias = MakeNetwork[StochasticPolicy]
 """A factory `(observation_size, action_size, *, key)` of a policy with a density."""
@@ -56,7 +56,7 @@ MakeActor: TypeAlias = MakeNetwork[Actor]
 
 
 class AbstractPolicy(eqx.Module, Generic[Distribution]):
-    """From one observation to a distribution over actions."""
+    """A policy: maps one observation to a distribution over actions."""
 
     @abstractmethod
     def __call__(self, observation: Observation[Array, " obs"]) -> Distribution:
@@ -216,8 +216,8 @@ class Normal(NetworkFactory):
     **Arguments:** those of `NetworkFactory`, and
 
     - `squash`: whether actions are made by `tanh` rather than by clipping to [-1, 1].
-    - `initial_scale`: standard deviation of each element at first, before `tanh` or
-        clipping; greater than 0. With 1, the usual one, a third of them is clipped.
+    - `initial_scale`: initial standard deviation of each element, before `tanh` or
+        clipping; greater than 0. With 1, the usual value, a third is clipped.
     """
 
     hidden_sizes: tuple[int, ...] = (64, 64)

@@ -1,4 +1,4 @@
-"""Products of layers: which way they are made, and in which precision."""
+"""Matrix products of layers: how they are computed, and in which precision."""
 
 import functools
 import math
@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 
 Precision = Literal["float32", "bfloat16"]
-"""The precision of the factors of products; sums are made in float32."""
+"""The precision of the factors of products; sums are computed in float32."""
 
 # Products that are narrower stay in float32: bfloat16 would save nothing there.
 NARROW = 64
@@ -24,17 +24,17 @@ NARROW = 64
 class Processor(NamedTuple):
     """Speeds of a kind of processor.
 
-    - `turns`: a product whose left factor lies transposed in memory takes longer than
-        to transpose it first.
-    - `has_bfloat16`: there are instructions for products of bfloat16.
+    - `turns`: whether a product whose left factor is transposed in memory takes longer
+        than transposing it first.
+    - `has_bfloat16`: whether there are instructions for products of bfloat16.
     """
 
     turns: bool
     has_bfloat16: bool
 
 
-# By the best instruction set; without any of these, as on processors with AVX2,
-# neither is so. `benchmarks/products.py` measures it, so far on the first two.
+# By the best instruction set; without any of these, as on processors with AVX2, both
+# are false. `benchmarks/products.py` measures them, so far on the first two.
 _PROCESSORS = {
     "amx_bf16": Processor(turns=True, has_bfloat16=True),
     "avx512_bf16": Processor(turns=True, has_bfloat16=True),
@@ -55,7 +55,7 @@ def processor() -> Processor:
 
 
 def products_of_bfloat16() -> str:
-    """The type in which products of `precision="bfloat16"` are made here."""
+    """The type in which products of `precision="bfloat16"` are computed here."""
     if jax.default_backend() != "cpu" or processor().has_bfloat16:
         return "bfloat16"
     return "float32, of factors rounded to bfloat16"
@@ -68,28 +68,28 @@ def product(
 ) -> Float[Array, " outputs"]:
     """Product of an input and the weight of a layer, `x @ weight`.
 
-    On a CPU it is made in another way, in its derivatives of any order too. XLA's
-    compiler has fast products only where the left factor lies in memory row by row.
-    The gradient of a weight, `x.T @ cotangent`, is the one product of a layer where it
-    does not, and on processors with AVX512 that can cost time: with AMX, in bfloat16,
-    layers of 1,024 took 2.4 times as long. So there the smaller factor is transposed
-    first, in a way that the compiler does not undo.
+    On a CPU it is computed differently, as are its derivatives of any order. XLA's
+    products are fast only if the left factor is stored row by row. The gradient of a
+    weight, `x.T @ cotangent`, is the one product of a layer where it is not, and on
+    processors with AVX512 that can cost time: with AMX, in bfloat16, layers of 1,024
+    took 2.4 times as long. So there the smaller factor is transposed first, in a way
+    that the compiler does not undo.
 
     With `precision="bfloat16"` both factors are rounded to bfloat16, and the sums are
-    made in float32. Where a CPU has no instructions for that, and for products that are
-    small, the rounded factors are multiplied in float32, which gives the same values
-    but for the order of the sums.
+    computed in float32. If a CPU has no instructions for that, and for small products,
+    the rounded factors are multiplied in float32, which gives the same values except
+    for the order of the sums.
 
     **Arguments:**
 
     - `x`: the input.
     - `weight`: the weight.
-    - `precision`: "float32" or "bfloat16". Factors of other types than float32 stay as
-        they are.
+    - `precision`: "float32" or "bfloat16". Factors of types other than float32 are left
+        unchanged.
     """
     dtype = jnp.result_type(x, weight)
     x, weight = x.astype(dtype), weight.astype(dtype)
-    # Where `jax.shard_map` gives each device a factor of its own, both are.
+    # If a factor varies over the devices of `jax.shard_map`, both must.
     of_x, of_weight = (jax.typeof(z).manual_axis_type.varying for z in (x, weight))
     x = lax.pcast(x, tuple(of_weight - of_x), to="varying")
     weight = lax.pcast(weight, tuple(of_x - of_weight), to="varying")
@@ -107,10 +107,10 @@ def plain_product(x: Array, y: Array, *, axes: str, precision: Precision) -> Arr
 
 
 def _rounded(x: Array) -> Array:
-    """Numbers of float32 rounded to the nearest of bfloat16, ties to even."""
+    """Numbers in float32, rounded to the nearest bfloat16, ties to even."""
     if x.dtype != jnp.float32:
         return x
-    # In integers, which NumPy policies have. XLA may leave out casts there and back.
+    # In integers, which NumPy policies support. XLA may drop a cast there and back.
     bits = lax.bitcast_convert_type(x, jnp.uint32)
     half = jnp.uint32(0x7FFF) + ((bits >> 16) & 1)
     return lax.bitcast_convert_type((bits + half) & jnp.uint32(0xFFFF0000), jnp.float32)
@@ -138,7 +138,7 @@ def _on_cpu(
     halves = precision == "bfloat16" and x.dtype == jnp.float32
     halves = halves and processor().has_bfloat16
     halves = halves and min(rows, length, columns) >= NARROW
-    # Whether the axes that a product sums over do not lie where it reads them fastest.
+    # Whether the summed axes are not stored where a product reads them fastest.
     x_is_turned = of_x.endswith(tuple(x_free)) and bool(summed)
     y_is_turned = of_y.endswith(tuple(summed)) and bool(y_free)
     if not halves and not (x_is_turned and processor().turns):
@@ -170,20 +170,20 @@ def _on_cpu(
 
 def _turned(matrix: Array) -> Array:
     """The transposed matrix, or stack of them, moved in memory."""
-    # Without barriers the compiler makes the transposition a part of the product again,
-    # or of the program of `matrix`, which then is slow.
+    # Without barriers the compiler merges the transposition into the product again, or
+    # into the program of `matrix`, which then is slow.
     turned = jnp.swapaxes(lax.optimization_barrier(matrix), -1, -2)
     if matrix.dtype != jnp.bfloat16:
         return lax.optimization_barrier(turned)
-    # The compiler decides early whether it can multiply in bfloat16. A transposition
-    # gives even what is behind a barrier a layout for which it decides that it cannot,
-    # and one axis has no other layout.
+    # The compiler decides early whether it can multiply in bfloat16. Even past a
+    # barrier, a transposition gives an array a layout for which it decides that it
+    # cannot, but one axis has no other layout.
     flat = lax.optimization_barrier(turned.reshape(-1))
     return flat.reshape(turned.shape)
 
 
 def _turned_apart(matrix: Array) -> Array:
-    """The transposed matrix, moved in memory by a program of its own.
+    """The transposed matrix, moved in memory by a separate program.
 
     The compiler drops barriers before it joins programs, and joins the transposition
     with what the matrix comes from: two layers of critics took 112 microseconds instead
@@ -200,7 +200,7 @@ def _turned_apart(matrix: Array) -> Array:
 
 
 def _multiplied(left: Array, right: Array, *, right_is_turned: bool) -> Array:
-    # If the compiler makes a transposition of a factor or of the result part of the
+    # If the compiler merges a transposition of a factor or of the result into the
     # product, it is slow again. In bfloat16 such a product cannot be run at all.
     left, right = lax.optimization_barrier((left, right))
     stack = tuple(range(left.ndim - 2))

@@ -44,7 +44,7 @@ TAACExtras.__init__.__doc__ = """**Arguments:**
 
 - `previous`: the trajectory before the step.
 - `trajectory`: the trajectory after the step, whose action was executed.
-- `switch`: whether the step began a new trajectory, also if `max_repeat_steps` forced
+- `switch`: whether the step began a new trajectory, even if `max_repeat_steps` forced
     it to; with `TAAC(faithful=True)`, whether the policy decided to.
 - `repeats`: number of steps taken on the trajectory, including this one; 1 on its first
     step.
@@ -54,8 +54,8 @@ TAACExtras.__init__.__doc__ = """**Arguments:**
 class TrajectoryPolicy(eqx.Module):
     """A policy conditioned on the observation and on the current trajectory.
 
-    There is an embedding for each part of a trajectory, which maps it to a vector of
-    the observation's length. The policy sees the observation, followed by these.
+    An embedding maps each part of the trajectory to a vector of the observation's
+    length. The policy sees the observation, followed by these vectors.
     """
 
     embeddings: tuple[Linear, ...]
@@ -84,7 +84,7 @@ def make_trajectory_policy(
     sizes = EnvSpec(observation_size=input_size, action_size=spec.action_size)
     policy = make_network(DENSITY, "make_actor", make_actor, sizes, key=actor_key)
     embeddings = tuple(
-        # Each part takes as much of the input as the observation.
+        # Each embedded part is as long as the observation.
         Linear(spec.action_size, spec.observation_size, key=part_key)
         for part_key in jr.split(embedding_key, num_parts)
     )
@@ -92,7 +92,7 @@ def make_trajectory_policy(
 
 
 class Preferences(eqx.Module):
-    """The options that decide, beside the networks, which trajectory is preferred."""
+    """Options that, besides the networks, decide which trajectory is preferred."""
 
     family: AbstractTrajectory
     reward_weights: Float[Array, " reward"] | None
@@ -107,7 +107,7 @@ class Decision(eqx.Module):
 
 
 def random_decision(trajectory: Trajectory, *, key: PRNGKeyArray) -> Decision:
-    """A uniform output and a fair coin for the switch, to explore before learning."""
+    """A uniform output, and a coin flip for the switch, to explore before learning."""
     output_key, switch_key = jr.split(key)
     output = jr.uniform(output_key, trajectory.action.shape, minval=-1, maxval=1)
     return Decision(output=output, switch=jr.bernoulli(switch_key))
@@ -166,7 +166,7 @@ def randomize_first(memory: TAACMemory, *, key: PRNGKeyArray) -> TAACMemory:
         jr.uniform(part_key, part.shape, minval=-1, maxval=1)
         for part, part_key in zip(parts, keys, strict=True)
     ]
-    # Every step counts at least 1, so 0 is before the first step of an episode.
+    # Every step counts as at least 1, so 0 means that the episode has just begun.
     trajectory = tree_where(
         memory.repeats == 0, jax.tree.unflatten(structure, drawn), memory.trajectory
     )

@@ -133,8 +133,8 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
     one-step targets. A window may contain the end of an episode; no reward or value
     passes across it.
 
-    All parts learn together, each from the parts before the update. An episode begins
-    with a trajectory of zeros, which may be kept like any other.
+    All parts are updated together, each from the state before the update. An episode
+    begins with a trajectory of zeros, which may be kept like any other.
 
     Differences from the reference implementation, HorizonRobotics' ALF:
 
@@ -314,8 +314,8 @@ class TAAC(AbstractAgent[TAACState, TAACMemory, TAACExtras]):
         extras = TAACExtras(
             previous=memory.trajectory,
             trajectory=trajectory,
-            # Targets stop at a stored switch. The reference stores what the policy
-            # decided, so that its targets run past a forced one.
+            # Targets stop at a stored switch. The reference stores the policy's
+            # decision, so its targets run past a forced switch.
             switch=decision.switch if self.faithful else taken.switch,
             repeats=repeats,
         )
@@ -413,14 +413,14 @@ TAAC.__init__.__doc__ = """**Arguments:**
 - `target_step_size`: weight of the new critics when the target critics move, in [0, 1].
 - `target_period`: number of updates between such moves, at least 1.
 - `reward_weights`: weight of each dimension of a vector reward for the policy, of
-    either sign; `None` weighs all equally. Each dimension has a target of its own.
+    either sign; `None` weighs all equally. Each dimension has its own target.
 - `num_critics`: at least 1; values are the minimum over the critics.
 - `initial_temperature`: initial weight of both entropies, greater than 0.
 - `target_entropy`: of the actor, in nats, summed over the dimensions of the action;
     `None` is log 0.2 for each dimension, the entropy of a uniform distribution over a
-    tenth of the range. At most it is log 2 for each, and log 2 for the switch.
-- `switch_target_entropy`: of the switch, in nats; `None` is 0.325, the entropy of a
-    switch with probability 0.1.
+    tenth of the range. It is at most log 2 for each dimension.
+- `switch_target_entropy`: of the switch, in nats, at most log 2; `None` is 0.325, the
+    entropy of a switch with probability 0.1.
 - `advantage_clip`: lower and upper bound of the advantage of switching before the
     switch is drawn, in units of the value; `None` for no bounds.
 - `max_repeat_steps`: maximum number of steps on one trajectory, at least 1; then a new

@@ -34,7 +34,7 @@ class AbstractTrajectory(eqx.Module):
     @property
     @abstractmethod
     def num_parts(self) -> int:
-        """Number of parts of a trajectory, of action, velocity, acceleration."""
+        """Number of parts of a trajectory: action, velocity, acceleration."""
 
     @abstractmethod
     def begin(self, action_size: int) -> Trajectory:
@@ -111,7 +111,7 @@ class LinearTrajectory(AbstractTrajectory):
     def keep(self, trajectory: Trajectory) -> Trajectory:
         velocity = _given(trajectory.velocity, "velocity")
         # A velocity is half of the change in a step, so that it too fits in [-1, 1]. It
-        # stays as it is where the action is clipped, and so the action at its bound.
+        # is unchanged where the action is clipped, so the action stays at its bound.
         return Trajectory(
             action=_clip(trajectory.action + 2 * velocity), velocity=velocity
         )
@@ -120,7 +120,7 @@ class LinearTrajectory(AbstractTrajectory):
         self, trajectory: Trajectory, output: Float[Array, "*batch act"]
     ) -> Trajectory:
         if self.inverse:
-            # Half of the difference of two actions lies in [-1, 1] as they do.
+            # Half the difference of two actions in [-1, 1] is in [-1, 1], too.
             return Trajectory(action=output, velocity=(output - trajectory.action) / 2)
         return Trajectory(action=_clip(trajectory.action + 2 * output), velocity=output)
 
@@ -179,7 +179,7 @@ def _accelerate(
     velocity: Float[Array, "*batch act"],
     acceleration: Float[Array, "*batch act"],
 ) -> Trajectory:
-    # The action moves by the velocity after its own update.
+    # The action moves by the updated velocity.
     velocity = _clip(velocity + 2 * acceleration)
     return Trajectory(
         action=_clip(action + 2 * velocity),

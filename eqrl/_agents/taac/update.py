@@ -1,7 +1,7 @@
 """One update of TAAC: a step of its critics, of its actor and of its temperatures.
 
-Each step starts from the state before the update, as the reference minimizes one sum of
-losses.
+Each step starts from the state before the update, like those of the reference, which
+minimizes one sum of losses.
 """
 
 import math
@@ -38,7 +38,7 @@ _MIN_PROBABILITY = 0.1
 
 
 class LogTemperatures(eqx.Module):
-    """Logarithms of the weights of the two entropies: of the action, of the switch."""
+    """Logarithms of the weights of the two entropies, of the action and the switch."""
 
     action: Float[Array, ""]
     switch: Float[Array, ""]
@@ -209,8 +209,8 @@ def _window_targets(
         lambda x: x.reshape(-1, window_length, *x.shape[1:]),
         (batch, next_value, switch),
     )
-    # Only a termination leaves nothing to come; a time limit ends the sum of rewards,
-    # which then bootstraps like any other end of a window.
+    # Nothing follows a termination; a time limit ends the sum of rewards, and the
+    # target then bootstraps as at any other end of a window.
     not_terminated = (~windows.terminated).astype(next_value.dtype)
     done = windows.terminated | windows.truncated
     if isinstance(discount, tuple):
@@ -295,7 +295,7 @@ def temperature_step(
     )
     found = {
         "temperature_loss": error,
-        # Those before the step, with which critics and actor learned.
+        # The temperatures before the step, which critics and actor learned with.
         "temperature": jnp.exp(state.log_temperatures.action),
         "switch_temperature": jnp.exp(state.log_temperatures.switch),
     }
@@ -303,13 +303,13 @@ def temperature_step(
 
 
 def default_target_entropy(action_size: int) -> float:
-    """In nats: the entropy of an action uniform over a tenth of the range [-1, 1]."""
+    """Entropy, in nats, of an action uniform over a tenth of the range [-1, 1]."""
     # The logarithm of the width of the interval, for each element.
     return action_size * math.log(2 * _MIN_PROBABILITY)
 
 
 def default_switch_target_entropy() -> float:
-    """In nats: the entropy of a switch with probability 0.1."""
+    """Entropy, in nats, of a switch with probability 0.1."""
     return -sum(x * math.log(x) for x in (_MIN_PROBABILITY, 1 - _MIN_PROBABILITY))
 
 

@@ -31,7 +31,7 @@ from .skills import SkillConditioned, SkillMemory, with_skill_size
 
 
 class FixedSkill(AbstractViewWrapper[State, Memory, Extras]):
-    """A skill-conditioned agent with one skill, kept while it acts and learns."""
+    """A skill-conditioned agent that acts and learns with one fixed skill."""
 
     agent: AbstractAgent[State, Memory, Extras]
     skill: Float[Array, " skill"] = eqx.field(metadata=checked_by(check_vector))
@@ -80,7 +80,7 @@ class FixedSkill(AbstractViewWrapper[State, Memory, Extras]):
 FixedSkill.__init__.__doc__ = """**Arguments:**
 
 - `agent`: the agent inside a `SkillConditioned`.
-- `skill`: a vector of the size of its skills.
+- `skill`: a vector as long as the agent's skills.
 """
 
 
@@ -109,7 +109,7 @@ def fix_skill(
 def fix_skill(
     agent: AnyAgent, state: PyTree, z: Float[Array, " skill"]
 ) -> tuple[AnyAgent, PyTree]:
-    """Takes one skill out of an agent that has learned several.
+    """Extracts one skill from an agent that has learned several.
 
     The result is an ordinary agent. It can be evaluated, rendered, and trained further
     on the environment's own reward:
@@ -117,8 +117,8 @@ def fix_skill(
 
     **Arguments:**
 
-    - `agent`: a `SkillConditioned`, in any nesting of wrappers, as `eqrl.diayn` makes
-        it.
+    - `agent`: a `SkillConditioned`, in any nesting of wrappers, such as from
+        `eqrl.diayn`.
     - `state`: its state.
     - `z`: the skill, such as `jax.nn.one_hot(3, 8)`.
 
@@ -145,8 +145,8 @@ def fix_skill(
             "`Normalized` around one, as `eqrl.diayn` makes it."
         )
     inner, inner_state = fix_skill(agent.inner, agent.inner_state(state), z)
-    # One skill leaves an intrinsic reward nothing to tell apart, so it is dropped, and
-    # the environment's own reward is seen again.
+    # With one skill an intrinsic reward has nothing to tell apart, so it is dropped,
+    # and the agent sees the environment's own reward again.
     if isinstance(agent, Intrinsic):
         return inner, inner_state
     return _within(agent, state, inner, inner_state)
@@ -158,7 +158,7 @@ def _within(
     inner: AnyAgent,
     inner_state: PyTree,
 ) -> tuple[AnyAgent, PyTree]:
-    """A wrapper around another agent than before, and its state."""
+    """A copy of a wrapper around another agent, and its state."""
     # `inner` is the value of a field, and the inner state a part of the state, so that
     # `tree_at` finds both.
     around = eqx.tree_at(lambda wrapper: wrapper.inner, wrapper, inner)
@@ -168,9 +168,9 @@ def _within(
 class GoalSkill(AbstractViewWrapper[State, Memory, Extras]):
     """A skill-conditioned agent that always takes the skill that leads to a goal.
 
-    That is the direction from the state to the goal in the space of `METRA`: of length
-    1 for `SphereSkills`, and of one-hot skills the one that it points along the most.
-    `eqrl.seek_goal` makes it.
+    That is the direction from the state to the goal in the space of `METRA`: scaled to
+    length 1, or with one-hot skills the one along its largest element. Made by
+    `eqrl.seek_goal`.
     """
 
     agent: AbstractAgent[State, Memory, Extras]
@@ -204,7 +204,7 @@ class GoalSkill(AbstractViewWrapper[State, Memory, Extras]):
             skill = jax.nn.one_hot(jnp.argmax(way, axis=-1), way.shape[-1])
         else:
             length = jnp.linalg.norm(way, axis=-1, keepdims=True)
-            # At the goal there is no direction.
+            # At the goal the direction is undefined.
             skill = way / jnp.maximum(length, jnp.finfo(way.dtype).tiny)
         return jnp.concatenate([observation, skill], axis=-1)
 
@@ -240,19 +240,19 @@ def seek_goal(
     state: State,
     goal: Float[Array, " obs"],
 ) -> tuple[AnyAgent, PyTree]:
-    """Makes an agent that goes to a goal, by skills that it has learned from `METRA`.
+    """Makes an agent that heads for a goal, with skills learned from `METRA`.
 
-    Nothing is learned: the agent takes, anew in each state, the skill that leads from
-    there to the goal in the learned space: the zero-shot goals of the paper that
-    `METRA` names.
+    Nothing is learned: in each state the agent takes the skill that leads from there to
+    the goal in the learned space, as for the zero-shot goals of the paper cited in
+    `METRA`.
 
     **Arguments:**
 
     - `agent`: an `Intrinsic` with a `METRA` that sees observations, around a
-        `SkillConditioned`; perhaps in wrappers such as `Normalized`.
+        `SkillConditioned`; possibly in wrappers such as `Normalized`.
     - `state`: its state.
-    - `goal`: an observation in which the goal is reached, as the environment gives it,
-        such as the first one of an episode at another position.
+    - `goal`: an observation at the goal, as the environment returns it, such as the
+        first one of an episode that begins there.
 
     **Returns:**
 
@@ -265,11 +265,12 @@ def seek_goal(
 
 
 def _seek(agent: AnyAgent, state: PyTree, goal: Array) -> tuple[AnyAgent, PyTree]:
-    """`seek_goal` for an agent in wrappers, to a goal as it sees it."""
+    """`seek_goal` for a wrapped agent, with the goal as this agent sees it."""
     if not isinstance(agent, AbstractWrapper):
         raise ValueError(
-            f"{type(agent).__name__} has no way to a goal; it must be an "
-            "`eqrl.Intrinsic` with an `eqrl.METRA` around an `eqrl.SkillConditioned`."
+            f"{type(agent).__name__} has no way to a goal; that takes an "
+            "`eqrl.Intrinsic` with an `eqrl.METRA` directly around an "
+            "`eqrl.SkillConditioned`, and other wrappers around both."
         )
     inner = agent.inner
     if isinstance(agent, Intrinsic) and isinstance(inner, SkillConditioned):

@@ -67,18 +67,18 @@ class Intrinsic(
 ):
     """An agent that learns from an intrinsic reward, which is itself learned.
 
-    Each batch is scored by the reward as it was before the update, or after it with
-    `score_after_update`; then the agent learns from it. The replay holds the
+    Each batch is scored by the reward before its update, or after it with
+    `score_after_update`; then the agent learns from the batch. The replay holds the
     environment's rewards, so a batch is always scored by the current reward. The agent
-    sees a scalar reward, also if the environment's is a vector.
+    sees a scalar reward, even if the environment's is a vector.
 
-    The metrics are those of the agent and of the reward, and `intrinsic_reward`. A
-    metric of the agent whose name is taken, as in an `Intrinsic` of an `Intrinsic`,
-    begins with `inner_`.
+    The metrics are those of the agent and of the reward, and `intrinsic_reward`. If the
+    name of an agent's metric is taken, as in an `Intrinsic` around another, it is
+    prefixed with `inner_`.
 
-    Raises a `ValueError` if the reward has other skills than the agent. Around a
-    `NormalizedReward` it raises one too: that would only see fresh transitions, which
-    have no intrinsic reward yet, so it belongs around this wrapper.
+    Raises a `ValueError` if the skills of the reward differ from the agent's, and
+    around a `NormalizedReward`, which would see only fresh transitions, without an
+    intrinsic reward: put it around this wrapper instead.
     """
 
     agent: AbstractAgent[State, Memory, Extras]
@@ -208,7 +208,7 @@ class Intrinsic(
 
     @contextlib.contextmanager
     def _missing_skill_named(self, transitions: Transition[Extras]) -> Iterator[None]:
-        """Says what to do if the reward reads a skill that transitions do not have."""
+        """Explains an error due to a skill that the reward reads but batches lack."""
         try:
             yield
         except AttributeError as error:
@@ -240,15 +240,15 @@ class Intrinsic(
 Intrinsic.__init__.__doc__ = """**Arguments:**
 
 - `agent`: any agent that learns from a scalar reward.
-- `reward`: such as `eqrl.Discriminator`.
+- `reward`: the intrinsic reward, such as `eqrl.Discriminator`.
 - `environment_weight`: factor of the environment's reward, which is added to the
     intrinsic one; any finite number. With `None` only the intrinsic reward counts.
-- `reward_minibatches`: updates of the reward for each of the agent, at least 1, each on
-    an equal share of the batch. An agent that learns on-policy makes an update only
-    once a rollout, from which the reward may learn in several steps.
+- `reward_minibatches`: updates of the reward for each one of the agent, at least 1,
+    each on an equal share of the batch. An on-policy agent updates only once per
+    rollout, while the reward may learn from it in several steps.
 - `score_after_update`: whether a batch is scored by the reward that has just learned
-    from it, as the code of METRA, CIC and RND does. At usual rates the difference is
-    one small step.
+    from it, as the code of METRA, CIC and RND does. At usual learning rates the
+    difference is one small step.
 """
 
 AnyIntrinsic: TypeAlias = Intrinsic
@@ -355,7 +355,7 @@ def unwrap(agent: AnyAgent, kind: type[Part]) -> Part:
 
     **Arguments:**
 
-    - `agent`: any agent, perhaps an `eqrl.AbstractWrapper`.
+    - `agent`: any agent, possibly an `eqrl.AbstractWrapper`.
     - `kind`: a class of agents or of rewards, such as `eqrl.SAC` or
         `eqrl.Discriminator`.
 
@@ -365,7 +365,7 @@ def unwrap(agent: AnyAgent, kind: type[Part]) -> Part:
 
 
 def rewards_of(reward: AnyReward, state: PyTree) -> list[tuple[AnyReward, PyTree]]:
-    """A reward and those that it is made of, each with its state."""
+    """A reward and all rewards inside it, each with its state."""
     found = [(reward, state)]
     if isinstance(reward, Sum):
         for index, part in enumerate(reward.rewards):

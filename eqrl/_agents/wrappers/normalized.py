@@ -36,8 +36,8 @@ class NormalizedState(eqx.Module, Generic[State]):
 NormalizedState.__init__.__doc__ = """**Arguments:**
 
 - `agent`: the state of the agent.
-- `statistics`: of the observations.
-- `critic_statistics`: of the observations of critics, if there are any.
+- `statistics`: running statistics of the observations.
+- `critic_statistics`: those of the observations of critics, if there are any.
 """
 
 
@@ -45,10 +45,10 @@ class Normalized(AbstractViewWrapper[NormalizedState[State], Memory, Extras]):
     """An agent that sees observations normalized by their running mean and variance.
 
     The statistics are those of every state acted in during training, including the
-    random warm-up. What critics see in place of the observation, if the environment
-    gives it, has statistics of its own. The replay holds the environment's own
-    observations, so a batch is always normalized by the current statistics. Evaluation
-    does not change them.
+    random warm-up. Separate observations of critics, if the environment gives them,
+    have their own statistics. The replay holds the environment's own observations, so a
+    batch is always normalized by the current statistics. Evaluation does not change
+    them.
 
     Observations of `uint8` or `bool`, such as images, are left as they are.
     """
@@ -108,7 +108,7 @@ class Normalized(AbstractViewWrapper[NormalizedState[State], Memory, Extras]):
     def observe(
         self, state: NormalizedState[State], transitions: Transition[Extras]
     ) -> NormalizedState[State]:
-        # Counted before they are normalized, since the first have no other statistics.
+        # Counted before they are normalized, so that the first have statistics, too.
         statistics = state.statistics
         if _is_normalized(transitions.observation):
             statistics = statistics.update(transitions.observation)
@@ -144,7 +144,7 @@ class Normalized(AbstractViewWrapper[NormalizedState[State], Memory, Extras]):
 
 
 def _is_normalized(observation: Observation[Array, "*batch obs"]) -> bool:
-    # Networks scale the elements of images themselves, all alike.
+    # Networks scale images themselves, all elements alike.
     return jnp.issubdtype(observation.dtype, jnp.floating)
 
 
@@ -166,7 +166,7 @@ class NormalizedRewardState(eqx.Module, Generic[State]):
 NormalizedRewardState.__init__.__doc__ = """**Arguments:**
 
 - `agent`: the state of the agent.
-- `statistics`: of the rewards.
+- `statistics`: running statistics of the rewards.
 """
 
 
@@ -179,17 +179,15 @@ class NormalizedReward(
     best wherever an episode may end. With `subtract_mean` they are shifted by their
     running mean and divided by their standard deviation, as in the experiments of
     `eqrl.TAAC`'s paper. Each dimension of a vector of rewards has its own mean and
-    scale. The replay holds the environment's own rewards, so a batch, with the old
-    rewards in it, is always divided by the current scale. Reported returns are not
-    scaled.
+    scale. The replay holds the environment's own rewards, so a batch, with its old
+    rewards, is always divided by the current scale. Reported returns are not scaled.
 
     Stable-Baselines' `VecNormalize`, and many implementations of PPO, divide a reward
-    by the standard deviation of the discounted return so far, when it is given. In a
-    replay, rewards would then keep the scale from when they were stored.
-    And a return belongs to one environment, which an agent does not know here, since it
-    learns from single transitions, also of data sets. Rewards that are all alike have
-    returns of up to `1 / (1 - discount)` here; the agent's `reward_scale` makes them
-    smaller.
+    by the standard deviation of the discounted return so far, when it is received. In a
+    replay, rewards would then keep the scale from when they were stored. Moreover, a
+    return belongs to one environment, while agents here learn from single transitions,
+    including those of data sets. With the scale used here, constant rewards have
+    returns of up to `1 / (1 - discount)`; the agent's `reward_scale` can reduce them.
     """
 
     agent: AbstractAgent[State, Memory, Extras]
@@ -245,7 +243,7 @@ class NormalizedReward(
     def observe(
         self, state: NormalizedRewardState[State], transitions: Transition[Extras]
     ) -> NormalizedRewardState[State]:
-        # Counted before they are scaled, since the first have no other statistics.
+        # Counted before they are scaled, so that the first have statistics, too.
         reward = transitions.reward.reshape(transitions.reward.shape[0], -1)
         statistics = state.statistics.update(reward)
         state = NormalizedRewardState(agent=state.agent, statistics=statistics)
@@ -276,11 +274,11 @@ class NormalizedReward(
 
 NormalizedReward.__init__.__doc__ = """**Arguments:**
 
-- `agent`: any agent. One that makes rewards of its own, such as `eqrl.Intrinsic`, has
-    the environment's rewards scaled.
-- `clip`: largest absolute value of a scaled reward, more than 0. A reward that is rare
-    is far larger than the mean.
+- `agent`: any agent. For one with its own reward, such as `eqrl.Intrinsic`, only the
+    environment's rewards are scaled.
+- `clip`: largest absolute value of a scaled reward, more than 0. A rare reward is far
+    larger than the root mean square.
 - `subtract_mean`: whether the running mean is subtracted first, and the rest divided by
-    the standard deviation. Where episodes end early this rewards or punishes survival:
-    what is paid at every step is worth nothing then.
+    the standard deviation. If episodes can end early, this rewards or punishes
+    survival: a constant reward then becomes worthless.
 """

@@ -39,8 +39,8 @@ SkillMemory.__init__.__doc__ = """**Arguments:**
 
 - `skill`: the current skill.
 - `agent`: the memory of the agent.
-- `index`, `age`: which of the environments this is, and for how many steps it has had
-    its skill; `None` where a skill lasts for the whole episode.
+- `index`, `age`: index of the environment, and the number of steps that it has had its
+    skill; `None` if a skill lasts for the whole episode.
 """
 
 
@@ -50,9 +50,9 @@ class SkillConditioned(
     """An agent whose policy is conditioned on a skill.
 
     A skill is drawn from a prior when an episode begins and kept until its end, or for
-    `resample_every` steps. The replay holds it once for each transition; it is appended
-    to the observations when the agent sees them, both times the skill with which the
-    action was chosen. The state is the agent's own, for observations that are longer by
+    `resample_every` steps. The replay holds it once for each transition. The agent sees
+    it appended to both observations, each time the skill with which the action was
+    chosen. The state is that of the agent inside, for observations that are longer by
     the size of a skill.
     """
 
@@ -61,7 +61,7 @@ class SkillConditioned(
     resample_every: int | None = static_integer(None, least=1)
 
     if TYPE_CHECKING:
-        # The converter takes integers, which not all static type checkers know.
+        # The converter accepts integers, which not all static type checkers know.
         def __init__(
             self,
             agent: AbstractAgent[State, Memory, Extras],
@@ -164,7 +164,7 @@ SkillConditioned.__init__.__doc__ = """**Arguments:**
 def with_skill_size(spec: EnvSpec, size: int) -> EnvSpec:
     """The `spec` of an environment whose observations end with a skill."""
     critic_size = spec.critic_observation_size
-    # An image becomes the beginning of a longer vector, of floats as a skill is.
+    # An image becomes the beginning of a longer vector, of floats like a skill.
     return dataclasses.replace(
         spec,
         observation_size=spec.observation_size + size,
@@ -175,7 +175,7 @@ def with_skill_size(spec: EnvSpec, size: int) -> EnvSpec:
 
 
 def with_skill(agent: AnyAgent, skill: Float[Array, " skill"]) -> AnyAgent:
-    """The same agent, always with one skill."""
+    """The same agent, restricted to one skill."""
     return eqx.tree_at(
         lambda agent: [part.skills for part in parts(agent, SkillConditioned)],
         agent,
@@ -201,12 +201,12 @@ _ONE_HOT = (OneHotSkills, EvenOneHotSkills)
 
 
 def check_same_skills(agent: AnyAgent, reward: AnyReward) -> None:
-    """Checks that a reward of skills has those of the agent.
+    """Checks that a reward and its agent have the same skills.
 
-    Kinds and static fields are always compared, arrays such as weights only if both are
-    concrete.
+    Classes and static fields are always compared, arrays such as weights only if both
+    are concrete.
     """
-    # The skills that the reward sees are those of the outermost.
+    # The reward sees the skills of the outermost one.
     found = (each for each in layers(agent) if isinstance(each, SkillConditioned))
     conditioned = next(found, None)
     if conditioned is None:
@@ -222,10 +222,10 @@ def check_same_skills(agent: AnyAgent, reward: AnyReward) -> None:
 
 def _are_same(first: AbstractSkillPrior, second: AbstractSkillPrior) -> bool:
     if isinstance(first, OneSkill) and first.size == second.size:
-        # A `OneSkill` takes the place of the prior to look at one of its skills.
+        # A `OneSkill` replaces the prior to show one of its skills.
         return True
     if isinstance(first, _ONE_HOT) and isinstance(second, _ONE_HOT):
-        # Taking skills in turn makes them as likely as drawing them evenly.
+        # Assigning skills in turn makes them as likely as drawing them uniformly.
         return first.size == second.size and _agree(_shares(first), _shares(second))
     leaves, structure = jax.tree.flatten(first)
     others, other_structure = jax.tree.flatten(second)
