@@ -280,6 +280,7 @@ def benchmarks(session: nox.Session) -> None:
         "jax_worlds",
         "playground",
         "point_skills",
+        "opening",
         "skill_choices",
         "reward_cost",
         "first_update",
