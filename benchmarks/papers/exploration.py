@@ -33,9 +33,12 @@ is `ParticleEntropy`, [ICM](https://arxiv.org/abs/1705.05363) and
 [disagreement](https://arxiv.org/abs/1906.04161). SAC learns from each alone for 300,800
 steps, beside uniform actions for as many.
 
-The ant, its observations and SAC are those of the page on METRA: episodes of 200 steps
-that no fall ends, the position in the observation, 8 environments; but for 200 updates,
-not 50, after 200 steps of each, since the runs are short.
+The ant is EnvPool's, with the position in its observations, less constant means and
+divided by constant deviations; episodes have 200 steps, and no fall ends them. 8
+environments, and 200 updates after 200 steps of each; SAC with rates of 1e-4, batches
+of 256, hidden layers of 256 and 256, a temperature from 0.01 and a target entropy of
+minus half the number of actions; 10,000 steps by the policy that has learned nothing.
+A reward learns before it scores a batch. Rewards have the library's defaults.
 
 `cells of training` are the cells of 1 by 1, in x and y, of all states in training.
 """,

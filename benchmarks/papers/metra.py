@@ -236,30 +236,44 @@ def _goals(
 
 
 def report(found: Found) -> list[str]:
-    """A table of both coverages at the end."""
-    heads = ("", "seeds", "steps", "cells of 48 episodes", "cells of training", "min")
+    """A table of both coverages at the end, and what each seed ended with."""
+    names = {"cells": "cells of 48 episodes", "total_cells": "cells of training"}
+    ends = {
+        contender: {
+            name: [record.columns[name][-1] for record in records] for name in names
+        }
+        for contender, records in found.items()
+    }
+    # Rewards without skills have no episodes to play.
+    shown = [
+        x for x in names if any(np.isfinite(each[x]).all() for each in ends.values())
+    ]
+    heads = ("", "seeds", "steps", *(names[name] for name in shown), "min")
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for contender, records in found.items():
-        ends = {
-            name: [x.columns[name][-1] for x in records]
-            for name in ("cells", "total_cells")
-        }
         minutes = np.mean([float(x.facts["processor minutes"]) for x in records])
-        shown = [center(values) for values in ends.values()]
-        shown = ["" if "nan" in each else each for each in shown]
         steps = f"{int(records[0].columns['step'][-1]):,}"
-        cells = (contender, str(len(records)), steps, *shown, f"{minutes:.0f}")
+        values = [
+            center(ends[contender][name])
+            if np.isfinite(ends[contender][name]).all()
+            else ""
+            for name in shown
+        ]
+        cells = (contender, str(len(records)), steps, *values, f"{minutes:.0f}")
         lines.append(f"| {' | '.join(cells)} |")
     for contender, records in found.items():
         for seed, record in enumerate(records):
             known = {
+                names[name]: f"{ends[contender][name][seed]:g}" for name in shown
+            } | {
                 name.removeprefix("0_"): value
                 for name, value in record.facts.items()
-                if name.startswith(("0_", "goals")) and value != "nan"
+                if name.startswith(("0_", "goals"))
             }
-            if known:
-                each = ", ".join(f"{name} {value}" for name, value in known.items())
-                lines.append(f"\n{contender}, seed {seed}, at the end: {each}.")
+            each = ", ".join(
+                f"{name} {value}" for name, value in known.items() if value != "nan"
+            )
+            lines.append(f"\n{contender}, seed {seed}, at the end: {each}.")
     return lines
 
 
