@@ -63,10 +63,11 @@ class DADS(AbstractSkillReward[DADSState]):
     """The reward of DADS: predictable changes, unlike those of other skills.
 
     A network learns the density of the change of the descriptor in a step, given the
-    skill and its view of the state before the step, as a mixture of normals of unit
-    variance over normalized changes. The reward is `log p(change | skill)` minus the
-    logarithm of the mean of `p` over skills: all if they are one-hot, else the row's
-    own and `num_samples` drawn for it. It is at most the logarithm of their number.
+    skill and the `dynamics_input` of the state before the step, as a mixture of normals
+    of unit variance over normalized changes. The reward is `log p(change | skill)`
+    minus the logarithm of the mean of `p` over skills: all if they are one-hot, else
+    the row's own and `num_samples` drawn for it. It is at most the logarithm of their
+    number.
 
     For planning, `predicted_change` gives the change that the network expects.
 

@@ -30,7 +30,7 @@ class ParticleEntropyState(eqx.Module):
 
 ParticleEntropyState.__init__.__doc__ = """**Arguments:**
 
-- `model`: the networks that train the encoder; `None` without one.
+- `model`: the encoder and the networks that train it; `None` without an encoder.
 - `optimizer`: the state of the model's optimizer; empty without a model.
 - `distances`: statistics of the mean distances to neighbors in all batches.
 - `num_actions`: number of discrete actions, which are seen as one-hot vectors.

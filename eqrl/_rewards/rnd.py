@@ -63,8 +63,8 @@ class RND(AbstractReward[RNDState, Seen]):
     from all rows; and, since critics bootstrap where an episode is truncated, returns
     are cut only where it terminates. The released code of URLB normalizes observations
     by the moments of the batch, so that a reward depends on the other rows, and rewards
-    the state before a step: here the moments are running ones, and the state reached is
-    rewarded.
+    the state before a step: here the moments are running ones of all states reached,
+    and the state reached is rewarded.
 
     ??? cite "Reference"
 

@@ -76,6 +76,6 @@ class Scaled(AbstractReward[ScaledState[RewardState], Seen]):
 
 Scaled.__init__.__doc__ = """**Arguments:**
 
-- `inner`: any reward. One that depends on the number of updates is scaled by its values
-    at the first update.
+- `inner`: any reward. One that depends on the number of updates is scaled by the values
+    that it would have if each update were the first.
 """

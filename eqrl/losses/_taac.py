@@ -79,7 +79,7 @@ def compare_through_target(
     **Arguments:**
 
     - `reward`: reward of each transition in a window.
-    - `discount`: of the next value, in [0, 1]; 0 if the transition terminates.
+    - `discount`: of all that follows the transition, in [0, 1]; 0 if it terminates.
     - `stop`: whether to bootstrap at the state reached.
     - `next_value`: estimate at the state reached. It is ignored if `discount` is zero,
         even if it is not finite.

@@ -54,8 +54,8 @@ TAACExtras.__init__.__doc__ = """**Arguments:**
 class TrajectoryPolicy(eqx.Module):
     """A policy conditioned on the observation and on the current trajectory.
 
-    An embedding maps each part of the trajectory to a vector of the observation's
-    length. The policy sees the observation, followed by these vectors.
+    Each part of the trajectory has its own embedding, which maps it to a vector of the
+    observation's length. The policy sees the observation, followed by these vectors.
     """
 
     embeddings: tuple[Linear, ...]
@@ -107,7 +107,7 @@ class Decision(eqx.Module):
 
 
 def random_decision(trajectory: Trajectory, *, key: PRNGKeyArray) -> Decision:
-    """A uniform output, and a coin flip for the switch, to explore before learning."""
+    """A uniform output and a fair coin for the switch, to explore before learning."""
     output_key, switch_key = jr.split(key)
     output = jr.uniform(output_key, trajectory.action.shape, minval=-1, maxval=1)
     return Decision(output=output, switch=jr.bernoulli(switch_key))
