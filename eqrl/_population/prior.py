@@ -156,7 +156,7 @@ def check_prior(name: str, prior: AbstractPrior, allowed: Range | None) -> None:
     **Arguments:**
 
     - `name`: the name of the hyperparameter.
-    - `prior`: any prior; the range of another class is not known.
+    - `prior`: any prior; one of a custom class passes, since its range is not known.
     - `allowed`: the range of the hyperparameter; `None` if it has none.
     """
     bounds = _bounds_of(prior)

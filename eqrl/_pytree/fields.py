@@ -92,7 +92,7 @@ class Range:
 
 @dataclasses.dataclass(frozen=True)
 class AtLeast:
-    """The least integer that a value may be; if `counted`, JAX arrays must hold it."""
+    """The least integer allowed; if `counted`, a JAX array must hold the value."""
 
     least: int
     counted: bool = False
@@ -358,7 +358,8 @@ def checked(function: Function) -> Function:
     So `num_episodes: PositiveInt` must be an integer of at least 1, `mode: Mode` one of
     the strings of a `Literal`, `key: PRNGKeyArray` one key, and `env: AbstractEnv` a
     single environment: an argument of an abstract class must not be a stack, unless it
-    is `Annotated`. An argument that does not fit raises a `ValueError`.
+    is `Annotated`. The first argument that does not fit raises a `ValueError` that
+    names it.
     """
     # Inspecting takes longer than all checks of a call, so it is done once.
     signature = inspect.signature(function)

@@ -411,7 +411,7 @@ class Run(Generic[Schedule]):
     def lengthened(self, length: int, *, has_ended: bool) -> "Run[Schedule]":
         """The same run with a greater length, whether or not it has ended.
 
-        Raises a `ValueError` if that is less, or if a learning rate is 0 by then.
+        Raises a `ValueError` if that is less, or if a learning rate is 0 before it.
         """
         schedule, name = self.schedule, self.schedule.length
         earlier = getattr(schedule, name)
@@ -587,7 +587,7 @@ def _title(
 
 
 def write_config(folder: Directory, run: Run) -> None:
-    """Writes `config.json`, which suffices to repeat a run."""
+    """Writes `config.json`, from which a run can be repeated."""
     content = dataclasses.asdict(run)
     del content["agent_type"], content["make_own_env"]
     if run.episodes_resumed is None:

@@ -609,7 +609,7 @@ class GymnasiumEnv(AbstractHostEnv):
         - `max_steps`: the time limit, at least 1; by default the environment's own.
         - `num_processes`: how many processes run the simulators; `None` runs them in
             this one, which is faster unless a step takes milliseconds. A function that
-            makes them must then be defined in a module.
+            makes them must then be defined in a module, not within a function.
         - `step_timeout`: seconds after which a process that does not answer a step is
             an error; `None` waits. It needs `num_processes`.
         - `state_descriptor`: what describes the behavior: `"x"` or `"xy"` for the
