@@ -238,34 +238,27 @@ def _goals(
 def report(found: Found) -> list[str]:
     """A table of both coverages at the end, and what each seed ended with."""
     names = {"cells": "cells of 48 episodes", "total_cells": "cells of training"}
+    # Rewards without skills have no episodes to play.
     ends = {
         contender: {
-            name: [record.columns[name][-1] for record in records] for name in names
+            name: center(values)
+            for name in names
+            if np.isfinite(values := [x.columns[name][-1] for x in records]).all()
         }
         for contender, records in found.items()
     }
-    # Rewards without skills have no episodes to play.
-    shown = [
-        x for x in names if any(np.isfinite(each[x]).all() for each in ends.values())
-    ]
+    shown = [name for name in names if any(name in each for each in ends.values())]
     heads = ("", "seeds", "steps", *(names[name] for name in shown), "min")
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for contender, records in found.items():
         minutes = np.mean([float(x.facts["processor minutes"]) for x in records])
         steps = f"{int(records[0].columns['step'][-1]):,}"
-        values = [
-            center(ends[contender][name])
-            if np.isfinite(ends[contender][name]).all()
-            else ""
-            for name in shown
-        ]
+        values = [ends[contender].get(name, "") for name in shown]
         cells = (contender, str(len(records)), steps, *values, f"{minutes:.0f}")
         lines.append(f"| {' | '.join(cells)} |")
     for contender, records in found.items():
         for seed, record in enumerate(records):
-            known = {
-                names[name]: f"{ends[contender][name][seed]:g}" for name in shown
-            } | {
+            known = {names[name]: f"{record.columns[name][-1]:g}" for name in shown} | {
                 name.removeprefix("0_"): value
                 for name, value in record.facts.items()
                 if name.startswith(("0_", "goals"))
