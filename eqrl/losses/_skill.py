@@ -81,8 +81,8 @@ def metra_loss(
 
     The reward is `dphi . weight` with `dphi = phi(next_observation) -
     phi(observation)`, and each row's room within the constraint is
-    `min(1 - |dphi|^2, slack)`, so that rows with more room have no gradient. The
-    gradient flows through both ends of a step.
+    `min(1 - |dphi|^2, slack)`, so that on rows with more room the constraint has no
+    gradient. The gradient flows through both ends of a step.
 
     **Arguments:**
 
