@@ -79,8 +79,10 @@ class CSF(AbstractMarkovAgent[CSFState]):
     The metrics are those of SAC, `phi_loss`, and `intrinsic_reward`, the mean step of
     phi along the skill.
 
-    Difference from the released code: targets do not bootstrap where an episode
-    terminates, while the code treats no state as terminal.
+    Differences from the released code: targets do not bootstrap where an episode
+    terminates, while the code treats no state as terminal; and the loss of the
+    temperature is SAC's, in the temperature itself, while the code's is linear in its
+    logarithm.
 
     ??? cite "Reference"
 

@@ -326,6 +326,8 @@ class SkillLoop:
         )
         iterations = self.num_steps[skill] // self.trainer.steps_of_iteration
         num_updates = iterations * self.trainer.updates_per_iteration
+        # The reward counts its own.
+        num_updates *= self.agent.reward_minibatches
         kept = (
             self.agent,
             self.schedule.envs[world],
@@ -462,7 +464,8 @@ def learn_skills(
     Each skill is a separate agent that starts from scratch. `eqrl.Incremental`, which
     cites the paper, rewards it for behaving consistently and unlike all earlier skills.
     To that end all learned skills are rolled out before it begins, greedily and in the
-    current environment. Once learned, a skill never changes.
+    current environment; in `"pseudocode"` mode only the newest is, and in `"released"`
+    mode all but it are. Once learned, a skill never changes.
 
     A skill takes `num_steps`, and then further iterations until one ends an episode of
     the first environment. The episodes of the other environments are cut short there,
@@ -480,9 +483,10 @@ def learn_skills(
         active, including 0. These steps count the training of all skills. A change
         takes effect at the first iteration at or after its step, in mid-episode (in
         simulators outside JAX new episodes begin), and all earlier skills are rolled
-        out again immediately; only the rest of an episode after `num_steps` is played
-        in the old environment. All environments must have the same `spec` and states of
-        the same shapes. If they differ in arrays only, nothing is recompiled.
+        out again immediately (none in `"pseudocode"` mode); only the rest of an episode
+        after `num_steps` is played in the old environment. All environments must have
+        the same `spec` and states of the same shapes. If they differ in arrays only,
+        nothing is recompiled.
     - `trainer`: how each skill is trained.
     - `num_skills`: number of skills in the end, including those of `initial`.
     - `num_steps`: steps of each skill, including random ones: one number, or one for

@@ -4,12 +4,13 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.lax as lax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
-from .._agents.base import AbstractAgent, AnyAgent
+from .._agents.base import AbstractAgent, AnyAgent, layers
 from .._agents.taac.taac import TAAC
 from .._agents.wrappers.intrinsic import Intrinsic, find, rewards_of
 from .._agents.wrappers.skills import prior_of, with_skill
@@ -17,6 +18,7 @@ from .._pytree.fields import PositiveInt, check_integer, checked, reusable_key
 from .._pytree.tree import parts
 from .._rewards.base import (
     AbstractReward,
+    AnyReward,
     StateDescriptor,
     as_if_left,
     check_descriptor,
@@ -36,6 +38,8 @@ from .fit import check_fits
 
 # How many skills of a continuous prior are drawn by default.
 _NUM_DRAWN = 16
+# How many steps an intrinsic reward sees together: as many as in a usual batch.
+_BATCH_SIZE = 256
 
 
 class SkillEvaluation(eqx.Module):
@@ -114,7 +118,9 @@ def evaluate_skills(
     **Returns:**
 
     A `SkillEvaluation`, which holds the descriptors of all steps. A reward that depends
-    on the number of updates is the one at the first update.
+    on the number of updates is the one at the first update. One that compares the steps
+    of a batch, such as `ParticleEntropy`, sees at most 256 at a time, drawn from all
+    episodes without replacement; if these have fewer steps, some are repeated.
 
     Raises a `ValueError` if the agent has no skills, if `skills` or `descriptor` do not
     fit, if `state` is a stack, or if nothing limits the length of an episode.
@@ -194,35 +200,74 @@ def _evaluate(
     transitions = dataclasses.replace(transitions, episode_return=whole)
     rewards = [
         reward
-        for intrinsic in parts(agent, Intrinsic)
+        for intrinsic in layers(agent)
+        if isinstance(intrinsic, Intrinsic)
         for reward, _ in rewards_of(intrinsic.reward, None)
     ]
     is_told_apart = any(isinstance(reward, Discriminator) for reward in rewards)
     kind = Discriminator if is_told_apart else AbstractReward
-    seen, worth = transitions, jnp.full(mask.shape, jnp.nan)
+    described, worth = transitions, jnp.full(mask.shape, jnp.nan)
     recovered = jnp.full((*mask.shape, skills.shape[1]), jnp.nan)
     accuracy = jnp.asarray(jnp.nan)
     if rewards:
         reward, reward_state, seen = find(agent, state, transitions, kind)
-        worth = reward.reward(reward_state, seen, step=jnp.zeros((), int), key=key)
+        worth = _score(reward, reward_state, seen, mask, key=key)
         if isinstance(reward, Discriminator):
             recovered, accuracy = _recover(reward, reward_state, seen, mask, skills)
-            descriptor = reward.descriptor if descriptor is None else descriptor
+            if descriptor is None:
+                # Its input, of observations that may be normalized.
+                descriptor, described = reward.descriptor, seen
     if descriptor is None:
         has_one = env.spec.state_descriptor_size is not None
         descriptor = "state_descriptor" if has_one else "observation"
-    first = jax.tree.map(lambda x: x[:, :, 0], as_if_left(seen))
+    first = jax.tree.map(lambda x: x[:, :, 0], as_if_left(described))
     return SkillEvaluation(
         skills=skills,
         returns=returns,
-        diversity_returns=jnp.sum(zero_outside(mask, worth), axis=2),
+        diversity_returns=jnp.sum(worth, axis=2),
         lengths=jnp.sum(mask, axis=2),
-        descriptors=describe(descriptor, seen),
+        descriptors=describe(descriptor, described),
         recovered_skills=recovered,
         mask=mask,
         accuracy=accuracy,
         first_descriptors=describe(descriptor, first),
     )
+
+
+def _score(
+    reward: AnyReward,
+    state: PyTree,
+    seen: AnyTransition,
+    mask: Bool[Array, "skills episodes time"],
+    *,
+    key: PRNGKeyArray,
+) -> Float[Array, "skills episodes time"]:
+    """The reward of each step within its episode, and 0 outside.
+
+    Steps are scored in random batches, as in training: rewards that compare the steps
+    of a batch must see no others, and take memory by the square of their number.
+    """
+    order_key, score_key = jr.split(key)
+    num_batches = -(-mask.size // _BATCH_SIZE)
+    # Steps within episodes come first, and fill the last places a second time.
+    lots = jr.uniform(order_key, (mask.size,))
+    order = jnp.argsort(jnp.where(mask.reshape(-1), lots, 1))
+    place = jnp.arange(num_batches * -(-mask.size // num_batches))
+    count = jnp.sum(mask)
+    index = order[place % count].reshape(num_batches, -1)
+    rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[mask.ndim :]), seen)
+
+    def score(
+        batch: tuple[Int[Array, " batch"], PRNGKeyArray],
+    ) -> Float[Array, " batch"]:
+        index, key = batch
+        drawn = jax.tree.map(lambda x: x[index], rows)
+        return reward.reward(state, drawn, step=jnp.zeros((), int), key=key)
+
+    worth = lax.map(score, (index, jr.split(score_key, num_batches))).reshape(-1)
+    target = jnp.where(place < count, index.reshape(-1), mask.size)
+    scores = jnp.zeros(mask.size, worth.dtype).at[target].set(worth, mode="drop")
+    return scores.reshape(mask.shape)
 
 
 def _recover(

@@ -65,9 +65,9 @@ class DADS(AbstractSkillReward[DADSState]):
     A network learns the density of the change of the descriptor in a step, given the
     skill and the `dynamics_input` of the state before the step, as a mixture of normals
     of unit variance over normalized changes. The reward is `log p(change | skill)`
-    minus the logarithm of the mean of `p` over skills: all if they are one-hot, else
-    the row's own and `num_samples` drawn for it. It is at most the logarithm of their
-    number.
+    minus the logarithm of the mean of `p` over skills: all by their weights if they are
+    one-hot, else the row's own and `num_samples` drawn for it. It is at most minus the
+    logarithm of the skill's weight, or the logarithm of the number of skills compared.
 
     For planning, `predicted_change` gives the change that the network expects.
 
@@ -166,13 +166,15 @@ class DADS(AbstractSkillReward[DADSState]):
             among = jax.vmap(lambda z: log_prob(jnp.broadcast_to(z, skill.shape)))(
                 every
             )
+            shares = jax.vmap(self.skills.log_prob)(every)
+            mean = jax.nn.logsumexp(among + shares[:, None], axis=0)
         else:
             draw = lambda key: self.skills.sample(index=jnp.zeros((), int), key=key)
             keys = jr.split(key, (self.num_samples, skill.shape[0]))
             others = jax.vmap(log_prob)(jax.vmap(jax.vmap(draw))(keys))
             # The row's own skill counts once, so that the reward is bounded.
             among = jnp.concatenate([others, own[None]])
-        mean = jax.nn.logsumexp(among, axis=0) - jnp.log(float(among.shape[0]))
+            mean = jax.nn.logsumexp(among, axis=0) - jnp.log(float(among.shape[0]))
         return (own - mean).reshape(batch.timestep.shape)
 
     def update(

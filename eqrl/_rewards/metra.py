@@ -149,6 +149,14 @@ class METRA(AbstractSkillReward[METRAState]):
         phi = self.make_network(*sizes, key=network_key)
         log_multiplier = jnp.log(self.initial_multiplier)
         is_spectral = self.constraint == "spectral"
+        pieces = jax.tree.leaves(phi, is_leaf=lambda x: isinstance(x, Linear))
+        if is_spectral and any(map(eqx.is_inexact_array, pieces)):
+            raise ValueError(
+                f"`make_network` made a {type(phi).__name__} with weights outside of "
+                "`eqrl.nn.Linear`, which the spectral constraint, that of `eqrl.LSD`, "
+                "does not limit; take `eqrl.nn.Features()` without `layer_norm` and "
+                "`residual`, or `eqrl.METRA` with another constraint."
+            )
         return METRAState(
             phi=phi,
             optimizer=init_optimizer(self.make_optimizer(self.lr), phi),
@@ -290,7 +298,8 @@ METRA.__init__.__doc__ = """**Arguments:**
 - `constraint`: `"sum"` limits the length of a step by the multiplier; `"mean"` limits
     the mean over dimensions of its square; `"spectral"` instead divides the weight of
     each layer by its largest singular value, so that no step is longer in phi than in
-    the descriptor, which is `eqrl.LSD`. That works for eqrl's dense layers.
+    the descriptor, which is `eqrl.LSD`; phi must then have no weights but those
+    of `eqrl.nn.Linear`.
 - `descriptor`: the part of a state that the representation sees: `"observation"`, in
     full; `"state_descriptor"`, as the environment describes behavior; `"both"`, joined;
     or a function of one observation.

@@ -79,10 +79,11 @@ def no_statistics(size: int) -> RunningStatistics:
 
 
 def mean_size(statistics: RunningStatistics) -> Float[Array, ""]:
-    """The mean of the nonnegative numbers so far; 1 before the first."""
-    return jnp.where(statistics.count > 0, statistics.mean[0], 1)
+    """The mean of the nonnegative numbers so far; 1 while all were 0."""
+    return jnp.where(statistics.mean[0] == 0, 1, statistics.mean[0])
 
 
 def root_mean_square(statistics: RunningStatistics) -> Float[Array, ""]:
-    """The root mean square of the numbers so far; 1 before the first."""
-    return jnp.sqrt(statistics.variance()[0] + statistics.mean[0] ** 2)
+    """The root mean square of the numbers so far; 1 while all were 0."""
+    square = statistics.variance()[0] + statistics.mean[0] ** 2
+    return jnp.sqrt(jnp.where(square == 0, 1, square))

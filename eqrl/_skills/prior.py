@@ -158,7 +158,8 @@ class EvenOneHotSkills(AbstractSkillPrior):
     """One-hot skills, assigned to the environments in turn.
 
     Environment i always has skill `i % num_skills`, so the numbers of environments of
-    two skills differ by at most one.
+    two skills differ by at most one. With fewer environments than skills, the last
+    skills are never trained.
     """
 
     num_skills: Count = static_integer(least=2)

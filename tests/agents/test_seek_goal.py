@@ -67,6 +67,10 @@ def test_the_way_is_that_of_the_representation() -> None:
     np.testing.assert_array_equal(seen[..., :4], observations)
     # At the goal there is no direction, and no division by 0.
     assert np.all(np.asarray(agent.inner_observation(state, GOAL))[4:] == 0)
+    # A goal is seen as any observation is, of whatever type.
+    image = jnp.array([255, 51, 0, 0], jnp.uint8)
+    agent, _ = eqrl.seek_goal(*make(eqrl.SphereSkills(), np.eye(2)), image)
+    np.testing.assert_allclose(agent.goal, [1, 0.2], rtol=1e-6)
 
 
 def test_one_of_the_one_hot_skills_leads_there() -> None:

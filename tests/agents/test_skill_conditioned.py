@@ -329,3 +329,27 @@ def test_a_skill_is_drawn_anew_after_some_steps(getkey: GetKey) -> None:
     assert shown[0] == shown[1] == shown[2] != shown[3]
     assert shown[3] == shown[4] == shown[5] != shown[6]
     assert len(set(shown)) == 3
+
+
+def test_a_return_ends_where_another_skill_begins(
+    getkey: GetKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    record = lambda self, state, batch, **_: (seen.append(batch), (state, {}))[1]
+    monkeypatch.setattr(Compass, "update", record)
+    skill = jnp.eye(2)[jnp.array([0, 1, 1, 0, 0, 0, 1, 1])]
+    rows = skill_transitions(getkey(), skill=skill)
+    ends = {"terminated": [3, 5], "truncated": [4]}
+    flags = {
+        name: jnp.zeros(8, bool).at[jnp.array(x)].set(True) for name, x in ends.items()
+    }
+    batch = jax.tree.map(
+        lambda x: x.reshape(2, 4, *x.shape[1:]), dataclasses.replace(rows, **flags)
+    )
+    for resample_every in (None, 2):
+        agent = eqrl.SkillConditioned(Compass(), 2, resample_every)
+        agent.update(jnp.zeros(()), batch, step=jnp.zeros((), int), key=getkey())
+    lasting, resampled = (x.truncated.astype(int).tolist() for x in seen)
+    assert lasting == [[0, 0, 0, 0], [1, 0, 0, 0]]
+    # Skills change after rows 0 and 2, and after row 1 of the other, a termination.
+    assert resampled == [[1, 0, 1, 0], [1, 0, 0, 0]]

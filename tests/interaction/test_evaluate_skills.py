@@ -1,3 +1,4 @@
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -12,11 +13,12 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 import eqrl
 from eqrl._agents.wrappers.intrinsic import find
+from eqrl._interaction import evaluate_skills as evaluating
 from eqrl.envs import Point
 
 from ..agents_under_test import diayn, sac
 from ..population.pusher import Pusher
-from ..toy import Clock, Compass, GetKey
+from ..toy import Clock, Compass, GetKey, random_transitions
 
 
 ENV = Point(max_steps=3, goal=(0.0, 0.0))
@@ -295,6 +297,46 @@ def test_skills_of_any_reward_are_played_and_summed() -> None:
     assert np.isnan(evaluation.diversity_returns).all()
     with pytest.raises(ValueError, match="must give a vector of floats"):
         evaluate(skilled, descriptor=lambda observation: observation[0])
+
+
+def test_a_reward_around_leaves_the_discriminator_and_observations() -> None:
+    agent = eqrl.Normalized(eqrl.Intrinsic(make(), Alignment()))
+    state = agent.init(ENV.spec, key=jr.key(0))
+    rows = random_transitions(jr.key(1), 8, observation_size=4, action_size=2)
+    state = dataclasses.replace(
+        state, statistics=state.statistics.update(rows.observation)
+    )
+    evaluation = eqrl.evaluate_skills(
+        agent,
+        state,
+        ENV,
+        num_episodes=1,
+        key=jr.key(1),
+        skills=DIRECTIONS,
+        descriptor=lambda observation: observation[:2],
+    )
+    expected = np.asarray(DIRECTIONS)[:, None, None] * 0.1 * np.arange(1, 4)[:, None]
+    np.testing.assert_allclose(evaluation.descriptors, expected, atol=1e-6)
+    assert np.isfinite(evaluation.accuracy)
+    assert np.isfinite(evaluation.recovered_skills).all()
+
+
+def test_steps_behind_the_end_are_not_compared_with_those_before(
+    getkey: GetKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluating, "_BATCH_SIZE", 8)
+    reward = eqrl.ParticleEntropy(num_neighbors=2)
+    spec = eqrl.EnvSpec(observation_size=4, action_size=2)
+    state = reward.init(spec, key=getkey())
+    rows = random_transitions(getkey(), 16, observation_size=4, action_size=2)
+    # Eight steps of sixteen, which are all in one batch, and again in another.
+    mask = np.arange(4) < np.array([[[1], [4]], [[2], [1]]])
+    within = jax.tree.map(lambda x: x[np.flatnonzero(mask)], rows)
+    worth = reward.reward(state, within, step=jnp.zeros((), int), key=getkey())
+    seen = jax.tree.map(lambda x: x.reshape(2, 2, 4, *x.shape[1:]), rows)
+    found = evaluating._score(reward, state, seen, jnp.asarray(mask), key=getkey())
+    np.testing.assert_allclose(found[mask], worth, rtol=1e-5)
+    assert np.all(found[~mask] == 0)
 
 
 @pytest.mark.long

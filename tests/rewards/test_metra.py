@@ -140,6 +140,12 @@ def test_a_linear_lsd_keeps_the_longest_step(getkey: GetKey) -> None:
     np.testing.assert_allclose(np.linalg.norm(rows, 2), 1, rtol=1e-3)
 
 
+def test_weights_that_nothing_would_limit_are_refused(getkey: GetKey) -> None:
+    lsd = eqrl.LSD(2, make_network=eqrl.nn.Features((4,), layer_norm=True))
+    with pytest.raises(ValueError, match="made a MLP with weights outside of"):
+        lsd.init(SPEC, key=getkey())
+
+
 def test_skills_of_another_kind_are_refused() -> None:
     agent = eqrl.SkillConditioned(eqrl.SAC(), eqrl.SphereSkills(2))
     with pytest.raises(ValueError, match="`METRA` SphereSkills"):

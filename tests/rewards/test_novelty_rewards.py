@@ -11,6 +11,11 @@ import numpy as np
 import optax
 
 import eqrl
+from eqrl._rewards.running_statistics import (
+    mean_size,
+    no_statistics,
+    root_mean_square,
+)
 from eqrl.spaces import Discrete
 
 from ..skilled import skill_transitions
@@ -254,3 +259,8 @@ def test_a_scaled_reward_has_a_mean_square_of_one(getkey: GetKey) -> None:
     np.testing.assert_allclose(np.mean(scaled**2), 1, rtol=1e-4)
     agent = eqrl.Intrinsic(eqrl.SAC(), reward)
     assert eqrl.unwrap(agent, eqrl.ICM) is inner
+    # A size is 1 as long as all were 0, as those of a sparse reward are.
+    zeros = no_statistics(1).update(jnp.zeros((3, 1)))
+    later = zeros.update(jnp.full((1, 1), 4.0))
+    assert [mean_size(x) for x in (no_statistics(1), zeros, later)] == [1, 1, 1]
+    assert [root_mean_square(x) for x in (no_statistics(1), zeros, later)] == [1, 1, 2]

@@ -238,7 +238,7 @@ GoalSkill.__init__.__doc__ = """**Arguments:**
 def seek_goal(
     agent: AbstractAgent[State, Memory, Extras],
     state: State,
-    goal: Float[Array, " obs"],
+    goal: Observation[Array, " obs"],
 ) -> tuple[AnyAgent, PyTree]:
     """Makes an agent that heads for a goal, with skills learned from `METRA`.
 
@@ -281,7 +281,7 @@ def _seek(agent: AnyAgent, state: PyTree, goal: Array) -> tuple[AnyAgent, PyTree
                 "observes, so it cannot tell the way; let it be 'observation' or a "
                 "function of one, and have the environment observe the position."
             )
-        point = _point_of(reward, reward_state, jnp.asarray(goal, float))
+        point = _point_of(reward, reward_state, as_floats(jnp.asarray(goal)))
         seeking = GoalSkill(inner.agent, reward, reward_state, point)
         return seeking, inner.inner_state(agent.inner_state(state))
     if isinstance(agent, AbstractViewWrapper):

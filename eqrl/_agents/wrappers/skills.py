@@ -52,8 +52,9 @@ class SkillConditioned(
     A skill is drawn from a prior when an episode begins and kept until its end, or for
     `resample_every` steps. The replay holds it once for each transition. The agent sees
     it appended to both observations, each time the skill with which the action was
-    chosen. The state is that of the agent inside, for observations that are longer by
-    the size of a skill.
+    chosen, and returns over several steps end with a skill as at a time limit. The
+    state is that of the agent inside, for observations that are longer by the size of a
+    skill.
     """
 
     agent: AbstractAgent[State, Memory, Extras]
@@ -148,6 +149,14 @@ class SkillConditioned(
         key: PRNGKeyArray,
     ) -> tuple[State, Metrics]:
         inner_batch = self.inner_transitions(state, batch)
+        if self.resample_every is not None and batch.timestep.ndim > 1:
+            # The next row has another skill, so its value is not that of this step.
+            skill = batch.extras.skill
+            changes = jnp.any(skill[:, 1:] != skill[:, :-1], axis=-1)
+            changes = jnp.pad(changes, ((0, 0), (0, 1))) & ~batch.terminated
+            inner_batch = dataclasses.replace(
+                inner_batch, truncated=batch.truncated | changes
+            )
         return self.agent.update(state, inner_batch, step=step, key=key)
 
 
