@@ -353,9 +353,12 @@ def test_actions_and_metrics_that_do_not_fit_the_trainer_are_named(
             train(agent, Point(), key=getkey())
 
 
-def test_metrics_are_scalars() -> None:
+def test_metrics_are_scalars_with_free_names() -> None:
     with pytest.raises(ValueError, match="metric `loss` is of shape"):
         check_metrics({"loss": jax.ShapeDtypeStruct((2,), jnp.float32)})
+    for name in ("step", "episode_return", "episode_return_0", "evaluation_score"):
+        with pytest.raises(ValueError, match=f"metric `{name}` is the trainer's"):
+            check_metrics({name: jax.ShapeDtypeStruct((), jnp.float32)})
 
 
 def test_greedy_actions_of_an_unbounded_actor_are_clipped(getkey: GetKey) -> None:

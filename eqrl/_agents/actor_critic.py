@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.core
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 from typing_extensions import TypeVar
@@ -121,7 +122,8 @@ def reachable(
         if jax.process_count() > 1:
             return log_temperature
         return eqx.error_if(log_temperature, target > most, f"`{name}` is {limit}")
-    if float(target) > most:
+    # The target has been rounded, and may be the largest possible.
+    if float(target) > max(most, float(np.float32(most))):
         raise ValueError(f"`{name}={float(target):.3g}` is {limit}")
     return log_temperature
 

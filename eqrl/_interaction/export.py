@@ -71,7 +71,8 @@ def export_policy(
         created.
     - `agent`, `state`: the agent that acts, and its state. Take one from a stack with
         `member`, and one skill of an agent with skills with `fix_skill`; otherwise a
-        skill is drawn at the beginning of each episode.
+        skill is drawn at the beginning of each episode, with `EvenOneHotSkills` always
+        the first.
     - `env`: the environment, or its `spec`.
     - `platforms`: where the policy can be loaded, by JAX's names.
 

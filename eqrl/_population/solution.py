@@ -261,7 +261,8 @@ def stored_transitions(
     environment, seed and member still has (see `eqrl.ReplayBuffer`). For several seeds
     or members they are a stack: `eqrl.member(transitions, index)` takes those of one.
 
-    Raises a `ValueError` if there is no such replay, as for `eqrl.PPO`.
+    Raises a `ValueError` if there is no such replay, as for `eqrl.PPO`, or if a seed or
+    member diverged.
     """
     is_population = isinstance(solution, PopulationSolution)
     state = solution.trainer_states if is_population else solution.trainer_state
@@ -274,12 +275,17 @@ def stored_transitions(
             "`solution.trainer_state.replay`."
         )
     ring, counts = rings[0], solution.counts
-    # Before the axes of environments and rows there may be one of seeds or members. One
-    # that failed has fewer rows than are counted.
+    # Before the axes of environments and rows there may be one of seeds or members.
     axes = ring.data.timestep.shape[:-2]
     written = jnp.broadcast_to(counts.rows_kept + counts.rows_written, axes)
     if ring.frames is not None:
         written = ring.frames.written
+    elif axes and np.any(state.failed):
+        raise ValueError(
+            f"Seeds or members {np.flatnonzero(state.failed).tolist()} diverged, so "
+            "their replays hold fewer transitions than were counted; train without "
+            "them."
+        )
 
     def number_held(
         ring: ReplayState[Transition[Extras]], written: Int[Array, ""]

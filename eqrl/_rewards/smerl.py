@@ -154,7 +154,7 @@ def _returns(batch: _Transition) -> Float[Array, "*batch"]:
     if batch.episode_return is None:
         raise ValueError(
             "`SMERL` needs the returns of whole episodes, which these transitions do "
-            "not have: give the trainer `make_replay=functools.partial("
-            "eqrl.ReplayBuffer, episode_returns=True)`."
+            "not have: take an agent that learns from a replay, and give the trainer "
+            "`make_replay=functools.partial(eqrl.ReplayBuffer, episode_returns=True)`."
         )
     return batch.episode_return

@@ -181,6 +181,12 @@ class Evaluations(Generic[State]):
                 "by which one policy is better than another; give a `score`, such as "
                 "`eqrl.weighted_return`."
             )
+        if env.spec.max_steps is None:
+            raise ValueError(
+                "This environment has no time limit (`spec.max_steps` is None), so an "
+                "episode of an evaluation might never end; put an "
+                "`eqrl.envs.TimeLimit` around it."
+            )
         key = reusable_key(key)
         self._agent, self._env, self._key = agent, env, key
         self._every, self._num_episodes = every, num_episodes

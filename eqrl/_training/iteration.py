@@ -110,7 +110,8 @@ class Averages(eqx.Module):
         newest = self.added - 1
         since = jnp.where(self.last < 0, newest, self.last + self.interval)
         is_first = jnp.arange(len(self.names)) == jnp.argmin(since)
-        return is_first & (since <= newest)
+        # Before the first update, no metric has said anything.
+        return is_first & (since <= newest) & (self.added > 0)
 
     def result(self, *, failed: Bool[Array, ""] | bool = False) -> Metrics:
         """The averages; `nan` where there was nothing to average.
@@ -156,6 +157,7 @@ def check_finite_agent(state: PyTree) -> None:
 
 # Metrics that the trainer adds, and the columns that index the rows of a run.
 _TAKEN = {"step", "nonfinite", "seed", "member", "skill", "generation", "parent"}
+_TAKEN_BEGINNINGS = ("episode_return", "episode_length", "evaluation_")
 
 
 def check_metrics(metrics: Mapping[str, object]) -> None:
@@ -164,7 +166,7 @@ def check_metrics(metrics: Mapping[str, object]) -> None:
     `metrics` is a result of `jax.eval_shape`.
     """
     for name, value in metrics.items():
-        if name in _TAKEN:
+        if name in _TAKEN or name.startswith(_TAKEN_BEGINNINGS):
             raise ValueError(
                 f"The metric `{name}` is the trainer's, or a column of `metrics.csv`; "
                 "name it otherwise."

@@ -25,7 +25,7 @@ from .iteration import (
     restore_agent,
     update,
 )
-from .replay import AbstractReplay, AnyReplay, ReplayBuffer
+from .replay import AbstractReplay, AnyReplay, LatestRows, ReplayBuffer
 from .rows import OfflineSolution, append_row, what_failed
 from .schedule import Counts
 from .trainer import Ran
@@ -292,7 +292,15 @@ def fill_replay(
 
     The state of the replay, and the counts to draw from it with, in which all rows
     count as kept.
+
+    Raises a `ValueError` for an `eqrl.LatestRows`, whose batches are the steps of one
+    iteration.
     """
+    if isinstance(replay, LatestRows):
+        raise ValueError(
+            "`replay` is a LatestRows, which holds the steps of one iteration only; "
+            "give an `eqrl.ReplayBuffer`."
+        )
     axes = transitions.timestep.shape
     if len(axes) not in (1, 2):
         raise ValueError(

@@ -257,7 +257,8 @@ class Trainer(eqx.Module):
     ) -> TrainerState[State, EnvState, Memory, Extras]:
         """The state, with new episodes in all environments.
 
-        The last transition of each is marked as truncated, unless it is terminated.
+        The last transition of each is marked as truncated, unless it is terminated, in
+        each `eqrl.ReplayState` of the replay.
 
         **Arguments:**
 
@@ -266,9 +267,13 @@ class Trainer(eqx.Module):
         - `key`: for the environments and the agent's memory.
         """
         key = jr.fold_in(jr.fold_in(key, 2), counts.rows_written.astype(jnp.uint32))
-        replay = state.replay
-        if isinstance(replay, ReplayState):
-            replay = truncate_last_row(replay, counts)
+        is_ring = lambda x: isinstance(x, ReplayState)
+        # A replay of one's own may hold others.
+        replay = jax.tree.map(
+            lambda x: truncate_last_row(x, counts) if is_ring(x) else x,
+            state.replay,
+            is_leaf=is_ring,
+        )
         release(state.actors.env_state, abandoned=True)
         return TrainerState(
             agent=state.agent,

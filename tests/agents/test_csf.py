@@ -128,3 +128,9 @@ def test_an_update_is_that_of_the_formulas(getkey: GetKey) -> None:
 def test_an_observation_without_room_for_a_skill_is_refused(getkey: GetKey) -> None:
     with pytest.raises(ValueError, match=r"SkillConditioned\(eqrl.CSF\(3\)"):
         eqrl.CSF(3).init(eqrl.EnvSpec(3, 1), key=getkey())
+
+
+def test_skills_of_another_size_are_refused(getkey: GetKey) -> None:
+    agent = eqrl.SkillConditioned(eqrl.Normalized(eqrl.CSF(2)), eqrl.SphereSkills(3))
+    with pytest.raises(ValueError, match=r"`CSF\(2\)` .*SphereSkills.* have 3"):
+        agent.init(eqrl.EnvSpec(3, 1), key=getkey())

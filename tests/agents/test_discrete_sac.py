@@ -1,6 +1,7 @@
 """`DiscreteSAC` against closed forms and numbers written again in NumPy."""
 
 import dataclasses
+import math
 from typing import Any
 
 import equinox as eqx
@@ -141,6 +142,10 @@ def test_what_cannot_be_chosen_from_is_refused() -> None:
     discrete_sac(target_entropy=0.0).init(one, key=jr.key(0))
     with pytest.raises(ValueError, match=r"`target_entropy=1\.5` is more than 1\.39"):
         discrete_sac(target_entropy=1.5).init(SPEC, key=jr.key(0))
+    # The largest itself, which float32 rounds up, is allowed.
+    three = eqrl.EnvSpec(2, action=eqrl.spaces.Discrete(3))
+    agent = discrete_sac(target_entropy=math.log(3))
+    eqx.filter_eval_shape(agent.init, three, key=jr.key(0))
     # Traced, as in a training, it is known when the program runs.
     init = eqx.filter_jit(lambda agent: agent.init(SPEC, key=jr.key(0)))
     with pytest.raises(eqx.EquinoxRuntimeError, match="`target_entropy` is more than"):

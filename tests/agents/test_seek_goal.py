@@ -69,8 +69,8 @@ def test_the_way_is_that_of_the_representation() -> None:
     assert np.all(np.asarray(agent.inner_observation(state, GOAL))[4:] == 0)
     # A goal is seen as any observation is, of whatever type.
     image = jnp.array([255, 51, 0, 0], jnp.uint8)
-    agent, _ = eqrl.seek_goal(*make(eqrl.SphereSkills(), np.eye(2)), image)
-    np.testing.assert_allclose(agent.goal, [1, 0.2], rtol=1e-6)
+    seeking: Any = eqrl.seek_goal(*make(eqrl.SphereSkills(), np.eye(2)), image)[0]
+    np.testing.assert_allclose(seeking.goal, [1, 0.2], rtol=1e-6)
 
 
 def test_one_of_the_one_hot_skills_leads_there() -> None:

@@ -88,6 +88,10 @@ def test_those_of_several_seeds_and_members_are_a_stack() -> None:
         scores=np.zeros((1, 2)),
     )
     assert eqx.tree_equal(eqrl.stored_transitions(population), stored)
+    failed = jnp.array([False, True])
+    broken = eqx.tree_at(lambda x: x.trainer_state.failed, seeds, failed)
+    with pytest.raises(ValueError, match=r"members \[1\] diverged"):
+        eqrl.stored_transitions(broken)
 
 
 def test_agents_without_a_replay_have_none() -> None:

@@ -60,6 +60,7 @@ def test_values_are_counted_beyond_what_a_float_can_count() -> None:
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
+        ([], None),
         ([(1, 1), (1, 1)], None),
         ([(1, 1), (1, NAN)], "b"),
         ([(1, 1), (NAN, NAN)], "a"),

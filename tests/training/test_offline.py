@@ -148,6 +148,8 @@ def test_a_replay_holds_the_last_rows_that_it_has_room_for() -> None:
     assert (int(counts.rows_kept), int(counts.rows_written)) == (5, 0)
     with pytest.raises(ValueError, match=r"axes \(1, 2, 5\)"):
         eqrl.fill_replay(eqrl.ReplayBuffer(6, 4), jax.tree.map(lambda x: x[None], both))
+    with pytest.raises(ValueError, match="LatestRows, which holds the steps of one"):
+        eqrl.fill_replay(eqrl.LatestRows(6, 2), both)
 
 
 def clone(rate: float = 3e-2, **options: Any) -> eqrl.OfflineSolution[Any]:

@@ -325,6 +325,12 @@ def test_evaluations_of_vector_rewards_ask_for_a_score() -> None:
         eqrl.Evaluations(Learner(), Clock(reward_size=2), every=20, key=jr.key(0))
 
 
+def test_evaluations_without_a_time_limit_are_refused() -> None:
+    endless = Clock(has_limit=False)
+    with pytest.raises(ValueError, match=r"no time limit .*put an `eqrl.envs.TimeLim"):
+        eqrl.Evaluations(Learner(), endless, every=20, key=jr.key(0))
+
+
 def test_steps_that_are_no_whole_number_of_iterations_are_refused() -> None:
     with pytest.raises(ValueError, match=r"`num_steps=61`.*60 and 62"):
         train(61)

@@ -755,3 +755,13 @@ class TestCheckEnv:
     def test_each_fault_is_named(self, fault: str, message: str) -> None:
         with pytest.raises(ValueError, match=message):
             check_env(_Odd(fault=fault))
+
+
+def test_episodes_that_begin_anew_end_the_last_in_any_replay(getkey: GetKey) -> None:
+    env = Clock(terminates=False)
+    state, counts = _IDLE.init(Scribe(), env, key=getkey())
+    counts = dataclasses.replace(counts, rows_written=counts.rows_written + 3)
+    own = dataclasses.replace(state, replay={"ring": state.replay, "priority": 1.0})
+    replay: Any = _IDLE.restart(Scribe(), env, own, counts, key=getkey()).replay
+    assert replay["ring"].data.truncated[0, :4].tolist() == [False, False, True, False]
+    assert replay["priority"] == 1

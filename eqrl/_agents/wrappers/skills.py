@@ -24,6 +24,7 @@ from ..._types.custom_types import Extras, Memory, Metrics, Mode, Observation, S
 from ..._types.data import Action, EnvSpec, Transition
 from ...nn import as_floats
 from ..base import AbstractAgent, AbstractWrapper, AnyAgent, after_act, layers, view_of
+from ..csf import CSF
 
 
 class SkillMemory(eqx.Module, Generic[Memory]):
@@ -88,6 +89,13 @@ class SkillConditioned(
         return dataclasses.replace(joined, extras=extras)
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> State:
+        for inner in layers(self.agent):
+            if isinstance(inner, CSF) and inner.num_dimensions != self.skills.size:
+                raise ValueError(
+                    f"`CSF({inner.num_dimensions})` learns skills of as many elements, "
+                    f"but those of {self.skills} have {self.skills.size}; give both "
+                    "the same number."
+                )
         return self.agent.init(with_skill_size(spec, self.skills.size), key=key)
 
     def begin(
