@@ -315,8 +315,8 @@ FAULTS = (
     Fault(
         "interaction:skills-begin-where-their-first-step-leads",
         "eqrl/_interaction/evaluate_skills.py",
-        "lambda x: x[:, :, 0], as_if_left(seen)",
-        "lambda x: x[:, :, 0], seen",
+        "lambda x: x[:, :, 0], as_if_left(described)",
+        "lambda x: x[:, :, 0], described",
         (f"{_SKILLS} -k from_beginning_to_end",),
     ),
     Fault(
@@ -392,8 +392,8 @@ FAULTS = (
     Fault(
         "interaction:intrinsic-rewards-count-beyond-the-end",
         "eqrl/_interaction/evaluate_skills.py",
-        "diversity_returns=jnp.sum(zero_outside(mask, worth), axis=2)",
-        "diversity_returns=jnp.sum(worth, axis=2)",
+        "jnp.argsort(jnp.where(mask.reshape(-1), lots, 1))",
+        "jnp.argsort(lots)",
         (f"{_SKILLS} -k behind_the_end",),
     ),
     Fault(

@@ -128,8 +128,8 @@ FAULTS = (
     Fault(
         "cli:spread-of-all-seeds-as-if-they-were-all-there-are",
         "eqrl/_cli/jobs.py",
-        "{means.std(ddof=1):.1f}",
-        "{means.std():.1f}",
+        "{rounded(means.std(ddof=1))}",
+        "{rounded(means.std())}",
         ("tests/cli/test_cli.py -k standard_error",),
     ),
     Fault(

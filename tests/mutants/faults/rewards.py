@@ -392,4 +392,32 @@ FAULTS = (
         "accepted.reshape(returns.shape) | True, self.scale * reward, 0",
         ("tests/rewards/test_smerl.py",),
     ),
+    Fault(
+        "rewards:a-scale-of-0-divides",
+        "eqrl/_rewards/running_statistics.py",
+        "jnp.sqrt(jnp.where(square == 0, 1, square))",
+        "jnp.sqrt(square)",
+        ("tests/rewards/test_novelty_rewards.py -k mean_square_of_one",),
+    ),
+    Fault(
+        "rewards:all-skills-count-alike",
+        "eqrl/_rewards/dads.py",
+        "among + shares[:, None]",
+        "among + jnp.mean(shares)",
+        ("tests/rewards/test_dads.py -k each_skill_would_do",),
+    ),
+    Fault(
+        "rewards:returns-cross-skills",
+        "eqrl/_agents/wrappers/skills.py",
+        "((0, 0), (0, 1))) & ~batch.terminated",
+        "((0, 0), (1, 0))) & ~batch.terminated",
+        ("tests/agents/test_skill_conditioned.py -k another_skill_begins",),
+    ),
+    Fault(
+        "rewards:a-goal-is-no-image",
+        "eqrl/_agents/wrappers/fixed_skill.py",
+        "as_floats(jnp.asarray(goal))",
+        "jnp.asarray(goal, float)",
+        ("tests/agents/test_seek_goal.py -k representation",),
+    ),
 )

@@ -549,7 +549,7 @@ FAULTS = (
     Fault(
         "training:metric-named-like-the-trainers",
         "eqrl/_training/iteration.py",
-        "if name in _TAKEN:",
+        "if name in _TAKEN or name.startswith(_TAKEN_BEGINNINGS):",
         'if name == "step":',
         ("tests/test_bad_input.py -k do_not_fit_the_trainer",),
     ),
