@@ -122,7 +122,7 @@ def test_functions_are_annotated_throughout() -> None:
 _MOST = {
     "lines for each public name": 145.4,
     "lines of the longest module": 732,
-    "files": 152,
+    "files": 153,
     "private functions named once": 151,
     "of these of at most 6 lines": 31,
     "internal share of definitions": 64.7,

@@ -25,6 +25,7 @@ class Tank(gymnasium.Env[np.ndarray, np.ndarray]):
         self, action: np.ndarray
     ) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         self.level += float(action[0]) - 0.1 * np.sqrt(self.level)
+        self.level = max(self.level, 0.0)
         spills = bool(self.level > 1.5)
         return self.observed(), -abs(self.level - self.goal), spills, False, {}
 

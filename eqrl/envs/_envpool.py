@@ -17,8 +17,8 @@ from .._pytree.fields import Count, PositiveInt, checked
 from .._types.data import EnvSpec, Stacking
 from .._types.installed import check_installed
 from ._base import AnyEnv, innermost, keys_of
-from ._gymnasium import Describe, Interface, described_by, shown_names
 from ._host import AbstractHostEnv, HostState, new_owner
+from ._interface import Describe, Interface, described_by, shown_names
 from ._make import check_known
 from ._simulators import (
     AbstractSimulators,

@@ -96,7 +96,11 @@ class AbstractInterface(ABC):
         observation: str | tuple[str, ...] | None = None,
         options: Mapping[str, object] | None = None,
     ) -> "FunctionalEnv | TimeLimit":
-        given = tuple(sorted((options or {}).items()))
+        # Tuples, since equal options share an environment.
+        given = tuple(
+            (option, tuple(value) if isinstance(value, list) else value)
+            for option, value in sorted((options or {}).items())
+        )
         return _made(self, name, max_steps, state_descriptor, observation, given)
 
 

@@ -13,8 +13,8 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 from .._pytree.fields import Count, checked, shown
 from .._types.data import EnvSpec
 from ._base import keys_of
-from ._gymnasium import Describe, Interface, described_by
 from ._host import AbstractHostEnv, HostState, new_owner
+from ._interface import Describe, Interface, described_by
 from ._simulators import AbstractSimulators, Began, MakeSimulators, Stepped
 
 
@@ -147,7 +147,10 @@ class _Vector(AbstractSimulators):
         if interface.describe is None:
             return vectors, None, seen
         described = [
-            interface.descriptor(each["final_info"] if is_final else each)
+            interface.descriptor(
+                each["final_info"] if is_final else each,
+                begins=bool(self._times[row] == 0),
+            )
             for is_final, row in zip(ended, rows.tolist(), strict=True)
             for each in [_infos_of(infos, row)]
         ]

@@ -335,9 +335,10 @@ def make(
         state_descriptor=state_descriptor,
         name=name,
     )
-    config = _registry().get_default_config(name)
-    limited = TimeLimit(env, config.episode_length if max_steps is None else max_steps)
-    repeat = config.action_repeat if action_repeat is None else action_repeat
+    config: dict[str, Any] = dict(_registry().get_default_config(name)) | given
+    limit = config["episode_length"] if max_steps is None else max_steps
+    limited = TimeLimit(env, limit)
+    repeat = config["action_repeat"] if action_repeat is None else action_repeat
     return limited if repeat == 1 else ActionRepeat(limited, repeat)
 
 

@@ -16,7 +16,7 @@ from .._pytree.tree import take_element, tree_where
 from .._types.custom_types import EnvState, Observation
 from .._types.data import Action, Box, EnvSpec, Stacking
 from ._base import AbstractEnv, AbstractEnvWrapper, AnyEnv, Outcome
-from ._host import stepping_where
+from ._host import is_host, stepping_where
 
 
 class AbstractStatelessWrapper(AbstractEnvWrapper[EnvState]):
@@ -306,7 +306,9 @@ class Masked(AbstractStatelessWrapper[EnvState]):
             observation_shape=None,
         )
 
-    def reset(self, *, key: PRNGKeyArray) -> tuple[EnvState, Float[Array, " obs"]]:
+    def reset(
+        self, *, key: PRNGKeyArray
+    ) -> tuple[EnvState, Observation[Array, " obs"]]:
         state, observation = self.env.reset(key=key)
         return state, self._seen(observation)
 
@@ -317,7 +319,9 @@ class Masked(AbstractStatelessWrapper[EnvState]):
         seen = self._seen(outcome.observation)
         return state, dataclasses.replace(outcome, observation=seen)
 
-    def _seen(self, observation: Float[Array, " obs"]) -> Float[Array, " seen"]:
+    def _seen(
+        self, observation: Observation[Array, " obs"]
+    ) -> Observation[Array, " seen"]:
         return jnp.delete(observation, np.array(self.hidden, int))
 
 
@@ -340,11 +344,16 @@ class PooledReset(AbstractStatelessWrapper[EnvState]):
     ) -> None:
         """**Arguments:**
 
-        - `env`: any environment.
+        - `env`: an environment in JAX.
         - `num_states`: number of initial states, at least 1. An agent does not see any
             others, so use many.
         - `key`: for the resets that compute them.
         """
+        if is_host(env):
+            raise ValueError(
+                "`env` is a simulator outside JAX, whose states cannot be pooled; use "
+                "it without `PooledReset`."
+            )
         self.env = env
         self._states, self._observations = _reset_many(env, jr.split(key, num_states))
 

@@ -26,7 +26,7 @@ from eqrl.envs import (
     TimeLimit,
 )
 from eqrl.envs._base import check_is_env
-from eqrl.envs._gymnasium import Interface
+from eqrl.envs._interface import Interface
 from eqrl.spaces import Discrete
 
 from ..simulators import (
@@ -459,3 +459,11 @@ def test_a_batch_is_translated_as_each_of_it() -> None:
             vectors, [interface.observation(value) for value in values]
         )
         assert interface.action(np.array([0, 2])).tolist() == [5, 7]
+    # The middle plus half of the width is not exactly 0.7.
+    box = spaces.Box(-0.5, 0.7, (1,))
+    interface = Interface(box, box, None, ("x",))
+    for value in (-1, 1):
+        assert interface.action(np.full(1, value, np.float32)) in box
+    assert interface.descriptor({}, begins=True).tolist() == [0]
+    with pytest.raises(ValueError, match=r"names \['x'\], but the .* are \['y'\]"):
+        interface.descriptor({"y": 1.0})

@@ -1,6 +1,7 @@
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -31,6 +32,12 @@ def test_what_is_hidden_is_left_out(hidden: Any) -> None:
     )
     # Equal ones share what they compile, whatever way they were written.
     assert Masked(Pictures(), hidden) == Masked(Pictures(), (1, 4))
+
+
+def test_elements_of_any_type_can_be_hidden(getkey: GetKey) -> None:
+    env = Masked(eqrl.envs.make("gymnax/Breakout-MinAtar"), (0,))
+    seen = jax.eval_shape(lambda key: env.reset(key=key)[1], getkey())
+    assert (seen.shape, seen.dtype) == ((399,), bool)
 
 
 def test_all_else_is_the_environments(getkey: GetKey) -> None:

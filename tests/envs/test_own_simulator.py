@@ -33,6 +33,10 @@ def test_the_level_follows_the_valve_and_is_drawn(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         played.reward, -np.abs(after[..., 0] - goal), rtol=1e-4, atol=1e-6
     )
+    # A tank that is empty has no negative level.
+    tank = Tank()
+    tank.reset(seed=0)
+    assert all(tank.step(np.zeros(1))[0][0] >= 0 for _ in range(50))
     path = tmp_path / "tank.gif"
     eqrl.render(agent, state, env, path, key=jr.key(2))
     with Image.open(path) as animation:

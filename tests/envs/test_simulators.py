@@ -3,9 +3,10 @@
 import gc
 import multiprocessing
 import os
+import signal
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import gymnasium
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 import eqrl
-from eqrl.envs import AbstractEnv, GymnasiumEnv, _host
+from eqrl.envs import AbstractEnv, GymnasiumEnv, _gymnasium, _host
 from eqrl.envs._simulators import GROUPS
 
 from ..toy import Learner, same
@@ -38,9 +39,17 @@ def train(env: AbstractEnv[Any], num_steps: int, initial: Any = None) -> Any:
     )
 
 
+class ArmError(Exception):
+    """Can be pickled, but not made again."""
+
+    def __init__(self, part: str, words: str) -> None:
+        super().__init__(f"the {part} is {words}")
+
+
 class Faulty(gymnasium.Env[Any, Any]):
     """Counts its steps, and does what it was made for at the third one."""
 
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}
     observation_space = gymnasium.spaces.Box(-1, 1, (2,))
     action_space = gymnasium.spaces.Box(-1, 1, (1,))
 
@@ -58,12 +67,18 @@ class Faulty(gymnasium.Env[Any, Any]):
         if self.number == 3:
             if self.fault == "raise":
                 raise OverflowError("the arm is bent")
+            if self.fault == "raise an error of its own":
+                raise ArmError("arm", "bent")
             if self.fault == "exit":
                 os._exit(3)
             if self.fault == "hang":
                 time.sleep(60)
         reward = np.nan if self.number == 3 and self.fault == "nan" else 1.0
         return np.full(2, 0.1 * self.number, np.float32), reward, False, False, {}
+
+    def close(self) -> None:
+        if str(self.fault).endswith("closed"):
+            Path(self.fault).touch()
 
 
 def begin(env: AbstractEnv[Any], number: int) -> tuple[Any, Any]:
@@ -202,6 +217,7 @@ def test_a_process_that_dies_or_hangs_is_named() -> None:
     for fault, number, words in (
         ("exit", 2, "environments 0 to 1 ended with exit code 3"),
         ("hang", 1, "environments 0 to 2 did not answer within `step_timeout=2"),
+        ("raise an error of its own", 1, "ArmError('the arm is bent')"),
     ):
         env = GymnasiumEnv(
             Faulty, options={"fault": fault}, num_processes=number, step_timeout=2
@@ -228,8 +244,36 @@ def test_a_process_that_dies_or_hangs_is_named() -> None:
     assert "cannot be sent to another process" in str(_host.failure_of(env))
 
 
+def test_a_process_leaves_interrupts_to_the_other_and_closes(tmp_path: Path) -> None:
+    file = tmp_path / "closed"
+    env = GymnasiumEnv(Faulty, options={"fault": str(file)}, num_processes=1)
+    # The one that was made to be looked at.
+    file.unlink()
+    state, _ = begin(env, 1)
+    for process in multiprocessing.active_children():
+        os.kill(process.pid or 0, signal.SIGINT)
+    _, outcome = step(env, state, jnp.zeros((1, 1)))
+    np.testing.assert_allclose(outcome.observation, 0.1, rtol=1e-6)
+    assert not file.exists()
+    del env
+    gc.collect()
+    assert file.exists()
+
+
+def test_options_may_be_lists_and_constructors_without_a_render_mode() -> None:
+    gymnasium.register("Plain-v0", entry_point=Faulty)
+    makers: list[Any] = [
+        GymnasiumEnv("Plain-v0", options={"fault": fault})._make
+        for fault in (["none"], ["none"], ["other"])
+    ]
+    assert makers[0] == makers[1] != makers[2]
+    assert _gymnasium._is_saved_exactly(makers[0])
+
+
 def test_what_simulators_cannot_do_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     env = pendulum()
+    with pytest.raises(ValueError, match=r"outside JAX.* without `PooledReset`"):
+        eqrl.envs.PooledReset(env, 2, key=jr.key(0))
     with pytest.raises(ValueError, match="simulators of this one have one present"):
         eqrl.envs.check(eqrl.envs.TimeLimit(env, 3), key=jr.key(0))
     monkeypatch.setattr(jax, "process_count", lambda: 2)

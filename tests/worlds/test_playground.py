@@ -130,9 +130,11 @@ def test_a_robot_is_found_in_the_packages_of_envpool() -> None:
         "playground/Go1JoystickFlatTerrain",
         observation=("privileged_state", "state"),
         critic_observation="state",
+        options={"episode_length": 300},
     )
     spec = other.spec
     assert (spec.observation_size, spec.critic_observation_size) == (171, 48)
+    assert spec.max_steps == 300
     robot: Any = innermost(env)
     key = jr.key(3)
     action = jnp.linspace(-0.5, 0.5, spec.action_size)

@@ -115,7 +115,7 @@ FAULTS = (
     ),
     Fault(
         "envs:gymnasium-bounds-without-their-center",
-        "eqrl/envs/_gymnasium.py",
+        "eqrl/envs/_interface.py",
         "scaled = (high + low) / 2 + (high - low) / 2 * value",
         "scaled = (high - low) / 2 * value",
         ("tests/envs/test_by_hand.py -k Rover",),
