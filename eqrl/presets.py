@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ._agents.base import AnyAgent
-from ._reporting.statistics import bootstrap_interval
+from ._reporting.statistics import bootstrap_interval, rounded
 from ._run.config import ConvolutionName, Run, Settings, Training
 from ._training.trainer import Trainer
 from .envs._base import AnyEnv
@@ -78,8 +78,8 @@ class Preset:
     def reached(self) -> str:
         """Describes the return that was reached."""
         return (
-            f"{self.mean_return:.1f} over {self.num_seeds} seeds, standard deviation "
-            f"{self.std_return:.1f}, after {self.num_steps} steps"
+            f"{rounded(self.mean_return)} over {self.num_seeds} seeds, standard "
+            f"deviation {rounded(self.std_return)}, after {self.num_steps} steps"
         )
 
     @property

@@ -150,13 +150,14 @@ class Evaluate:
 
     num_episodes: int | None = None
     """Episodes of each policy; by default 64 of brax and of simulators outside JAX,
-    1024 of other environments."""
+    1024 of other environments, and of a sweep as many as score each of its seeds."""
 
     mode: Mode = "greedy"
     """How to choose actions: at random, sampled as in training, or greedily."""
 
     seed: int = 0
-    """Seed of the episodes; the default plays those with which training ended."""
+    """Seed of the episodes; the default plays those with which training ended, but of a
+    sweep other ones than those that score its seeds."""
 
     output: Path | None = None
     """File to write with all returns: .json or .csv."""
@@ -376,13 +377,13 @@ def _parse_training(
         )
     if is_within and run.settings.env == POINT:
         values = POINT_OPTIONS if name else DISK_OPTIONS
-        used = [x for x in values.items() if x[0] in dict(run.options)]
-        listed = ", ".join(f"{name}={value}" for name, value in used)
+        # The defaults of a custom agent are its author's.
+        names = dict(run.options).keys() - ({} if own is None else run.agent_options)
+        listed = ", ".join(f"{x}={y}" for x, y in values.items() if x in names)
         print(f"by default settings for short trainings of skills on {POINT}: {listed}")
     # TensorBoard shows no populations, so `eqrl pbt` has no option for it.
     tensorboard = getattr(output, "tensorboard", False)
-    lacks_preset = preset is None and name in AGENTS
-    return Train(run, place, tensorboard, preset, lacks_preset)
+    return Train(run, place, tensorboard, preset, preset is None and name in AGENTS)
 
 
 def _look_ahead(args: Sequence[str]) -> argparse.Namespace:

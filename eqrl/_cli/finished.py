@@ -186,6 +186,10 @@ def run_plot(command: Plot) -> int:
         command.folders, labels, summaries, strict=True
     ):
         metrics = read_metrics(folder)
+        if len(metrics["step"]) == 0:
+            raise ValueError(
+                f"`{folder}` has no rows of metrics yet; leave it out, or train longer."
+            )
         if kind == "member" and not are_populations:
             # Members copy each other, so unlike the spread of seeds beside it, theirs
             # does not predict another population.

@@ -32,7 +32,7 @@ from .._interaction.evaluate_skills import (
 )
 from .._population.pbt import PBT
 from .._population.solution import PopulationSolution, member, scores_of, winner_of
-from .._population.train import check_scalar, train_population
+from .._population.train import train_population
 from .._reporting.progress import (
     PopulationProgressBar,
     ProgressBar,
@@ -40,6 +40,7 @@ from .._reporting.progress import (
     TensorBoard,
     check_tensorboard,
 )
+from .._reporting.statistics import rounded
 from .._run.config import Population, Run, SkillSchedule, Training
 from .._run.files import checkpoints_folder, library_folder
 from .._run.solutions import Interval, load_solution, step_of
@@ -79,7 +80,7 @@ def print_skills(evaluations: Sequence[SkillEvaluation]) -> None:
     """Prints how well the skills of each seed or member can be told apart."""
     accuracies = ", ".join(f"{float(each.accuracy):.3f}" for each in evaluations)
     returns = ", ".join(
-        f"{np.mean(each.diversity_returns):.1f}" for each in evaluations
+        rounded(np.mean(each.diversity_returns)) for each in evaluations
     )
     # Not every reward can tell skills apart.
     if not any(np.isnan(each.accuracy) for each in evaluations):
@@ -208,7 +209,7 @@ class SeedsJob(AbstractJob[Training, AnySolution]):
         means = returns.mean(axis=1)
         errors = returns.std(axis=1, ddof=1) / np.sqrt(num_episodes)
         listed = ", ".join(
-            f"{mean:.1f} ± {error:.1f}"
+            f"{rounded(mean)} ± {rounded(error)}"
             for mean, error in zip(means, errors, strict=True)
         )
         # Skills are learned without a return; there may be one beside them.
@@ -220,8 +221,8 @@ class SeedsJob(AbstractJob[Training, AnySolution]):
             )
         if has_return and len(means) > 1:
             print(
-                f"over {len(means)} seeds: {means.mean():.1f}, standard deviation "
-                f"{means.std(ddof=1):.1f}"
+                f"over {len(means)} seeds: {rounded(means.mean())}, standard deviation "
+                f"{rounded(means.std(ddof=1))}"
             )
         if self.preset is not None:
             print(f"the preset reached: {self.preset.reached}")
@@ -253,7 +254,6 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
         size = self.run.schedule.size
         self.trainer.check_num_steps(self.run.schedule.steps_per_generation)
         check_mesh(self.mesh, size)
-        check_scalar(self.env)
         eqx.filter_eval_shape(self.pbt.init, self.agent, size, key=jr.key(0))
         check_training(self.trainer, self.agent, self.env)
 
@@ -360,15 +360,15 @@ class PopulationJob(AbstractJob[Population, PopulationSolution]):
         has_return = self.run.skills is None or np.any(returns)
         if has_return:
             print(f"mean return of {returns.shape[1]} greedy episodes:")
-            print(f"all members: {returns.mean():.1f}")
+            print(f"all members: {rounded(returns.mean())}")
         if best is None:
             # No generation is complete.
             return
         histories = self.run.by_given_names(reached.hyperparameters)
         values = ", ".join(
-            f"{name} {history[-1, best]:.3g}" for name, history in histories.items()
+            f"{name} {history[-1, best]:.5g}" for name, history in histories.items()
         )
-        mean = f": {returns[best].mean():.1f}" if has_return else ""
+        mean = f": {rounded(returns[best].mean())}" if has_return else ""
         print(f"best member, {best}{mean} with {values}")
         if self.run.skills is not None:
             agent, state = policies.pairs[best]
@@ -504,7 +504,7 @@ class LibraryJob(AbstractJob[SkillSchedule, Skills[PyTree]]):
         distances = write_trajectories(
             folder, self.run, self.env, trajectories, mean_returns
         )
-        means = ", ".join(f"{mean:.1f}" for mean in mean_returns)
+        means = ", ".join(map(rounded, mean_returns))
         print(f"skills learned: {count}")
         if np.any(returns):
             print(f"mean return of {returns.shape[1]} greedy episodes of each: {means}")
@@ -555,6 +555,13 @@ def make_job(command: Train) -> AbstractJob[Any, Any]:
     """The training that a command describes."""
     run, tensorboard = command.run, command.tensorboard
     agent, env, trainer = run.make_agent(), run.make_env(), run.make_trainer()
+    if env.spec.reward_size is not None:
+        raise ValueError(
+            f"The reward of `{run.settings.env}` is a vector, of `spec.reward_size="
+            f"{env.spec.reward_size}`, and `eqrl {run.schedule.command}` reports "
+            "returns that are scalars; train in Python, with `eqrl.train`, or make it "
+            "a scalar in the environment."
+        )
     if command.lacks_preset:
         near = nearest_preset(run, env)
         named = "" if near is None else f"; the nearest is that of {near}"

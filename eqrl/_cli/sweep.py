@@ -4,16 +4,18 @@ import argparse
 import ast
 import contextlib
 import dataclasses
+import re
 import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.random as jr
 import numpy as np
 
-from .._population.prior import make_settings
+from .._population.prior import make_settings, name_of_option
 from .._population.train import check_scalar
 from .._pytree.fields import check_integer
 from .._pytree.tree import take_element
@@ -37,7 +39,7 @@ from .._run.sweep import group_settings, sweep
 from .._run.write import SEARCH, SWEEP, TABLE, best_curves, read_sweep
 from .._storage.files import Content, read_json
 from .._training.host_loop import TrainingInterrupted
-from .._training.mesh import count_cores
+from .._training.mesh import choose_members, count_cores
 from .commands import (
     USUAL_PRIORS,
     Evaluate,
@@ -95,7 +97,10 @@ def run_sweep(args: Sequence[str]) -> int:
     )
     for name, option in _OPTIONS.items():
         parser.add_argument(name, **option)
-    options, rest = parser.parse_known_args(args)
+    # `argparse` takes `-1e-3` for an option, but no word that begins with a space.
+    spaced = [re.sub(r"^(?=-\.?\d)", " ", word) for word in args]
+    options, rest = parser.parse_known_args(spaced)
+    rest = [word.removeprefix(" ") for word in rest]
     own = {"--agent": options.agent, "--env": options.env}
     if options.resume is not None:
         others = [
@@ -133,7 +138,8 @@ def _make_search(
 ) -> Search:
     """The variations of a sweep, as its options describe them."""
     priors: list[Prior] = [
-        (name, kind, float(low), float(high)) for name, kind, low, high in options.prior
+        (name.replace("-", "_"), kind, float(low), float(high))
+        for name, kind, low, high in options.prior
     ]
     if priors and options.random is None:
         raise ValueError(
@@ -167,7 +173,17 @@ def _make_search(
 
 def _begin(run: Run[Training], search: Search, place: Place) -> int:
     """Trains a sweep in a new folder, and returns the exit code."""
-    _make_devices(run.schedule)
+    schedule = run.schedule
+    _make_devices(schedule)
+    in_turn = choose_members(schedule.members, None) == "in_turn"
+    is_divided = in_turn and jax.default_backend() == "cpu"
+    used = len(jax.devices()) if is_divided else 1
+    if schedule.devices not in (None, used):
+        raise ValueError(
+            f"`devices={schedule.devices}` must be {used}, the number of devices that "
+            "this sweep trains on: those of the processor if seeds run in turn on it, "
+            "otherwise one. Leave it out."
+        )
     env = run.make_env()
     # Checked first, so that a sweep that is refused does not overwrite anything.
     check_scalar(env)
@@ -178,7 +194,7 @@ def _begin(run: Run[Training], search: Search, place: Place) -> int:
         num_draws=search.num_draws,
         key=jr.key(0),
     )
-    group_settings(settings, env, run.schedule.num_steps)
+    group_settings(settings, env, schedule.num_steps)
     folder = place.folder or new_folder(f"sweep-{run.name}")
     with claim_folder(folder, overwrite=place.overwrite):
         write_config(folder, run)
@@ -207,6 +223,7 @@ _LEAST = {
 _OPTIONS: dict[str, dict[str, Any]] = {
     "--grid": {
         "nargs": "+",
+        "type": str.strip,
         "action": "append",
         "default": [],
         "metavar": ("NAME", "VALUE"),
@@ -285,7 +302,7 @@ def _make_devices(schedule: Training | Population | SkillSchedule) -> None:
 
 
 def _train(folder: Path, run: Run[Training], search: Search) -> int:
-    names = ", ".join(name for part in _varied(run, search).values() for name in part)
+    names = ", ".join([*search.grid, *(name for name, *_ in search.priors)])
     print(f"settings of {run}; each of the sweep has its own {names}", flush=True)
     try:
         solution = _sweep(folder, run, search)
@@ -311,15 +328,18 @@ def _train(folder: Path, run: Run[Training], search: Search) -> int:
 
 def _varied(run: Run[Training], search: Search) -> dict[str, Any]:
     """The arguments `grid` and `priors` of `eqrl.sweep`."""
-    _, priors = select_tuned(run.make_agent(), search.priors)
-    names = [name.replace("-", "_") for name, *_ in search.priors]
+    agent = run.make_agent()
+    _, priors = select_tuned(agent, search.priors)
+    names = [name_of_option(agent, name) for name, *_ in search.priors]
     grid: dict[str, list[object]] = {}
     for name, texts in search.grid.items():
-        grid[name] = [*texts]
+        values: list[object] = [*texts]
         for index, text in enumerate(texts):
             # A Python number, bool, `None` or tuple; anything else is text.
             with contextlib.suppress(SyntaxError, ValueError):
-                grid[name][index] = ast.literal_eval(text)
+                values[index] = ast.literal_eval(text)
+        # A name and its whole path are the same hyperparameter.
+        grid.setdefault(name_of_option(agent, name), []).extend(values)
     return {"grid": grid, "priors": dict(zip(names, priors, strict=True))}
 
 

@@ -3,6 +3,7 @@
 import abc
 import contextlib
 import dataclasses
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -312,9 +313,10 @@ def _train_into(
                 with open_checkpoints(folder) as checkpoints:
                     checkpoints.save(solution)
         policies = job.write(folder, reached)
-    # A second signal asks to leave out the pictures and the evaluation.
-    if interrupt.insisted:
+    # A second signal, or a first one after training, leaves out what is to come.
+    if interrupt.insisted or (interrupt.first is not None and exit_code < 128):
         raise KeyboardInterrupt
+    interrupt.first = interrupt.first or signal.SIGINT
     failed = np.flatnonzero(job.failed(reached))
     # The error behind exit code 1 has already named the step.
     if exit_code != 1 and len(failed) > 0:

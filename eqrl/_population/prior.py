@@ -13,7 +13,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._agents.base import AnyAgent
+from .._agents.base import AnyAgent, layers
 from .._pytree.fields import (
     Range,
     check_fields,
@@ -256,22 +256,50 @@ def make_settings(
 
 
 def find_path(agent: AnyAgent, trainer: Trainer, name: str) -> str:
-    """The path of the one field of the agent or the trainer that is or ends in `name`.
+    """The path of the one field of the agent or the trainer that ends in `name`.
 
-    Fields of the trainer begin with `trainer.`.
+    Fields of the trainer begin with `trainer.`; a whole path may begin with a dot.
     """
     paths = [*_paths(agent), *(f"{_TRAINER}{path}" for path in _paths(trainer))]
-    if name in paths:
-        return name
-    found = [path for path in paths if path.endswith(f".{name}")]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise ValueError(f"`{name}` could be any of {found}; give more of its path.")
-    raise ValueError(
-        f"There is no hyperparameter `{name}`; those of this agent and its trainer are "
-        f"{', '.join(paths)}."
-    )
+    path = only_match(paths, name)
+    if path is None:
+        raise ValueError(
+            f"There is no hyperparameter `{name}`; those of this agent and its trainer "
+            f"are {', '.join(paths)}."
+        )
+    return path
+
+
+def only_match(paths: Sequence[str], name: str) -> str | None:
+    """The path that ends in `name`; `None` if there is none.
+
+    If there are several, a `ValueError` is raised. With a dot before it, `name` is a
+    whole path.
+    """
+    found = _matches(paths, name)
+    if len(found) > 1:
+        raise ValueError(
+            f"`{name}` could be any of {found}; give more of its path, or all of it "
+            f"with a dot before it: `.{min(found, key=len)}`."
+        )
+    return found[0] if found else None
+
+
+def _matches(paths: Iterable[str], name: str) -> list[str]:
+    return [
+        path for path in paths if f".{path}" == name or f".{path}".endswith(f".{name}")
+    ]
+
+
+def name_of_option(agent: AnyAgent, name: str) -> str:
+    """An option of the command line as `find_path` takes it.
+
+    It is a field of the innermost agent. If other fields end in its name, this is its
+    whole path, and otherwise the name.
+    """
+    found = _matches(_paths(agent), name)
+    path = "agent." * (len([*layers(agent)]) - 1) + name
+    return f".{path}" if path in found and len(found) > 1 else name
 
 
 _TRAINER = "trainer."

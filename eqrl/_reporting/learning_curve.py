@@ -268,7 +268,8 @@ def _curve(
             f"{steps.shape}; they must be of shape (logs,) or (logs, seeds), and "
             "(logs,), as in the `metrics` of a `Solution`."
         )
-    values = values.reshape(len(steps), -1)
+    # `reshape` cannot infer the number of seeds if there is no row.
+    values = values if values.ndim == 2 else values[:, None]
     values = moving_average(np.where(np.isfinite(values), values, np.nan), smoothing)
     # Other rows would break the line between the ends of two episodes.
     known = np.any(np.isfinite(values), axis=1)

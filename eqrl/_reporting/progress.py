@@ -17,6 +17,7 @@ from .._population.solution import PopulationSolution, are_mean_returns, scores_
 from .._pytree.fields import Range, check_arity, check_integer
 from .._training.replay import replay_size
 from .._types.installed import check_installed
+from .statistics import rounded
 
 
 # Beartype, with which the tests check each function, refuses `typing.Self` there.
@@ -155,10 +156,10 @@ class ProgressBar(AbstractProgressBar):
         # Vector rewards have a return for each element, under separate names.
         returns = _known(metrics, "episode_return")
         if returns.size > 0:
-            self._return = f"return {returns.mean():,.1f}"
+            self._return = f"return {rounded(returns.mean())}"
         evaluated = _known(metrics, "evaluation_return")
         if evaluated.size > 0:
-            self._evaluated = f"evaluation {evaluated.mean():,.1f}"
+            self._evaluated = f"evaluation {rounded(evaluated.mean())}"
         rewards = _known(metrics, "intrinsic_reward")
         if rewards.size > 0:
             self._reward = f"intrinsic reward {rewards.mean():,.2f}"
@@ -225,7 +226,8 @@ class PopulationProgressBar(AbstractProgressBar):
         result = None
         # All members may have failed.
         if known.size > 0:
-            result = f"{name} {known.mean():,.1f} mean, {known.max():,.1f} best"
+            mean, best = rounded(known.mean()), rounded(known.max())
+            result = f"{name} {mean} mean, {best} best"
         done = step // self._steps_per_generation
         self._show(
             f"generation {done:,}/{self._total:,}",

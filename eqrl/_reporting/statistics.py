@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, SupportsFloat
 
 import numpy as np
 from jaxtyping import Array, Float
@@ -21,6 +21,14 @@ Center = Literal["mean", "iqm"]
 
 # The most numbers that a bootstrap holds in memory.
 _MOST_AT_ONCE = 2**22
+
+
+def rounded(value: SupportsFloat) -> str:
+    """A return for people to read: one decimal, but more of a number below ten."""
+    number = float(value)
+    digits = 1 if abs(number) >= 10 else 3 if abs(number) >= 1 else 4
+    # The sum is never -0.
+    return str(round(number, digits) + 0.0)
 
 
 def interquartile_mean(

@@ -111,7 +111,9 @@ class SweepSolution(Generic[State, Agents]):
         and `iqm` of the scores of the others; `low` and `high`, the ends of the 95 %
         bootstrap interval of the `center` over seeds; and, for the best setting only,
         `fresh_mean`, `fresh_iqm`, `fresh_low` and `fresh_high`. The best of many
-        settings looks better than it is; its fresh scores do not.
+        settings looks better than it is, since it was chosen for its score. Its fresh
+        scores remove the bias from the choice of episodes; that from the choice of
+        seeds remains unless there were fresh seeds.
         """
         names = list(dict.fromkeys(name for each in self.settings for name in each))
         columns: dict[str, list[Cell]] = {
@@ -182,8 +184,8 @@ def draw_sweep(
     """Plots the scores of each setting of a sweep, with an interval over its seeds.
 
     Settings are ordered from the best to the worst. Each seed is a dot, the center a
-    diamond, and its 95 % bootstrap interval a line. The fresh scores of the best one
-    are drawn beside it.
+    diamond, and its 95 % bootstrap interval a line. The fresh scores of the best one,
+    if there are any, are drawn beside it.
 
     **Arguments:**
 
@@ -199,8 +201,8 @@ def draw_sweep(
         (float(place), sweep.scores[index], color, "center of seeds")
         for place, index in enumerate(order)
     ]
-    if sweep.best is not None:
-        lines.append((0.3, sweep.fresh_scores, fresh_color, "of fresh seeds"))
+    if np.isfinite(sweep.fresh_scores).any():
+        lines.append((0.3, sweep.fresh_scores, fresh_color, "fresh scores"))
     for place, scores, own_color, label in lines:
         ends = bootstrap_interval(scores, center=sweep.center)
         seeds = np.full(len(scores), place)

@@ -22,6 +22,8 @@ from .._population.prior import (
     OneMinus,
     Uniform,
     check_prior,
+    name_of_option,
+    only_match,
 )
 from .._pytree.fields import Range, check_choice, check_integer, range_of
 from .._rewards.incremental import Incremental
@@ -97,7 +99,10 @@ def select_tuned(
 
 
 def path_of(agent: AnyAgent, name: str) -> str:
-    """The path of the one hyperparameter whose path is or ends in `name`."""
+    """The path of the one hyperparameter whose path ends in `name`.
+
+    If there are several, it is the option of that name, of the innermost agent.
+    """
     # A prior draws one number, and the elements of a list have no names of their own.
     paths = [
         ".".join(key.name for key in path)
@@ -106,15 +111,14 @@ def path_of(agent: AnyAgent, name: str) -> str:
         and leaf.shape == ()
         and all(isinstance(key, GetAttrKey) for key in path)
     ]
-    found = [path for path in paths if f".{path}".endswith(f".{name}")]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise ValueError(f"`{name}` could be any of {found}; give more of its path.")
-    names = ", ".join(path.rpartition(".")[2] for path in paths)
-    raise ValueError(
-        f"There is no hyperparameter `{name}` to vary; those of this agent are {names}."
-    )
+    path = only_match(paths, name_of_option(agent, name))
+    if path is None:
+        names = ", ".join(path.rpartition(".")[2] for path in paths)
+        raise ValueError(
+            f"There is no hyperparameter `{name}` to vary; those of this agent are "
+            f"{names}."
+        )
+    return path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -492,6 +496,13 @@ class Run(Generic[Schedule]):
             raise ValueError(
                 f"`env_option` is given twice for one name: {[*self.env_options]}."
             )
+        # That of gymnax has its own name.
+        limits = options.keys() & {"max_steps", "max_steps_in_episode"}
+        if limits and settings.max_steps is not None:
+            raise ValueError(
+                f"`max_steps={settings.max_steps}` and `env_option` {[*limits]} are "
+                "both the time limit; give one."
+            )
         given = {"backend": settings.backend, "max_steps": settings.max_steps}
         if self.make_own_env is None:
             library = LIBRARIES.get(settings.env.partition("/")[0])
@@ -564,7 +575,8 @@ def _with_options(env: Any, name: str, options: Mapping[str, Any]) -> AnyEnv:
             else f"`{name}` has no parameters that can be set: {wrong} are given."
         )
     for option, value in options.items():
-        if isinstance(getattr(holder, option), int | float) and isinstance(value, str):
+        is_number = isinstance(getattr(holder, option), int | float)
+        if is_number and not isinstance(value, int | float):
             raise ValueError(f"`env_option={option}={value}` must be a number.")
     changed = dataclasses.replace(holder, **options)
     return type(env)(env.environment, changed) if holder is not env else changed

@@ -90,7 +90,7 @@ def save_run(
     - `overwrite`: deletes what an earlier run wrote into the folder.
 
     Raises a `ValueError`, and changes nothing, unless the folder may be written and the
-    solution has at least one row of metrics.
+    solution has at least one row of metrics or, of a population, one generation.
     """
     check_is_agent(agent)
     check_is_env("env", env)
@@ -106,6 +106,11 @@ def save_run(
         )
     if isinstance(solution, Solution) and not solution.metrics:
         raise ValueError("`solution` has no row of metrics, so there was no training.")
+    if isinstance(solution, PopulationSolution) and len(solution.scores) == 0:
+        raise ValueError(
+            "`solution` has no complete generation, so there are no scores to write; "
+            "resume its training, for which `eqrl.save_solution` saves it."
+        )
     if title is None:
         *outer, inner = layers(agent)
         rewards = [each.reward for each in outer if isinstance(each, Intrinsic)]

@@ -72,6 +72,7 @@ from .write import (
     POLICIES,
     SEARCH,
     SWEEP,
+    TABLE,
     UNFINISHED,
     Pair,
     TrainedPart,
@@ -161,7 +162,8 @@ def sweep(
         trainings are not repeated. At the end it holds `settings.csv` and figures.
     - `checkpoint_every`: environment steps of each seed between checkpoints in the
         `folder`; by default, one is saved every minute.
-    - `members`: how seeds run on each device, as in `train_seeds`.
+    - `members`: how seeds run on each device, as in `train_seeds`; by default as they
+        do in the `folder` if it holds the sweep already.
     - `members_at_once`: how many seeds, of all settings together, train side by side.
         By default, as many as fill a quarter of the memory of the device with their
         agents, environments and replays; the rest is left for a copy for checkpoints
@@ -192,6 +194,10 @@ def sweep(
         single, trainer, grid or {}, priors or {}, num_draws, key=draw_key
     )
     num_fresh = num_fresh_seeds or num_seeds
+    place = None if folder is None else Path(folder)
+    if members is None and place is not None and (place / SWEEP).exists():
+        # The default of the device that it began on.
+        members = read_json(place / SWEEP, dict, ADVICE).get("members")
     plan = _Plan(
         settings=settings,
         env=env,
@@ -205,7 +211,7 @@ def sweep(
         center=center,
         members=choose_members(members, None),
         at_once=members_at_once,
-        folder=None if folder is None else Path(folder),
+        folder=place,
         checkpoint_every=checkpoint_every,
         progress=progress,
         keys=jnp.concatenate(
@@ -297,7 +303,7 @@ class _Plan:
 
     @contextlib.contextmanager
     def opened(self, key: PRNGKeyArray, asked: Mapping[str, str]) -> Iterator[None]:
-        """Locks the folder, if there is one, and checks that it belongs to this sweep.
+        """Checks that the folder, if there is one, belongs to this sweep, and locks it.
 
         `asked` describes what the settings change.
         """
@@ -327,7 +333,10 @@ class _Plan:
             raise ValueError(f"`folder={str(folder)!r}` is a file; give another.")
         check_directory(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder):
+        # Nothing is written once the sweep has ended, so several processes can read it
+        # then, also from a folder that is read-only.
+        has_ended = (folder / TABLE).exists()
+        with contextlib.nullcontext() if has_ended else locked(folder):
             if (folder / SWEEP).exists():
                 saved = read_json(folder / SWEEP, dict, ADVICE)
                 for name, value in content.items():
@@ -373,11 +382,11 @@ class _Plan:
         """Trains the members that are not in any of the parts.
 
         All share a program. They train in parts of equal size, the last one padded, so
-        that it is compiled once.
+        that it is compiled once. The size does not depend on what is trained already,
+        so that a resumed sweep has the same parts and finds their checkpoints.
         """
         done = {pair for part in parts for pair in part.pairs}
-        pairs = [pair for pair in pairs if pair not in done]
-        if not pairs:
+        if done.issuperset(pairs):
             return []
         at_once = self.at_once
         if at_once is None:
@@ -391,10 +400,11 @@ class _Plan:
         filled = -(-width // shares) * shares
         trained = []
         for start in range(0, len(pairs), width):
-            part = self.train_part(
-                pairs[start : start + width], filled, len(done) + start
-            )
-            trained.append(part)
+            # A part is partly done if it was trained with another `members_at_once`.
+            left = [pair for pair in pairs[start : start + width] if pair not in done]
+            if left:
+                trained.append(self.train_part(left, filled, len(done)))
+                done.update(left)
         return trained
 
     def fitting(self, setting: Setting) -> int:
@@ -461,7 +471,8 @@ class _Plan:
                 directory = self.folder / UNFINISHED / name_of_part(pairs)
                 if saved_steps(directory):
                     initial = load_solution(directory, setting.agent, self.env, trainer)
-                    # With another number of devices, a part is padded to another width.
+                    # With another number of devices, or another `members_at_once`, a
+                    # part may be padded to another width.
                     if len(initial.trainer_state.failed) != len(keys):
                         shutil.rmtree(directory)
                         initial = None

@@ -71,4 +71,4 @@ Seen = TypeVar("Seen", default=_Anything, contravariant=True)
 """The extras that an intrinsic reward needs in transitions."""
 
 Tree = TypeVar("Tree")
-"""Any pytree."""
+"""A pytree of any kind."""

@@ -21,11 +21,12 @@ import pytest
 from jaxtyping import PRNGKeyArray
 
 import eqrl
-from eqrl._cli import finished, jobs as _jobs, main
+from eqrl._cli import finished, jobs as _jobs, main, training as _training
 from eqrl._cli.arguments import argument_texts, options_of
 from eqrl._cli.commands import Evaluate, Place, Render, Train, parse
 from eqrl._pytree.fields import check_fields, hyperparameter
 from eqrl._reporting.progress import ProgressBar
+from eqrl._reporting.statistics import rounded
 from eqrl._run.agents import AGENTS
 from eqrl._run.config import write_config
 from eqrl._run.files import claim_folder
@@ -395,13 +396,16 @@ def test_what_each_seed_reached_is_printed_with_its_standard_error(
     returns = np.array(json.loads((trained / "evaluation.json").read_text())["returns"])
     means = returns.mean(axis=1)
     errors = np.sqrt(np.sum((returns - means[:, None]) ** 2, axis=1) / 1023 / 1024)
-    seeds = f"{means[0]:.1f} ± {errors[0]:.1f}, {means[1]:.1f} ± {errors[1]:.1f}"
+    one, other = (
+        f"{rounded(mean)} ± {rounded(error)}"
+        for mean, error in zip(means, errors, strict=True)
+    )
     printed = trained.with_name("printed").read_text()
     begin = "mean return of 1024 greedy episodes, ± its standard error over their"
-    assert f"{begin} starting states: {seeds}\n" in printed
+    assert f"{begin} starting states: {one}, {other}\n" in printed
     spread = abs(means[1] - means[0]) / np.sqrt(2)
-    over = f"over 2 seeds: {means.mean():.1f}, standard deviation {spread:.1f}\n"
-    assert over in printed
+    over = f"over 2 seeds: {rounded(means.mean())}, standard deviation "
+    assert f"{over}{rounded(spread)}\n" in printed
 
 
 def test_evaluate_prints_a_line_for_each_seed(
@@ -580,6 +584,25 @@ def test_a_run_that_is_complete_stays_what_it_is(trained: Path, tmp_path: Path) 
     assert main(["train", "--resume", str(folder)]) == 0
     for name in ("metrics.csv", "evaluation.json"):
         assert (folder / name).read_bytes() == (trained / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["write_evaluation", "without_ending"])
+def test_a_first_signal_after_training_ends_the_command(
+    name: str, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(trained, tmp_path / "x")
+    (folder / "evaluation.json").unlink()
+    function = getattr(_training, name)
+
+    def interrupt(*args: Any, **options: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return function(*args, **options)
+
+    # During the evaluation, and while the policies are written before it.
+    monkeypatch.setattr(_training, name, interrupt)
+    assert main(["train", "--resume", str(folder)]) == 130
+    assert not (folder / "evaluation.json").exists()
+    assert eqrl.load_run(folder, 1)[1] is not None
 
 
 def test_a_run_that_is_resumed_for_longer_is_as_if_it_had_been_so_long(

@@ -16,6 +16,8 @@ from eqrl._cli import main
 from eqrl._cli.commands import parse
 from eqrl._run.config import read_config, write_config
 
+from ..toy import Clock
+
 
 _REDQ = "docs.examples.redq:REDQ"
 _HERE = "tests.cli.test_cli_own_agent"
@@ -54,6 +56,14 @@ class Networks(eqrl.AbstractMarkovAgent[None]):
         raise NotImplementedError
 
 
+class Rated(Networks):
+    """An agent with an option that `POINT_OPTIONS` names."""
+
+    def __init__(self, critic_lr: eqrl.FloatLike = 0.25) -> None:
+        self.make_critic = self.make_actor = None
+        self.rate = critic_lr
+
+
 class Abstract(eqrl.AbstractMarkovAgent[None]):
     """An agent that does not say how it learns."""
 
@@ -74,6 +84,15 @@ class Seeded(REDQ):
 def _run(*args: str) -> Any:
     command: Any = parse(args)
     return command.run
+
+
+def test_defaults_that_an_own_agent_does_not_take_are_not_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = _run("train", "diayn", "--agent", f"{_HERE}:Rated")
+    assert run.agent_options["critic_lr"] == 0.25
+    printed = capsys.readouterr().out
+    assert "critic_lr" not in printed and "discriminator_lr=0.001" in printed
 
 
 def test_the_fields_of_an_own_agent_are_options() -> None:
@@ -176,6 +195,23 @@ def make_point(step_size: float = 0.1, max_steps: int = 9) -> Any:
 _POINT = f"{_HERE}:make_point"
 
 
+def make_vector() -> Clock:
+    """One with two rewards."""
+    return Clock(reward_size=2)
+
+
+def test_a_vector_of_rewards_is_refused_before_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = ("--folder", str(tmp_path / "x"))
+    for command in ("train", "pbt"):
+        words = (command, "taac", "--env", f"{_HERE}:make_vector", *folder)
+        assert main([*words]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "make_vector` is a vector, of `spec.reward_size=2`, and" in line
+        assert not (tmp_path / "x").exists()
+
+
 def test_an_own_environment_is_made_with_its_options_and_only_if_it_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -219,6 +255,7 @@ def test_options_of_an_environment_are_its_parameters(
         ),
         ("eqrl/Point", "goal", "`env_option='goal'` must be written as `name=value`"),
         ("gymnax/Pendulum-v1", "g=abc", "`env_option=g=abc` must be a number"),
+        ("gymnax/Pendulum-v1", "g=None", "`env_option=g=None` must be a number"),
         (_POINT, "gaol=1", "does not take the options ['gaol']: got an"),
         ("nowhere:make", "x=1", "`env='nowhere:make'`: there is no module `nowhere`"),
         (f"{_HERE}:_POINT", "x=1", "makes no environment"),
@@ -227,6 +264,11 @@ def test_options_of_an_environment_are_its_parameters(
         assert main(["train", "--env", env, "--env-option", option]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert message in line
+    for env, name in (("eqrl/Point", ""), ("gymnax/Pendulum-v1", "_in_episode")):
+        option = ("--env-option", f"max_steps{name}=50")
+        assert main(["train", "--env", env, "--max-steps", "20", *option]) == 2
+        message = f"`max_steps=20` and `env_option` ['max_steps{name}'] are both"
+        assert message in capsys.readouterr().err
 
 
 _WRONG = [

@@ -237,6 +237,9 @@ def test_what_cannot_be_plotted_is_said_in_one_line(
         table.write_text(text)
         with pytest.raises(ValueError, match=r"`b/metrics\.csv` is damaged"):
             read_metrics("b")
+    table.write_text(f"{whole.splitlines()[0]}\n")
+    with pytest.raises(ValueError, match="`b` has no rows of metrics yet"):
+        _plot("a", "b")
     table.unlink()
     with pytest.raises(ValueError, match=r"`b/metrics\.csv` cannot be read"):
         read_metrics("b")

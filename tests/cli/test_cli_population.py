@@ -18,7 +18,7 @@ from eqrl._cli.commands import Train, parse
 from eqrl._cli.jobs import make_job
 from eqrl._population.solution import ancestors_of
 from eqrl._reporting.progress import PopulationProgressBar
-from eqrl._run.config import select_tuned
+from eqrl._run.config import Population, select_tuned
 
 from ..toy import interrupt_in_piece
 
@@ -230,6 +230,17 @@ def test_a_name_is_found_however_deep() -> None:
         agent, [("discount", "uniform", 0.1, 0.2), ("reward.lr", "uniform", 0.1, 0.2)]
     )
     assert where(agent) == (0.25, 0.125)
+
+
+def test_default_priors_are_those_of_the_agent_within_a_reward() -> None:
+    command = parse("pbt rnd --agent ppo --lr 0.25 --intrinsic-lr 0.125".split())
+    assert isinstance(command, Train) and isinstance(command.run.schedule, Population)
+    agent = command.run.make_agent()
+    pbt = command.run.schedule.make_pbt(agent, command.run.priors)
+    assert [name for name, *_ in command.run.priors] == ["lr", "discount"]
+    assert pbt.where(agent)[0] == 0.25
+    where, _ = select_tuned(agent, [("reward.lr", "uniform", 0.1, 0.2)])
+    assert where(agent) == (0.125,)
 
 
 def test_interrupted_populations_leave_what_was_reached_and_go_on(

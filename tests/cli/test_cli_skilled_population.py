@@ -18,6 +18,7 @@ import eqrl
 from eqrl._cli import jobs as _jobs, main, training as _training
 from eqrl._cli.commands import parse
 from eqrl._pytree.tree import take_element
+from eqrl._reporting.statistics import rounded
 
 
 # Nothing is drawn at random when this agent is greedy, so that an evaluation does not
@@ -107,7 +108,8 @@ def test_a_population_of_diayn_is_ranked_and_reported_by_its_skills(
     out = capsys.readouterr().out
     assert "accuracy of the discriminator: " in out
     assert "mean return" not in out and f"best member, {best} with" in out
-    assert f"diversity return of 8 episodes of each skill: {scores[best]:.1f}" in out
+    score = rounded(scores[best])
+    assert f"diversity return of 8 episodes of each skill: {score}" in out
 
 
 @pytest.mark.long

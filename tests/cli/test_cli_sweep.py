@@ -4,14 +4,17 @@ import csv
 import dataclasses
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import eqrl
 from eqrl._cli import main
+from eqrl._population.prior import Setting
 from eqrl._run.files import claim_folder
 from eqrl._run.write import read_sweep
+from eqrl._storage.files import locked
 from tests.toy import interrupt_in_piece
 
 
@@ -62,7 +65,9 @@ def test_a_sweep_is_interrupted_resumed_drawn_evaluated_and_overwritten(
     assert (whole / "settings.csv").read_text() == table
     assert (whole / "sweep.png").exists() and (whole / "learning_curves.png").exists()
     capsys.readouterr()
-    assert main(["evaluate", str(folder), "--num-episodes", "3"]) == 0
+    # What has ended is read without a lock.
+    with locked(folder):
+        assert main(["evaluate", str(folder), "--num-episodes", "3"]) == 0
     printed = capsys.readouterr().out
     assert "setting 1: actor_lr=0.01" in printed
     assert len(re.findall(r"^ +[01] +[01] .*\d$", printed, re.MULTILINE)) == 4
@@ -114,12 +119,36 @@ def test_a_sweep_is_interrupted_resumed_drawn_evaluated_and_overwritten(
         assert [path.name for path in folder.iterdir()] == [".lock"]
 
 
+def test_a_name_is_that_of_the_option_of_the_agent_within_its_wrappers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    agents: list[Any] = []
+
+    def refuse(settings: list[Setting], *args: object) -> None:
+        agents.extend(setting.agent for setting in settings)
+        raise ValueError("This is as far as it has to come.")
+
+    monkeypatch.setattr("eqrl._cli.sweep.group_settings", refuse)
+    agent = ["ppo", "--env", "eqrl/Point", "--num-steps", "2048", "--normalize"]
+    assert main(["sweep", *agent, "--grid", "clip", "0.1", "0.3", "--random", "1"]) == 2
+    assert all(isinstance(each, eqrl.Normalized) for each in agents)
+    assert len({each.clip for each in agents}) == 1
+    clips = [float(each.agent.clip) for each in agents]
+    assert clips == pytest.approx([0.1, 0.3])
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--grid", "lr", "1"], "There is no hyperparameter `lr`"),
         (["--grid", "actor_lr", "-1"], r"`actor_lr=-1` is out of range"),
+        (["--grid", "actor_lr", "1", "-1e-3"], r"`actor_lr=-0.001` is out of range"),
         (["--grid", "actor_lr"], "must be a list of values"),
+        (
+            ["--prior", "actor-lr", "uniform", "-1e-3", "1", "--random", "1"],
+            "The prior of `actor_lr` is wrong: .*-0.001",
+        ),
+        (["--grid", "actor_lr", "1", "--devices", "2"], "`devices=2` must be 1"),
         (["--prior", "actor_lr", "uniform", "0", "1"], "by `--random DRAWS`"),
         (["--num-episodes", "0"], "`num_episodes=0` must be an integer, at least 1"),
         (["--random", "0"], "`random=0` must be an integer, at least 1"),

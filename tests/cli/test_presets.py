@@ -17,6 +17,7 @@ from eqrl import presets
 from eqrl._cli import main
 from eqrl._cli.commands import Train, parse
 from eqrl._cli.jobs import nearest_preset
+from eqrl._reporting.statistics import rounded
 from eqrl._run.agents import AGENTS
 from eqrl._training.trainer import check_sizes
 from eqrl.spaces import Discrete
@@ -56,9 +57,12 @@ def test_returns_are_those_measured_with_twenty_seeds() -> None:
         assert {float(line["minutes"]) for line in of_preset} == {preset.minutes}
         np.testing.assert_allclose(preset.returns, measured, atol=0.051)
         mean, deviation = sum(preset.returns) / 20, np.std(preset.returns, ddof=1)
-        begin = f"{mean:.1f} over 20 seeds, standard deviation {deviation:.1f}, after"
-        assert preset.reached == f"{begin} {preset.num_steps} steps"
+        begin = f"{rounded(mean)} over 20 seeds, standard deviation "
+        end = f"{rounded(deviation)}, after {preset.num_steps} steps"
+        assert preset.reached == begin + end
         assert str(preset).endswith(f"it reached a mean return of {preset.reached}")
+    reached = presets.PRESETS["dqn", "gymnax/DeepSea-bsuite"].reached
+    assert reached.startswith("0.99 over 20 seeds, standard deviation 0.0, after")
 
 
 def _parsed_run(*args: str) -> Any:

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import gymnasium
@@ -49,7 +49,7 @@ class ArmError(Exception):
 class Faulty(gymnasium.Env[Any, Any]):
     """Counts its steps, and does what it was made for at the third one."""
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
     observation_space = gymnasium.spaces.Box(-1, 1, (2,))
     action_space = gymnasium.spaces.Box(-1, 1, (1,))
 
@@ -261,7 +261,7 @@ def test_a_process_leaves_interrupts_to_the_other_and_closes(tmp_path: Path) -> 
 
 
 def test_options_may_be_lists_and_constructors_without_a_render_mode() -> None:
-    gymnasium.register("Plain-v0", entry_point=Faulty)
+    gymnasium.register("Plain-v0", f"{__name__}:Faulty")
     makers: list[Any] = [
         GymnasiumEnv("Plain-v0", options={"fault": fault})._make
         for fault in (["none"], ["none"], ["other"])

@@ -1,10 +1,14 @@
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import pytest
 from jaxtyping import Array, PRNGKeyArray
 
+import eqrl
 from eqrl import AbstractPrior, LogUniform, OneMinus, Uniform
+from eqrl._population.prior import find_path, name_of_option
 
 from ..toy import GetKey
 
@@ -78,3 +82,21 @@ def test_bounds_in_the_wrong_order_are_refused(bounds: tuple[float, float]) -> N
 def test_a_logarithm_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="`low=0` is out of range"):
         LogUniform(0.0, 1.0)
+
+
+def test_a_name_that_several_paths_end_in_is_ambiguous_but_for_an_option() -> None:
+    trainer = eqrl.Trainer.on_policy(num_envs=2, num_steps=8)
+    agent: Any = eqrl.Normalized(eqrl.PPO())
+    listed = r"`clip` could be any of \['agent.clip', 'clip'\].* `\.clip`"
+    with pytest.raises(ValueError, match=listed):
+        find_path(agent, trainer, "clip")
+    for name, path in {".clip": "clip", "agent.clip": "agent.clip"}.items():
+        assert find_path(agent, trainer, name) == path
+    # As `eqrl train ppo --clip` sets it.
+    for name, path in {"clip": "agent.clip", ".clip": "clip"}.items():
+        assert find_path(agent, trainer, name_of_option(agent, name)) == path
+    # One that no other field has keeps its name.
+    assert name_of_option(agent, "lr") == "lr"
+    agent = eqrl.Intrinsic(agent, eqrl.RND())
+    assert find_path(agent, trainer, name_of_option(agent, "lr")) == "agent.agent.lr"
+    assert find_path(agent, trainer, "reward.lr") == "reward.lr"

@@ -10,6 +10,7 @@ import pytest
 import eqrl
 from eqrl._reporting import progress as _progress
 from eqrl._reporting.progress import AbstractProgressBar
+from eqrl._reporting.statistics import rounded
 from tests.reporting.made import population
 
 
@@ -196,6 +197,25 @@ def _population_line(*returns: Any, scores: list[float] | None = None) -> str:
     compiling, line = lines
     assert compiling == "compiling"
     return line
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (np.float32(0.96), "0.96"),
+        (0.9996, "0.9996"),
+        (0.99999, "1.0"),
+        (2.65931, "2.659"),
+        (-0.0, "0.0"),
+        (-0.04, "-0.04"),
+        (-9.99999, "-10.0"),
+        (-1234.56, "-1234.6"),
+        (-2e-7, "0.0"),
+        (math.nan, "nan"),
+    ],
+)
+def test_returns_near_zero_keep_their_digits(value: Any, text: str) -> None:
+    assert rounded(value) == text
 
 
 def test_a_population_shows_generations_mean_and_best() -> None:

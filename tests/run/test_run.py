@@ -40,6 +40,7 @@ from eqrl._run.write import (
     write_policies,
 )
 from eqrl.nn._product import products_of_bfloat16
+from tests.reporting.made import population
 from tests.toy import GetKey
 
 
@@ -207,6 +208,11 @@ def test_the_run_of_one_seed_has_one_policy(solution: Any, tmp_path: Path) -> No
         inspect.unwrap(eqrl.save_run)(tmp_path / "empty", offline, agent, env)
     with pytest.raises(ValueError, match="no row of metrics"):
         eqrl.save_run(tmp_path / "empty", empty, agent, env)
+    none = np.zeros((0, 2))
+    begun = population(none[..., None], none.astype(int), scores=none)
+    with pytest.raises(ValueError, match="has no complete generation"):
+        eqrl.save_run(tmp_path / "empty", begun, agent, env)
+    assert not (tmp_path / "empty").exists()
 
 
 def test_the_agent_of_a_run_of_the_command_line_is_not_given(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """Sweeps: as `train_seeds`, whatever trains side by side, and resumed bit for bit."""
 
+import contextlib
 import csv
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ import eqrl
 from eqrl._population.prior import find_path, make_settings
 from eqrl._run import write
 from eqrl._run.sweep import _Plan
+from eqrl._storage.files import locked
 
 from ..toy import Drift, Learner
 
@@ -155,13 +157,51 @@ def test_a_sweep_that_is_killed_again_and_again_resumes_to_the_same_table(
     last = sweep(progress=lambda done, total: rows_left.append(done), **options)
     assert len(rows_left) <= 22 - 5 - 1 - 5 - 1 - 5
     assert_same(last, whole)
-    # Another call only reads.
-    assert_same(sweep(progress=killed_after(1), **options), whole)
+    # Another call only reads, without a lock, and also where seeds run together by
+    # default, as on a GPU.
+    with monkeypatch.context() as gpu, locked(folder):
+        gpu.setattr(
+            "eqrl._run.sweep.choose_members",
+            lambda members, mesh: members or "together",
+        )
+        assert_same(sweep(progress=killed_after(1), **options), whole)
     whole.write_csv(tmp_path / "whole.csv")
     table = (folder / "settings.csv").read_bytes()
     assert table == (tmp_path / "whole.csv").read_bytes()
     assert str(write.read_sweep(folder)) == str(whole)
     assert not (folder / "unfinished").exists()
+
+
+def test_a_resumed_sweep_has_the_same_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write, "write_picture", lambda *args, **options: None)
+    # The ten are trained by threes, the last alone.
+    options: dict[str, Any] = {
+        "grid": {"actor_lr": [1e-3, 2e-3, 3e-3, 4e-3, 5e-3]},
+        "members_at_once": 3,
+        "folder": tmp_path / "sweep",
+        "checkpoint_every": 20,
+    }
+
+    def done_until(last: int) -> list[int]:
+        seen = []
+
+        def progress(done: int, total: int) -> None:
+            seen.append(done)
+            if done == last < total:
+                raise Killed
+
+        with contextlib.suppress(Killed):
+            sweep(progress=progress, **options)
+        return seen
+
+    in_third, in_last = 600 + 3 * 40, 900 + 40
+    assert done_until(in_third)[-1] == in_third
+    # Each call begins at the checkpoint of the row before.
+    resumed = done_until(in_last)
+    assert (resumed[0], resumed[-1]) == (in_third, in_last)
+    assert done_until(1_000) == [in_last, 960, 980, 1_000]
 
 
 def test_a_sweep_resumes_on_another_number_of_devices(
@@ -212,6 +252,30 @@ def test_the_table_has_the_statistics_of_numpy(tmp_path: Path) -> None:
     assert rows[0]["fresh_low"] == "" and rows[0]["diverged"] == "1"
     eqrl.draw_sweep(tmp_path / "sweep.png", made)
     assert (tmp_path / "sweep.png").stat().st_size > 0
+
+
+def test_a_figure_names_fresh_scores_if_there_are_any(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(
+        "eqrl._reporting.sweep.save_figure", lambda figure, path: drawn.append(figure)
+    )
+    for fresh in (1.0, NAN):
+        made = eqrl.SweepSolution(
+            settings=({"lr": 0.1},),
+            scores=np.ones((1, 2)),
+            fresh_scores=np.full(2, fresh),
+            metrics=({},),
+            center="mean",
+            agents=(),
+            states=(),
+        )
+        eqrl.draw_sweep("sweep.png", made)
+    legends = [figure.axes[0].get_legend() for figure in drawn]
+    texts = [text.get_text() for text in legends[0].get_texts()]
+    assert texts == ["center of seeds", "fresh scores"]
+    assert legends[1] is None
 
 
 def test_the_interval_is_that_of_the_center() -> None:

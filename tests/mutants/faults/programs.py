@@ -793,7 +793,7 @@ FAULTS = (
     Fault(
         "cli:a-refused-sweep-overwrites",
         "eqrl/_cli/sweep.py",
-        "    group_settings(settings, env, run.schedule.num_steps)\n",
+        "    group_settings(settings, env, schedule.num_steps)\n",
         "    del env, settings\n",
         ("tests/cli/test_cli_sweep.py -k overwritten",),
     ),
