@@ -81,6 +81,20 @@ class Faulty(gymnasium.Env[Any, Any]):
             Path(self.fault).touch()
 
 
+class Scaled(Faulty):
+    """Observes in a unit that is drawn when it is made, a number or part of a model."""
+
+    def __init__(self, is_number: bool) -> None:
+        super().__init__()
+        unit = float(np.random.default_rng().random())
+        self.model: Any = unit if is_number else {"unit": unit}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        step = super().step(action)
+        unit = self.model["unit"] if isinstance(self.model, dict) else self.model
+        return (unit * step[0], *step[1:])
+
+
 def begin(env: AbstractEnv[Any], number: int) -> tuple[Any, Any]:
     return jax.vmap(lambda key: env.reset(key=key))(jr.split(jr.key(0), number))
 
@@ -268,6 +282,10 @@ def test_options_may_be_lists_and_constructors_without_a_render_mode() -> None:
     ]
     assert makers[0] == makers[1] != makers[2]
     assert _gymnasium._is_saved_exactly(makers[0])
+    # What is saved must make another simulator the same.
+    for is_number in (True, False):
+        maker: Any = GymnasiumEnv(Scaled, options={"is_number": is_number})._make
+        assert _gymnasium._is_saved_exactly(maker) == is_number
 
 
 def test_what_simulators_cannot_do_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
