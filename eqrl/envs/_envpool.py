@@ -18,7 +18,13 @@ from .._types.data import EnvSpec, Stacking
 from .._types.installed import check_installed
 from ._base import AnyEnv, innermost, keys_of
 from ._host import AbstractHostEnv, HostState, new_owner
-from ._interface import Describe, Interface, described_by, shown_names
+from ._interface import (
+    Describe,
+    Interface,
+    described_by,
+    is_channels_first,
+    shown_names,
+)
 from ._make import check_known
 from ._simulators import (
     AbstractSimulators,
@@ -91,16 +97,9 @@ class _Maker:
         return pool
 
     def interface(self, pool: Any) -> Interface:
-        """The interface of one of a pool's simulators, with images channels last."""
-        observed = pool.observation_space
-        if _is_channels_first(observed):
-            low, high = (
-                np.moveaxis(each, 0, -1) for each in (observed.low, observed.high)
-            )
-            observed = spaces.Box(low, high, dtype=observed.dtype)
-        return Interface(
-            observed, pool.action_space, self.keys, self.describe, self.critic_keys
-        )
+        """The interface of one of a pool's simulators."""
+        observed, acted = pool.observation_space, pool.action_space
+        return Interface(observed, acted, self.keys, self.describe, self.critic_keys)
 
     def checked_pool(self) -> Any:
         """A pool of one simulator, after checks of the options."""
@@ -148,16 +147,6 @@ class _Maker:
         return _Pool(self, seeds)
 
 
-def _is_channels_first(space: spaces.Space[Any]) -> bool:
-    """Whether a space is one of images with channels first, as Atari's are."""
-    return (
-        isinstance(space, spaces.Box)
-        and space.dtype == np.uint8
-        and len(space.shape) == 3
-        and space.shape[0] < min(space.shape[1:])
-    )
-
-
 class _Pool(AbstractSimulators):
     """The simulators of a pool.
 
@@ -170,7 +159,6 @@ class _Pool(AbstractSimulators):
         self._maker = maker
         self._pool: Any = maker.pool(seeds)
         self._interface = maker.interface(self._pool)
-        self._channels_first = _is_channels_first(self._pool.observation_space)
         self._has_lives = bool(dict(maker.options).get("episodic_life"))
         self._frames: UInt8[np.ndarray, "envs frames frame"] | None = None
         if maker.stacking is not None:
@@ -283,8 +271,6 @@ class _Pool(AbstractSimulators):
         # Results for some of the simulators are in the requested order, too.
         assert infos["env_id"].tolist() == rows.tolist()
         interface = self._interface
-        if self._channels_first:
-            observation = np.moveaxis(observation, 1, -1)
         vectors, critic = interface.observations(observation), interface.critic
         seen = None if critic is None else critic.observations(observation)
         describe = interface.describe
@@ -437,7 +423,7 @@ class EnvPoolEnv(AbstractHostEnv):
             task_id, _infos_of(infos, 0), limit
         )
         stacking, num_frames = None, pool.config.get("stack_num", 1)
-        if num_frames > 1 and _is_channels_first(pool.observation_space):
+        if num_frames > 1 and is_channels_first(pool.observation_space):
             channels, height, width = pool.observation_space.shape
             stacking = Stacking(num_frames, height * width, channels // num_frames)
         self._make = dataclasses.replace(maker, limit=limit, stacking=stacking)

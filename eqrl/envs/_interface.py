@@ -67,8 +67,16 @@ class Interface:
             return "uint8"
         return "float32"
 
+    @functools.cached_property
+    def is_channels_first(self) -> bool:
+        """Whether an image is seen whose channels come first; they are moved last."""
+        return len(self.seen) == 1 and is_channels_first(self.seen[0])
+
     def observation(self, value: Any) -> Shaped[np.ndarray, " obs"]:
         """The vector of an observation."""
+        if self.is_channels_first:
+            image = value if self.keys is None else value[self.keys[0]]
+            return np.moveaxis(np.asarray(image, self.dtype), 0, -1).reshape(-1)
         if self.keys is not None:
             parts = [
                 np.asarray(spaces.flatten(self.observed[key], value[key]), self.dtype)
@@ -81,7 +89,10 @@ class Interface:
 
     def observations(self, values: Any) -> Shaped[np.ndarray, "rows obs"]:
         """The vectors of a batch of observations, which are NumPy arrays by part."""
-        if self.keys is None:
+        if self.is_channels_first:
+            images = values if self.keys is None else values[self.keys[0]]
+            vectors = np.moveaxis(images, 1, -1).reshape(len(images), -1)
+        elif self.keys is None:
             vectors = _flat(self.observed, values)
         else:
             parts = [_flat(self.observed[key], values[key]) for key in self.keys]
@@ -133,7 +144,9 @@ class Interface:
                 )
         seen = self.seen
         is_array = len(seen) == 1 and isinstance(seen[0], spaces.Box)
-        shape = seen[0].shape if is_array else ()
+        shape: tuple[int, ...] = seen[0].shape if is_array else ()
+        if self.is_channels_first:
+            shape = (*shape[1:], *shape[:1])
         try:
             size, critic_size = sum(map(spaces.flatdim, seen)), None
             if self.critic is not None:
@@ -160,6 +173,16 @@ class Interface:
             max_steps=max_steps,
             critic_observation_size=critic_size,
         )
+
+
+def is_channels_first(space: spaces.Space[Any]) -> bool:
+    """Whether a space is one of images with channels first, as Atari's are."""
+    return (
+        isinstance(space, spaces.Box)
+        and space.dtype == np.uint8
+        and len(space.shape) == 3
+        and space.shape[0] < min(space.shape[1:])
+    )
 
 
 def _flat(space: spaces.Space[Any], values: Any) -> Shaped[np.ndarray, "rows size"]:

@@ -459,6 +459,16 @@ def test_a_batch_is_translated_as_each_of_it() -> None:
             vectors, [interface.observation(value) for value in values]
         )
         assert interface.action(np.array([0, 2])).tolist() == [5, 7]
+    image = spaces.Box(0, 255, (2, 4, 5), np.uint8)
+    for space, keys in ((image, None), (spaces.Dict({"a": image}), ("a",))):
+        interface = Interface(space, spaces.Discrete(3), keys, None)
+        assert interface.spec("", {}, None).observation_shape == (4, 5, 2)
+        value: Any = space.sample()
+        pixels = value if keys is None else value["a"]
+        vector = interface.observation(value)
+        np.testing.assert_array_equal(vector.reshape(4, 5, 2)[..., 1], pixels[1])
+        batch = concatenate(space, [value], create_empty_array(space, 1))
+        np.testing.assert_array_equal(interface.observations(batch)[0], vector)
     # The middle plus half of the width is not exactly 0.7.
     box = spaces.Box(-0.5, 0.7, (1,))
     interface = Interface(box, box, None, ("x",))
