@@ -53,6 +53,9 @@ def main() -> None:
     parser.add_argument("--skills", type=Path, required=True)
     parser.add_argument("--num-choices", type=int, default=40_000)
     parser.add_argument("--seed", type=int, default=0)
+    # Those of METRA's release.
+    parser.add_argument("--lr", type=float, default=1e-4)
+    parser.add_argument("--discount", type=float, default=0.99)
     arguments = parser.parse_args()
     experiment = PAPER.experiments[TASKS[arguments.task]]
     contender = experiment.contenders["METRA"]
@@ -72,7 +75,11 @@ def main() -> None:
         num_steps=NUM_HELD,
     )
     agent = eqrl.SAC(
-        actor_lr=1e-4, critic_lr=1e-4, temperature_lr=1e-4, initial_temperature=0.1
+        actor_lr=arguments.lr,
+        critic_lr=arguments.lr,
+        temperature_lr=arguments.lr,
+        initial_temperature=0.1,
+        discount=arguments.discount,
     )
     # 50 updates after 8 episodes, as in METRA's release.
     trainer = eqrl.Trainer(
