@@ -6,7 +6,7 @@ import math
 import os
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import equinox as eqx
@@ -403,6 +403,16 @@ def flat_observation(
 def keys_of(given: str | tuple[str, ...] | None) -> tuple[str, ...] | None:
     """The keys of parts of an observation, even if only one is given."""
     return (given,) if isinstance(given, str) else given
+
+
+def sorted_options(
+    options: Mapping[str, object] | None,
+) -> tuple[tuple[str, object], ...]:
+    """Options by name, with lists as tuples: equal ones share an environment."""
+    return tuple(
+        (name, tuple(value) if isinstance(value, list) else value)
+        for name, value in sorted((options or {}).items())
+    )
 
 
 StateDescriptor = Callable[[PyTree], Shaped[Array, " descriptor"]]

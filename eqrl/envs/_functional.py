@@ -25,6 +25,7 @@ from ._base import (
     StateDescriptor,
     flat_observation,
     lenient_promotion,
+    sorted_options,
     strongly_typed,
     traced_spec,
 )
@@ -96,11 +97,7 @@ class AbstractInterface(ABC):
         observation: str | tuple[str, ...] | None = None,
         options: Mapping[str, object] | None = None,
     ) -> "FunctionalEnv | TimeLimit":
-        # Tuples, since equal options share an environment.
-        given = tuple(
-            (option, tuple(value) if isinstance(value, list) else value)
-            for option, value in sorted((options or {}).items())
-        )
+        given = sorted_options(options)
         return _made(self, name, max_steps, state_descriptor, observation, given)
 
 

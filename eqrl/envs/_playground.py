@@ -30,6 +30,7 @@ from ._base import (
     flat_observation,
     keys_of,
     lenient_promotion,
+    sorted_options,
     strongly_typed,
     traced_spec,
 )
@@ -322,12 +323,8 @@ def make(
     critic_observation: str | tuple[str, ...] | None = None,
     options: Mapping[str, object] | None = None,
 ) -> AnyEnv:
-    # Tuples, since equal options share an environment.
-    given = {
-        option: tuple(value) if isinstance(value, list) else value
-        for option, value in sorted((options or {}).items())
-    }
-    environment = _environment(name, impl, tuple(given.items()))
+    given = sorted_options(options)
+    environment = _environment(name, impl, given)
     env = PlaygroundEnv(
         environment,
         observation=observation,
@@ -335,7 +332,7 @@ def make(
         state_descriptor=state_descriptor,
         name=name,
     )
-    config: dict[str, Any] = dict(_registry().get_default_config(name)) | given
+    config: dict[str, Any] = dict(_registry().get_default_config(name), **dict(given))
     limit = config["episode_length"] if max_steps is None else max_steps
     limited = TimeLimit(env, limit)
     repeat = config["action_repeat"] if action_repeat is None else action_repeat
