@@ -217,6 +217,7 @@ OF_ANOTHER_KIND: list[tuple[Callable[[Any], Any], str]] = [
         lambda e: e.SAC(make_optimizer=(optax.adam, optax.adam)),
         r"`make_optimizer=.*tuple of 3",
     ),
+    (lambda e: e.PQN(make_optimizer=(optax.adam,)), "be one factory, .*an optimizer.$"),
     (lambda e: e.SAC(actor_lr=optax.adam), "`actor_lr=.*`make_optimizer`"),
     (lambda e: e.SAC(actor_lr=e.Uniform(0, 1)), "`actor_lr=.*`eqrl.PBT`"),
     (lambda e: e.SAC(discount="0.9"), "`discount='0.9'` is not a number"),

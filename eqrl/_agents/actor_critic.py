@@ -74,12 +74,13 @@ def optimizers(*parts: str, default: MakeOptimizer = optax.adam) -> Any:
         # An optimizer is itself a tuple, of two functions.
         is_optimizer = isinstance(value, optax.GradientTransformation)
         factories: tuple[object, ...] = (value,) * len(parts)
-        if isinstance(value, tuple) and not is_optimizer:
+        if isinstance(value, tuple) and not is_optimizer and len(parts) > 1:
             factories = value
         if len(factories) != len(parts) or not all(map(callable, factories)):
+            several = f", or a tuple of {len(parts)}, for {', '.join(parts)}"
             raise ValueError(
                 f"`{name}={shown(value)}` must be one factory, from a learning rate to "
-                f"an optimizer, or a tuple of {len(parts)}, for {', '.join(parts)}."
+                f"an optimizer{several if len(parts) > 1 else ''}."
             )
 
     # Typed like the result of `equinox.field`, which fits a field of any type.

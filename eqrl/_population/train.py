@@ -99,13 +99,23 @@ def check_initial(
 
 
 def check_history(
-    initial: PopulationSolution, evaluation: Evaluation, names: Sequence[str]
+    initial: PopulationSolution,
+    evaluation: Evaluation,
+    names: Sequence[str],
+    num_steps: int,
 ) -> None:
     """Checks that further generations fit those of `initial`.
 
-    `evaluation` holds the shapes of the next one, and `names` are those of its
-    recorded hyperparameters.
+    `evaluation` holds the shapes of the next one, `names` are those of its recorded
+    hyperparameters, and `num_steps` are its steps.
     """
+    taken = 0 if initial.unfinished is None else int(initial.unfinished.num_steps)
+    if taken >= num_steps:
+        raise ValueError(
+            f"`initial` was interrupted {taken} steps into a generation, which "
+            f"`steps_per_generation={num_steps}` cannot finish; give more, such as "
+            "before."
+        )
     recorded = list(initial.hyperparameters)
     if set(recorded) != set(names):
         raise ValueError(
@@ -249,7 +259,7 @@ def train_population(
     if initial is None:
         history = _empty_history(evaluation, scores, names, empty)
     else:
-        check_history(initial, evaluation, names)
+        check_history(initial, evaluation, names, steps_per_generation)
         history = history_of(initial)
     generations = _Generations(
         crew=crew,

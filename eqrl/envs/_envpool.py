@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped, UInt8
 from .._pytree.fields import Count, PositiveInt, checked
 from .._types.data import EnvSpec, Stacking
 from .._types.installed import check_installed
-from ._base import AnyEnv, innermost, keys_of
+from ._base import AnyEnv, innermost, keys_of, sorted_options
 from ._host import AbstractHostEnv, HostState, new_owner
 from ._interface import (
     Describe,
@@ -121,8 +121,7 @@ class _Maker:
                 f"`{self.task_id}` has no options {unknown}; it has {list(taken)}."
                 if unknown
                 else f"`{self.task_id}` does not take `options={options}`; EnvPool's "
-                f"own are { {name: known[name] for name in options} }. A list must be "
-                "given as a tuple."
+                f"own are { {name: known[name] for name in options} }."
             ) from error
         players = pool.config["max_num_players"]
         if players > 1:
@@ -404,10 +403,9 @@ class EnvPoolEnv(AbstractHostEnv):
         - `options`: EnvPool's own options, such as `{"reward_clip": True}`.
         """
         check_known("envpool", task_id, names())
-        options = dict(options or {})
         maker = _Maker(
             task_id=task_id,
-            options=tuple(sorted(options.items())),
+            options=sorted_options(options),
             limit=None,
             num_threads=num_threads,
             keys=keys_of(observation),

@@ -173,8 +173,9 @@ class _Jumanji(AbstractInterface):
         import jumanji  # pyright: ignore[reportMissingImports]
 
         environment = jumanji.make(name, **options)
-        if max_steps is not None and hasattr(environment, "time_limit"):
-            environment.time_limit = max_steps
+        if max_steps is not None and hasattr(environment.unwrapped, "time_limit"):
+            # Made again, since some have arrays as long as an episode.
+            environment = jumanji.make(name, **options | {"time_limit": max_steps})
         return World(environment)
 
     def without_limit(self, world: World) -> tuple[World, int | None]:

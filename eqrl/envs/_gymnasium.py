@@ -470,6 +470,10 @@ class GymnasiumEnv(AbstractHostEnv):
                 f"`step_timeout={step_timeout}` needs `num_processes`: a step of a "
                 "simulator in this process cannot be ended."
             )
+        if isinstance(source, str) and "max_episode_steps" in (options or {}):
+            raise ValueError(
+                "`max_episode_steps` is not one of `options`; give `max_steps`."
+            )
         maker = _Maker(
             source=source,
             options=dict(options or {}),
@@ -483,11 +487,11 @@ class GymnasiumEnv(AbstractHostEnv):
         self._make = maker
         env = maker.one()
         try:
-            limit = None if env.spec is None else env.spec.max_episode_steps
+            # The class or function may have its own limit within that of `max_steps`.
+            limits = [x for x in _layers(env) if isinstance(x, TimeLimit)]
+            limit = min((x._max_episode_steps for x in limits), default=None)
             _, infos = env.reset(seed=0)
-            self._spec = maker.interface(env).spec(
-                name_of(self), infos, max_steps or limit
-            )
+            self._spec = maker.interface(env).spec(name_of(self), infos, limit)
         finally:
             env.close()
         self._owner = new_owner(self)

@@ -429,6 +429,14 @@ def test_names_that_a_simulator_does_not_have_are_refused() -> None:
         eqrl.render(Player(), None, GymnasiumEnv(Odd), "odd.gif", key=jr.key(0))
     with pytest.raises(ValueError, match="one simulator already; give the class or"):
         GymnasiumEnv(Called())
+    with pytest.raises(ValueError, match=r"`max_episode_steps` is not.*`max_st"):
+        GymnasiumEnv("CartPole-v1", options={"max_episode_steps": 9})
+
+
+def test_the_lower_one_of_two_time_limits_is_known() -> None:
+    limited = lambda: gymnasium.wrappers.TimeLimit(Odd(), 4)
+    for given, known in ((None, 4), (3, 3), (9, 4)):
+        assert GymnasiumEnv(limited, max_steps=given).spec.max_steps == known
 
 
 def test_choices_begin_at_the_start_of_their_space_and_become_one_hot() -> None:

@@ -115,6 +115,9 @@ def test_ctrl_c_within_a_generation_loses_nothing(
     eqrl.save_solution(tmp_path, reached)
     loaded = eqrl.load_solution(tmp_path, AGENT, ENV, TRAINER)
     assert eqx.tree_equal(loaded, reached)
+    taken = step_of(reached) % 40
+    with pytest.raises(ValueError, match=f"{taken} steps into .*={taken}` cannot"):
+        train(initial=loaded, steps_per_generation=taken)
     resumed = train(num_generations=3 - generations, initial=loaded)
     assert eqx.tree_equal(resumed, solution)
 

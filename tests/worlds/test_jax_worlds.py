@@ -294,6 +294,10 @@ def test_an_environment_of_a_library_is_wrapped_with_its_own_limit() -> None:
     assert (env.spec.max_steps, env.spec.observation_size) == (9, 5)
     assert bare.time_limit == 9 < env.environment.time_limit
     assert name_of(TimeLimit(make("jumanji/Snake-v1"), 3)) == "jumanji/Snake-v1"
+    # With arrays as long as an episode.
+    long: Any = make("jumanji/MMST-v0", max_steps=90)
+    state, _ = long.reset(key=jr.key(0))
+    assert (long.spec.max_steps, state.connected_nodes.shape[1]) == (90, 90)
     # Equal ones share compilations.
     assert make("pgx/2048") is make("pgx/2048")
 
