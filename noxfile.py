@@ -251,7 +251,8 @@ def benchmarks(session: nox.Session) -> None:
         return
     name, *arguments = session.posargs
     more = {name: f",{JAX_WORLDS}" for name in ("all", "jax_worlds")}
-    more["goal_choices"] = ",envpool"
+    more |= {name: ",envpool" for name in ("worlds", "goal_choices")}
+    more["playground"] = ",playground"
     install(session, "benchmarks", extras=f"all{more.get(name, '')}")
     every = [
         "learning",
@@ -278,7 +279,6 @@ def benchmarks(session: nox.Session) -> None:
         "host_cost",
         "worlds",
         "jax_worlds",
-        "playground",
         "point_skills",
         "opening",
         "skill_choices",

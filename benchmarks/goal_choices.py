@@ -1,10 +1,10 @@
 """Skills of METRA on an ant and a cheetah put to use: SAC chooses among them.
 
-The skills are those of a run of `nox -s papers -- metra`, whose checkpoints are given.
-SAC learns which of them to run for 25 steps, so that goals are reached or hurdles
-passed; the skills do not see what for, and learn no more. Returns are means of 50
-greedy episodes, beside skills that are chosen at random. Run it as
-`nox -s benchmarks -- goal_choices --task AntMultiGoals --skills FOLDER/checkpoints`.
+The skills are those that a run of `nox -s papers -- metra` saves at its end. SAC learns
+which of them to run for 25 steps, so that goals are reached or hurdles passed; the
+skills do not see what for, and learn no more. Returns are means of 50 greedy episodes,
+beside skills that are chosen at random. Run it as
+`nox -s benchmarks -- goal_choices --task AntMultiGoals --skills FOLDER`.
 """
 
 import argparse
@@ -13,11 +13,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
 import eqrl
+from eqrl._storage.checkpoint import saved_steps
 
 from .goals import Goals, WithoutLast
 from .hurdles import HalfCheetahHurdle
@@ -62,15 +64,14 @@ def main() -> None:
     assert isinstance(contender, Unrewarded)
     world = experiment.make_env()
     skilled = contender.make_agent(world)
-    learned = eqrl.load_solution(
-        arguments.skills, skilled, world, contender.make_trainer()
-    )
+    like = eqx.filter_eval_shape(skilled.init, world.spec, key=jr.key(0))
+    learned = eqrl.restore(arguments.skills, like)
     task = make_task(arguments.task, world)
     num_hidden = task.spec.observation_size - world.spec.observation_size
     choice = eqrl.SkillChoice(
         task,
         WithoutLast(skilled, num_hidden),
-        learned.state,
+        learned,
         None,
         num_steps=NUM_HELD,
     )
@@ -88,7 +89,7 @@ def main() -> None:
         updates_per_iteration=50,
         warmup_steps=10 * NUM_ENVS * CHOICES,
     )
-    print(f"{arguments.task}: skills after {int(learned.metrics['step'][-1])} steps")
+    print(f"{arguments.task}: skills after {saved_steps(arguments.skills)[-1]} steps")
     print("choices,return,random,seconds", flush=True)
     key = jr.key(arguments.seed)
 

@@ -45,14 +45,14 @@ def _train(
     solution = eqrl.train(agent, env, trainer, num_steps=num_steps, key=key)
     seconds = time.perf_counter() - start
     greedy = eqrl.evaluate(
-        agent, solution.state, env, num_episodes=16, key=jr.fold_in(key, 1)
+        agent, solution.state, env, num_episodes=16, key=jr.fold_in(key, 1_000)
     ).returns
     random = eqrl.evaluate(
         agent,
         solution.state,
         env,
         num_episodes=16,
-        key=jr.fold_in(key, 1),
+        key=jr.fold_in(key, 1_000),
         mode="random",
     ).returns
     print(

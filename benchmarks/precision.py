@@ -2,9 +2,12 @@
 
 import argparse
 import dataclasses
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from eqrl.nn import Precision
+
+# Another library's environment, which imports this module too, lacks the packages.
+if TYPE_CHECKING:
+    from eqrl.nn import Precision
 
 
 Agent = TypeVar("Agent")
@@ -12,12 +15,13 @@ Agent = TypeVar("Agent")
 
 def add_precision(parser: argparse.ArgumentParser) -> None:
     """Adds the option `--precision`."""
+    choices = ("float32", "bfloat16")
     parser.add_argument(
-        "--precision", choices=get_args(Precision), default="float32", help="of layers"
+        "--precision", choices=choices, default="float32", help="of layers"
     )
 
 
-def in_precision(agent: Agent, precision: Precision) -> Agent:
+def in_precision(agent: Agent, precision: "Precision") -> Agent:
     """The agent, in which every factory of networks has this precision."""
     changes: dict[str, Any] = {}
     for field in dataclasses.fields(agent):  # pyright: ignore[reportArgumentType]

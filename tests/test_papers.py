@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import eqrl
-from benchmarks.papers import diayn, metra, run as papers_run
+from benchmarks.papers import diayn, metra, page, pbt, run as papers_run
 from benchmarks.papers.diayn import minutes_of_training
 from benchmarks.papers.page import center, final, training_return
 from benchmarks.papers.paper import Experiment, Outcome
@@ -48,6 +48,9 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     whole = TRAINING.run(experiment_of(TRAINING), 3, tmp_path / "whole", "whole")
     job = Job("toy", 0, "SAC", 3, tmp_path / "runs")
     checkpoints = job.folder / "toy" / "gymnax-Pendulum-v1" / "SAC-3" / "checkpoints"
+    # Killed while it saved for the first time.
+    (checkpoints / "10.orbax-checkpoint-tmp").mkdir(parents=True)
+    (checkpoints.parent / "notes.json").write_text('[["earlier"], 9.0]')
     half = dataclasses.replace(TRAINING, num_steps=30)
     half.run(experiment_of(half), 3, checkpoints, "half")
     assert (checkpoints / "30").exists()
@@ -58,6 +61,8 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     assert list(record.columns["step"]) == [10, 20, 30, 40, 50, 60]
     assert len(record.evaluations) == 3
     assert record.facts["seed"] == "3"
+    assert record.facts["eqrl"].startswith("earlier, ")
+    assert float(record.facts["processor minutes"]) > 9
     temperature = float(record.facts["temperature"])
     assert temperature == pytest.approx(float(whole.facts["temperature"]), rel=1e-5)
     # Its folder is no longer needed.
@@ -137,6 +142,31 @@ def test_agents_and_trainers_of_every_paper_fit_each_other() -> None:
                     reward, prior, _ = contender.make()
                     known = isinstance(reward, eqrl.AbstractSkillReward)
                     assert (reward.skills if known else None) is prior
+
+
+def test_names_that_begin_alike_and_missing_seeds_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "DATA", tmp_path)
+    folder = tmp_path / "toy" / "eqrl-Point"
+    for name, seed in (("A", 0), ("A", 2), ("A-8", 1)):
+        outcome = Outcome({"step": [1], **{f"member_{i}": [seed] for i in range(8)}})
+        write_run(folder / f"{name}-{seed}.csv", outcome, {"seed": str(seed)})
+    seen: list[Any] = []
+    experiment = Experiment(
+        "eqrl/Point",
+        dict.fromkeys(("A", "A-8"), TRAINING),
+        report=lambda found: seen.append(found) or ["."],
+        curves=(),
+    )
+    page._part("toy", experiment)
+    ends = {name: pbt.ends(seen[0], name) for name in ("A", "A-8", "B")}
+    assert {name: {*each} for name, each in ends.items()} == {
+        "A": {"0", "2"},
+        "A-8": {"1"},
+        "B": set(),
+    }
+    assert list(ends["A"]["2"]) == [2.0] * 8
 
 
 def test_cells_of_training_are_counted() -> None:

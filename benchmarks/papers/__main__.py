@@ -50,7 +50,7 @@ def main() -> None:
                     is_asked = contender in (options.contenders or [contender])
                     if is_asked and not job.path_of(experiment).exists():
                         jobs.append(job)
-    if options.folder.exists() and any(options.folder.iterdir()) and not options.resume:
+    if any(options.folder.glob("*/*/*/checkpoints")) and not options.resume:
         parser.error(
             f"{options.folder} holds runs that were stopped. Give --resume to go on "
             "with them, or another --folder."

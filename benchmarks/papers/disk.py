@@ -10,6 +10,7 @@ import jax.random as jr
 import numpy as np
 
 import eqrl
+from eqrl._storage.checkpoint import saved_steps
 
 from .page import center
 from .paper import AbstractContender, Experiment, Found, Outcome, Paper
@@ -18,6 +19,7 @@ from .training import resumed
 
 EVALUATION_STEPS = 500
 NUM_EPISODES = 3
+COLLECTED = "further steps of earlier skills"
 DISTANCES: dict[str, Callable[..., Any]] = {
     "pairwise Hausdorff": eqrl.pairwise_hausdorff,
     "union Hausdorff": eqrl.union_hausdorff,
@@ -63,7 +65,7 @@ class OneAfterAnother(AbstractContender):
         agent = eqrl.Intrinsic(_sac(), reward)
         env, trainer = experiment.make_env(), _trainer()
         initial = None
-        if folder.exists() and any(folder.iterdir()):
+        if saved_steps(folder / "training"):
             initial = eqrl.load_skills(folder, agent, env, trainer)
 
         def keep(step: int, metrics: dict[str, Any], skills: eqrl.Skills[Any]) -> None:
@@ -90,7 +92,11 @@ class OneAfterAnother(AbstractContender):
             num_episodes=NUM_EPISODES,
             key=jr.key(10_000 + seed),
         )
-        return _outcome(played, self.num_skills * self.steps_of_skill)
+        assert skills.training is not None
+        outcome = _outcome(played, self.num_skills * self.steps_of_skill)
+        collected = int(skills.training.collected_steps)
+        facts = {**outcome.facts, COLLECTED: collected}
+        return dataclasses.replace(outcome, facts=facts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,6 +150,9 @@ def report(found: Found) -> list[str]:
         each = ", ".join(f"{x:.3g}" for x in values["pairwise Hausdorff"])
         centers = " | ".join(center(values[x]) for x in DISTANCES)
         lines.append(f"| {contender} | {len(records)} | {centers} | {each} |")
+    if "DISk" in found:
+        further = [f"{x.facts[COLLECTED]}" for x in found["DISk"]]
+        lines.append(f"\nDISk, {COLLECTED} by seed: {', '.join(further)}.")
     return lines
 
 
@@ -156,6 +165,7 @@ def _experiment(
     beta: float,
     steps_of_skill: int = 25_000,
     seeds: int = 3,
+    **options: Any,
 ) -> Experiment:
     num_skills, num_collected = 10, 100
     disk = OneAfterAnother(num_skills, steps_of_skill, num_collected, alpha, beta)
@@ -166,7 +176,11 @@ def _experiment(
             "DIAYN": Together(num_skills, num_skills * steps_of_skill),
         },
         seeds=seeds,
-        options={"max_steps": max_steps, "state_descriptor": descriptor},
+        options={
+            "max_steps": max_steps,
+            "state_descriptor": descriptor,
+            "options": options,
+        },
         report=report,
     )
 
@@ -181,11 +195,12 @@ and show, for several walkers, the Hausdorff distance between skills beside DIAY
 (read off a figure: Hopper 6.3 and 3.1, Swimmer 6.4 and 3.0, Ant 137 and about 0).
 
 A tenth of the published steps: 10 skills of 25,000 steps each (Ant: 90,000), and DIAYN
-with 10 skills for as many steps in all. Both are SAC with one environment and one
-update a step, hidden layers of 256 and 256 and batches of 256 (theirs: 1024), rates of
-3e-4 (theirs: 1e-4), and a temperature from 0.1. Weights and time limits of DISk are
-theirs: 100 steps (Swimmer: 200), alpha 1, beta 10 for Hopper, alpha 1000 for Swimmer,
-alpha 60 for Ant.
+with 10 skills for as many steps in all. Before each skill DISk also plays 100 episodes
+of every earlier one, which these steps do not include. Both are SAC with one
+environment and one update a step, hidden layers of 256 and 256 and batches of 256
+(theirs: 1024), rates of 3e-4 (theirs: 1e-4), and a temperature from 0.1. Weights and
+time limits of DISk are theirs: 100 steps (Swimmer: 200), alpha 1, beta 10 for Hopper,
+alpha 1000 for Swimmer, alpha 60 for Ant, and falls end the episodes of Ant alone.
 
 Their Hopper has 50 skills, and the first 2 of their Ant's 10 have half the steps of the
 others. Random steps are 1,000 here and 5,000 there; the replay holds 250,000 steps, in
@@ -198,7 +213,13 @@ is that between pairs of skills or from the union of the others cannot be told f
 their repository, so both are given.
 """,
     experiments=(
-        _WALKER("envpool/Hopper-v4", descriptor="x", alpha=1.0, beta=10.0),
+        _WALKER(
+            "envpool/Hopper-v4",
+            descriptor="x",
+            alpha=1.0,
+            beta=10.0,
+            terminate_when_unhealthy=False,
+        ),
         _experiment(
             "envpool/Swimmer-v4", max_steps=200, descriptor="xy", alpha=1e3, beta=1.0
         ),

@@ -12,6 +12,7 @@ import jax.random as jr
 import numpy as np
 
 import eqrl
+from eqrl._storage.checkpoint import saved_steps
 
 from .page import center
 from .paper import AbstractContender, Experiment, Found, Outcome, Paper
@@ -192,6 +193,11 @@ class Unrewarded(AbstractContender):
             return Outcome(columns, facts)
         skills = play(self.num_steps, solution)
         if isinstance(reward, eqrl.METRA):
+            # Beside the run's folder, which is removed.
+            learned = folder.parent.with_name(f"{folder.parent.name}-learned")
+            if self.num_steps not in saved_steps(learned):
+                eqrl.save(learned, self.num_steps, solution.state)
+            print(f"{label}: skills saved in {learned}", flush=True)
             key = jr.fold_in(jr.key(20_000), seed)
             facts |= _goals(agent, solution.state, experiment.make_env(), skills, key)
         return Outcome(columns, facts, skills=skills)
@@ -257,7 +263,7 @@ def report(found: Found) -> list[str]:
         cells = (contender, str(len(records)), steps, *values, f"{minutes:.0f}")
         lines.append(f"| {' | '.join(cells)} |")
     for contender, records in found.items():
-        for seed, record in enumerate(records):
+        for record in records:
             known = {names[name]: f"{record.columns[name][-1]:g}" for name in shown} | {
                 name.removeprefix("0_"): value
                 for name, value in record.facts.items()
@@ -266,19 +272,20 @@ def report(found: Found) -> list[str]:
             each = ", ".join(
                 f"{name} {value}" for name, value in known.items() if value != "nan"
             )
+            seed = record.facts["seed"]
             lines.append(f"\n{contender}, seed {seed}, at the end: {each}.")
     return lines
 
 
 def _experiment(env: str, prior: eqrl.AbstractSkillPrior) -> Experiment:
     steps, long = 4_000_000, 16_000_000
-    one_hot = eqrl.OneHotSkills
+    one_hot, unit_cube = eqrl.OneHotSkills, eqrl.UniformSkills(64, low=0.0, high=1.0)
     made: dict[str, tuple[Callable[[], Made], int]] = {
         "METRA": (functools.partial(_metra, prior), long),
         "DIAYN": (functools.partial(_diayn, one_hot(16)), long),
         "LSD": (functools.partial(_lsd, prior), steps),
         "DADS": (functools.partial(_dads, one_hot(8)), steps),
-        "CIC": (functools.partial(_cic, eqrl.UniformSkills(64)), steps),
+        "CIC": (functools.partial(_cic, unit_cube), steps),
         "RND": (functools.partial(_without_skills, eqrl.RND), steps),
         "APT": (functools.partial(_without_skills, eqrl.ParticleEntropy), steps),
     }
@@ -306,7 +313,8 @@ position, less constant means and divided by constant deviations, 10,000 steps b
 policy that has learned nothing, a replay of 1,000,000, SAC with rates of 1e-4, batches
 of 256, a temperature from 0.01 and a target entropy of minus half the number of
 actions; the reward learns before it scores a batch, with rates of 1e-4 and a multiplier
-from 30. Hidden layers have 256 and 256 units here, 1,024 and 1,024 in the release.
+from 30. Hidden layers have 256 and 256 units here, 1,024 and 1,024 in the release, and
+those of the actor are ReLU here, tanh there.
 
 The ant has skills on the circle, the cheetah 16 one-hot skills. DIAYN has 16 one-hot
 skills in both tasks, DADS 8, and compares with all of them; CIC has the 64 dimensions

@@ -70,8 +70,8 @@ def _training(make_agent: Any, num_envs: int, num_steps: int) -> Training:
         make_agent=make_agent,
         make_trainer=rollouts,
         num_steps=_whole(num_envs, num_steps),
-        evaluate_every=500_000,
-        num_episodes=64,
+        evaluate_every=100_000,
+        num_episodes=16,
         log_every=100_000,
     )
 
@@ -111,7 +111,7 @@ convolution is normalized, too.
 
 `PPO` has the same network without normalization, and a rate from 1e-3 to 0.
 
-Greedy returns are of 64 episodes every 500,000 steps.
+Greedy returns are of 16 episodes every 100,000 steps.
 """,
     experiments=tuple(map(_experiment, GAMES)),
 )

@@ -37,8 +37,14 @@ def _part(name: str, experiment: Experiment) -> str:
     folder = DATA / name / experiment.env.replace("/", "-")
     found: dict[str, list[Record]] = {}
     for contender in experiment.contenders:
+        # The name of another one may begin with the same and a number.
         paths = sorted(
-            folder.glob(f"{contender}-[0-9]*.csv"), key=lambda x: (len(x.stem), x)
+            (
+                path
+                for path in folder.glob(f"{contender}-*.csv")
+                if path.stem.removeprefix(f"{contender}-").isdecimal()
+            ),
+            key=lambda path: (len(path.stem), path),
         )
         if paths:
             found[contender] = [read_run(path) for path in paths]

@@ -60,20 +60,22 @@ class Population(AbstractContender):
             mean = float(np.mean(metrics["evaluation_return"]))
             print(f"{label}: step {step}, mean of members {mean:.5g}", flush=True)
 
-        with eqrl.Checkpoints(folder) as checkpoints:
-            solution = eqrl.train_population(
-                agents,
-                env,
-                trainer,
-                pbt if self.selection else None,
-                size=SIZE,
-                num_generations=NUM_GENERATIONS - done,
-                steps_per_generation=STEPS_PER_GENERATION,
-                num_episodes=NUM_EPISODES,
-                key=jr.key(seed),
-                initial=initial,
-                callback=[report, checkpoints],
-            )
+        solution: Any = initial
+        if done < NUM_GENERATIONS:
+            with eqrl.Checkpoints(folder) as checkpoints:
+                solution = eqrl.train_population(
+                    agents,
+                    env,
+                    trainer,
+                    pbt if self.selection else None,
+                    size=SIZE,
+                    num_generations=NUM_GENERATIONS - done,
+                    steps_per_generation=STEPS_PER_GENERATION,
+                    num_episodes=NUM_EPISODES,
+                    key=jr.key(seed),
+                    initial=initial,
+                    callback=[report, checkpoints],
+                )
         returns = solution.returns.mean(axis=-1)
         members = {f"member_{index}": returns[:, index] for index in range(SIZE)}
         steps = solution.metrics["step"]
@@ -81,11 +83,13 @@ class Population(AbstractContender):
         return Outcome({"step": steps, "evaluation_return": mean, **members})
 
 
-def ends(found: Found, contender: str) -> np.ndarray:
-    """Returns of the members of each seed after the last generation."""
+def ends(found: Found, contender: str) -> dict[str, np.ndarray]:
+    """Returns of the members after the last generation, by seed."""
     names = [f"member_{index}" for index in range(SIZE)]
-    records = found.get(contender, ())
-    return np.asarray([[x.columns[name][-1] for name in names] for x in records])
+    return {
+        record.facts["seed"]: np.asarray([record.columns[x][-1] for x in names])
+        for record in found.get(contender, ())
+    }
 
 
 def report(found: Found) -> list[str]:
@@ -93,19 +97,22 @@ def report(found: Found) -> list[str]:
     heads = ("", "seed", "mean", "median", "best")
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for contender in found:
-        for seed, members in enumerate(ends(found, contender)):
+        for seed, members in ends(found, contender).items():
             numbers = (members.mean(), np.median(members), members.max())
             shown = " | ".join(f"{x:.5g}" for x in numbers)
             lines.append(f"| {contender} | {seed} | {shown} |")
     tuned, alone = ends(found, "PBT"), ends(found, "alone")
-    num_seeds = min(len(tuned), len(alone))
-    if num_seeds > 0:
-        differences = (tuned[:num_seeds] - alone[:num_seeds]).reshape(1, -1)
+    seeds = [seed for seed in tuned if seed in alone]
+    if seeds:
+        pairs = [tuned[seed] - alone[seed] for seed in seeds]
+        differences = np.concatenate(pairs)[None]
         low, high = eqrl.bootstrap_interval(differences, num_resamples=NUM_DRAWS)
         lines.append(
             f"\nOver the {differences.size} pairs of member i with PBT and member i "
             f"alone, which began with the same state and hyperparameters, the mean "
-            f"difference is {differences.mean():.5g} ({low[0]:.5g} to {high[0]:.5g})."
+            f"difference is {differences.mean():.5g} ({low[0]:.5g} to {high[0]:.5g}). "
+            "Members copy each other, so these pairs are not independent, and the "
+            "interval is narrower than one over seeds."
         )
     return lines
 

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -55,8 +55,11 @@ def run(job: Job, experiment: Experiment) -> None:
     path = job.path_of(experiment)
     folder = job.folder / job.paper / path.parent.name / path.stem
     folder.mkdir(parents=True, exist_ok=True)
-    notes = folder / "minutes.json"
-    before = json.loads(notes.read_text()) if notes.exists() else 0.0
+    notes, commits, before = folder / "notes.json", list[str](), 0.0
+    if notes.exists():
+        commits, before = json.loads(notes.read_text())
+    # The code that was imported, which may change while it runs.
+    commits = list(dict.fromkeys([*commits, _commit()]))
 
     def minutes() -> float:
         # Of the processor, since others may use the machine in the meantime; with
@@ -67,14 +70,14 @@ def run(job: Job, experiment: Experiment) -> None:
 
     def note_time() -> None:
         while not ended.wait(SECONDS_OF_NOTE):
-            notes.write_text(json.dumps(minutes()))
+            notes.write_text(json.dumps([commits, minutes()]))
 
     threading.Thread(target=note_time, daemon=True).start()
     label = f"{experiment.env} {path.stem}"
     contender = experiment.contenders[job.contender]
     outcome = contender.run(experiment, job.seed, folder / "checkpoints", label)
     ended.set()
-    found = facts(experiment, job.seed, minutes()) | dict(outcome.versions)
+    found = facts(experiment, job.seed, commits, minutes()) | dict(outcome.versions)
     found |= {name: f"{value:.6g}" for name, value in outcome.facts.items()}
     if outcome.skills is not None:
         write_skills(skills_of(path), outcome.skills)
@@ -88,20 +91,29 @@ def skills_of(path: Path) -> Path:
     return path.parent / "skills" / path.name
 
 
-def facts(experiment: Experiment, seed: int, minutes: float) -> dict[str, str]:
-    """What a result depends on, for the first lines of a CSV."""
-    commit = subprocess.run(
+def _commit() -> str:
+    return subprocess.run(
         ["git", "describe", "--always", "--dirty"],
         capture_output=True,
         text=True,
         check=False,
         cwd=Path(__file__).parent,
     ).stdout.strip()
+
+
+def facts(
+    experiment: Experiment, seed: int, commits: Sequence[str], minutes: float
+) -> dict[str, str]:
+    """What a result depends on, for the first lines of a CSV.
+
+    `commits` are those of this library, several if it has changed while a run was
+    stopped.
+    """
     installed = {name: _version(name) for name in PACKAGES}
     return {
         "env": experiment.env,
         "seed": str(seed),
-        "eqrl": commit,
+        "eqrl": ", ".join(commits),
         "machine": machine()["device"],
         "cores": str(len(os.sched_getaffinity(0))),
         "processor minutes": f"{minutes:.1f}",

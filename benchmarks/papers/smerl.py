@@ -61,13 +61,15 @@ def _disabled(agent: Any, state: Any, env: Any, key: jax.Array) -> dict[str, flo
 
 def report(found: Found) -> list[str]:
     """A table of the best skill and of SAC for each task, and all skills."""
-    names = [name for name in found["SAC"][0].facts if "actuator" in name]
+    facts = next(iter(found.values()))[0].facts
+    names = [name for name in facts if "actuator" in name and "skill" not in name]
     lines = [f"| | {' | '.join(names)} |", "|" + "---|" * (len(names) + 1)]
     for contender, records in found.items():
         values = [[float(x.facts[name]) for x in records] for name in names]
         lines.append(f"| {contender} | {' | '.join(map(center, values))} |")
     for contender, records in found.items():
-        for seed, record in enumerate(records):
+        for record in records:
+            seed = record.facts["seed"]
             for name in names:
                 each = [
                     f"{float(value):.0f}"

@@ -47,8 +47,9 @@ release: one environment, hidden layers of 400 and 300, batches of 100 from a re
 that learns at every second update, targets that move by 0.005. The first 10,000 steps
 are random, its default.
 
-Two things differ: we make an update after each step, where the release makes as many
-after each episode as it had steps; and the tasks are v4, where the paper's are v1. The
+Three things differ: we make an update after each step, where the release makes as many
+after each episode as it had steps; the target critics move at every update, where the
+release's move at every second; and the tasks are v4, where the paper's are v1. The
 numbers beside ours are means at 300,000 steps.
 
 We evaluate as the paper does, in 10 greedy episodes every 5,000 steps.

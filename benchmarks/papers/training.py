@@ -12,6 +12,7 @@ import jax.random as jr
 
 import eqrl
 from eqrl._agents.base import AnyAgent
+from eqrl._storage.checkpoint import saved_steps
 
 from .paper import AbstractContender, Experiment, Outcome
 
@@ -21,7 +22,7 @@ COLUMNS = ("step", "episode_return", "episode_length", "evaluation_return")
 
 def resumed(folder: Path, agent: AnyAgent, env: Any, trainer: eqrl.Trainer) -> Any:
     """The solution of the newest checkpoint in a folder; `None` if there is none."""
-    if not folder.exists() or not any(folder.iterdir()):
+    if not saved_steps(folder):
         return None
     return eqrl.load_solution(folder, agent, env, trainer)
 
