@@ -251,7 +251,7 @@ def benchmarks(session: nox.Session) -> None:
         return
     name, *arguments = session.posargs
     more = {name: f",{JAX_WORLDS}" for name in ("all", "jax_worlds")}
-    more |= {name: ",envpool" for name in ("worlds", "goal_choices")}
+    more |= {name: ",envpool" for name in ("host_cost", "worlds", "goal_choices")}
     more["playground"] = ",playground"
     install(session, "benchmarks", extras=f"all{more.get(name, '')}")
     every = [

@@ -55,8 +55,8 @@ return; we divide them by their own root mean square, and then by the deviation 
 discounted sums of independent rewards have, 7.1. And CleanRL takes a time limit for a
 termination; ours does not.
 
-CleanRL's numbers are training returns, with sampled actions; beside them stand those of
-our last 100 episodes. Greedy returns are of 10 episodes every 20,480 steps.
+CleanRL's numbers are training returns, with sampled actions; they are compared with
+those of our last 100 episodes. Greedy returns are of 10 episodes every 20,480 steps.
 """,
     experiments=(
         _experiment("envpool/HalfCheetah-v4", 1443, 46),

@@ -69,7 +69,7 @@ class PrioritizedReplay(eqrl.AbstractPrioritizedReplay[PrioritizedState]):
         return PrioritizedState(state.ring, state.priority.at[place].set(kept))
 
 
-# Of SAC's critics, with the most likely next action.
+# The error of SAC's critics, with the most likely next action.
 def td_error(state: eqrl.SACState, batch: eqrl.Transition[Any]) -> Array:
     action = jax.vmap(lambda x: state.actor(x).mode())(batch.next_observation)
     values = losses.critic_values(state.target_critics, batch.next_observation, action)

@@ -22,8 +22,8 @@ import eqrl
 #
 # `diayn` wraps skills and a discriminator around any agent, here SAC. A skill is a
 # number from 0 to 7, drawn at the start of an episode, which policy and critics see
-# beside the observation. The temperature of SAC begins at 0.1 rather than 1; otherwise
-# its bonus for random actions outweighs the reward in such a short training.
+# together with the observation. The temperature of SAC begins at 0.1 rather than 1;
+# otherwise its bonus for random actions outweighs the reward in such a short training.
 
 # %%
 env = eqrl.envs.make("eqrl/Point")

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Directions that lead far
 #
-# Skills of DIAYN can be told apart, and then have little reason to go on. METRA's have:
+# DIAYN's skills have little reason to move on once they can be told apart. METRA's do:
 # it learns a space in which one step of the world is at most one step long, and pays a
 # skill, which is a direction there, for every step along it. So skills go as far as the
 # world allows, in all directions, and the space itself knows the way to a goal. We
@@ -76,7 +76,7 @@ agent = eqrl.Intrinsic(eqrl.SkillConditioned(sac, directions), reward)
 # %% [markdown]
 # ## Training
 #
-# Nothing but the reward of METRA is learned from. `step_length` is the mean squared
+# The agent learns from METRA's reward alone. `step_length` is the mean squared
 # length of a step in the learned space: near 0 METRA sees nothing that moves, and far
 # above 1 its constraint does not hold.
 
@@ -105,13 +105,13 @@ eqrl.draw_skills("skills.png", skills, names=("x", "y"))
 # ![Paths of sixteen skills](../images/tutorials/metra_skills.png)
 #
 # The squared length of a step is 0.89, just below the most that is allowed. The ends of
-# the skills are between 4.85 and 5.0 away, 4.99 on the mean: the edge of what 50 steps
+# the skills are between 4.85 and 5.0 away, 4.99 on average: the edge of what 50 steps
 # can reach, in all directions. The directions of the plane are not those of the learned
-# space, whose axes are arbitrary: all of it may be turned or mirrored.
+# space, whose axes are arbitrary: all of it may be rotated or reflected.
 #
 # ## The learned space
 #
-# `represent` says where states lie in it. We play the same skills once more and keep
+# `represent` maps states to points in it. We play the same skills once more and keep
 # whole observations, which METRA sees.
 
 # %%
@@ -162,4 +162,4 @@ for goal in goals:
 # - One-hot skills, `eqrl.OneHotSkills(16)`, in place of directions, or `eqrl.LSD`,
 #   which needs no multiplier: [Choosing a method for skills](../choosing-skills.md).
 # - Fine-tune one skill for a reward, as in [Skills without a reward](diayn_skills.md).
-# - The same from a shell: `eqrl train metra`.
+# - Do the same on the command line: `eqrl train metra`.
