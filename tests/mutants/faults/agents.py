@@ -222,8 +222,8 @@ FAULTS = (
     Fault(
         "agents:optimizer-for-a-tuple",
         "eqrl/_agents/actor_critic.py",
-        "isinstance(value, tuple) and not is_optimizer:",
-        "isinstance(value, tuple):",
+        "isinstance(value, tuple) and not is_optimizer and",
+        "isinstance(value, tuple) and",
         ("tests/agents/test_refusals.py -k out_of_range",),
     ),
     Fault(
