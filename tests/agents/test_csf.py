@@ -43,6 +43,8 @@ def test_an_update_is_that_of_the_formulas(getkey: GetKey) -> None:
         discount=0.9,
         target_step_size=0.25,
         initial_temperature=0.5,
+        target_entropy=-0.7,
+        contrastive_weight=3.0,
         num_negatives=7,
         make_actor=make_linear_gaussian,
         make_critic=LINEAR,
@@ -51,6 +53,8 @@ def test_an_update_is_that_of_the_formulas(getkey: GetKey) -> None:
     )
     spec = eqrl.EnvSpec(observation_size=5, action_size=3)
     state: Any = agent.init(spec, key=getkey())
+    targets = jax.tree.map(lambda x: 1.5 * x, state.target_critics)
+    state = eqx.tree_at(lambda state: state.target_critics, state, targets)
     batch: Any = random_transitions(getkey(), 6, observation_size=5, action_size=3)
     # Both observations end with the same skill.
     joined = batch.next_observation.at[:, -2:].set(batch.observation[:, -2:])
@@ -69,10 +73,10 @@ def test_an_update_is_that_of_the_formulas(getkey: GetKey) -> None:
         following = sample_actions(state.actor, batch.next_observation, key=next_key)
         chosen = sample_actions(state.actor, batch.observation, key=actor_key)
         updated = agent.update(state, batch, step=jnp.asarray(0), key=key)
-        return updated, drawn, following[0], chosen
+        return updated, drawn, following[0], chosen, actor_key
 
-    (after, metrics), drawn, next_action, (action, log_prob) = jax.tree.map(
-        lambda x: x, update(state, key)
+    (after, metrics), drawn, next_action, (action, log_prob), actor_key = update(
+        state, key
     )
     observation = np.asarray(batch.observation, np.float64)
     reached = np.asarray(batch.next_observation, np.float64)
@@ -85,9 +89,9 @@ def test_an_update_is_that_of_the_formulas(getkey: GetKey) -> None:
     similar = np.exp(difference @ negatives.T)
     sums = similar.sum(axis=1)
     expected = {
-        "phi_loss": np.mean(5 * np.log(sums) - np.sum(difference * skill, axis=1))
+        "phi_loss": np.mean(3 * np.log(sums) - np.sum(difference * skill, axis=1))
     }
-    pull = 5 * (similar / sums[:, None]) @ negatives - skill
+    pull = 3 * (similar / sums[:, None]) @ negatives - skill
     matrix = matrix - 0.4 * step.T @ pull / 6
     np.testing.assert_allclose(arrays(after.phi)[0], matrix, rtol=1e-4, atol=1e-5)
 
@@ -96,8 +100,8 @@ def test_an_update_is_that_of_the_formulas(getkey: GetKey) -> None:
     expected["intrinsic_reward"] = np.mean(np.sum(difference * skill, axis=1))
     rows = lambda seen, action: np.concatenate([seen, np.asarray(action)], axis=1)
     features = lambda networks, rows: rows[None] @ networks[0] + networks[1][:, None]
-    critics = arrays(state.critics)
-    reachable = least(features(critics, rows(reached, next_action)), skill)
+    critics, targets = arrays(state.critics), arrays(state.target_critics)
+    reachable = least(features(targets, rows(reached, next_action)), skill)
     going_on = 0.9 * reachable * ~np.asarray(batch.terminated)[:, None]
     inputs = rows(observation, batch.action)
     error = features(critics, inputs) - (difference + going_on)[None]
@@ -110,7 +114,7 @@ def test_an_update_is_that_of_the_formulas(getkey: GetKey) -> None:
     for found, wanted in zip(arrays(after.critics), moved, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
     for found, new, old in zip(
-        arrays(after.target_critics), moved, critics, strict=True
+        arrays(after.target_critics), moved, targets, strict=True
     ):
         np.testing.assert_allclose(found, old + (new - old) / 4, rtol=1e-4, atol=1e-5)
 
@@ -119,10 +123,27 @@ def test_an_update_is_that_of_the_formulas(getkey: GetKey) -> None:
     expected["actor_loss"] = np.mean(0.5 * np.asarray(log_prob) - value)
     expected["entropy"] = -np.mean(np.asarray(log_prob))
     expected["temperature"] = 0.5
-    expected["temperature_loss"] = 0.5 * (expected["entropy"] + 1.5)
+    expected["temperature_loss"] = 0.5 * (expected["entropy"] + 0.7)
     assert metrics.keys() == expected.keys()
     for name, wanted in expected.items():
         np.testing.assert_allclose(metrics[name], wanted, rtol=1e-4, err_msg=name)
+    log_temperature = np.log(0.5) - 0.3 * expected["temperature_loss"]
+    np.testing.assert_allclose(after.log_temperature, log_temperature, rtol=1e-4)
+    weight, bias = (jnp.asarray(x, jnp.float32) for x in moved)
+
+    def actor_loss(actor: Any) -> jax.Array:
+        action, log_prob = sample_actions(actor, batch.observation, key=actor_key)
+        seen = jnp.concatenate([batch.observation, action], axis=1)
+        features = jnp.einsum("bi,cid->cbd", seen, weight) + bias[:, None]
+        along = jnp.einsum("cbd,bd->cb", features, batch.observation[:, -2:])
+        return jnp.mean(0.5 * log_prob - jnp.min(along, axis=0))
+
+    gradient = eqx.filter_jit(eqx.filter_grad(actor_loss))(state.actor)
+    stepped = jax.tree.map(lambda x, slope: x - 0.1 * slope, state.actor, gradient)
+    for found, wanted in zip(
+        *map(jax.tree.leaves, (after.actor, stepped)), strict=True
+    ):
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_an_observation_without_room_for_a_skill_is_refused(getkey: GetKey) -> None:
