@@ -151,7 +151,7 @@ def report(found: Found) -> list[str]:
         centers = " | ".join(center(values[x]) for x in DISTANCES)
         lines.append(f"| {contender} | {len(records)} | {centers} | {each} |")
     if "DISk" in found:
-        further = [f"{x.facts[COLLECTED]}" for x in found["DISk"]]
+        further = [record.facts[COLLECTED] for record in found["DISk"]]
         lines.append(f"\nDISk, {COLLECTED} by seed: {', '.join(further)}.")
     return lines
 
