@@ -126,10 +126,10 @@ class PPO(AbstractAgent[PPOState, None, Action]):
     num_epochs: int = static_integer(4, least=1)
     num_minibatches: int = static_integer(4, least=1)
     normalize_advantage: bool = eqx.field(default=True, static=True)
-    recompute_advantages: bool = eqx.field(default=False, static=True)
     make_actor: MakeLikelihoodPolicy | None = eqx.field(default=None, static=True)
     make_critic: MakeValue = eqx.field(default=Value(), static=True)
     make_optimizer: MakeOptimizer = optimizers("actor and critic", default=ppo_adam)
+    recompute_advantages: bool = eqx.field(default=False, static=True)
 
     @property
     def sequence_length(self) -> None:
@@ -342,10 +342,6 @@ PPO.__init__.__doc__ = """**Arguments:**
     an iteration, with at least two per minibatch if advantages are normalized.
 - `normalize_advantage`: whether advantages are shifted and scaled to mean 0 and
     standard deviation 1, in each minibatch.
-- `recompute_advantages`: whether values, returns and advantages are recomputed before
-    each epoch with the current critic, as Andrychowicz et al. (2021) recommend; each
-    epoch takes one more pass of the critic. A `value_clip` then limits how far a value
-    may move in an epoch.
 - `make_actor`: a factory `(observation_size, action_size, *, key)`, or with the number
     of actions as second argument, of a policy: from one observation to an
     `eqrl.nn.AbstractLikelihood`. `None` takes `eqrl.nn.Choice()` or `eqrl.nn.Normal()`,
@@ -354,4 +350,8 @@ PPO.__init__.__doc__ = """**Arguments:**
     observation to a scalar.
 - `make_optimizer`: from a learning rate to an Optax optimizer; by default Adam with an
     epsilon of 1e-5.
+- `recompute_advantages`: whether values, returns and advantages are recomputed before
+    each epoch with the current critic, as Andrychowicz et al. (2021) recommend; each
+    epoch takes one more pass of the critic. A `value_clip` then limits how far a value
+    may move in an epoch.
 """

@@ -150,7 +150,10 @@ class TD3(AbstractMarkovAgent[TD3State]):
             actor: Actor, target_actor: Actor, optimizer: optax.OptState
         ) -> tuple[Actor, Actor, optax.OptState, Float[Array, ""]]:
             loss, gradient = eqx.filter_value_and_grad(td3_actor_loss)(
-                actor, first_critic, batch.observation, batch.critic_observation
+                actor,
+                first_critic,
+                batch.observation,
+                critic_observation=batch.critic_observation,
             )
             actor, optimizer = gradient_step(actor, gradient, actor_rule, optimizer)
             target_actor = incremental_update(

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, Real
 
 from .._pytree.fields import (
     check_choice,
@@ -284,7 +284,7 @@ class PBT(eqx.Module):
         self,
         agents: Stacked[Agent, "population"],
         states: Stacked[State, "population"],
-        scores: Float[Array, " population"],
+        scores: Real[Array, " population"],
         *,
         key: PRNGKeyArray,
     ) -> tuple[
@@ -318,7 +318,7 @@ class PBT(eqx.Module):
         mesh: Mesh | None,
         agents: Stacked[Agent, "population"],
         states: Stacked[State, "population"],
-        scores: Float[Array, " population"],
+        scores: Real[Array, " population"],
         *,
         key: PRNGKeyArray,
     ) -> tuple[
@@ -348,6 +348,8 @@ class PBT(eqx.Module):
         # Agents are small, so every device has all of them and chooses for all.
         agents, scores = replicate((agents, scores), mesh)
         parent_key, vary_key = jr.split(key)
+        # Scores may be counts, such as those of goals that were reached.
+        scores = scores.astype(float)
         finite = jnp.isfinite(scores)
         ranked = jnp.where(finite, scores, -jnp.inf)
         # From worst to best, so that no parent is overwritten before it is copied.

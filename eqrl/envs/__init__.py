@@ -42,3 +42,7 @@ else:
                 from ._gymnasium_vector import GymnasiumVectorEnv
             return GymnasiumVectorEnv
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        adapters = [each.adapter for each in _LIBRARIES.values()]
+        return sorted({*globals(), *adapters, "GymnasiumVectorEnv"})

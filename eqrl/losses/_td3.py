@@ -53,6 +53,7 @@ def td3_actor_loss(
     actor: Actor,
     critic: CriticFunction,
     observation: Observation[Array, "batch obs"],
+    *,
     critic_observation: Float[Array, "batch critic_obs"] | None = None,
 ) -> Float[Array, ""]:
     """Actor loss of TD3.

@@ -201,12 +201,12 @@ def test_an_update_is_as_restated_in_numpy() -> None:
     )
 
 
-def test_advantages_are_computed_again_before_each_epoch_if_asked() -> None:
-    def after(**options: Any) -> tuple[Any, eqrl.Metrics]:
+def test_a_second_epoch_is_clipped_and_computes_advantages_again_if_asked() -> None:
+    # The clip is so wide that no ratio leaves it.
+    def after(*, clip: float = 10.0, **options: Any) -> tuple[Any, eqrl.Metrics]:
         agent: Any = ppo(
             discrete=True,
-            # So wide that no ratio is clipped.
-            clip=10.0,
+            clip=clip,
             entropy_weight=0.0,
             max_gradient_norm=1e6,
             lr=0.1,
@@ -222,6 +222,8 @@ def test_advantages_are_computed_again_before_each_epoch_if_asked() -> None:
     first, metrics = after(num_epochs=1)
     twice, both = after(num_epochs=2, recompute_advantages=True)
     kept, _ = after(num_epochs=2)
+    _, clipped = after(num_epochs=2, clip=0.01, value_clip=0.01)
+    before = begun
     # The networks share nothing, so the critic learned as in two updates.
     begun = dataclasses.replace(first, actor=begun.actor)
     expected, _ = after(num_epochs=1)
@@ -240,9 +242,23 @@ def test_advantages_are_computed_again_before_each_epoch_if_asked() -> None:
         ).sum(axis=-1)
         for x in (state, old)
     ]
-    second = -np.mean(np.exp(log_probs[0] - log_probs[1]) * advantage)
+    ratio = np.exp(log_probs[0] - log_probs[1])
+    second = -np.mean(ratio * advantage)
     mean = (float(metrics["actor_loss"]) + second) / 2
     assert both["actor_loss"] == pytest.approx(mean, rel=1e-4)
+    # Without that, ratios and values may leave those of before by the clip alone.
+    old_value = outputs_of(before.critic.network, batch.observation)[..., 0]
+    target = targets_of(agent, before, batch)
+    advantage = target - old_value
+    bounded = np.clip(ratio, 0.99, 1.01)
+    bounded_value = np.clip(value, old_value - 0.01, old_value + 0.01)
+    assert np.any(bounded != ratio) and np.any(bounded_value != value)
+    second = -np.mean(np.minimum(ratio * advantage, bounded * advantage))
+    mean = (float(metrics["actor_loss"]) + second) / 2
+    assert clipped["actor_loss"] == pytest.approx(mean, rel=1e-4)
+    squares = np.maximum((value - target) ** 2, (bounded_value - target) ** 2)
+    mean = (float(metrics["critic_loss"]) + np.mean(squares) / 2) / 2
+    assert clipped["critic_loss"] == pytest.approx(mean, rel=1e-4)
 
 
 @pytest.mark.parametrize("truncates", [True, False])

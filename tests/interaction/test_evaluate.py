@@ -51,6 +51,13 @@ def _num_steps_in_mask(
     }
 
 
+_MODES: tuple[dict[str, Any], ...] = (
+    {},
+    {"mode": "sample"},
+    {"mode": "sample", "descriptor": _first_length},
+)
+
+
 class TestEvaluate:
     @pytest.mark.parametrize("terminates", [True, False])
     def test_an_episode_counts_once_and_to_its_end(
@@ -101,24 +108,25 @@ class TestEvaluate:
         )
         assert np.all(evaluation.descriptors["of_this_episode"])
 
-    def test_a_descriptor_makes_no_difference_to_the_returns(
+    def test_returns_are_those_of_the_mode_with_and_without_a_descriptor(
         self, getkey: GetKey
     ) -> None:
         agent, env, key = Scribe(), Drift(), getkey()
         state = agent.init(env.spec, key=getkey())
-        without, given = (
+        greedy, without, given = (
             evaluate(
                 agent,
                 state,
                 env,
                 num_episodes=_NUM_EPISODES,
                 key=key,
-                descriptor=descriptor,
+                **options,
             )
-            for descriptor in (None, _first_length)
+            for options in _MODES
         )
         np.testing.assert_array_equal(without.lengths, given.lengths)
         np.testing.assert_allclose(without.returns, given.returns, rtol=1e-5)
+        assert np.all(without.returns != greedy.returns)
 
     def test_without_a_descriptor_there_are_no_descriptors(
         self, getkey: GetKey

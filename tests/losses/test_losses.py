@@ -263,6 +263,38 @@ class TestTD3:
         np.testing.assert_allclose(gradient.weight, [[expected]], rtol=1e-5)
 
 
+def test_critics_may_see_more_than_the_actor(getkey: GetKey) -> None:
+    # The actions are 0.5 and -1 as before, but the critics see the observation 2 in
+    # both: the first says 7 and 1, the second 1 and 1.
+    critics, seen = _critics(*_CRITICS), jnp.full((2, 1), 2.0)
+    value = sac_next_value(
+        _fixed_policy,
+        critics,
+        _OBSERVATION,
+        0.1,
+        critic_observation=seen,
+        key=getkey(),
+    )
+    np.testing.assert_allclose(value, [0.95, 1.3], rtol=1e-6)
+    loss, _ = sac_actor_loss(
+        _fixed_policy,
+        critics,
+        _OBSERVATION,
+        0.1,
+        critic_observation=seen,
+        key=getkey(),
+    )
+    np.testing.assert_allclose(loss, -1.125, rtol=1e-6)
+    actor = lambda observation: jnp.where(observation == 1, 0.5, -1.0)
+    value = td3_next_value(
+        actor, critics, _OBSERVATION, 0.0, 0.5, critic_observation=seen, key=getkey()
+    )
+    np.testing.assert_allclose(value, [1, 1])
+    first = jax.tree.map(lambda x: x[0], critics)
+    loss = td3_actor_loss(actor, first, _OBSERVATION, critic_observation=seen)
+    np.testing.assert_allclose(loss, -4.0)
+
+
 def test_the_minimum_over_critics_passes_its_whole_gradient_to_one_critic() -> None:
     # Of equal values the first is taken. `jnp.min` would halve the gradient, and where
     # XLA rounds a value differently the second time it needs it, divide by zero.

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -40,7 +41,7 @@ def make(**options: Any) -> PBT:
 
 
 def exploit(
-    pbt: PBT, scores: list[float], key: PRNGKeyArray
+    pbt: PBT, scores: Sequence[float], key: PRNGKeyArray
 ) -> tuple[Any, Any, dict[str, Any], list[int]]:
     """The agents before and after, states that say whose they were, and parents.
 
@@ -246,9 +247,11 @@ def test_in_a_tournament_only_losers_are_replaced_and_by_better_ones(
     getkey: GetKey,
 ) -> None:
     num_replaced = set()
+    # A score may be a count.
+    scores = [round(score) for score in SCORES]
     for _ in range(10):
         pbt = make(selection="tournament", num_replaced=3)
-        *_, states, parents = exploit(pbt, SCORES, getkey())
+        *_, states, parents = exploit(pbt, scores, getkey())
         losers = [i for i, parent in enumerate(parents) if parent != i]
         assert all(SCORES[parents[i]] > SCORES[i] for i in losers)
         assert states["owner"].tolist() == parents
