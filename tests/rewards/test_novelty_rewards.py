@@ -54,9 +54,13 @@ def lengths(x: np.ndarray) -> np.ndarray:
     return np.linalg.norm(x, axis=-1)
 
 
-def particles(features: np.ndarray, k: int, scale: float) -> np.ndarray:
+def particles(
+    features: np.ndarray, k: int, scale: float, clip: float = 0.0
+) -> np.ndarray:
     apart = np.sort(lengths(features[:, None] - features[None]), axis=1)[:, 1 : k + 1]
-    return np.log1p(np.mean(apart / scale, axis=1))
+    apart = np.maximum(apart / scale - clip, 0)
+    assert clip == 0 or 0 < np.mean(apart == 0) < 1
+    return np.log1p(np.mean(apart, axis=1))
 
 
 def test_rnd_pays_for_the_error_at_the_state_reached(getkey: GetKey) -> None:
@@ -210,19 +214,27 @@ def test_particle_entropy_is_scaled_by_the_mean_distance_so_far(
     np.testing.assert_allclose(metrics["neighbor_distance"], mean, rtol=1e-4)
     expected = particles(reached, 2, mean)
     np.testing.assert_allclose(score(reward, state, batch), expected, rtol=1e-4)
+    clipped = score(eqrl.ParticleEntropy(num_neighbors=2, clip=0.9), state, batch)
+    np.testing.assert_allclose(clipped, particles(reached, 2, mean, 0.9), rtol=1e-4)
     learned = eqrl.ParticleEntropy(num_neighbors=2, make_encoder=LINEAR, **PLAIN)
     state = learned.init(SPEC, key=getkey())
     expected = particles(linear(state.model.encoder, reached), 2, 1.0)
     np.testing.assert_allclose(score(learned, state, batch), expected, rtol=1e-4)
     after, metrics = updated(learned, state, batch)
     assert metrics.keys() == {"neighbor_distance", "forward_loss", "inverse_loss"}
+    ends = (batch.observation, batch.next_observation)
+    features = [linear(state.model.encoder, np.asarray(x)) for x in ends]
+    guess = np.tanh(linear(state.model.inverse, np.concatenate(features, 1)))
+    inverse = lengths(np.asarray(batch.action) - guess).mean()
+    np.testing.assert_allclose(metrics["inverse_loss"], inverse, rtol=1e-4)
     assert not eqx.tree_equal(after.model, state.model)
 
 
 def test_cic_pays_for_entropy_and_for_telling_skills_apart(getkey: GetKey) -> None:
     options: dict[str, Any] = {"num_neighbors": 2, "num_features": 3}
     skills = eqrl.UniformSkills(5, low=0.0, high=1.0)
-    reward = eqrl.CIC(skills, contrastive_weight=0.5, **options, **PLAIN)
+    weights = {"entropy_weight": 2.0, "contrastive_weight": 0.5}
+    reward = eqrl.CIC(skills, temperature=0.3, clip=0.9, **weights, **options, **PLAIN)
     state: Any = reward.init(SPEC, key=getkey())
     batch: Any = skill_transitions(getkey(), skill=jr.uniform(getkey(), (6, 5)))
     networks = state.networks
@@ -233,9 +245,9 @@ def test_cic_pays_for_entropy_and_for_telling_skills_apart(getkey: GetKey) -> No
     key = linear(networks.pair, np.concatenate([left, reached], 1))
     query = linear(networks.skill, np.asarray(batch.extras.skill))
     unit = lambda x: x / lengths(x)[:, None]
-    similar = unit(query) @ unit(key).T / 0.5
+    similar = unit(query) @ unit(key).T / 0.3
     loss = np.log(np.exp(similar).sum(1)) - np.diagonal(similar)
-    expected = particles(reached, 2, 1.0) + 0.5 * (np.log(6) - loss)
+    expected = 2 * particles(reached, 2, 1.0, 0.9) + 0.5 * (np.log(6) - loss)
     np.testing.assert_allclose(score(reward, state, batch), expected, rtol=1e-4)
     after, metrics = updated(reward, state, batch)
     np.testing.assert_allclose(metrics["contrastive_loss"], loss.mean(), rtol=1e-4)

@@ -13,6 +13,7 @@ import jax.random as jr
 import jaxtyping
 import numpy as np
 import pytest
+from jaxtyping import Array
 
 import eqrl
 from eqrl._population.prior import find_path, make_settings
@@ -220,6 +221,31 @@ def test_a_sweep_resumes_on_another_number_of_devices(
         sweep(progress=killed_after(2), **options)
     assert [*(tmp_path / "sweep" / "unfinished").rglob("record*")]
     assert_same(sweep(**options), whole)
+
+
+def sum_of_weights(agent: Any, state: Any, evaluation: Any) -> Array:
+    del agent, evaluation
+    return jnp.sum(state.weight)
+
+
+def test_fresh_seeds_train_the_best_setting_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write, "write_picture", lambda *args, **options: None)
+    done: list[int] = []
+    options: dict[str, Any] = {
+        "grid": {"actor_lr": [1e-3, 1e-2]},
+        "num_fresh_seeds": 3,
+        "score": sum_of_weights,
+        "folder": tmp_path / "sweep",
+    }
+    one = sweep(progress=lambda steps, total: done.append(steps), **options)
+    assert done[-1] == (2 * 2 + 3) * 100
+    weights = [np.sum(state.weight, axis=1) for state in one.states]
+    np.testing.assert_allclose(one.scores, weights, rtol=1e-6)
+    # Policies that had only played other episodes would score as before.
+    assert len({*one.scores[one.best], *one.fresh_scores}) == 2 + 3
+    assert_same(sweep(progress=killed_after(1), **options), one)
 
 
 def test_the_table_has_the_statistics_of_numpy(tmp_path: Path) -> None:
