@@ -146,12 +146,14 @@ def test_initial_skills_stay_usable(recorded: Recorded) -> None:
 def test_skills_may_be_played_again_with_the_same_key(
     whole: eqrl.Skills[Any],
 ) -> None:
-    key = jr.key(7)
-    first, again = (
-        eqrl.play_skills(AGENT, whole, ENV, num_episodes=2, key=key) for _ in range(2)
-    )
+    options: dict[str, Any] = {"num_episodes": 2, "key": jr.key(7)}
+    first, again = (eqrl.play_skills(AGENT, whole, ENV, **options) for _ in range(2))
     assert same(first, again)
     assert first.mask.shape == (3, 2, 5)
+    short = eqrl.play_skills(AGENT, whole, ENV, **options, mode="sample", max_steps=3)
+    assert short.mask.shape == (3, 2, 3)
+    np.testing.assert_array_equal(short.first_descriptors, first.first_descriptors)
+    assert not np.any(short.descriptors == first.descriptors[:, :, :3])
 
 
 def test_a_skill_never_changes_once_it_is_learned(

@@ -4,12 +4,14 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 import pytest
 from jaxtyping import Array, Float
 
 from eqrl import losses
 from eqrl.losses._critic import least_over_critics
+from eqrl.nn import Softmax
 from tests.toy import (
     FixedDensity,
     GetKey,
@@ -293,6 +295,31 @@ def test_critics_may_see_more_than_the_actor(getkey: GetKey) -> None:
     first = jax.tree.map(lambda x: x[0], critics)
     loss = td3_actor_loss(actor, first, _OBSERVATION, critic_observation=seen)
     np.testing.assert_allclose(loss, -4.0)
+
+
+def test_no_gradient_flows_through_what_others_learn_from(getkey: GetKey) -> None:
+    def stack(inputs: int, outputs: int) -> Any:
+        make = lambda key: eqx.nn.Linear(inputs, outputs, key=key)
+        return eqx.filter_vmap(make)(jr.split(getkey(), 2))
+
+    one, choices, key = eqx.nn.Linear(1, 3, key=getkey()), stack(1, 3), getkey()
+    features, skill = stack(2, 2), jnp.ones((2, 2))
+    actor = make_linear_gaussian(1, 1, key=getkey())
+    results = (
+        lambda x: losses.dqn_next_value(one, one, x, double=True),
+        lambda x: losses.discrete_sac_next_value(
+            lambda x: Softmax(one(x)), choices, x, 0.1
+        ),
+        lambda x: losses.csf_next_features(actor, features, x, skill, key=key),
+        lambda x: losses.particle_entropy(x, k=1),
+        lambda x: losses.metra_loss(lambda x: x, x, 2 * x, x, 1.0, 1e-3)[1],
+    )
+    for result in results:
+        total = lambda x, result=result: jnp.sum(result(x))
+        found = jax.jit(jax.value_and_grad(total))
+        (value, gradient), (other, _) = found(_OBSERVATION), found(3 * _OBSERVATION)
+        np.testing.assert_array_equal(gradient, 0)
+        assert value != other
 
 
 def test_the_minimum_over_critics_passes_its_whole_gradient_to_one_critic() -> None:

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import threading
@@ -532,7 +533,7 @@ def test_interrupted_writing_leaves_nothing_else_behind(tmp_path: Path) -> None:
 
 
 def test_tensorboard_has_the_metrics_of_each_seed(tmp_path: Path) -> None:
-    row = {"first": np.array([1.0, math.nan]), "second": np.array([math.nan, 2.0])}
+    row = {"first": np.array([0.3, math.nan]), "second": np.array([math.nan, 0.7])}
     with TensorBoard(tmp_path) as write:
         write(10, row, None)
     written = [
@@ -540,6 +541,9 @@ def test_tensorboard_has_the_metrics_of_each_seed(tmp_path: Path) -> None:
     ]
     found = [[name in events for name in (b"first", b"second")] for events in written]
     assert found == [[True, False], [False, True]]
+    # A number, and the tenth step, as protocol buffers encode them.
+    for events, value in zip(written, (0.3, 0.7), strict=True):
+        assert struct.pack("<f", value) in events and b"\x10\x0a" in events
     with pytest.raises(ValueError, match=r"with eqrl\.TensorBoard"):
         eqrl.TensorBoard(tmp_path).log({"first": 1.0}, 10)
 
