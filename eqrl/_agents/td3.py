@@ -125,13 +125,14 @@ class TD3(AbstractMarkovAgent[TD3State]):
         actor_rule, critic_rule = learning_rules(
             self.make_optimizer, self.actor_lr, self.critic_lr
         )
+        before, after = batch.critic_observation, batch.next_critic_observation
         next_value = td3_next_value(
             state.target_actor,
             state.target_critics,
             batch.next_observation,
             self.policy_noise,
             self.noise_clip,
-            critic_observation=batch.next_critic_observation,
+            critic_observation=after,
             key=key,
         )
         critics, critic_optimizer, critic_loss = critic_step(
@@ -150,10 +151,7 @@ class TD3(AbstractMarkovAgent[TD3State]):
             actor: Actor, target_actor: Actor, optimizer: optax.OptState
         ) -> tuple[Actor, Actor, optax.OptState, Float[Array, ""]]:
             loss, gradient = eqx.filter_value_and_grad(td3_actor_loss)(
-                actor,
-                first_critic,
-                batch.observation,
-                critic_observation=batch.critic_observation,
+                actor, first_critic, batch.observation, critic_observation=before
             )
             actor, optimizer = gradient_step(actor, gradient, actor_rule, optimizer)
             target_actor = incremental_update(
