@@ -1,4 +1,4 @@
-"""A trained policy and its picture for each environment with a preset, and one more.
+"""A trained policy and its picture for each task with a preset, and one more.
 
 `eqrl train` trains each once, without naming an agent, from a seed that no preset has
 seen; the policy and an episode of it (of brax the learning curve) are written into
@@ -109,7 +109,10 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="names of environments")
     options = parser.parse_args()
     FOLDER.mkdir(exist_ok=True)
-    for env in sorted({*OTHERS, *(preset.env for preset in PRESETS.values())}):
+    envs = {*OTHERS, *(preset.env for preset in PRESETS.values())}
+    # EnvPool's versions of gymnax's tasks need no policy of their own.
+    envs -= {f"envpool/{env.removeprefix('gymnax/')}" for env in envs}
+    for env in sorted(envs):
         if options.only is None or env in options.only:
             make(env, options.folder / env.replace("/", "-"))
     write_table()

@@ -117,9 +117,13 @@ def test_without_an_agent_the_fastest_that_reaches_the_published_return_is_taken
     for published in ({}, {env: 501.0}):
         monkeypatch.setattr(presets, "PUBLISHED", published)
         assert presets.best(env) == made[1]
+    quick = dataclasses.replace(made[0], minutes=0.9)
+    monkeypatch.setattr(presets, "_ALL", (quick, *made[1:]))
+    assert presets.best(env) == quick
     monkeypatch.setattr(presets, "PUBLISHED", {env: 250.0})
     assert presets.best(env) == made[2]
     monkeypatch.undo()
+    assert all(presets.best(env) is not None for _, env in presets.PRESETS)
     best = presets.best(env)
     assert best is not None
     run = _parsed_run("--env", env)
