@@ -19,8 +19,7 @@ class SAC(AbstractSoftActorCritic):
 
     An update moves the critics first, then the actor along the gradient of the updated
     critics, and then the temperature by the entropy of the same sampled actions. The
-    target entropy is a sum over the dimensions of the action; the authors' code takes
-    it per dimension.
+    target entropy is a sum over the dimensions of the action.
 
     ??? cite "Reference"
 

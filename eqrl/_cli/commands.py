@@ -338,7 +338,7 @@ def _parse_training(
                     f"`--agent`: `eqrl {command} {given.agent}`."
                 )
             # Without a named agent, the default is the one that solves the environment.
-            best = presets.best(given.env or Settings.env)
+            best = presets.best(given.env) if given.env is not None else None
             name = best.agent if best is not None and command == "train" else "sac"
             name = name if own is None else OWN
         elif first in {*AGENTS, *REWARDS, *([OWN] if own is not None else [])}:

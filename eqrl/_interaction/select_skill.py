@@ -27,7 +27,7 @@ def select_skill(
 
     Nothing is learned: skills that were learned without a reward are played greedily,
     and their returns compared. `eqrl.fix_skill` then makes an agent from the picked
-    skill, to play it or to continue training from it.
+    skill, to play it or, unless it is a `CSF`, to continue training from it.
 
     **Arguments:**
 

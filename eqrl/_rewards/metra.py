@@ -25,7 +25,7 @@ from .._skills.prior import (
 from .._types.custom_types import FloatLike, MakeOptimizer, Metrics
 from .._types.data import EnvSpec, Transition
 from ..losses import metra_loss
-from ..nn import Features, Linear, MakeNetwork, VectorFunction
+from ..nn import Features, ImageEncoder, Linear, MakeNetwork, VectorFunction
 from .base import (
     AbstractSkillReward,
     StateDescriptor,
@@ -150,12 +150,17 @@ class METRA(AbstractSkillReward[METRAState]):
         log_multiplier = jnp.log(self.initial_multiplier)
         is_spectral = self.constraint == "spectral"
         pieces = jax.tree.leaves(phi, is_leaf=lambda x: isinstance(x, Linear))
-        if is_spectral and any(map(eqx.is_inexact_array, pieces)):
+        # The patches of a convolution overlap, so it stretches more than its filters.
+        is_limited = not (
+            any(map(eqx.is_inexact_array, pieces)) or parts(phi, ImageEncoder)
+        )
+        if is_spectral and not is_limited:
             raise ValueError(
                 f"`make_network` made a {type(phi).__name__} with weights outside of "
-                "`eqrl.nn.Linear`, which the spectral constraint, that of `eqrl.LSD`, "
-                "does not limit; take `eqrl.nn.Features()` without `layer_norm` and "
-                "`residual`, or `eqrl.METRA` with another constraint."
+                "`eqrl.nn.Linear` or with a convolution, which the spectral "
+                "constraint, that of `eqrl.LSD`, does not limit; take "
+                "`eqrl.nn.Features()` without `layer_norm` and `residual`, or "
+                "`eqrl.METRA` with another constraint."
             )
         return METRAState(
             phi=phi,
@@ -299,7 +304,7 @@ METRA.__init__.__doc__ = """**Arguments:**
     the mean over dimensions of its square; `"spectral"` instead divides the weight of
     each layer by its largest singular value, so that no step is longer in phi than in
     the descriptor, which is `eqrl.LSD`; phi must then have no weights but those
-    of `eqrl.nn.Linear`.
+    of `eqrl.nn.Linear`, no convolution, and activations of slopes in [-1, 1].
 - `descriptor`: the part of a state that the representation sees: `"observation"`, in
     full; `"state_descriptor"`, as the environment describes behavior; `"both"`, joined;
     or a function of one observation.

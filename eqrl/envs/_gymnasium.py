@@ -8,6 +8,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import warnings
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -52,8 +53,24 @@ class _Maker:
         # Options may be lists and dictionaries, which are compared but have no hash.
         return hash((self.source, *self.options, self.max_steps, self.num_processes))
 
+    def __eq__(self, other: object) -> bool:
+        # Options may be arrays, which `==` compares by element.
+        return isinstance(other, _Maker) and bool(
+            eqx.tree_equal(vars(self), vars(other))
+        )
+
     def one(self) -> Any:
         """Makes one simulator."""
+        try:
+            return self._made()
+        except TypeError as error:
+            if not self.options:
+                raise
+            raise ValueError(
+                f"`options={self.options}` of `{shown(self.source)}`: {error}."
+            ) from error
+
+    def _made(self) -> Any:
         if not isinstance(self.source, str):
             if isinstance(self.source, gymnasium.Env):
                 raise ValueError(
@@ -74,11 +91,13 @@ class _Maker:
             max_episode_steps=self.max_steps,
             disable_env_checker=True,
         )
-        try:
-            return make(**{"render_mode": "rgb_array", **self.options})
-        except TypeError:
-            # Its constructor may take no `render_mode`.
-            return make(**self.options)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".* not in the possible render_modes")
+            try:
+                return make(**{"render_mode": "rgb_array", **self.options})
+            except (TypeError, AssertionError):
+                # Its constructor may take no `render_mode`, or not this one.
+                return make(**self.options)
 
     def interface(self, env: Any) -> Interface:
         """The interface of a simulator that this has made."""
@@ -458,7 +477,7 @@ class GymnasiumEnv(AbstractHostEnv):
         - `state_descriptor`: what describes the behavior: `"x"` or `"xy"` for the
             position that MuJoCo's walkers report; names of other infos; or a function
             of the infos of a step. `None` for no descriptor. An info that is missing at
-            a reset counts as 0.
+            a reset counts as 0, so it must then be one number.
         - `observation`: in observations that are dictionaries, the key or keys to see;
             `None` takes all.
         - `critic_observation`: likewise, the keys that critics see instead, as floats;

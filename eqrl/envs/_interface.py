@@ -107,7 +107,7 @@ class Interface:
         assert isinstance(self.acted, spaces.Box) and isinstance(value, np.ndarray)
         low, high = self.acted.low, self.acted.high
         # Center and half width leave an action unchanged if the bounds are -1 and 1.
-        value = value.reshape(*value.shape[:-1], *low.shape)
+        value = value.reshape((*value.shape[:-1], *low.shape))
         scaled = (high + low) / 2 + (high - low) / 2 * value
         # Rounding may lead out of the bounds, which strict simulators refuse.
         return np.clip(scaled.astype(self.acted.dtype), low, high)
@@ -123,8 +123,8 @@ class Interface:
                     f"`state_descriptor` names {missing}, but the infos of a step are "
                     f"{sorted(infos)}."
                 )
-            values = [infos.get(name, 0.0) for name in self.describe]
-            return np.asarray(values, np.float32).reshape(-1)
+            values = [np.ravel(infos.get(name, 0.0)) for name in self.describe]
+            return np.concatenate(values).astype(np.float32)
         assert self.describe is not None
         return np.asarray(self.describe(infos), np.float32)
 

@@ -66,7 +66,7 @@ def make(
     - `action_repeat`: for Playground: how often each action is taken; by default as
         often as the task specifies.
     - `max_steps`: the time limit, at least 1; by default the environment's own, or 1000
-        if it has none.
+        if it has none; none at all in Gymnasium and EnvPool.
     - `state_descriptor`: for libraries in JAX, a function of the environment's own
         state that returns a vector that describes the behavior. By default brax's
         walkers have the torso's position and others have none. Pass a named function:

@@ -256,7 +256,8 @@ def _map(
     # Where `dot_general` has it: the columns of a stack of weights are one matrix.
     place = 0
     if places[0] is None:
-        place = min(of_result.index(a) for a in of_result if a not in of_x)
+        own = (of_result.index(a) for a in of_result if a not in of_x)
+        place = min(own, default=len(of_result))
     of_result = of_result[:place] + new + of_result[place:]
     mapped = product_p.bind(*factors, axes=f"{of_x},{of_y}->{of_result}", **options)
     return mapped, place

@@ -151,7 +151,16 @@ def test_an_observation_without_room_for_a_skill_is_refused(getkey: GetKey) -> N
         eqrl.CSF(3).init(eqrl.EnvSpec(3, 1), key=getkey())
 
 
-def test_skills_of_another_size_are_refused(getkey: GetKey) -> None:
-    agent = eqrl.SkillConditioned(eqrl.Normalized(eqrl.CSF(2)), eqrl.SphereSkills(3))
-    with pytest.raises(ValueError, match=r"`CSF\(2\)` .*SphereSkills.* have 3"):
-        agent.init(eqrl.EnvSpec(3, 1), key=getkey())
+def test_a_skill_that_is_no_direction_is_refused(getkey: GetKey) -> None:
+    spec, circle = eqrl.EnvSpec(3, 1), eqrl.SphereSkills(2)
+    for skills in (eqrl.SphereSkills(3), eqrl.OneHotSkills(2)):
+        agent = eqrl.SkillConditioned(eqrl.CSF(2), skills)
+        with pytest.raises(ValueError, match=r"`CSF\(2\)` .*Skills.*give `SphereSk"):
+            agent.init(spec, key=getkey())
+    scaled = eqrl.SkillConditioned(eqrl.Normalized(eqrl.CSF(2)), circle)
+    with pytest.raises(ValueError, match=r"`Normalized\(SkillConditioned\(CSF"):
+        scaled.init(spec, key=getkey())
+    around = eqrl.Normalized(eqrl.SkillConditioned(eqrl.CSF(2), circle))
+    around.init(spec, key=getkey())
+    with pytest.raises(ValueError, match="`CSF` uses no reward but its own"):
+        eqrl.Intrinsic(around, eqrl.RND())

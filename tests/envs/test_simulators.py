@@ -95,6 +95,25 @@ class Scaled(Faulty):
         return (unit * step[0], *step[1:])
 
 
+class Odd(Faulty):
+    """Draws nothing, acts by one number without an axis, and tells where it is."""
+
+    metadata = {"render_modes": ["human"]}  # noqa: RUF012
+    action_space = gymnasium.spaces.Box(-2, 2, ())
+
+    def __init__(self, start: Any, render_mode: str | None = None) -> None:
+        assert render_mode is None or render_mode in self.metadata["render_modes"]
+        super().__init__()
+        self.start = start
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        return np.zeros(2, np.float32), {"place": self.start, "height": 7.0}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        infos = {"place": self.start + action, "height": 8.0}
+        return np.full(2, action), 1.0, False, False, infos
+
+
 def begin(env: AbstractEnv[Any], number: int) -> tuple[Any, Any]:
     return jax.vmap(lambda key: env.reset(key=key))(jr.split(jr.key(0), number))
 
@@ -286,6 +305,27 @@ def test_options_may_be_lists_and_constructors_without_a_render_mode() -> None:
     for is_number in (True, False):
         maker: Any = GymnasiumEnv(Scaled, options={"is_number": is_number})._make
         assert _gymnasium._is_saved_exactly(maker) == is_number
+
+
+def test_options_may_be_arrays_and_infos_vectors_and_actions_numbers() -> None:
+    gymnasium.register("Odd-v0", f"{__name__}:Odd")
+
+    def make(*start: float) -> GymnasiumEnv:
+        options = {"start": np.array(start)}
+        names = ("place", "height")
+        return GymnasiumEnv("Odd-v0", state_descriptor=names, options=options)
+
+    env = make(1, 2)
+    assert env._make == make(1, 2)._make != make(1, 3)._make
+    assert env._make != env
+    state, _ = begin(env, 2)
+    assert state.descriptor.tolist() == [[1, 2, 7]] * 2
+    state, outcome = step(env, state, jnp.array([[0.5], [-1.0]]))
+    assert outcome.observation.tolist() == [[1, 1], [-2, -2]]
+    assert state.descriptor.tolist() == [[2, 3, 8], [-1, 0, 8]]
+    for source in ("Odd-v0", Odd):
+        with pytest.raises(ValueError, match="`options={'begin': 1}` of .*Odd.*begin"):
+            GymnasiumEnv(source, options={"begin": 1})
 
 
 def test_what_simulators_cannot_do_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

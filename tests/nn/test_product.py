@@ -193,6 +193,20 @@ def test_a_member_alone_and_in_turn_has_equal_bits(
         np.testing.assert_array_equal(part, expected)
 
 
+def test_a_stack_of_second_derivatives_shares_one_direction(getkey: GetKey) -> None:
+    w, v = jr.normal(getkey(), (2, 3, 2))
+
+    def mixed(multiply: Any, x: Array) -> Array:
+        loss = lambda w, x: jnp.sum(multiply(x, w) ** 2)
+        return jax.grad(lambda x: jnp.vdot(v, jax.grad(loss)(w, x)))(x)
+
+    xs = jr.normal(getkey(), (4, 3))
+    found, expected = (
+        jax.vmap(partial(mixed, multiply))(xs) for multiply in (product, jnp.matmul)
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
 def test_transpositions_are_programs_of_their_own_on_several_devices() -> None:
     x, stack = jnp.ones((80, 80)), jnp.ones((2, 80, 80))
 

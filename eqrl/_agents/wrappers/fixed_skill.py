@@ -125,7 +125,7 @@ def fix_skill(
     **Returns:**
 
     The agent with that skill only and without intrinsic reward, and its state. Other
-    wrappers stay around it.
+    wrappers stay around it. A `CSF` continues to learn from its own reward alone.
 
     Raises a `ValueError` if the agent has no skills, if `z` is not of their size, or if
     `state` is not a state of this agent.

@@ -18,6 +18,7 @@ from ..._skills.prior import (
     OneHotSkills,
     OneSkill,
     SkillExtras,
+    SphereSkills,
     as_skill_prior,
 )
 from ..._types.custom_types import Extras, Memory, Metrics, Mode, Observation, State
@@ -25,6 +26,7 @@ from ..._types.data import Action, EnvSpec, Transition
 from ...nn import as_floats
 from ..base import AbstractAgent, AbstractWrapper, AnyAgent, after_act, layers, view_of
 from ..csf import CSF
+from .normalized import Normalized
 
 
 class SkillMemory(eqx.Module, Generic[Memory]):
@@ -89,12 +91,20 @@ class SkillConditioned(
         return dataclasses.replace(joined, extras=extras)
 
     def init(self, spec: EnvSpec, *, key: PRNGKeyArray) -> State:
-        for inner in layers(self.agent):
-            if isinstance(inner, CSF) and inner.num_dimensions != self.skills.size:
+        *wrappers, inner = layers(self.agent)
+        if isinstance(inner, CSF):
+            skills, size = self.skills, inner.num_dimensions
+            if not isinstance(skills, SphereSkills | OneSkill) or skills.size != size:
                 raise ValueError(
-                    f"`CSF({inner.num_dimensions})` learns skills of as many elements, "
-                    f"but those of {self.skills} have {self.skills.size}; give both "
-                    "the same number."
+                    f"`CSF({size})` learns directions of as many elements, but the "
+                    f"skills are {skills}, of {skills.size} elements; give "
+                    f"`SphereSkills({size})`."
+                )
+            if any(isinstance(each, Normalized) for each in wrappers):
+                raise ValueError(
+                    "A `Normalized` within `SkillConditioned` would scale the skill, "
+                    "whose length `CSF` takes to be 1; put it around: "
+                    "`Normalized(SkillConditioned(CSF(...), skills))`."
                 )
         return self.agent.init(with_skill_size(spec, self.skills.size), key=key)
 
