@@ -65,7 +65,9 @@ class PrioritizedReplay(eqrl.AbstractPrioritizedReplay[PrioritizedState]):
     def prioritize(self, state, batch, agent_state, counts, *, keep=None):
         place = batch.extras.place
         fresh = self.priority_of(agent_state, batch) + 1e-6
-        kept = fresh if keep is None else jnp.where(keep, fresh, state.priority[place])
+        # One error of an agent that diverges would spoil the draws of all batches.
+        known = jnp.isfinite(fresh) & (True if keep is None else keep)
+        kept = jnp.where(known, fresh, state.priority[place])
         return PrioritizedState(state.ring, state.priority.at[place].set(kept))
 
 

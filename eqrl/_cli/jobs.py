@@ -69,7 +69,13 @@ from ..envs._base import AnyEnv
 from ..presets import PRESETS, Preset
 from .commands import Train
 from .finished import evaluation_env
-from .training import AbstractJob, Policies, open_checkpoints, reporting
+from .training import (
+    AbstractJob,
+    Policies,
+    open_checkpoints,
+    reporting,
+    without_ending,
+)
 
 
 NUM_SKILL_EPISODES = 8
@@ -425,14 +431,16 @@ class LibraryJob(AbstractJob[SkillSchedule, Skills[PyTree]]):
 
         def write(step: int, metrics: object, skills: Skills[PyTree]) -> None:
             del metrics
-            write_rows(folder, skills.metrics)
             if interval.is_over(step):
                 interval.begin_at(step)
-                save_skills(library_folder(folder), skills)
+                # The next one is tried even if this one fails.
+                with without_ending("A checkpoint"):
+                    save_skills(library_folder(folder), skills)
+            write_rows(folder, skills.metrics)
 
         reports: dict[str, Callable[..., object]] = {
             "The progress": SkillProgressBar(schedule.num_skills, schedule.num_steps),
-            "metrics.csv or a checkpoint": write,
+            "metrics.csv": write,
         }
         if self.tensorboard:
             reports["TensorBoard"] = TensorBoard(folder / "tensorboard")

@@ -4,6 +4,7 @@ import hashlib
 import logging
 import os
 import platform
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
@@ -74,9 +75,10 @@ def main(args: Sequence[str] | None = None) -> int:
         if isinstance(command, Export):
             return run_export(command, choose(command))
         return run_render(command, choose(command))
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interruption:
         say("Interrupted.")
-        return 130
+        # Shells report a process killed by a signal as 128 plus its number.
+        return 128 + next(iter(interruption.args), signal.SIGINT)
     except (ValueError, OSError, NotInstalledError) as error:
         say(one_line(error))
         return 2

@@ -315,7 +315,7 @@ def _train_into(
         policies = job.write(folder, reached)
     # A second signal, or a first one after training, leaves out what is to come.
     if interrupt.insisted or (interrupt.first is not None and exit_code < 128):
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(interrupt.first)
     interrupt.first = interrupt.first or signal.SIGINT
     failed = np.flatnonzero(job.failed(reached))
     # The error behind exit code 1 has already named the step.

@@ -553,6 +553,7 @@ def _digest(state: PyTree) -> UInt8[np.ndarray, "32"]:
     """The bytes of a hash, equal only for states that are equal to the last bit."""
     sha = hashlib.sha256()
     for leaf in jax.tree.leaves(eqx.filter(state, eqx.is_array)):
-        array = np.asarray(leaf)
+        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        array = np.asarray(jr.key_data(leaf) if is_key else leaf)
         sha.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
     return np.frombuffer(sha.digest(), np.uint8)

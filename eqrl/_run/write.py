@@ -290,6 +290,8 @@ def skill_summary(evaluation: SkillEvaluation) -> dict[str, Any]:
 
 def write_members(folder: Directory, solution: PopulationSolution) -> None:
     """Writes `metrics.csv` and the policy of each member."""
+    # It names the best member among policies that are about to change.
+    (Path(folder) / "evaluation.json").unlink(missing_ok=True)
     write_generations(folder, solution)
     step = step_of(solution)
     for index in range(solution.parents.shape[1]):

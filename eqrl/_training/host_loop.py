@@ -131,7 +131,8 @@ class NonFiniteError(ValueError):
         before the row that failed.
     - `solution`: the result up to that step, from which `train` can resume. If the
         agent diverged, its state is the one from the beginning of the row, and training
-        can resume with a lower learning rate. For `train_offline`, this is an
+        can resume with a lower learning rate. Of seeds and members all have failed, so
+        they can be evaluated but not resumed. For `train_offline`, this is an
         `OfflineSolution`.
     - `what`: the value, in words: the metric of the updates that diverged first, the
         agent's state or action, or an observation or a reward.
@@ -188,7 +189,7 @@ class Interrupt:
         elif self.held:
             self.insisted = True
         else:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(self.first)
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:

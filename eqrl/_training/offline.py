@@ -439,8 +439,10 @@ def _fitting_extras(
 
 def _check_values(transitions: AnyTransition, spec: EnvSpec) -> None:
     """Checks that all values are finite and actions are within their bounds."""
-    for name in ("observation", "action", "reward", "next_observation"):
-        finite = np.isfinite(np.asarray(getattr(transitions, name)))
+    for name, value in vars(transitions).items():
+        if name == "extras" or value is None:
+            continue
+        finite = np.isfinite(np.asarray(value))
         if not np.all(finite):
             rows = np.flatnonzero(~finite.reshape(len(finite), -1).all(axis=1))
             raise ValueError(

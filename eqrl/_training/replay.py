@@ -98,6 +98,8 @@ class AbstractPrioritizedReplay(AbstractReplay[State]):
         - `batch`: the one of the update, from `sample`. It may hold where it was drawn.
         - `agent_state`: the agent's state after the update, used to compute priorities,
             such as errors of its critic, or to read those that the agent stored there.
+            If the agent diverges they may be `nan` or infinite, and should then be
+            left out, since training may be resumed from this replay.
         - `counts`: those that were given to `sample`.
         - `keep`: as in `add`; `None` if the changes are to be kept.
         """

@@ -203,9 +203,16 @@ class Runner:
     ) -> Position:
         """The position where a training begins or resumes.
 
-        The unfinished row must be one of this training; otherwise a `ValueError` is
-        raised.
+        The unfinished row must be one of this training, and a seed or member must be
+        left; otherwise a `ValueError` is raised.
         """
+        failed = to_host(state.failed, self.mesh)
+        if failed.ndim > 0 and failed.all():
+            raise ValueError(
+                f"All {failed.size} seeds or members of `initial` have failed, and such "
+                "a one is not trained further. Resume from an earlier solution, or "
+                "begin again with lower learning rates."
+            )
         if unfinished is not None:
             check_same_shapes("initial.unfinished", self.empty, unfinished)
         if is_host(self.env):

@@ -713,14 +713,17 @@ def test_what_fails_in_a_report_is_said_once_and_ends_nothing(
     assert eqrl.load_run(folder, 1)[1] is not None
 
 
-def test_ctrl_c_while_nothing_is_reached_exits_with_130(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("given", "code"), [((), 130), ((signal.SIGINT,), 130), ((signal.SIGTERM,), 143)]
+)
+def test_a_signal_while_nothing_is_reached_exits_with_its_code(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: tuple[Any, ...], code: int
 ) -> None:
     def interrupt(*args: object, **options: object) -> None:
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(*given)
 
     monkeypatch.setattr(_jobs, "train", interrupt)
-    assert main([*_SINGLE, "--folder", str(tmp_path / "x")]) == 130
+    assert main([*_SINGLE, "--folder", str(tmp_path / "x")]) == code
 
 
 def test_nan_exits_with_1_and_leaves_a_complete_folder(

@@ -279,6 +279,23 @@ def test_what_was_reached_is_kept(
         assert written["distances"] == {}
 
 
+def test_a_checkpoint_that_cannot_be_written_does_not_end_those_after_it(
+    library: eqrl.Skills[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[object] = []
+
+    def save(folder: object, skills: object) -> None:
+        tried.append(skills)
+        if len(tried) == 1:
+            raise OSError("the disk is full")
+
+    monkeypatch.setattr(_jobs, "learn_skills", _begin)
+    monkeypatch.setattr(_jobs, "save_skills", save)
+    _jobs.make_job(parse(_DISK)).train(tmp_path, None, 1)
+    assert len(tried) == 3
+    assert (tmp_path / "metrics.csv").is_file()
+
+
 @pytest.mark.long
 def test_skills_are_learned_and_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

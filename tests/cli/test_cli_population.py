@@ -276,6 +276,12 @@ def test_interrupted_populations_leave_what_was_reached_and_go_on(
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(writing, "write_picture", lambda *args, **options: None)
+    # While there is no evaluation of the members that are, no best one is known.
+    finishing = importlib.import_module("eqrl._cli.training")
+    with monkeypatch.context() as patch:
+        patch.setattr(finishing, "write_evaluation", lambda *args, **options: None)
+        assert main(["pbt", "--resume", name]) == 0
+    assert not (tmp_path / name / "evaluation.json").exists()
     assert main(["pbt", "--resume", name]) == 0
     with monkeypatch.context() as patch:
         interrupt_in_piece(patch, 3)

@@ -95,6 +95,13 @@ def test_skills_go_on_from_disk_exactly(
     assert same(learn(initial=loaded), whole)
 
 
+def test_a_state_may_hold_keys() -> None:
+    one, same_one, other = (
+        eqrl._disk.library._digest({"key": jr.key(seed)}) for seed in (0, 0, 1)
+    )
+    assert np.array_equal(one, same_one) and not np.array_equal(one, other)
+
+
 def test_a_library_may_be_saved_before_there_is_a_row(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         # What the callback raises ends it all: nothing of this call is left.

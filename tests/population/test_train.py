@@ -579,6 +579,8 @@ def test_a_population_all_of_which_diverged_is_an_error() -> None:
     reached = error.value.solution
     assert reached.scores.shape == (1, 3)
     assert np.all(np.isfinite(reached.states.weight))
+    with pytest.raises(ValueError, match="All 3 seeds or members of `initial` have"):
+        train(None, agent=agents, initial=reached)
 
 
 def test_a_vector_reward_needs_a_score() -> None:

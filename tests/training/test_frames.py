@@ -333,7 +333,7 @@ def test_seeds_that_failed_have_the_rows_from_before() -> None:
         assert same(eqrl.member(stored, index), rows)
 
 
-def test_a_replay_can_be_filled_with_whole_observations() -> None:
+def test_a_replay_can_be_filled_with_whole_observations(tmp_path: Path) -> None:
     state, _ = REPLAY.init(DQN, ENV, key=jr.key(0))
     rows = recorded(STACKINGS["images"], 20, length=7)
     rows = jax.tree.map(lambda x: jnp.asarray(x[:, :2].swapaxes(0, 1)), rows)
@@ -348,6 +348,8 @@ def test_a_replay_can_be_filled_with_whole_observations() -> None:
     replay, counts = eqrl.fill_replay(REPLAY.replay(1), rows)
     begun = eqx.tree_at(lambda state: state.replay, state, replay)
     initial = eqrl.Solution(trainer_state=begun, counts=counts, metrics={})
+    eqrl.save_solution(tmp_path, initial)
+    initial = eqrl.load_solution(tmp_path, DQN, ENV, REPLAY)
     solution = eqrl.train(DQN, ENV, REPLAY, num_steps=2, key=jr.key(0), initial=initial)
     assert same(eqrl.stored_transitions(solution).reward[:, :20], rows.reward)
 

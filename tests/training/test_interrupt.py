@@ -80,9 +80,9 @@ def test_the_first_signal_is_told(number: signal.Signals) -> None:
         assert not interrupted()
         signal.raise_signal(number)
         assert interrupted() is number
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt) as error:
             signal.raise_signal(signal.SIGTERM)
-        assert interrupted() is number
+        assert interrupted() is number and error.value.args == (number,)
 
 
 def test_a_signal_that_is_ignored_stays_ignored() -> None:

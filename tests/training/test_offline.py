@@ -1,5 +1,6 @@
 """Agents learn from the transitions of a data set, and from nothing else."""
 
+import dataclasses
 import inspect
 import math
 from typing import Any
@@ -248,6 +249,16 @@ REFUSED: dict[str, tuple[Any, Any, eqrl.EnvSpec, str]] = {
         r"`transitions.observation` has .*\(12, 2",
     ),
     "nan": (BC(), data(reward=with_nan), SPEC, "`transitions.reward` is not .* is 3"),
+    "nan in descriptors": (
+        BC(),
+        dataclasses.replace(
+            data(),
+            state_descriptor=jnp.zeros((12, 1)),
+            next_state_descriptor=jnp.asarray(with_nan[:, None], float),
+        ),
+        SPEC,
+        "`transitions.next_state_descriptor` is not .* is 3",
+    ),
     "bounds": (
         BC(),
         data(action=np.full((12, 1), 2.0)),

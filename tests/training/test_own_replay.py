@@ -1,5 +1,6 @@
 """Replays that are written outside the library train as the library's own does."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -194,6 +195,11 @@ def test_what_is_not_to_keep_changes_no_priority(getkey: GetKey) -> None:
     after = prioritize(replay, state, batch, counts, jnp.array(False))
     assert eqx.tree_equal(after, state)
     assert not eqx.tree_equal(prioritize(replay, state, batch, counts), state)
+    # Nor do errors of an agent that diverged, from which training may be resumed.
+    for error in (jnp.nan, jnp.inf):
+        reward = jnp.full_like(batch.reward, error)
+        spoiled = dataclasses.replace(batch, reward=reward)
+        assert eqx.tree_equal(prioritize(replay, state, spoiled, counts), state)
 
 
 def test_a_population_of_prioritized_replays_is_traced(getkey: GetKey) -> None:
