@@ -30,7 +30,6 @@ from .._run.config import (
     Population,
     Prior,
     Run,
-    Settings,
     SkillSchedule,
     Training,
     read_config,

@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, PRNGKeyArray, PyTree
 from .._agents.base import AnyAgent
 from .._disk.library import Skills
 from .._population.solution import PopulationSolution
+from .._pytree.tree import giving_away
 from .._run.config import Run, Schedule, write_config
 from .._run.files import checkpoints_folder, claim_folder, new_folder
 from .._run.solutions import Checkpoints, step_of
@@ -228,7 +229,7 @@ def run_training(job: AbstractJob[Any, Reached], place: Place) -> int:
     if evaluation_env(job.env) is not job.env:
         print(f"Evaluations are {WHOLE_GAMES}.", flush=True)
     if place.resume and place.folder is not None:
-        with locked(place.folder), deferred_interrupt() as interrupt:
+        with locked(place.folder), deferred_interrupt() as interrupt, giving_away():
             initial = job.load(place.folder)
             run = _run_as_resumed(job, initial)
             if place.lengthens or run != job.run:

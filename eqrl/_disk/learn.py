@@ -23,6 +23,7 @@ from .._pytree.tree import (
     put_element,
     stack_size,
     take_element,
+    to_donate,
 )
 from .._rewards.feature_set import enlarge
 from .._rewards.incremental import IncrementalState
@@ -145,11 +146,10 @@ def resume_library(
             "be added; load them with the trainer, as "
             "`eqrl.load_skills(directory, agent, env, trainer)`."
         )
-    # Training donates its inputs, but `initial` stays usable. NumPy arrays are copied
-    # too: the skills may have been fetched from the device.
+    # The skills may have been fetched from the device, as NumPy arrays.
     states, training = jax.tree.map(
-        lambda x: jnp.array(x) if isinstance(x, (jax.Array, np.ndarray)) else x,
-        (initial.states, initial.training),
+        lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x,
+        to_donate((initial.states, initial.training)),
     )
     past = training.trainer_state.agent.reward.past
     agent = with_past_capacity(agent, past.features.shape[1])

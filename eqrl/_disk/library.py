@@ -2,7 +2,6 @@
 
 import ast
 import dataclasses
-import hashlib
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,7 +18,13 @@ from .._agents.base import AbstractAgent, AnyAgent
 from .._agents.wrappers.intrinsic import AnyIntrinsic, Intrinsic, IntrinsicState
 from .._interaction.evaluate import rollout
 from .._pytree.fields import reusable_key
-from .._pytree.tree import empty_stack, put_element, stack_size, take_element
+from .._pytree.tree import (
+    digest_of,
+    empty_stack,
+    put_element,
+    stack_size,
+    take_element,
+)
 from .._rewards.base import as_if_left
 from .._rewards.incremental import Incremental, IncrementalState
 from .._skills.distances import SkillTrajectories
@@ -346,7 +351,7 @@ def save_skills(directory: Directory, skills: Skills) -> None:
         lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, skills.states
     )
     states = [take_element(stack, index) for index in range(int(skills.count))]
-    digests = np.array([_digest(state) for state in states], np.uint8).reshape(-1, 32)
+    digests = np.array([*map(digest_of, states)], np.uint8).reshape(-1, 32)
     held = _read_digests(path)[0] if earlier else digests[:0]
     if not np.array_equal(digests[: len(held)], held):
         raise ValueError(
@@ -491,7 +496,7 @@ def _clear_unfinished(path: Path, states: list[PyTree], *, num_held: int) -> int
 
 def _holds(folder: Path, state: PyTree) -> bool:
     try:
-        _read_skill(folder.parent, state, int(folder.name), _digest(state))
+        _read_skill(folder.parent, state, int(folder.name), digest_of(state))
     except ValueError:
         return False
     return True
@@ -541,19 +546,9 @@ def _read_skill(
 ) -> Tree:
     state = restore_part(path, like, index, None, advice=_ADVICE)
     # A checkpoint that is intact may still be the one of another skill.
-    if not np.array_equal(_digest(state), digest):
+    if not np.array_equal(digest_of(state), digest):
         raise ValueError(
             f"`{path / str(index)}` is damaged: it is not the skill that was saved "
             f"there; {_ADVICE}."
         )
     return state
-
-
-def _digest(state: PyTree) -> UInt8[np.ndarray, "32"]:
-    """The bytes of a hash, equal only for states that are equal to the last bit."""
-    sha = hashlib.sha256()
-    for leaf in jax.tree.leaves(eqx.filter(state, eqx.is_array)):
-        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        array = np.asarray(jr.key_data(leaf) if is_key else leaf)
-        sha.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
-    return np.frombuffer(sha.digest(), np.uint8)

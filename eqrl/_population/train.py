@@ -22,7 +22,7 @@ from .._pytree.tree import (
     repeated,
     stack_size,
     take_element,
-    tree_copy,
+    to_donate,
 )
 from .._training.evaluations import evaluate_members
 from .._training.host_loop import Callbacks, Reached, drive
@@ -490,8 +490,8 @@ def _begin(
             trainer, agents, crew.env, init_keys, members, mesh, are_stacked=True
         )
     else:
-        states = shard(tree_copy(initial.trainer_states), mesh)
-        counts = replicate(tree_copy(initial.counts), mesh)
+        states = shard(to_donate(initial.trainer_states), mesh)
+        counts = replicate(to_donate(initial.counts), mesh)
     check_finite_agent(states.agent)
     return crew, states, counts
 

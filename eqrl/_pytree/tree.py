@@ -1,15 +1,19 @@
-from collections.abc import Sequence
+import contextlib
+import contextvars
+import hashlib
+from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeGuard, TypeVar
 
 import equinox as eqx
 import jax
 import jax.core
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 import optax
 import wadler_lindig
 from jax.tree_util import DictKey, GetAttrKey, SequenceKey
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Int, UInt8
 
 from .._types.custom_types import FloatLike, PyTree, Tree
 from .fields import Range, is_init_only, range_of, shown
@@ -87,6 +91,38 @@ def tree_copy(tree: Tree) -> Tree:
         return jax.device_put(x, may_alias=False)
 
     return jax.tree.map(copy, tree)
+
+
+_gives_away = contextvars.ContextVar("gives_away", default=False)
+
+
+@contextlib.contextmanager
+def giving_away() -> Iterator[None]:
+    """Lets a training in the block use the arrays of its `initial` up.
+
+    Whoever would not use them again saves a copy of the replay, which would stay in
+    memory for the whole training.
+    """
+    token = _gives_away.set(True)
+    try:
+        yield
+    finally:
+        _gives_away.reset(token)
+
+
+def to_donate(tree: Tree) -> Tree:
+    """A copy of `tree`, or within `giving_away` the tree itself."""
+    return tree if _gives_away.get() else tree_copy(tree)
+
+
+def digest_of(tree: PyTree) -> UInt8[np.ndarray, "32"]:
+    """The bytes of a hash, equal only for arrays that are equal to the last bit."""
+    sha = hashlib.sha256()
+    for leaf in jax.tree.leaves(eqx.filter(tree, eqx.is_array)):
+        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        array = np.asarray(jr.key_data(leaf) if is_key else leaf)
+        sha.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
+    return np.frombuffer(sha.digest(), np.uint8)
 
 
 def incremental_update(new: Tree, old: Tree, step_size: FloatLike) -> Tree:

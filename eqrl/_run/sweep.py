@@ -32,7 +32,7 @@ from .._pytree.fields import (
     reusable_key,
     shown,
 )
-from .._pytree.tree import is_array_shape, repeated
+from .._pytree.tree import digest_of, giving_away, is_array_shape, repeated
 from .._reporting.statistics import Center
 from .._reporting.sweep import SweepSolution, as_cell, as_text
 from .._storage.checkpoint import (
@@ -64,7 +64,7 @@ from .._types.custom_types import EnvState, PyTree, State
 from ..envs import AbstractEnv
 from ..envs._base import AnyEnv
 from ..envs._check import play_if_asked
-from ..envs._host import checked_result
+from ..envs._host import AbstractHostEnv, checked_result
 from .files import CONFIG, finite, save_policy, versions, write_json
 from .solutions import Checkpoints, load_solution, step_of
 from .write import (
@@ -310,6 +310,13 @@ class _Plan:
         if self.folder is None:
             yield
             return
+        # Texts show only the shapes of arrays. The one of a simulator outside JAX is a
+        # number of this process.
+        is_host = lambda x: isinstance(x, AbstractHostEnv)
+        without_hosts = lambda tree: eqx.filter(
+            tree, lambda x: not is_host(x), is_leaf=is_host
+        )
+        arrays_of = lambda tree: digest_of(without_hosts(tree)).tobytes().hex()
         content = {
             **asked,
             "env": as_text(self.env),
@@ -327,6 +334,11 @@ class _Plan:
             "center": self.center,
             "members": self.members,
             "key": np.asarray(jr.key_data(key)).tolist(),
+            "arrays_of_agents": arrays_of(
+                [(setting.agent, setting.trainer) for setting in self.settings]
+            ),
+            "arrays_of_env": arrays_of(self.env),
+            "arrays_of_evaluation_env": arrays_of(self.evaluation_env),
         }
         folder = self.folder
         if folder.exists() and not folder.is_dir():
@@ -482,6 +494,7 @@ class _Plan:
             left = self.num_steps - (0 if initial is None else step_of(initial))
             if initial is not None and left <= 0:
                 return initial
+            stack.enter_context(giving_away())
             try:
                 return train_members(
                     trainer,

@@ -209,9 +209,9 @@ class Runner:
         failed = to_host(state.failed, self.mesh)
         if failed.ndim > 0 and failed.all():
             raise ValueError(
-                f"All {failed.size} seeds or members of `initial` have failed, and such "
-                "a one is not trained further. Resume from an earlier solution, or "
-                "begin again with lower learning rates."
+                f"All {failed.size} seeds or members of `initial` have failed, and one "
+                "that has failed is not trained further. Resume from an earlier "
+                "solution, or begin again with lower learning rates."
             )
         if unfinished is not None:
             check_same_shapes("initial.unfinished", self.empty, unfinished)

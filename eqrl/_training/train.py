@@ -21,6 +21,7 @@ from .._pytree.tree import (
     repeated,
     stack_size,
     take_element,
+    to_donate,
     tree_copy,
 )
 from .._types.custom_types import EnvState, Extras, Memory, Metrics, PyTree, State
@@ -284,8 +285,8 @@ def _begin(
     # The devices of the earlier call need not be those of this one.
     initial = gather(initial) if mesh is None else initial
     return Solution(
-        trainer_state=shard(tree_copy(initial.trainer_state), mesh),
-        counts=replicate(tree_copy(initial.counts), mesh),
+        trainer_state=shard(to_donate(initial.trainer_state), mesh),
+        counts=replicate(to_donate(initial.counts), mesh),
         metrics=initial.metrics,
         unfinished=shard(initial.unfinished, mesh),
     )

@@ -71,6 +71,8 @@ class BraxEnv(AbstractAdapter[brax.envs.State]):
     """
 
     environment: brax.envs.Env = eqx.field(static=True)
+    # Only to be shown, by which a sweep recognizes its environment.
+    _backend: str | None = eqx.field(static=True)
     _state_descriptor: StateDescriptor | None = eqx.field(static=True)
     _spec: EnvSpec
 
@@ -117,6 +119,7 @@ class BraxEnv(AbstractAdapter[brax.envs.State]):
             elif isinstance(walker, (Halfcheetah, Hopper, Walker2d)):
                 state_descriptor = _torso_x
         self.environment = environment
+        self._backend = getattr(environment.unwrapped, "backend", None)
         self._state_descriptor = state_descriptor
 
         def begin() -> tuple[PyTree, brax.envs.State]:

@@ -61,16 +61,6 @@ class _Maker:
 
     def one(self) -> Any:
         """Makes one simulator."""
-        try:
-            return self._made()
-        except TypeError as error:
-            if not self.options:
-                raise
-            raise ValueError(
-                f"`options={self.options}` of `{shown(self.source)}`: {error}."
-            ) from error
-
-    def _made(self) -> Any:
         if not isinstance(self.source, str):
             if isinstance(self.source, gymnasium.Env):
                 raise ValueError(
@@ -504,7 +494,14 @@ class GymnasiumEnv(AbstractHostEnv):
             critic_keys=keys_of(critic_observation),
         )
         self._make = maker
-        env = maker.one()
+        try:
+            env = maker.one()
+        except TypeError as error:
+            if not maker.options:
+                raise
+            raise ValueError(
+                f"`options={maker.options}` of `{shown(source)}`: {error}."
+            ) from error
         try:
             # The class or function may have its own limit within that of `max_steps`.
             limits = [x for x in _layers(env) if isinstance(x, TimeLimit)]

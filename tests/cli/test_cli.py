@@ -567,7 +567,17 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
     if number == signal.SIGHUP:
         # What was killed before its first checkpoint begins again.
         shutil.rmtree(folder / "checkpoints")
-    assert main(["train", "--resume", str(folder)]) == 0
+    loaded: list[Any] = []
+    load = _jobs.load_solution
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            _jobs, "load_solution", lambda *x: loaded.append(load(*x)) or loaded[0]
+        )
+        assert main(["train", "--resume", str(folder)]) == 0
+    # The replay that was read is the one that trains, not a copy of it.
+    for each in loaded:
+        assert each.trainer_state.replay.data.reward.is_deleted()
+    assert len(loaded) == (number == signal.SIGTERM)
     for name in ("metrics.csv", "evaluation.json", "config.json"):
         assert (folder / name).read_bytes() == (trained / name).read_bytes()
     for seed in range(2):

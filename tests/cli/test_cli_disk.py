@@ -291,7 +291,8 @@ def test_a_checkpoint_that_cannot_be_written_does_not_end_those_after_it(
 
     monkeypatch.setattr(_jobs, "learn_skills", _begin)
     monkeypatch.setattr(_jobs, "save_skills", save)
-    _jobs.make_job(parse(_DISK)).train(tmp_path, None, 1)
+    command: Any = parse(_DISK)
+    _jobs.make_job(command).train(tmp_path, None, 1)
     assert len(tried) == 3
     assert (tmp_path / "metrics.csv").is_file()
 

@@ -13,6 +13,7 @@ import pytest
 
 import eqrl
 import eqrl._disk.learn
+from eqrl._pytree.tree import giving_away
 from eqrl.envs import Point
 
 from ..agents_under_test import all_finite, sac, taac, td3
@@ -141,6 +142,10 @@ def test_initial_skills_stay_usable(recorded: Recorded) -> None:
     learn(num_skills=2, initial=initial)
     arrays = [x for x in jax.tree.leaves(initial) if isinstance(x, jax.Array)]
     assert not any(array.is_deleted() for array in arrays)
+    copied = eqrl.tree_copy(initial)
+    with giving_away():
+        learn(num_skills=2, initial=copied)
+    assert training_of(copied).trainer_state.replay.data.reward.is_deleted()
 
 
 def test_skills_may_be_played_again_with_the_same_key(

@@ -14,6 +14,7 @@ import pytest
 import eqrl
 import eqrl._disk.library
 from eqrl._disk.library import init_library
+from eqrl._pytree.tree import digest_of
 from eqrl.envs import Point
 
 from ..agents_under_test import all_finite, sac
@@ -96,9 +97,7 @@ def test_skills_go_on_from_disk_exactly(
 
 
 def test_a_state_may_hold_keys() -> None:
-    one, same_one, other = (
-        eqrl._disk.library._digest({"key": jr.key(seed)}) for seed in (0, 0, 1)
-    )
+    one, same_one, other = (digest_of({"key": jr.key(seed)}) for seed in (0, 0, 1))
     assert np.array_equal(one, same_one) and not np.array_equal(one, other)
 
 

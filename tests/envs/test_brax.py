@@ -156,6 +156,7 @@ def test_step_leaves_the_metrics_of_the_state_it_is_given(getkey: GetKey) -> Non
 
 
 def test_spec_of_the_inverted_pendulum() -> None:
+    assert "_backend='spring'" in repr(_env("inverted_pendulum"))
     spec = _env("inverted_pendulum").spec
     assert (spec.observation_size, spec.action_size) == (4, 1)
     assert spec.reward_size is None

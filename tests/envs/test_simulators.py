@@ -324,7 +324,7 @@ def test_options_may_be_arrays_and_infos_vectors_and_actions_numbers() -> None:
     assert outcome.observation.tolist() == [[1, 1], [-2, -2]]
     assert state.descriptor.tolist() == [[2, 3, 8], [-1, 0, 8]]
     for source in ("Odd-v0", Odd):
-        with pytest.raises(ValueError, match="`options={'begin': 1}` of .*Odd.*begin"):
+        with pytest.raises(ValueError, match=r"`options={'begin': 1}` of .*Odd.*begin"):
             GymnasiumEnv(source, options={"begin": 1})
 
 

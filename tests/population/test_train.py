@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 import eqrl
 from eqrl._population import train as population_train
 from eqrl._population.train import make_agents
+from eqrl._pytree.tree import giving_away
 from eqrl._run.solutions import step_of
 from eqrl._training import train as training
 from eqrl._training.mesh import automatic, choose_members, replicate, shard
@@ -118,8 +119,10 @@ def test_ctrl_c_within_a_generation_loses_nothing(
     taken = step_of(reached) % 40
     with pytest.raises(ValueError, match=f"{taken} steps into .*={taken}` cannot"):
         train(initial=loaded, steps_per_generation=taken)
-    resumed = train(num_generations=3 - generations, initial=loaded)
+    with giving_away():
+        resumed = train(num_generations=3 - generations, initial=loaded)
     assert eqx.tree_equal(resumed, solution)
+    assert loaded.trainer_states.replay.data.reward.is_deleted()
 
 
 def test_a_population_is_saved_as_a_run_with_the_policy_of_each_member(

@@ -152,7 +152,7 @@ def test_weights_that_nothing_would_limit_are_refused(getkey: GetKey) -> None:
     # Each pixel is in up to nine patches.
     encoder = eqrl.nn.Convolution((5, 5, 1), channels=2)
     lsd = eqrl.LSD(2, make_network=eqrl.nn.Features((4,), encoder=encoder))
-    with pytest.raises(ValueError, match="made a .* or with a convolution"):
+    with pytest.raises(ValueError, match=r"made a .* or with a convolution"):
         lsd.init(eqrl.EnvSpec(25, 2, observation_shape=(5, 5, 1)), key=getkey())
 
 

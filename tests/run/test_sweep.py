@@ -433,3 +433,13 @@ def test_a_folder_of_another_sweep_is_refused(tmp_path: Path) -> None:
         sweep(folder=tmp_path, grid={"actor_lr": [1.0]})
     with pytest.raises(ValueError, match="its `num_seeds` is 2, not 3"):
         sweep(folder=tmp_path, num_seeds=3)
+    # Arrays of an environment, of which its text shows only the shapes.
+    disabled, other = (eqrl.envs.DisabledActions(ENV, which) for which in ([0], []))
+    assert repr(disabled) == repr(other)
+    folder, progress = tmp_path / "arrays", killed_after(1)
+    with pytest.raises(Killed):
+        sweep(folder=folder, evaluation_env=disabled, progress=progress)
+    with pytest.raises(
+        ValueError, match="holds another sweep: its `arrays_of_evaluation_env`"
+    ):
+        sweep(folder=folder, evaluation_env=other)

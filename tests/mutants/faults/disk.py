@@ -153,7 +153,7 @@ FAULTS = (
     Fault(
         "disk:skills-in-other-places",
         "eqrl/_disk/library.py",
-        "if not np.array_equal(_digest(state), digest):",
+        "if not np.array_equal(digest_of(state), digest):",
         "if False:",
         (f"{_STORE} -k changed_places",),
     ),
