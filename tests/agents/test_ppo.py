@@ -438,3 +438,7 @@ def test_what_is_stored_is_what_was_drawn_before_clipping() -> None:
     action, _, drawn = agent.act(far, None, jnp.ones(3), mode="sample", key=jr.key(1))
     assert np.all(np.abs(drawn) > 1)
     np.testing.assert_array_equal(action, np.clip(drawn, -1, 1))
+    # A random action has no draw of the policy, which stores its most likely one.
+    action, _, drawn = agent.act(far, None, jnp.ones(3), mode="random", key=jr.key(1))
+    np.testing.assert_allclose(drawn, far.actor(jnp.ones(3)).mean, rtol=1e-6)
+    assert np.all(np.abs(action) < 1) and not np.allclose(action, drawn)

@@ -144,6 +144,19 @@ def test_keys_and_what_only_sampled_actions_read_are_exported(
             np.testing.assert_allclose(exported, np.asarray(action), rtol=1e-6)
 
 
+def test_a_policy_acts_only_on_its_platforms(tmp_path: Path) -> None:
+    agent, path = Learner(), tmp_path / "policy"
+    state = agent.init(_SPEC, key=jr.key(0))
+    actions = []
+    for platforms in (("cpu", "cuda"), ("cpu",)):
+        eqrl.export_policy(path, agent, state, _SPEC, platforms=platforms)
+        actions.append(eqrl.load_policy(path).act(_OBSERVATIONS[0]))
+    np.testing.assert_array_equal(*actions)
+    eqrl.export_policy(path, agent, state, _SPEC, platforms=("cuda",))
+    with pytest.raises(ValueError, match=r"exported for .*cuda.* used on .*cpu"):
+        eqrl.load_policy(path).act(_OBSERVATIONS[0])
+
+
 def test_the_file_holds_nothing_that_acting_does_not_read(
     learner: tuple[Path, Any],
 ) -> None:

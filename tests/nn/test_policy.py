@@ -44,6 +44,10 @@ def test_a_normal_policy_begins_with_the_scale_that_was_asked_for() -> None:
     policy = Normal((8,), initial_scale=0.5)(3, 2, key=jr.key(0))
     np.testing.assert_allclose(policy.log_scale, np.log([0.5, 0.5]), rtol=1e-6)
     assert not policy.log_scale.weak_type
+    drawn = jnp.array([2.0, -0.5])
+    for squash, action in ((False, [1, -0.5]), (True, np.tanh(drawn))):
+        made = Normal((8,), squash=squash)(3, 2, key=jr.key(0))(jnp.ones(3))
+        np.testing.assert_allclose(made.action(drawn), action, rtol=1e-6)
     with pytest.raises(ValueError, match=r"`initial_scale=0` .*\(0, inf\)"):
         Normal((8,), initial_scale=0.0)
 

@@ -248,6 +248,7 @@ def test_evaluations_keep_the_best_policy_and_end_training_out_of_patience() -> 
         every=20,
         num_episodes=2,
         key=jr.key(5),
+        mode="sample",
         score=lambda agent, state, evaluation: jnp.asarray(next(given)),
         patience=2,
         log=lambda metrics, step: logged.append((step, metrics)),
@@ -259,9 +260,9 @@ def test_evaluations_keep_the_best_policy_and_end_training_out_of_patience() -> 
     assert best is not None and (best.step, best.score) == (40, 3.0)
     assert same(best.state, train(40).state)
     returns = evaluations.returns[1]
-    expected = eqrl.evaluate(
-        AGENT, best.state, ENV, num_episodes=2, key=jr.fold_in(jr.key(5), 40)
-    )
+    key = jr.fold_in(jr.key(5), 40)
+    options: dict[str, Any] = {"num_episodes": 2, "key": key, "mode": "sample"}
+    expected = eqrl.evaluate(AGENT, best.state, ENV, **options)
     assert np.array_equal(returns, expected.returns)
     assert logged[1] == (
         40,
