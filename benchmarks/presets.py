@@ -42,8 +42,11 @@ COLUMNS = (
 
 def train(preset: Preset, folder: Path) -> None:
     """Trains a preset into a folder, or resumes its training."""
-    if (folder / "evaluation.json").exists():
-        return
+    evaluation = folder / "evaluation.json"
+    # A training that was interrupted is evaluated too.
+    if evaluation.exists():
+        if json.loads(evaluation.read_text())["step"] >= preset.num_steps:
+            return
     command = [sys.executable, "-m", "eqrl", "train"]
     if (folder / "config.json").exists():
         command += ["--resume", str(folder)]

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import eqrl
-from benchmarks.presets import RESULTS
+from benchmarks.presets import RESULTS, train
 from eqrl import presets
 from eqrl._cli import main
 from eqrl._cli.commands import Train, parse
@@ -236,3 +237,17 @@ def test_a_population_has_the_preset_without_what_goes_down(
     options = command.run.agent_options
     assert (options["value_clip"], options["anneal_steps"]) == (0.2, None)
     assert command.run.trainer_options == {"num_envs": 4, "steps_per_iteration": 128}
+
+
+def test_a_training_that_was_interrupted_is_resumed_and_one_that_ended_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr("subprocess.run", lambda x, **_: commands.append(x))
+    preset = presets.PRESETS["sac", "gymnax/Pendulum-v1"]
+    (tmp_path / "config.json").touch()
+    for step in (preset.num_steps - 1, preset.num_steps):
+        (tmp_path / "evaluation.json").write_text(json.dumps({"step": step}))
+        train(preset, tmp_path)
+    [command] = commands
+    assert command[-2:] == ["--resume", str(tmp_path)]
