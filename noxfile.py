@@ -25,7 +25,7 @@ def install(
 
 
 def keep_bytecode(session: nox.Session) -> None:
-    """Has what the first import compiles be kept, since uv compiles no bytecode."""
+    """Keeps the bytecode of the first import, since uv compiles none."""
     session.env["PYTHONDONTWRITEBYTECODE"] = None
 
 
@@ -63,7 +63,7 @@ def tests_versions(session: nox.Session) -> None:
 def tests_min(session: nox.Session) -> None:
     """Runs the tests with the lowest versions that `pyproject.toml` allows."""
     install(session, "tests", options=("--resolution", "lowest-direct"))
-    # What is old is warned of by what it asks for, which is not.
+    # Old packages trigger deprecation warnings of their newer dependencies.
     quiet = ("-W", "ignore::DeprecationWarning")
     session.run("pytest", *quiet, *ON_ALL_CORES, *session.posargs)
 
@@ -215,7 +215,7 @@ def results(session: nox.Session) -> None:
 def presets(session: nox.Session) -> None:
     """Trains every preset with twenty seeds and writes what they reach; takes hours.
 
-    What has ended in `runs/presets` is not made again, and what was stopped is resumed.
+    Finished runs in `runs/presets` are skipped, and interrupted ones resumed.
     """
     install(session, extras="all,envpool")
     session.run("python", "-m", "benchmarks.presets", *session.posargs)
@@ -232,7 +232,7 @@ def policies(session: nox.Session) -> None:
 def papers(session: nox.Session) -> None:
     """Measures results of papers again: `nox -s papers -- sac --seeds 3`; takes hours.
 
-    What has ended is not made again, and `--resume` goes on with what was stopped.
+    Finished runs are skipped, and `--resume` resumes interrupted ones.
     """
     install(session, extras="all,envpool")
     session.run("python", "-m", "benchmarks.papers", *session.posargs)

@@ -20,6 +20,8 @@ from PIL import Image, ImageSequence
 
 from eqrl.presets import PRESETS, best
 
+from .presets import has_ended
+
 
 SEED = 1000
 FOLDER = Path(__file__).parents[1] / "docs" / "results" / "policies"
@@ -44,9 +46,11 @@ def _eqrl(*words: str) -> None:
 
 def make(env: str, run: Path) -> None:
     """Trains a policy, and writes it, its picture and `NAME.json` with its return."""
-    if not (run / "evaluation.json").exists():
+    if (run / "config.json").exists() and not has_ended(run):
+        _eqrl("train", "--resume", str(run))
+    elif not run.exists():
         words = ("--env", env, "--seed", str(SEED), "--log-every", "10000")
-        words += ("--folder", str(run), "--overwrite")
+        words += ("--folder", str(run))
         _eqrl("train", *OTHERS.get(env, ()), *words)
     name = env.replace("/", "-")
     _eqrl("export", str(run), "--output", str(FOLDER / f"{name}.policy"))
@@ -57,7 +61,12 @@ def make(env: str, run: Path) -> None:
         _eqrl("render", str(run), "--output", str(run / "episode.gif"))
         shrink(run / "episode.gif", FOLDER / f"{name}.gif")
     returns = json.loads((run / "evaluation.json").read_text())["returns"]
-    content = {"env": env, "seed": SEED, "return": round(float(np.mean(returns)), 2)}
+    content = {
+        "env": env,
+        "agent": json.loads((run / "config.json").read_text())["agent"],
+        "seed": SEED,
+        "return": round(float(np.mean(returns)), 2),
+    }
     (FOLDER / f"{name}.json").write_text(json.dumps(content) + "\n")
 
 
@@ -89,12 +98,11 @@ def write_table() -> None:
         content = json.loads(file.read_text())
         preset = best(content["env"])
         reached, known = content["return"], ("", "", "")
-        agent = OTHERS[content["env"]][0] if preset is None else preset.agent
         if preset is not None:
             least, greatest = min(preset.returns), max(preset.returns)
             between = "yes" if least <= reached <= greatest else "no"
             known = (f"{least:g}", f"{greatest:g}", between)
-        cells = (content["env"], agent, *known[:2], f"{reached:g}", known[2])
+        cells = (content["env"], content["agent"], *known[:2], f"{reached:g}", known[2])
         lines.append(f"| {' | '.join(cells)} |")
         for picture in map(file.with_suffix, (".gif", ".png")):
             if picture.exists():

@@ -18,8 +18,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import numpy as np
 
+from eqrl._run.config import read_config
 from eqrl.presets import PRESETS, Preset
 
 from .results_page import write_presets
@@ -41,19 +43,39 @@ COLUMNS = (
 
 
 def train(preset: Preset, folder: Path) -> None:
-    """Trains a preset into a folder, or resumes its training."""
-    evaluation = folder / "evaluation.json"
-    # A training that was interrupted is evaluated too.
-    if evaluation.exists():
-        if json.loads(evaluation.read_text())["step"] >= preset.num_steps:
-            return
+    """Trains a preset into a folder, or resumes its training.
+
+    Raises a `ValueError` if the folder holds a run with other settings.
+    """
     command = [sys.executable, "-m", "eqrl", "train"]
     if (folder / "config.json").exists():
+        run = read_config(folder)
+        made = (run.make_agent(), run.make_trainer(), run.settings.env)
+        wanted = (preset.make_agent(), preset.make_trainer(), preset.env)
+        same_length = run.schedule.num_steps == preset.num_steps
+        if not (same_length and eqx.tree_equal(made, wanted)):
+            raise ValueError(f"`{folder}` holds a run of other settings; delete it.")
+        if has_ended(folder):
+            return
         command += ["--resume", str(folder)]
     else:
         command += [preset.agent, "--env", preset.env, "--seeds", str(NUM_SEEDS)]
         command += ["--log-every", "10000", "--folder", str(folder)]
     subprocess.run(command, check=True)
+
+
+def has_ended(folder: Path) -> bool:
+    """Whether the run in a folder was trained to its end.
+
+    One that was interrupted is evaluated, too.
+    """
+    evaluation = folder / "evaluation.json"
+    if not evaluation.exists():
+        return False
+    num_steps = json.loads((folder / "config.json").read_text())["training"][
+        "num_steps"
+    ]
+    return json.loads(evaluation.read_text())["step"] >= num_steps
 
 
 def minutes_of(preset: Preset) -> float:

@@ -18,8 +18,11 @@ from .papers import PAPERS, load
 from .run import Job
 
 
-def run_alone(job: Job, cores: "queue.Queue[int]") -> None:
-    """Runs a job in a process of its own, on a core that no other job uses."""
+def run_alone(job: Job, cores: "queue.Queue[int]") -> bool:
+    """Runs a job in a process of its own, on a core that no other job uses.
+
+    The result is whether it succeeded.
+    """
     core = cores.get()
     command = [sys.executable, "-m", "benchmarks.papers.run", *job.arguments]
     try:
@@ -28,6 +31,7 @@ def run_alone(job: Job, cores: "queue.Queue[int]") -> None:
         cores.put(core)
     if ended.returncode != 0:
         print(f"{job} failed with code {ended.returncode}", flush=True)
+    return ended.returncode == 0
 
 
 def main() -> None:
@@ -40,6 +44,13 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path.home() / "eqrl-papers")
     options = parser.parse_args()
     jobs = []
+    experiments = [x for name in options.names for x in load(name).experiments]
+    for given, known in (
+        (options.env, {x.env for x in experiments}),
+        (options.contenders, {name for x in experiments for name in x.contenders}),
+    ):
+        if unknown := {*(given or ())} - known:
+            parser.error(f"unknown {sorted(unknown)}; there are {sorted(known)}")
     for name in options.names:
         for index, experiment in enumerate(load(name).experiments):
             if options.env is not None and experiment.env not in options.env:
@@ -59,8 +70,10 @@ def main() -> None:
     for core in sorted(os.sched_getaffinity(0)):
         cores.put(core)
     with concurrent.futures.ThreadPoolExecutor(cores.qsize()) as pool:
-        list(pool.map(lambda job: run_alone(job, cores), jobs))
+        succeeded = list(pool.map(lambda job: run_alone(job, cores), jobs))
     write_pages()
+    if not all(succeeded):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,10 @@ class Unrewarded(AbstractContender):
         self, experiment: Experiment, seed: int, folder: Path, label: str
     ) -> Outcome:
         env, (reward, prior, _) = experiment.make_env(), self.make()
+        # Beside the run's folder, which is removed.
+        learned = folder.parent.with_name(f"{folder.parent.name}-learned")
+        if not saved_steps(folder):
+            shutil.rmtree(learned, ignore_errors=True)
         agent, trainer = self.make_agent(env), self.make_trainer()
 
         def play(step: int, solution: Any) -> eqrl.SkillEvaluation:
@@ -193,8 +198,6 @@ class Unrewarded(AbstractContender):
             return Outcome(columns, facts)
         skills = play(self.num_steps, solution)
         if isinstance(reward, eqrl.METRA):
-            # Beside the run's folder, which is removed.
-            learned = folder.parent.with_name(f"{folder.parent.name}-learned")
             if self.num_steps not in saved_steps(learned):
                 eqrl.save(learned, self.num_steps, solution.state)
             print(f"{label}: skills saved in {learned}", flush=True)
@@ -309,12 +312,12 @@ figures only, so what can be compared is the order of methods and the shape of c
 
 Settings of METRA's release, with narrower networks: 8 environments, 50 updates after
 200 steps of each, episodes of 200 steps that no fall ends, observations with the
-position, less constant means and divided by constant deviations, 10,000 steps by the
-policy that has learned nothing, a replay of 1,000,000, SAC with rates of 1e-4, batches
-of 256, a temperature from 0.01 and a target entropy of minus half the number of
-actions; the reward learns before it scores a batch, with rates of 1e-4 and a multiplier
-from 30. Hidden layers have 256 and 256 units here, 1,024 and 1,024 in the release, and
-those of the actor are ReLU here, tanh there.
+position, less constant means and divided by constant deviations, 11,200 steps by the
+policy that has learned nothing (10,000 in whole iterations), a replay of 1,000,000, SAC
+with rates of 1e-4, batches of 256, a temperature from 0.01 and a target entropy of
+minus half the number of actions; the reward learns before it scores a batch, with rates
+of 1e-4 and a multiplier from 30. Hidden layers have 256 and 256 units here, 1,024 and
+1,024 in the release, and those of the actor are ReLU here, tanh there.
 
 The ant has skills on the circle, the cheetah 16 one-hot skills. DIAYN has 16 one-hot
 skills in both tasks, DADS 8, and compares with all of them; CIC has the 64 dimensions

@@ -84,12 +84,13 @@ def _part(name: str, experiment: Experiment) -> str:
 
 def returns_of(experiment: Experiment, found: Found) -> list[str]:
     """A table of returns, those of each seed, and what else was measured."""
-    heads = ("", "seeds", "last ten evaluations", "greatest mean", "training", "min")
+    heads = ("", "seeds", "last evaluation", "last ten", "greatest mean", "training")
+    heads = (*heads, "min")
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for contender, records in found.items():
         lines.append(f"| {' | '.join(_cells(contender, records))} |")
         for published in experiment.published.get(contender, ()):
-            lines.append(f"| {contender}, {_cited(published)} | | | | | |")
+            lines.append(f"| {contender}, {_cited(published)} | | | | | | |")
     for contender, records in found.items():
         each = ", ".join(f"{final(record):.5g}" for record in records)
         lines.append(f"\n{contender}, the last ten evaluations of each seed: {each}.")
@@ -128,6 +129,7 @@ def _cells(contender: str, records: Sequence[Record]) -> list[str]:
     return [
         contender,
         str(len(records)),
+        center([float(x.evaluations[-1]) for x in records]),
         center([final(x) for x in records]),
         f"{means.max():.5g}",
         center([training_return(x) for x in records]),

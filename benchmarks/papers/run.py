@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from eqrl._storage.files import atomic_write
+
 from ..measure import machine
 from .paper import Experiment, Outcome, Record
 from .papers import load
@@ -70,7 +72,8 @@ def run(job: Job, experiment: Experiment) -> None:
 
     def note_time() -> None:
         while not ended.wait(SECONDS_OF_NOTE):
-            notes.write_text(json.dumps([commits, minutes()]))
+            with atomic_write(notes) as partial:
+                partial.write_text(json.dumps([commits, minutes()]))
 
     threading.Thread(target=note_time, daemon=True).start()
     label = f"{experiment.env} {path.stem}"

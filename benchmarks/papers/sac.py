@@ -35,7 +35,8 @@ that is learned, discount 0.99, targets that move by 0.005.
 `Ant-v4`, 300,000 steps: those of Tianshou's example. Rates of 1e-3 and a fixed
 temperature of 0.2, else the same.
 
-We evaluate in 10 greedy episodes every 5,000 steps.
+We evaluate in 10 greedy episodes every 5,000 steps. The greedy returns beside ours are
+those at the end, as `last evaluation` is.
 """,
     experiments=(
         Experiment(

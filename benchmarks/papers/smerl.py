@@ -102,7 +102,7 @@ SMERL's skill is the one with the greatest mean return of 5 episodes, and its re
 that of 5 others; SAC's is the mean of 10. All episodes are greedy. Settings are the
 library's defaults, with 10,000 random steps; SMERL pays {SCALE:g} times DIAYN's reward
 for observations in episodes whose return is at least 4,500, and in `SMERL-8300` at
-least 7,470, as in the paper 0.9 of what SAC reaches, 8,298 here. Without a target,
+least 7,470, 0.9 of what SAC reaches here, 8,298. Without a target,
 which makes it the best mean return of a batch so far less a margin of 500, every early
 episode is good enough, and diversity was all that SMERL had learned after 50,000 steps,
 with a return of -435.

@@ -80,8 +80,8 @@ each action and of 0.1985 for the switch, 10 greedy episodes every 2,500 steps.
 TAAC's warm-up takes uniform actions. SAC's samples the policy that has learned nothing
 in the paper's runs, which is `SAC-sampled` here; `SAC` has the same warm-up as TAAC.
 
-The paper prints no raw returns of these tasks. It prints the share of steps in which
-the trained policy repeats its action: 0.89 in MountainCarContinuous and 0.74 in
+We found no raw returns of these tasks in the paper. It prints the share of steps in
+which the trained policy repeats its action: 0.89 in MountainCarContinuous and 0.74 in
 LunarLanderContinuous (read off a figure).
 
 The mean and the deviation of rewards are those of all rewards so far; theirs are moving

@@ -50,7 +50,7 @@ are random, its default.
 Three things differ: we make an update after each step, where the release makes as many
 after each episode as it had steps; the target critics move at every update, where the
 release's move at every second; and the tasks are v4, where the paper's are v1. The
-numbers beside ours are means at 300,000 steps.
+numbers beside ours are means at 300,000 steps, as `last evaluation` is.
 
 We evaluate as the paper does, in 10 greedy episodes every 5,000 steps.
 """,

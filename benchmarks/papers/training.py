@@ -13,6 +13,7 @@ import jax.random as jr
 import eqrl
 from eqrl._agents.base import AnyAgent
 from eqrl._storage.checkpoint import saved_steps
+from eqrl._storage.files import atomic_write
 
 from .paper import AbstractContender, Experiment, Outcome
 
@@ -64,7 +65,8 @@ def train_and_measure(
         nonlocal begin
         seconds = time.process_time() - begin
         rows.append({"step": step, **measure(step, solution), "seconds": seconds})
-        file.write_text(json.dumps(rows))
+        with atomic_write(file) as partial:
+            partial.write_text(json.dumps(rows))
         begin = time.process_time()
 
     with eqrl.Checkpoints(folder, every_seconds=checkpoint_seconds) as checkpoints:

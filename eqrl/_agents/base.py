@@ -237,7 +237,7 @@ class AbstractMarkovAgent(AbstractMemorylessAgent[State]):
 
 
 class AbstractOnPolicyAgent(AbstractMemorylessAgent[State]):
-    """An agent that learns from each step of a rollout once.
+    """An agent that learns from rollouts and sees each rollout once.
 
     Its actions depend on the current observation only, and it has no extras. A subclass
     implements `init`, `policy` and `update`, whose batch has the axes `(envs, time)`.

@@ -44,6 +44,8 @@ class DiscreteSAC(AbstractSoftActorCritic[ChoiceFunction, ActionValueFunction]):
     the entropy of a policy that takes its best action with probability 0.9 and the
     others with equal probability.
 
+    The metrics are those of `SAC`.
+
     ??? cite "Reference"
 
         ```bibtex

@@ -91,6 +91,10 @@ class PPO(AbstractAgent[PPOState, None, Action]):
     but are not the default: `recompute_advantages`, and
     `eqrl.nn.Normal(initial_scale=0.5)`.
 
+    The metrics, means over all gradient steps, are `critic_loss`, `actor_loss`,
+    `entropy`, `kl`, an estimate of the divergence from the policy of the rollout, and
+    `clip_fraction`, the share of ratios beyond the limit.
+
     ??? cite "References"
 
         ```bibtex

@@ -57,6 +57,8 @@ class PQN(AbstractEpsilonGreedyAgent[PQNState]):
     An episode that a time limit ends is bootstrapped from the state it reached; the
     reference implementation assumes a value of 0 there.
 
+    The metrics are those of `DQN`.
+
     ??? cite "Reference"
 
         ```bibtex

@@ -21,6 +21,9 @@ class SAC(AbstractSoftActorCritic):
     critics, and then the temperature by the entropy of the same sampled actions. The
     target entropy is a sum over the dimensions of the action.
 
+    The metrics are `critic_loss`, `actor_loss`, `temperature_loss`, `temperature` and
+    `entropy`, minus the mean log density of the sampled actions.
+
     ??? cite "Reference"
 
         ```bibtex

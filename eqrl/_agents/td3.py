@@ -56,6 +56,8 @@ class TD3(AbstractMarkovAgent[TD3State]):
     computed, and the actor and its target move, only at every `policy_delay`-th update.
     In the paper the target critics are delayed, too.
 
+    The metrics are `critic_loss` and `actor_loss`.
+
     ??? cite "Reference"
 
         ```bibtex

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import equinox as eqx
 import tyro
 
+from .._agents.csf import CSF
 from .._pytree.fields import Range, range_of
 from .._rewards.incremental import Incremental
 from .._run.agents import AGENTS, NamedAgent, name_of
@@ -207,7 +208,7 @@ def _output_of(kind: str, steps_of: str, *, tensorboard: bool = True) -> type:
             dataclasses.field(default=default),
         )
         for name, option, default, text in options
-        # `TensorBoard` writes rows of seeds and skills, not generations.
+        # `eqrl pbt` has no option for it.
         if tensorboard or name != "tensorboard"
     ]
     output = dataclasses.make_dataclass("Output", fields, frozen=True)
@@ -219,7 +220,11 @@ _OUTPUT = _output_of("", "a seed")
 _POPULATION_OUTPUT = _output_of("pbt-", "a member", tensorboard=False)
 
 _LEARNER_HELP = (
-    ", ".join(name for name, named in AGENTS.items() if not named.is_on_policy)
+    ", ".join(
+        name
+        for name, named in AGENTS.items()
+        if not named.is_on_policy and named.agent_type is not CSF
+    )
     + ", or one of your own: package.module:Class."
 )
 

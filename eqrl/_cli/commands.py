@@ -99,13 +99,13 @@ class Resume:
     """Folder of the run, from which all else is taken."""
 
     num_steps: int | None = None
-    """Environment steps in the end, of a run of `eqrl train`; by default its own."""
+    """Environment steps in total, for a run of `eqrl train`; by default unchanged."""
 
     num_generations: int | None = None
-    """Generations in the end, of a run of `eqrl pbt`; by default its own."""
+    """Generations in total, for a run of `eqrl pbt`; by default unchanged."""
 
     num_skills: int | None = None
-    """Skills in the end, of a run of `eqrl disk`; by default its own."""
+    """Skills in total, for a run of `eqrl disk`; by default unchanged."""
 
     checkpoint_every: int | None = None
     """Environment steps between checkpoints, as of a new run."""
@@ -114,10 +114,10 @@ class Resume:
     """Write TensorBoard files into the folder, if the run is not a population."""
 
     agent: str | None = None
-    """Class of its agent, if that was one of your own; a folder never imports it."""
+    """Class of a custom agent, as package.module:Class; a folder never imports it."""
 
     env: str | None = None
-    """Function that makes its environment, likewise, as package.module:make."""
+    """Function that makes a custom environment, likewise, as package.module:make."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,10 +134,10 @@ class Rerun:
     """Write TensorBoard files into the folder, if the run is not a population."""
 
     agent: str | None = None
-    """Class of its agent, if that was one of your own; a folder never imports it."""
+    """Class of a custom agent, as package.module:Class; a folder never imports it."""
 
     env: str | None = None
-    """Function that makes its environment, likewise, as package.module:make."""
+    """Function that makes a custom environment, likewise, as package.module:make."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Evaluate:
     """Play episodes with each policy of a run and print the returns."""
 
     folder: tyro.conf.Positional[Path]
-    """Folder of the run, or of a sweep, of which each seed of each setting plays."""
+    """Folder of the run, or of a sweep, whose settings play with every seed."""
 
     num_episodes: int | None = None
     """Episodes of each policy; by default 64 of brax and of simulators outside JAX,
@@ -155,8 +155,8 @@ class Evaluate:
     """How to choose actions: at random, sampled as in training, or greedily."""
 
     seed: int = 0
-    """Seed of the episodes; the default plays those with which training ended, but of a
-    sweep other ones than those that score its seeds."""
+    """Seed of the episodes; the default repeats the final episodes of a run, while a
+    sweep gets new ones."""
 
     output: Path | None = None
     """File to write with all returns: .json or .csv."""
@@ -165,10 +165,10 @@ class Evaluate:
     """Print JSON instead of a table."""
 
     agent: str | None = None
-    """Class of its agent, if that was one of your own; a folder never imports it."""
+    """Class of a custom agent, as package.module:Class; a folder never imports it."""
 
     env: str | None = None
-    """Function that makes its environment, likewise, as package.module:make."""
+    """Function that makes a custom environment, likewise, as package.module:make."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,13 +185,14 @@ class Render:
     """Skill to show, from 0; of diayn if the skills are discrete."""
 
     output: Path | None = None
-    """File to write: .html or .gif of brax, .gif of gymnax, else .png, .pdf or .svg."""
+    """File to write: .html or .gif for brax; .png, .pdf or .svg for eqrl/Point; .gif
+    for all others, or .mp4 for simulators outside JAX."""
 
     agent: str | None = None
-    """Class of its agent, if that was one of your own; a folder never imports it."""
+    """Class of a custom agent, as package.module:Class; a folder never imports it."""
 
     env: str | None = None
-    """Function that makes its environment, likewise, as package.module:make."""
+    """Function that makes a custom environment, likewise, as package.module:make."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,10 +245,10 @@ class Export:
     """Skill to export, from 0; of diayn if the skills are discrete."""
 
     agent: str | None = None
-    """Class of its agent, if that was one of your own; a folder never imports it."""
+    """Class of a custom agent, as package.module:Class; a folder never imports it."""
 
     env: str | None = None
-    """Function that makes its environment, likewise, as package.module:make."""
+    """Function that makes a custom environment, likewise, as package.module:make."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -380,7 +381,7 @@ def _parse_training(
         names = dict(run.options).keys() - ({} if own is None else run.agent_options)
         listed = ", ".join(f"{x}={y}" for x, y in values.items() if x in names)
         print(f"by default settings for short trainings of skills on {POINT}: {listed}")
-    # TensorBoard shows no populations, so `eqrl pbt` has no option for it.
+    # `eqrl pbt` has no option for it.
     tensorboard = getattr(output, "tensorboard", False)
     return Train(run, place, tensorboard, preset, preset is None and name in AGENTS)
 

@@ -68,8 +68,9 @@ _HELP = """Train many settings of hyperparameters, each from several seeds.
   eqrl sweep sac --random 20 --prior actor_lr loguniform 1e-4 1e-2 --seeds 4
   eqrl sweep --resume FOLDER
 
-All options of `eqrl train` hold as well, such as --num-steps, --folder and
---members; `eqrl train ppo --help` lists them for ppo."""
+All options of `eqrl train` but --tensorboard and those of evaluations apply too,
+such as --num-steps, --folder and --members; `eqrl train ppo --help` lists them
+for ppo."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,7 +242,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "--random": {
         "type": int,
         "metavar": "DRAWS",
-        "help": "How many settings to draw; by default learning rates and discount.",
+        "help": "Number of settings to draw; without --prior, learning rates and the "
+        "discount vary.",
     },
     "--seeds": {"type": int, "default": 4, "help": "Seeds of each setting: 4."},
     "--fresh-seeds": {
@@ -258,7 +260,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "--center": {
         "choices": ("iqm", "mean"),
         "default": "iqm",
-        "help": "What settings are compared by: iqm.",
+        "help": "Statistic that ranks settings: iqm.",
     },
     "--members-at-once": {
         "type": int,

@@ -476,7 +476,8 @@ def learn_skills(
 
     **Arguments:**
 
-    - `agent`: an `eqrl.Intrinsic(agent, eqrl.Incremental())` around any agent.
+    - `agent`: an `eqrl.Intrinsic(agent, eqrl.Incremental())` around an agent that
+        learns from a replay.
     - `env`: the environment. For one that changes: a function from the index of a
         skill, from 0, to its environment, called once for each skill before training
         begins; or a dictionary of environments by the step at which each becomes

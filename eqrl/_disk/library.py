@@ -73,7 +73,7 @@ def first_env(world: World) -> AnyEnv:
 
 
 Learner = AbstractAgent[IntrinsicState[State, IncrementalState], Memory, Extras]
-"""An `eqrl.Intrinsic(agent, eqrl.Incremental())` around any agent."""
+"""An `eqrl.Intrinsic(agent, eqrl.Incremental())` around an agent with a replay."""
 
 
 class SkillTraining(eqx.Module):
@@ -145,7 +145,7 @@ def find_learner(agent: AnyAgent) -> tuple[AnyIntrinsic, Incremental]:
         given = f"an Intrinsic whose reward is a {type(agent.reward).__name__}"
     raise ValueError(
         f"`agent` is {given}; skills are learned one after another by an "
-        "`eqrl.Intrinsic(agent, eqrl.Incremental())` around any agent."
+        "`eqrl.Intrinsic(agent, eqrl.Incremental())` around an agent with a replay."
     )
 
 

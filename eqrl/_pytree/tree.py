@@ -98,10 +98,9 @@ _gives_away = contextvars.ContextVar("gives_away", default=False)
 
 @contextlib.contextmanager
 def giving_away() -> Iterator[None]:
-    """Lets a training in the block use the arrays of its `initial` up.
+    """Lets training in the block donate the arrays of its `initial`.
 
-    Whoever would not use them again saves a copy of the replay, which would stay in
-    memory for the whole training.
+    Otherwise a copy of them, with the replay, stays in memory for the whole training.
     """
     token = _gives_away.set(True)
     try:

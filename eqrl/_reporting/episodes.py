@@ -56,14 +56,14 @@ def render(
 
     - `agent`, `state`: the agent that acts, and its state.
     - `env`: an environment of brax, one of gymnax that gymnax can draw, such as
-        `Pendulum-v1`, `eqrl/Point`, one whose simulator draws itself, such as those of
-        Gymnasium, or one that is an `eqrl.envs.Drawable`, inside any
-        `eqrl.envs.AbstractEnvWrapper`s.
+        `Pendulum-v1`, one of MuJoCo Playground, `eqrl/Point`, one whose simulator draws
+        itself, such as those of Gymnasium, or one that is an `eqrl.envs.Drawable`,
+        inside any `eqrl.envs.AbstractEnvWrapper`s.
     - `path`: the file to write: `.html` for brax, an interactive page which loads its
-        player from the web, or `.gif`; `.gif` for gymnax; `.gif`, or `.mp4` if
-        imageio-ffmpeg is installed, for simulators and environments that draw
-        themselves; `.png`, `.pdf` or `.svg` for `eqrl/Point`. MuJoCo, which draws a
-        `.gif` of brax and Gymnasium's robots, needs OpenGL: without a screen, set
+        player from the web, or `.gif`; `.gif` for gymnax and MuJoCo Playground; `.gif`,
+        or `.mp4` if imageio-ffmpeg is installed, for simulators and environments that
+        draw themselves; `.png`, `.pdf` or `.svg` for `eqrl/Point`. MuJoCo, which draws
+        a `.gif` of brax and Gymnasium's robots, needs OpenGL: without a screen, set
         `MUJOCO_GL=egl` or `MUJOCO_GL=osmesa` before Python starts.
     - `key`: for the environment and the agent.
     - `title`: title above the pictures of gymnax and `eqrl/Point`; by default the
@@ -126,8 +126,9 @@ def render_suffix(env: AnyEnv) -> str:
         return adapter.picture_suffix(inner)
     raise ValueError(
         f"There is no way to draw a `{type(inner).__name__}`: environments of brax, "
-        "gymnax and Gymnasium and `eqrl.envs.Point` can be drawn, and those with a "
-        "method `draw` from a state to an image, see `eqrl.envs.Drawable`."
+        "gymnax, Gymnasium, EnvPool and MuJoCo Playground and `eqrl.envs.Point` can be "
+        "drawn, and those with a method `draw` from a state to an image, see "
+        "`eqrl.envs.Drawable`."
     )
 
 

@@ -148,7 +148,8 @@ class Incremental(AbstractReward[IncrementalState]):
         - `per_timestep`: whether a transition is compared only with those of the same
             timestep of their episodes.
         - `descriptor`: the description of a state: `"state_descriptor"`, that of the
-            environment; `"observation"`; or a function of one observation.
+            environment; `"observation"`; `"both"`, joined; or a function of one
+            observation.
         - `recent_capacity`: capacity of the set of recent features, with `per_timestep`
             for each timestep. `None` takes that of the mode, in `"paper"` the length of
             an episode at the time limit.

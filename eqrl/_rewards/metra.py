@@ -86,7 +86,7 @@ class METRA(AbstractSkillReward[METRAState]):
     grows; divide them by constants in a function `descriptor`.
 
     The metrics are `phi_loss`; `step_length`, the mean squared length of a step, which
-    is 0.7 to 1 if training goes well and near 0 if phi sees nothing that moves;
+    was 0.4 to 1 where training went well and is near 0 if phi sees nothing that moves;
     `violations`, the share of steps longer than 1; and with a multiplier `log_lambda`,
     its logarithm, and `dual_penalty`, the mean room within the constraint before the
     update, near 0 if training goes well.
@@ -342,7 +342,7 @@ def LSD(
         }
         ```
 
-    **Arguments:** those of `METRA`.
+    **Arguments:** those of `METRA` with the same names.
     """
     return METRA(
         skills,

@@ -126,14 +126,15 @@ class Settings:
     """Environment, networks and randomness of a run."""
 
     env: str = "gymnax/Pendulum-v1"
-    """Environment: brax/NAME, gymnax/NAME, gymnasium/NAME, envpool/NAME, eqrl/NAME, or
-    one's own: module:make."""
+    """Environment, as LIBRARY/NAME (`eqrl envs` lists them), or your own, as
+    package.module:make."""
 
     backend: str | None = None
     """Physics of brax: generalized (brax's default), mjx, positional or spring."""
 
     max_steps: int | None = None
-    """Time limit of an episode; by default 1000 for brax, else the environment's."""
+    """Time limit of an episode; by default the environment's own, or 1000 if it has
+    none, except in Gymnasium and EnvPool."""
 
     hidden_sizes: tuple[int, ...] | None = None
     """Width of each hidden layer of all networks; None is each network's own."""
@@ -221,7 +222,7 @@ class Population:
     """Environment steps of each member in a generation."""
 
     num_episodes: int = 16
-    """Greedy episodes by which each member is ranked; with diayn, of each skill."""
+    """Greedy episodes by which each member is ranked; with skills, of each."""
 
     num_replaced: int | None = None
     """Members to replace after each generation: 2; in a tournament every loser."""

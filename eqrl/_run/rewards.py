@@ -51,7 +51,8 @@ class LearnerOptions:
     """The agent that learns from an intrinsic reward, and how."""
 
     agent: str = "sac"
-    """Agent that learns from it: one that `eqrl train` knows, or one's own."""
+    """Agent that learns from it: any of `eqrl train` but csf, or your own,
+    package.module:Class."""
 
     environment_weight: float | None = None
     """Weight of the environment's own reward; None leaves it out."""

@@ -108,10 +108,10 @@ class Evaluations(Generic[State]):
     ```
 
     As the argument `evaluations` of `train`, `train_seeds` and `learn_skills` it adds
-    columns to the metrics, `nan` in rows without an evaluation: `evaluation_return` and
-    `evaluation_length`, means over the episodes, and `evaluation_score`, if there is a
-    `score`. As a callback of `train`, or of `train_offline`, where steps are updates,
-    it leaves the metrics as they are.
+    columns to the metrics, `nan` in rows without an evaluation: `evaluation_return`,
+    unless rewards are vectors, and `evaluation_length`, means over the episodes, and
+    `evaluation_score`, if there is a `score`. As a callback of `train`, or of
+    `train_offline`, where steps are updates, it leaves the metrics as they are.
 
     It keeps the best policy, and ends training if asked to. Its episodes are separate
     from training and do not affect it; their steps are not counted. In `learn_skills`,
@@ -171,15 +171,13 @@ class Evaluations(Generic[State]):
         - `target`: ends training when a score reaches it; `None` means never. Seeds
             train together, until each of them is out of patience, has reached the
             target or has diverged.
-        - `log`: called as `log(metrics, step)` after each evaluation with the mean
-            `evaluation_return` and `evaluation_length`, and with `evaluation_score`, if
-            there is a `score`, averaged over seeds.
+        - `log`: called as `log(metrics, step)` after each evaluation, with the columns
+            above averaged over seeds.
         """
         if score is None and env.spec.reward_size is not None:
             raise ValueError(
-                "The environment's reward is a vector, so that there is no mean return "
-                "by which one policy is better than another; give a `score`, such as "
-                "`eqrl.weighted_return`."
+                "The environment's reward is a vector, so mean returns cannot rank "
+                "policies; give a `score`, such as `eqrl.weighted_return`."
             )
         if env.spec.max_steps is None:
             raise ValueError(

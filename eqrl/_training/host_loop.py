@@ -143,8 +143,8 @@ class NonFiniteError(ValueError):
     ) -> None:
         super().__init__(
             f"At {counted} {step} {what} was nan or infinite. Training stopped "
-            "before it; what was reached is the `solution` of this error. If it is the "
-            "environment's doing, bound what it gives; if the agent diverged, lower "
+            "before it; the `solution` of this error holds the result so far. If the "
+            "environment caused it, bound its outputs; if the agent diverged, lower "
             "its learning rates or `reward_scale`."
         )
         self.step = step
@@ -163,7 +163,8 @@ class TrainingInterrupted(KeyboardInterrupt):
 
     def __init__(self, solution: Any, signal: Signals = SIGINT) -> None:
         super().__init__(
-            "Training was interrupted; the `solution` of this error is what it reached."
+            "Training was interrupted; the `solution` of this error holds the result "
+            "so far."
         )
         self.solution = solution
         self.signal = signal

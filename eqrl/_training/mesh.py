@@ -48,10 +48,10 @@ def use_all_cores() -> None:
     there = jax.local_device_count("cpu")
     if there != number:
         raise RuntimeError(
-            f"JAX has started with a number of devices, {there}, that is not that of "
-            f"the cores, {number}. Call `eqrl.use_all_cores()` before anything else "
-            "that JAX does, right after the imports: making an agent, or a key, makes "
-            "arrays. A notebook has to be started again."
+            f"JAX has started with {there} devices, but there are {number} cores. Call "
+            "`eqrl.use_all_cores()` before anything else that JAX does, right after "
+            "the imports: making an agent, or a key, makes arrays. A notebook has to "
+            "be started again."
         )
 
 

@@ -74,7 +74,9 @@ Solution.__init__.__doc__ = """**Arguments:**
     `log_every` steps. `step` is the number of environment steps at the row's end; the
     others are averages over the row, `nan` if there was nothing to average.
     `episode_return` and `episode_length` are of the episodes that ended in the row,
-    averaged first over those that ended at the same step.
+    averaged first over those that ended at the same step; vector rewards have
+    `episode_return_0` and so on. `nonfinite` is the number of steps lost to a value
+    that was not finite. The others are those of the agent.
 - `unfinished`: if training was interrupted within a row, that row so far; `None`
     between two rows.
 """

@@ -111,7 +111,7 @@ class Schedule:
                 f"`{name}={num_steps}` is too much after {rows} rows and {updates} "
                 f"updates: integers of 32 bits count to {most}. It can be at most "
                 f"{left * size}; `jax.config.update('jax_enable_x64', True)`, before "
-                "anything else, makes them count on."
+                "anything else uses JAX, gives counters of 64 bits."
             )
 
     def check_call(self, name: str, num_steps: int) -> None:

@@ -78,8 +78,8 @@ def make(
         to see of observations that have several; for Playground by default `state`.
     - `critic_observation`: for Gymnasium, EnvPool and Playground: the keys that critics
         see in place of these; for Playground by default `privileged_state`.
-    - `options`: for all but brax and gymnax: arguments of the environment, or fields of
-        its parameters, by its own names.
+    - `options`: for all but brax, gymnax and `eqrl/`: arguments of the environment, or
+        fields of its parameters, by its own names.
 
     **Returns:**
 
@@ -95,8 +95,8 @@ def make(
         )
         raise ValueError(
             f"`name={shown(name)}` is of type {type(name).__name__}; {advice}. An "
-            "environment of another library goes into `eqrl.envs.BraxEnv` or "
-            "`eqrl.envs.GymnaxEnv`."
+            "environment of another library goes into its adapter, such as "
+            "`eqrl.envs.BraxEnv`; see `eqrl.envs`."
         )
     prefix, _, rest = name.partition("/")
     if prefix not in (*LIBRARIES, "eqrl"):

@@ -137,8 +137,8 @@ class SimulatorError(RuntimeError):
         message = str(failure)
         if step is not None:
             message = (
-                f"{message}\nTraining had taken {step} environment steps; what it had "
-                "reached before is the `solution` of this error."
+                f"{message}\nTraining had taken {step} environment steps; the "
+                "`solution` of this error holds the result so far."
             )
         super().__init__(message)
         self.failure = failure

@@ -329,9 +329,9 @@ class PooledReset(AbstractStatelessWrapper[EnvState]):
     """Begins every episode in one of a fixed number of initial states.
 
     For environments with an expensive reset, such as those of brax's `generalized` and
-    `mjx` backends. Without a pool, a reset is computed for each environment in a step
-    in which any episode ends; at every step if `vmap` maps over the training, as over
-    several seeds.
+    `mjx` backends. Without a pool, fewer than 64 environments are all reset in each
+    step in which any episode ends, and in every step if `vmap` maps over the training;
+    of more, only those whose episodes have ended are.
     """
 
     env: AbstractEnv[EnvState]

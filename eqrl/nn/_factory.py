@@ -245,8 +245,8 @@ class NetworkFactory:
     - `precision`: "float32", or "bfloat16" for products of factors that are rounded to
         bfloat16, with sums in float32, forward and in the gradients. Everything else
         stays in float32: weights, biases, normalizations, the output, the optimizer,
-        and layers with fewer than 64 inputs or outputs. It is faster on a CPU with AMX,
-        where it was measured, and meant for AVX512-BF16 and GPUs, too. Other CPUs
+        and layers with fewer than 64 inputs or outputs. It is faster on CPUs with AMX
+        or AVX512-BF16, where it was measured, and meant for GPUs, too. Other CPUs
         multiply the rounded factors in float32.
     """
 

@@ -162,5 +162,3 @@ def test_a_skill_that_is_no_direction_is_refused(getkey: GetKey) -> None:
         scaled.init(spec, key=getkey())
     around = eqrl.Normalized(eqrl.SkillConditioned(eqrl.CSF(2), circle))
     around.init(spec, key=getkey())
-    with pytest.raises(ValueError, match="`CSF` uses no reward but its own"):
-        eqrl.Intrinsic(around, eqrl.RND())

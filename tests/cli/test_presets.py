@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import eqrl
+from benchmarks import results_page
 from benchmarks.presets import RESULTS, train
 from eqrl import presets
 from eqrl._cli import main
@@ -20,6 +21,7 @@ from eqrl._cli.commands import Train, parse
 from eqrl._cli.jobs import nearest_preset
 from eqrl._reporting.statistics import rounded
 from eqrl._run.agents import AGENTS
+from eqrl._run.config import write_config
 from eqrl._training.trainer import check_sizes
 from eqrl.spaces import Discrete
 
@@ -245,9 +247,21 @@ def test_a_training_that_was_interrupted_is_resumed_and_one_that_ended_is_not(
     commands: list[list[str]] = []
     monkeypatch.setattr("subprocess.run", lambda x, **_: commands.append(x))
     preset = presets.PRESETS["sac", "gymnax/Pendulum-v1"]
-    (tmp_path / "config.json").touch()
+    write_config(tmp_path, preset._run())
     for step in (preset.num_steps - 1, preset.num_steps):
         (tmp_path / "evaluation.json").write_text(json.dumps({"step": step}))
         train(preset, tmp_path)
     [command] = commands
     assert command[-2:] == ["--resume", str(tmp_path)]
+    for change in ({"num_steps": 10_000}, {"options": {"actor_lr": 1.0}}):
+        with pytest.raises(ValueError, match="holds a run of other settings"):
+            train(dataclasses.replace(preset, **change), tmp_path)
+
+
+def test_the_page_of_presets_is_that_of_the_presets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = results_page.FOLDER / "presets.md"
+    monkeypatch.setattr(results_page, "FOLDER", tmp_path)
+    results_page.write_presets()
+    assert (tmp_path / "presets.md").read_text() == written.read_text()

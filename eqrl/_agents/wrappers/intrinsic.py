@@ -43,7 +43,6 @@ from ..base import (
     check_state,
     layers,
 )
-from ..csf import CSF
 from ..on_policy import learn_in_minibatches
 from .normalized import NormalizedReward
 from .skills import SkillConditioned, SkillMemory, check_same_skills
@@ -77,9 +76,11 @@ class Intrinsic(
     name of an agent's metric is taken, as in an `Intrinsic` around another, it is
     prefixed with `inner_`.
 
-    Raises a `ValueError` if the skills of the reward differ from the agent's; around
-    `CSF`, which uses no reward; and around a `NormalizedReward`, which would see only
-    fresh transitions, without an intrinsic reward: put it around this wrapper instead.
+    Around `CSF`, which uses no reward, it changes nothing.
+
+    Raises a `ValueError` if the skills of the reward differ from the agent's, and
+    around a `NormalizedReward`, which would see only fresh transitions, without an
+    intrinsic reward: put it around this wrapper instead.
     """
 
     agent: AbstractAgent[State, Memory, Extras]
@@ -92,11 +93,6 @@ class Intrinsic(
         # Equinox runs this before the base class's, which would check the fields.
         check_fields(self)
         check_same_skills(self.agent, self.reward)
-        if any(isinstance(each, CSF) for each in layers(self.agent)):
-            raise ValueError(
-                "`CSF` uses no reward but its own, so an `Intrinsic` around it changes "
-                "nothing; leave it out, or take another agent, such as `SAC`."
-            )
         if any(isinstance(each, NormalizedReward) for each in layers(self.agent)):
             raise ValueError(
                 "A `NormalizedReward` within `Intrinsic` learns its scale from fresh "

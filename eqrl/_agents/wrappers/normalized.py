@@ -51,6 +51,9 @@ class Normalized(AbstractViewWrapper[NormalizedState[State], Memory, Extras]):
     them.
 
     Observations of `uint8` or `bool`, such as images, are left as they are.
+
+    The metrics are those of the agent, and `observation_mean` and `observation_std`,
+    means over the elements.
     """
 
     agent: AbstractAgent[State, Memory, Extras]
@@ -188,6 +191,9 @@ class NormalizedReward(
     return belongs to one environment, while agents here learn from single transitions,
     including those of data sets. With the scale used here, constant rewards have
     returns of up to `1 / (1 - discount)`; the agent's `reward_scale` can reduce them.
+
+    The metrics are those of the agent, and the scale: `reward_root_mean_square`, or
+    with `subtract_mean` `reward_std`.
     """
 
     agent: AbstractAgent[State, Memory, Extras]
