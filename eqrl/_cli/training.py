@@ -239,6 +239,7 @@ def run_training(job: AbstractJob[Any, Reached], place: Place) -> int:
     with (
         claim_folder(folder, overwrite=place.overwrite),
         deferred_interrupt() as interrupt,
+        giving_away(),
     ):
         # A run that repeats another has not been resumed itself.
         write_config(folder, dataclasses.replace(job.run, episodes_resumed=None))

@@ -113,7 +113,7 @@ cores.count_cores = lambda: 4
 try:
     eqrl.use_all_cores()
 except RuntimeError as error:
-    assert "devices, 3, that is not that of the cores, 4. Call" in str(error)
+    assert "JAX has started with 3 devices, but there are 4 cores. Call" in str(error)
     print("passed")
 """
 
