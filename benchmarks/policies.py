@@ -46,9 +46,10 @@ def _eqrl(*words: str) -> None:
 
 def make(env: str, run: Path) -> None:
     """Trains a policy, and writes it, its picture and `NAME.json` with its return."""
-    if (run / "config.json").exists() and not has_ended(run):
-        _eqrl("train", "--resume", str(run))
-    elif not run.exists():
+    if (run / "config.json").exists():
+        if not has_ended(run):
+            _eqrl("train", "--resume", str(run))
+    else:
         words = ("--env", env, "--seed", str(SEED), "--log-every", "10000")
         words += ("--folder", str(run))
         _eqrl("train", *OTHERS.get(env, ()), *words)

@@ -151,10 +151,8 @@ class METRA(AbstractSkillReward[METRAState]):
         is_spectral = self.constraint == "spectral"
         pieces = jax.tree.leaves(phi, is_leaf=lambda x: isinstance(x, Linear))
         # The patches of a convolution overlap, so it stretches more than its filters.
-        is_limited = not (
-            any(map(eqx.is_inexact_array, pieces)) or parts(phi, ImageEncoder)
-        )
-        if is_spectral and not is_limited:
+        others = [*filter(eqx.is_inexact_array, pieces), *parts(phi, ImageEncoder)]
+        if is_spectral and others:
             raise ValueError(
                 f"`make_network` made a {type(phi).__name__} with weights outside of "
                 "`eqrl.nn.Linear` or with a convolution, which the spectral "
