@@ -280,8 +280,10 @@ def report(found: Found) -> list[str]:
     return lines
 
 
-def _experiment(env: str, prior: eqrl.AbstractSkillPrior) -> Experiment:
-    steps, long = 4_000_000, 16_000_000
+def _experiment(
+    env: str, prior: eqrl.AbstractSkillPrior, *, long: int = 4_000_000
+) -> Experiment:
+    steps = 4_000_000
     one_hot, unit_cube = eqrl.OneHotSkills, eqrl.UniformSkills(64, low=0.0, high=1.0)
     made: dict[str, tuple[Callable[[], Made], int]] = {
         "METRA": (functools.partial(_metra, prior), long),
@@ -331,7 +333,7 @@ terminal states, and the mean over dimensions of a step's square is limited, not
 sum.
 """,
     experiments=(
-        _experiment("envpool/Ant-v4", eqrl.SphereSkills(2)),
+        _experiment("envpool/Ant-v4", eqrl.SphereSkills(2), long=16_000_000),
         _experiment("envpool/HalfCheetah-v4", eqrl.OneHotSkills(16)),
     ),
 )

@@ -11,13 +11,19 @@ from .paper import Experiment, Paper, Published
 from .training import Training
 
 
-# Channels of the image, and gymnax's README for PPO after 10,000,000 steps.
-GAMES = {
-    "Asterix": (4, 15.0),
-    "Breakout": (4, 28.0),
-    "Freeway": (7, 58.0),
-    "SpaceInvaders": (6, 131.0),
-    "Seaquest": (10, None),
+README, CURVES = "gymnax's README, one run", "gymnax's curves, the best of three rates"
+PGX, DQN = (
+    "pgx's PPO, 20,000,000 steps",
+    "MinAtar's DQN, 5,000,000 steps, sticky actions",
+)
+
+# Channels of the image, and published returns.
+GAMES: dict[str, tuple[int, dict[str, float]]] = {
+    "Asterix": (4, {README: 15, CURVES: 18, PGX: 22, DQN: 17}),
+    "Breakout": (4, {README: 28, CURVES: 43, PGX: 50, DQN: 10}),
+    "Freeway": (7, {README: 58, CURVES: 59, PGX: 63.5, DQN: 50}),
+    "SpaceInvaders": (6, {README: 131, CURVES: 132, PGX: 144, DQN: 44}),
+    "Seaquest": (10, {PGX: 54, DQN: 20}),
 }
 NUM_STEPS = 10_000_000
 
@@ -77,8 +83,8 @@ def _training(make_agent: Any, num_envs: int, num_steps: int) -> Training:
 
 
 def _experiment(game: str) -> Experiment:
-    channels, published = GAMES[game]
-    readme = [Published("gymnax's README, one run", published)] if published else []
+    channels, known = GAMES[game]
+    published = tuple(Published(*each) for each in known.items())
     return Experiment(
         env=f"gymnax/{game}-MinAtar",
         contenders={
@@ -86,7 +92,7 @@ def _experiment(game: str) -> Experiment:
             "PQN": _training(functools.partial(_pqn, channels), 128, 32),
             "PPO-gymnax": _training(_gymnax, 64, 128),
         },
-        published={"PPO-gymnax": tuple(readme)},
+        published={"PPO-gymnax": published},
         seeds=5,
     )
 
@@ -110,6 +116,9 @@ and a convolution with 16 filters below a layer of 128 that is normalized. Their
 convolution is normalized, too.
 
 `PPO` has the same network without normalization, and a rate from 1e-3 to 0.
+
+gymnax's README and curves are of PPO after 10,000,000 steps; those of pgx and of
+MinAtar's paper have random repeats of actions, and all curves are read off figures.
 
 Greedy returns are of 16 episodes after about every 100,000 steps, in whole rollouts:
 106,496 for PPO, 102,400 for PQN.

@@ -90,7 +90,12 @@ def returns_of(experiment: Experiment, found: Found) -> list[str]:
     for contender, records in found.items():
         lines.append(f"| {' | '.join(_cells(contender, records))} |")
         for published in experiment.published.get(contender, ()):
-            lines.append(f"| {contender}, {_cited(published)} | | | | | | |")
+            if published.step is None:
+                lines.append(f"| {contender}, {_cited(published)} | | | | | | |")
+    for contender, records in found.items():
+        known = [x for x in experiment.published.get(contender, ()) if x.step]
+        if known:
+            lines += ["", *_at_equal_steps(contender, records, known)]
     for contender, records in found.items():
         each = ", ".join(f"{final(record):.5g}" for record in records)
         lines.append(f"\n{contender}, the last ten evaluations of each seed: {each}.")
@@ -99,6 +104,30 @@ def returns_of(experiment: Experiment, found: Found) -> list[str]:
                 shares = ", ".join(record.facts[name] for record in records)
                 lines.append(f"\n{contender}, {name}: {shares}.")
     return lines
+
+
+def _at_equal_steps(
+    contender: str, records: Sequence[Record], published: Sequence[Published]
+) -> list[str]:
+    """A table of greedy evaluations beside published returns after as many steps."""
+    sources = list(dict.fromkeys(x.source for x in published))
+    heads = ("steps", contender, *sources)
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    for step in sorted({x.step for x in published if x.step}):
+        values = {x.source: f"{x.value:g}" for x in published if x.step == step}
+        reached = [return_after(record, step) for record in records]
+        ours = center(reached) if np.isfinite(reached).all() else ""
+        cells = (f"{step:,}", ours, *(values.get(x, "") for x in sources))
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def return_after(record: Record, step: int) -> float:
+    """The last greedy evaluation within so many steps; `nan` if the run is shorter."""
+    steps, returns = record.columns["step"], record.columns["evaluation_return"]
+    if steps[-1] < step:
+        return float("nan")
+    return float(returns[np.isfinite(returns) & (steps <= step)][-1])
 
 
 def final(record: Record) -> float:

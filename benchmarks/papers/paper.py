@@ -51,12 +51,16 @@ class AbstractContender(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """A published return, and where it stands."""
+    """A published return, and where it stands.
+
+    - `step`: the environment steps after which it was reached; `None` is the end.
+    """
 
     source: str
     value: float
     spread: float | None = None
     note: str = ""
+    step: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)

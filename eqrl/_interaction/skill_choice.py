@@ -15,9 +15,11 @@ from .._pytree.tree import parts, take_element
 from .._skills.prior import (
     AbstractSkillPrior,
     EvenOneHotSkills,
+    NormalSkills,
     OneHotSkills,
     OneSkill,
     SphereSkills,
+    UniformSkills,
 )
 from .._types.custom_types import EnvState, Extras, Memory, Observation, State
 from .._types.data import Box, EnvSpec
@@ -25,6 +27,10 @@ from ..envs import AbstractEnv, AbstractEnvWrapper, Outcome
 from .actors import Actors
 from .evaluate import play_until_over
 from .fit import check_fits
+
+
+# As METRA's release has it: from -1.5 to 1.5 are 87 % of what a normal distribution draws.
+NORMAL_SCALE = 1.5
 
 
 class SkillChoiceState(eqx.Module, Generic[EnvState]):
@@ -64,8 +70,9 @@ class SkillChoice(
     - agents with their states, both in stacks, such as some skills of DIAYN, by
       `equinox.filter_vmap(lambda z: eqrl.fix_skill(agent, state, z))(skills)`;
     - the skills of one agent that contains a `SkillConditioned`, with its one state.
-      If they are one-hot, the action chooses as above. Otherwise the action is the
-      skill itself, for `SphereSkills` scaled to length 1.
+      If they are one-hot, the action chooses as above. Otherwise it is the skill, for
+      `SphereSkills` scaled to length 1, for `NormalSkills` times 1.5, and for
+      `UniformSkills` from [-1, 1] to their bounds.
     """
 
     env: AbstractEnv[EnvState]
@@ -207,7 +214,11 @@ class SkillChoice(
         """The agent that runs the skill of an action, and its state."""
         prior = self._prior
         if self._is_vector:
-            if isinstance(prior, SphereSkills):
+            if isinstance(prior, NormalSkills):
+                action = NORMAL_SCALE * action
+            elif isinstance(prior, UniformSkills):
+                action = prior.low + (action + 1) / 2 * (prior.high - prior.low)
+            elif isinstance(prior, SphereSkills):
                 length = jnp.linalg.norm(action)
                 # An action of length 0 has no direction; it becomes the first axis.
                 first = jnp.zeros_like(action).at[0].set(1)

@@ -298,17 +298,24 @@ class TestWithSkillsOfDIAYN:
             where = self.reached(agent, state, jnp.array(action), num_skills)
             np.testing.assert_allclose(where, expected, rtol=1e-6)
 
-    @pytest.mark.parametrize("sphere", [True, False])
-    def test_an_action_is_the_skill_where_skills_are_vectors(
-        self, sphere: bool
+    @pytest.mark.parametrize(
+        "prior, expected, nowhere",
+        [
+            (eqrl.SphereSkills(), [0.12, -0.16], [0.2, 0]),
+            (eqrl.NormalSkills(), [0.09, -0.12], [0, 0]),
+            (eqrl.UniformSkills(2), [0.06, -0.08], [0, 0]),
+            # The skills are (0.65, 0.3) and (0.5, 0.5).
+            (eqrl.UniformSkills(2, low=0.0), [0.13, 0.06], [0.1, 0.1]),
+        ],
+    )
+    def test_an_action_is_a_skill_where_skills_are_vectors(
+        self, prior: Any, expected: list[float], nowhere: list[float]
     ) -> None:
-        prior = eqrl.SphereSkills() if sphere else eqrl.NormalSkills()
         agent, state = self.conditioned(prior)
         where = self.reached(agent, state, jnp.array([0.3, -0.4]))
-        expected = [0.12, -0.16] if sphere else [0.06, -0.08]
         np.testing.assert_allclose(where, expected, rtol=1e-5)
-        nowhere = self.reached(agent, state, jnp.zeros(2))
-        np.testing.assert_allclose(nowhere, [0.2 if sphere else 0, 0], rtol=1e-6)
+        where = self.reached(agent, state, jnp.zeros(2))
+        np.testing.assert_allclose(where, nowhere, rtol=1e-6)
 
     def test_a_choice_without_a_meaning_is_refused(self) -> None:
         conditioned, state = self.conditioned(eqrl.SphereSkills())
