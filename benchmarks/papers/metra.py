@@ -15,7 +15,7 @@ import numpy as np
 import eqrl
 from eqrl._storage.checkpoint import saved_steps
 
-from .page import center
+from .page import center, value_after
 from .paper import AbstractContender, Experiment, Found, Outcome, Paper
 from .standardized import make_standardized
 from .training import train_and_measure
@@ -245,25 +245,27 @@ def _goals(
 
 
 def report(found: Found) -> list[str]:
-    """A table of both coverages at the end, and what each seed ended with."""
+    """A table of both coverages at equal steps, and what each seed ended with."""
     names = {"cells": "cells of 48 episodes", "total_cells": "cells of training"}
     # Rewards without skills have no episodes to play.
-    ends = {
-        contender: {
-            name: center(values)
-            for name in names
-            if np.isfinite(values := [x.columns[name][-1] for x in records]).all()
-        }
-        for contender, records in found.items()
-    }
-    shown = [name for name in names if any(name in each for each in ends.values())]
-    heads = ("", "seeds", "steps", *(names[name] for name in shown), "min")
-    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    shown = [
+        name
+        for name in names
+        if any(np.isfinite(x[0].columns[name][-1]) for x in found.values())
+    ]
+    # All runs are compared where the shortest of them ends, and so on.
+    ends = sorted({int(x[0].columns["step"][-1]) for x in found.values()})
+    columns = [(name, step) for step in ends for name in shown]
+    heads = [f"{names[name]}, {step:,} steps" for name, step in columns]
+    lines = [
+        f"| | seeds | {' | '.join(heads)} | min |",
+        "|" + "---|" * (3 + len(heads)),
+    ]
     for contender, records in found.items():
         minutes = np.mean([float(x.facts["processor minutes"]) for x in records])
-        steps = f"{int(records[0].columns['step'][-1]):,}"
-        values = [ends[contender].get(name, "") for name in shown]
-        cells = (contender, str(len(records)), steps, *values, f"{minutes:.0f}")
+        values = [[value_after(x, *column) for x in records] for column in columns]
+        known = [center(x) if np.isfinite(x).all() else "" for x in values]
+        cells = (contender, str(len(records)), *known, f"{minutes:.0f}")
         lines.append(f"| {' | '.join(cells)} |")
     for contender, records in found.items():
         for record in records:
@@ -322,9 +324,10 @@ of 1e-4 and a multiplier from 30. Hidden layers have 256 and 256 units here, 1,0
 1,024 in the release, and those of the actor are ReLU here, tanh there.
 
 The ant has skills on the circle, the cheetah 16 one-hot skills. DIAYN has 16 one-hot
-skills in both tasks, DADS 8, and compares with all of them; CIC has the 64 dimensions
-and the 50 steps of a skill of its release; RND and APT, which is `ParticleEntropy`,
-have none.
+skills in both tasks. DADS has 8, where METRA's copy has normal ones, compares with all
+of them and models a step by 4 normal distributions, the copy by one. CIC has the 64
+dimensions and the 50 steps of a skill of its release. RND and APT, which is
+`ParticleEntropy`, have none.
 
 `cells of 48 episodes` are those of 48 greedy episodes with skills from the prior (each
 one-hot skill as often as all others), the first and the last state among them; `cells

@@ -1,6 +1,6 @@
 """The page of a paper: its text, and a section for each task."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Float
@@ -54,7 +54,7 @@ def _part(name: str, experiment: Experiment) -> str:
     if experiment.report is not None:
         lines = experiment.report(found)
     else:
-        lines = returns_of(experiment, found)
+        lines = returns_of(found, experiment.published)
     pictures = FOLDER / "pictures"
     pictures.mkdir(parents=True, exist_ok=True)
     for metric in experiment.curves:
@@ -82,18 +82,21 @@ def _part(name: str, experiment: Experiment) -> str:
     return "\n".join([f"## {task}\n", *lines, ""])
 
 
-def returns_of(experiment: Experiment, found: Found) -> list[str]:
+def returns_of(
+    found: Found, published: Mapping[str, tuple[Published, ...]] | None = None
+) -> list[str]:
     """A table of returns, those of each seed, and what else was measured."""
+    published = published or {}
     heads = ("", "seeds", "last evaluation", "last ten", "greatest mean", "training")
     heads = (*heads, "min")
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for contender, records in found.items():
         lines.append(f"| {' | '.join(_cells(contender, records))} |")
-        for published in experiment.published.get(contender, ()):
-            if published.step is None:
-                lines.append(f"| {contender}, {_cited(published)} | | | | | | |")
+        for each in published.get(contender, ()):
+            if each.step is None:
+                lines.append(f"| {contender}, {_cited(each)} | | | | | | |")
     for contender, records in found.items():
-        known = [x for x in experiment.published.get(contender, ()) if x.step]
+        known = [x for x in published.get(contender, ()) if x.step]
         if known:
             lines += ["", *_at_equal_steps(contender, records, known)]
     for contender, records in found.items():
@@ -115,19 +118,21 @@ def _at_equal_steps(
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for step in sorted({x.step for x in published if x.step}):
         values = {x.source: f"{x.value:g}" for x in published if x.step == step}
-        reached = [return_after(record, step) for record in records]
+        reached = [value_after(x, "evaluation_return", step) for x in records]
         ours = center(reached) if np.isfinite(reached).all() else ""
         cells = (f"{step:,}", ours, *(values.get(x, "") for x in sources))
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
-def return_after(record: Record, step: int) -> float:
-    """The last greedy evaluation within so many steps; `nan` if the run is shorter."""
-    steps, returns = record.columns["step"], record.columns["evaluation_return"]
-    if steps[-1] < step:
-        return float("nan")
-    return float(returns[np.isfinite(returns) & (steps <= step)][-1])
+def value_after(record: Record, name: str, step: float) -> float:
+    """The last value of a column within so many steps.
+
+    It is `nan` if the run is shorter, or has no such value.
+    """
+    steps, values = record.columns["step"], record.columns[name]
+    known = values[np.isfinite(values) & (steps <= step)]
+    return float(known[-1]) if len(known) > 0 and steps[-1] >= step else float("nan")
 
 
 def final(record: Record) -> float:

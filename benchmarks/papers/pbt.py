@@ -131,7 +131,8 @@ from 0.1 to 10 (log-uniform). Every 10,000 steps, after 10 greedy episodes of ea
 member, the worst 3 become copies of the best 3, with hyperparameters drawn anew; in
 theirs, 40 % of 80 members become copies of random others every 100,000 updates. One
 environment and one update a step, batches of 256, hidden layers of 256 and 256, 5,000
-random steps first.
+random steps first (theirs: 25,000), a replay of 100,000 (300,000), 100,000 steps of a
+member (3,000,000), and the task's version 4 (2).
 """,
     experiments=(
         Experiment(

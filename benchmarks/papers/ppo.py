@@ -50,10 +50,11 @@ minibatches, two hidden layers of 64 with tanh, a rate from 3e-4 to 0, discount 
 decay 0.95, both clips 0.2, gradients of norm 0.5, no entropy bonus, observations
 normalized and clipped at 10.
 
-Two things differ. CleanRL divides rewards by the running deviation of the discounted
+Three things differ. CleanRL divides rewards by the running deviation of the discounted
 return; we divide them by their own root mean square, and then by the deviation that
-discounted sums of independent rewards have, 7.1. And CleanRL takes a time limit for a
-termination; ours does not.
+discounted sums of independent rewards have, 7.1. Ours are clipped at 10 between these
+divisions, so at 1.41 times that deviation, where CleanRL's are clipped at 10 times. And
+CleanRL takes a time limit for a termination; ours does not.
 
 CleanRL's numbers are training returns, with sampled actions; they are compared with
 those of our last 100 episodes. Greedy returns are of 10 episodes every 20,480 steps.

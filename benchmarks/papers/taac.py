@@ -5,11 +5,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 import eqrl
 
-from .paper import Experiment, Paper
+from .page import final, returns_of
+from .paper import Experiment, Found, Paper, Record
 from .training import Training
 
 
@@ -45,6 +47,30 @@ def _shares(agent: Any, state: Any, env: Any, key: jax.Array) -> dict[str, float
     return shares
 
 
+def _area(record: Record) -> float:
+    """The area under the curve of evaluations, divided by its length."""
+    return float(record.evaluations.mean())
+
+
+def report(found: Found) -> list[str]:
+    """The table of returns, and by how much TAAC is ahead, paired by seed."""
+    lines = returns_of(found)
+    ours = {record.facts["seed"]: record for record in found.get("TAAC", ())}
+    measures = {"the last ten evaluations": final, "all evaluations": _area}
+    for contender, records in found.items():
+        pairs = [(ours[x.facts["seed"]], x) for x in records if x.facts["seed"] in ours]
+        if contender == "TAAC" or len(pairs) < 2:
+            continue
+        for what, measure in measures.items():
+            ahead = np.asarray([[measure(taac) - measure(sac) for taac, sac in pairs]])
+            low, high = eqrl.bootstrap_interval(ahead)
+            lines.append(
+                f"\nTAAC less {contender}, mean of {what}, over {len(pairs)} seeds: "
+                f"{ahead.mean():.5g} ({low[0]:.5g} to {high[0]:.5g})."
+            )
+    return lines
+
+
 def _experiment(env: str, num_actions: int) -> Experiment:
     trainer = functools.partial(eqrl.Trainer, capacity=100_000, warmup_steps=10_000)
     contender = functools.partial(
@@ -54,6 +80,7 @@ def _experiment(env: str, num_actions: int) -> Experiment:
     return Experiment(
         env=env,
         seeds=5,
+        report=report,
         contenders={
             "TAAC": contender(
                 make_agent=_taac, make_trainer=trainer, measure_end=_shares
@@ -76,6 +103,10 @@ warm-up, 256 windows of 4 steps in a batch (SAC: 256 transitions), rates of 1e-4
 layers of 256 and 256, rewards less their mean, divided by their deviation and clipped
 at 5, a replay of 100,000, targets that move by 0.005, target entropies of -1.609 for
 each action and of 0.1985 for the switch, 10 greedy episodes every 2,500 steps.
+
+TAAC's critic loss is a mean over the transitions of a window, where theirs is a sum
+divided by one more; and their actor also learns from a window's last state, ours does
+not.
 
 TAAC's warm-up takes uniform actions. SAC's samples the policy that has learned nothing
 in the paper's runs, which is `SAC-sampled` here; `SAC` has the same warm-up as TAAC.

@@ -29,7 +29,7 @@ from .evaluate import play_until_over
 from .fit import check_fits
 
 
-# As METRA's release has it: from -1.5 to 1.5 are 87 % of what a normal distribution draws.
+# As METRA's release has it: 87 % of what a normal distribution draws is within 1.5.
 NORMAL_SCALE = 1.5
 
 

@@ -35,7 +35,7 @@ from .base import (
     descriptor_size,
     skill_rows,
 )
-from .running_statistics import RunningStatistics, no_statistics
+from .running_statistics import EPSILON, RunningStatistics, no_statistics
 
 
 _Transition = Transition[SkillExtras[Any]]
@@ -215,7 +215,7 @@ class DADS(AbstractSkillReward[DADSState]):
         logits, means = self._mixture(state.network, seen, skill)
         weights = jax.nn.softmax(logits, axis=-1)
         expected = jnp.sum(weights[:, :, None] * means, axis=1)
-        deviation = jnp.sqrt(state.changes.variance())[None]
+        deviation = jnp.sqrt(state.changes.variance() + EPSILON)[None]
         return expected * deviation + state.changes.mean[None]
 
     def _log_prob(

@@ -25,7 +25,8 @@ class SMERLState(eqx.Module, Generic[RewardState]):
 SMERLState.__init__.__doc__ = """**Arguments:**
 
 - `reward`: the state of the reward inside.
-- `best`: the greatest mean return of the episodes in a batch so far.
+- `best`: the greatest mean of a batch so far, of the return of each transition's
+    episode.
 """
 
 
@@ -143,7 +144,9 @@ SMERL.__init__.__doc__ = """**Arguments:**
 
 - `inner`: the reward for diversity, such as `eqrl.Discriminator(5)`.
 - `target`: the return of the best policy, such as that of an agent trained before.
-    `None` takes the greatest mean return of the episodes in a batch so far.
+    `None` takes the greatest mean of a batch so far, of the return of each transition's
+    episode. Where lengths differ, that is more than the mean return, since a long
+    episode counts for each of its steps.
 - `margin`: how far below the target the return of an episode may be, at least 0; the
     paper takes a tenth of the target.
 - `scale`: factor of the diversity reward, at least 0.

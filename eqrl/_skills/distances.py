@@ -11,7 +11,7 @@ from .._pytree.fields import PositiveInt, Range, checked
 from .._types.custom_types import FloatLike
 
 
-_Size = Annotated[float, Range(low=0, low_open=True)]
+_Size = Annotated[float | int, Range(low=0, low_open=True)]
 
 
 class SkillTrajectories(eqx.Module):

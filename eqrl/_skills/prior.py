@@ -92,7 +92,9 @@ class OneHotSkills(AbstractSkillPrior):
     def __init__(
         self,
         num_skills: int,
-        weights: Sequence[float] | Float[np.ndarray | Array, " skill"] | None = None,
+        weights: Sequence[float | int]
+        | Float[np.ndarray | Array, " skill"]
+        | None = None,
     ) -> None:
         """**Arguments:**
 

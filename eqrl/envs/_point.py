@@ -27,7 +27,7 @@ PlanePoint = tuple[float, float]
 Wall = tuple[PlanePoint, PlanePoint]
 
 _NumSectors = Annotated[int, AtLeast(3)]
-_Length = Annotated[float, Range(low=0, low_open=True)]
+_Length = Annotated[float | int, Range(low=0, low_open=True)]
 
 
 def _point(value: Sequence[float | int]) -> PlanePoint:

@@ -223,7 +223,7 @@ class Normal(NetworkFactory):
     hidden_sizes: tuple[int, ...] = (64, 64)
     activation: Activation = jnp.tanh
     squash: bool = False
-    initial_scale: float = dataclasses.field(default=1.0, kw_only=True)
+    initial_scale: float | int = dataclasses.field(default=1.0, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

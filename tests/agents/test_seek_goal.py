@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 import eqrl
 
-from ..toy import Compass
+from ..toy import Compass, transitions_of
 
 
 class Turned(eqx.Module):
@@ -71,6 +71,18 @@ def test_the_way_is_that_of_the_representation() -> None:
     image = jnp.array([255, 51, 0, 0], jnp.uint8)
     seeking: Any = eqrl.seek_goal(*make(eqrl.SphereSkills(), np.eye(2)), image)[0]
     np.testing.assert_allclose(seeking.goal, [1, 0.2], rtol=1e-6)
+
+
+def test_critics_see_the_skill_that_is_taken() -> None:
+    agent, state = seek(*make(eqrl.SphereSkills(), np.eye(2)))
+    rows = transitions_of(jnp.zeros((1, 4)), action=jnp.zeros((1, 2)))
+    sees = dict.fromkeys(
+        ("critic_observation", "next_critic_observation"), GOAL[None, :3]
+    )
+    seen = agent.inner_transitions(state, dataclasses.replace(rows, **sees))
+    expected = [[-1, 0.75, 0, -0.8, 0.6]]
+    np.testing.assert_allclose(seen.critic_observation, expected, rtol=1e-6)
+    np.testing.assert_allclose(seen.next_critic_observation, expected, rtol=1e-6)
 
 
 def test_one_of_the_one_hot_skills_leads_there() -> None:

@@ -1,3 +1,4 @@
+import dataclasses
 from typing import overload
 
 import equinox as eqx
@@ -188,7 +189,22 @@ class GoalSkill(AbstractViewWrapper[State, Memory, Extras]):
     def inner_transitions(
         self, state: State, transitions: Transition[Extras]
     ) -> Transition[Extras]:
-        return view_of(transitions, lambda x: self.inner_observation(state, x))
+        sees = lambda x: self.inner_observation(state, x)
+        seen = view_of(transitions, sees, critic_sees=as_floats)
+        if seen.critic_observation is None or seen.next_critic_observation is None:
+            return seen
+        # The way is one of observations; critics see the skill that is taken.
+        size = self.goal.shape[0]
+        skill, next_skill = seen.observation, seen.next_observation
+        return dataclasses.replace(
+            seen,
+            critic_observation=jnp.concatenate(
+                [seen.critic_observation, skill[..., -size:]], axis=-1
+            ),
+            next_critic_observation=jnp.concatenate(
+                [seen.next_critic_observation, next_skill[..., -size:]], axis=-1
+            ),
+        )
 
     def inner_spec(self, spec: EnvSpec) -> EnvSpec:
         return with_skill_size(spec, self.goal.shape[0])

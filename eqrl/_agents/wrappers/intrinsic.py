@@ -247,7 +247,8 @@ Intrinsic.__init__.__doc__ = """**Arguments:**
     intrinsic one; any finite number. With `None` only the intrinsic reward counts.
 - `reward_minibatches`: updates of the reward for each one of the agent, at least 1,
     each on an equal share of the batch. An on-policy agent updates only once per
-    rollout, while the reward may learn from it in several steps.
+    rollout, while the reward may learn from it in several steps. `ParticleEntropy` and
+    `CIC` then divide by distances within a share of the batch, which are greater.
 - `score_after_update`: whether a batch is scored by the reward that has just learned
     from it, as the code of METRA, CIC and RND does. At usual learning rates the
     difference is one small step.

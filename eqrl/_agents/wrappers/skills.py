@@ -184,7 +184,7 @@ SkillConditioned.__init__.__doc__ = """**Arguments:**
 - `skills`: the prior that skills are drawn from, such as `eqrl.OneHotSkills(8)`; or the
     number of one-hot skills, at least 2.
 - `resample_every`: steps after which another skill is drawn within an episode, at least
-    1; `None` keeps it until the end.
+    1; `None` keeps it until the end. `EvenOneHotSkills` draws the same one again.
 """
 
 
