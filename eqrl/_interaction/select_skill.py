@@ -75,4 +75,6 @@ def select_skill(
         return skills[0], returns
     inputs = jnp.concatenate([skills, jnp.ones((len(skills), 1))], axis=1)
     slope = jnp.linalg.lstsq(inputs, means[order])[0][:-1]
+    # Equal returns, such as 0 of all skills, prefer no direction.
+    slope = jnp.where(jnp.ptp(means) > 0, slope, skills[0])
     return slope / jnp.linalg.norm(slope), returns

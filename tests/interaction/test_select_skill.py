@@ -69,6 +69,11 @@ def test_a_plane_through_the_returns_shows_the_way_up() -> None:
     np.testing.assert_allclose(skill, [0.6, 0.8], atol=1e-5)
     # None of those that were tried is as good.
     assert np.all(returns < 25 - 1e-3)
+    # A task without a reward has no way up, but any skill has a direction.
+    given: dict[str, Any] = {"num_skills": 7, "num_episodes": 2, "key": jr.key(0)}
+    flat, state = eqrl.envs.Point(max_steps=5), jnp.zeros(())
+    skill, _ = eqrl.select_skill(AGENT, state, flat, method="regression", **given)
+    assert np.linalg.norm(skill) == pytest.approx(1, abs=1e-5)
 
 
 def test_tasks_and_skills_that_do_not_fit_are_refused() -> None:
