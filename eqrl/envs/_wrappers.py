@@ -332,6 +332,9 @@ class PooledReset(AbstractStatelessWrapper[EnvState]):
     `mjx` backends. Without a pool, fewer than 64 environments are all reset in each
     step in which any episode ends, and in every step if `vmap` maps over the training;
     of more, only those whose episodes have ended are.
+
+    A key in the state, from which an environment draws as it is stepped, is another one
+    in each episode.
     """
 
     env: AbstractEnv[EnvState]
@@ -366,7 +369,16 @@ class PooledReset(AbstractStatelessWrapper[EnvState]):
     ) -> tuple[EnvState, Observation[Array, " obs"]]:
         # Drawn with replacement: environments and episodes may share a state.
         index = jr.randint(key, (), 0, self._observations.shape[0])
-        return take_element((self._states, self._observations), index)
+        state, observation = take_element((self._states, self._observations), index)
+
+        def renewed(leaf: Array) -> Array:
+            # Otherwise episodes from one state would share all later randomness.
+            if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+                return leaf
+            return jr.fold_in(leaf, jr.bits(jr.fold_in(key, 1)))
+
+        arrays, rest = eqx.partition(state, eqx.is_array)
+        return eqx.combine(jax.tree.map(renewed, arrays), rest), observation
 
     def step(
         self, state: EnvState, action: Action, *, key: PRNGKeyArray

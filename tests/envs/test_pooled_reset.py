@@ -116,7 +116,7 @@ def test_states_of_several_leaves_are_drawn_together(getkey: GetKey) -> None:
             self, *, key: PRNGKeyArray
         ) -> tuple[dict[str, Array], Float[Array, " obs"]]:
             values = jr.uniform(key, (2,))
-            return {"both": values, "second": values[1]}, values
+            return {"both": values, "second": values[1], "key": key}, values
 
         def step(
             self, state: dict[str, Array], action: Array, *, key: PRNGKeyArray
@@ -131,6 +131,8 @@ def test_states_of_several_leaves_are_drawn_together(getkey: GetKey) -> None:
         jax.random.split(getkey(), 16)
     )
     np.testing.assert_array_equal(states["both"][:, 1], states["second"])
+    # What is drawn later is not the same again.
+    assert len(np.unique(jr.key_data(states["key"]), axis=0)) == 16
 
 
 def test_a_pool_of_no_states_is_refused(getkey: GetKey) -> None:
