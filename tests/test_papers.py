@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import eqrl
-from benchmarks.papers import diayn, metra, page, pbt, run as papers_run
+from benchmarks.papers import diayn, metra, page, pbt, run as papers_run, taac
 from benchmarks.papers.diayn import minutes_of_training
-from benchmarks.papers.page import center, final, training_return
-from benchmarks.papers.paper import Experiment, Outcome
+from benchmarks.papers.page import center, final, training_return, value_after
+from benchmarks.papers.paper import Experiment, Outcome, Record
 from benchmarks.papers.papers import PAPERS, load
 from benchmarks.papers.run import Job, read_run, run, write_run
 from benchmarks.papers.skills import read_skills
@@ -83,6 +83,20 @@ def test_figures_of_a_file_are_those_worked_out_by_hand(tmp_path: Path) -> None:
     assert record.facts == {"env": "eqrl/Point: one"}
     assert training_return(record) == pytest.approx((80 * 2.0 + 20 * 1.0) / 100)
     assert final(record) == 3.5
+    ends = [value_after(record, "evaluation_return", x) for x in (1_999, 2_000, 2_001)]
+    np.testing.assert_array_equal(ends, [3, 4, nan])
+
+    def run_of(seed: int, more: float) -> Record:
+        facts = {"seed": str(seed), "processor minutes": "1"}
+        returns = record.columns["evaluation_return"] + more
+        return Record(facts, {**record.columns, "evaluation_return": returns})
+
+    found = {
+        "SAC": [run_of(0, 0), run_of(1, 10)],
+        "TAAC": [run_of(1, 13), run_of(0, 1)],
+    }
+    ahead = "TAAC less SAC, mean of all evaluations, over 2 seeds: 2 (1 to 3)."
+    assert f"\n{ahead}" in taac.report(found)
     assert center([1.0, 1.0]) == "1 (1 to 1)"
 
 

@@ -283,13 +283,13 @@ def report(found: Found) -> list[str]:
 
 
 def _experiment(
-    env: str, prior: eqrl.AbstractSkillPrior, *, long: int = 4_000_000
+    env: str, prior: eqrl.AbstractSkillPrior, *, steps_of_diayn: int
 ) -> Experiment:
     steps = 4_000_000
     one_hot, unit_cube = eqrl.OneHotSkills, eqrl.UniformSkills(64, low=0.0, high=1.0)
     made: dict[str, tuple[Callable[[], Made], int]] = {
-        "METRA": (functools.partial(_metra, prior), long),
-        "DIAYN": (functools.partial(_diayn, one_hot(16)), long),
+        "METRA": (functools.partial(_metra, prior), 16_000_000),
+        "DIAYN": (functools.partial(_diayn, one_hot(16)), steps_of_diayn),
         "LSD": (functools.partial(_lsd, prior), steps),
         "DADS": (functools.partial(_dads, one_hot(8)), steps),
         "CIC": (functools.partial(_cic, unit_cube), steps),
@@ -336,7 +336,9 @@ terminal states, and the mean over dimensions of a step's square is limited, not
 sum.
 """,
     experiments=(
-        _experiment("envpool/Ant-v4", eqrl.SphereSkills(2), long=16_000_000),
-        _experiment("envpool/HalfCheetah-v4", eqrl.OneHotSkills(16)),
+        _experiment("envpool/Ant-v4", eqrl.SphereSkills(2), steps_of_diayn=16_000_000),
+        _experiment(
+            "envpool/HalfCheetah-v4", eqrl.OneHotSkills(16), steps_of_diayn=4_000_000
+        ),
     ),
 )

@@ -40,7 +40,8 @@ def select_skill(
     - `method`: `"best"` picks the skill with the greatest mean return. `"regression"`
         fits a plane to the returns and picks the direction in which it rises, which
         need not be one that was tried: for `SphereSkills`, whose opposite directions
-        lead to opposite places.
+        lead to opposite places. If all mean returns are equal, it picks the first
+        skill.
 
     **Returns:**
 

@@ -333,8 +333,8 @@ class PooledReset(AbstractStatelessWrapper[EnvState]):
     step in which any episode ends, and in every step if `vmap` maps over the training;
     of more, only those whose episodes have ended are.
 
-    A key in the state, from which an environment draws as it is stepped, is another one
-    in each episode.
+    A typed key in the state, from which an environment draws as it is stepped, is
+    another one in each episode.
     """
 
     env: AbstractEnv[EnvState]

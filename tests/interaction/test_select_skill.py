@@ -43,10 +43,10 @@ ENV = Uphill(eqrl.envs.Point(max_steps=5))
 AGENT: Any = eqrl.SkillConditioned(Compass(), eqrl.SphereSkills())
 
 
-def select(method: Any = "best", **options: Any) -> Any:
+def select(method: Any = "best", env: Any = ENV, **options: Any) -> Any:
     given: dict[str, Any] = {"num_skills": 7, "num_episodes": 2, "key": jr.key(0)}
     return eqrl.select_skill(
-        AGENT, jnp.zeros(()), ENV, method=method, **{**given, **options}
+        AGENT, jnp.zeros(()), env, method=method, **{**given, **options}
     )
 
 
@@ -70,9 +70,7 @@ def test_a_plane_through_the_returns_shows_the_way_up() -> None:
     # None of those that were tried is as good.
     assert np.all(returns < 25 - 1e-3)
     # A task without a reward has no way up, but any skill has a direction.
-    given: dict[str, Any] = {"num_skills": 7, "num_episodes": 2, "key": jr.key(0)}
-    flat, state = eqrl.envs.Point(max_steps=5), jnp.zeros(())
-    skill, _ = eqrl.select_skill(AGENT, state, flat, method="regression", **given)
+    skill, _ = select("regression", eqrl.envs.Point(max_steps=5))
     assert np.linalg.norm(skill) == pytest.approx(1, abs=1e-5)
 
 

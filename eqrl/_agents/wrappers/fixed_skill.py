@@ -191,19 +191,16 @@ class GoalSkill(AbstractViewWrapper[State, Memory, Extras]):
     ) -> Transition[Extras]:
         sees = lambda x: self.inner_observation(state, x)
         seen = view_of(transitions, sees, critic_sees=as_floats)
-        if seen.critic_observation is None or seen.next_critic_observation is None:
+        before, after = seen.critic_observation, seen.next_critic_observation
+        if before is None or after is None:
             return seen
-        # The way is one of observations; critics see the skill that is taken.
+        # The way is found from observations; critics see the skill that is taken.
         size = self.goal.shape[0]
-        skill, next_skill = seen.observation, seen.next_observation
+        join = lambda x, joined: jnp.concatenate([x, joined[..., -size:]], axis=-1)
         return dataclasses.replace(
             seen,
-            critic_observation=jnp.concatenate(
-                [seen.critic_observation, skill[..., -size:]], axis=-1
-            ),
-            next_critic_observation=jnp.concatenate(
-                [seen.next_critic_observation, next_skill[..., -size:]], axis=-1
-            ),
+            critic_observation=join(before, seen.observation),
+            next_critic_observation=join(after, seen.next_observation),
         )
 
     def inner_spec(self, spec: EnvSpec) -> EnvSpec:
