@@ -88,7 +88,7 @@ def evaluate_skills(
     *,
     num_episodes: PositiveInt,
     key: PRNGKeyArray,
-    skills: int | Float[Array, "skills skill"] | None = None,
+    skills: int | Float[Array | np.ndarray, "skills skill"] | None = None,
     mode: Mode = "greedy",
     max_steps: PositiveInt | None = None,
     descriptor: StateDescriptor | None = None,

@@ -408,11 +408,22 @@ def keys_of(given: str | tuple[str, ...] | None) -> tuple[str, ...] | None:
 def sorted_options(
     options: Mapping[str, object] | None,
 ) -> tuple[tuple[str, object], ...]:
-    """Options by name, with lists as tuples: equal ones share an environment."""
-    return tuple(
+    """Options by name, with lists as tuples: equal ones share an environment.
+
+    Raises a `ValueError` if one has no hash.
+    """
+    pairs = tuple(
         (name, tuple(value) if isinstance(value, list) else value)
         for name, value in sorted((options or {}).items())
     )
+    allowed = (
+        "must have a hash, by which equal environments share their compilations: "
+        "numbers, strings, lists or tuples, and an entry of a dictionary by its path, "
+        'as in "a.b".'
+    )
+    for name, value in pairs:
+        converted(f"options[{name!r}]", hash, value, allowed)
+    return pairs
 
 
 StateDescriptor = Callable[[PyTree], Shaped[Array, " descriptor"]]

@@ -22,7 +22,7 @@ from .._types.custom_types import PyTree
 from .._types.data import Action, Box, EnvSpec
 from .._types.typecheck import plays_envs
 from ._base import AnyEnv, Outcome
-from ._host import is_host
+from ._host import host_states, is_host
 
 
 def check_env(env: AnyEnv) -> None:
@@ -44,6 +44,9 @@ def check_env(env: AnyEnv) -> None:
         )
     key = jax.eval_shape(lambda: jr.key(0))
     state, observation = eqx.filter_eval_shape(env.reset, key=key)
+    if host_states(state) and not is_host(env):
+        what = f"{type(env).__name__} contains a simulator outside JAX"
+        raise ValueError(f"{what}; derive it from `eqrl.envs.AbstractEnvWrapper`.")
     _check_array("`reset` gives an observation", observation, spec, "observation_size")
     same_flag: list[bool] = []
 

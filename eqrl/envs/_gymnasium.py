@@ -428,6 +428,7 @@ class GymnasiumEnv(AbstractHostEnv):
     Actions in [-1, 1] are rescaled to the bounds of a `Box`; choices of a `Discrete`
     begin at its `start`. Observations become flat vectors: images of `uint8`, and all
     others of floats, choices one-hot and the parts of a dictionary one after another.
+    Images beside other parts, and those of `critic_observation`, are divided by 255.
 
     A simulator only has its current state. Training that is resumed where it ended
     continues the same episodes, and so does one from a solution of `save_solution`, if
@@ -529,6 +530,12 @@ def picture_suffix(env: GymnasiumEnv) -> str:
         if type(one.unwrapped).render is gymnasium.Env.render:
             what = "a picture needs one that gives an image as an array"
             raise ValueError(f"`{name_of(env)}` has no method `render`; {what}.")
+        modes = one.metadata.get("render_modes", ())
+        if one.render_mode is None and "rgb_array" in modes:
+            raise ValueError(
+                f"`{name_of(env)}` is made without a `render_mode`, so it draws no "
+                'images; give `options={"render_mode": "rgb_array"}`.'
+            )
     finally:
         one.close()
     if is_mujoco:

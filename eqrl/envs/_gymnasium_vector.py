@@ -114,7 +114,7 @@ class _Vector(AbstractSimulators):
         )
         return Stepped(
             observation=observation,
-            reward=np.asarray(reward)[rows],
+            reward=np.asarray(reward, float)[rows],
             terminated=terminated[rows],
             # At the limit both may be true.
             truncated=(truncated & ~terminated)[rows],

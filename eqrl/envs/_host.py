@@ -221,19 +221,21 @@ def stepping_where(env: AnyEnv, active: Bool[Array, ""]) -> AnyEnv:
 def beginning_where(env: AnyEnv, over: Bool[Array, ""], state: PyTree) -> AnyEnv:
     """The environment, whose next reset begins an episode only where `over`.
 
-    It does so in the simulator of `state`, and leaves it alone where not `over`.
+    It does so in the simulator of `state`, and leaves it alone where not `over`, even
+    if the reset of a wrapper steps it.
     """
     if not is_host(env):
         return env
     inner = env
     while isinstance(inner, AbstractEnvWrapper):
         inner, state = inner.inner, inner.inner_state(state)
-    return eqx.tree_at(
+    env = eqx.tree_at(
         lambda env: _inner(env)._begun,
         env,
         (over, state),
         is_leaf=lambda x: x is None,
     )
+    return stepping_where(env, over)
 
 
 def host_states(tree: PyTree) -> list[HostState]:

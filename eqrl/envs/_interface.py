@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from gymnasium import spaces
@@ -36,6 +36,7 @@ class Interface:
     - `keys`: the parts to see of an observation that is a dictionary; `None` for all.
     - `describe`: a function from infos to a descriptor; names of infos; or `None`.
     - `critic_keys`: the parts that critics see; `None` if those are `keys`.
+    - `is_critic`: whether this is the interface to what critics see, always floats.
     """
 
     # Instances of Gymnasium's `Space`, whose subclasses share little else.
@@ -44,13 +45,14 @@ class Interface:
     keys: tuple[str, ...] | None
     describe: Describe | tuple[str, ...] | None
     critic_keys: tuple[str, ...] | None = None
+    is_critic: bool = False
 
     @functools.cached_property
     def critic(self) -> "Interface | None":
         """The interface to what critics see of an observation, if it differs."""
         if self.critic_keys is None:
             return None
-        return dataclasses.replace(self, keys=self.critic_keys)
+        return dataclasses.replace(self, keys=self.critic_keys, is_critic=True)
 
     @property
     def seen(self) -> list[Any]:
@@ -63,29 +65,40 @@ class Interface:
     def dtype(self) -> ObservationDtype:
         """The type of the vectors: that of an image, or else floats."""
         only, *others = self.seen
-        if not others and isinstance(only, spaces.Box) and only.dtype == np.uint8:
-            return "uint8"
-        return "float32"
+        is_bytes = not others and not self.is_critic and _is_image(only)
+        return "uint8" if is_bytes else "float32"
 
     @functools.cached_property
     def is_channels_first(self) -> bool:
         """Whether an image is seen whose channels come first; they are moved last."""
         return len(self.seen) == 1 and is_channels_first(self.seen[0])
 
+    @functools.cached_property
+    def _divisors(self) -> Float[np.ndarray, " obs"] | None:
+        """The divisors of vectors of floats: 255 where they hold images."""
+        parts = [part for space in self.seen for part in _parts(space)]
+        if self.dtype == "uint8" or not any(map(_is_image, parts)):
+            return None
+        sizes = [spaces.flatdim(part) for part in parts]
+        values = [255 if _is_image(part) else 1 for part in parts]
+        return np.repeat(np.array(values, np.float32), sizes)
+
     def observation(self, value: Any) -> Shaped[np.ndarray, " obs"]:
         """The vector of an observation."""
         if self.is_channels_first:
             image = value if self.keys is None else value[self.keys[0]]
-            return np.moveaxis(np.asarray(image, self.dtype), 0, -1).reshape(-1)
-        if self.keys is not None:
+            vector = np.moveaxis(np.asarray(image, self.dtype), 0, -1).reshape(-1)
+        elif self.keys is not None:
             parts = [
-                np.asarray(spaces.flatten(self.observed[key], value[key]), self.dtype)
+                np.asarray(spaces.flatten(self.observed[key], value[key]))
                 for key in self.keys
             ]
-            return np.concatenate(parts)
-        if isinstance(self.observed, spaces.Box):
-            return np.asarray(value, self.dtype).reshape(-1)
-        return np.asarray(spaces.flatten(self.observed, value), np.float32)
+            vector = np.concatenate(parts)
+        elif isinstance(self.observed, spaces.Box):
+            vector = np.asarray(value, self.dtype).reshape(-1)
+        else:
+            vector = np.asarray(spaces.flatten(self.observed, value))
+        return self._as_seen(vector)
 
     def observations(self, values: Any) -> Shaped[np.ndarray, "rows obs"]:
         """The vectors of a batch of observations, which are NumPy arrays by part."""
@@ -97,7 +110,14 @@ class Interface:
         else:
             parts = [_flat(self.observed[key], values[key]) for key in self.keys]
             vectors = np.concatenate(parts, axis=1)
-        return vectors.astype(self.dtype, copy=False)
+        return self._as_seen(vectors)
+
+    def _as_seen(
+        self, vectors: Shaped[np.ndarray, "*rows obs"]
+    ) -> Shaped[np.ndarray, "*rows obs"]:
+        """Vectors in their type, with images among floats in [0, 1]."""
+        vectors = vectors.astype(self.dtype, copy=False)
+        return vectors if self._divisors is None else vectors / self._divisors
 
     def action(self, value: Shaped[np.ndarray, "..."] | np.integer[Any]) -> Any:
         """An agent's action, or a stack of them, as the simulator takes it."""
@@ -178,11 +198,23 @@ class Interface:
 def is_channels_first(space: spaces.Space[Any]) -> bool:
     """Whether a space is one of images with channels first, as Atari's are."""
     return (
-        isinstance(space, spaces.Box)
-        and space.dtype == np.uint8
+        _is_image(space)
         and len(space.shape) == 3
         and space.shape[0] < min(space.shape[1:])
     )
+
+
+def _is_image(space: spaces.Space[object]) -> TypeGuard[spaces.Box]:
+    return isinstance(space, spaces.Box) and space.dtype == np.uint8
+
+
+def _parts(space: spaces.Space[object]) -> list[spaces.Space[object]]:
+    """The spaces that a space consists of, in the order of its vector."""
+    if isinstance(space, spaces.Dict):
+        return [part for each in space.spaces.values() for part in _parts(each)]
+    if isinstance(space, spaces.Tuple):
+        return [part for each in space.spaces for part in _parts(each)]
+    return [space]
 
 
 def _flat(space: spaces.Space[Any], values: Any) -> Shaped[np.ndarray, "rows size"]:

@@ -139,7 +139,9 @@ def make(
     with needed(f"`{name}`", prefix):
         adapter = library.load()
         names = adapter.names()
-    check_known(prefix, rest, names)
+    # Gymnasium imports the module of a name such as `package:Walker-v0` first.
+    if prefix != "gymnasium" or ":" not in rest:
+        check_known(prefix, rest, names)
     return adapter.make(rest, max_steps=max_steps, **given)
 
 

@@ -240,7 +240,7 @@ def _environment(
     overrides = dict(options)
     if "impl" in config:
         # Its own default, Warp, compiles for minutes on a CPU.
-        overrides["impl"] = impl or "jax"
+        overrides["impl"] = impl or overrides.get("impl", "jax")
     elif impl is not None:
         raise ValueError(
             f"`impl={impl!r}`: `playground/{name}` has no choice of physics; leave it "

@@ -106,6 +106,11 @@ def test_a_wrapper_around_sees_the_goal_too() -> None:
     sought, sought_state = seek(around, outer)
     inner: Any = sought.inner
     assert type(sought) is eqrl.Normalized
+    # An array of NumPy is a goal, too, and one goal is sought at a time.
+    again: Any = eqrl.seek_goal(around, outer, np.asarray(GOAL))[0]
+    np.testing.assert_array_equal(again.inner.goal, inner.goal)
+    with pytest.raises(ValueError, match=r"`goal` has shape \(2, 4\)"):
+        eqrl.seek_goal(around, outer, np.zeros((2, 4)))
     observation = jnp.zeros(4)
     normalized = sought.inner_observation(sought_state, observation)
     seen = inner.inner_observation(sought_state.agent, normalized)

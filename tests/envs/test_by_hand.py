@@ -427,6 +427,9 @@ def test_names_that_a_simulator_does_not_have_are_refused() -> None:
         GymnasiumEnv(dict)
     with pytest.raises(ValueError, match="Odd` has no method `render`; a"):
         eqrl.render(Player(), None, GymnasiumEnv(Odd), "odd.gif", key=jr.key(0))
+    with pytest.raises(ValueError, match=r"no images; give `options={.*rgb_array"):
+        drawn = GymnasiumEnv(CartPoleEnv, max_steps=3)
+        eqrl.render(Player(), None, drawn, "cart.gif", key=jr.key(0))
     with pytest.raises(ValueError, match="one simulator already; give the class or"):
         GymnasiumEnv(Called())
     with pytest.raises(ValueError, match=r"`max_episode_steps` is not.*`max_st"):
@@ -467,7 +470,17 @@ def test_a_batch_is_translated_as_each_of_it() -> None:
             vectors, [interface.observation(value) for value in values]
         )
         assert interface.action(np.array([0, 2])).tolist() == [5, 7]
+    # Images beside other parts, and those of critics, are what networks see of images.
+    value = {"a": 4, "b": (np.array([1, 2]), np.full((2, 3), 51, np.uint8))}
+    for keys in (None, ("a", "b")):
+        interface = Interface(spaces.Dict(parts), several, keys, None)
+        seen = interface.observation(value)
+        np.testing.assert_allclose(seen, [0, 0, 1, 0, 1, 0, 0, 1] + [0.2] * 6)
     image = spaces.Box(0, 255, (2, 4, 5), np.uint8)
+    critic = Interface(spaces.Dict({"a": image}), several, None, None, ("a",)).critic
+    assert critic is not None and critic.dtype == "float32"
+    batch: Any = {"a": np.full((3, 2, 4, 5), 51, np.uint8)}
+    np.testing.assert_allclose(critic.observations(batch), np.full((3, 40), 0.2))
     for space, keys in ((image, None), (spaces.Dict({"a": image}), ("a",))):
         interface = Interface(space, spaces.Discrete(3), keys, None)
         assert interface.spec("", {}, None).observation_shape == (4, 5, 2)

@@ -15,9 +15,16 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from jaxtyping import Array, PRNGKeyArray
 
 import eqrl
-from eqrl.envs import AbstractEnv, GymnasiumEnv, _gymnasium, _host
+from eqrl.envs import (
+    AbstractEnv,
+    AbstractStatelessWrapper,
+    GymnasiumEnv,
+    _gymnasium,
+    _host,
+)
 from eqrl.envs._simulators import GROUPS
 
 from ..toy import Learner, same
@@ -328,12 +335,66 @@ def test_options_may_be_arrays_and_infos_vectors_and_actions_numbers() -> None:
             GymnasiumEnv(source, options={"begin": 1})
 
 
+class Nudged(AbstractStatelessWrapper[Any]):
+    """Takes a first step in each episode before the agent sees it."""
+
+    env: AbstractEnv[Any]
+
+    @property
+    def spec(self) -> eqrl.EnvSpec:
+        return self.env.spec
+
+    def reset(self, *, key: PRNGKeyArray) -> tuple[Any, Array]:
+        state, _ = self.env.reset(key=key)
+        state, outcome = self.env.step(state, jnp.ones(1), key=key)
+        return state, outcome.observation
+
+    def step(self, state: Any, action: Any, *, key: PRNGKeyArray) -> tuple[Any, Any]:
+        return self.env.step(state, action, key=key)
+
+
+class Around(AbstractEnv[Any]):
+    """An environment around another one that does not say so."""
+
+    env: AbstractEnv[Any]
+
+    @property
+    def spec(self) -> eqrl.EnvSpec:
+        return self.env.spec
+
+    def reset(self, *, key: PRNGKeyArray) -> tuple[Any, Array]:
+        return self.env.reset(key=key)
+
+    def step(self, state: Any, action: Any, *, key: PRNGKeyArray) -> tuple[Any, Any]:
+        return self.env.step(state, action, key=key)
+
+    def state_descriptor(self, state: Any) -> None:
+        del state
+
+
+def test_a_reset_that_steps_leaves_the_simulators_of_others_alone() -> None:
+    env = Nudged(pendulum())
+    state, _ = begin(env, 2)
+    over = jnp.array([True, False])
+    again, seen = jax.vmap(
+        lambda over, state: _host.beginning_where(env, over, state).reset(key=jr.key(0))
+    )(over, state)
+    assert (again.tick - state.tick).tolist() == [2, 0]
+    assert bool(jnp.all(jnp.isfinite(seen)))
+    _, outcome = step(env, again, jnp.zeros((2, 1)))
+    assert bool(jnp.all(jnp.isfinite(outcome.reward)))
+
+
 def test_what_simulators_cannot_do_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     env = pendulum()
     with pytest.raises(ValueError, match=r"outside JAX.* without `PooledReset`"):
         eqrl.envs.PooledReset(env, 2, key=jr.key(0))
     with pytest.raises(ValueError, match="simulators of this one have one present"):
         eqrl.envs.check(eqrl.envs.TimeLimit(env, 3), key=jr.key(0))
+    with pytest.raises(
+        ValueError, match=r"Around contains.*`eqrl.envs.AbstractEnvWrapper`"
+    ):
+        train(Around(env), 8)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     with pytest.raises(ValueError, match="belong to one process, but there are 2"):
         TRAINER.init(AGENT, env, key=jr.key(0))

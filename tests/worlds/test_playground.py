@@ -191,6 +191,10 @@ def test_a_robot_is_found_in_the_packages_of_envpool() -> None:
             "no option 'gravity'; it has 'action_repeat', ",
         ),
         (
+            lambda: make("playground/CartpoleBalance", options={"sim": {"dt": 1}}),
+            r"`options\['sim'\]={'dt': 1}` must have a hash.* by its path",
+        ),
+        (
             lambda: make("playground/AeroCubeRotateZAxis", impl="jax"),
             "has no choice of physics",
         ),

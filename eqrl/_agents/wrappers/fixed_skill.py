@@ -4,7 +4,8 @@ from typing import overload
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
 from ..._pytree.fields import check_vector, checked_by
 from ..._rewards.metra import METRA, METRAState
@@ -89,7 +90,7 @@ FixedSkill.__init__.__doc__ = """**Arguments:**
 def fix_skill(
     agent: Intrinsic[State, RewardState, SkillMemory[Memory], SkillExtras[Extras]],
     state: IntrinsicState[State, RewardState],
-    z: Float[Array, " skill"],
+    z: Float[Array | np.ndarray, " skill"],
 ) -> tuple[AbstractAgent[State, Memory, Extras], State]: ...
 
 
@@ -97,18 +98,20 @@ def fix_skill(
 def fix_skill(
     agent: SkillConditioned[State, Memory, Extras],
     state: State,
-    z: Float[Array, " skill"],
+    z: Float[Array | np.ndarray, " skill"],
 ) -> tuple[AbstractAgent[State, Memory, Extras], State]: ...
 
 
 @overload
 def fix_skill(
-    agent: AbstractAgent[State, Memory, Extras], state: State, z: Float[Array, " skill"]
+    agent: AbstractAgent[State, Memory, Extras],
+    state: State,
+    z: Float[Array | np.ndarray, " skill"],
 ) -> tuple[AnyAgent, PyTree]: ...
 
 
 def fix_skill(
-    agent: AnyAgent, state: PyTree, z: Float[Array, " skill"]
+    agent: AnyAgent, state: PyTree, z: Float[Array | np.ndarray, " skill"]
 ) -> tuple[AnyAgent, PyTree]:
     """Extracts one skill from an agent that has learned several.
 
@@ -251,7 +254,7 @@ GoalSkill.__init__.__doc__ = """**Arguments:**
 def seek_goal(
     agent: AbstractAgent[State, Memory, Extras],
     state: State,
-    goal: Observation[Array, " obs"],
+    goal: ArrayLike,
 ) -> tuple[AnyAgent, PyTree]:
     """Makes an agent that heads for a goal, with skills learned from `METRA`.
 
@@ -274,6 +277,11 @@ def seek_goal(
     Raises a `ValueError` if the agent has no `METRA`, or one that sees a state
     descriptor, which agents do not observe.
     """
+    goal = jnp.asarray(goal)
+    if goal.ndim != 1:
+        raise ValueError(
+            f"`goal` has shape {goal.shape}, but it must be one observation, a vector."
+        )
     return _seek(agent, state, goal)
 
 
