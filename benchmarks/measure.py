@@ -46,18 +46,30 @@ def machine() -> dict[str, str]:
     return {
         "device": device.device_kind if device.platform != "cpu" else _processor(),
         "devices": str(jax.device_count()),
+        "instructions": _instructions(),
         "python": platform.python_version(),
         **{name: metadata.version(name) for name in ("jax", "jaxlib", "equinox")},
     }
 
 
-def _processor() -> str:
+def _of_processor(name: str) -> str:
+    """What Linux says of the first core, such as its flags; empty elsewhere."""
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if "model name" in line]
-    return names[0] if names else platform.machine()
+        return ""
+    return next((x.partition(":")[2].strip() for x in lines if x.startswith(name)), "")
+
+
+def _processor() -> str:
+    return _of_processor("model name") or platform.processor() or platform.machine()
+
+
+def _instructions() -> str:
+    """The best of the instruction sets by which products differ."""
+    flags = _of_processor("flags").split()
+    sets = ("amx_bf16", "avx512_bf16", "avx512f", "avx2")
+    return next((name for name in sets if name in flags), "unknown")
 
 
 def amount_for(run: Callable[[int], PyTree], *, seconds: float, unit: int = 1) -> int:

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Skills without a reward
+# # Eight skills of a point
 #
 # Can an agent learn something useful without a reward? With DIAYN it learns eight
 # distinct skills: a discriminator looks at the states reached and predicts the active

@@ -5,7 +5,8 @@
 # it learns a space in which one step of the world is at most one step long, and pays a
 # skill, which is a direction there, for every step along it. So skills go as far as the
 # world allows, in all directions, and the space itself knows the way to a goal. We
-# learn such skills of a point in the plane, and lead it to goals without learning more.
+# learn such skills of a point in the plane, and then steer it to goals without further
+# training.
 
 # %%
 import dataclasses
@@ -51,7 +52,7 @@ env = Disc(eqrl.envs.Point())
 # ## The agent
 #
 # `SkillConditioned` gives any agent a skill, here a direction in two dimensions, and
-# `Intrinsic` pays it by a reward, here `METRA`. The rates are ten times those of the
+# `Intrinsic` supplies the reward, here `METRA`. The rates are ten times those of the
 # paper, which are for hundreds of thousands of updates. METRA must see the position;
 # it is in the observation of `Point`.
 
@@ -140,7 +141,7 @@ eqrl.draw_skills("phi.png", phi, names=("first of phi", "second of phi"))
 # ## Goals without learning
 #
 # The learned space also says which skill leads from one state to another: the direction
-# from the one to the other. `seek_goal` makes an agent that takes it, anew in each
+# between them. `seek_goal` returns an agent that recomputes this direction in every
 # state. We give it an observation at the goal: the position, and no last action.
 
 # %%
@@ -161,5 +162,5 @@ for goal in goals:
 #
 # - One-hot skills, `eqrl.OneHotSkills(16)`, in place of directions, or `eqrl.LSD`,
 #   which needs no multiplier: [Choosing a method for skills](../choosing-skills.md).
-# - Fine-tune one skill for a reward, as in [Skills without a reward](diayn_skills.md).
+# - Fine-tune one skill for a reward, as in [Eight skills of a point](diayn_skills.md).
 # - Do the same on the command line: `eqrl train metra`.

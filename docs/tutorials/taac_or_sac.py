@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Act or repeat
+# # TAAC or SAC
 #
 # A car stands in a valley, and its engine is too weak for the hill. It has to drive
 # back and forth to gather speed. Only the top is rewarded, with 100, and each step

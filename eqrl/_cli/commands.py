@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import os
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -122,7 +123,7 @@ class Resume:
 
 @dataclasses.dataclass(frozen=True)
 class Rerun:
-    """Train again what a run trained, as its `config.json` has it, in a new folder."""
+    """Repeat a run from its `config.json`, in a new folder."""
 
     source: tyro.conf.Positional[Path]
     """Folder of the run to repeat."""
@@ -181,8 +182,8 @@ class Render:
     seed: int | None = None
     """Seed or member; by default 0, and of a population or a sweep the best."""
 
-    skill: int | None = None
-    """Skill to show, from 0; of diayn if the skills are discrete."""
+    skill: int | tuple[float, ...] | None = None
+    """Skill to show: its number, from 0, or the elements of a vector."""
 
     output: Path | None = None
     """File to write: .html or .gif for brax; .png, .pdf or .svg for eqrl/Point; .gif
@@ -241,8 +242,8 @@ class Export:
     seed: int | None = None
     """Seed or member; by default 0, and of a population or a sweep the best."""
 
-    skill: int | None = None
-    """Skill to export, from 0; of diayn if the skills are discrete."""
+    skill: int | tuple[float, ...] | None = None
+    """Skill to export: its number, from 0, or the elements of a vector."""
 
     agent: str | None = None
     """Class of a custom agent, as package.module:Class; a folder never imports it."""
@@ -414,13 +415,20 @@ def _parse_resume(args: list[str]) -> Train:
     """The run that `eqrl train --resume FOLDER`, `pbt` or `disk` resumes."""
     command_name, *words = args
     agent_name = None if words[0].startswith("-") else words.pop(0)
-    options = tyro.cli(
+    options, rest = tyro.cli(
         Resume,
         prog=f"eqrl {command_name}",
         args=words,
         config=(tyro.conf.OmitArgPrefixes,),
+        return_unknown_args=True,
     )
     folder = options.resume
+    if rest:
+        raise ValueError(
+            f"`--resume {folder}` takes the settings of the run from the folder; leave "
+            f"out `{shlex.join(rest)}`. A new run begins with `eqrl {command_name} "
+            "AGENT` and its settings, which `config.json` there holds."
+        )
     place = Place(folder, resume=True, checkpoint_every=options.checkpoint_every)
     command = _read_command(folder, options, place)
     run = command.run

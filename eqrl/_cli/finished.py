@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from .._agents.base import AnyAgent
 from .._agents.wrappers.fixed_skill import fix_skill
@@ -18,7 +18,7 @@ from .._reporting.episodes import render, render_suffix
 from .._reporting.figure import figure_suffix, one_of
 from .._reporting.learning_curve import default_metric, draw_facets
 from .._reporting.statistics import bootstrap_interval, center_of
-from .._run.config import SkillSchedule, read_config, read_title
+from .._run.config import Run, SkillSchedule, read_config, read_title
 from .._run.files import finite
 from .._run.load import best_policy, count_policies, load_run, read_summary
 from .._run.write import read_metrics
@@ -269,27 +269,41 @@ def chosen_policy(command: Render | Export) -> Chosen:
                 f"`{command.folder}` holds skills; choose one by `--skill`."
             )
         index = 0 if command.skill is None else command.skill
+        if not isinstance(index, int):
+            raise ValueError(f"`skill={index}` must be the number of a skill, from 0.")
     elif command.skill is not None:
-        prior = None if run.skills is None else run.skills.make_prior()
-        if not isinstance(prior, (OneHotSkills, EvenOneHotSkills)):
-            raise ValueError(
-                f"`skill={command.skill}` is for runs with discrete skills, as "
-                "`eqrl train diayn --skills one-hot` does."
-            )
-        if not 0 <= command.skill < prior.size:
-            raise ValueError(
-                f"`skill={command.skill}` is not among the skills of the run, which "
-                f"are 0 to {prior.size - 1}."
-            )
-        skill = jnp.eye(prior.size)[command.skill]
+        skill = _skill_of(run, command.skill)
     agent, state, env = load_run(
         command.folder, index, agent_type=agent_type, make_env=make_env
     )
     name = f"{run.schedule.kind} {index}"
     if skill is not None:
         agent, state = fix_skill(agent, state, skill)
-        name = f"{name}, skill {command.skill}"
+        given = command.skill
+        shown = " ".join(map(str, given)) if isinstance(given, tuple) else given
+        name = f"{name}, skill {shown}"
     return name, (agent, state, env)
+
+
+def _skill_of(run: Run[Any], given: int | tuple[float, ...]) -> Float[Array, " skill"]:
+    """A skill of a run, by its number or its elements."""
+    if run.skills is None:
+        raise ValueError(
+            f"`skill={given}` is for runs with skills, as of `eqrl train diayn`."
+        )
+    prior = run.skills.make_prior()
+    if isinstance(prior, (OneHotSkills, EvenOneHotSkills)):
+        if isinstance(given, int) and 0 <= given < prior.size:
+            return jnp.eye(prior.size)[given]
+        allowed = f"0 to {prior.size - 1}"
+    else:
+        elements = (given,) if isinstance(given, int) else given
+        if len(elements) == prior.size:
+            return jnp.array(elements, float)
+        allowed = f"vectors, each given by its {prior.size} elements"
+    raise ValueError(
+        f"`skill={given}` is not among the skills of the run, which are {allowed}."
+    )
 
 
 def run_export(command: Export, chosen: Chosen) -> int:

@@ -160,6 +160,11 @@ def _make_search(
     if options.random is not None and not priors:
         names = run.agent_options.keys() - grid.keys()
         priors = [prior for prior in USUAL_PRIORS if prior[0] in names]
+    if not grid and not priors:
+        raise ValueError(
+            "Nothing varies in this sweep; give `--grid NAME VALUE ...` or `--random "
+            "DRAWS`. `eqrl train --seeds` trains one setting with several seeds."
+        )
     return Search(
         grid=grid,
         priors=priors,

@@ -140,7 +140,8 @@ def _limit(env: AnyEnv, max_steps: int | None) -> int:
     if max_steps is None:
         raise ValueError(
             "This environment has no time limit (`spec.max_steps` is None), so an "
-            "episode might never end; put an `eqrl.envs.TimeLimit` around it, or give "
+            "episode might never end; put an `eqrl.envs.TimeLimit` around it, declare "
+            "`max_steps` in its `spec` if it ends episodes by itself, or give "
             "`max_steps`, the most steps to count, where that is an argument."
         )
     return int(max_steps)

@@ -46,7 +46,8 @@ class Disagreement(AbstractReward[DisagreementState, Seen]):
     reached before the update.
 
     Difference from the released code: the variance is divided by its running root mean
-    square, since it shrinks by orders of magnitude as models learn.
+    square, since its size depends on the environment. All batches so far count alike,
+    so the reward still shrinks as the models learn.
 
     ??? cite "Reference"
 

@@ -32,8 +32,9 @@ ScaledState.__init__.__doc__ = """**Arguments:**
 class Scaled(AbstractReward[ScaledState[RewardState], Seen]):
     """A reward divided by its running root mean square.
 
-    This puts rewards of different sizes on one scale, such as in a `Sum`, and keeps one
-    that shrinks during training from vanishing. The mean is not subtracted.
+    This puts rewards of different sizes on one scale, such as in a `Sum`. The mean is
+    not subtracted. All batches so far count alike, so a reward that shrinks during
+    training still shrinks.
     """
 
     inner: AbstractReward[RewardState, Seen]

@@ -39,7 +39,7 @@ _SKILLS: dict[SkillKind, tuple[Callable[[int], AbstractSkillPrior], int]] = {
     "even": (EvenOneHotSkills, 8),
     "sphere": (SphereSkills, 2),
     "normal": (NormalSkills, 2),
-    "uniform": (UniformSkills, 2),
+    "uniform": (functools.partial(UniformSkills, low=0.0, high=1.0), 2),
 }
 
 PREFIX = "intrinsic_"

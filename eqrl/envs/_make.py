@@ -240,10 +240,13 @@ def _near(name: str, known: list[str]) -> list[str]:
     # Capitals and the version do not matter here. The last of several versions is the
     # newest.
     as_key = lambda text: re.sub(r"-v\d+$", "", text.lower())
-    by_key = {
-        as_key(key): f"`{each}`"
-        for each in known
-        for key in (each, each.partition("/")[2])
-    }
-    near = difflib.get_close_matches(as_key(name), by_key, n=3)
-    return list(dict.fromkeys(by_key[key] for key in near))
+    by_key: dict[str, dict[str, str]] = {}
+    for each in known:
+        library, _, short = each.partition("/")
+        for key in (each, short):
+            by_key.setdefault(as_key(key), {})[library] = f"`{each}`"
+    keys = difflib.get_close_matches(as_key(name), by_key, n=3)
+    # The same task of several libraries before others.
+    if keys and as_key(name) == keys[0]:
+        keys = keys[:1]
+    return list(dict.fromkeys(each for key in keys for each in by_key[key].values()))

@@ -681,6 +681,7 @@ def test_without_matplotlib_all_but_the_pictures_is_written_and_that_is_said(
     ("args", "message"),
     [
         (["pbt", "--resume", "{}"], "is a run of `eqrl train`; resume it by"),
+        (["train", "--resume", "{}", "--actor-lr", "1"], "leave out `--actor-lr 1`"),
         (["train", "sac", "--resume", "{}"], "is a run of `td3`, not of `sac`; resume"),
         (["train", "--resume", "{}/no"], "is not the folder of a run"),
         (

@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 import eqrl
 from eqrl._cli import main
 from eqrl._cli.commands import Train, parse
+from eqrl._cli.finished import _skill_of
 from eqrl._cli.jobs import print_skills
 from eqrl._run.config import read_config, write_config
 from eqrl._run.write import write_skills
@@ -244,13 +245,17 @@ def test_a_skill_that_a_run_does_not_have_is_an_error(
 ) -> None:
     for args, skill, message in (
         (["diayn", "--num-skills", "3"], "3", "which are 0 to 2"),
-        (["diayn", "--skills", "sphere"], "0", "is for runs with discrete skills"),
-        (["td3"], "0", "is for runs with discrete skills"),
+        (["diayn", "--skills", "sphere"], "0", "vectors, each given by its 2 elements"),
+        (["td3"], "0", "is for runs with skills"),
     ):
         command: Any = parse(["train", *args])
         write_config(tmp_path, command.run)
         assert main(["render", str(tmp_path), "--skill", skill]) == 2
         assert message in capsys.readouterr().err
+    command = parse(["train", "diayn", "--skills", "sphere"])
+    parsed: Any = parse(["render", str(tmp_path), "--skill", "-0.6", "0.8"])
+    skill = _skill_of(command.run, parsed.skill)
+    np.testing.assert_allclose(skill, [-0.6, 0.8], rtol=1e-6)
 
 
 def test_skills_of_each_seed_have_a_plot_of_their_own(

@@ -140,6 +140,7 @@ def test_a_name_is_that_of_the_option_of_the_agent_within_its_wrappers(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--num-episodes", "4"], r"Nothing varies.*`--grid NAME VALUE \.\.\.`"),
         (["--grid", "lr", "1"], "There is no hyperparameter `lr`"),
         (["--grid", "actor_lr", "-1"], r"`actor_lr=-1` is out of range"),
         (["--grid", "actor_lr", "1", "-1e-3"], r"`actor_lr=-0.001` is out of range"),

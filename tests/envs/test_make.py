@@ -107,6 +107,7 @@ def test_a_point_is_as_its_class_makes_it() -> None:
         ("gymnax/pendulum", "gymnax/Pendulum-v1"),
         ("eqrl/point", "eqrl/Point"),
         ("braxx/ant", "brax/ant"),
+        ("CartPole-v1", "gymnasium/CartPole-v1`, `gymnax/CartPole-v1"),
     ],
 )
 def test_an_unknown_name_is_refused_with_a_near_one(name: str, near: str) -> None:
