@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Float, PRNGKeyArray, PyTree
 
 from .._agents.base import AnyAgent
 from .._agents.wrappers.fixed_skill import fix_skill
@@ -18,11 +17,10 @@ from .._reporting.episodes import render, render_suffix
 from .._reporting.figure import figure_suffix, one_of
 from .._reporting.learning_curve import default_metric, draw_facets
 from .._reporting.statistics import bootstrap_interval, center_of
-from .._run.config import Run, SkillSchedule, read_config, read_title
+from .._run.config import SkillSchedule, read_config, read_title
 from .._run.files import finite
 from .._run.load import best_policy, count_policies, load_run, read_summary
 from .._run.write import read_metrics
-from .._skills.prior import EvenOneHotSkills, OneHotSkills
 from .._storage.files import atomic_write
 from .._training.rows import History
 from .._types.custom_types import Mode
@@ -272,7 +270,9 @@ def chosen_policy(command: Render | Export) -> Chosen:
         if not isinstance(index, int):
             raise ValueError(f"`skill={index}` must be the number of a skill, from 0.")
     elif command.skill is not None:
-        skill = _skill_of(run, command.skill)
+        if run.skills is None:
+            raise ValueError(f"`skill={command.skill}` is for runs with skills.")
+        skill = run.skills.skill_of(command.skill)
     agent, state, env = load_run(
         command.folder, index, agent_type=agent_type, make_env=make_env
     )
@@ -280,30 +280,9 @@ def chosen_policy(command: Render | Export) -> Chosen:
     if skill is not None:
         agent, state = fix_skill(agent, state, skill)
         given = command.skill
-        shown = " ".join(map(str, given)) if isinstance(given, tuple) else given
-        name = f"{name}, skill {shown}"
+        elements = given if isinstance(given, tuple) else (given,)
+        name = f"{name}, skill {' '.join(map(str, elements))}"
     return name, (agent, state, env)
-
-
-def _skill_of(run: Run[Any], given: int | tuple[float, ...]) -> Float[Array, " skill"]:
-    """A skill of a run, by its number or its elements."""
-    if run.skills is None:
-        raise ValueError(
-            f"`skill={given}` is for runs with skills, as of `eqrl train diayn`."
-        )
-    prior = run.skills.make_prior()
-    if isinstance(prior, (OneHotSkills, EvenOneHotSkills)):
-        if isinstance(given, int) and 0 <= given < prior.size:
-            return jnp.eye(prior.size)[given]
-        allowed = f"0 to {prior.size - 1}"
-    else:
-        elements = (given,) if isinstance(given, int) else given
-        if len(elements) == prior.size:
-            return jnp.array(elements, float)
-        allowed = f"vectors, each given by its {prior.size} elements"
-    raise ValueError(
-        f"`skill={given}` is not among the skills of the run, which are {allowed}."
-    )
 
 
 def run_export(command: Export, chosen: Chosen) -> int:

@@ -16,7 +16,6 @@ from matplotlib.axes import Axes
 import eqrl
 from eqrl._cli import main
 from eqrl._cli.commands import Train, parse
-from eqrl._cli.finished import _skill_of
 from eqrl._cli.jobs import print_skills
 from eqrl._run.config import read_config, write_config
 from eqrl._run.write import write_skills
@@ -106,7 +105,7 @@ def test_options_reach_the_discriminator() -> None:
     ("args", "expected", "weight"),
     [
         (["apt"], eqrl.ParticleEntropy(1e-3), None),
-        (["cic"], eqrl.CIC(eqrl.UniformSkills(64), 1e-3), None),
+        (["cic"], eqrl.CIC(eqrl.UniformSkills(64, low=0, high=1), 1e-3), None),
         (["dads", "--num-skills", "5"], eqrl.DADS(eqrl.OneHotSkills(5), 1e-3), None),
         (["disagreement"], eqrl.Disagreement(1e-3), None),
         (["icm", "--environment-weight", "2"], eqrl.ICM(1e-3), 2.0),
@@ -252,9 +251,9 @@ def test_a_skill_that_a_run_does_not_have_is_an_error(
         write_config(tmp_path, command.run)
         assert main(["render", str(tmp_path), "--skill", skill]) == 2
         assert message in capsys.readouterr().err
-    command = parse(["train", "diayn", "--skills", "sphere"])
+    trained: Any = parse(["train", "diayn", "--skills", "sphere"])
     parsed: Any = parse(["render", str(tmp_path), "--skill", "-0.6", "0.8"])
-    skill = _skill_of(command.run, parsed.skill)
+    skill = trained.run.skills.skill_of(parsed.skill)
     np.testing.assert_allclose(skill, [-0.6, 0.8], rtol=1e-6)
 
 

@@ -349,7 +349,7 @@ FAULTS = (
     Fault(
         "cli:a-picture-does-not-name-its-skill",
         "eqrl/_cli/finished.py",
-        'name = f"{name}, skill {command.skill}"',
+        '''name = f"{name}, skill {' '.join(map(str, elements))}"''',
         "pass",
         ("tests/cli/test_cli_skills.py -k shows_one_skill",),
     ),
@@ -596,9 +596,9 @@ FAULTS = (
     ),
     Fault(
         "cli:skill-behind-the-last",
-        "eqrl/_cli/finished.py",
-        "if not 0 <= command.skill < prior.size:",
-        "if not 0 <= command.skill <= prior.size:",
+        "eqrl/_run/rewards.py",
+        "if isinstance(given, int) and 0 <= given < prior.size:",
+        "if isinstance(given, int) and 0 <= given <= prior.size:",
         ("tests/cli/test_cli_skills.py -k does_not_have",),
     ),
     Fault(
