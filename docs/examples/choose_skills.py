@@ -10,6 +10,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import jax.random as jr
+from jaxtyping import Array
 
 import eqrl
 
@@ -20,19 +21,21 @@ class NearGoal(eqrl.envs.AbstractStatelessWrapper[Any]):
     env: eqrl.envs.AbstractEnv[Any]
 
     @property
-    def spec(self):
+    def spec(self) -> eqrl.EnvSpec:
         return self.env.spec
 
-    def reset(self, *, key):
+    def reset(self, *, key: Array) -> tuple[Any, Array]:
         return self.env.reset(key=key)
 
-    def step(self, state, action, *, key):
+    def step(
+        self, state: Any, action: Array, *, key: Array
+    ) -> tuple[Any, eqrl.envs.Outcome]:
         state, outcome = self.env.step(state, action, key=key)
         distance = jnp.linalg.norm(outcome.observation[:2] - jnp.array([2.5, 0.0]))
         return state, dataclasses.replace(outcome, reward=1.0 * (distance < 1))
 
 
-def make_sac(discount):
+def make_sac(discount: float) -> eqrl.SAC:
     return eqrl.SAC(
         actor_lr=1e-3,
         critic_lr=1e-3,
@@ -44,7 +47,7 @@ def make_sac(discount):
     )
 
 
-def main():
+def main() -> None:
     world = eqrl.envs.Point(max_steps=100, walls=(((1.0, -0.5), (1.0, 0.5)),))
     task, directions = NearGoal(world), eqrl.SphereSkills(2)
     network = eqrl.nn.Features((64, 64))

@@ -16,6 +16,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+from jaxtyping import Array
 
 import eqrl
 from eqrl import losses
@@ -32,13 +33,22 @@ class NStepReplay(eqrl.AbstractReplay[eqrl.ReplayState[Any]]):
     def ring(self) -> eqrl.ReplayBuffer:
         return eqrl.ReplayBuffer(self.capacity, self.batch_size)
 
-    def init(self, item, num_envs):
+    def init(self, item: eqrl.Transition[Any], num_envs: int) -> eqrl.ReplayState[Any]:
         return self.ring.init(item, num_envs)
 
-    def add(self, state, items, counts, *, keep=None):
+    def add(
+        self,
+        state: eqrl.ReplayState[Any],
+        items: eqrl.Transition[Any],
+        counts: eqrl.Counts,
+        *,
+        keep: Array | None = None,
+    ) -> eqrl.ReplayState[Any]:
         return self.ring.add(state, items, counts, keep=keep)
 
-    def sample(self, state, counts, *, key):
+    def sample(
+        self, state: eqrl.ReplayState[Any], counts: eqrl.Counts, *, key: Array
+    ) -> eqrl.Transition[Any]:
         data = state.data
         rows = data.reward.shape[1]
         written = counts.rows_kept + counts.rows_written

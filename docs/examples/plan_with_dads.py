@@ -4,10 +4,13 @@ Before each choice every skill is imagined for some steps, by the dynamics that 
 learned with it, and the one that is expected to end nearest to the goal is run.
 """
 
+from typing import Any
+
 import equinox as eqx
 import jax.lax as lax
 import jax.numpy as jnp
 import jax.random as jr
+from jaxtyping import Array
 
 import eqrl
 
@@ -15,11 +18,13 @@ import eqrl
 GOALS = ((3.0, 2.0), (-1.0, 2.5), (0.5, -3.0))
 
 
-def plan(dads, state, position, goal, *, num_steps):
+def plan(
+    dads: eqrl.DADS, state: Any, position: Array, goal: Array, *, num_steps: int
+) -> Array:
     """The one-hot skill that is expected to end nearest to the goal."""
     skills = jnp.eye(dads.skills.size)
 
-    def imagine(places, _):
+    def imagine(places: Array, _: None) -> tuple[Array, None]:
         return places + dads.predicted_change(state, places, skills), None
 
     begin = jnp.broadcast_to(position, (len(skills), len(position)))
@@ -28,11 +33,13 @@ def plan(dads, state, position, goal, *, num_steps):
 
 
 @eqx.filter_jit
-def follow(choice, dads, state, goal, *, key):
+def follow(
+    choice: Any, dads: eqrl.DADS, state: Any, goal: Array, *, key: Array
+) -> Array:
     """How far from the goal an episode ends whose skills are planned."""
     world, _ = choice.reset(key=key)
 
-    def choose(world, key):
+    def choose(world: Any, key: Array) -> tuple[Any, Any]:
         position = choice.state_descriptor(world)
         skill = plan(dads, state, position, goal, num_steps=choice.num_steps)
         return choice.step(world, skill, key=key)
@@ -41,7 +48,7 @@ def follow(choice, dads, state, goal, *, key):
     return jnp.linalg.norm(choice.state_descriptor(world) - goal)
 
 
-def main():
+def main() -> None:
     env = eqrl.envs.Point()
     skills = eqrl.OneHotSkills(8)
     sac = eqrl.SAC(

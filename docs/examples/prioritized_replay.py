@@ -39,11 +39,18 @@ class PrioritizedReplay(eqrl.AbstractPrioritizedReplay[PrioritizedState]):
     def ring(self) -> eqrl.ReplayBuffer:
         return eqrl.ReplayBuffer(self.capacity, self.batch_size)
 
-    def init(self, item, num_envs):
+    def init(self, item: eqrl.Transition[Any], num_envs: int) -> PrioritizedState:
         ring = self.ring.init(item, num_envs)
         return PrioritizedState(ring, jnp.zeros(ring.data.reward.shape[:2]))
 
-    def add(self, state, items, counts, *, keep=None):
+    def add(
+        self,
+        state: PrioritizedState,
+        items: eqrl.Transition[Any],
+        counts: eqrl.Counts,
+        *,
+        keep: Array | None = None,
+    ) -> PrioritizedState:
         row = (counts.rows_kept + counts.rows_written) % state.priority.shape[1]
         highest = jnp.max(state.priority)
         new = jnp.where(highest > 0, highest, 1.0)
@@ -51,7 +58,9 @@ class PrioritizedReplay(eqrl.AbstractPrioritizedReplay[PrioritizedState]):
         ring = self.ring.add(state.ring, items, counts, keep=keep)
         return PrioritizedState(ring, state.priority.at[:, row].set(kept))
 
-    def sample(self, state, counts, *, key):
+    def sample(
+        self, state: PrioritizedState, counts: eqrl.Counts, *, key: Array
+    ) -> eqrl.Transition[Any]:
         scaled = state.priority.ravel() ** self.exponent
         cumulative = jnp.cumsum(scaled)
         sums = jr.uniform(key, (self.batch_size,)) * cumulative[-1]
@@ -62,7 +71,15 @@ class PrioritizedReplay(eqrl.AbstractPrioritizedReplay[PrioritizedState]):
         drawn = Drawn(batch.extras, place, weight / jnp.max(weight))
         return dataclasses.replace(batch, extras=drawn)
 
-    def prioritize(self, state, batch, agent_state, counts, *, keep=None):
+    def prioritize(
+        self,
+        state: PrioritizedState,
+        batch: eqrl.Transition[Any],
+        agent_state: Any,
+        counts: eqrl.Counts,
+        *,
+        keep: Array | None = None,
+    ) -> PrioritizedState:
         place = batch.extras.place
         fresh = self.priority_of(agent_state, batch) + 1e-6
         # One error of an agent that diverges would spoil the draws of all batches.

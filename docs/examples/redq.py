@@ -60,20 +60,18 @@ class REDQ(eqrl.AbstractMarkovAgent[REDQState]):
         critics, critic_optimizer = eqrl.gradient_step(
             state.critics, gradient, adam, state.optimizers[1]
         )
-        gradient = jax.grad(actor_loss)(
-            state.actor, critics, batch.observation, self.temperature, actor_key
-        )
+
+        def actor_loss(actor: nn.GaussianPolicy) -> Array:
+            draw = lambda x, key: actor(x).sample_and_log_prob(key=key)
+            keys = jr.split(actor_key, batch.reward.shape[0])
+            action, log_prob = jax.vmap(draw)(batch.observation, keys)
+            values = losses.critic_values(critics, batch.observation, action)
+            return jnp.mean(self.temperature * log_prob - jnp.mean(values, axis=0))
+
+        gradient = jax.grad(actor_loss)(state.actor)
         actor, actor_optimizer = eqrl.gradient_step(
             state.actor, gradient, adam, state.optimizers[0]
         )
         targets = eqrl.incremental_update(critics, state.targets, self.target_step_size)
         state = REDQState(actor, critics, targets, (actor_optimizer, critic_optimizer))
         return state, {"critic_loss": loss}
-
-
-def actor_loss(actor, critics, observation, temperature, key):
-    action, log_prob = jax.vmap(lambda x, key: actor(x).sample_and_log_prob(key=key))(
-        observation, jr.split(key, observation.shape[0])
-    )
-    values = losses.critic_values(critics, observation, action)
-    return jnp.mean(temperature * log_prob - jnp.mean(values, axis=0))

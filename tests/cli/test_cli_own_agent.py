@@ -279,7 +279,7 @@ _WRONG = [
     ("nowhere.at.all:REDQ", "there is no module `nowhere`"),
     ("docs.examples.redq:PPO", "there is no `PPO` in `docs.examples.redq`"),
     ("docs.examples.redq:REDQState", "is not an agent; it must be a class"),
-    ("docs.examples.redq:actor_loss", "is not an agent; it must be a class"),
+    ("docs.examples.redq:losses", "is not an agent; it must be a class"),
     (f"{_HERE}:Abstract", "is abstract: it lacks update"),
     (f"{_HERE}:Seeded", "`Seeded` has the arguments ['num_envs', 'seed'], which are"),
 ]
