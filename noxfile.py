@@ -1,5 +1,8 @@
 """Everything there is to run, each in an environment of its own."""
 
+import shutil
+from pathlib import Path
+
 import nox
 
 
@@ -151,7 +154,12 @@ def typecheck(session: nox.Session) -> None:
     for folder in ("tests/typing", snippets):
         session.run("pyright", "--project", folder)
         session.run("mypy", "--config-file", "tests/typing/mypy.ini", folder)
-    session.run("python", "-m", "tests.typing.copied", f"{snippets}-of-a-user")
+    user = f"{snippets}-of-a-user"
+    session.run("python", "-m", "tests.typing.copied", user)
+    # The examples are held to the settings that are recommended to users.
+    for example in Path("docs/examples").glob("*.py"):
+        shutil.copy(example, f"{user}/mylab")
+    session.run("pyright", "--project", user)
 
 
 @nox.session

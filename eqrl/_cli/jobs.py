@@ -436,7 +436,9 @@ class LibraryJob(AbstractJob[SkillSchedule, Skills[PyTree]]):
                 # The next one is tried even if this one fails.
                 with without_ending("A checkpoint"):
                     save_skills(library_folder(folder), skills)
-            write_rows(folder, skills.metrics)
+            # Nor is the next checkpoint lost with a line of metrics.
+            with without_ending("metrics.csv"):
+                write_rows(folder, skills.metrics)
 
         reports: dict[str, Callable[..., object]] = {
             "The progress": SkillProgressBar(schedule.num_skills, schedule.num_steps),

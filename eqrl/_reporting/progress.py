@@ -343,16 +343,16 @@ class TensorBoard:
         - `folder`: where to write; each seed or member has a folder in it.
         """
         self._folder = Path(folder)
-        self._writers: list[Any] | None = None
+        self._writers: dict[str, Any] | None = None
 
     def __enter__(self) -> "TensorBoard":
         check_tensorboard("`TensorBoard`")
-        self._writers = []
+        self._writers = {}
         return self
 
     def __exit__(self, *exception: object) -> None:
         del exception
-        for writer in self._writers or ():
+        for writer in (self._writers or {}).values():
             writer.close()
         self._writers = None
 
@@ -374,7 +374,9 @@ class TensorBoard:
 
         **Arguments:**
 
-        - `metrics`: numbers by name, or arrays with one number for each seed.
+        - `metrics`: numbers by name, or arrays with one number for each seed. A single
+            number, such as an average that `Evaluations(log=)` passes, is written to
+            the folder of the first.
         - `step`: environment steps so far.
         - `owner`: `"seed"` or `"member"`; the folders are named `seed_0` and so on.
         """
@@ -383,17 +385,14 @@ class TensorBoard:
                 "A `TensorBoard` writes between its beginning and its end: use it in "
                 "`with eqrl.TensorBoard(folder) as tensorboard:`."
             )
-        for name, values in metrics.items():
-            numbers = np.asarray(values).reshape(-1)
-            if not self._writers:
-                # Most programs write nothing, and the import would delay each of them.
-                from tensorboardX import SummaryWriter
+        # Most programs write nothing, and the import would delay each of them.
+        from tensorboardX import SummaryWriter
 
-                self._writers = [
-                    SummaryWriter(str(self._folder / f"{owner}_{index}"))
-                    for index in range(len(numbers))
-                ]
-            # Not every row has a value, and TensorBoard would mark each gap.
-            for writer, value in zip(self._writers, numbers, strict=True):
+        for name, values in metrics.items():
+            for index, value in enumerate(np.asarray(values).reshape(-1)):
+                folder = f"{owner}_{index}"
+                if folder not in self._writers:
+                    self._writers[folder] = SummaryWriter(str(self._folder / folder))
+                # Not every row has a value, and TensorBoard would mark each gap.
                 if np.isfinite(value):
-                    writer.add_scalar(name, float(value), step)
+                    self._writers[folder].add_scalar(name, float(value), step)

@@ -409,7 +409,10 @@ def _advice(folder: Path) -> str:
     if not others:
         return "there is no other step beside it"
     listed = ", ".join(str(step) for step in others)
-    return f"restore another step with `step=`; there are {listed}"
+    return (
+        f"restore another step with `step=`; there are {listed}; or delete `{folder}`, "
+        "so that the newest of these is resumed"
+    )
 
 
 def _check(

@@ -209,11 +209,12 @@ class Runner:
         left; otherwise a `ValueError` is raised.
         """
         failed = to_host(state.failed, self.mesh)
-        if failed.ndim > 0 and failed.all():
+        # An unfinished row runs to its end, where their failure is raised by its cause.
+        if failed.ndim > 0 and failed.all() and unfinished is None:
             raise ValueError(
                 f"All {failed.size} seeds or members of `initial` have failed, and one "
                 "that has failed is not trained further. Resume from an earlier "
-                "solution, or begin again with lower learning rates."
+                "solution, or begin again, with lower learning rates if it diverged."
             )
         if unfinished is not None:
             check_same_shapes("initial.unfinished", self.empty, unfinished)

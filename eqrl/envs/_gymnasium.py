@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import multiprocessing
+import os
 import pickle
 import signal
 import subprocess
@@ -273,7 +274,10 @@ def _work(connection: Any, maker: _Maker, seeds: Sequence[int]) -> None:
     Each message is the name of a method and its arguments.
     """
     simulators: _InTurn | None = None
-    # A terminal interrupts this process, too; whether to end is for the other one.
+    # A terminal or a cluster signals a whole group of processes; whether to end is for
+    # the other one, whose end closes the connection.
+    if hasattr(os, "setsid"):
+        os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(EOFError):
         while True:

@@ -535,12 +535,15 @@ def test_interrupted_writing_leaves_nothing_else_behind(tmp_path: Path) -> None:
 def test_tensorboard_has_the_metrics_of_each_seed(tmp_path: Path) -> None:
     row = {"first": np.array([0.3, math.nan]), "second": np.array([math.nan, 0.7])}
     with TensorBoard(tmp_path) as write:
+        # An average over seeds, which comes before the first row.
+        write.log({"mean": 0.25}, 5)
         write(10, row, None)
     written = [
         next((tmp_path / f"seed_{seed}").iterdir()).read_bytes() for seed in (0, 1)
     ]
     found = [[name in events for name in (b"first", b"second")] for events in written]
     assert found == [[True, False], [False, True]]
+    assert [b"mean" in events for events in written] == [True, False]
     # A number, and the tenth step, as protocol buffers encode them.
     for events, value in zip(written, (0.3, 0.7), strict=True):
         assert struct.pack("<f", value) in events and b"\x10\x0a" in events
