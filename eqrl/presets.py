@@ -189,6 +189,17 @@ _TUNED = (
         **_REPLAYED_PENDULUM,
     ),
     Preset(
+        agent="sac",
+        options={**_RATES, "temperature_lr": 1e-3, "reward_scale": 0.1},
+        num_steps=80_000,
+        minutes=2.68,
+        returns=_numbers(
+            "9357.9 9358.2 9359.8 9360.0 9356.4 9359.9 9359.9 9359.9 9359.7 9357.6 "
+            "9358.5 9357.1 9360.0 9358.5 1961.7 9359.5 9356.4 9359.8 9359.8 9359.8"
+        ),
+        **{**_REPLAYED_PENDULUM, "env": "brax/inverted_double_pendulum"},
+    ),
+    Preset(
         agent="ppo",
         env="gymnax/CartPole-v1",
         options={"lr": 2.5e-4, "value_clip": 0.2, "anneal_steps": 199_680.0},
@@ -470,6 +481,7 @@ PRESETS: Mapping[tuple[str, str], Preset] = {
 
 
 PUBLISHED: Mapping[str, float] = {
+    "brax/inverted_double_pendulum": 9000.0,
     "brax/inverted_pendulum": 1000.0,
     "envpool/CartPole-v1": 500.0,
     "envpool/LunarLander-v3": 242.1,
