@@ -310,8 +310,8 @@ FAULTS = (
     Fault(
         "reporting:nan-in-tensorboard",
         "eqrl/_reporting/progress.py",
-        "if np.isfinite(value):\n                    writer",
-        "if True:\n                    writer",
+        "if np.isfinite(value):\n                    self._writers",
+        "if True:\n                    self._writers",
         ("tests/run/test_run.py -k tensorboard",),
     ),
     Fault(
