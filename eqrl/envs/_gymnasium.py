@@ -534,12 +534,6 @@ def picture_suffix(env: GymnasiumEnv) -> str:
         if type(one.unwrapped).render is gymnasium.Env.render:
             what = "a picture needs one that gives an image as an array"
             raise ValueError(f"`{name_of(env)}` has no method `render`; {what}.")
-        modes = one.metadata.get("render_modes", ())
-        if one.render_mode is None and "rgb_array" in modes:
-            raise ValueError(
-                f"`{name_of(env)}` is made without a `render_mode`, so it draws no "
-                'images; give `options={"render_mode": "rgb_array"}`.'
-            )
     finally:
         one.close()
     if is_mujoco:

@@ -427,9 +427,6 @@ def test_names_that_a_simulator_does_not_have_are_refused() -> None:
         GymnasiumEnv(dict)
     with pytest.raises(ValueError, match="Odd` has no method `render`; a"):
         eqrl.render(Player(), None, GymnasiumEnv(Odd), "odd.gif", key=jr.key(0))
-    with pytest.raises(ValueError, match=r"no images; give `options={.*rgb_array"):
-        drawn = GymnasiumEnv(CartPoleEnv, max_steps=3)
-        eqrl.render(Player(), None, drawn, "cart.gif", key=jr.key(0))
     with pytest.raises(ValueError, match="one simulator already; give the class or"):
         GymnasiumEnv(Called())
     with pytest.raises(ValueError, match=r"`max_episode_steps` is not.*`max_st"):

@@ -280,7 +280,8 @@ def test_arrays_of_the_same_shapes_that_were_not_saved_there_are_named(
         eqrl.restore(copied, _tree(), step=3)
     assert str(raised.value) == (
         f"`{copied}/3/arrays` is damaged: `['keys']` differs from its digest; restore "
-        "another step with `step=`; there are 4."
+        f"another step with `step=`; there are 4; or delete `{copied}/3`, so that the "
+        "newest of these is resumed."
     )
 
 
