@@ -203,7 +203,7 @@ def rank_correlation(points: Float[np.ndarray, "skills time size"]) -> float:
     return float(np.corrcoef(*(each.ravel() for each in ranks))[0, 1])
 
 
-def solve_in_several_ways(folder: Path) -> Float[np.ndarray, "skills time 2"]:
+def solve_in_several_ways(folder: Path) -> None:
     """Trains SAC alone, then with `SMERL`, and draws the ways around a wall."""
     task = Reaching(OnDisc(Point(max_steps=100, walls=WALLS)), False)
     alone = train(make_sac(), task, 1)
@@ -232,15 +232,13 @@ def solve_in_several_ways(folder: Path) -> Float[np.ndarray, "skills time 2"]:
     print(f"SMERL: target {target:.1f}, returns {np.asarray(played.returns)[:, 0]}")
     figure = Figure(figsize=(3.6, 2.9), layout="constrained")
     axes = figure.subplots()
-    paths = np.asarray(played.descriptors[:, 0])
-    draw_paths(axes, paths)
+    draw_paths(axes, np.asarray(played.descriptors[:, 0]))
     for wall in WALLS:
         axes.plot(*np.array(wall).T, color="black", linewidth=2)
     axes.plot(*GOAL, "*", color="black")
     axes.set_aspect("equal")
     axes.set(xticks=[], yticks=[], title="5 skills around a wall")
     save(figure, folder, "smerl")
-    return paths
 
 
 def main() -> None:

@@ -274,8 +274,8 @@ def seek_goal(
 
     The agent without intrinsic reward, and its state. Other wrappers stay around it.
 
-    Raises a `ValueError` if the agent has no `METRA`, or one that sees a state
-    descriptor, which agents do not observe.
+    Raises a `ValueError` if `goal` is not a vector, or if the agent has no `METRA`, or
+    one that sees a state descriptor, which agents do not observe.
     """
     goal = jnp.asarray(goal)
     if goal.ndim != 1:
