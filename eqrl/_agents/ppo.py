@@ -92,8 +92,8 @@ class PPO(AbstractAgent[PPOState, None, Action]):
     `eqrl.nn.Normal(initial_scale=0.5)`.
 
     The metrics, means over all gradient steps, are `critic_loss`, `actor_loss`,
-    `entropy`, `kl`, an estimate of the divergence from the policy of the rollout, and
-    `clip_fraction`, the share of ratios beyond the limit.
+    `entropy`, `kl`, an estimate of the divergence of the policy of the rollout from the
+    one that learns, and `clip_fraction`, the share of ratios beyond the limit.
 
     ??? cite "References"
 

@@ -126,11 +126,12 @@ def run_sweep(args: Sequence[str]) -> int:
             "`--tensorboard` is for `eqrl train`; leave it out of a sweep."
         )
     run, place = command.run, command.place
-    if run.schedule.evaluate_every is not None:
-        raise ValueError(
-            "`--evaluate-every` is for `eqrl train`; a sweep evaluates each seed after "
-            "its training."
-        )
+    for option in ("--evaluate-every", "--evaluation-episodes"):
+        if any(word.split("=")[0] == option for word in rest):
+            raise ValueError(
+                f"`{option}` is for `eqrl train`; a sweep evaluates each seed after its"
+                " training, in `--num-episodes` episodes."
+            )
     return _begin(run, _make_search(options, run, place.checkpoint_every), place)
 
 

@@ -22,6 +22,7 @@ from .._run.config import Run, Schedule, write_config
 from .._run.files import checkpoints_folder, claim_folder, new_folder
 from .._run.solutions import Checkpoints, step_of
 from .._run.write import write_evaluation
+from .._storage.checkpoint import saved_steps
 from .._storage.files import locked
 from .._training.host_loop import (
     Interrupt,
@@ -281,7 +282,7 @@ def _train_into(
     place: Place,
     interrupt: Interrupt,
 ) -> int:
-    exit_code = 0
+    exit_code, keeps_last = 0, False
     resumes = f"`{job.run.resuming(folder)}` resumes it"
     try:
         reached = job.train(folder, initial, place.checkpoint_every)
@@ -296,10 +297,14 @@ def _train_into(
         if error.solution is None:
             raise
         reached, exit_code = error.solution, 1
+        # A seed whose simulator failed could not be trained further.
+        is_lost = bool(np.any(job.failed(reached)))
+        keeps_last = is_lost and bool(saved_steps(checkpoints_folder(folder)))
         failure, _, _ = str(error).rpartition("\n")
         say(
             f"{' '.join(failure.split())}. So training stopped; what was reached "
-            f"before it is kept, and {resumes}."
+            f"before it is kept, and {resumes}"
+            f"{' from its last checkpoint' if keeps_last else ''}."
         )
     except TrainingInterrupted as error:
         # Shells report a process killed by a signal as 128 plus its number.
@@ -311,7 +316,7 @@ def _train_into(
         # Skills resume from their library, which `write` saves.
         with without_ending("The last checkpoint"):
             solution: object = reached
-            if isinstance(solution, (Solution, PopulationSolution)):
+            if isinstance(solution, (Solution, PopulationSolution)) and not keeps_last:
                 with open_checkpoints(folder) as checkpoints:
                     checkpoints.save(solution)
         policies = job.write(folder, reached)
@@ -333,20 +338,20 @@ def _train_into(
             f"No update was made: the first {job.trainer.warmup_steps} steps act at "
             "random (--warmup-steps)."
         )
-    if not is_installed("matplotlib"):
-        say(f"There are no pictures: {not_installed('drawing', 'matplotlib', 'plots')}")
-    with without_ending("A picture"):
-        job.draw(folder, reached)
-    _evaluate(folder, job, reached, policies)
+    _report(folder, job, reached, policies)
     with without_ending("The standard output"):
         print(f"folder: {folder}", flush=True)
     return exit_code
 
 
-def _evaluate(
+def _report(
     folder: Path, job: AbstractJob[Any, Reached], reached: Reached, policies: Policies
 ) -> None:
-    """Writes and prints how good the policies are."""
+    """Draws what was reached, and writes and prints how good the policies are."""
+    if not is_installed("matplotlib"):
+        say(f"There are no pictures: {not_installed('drawing', 'matplotlib', 'plots')}")
+    with without_ending("A picture"):
+        job.draw(folder, reached)
     if not policies.pairs:
         kind = job.run.schedule.kind
         say(f"No {kind} was learned to its end, so none is evaluated.")

@@ -508,7 +508,8 @@ def learn_skills(
     - `log_every`: steps per row of the metrics, rounded up to whole iterations. The
         rest of an episode after `num_steps` is a separate row.
     - `evaluations`: evaluates the skill in training, in one environment, and adds its
-        measurements to the metrics. Training ends if it asks to stop.
+        measurements to the metrics. All training ends if it asks to stop, before the
+        skill in training is added. Its `patience` and `target` compare all skills.
     - `callback`: called as `callback(step, metrics, skills)` after each row, with the
         steps of all skills together; or several callbacks. Training ends there if one
         returns true, and can resume from `skills`. Copy what you keep

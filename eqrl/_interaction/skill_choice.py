@@ -56,8 +56,8 @@ class SkillChoice(
     A step runs the skill of the largest element of the action, greedily and with a
     fresh memory, for `num_steps` steps, or fewer if the episode ends. Its reward is the
     undiscounted sum of the rewards of these steps; the rest of the outcome is that of
-    the last one. So any agent can learn when to use which skill, and one that does not
-    learn can try each skill with `step` and take the best.
+    the last one. So any agent whose actions are vectors can learn when to use which
+    skill, and one that does not learn can try each skill with `step` and take the best.
 
     The action has as many elements as there are skills; those from the `num_skills`-th
     on are ignored. A one-hot vector chooses its skill. `num_skills` is a leaf: if

@@ -319,11 +319,13 @@ def _changed(
 ) -> tuple[AnyAgent, Trainer]:
     """Agent and trainer with other values, by their paths."""
     options: dict[str, Any] = {}
+    of_agent: dict[tuple[str, ...], object] = {}
     for path, value in values.items():
         if path.startswith(_TRAINER):
             options[path.removeprefix(_TRAINER)] = value
         else:
-            agent = _replaced(agent, path.split("."), value)
+            of_agent[tuple(path.split("."))] = value
+    agent = _replaced(agent, of_agent)
     if options and trainer.is_on_policy:
         # The other fields follow from these.
         sizes = {
@@ -336,9 +338,13 @@ def _changed(
     return agent, dataclasses.replace(trainer, **options)
 
 
-def _replaced(node: Any, path: Sequence[str], value: object) -> Any:
-    name, *rest = path
-    if rest:
-        value = _replaced(getattr(node, name), rest, value)
-    # The constructor converts and checks its arguments.
-    return dataclasses.replace(node, **{name: value})
+def _replaced(node: Any, values: Mapping[tuple[str, ...], object]) -> Any:
+    """The node with other values, by their paths."""
+    # The constructor converts and checks its arguments, which may have to fit each
+    # other, so they are replaced together.
+    fields: dict[str, object] = {}
+    for name in dict.fromkeys(path[0] for path in values):
+        below = {path[1:]: x for path, x in values.items() if path[0] == name}
+        field = below.pop((), getattr(node, name))
+        fields[name] = _replaced(field, below) if below else field
+    return dataclasses.replace(node, **fields)

@@ -161,7 +161,15 @@ def are_mean_returns(
 
 
 def winner_of(scores: Float[np.ndarray, "generations population"]) -> int:
-    """The best member of the last generation; the first if all failed."""
+    """The best member of the last generation; the first if all failed.
+
+    Raises a `ValueError` if no generation has been evaluated.
+    """
+    if len(scores) == 0:
+        raise ValueError(
+            "The population has not been evaluated yet, so no member is the best; "
+            "resume it with `initial`, or take one by `eqrl.member(solution, 0)`."
+        )
     return int(np.argmax(np.where(np.isnan(scores[-1]), -np.inf, scores[-1])))
 
 
@@ -336,10 +344,12 @@ def best(
     For a `PopulationSolution`, the agent and the agent's state that were ranked best in
     the last generation; for a stack, that member, without the axis.
 
-    Raises a `ValueError` unless `returns` has one row for each member.
+    Raises a `ValueError` unless `returns` has one row for each member, or the
+    `PopulationSolution` has a generation that was evaluated.
     """
     if isinstance(stack, PopulationSolution) and returns is None:
-        return best((stack.agents, stack.states), stack.scores[-1])
+        winner = winner_of(np.asarray(stack.scores))
+        return member((stack.agents, stack.states), winner)
     if returns is None:
         raise ValueError(
             "`returns` is needed to choose from a stack; only a `PopulationSolution` "

@@ -110,7 +110,7 @@ def check_history(
     hyperparameters, and `num_steps` are its steps.
     """
     taken = 0 if initial.unfinished is None else int(initial.unfinished.num_steps)
-    if taken >= num_steps:
+    if taken > num_steps:
         raise ValueError(
             f"`initial` was interrupted {taken} steps into a generation, which "
             f"`steps_per_generation={num_steps}` cannot finish; give more, such as "
@@ -339,12 +339,21 @@ class _Generations:
             states, counts = position.reached.tree, position.counts
             row = self._row(generation, agents, position, parents, end)
             failed = self.evaluation_failure()
+            within = None
             if failed is None:
                 history = append_generation(history, row)
+            else:
+                # It has trained, and is evaluated again.
+                assert position.ended is not None
+                within = UnfinishedGeneration(
+                    row=position.ended,
+                    parents=parents,
+                    num_steps=np.asarray(self.num_steps),
+                )
             metrics = row["hyperparameters"] | row["metrics"]
             metrics |= {"score": row["scores"]}
             del metrics["step"]
-            solution = _solution(agents, position, history, None)
+            solution = _solution(agents, position, history, within)
             yield Reached(end, metrics, solution, position.failed or failed)
 
     def _replace(

@@ -17,6 +17,9 @@ logging.getLogger("matplotlib.font_manager").addFilter(
     lambda record: "building the font cache" not in record.getMessage()
 )
 
+# Each takes a tenth of a second to draw.
+MOST_IMAGES = 100
+
 # By suffix, the metadata that would hold the time at which the file was written.
 _FORMATS: dict[str, dict[str, None]] = {
     ".png": {},
@@ -79,7 +82,7 @@ def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
 
 
 def images_of_paths(figure: Any) -> list[np.ndarray]:
-    """At most 100 images of a figure whose paths grow step by step.
+    """At most `MOST_IMAGES` images of a figure whose paths grow step by step.
 
     Every second line of its axes is the dot at the end of the path before it.
     """
@@ -95,7 +98,7 @@ def images_of_paths(figure: Any) -> list[np.ndarray]:
     ]
     longest = max(places.shape[1] for *_, places in pairs)
     images = []
-    for number in np.unique(np.linspace(1, longest, 100).astype(int)):
+    for number in np.unique(np.linspace(1, longest, MOST_IMAGES).astype(int)):
         for path, dot, places in pairs:
             so_far = places[:, :number]
             path.set_data(so_far)

@@ -204,7 +204,9 @@ class PopulationProgressBar(AbstractProgressBar):
     ) -> None:
         """**Arguments:**
 
-        - `num_generations`, `steps_per_generation`: as `train_population` gets them.
+        - `num_generations`: after how many generations training ends. If it resumes an
+            earlier solution, add that solution's generations.
+        - `steps_per_generation`: as `train_population` gets it.
         - `seconds_between_lines`: minimum time between two lines if the output is not a
             terminal.
         """

@@ -122,6 +122,7 @@ class Position(NamedTuple):
     - `first_updates`: the number of its updates.
     - `unfinished`: the row so far; `None` between two rows.
     - `row`: the averages of the row that ended here, if one did.
+    - `ended`: the row itself, which another run can end again.
     - `failed`: describes the value in it that was not finite, if that ends training, or
         the failure of a simulator.
     """
@@ -132,6 +133,7 @@ class Position(NamedTuple):
     first_updates: int
     unfinished: UnfinishedRow | None = None
     row: Row | None = None
+    ended: UnfinishedRow | None = None
     failed: str | SimulatorFailure | None = None
 
 
@@ -260,16 +262,20 @@ class Runner:
     def run_row(
         self, position: Position, *, num_steps: int, pace: Pace
     ) -> Iterator[Position]:
-        """Trains to the end of a row, which is `num_steps` away, at least 1."""
+        """Trains to the end of a row, which is `num_steps` away."""
         num_left = num_steps // self.trainer.steps_of_iteration
-        while num_left > 0:
+        ends = False
+        while not ends:
             rows = int(position.counts.rows_written)
             warmup_left = int(self.trainer.schedule.warmup_left(rows))
             number = pace.next(num_left, warmup_left)
             num_left -= number
+            ends = num_left == 0
             began = time.perf_counter()
-            position = self._run_piece(position, number, ends_row=num_left == 0)
-            pace.add(number, warmup_left, time.perf_counter() - began)
+            position = self._run_piece(position, number, ends_row=ends)
+            # A row that an error cut off at its end only ends.
+            if number > 0:
+                pace.add(number, warmup_left, time.perf_counter() - began)
             yield position
 
     def finish_episode(self, position: Position, *, since: int) -> Iterator[Position]:
@@ -329,7 +335,9 @@ class Runner:
                 whole = eqx.tree_at(lambda x: x.failed, state.tree, jnp.array(False))
                 number = reached - int(counts.rows_written)
                 state = flatten(without_rows(whole, number))
-        return Position(state, counts, first, first_updates, row=row, failed=failed)
+        return Position(
+            state, counts, first, first_updates, row=row, ended=ran.row, failed=failed
+        )
 
 
 def steps_taken(trainer: Trainer, counts: Counts) -> int:

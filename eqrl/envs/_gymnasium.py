@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import inspect
 import multiprocessing
 import os
 import pickle
@@ -61,34 +62,42 @@ class _Maker:
         )
 
     def one(self) -> Any:
-        """Makes one simulator."""
-        if not isinstance(self.source, str):
-            if isinstance(self.source, gymnasium.Env):
-                raise ValueError(
-                    f"`source={shown(self.source)}` is one simulator already; give the "
-                    "class or a function that makes one: more than one is needed."
-                )
-            env = self.source(**self.options)
-            if not isinstance(env, gymnasium.Env):
-                raise ValueError(
-                    f"`source={shown(self.source)}` makes a {type(env).__name__}; it "
-                    "must make a `gymnasium.Env`, a class that derives from it. Vector "
-                    "environments go into `eqrl.envs.GymnasiumVectorEnv`."
-                )
-            return env if self.max_steps is None else TimeLimit(env, self.max_steps)
-        make = functools.partial(
-            gymnasium.make,
-            self.source,
-            max_episode_steps=self.max_steps,
-            disable_env_checker=True,
-        )
+        """Makes one simulator, whose `render` gives pictures if it can be made so."""
+        source, mode = self.source, self.options.get("render_mode", "rgb_array")
+        options = dict(self.options, render_mode=mode)
+        if isinstance(source, gymnasium.Env):
+            raise ValueError(
+                f"`source={shown(source)}` is one simulator already; give the class or "
+                "a function that makes one: more than one is needed."
+            )
+        if isinstance(source, str):
+            source = functools.partial(
+                gymnasium.make,
+                source,
+                max_episode_steps=self.max_steps,
+                disable_env_checker=True,
+            )
+        else:
+            # Classes written in C have no signature.
+            with contextlib.suppress(ValueError):
+                if "render_mode" not in inspect.signature(source).parameters:
+                    options = self.options
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".* not in the possible render_modes")
             try:
-                return make(**{"render_mode": "rgb_array", **self.options})
+                env = source(**options)
             except (TypeError, AssertionError):
                 # Its constructor may take no `render_mode`, or not this one.
-                return make(**self.options)
+                env = source(**self.options)
+        if not isinstance(env, gymnasium.Env):
+            raise ValueError(
+                f"`source={shown(self.source)}` makes a {type(env).__name__}; it "
+                "must make a `gymnasium.Env`, a class that derives from it. Vector "
+                "environments go into `eqrl.envs.GymnasiumVectorEnv`."
+            )
+        if self.max_steps is None or isinstance(self.source, str):
+            return env
+        return TimeLimit(env, self.max_steps)
 
     def interface(self, env: Any) -> Interface:
         """The interface of a simulator that this has made."""
@@ -461,7 +470,8 @@ class GymnasiumEnv(AbstractHostEnv):
         """**Arguments:**
 
         - `source`: a name that Gymnasium knows, such as `"HalfCheetah-v5"`; or a class
-            or function that makes a `gymnasium.Env`. Only the same one shares
+            or function that makes a `gymnasium.Env`, with the argument
+            `render_mode="rgb_array"` if it has one. Only the same one shares
             compilations.
         - `max_steps`: the time limit, at least 1; by default the environment's own.
         - `num_processes`: how many processes run the simulators; `None` runs them in

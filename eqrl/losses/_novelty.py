@@ -72,8 +72,8 @@ def particle_entropy(
     if k >= features.shape[0]:
         raise ValueError(
             f"`k={k}` needs at least {k + 1} rows, each to have as many neighbors, but "
-            f"the batch has {features.shape[0]}. Lower `k`, or learn from larger "
-            "batches."
+            f"there are {features.shape[0]}. Lower `k`, or give more: larger batches, "
+            "or more or longer episodes where skills are evaluated."
         )
     present = jnp.ones(features.shape[0], bool)
     # The nearest one is the row itself, or an equal row.

@@ -83,8 +83,8 @@ def ppo_actor_loss(
     **Returns:**
 
     The mean of `-min(ratio * advantage, clipped_ratio * advantage)`; as metrics, `kl`,
-    a nonnegative estimate of the Kullback-Leibler divergence of the policy that learns
-    from the one that acted, and `clip_fraction`, the share of clipped ratios.
+    a nonnegative estimate of the Kullback-Leibler divergence of the policy that acted
+    from the one that learns, and `clip_fraction`, the share of clipped ratios.
     """
     check_same_shape(log_prob=log_prob, old_log_prob=old_log_prob, advantage=advantage)
     log_ratio = log_prob - old_log_prob

@@ -90,10 +90,11 @@ class Linear(eqx.Module):
     def __call__(self, x: Observation[Array, " inputs"]) -> Float[Array, " outputs"]:
         """Maps one input vector to one output vector."""
         size = self.weight.shape[-2]
-        if getattr(x, "shape", ())[-1:] != (size,):
+        if getattr(x, "shape", ()) != (size,) or self.weight.ndim != 2:
             raise ValueError(
-                f"A layer for inputs of length {size} was given {described(x)}; does "
-                "the network belong to another environment?"
+                f"A layer for one vector of length {size} was given {described(x)}. "
+                "Map over a batch by `jax.vmap`, over a stack of networks by "
+                "`equinox.filter_vmap`; or does it belong to another environment?"
             )
         # Cast here, where networks begin, so that none needs to do so itself.
         return product(as_floats(x), self.weight, self.precision) + self.bias

@@ -66,7 +66,7 @@ def product(
     weight: Float[Array, "inputs outputs"],
     precision: Precision = "float32",
 ) -> Float[Array, " outputs"]:
-    """Product of an input and the weight of a layer, `x @ weight`.
+    """Product of one input and the weight of a layer, `x @ weight`.
 
     On a CPU it is computed differently, as are its derivatives of any order. XLA's
     products are fast only if the left factor is stored row by row. The gradient of a
@@ -287,9 +287,9 @@ def _lower_on_cpu(
 
 
 product_p = Primitive("product")
-product_p.def_impl(
-    lambda x, y, **options: jax.jit(functools.partial(product_p.bind, **options))(x, y)
-)
+_compiled = jax.jit(product_p.bind, static_argnames=("axes", "precision"))
+# Where compilation is disabled, it would call itself.
+product_p.def_impl(jax.disable_jit(False)(_compiled))
 product_p.def_abstract_eval(_shape)
 ad.defbilinear(product_p, _to_x, _to_y)
 batching.primitive_batchers[product_p] = _map

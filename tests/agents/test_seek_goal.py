@@ -109,8 +109,22 @@ def test_a_wrapper_around_sees_the_goal_too() -> None:
     # An array of NumPy is a goal, too, and one goal is sought at a time.
     again: Any = eqrl.seek_goal(around, outer, np.asarray(GOAL))[0]
     np.testing.assert_array_equal(again.inner.goal, inner.goal)
+    # Whole numbers are not an image.
+    seeking: Any = [
+        eqrl.seek_goal(around, outer, np.array([2, 0, 0, 0], kind))[0]
+        for kind in (int, float)
+    ]
+    np.testing.assert_array_equal(*(each.inner.goal for each in seeking))
     with pytest.raises(ValueError, match=r"`goal` has shape \(2, 4\)"):
         eqrl.seek_goal(around, outer, np.zeros((2, 4)))
+    for size in (1, 7):
+        with pytest.raises(ValueError, match=f"has {size} elements, but Normalized"):
+            eqrl.seek_goal(around, outer, np.zeros(size))
+    # An intrinsic reward around it is left out as well.
+    within = eqrl.Intrinsic(agent, eqrl.RND())
+    with jax.ensure_compile_time_eval():
+        novel = dataclasses.replace(within.init(ENV.spec, key=jr.key(0)), agent=state)
+    assert type(seek(within, novel)[0]) is type(seek(agent, state)[0])
     observation = jnp.zeros(4)
     normalized = sought.inner_observation(sought_state, observation)
     seen = inner.inner_observation(sought_state.agent, normalized)

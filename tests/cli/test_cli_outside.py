@@ -1,5 +1,6 @@
 """The command line with simulators outside JAX."""
 
+import csv
 import json
 import threading
 from pathlib import Path
@@ -53,6 +54,8 @@ class Corridor(gymnasium.Env[Any, Any]):
         return np.array([self._place / 10, 0], np.float32)
 
     def render(self) -> Any:
+        if self.render_mode != "rgb_array":
+            return None
         image = np.zeros((16, 32, 3), np.uint8)
         image[:, self._place : self._place + 2] = 255
         return image
@@ -81,7 +84,7 @@ def test_a_run_is_trained_evaluated_resumed_and_drawn(
     folder = tmp_path / "x"
     options = ["--env-option", "start=4", "--env-option", "state_descriptor=x"]
     train = ["train", "td3", "--env", _ENV, *options, *_TINY, "--folder", str(folder)]
-    assert main(train) == 0
+    assert main([*train, "--seeds", "2"]) == 0
     # Simulators take long, so there are fewer episodes.
     assert "mean return of 64 greedy episodes" in capsys.readouterr().out
     assert len(json.loads((folder / "evaluation.json").read_text())["returns"][0]) == 64
@@ -108,18 +111,22 @@ def test_a_run_is_trained_evaluated_resumed_and_drawn(
     # All simulators but those of training are gone, which go with its environment.
     assert not _host.PICTURES
 
-    # What it has learned until a simulator fails is kept, in a longer training.
+    # What it has learned until a simulator fails is kept, in a longer training. The
+    # seed whose simulator failed resumes as well.
     monkeypatch.setattr(Corridor, "steps_left", 10)
     resume = ["train", "--resume", str(folder), "--num-steps", "100"]
     assert main(resume) == 1
     said = capsys.readouterr().err
     assert "RuntimeError: the motor is on fire. So training stopped" in said
+    assert "from its last checkpoint" in said
     assert said.count("cannot return into the middle of an episode") == 1
     config = json.loads((folder / "config.json").read_text())
     assert config["episodes_resumed"] is False
     monkeypatch.setattr(Corridor, "steps_left", 10**9)
     assert main(resume[:-2]) == 0
-    assert (folder / "metrics.csv").read_text().splitlines()[-1].startswith("0,100,")
+    rows = list(csv.DictReader((folder / "metrics.csv").read_text().splitlines()))
+    last = [(row["seed"], row["step"], float(row["nonfinite"])) for row in rows[-2:]]
+    assert last == [("0", "100", 0), ("1", "100", 0)]
     assert "nan" not in capsys.readouterr().err
     # Where it has ended, no episode has to be taken up.
     assert main(resume[:-2]) == 0

@@ -1,5 +1,6 @@
 """Simulators outside JAX: presents, processes, failures, and how they are saved."""
 
+import functools
 import gc
 import multiprocessing
 import os
@@ -190,23 +191,21 @@ def test_what_a_simulator_raises_in_an_evaluation_loses_nothing() -> None:
     other = GymnasiumEnv(Faulty, options={"fault": "raise"}, max_steps=5)
     evaluations = lambda: eqrl.Evaluations(AGENT, other, every=8, key=jr.key(0))
     options: dict[str, Any] = {"num_steps": 16, "log_every": 8, "key": jr.key(0)}
+    population = functools.partial(
+        eqrl.train_population,
+        *(AGENT, env, TRAINER, None),
+        size=2,
+        num_generations=1,
+        steps_per_generation=8,
+        num_episodes=2,
+        key=jr.key(0),
+    )
     trainings = (
         lambda: eqrl.train(AGENT, env, TRAINER, callback=evaluations(), **options),
         lambda: eqrl.train_seeds(
             AGENT, env, TRAINER, num_seeds=2, evaluations=evaluations(), **options
         ),
-        lambda: eqrl.train_population(
-            AGENT,
-            env,
-            TRAINER,
-            None,
-            size=2,
-            num_generations=2,
-            steps_per_generation=8,
-            num_episodes=2,
-            key=jr.key(0),
-            evaluation_env=other,
-        ),
+        lambda: population(evaluation_env=other),
     )
     solution: Any = None
     for learn in trainings:
@@ -215,8 +214,13 @@ def test_what_a_simulator_raises_in_an_evaluation_loses_nothing() -> None:
         solution = raised.value.solution
         assert int(solution.counts.rows_written) == 4
         assert "Training had taken 8 environment steps" in str(raised.value)
-    # No generation counts that was not evaluated.
+    # No generation counts that was not evaluated. It is evaluated without training.
     assert len(solution.scores) == 0
+    resumed, whole = population(initial=solution), population()
+    assert resumed.unfinished is None
+    assert same(resumed.counts, whole.counts)
+    assert same(resumed.states, whole.states)
+    assert same((resumed.scores, resumed.metrics), (whole.scores, whole.metrics))
 
 
 def test_processes_do_what_one_process_does() -> None:

@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import jaxtyping
 import ml_dtypes
 import numpy as np
 import pytest
@@ -137,6 +138,24 @@ def test_bfloat16_multiplies_rounded_factors_on_every_processor(
         odd[:, None], jnp.ones((1, 1)), axes="bi,io->bo", precision="bfloat16"
     )
     np.testing.assert_array_equal(one[:, 0], rounded(odd))
+
+
+def test_outside_of_jit_a_layer_is_compiled_once(
+    compilations: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer, x = Linear(3, 2, key=jr.key(0)), jnp.arange(3.0)
+    first = layer(x)
+    compilations.clear()
+    np.testing.assert_array_equal(layer(x), first)
+    assert compilations == []
+    with jax.disable_jit():
+        np.testing.assert_array_equal(layer(x), first)
+    # Neither a batch nor a stack of layers is multiplied as it is.
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    stack = jax.tree.map(lambda x: x[None], layer)
+    for wrong, given in ((layer, jnp.ones((5, 3))), (stack, x)):
+        with pytest.raises(ValueError, match=r"Map over a batch by `jax\.vmap`"):
+            wrong(given)
 
 
 def test_every_form_runs_in_bfloat16(getkey: GetKey) -> None:

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -17,15 +16,6 @@ from tests.agents_under_test import env_of, trainer_of
 from .alone import AGENTS, KEY, TRAINER
 
 
-def _seeds(agent: Any, env: Any, trainer: Any, keys: Any) -> Any:
-    return init_members(trainer, agent, env, keys, "in_turn", None, are_stacked=False)
-
-
-def _members(agent: Any, env: Any, trainer: Any, keys: Any) -> Any:
-    agents = eqx.filter_vmap(lambda _: agent)(keys)
-    return init_members(trainer, agents, env, keys, "in_turn", None)
-
-
 # A map over them rounds its orthogonal weights otherwise, with XLA's
 # optimizations and layers of this size.
 @pytest.mark.optimized
@@ -34,10 +24,10 @@ def test_in_turn_each_begins_as_it_does_alone() -> None:
     env, trainer = env_of(agent), trainer_of(agent, TRAINER)
     keys = jr.split(KEY, 2)
     alone, counts_alone = eqrl.jit_init(trainer, agent, env, key=keys[1])
-    for init in (_seeds, _members):
-        states, counts = init(agent, env, trainer, keys)
-        assert eqx.tree_equal(jax.tree.map(lambda x: x[1], states), alone)
-        assert eqx.tree_equal(counts, counts_alone)
+    agents = eqx.filter_vmap(lambda _: agent)(keys)
+    states, counts = init_members(trainer, agents, env, keys, "in_turn", None)
+    assert eqx.tree_equal(jax.tree.map(lambda x: x[1], states), alone)
+    assert eqx.tree_equal(counts, counts_alone)
 
 
 @pytest.mark.long

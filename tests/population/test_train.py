@@ -117,8 +117,12 @@ def test_ctrl_c_within_a_generation_loses_nothing(
     loaded = eqrl.load_solution(tmp_path, AGENT, ENV, TRAINER)
     assert eqx.tree_equal(loaded, reached)
     taken = step_of(reached) % 40
-    with pytest.raises(ValueError, match=f"{taken} steps into .*={taken}` cannot"):
-        train(initial=loaded, steps_per_generation=taken)
+    fewer = taken - 2
+    with pytest.raises(ValueError, match=f"{taken} steps into .*={fewer}` cannot"):
+        train(initial=loaded, steps_per_generation=fewer)
+    if generations == 0:
+        with pytest.raises(ValueError, match="has not been evaluated yet"):
+            eqrl.best(reached)
     with giving_away():
         resumed = train(num_generations=3 - generations, initial=loaded)
     assert eqx.tree_equal(resumed, solution)

@@ -382,6 +382,13 @@ def test_fields_are_found_by_the_end_of_their_path() -> None:
     agents: list[Any] = [each.agent for each in made]
     assert [each.make_critic.hidden_sizes for each in agents] == [(4,), (16,)]
     assert made[0].trainer == eqrl.Trainer.on_policy(num_envs=4, num_steps=8)
+    # Values that fit only together are given together, whatever their order.
+    disk = eqrl.Intrinsic(eqrl.SAC(), eqrl.Incremental())
+    for names in (("num_samples", "k"), ("k", "num_samples")):
+        pair = {name: [2] for name in names}
+        [changed] = make_settings(disk, TRAINER, pair, {}, None, key=jr.key(0))
+        reward: Any = changed.agent
+        assert (reward.reward.num_samples, reward.reward.k) == (2, 2)
 
 
 @pytest.mark.parametrize(

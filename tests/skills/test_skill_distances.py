@@ -318,3 +318,11 @@ def test_confusion_has_the_skill_played_in_rows_and_the_one_recovered_in_columns
     np.testing.assert_array_equal(found, [[0.5, 0.5], [0, 1]])
     blind = dataclasses.replace(evaluation, accuracy=jnp.array(jnp.nan))
     assert np.all(np.isnan(eqrl.skill_confusion(blind)))
+    # The longer skill is not the likelier one, and equal skills are not confused.
+    for skills in ([[0.3, 0.0], [1.0, 0.0]], [[1.0, 0.0], [1.0, 0.0]]):
+        told = dataclasses.replace(
+            evaluation,
+            skills=jnp.array(skills),
+            recovered_skills=jnp.array(skills)[:, None, None].repeat(3, axis=2),
+        )
+        np.testing.assert_array_equal(eqrl.skill_confusion(told), np.eye(2))

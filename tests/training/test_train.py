@@ -69,6 +69,8 @@ def whole() -> eqrl.Solution[Any, Any, Any, Any]:
 # made of parts that are trained in others.
 TESTED_ELSEWHERE = {
     *THOROUGHLY_TESTED,
+    "CIC(SAC)",
+    "DADS(SAC)",
     "SAC",
     "Normalized(SAC)",
     "TAAC",

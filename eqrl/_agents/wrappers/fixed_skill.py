@@ -278,6 +278,9 @@ def seek_goal(
     one that sees a state descriptor, which agents do not observe.
     """
     goal = jnp.asarray(goal)
+    if goal.dtype not in (jnp.uint8, jnp.bool_):
+        # Whole numbers are not an image, which `Normalized` would leave as it is.
+        goal = goal.astype(float)
     if goal.ndim != 1:
         raise ValueError(
             f"`goal` has shape {goal.shape}, but it must be one observation, a vector."
@@ -287,7 +290,7 @@ def seek_goal(
 
 def _seek(agent: AnyAgent, state: PyTree, goal: Array) -> tuple[AnyAgent, PyTree]:
     """`seek_goal` for a wrapped agent, with the goal as this agent sees it."""
-    if not isinstance(agent, AbstractWrapper):
+    if not isinstance(agent, AbstractWrapper) or isinstance(agent, SkillConditioned):
         raise ValueError(
             f"{type(agent).__name__} has no way to a goal; that takes an "
             "`eqrl.Intrinsic` with an `eqrl.METRA` directly around an "
@@ -305,9 +308,21 @@ def _seek(agent: AnyAgent, state: PyTree, goal: Array) -> tuple[AnyAgent, PyTree
         point = _point_of(reward, reward_state, as_floats(jnp.asarray(goal)))
         seeking = GoalSkill(inner.agent, reward, reward_state, point)
         return seeking, inner.inner_state(agent.inner_state(state))
-    if isinstance(agent, AbstractViewWrapper):
-        goal = agent.inner_observation(state, goal)
+    if isinstance(agent, AbstractViewWrapper) and not isinstance(agent, Intrinsic):
+        try:
+            seen = agent.inner_observation(state, goal)
+        except TypeError:
+            seen = None
+        if seen is None or seen.shape != goal.shape:
+            raise ValueError(
+                f"`goal` has {goal.size} elements, but {type(agent).__name__} takes "
+                "observations of another size."
+            )
+        goal = seen
     within, within_state = _seek(inner, agent.inner_state(state), goal)
+    # An outer intrinsic reward is left out as well.
+    if isinstance(agent, Intrinsic):
+        return within, within_state
     return _within(agent, state, within, within_state)
 
 
