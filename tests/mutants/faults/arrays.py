@@ -525,9 +525,16 @@ FAULTS = (
         ("tests/test_boundary.py -k in_the_place_of",),
     ),
     Fault(
+        "nn:compiled-at-every-call",
+        "eqrl/nn/_product.py",
+        "jax.disable_jit(False)(_compiled)",
+        "lambda x, y, **o: jax.jit(functools.partial(product_p.bind, **o))(x, y)",
+        ("tests/nn/test_product.py -k compiled_once",),
+    ),
+    Fault(
         "nn:layer-of-another-length",
         "eqrl/nn/_mlp.py",
-        'if getattr(x, "shape", ())[-1:] != (size,):',
+        'if getattr(x, "shape", ()) != (size,) or self.weight.ndim != 2:',
         "if size == 0:",
         ("tests/test_boundary.py -k how_long_its_input",),
     ),

@@ -326,10 +326,17 @@ FAULTS = (
         (f"{_TRAIN} -k before_its_first",),
     ),
     Fault(
+        "population:what-was-not-evaluated-trains-again",
+        "eqrl/_population/train.py",
+        "num_steps=np.asarray(self.num_steps),",
+        "num_steps=np.asarray(0),",
+        ("tests/envs/test_simulators.py -k evaluation",),
+    ),
+    Fault(
         "population:best-of-the-first-generation",
         "eqrl/_population/solution.py",
-        "stack.scores[-1])",
-        "stack.scores[0])",
+        "winner_of(np.asarray(stack.scores))",
+        "winner_of(np.asarray(stack.scores[:1]))",
         (f"{_PICTURES} -k best_of_a_population",),
     ),
     Fault(

@@ -72,7 +72,7 @@ FAULTS = (
     Fault(
         "agents:the-goal-is-not-seen-as-the-state-is",
         "eqrl/_agents/wrappers/fixed_skill.py",
-        "goal = agent.inner_observation(state, goal)",
+        "goal = seen",
         "goal = goal + 0",
         ("tests/agents/test_seek_goal.py -k around",),
     ),
@@ -138,6 +138,13 @@ FAULTS = (
         "index % self.num_skills, self.num_skills",
         "index // self.num_skills, self.num_skills",
         ("tests/skills/test_skill_priors.py -k even",),
+    ),
+    Fault(
+        "skills:the-longest-is-the-likeliest",
+        "eqrl/_interaction/evaluate_skills.py",
+        "[None, None, None] / 2",
+        "[None, None, None] * 0",
+        ("tests/skills/test_skill_distances.py -k confusion",),
     ),
     Fault(
         "skills:end-one-late",
