@@ -92,7 +92,7 @@ class Linear(eqx.Module):
         size = self.weight.shape[-2]
         if getattr(x, "shape", ()) != (size,) or self.weight.ndim != 2:
             raise ValueError(
-                f"A layer for one vector of length {size} was given {described(x)}. "
+                f"A layer for inputs of length {size} was given {described(x)}. "
                 "Map over a batch by `jax.vmap`, over a stack of networks by "
                 "`equinox.filter_vmap`; or does it belong to another environment?"
             )
